@@ -1,0 +1,40 @@
+//! The command line: one file per subcommand, and what all of them share.
+
+mod logging;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Keeps Kubernetes from deleting an etcd leader or breaking an etcd quorum.
+#[derive(Debug, Parser)]
+#[command(name = "etcd-guard", version)]
+struct Arguments {
+    #[command(flatten)]
+    logging: logging::Logging,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Serve),
+}
+
+/// Runs what the command line asks for. Exit status 1 after an error, 2 after a wrong command line.
+#[must_use]
+pub fn main() -> ExitCode {
+    let Arguments { logging, command } = Arguments::parse();
+    logging.start();
+    let result = match command {
+        Command::Serve(serve) => serve.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! `etcd-guard serve`: the webhook server.
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use clap::Args;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    guard::{Guard, Metrics},
+    k8s::Pods,
+    server::{Options, Readiness, Server, configure_tls},
+};
+
+/// Pause between attempts to reach the apiserver before it has answered once.
+const REACH_PAUSE: Duration = Duration::from_millis(500);
+
+/// Serve the admission webhooks
+#[derive(Debug, Args)]
+pub(super) struct Serve {
+    /// Address of the HTTPS port that the apiserver calls
+    #[arg(long, default_value = "0.0.0.0:8443", env = "ETCD_GUARD_LISTEN")]
+    listen: SocketAddr,
+    /// Address of the plain port with /livez, /readyz and /metrics
+    #[arg(long, default_value = "0.0.0.0:8080", env = "ETCD_GUARD_ADMIN_LISTEN")]
+    admin_listen: SocketAddr,
+    /// The server's certificate chain, PEM
+    #[arg(long, env = "ETCD_GUARD_TLS_CERT")]
+    tls_cert: PathBuf,
+    /// The certificate's key, PEM
+    #[arg(long, env = "ETCD_GUARD_TLS_KEY")]
+    tls_key: PathBuf,
+    /// How to reach the apiserver; by default $KUBECONFIG, then the pod's service account
+    #[arg(long, env = "ETCD_GUARD_KUBECONFIG")]
+    kubeconfig: Option<PathBuf>,
+    /// How long to serve on after SIGTERM, not ready, while callers turn to other replicas
+    #[arg(long, default_value = "5s", env = "ETCD_GUARD_LINGER", value_parser = humantime::parse_duration)]
+    linger: Duration,
+}
+
+// === impl Serve ===
+
+impl Serve {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        // kube and etcd-client take the process's provider.
+        if provider.as_ref().clone().install_default().is_err() {
+            anyhow::bail!("another cryptography provider is installed already");
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let tls = configure_tls(provider, &self.tls_cert, &self.tls_key)?;
+        runtime.block_on(self.serve(tls))
+    }
+
+    async fn serve(self, tls: rustls::ServerConfig) -> anyhow::Result<()> {
+        let Self { listen, admin_listen, tls_cert: _, tls_key: _, kubeconfig, linger } = self;
+        // Asked for before the ports are taken: a signal that comes early must not kill.
+        let stop = stop_on_signal()?;
+        let pods = Pods::new(client(kubeconfig).await?);
+        let options = Options { listen, admin_listen };
+        let make_guard = |registry: &mut _| Guard::new(pods.clone(), Metrics::register(registry));
+        let server = Server::bind(&options, tls, &make_guard).await?;
+        let (https, http) = server.addresses()?;
+        tracing::info!(%https, %http, version = env!("CARGO_PKG_VERSION"), "serving");
+        tokio::spawn(reach_apiserver(pods, server.readiness()));
+        server.serve(stop, linger).await?;
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
+    let config = match kubeconfig {
+        Some(path) => {
+            let kubeconfig =
+                Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;
+            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+                .await
+                .with_context(|| format!("--kubeconfig {}", path.display()))?
+        }
+        None => kube::Config::infer().await.context(
+            "no way to reach the apiserver: give --kubeconfig, or run in a pod with a service account",
+        )?,
+    };
+    kube::Client::try_from(config).context("the client for the apiserver")
+}
+
+/// Ready from the first answer of the apiserver on.
+async fn reach_apiserver(pods: Pods, readiness: Readiness) {
+    while let Err(error) = pods.reach_apiserver().await {
+        tracing::warn!(%error, "not ready");
+        sleep(REACH_PAUSE).await;
+    }
+    readiness.apiserver_answered();
+    tracing::info!("ready");
+}
+
+/// The first SIGTERM or SIGINT stops gently, the second at once.
+fn stop_on_signal() -> anyhow::Result<CancellationToken> {
+    let mut term = signal(SignalKind::terminate()).context("SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+    let stop = CancellationToken::new();
+    let told = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! { _ = term.recv() => {}, _ = interrupt.recv() => {} }
+        told.cancel();
+        tokio::select! { _ = term.recv() => {}, _ = interrupt.recv() => {} }
+        tracing::warn!("stopped at once by a second signal");
+        std::process::exit(1);
+    });
+    Ok(stop)
+}

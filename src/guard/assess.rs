@@ -1,0 +1,298 @@
+//! The heart: what was seen of a cluster, and which pod is to go, become a reason. Pure: no I/O, no clock, no async.
+//!
+//! The rule, over ALL voters of the member list (never-started ones too, learners never), with q = voters / 2 + 1:
+//! the deletion of T passes if `|healthy \ {T} \ on their way out| >= q`. A voter is healthy only if the linearizable
+//! read passed at its own address. What cannot be counted is not healthy; what cannot be told is denied.
+
+use std::collections::BTreeSet;
+
+use super::{
+    identity::{self, Identity},
+    snapshot::{MemberPod, Snapshot, Storage},
+    verdict::Reason,
+};
+use crate::etcd::{AlarmKind, Cause, ClusterId, ListedMember, MemberId, Reply, Status};
+
+/// The numbers of a verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// Voters in the member list.
+    pub voters: usize,
+    /// Voters that were just proven healthy.
+    pub healthy: usize,
+    /// Voters that a majority takes.
+    pub quorum: usize,
+    /// Healthy voters that would remain: without the target, and without those that are on their way out.
+    pub remaining: usize,
+    /// The leader, where the serving members name one with one voice.
+    pub leader: Option<MemberId>,
+    /// The highest term of a serving member.
+    pub term: u64,
+}
+
+/// A reason with the facts that its text names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assessment {
+    /// Why.
+    pub reason: Reason,
+    /// The target's member, where it is known.
+    pub member: Option<MemberId>,
+    /// The numbers, where it came to counting.
+    pub tally: Option<Tally>,
+    /// The voters that are missing and why: members that are not healthy.
+    pub missing: Vec<Missing>,
+    /// Pods of healthy voters that are on their way out.
+    pub leaving: Vec<String>,
+    /// The cluster ids that were seen, where there are several.
+    pub clusters: Vec<ClusterId>,
+    /// Whether a member says that the cluster is out of space.
+    pub no_space: bool,
+}
+
+/// A voter that is not healthy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The pod or, where there is none, the member by its id.
+    pub who: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// A voter with the pod that runs it, if one is seen.
+struct Voter<'a> {
+    member: &'a ListedMember,
+    pod: Option<&'a MemberPod>,
+    corrupt: bool,
+}
+
+/// Judges the deletion of the pod `target` of this snapshot.
+#[must_use]
+pub fn assess(snapshot: &Snapshot, target: &MemberPod) -> Assessment {
+    let clusters: BTreeSet<ClusterId> = statuses(snapshot).map(|status| status.cluster_id).collect();
+    if clusters.len() > 1 {
+        return Assessment {
+            clusters: clusters.into_iter().collect(),
+            ..Assessment::of(Reason::SplitCluster)
+        };
+    }
+    // Checked before the quorum: a pod that gives nothing may be the one whose restart is the cure.
+    let idle = is_idle(target);
+    let list = union_of_lists(snapshot);
+    if list.is_empty() {
+        let reason = if idle { Reason::MemberNotServing } else { unproven(snapshot) };
+        return Assessment { missing: silent_pods(snapshot), ..Assessment::of(reason) };
+    }
+
+    let members = match identity::resolve(snapshot, &list) {
+        Ok(members) => members,
+        Err(ambiguity) => {
+            let missing = vec![Missing { who: ambiguity.pod, why: ambiguity.why }];
+            return Assessment { missing, ..Assessment::of(Reason::AmbiguousMember) };
+        }
+    };
+    let voters = voters(snapshot, &list, &members);
+    let own = members.of(&target.name);
+    let tally = tally(snapshot, &voters, own);
+    let verdict = |reason| Assessment {
+        member: own,
+        tally: Some(tally.clone()),
+        missing: missing(&voters),
+        leaving: leaving(&voters, own),
+        no_space: statuses(snapshot).any(|it| it.alarms.iter().any(|alarm| alarm.kind == AlarmKind::NoSpace)),
+        ..Assessment::of(reason)
+    };
+
+    let Some(own) = own else {
+        // It answers to no listed id. Only when every voter is accounted for elsewhere has it surely no vote.
+        let accounted = voters.iter().all(|voter| voter.pod.is_some());
+        return verdict(if accounted { Reason::NotAVoter } else { Reason::AmbiguousMember });
+    };
+    if !voters.iter().any(|voter| voter.member.id == own) {
+        return verdict(Reason::NotAVoter);
+    }
+    if idle {
+        return verdict(Reason::MemberNotServing);
+    }
+    if tally.voters == 1 {
+        return verdict(Reason::SingleMember);
+    }
+    if tally.remaining < tally.quorum {
+        let with_leaving = tally.remaining + leaving(&voters, Some(own)).len();
+        let only_for_now = with_leaving >= tally.quorum;
+        return verdict(if only_for_now { Reason::DisruptionInProgress } else { Reason::QuorumAtRisk });
+    }
+    if target.storage == Storage::Ephemeral && tally.remaining == tally.quorum {
+        return verdict(Reason::PermanentLoss);
+    }
+    match tally.leader {
+        Some(leader) if leader == own => verdict(Reason::LeaderProtected),
+        Some(leader) if voters.iter().any(|it| it.member.id == leader && it.is_healthy()) => {
+            verdict(Reason::SafeToDelete)
+        }
+        // Nobody is named, or somebody who does not serve at its own address: a leader that died a moment ago is
+        // named like that.
+        _ => verdict(Reason::ElectionInProgress),
+    }
+}
+
+/// Whether the target gives its cluster nothing and loses nothing by a deletion: nothing answered at its address, the
+/// kubelet says that its container does not run, and its data stays.
+fn is_idle(target: &MemberPod) -> bool {
+    matches!(target.reply, Reply::Silent { .. }) && !target.running && target.storage == Storage::Persistent
+}
+
+fn statuses(snapshot: &Snapshot) -> impl Iterator<Item = &Status> {
+    snapshot.pods.iter().filter_map(|pod| pod.reply.status())
+}
+
+/// All members that any serving member lists. While the membership changes the lists may differ: who is in one of them
+/// counts, and who votes in one of them votes, which can only raise the quorum that is asked for.
+fn union_of_lists(snapshot: &Snapshot) -> Vec<ListedMember> {
+    let mut union: Vec<ListedMember> = Vec::new();
+    for pod in &snapshot.pods {
+        let Reply::Serving { members, .. } = &pod.reply else { continue };
+        for member in members {
+            match union.iter_mut().find(|known| known.id == member.id) {
+                Some(known) => known.is_learner &= member.is_learner,
+                None => union.push(member.clone()),
+            }
+        }
+    }
+    union
+}
+
+/// Why no member could prove a quorum.
+fn unproven(snapshot: &Snapshot) -> Reason {
+    let answering = statuses(snapshot).filter(|status| !status.is_learner).count();
+    let rejected = |pod: &MemberPod| matches!(pod.reply.cause(), Some(Cause::CredentialsRejected(_)));
+    if snapshot.pods.iter().any(rejected) {
+        Reason::CredentialsRejected
+    } else if answering == 0 {
+        Reason::EtcdUnreachable
+    } else if answering > snapshot.pods.len() / 2 {
+        Reason::ElectionInProgress
+    } else {
+        Reason::QuorumLost
+    }
+}
+
+fn voters<'a>(snapshot: &'a Snapshot, list: &'a [ListedMember], members: &Identity) -> Vec<Voter<'a>> {
+    let corrupt: Vec<MemberId> = statuses(snapshot)
+        .flat_map(|status| &status.alarms)
+        .filter(|alarm| alarm.kind == AlarmKind::Corrupt)
+        .map(|alarm| alarm.member_id)
+        .collect();
+    // An alarm without a member means that etcd cannot tell whose data is wrong: then it is everybody's.
+    let all_corrupt = corrupt.contains(&MemberId(0));
+    list.iter()
+        .filter(|member| !member.is_learner)
+        .map(|member| Voter {
+            member,
+            pod: snapshot.pods.iter().find(|pod| members.of(&pod.name) == Some(member.id)),
+            corrupt: all_corrupt || corrupt.contains(&member.id),
+        })
+        .collect()
+}
+
+fn tally(snapshot: &Snapshot, voters: &[Voter<'_>], own: Option<MemberId>) -> Tally {
+    let (leader, term) = leader(snapshot);
+    Tally {
+        voters: voters.len(),
+        healthy: voters.iter().filter(|voter| voter.is_healthy()).count(),
+        quorum: voters.len() / 2 + 1,
+        remaining: voters
+            .iter()
+            .filter(|voter| voter.is_healthy() && !voter.is_leaving() && Some(voter.member.id) != own)
+            .count(),
+        leader,
+        term,
+    }
+}
+
+/// Whom the serving members of the highest term name with one voice, and that term. Others do not count: a member that
+/// is cut off names a leader of the past, and before 3.5 raises its term for ever.
+fn leader(snapshot: &Snapshot) -> (Option<MemberId>, u64) {
+    let serving: Vec<&Status> = snapshot
+        .pods
+        .iter()
+        .filter(|pod| matches!(pod.reply, Reply::Serving { .. }))
+        .filter_map(|pod| pod.reply.status())
+        .collect();
+    let term = serving.iter().map(|status| status.term).max().unwrap_or(0);
+    let mut named = serving.iter().filter(|status| status.term == term).map(|status| status.leader);
+    let leader = named.next().flatten();
+    let one_voice = named.all(|other| other == leader);
+    (leader.filter(|_| one_voice), term)
+}
+
+fn missing(voters: &[Voter<'_>]) -> Vec<Missing> {
+    voters
+        .iter()
+        .filter(|voter| !voter.is_healthy())
+        .map(|voter| {
+            let id = voter.member.id;
+            match voter.pod {
+                _ if voter.corrupt => Missing { who: voter.name(), why: String::from("its data is corrupt") },
+                Some(pod) => Missing { who: pod.name.clone(), why: why_missing(pod) },
+                None if voter.member.has_started() => {
+                    Missing { who: voter.name(), why: String::from("no pod of it is seen") }
+                }
+                None => Missing { who: format!("member {id}"), why: String::from("it has never started") },
+            }
+        })
+        .collect()
+}
+
+fn silent_pods(snapshot: &Snapshot) -> Vec<Missing> {
+    snapshot.pods.iter().map(|pod| Missing { who: pod.name.clone(), why: why_missing(pod) }).collect()
+}
+
+fn why_missing(pod: &MemberPod) -> String {
+    match pod.reply.cause() {
+        None => String::from("it answered as another member"),
+        Some(cause) => cause.to_string(),
+    }
+}
+
+fn leaving(voters: &[Voter<'_>], own: Option<MemberId>) -> Vec<String> {
+    voters
+        .iter()
+        .filter(|voter| voter.is_healthy() && voter.is_leaving() && Some(voter.member.id) != own)
+        .map(Voter::name)
+        .collect()
+}
+
+// === impl Voter ===
+
+impl Voter<'_> {
+    fn is_healthy(&self) -> bool {
+        !self.corrupt && self.pod.is_some_and(|pod| matches!(pod.reply, Reply::Serving { .. }))
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.pod.is_some_and(|pod| pod.terminating || pod.reserved)
+    }
+
+    fn name(&self) -> String {
+        self.pod.map_or_else(|| format!("member {}", self.member.id), |pod| pod.name.clone())
+    }
+}
+
+// === impl Assessment ===
+
+impl Assessment {
+    fn of(reason: Reason) -> Self {
+        Self {
+            reason,
+            member: None,
+            tally: None,
+            missing: Vec::new(),
+            leaving: Vec::new(),
+            clusters: Vec::new(),
+            no_space: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

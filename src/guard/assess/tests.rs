@@ -1,0 +1,390 @@
+//! Clusters are made of a few words here: `cluster(3)` is healthy, led by its first member; each test then breaks it.
+
+mod laws;
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::*;
+use crate::{
+    etcd::{Alarm, ClusterId},
+    guard::explain::explain,
+};
+
+/// The id of the member that pod `etcd-N` runs.
+fn id(n: usize) -> MemberId {
+    MemberId(0xe7cd_0000 + u64::try_from(n).unwrap())
+}
+
+fn listed(n: usize) -> ListedMember {
+    ListedMember {
+        id: id(n),
+        name: format!("etcd-{n}"),
+        peer_urls: vec![format!("http://etcd-{n}.etcd.prod.svc:2380")],
+        client_urls: vec![format!("http://etcd-{n}.etcd.prod.svc:2379")],
+        is_learner: false,
+    }
+}
+
+fn status(n: usize) -> Status {
+    Status {
+        member_id: id(n),
+        cluster_id: ClusterId(0xc1),
+        leader: Some(id(0)),
+        term: 7,
+        applied_index: 100,
+        version: String::from("3.6.16"),
+        is_learner: false,
+        alarms: Vec::new(),
+    }
+}
+
+fn pod(n: usize, list: &[ListedMember]) -> MemberPod {
+    MemberPod {
+        name: format!("etcd-{n}"),
+        uid: format!("uid-{n}"),
+        container: String::from("etcd"),
+        ip: format!("10.0.0.{n}"),
+        member_name: None,
+        terminating: false,
+        reserved: false,
+        running: true,
+        storage: Storage::Persistent,
+        reply: Reply::Serving { status: status(n), members: list.to_vec() },
+    }
+}
+
+/// A healthy cluster of this many voters, led by `etcd-0`.
+fn cluster(size: usize) -> Snapshot {
+    let list: Vec<ListedMember> = (0..size).map(listed).collect();
+    Snapshot {
+        cluster: String::from("prod/etcd"),
+        namespace: String::from("prod"),
+        taken_at: Instant::now(),
+        pods: (0..size).map(|n| pod(n, &list)).collect(),
+    }
+}
+
+fn timed_out() -> Cause {
+    Cause::TimedOut(Duration::from_millis(750))
+}
+
+impl Snapshot {
+    /// Nothing answers at this pod.
+    fn silence(mut self, n: usize) -> Self {
+        self.pods[n].reply = Reply::Silent { cause: timed_out() };
+        self
+    }
+
+    /// This pod's container has ended, and nothing answers at it.
+    fn crash(mut self, n: usize) -> Self {
+        self.pods[n].running = false;
+        self.silence(n)
+    }
+
+    /// The member still answers, but no linearizable read passes.
+    fn starve(mut self, n: usize) -> Self {
+        self.pods[n].reply = Reply::Answering { status: status(n), cause: timed_out() };
+        self
+    }
+
+    /// Changes every list that a serving member shows.
+    fn relist(mut self, change: impl Fn(&mut Vec<ListedMember>)) -> Self {
+        for pod in &mut self.pods {
+            if let Reply::Serving { members, .. } = &mut pod.reply {
+                change(members);
+            }
+        }
+        self
+    }
+
+    /// Changes what one member says of itself.
+    fn restate(mut self, n: usize, change: impl Fn(&mut Status)) -> Self {
+        match &mut self.pods[n].reply {
+            Reply::Serving { status, .. } | Reply::Answering { status, .. } => change(status),
+            Reply::Silent { .. } => {}
+        }
+        self
+    }
+
+    fn change(mut self, n: usize, change: impl Fn(&mut MemberPod)) -> Self {
+        change(&mut self.pods[n]);
+        self
+    }
+
+    fn reason(&self, n: usize) -> Reason {
+        assess(self, &self.pods[n]).reason
+    }
+
+    fn text(&self, n: usize) -> String {
+        let target = &self.pods[n];
+        explain(self, target, &assess(self, target), self.taken_at).text()
+    }
+}
+
+#[test]
+fn a_follower_of_a_healthy_cluster_may_go() {
+    assert_eq!(cluster(3).reason(1), Reason::SafeToDelete);
+    assert_eq!(cluster(5).reason(4), Reason::SafeToDelete);
+}
+
+#[test]
+fn the_leader_is_protected() {
+    assert_eq!(cluster(3).reason(0), Reason::LeaderProtected);
+    assert_eq!(
+        cluster(3).text(0),
+        "pod etcd-0 is the leader of etcd cluster prod/etcd (member e7cd0000, term 7; 3 of 3 voters healthy, quorum 2). \
+         Move leadership first, for instance to etcd-2: kubectl -n prod exec etcd-0 -c etcd -- etcdctl move-leader \
+         e7cd0002 [LeaderProtected]"
+    );
+}
+
+#[test]
+fn the_leader_is_protected_even_if_only_others_say_that_it_leads() {
+    // The guard cannot reach the leader, but reads pass through it at its followers.
+    assert_eq!(cluster(3).silence(0).reason(0), Reason::LeaderProtected);
+}
+
+#[test]
+fn nobody_goes_while_the_named_leader_does_not_serve_at_its_own_address() {
+    assert_eq!(cluster(5).silence(0).reason(1), Reason::ElectionInProgress);
+}
+
+#[test]
+fn nobody_goes_while_members_of_one_term_name_different_leaders() {
+    let split_brain = cluster(3).restate(1, |status| status.leader = Some(id(1)));
+    assert_eq!(split_brain.reason(2), Reason::ElectionInProgress);
+}
+
+#[test]
+fn the_leader_of_the_highest_term_counts() {
+    let moved = |status: &mut Status| {
+        status.leader = Some(id(1));
+        status.term = 8;
+    };
+    let after = cluster(3).restate(1, moved).restate(2, moved);
+    assert_eq!(after.reason(1), Reason::LeaderProtected);
+    assert_eq!(after.reason(0), Reason::SafeToDelete);
+}
+
+#[test]
+fn the_term_of_a_member_that_is_cut_off_does_not_count() {
+    let cut_off = cluster(5).starve(4).restate(4, |status| {
+        status.term = 900;
+        status.leader = None;
+    });
+    assert_eq!(cut_off.reason(1), Reason::SafeToDelete);
+    assert_eq!(cut_off.reason(0), Reason::LeaderProtected);
+}
+
+#[test]
+fn a_second_pod_stays_while_the_first_terminates() {
+    // The dying member still answers: it drains for up to seven seconds.
+    let dying = cluster(3).change(1, |pod| pod.terminating = true);
+    assert_eq!(dying.reason(2), Reason::DisruptionInProgress);
+    assert_eq!(
+        dying.text(2),
+        "without pod etcd-2 etcd cluster prod/etcd would have 1 of 3 voters healthy, quorum 2: etcd-1 is on the way \
+         out. Wait until it is back and try again: kubectl -n prod get pods -w [DisruptionInProgress]"
+    );
+}
+
+#[test]
+fn a_second_pod_stays_while_the_first_is_reserved() {
+    let reserved = cluster(3).change(1, |pod| pod.reserved = true);
+    assert_eq!(reserved.reason(2), Reason::DisruptionInProgress);
+}
+
+#[test]
+fn its_own_reservation_does_not_count_against_a_pod() {
+    let again = cluster(3).change(1, |pod| pod.reserved = true);
+    assert_eq!(again.reason(1), Reason::SafeToDelete);
+}
+
+#[test]
+fn five_members_spare_two() {
+    let one_gone = cluster(5).change(1, |pod| pod.terminating = true);
+    assert_eq!(one_gone.reason(2), Reason::SafeToDelete);
+    let two_gone = one_gone.change(2, |pod| pod.reserved = true);
+    assert_eq!(two_gone.reason(3), Reason::DisruptionInProgress);
+}
+
+#[test]
+fn a_healthy_pod_stays_while_another_of_three_is_down() {
+    let down = cluster(3).crash(2);
+    assert_eq!(down.reason(1), Reason::QuorumAtRisk);
+    assert_eq!(
+        down.text(1),
+        "without pod etcd-1 etcd cluster prod/etcd would have 1 of 3 voters healthy, quorum 2; not healthy: etcd-2 (no \
+         answer within 750ms). Bring it back first: kubectl -n prod describe pod etcd-2 [QuorumAtRisk]"
+    );
+    assert_eq!(cluster(5).crash(2).reason(1), Reason::SafeToDelete);
+}
+
+#[test]
+fn a_frozen_member_counts_as_down() {
+    assert_eq!(cluster(3).silence(2).reason(1), Reason::QuorumAtRisk);
+    assert_eq!(cluster(3).starve(2).reason(1), Reason::QuorumAtRisk);
+}
+
+#[test]
+fn a_broken_pod_may_go_while_the_others_are_healthy() {
+    assert_eq!(cluster(3).silence(2).reason(2), Reason::SafeToDelete);
+    assert_eq!(cluster(3).crash(2).reason(2), Reason::MemberNotServing);
+}
+
+#[test]
+fn a_pod_that_serves_nothing_may_go_even_without_a_quorum() {
+    // Its restart may be the cure.
+    let lost = cluster(3).crash(0).crash(1).starve(2);
+    assert_eq!(lost.reason(0), Reason::MemberNotServing);
+    assert_eq!(lost.reason(2), Reason::QuorumLost);
+}
+
+#[test]
+fn a_voter_that_never_started_counts_for_the_quorum() {
+    let unstarted = ListedMember { name: String::new(), client_urls: Vec::new(), ..listed(3) };
+    let grown = cluster(3).relist(|list| list.push(unstarted.clone()));
+    assert_eq!(grown.reason(1), Reason::QuorumAtRisk);
+    assert!(
+        grown
+            .text(1)
+            .contains("2 of 4 voters healthy, quorum 3; not healthy: member e7cd0003 (it has never started)")
+    );
+}
+
+#[test]
+fn a_learner_may_go_and_does_not_count() {
+    let learner = |list: &mut Vec<ListedMember>| list[3].is_learner = true;
+    let mut snapshot = cluster(4).relist(learner);
+    let mut status = status(3);
+    status.is_learner = true;
+    snapshot.pods[3].reply = Reply::Answering { status, cause: Cause::Learner };
+    assert_eq!(snapshot.reason(3), Reason::NotAVoter);
+    assert_eq!(snapshot.reason(1), Reason::SafeToDelete);
+    assert_eq!(snapshot.crash(2).reason(1), Reason::QuorumAtRisk);
+}
+
+#[test]
+fn who_votes_in_one_of_two_lists_votes() {
+    // The learner was promoted between two members' answers.
+    let mut snapshot = cluster(4).crash(3);
+    if let Reply::Serving { members, .. } = &mut snapshot.pods[0].reply {
+        members[3].is_learner = true;
+    }
+    assert_eq!(assess(&snapshot, &snapshot.pods[1]).tally.unwrap().voters, 4);
+    assert_eq!(snapshot.reason(1), Reason::QuorumAtRisk);
+}
+
+#[test]
+fn a_member_that_was_removed_has_no_vote() {
+    let removed = cluster(4).relist(|list| drop(list.pop()));
+    assert_eq!(removed.reason(3), Reason::NotAVoter);
+}
+
+#[test]
+fn a_pod_without_a_member_stays_while_a_voter_has_no_pod() {
+    // The pod that answers to no listed id may be the voter that nobody can find.
+    let renamed = cluster(3).relist(|list| list[2].id = MemberId(0xbad));
+    assert_eq!(renamed.reason(2), Reason::AmbiguousMember);
+}
+
+#[test]
+fn two_pods_that_look_like_one_member_are_ambiguous() {
+    let twins = cluster(3).restate(2, |status| status.member_id = id(1));
+    assert_eq!(twins.reason(1), Reason::AmbiguousMember);
+    assert!(twins.text(1).contains("etcd-2 (both it and etcd-1 look like member e7cd0001)"));
+}
+
+#[test]
+fn a_silent_pod_is_known_by_its_peer_url() {
+    let named_otherwise = cluster(3).relist(|list| list[2].name = String::from("default")).crash(2);
+    assert_eq!(named_otherwise.reason(2), Reason::MemberNotServing);
+    assert_eq!(assess(&named_otherwise, &named_otherwise.pods[2]).member, Some(id(2)));
+}
+
+#[test]
+fn a_silent_pod_is_known_by_the_name_that_etcd_was_given() {
+    let prefixed = cluster(3)
+        .relist(|list| {
+            list[2].name = String::from("main-etcd-2");
+            list[2].peer_urls = vec![String::from("http://lb.example:2380")];
+        })
+        .change(2, |pod| pod.member_name = Some(String::from("main-etcd-2")))
+        .crash(2);
+    assert_eq!(assess(&prefixed, &prefixed.pods[2]).member, Some(id(2)));
+}
+
+#[test]
+fn pods_of_different_clusters_are_told_apart_and_nobody_goes() {
+    let mixed = cluster(3).restate(2, |status| status.cluster_id = ClusterId(0xc2));
+    assert_eq!(mixed.reason(1), Reason::SplitCluster);
+    assert!(mixed.text(1).contains("(c1, c2)"), "{}", mixed.text(1));
+}
+
+#[test]
+fn a_single_member_stays() {
+    assert_eq!(cluster(1).reason(0), Reason::SingleMember);
+    assert_eq!(cluster(1).crash(0).reason(0), Reason::MemberNotServing);
+}
+
+#[test]
+fn two_members_spare_none() {
+    assert_eq!(cluster(2).reason(1), Reason::QuorumAtRisk);
+    assert!(cluster(2).text(1).contains("add a member first"));
+}
+
+#[test]
+fn a_member_whose_data_goes_with_its_pod_needs_one_voter_more() {
+    let ephemeral = |pod: &mut MemberPod| pod.storage = Storage::Ephemeral;
+    assert_eq!(cluster(3).change(1, ephemeral).reason(1), Reason::PermanentLoss);
+    assert_eq!(cluster(5).change(1, ephemeral).reason(1), Reason::SafeToDelete);
+    assert_eq!(cluster(3).change(1, ephemeral).crash(1).reason(1), Reason::PermanentLoss);
+}
+
+#[test]
+fn a_corrupt_member_is_not_healthy() {
+    let corrupt = |member: MemberId| {
+        move |status: &mut Status| status.alarms = vec![Alarm { member_id: member, kind: AlarmKind::Corrupt }]
+    };
+    let one = cluster(3).restate(0, corrupt(id(2)));
+    assert_eq!(one.reason(1), Reason::QuorumAtRisk);
+    assert!(one.text(1).contains("etcd-2 (its data is corrupt)"));
+    assert_eq!(one.reason(2), Reason::SafeToDelete);
+    let unknown_which = cluster(5).restate(0, corrupt(MemberId(0)));
+    assert_eq!(unknown_which.reason(1), Reason::QuorumAtRisk);
+}
+
+#[test]
+fn a_full_cluster_keeps_its_votes_and_warns() {
+    let full = cluster(5).restate(0, |status| {
+        status.alarms = vec![Alarm { member_id: id(1), kind: AlarmKind::NoSpace }];
+    });
+    let target = &full.pods[1];
+    let verdict = explain(&full, target, &assess(&full, target), full.taken_at);
+    assert_eq!(verdict.reason, Reason::SafeToDelete);
+    assert_eq!(verdict.warnings, ["etcd prod/etcd is out of space (alarm NOSPACE) and refuses writes"]);
+}
+
+#[test]
+fn a_yes_that_leaves_no_voter_to_spare_warns() {
+    let snapshot = cluster(3);
+    let target = &snapshot.pods[1];
+    let verdict = explain(&snapshot, target, &assess(&snapshot, target), snapshot.taken_at);
+    assert_eq!(
+        verdict.warnings,
+        ["etcd prod/etcd has no voter to spare until etcd-1 is back: 2 of 3 remain, quorum 2"]
+    );
+}
+
+#[test]
+fn without_any_proof_the_reason_says_how_much_answers() {
+    assert_eq!(cluster(3).silence(0).silence(1).silence(2).reason(1), Reason::EtcdUnreachable);
+    assert_eq!(cluster(3).starve(0).silence(1).silence(2).reason(0), Reason::QuorumLost);
+    // A leader that died a moment ago, still named by its followers.
+    assert_eq!(cluster(3).silence(0).starve(1).starve(2).reason(1), Reason::ElectionInProgress);
+    let rejected = Reply::Silent { cause: Cause::CredentialsRejected(String::from("authentication failed")) };
+    let locked = cluster(3).silence(0).silence(1).change(2, |pod| pod.reply = rejected.clone());
+    assert_eq!(locked.reason(1), Reason::CredentialsRejected);
+}

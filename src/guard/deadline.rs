@@ -1,0 +1,70 @@
+//! The time that the apiserver gives for an answer, and how much of it is used.
+
+use std::{future::Future, time::Duration};
+
+use tokio::time::{Instant, timeout_at};
+
+/// What is assumed where the request does not say: the default of `timeoutSeconds`.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The apiserver rounds the time that it still waits up to whole seconds before it tells it.
+const ROUNDED_UP_BY: Duration = Duration::from_secs(1);
+
+/// When the answer must be ready.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    at: Instant,
+    limit: Duration,
+}
+
+/// The time ran out.
+#[derive(Debug)]
+pub(super) struct TooLate {
+    /// What took too long.
+    pub(super) what: &'static str,
+    /// How long it was tried.
+    pub(super) limit: Duration,
+}
+
+// === impl Deadline ===
+
+impl Deadline {
+    /// From the `timeout` parameter of the request's URL, counted from now. Of a second or less, half is taken: an
+    /// answer that comes too late is none.
+    #[must_use]
+    pub fn of(timeout: Option<Duration>) -> Self {
+        let timeout = timeout.unwrap_or(DEFAULT_TIMEOUT);
+        let limit = timeout.checked_sub(ROUNDED_UP_BY).filter(|rest| !rest.is_zero()).unwrap_or(timeout / 2);
+        Self { at: Instant::now() + limit, limit }
+    }
+
+    /// Waits for `future` until the deadline; `what` names it to the person who waited.
+    pub(super) async fn within<F: Future>(self, what: &'static str, future: F) -> Result<F::Output, TooLate> {
+        timeout_at(self.at, future).await.map_err(|_| TooLate { what, limit: self.limit })
+    }
+
+    /// A deadline for a part of the work, which leaves `share` for the rest.
+    pub(super) fn earlier(self, share: Duration) -> Instant {
+        self.at.checked_sub(share).unwrap_or(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_is_taken_off_because_the_apiserver_rounds_up() {
+        let start = Instant::now();
+        assert_eq!(Deadline::of(Some(Duration::from_secs(10))).at - start, Duration::from_secs(9));
+        assert_eq!(Deadline::of(None).at - start, Duration::from_secs(9));
+        assert_eq!(Deadline::of(Some(Duration::from_secs(1))).at - start, Duration::from_millis(500));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_slow_is_named() {
+        let deadline = Deadline::of(Some(Duration::from_secs(3)));
+        let too_late = deadline.within("listing", std::future::pending::<()>()).await.unwrap_err();
+        assert_eq!((too_late.what, too_late.limit), ("listing", Duration::from_secs(2)));
+    }
+}

@@ -1,0 +1,111 @@
+//! etcd's settings as a container hands them over: flags, then `ETCD_` variables.
+//!
+//! Source: etcd `server/etcdmain/config.go`: every flag has a variable of its name in capitals, and the flag wins.
+
+use std::collections::BTreeMap;
+
+use crate::k8s::pod::{Container, EnvVar, Pod};
+
+/// The settings of one member.
+pub(super) struct Settings {
+    flags: BTreeMap<String, String>,
+    environment: BTreeMap<String, String>,
+}
+
+// === impl Settings ===
+
+impl Settings {
+    /// Reads command, arguments and environment of the container that runs etcd.
+    pub(super) fn read(pod: &Pod, container: &Container) -> Self {
+        let environment = environment(pod, container);
+        let mut flags = BTreeMap::new();
+        let words = words(container);
+        let mut words = words.iter().peekable();
+        while let Some(word) = words.next() {
+            let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else { continue };
+            let (name, value) = match flag.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (flag, words.next_if(|next| !next.starts_with('-')).map(String::as_str)),
+            };
+            if let Some(value) = value {
+                flags.insert(name.to_owned(), expand(value, &environment));
+            }
+        }
+        Self { flags, environment }
+    }
+
+    /// The value of a setting, by the name of its flag without dashes.
+    pub(super) fn get(&self, flag: &str) -> Option<&str> {
+        let variable = || format!("ETCD_{}", flag.replace('-', "_").to_uppercase());
+        let value = self.flags.get(flag).or_else(|| self.environment.get(&variable()))?;
+        Some(value.as_str()).filter(|value| !value.is_empty())
+    }
+}
+
+/// Command and arguments, word by word; a script for a shell is taken apart as well.
+pub(super) fn words(container: &Container) -> Vec<String> {
+    let parts = container.command.iter().chain(&container.args);
+    parts
+        .flat_map(|part| part.split([' ', '\t', '\n', ';', '&', '|']))
+        .map(|word| word.trim_matches(['"', '\'', '\\']).to_owned())
+        .filter(|word| !word.is_empty())
+        .collect()
+}
+
+fn environment(pod: &Pod, container: &Container) -> BTreeMap<String, String> {
+    let mut known = BTreeMap::from([(String::from("HOSTNAME"), pod.metadata.name.clone())]);
+    for variable in &container.env {
+        if let Some(value) = value(pod, variable) {
+            let value = expand(&value, &known);
+            known.insert(variable.name.clone(), value);
+        }
+    }
+    known
+}
+
+/// A variable's value where the pod tells it; what comes from a `Secret` or a `ConfigMap` is not read.
+fn value(pod: &Pod, variable: &EnvVar) -> Option<String> {
+    if let Some(value) = &variable.value {
+        return Some(value.clone());
+    }
+    let field = &variable.value_from.as_ref()?.field_ref.as_ref()?.field_path;
+    match field.as_str() {
+        "metadata.name" => Some(pod.metadata.name.clone()),
+        "metadata.namespace" => Some(pod.metadata.namespace.clone()),
+        "metadata.uid" => Some(pod.metadata.uid.clone()),
+        "status.podIP" => Some(pod.status.pod_ip.clone()),
+        _ => None,
+    }
+}
+
+/// Puts in `$(NAME)` as Kubernetes does, and `${NAME}` and `$NAME` as a shell does. What is unknown stays as it is.
+fn expand(text: &str, known: &BTreeMap<String, String>) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('$') {
+        out.push_str(before);
+        let (name, tail) = reference(after);
+        match known.get(name) {
+            Some(value) if !name.is_empty() => {
+                out.push_str(value);
+                rest = tail;
+            }
+            _ => {
+                out.push('$');
+                rest = after;
+            }
+        }
+    }
+    out + rest
+}
+
+/// The name that follows a dollar sign, and what follows the name.
+fn reference(after: &str) -> (&str, &str) {
+    for (open, close) in [('(', ')'), ('{', '}')] {
+        if let Some((name, tail)) = after.strip_prefix(open).and_then(|inner| inner.split_once(close)) {
+            return (name, tail);
+        }
+    }
+    let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+    after.split_at(end)
+}

@@ -1,0 +1,54 @@
+//! What the guard counts of its own work.
+
+use std::time::Duration;
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    registry::Registry,
+};
+
+use crate::etcd::Reply;
+
+/// Upper bounds in seconds: from a round on reused connections to one that waits for a frozen member.
+const ROUND_BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 0.5, 1.0];
+
+/// Counters and histograms of probe rounds.
+#[derive(Clone)]
+pub struct Metrics {
+    rounds: Histogram,
+    failures: Family<FailureLabels, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FailureLabels {
+    cause: &'static str,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Registers the guard's metrics.
+    pub fn register(registry: &mut Registry) -> Self {
+        let rounds = Histogram::new(ROUND_BUCKETS);
+        let failures = Family::default();
+        registry.register(
+            "probe_duration_seconds",
+            "Time of a probe round, in which all members of a cluster are asked in parallel",
+            rounds.clone(),
+        );
+        registry.register(
+            "probe_failures",
+            "Members that did not serve a linearizable read, by cause",
+            failures.clone(),
+        );
+        Self { rounds, failures }
+    }
+
+    pub(super) fn record_round(&self, took: Duration, replies: &[Reply]) {
+        self.rounds.observe(took.as_secs_f64());
+        for cause in replies.iter().filter_map(Reply::cause) {
+            self.failures.get_or_create(&FailureLabels { cause: cause.label() }).inc();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The request inside an `AdmissionReview`, `admission.k8s.io/v1` and `v1beta1` (the two have the same shape).
+//!
+//! Source: `k8s.io/api/admission/v1/types.go`.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// What the apiserver asks. Objects stay unparsed until somebody wants them.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AdmissionRequest<'a> {
+    /// Identifies this call; every call has a new one, also the second for the same deletion.
+    #[serde(borrow)]
+    pub uid: Cow<'a, str>,
+    /// The resource that the request is for, as it was converted for this webhook.
+    #[serde(borrow)]
+    pub resource: Resource<'a>,
+    /// For instance `eviction`; empty or absent for the object itself.
+    #[serde(borrow, default)]
+    pub sub_resource: Option<Cow<'a, str>>,
+    /// The object's name; absent on a deletion of a collection, and on a creation with `generateName`.
+    #[serde(borrow, default)]
+    pub name: Option<Cow<'a, str>>,
+    /// The object's namespace; absent for objects that have none.
+    #[serde(borrow, default)]
+    pub namespace: Option<Cow<'a, str>>,
+    /// CREATE, UPDATE, DELETE or CONNECT.
+    #[serde(borrow)]
+    pub operation: Cow<'a, str>,
+    /// Who asks.
+    #[serde(default)]
+    pub user_info: UserInfo,
+    /// The new object; null on DELETE.
+    #[serde(borrow, default)]
+    pub object: Option<&'a RawValue>,
+    /// The stored object; null on CREATE, so also on an eviction.
+    #[serde(borrow, default)]
+    pub old_object: Option<&'a RawValue>,
+    /// Whether nothing will be written. For an eviction see also its own `deleteOptions.dryRun`.
+    #[serde(default)]
+    pub dry_run: Option<bool>,
+    /// `DeleteOptions` on DELETE, `CreateOptions` on CREATE.
+    #[serde(borrow, default)]
+    pub options: Option<&'a RawValue>,
+}
+
+/// Group, version and plural name of a resource.
+#[derive(Debug, Deserialize)]
+pub struct Resource<'a> {
+    /// Empty for the core group.
+    #[serde(borrow, default)]
+    pub group: Cow<'a, str>,
+    /// For instance `v1`.
+    #[serde(borrow, default)]
+    pub version: Cow<'a, str>,
+    /// For instance `pods`.
+    #[serde(borrow)]
+    pub resource: Cow<'a, str>,
+}
+
+/// The authenticated user of a request.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct UserInfo {
+    /// For instance `system:node:worker-1`.
+    #[serde(default)]
+    pub username: String,
+}
+
+/// The part of `DeleteOptions` (`meta/v1`) that bears on a verdict.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeleteOptions {
+    /// Seconds; already defaulted to the effective value except on a deletion of a collection.
+    #[serde(default)]
+    pub grace_period_seconds: Option<i64>,
+    /// `["All"]` on a dry run.
+    #[serde(default)]
+    pub dry_run: Option<Vec<String>>,
+}
+
+/// The part of an `Eviction` (`policy/v1`, `policy/v1beta1`) that bears on a verdict.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Eviction {
+    /// `kubectl drain --dry-run=server` says so here and nowhere else: the request's own `dryRun` is false then.
+    #[serde(default)]
+    pub delete_options: Option<DeleteOptions>,
+}

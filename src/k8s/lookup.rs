@@ -1,0 +1,123 @@
+//! Live reads of pods. Never from a cache: a verdict on yesterday's pods would be a guess.
+
+use std::time::Duration;
+
+use kube::{
+    Client,
+    core::{
+        Request,
+        params::{GetParams, ListParams},
+    },
+};
+use serde::{Deserialize, de::DeserializeOwned};
+
+use super::pod::Pod;
+
+/// Longest that one read may take. A healthy apiserver answers in milliseconds; one that needs seconds is better
+/// named in a denial than waited for until the deadline leaves no time for etcd.
+const READ_LIMIT: Duration = Duration::from_secs(3);
+
+/// A read that brought no object. [`LookupError::NotFound`] alone means that there is none.
+#[derive(Debug, thiserror::Error)]
+pub enum LookupError {
+    /// The apiserver says that there is no such object.
+    #[error("{what} does not exist")]
+    NotFound {
+        /// For instance `pod prod/etcd-1`.
+        what: String,
+    },
+    /// The apiserver refused, could not be reached, or answered something unreadable.
+    #[error("reading {what} failed: {cause}")]
+    Failed {
+        /// What was read.
+        what: String,
+        /// The apiserver's or the connection's own words.
+        cause: String,
+    },
+    /// No answer in time.
+    #[error("reading {what}: the apiserver did not answer within {}", humantime::format_duration(*.limit))]
+    TimedOut {
+        /// What was read.
+        what: String,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+}
+
+/// Reads pods from the apiserver.
+#[derive(Clone)]
+pub struct Pods {
+    client: Client,
+}
+
+/// A list of objects; its own metadata is of no interest here.
+#[derive(Deserialize)]
+struct List<T> {
+    items: Vec<T>,
+}
+
+// === impl Pods ===
+
+impl Pods {
+    /// Reads with this client's identity.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// The pod as it is stored now.
+    pub async fn get(&self, namespace: &str, name: &str) -> Result<Pod, LookupError> {
+        let what = format!("pod {namespace}/{name}");
+        let request = pods_of(namespace).get(name, &GetParams::default());
+        self.read(what, request).await
+    }
+
+    /// All pods of a namespace as they are stored now: without a resource version the read is a consistent one.
+    pub async fn list(&self, namespace: &str) -> Result<Vec<Pod>, LookupError> {
+        let what = format!("the pods of namespace {namespace}");
+        let request = pods_of(namespace).list(&ListParams::default());
+        self.read::<List<Pod>>(what, request).await.map(|list| list.items)
+    }
+
+    /// Whether the apiserver answers this client at all: the first call of a new process.
+    pub async fn reach_apiserver(&self) -> Result<(), LookupError> {
+        let what = String::from("the apiserver's version");
+        self.read::<serde::de::IgnoredAny>(what, Request::new("/version").list(&ListParams::default()))
+            .await?;
+        Ok(())
+    }
+
+    /// Parses the body itself: `kube::Client::request` logs a body that it cannot parse.
+    async fn read<T: DeserializeOwned>(
+        &self,
+        what: String,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<T, LookupError> {
+        let failed =
+            |what, cause: &dyn std::fmt::Display| LookupError::Failed { what, cause: cause.to_string() };
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => return Err(failed(what, &error)),
+        };
+        match tokio::time::timeout(READ_LIMIT, self.client.request_text(request)).await {
+            Err(_) => Err(LookupError::TimedOut { what, limit: READ_LIMIT }),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(LookupError::NotFound { what }),
+            Ok(Err(kube::Error::Api(status))) => Err(failed(what, &status.message)),
+            Ok(Err(error)) => Err(failed(what, &innermost(&error))),
+            Ok(Ok(text)) => serde_json::from_str(&text).map_err(|error| failed(what, &error)),
+        }
+    }
+}
+
+fn pods_of(namespace: &str) -> Request {
+    Request::new(format!("/api/v1/namespaces/{namespace}/pods"))
+}
+
+/// The last cause of an error: of "service error: client error (Connect): tcp connect error: refused", the last.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,243 @@
+//! The parts of a pod (`v1`) that say which etcd member it runs and what state it is in.
+//!
+//! Source: `k8s.io/api/core/v1/types.go`. What is absent reads as empty, as in Go.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+
+/// Marks the mirror of a static pod; deleting the mirror does not stop the pod.
+pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+
+/// A pod, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Pod {
+    /// Name, namespace, uid, owners.
+    #[serde(default)]
+    pub metadata: Metadata,
+    /// Containers and volumes.
+    #[serde(default)]
+    pub spec: PodSpec,
+    /// Phase, address, containers.
+    #[serde(default)]
+    pub status: PodStatus,
+}
+
+/// `ObjectMeta`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Metadata {
+    /// The pod's name.
+    #[serde(default)]
+    pub name: String,
+    /// The pod's namespace.
+    #[serde(default)]
+    pub namespace: String,
+    /// Tells a pod from its successor of the same name.
+    #[serde(default)]
+    pub uid: String,
+    /// Labels.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub annotations: BTreeMap<String, String>,
+    /// Owners, of which at most one is the controller.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub owner_references: Vec<OwnerReference>,
+    /// Set from the moment the deletion was accepted (RFC 3339).
+    #[serde(default)]
+    pub deletion_timestamp: Option<String>,
+}
+
+/// An owner of an object.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct OwnerReference {
+    /// For instance `StatefulSet`.
+    #[serde(default)]
+    pub kind: String,
+    /// The owner's name.
+    #[serde(default)]
+    pub name: String,
+    /// The owner's uid.
+    #[serde(default)]
+    pub uid: String,
+    /// Whether this owner manages the object.
+    #[serde(default)]
+    pub controller: Option<bool>,
+}
+
+/// `PodSpec`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct PodSpec {
+    /// Containers that run side by side.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub containers: Vec<Container>,
+    /// Volumes that containers mount.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub volumes: Vec<Volume>,
+}
+
+/// `Container`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Container {
+    /// The container's name, as its status names it.
+    #[serde(default)]
+    pub name: String,
+    /// The image reference.
+    #[serde(default)]
+    pub image: String,
+    /// Replaces the image's entrypoint.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub command: Vec<String>,
+    /// Replaces the image's arguments.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub args: Vec<String>,
+    /// Environment, in order: later ones may name earlier ones as `$(NAME)`.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub env: Vec<EnvVar>,
+    /// Where volumes are mounted.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub volume_mounts: Vec<VolumeMount>,
+}
+
+/// An environment variable.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvVar {
+    /// The variable's name.
+    #[serde(default)]
+    pub name: String,
+    /// Its literal value.
+    #[serde(default)]
+    pub value: Option<String>,
+    /// Where its value comes from instead.
+    #[serde(default)]
+    pub value_from: Option<EnvVarSource>,
+}
+
+/// Where a variable's value comes from; only the pod's own fields can be told from the pod.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvVarSource {
+    /// A field of the pod.
+    #[serde(default)]
+    pub field_ref: Option<FieldRef>,
+}
+
+/// A field of the pod itself.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FieldRef {
+    /// For instance `metadata.name`.
+    #[serde(default)]
+    pub field_path: String,
+}
+
+/// Where a volume is mounted in a container.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeMount {
+    /// The volume's name.
+    #[serde(default)]
+    pub name: String,
+    /// The path in the container.
+    #[serde(default)]
+    pub mount_path: String,
+}
+
+/// `Volume`, in part: the kinds that tell whether data outlives the pod.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Volume {
+    /// The volume's name.
+    #[serde(default)]
+    pub name: String,
+    /// A claim: the data outlives the pod.
+    #[serde(default)]
+    pub persistent_volume_claim: Option<serde::de::IgnoredAny>,
+    /// A path of the node: the data outlives the pod, on that node.
+    #[serde(default)]
+    pub host_path: Option<serde::de::IgnoredAny>,
+}
+
+/// `PodStatus`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodStatus {
+    /// Pending, Running, Succeeded, Failed or Unknown.
+    #[serde(default)]
+    pub phase: String,
+    /// The pod's address; empty until it has one.
+    #[serde(default, rename = "podIP")]
+    pub pod_ip: String,
+    /// What the kubelet says of each container.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub container_statuses: Vec<ContainerStatus>,
+}
+
+/// `ContainerStatus`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ContainerStatus {
+    /// The container's name.
+    #[serde(default)]
+    pub name: String,
+    /// Waiting, running or terminated.
+    #[serde(default)]
+    pub state: ContainerState,
+}
+
+/// `ContainerState`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ContainerState {
+    /// Present while the container runs.
+    #[serde(default)]
+    pub running: Option<serde::de::IgnoredAny>,
+}
+
+// === impl Pod ===
+
+impl Pod {
+    /// Whether the deletion of this pod was accepted already.
+    #[must_use]
+    pub fn is_terminating(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether all its containers ended and will not start again.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// Whether this is the mirror of a static pod.
+    #[must_use]
+    pub fn is_mirror(&self) -> bool {
+        self.metadata.annotations.contains_key(MIRROR_ANNOTATION)
+    }
+
+    /// The owner that manages this pod.
+    #[must_use]
+    pub fn controller(&self) -> Option<&OwnerReference> {
+        self.metadata.owner_references.iter().find(|owner| owner.controller == Some(true))
+    }
+
+    /// Whether the kubelet says that `container` runs. A container without a status has not started.
+    #[must_use]
+    pub fn runs(&self, container: &str) -> bool {
+        self.status
+            .container_statuses
+            .iter()
+            .any(|status| status.name == container && status.state.running.is_some())
+    }
+}
+
+/// Go writes an empty slice or map as null where its field is not `omitempty`.
+fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}

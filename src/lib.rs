@@ -1,0 +1,21 @@
+//! etcd-guard: an admission webhook server that keeps Kubernetes from deleting an etcd leader or breaking an etcd quorum.
+//!
+//! Kubernetes knows readiness, not raft. Before a pod of an etcd cluster is deleted or evicted, the apiserver asks this
+//! server, and this server asks the cluster itself. The rule above all others: what could not be proven safe is denied.
+//!
+//! The rooms, and the one direction in which they know each other:
+//!
+//! ```text
+//! cli -> server -> guard -> etcd, k8s
+//! ```
+//!
+//! - [`server`] speaks HTTPS and `AdmissionReview`, and never knows of etcd.
+//! - [`guard`] judges deletions of pods; [`guard::assess`] is its pure heart.
+//! - [`etcd`] asks members through the v3 API, and never knows of Kubernetes.
+//! - [`k8s`] reads from the apiserver, and holds the parts of its types that this program needs.
+
+pub mod cli;
+pub mod etcd;
+pub mod guard;
+pub mod k8s;
+pub mod server;

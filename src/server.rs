@@ -1,0 +1,244 @@
+//! The webhook server: HTTPS for the apiserver, plain HTTP on a second port for the kubelet and for Prometheus.
+//!
+//! It knows of reviews and verdicts, and never of etcd. Its life: bind both ports, serve, be told to stop, fail readiness
+//! and serve on while callers turn away, stop accepting, let requests finish, end.
+
+mod health;
+mod metrics;
+mod review;
+mod routes;
+mod tls;
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::Router;
+use http::{HeaderValue, Request, header};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::graceful::GracefulShutdown,
+};
+use prometheus_client::registry::Registry;
+use rustls::ServerConfig;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::ServiceExt;
+
+pub use self::{
+    health::Readiness,
+    tls::{TlsError, configure as configure_tls},
+};
+use crate::guard::Guard;
+
+/// Longest that a TLS handshake may take.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Longest that a connection may be idle, or take to send a request's head. The apiserver keeps idle connections for
+/// 90 s: one that the server closes first can swallow the next request.
+const IDLE_LIMIT: Duration = Duration::from_secs(120);
+
+/// The most connections at a time; an apiserver keeps 25 to a host. Further ones wait to be accepted.
+const MOST_CONNECTIONS: usize = 1024;
+
+/// Pause after an accept that failed, for instance for want of file descriptors: trying at once would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Longest that requests may take to finish after the listener is closed: as long as the apiserver would wait.
+const FINISH_LIMIT: Duration = Duration::from_secs(30);
+
+/// A server that has its ports, so that nothing but time stands between it and its first request.
+pub struct Server {
+    webhooks: TcpListener,
+    admin: TcpListener,
+    tls: TlsAcceptor,
+    router: Router,
+    admin_router: Router,
+    readiness: Readiness,
+}
+
+/// Where a server listens and how it ends.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Address of the HTTPS port.
+    pub listen: SocketAddr,
+    /// Address of the plain port.
+    pub admin_listen: SocketAddr,
+}
+
+/// A port that cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("{flag} {address}: {cause}")]
+pub struct BindError {
+    flag: &'static str,
+    address: SocketAddr,
+    cause: io::Error,
+}
+
+/// Makes a guard and registers what it counts.
+pub type MakeGuard<'a> = &'a dyn Fn(&mut Registry) -> Guard;
+
+// === impl Server ===
+
+impl Server {
+    /// Takes both ports.
+    pub async fn bind(
+        options: &Options,
+        tls: ServerConfig,
+        make_guard: MakeGuard<'_>,
+    ) -> Result<Self, BindError> {
+        let mut registry = Registry::with_prefix("etcd_guard");
+        let metrics = metrics::Metrics::register(&mut registry);
+        let guard = Arc::new(make_guard(&mut registry));
+        let readiness = Readiness::default();
+        let health = health::Health { readiness: readiness.clone(), registry: Arc::new(registry) };
+        Ok(Self {
+            webhooks: bind("--listen", options.listen).await?,
+            admin: bind("--admin-listen", options.admin_listen).await?,
+            tls: TlsAcceptor::from(Arc::new(tls)),
+            router: routes::routes(routes::Webhooks { guard, metrics }),
+            admin_router: health::routes(health),
+            readiness,
+        })
+    }
+
+    /// Switches that others turn.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        self.readiness.clone()
+    }
+
+    /// The addresses that were taken, HTTPS first: with port 0 they tell which.
+    pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+        Ok((self.webhooks.local_addr()?, self.admin.local_addr()?))
+    }
+
+    /// Serves until `stop`; then fails readiness and serves on for `linger`, closes the listener, and lets accepted
+    /// requests finish.
+    pub async fn serve(self, stop: CancellationToken, linger: Duration) -> io::Result<()> {
+        let Self { webhooks, admin, tls, router, admin_router, readiness } = self;
+        let over = CancellationToken::new();
+        let admin_over = over.clone().cancelled_owned();
+        let admin =
+            tokio::spawn(axum::serve(admin, admin_router).with_graceful_shutdown(admin_over).into_future());
+
+        let close = CancellationToken::new();
+        let closing = close.clone();
+        let accepting = tokio::spawn(accept(webhooks, tls, router, readiness.clone(), closing));
+        stop.cancelled().await;
+        readiness.stopping();
+        tracing::info!(linger = %humantime::format_duration(linger), "stopping: not ready, serving on");
+        sleep(linger).await;
+        close.cancel();
+        accepting.await?;
+        over.cancel();
+        // The plain port has nobody to be gentle to but a probe under way.
+        if let Ok(ended) = timeout(Duration::from_secs(1), admin).await {
+            ended??;
+        }
+        Ok(())
+    }
+}
+
+async fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
+    TcpListener::bind(address).await.map_err(|cause| BindError { flag, address, cause })
+}
+
+/// Accepts until told to close, then waits for what was accepted.
+async fn accept(
+    listener: TcpListener,
+    tls: TlsAcceptor,
+    router: Router,
+    readiness: Readiness,
+    close: CancellationToken,
+) {
+    let graceful = GracefulShutdown::new();
+    let connections = TaskTracker::new();
+    let permits = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    loop {
+        let next = async {
+            let permit = Arc::clone(&permits).acquire_owned().await;
+            (permit, listener.accept().await)
+        };
+        let (permit, accepted) = tokio::select! {
+            biased;
+            () = close.cancelled() => break,
+            next = next => next,
+        };
+        match (permit, accepted) {
+            (Ok(permit), Ok((stream, _))) => {
+                let connection = serve_connection(
+                    stream,
+                    tls.clone(),
+                    router.clone(),
+                    readiness.clone(),
+                    graceful.watcher(),
+                );
+                connections.spawn(hold(permit, connection));
+            }
+            (_, Err(error)) => {
+                tracing::warn!(%error, "accepting a connection failed");
+                sleep(ACCEPT_PAUSE).await;
+            }
+            // The semaphore is never closed.
+            (Err(_), Ok(_)) => break,
+        }
+    }
+    drop(listener);
+    connections.close();
+    let finished = async {
+        tokio::join!(graceful.shutdown(), connections.wait());
+    };
+    if timeout(FINISH_LIMIT, finished).await.is_err() {
+        tracing::warn!("requests were still under way at the end and are cut off");
+    }
+}
+
+async fn hold(permit: OwnedSemaphorePermit, connection: impl Future<Output = ()>) {
+    connection.await;
+    drop(permit);
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    tls: TlsAcceptor,
+    router: Router,
+    readiness: Readiness,
+    watcher: hyper_util::server::graceful::Watcher,
+) {
+    // Answers are small and complete: waiting to fill a segment would only delay them.
+    let _ = stream.set_nodelay(true);
+    let stream = match timeout(HANDSHAKE_LIMIT, tls.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "TLS handshake failed");
+            return;
+        }
+        Err(_) => {
+            tracing::debug!("TLS handshake timed out");
+            return;
+        }
+    };
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (router, readiness) = (router.clone(), readiness.clone());
+        async move {
+            let mut response = router.oneshot(request).await?;
+            if readiness.is_stopping() {
+                // Sends a caller that keeps its connection elsewhere, before the connection is closed under it.
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, std::convert::Infallible>(response)
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_LIMIT)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!(%error, "connection ended with an error");
+    }
+}

@@ -1,0 +1,84 @@
+//! The second port, plain HTTP: whether the process lives, whether it should get requests, and its metrics.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use axum::{
+    Router,
+    extract::State,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use http::{StatusCode, header};
+use prometheus_client::registry::Registry;
+
+use super::metrics;
+
+/// Whether the server should get requests. Its copies share one state.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness {
+    apiserver_answered: Arc<AtomicBool>,
+    stopping: Arc<AtomicBool>,
+}
+
+/// What the routes show.
+#[derive(Clone)]
+pub(super) struct Health {
+    pub(super) readiness: Readiness,
+    pub(super) registry: Arc<Registry>,
+}
+
+/// The routes of the second port.
+pub(super) fn routes(health: Health) -> Router {
+    Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(show_metrics))
+        .with_state(health)
+}
+
+async fn readyz(State(health): State<Health>) -> Response {
+    match health.readiness.obstacle() {
+        None => (StatusCode::OK, "ok\n").into_response(),
+        Some(obstacle) => (StatusCode::SERVICE_UNAVAILABLE, format!("{obstacle}\n")).into_response(),
+    }
+}
+
+async fn show_metrics(State(health): State<Health>) -> Response {
+    match metrics::render(&health.registry) {
+        Ok(page) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], page).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+// === impl Readiness ===
+
+impl Readiness {
+    /// The apiserver answered this process for the first time.
+    pub fn apiserver_answered(&self) {
+        self.apiserver_answered.store(true, Ordering::Relaxed);
+    }
+
+    /// The process was told to stop: it serves on, but wants no new callers.
+    pub fn stopping(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the process was told to stop.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    fn obstacle(&self) -> Option<&'static str> {
+        if self.is_stopping() {
+            Some("stopping")
+        } else if self.apiserver_answered.load(Ordering::Relaxed) {
+            None
+        } else {
+            Some("the apiserver has not answered yet")
+        }
+    }
+}

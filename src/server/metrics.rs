@@ -1,0 +1,92 @@
+//! What the server counts of its answers, and the page that shows it.
+
+use std::time::Duration;
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    registry::Registry,
+};
+
+use crate::guard::{Operation, Reason};
+
+/// The content type of the text format.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Upper bounds in seconds: from an answer out of the cache to the apiserver's longest patience.
+const ANSWER_BUCKETS: [f64; 10] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 3.0, 10.0];
+
+/// Counters and histograms of answered requests.
+#[derive(Clone)]
+pub(super) struct Metrics {
+    requests: Family<RequestLabels, Counter>,
+    durations: Family<WebhookLabel, Histogram, fn() -> Histogram>,
+}
+
+/// All from closed sets: what a request brings never becomes a label.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    webhook: &'static str,
+    operation: &'static str,
+    verdict: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WebhookLabel {
+    webhook: &'static str,
+}
+
+/// The entry of the webhook configuration that sends an operation.
+fn webhook(operation: Operation) -> (&'static str, &'static str) {
+    match operation {
+        Operation::Delete => ("guard.etcd-guard.io", "DELETE"),
+        Operation::Evict => ("eviction.guard.etcd-guard.io", "CREATE"),
+    }
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Registers the server's metrics.
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let requests = Family::default();
+        let new_histogram: fn() -> Histogram = || Histogram::new(ANSWER_BUCKETS);
+        let durations = Family::new_with_constructor(new_histogram);
+        registry.register("admission_requests", "Answered admission requests", requests.clone());
+        registry.register(
+            "admission_duration_seconds",
+            "Time from an admission request's last byte to its verdict",
+            durations.clone(),
+        );
+        Self { requests, durations }
+    }
+
+    /// Counts a verdict.
+    pub(super) fn record(&self, operation: Operation, reason: Reason, took: Duration) {
+        let (webhook, operation) = webhook(operation);
+        let verdict = if reason.allows() { "allowed" } else { "denied" };
+        self.requests
+            .get_or_create(&RequestLabels { webhook, operation, verdict, reason: reason.word() })
+            .inc();
+        self.durations.get_or_create(&WebhookLabel { webhook }).observe(took.as_secs_f64());
+    }
+
+    /// Counts a request that could not be judged because of a mistake in it.
+    pub(super) fn record_bad_request(&self) {
+        let labels = RequestLabels {
+            webhook: "unknown",
+            operation: "unknown",
+            verdict: "denied",
+            reason: "BadRequest",
+        };
+        self.requests.get_or_create(&labels).inc();
+    }
+}
+
+/// All metrics of the process as text.
+pub(super) fn render(registry: &Registry) -> Result<String, std::fmt::Error> {
+    let mut page = String::new();
+    encode(&mut page, registry)?;
+    Ok(page)
+}

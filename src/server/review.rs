@@ -1,0 +1,158 @@
+//! The `AdmissionReview` envelope: what the apiserver sends, and what it accepts as an answer.
+//!
+//! The apiserver takes only HTTP 200 with a review of the same version and uid for an answer; anything else is a failed
+//! call. So whenever there is a uid, a mistake in the rest of the body is told as a denial of that uid.
+//!
+//! Source: apiserver `pkg/admission/plugin/webhook/request/admissionreview.go`.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{
+    guard::{Operation, Verdict},
+    k8s::admission::AdmissionRequest,
+};
+
+const KIND: &str = "AdmissionReview";
+const VERSIONS: [&str; 2] = ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"];
+
+/// A review as it came: version checked, request not yet read.
+#[derive(Debug)]
+pub(super) struct Review<'a> {
+    api_version: &'static str,
+    uid: Cow<'a, str>,
+    request: &'a RawValue,
+}
+
+/// A body that is no review and holds no uid to answer to.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReviewError {
+    #[error("the body is empty: an AdmissionReview in JSON is expected")]
+    Empty,
+    #[error("the body is no AdmissionReview in JSON: {0}")]
+    NotJson(serde_json::Error),
+    #[error("the body is a {0:?}: an AdmissionReview is expected")]
+    WrongKind(String),
+    #[error("version {0:?} of AdmissionReview is not known: admission.k8s.io/v1 and v1beta1 are")]
+    WrongVersion(String),
+    #[error("the AdmissionReview has no request")]
+    NoRequest,
+    #[error("the AdmissionReview's request has no uid")]
+    NoUid,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Envelope<'a> {
+    #[serde(borrow, default)]
+    api_version: Cow<'a, str>,
+    #[serde(borrow, default)]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    request: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Identified<'a> {
+    #[serde(borrow, default)]
+    uid: Cow<'a, str>,
+}
+
+/// The answer, in the version of the question.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Answer<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    response: Response<'a>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    warnings: &'a [String],
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    audit_annotations: BTreeMap<&'static str, String>,
+}
+
+/// `meta/v1` `Status`. Both code and reason, or kubectl prints neither "(Forbidden)" nor anything in its place.
+#[derive(Debug, Serialize)]
+struct Status {
+    #[serde(rename = "status")]
+    outcome: &'static str,
+    message: String,
+    reason: &'static str,
+    code: u16,
+}
+
+// === impl Review ===
+
+impl<'a> Review<'a> {
+    /// Reads the envelope.
+    pub(super) fn read(body: &'a [u8]) -> Result<Self, ReviewError> {
+        if body.iter().all(u8::is_ascii_whitespace) {
+            return Err(ReviewError::Empty);
+        }
+        let envelope: Envelope<'a> = serde_json::from_slice(body).map_err(ReviewError::NotJson)?;
+        if envelope.kind != KIND {
+            return Err(ReviewError::WrongKind(envelope.kind.into_owned()));
+        }
+        let Some(request) = envelope.request else { return Err(ReviewError::NoRequest) };
+        let uid = serde_json::from_str::<Identified<'a>>(request.get()).map(|it| it.uid).unwrap_or_default();
+        if uid.is_empty() {
+            return Err(ReviewError::NoUid);
+        }
+        let Some(api_version) = VERSIONS.into_iter().find(|it| *it == envelope.api_version) else {
+            return Err(ReviewError::WrongVersion(envelope.api_version.into_owned()));
+        };
+        Ok(Self { api_version, uid, request })
+    }
+
+    /// Reads the request inside.
+    pub(super) fn request(&self) -> Result<AdmissionRequest<'a>, serde_json::Error> {
+        serde_json::from_str(self.request.get())
+    }
+
+    /// Which call this is, for logs.
+    pub(super) fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// The answer that carries a verdict.
+    pub(super) fn answer<'b>(&'b self, verdict: &'b Verdict, operation: Operation) -> Answer<'b> {
+        let status = verdict.reason.refusal(operation).map(|refusal| Status {
+            outcome: "Failure",
+            message: verdict.text(),
+            reason: refusal.reason,
+            code: refusal.code,
+        });
+        self.wrap(status, &verdict.warnings, verdict.audit_annotations().into_iter().collect())
+    }
+
+    /// The answer to a request that cannot be judged because of a mistake in it.
+    pub(super) fn bad_request(&self, message: String) -> Answer<'_> {
+        let status = Status { outcome: "Failure", message, reason: "BadRequest", code: 400 };
+        self.wrap(Some(status), &[], BTreeMap::new())
+    }
+
+    fn wrap<'b>(
+        &'b self,
+        status: Option<Status>,
+        warnings: &'b [String],
+        audit_annotations: BTreeMap<&'static str, String>,
+    ) -> Answer<'b> {
+        let allowed = status.is_none();
+        Answer {
+            api_version: self.api_version,
+            kind: KIND,
+            response: Response { uid: &self.uid, allowed, status, warnings, audit_annotations },
+        }
+    }
+}

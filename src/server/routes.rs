@@ -1,0 +1,174 @@
+//! `POST /validate`: one body in, one review out.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    extract::{Query, State},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use futures::FutureExt;
+use http::{HeaderMap, StatusCode, header};
+use serde::Deserialize;
+use tokio::time::{Instant, timeout};
+
+use super::{
+    metrics::Metrics,
+    review::{Answer, Review},
+};
+use crate::guard::{Deadline, Guard, Operation, Request, Verdict};
+
+/// The largest body that is read. The apiserver takes objects of 3 MiB, and an update carries two.
+const LARGEST_BODY: usize = 8 << 20;
+
+/// Longest that a body may be on its way. The apiserver has it ready before it connects.
+const BODY_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the routes work with.
+#[derive(Clone)]
+pub(super) struct Webhooks {
+    pub(super) guard: Arc<Guard>,
+    pub(super) metrics: Metrics,
+}
+
+/// The parameters of a webhook's URL.
+#[derive(Deserialize)]
+struct Parameters {
+    /// What the apiserver still waits, as Go writes durations: `10s`, `1m0s`.
+    #[serde(default)]
+    timeout: Option<String>,
+}
+
+/// An answer that is no review.
+struct Rejection(StatusCode, String);
+
+/// The routes that the apiserver calls.
+pub(super) fn routes(webhooks: Webhooks) -> Router {
+    Router::new().route("/validate", post(validate)).with_state(webhooks)
+}
+
+async fn validate(
+    State(webhooks): State<Webhooks>,
+    Query(parameters): Query<Parameters>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Rejection> {
+    let deadline = parameters.deadline()?;
+    let body = read_body(&headers, body).await?;
+    // No path in here panics by design. If one does, this request fails, which the apiserver takes as a refusal, and
+    // the server lives on.
+    let judged = std::panic::AssertUnwindSafe(judge(&webhooks, &body, deadline)).catch_unwind().await;
+    judged.unwrap_or_else(|_| {
+        let text = String::from("an error inside etcd-guard; its log says where");
+        Err(Rejection(StatusCode::INTERNAL_SERVER_ERROR, text))
+    })
+}
+
+async fn judge(webhooks: &Webhooks, body: &[u8], deadline: Deadline) -> Result<Response, Rejection> {
+    let started = Instant::now();
+    let review = Review::read(body).map_err(|error| {
+        webhooks.metrics.record_bad_request();
+        tracing::warn!(%error, "bad review");
+        Rejection(StatusCode::BAD_REQUEST, error.to_string())
+    })?;
+    let request = match review.request() {
+        Ok(request) => Request::read(&request).map_err(|error| error.to_string()),
+        Err(error) => Err(format!("the AdmissionReview's request is not readable: {error}")),
+    };
+    let request = match request {
+        Ok(request) => request,
+        Err(error) => {
+            webhooks.metrics.record_bad_request();
+            tracing::warn!(uid = review.uid(), %error, "bad request");
+            return Ok(json(&review.bad_request(error)));
+        }
+    };
+    let verdict = webhooks.guard.judge(&request, deadline).await;
+    webhooks.metrics.record(request.operation, verdict.reason, started.elapsed());
+    log(review.uid(), &request, &verdict, started.elapsed());
+    Ok(json(&review.answer(&verdict, request.operation)))
+}
+
+/// One line per verdict, and nothing of the body but names.
+fn log(uid: &str, request: &Request, verdict: &Verdict, elapsed: Duration) {
+    let numbers = verdict.tally.as_ref();
+    tracing::info!(
+        uid,
+        namespace = request.namespace,
+        pod = request.name,
+        operation = match request.operation {
+            Operation::Delete => "delete",
+            Operation::Evict => "evict",
+        },
+        user = request.user,
+        dry_run = request.dry_run,
+        grace_period_seconds = request.grace_period_seconds,
+        verdict = if verdict.reason.allows() { "allowed" } else { "denied" },
+        reason = verdict.reason.word(),
+        cluster = verdict.cluster,
+        voters = numbers.map(|it| it.voters),
+        healthy = numbers.map(|it| it.healthy),
+        quorum = numbers.map(|it| it.quorum),
+        message = verdict.message,
+        elapsed_ms = elapsed.as_secs_f64() * 1000.0,
+    );
+}
+
+async fn read_body(headers: &HeaderMap, body: Body) -> Result<axum::body::Bytes, Rejection> {
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
+    let media_type = content_type.split(';').next().unwrap_or_default().trim();
+    if !media_type.eq_ignore_ascii_case("application/json") {
+        let text = format!("content type {content_type:?} is not read here: application/json is");
+        return Err(Rejection(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+    }
+    match timeout(BODY_LIMIT, to_bytes(body, LARGEST_BODY)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(error)) if is_too_large(&error) => {
+            let text = format!("the body is larger than {} MiB", LARGEST_BODY >> 20);
+            Err(Rejection(StatusCode::PAYLOAD_TOO_LARGE, text))
+        }
+        Ok(Err(error)) => Err(Rejection(StatusCode::BAD_REQUEST, format!("the body broke off: {error}"))),
+        Err(_) => {
+            let text = format!("the body did not arrive within {}", humantime::format_duration(BODY_LIMIT));
+            Err(Rejection(StatusCode::REQUEST_TIMEOUT, text))
+        }
+    }
+}
+
+fn is_too_large(error: &axum::Error) -> bool {
+    std::error::Error::source(error)
+        .is_some_and(<dyn std::error::Error>::is::<http_body_util::LengthLimitError>)
+}
+
+fn json(answer: &Answer<'_>) -> Response {
+    match serde_json::to_vec(answer) {
+        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => Rejection(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+// === impl Parameters ===
+
+impl Parameters {
+    fn deadline(&self) -> Result<Deadline, Rejection> {
+        let timeout = match &self.timeout {
+            None => None,
+            Some(text) => Some(humantime::parse_duration(text).map_err(|error| {
+                let text = format!("timeout={text:?} is no duration such as 10s or 1m0s: {error}");
+                Rejection(StatusCode::BAD_REQUEST, text)
+            })?),
+        };
+        Ok(Deadline::of(timeout))
+    }
+}
+
+// === impl Rejection ===
+
+impl IntoResponse for Rejection {
+    fn into_response(self) -> Response {
+        let Self(status, text) = self;
+        (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text + "\n").into_response()
+    }
+}
