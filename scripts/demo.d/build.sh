@@ -1,0 +1,39 @@
+# Builds the guard as a static program, which is all that its image holds.
+# shellcheck shell=bash source-path=SCRIPTDIR
+
+# guard_cargo PROFILE WORD...: builds with the flags that make a program static.
+guard_cargo() {
+  local profile=$1
+  shift
+  (cd "$PROJECT" && RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static" cargo build --locked \
+    --profile "$profile" --target "$RUST_TARGET" "$@")
+}
+
+# guard_program PROFILE: sets GUARD. Cargo decides what is to be done; a warm call takes under a second.
+guard_program() {
+  local folder=$1
+  command -v cargo >/dev/null ||
+    die 'the guard must be built and cargo is missing: install Rust 1.90 or newer (https://rustup.rs) and put it on PATH'
+  if [[ -z ${PROTOC-} ]]; then
+    (programs_ensure protoc)
+    program protoc
+    export PROTOC=$FOUND
+  fi
+  [[ $folder != dev ]] || folder=debug
+  # With --target the flags reach the guard and not the build scripts, which cannot be static.
+  RUST_TARGET=$(rustc -vV | sed -n 's/^host: //p')
+  GUARD=${CARGO_TARGET_DIR:-$PROJECT/target}/$RUST_TARGET/$folder/etcd-guard
+  [[ -x $GUARD ]] || say "building etcd-guard, profile $1 (once; some minutes)"
+  guard_cargo "$1" --bin etcd-guard || die 'etcd-guard could not be built'
+}
+
+# guard_archive PROFILE: sets ARCHIVE to an image that holds the guard, under the name that deploy/base asks for.
+guard_archive() {
+  local tag
+  guard_program "$1"
+  tag=$(sed -n 's/^ *newTag: *//p' "$PROJECT/deploy/base/kustomization.yaml")
+  image_archive "etcd-guard:$tag" --file "$GUARD=/usr/local/bin/etcd-guard" --user 65532:65532 --entrypoint /usr/local/bin/etcd-guard
+}
+
+# image_of FILE: the first image that a manifest names.
+image_of() { sed -n 's/^ *image: *//p' "$1" | head -n 1; }
