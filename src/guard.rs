@@ -38,9 +38,9 @@ use crate::{
     k8s::{LookupError, Pods, pod::Pod},
 };
 
-/// How long a look at a cluster may deny. A burst of deletions is answered from one round; a person who waits for the
-/// cluster to heal does not notice a second.
-const SNAPSHOT_LIFE: Duration = Duration::from_secs(1);
+/// How long a look at a cluster may deny. A burst of deletions is answered from one round; whoever follows the advice
+/// of a denial is judged by a new one.
+const SNAPSHOT_LIFE: Duration = Duration::from_millis(500);
 
 /// How long a cluster's turn and ledger are kept after their last use; longer than any reservation lives.
 const CLUSTER_LIFE: Duration = Duration::from_secs(600);

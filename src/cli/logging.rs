@@ -3,6 +3,9 @@
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
+/// The Kubernetes client logs each failed call as an error, and so would whoever made the call.
+const DEFAULT_FILTER: &str = "info,kube_client::client::builder=off";
+
 /// Flags of every subcommand.
 #[derive(Debug, Args)]
 pub(super) struct Logging {
@@ -13,7 +16,7 @@ pub(super) struct Logging {
     #[arg(
         long,
         global = true,
-        default_value = "info",
+        default_value = DEFAULT_FILTER,
         env = "ETCD_GUARD_LOG_LEVEL",
         value_parser = parse_filter
     )]

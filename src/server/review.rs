@@ -16,7 +16,8 @@ use crate::{
 };
 
 const KIND: &str = "AdmissionReview";
-const VERSIONS: [&str; 2] = ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"];
+const V1: &str = "admission.k8s.io/v1";
+const VERSIONS: [&str; 2] = [V1, "admission.k8s.io/v1beta1"];
 
 /// A review as it came: version checked, request not yet read.
 #[derive(Debug)]
@@ -26,13 +27,22 @@ pub(super) struct Review<'a> {
     request: &'a RawValue,
 }
 
-/// A body that is no review and holds no uid to answer to.
+/// A body that is no review, and the uid in it if there is one to answer to.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ReviewError {
+#[error("{mistake}")]
+pub(super) struct ReviewError {
+    uid: Option<String>,
+    mistake: Mistake,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Mistake {
     #[error("the body is empty: an AdmissionReview in JSON is expected")]
     Empty,
     #[error("the body is no AdmissionReview in JSON: {0}")]
     NotJson(serde_json::Error),
+    #[error("the body names no kind: an AdmissionReview is expected")]
+    NoKind,
     #[error("the body is a {0:?}: an AdmissionReview is expected")]
     WrongKind(String),
     #[error("version {0:?} of AdmissionReview is not known: admission.k8s.io/v1 and v1beta1 are")]
@@ -92,25 +102,51 @@ struct Status {
     code: u16,
 }
 
+// === impl ReviewError ===
+
+impl ReviewError {
+    /// The answer to the uid, if there is one, in the version that every apiserver of today knows.
+    pub(super) fn answer(&self) -> Option<Answer<'_>> {
+        let status = Some(bad_request(self.to_string()));
+        let uid = self.uid.as_deref()?;
+        let response =
+            Response { uid, allowed: false, status, warnings: &[], audit_annotations: BTreeMap::new() };
+        Some(Answer { api_version: V1, kind: KIND, response })
+    }
+}
+
+fn bad_request(message: String) -> Status {
+    Status { outcome: "Failure", message, reason: "BadRequest", code: 400 }
+}
+
 // === impl Review ===
 
 impl<'a> Review<'a> {
     /// Reads the envelope.
     pub(super) fn read(body: &'a [u8]) -> Result<Self, ReviewError> {
+        let anonymous = |mistake| ReviewError { uid: None, mistake };
         if body.iter().all(u8::is_ascii_whitespace) {
-            return Err(ReviewError::Empty);
+            return Err(anonymous(Mistake::Empty));
         }
-        let envelope: Envelope<'a> = serde_json::from_slice(body).map_err(ReviewError::NotJson)?;
+        let envelope: Envelope<'a> =
+            serde_json::from_slice(body).map_err(|error| anonymous(Mistake::NotJson(error)))?;
+        let uid =
+            envelope.request.and_then(|request| serde_json::from_str::<Identified<'a>>(request.get()).ok());
+        let uid = uid.map(|it| it.uid).unwrap_or_default();
+        let known = Some(uid.clone().into_owned()).filter(|uid| !uid.is_empty());
+        let identified = |mistake| ReviewError { uid: known, mistake };
+        if envelope.kind.is_empty() {
+            return Err(identified(Mistake::NoKind));
+        }
         if envelope.kind != KIND {
-            return Err(ReviewError::WrongKind(envelope.kind.into_owned()));
+            return Err(identified(Mistake::WrongKind(envelope.kind.into_owned())));
         }
-        let Some(request) = envelope.request else { return Err(ReviewError::NoRequest) };
-        let uid = serde_json::from_str::<Identified<'a>>(request.get()).map(|it| it.uid).unwrap_or_default();
+        let Some(request) = envelope.request else { return Err(identified(Mistake::NoRequest)) };
         if uid.is_empty() {
-            return Err(ReviewError::NoUid);
+            return Err(identified(Mistake::NoUid));
         }
         let Some(api_version) = VERSIONS.into_iter().find(|it| *it == envelope.api_version) else {
-            return Err(ReviewError::WrongVersion(envelope.api_version.into_owned()));
+            return Err(identified(Mistake::WrongVersion(envelope.api_version.into_owned())));
         };
         Ok(Self { api_version, uid, request })
     }
@@ -138,8 +174,7 @@ impl<'a> Review<'a> {
 
     /// The answer to a request that cannot be judged because of a mistake in it.
     pub(super) fn bad_request(&self, message: String) -> Answer<'_> {
-        let status = Status { outcome: "Failure", message, reason: "BadRequest", code: 400 };
-        self.wrap(Some(status), &[], BTreeMap::new())
+        self.wrap(Some(bad_request(message)), &[], BTreeMap::new())
     }
 
     fn wrap<'b>(

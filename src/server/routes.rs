@@ -68,11 +68,15 @@ async fn validate(
 
 async fn judge(webhooks: &Webhooks, body: &[u8], deadline: Deadline) -> Result<Response, Rejection> {
     let started = Instant::now();
-    let review = Review::read(body).map_err(|error| {
-        webhooks.metrics.record_bad_request();
-        tracing::warn!(%error, "bad review");
-        Rejection(StatusCode::BAD_REQUEST, error.to_string())
-    })?;
+    let review = match Review::read(body) {
+        Ok(review) => review,
+        Err(error) => {
+            webhooks.metrics.record_bad_request();
+            tracing::warn!(%error, "bad review");
+            let rejection = || Rejection(StatusCode::BAD_REQUEST, error.to_string());
+            return error.answer().map(|answer| json(&answer)).ok_or_else(rejection);
+        }
+    };
     let request = match review.request() {
         Ok(request) => Request::read(&request).map_err(|error| error.to_string()),
         Err(error) => Err(format!("the AdmissionReview's request is not readable: {error}")),

@@ -1,0 +1,39 @@
+//! The probe round and `assess` against real etcd clusters, in every release line that the guard supports.
+//!
+//! Numbers of edge cases are those of the table in docs/edge-cases.md.
+
+// A test says by a panic what is not as it should be.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+/// Declares each test once per release line.
+macro_rules! on_every_version {
+    ($($(#[$doc:meta])* async fn $name:ident($version:ident) $body:block)*) => {
+        $(
+            $(#[$doc])*
+            mod $name {
+                use super::*;
+
+                async fn run($version: &'static str) $body
+
+                #[tokio::test]
+                async fn on_3_4() { run("3.4").await }
+                #[tokio::test]
+                async fn on_3_5() { run("3.5").await }
+                #[tokio::test]
+                async fn on_3_6() { run("3.6").await }
+                #[tokio::test]
+                async fn on_3_7() { run("3.7").await }
+            }
+        )*
+    };
+}
+
+#[path = "etcd/faults.rs"]
+mod faults;
+#[path = "etcd/membership.rs"]
+mod membership;
+#[path = "etcd/tls.rs"]
+mod tls;
+
+#[path = "support/etcd_cluster.rs"]
+mod etcd_cluster;

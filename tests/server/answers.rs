@@ -1,0 +1,63 @@
+//! What is answered without a look at the cluster, and how answers are made.
+
+use serde_json::{Value, json};
+
+use crate::{Guarded, NOBODY, deletion_of, etcd_pod};
+
+fn with(change: impl Fn(&mut Value)) -> Value {
+    let mut pod = etcd_pod();
+    change(&mut pod);
+    pod
+}
+
+#[tokio::test]
+async fn what_costs_no_cluster_anything_is_allowed_at_once() {
+    let guarded = Guarded::by(NOBODY);
+    let cases = [
+        (
+            "AlreadyTerminating",
+            with(|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")),
+        ),
+        ("PodFinished", with(|pod| pod["status"]["phase"] = json!("Failed"))),
+        ("PodFinished", with(|pod| pod["status"]["phase"] = json!("Succeeded"))),
+        (
+            "MirrorPod",
+            with(|pod| pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"})),
+        ),
+        ("NotEtcd", with(|pod| pod["spec"]["containers"] = json!([{"name": "web", "image": "nginx"}]))),
+    ];
+    for (reason, pod) in cases {
+        let response = guarded.review(&deletion_of(&pod)).await;
+        assert_eq!(response["allowed"], true, "{reason}: {response}");
+        assert_eq!(response["auditAnnotations"]["reason"], reason);
+        assert_eq!(response["status"], Value::Null, "an answer that allows carries no status");
+    }
+}
+
+#[tokio::test]
+async fn a_review_of_v1beta1_is_answered_in_v1beta1() {
+    let guarded = Guarded::by(NOBODY);
+    let mut review = deletion_of(&with(|pod| pod["status"]["phase"] = json!("Failed")));
+    review["apiVersion"] = json!("admission.k8s.io/v1beta1");
+    assert_eq!(guarded.review(&review).await["allowed"], true);
+}
+
+#[tokio::test]
+async fn a_deletion_of_a_collection_is_judged_by_the_old_objects_name() {
+    let guarded = Guarded::by(NOBODY);
+    let mut review = deletion_of(&etcd_pod());
+    review["request"].as_object_mut().unwrap().remove("name");
+    let response = guarded.review(&review).await;
+    let message = response["status"]["message"].as_str().unwrap();
+    assert!(message.contains("pod etcd-0"), "{message}");
+}
+
+#[tokio::test]
+async fn verdicts_are_counted_under_closed_labels() {
+    let guarded = Guarded::by(NOBODY);
+    guarded.review(&deletion_of(&etcd_pod())).await;
+    guarded.review(&deletion_of(&with(|pod| pod["status"]["phase"] = json!("Failed")))).await;
+    let counted = guarded.guard.counted().await;
+    let expected = [("DELETE allowed PodFinished", 1), ("DELETE denied LookupFailed", 1)];
+    assert_eq!(counted, expected.map(|(verdict, count)| (String::from(verdict), count)).into());
+}

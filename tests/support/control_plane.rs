@@ -1,0 +1,105 @@
+//! One real control plane for all tests of a process: etcd, kube-apiserver, kube-controller-manager.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
+
+use kube::{
+    Client,
+    config::{AuthInfo, Kubeconfig},
+};
+
+use super::{
+    api_client,
+    kubectl::Kubectl,
+    process_node::{Addresses, NodeIdentity},
+    testbed,
+};
+
+/// Where the pods of most tests run; several tests share its name, each in a namespace of its own.
+pub const SHARED_NODE: &str = "worker";
+
+/// Nodes of their own for tests that cordon and drain.
+pub const DRAINED_NODES: [&str; 3] = ["drained-0", "drained-1", "drained-2"];
+
+/// A running control plane.
+pub struct ControlPlane {
+    /// Its files; they go with it, so that what tests put here goes with it as well.
+    pub dir: PathBuf,
+    /// Loopback addresses for pods.
+    pub addresses: Arc<Addresses>,
+    kubectl: PathBuf,
+}
+
+impl ControlPlane {
+    /// The one that all tests of this process share.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<ControlPlane> = OnceLock::new();
+        SHARED.get_or_init(|| {
+            let control_plane = Self::start(&[&[SHARED_NODE], &DRAINED_NODES[..]].concat());
+            control_plane.let_the_guard_read();
+            control_plane
+        })
+    }
+
+    /// One that a test may do anything to.
+    pub fn start(nodes: &[&str]) -> Self {
+        let arguments = nodes.iter().flat_map(|node| [String::from("--node"), (*node).to_owned()]);
+        let variables = testbed::control_plane(&arguments.collect::<Vec<_>>());
+        Self {
+            dir: variables.path("TESTBED_DIR").to_owned(),
+            addresses: Addresses::on(variables.get("TESTBED_NET")),
+            kubectl: variables.path("KUBECTL").to_owned(),
+        }
+    }
+
+    /// The kubeconfig of a user who may do anything.
+    pub fn admin_kubeconfig(&self) -> PathBuf {
+        self.dir.join("admin.kubeconfig")
+    }
+
+    /// What a user types.
+    pub fn kubectl(&self) -> Kubectl {
+        Kubectl::new(&self.kubectl, &self.admin_kubeconfig(), &self.dir.join("kubectl-cache"))
+    }
+
+    /// The API as that user; each test has a client of its own, because a client belongs to a test's runtime.
+    pub async fn client(&self) -> Client {
+        api_client::client(&self.admin_kubeconfig()).await
+    }
+
+    /// What proves a kubelet's identity.
+    pub fn node(&self, name: &str) -> NodeIdentity {
+        NodeIdentity { name: name.to_owned(), kubeconfig: self.dir.join(format!("{name}.kubeconfig")) }
+    }
+
+    /// The pid of one of its programs.
+    pub fn pid(&self, program: &str) -> i32 {
+        let file = self.dir.join(format!("{program}.pid"));
+        std::fs::read_to_string(file).expect("a pid file").trim().parse().expect("a pid")
+    }
+
+    /// The guard's own kubeconfig, with no more rights than the shipped ones.
+    pub fn guard_kubeconfig(&self) -> PathBuf {
+        self.dir.join("etcd-guard.kubeconfig")
+    }
+
+    /// Applies the shipped service account and roles, and writes a kubeconfig that has no others.
+    fn let_the_guard_read(&self) {
+        let kubectl = self.kubectl();
+        let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/base");
+        for file in ["namespace.yaml", "rbac.yaml"] {
+            let file = base.join(file);
+            kubectl.must(&["apply", "--namespace=etcd-guard", "-f", &file.to_string_lossy()]);
+        }
+        let token = kubectl.must(&["create", "token", "etcd-guard", "--namespace=etcd-guard"]).stdout;
+        let mut kubeconfig = Kubeconfig::read_from(self.admin_kubeconfig()).expect("the admin's kubeconfig");
+        for user in &mut kubeconfig.auth_infos {
+            let token = Some(token.trim().to_owned().into());
+            user.auth_info = Some(AuthInfo { token, ..AuthInfo::default() });
+        }
+        let text = serde_json::to_string(&kubeconfig).expect("a kubeconfig as JSON, which is YAML");
+        std::fs::write(self.guard_kubeconfig(), text).expect("the guard's kubeconfig is written");
+    }
+}

@@ -1,0 +1,255 @@
+//! A real etcd cluster on loopback whose members a test can kill, freeze and start again.
+//!
+//! `scripts/testbed etcd --layout` writes each member's files; the processes belong to the test.
+
+use std::{
+    io::Read,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use etcd_guard::{
+    etcd::{self, Cause, ClientIdentity, Connections, Endpoint, Reply, Tls},
+    guard::snapshot::{MemberPod, Snapshot, Storage},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tempfile::TempDir;
+
+/// A first election takes about a second, on a busy machine several.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// Networks for clusters of this process: two clusters at a time must not share addresses.
+static NEXT_NETWORK: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) struct Cluster {
+    members: Vec<Member>,
+    tls: Option<ClientTls>,
+    dir: TempDir,
+}
+
+struct Member {
+    address: String,
+    process: Option<Child>,
+    /// Whether the pod of this member would be reported as running.
+    running: bool,
+}
+
+struct ClientTls {
+    ca: Vec<u8>,
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+}
+
+/// What a cluster is made of.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout {
+    pub(crate) version: &'static str,
+    pub(crate) members: usize,
+    /// Members with files that do not start with the cluster.
+    pub(crate) spare: usize,
+    pub(crate) tls: bool,
+}
+
+impl Cluster {
+    /// Three members of this version, once they have a leader.
+    pub(crate) async fn of_three(version: &'static str) -> Self {
+        Self::start(Layout { version, members: 3, spare: 0, tls: false }).await
+    }
+
+    pub(crate) async fn start(layout: Layout) -> Self {
+        let dir = tempfile::Builder::new().prefix("etcd-guard-test-").tempdir().unwrap();
+        // Below the networks that scripts/testbed derives from process ids by itself.
+        let number = NEXT_NETWORK.fetch_add(1, Ordering::Relaxed);
+        let network = format!("127.{}.{}", 128 + std::process::id() % 100, number % 250);
+        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/testbed"));
+        command.args(["etcd", "--layout", "--version", layout.version, "--net", &network]);
+        command.args(["--members", &layout.members.to_string(), "--spare", &layout.spare.to_string()]);
+        command.arg("--dir").arg(dir.path()).stdin(Stdio::null());
+        if layout.tls {
+            command.arg("--tls");
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let tls = layout.tls.then(|| {
+            let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
+            ClientTls { ca: read("ca.crt"), certificate: read("client.crt"), key: read("client.key") }
+        });
+        let members = (0..layout.members + layout.spare)
+            .map(|n| Member { address: format!("{network}.{}", 10 + n), process: None, running: false })
+            .collect();
+        let mut cluster = Self { members, tls, dir };
+        for n in 0..layout.members {
+            cluster.restart(n);
+        }
+        for n in 0..layout.members {
+            cluster.wait_until_serving(n).await;
+        }
+        cluster
+    }
+
+    /// Starts a member's process, as the kubelet would.
+    pub(crate) fn restart(&mut self, n: usize) {
+        let process = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(self.folder(n).join("run"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(
+                std::fs::File::options().append(true).create(true).open(self.folder(n).join("log")).unwrap(),
+            )
+            .spawn()
+            .unwrap();
+        self.members[n].process = Some(process);
+        self.members[n].running = true;
+    }
+
+    /// Ends a member's process at once, and leaves it ended.
+    pub(crate) fn kill(&mut self, n: usize) {
+        self.members[n].running = false;
+        if let Some(mut process) = self.members[n].process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    /// Stops a member's process without ending it: it accepts connections and never answers.
+    pub(crate) fn freeze(&self, n: usize) {
+        self.signal(n, Signal::SIGSTOP);
+    }
+
+    pub(crate) fn thaw(&self, n: usize) {
+        self.signal(n, Signal::SIGCONT);
+    }
+
+    fn signal(&self, n: usize, signal: Signal) {
+        let process = self.members[n].process.as_ref().unwrap();
+        kill(Pid::from_raw(i32::try_from(process.id()).unwrap()), signal).unwrap();
+    }
+
+    pub(crate) async fn wait_until_serving(&self, n: usize) {
+        let connections = Connections::new();
+        let give_up = Instant::now() + START_LIMIT;
+        loop {
+            let replies = etcd::probe(&connections, &[self.endpoint(n)], soon()).await;
+            match &replies[0] {
+                Reply::Serving { .. } | Reply::Answering { cause: Cause::Learner, .. } => return,
+                _ if Instant::now() < give_up => tokio::time::sleep(Duration::from_millis(50)).await,
+                reply => panic!("etcd-{n} does not serve: {reply:?}\n{}", self.log(n)),
+            }
+        }
+    }
+
+    fn log(&self, n: usize) -> String {
+        let mut text = String::new();
+        let _ = std::fs::File::open(self.folder(n).join("log")).unwrap().read_to_string(&mut text);
+        text
+    }
+
+    fn folder(&self, n: usize) -> PathBuf {
+        self.dir.path().join(format!("etcd-{n}"))
+    }
+
+    pub(crate) fn peer_url(&self, n: usize) -> String {
+        format!("{}://{}:2380", self.scheme(), self.members[n].address)
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// Where the guard would dial this member.
+    pub(crate) fn endpoint(&self, n: usize) -> Endpoint {
+        let address = &self.members[n].address;
+        Endpoint {
+            url: format!("{}://{address}:2379", self.scheme()),
+            tls: self.tls.as_ref().map(|tls| Tls {
+                server_name: address.clone(),
+                ca: Some(tls.ca.clone().into()),
+                identity: Some(ClientIdentity {
+                    certificate: tls.certificate.clone().into(),
+                    key: tls.key.clone().into(),
+                }),
+            }),
+        }
+    }
+
+    pub(crate) fn endpoints(&self) -> Vec<Endpoint> {
+        (0..self.members.len()).map(|n| self.endpoint(n)).collect()
+    }
+
+    /// A client of one member, to change the cluster with.
+    pub(crate) async fn client(&self, n: usize) -> Client {
+        let options = self.tls.as_ref().map(|tls| {
+            let identity = Identity::from_pem(&tls.certificate, &tls.key);
+            let options = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.ca)).identity(identity);
+            ConnectOptions::new().with_tls(options)
+        });
+        Client::connect([self.endpoint(n).url], options).await.unwrap()
+    }
+
+    /// A look at the cluster as the guard would take it of the pods `etcd-0`, `etcd-1`, and so on.
+    pub(crate) async fn look(&self, connections: &Connections) -> Snapshot {
+        let replies = etcd::probe(connections, &self.endpoints(), soon()).await;
+        let pods = self.members.iter().zip(replies).enumerate().map(|(n, (member, reply))| MemberPod {
+            name: format!("etcd-{n}"),
+            uid: format!("uid-{n}"),
+            container: String::from("etcd"),
+            ip: member.address.clone(),
+            member_name: None,
+            terminating: false,
+            reserved: false,
+            running: member.running,
+            storage: Storage::Persistent,
+            reply,
+        });
+        Snapshot {
+            cluster: String::from("test/etcd"),
+            namespace: String::from("test"),
+            taken_at: tokio::time::Instant::now(),
+            pods: pods.collect(),
+        }
+    }
+
+    /// Which member leads, once one does.
+    pub(crate) async fn leader(&self) -> usize {
+        let connections = Connections::new();
+        let give_up = Instant::now() + START_LIMIT;
+        loop {
+            let replies = etcd::probe(&connections, &self.endpoints(), soon()).await;
+            let leads = |reply: &Reply| match reply {
+                Reply::Serving { status, .. } => status.leader == Some(status.member_id),
+                _ => false,
+            };
+            if let Some(leader) = replies.iter().position(leads) {
+                return leader;
+            }
+            assert!(Instant::now() < give_up, "no leader: {replies:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Some members that do not lead.
+    pub(crate) async fn followers(&self) -> Vec<usize> {
+        let leader = self.leader().await;
+        (0..self.members.len()).filter(|n| *n != leader && self.members[*n].running).collect()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for n in 0..self.members.len() {
+            self.kill(n);
+        }
+    }
+}
+
+/// A deadline that no member's own limit reaches.
+pub(crate) fn soon() -> tokio::time::Instant {
+    tokio::time::Instant::now() + Duration::from_secs(5)
+}

@@ -1,0 +1,227 @@
+//! What most tests begin with: a namespace with the shipped etcd StatefulSet, and a guard of its own that is asked.
+
+use std::{
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use super::{
+    control_plane::{ControlPlane, SHARED_NODE},
+    guard_process::GuardProcess,
+    kubectl::{Kubectl, Said},
+    member::Member,
+    process_node::{Order, ProcessNode, Settings},
+    testbed, wait, webhook,
+};
+
+/// Three processes and an election take about three seconds, next to compilers many times that.
+pub const START_LIMIT: Duration = Duration::from_secs(90);
+
+/// The shipped example that users are told to apply.
+const MANIFEST: &str = "etcd-manifests/plain.yaml";
+
+/// A pod that runs no etcd, beside the members.
+pub const BYSTANDER: &str = "bystander";
+
+/// A guarded etcd cluster of three, in a namespace of its own.
+pub struct GuardedCluster {
+    pub namespace: String,
+    pub client: Client,
+    pub pods: Api<Pod>,
+    pub guard: GuardProcess,
+    pub node: ProcessNode,
+    pub control_plane: &'static ControlPlane,
+    dir: PathBuf,
+}
+
+impl GuardedCluster {
+    /// Starts one, and returns when its members serve and the apiserver asks its guard.
+    pub async fn start() -> Self {
+        Self::start_on(&[SHARED_NODE]).await
+    }
+
+    /// On these nodes, the members one after the other.
+    pub async fn start_on(nodes: &[&str]) -> Self {
+        let control_plane = ControlPlane::shared();
+        let client = control_plane.client().await;
+        let namespace = new_namespace(&client, Some(())).await;
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(MANIFEST);
+        control_plane.kubectl().must(&["apply", "-n", &namespace, "-f", &manifest.to_string_lossy()]);
+        let dir = control_plane.dir.join(&namespace);
+        let node = ProcessNode::start(Settings {
+            admin_kubeconfig: control_plane.admin_kubeconfig(),
+            nodes: nodes.iter().map(|node| control_plane.node(node)).collect(),
+            namespaces: vec![namespace.clone()],
+            addresses: control_plane.addresses.clone(),
+            dir: dir.clone(),
+            etcd: testbed::program("etcd-3.6"),
+            // No test outlives a power cut.
+            etcd_flags: vec![String::from("--unsafe-no-fsync")],
+        });
+        let guard = GuardProcess::start(&control_plane.guard_kubeconfig(), &dir.join("guard")).await;
+        let pods = Api::namespaced(client.clone(), &namespace);
+        let mut cluster = Self { namespace, client, pods, guard, node, control_plane, dir };
+        cluster.register_webhook(|_| {}).await;
+        cluster.wait_until_whole().await;
+        cluster
+    }
+
+    /// Registers the guard, changed in this way, and returns when the apiserver asks it.
+    pub async fn register_webhook(&mut self, change: impl Fn(&mut Value)) {
+        webhook::register(&self.client, &self.namespace, &self.guard, change).await;
+        create_pod(&self.pods, BYSTANDER).await;
+        let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
+        let asked_before = self.guard.requests().await;
+        wait::until("the apiserver asks the guard", START_LIMIT, async || {
+            self.pods.delete(BYSTANDER, &dry_run).await.is_ok() && self.guard.requests().await > asked_before
+        })
+        .await;
+        self.guard.news().await;
+    }
+
+    /// The names of the members' pods.
+    pub fn names() -> [&'static str; 3] {
+        ["etcd-0", "etcd-1", "etcd-2"]
+    }
+
+    /// Returns when all members serve, and their pods are ready and not on their way out.
+    pub async fn wait_until_whole(&self) {
+        for name in Self::names() {
+            self.wait_until_back(name, "").await;
+        }
+    }
+
+    /// Returns when the pod is another than this one, is ready, and its member serves.
+    pub async fn wait_until_back(&self, name: &str, uid_before: &str) {
+        wait::until(&format!("{name} serves"), START_LIMIT, async || {
+            let Ok(Some(pod)) = self.pods.get_opt(name).await else { return false };
+            uid(&pod) != uid_before
+                && pod.metadata.deletion_timestamp.is_none()
+                && is_ready(&pod)
+                && self.member(name).serves().await
+        })
+        .await;
+    }
+
+    /// The pod whose member leads, once all members agree on it.
+    pub async fn leader(&self) -> String {
+        wait::some("a leader", START_LIMIT, async || {
+            let mut leader = None;
+            for name in Self::names() {
+                let status = self.member(name).status().await?;
+                if status.leader() == 0 {
+                    return None;
+                }
+                if status.leader() == status.header()?.member_id() {
+                    leader = Some(name.to_owned());
+                }
+            }
+            leader
+        })
+        .await
+    }
+
+    /// The other two.
+    pub async fn followers(&self) -> [String; 2] {
+        let leader = self.leader().await;
+        let followers: Vec<String> = Self::names().iter().filter(|it| **it != leader).map(|it| (*it).into()).collect();
+        followers.try_into().expect("two of three")
+    }
+
+    /// The member of this pod, at its own address.
+    pub fn member(&self, name: &str) -> Member {
+        Member::at(self.address(name))
+    }
+
+    pub fn address(&self, name: &str) -> Ipv4Addr {
+        self.node.address(&self.namespace, name)
+    }
+
+    pub async fn uid(&self, name: &str) -> String {
+        uid(&self.pods.get(name).await.expect("a pod")).to_owned()
+    }
+
+    /// Does something to a pod's process.
+    pub async fn order(&self, name: &str, order: Order) {
+        self.node.order(&self.namespace, name, order).await;
+    }
+
+    /// What a user types, with this namespace as the default.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Said {
+        let namespace = ["-n", &self.namespace];
+        self.kubectl_everywhere().run(&[&namespace, arguments].concat()).await
+    }
+
+    pub fn kubectl_everywhere(&self) -> Kubectl {
+        self.control_plane.kubectl()
+    }
+
+    /// Deletes a pod as `kubectl delete pod` does, without waiting for its end.
+    pub async fn delete(&self, name: &str) -> Result<(), String> {
+        delete(&self.pods, name).await
+    }
+}
+
+impl Drop for GuardedCluster {
+    fn drop(&mut self) {
+        self.control_plane.addresses.release(&self.namespace);
+        // Processes may still write; what stays goes with the control plane.
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Makes a namespace, guarded or not. Its name is its label's value.
+pub async fn new_namespace(client: &Client, guarded: Option<()>) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("test-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let labels = guarded.map(|()| json!({webhook::LABEL: name}));
+    let namespace = json!({"metadata": {"name": name, "labels": labels}});
+    let namespace = serde_json::from_value(namespace).expect("a Namespace");
+    Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace");
+    name
+}
+
+/// Makes a pod that runs no etcd, if it is not there.
+pub async fn create_pod(pods: &Api<Pod>, name: &str) {
+    let spec = json!({
+        "automountServiceAccountToken": false,
+        "containers": [{"name": "app", "image": "app"}],
+        "terminationGracePeriodSeconds": 1,
+    });
+    let pod = json!({"metadata": {"name": name}, "spec": spec});
+    let pod = serde_json::from_value(pod).expect("a Pod");
+    // A new namespace has no service account for a moment.
+    wait::until(&format!("pod {name}"), START_LIMIT, async || match pods.create(&PostParams::default(), &pod).await {
+        Ok(_) => true,
+        Err(kube::Error::Api(status)) => status.code == 409,
+        Err(_) => false,
+    })
+    .await;
+}
+
+/// Deletes a pod; the error is what the API says.
+pub async fn delete(pods: &Api<Pod>, name: &str) -> Result<(), String> {
+    match pods.delete(name, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) => Err(status.message),
+        Err(error) => panic!("deleting {name}: {error}"),
+    }
+}
+
+pub fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+pub fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True")
+}

@@ -1,0 +1,106 @@
+//! Plain HTTP and HTTPS by hand, one connection at a time: a pooling client would hide by a second try what tests are
+//! about.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+/// Longest that one request may take; longer than the guard's longest answer.
+const REQUEST_LIMIT: Duration = Duration::from_secs(30);
+
+/// A connection that is kept for many requests.
+pub struct Connection {
+    requests: SendRequest<Full<Bytes>>,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Response {
+    pub status: StatusCode,
+    pub body: String,
+    /// Whether the server wants no further request on this connection.
+    pub closes: bool,
+}
+
+/// No answer.
+#[derive(Debug)]
+pub struct NoAnswer(pub String);
+
+/// GETs a page.
+pub async fn get(address: SocketAddr, path: &str) -> Result<Response, NoAnswer> {
+    let mut connection = Connection::plain(address).await?;
+    let request = Request::get(path).header(header::HOST, address.to_string()).body(Full::default());
+    connection.send(request.map_err(NoAnswer::because)?).await
+}
+
+/// A TLS connection to a server whose certificate leads to this CA, as an apiserver makes it with a `caBundle`.
+pub async fn tls(address: SocketAddr, ca_pem: &str) -> Result<TlsStream<TcpStream>, NoAnswer> {
+    let mut roots = RootCertStore::empty();
+    let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).map_err(NoAnswer::because)?;
+    roots.add(ca).map_err(NoAnswer::because)?;
+    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let stream = TcpStream::connect(address).await.map_err(NoAnswer::because)?;
+    let name = ServerName::from(address.ip());
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(NoAnswer::because)
+}
+
+impl Connection {
+    pub async fn plain(address: SocketAddr) -> Result<Self, NoAnswer> {
+        Self::over(TcpStream::connect(address).await.map_err(NoAnswer::because)?).await
+    }
+
+    /// HTTP over [`tls`].
+    pub async fn tls(address: SocketAddr, ca_pem: &str) -> Result<Self, NoAnswer> {
+        Self::over(tls(address, ca_pem).await?).await
+    }
+
+    async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Self, NoAnswer> {
+        let (requests, connection) = handshake(TokioIo::new(stream)).await.map_err(NoAnswer::because)?;
+        tokio::spawn(connection);
+        Ok(Self { requests })
+    }
+
+    /// POSTs JSON.
+    pub async fn post(&mut self, path: &str, body: String) -> Result<Response, NoAnswer> {
+        let request = Request::post(path)
+            .header(header::HOST, "localhost")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::from(body));
+        self.send(request.map_err(NoAnswer::because)?).await
+    }
+
+    pub async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response, NoAnswer> {
+        let exchange = async {
+            self.requests.ready().await?;
+            let response = self.requests.send_request(request).await?;
+            let (head, body) = response.into_parts();
+            let body = body.collect().await?.to_bytes();
+            Ok::<_, hyper::Error>((head, body))
+        };
+        let (head, body) =
+            timeout(REQUEST_LIMIT, exchange).await.map_err(NoAnswer::because)?.map_err(NoAnswer::because)?;
+        let closes = head.headers.get(header::CONNECTION).is_some_and(|it| it.as_bytes() == b"close");
+        Ok(Response { status: head.status, body: String::from_utf8_lossy(&body).into_owned(), closes })
+    }
+}
+
+impl NoAnswer {
+    #[allow(clippy::needless_pass_by_value, reason = "the signature that map_err wants")]
+    fn because(error: impl std::fmt::Display) -> Self {
+        Self(error.to_string())
+    }
+}

@@ -1,0 +1,237 @@
+//! Looks at the apiserver again and again: binds pods, makes volumes, and gives each pod of its nodes a sandbox.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::{Binding, Node, PersistentVolumeClaim, Pod};
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+
+use super::{
+    Key, NodeIdentity, Settings, Shared, key,
+    sandbox::{Ordered, Sandbox},
+    status::Facts,
+    translation::etcd_container,
+    volumes,
+};
+use crate::support::api_client;
+
+/// How often the apiserver is asked for pods. A watch would be kinder to it, and longer to write.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Longest that one look at the apiserver may take before the next is tried.
+const LOOK_LIMIT: Duration = Duration::from_secs(30);
+
+/// Pods that ask for another scheduler are left to it.
+const SCHEDULER: &str = "default-scheduler";
+
+pub struct Manager {
+    shared: Arc<Shared>,
+    namespaces: Vec<String>,
+    nodes: Vec<(String, Client)>,
+    kept: BTreeMap<Key, Kept>,
+    orders: mpsc::UnboundedReceiver<(Key, Ordered)>,
+}
+
+/// A pod that is looked after.
+struct Kept {
+    uid: Option<String>,
+    updates: watch::Sender<Option<Pod>>,
+    orders: mpsc::UnboundedSender<Ordered>,
+    task: JoinHandle<()>,
+}
+
+impl Manager {
+    pub async fn new(settings: Settings, orders: mpsc::UnboundedReceiver<(Key, Ordered)>) -> Self {
+        let Settings { admin_kubeconfig, nodes, namespaces, addresses, dir, etcd, etcd_flags } = settings;
+        let mut identified = Vec::new();
+        for NodeIdentity { name, kubeconfig } in nodes {
+            identified.push((name, api_client::client(&kubeconfig).await));
+        }
+        let admin = api_client::client(&admin_kubeconfig).await;
+        let shared = Shared { admin, addresses, dir, etcd, etcd_flags, running: std::sync::Mutex::default() };
+        Self { shared: Arc::new(shared), namespaces, nodes: identified, kept: BTreeMap::new(), orders }
+    }
+
+    pub fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    pub async fn run(mut self) {
+        self.register_nodes().await.expect("a Node object");
+        loop {
+            match timeout(LOOK_LIMIT, self.look()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => eprintln!("process node: {error}"),
+                Err(_) => eprintln!("process node: the apiserver does not answer"),
+            }
+            let pause = sleep(POLL);
+            tokio::pin!(pause);
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    Some((key, ordered)) = self.orders.recv() => self.pass_on(&key, ordered),
+                }
+            }
+        }
+    }
+
+    /// An order for a pod that is not here is dropped, which whoever waits for it notices.
+    fn pass_on(&self, key: &Key, ordered: Ordered) {
+        if let Some(kept) = self.kept.get(key) {
+            let _ = kept.orders.send(ordered);
+        }
+    }
+
+    /// Node objects, as kubelets make them; nodes may be shared with others.
+    async fn register_nodes(&self) -> Result<(), kube::Error> {
+        let nodes: Api<Node> = Api::all(self.shared.admin.clone());
+        for (name, _) in &self.nodes {
+            let node = json!({
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+            });
+            let node = serde_json::from_value(node).expect("a Node");
+            match nodes.create(&PostParams::default(), &node).await {
+                Err(kube::Error::Api(status)) if status.code == 409 => continue,
+                result => drop(result?),
+            }
+            // Every new node is tainted until a controller has seen it ready; that controller does not run here.
+            nodes.patch(name, &PatchParams::default(), &Patch::Merge(json!({"spec": {"taints": null}}))).await?;
+            let room = json!({"cpu": "64", "memory": "64Gi", "pods": "250"});
+            let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady"});
+            let status = json!({"status": {"capacity": room, "allocatable": room, "conditions": [ready]}});
+            nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
+        }
+        Ok(())
+    }
+
+    async fn look(&mut self) -> Result<(), kube::Error> {
+        let admin = self.shared.admin.clone();
+        let (mut pods, mut claims) = (Vec::new(), Vec::new());
+        let everything = ListParams::default();
+        if self.namespaces.is_empty() {
+            pods.extend(Api::<Pod>::all(admin.clone()).list(&everything).await?);
+            claims.extend(Api::<PersistentVolumeClaim>::all(admin.clone()).list(&everything).await?);
+        }
+        for namespace in &self.namespaces {
+            pods.extend(Api::<Pod>::namespaced(admin.clone(), namespace).list(&everything).await?);
+            let claims_here = Api::<PersistentVolumeClaim>::namespaced(admin.clone(), namespace);
+            claims.extend(claims_here.list(&everything).await?);
+        }
+        volumes::provision(&admin, &claims, &self.shared.dir).await?;
+        self.bind(&pods).await?;
+        self.keep(pods);
+        Ok(())
+    }
+
+    /// The scheduler's part: the pods of a set go round the nodes that are not cordoned.
+    async fn bind(&self, pods: &[Pod]) -> Result<(), kube::Error> {
+        let is_waiting = |pod: &&Pod| {
+            let spec = pod.spec.as_ref();
+            pod.metadata.deletion_timestamp.is_none()
+                && spec.is_some_and(|spec| spec.node_name.is_none())
+                && spec.and_then(|spec| spec.scheduler_name.as_deref()) == Some(SCHEDULER)
+        };
+        let waiting: Vec<&Pod> = pods.iter().filter(is_waiting).collect();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let nodes = Api::<Node>::all(self.shared.admin.clone()).list(&ListParams::default()).await?;
+        for pod in waiting {
+            let (namespace, name) = key(pod);
+            let ordinal = name.rsplit('-').next().and_then(|it| it.parse().ok()).unwrap_or(0);
+            let (node, _) = &self.nodes[ordinal % self.nodes.len()];
+            let object = nodes.iter().find(|object| object.metadata.name.as_ref() == Some(node));
+            let open = object.and_then(|it| it.spec.as_ref()).is_some_and(|it| it.unschedulable != Some(true));
+            if !open {
+                continue;
+            }
+            let binding = json!({
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": name, "uid": pod.metadata.uid},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+            });
+            let binding: Binding = serde_json::from_value(binding).expect("a Binding");
+            let api: Api<Pod> = Api::namespaced(self.shared.admin.clone(), &namespace);
+            let bound: Result<serde_json::Value, _> =
+                api.create_subresource("binding", &name, &PostParams::default(), &binding).await;
+            match bound {
+                // It is gone, or bound already.
+                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+                result => drop(result?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells each sandbox of its pod's news, and gives new pods one. A successor waits for the end of its predecessor,
+    /// whose address and directory it takes over.
+    fn keep(&mut self, pods: Vec<Pod>) {
+        let mut seen = BTreeSet::new();
+        for pod in pods {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+            let Some((_, kubelet)) = self.nodes.iter().find(|(name, _)| Some(name.as_str()) == node) else { continue };
+            let key = key(&pod);
+            match self.kept.get(&key) {
+                Some(kept) if kept.uid == pod.metadata.uid => {
+                    let version = |pod: &Pod| pod.metadata.resource_version.clone();
+                    kept.updates.send_if_modified(|known| {
+                        let is_news = known.as_ref().map(version) != Some(version(&pod));
+                        if is_news {
+                            *known = Some(pod);
+                        }
+                        is_news
+                    });
+                    seen.insert(key);
+                }
+                Some(_) => {}
+                None => {
+                    let kept = self.take(pod, kubelet.clone());
+                    self.kept.insert(key.clone(), kept);
+                    seen.insert(key);
+                }
+            }
+        }
+        self.kept.retain(|key, kept| {
+            if !seen.contains(key) {
+                kept.updates.send_replace(None);
+            }
+            // A sandbox that has ended keeps its place until its pod is gone, so that it does not start again.
+            seen.contains(key) || !kept.task.is_finished()
+        });
+    }
+
+    fn take(&self, pod: Pod, kubelet: Client) -> Kept {
+        let (namespace, name) = key(&pod);
+        let (updates, to_sandbox) = watch::channel(Some(pod.clone()));
+        let (orders, to_carry_out) = mpsc::unbounded_channel();
+        let uid = pod.metadata.uid.clone();
+        let addresses = &self.shared.addresses;
+        let has_process = etcd_container(&pod).is_some();
+        let address = if has_process { addresses.of(&namespace, &name) } else { addresses.of_idle_pods() };
+        let sandbox = Sandbox {
+            shared: Arc::clone(&self.shared),
+            kubelet,
+            updates: to_sandbox,
+            orders: to_carry_out,
+            pod,
+            facts: Facts::of_new(address),
+            crash_loops: false,
+        };
+        Kept { uid, updates, orders, task: tokio::spawn(sandbox.run()) }
+    }
+}
