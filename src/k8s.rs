@@ -4,7 +4,11 @@
 //! hundred bytes; and fields of newer releases pass unseen. This room never knows of etcd.
 
 pub mod admission;
+mod annotations;
+mod lease;
 mod lookup;
 pub mod pod;
 
+pub use annotations::Annotations;
+pub use lease::{Leases, Page, WriteError};
 pub use lookup::{LookupError, Pods};

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     guard::{Guard, Metrics},
-    k8s::Pods,
+    k8s::{Annotations, Leases, Pods},
     server::{Options, Readiness, Server, configure_tls},
 };
 
@@ -38,6 +38,9 @@ pub(super) struct Serve {
     /// How to reach the apiserver; by default $KUBECONFIG, then the pod's service account
     #[arg(long, env = "ETCD_GUARD_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
+    /// Where the guard keeps its reservations; by default the namespace of its service account or kubeconfig
+    #[arg(long, env = "ETCD_GUARD_NAMESPACE")]
+    namespace: Option<String>,
     /// How long to serve on after SIGTERM, not ready, while callers turn to other replicas
     #[arg(long, default_value = "5s", env = "ETCD_GUARD_LINGER", value_parser = humantime::parse_duration)]
     linger: Duration,
@@ -58,16 +61,22 @@ impl Serve {
     }
 
     async fn serve(self, tls: rustls::ServerConfig) -> anyhow::Result<()> {
-        let Self { listen, admin_listen, tls_cert: _, tls_key: _, kubeconfig, linger } = self;
+        let Self { listen, admin_listen, tls_cert: _, tls_key: _, kubeconfig, namespace, linger } = self;
         // Asked for before the ports are taken: a signal that comes early must not kill.
         let stop = stop_on_signal()?;
-        let pods = Pods::new(client(kubeconfig).await?);
+        let client = client(kubeconfig).await?;
+        let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+        let pods = Pods::new(client.clone());
+        let annotations = Annotations::watch(&client);
+        let leases = Leases::new(client, &namespace);
         let options = Options { listen, admin_listen };
-        let make_guard = |registry: &mut _| Guard::new(pods.clone(), Metrics::register(registry));
+        let make_guard = |registry: &mut _| {
+            Guard::new(pods.clone(), leases.clone(), annotations.clone(), Metrics::register(registry))
+        };
         let server = Server::bind(&options, tls, &make_guard).await?;
         let (https, http) = server.addresses()?;
         tracing::info!(%https, %http, version = env!("CARGO_PKG_VERSION"), "serving");
-        tokio::spawn(reach_apiserver(pods, server.readiness()));
+        tokio::spawn(reach_apiserver(pods, annotations.clone(), server.readiness()));
         server.serve(stop, linger).await?;
         tracing::info!("stopped");
         Ok(())
@@ -90,11 +99,14 @@ async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
     kube::Client::try_from(config).context("the client for the apiserver")
 }
 
-/// Ready from the first answer of the apiserver on.
-async fn reach_apiserver(pods: Pods, readiness: Readiness) {
+/// Ready from when the apiserver answers and the policies are known.
+async fn reach_apiserver(pods: Pods, annotations: Annotations, readiness: Readiness) {
     while let Err(error) = pods.reach_apiserver().await {
         tracing::warn!(%error, "not ready");
         sleep(REACH_PAUSE).await;
+    }
+    while !annotations.synced().await {
+        tracing::warn!("not ready: namespaces and StatefulSets are not listed yet");
     }
     readiness.apiserver_answered();
     tracing::info!("ready");

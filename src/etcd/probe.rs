@@ -202,7 +202,7 @@ impl Cause {
         }
     }
 
-    fn of(error: &Error) -> Self {
+    pub(super) fn of(error: &Error) -> Self {
         let Error::GRpcStatus(status) = error else {
             return Self::Unreachable(innermost(error));
         };

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use super::{
     identity::{self, Identity},
+    policy::{LeaderPolicy, Permission, Policy},
     snapshot::{MemberPod, Snapshot, Storage},
     verdict::Reason,
 };
@@ -65,9 +66,10 @@ struct Voter<'a> {
     corrupt: bool,
 }
 
-/// Judges the deletion of the pod `target` of this snapshot.
+/// Judges the deletion of the pod `target` of this snapshot. What a leader that is to be moved first would be answered
+/// after that, a new assessment tells.
 #[must_use]
-pub fn assess(snapshot: &Snapshot, target: &MemberPod) -> Assessment {
+pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Assessment {
     let clusters: BTreeSet<ClusterId> = statuses(snapshot).map(|status| status.cluster_id).collect();
     if clusters.len() > 1 {
         return Assessment {
@@ -114,18 +116,23 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod) -> Assessment {
         return verdict(Reason::MemberNotServing);
     }
     if tally.voters == 1 {
-        return verdict(Reason::SingleMember);
+        let allowed = policy.single_member == Permission::Allow;
+        return verdict(if allowed { Reason::SingleMemberAllowed } else { Reason::SingleMember });
     }
     if tally.remaining < tally.quorum {
         let with_leaving = tally.remaining + leaving(&voters, Some(own)).len();
         let only_for_now = with_leaving >= tally.quorum;
         return verdict(if only_for_now { Reason::DisruptionInProgress } else { Reason::QuorumAtRisk });
     }
-    if target.storage == Storage::Ephemeral && tally.remaining == tally.quorum {
+    let is_loss = target.storage == Storage::Ephemeral && policy.ephemeral_data == Permission::Deny;
+    if is_loss && tally.remaining == tally.quorum {
         return verdict(Reason::PermanentLoss);
     }
     match tally.leader {
-        Some(leader) if leader == own => verdict(Reason::LeaderProtected),
+        Some(leader) if leader == own => match policy.leader {
+            LeaderPolicy::Deny | LeaderPolicy::Transfer => verdict(Reason::LeaderProtected),
+            LeaderPolicy::Allow => verdict(Reason::LeaderAllowed),
+        },
         Some(leader) if voters.iter().any(|it| it.member.id == leader && it.is_healthy()) => {
             verdict(Reason::SafeToDelete)
         }
@@ -225,6 +232,20 @@ fn leader(snapshot: &Snapshot) -> (Option<MemberId>, u64) {
     (leader.filter(|_| one_voice), term)
 }
 
+/// Who should take over from the target: of the voters that serve and stay, the one that has applied most.
+#[must_use]
+pub fn heir<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Option<(&'a MemberPod, &'a Status)> {
+    snapshot
+        .pods
+        .iter()
+        .filter(|pod| pod.name != target.name && !pod.terminating && !pod.reserved)
+        .filter_map(|pod| match &pod.reply {
+            Reply::Serving { status, .. } if !status.is_learner => Some((pod, status)),
+            _ => None,
+        })
+        .max_by_key(|(_, status)| status.applied_index)
+}
+
 fn missing(voters: &[Voter<'_>]) -> Vec<Missing> {
     voters
         .iter()
@@ -281,7 +302,7 @@ impl Voter<'_> {
 // === impl Assessment ===
 
 impl Assessment {
-    fn of(reason: Reason) -> Self {
+    pub(super) fn of(reason: Reason) -> Self {
         Self {
             reason,
             member: None,

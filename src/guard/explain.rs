@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::{
-    assess::{Assessment, Missing},
+    assess::{self, Assessment, Missing},
     snapshot::{MemberPod, Snapshot},
     verdict::{Reason, Verdict},
 };
@@ -51,6 +51,15 @@ impl Scene<'_> {
         let numbers = self.numbers();
         match self.assessment.reason {
             Reason::SafeToDelete => format!("pod {pod} of etcd cluster {cluster} may go ({numbers})"),
+            Reason::LeaderTransferred => {
+                format!("pod {pod} of etcd cluster {cluster} leads no longer and may go ({numbers})")
+            }
+            Reason::LeaderAllowed => format!(
+                "pod {pod} is the leader of etcd cluster {cluster} and may go: it has the time to hand over ({numbers})"
+            ),
+            Reason::SingleMemberAllowed => {
+                format!("pod {pod} is the only voter of etcd cluster {cluster} and may go ({numbers})")
+            }
             Reason::NotAVoter => format!("pod {pod} has no vote in etcd cluster {cluster} ({numbers})"),
             Reason::MemberNotServing => format!(
                 "pod {pod} serves nothing in etcd cluster {cluster} and keeps its data{}",
@@ -74,12 +83,13 @@ impl Scene<'_> {
             ),
             Reason::SingleMember => format!(
                 "pod {pod} is the only voter of etcd cluster {cluster} ({numbers}): without it every read and write \
-                 stops. Scale to three members first, or take the namespace out of the guard: \
-                 kubectl label namespace {ns} etcd-guard.io/guard-"
+                 stops until it is back. If that is meant: kubectl -n {ns} annotate pod {pod} \
+                 etcd-guard.io/single-member=allow"
             ),
             Reason::PermanentLoss => format!(
                 "the data of pod {pod} goes with it, so that its member can never come back, and etcd cluster {cluster} \
-                 has no voter to spare ({numbers}). Replace the member instead, first: {}",
+                 has no voter to spare ({numbers}). Replace the member instead, first: {}, or set \
+                 etcd-guard.io/ephemeral-data=allow on the pod",
                 self.how_to_remove_the_member()
             ),
             Reason::ElectionInProgress => format!(
@@ -170,19 +180,9 @@ impl Scene<'_> {
 
     /// etcd takes this order only at the leader itself, which is the target.
     fn how_to_move_the_leader(&self) -> String {
-        let heir = self
-            .snapshot
-            .pods
-            .iter()
-            .filter(|pod| pod.name != self.target.name && !pod.terminating && !pod.reserved)
-            .filter_map(|pod| match &pod.reply {
-                Reply::Serving { status, .. } if !status.is_learner => Some((pod, status)),
-                _ => None,
-            })
-            .max_by_key(|(_, status)| status.applied_index);
-        match heir {
+        match assess::heir(self.snapshot, self.target) {
             Some((pod, status)) => format!(
-                "Move leadership first, for instance to {}: {}",
+                "Move leadership first, for instance to {}: {}, or set etcd-guard.io/leader=transfer on the StatefulSet",
                 pod.name,
                 self.etcdctl(self.target, &format!("move-leader {}", status.member_id))
             ),

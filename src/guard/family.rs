@@ -42,6 +42,11 @@ impl Family {
         *self == Self::of(namespace, pod)
     }
 
+    /// The namespace of its pods.
+    pub(super) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// What people call it: its controller's name, or its labels.
     pub(super) fn name(&self) -> String {
         match &self.bond {

@@ -1,42 +1,83 @@
-//! Pods whose deletion was allowed a moment ago. Until the apiserver shows them terminating they look as healthy as
-//! ever, and a second deletion must not count on them.
+//! Deletions that were allowed a moment ago. Until the apiserver shows those pods terminating they look as healthy as
+//! ever, and no further deletion must count on them.
 //!
-//! A state machine without clock or I/O: time comes in as a value.
+//! What is reserved stands in one record per etcd cluster that all replicas share; each replica counts the life of a
+//! reservation on its own monotonic clock, from when it first saw it, as leader election does: no skew and no step of
+//! any clock can shorten it. A state machine without clock or I/O: records and time come in as values.
 
 use std::{collections::HashMap, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 /// How long a yes may take to become visible. The apiserver cuts a request off after 34 s, and a write that is under
 /// way then may land shortly after; a deletion that did not happen by now will not happen.
 pub(super) const RESERVATION_LIFE: Duration = Duration::from_secs(60);
 
-/// The allowed deletions of one cluster, by pod uid.
+/// One allowed deletion, as it stands in the shared record.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(super) struct Reservation {
+    /// The pod that may be on its way out; its successor has another uid.
+    pub(super) uid: String,
+    /// The pod's name, for people.
+    pub(super) pod: String,
+    /// The pod's member in hexadecimal, for people.
+    #[serde(default)]
+    pub(super) member: String,
+    /// When it was allowed, by the wall clock of whoever allowed it. Nothing is counted from it; with the uid it tells
+    /// one yes from the next.
+    pub(super) at: String,
+    /// For whom it was allowed.
+    #[serde(default)]
+    pub(super) by: String,
+}
+
+/// What one replica knows of the record of one cluster.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
-    reserved_at: HashMap<String, Instant>,
+    first_seen: HashMap<Reservation, Instant>,
 }
 
 // === impl Ledger ===
 
 impl Ledger {
-    /// Notes that this pod's deletion is allowed now. A second yes for the same pod starts its time anew.
-    pub(super) fn reserve(&mut self, uid: &str, now: Instant) {
-        self.reserved_at.insert(uid.to_owned(), now);
+    /// Takes note of the record as it was just read.
+    pub(super) fn observe(&mut self, record: &[Reservation], now: Instant) {
+        self.first_seen.retain(|reservation, _| record.contains(reservation));
+        for reservation in record {
+            self.first_seen.entry(reservation.clone()).or_insert(now);
+        }
     }
 
-    /// Whether this pod may be on its way out.
-    #[must_use]
+    /// Whether the pod of this uid may be on its way out.
     pub(super) fn holds(&self, uid: &str, now: Instant) -> bool {
-        self.reserved_at.get(uid).is_some_and(|since| now.duration_since(*since) < RESERVATION_LIFE)
+        self.live(now).any(|reservation| reservation.uid == uid)
     }
 
-    /// Drops what is over: reservations of pods that are gone (their successors have other uids and must prove
-    /// themselves), and those whose deletion never came.
-    pub(super) fn keep_only(&mut self, living: &[&str], now: Instant) {
-        self.reserved_at.retain(|uid, since| {
-            living.contains(&uid.as_str()) && now.duration_since(*since) < RESERVATION_LIFE
-        });
+    /// Whether a pod may be on its way out that is none of these.
+    pub(super) fn holds_any_but(&self, uids: &[&str], now: Instant) -> bool {
+        self.live(now).any(|reservation| !uids.contains(&reservation.uid.as_str()))
+    }
+
+    /// The record with one more reservation, and without what is over: an earlier yes for the same pod, pods that are
+    /// gone (their successors must prove themselves), and deletions that never came.
+    pub(super) fn with(&self, new: Reservation, living: &[&str], now: Instant) -> Vec<Reservation> {
+        let mut record = self.without(&new.uid, living, now);
+        record.push(new);
+        record
+    }
+
+    /// The record without this pod, and without what is over.
+    pub(super) fn without(&self, uid: &str, living: &[&str], now: Instant) -> Vec<Reservation> {
+        let stays = |it: &&Reservation| it.uid != uid && living.contains(&it.uid.as_str());
+        let mut record: Vec<Reservation> = self.live(now).filter(stays).cloned().collect();
+        record.sort_by(|one, other| one.uid.cmp(&other.uid));
+        record
+    }
+
+    fn live(&self, now: Instant) -> impl Iterator<Item = &Reservation> {
+        let lives = move |since: &Instant| now.duration_since(*since) < RESERVATION_LIFE;
+        self.first_seen.iter().filter(move |(_, since)| lives(since)).map(|(reservation, _)| reservation)
     }
 }
 
@@ -44,36 +85,76 @@ impl Ledger {
 mod tests {
     use super::*;
 
+    fn reservation(uid: &str, at: &str) -> Reservation {
+        Reservation {
+            uid: uid.to_owned(),
+            pod: String::from("etcd-0"),
+            member: String::new(),
+            at: at.to_owned(),
+            by: String::new(),
+        }
+    }
+
     #[test]
-    fn a_reservation_holds_until_its_life_is_over() {
+    fn a_reservation_lives_from_when_it_was_first_seen() {
         let start = Instant::now();
+        let record = [reservation("a", "whatever the clock of another replica says")];
         let mut ledger = Ledger::default();
-        ledger.reserve("a", start);
-        assert!(ledger.holds("a", start));
+        ledger.observe(&record, start);
+        ledger.observe(&record, start + Duration::from_secs(30));
         assert!(ledger.holds("a", start + RESERVATION_LIFE - Duration::from_millis(1)));
         assert!(!ledger.holds("a", start + RESERVATION_LIFE));
         assert!(!ledger.holds("b", start));
     }
 
     #[test]
-    fn a_second_yes_for_the_same_pod_starts_its_time_anew() {
+    fn a_replica_that_starts_again_counts_anew() {
+        let start = Instant::now();
+        let record = [reservation("a", "1")];
+        let mut restarted = Ledger::default();
+        restarted.observe(&record, start + Duration::from_secs(59));
+        assert!(restarted.holds("a", start + Duration::from_secs(118)));
+    }
+
+    #[test]
+    fn a_second_yes_for_the_same_pod_starts_its_life_anew() {
         let start = Instant::now();
         let mut ledger = Ledger::default();
-        ledger.reserve("a", start);
-        ledger.reserve("a", start + Duration::from_secs(50));
+        ledger.observe(&[reservation("a", "1")], start);
+        let later = start + Duration::from_secs(50);
+        let record = ledger.with(reservation("a", "2"), &["a"], later);
+        assert_eq!(record, [reservation("a", "2")]);
+        ledger.observe(&record, later);
         assert!(ledger.holds("a", start + Duration::from_secs(100)));
     }
 
     #[test]
-    fn reservations_of_pods_that_are_gone_are_dropped() {
+    fn what_is_over_is_left_out_of_the_next_record() {
         let start = Instant::now();
         let mut ledger = Ledger::default();
-        ledger.reserve("a", start);
-        ledger.reserve("b", start);
-        ledger.keep_only(&["b", "c"], start);
+        ledger.observe(&[reservation("gone", "1"), reservation("old", "1")], start);
+        let later = start + Duration::from_secs(40);
+        ledger
+            .observe(&[reservation("gone", "1"), reservation("old", "1"), reservation("young", "1")], later);
+        let record = ledger.with(reservation("new", "1"), &["old", "young", "new"], start + RESERVATION_LIFE);
+        assert_eq!(record, [reservation("young", "1"), reservation("new", "1")]);
+    }
+
+    #[test]
+    fn a_reservation_that_was_taken_back_no_longer_holds() {
+        let start = Instant::now();
+        let mut ledger = Ledger::default();
+        ledger.observe(&[reservation("a", "1")], start);
+        ledger.observe(&ledger.without("a", &["a"], start), start);
         assert!(!ledger.holds("a", start));
-        assert!(ledger.holds("b", start));
-        ledger.keep_only(&["b"], start + RESERVATION_LIFE);
-        assert!(ledger.reserved_at.is_empty());
+    }
+
+    #[test]
+    fn what_this_replica_never_saw_is_not_carried_over() {
+        let start = Instant::now();
+        let mut ledger = Ledger::default();
+        ledger.observe(&[reservation("a", "1")], start);
+        ledger.observe(&[], start);
+        assert_eq!(ledger.with(reservation("b", "1"), &["a", "b"], start), [reservation("b", "1")]);
     }
 }

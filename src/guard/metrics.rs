@@ -18,11 +18,18 @@ const ROUND_BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 0
 pub struct Metrics {
     rounds: Histogram,
     failures: Family<FailureLabels, Counter>,
+    transfers: Family<TransferLabels, Counter>,
+    break_glass: Counter,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FailureLabels {
     cause: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TransferLabels {
+    result: &'static str,
 }
 
 // === impl Metrics ===
@@ -42,7 +49,28 @@ impl Metrics {
             "Members that did not serve a linearizable read, by cause",
             failures.clone(),
         );
-        Self { rounds, failures }
+        let transfers = Family::default();
+        let break_glass = Counter::default();
+        registry.register(
+            "leader_transfers",
+            "Attempts to move leadership before a deletion, by result",
+            transfers.clone(),
+        );
+        registry.register(
+            "break_glass",
+            "Denials that a break-glass annotation overruled",
+            break_glass.clone(),
+        );
+        Self { rounds, failures, transfers, break_glass }
+    }
+
+    pub(super) fn record_transfer(&self, moved: bool) {
+        let result = if moved { "moved" } else { "failed" };
+        self.transfers.get_or_create(&TransferLabels { result }).inc();
+    }
+
+    pub(super) fn record_break_glass(&self) {
+        self.break_glass.inc();
     }
 
     pub(super) fn record_round(&self, took: Duration, replies: &[Reply]) {

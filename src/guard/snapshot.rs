@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use crate::etcd::Reply;
+use crate::etcd::{ClusterId, Reply};
 
 /// One look at a cluster: its pods as the apiserver has them, and what answered at each.
 #[derive(Clone, Debug)]
@@ -54,6 +54,21 @@ pub enum Storage {
 // === impl Snapshot ===
 
 impl Snapshot {
+    /// The cluster that the pods answer for, if they answer for one.
+    #[must_use]
+    pub fn cluster_id(&self) -> Option<ClusterId> {
+        let mut ids = self.pods.iter().filter_map(|pod| pod.reply.status()).map(|status| status.cluster_id);
+        let id = ids.next()?;
+        ids.all(|other| other == id).then_some(id)
+    }
+
+    /// From now on this pod's deletion is on its way.
+    pub(super) fn mark_reserved(&mut self, uid: &str) {
+        for pod in self.pods.iter_mut().filter(|pod| pod.uid == uid) {
+            pod.reserved = true;
+        }
+    }
+
     /// The pod of this name.
     #[must_use]
     pub fn pod(&self, name: &str) -> Option<&MemberPod> {

@@ -63,6 +63,15 @@ reasons! {
     /// The pod's member serves nothing, so that nothing is lost with it.
     MemberNotServing => Allows,
 
+    /// Leadership was moved to another voter, and the cluster keeps its quorum without this pod.
+    LeaderTransferred => Allows,
+    /// The pod's member leads, and its owners let it go.
+    LeaderAllowed => Allows,
+    /// The cluster has one voter, and its owners let it go.
+    SingleMemberAllowed => Allows,
+    /// The owners overrule denials for a time.
+    BreakGlass => Allows,
+
     /// The pod's member is the leader.
     LeaderProtected => DeniesForNow,
     /// Too few healthy voters would remain.
@@ -87,6 +96,10 @@ reasons! {
     CredentialsRejected => Denies,
     /// The pod or its siblings could not be read from the apiserver.
     LookupFailed => DeniesForNow,
+    /// Leadership could not be moved to another voter.
+    TransferFailed => DeniesForNow,
+    /// The deletion could not be reserved.
+    LedgerUnavailable => DeniesForNow,
     /// The time that the apiserver gives ran out.
     DeadlineExceeded => DeniesForNow,
 }
@@ -106,6 +119,10 @@ pub struct Verdict {
     pub cluster: Option<String>,
     /// How old the facts were.
     pub data_age: Option<Duration>,
+    /// Whether a denial is only told and not meant: audit mode.
+    pub audited: bool,
+    /// What a break-glass overruled.
+    pub overruled: Option<Reason>,
 }
 
 /// HTTP status and Kubernetes status reason of a denial.
@@ -124,6 +141,15 @@ impl Reason {
     #[must_use]
     pub const fn allows(self) -> bool {
         matches!(self.kind(), Kind::Allows)
+    }
+
+    /// Whether a yes for this reason takes a healthy voter away, so that no other deletion may count on it.
+    #[must_use]
+    pub const fn costs_a_vote(self) -> bool {
+        matches!(
+            self,
+            Self::SafeToDelete | Self::LeaderTransferred | Self::LeaderAllowed | Self::SingleMemberAllowed
+        )
     }
 
     /// How a denial is told to Kubernetes. `kubectl drain` tries an eviction again only after 429; a DELETE with 429
@@ -156,7 +182,45 @@ impl Verdict {
             tally: None,
             cluster: None,
             data_age: None,
+            audited: false,
+            overruled: None,
         }
+    }
+
+    /// Whether the request may go on.
+    #[must_use]
+    pub fn allows(&self) -> bool {
+        self.reason.allows() || self.audited
+    }
+
+    /// How a denial is told to Kubernetes.
+    #[must_use]
+    pub fn refusal(&self, operation: Operation) -> Option<Refusal> {
+        if self.allows() { None } else { self.reason.refusal(operation) }
+    }
+
+    /// The verdict in one word, for logs and metrics.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match (self.reason.allows(), self.audited) {
+            (true, _) => "allowed",
+            (false, true) => "audited",
+            (false, false) => "denied",
+        }
+    }
+
+    /// A denial becomes a warning.
+    pub(super) fn audit(&mut self) {
+        self.audited = true;
+        let text = format!("would be denied [{}]: {}", self.reason, self.message);
+        self.warn(&text);
+    }
+
+    /// A denial is overruled by whoever set the annotation.
+    pub(super) fn overrule(&mut self, why: &str) {
+        self.warn(&format!("break-glass overrules {}: {why}", self.reason));
+        self.message = format!("{}; overruled by a break-glass: {why}", self.message);
+        self.overruled = Some(std::mem::replace(&mut self.reason, Reason::BreakGlass));
     }
 
     /// Adds a warning, cut to the length that a terminal's line bears.
@@ -187,6 +251,12 @@ impl Verdict {
             pairs.push(("healthy", tally.healthy.to_string()));
             pairs.push(("quorum", tally.quorum.to_string()));
             pairs.push(("leader", tally.leader.map_or_else(|| String::from("unknown"), |id| id.to_string())));
+        }
+        if let Some(reason) = self.overruled {
+            pairs.push(("overruled", reason.word().to_owned()));
+        }
+        if self.audited {
+            pairs.push(("mode", String::from("audit")));
         }
         if let Some(age) = self.data_age {
             pairs.push(("data-age", format!("{}ms", age.as_millis())));

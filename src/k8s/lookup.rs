@@ -114,7 +114,7 @@ fn pods_of(namespace: &str) -> Request {
 }
 
 /// The last cause of an error: of "service error: client error (Connect): tcp connect error: refused", the last.
-fn innermost(error: &dyn std::error::Error) -> String {
+pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;

@@ -69,10 +69,14 @@ pub struct OwnerReference {
 
 /// `PodSpec`, in part.
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PodSpec {
     /// Containers that run side by side.
     #[serde(default, deserialize_with = "null_as_default")]
     pub containers: Vec<Container>,
+    /// Seconds between SIGTERM and SIGKILL where a deletion does not say.
+    #[serde(default)]
+    pub termination_grace_period_seconds: Option<i64>,
     /// Volumes that containers mount.
     #[serde(default, deserialize_with = "null_as_default")]
     pub volumes: Vec<Volume>,

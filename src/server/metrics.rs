@@ -8,7 +8,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::guard::{Operation, Reason};
+use crate::guard::{Operation, Verdict};
 
 /// The content type of the text format.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -63,12 +63,11 @@ impl Metrics {
     }
 
     /// Counts a verdict.
-    pub(super) fn record(&self, operation: Operation, reason: Reason, took: Duration) {
+    pub(super) fn record(&self, operation: Operation, verdict: &Verdict, took: Duration) {
         let (webhook, operation) = webhook(operation);
-        let verdict = if reason.allows() { "allowed" } else { "denied" };
-        self.requests
-            .get_or_create(&RequestLabels { webhook, operation, verdict, reason: reason.word() })
-            .inc();
+        let labels =
+            RequestLabels { webhook, operation, verdict: verdict.word(), reason: verdict.reason.word() };
+        self.requests.get_or_create(&labels).inc();
         self.durations.get_or_create(&WebhookLabel { webhook }).observe(took.as_secs_f64());
     }
 

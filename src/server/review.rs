@@ -163,7 +163,7 @@ impl<'a> Review<'a> {
 
     /// The answer that carries a verdict.
     pub(super) fn answer<'b>(&'b self, verdict: &'b Verdict, operation: Operation) -> Answer<'b> {
-        let status = verdict.reason.refusal(operation).map(|refusal| Status {
+        let status = verdict.refusal(operation).map(|refusal| Status {
             outcome: "Failure",
             message: verdict.text(),
             reason: refusal.reason,

@@ -90,7 +90,7 @@ async fn judge(webhooks: &Webhooks, body: &[u8], deadline: Deadline) -> Result<R
         }
     };
     let verdict = webhooks.guard.judge(&request, deadline).await;
-    webhooks.metrics.record(request.operation, verdict.reason, started.elapsed());
+    webhooks.metrics.record(request.operation, &verdict, started.elapsed());
     log(review.uid(), &request, &verdict, started.elapsed());
     Ok(json(&review.answer(&verdict, request.operation)))
 }
@@ -109,7 +109,7 @@ fn log(uid: &str, request: &Request, verdict: &Verdict, elapsed: Duration) {
         user = request.user,
         dry_run = request.dry_run,
         grace_period_seconds = request.grace_period_seconds,
-        verdict = if verdict.reason.allows() { "allowed" } else { "denied" },
+        verdict = verdict.word(),
         reason = verdict.reason.word(),
         cluster = verdict.cluster,
         voters = numbers.map(|it| it.voters),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use etcd_guard::{
     etcd::{self, Cause, Connections, Endpoint, Reply},
-    guard::{Reason, assess::assess, snapshot::Snapshot},
+    guard::{Policy, Reason, assess::assess, snapshot::Snapshot},
 };
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -14,7 +14,7 @@ use crate::etcd_cluster::{Cluster, Layout, soon};
 const VERDICT_LIMIT: Duration = Duration::from_millis(1200);
 
 fn reason(snapshot: &Snapshot, n: usize) -> Reason {
-    assess(snapshot, &snapshot.pods[n]).reason
+    assess(snapshot, &snapshot.pods[n], &Policy::default()).reason
 }
 
 on_every_version! {
@@ -32,7 +32,7 @@ on_every_version! {
             let expected = if n == leader { Reason::LeaderProtected } else { Reason::SafeToDelete };
             assert_eq!(reason(&snapshot, n), expected, "etcd-{n}");
         }
-        let tally = assess(&snapshot, &snapshot.pods[leader]).tally.unwrap();
+        let tally = assess(&snapshot, &snapshot.pods[leader], &Policy::default()).tally.unwrap();
         assert_eq!((tally.voters, tally.healthy, tally.quorum, tally.remaining), (3, 3, 2, 2));
     }
 
@@ -94,7 +94,7 @@ on_every_version! {
         let mut denials = 0;
         loop {
             let snapshot = cluster.look(&connections).await;
-            let assessment = assess(&snapshot, &snapshot.pods[follower]);
+            let assessment = assess(&snapshot, &snapshot.pods[follower], &Policy::default());
             match assessment.reason {
                 Reason::SafeToDelete | Reason::LeaderProtected => {
                     assert_ne!(assessment.tally.unwrap().leader, Some(dead_id), "the dead member leads nothing");

@@ -3,7 +3,7 @@
 use etcd_client::MemberAddOptions;
 use etcd_guard::{
     etcd::{Cause, Connections, Reply},
-    guard::{Reason, assess::assess},
+    guard::{Policy, Reason, assess::assess},
 };
 
 use crate::etcd_cluster::{Cluster, Layout};
@@ -15,11 +15,11 @@ on_every_version! {
         add(&cluster, false).await;
         let follower = cluster.followers().await[0];
         let snapshot = cluster.look(&Connections::new()).await;
-        let assessment = assess(&snapshot, &snapshot.pods[follower]);
+        let assessment = assess(&snapshot, &snapshot.pods[follower], &Policy::default());
         assert_eq!(assessment.reason, Reason::QuorumAtRisk);
         let tally = assessment.tally.unwrap();
         assert_eq!((tally.voters, tally.healthy, tally.quorum), (4, 3, 3));
-        assert_eq!(assess(&snapshot, &snapshot.pods[3]).reason, Reason::MemberNotServing);
+        assert_eq!(assess(&snapshot, &snapshot.pods[3], &Policy::default()).reason, Reason::MemberNotServing);
     }
 
     /// Edge case 8.
@@ -35,8 +35,8 @@ on_every_version! {
             "{:?}",
             snapshot.pods[3].reply
         );
-        assert_eq!(assess(&snapshot, &snapshot.pods[3]).reason, Reason::NotAVoter);
-        let of_leader = assess(&snapshot, &snapshot.pods[leader]);
+        assert_eq!(assess(&snapshot, &snapshot.pods[3], &Policy::default()).reason, Reason::NotAVoter);
+        let of_leader = assess(&snapshot, &snapshot.pods[leader], &Policy::default());
         assert_eq!(of_leader.reason, Reason::LeaderProtected);
         assert_eq!(of_leader.tally.unwrap().voters, 3);
     }
@@ -64,7 +64,7 @@ on_every_version! {
             remove(&cluster).await;
         }
         let snapshot = cluster.look(&Connections::new()).await;
-        assert_eq!(assess(&snapshot, &snapshot.pods[3]).reason, Reason::NotAVoter);
+        assert_eq!(assess(&snapshot, &snapshot.pods[3], &Policy::default()).reason, Reason::NotAVoter);
     }
 }
 

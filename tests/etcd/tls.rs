@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use etcd_guard::{
     etcd::{self, Cause, Connections, Reply},
-    guard::{Reason, assess::assess},
+    guard::{Policy, Reason, assess::assess},
 };
 
 use crate::etcd_cluster::{Cluster, Layout, soon};
@@ -18,9 +18,9 @@ on_every_version! {
         let cluster = of_three(version).await;
         let leader = cluster.leader().await;
         let snapshot = cluster.look(&Connections::new()).await;
-        assert_eq!(assess(&snapshot, &snapshot.pods[leader]).reason, Reason::LeaderProtected);
+        assert_eq!(assess(&snapshot, &snapshot.pods[leader], &Policy::default()).reason, Reason::LeaderProtected);
         let follower = cluster.followers().await[0];
-        assert_eq!(assess(&snapshot, &snapshot.pods[follower]).reason, Reason::SafeToDelete);
+        assert_eq!(assess(&snapshot, &snapshot.pods[follower], &Policy::default()).reason, Reason::SafeToDelete);
     }
 
     async fn without_one_the_cause_is_told(version) {

@@ -114,12 +114,12 @@ impl Snapshot {
     }
 
     fn reason(&self, n: usize) -> Reason {
-        assess(self, &self.pods[n]).reason
+        assess(self, &self.pods[n], &Policy::default()).reason
     }
 
     fn text(&self, n: usize) -> String {
         let target = &self.pods[n];
-        explain(self, target, &assess(self, target), self.taken_at).text()
+        explain(self, target, &assess(self, target, &Policy::default()), self.taken_at).text()
     }
 }
 
@@ -136,7 +136,7 @@ fn the_leader_is_protected() {
         cluster(3).text(0),
         "pod etcd-0 is the leader of etcd cluster prod/etcd (member e7cd0000, term 7; 3 of 3 voters healthy, quorum 2). \
          Move leadership first, for instance to etcd-2: kubectl -n prod exec etcd-0 -c etcd -- etcdctl move-leader \
-         e7cd0002 [LeaderProtected]"
+         e7cd0002, or set etcd-guard.io/leader=transfer on the StatefulSet [LeaderProtected]"
     );
 }
 
@@ -273,7 +273,7 @@ fn who_votes_in_one_of_two_lists_votes() {
     if let Reply::Serving { members, .. } = &mut snapshot.pods[0].reply {
         members[3].is_learner = true;
     }
-    assert_eq!(assess(&snapshot, &snapshot.pods[1]).tally.unwrap().voters, 4);
+    assert_eq!(assess(&snapshot, &snapshot.pods[1], &Policy::default()).tally.unwrap().voters, 4);
     assert_eq!(snapshot.reason(1), Reason::QuorumAtRisk);
 }
 
@@ -301,7 +301,7 @@ fn two_pods_that_look_like_one_member_are_ambiguous() {
 fn a_silent_pod_is_known_by_its_peer_url() {
     let named_otherwise = cluster(3).relist(|list| list[2].name = String::from("default")).crash(2);
     assert_eq!(named_otherwise.reason(2), Reason::MemberNotServing);
-    assert_eq!(assess(&named_otherwise, &named_otherwise.pods[2]).member, Some(id(2)));
+    assert_eq!(assess(&named_otherwise, &named_otherwise.pods[2], &Policy::default()).member, Some(id(2)));
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn a_silent_pod_is_known_by_the_name_that_etcd_was_given() {
         })
         .change(2, |pod| pod.member_name = Some(String::from("main-etcd-2")))
         .crash(2);
-    assert_eq!(assess(&prefixed, &prefixed.pods[2]).member, Some(id(2)));
+    assert_eq!(assess(&prefixed, &prefixed.pods[2], &Policy::default()).member, Some(id(2)));
 }
 
 #[test]
@@ -333,6 +333,44 @@ fn a_single_member_stays() {
 fn two_members_spare_none() {
     assert_eq!(cluster(2).reason(1), Reason::QuorumAtRisk);
     assert!(cluster(2).text(1).contains("add a member first"));
+}
+
+#[test]
+fn owners_may_let_a_single_member_go() {
+    let policy = Policy { single_member: Permission::Allow, ..Policy::default() };
+    let snapshot = cluster(1);
+    assert_eq!(assess(&snapshot, &snapshot.pods[0], &policy).reason, Reason::SingleMemberAllowed);
+    let three = cluster(3).silence(1).silence(2);
+    assert!(!assess(&three, &three.pods[0], &policy).reason.allows(), "one of three is no single member");
+}
+
+#[test]
+fn owners_may_let_data_go() {
+    let policy = Policy { ephemeral_data: Permission::Allow, ..Policy::default() };
+    let snapshot = cluster(3).change(1, |pod| pod.storage = Storage::Ephemeral);
+    assert_eq!(assess(&snapshot, &snapshot.pods[1], &policy).reason, Reason::SafeToDelete);
+    let down = snapshot.silence(2);
+    assert_eq!(assess(&down, &down.pods[1], &policy).reason, Reason::QuorumAtRisk);
+}
+
+#[test]
+fn owners_may_let_the_leader_go_but_not_the_quorum() {
+    let policy = Policy { leader: LeaderPolicy::Allow, ..Policy::default() };
+    let snapshot = cluster(3);
+    assert_eq!(assess(&snapshot, &snapshot.pods[0], &policy).reason, Reason::LeaderAllowed);
+    let down = snapshot.silence(2);
+    assert_eq!(assess(&down, &down.pods[0], &policy).reason, Reason::QuorumAtRisk);
+}
+
+#[test]
+fn the_heir_is_a_voter_that_serves_stays_and_has_applied_most() {
+    let best = |snapshot: &Snapshot| heir(snapshot, &snapshot.pods[0]).map(|(pod, _)| pod.name.clone());
+    let ahead = cluster(5).restate(2, |status| status.applied_index = 200);
+    assert_eq!(best(&ahead).as_deref(), Some("etcd-2"));
+    assert_ne!(best(&ahead.clone().change(2, |pod| pod.reserved = true)).as_deref(), Some("etcd-2"));
+    assert_ne!(best(&ahead.clone().change(2, |pod| pod.terminating = true)).as_deref(), Some("etcd-2"));
+    assert_ne!(best(&ahead.starve(2)).as_deref(), Some("etcd-2"));
+    assert_eq!(best(&cluster(3).silence(1).starve(2)), None);
 }
 
 #[test]
@@ -362,7 +400,7 @@ fn a_full_cluster_keeps_its_votes_and_warns() {
         status.alarms = vec![Alarm { member_id: id(1), kind: AlarmKind::NoSpace }];
     });
     let target = &full.pods[1];
-    let verdict = explain(&full, target, &assess(&full, target), full.taken_at);
+    let verdict = explain(&full, target, &assess(&full, target, &Policy::default()), full.taken_at);
     assert_eq!(verdict.reason, Reason::SafeToDelete);
     assert_eq!(verdict.warnings, ["etcd prod/etcd is out of space (alarm NOSPACE) and refuses writes"]);
 }
@@ -371,7 +409,8 @@ fn a_full_cluster_keeps_its_votes_and_warns() {
 fn a_yes_that_leaves_no_voter_to_spare_warns() {
     let snapshot = cluster(3);
     let target = &snapshot.pods[1];
-    let verdict = explain(&snapshot, target, &assess(&snapshot, target), snapshot.taken_at);
+    let verdict =
+        explain(&snapshot, target, &assess(&snapshot, target, &Policy::default()), snapshot.taken_at);
     assert_eq!(
         verdict.warnings,
         ["etcd prod/etcd has no voter to spare until etcd-1 is back: 2 of 3 remain, quorum 2"]

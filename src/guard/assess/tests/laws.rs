@@ -167,7 +167,7 @@ proptest! {
         let mut reversed = snapshot.clone();
         reversed.pods.reverse();
         let there = &reversed.pods[faults.len() - 1 - target];
-        prop_assert_eq!(assess(&reversed, there).reason, snapshot.reason(target));
+        prop_assert_eq!(assess(&reversed, there, &Policy::default()).reason, snapshot.reason(target));
     }
 
     /// No text breaks the line or leaves out the reason's word.

@@ -1,0 +1,209 @@
+//! One decision, from a fresh look to a reservation.
+
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::{
+    Case, Guard, NoLook,
+    assess::{Assessment, assess},
+    explain::explain,
+    ledger::Reservation,
+    look::Siblings,
+    policy::LeaderPolicy,
+    reservations::Record,
+    snapshot::{MemberPod, Snapshot},
+    transfer::{Transfer, transfer},
+    verdict::{Reason, Verdict},
+};
+use crate::{
+    etcd::ClusterId,
+    k8s::{WriteError, pod::Pod},
+};
+
+/// What became of an attempt to reserve.
+enum Reserved {
+    Yes,
+    /// Another replica allowed something meanwhile.
+    StartOver,
+}
+
+// === impl Guard ===
+
+impl Guard {
+    /// One attempt at a verdict: record, round, assessment, reservation. `None` if it must start over, because the
+    /// cluster is another one than it was taken for, or because another replica allowed something meanwhile.
+    pub(super) async fn decide(&self, case: &Case<'_>) -> Result<Option<Verdict>, NoLook> {
+        let &Case { request, family, policy, deadline } = case;
+        let known = self.ids.get(family);
+        let (siblings, record) =
+            tokio::join!(self.looker.siblings(family, request, deadline), self.record(case, known));
+        let mut siblings = siblings?;
+        // A record that cannot be read costs a yes, and need not cost the better reason of a no.
+        let (mut record, no_record) = match record {
+            Ok(record) => (record, None),
+            Err(error) => (None, Some(error)),
+        };
+        // The two reads went side by side. A reservation of a pod that was not listed is that of a pod that is gone, or
+        // of one that came after the list: only a list that is newer than the record tells.
+        if let Some(record) = &record
+            && record.holds_any_but(&siblings.uids()).await
+        {
+            siblings = self.looker.siblings(family, request, deadline).await?;
+        }
+        let mut snapshot = self.looker.look(family, &siblings, record.as_ref(), deadline).await;
+        let Some(target) = snapshot.pod(&request.name) else {
+            let text = format!(
+                "pod {} changed its owner or its labels while it was judged. Try again",
+                request.name
+            );
+            return Ok(Some(Verdict::new(Reason::LookupFailed, text)));
+        };
+        let assessment = assess(&snapshot, target, policy);
+        let wants_transfer = case.wants_transfer(&assessment);
+        let may_go = assessment.reason.allows() || wants_transfer;
+
+        let id = snapshot.cluster_id();
+        if let Some(id) = id {
+            self.ids.insert(family.clone(), id);
+        }
+        if known != id {
+            record = None;
+        }
+        if may_go && record.is_none() && id.is_some() && no_record.is_none() {
+            // The record that was read is not this cluster's.
+            return Ok(None);
+        }
+        if !may_go || request.dry_run {
+            let mut verdict = explain(&snapshot, target, &assessment, Instant::now());
+            if wants_transfer {
+                verdict.reason = Reason::LeaderTransferred;
+                verdict.message = format!("leadership would be moved away from pod {} first", target.name);
+            }
+            self.looks.insert(family.clone(), Arc::new(snapshot));
+            return Ok(Some(verdict));
+        }
+
+        let new = reservation(case, &target.uid, &assessment);
+        let reserved = match &mut record {
+            Some(record) => self.reserve(record, new, &siblings, case).await,
+            None => {
+                Err(no_record.unwrap_or_else(|| NoLook::Ledger(String::from("no member tells its cluster"))))
+            }
+        };
+        match reserved {
+            Ok(Reserved::StartOver) => return Ok(None),
+            Err(error) if wants_transfer || assessment.reason.costs_a_vote() => return Err(error),
+            // What gives the cluster nothing is not held for want of a reservation.
+            Ok(Reserved::Yes) | Err(_) => {}
+        }
+        let verdict = match record {
+            Some(mut record) if wants_transfer => {
+                let verdict = self.hand_over(case, &siblings, &mut record, &snapshot, target).await;
+                // What was seen before the transfer says nothing any more.
+                self.looks.invalidate(family);
+                return verdict.map(Some);
+            }
+            _ => explain(&snapshot, target, &assessment, Instant::now()),
+        };
+        let uid = target.uid.clone();
+        snapshot.mark_reserved(&uid);
+        self.looks.insert(family.clone(), Arc::new(snapshot));
+        Ok(Some(verdict))
+    }
+
+    /// Moves leadership away from the target, which is reserved; if that fails, its reservation is taken back.
+    async fn hand_over(
+        &self,
+        case: &Case<'_>,
+        siblings: &Siblings,
+        record: &mut Record,
+        snapshot: &Snapshot,
+        target: &MemberPod,
+    ) -> Result<Verdict, NoLook> {
+        let moved = transfer(&self.looker, case, siblings, record, snapshot, target).await;
+        let done = matches!(moved, Ok(Transfer::Done { .. }));
+        self.looker.metrics.record_transfer(done);
+        if !done {
+            // If this fails too, the reservation expires by itself.
+            let living = siblings.uids();
+            let take_back = self.reservations.take_back(record, &target.uid, &living);
+            let _ = case.deadline.within("taking the reservation back", take_back).await;
+        }
+        match moved? {
+            Transfer::Done { snapshot, assessment, heir } => {
+                let mut verdict = explain(&snapshot, target, &assessment, Instant::now());
+                verdict.warn(&format!("leadership of etcd {} was moved to {heir}", snapshot.cluster));
+                Ok(verdict)
+            }
+            Transfer::Failed(why) => {
+                let text = format!(
+                    "pod {} is the leader of etcd cluster {}, and leadership could not be moved: {why}. Nothing is lost: \
+                     try again in 3 s",
+                    target.name, snapshot.cluster
+                );
+                Ok(Verdict::new(Reason::TransferFailed, text))
+            }
+        }
+    }
+
+    /// The record of the cluster by which this family was known last.
+    async fn record(&self, case: &Case<'_>, known: Option<ClusterId>) -> Result<Option<Record>, NoLook> {
+        let Some(id) = known else { return Ok(None) };
+        let read = self.reservations.read(&case.request.namespace, id);
+        let read = case.deadline.within("reading the reservations from the apiserver", read).await?;
+        read.map(Some).map_err(|error| NoLook::Ledger(error.to_string()))
+    }
+
+    async fn reserve(
+        &self,
+        record: &mut Record,
+        new: Reservation,
+        siblings: &Siblings,
+        case: &Case<'_>,
+    ) -> Result<Reserved, NoLook> {
+        let living = siblings.uids();
+        let add = self.reservations.add(record, new, &living);
+        match case.deadline.within("writing the reservation to the apiserver", add).await? {
+            Ok(()) => Ok(Reserved::Yes),
+            Err(WriteError::Conflict) => Ok(Reserved::StartOver),
+            Err(error) => Err(NoLook::Ledger(error.to_string())),
+        }
+    }
+
+    /// Reserves a deletion that goes on against the guard's own judgement, so that no other counts on this pod. It goes
+    /// on all the same if that cannot be done.
+    pub(super) async fn reserve_unasked(&self, case: &Case<'_>, pod: &Pod) {
+        while let Ok(Reserved::StartOver) = self.try_reserve_unasked(case, pod).await {}
+        self.looks.invalidate(case.family);
+    }
+
+    async fn try_reserve_unasked(&self, case: &Case<'_>, pod: &Pod) -> Result<Reserved, NoLook> {
+        let record = self.record(case, self.ids.get(case.family)).await?;
+        let Some(mut record) = record else { return Ok(Reserved::Yes) };
+        let siblings = self.looker.siblings(case.family, case.request, case.deadline).await?;
+        let nothing_known = Assessment::of(Reason::BreakGlass);
+        let new = reservation(case, &pod.metadata.uid, &nothing_known);
+        self.reserve(&mut record, new, &siblings, case).await
+    }
+}
+
+// === impl Case ===
+
+impl Case<'_> {
+    /// Whether leadership is to be moved before this pod goes.
+    pub(super) fn wants_transfer(&self, assessment: &Assessment) -> bool {
+        assessment.reason == Reason::LeaderProtected && self.policy.leader == LeaderPolicy::Transfer
+    }
+}
+
+fn reservation(case: &Case<'_>, uid: &str, assessment: &Assessment) -> Reservation {
+    Reservation {
+        uid: uid.to_owned(),
+        pod: case.request.name.clone(),
+        member: assessment.member.map(|id| id.to_string()).unwrap_or_default(),
+        at: Timestamp::now().to_string(),
+        by: case.request.user.clone(),
+    }
+}

@@ -1,0 +1,281 @@
+//! What the owners of a cluster want where safety leaves a choice. Pure: annotations in, policy out.
+//!
+//! The weakest source comes first and the nearest to the pod wins: the server's own policy, the namespace, the
+//! StatefulSet, the pod. None of them goes below the server's floor.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+/// etcd drains its clients for up to seven seconds before it hands leadership over; two more for the rest.
+const GRACEFUL_SECONDS: i64 = 9;
+
+/// Longest that a break-glass may be in force from now on.
+const LONGEST_BREAK_GLASS: SignedDuration = SignedDuration::from_hours(24);
+
+const LEADER: &str = "etcd-guard.io/leader";
+const SINGLE_MEMBER: &str = "etcd-guard.io/single-member";
+const EPHEMERAL_DATA: &str = "etcd-guard.io/ephemeral-data";
+const MODE: &str = "etcd-guard.io/mode";
+const ALLOW_UNTIL: &str = "etcd-guard.io/allow-delete-until";
+const ALLOW_REASON: &str = "etcd-guard.io/allow-delete-reason";
+
+/// What to do with a deletion of the leader. Later ones are stricter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LeaderPolicy {
+    /// Let it go if it is given the time to hand leadership over by itself.
+    Allow,
+    /// Move leadership to another voter first.
+    Transfer,
+    /// Deny it.
+    #[default]
+    Deny,
+}
+
+/// What to do where any deletion is an outage or a loss. Later ones are stricter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Permission {
+    /// Allow it.
+    Allow,
+    /// Deny it.
+    #[default]
+    Deny,
+}
+
+/// Whether denials are denials. Later ones are stricter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    /// Allow, warn and count.
+    Audit,
+    /// Deny.
+    #[default]
+    Enforce,
+}
+
+/// The policy in force for one pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Deletions of the leader.
+    pub leader: LeaderPolicy,
+    /// Deletions of the only member.
+    pub single_member: Permission,
+    /// Deletions that take a member's data along while no voter is to spare.
+    pub ephemeral_data: Permission,
+    /// Whether denials are denials.
+    pub mode: Mode,
+    /// Why denials are overruled for now, in the words of who did it.
+    pub break_glass: Option<String>,
+}
+
+/// A policy, and what was wrong with the annotations that it was read from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Resolved {
+    /// The policy in force.
+    pub(super) policy: Policy,
+    /// One line for each annotation that says nothing that could be followed.
+    pub(super) mistakes: Vec<String>,
+}
+
+/// Resolves the policy for a pod from annotations, the weakest source first.
+#[must_use]
+pub(super) fn resolve(
+    server: &Policy,
+    floor: &Policy,
+    sources: &[&BTreeMap<String, String>],
+    now: Timestamp,
+) -> Resolved {
+    let mut resolved = Resolved { policy: server.clone(), mistakes: Vec::new() };
+    for annotations in sources {
+        resolved.apply(annotations, now);
+    }
+    let policy = &mut resolved.policy;
+    policy.leader = policy.leader.max(floor.leader);
+    policy.single_member = policy.single_member.max(floor.single_member);
+    policy.ephemeral_data = policy.ephemeral_data.max(floor.ephemeral_data);
+    policy.mode = policy.mode.max(floor.mode);
+    resolved
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// The least that a server may set for a floor: everything may be chosen.
+    #[must_use]
+    pub fn no_floor() -> Self {
+        Self {
+            leader: LeaderPolicy::Allow,
+            single_member: Permission::Allow,
+            ephemeral_data: Permission::Allow,
+            mode: Mode::Audit,
+            break_glass: None,
+        }
+    }
+
+    /// The policy for a deletion with this grace period: a leader that has no time to hand over is not let go.
+    #[must_use]
+    pub fn for_grace_period(mut self, seconds: Option<i64>) -> Self {
+        if self.leader == LeaderPolicy::Allow && seconds.is_some_and(|seconds| seconds < GRACEFUL_SECONDS) {
+            self.leader = LeaderPolicy::Deny;
+        }
+        self
+    }
+}
+
+// === impl Resolved ===
+
+impl Resolved {
+    fn apply(&mut self, annotations: &BTreeMap<String, String>, now: Timestamp) {
+        use {LeaderPolicy as L, Mode as M, Permission as P};
+        let policy = &mut self.policy;
+        let mistakes = &mut self.mistakes;
+        choose(
+            annotations,
+            LEADER,
+            &[("deny", L::Deny), ("transfer", L::Transfer), ("allow", L::Allow)],
+            &mut policy.leader,
+            mistakes,
+        );
+        let permissions = [("deny", P::Deny), ("allow", P::Allow)];
+        choose(annotations, SINGLE_MEMBER, &permissions, &mut policy.single_member, mistakes);
+        choose(annotations, EPHEMERAL_DATA, &permissions, &mut policy.ephemeral_data, mistakes);
+        choose(
+            annotations,
+            MODE,
+            &[("enforce", M::Enforce), ("audit", M::Audit)],
+            &mut policy.mode,
+            mistakes,
+        );
+        if let Some(until) = annotations.get(ALLOW_UNTIL) {
+            match break_glass(until, annotations.get(ALLOW_REASON), now) {
+                Ok(reason) => policy.break_glass = Some(reason),
+                Err(mistake) => mistakes.push(mistake),
+            }
+        }
+    }
+}
+
+fn choose<T: Copy>(
+    annotations: &BTreeMap<String, String>,
+    name: &str,
+    values: &[(&str, T)],
+    chosen: &mut T,
+    mistakes: &mut Vec<String>,
+) {
+    let Some(text) = annotations.get(name) else { return };
+    match values.iter().find(|(word, _)| word == text) {
+        Some((_, value)) => *chosen = *value,
+        None => {
+            let words: Vec<&str> = values.iter().map(|(word, _)| *word).collect();
+            mistakes.push(format!("{name}={text:?} is not followed: it is one of {}", words.join(", ")));
+        }
+    }
+}
+
+/// In force only with a reason, until a time that is neither over nor far away.
+fn break_glass(until: &str, reason: Option<&String>, now: Timestamp) -> Result<String, String> {
+    let end: Timestamp = until
+        .parse()
+        .map_err(|_| format!("{ALLOW_UNTIL}={until:?} is no time such as 2026-01-31T12:00:00Z"))?;
+    let Some(reason) = reason.map(|it| it.trim()).filter(|it| !it.is_empty()) else {
+        return Err(format!("{ALLOW_UNTIL} is not followed without {ALLOW_REASON}"));
+    };
+    let left = end.duration_since(now);
+    if left <= SignedDuration::ZERO {
+        Err(format!("{ALLOW_UNTIL}={until} is over"))
+    } else if left > LONGEST_BREAK_GLASS {
+        Err(format!("{ALLOW_UNTIL}={until} is more than 24 hours ahead"))
+    } else {
+        Ok(format!("{reason} (until {until})"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn resolve_all(floor: &Policy, sources: &[&[(&str, &str)]]) -> Resolved {
+        let sources: Vec<_> = sources.iter().map(|pairs| annotations(pairs)).collect();
+        let now = "2026-01-31T12:00:00Z".parse().unwrap();
+        resolve(&Policy::default(), floor, &sources.iter().collect::<Vec<_>>(), now)
+    }
+
+    #[test]
+    fn without_annotations_everything_is_denied_that_can_be() {
+        let policy = resolve_all(&Policy::no_floor(), &[]).policy;
+        assert_eq!(
+            (policy.leader, policy.mode, policy.break_glass),
+            (LeaderPolicy::Deny, Mode::Enforce, None)
+        );
+        assert_eq!((policy.single_member, policy.ephemeral_data), (Permission::Deny, Permission::Deny));
+    }
+
+    #[test]
+    fn the_source_nearest_to_the_pod_wins() {
+        let sources: &[&[_]] = &[&[(LEADER, "allow"), (MODE, "audit")], &[(LEADER, "transfer")], &[]];
+        let policy = resolve_all(&Policy::no_floor(), sources).policy;
+        assert_eq!((policy.leader, policy.mode), (LeaderPolicy::Transfer, Mode::Audit));
+        let stricter = resolve_all(&Policy::no_floor(), &[&[(LEADER, "allow")], &[(LEADER, "deny")]]).policy;
+        assert_eq!(stricter.leader, LeaderPolicy::Deny);
+    }
+
+    #[test]
+    fn nothing_goes_below_the_floor() {
+        let floor = Policy { leader: LeaderPolicy::Transfer, mode: Mode::Enforce, ..Policy::no_floor() };
+        let policy =
+            resolve_all(&floor, &[&[(LEADER, "allow"), (MODE, "audit"), (SINGLE_MEMBER, "allow")]]).policy;
+        assert_eq!((policy.leader, policy.mode), (LeaderPolicy::Transfer, Mode::Enforce));
+        assert_eq!(policy.single_member, Permission::Allow);
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_told_and_changes_nothing() {
+        let resolved = resolve_all(&Policy::no_floor(), &[&[(LEADER, "maybe")]]);
+        assert_eq!(resolved.policy, Policy::default());
+        assert_eq!(
+            resolved.mistakes,
+            ["etcd-guard.io/leader=\"maybe\" is not followed: it is one of deny, transfer, allow"]
+        );
+    }
+
+    #[test]
+    fn a_break_glass_needs_a_reason_and_an_end_within_a_day() {
+        let mistake = |pairs: &[(&str, &str)]| {
+            let resolved = resolve_all(&Policy::no_floor(), &[pairs]);
+            assert_eq!(resolved.policy.break_glass, None);
+            resolved.mistakes.join("; ")
+        };
+        assert!(mistake(&[(ALLOW_UNTIL, "2026-01-31T13:00:00Z")]).contains("not followed without"));
+        assert!(
+            mistake(&[(ALLOW_UNTIL, "2026-01-31T13:00:00Z"), (ALLOW_REASON, " ")])
+                .contains("not followed without")
+        );
+        assert!(
+            mistake(&[(ALLOW_UNTIL, "2026-01-31T13:59:59+02:00"), (ALLOW_REASON, "x")]).contains("is over")
+        );
+        assert!(mistake(&[(ALLOW_UNTIL, "2026-01-31T11:59:59Z"), (ALLOW_REASON, "x")]).contains("is over"));
+        assert!(
+            mistake(&[(ALLOW_UNTIL, "2026-02-01T12:00:01Z"), (ALLOW_REASON, "x")])
+                .contains("more than 24 hours")
+        );
+        assert!(mistake(&[(ALLOW_UNTIL, "tomorrow"), (ALLOW_REASON, "x")]).contains("is no time"));
+        let good = resolve_all(
+            &Policy::no_floor(),
+            &[&[(ALLOW_UNTIL, "2026-02-01T12:00:00Z"), (ALLOW_REASON, "fire")]],
+        );
+        assert_eq!(good.policy.break_glass.as_deref(), Some("fire (until 2026-02-01T12:00:00Z)"));
+    }
+
+    #[test]
+    fn a_leader_without_time_to_hand_over_is_not_let_go() {
+        let allow = Policy { leader: LeaderPolicy::Allow, ..Policy::default() };
+        assert_eq!(allow.clone().for_grace_period(Some(30)).leader, LeaderPolicy::Allow);
+        assert_eq!(allow.clone().for_grace_period(None).leader, LeaderPolicy::Allow);
+        assert_eq!(allow.for_grace_period(Some(0)).leader, LeaderPolicy::Deny);
+        let transfer = Policy { leader: LeaderPolicy::Transfer, ..Policy::default() };
+        assert_eq!(transfer.for_grace_period(Some(0)).leader, LeaderPolicy::Transfer);
+    }
+}

@@ -1,0 +1,110 @@
+//! The shared record of allowed deletions: one Lease per etcd cluster in the guard's own namespace.
+//!
+//! It is read before the probe round and written after it, with the resource version that was read: if another replica
+//! allowed anything in between, the write fails and the decision starts over.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use moka::sync::Cache;
+use tokio::{sync::Mutex, time::Instant};
+
+use super::{
+    CLUSTER_LIFE, MOST_CLUSTERS,
+    ledger::{Ledger, Reservation},
+};
+use crate::{
+    etcd::ClusterId,
+    k8s::{Leases, LookupError, Page, WriteError},
+};
+
+/// Where the record stands in the Lease, as a JSON list.
+const ANNOTATION: &str = "etcd-guard.io/reservations";
+
+/// Reads and writes the records.
+pub(super) struct Reservations {
+    leases: Leases,
+    /// What this replica saw of each record, by the Lease's name.
+    ledgers: Cache<String, Arc<Mutex<Ledger>>>,
+}
+
+/// A record as it was read, for one decision.
+pub(super) struct Record {
+    page: Page,
+    ledger: Arc<Mutex<Ledger>>,
+}
+
+// === impl Reservations ===
+
+impl Reservations {
+    pub(super) fn new(leases: Leases) -> Self {
+        let ledgers = Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build();
+        Self { leases, ledgers }
+    }
+
+    /// Reads the record of a cluster. One that cannot be parsed is an error: who wrote it meant something by it.
+    pub(super) async fn read(&self, namespace: &str, cluster: ClusterId) -> Result<Record, LookupError> {
+        let name = format!("etcd-guard.{namespace}.{cluster}");
+        let page = self.leases.read(&name).await?;
+        let reservations = parse(&page)?;
+        let ledger = self.ledgers.get_with(name, Arc::default);
+        ledger.lock().await.observe(&reservations, Instant::now());
+        Ok(Record { page, ledger })
+    }
+
+    /// Adds a reservation, if nobody wrote since the record was read.
+    pub(super) async fn add(
+        &self,
+        record: &mut Record,
+        new: Reservation,
+        living: &[&str],
+    ) -> Result<(), WriteError> {
+        let reservations = record.ledger.lock().await.with(new, living, Instant::now());
+        self.write(record, reservations).await
+    }
+
+    /// Takes a reservation back, if nobody wrote since.
+    pub(super) async fn take_back(
+        &self,
+        record: &mut Record,
+        uid: &str,
+        living: &[&str],
+    ) -> Result<(), WriteError> {
+        let reservations = record.ledger.lock().await.without(uid, living, Instant::now());
+        self.write(record, reservations).await
+    }
+
+    async fn write(&self, record: &mut Record, reservations: Vec<Reservation>) -> Result<(), WriteError> {
+        let text = serde_json::to_string(&reservations).map_err(|error| WriteError::Failed {
+            name: record.page.name.clone(),
+            cause: error.to_string(),
+        })?;
+        let annotations = BTreeMap::from([(ANNOTATION.to_owned(), text)]);
+        record.page = self.leases.write(&record.page, annotations).await?;
+        record.ledger.lock().await.observe(&reservations, Instant::now());
+        Ok(())
+    }
+}
+
+fn parse(page: &Page) -> Result<Vec<Reservation>, LookupError> {
+    let text = page.annotations.get(ANNOTATION).map_or("[]", String::as_str);
+    serde_json::from_str(text).map_err(|error| LookupError::Failed {
+        what: format!("Lease {}", page.name),
+        cause: format!(
+            "its annotation {ANNOTATION} is not readable ({error}); delete that Lease if nobody needs it"
+        ),
+    })
+}
+
+// === impl Record ===
+
+impl Record {
+    /// Whether a pod may be on its way out that is none of these.
+    pub(super) async fn holds_any_but(&self, uids: &[&str]) -> bool {
+        self.ledger.lock().await.holds_any_but(uids, Instant::now())
+    }
+
+    /// Whether the pod of this uid may be on its way out.
+    pub(super) async fn holds(&self, uid: &str) -> bool {
+        self.ledger.lock().await.holds(uid, Instant::now())
+    }
+}

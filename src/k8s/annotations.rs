@@ -1,0 +1,82 @@
+//! Annotations of namespaces and StatefulSets, from watches: what their owners wrote there changes seldom and is read at
+//! every decision. Only metadata is watched.
+
+use std::{collections::BTreeMap, fmt::Debug, hash::Hash, time::Duration};
+
+use futures::StreamExt;
+use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Namespace};
+use kube::{
+    Api, Client, Resource,
+    core::PartialObjectMeta,
+    runtime::{
+        WatchStreamExt, reflector,
+        reflector::{ObjectRef, Store},
+        watcher,
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+/// Longest that the first lists are waited for before it is said that they are missing.
+const SYNC_LIMIT: Duration = Duration::from_secs(10);
+
+/// What the watches know.
+#[derive(Clone)]
+pub struct Annotations {
+    namespaces: Store<PartialObjectMeta<Namespace>>,
+    stateful_sets: Store<PartialObjectMeta<StatefulSet>>,
+}
+
+// === impl Annotations ===
+
+impl Annotations {
+    /// Starts both watches. They go on until the process ends, through every restart of the apiserver.
+    #[must_use]
+    pub fn watch(client: &Client) -> Self {
+        Self { namespaces: watch(client), stateful_sets: watch(client) }
+    }
+
+    /// Waits until both are known for the first time; false if that takes too long.
+    pub async fn synced(&self) -> bool {
+        let both = async {
+            self.namespaces.wait_until_ready().await.is_ok()
+                && self.stateful_sets.wait_until_ready().await.is_ok()
+        };
+        timeout(SYNC_LIMIT, both).await.unwrap_or(false)
+    }
+
+    /// The annotations of a namespace; none where it is not known.
+    #[must_use]
+    pub fn of_namespace(&self, name: &str) -> BTreeMap<String, String> {
+        let object = self.namespaces.get(&ObjectRef::new(name));
+        object.and_then(|it| it.metadata.annotations.clone()).unwrap_or_default()
+    }
+
+    /// The annotations of a StatefulSet; none where it is not known.
+    #[must_use]
+    pub fn of_stateful_set(&self, namespace: &str, name: &str) -> BTreeMap<String, String> {
+        let object = self.stateful_sets.get(&ObjectRef::new(name).within(namespace));
+        object.and_then(|it| it.metadata.annotations.clone()).unwrap_or_default()
+    }
+}
+
+fn watch<K>(client: &Client) -> Store<PartialObjectMeta<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash,
+{
+    let (reader, writer) = reflector::store();
+    let api: Api<PartialObjectMeta<K>> = Api::all(client.clone());
+    let events = watcher(api, watcher::Config::default())
+        .default_backoff()
+        // Managed fields are most of the metadata, and nobody reads them here.
+        .modify(|object| object.metadata.managed_fields = None)
+        .reflect(writer);
+    tokio::spawn(events.for_each(|event| {
+        if let Err(error) = event {
+            tracing::warn!(%error, kind = %K::kind(&()), "watching annotations");
+        }
+        std::future::ready(())
+    }));
+    reader
+}
