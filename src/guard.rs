@@ -102,6 +102,11 @@ impl Guard {
         }
     }
 
+    /// Keeps house for as long as it is awaited: clears away what clusters that are gone left behind.
+    pub async fn keep_house(&self) {
+        self.reservations.clear_away().await;
+    }
+
     /// The verdict on a request, in any case before the deadline.
     pub async fn judge(&self, request: &Request, deadline: Deadline) -> Verdict {
         match self.looker.pod_of(request, deadline).await {

@@ -56,6 +56,7 @@ pub struct Server {
     webhooks: TcpListener,
     admin: TcpListener,
     tls: TlsAcceptor,
+    guard: Arc<Guard>,
     router: Router,
     admin_router: Router,
     readiness: Readiness,
@@ -100,7 +101,8 @@ impl Server {
             webhooks: bind("--listen", options.listen).await?,
             admin: bind("--admin-listen", options.admin_listen).await?,
             tls: TlsAcceptor::from(Arc::new(tls)),
-            router: routes::routes(routes::Webhooks { guard, metrics }),
+            router: routes::routes(routes::Webhooks { guard: Arc::clone(&guard), metrics }),
+            guard,
             admin_router: health::routes(health),
             readiness,
         })
@@ -120,12 +122,13 @@ impl Server {
     /// Serves until `stop`; then fails readiness and serves on for `linger`, closes the listener, and lets accepted
     /// requests finish.
     pub async fn serve(self, stop: CancellationToken, linger: Duration) -> io::Result<()> {
-        let Self { webhooks, admin, tls, router, admin_router, readiness } = self;
+        let Self { webhooks, admin, tls, guard, router, admin_router, readiness } = self;
         let over = CancellationToken::new();
         let admin_over = over.clone().cancelled_owned();
         let admin =
             tokio::spawn(axum::serve(admin, admin_router).with_graceful_shutdown(admin_over).into_future());
 
+        let housekeeping = tokio::spawn(async move { guard.keep_house().await });
         let close = CancellationToken::new();
         let closing = close.clone();
         let accepting = tokio::spawn(accept(webhooks, tls, router, readiness.clone(), closing));
@@ -135,6 +138,7 @@ impl Server {
         sleep(linger).await;
         close.cancel();
         accepting.await?;
+        housekeeping.abort();
         over.cancel();
         // The plain port has nobody to be gentle to but a probe under way.
         if let Ok(ended) = timeout(Duration::from_secs(1), admin).await {

@@ -3,10 +3,17 @@
 //! It is read before the probe round and written after it, with the resource version that was read: if another replica
 //! allowed anything in between, the write fails and the decision starts over.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use moka::sync::Cache;
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep},
+};
 
 use super::{
     CLUSTER_LIFE, MOST_CLUSTERS,
@@ -19,6 +26,9 @@ use crate::{
 
 /// Where the record stands in the Lease, as a JSON list.
 const ANNOTATION: &str = "etcd-guard.io/reservations";
+
+/// A record that did not change for this long holds nothing that lives: ten times the life of a reservation.
+const UNCHANGED_FOR: Duration = Duration::from_secs(600);
 
 /// Reads and writes the records.
 pub(super) struct Reservations {
@@ -71,6 +81,32 @@ impl Reservations {
     ) -> Result<(), WriteError> {
         let reservations = record.ledger.lock().await.without(uid, living, Instant::now());
         self.write(record, reservations).await
+    }
+
+    /// Deletes the records of clusters that nobody decided about for long, for ever. What is old is told by this
+    /// replica's own clock: a record goes if it did not change between two looks that are far apart.
+    pub(super) async fn clear_away(&self) {
+        let mut last: HashMap<String, Option<String>> = HashMap::new();
+        loop {
+            sleep(UNCHANGED_FOR).await;
+            let pages = match self.leases.list().await {
+                Ok(pages) => pages,
+                Err(error) => {
+                    tracing::warn!(%error, "clearing away old reservations");
+                    continue;
+                }
+            };
+            let (old, young): (Vec<Page>, Vec<Page>) =
+                pages.into_iter().partition(|page| last.get(&page.name) == Some(&page.version));
+            for page in old {
+                // Whoever writes in between keeps it.
+                match self.leases.delete(&page).await {
+                    Ok(()) | Err(WriteError::Conflict) => {}
+                    Err(error) => tracing::warn!(%error, "clearing away old reservations"),
+                }
+            }
+            last = young.into_iter().map(|page| (page.name, page.version)).collect();
+        }
     }
 
     async fn write(&self, record: &mut Record, reservations: Vec<Reservation>) -> Result<(), WriteError> {
