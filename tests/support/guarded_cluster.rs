@@ -7,10 +7,17 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::{
+    api::{
+        core::v1::{Namespace, Pod},
+        policy::v1::Eviction,
+    },
+    apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta},
+};
 use kube::{
     Api, Client,
     api::{DeleteParams, PostParams},
+    core::Status,
 };
 use serde_json::{Value, json};
 
@@ -53,7 +60,7 @@ impl GuardedCluster {
     pub async fn start_on(nodes: &[&str]) -> Self {
         let control_plane = ControlPlane::shared();
         let client = control_plane.client().await;
-        let namespace = new_namespace(&client, Some(())).await;
+        let namespace = new_namespace(&client, true).await;
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(MANIFEST);
         control_plane.kubectl().must(&["apply", "-n", &namespace, "-f", &manifest.to_string_lossy()]);
         let dir = control_plane.dir.join(&namespace);
@@ -66,6 +73,7 @@ impl GuardedCluster {
             etcd: testbed::program("etcd-3.6"),
             // No test outlives a power cut.
             etcd_flags: vec![String::from("--unsafe-no-fsync")],
+            alone: true,
         });
         let guard = GuardProcess::start(&control_plane.guard_kubeconfig(), &dir.join("guard")).await;
         let pods = Api::namespaced(client.clone(), &namespace);
@@ -133,7 +141,8 @@ impl GuardedCluster {
     /// The other two.
     pub async fn followers(&self) -> [String; 2] {
         let leader = self.leader().await;
-        let followers: Vec<String> = Self::names().iter().filter(|it| **it != leader).map(|it| (*it).into()).collect();
+        let followers: Vec<String> =
+            Self::names().iter().filter(|it| **it != leader).map(|it| (*it).into()).collect();
         followers.try_into().expect("two of three")
     }
 
@@ -165,6 +174,20 @@ impl GuardedCluster {
         self.control_plane.kubectl()
     }
 
+    /// Evicts a pod, as autoscalers do. kube's own way leaves out the options.
+    pub async fn evict(&self, name: &str, options: Option<DeleteOptions>) -> Result<(), Box<Status>> {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        let eviction = Eviction { delete_options: options, metadata };
+        let parameters = PostParams::default();
+        let result: Result<Value, _> =
+            self.pods.create_subresource("eviction", name, &parameters, &eviction).await;
+        match result {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) => Err(status),
+            Err(error) => panic!("evicting {name}: {error}"),
+        }
+    }
+
     /// Deletes a pod as `kubectl delete pod` does, without waiting for its end.
     pub async fn delete(&self, name: &str) -> Result<(), String> {
         delete(&self.pods, name).await
@@ -180,13 +203,16 @@ impl Drop for GuardedCluster {
 }
 
 /// Makes a namespace, guarded or not. Its name is its label's value.
-pub async fn new_namespace(client: &Client, guarded: Option<()>) -> String {
+pub async fn new_namespace(client: &Client, guarded: bool) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("test-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    let labels = guarded.map(|()| json!({webhook::LABEL: name}));
+    let labels = if guarded { json!({webhook::LABEL: name}) } else { json!({}) };
     let namespace = json!({"metadata": {"name": name, "labels": labels}});
     let namespace = serde_json::from_value(namespace).expect("a Namespace");
-    Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace");
+    Api::<Namespace>::all(client.clone())
+        .create(&PostParams::default(), &namespace)
+        .await
+        .expect("a namespace");
     name
 }
 
@@ -200,10 +226,12 @@ pub async fn create_pod(pods: &Api<Pod>, name: &str) {
     let pod = json!({"metadata": {"name": name}, "spec": spec});
     let pod = serde_json::from_value(pod).expect("a Pod");
     // A new namespace has no service account for a moment.
-    wait::until(&format!("pod {name}"), START_LIMIT, async || match pods.create(&PostParams::default(), &pod).await {
-        Ok(_) => true,
-        Err(kube::Error::Api(status)) => status.code == 409,
-        Err(_) => false,
+    wait::until(&format!("pod {name}"), START_LIMIT, async || {
+        match pods.create(&PostParams::default(), &pod).await {
+            Ok(_) => true,
+            Err(kube::Error::Api(status)) => status.code == 409,
+            Err(_) => false,
+        }
     })
     .await;
 }

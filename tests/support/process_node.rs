@@ -1,8 +1,8 @@
 //! A node whose pods are processes: where no kubelet can run, this plays its part.
 //!
-//! It binds pods, provides volumes, runs each pod's etcd on a loopback address of its own, reports status and
-//! readiness, and ends pods as a kubelet does, with the identity of one: SIGTERM, SIGKILL after the grace period, a
-//! terminal phase, and the last DELETE. Pods without etcd are reported as running and have no process.
+//! It runs each pod's etcd on a loopback address of its own, reports status and readiness, and ends pods as a kubelet
+//! does, with the identity of one: SIGTERM, SIGKILL after the grace period, a terminal phase, and the last DELETE. Pods
+//! without etcd are reported as running and have no process. Alone it binds pods and makes volumes as well.
 //!
 //! It knows what is true, and does to processes what a test wants: [`Order`].
 
@@ -58,6 +58,8 @@ pub struct Settings {
     /// etcd's program, and flags that it gets beside those of its pod.
     pub etcd: PathBuf,
     pub etcd_flags: Vec<String>,
+    /// Whether it binds pods and makes volumes too, because nobody else does.
+    pub alone: bool,
 }
 
 /// A running process node. When it is dropped, its processes are killed.
@@ -89,7 +91,8 @@ impl ProcessNode {
         let (stop, stopped) = oneshot::channel();
         let (started, shared) = std::sync::mpsc::channel();
         let work = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
                 let manager = Manager::new(settings, to_pods).await;
                 // Whoever starts it waits for this.
@@ -100,7 +103,8 @@ impl ProcessNode {
                 }
             });
         };
-        let thread = std::thread::Builder::new().name(String::from("process-node")).spawn(work).expect("a thread");
+        let thread =
+            std::thread::Builder::new().name(String::from("process-node")).spawn(work).expect("a thread");
         let shared = shared.recv().expect("a process node that starts");
         Self { shared, orders, stop: Some(stop), thread: Some(thread) }
     }

@@ -28,7 +28,8 @@ pub async fn register(client: &Client, label: &str, guard: &GuardProcess, change
         let path = webhook["clientConfig"]["service"]["path"].as_str().expect("a path").to_owned();
         webhook["clientConfig"] =
             json!({"url": format!("https://{}{path}", guard.https()), "caBundle": base64(&guard.ca_pem)});
-        let chosen = webhook["namespaceSelector"]["matchLabels"].get_mut(LABEL).expect("the label that opts in");
+        let chosen =
+            webhook["namespaceSelector"]["matchLabels"].get_mut(LABEL).expect("the label that opts in");
         assert_eq!(*chosen, "enabled", "the value that users are told to set");
         *chosen = json!(label);
         change(webhook);

@@ -2,15 +2,18 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
     sync::Arc,
     time::Duration,
 };
 
 use k8s_openapi::api::core::v1::{Binding, Node, PersistentVolumeClaim, Pod};
 use kube::{
-    Api, Client,
+    Api, Client, Resource,
     api::{ListParams, Patch, PatchParams, PostParams},
+    core::NamespaceResourceScope,
 };
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::{
     sync::{mpsc, watch},
@@ -40,6 +43,7 @@ pub struct Manager {
     shared: Arc<Shared>,
     namespaces: Vec<String>,
     nodes: Vec<(String, Client)>,
+    alone: bool,
     kept: BTreeMap<Key, Kept>,
     orders: mpsc::UnboundedReceiver<(Key, Ordered)>,
 }
@@ -54,14 +58,16 @@ struct Kept {
 
 impl Manager {
     pub async fn new(settings: Settings, orders: mpsc::UnboundedReceiver<(Key, Ordered)>) -> Self {
-        let Settings { admin_kubeconfig, nodes, namespaces, addresses, dir, etcd, etcd_flags } = settings;
+        let Settings { admin_kubeconfig, nodes, namespaces, addresses, dir, etcd, etcd_flags, alone } =
+            settings;
         let mut identified = Vec::new();
         for NodeIdentity { name, kubeconfig } in nodes {
             identified.push((name, api_client::client(&kubeconfig).await));
         }
         let admin = api_client::client(&admin_kubeconfig).await;
         let shared = Shared { admin, addresses, dir, etcd, etcd_flags, running: std::sync::Mutex::default() };
-        Self { shared: Arc::new(shared), namespaces, nodes: identified, kept: BTreeMap::new(), orders }
+        let kept = BTreeMap::new();
+        Self { shared: Arc::new(shared), namespaces, nodes: identified, alone, kept, orders }
     }
 
     pub fn shared(&self) -> Arc<Shared> {
@@ -109,7 +115,9 @@ impl Manager {
                 result => drop(result?),
             }
             // Every new node is tainted until a controller has seen it ready; that controller does not run here.
-            nodes.patch(name, &PatchParams::default(), &Patch::Merge(json!({"spec": {"taints": null}}))).await?;
+            nodes
+                .patch(name, &PatchParams::default(), &Patch::Merge(json!({"spec": {"taints": null}})))
+                .await?;
             let room = json!({"cpu": "64", "memory": "64Gi", "pods": "250"});
             let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady"});
             let status = json!({"status": {"capacity": room, "allocatable": room, "conditions": [ready]}});
@@ -120,21 +128,31 @@ impl Manager {
 
     async fn look(&mut self) -> Result<(), kube::Error> {
         let admin = self.shared.admin.clone();
-        let (mut pods, mut claims) = (Vec::new(), Vec::new());
-        let everything = ListParams::default();
-        if self.namespaces.is_empty() {
-            pods.extend(Api::<Pod>::all(admin.clone()).list(&everything).await?);
-            claims.extend(Api::<PersistentVolumeClaim>::all(admin.clone()).list(&everything).await?);
+        let pods: Vec<Pod> = self.list().await?;
+        if self.alone {
+            let claims: Vec<PersistentVolumeClaim> = self.list().await?;
+            volumes::provision(&admin, &claims, &self.shared.dir).await?;
+            self.bind(&pods).await?;
         }
-        for namespace in &self.namespaces {
-            pods.extend(Api::<Pod>::namespaced(admin.clone(), namespace).list(&everything).await?);
-            let claims_here = Api::<PersistentVolumeClaim>::namespaced(admin.clone(), namespace);
-            claims.extend(claims_here.list(&everything).await?);
-        }
-        volumes::provision(&admin, &claims, &self.shared.dir).await?;
-        self.bind(&pods).await?;
         self.keep(pods);
         Ok(())
+    }
+
+    /// All objects of a kind in its namespaces.
+    async fn list<K>(&self) -> Result<Vec<K>, kube::Error>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let everything = ListParams::default();
+        if self.namespaces.is_empty() {
+            return Ok(Api::<K>::all(self.shared.admin.clone()).list(&everything).await?.items);
+        }
+        let mut objects = Vec::new();
+        for namespace in &self.namespaces {
+            objects
+                .extend(Api::<K>::namespaced(self.shared.admin.clone(), namespace).list(&everything).await?);
+        }
+        Ok(objects)
     }
 
     /// The scheduler's part: the pods of a set go round the nodes that are not cordoned.
@@ -155,7 +173,8 @@ impl Manager {
             let ordinal = name.rsplit('-').next().and_then(|it| it.parse().ok()).unwrap_or(0);
             let (node, _) = &self.nodes[ordinal % self.nodes.len()];
             let object = nodes.iter().find(|object| object.metadata.name.as_ref() == Some(node));
-            let open = object.and_then(|it| it.spec.as_ref()).is_some_and(|it| it.unschedulable != Some(true));
+            let open =
+                object.and_then(|it| it.spec.as_ref()).is_some_and(|it| it.unschedulable != Some(true));
             if !open {
                 continue;
             }
@@ -184,7 +203,9 @@ impl Manager {
         let mut seen = BTreeSet::new();
         for pod in pods {
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-            let Some((_, kubelet)) = self.nodes.iter().find(|(name, _)| Some(name.as_str()) == node) else { continue };
+            let Some((_, kubelet)) = self.nodes.iter().find(|(name, _)| Some(name.as_str()) == node) else {
+                continue;
+            };
             let key = key(&pod);
             match self.kept.get(&key) {
                 Some(kept) if kept.uid == pod.metadata.uid => {
@@ -231,6 +252,7 @@ impl Manager {
             pod,
             facts: Facts::of_new(address),
             crash_loops: false,
+            is_isolated: false,
         };
         Kept { uid, updates, orders, task: tokio::spawn(sandbox.run()) }
     }

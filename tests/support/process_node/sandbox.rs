@@ -49,6 +49,10 @@ pub enum Order {
     Pause,
     /// Let it go on.
     Resume,
+    /// Cut the pod's kubelet off: the process goes on, and nobody hears of a deletion.
+    Isolate,
+    /// Let the kubelet hear again.
+    Rejoin,
     /// Kill it, and keep it from starting again as long as this pod exists.
     CrashLoop,
 }
@@ -67,6 +71,7 @@ pub struct Sandbox {
     pub pod: Pod,
     pub facts: Facts,
     pub crash_loops: bool,
+    pub is_isolated: bool,
 }
 
 /// Why a process is not watched any longer.
@@ -155,7 +160,8 @@ impl Sandbox {
         command.args(&program.arguments).args(&self.shared.etcd_flags).stdin(Stdio::null());
         command.env_clear().envs(program.environment.iter().cloned()).env("PATH", "/usr/bin:/bin");
         command.stdout(log.try_clone().expect("the log")).stderr(log);
-        let child = tokio::process::Command::from(command).kill_on_drop(true).spawn().expect("setpriv starts");
+        let child =
+            tokio::process::Command::from(command).kill_on_drop(true).spawn().expect("setpriv starts");
         self.shared.remember(&self.pod);
         child
     }
@@ -174,7 +180,7 @@ impl Sandbox {
         loop {
             tokio::select! {
                 status = wait(child.as_deref_mut()) => return Turn::Ended(status),
-                turn = turn(&mut self.updates) => return turn,
+                turn = turn(&mut self.updates), if !self.is_isolated => return turn,
                 Ok(()) = is_ready.changed() => {
                     let ready = *is_ready.borrow_and_update();
                     self.report(&State::Running { since, ready }).await;
@@ -183,6 +189,8 @@ impl Sandbox {
                     match order {
                         Order::Pause => signal(pid, Signal::SIGSTOP),
                         Order::Resume => signal(pid, Signal::SIGCONT),
+                        Order::Isolate => self.is_isolated = true,
+                        Order::Rejoin => self.is_isolated = false,
                         Order::CrashLoop => {
                             self.crash_loops = true;
                             signal(pid, Signal::SIGKILL);

@@ -32,7 +32,8 @@ pub struct Translation<'a> {
 
 /// The container of a pod that runs etcd, as its command or, without one, its image says.
 pub fn etcd_container(pod: &Pod) -> Option<&Container> {
-    let program = |path: &str| path.rsplit('/').next().unwrap_or(path).split([':', '@']).next() == Some("etcd");
+    let program =
+        |path: &str| path.rsplit('/').next().unwrap_or(path).split([':', '@']).next() == Some("etcd");
     pod.spec.as_ref()?.containers.iter().find(|container| match container.command.as_deref() {
         Some([first, ..]) => program(first),
         _ => container.image.as_deref().is_some_and(program),
@@ -46,7 +47,8 @@ impl Translation<'_> {
         let command = container.command.iter().flatten().skip(1);
         let words = command.chain(container.args.iter().flatten());
         let arguments = words.map(|word| self.translate(&expand(word, &environment))).collect();
-        let environment = environment.into_iter().map(|(name, value)| (name, self.translate(&value))).collect();
+        let environment =
+            environment.into_iter().map(|(name, value)| (name, self.translate(&value))).collect();
         Process { arguments, environment }
     }
 
