@@ -4,6 +4,7 @@
 //! yes: a look at the cluster that is up to a second old may deny, but every yes rests on a round of its own.
 
 pub mod assess;
+mod consequence;
 mod deadline;
 mod decision;
 mod etcd_pod;
@@ -126,6 +127,9 @@ impl Guard {
         let Resolved { policy, mistakes } = self.policies.of(&family, pod);
         let grace_period = request.grace_period_seconds.or(pod.spec.termination_grace_period_seconds);
         let policy = policy.for_grace_period(grace_period);
+        if let Some(verdict) = self.consequence(request, pod, deadline).await {
+            return verdict;
+        }
         let case = Case { request, family: &family, policy: &policy, deadline };
         let mut verdict = match self.judge_member(&case).await {
             Ok(verdict) => verdict,

@@ -10,6 +10,8 @@
 mod apiserver_gone;
 #[path = "control_plane/collection.rs"]
 mod collection;
+#[path = "control_plane/consequences.rs"]
+mod consequences;
 #[path = "control_plane/drain.rs"]
 mod drain;
 #[path = "control_plane/dry_run.rs"]

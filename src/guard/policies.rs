@@ -23,6 +23,11 @@ impl Policies {
         Self { annotations, server: Policy::default(), floor: Policy::no_floor() }
     }
 
+    /// Whether the namespace's deletion was accepted.
+    pub(super) fn is_namespace_terminating(&self, name: &str) -> bool {
+        self.annotations.is_namespace_terminating(name)
+    }
+
     /// The policy in force for this pod.
     pub(super) fn of(&self, family: &Family, pod: &Pod) -> Resolved {
         let namespace = self.annotations.of_namespace(family.namespace());

@@ -71,6 +71,10 @@ reasons! {
     SingleMemberAllowed => Allows,
     /// The owners overrule denials for a time.
     BreakGlass => Allows,
+    /// The pod's StatefulSet was deleted, and the garbage collector follows.
+    OwnerDeleted => Allows,
+    /// The pod's namespace is being deleted.
+    NamespaceTerminating => Allows,
 
     /// The pod's member is the leader.
     LeaderProtected => DeniesForNow,

@@ -18,7 +18,10 @@ async fn under_transfer_the_leaders_pod_goes_once_another_member_leads() {
 
     let said = etcd.kubectl(&["delete", "pod", &leader, "--wait=false"]).await;
     assert!(said.success, "{said:?}");
-    assert!(said.stderr.contains(&format!("Warning: leadership of etcd {}/etcd was moved to etcd-", etcd.namespace)));
+    assert!(
+        said.stderr
+            .contains(&format!("Warning: leadership of etcd {}/etcd was moved to etcd-", etcd.namespace))
+    );
     assert_eq!(etcd.guard.news().await, ["DELETE allowed LeaderTransferred"]);
     etcd.wait_until_back(&leader, &uid).await;
     assert_ne!(etcd.leader().await, leader);
@@ -55,7 +58,10 @@ async fn in_audit_mode_a_denial_is_a_warning() {
     until("the policy is in force", START_LIMIT, async || etcd.kubectl(&dry_run).await.success).await;
     etcd.guard.news().await;
     let said = etcd.kubectl(&["delete", "pod", &leader, "--wait=false"]).await;
-    assert!(said.success && said.stderr.contains("Warning: would be denied [LeaderProtected]: pod "), "{said:?}");
+    assert!(
+        said.success && said.stderr.contains("Warning: would be denied [LeaderProtected]: pod "),
+        "{said:?}"
+    );
     assert_eq!(etcd.guard.news().await, ["DELETE audited LeaderProtected"]);
 }
 

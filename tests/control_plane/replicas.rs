@@ -29,8 +29,10 @@ async fn of_deletions_through_three_replicas_at_once_one_pod_goes() {
             }
         }
     }
-    let answers = join_all(questions.iter().map(async |(pod, replica)| (*pod, ask(replica, &etcd, pod).await))).await;
-    let mut allowed: Vec<&String> = answers.iter().filter(|(_, (allowed, _))| *allowed).map(|(pod, _)| *pod).collect();
+    let answers =
+        join_all(questions.iter().map(async |(pod, replica)| (*pod, ask(replica, &etcd, pod).await))).await;
+    let mut allowed: Vec<&String> =
+        answers.iter().filter(|(_, (allowed, _))| *allowed).map(|(pod, _)| *pod).collect();
     allowed.sort();
     allowed.dedup();
     assert_eq!(allowed.len(), 1, "{answers:?}");
@@ -46,7 +48,11 @@ async fn a_replica_that_starts_again_knows_what_was_allowed() {
     etcd.guard.start_again().await;
     let (allowed, message) = ask(&etcd.guard, &etcd, &second).await;
     assert!(!allowed && message.contains(&format!("{first} is on the way out")), "{message}");
-    assert_eq!(ask(&etcd.guard, &etcd, &first).await, (true, String::new()), "its own reservation holds nobody up");
+    assert_eq!(
+        ask(&etcd.guard, &etcd, &first).await,
+        (true, String::new()),
+        "its own reservation holds nobody up"
+    );
 }
 
 /// Whether this replica lets the pod go, and what it says.
