@@ -11,6 +11,8 @@ mod etcd_pod;
 mod explain;
 mod family;
 mod identity;
+mod intent;
+mod intents;
 mod ledger;
 mod look;
 mod metrics;
@@ -18,6 +20,7 @@ mod policies;
 mod policy;
 mod request;
 mod reservations;
+mod scale;
 pub mod snapshot;
 mod transfer;
 mod verdict;
@@ -29,6 +32,7 @@ use tokio::{sync::Mutex, time::Instant};
 
 pub use self::{
     deadline::Deadline,
+    intent::Intent,
     metrics::Metrics,
     policy::{LeaderPolicy, Mode, Permission, Policy},
     request::{Operation, Request, RequestError},
@@ -110,6 +114,9 @@ impl Guard {
 
     /// The verdict on a request, in any case before the deadline.
     pub async fn judge(&self, request: &Request, deadline: Deadline) -> Verdict {
+        if let Operation::Intent(intent) = request.operation {
+            return self.judge_intent(request, intent, deadline).await;
+        }
         match self.looker.pod_of(request, deadline).await {
             Ok(pod) => match settled(&pod) {
                 Some(verdict) => verdict,
@@ -135,6 +142,16 @@ impl Guard {
             Ok(verdict) => verdict,
             Err(no_look) => no_look.verdict(request),
         };
+        let denied = !verdict.reason.allows();
+        self.apply(&policy, &mistakes, &mut verdict);
+        if denied && verdict.allows() && !request.dry_run {
+            self.reserve_unasked(&case, pod).await;
+        }
+        verdict
+    }
+
+    /// What the owners make of a verdict.
+    fn apply(&self, policy: &Policy, mistakes: &[String], verdict: &mut Verdict) {
         if !verdict.reason.allows() {
             match (&policy.break_glass, policy.mode) {
                 (Some(why), _) => {
@@ -144,14 +161,10 @@ impl Guard {
                 (None, Mode::Audit) => verdict.audit(),
                 (None, Mode::Enforce) => {}
             }
-            if verdict.allows() && !request.dry_run {
-                self.reserve_unasked(&case, pod).await;
-            }
         }
-        for mistake in &mistakes {
+        for mistake in mistakes {
             verdict.warn(mistake);
         }
-        verdict
     }
 
     async fn judge_member(&self, case: &Case<'_>) -> Result<Verdict, NoLook> {

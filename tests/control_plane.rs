@@ -22,6 +22,8 @@ mod eviction;
 mod follower;
 #[path = "control_plane/guard_gone.rs"]
 mod guard_gone;
+#[path = "control_plane/intents.rs"]
+mod intents;
 #[path = "control_plane/leader.rs"]
 mod leader;
 #[path = "control_plane/membership.rs"]

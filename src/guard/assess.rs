@@ -154,7 +154,7 @@ fn statuses(snapshot: &Snapshot) -> impl Iterator<Item = &Status> {
 
 /// All members that any serving member lists. While the membership changes the lists may differ: who is in one of them
 /// counts, and who votes in one of them votes, which can only raise the quorum that is asked for.
-fn union_of_lists(snapshot: &Snapshot) -> Vec<ListedMember> {
+pub(super) fn union_of_lists(snapshot: &Snapshot) -> Vec<ListedMember> {
     let mut union: Vec<ListedMember> = Vec::new();
     for pod in &snapshot.pods {
         let Reply::Serving { members, .. } = &pod.reply else { continue };

@@ -14,6 +14,11 @@ use crate::k8s::pod::Pod;
 const GARBAGE_COLLECTORS: [&str; 2] =
     ["system:serviceaccount:kube-system:generic-garbage-collector", "system:kube-controller-manager"];
 
+/// Whether this is the controller that deletes the dependents of what was deleted.
+pub(super) fn is_garbage_collector(user: &str) -> bool {
+    GARBAGE_COLLECTORS.contains(&user)
+}
+
 // === impl Guard ===
 
 impl Guard {
@@ -29,7 +34,7 @@ impl Guard {
             let text = format!("namespace {namespace} is being deleted, and pod {name} with it");
             return Some(Verdict::new(Reason::NamespaceTerminating, text));
         }
-        if !GARBAGE_COLLECTORS.contains(&request.user.as_str()) {
+        if !is_garbage_collector(&request.user) {
             return None;
         }
         let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet")?;
