@@ -36,8 +36,12 @@ mod others;
 mod policies;
 #[path = "control_plane/replicas.rs"]
 mod replicas;
+#[path = "control_plane/rollout.rs"]
+mod rollout;
 #[path = "control_plane/stop.rs"]
 mod stop;
+#[path = "control_plane/storm.rs"]
+mod storm;
 #[path = "control_plane/unhealthy.rs"]
 mod unhealthy;
 
@@ -51,7 +55,9 @@ mod support {
     pub mod guarded_cluster;
     pub mod http_client;
     pub mod kubectl;
+    pub mod load;
     pub mod member;
+    pub mod pods;
     pub mod process_node;
     pub mod review;
     pub mod testbed;

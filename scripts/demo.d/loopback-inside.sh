@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # The demo on loopback: registers the guard by URL, runs etcd's pods as processes, then tells the story. CMD of
 # `testbed control-plane`.
-# shellcheck source-path=SCRIPTDIR
+# shellcheck source-path=SCRIPTDIR/..
 set -euo pipefail
 
-# shellcheck disable=SC2034 # say.sh reads it
 SPEAKER=demo
 source "$SCRIPTS/testbed.d/say.sh"
 source "$SCRIPTS/demo.d/show.sh"
@@ -86,6 +85,7 @@ setup kubectl create namespace prod
 setup kubectl label namespace prod etcd-guard.io/guard=enabled
 setup kubectl -n prod apply -f "$PROJECT/etcd-manifests/plain.yaml"
 run kubectl -n prod rollout status statefulset/etcd --timeout="$ETCD_READY_LIMIT"
+# shellcheck disable=SC2153 # run sets it
 if [[ $STATUS -ne 0 ]]; then
   show_tail "$TESTBED_DIR/process-node.log"
   die 'etcd did not come up'

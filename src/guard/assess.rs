@@ -295,7 +295,11 @@ impl Voter<'_> {
     }
 
     fn name(&self) -> String {
-        self.pod.map_or_else(|| format!("member {}", self.member.id), |pod| pod.name.clone())
+        match self.pod {
+            Some(pod) => pod.name.clone(),
+            None if self.member.has_started() => self.member.name.clone(),
+            None => format!("member {}", self.member.id),
+        }
     }
 }
 

@@ -11,9 +11,9 @@ use nix::sys::signal::Signal;
 use crate::support::{
     control_plane::ControlPlane,
     guard_process::GuardProcess,
-    guarded_cluster::new_namespace,
     http_client::Connection,
-    review::{create_etcd_pod, deletion_of, verdict},
+    pods::{create_etcd_pod, new_namespace},
+    review::{deletion_of, verdict},
 };
 
 #[tokio::test]

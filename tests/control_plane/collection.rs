@@ -3,7 +3,10 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams};
 
-use crate::support::guarded_cluster::{BYSTANDER, GuardedCluster, uid};
+use crate::support::{
+    guarded_cluster::{BYSTANDER, GuardedCluster},
+    pods::uid,
+};
 
 #[tokio::test]
 async fn a_deletion_of_the_collection_takes_one_member_at_most_and_names_the_one_that_stays() {

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use crate::support::{
     guarded_cluster::{GuardedCluster, START_LIMIT},
     process_node::Order,
-    wait::until,
+    wait::{some, until},
 };
 
 #[tokio::test]
@@ -73,6 +73,32 @@ async fn a_pod_that_is_back_but_does_not_serve_yet_still_blocks_the_others() {
 }
 
 #[tokio::test]
+async fn a_deletion_that_was_allowed_and_has_not_happened_yet_counts() {
+    let mut etcd = GuardedCluster::start().await;
+    let [first, second] = etcd.followers().await;
+    let _slow = etcd.slow_down_deletions().await;
+    etcd.guard.news().await;
+
+    let (deleted, denied) = tokio::join!(etcd.delete(&first), async {
+        some("the first deletion is allowed", START_LIMIT, async || {
+            let counted = etcd.guard.counted().await;
+            counted.contains_key("DELETE allowed SafeToDelete").then_some(())
+        })
+        .await;
+        let pod = etcd.pods.get(&first).await.unwrap();
+        assert_eq!(pod.metadata.deletion_timestamp, None, "{first} terminates already");
+        etcd.delete(&second).await
+    });
+    deleted.unwrap();
+    let denial = denied.unwrap_err();
+    assert!(denial.contains(&format!("{first} is on the way out")), "{denial}");
+    assert_eq!(
+        etcd.guard.news().await,
+        ["DELETE allowed SafeToDelete", "DELETE denied DisruptionInProgress"]
+    );
+}
+
+#[tokio::test]
 async fn of_many_deletions_at_the_same_instant_one_pod_goes() {
     let mut etcd = GuardedCluster::start().await;
     let leader = etcd.leader().await;
@@ -80,6 +106,8 @@ async fn of_many_deletions_at_the_same_instant_one_pod_goes() {
     for name in GuardedCluster::names() {
         uids.push((name, etcd.uid(name).await));
     }
+
+    let _slow = etcd.slow_down_deletions().await;
 
     let names = GuardedCluster::names().repeat(6);
     let results = join_all(names.iter().map(async |name| (*name, etcd.delete(name).await))).await;

@@ -3,7 +3,8 @@
 use kube::Api;
 
 use crate::support::{
-    guarded_cluster::{BYSTANDER, GuardedCluster, create_pod, delete, new_namespace},
+    guarded_cluster::{BYSTANDER, GuardedCluster, START_LIMIT},
+    pods::{create_pod, delete, new_namespace},
     wait::until,
 };
 
@@ -22,10 +23,8 @@ async fn in_a_namespace_without_the_label_nobody_asks() {
     let pods = Api::namespaced(etcd.client.clone(), &new_namespace(&etcd.client, false).await);
     create_pod(&pods, "free").await;
     delete(&pods, "free").await.unwrap();
-    until("the pod is gone", crate::support::guarded_cluster::START_LIMIT, async || {
-        pods.get_opt("free").await.is_ok_and(|pod| pod.is_none())
-    })
-    .await;
+    until("the pod is gone", START_LIMIT, async || pods.get_opt("free").await.is_ok_and(|pod| pod.is_none()))
+        .await;
     assert_eq!(etcd.guard.requests().await, asked_before);
 
     // It is there to be asked.

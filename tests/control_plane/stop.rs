@@ -1,26 +1,19 @@
 //! The guard stops gently under load, and gets over a hard end.
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use nix::sys::signal::Signal;
-use serde_json::json;
 use tokio::{net::TcpListener, time::sleep};
 
 use crate::support::{
     control_plane::ControlPlane,
     guard_process::GuardProcess,
-    guarded_cluster::new_namespace,
     http_client::{Connection, NoAnswer, Response},
-    review::{create_etcd_pod, deletion_of, verdict},
+    load::Load,
+    pods::{create_etcd_pod, new_namespace},
+    review::{deletion_of, pod_without_etcd, verdict},
     wait::{some, until},
 };
 
@@ -32,7 +25,7 @@ const PATH: &str = "/validate?timeout=10s";
 #[tokio::test]
 async fn a_guard_that_is_told_to_stop_answers_all_that_it_accepted() {
     let mut scene = Scene::start().await;
-    let load: Vec<Load> = (0..4).map(|_| Load::on(&scene.guard)).collect();
+    let load: Vec<Load> = (0..4).map(|_| Load::on(&scene.guard, PATH)).collect();
     let slow = scene.ask_slowly().await;
     until("the load is on", STOP_LIMIT, async || load.iter().all(|it| it.answered() > 20)).await;
 
@@ -60,6 +53,27 @@ async fn a_guard_that_is_told_to_stop_answers_all_that_it_accepted() {
 }
 
 #[tokio::test]
+async fn a_caller_that_connected_just_before_the_port_closed_gets_its_answer() {
+    let mut scene = Scene::start().await;
+    scene.guard.signal(Signal::SIGTERM);
+    let (address, ca_pem) = (scene.guard.https(), &scene.guard.ca_pem);
+    let mut last = Connection::tls(address, ca_pem).await.expect("it serves on for a while");
+    until("the port is closed", STOP_LIMIT, async || match Connection::tls(address, ca_pem).await {
+        Ok(connection) => {
+            last = connection;
+            false
+        }
+        Err(_) => true,
+    })
+    .await;
+
+    let answer = last.post(PATH, deletion_of(&pod_without_etcd())).await.expect("an answer");
+    assert_eq!(verdict(&answer.body), (true, String::new()));
+    assert!(answer.closes, "the connection is of no further use");
+    assert!(some("it ends", STOP_LIMIT, async || scene.guard.has_ended()).await.success());
+}
+
+#[tokio::test]
 async fn after_a_hard_end_requests_fail_and_a_new_guard_answers() {
     let mut scene = Scene::start().await;
     let slow = scene.ask_slowly().await;
@@ -70,7 +84,7 @@ async fn after_a_hard_end_requests_fail_and_a_new_guard_answers() {
     }
     scene.guard.start_again().await;
     let mut connection = Connection::tls(scene.guard.https(), &scene.guard.ca_pem).await.unwrap();
-    let answer = connection.post(PATH, deletion_of(&free_pod())).await.unwrap();
+    let answer = connection.post(PATH, deletion_of(&pod_without_etcd())).await.unwrap();
     assert_eq!(verdict(&answer.body), (true, String::new()));
     assert_eq!(scene.guard.news().await, ["DELETE allowed NotEtcd"]);
 }
@@ -113,60 +127,4 @@ impl Scene {
         assert!(answers.iter().all(|answer| !answer.is_finished()), "the guard waits for silent members");
         answers
     }
-}
-
-/// A caller that asks again and again, on a connection that it keeps as long as the guard does.
-struct Load {
-    answered: Arc<AtomicU32>,
-    stop: Arc<AtomicBool>,
-    task: tokio::task::JoinHandle<Result<(), NoAnswer>>,
-}
-
-impl Load {
-    fn on(guard: &GuardProcess) -> Self {
-        let (answered, stop) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
-        let task = ask(guard.https(), guard.ca_pem.clone(), Arc::clone(&answered), Arc::clone(&stop));
-        Self { answered, stop, task: tokio::spawn(task) }
-    }
-
-    fn answered(&self) -> u32 {
-        self.answered.load(Ordering::Relaxed)
-    }
-
-    async fn end(self) -> Result<(), NoAnswer> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.task.await.unwrap()
-    }
-}
-
-/// Asks until the port refuses connections; an error is a request that got no answer.
-async fn ask(
-    address: SocketAddr,
-    ca_pem: String,
-    answered: Arc<AtomicU32>,
-    stop: Arc<AtomicBool>,
-) -> Result<(), NoAnswer> {
-    while let Ok(mut connection) = Connection::tls(address, &ca_pem).await {
-        loop {
-            let answer = connection.post(PATH, deletion_of(&free_pod())).await?;
-            assert_eq!(verdict(&answer.body), (true, String::new()));
-            answered.fetch_add(1, Ordering::Relaxed);
-            if stop.load(Ordering::Relaxed) {
-                return Ok(());
-            }
-            if answer.closes {
-                break;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A pod that runs no etcd: judged without a look at anything.
-fn free_pod() -> Pod {
-    let pod = json!({
-        "metadata": {"name": "free", "namespace": "free", "uid": "free"},
-        "spec": {"containers": [{"name": "app", "image": "app"}]},
-    });
-    serde_json::from_value(pod).unwrap()
 }

@@ -17,6 +17,7 @@ async fn with_a_crashed_follower_the_healthy_pods_stay_and_its_own_pod_may_go() 
         etcd.kubectl(&["get", "pod", &dead]).await.stdout.contains("CrashLoopBackOff")
     })
     .await;
+    assert!(!etcd.node.running(&etcd.namespace).contains(&dead));
 
     for name in [&healthy, &leader] {
         let said = etcd.kubectl(&["delete", "pod", name]).await;

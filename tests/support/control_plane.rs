@@ -37,6 +37,8 @@ pub struct ControlPlane {
     pub dir: PathBuf,
     /// Loopback addresses for pods.
     pub addresses: Arc<Addresses>,
+    /// The program that pods run.
+    pub etcd: PathBuf,
     kubectl: PathBuf,
     _testbed: Testbed,
 }
@@ -59,6 +61,7 @@ impl ControlPlane {
         Self {
             dir: testbed.path("TESTBED_DIR").to_owned(),
             addresses: Addresses::on(testbed.get("TESTBED_NET")),
+            etcd: testbed::program("etcd-3.6"),
             kubectl: testbed.path("KUBECTL").to_owned(),
             _testbed: testbed,
         }

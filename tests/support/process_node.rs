@@ -8,8 +8,10 @@
 
 mod addresses;
 mod manager;
+mod process;
 mod readiness;
 mod sandbox;
+mod scheduling;
 mod status;
 mod translation;
 mod volumes;
@@ -68,6 +70,8 @@ pub struct ProcessNode {
     orders: mpsc::UnboundedSender<(Key, Ordered)>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// Whose addresses are given back.
+    namespaces: Vec<String>,
 }
 
 /// Namespace and name of a pod.
@@ -87,6 +91,7 @@ struct Shared {
 impl ProcessNode {
     /// Starts it on a thread of its own: its processes live as long as that thread.
     pub fn start(settings: Settings) -> Self {
+        let namespaces = settings.namespaces.clone();
         let (orders, to_pods) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let (started, shared) = std::sync::mpsc::channel();
@@ -94,19 +99,20 @@ impl ProcessNode {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                let manager = Manager::new(settings, to_pods).await;
+                let mut manager = Manager::new(settings, to_pods).await;
                 // Whoever starts it waits for this.
                 let _ = started.send(manager.shared());
                 tokio::select! {
                     () = manager.run() => {}
                     _ = stopped => {}
                 }
+                manager.end().await;
             });
         };
         let thread =
             std::thread::Builder::new().name(String::from("process-node")).spawn(work).expect("a thread");
         let shared = shared.recv().expect("a process node that starts");
-        Self { shared, orders, stop: Some(stop), thread: Some(thread) }
+        Self { shared, orders, stop: Some(stop), thread: Some(thread), namespaces }
     }
 
     /// Where a pod of this name runs, or would run.
@@ -136,6 +142,9 @@ impl Drop for ProcessNode {
             // It may have ended by itself, with a panic that is told at its place.
             let _ = stop.send(());
             let _ = thread.join();
+            for namespace in &self.namespaces {
+                self.shared.addresses.release(namespace);
+            }
         }
     }
 }

@@ -1,30 +1,9 @@
-//! The question that an apiserver sends, put together by hand, and pods to ask about.
+//! The question that an apiserver sends, put together by hand.
 
-use std::{
-    net::Ipv4Addr,
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api,
-    api::{Patch, PatchParams, PostParams},
-};
 use serde_json::{Value, json};
-
-use super::{guarded_cluster::START_LIMIT, wait::some};
-
-/// Makes a pod that says that it runs etcd, at an address where nothing may listen.
-pub async fn create_etcd_pod(pods: &Api<Pod>, name: &str, address: Ipv4Addr) -> Pod {
-    let container = json!({"name": "etcd", "image": "etcd", "command": ["etcd"]});
-    let metadata = json!({"name": name, "labels": {"app": name}});
-    let spec = json!({"containers": [container], "schedulerName": "nobody"});
-    let pod = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("a Pod");
-    // A new namespace has no service account for a moment.
-    some("a pod", START_LIMIT, async || pods.create(&PostParams::default(), &pod).await.ok()).await;
-    let status = json!({"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}});
-    pods.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.expect("a Pod's status")
-}
 
 /// "May this pod be deleted?"
 pub fn deletion_of(pod: &Pod) -> String {
@@ -55,4 +34,13 @@ pub fn verdict(body: &str) -> (bool, String) {
     let response = &answer["response"];
     let allowed = response["allowed"].as_bool().unwrap_or_else(|| panic!("a verdict: {body}"));
     (allowed, response["status"]["message"].as_str().unwrap_or_default().to_owned())
+}
+
+/// A pod that runs no etcd: judged without a look at anything.
+pub fn pod_without_etcd() -> Pod {
+    let pod = json!({
+        "metadata": {"name": "free", "namespace": "free", "uid": "free"},
+        "spec": {"containers": [{"name": "app", "image": "app"}]},
+    });
+    serde_json::from_value(pod).expect("a Pod")
 }

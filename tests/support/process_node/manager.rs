@@ -1,4 +1,4 @@
-//! Looks at the apiserver again and again: binds pods, makes volumes, and gives each pod of its nodes a sandbox.
+//! Looks at the apiserver again and again, and gives each pod of its nodes a sandbox.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,23 +7,20 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Binding, Node, PersistentVolumeClaim, Pod};
-use kube::{
-    Api, Client, Resource,
-    api::{ListParams, Patch, PatchParams, PostParams},
-    core::NamespaceResourceScope,
-};
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::{Api, Client, Resource, api::ListParams, core::NamespaceResourceScope};
 use serde::de::DeserializeOwned;
-use serde_json::json;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
     time::{sleep, timeout},
 };
 
 use super::{
     Key, NodeIdentity, Settings, Shared, key,
-    sandbox::{Ordered, Sandbox},
+    sandbox::{Order, Ordered, Sandbox},
+    scheduling,
     status::Facts,
     translation::etcd_container,
     volumes,
@@ -36,8 +33,8 @@ const POLL: Duration = Duration::from_millis(100);
 /// Longest that one look at the apiserver may take before the next is tried.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
-/// Pods that ask for another scheduler are left to it.
-const SCHEDULER: &str = "default-scheduler";
+/// Longest that a process may take to die.
+const END_LIMIT: Duration = Duration::from_secs(5);
 
 pub struct Manager {
     shared: Arc<Shared>,
@@ -74,8 +71,10 @@ impl Manager {
         Arc::clone(&self.shared)
     }
 
-    pub async fn run(mut self) {
-        self.register_nodes().await.expect("a Node object");
+    pub async fn run(&mut self) {
+        for (name, _) in &self.nodes {
+            scheduling::register_node(&self.shared.admin, name).await.expect("a Node object");
+        }
         loop {
             match timeout(LOOK_LIMIT, self.look()).await {
                 Ok(Ok(())) => {}
@@ -93,37 +92,24 @@ impl Manager {
         }
     }
 
+    /// Ends all processes, and returns when their addresses are free.
+    pub async fn end(self) {
+        for kept in self.kept.values() {
+            // What has ended hears nothing, and need not.
+            let _ = kept.orders.send((Order::Rejoin, oneshot::channel().0));
+            kept.updates.send_replace(None);
+        }
+        let ends = self.kept.into_values().map(|kept| timeout(END_LIMIT, kept.task));
+        if join_all(ends).await.iter().any(Result::is_err) {
+            eprintln!("process node: a pod did not end in time");
+        }
+    }
+
     /// An order for a pod that is not here is dropped, which whoever waits for it notices.
     fn pass_on(&self, key: &Key, ordered: Ordered) {
         if let Some(kept) = self.kept.get(key) {
             let _ = kept.orders.send(ordered);
         }
-    }
-
-    /// Node objects, as kubelets make them; nodes may be shared with others.
-    async fn register_nodes(&self) -> Result<(), kube::Error> {
-        let nodes: Api<Node> = Api::all(self.shared.admin.clone());
-        for (name, _) in &self.nodes {
-            let node = json!({
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-            });
-            let node = serde_json::from_value(node).expect("a Node");
-            match nodes.create(&PostParams::default(), &node).await {
-                Err(kube::Error::Api(status)) if status.code == 409 => continue,
-                result => drop(result?),
-            }
-            // Every new node is tainted until a controller has seen it ready; that controller does not run here.
-            nodes
-                .patch(name, &PatchParams::default(), &Patch::Merge(json!({"spec": {"taints": null}})))
-                .await?;
-            let room = json!({"cpu": "64", "memory": "64Gi", "pods": "250"});
-            let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady"});
-            let status = json!({"status": {"capacity": room, "allocatable": room, "conditions": [ready]}});
-            nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
-        }
-        Ok(())
     }
 
     async fn look(&mut self) -> Result<(), kube::Error> {
@@ -132,7 +118,8 @@ impl Manager {
         if self.alone {
             let claims: Vec<PersistentVolumeClaim> = self.list().await?;
             volumes::provision(&admin, &claims, &self.shared.dir).await?;
-            self.bind(&pods).await?;
+            let names: Vec<&str> = self.nodes.iter().map(|(name, _)| name.as_str()).collect();
+            scheduling::bind(&admin, &names, &pods).await?;
         }
         self.keep(pods);
         Ok(())
@@ -153,48 +140,6 @@ impl Manager {
                 .extend(Api::<K>::namespaced(self.shared.admin.clone(), namespace).list(&everything).await?);
         }
         Ok(objects)
-    }
-
-    /// The scheduler's part: the pods of a set go round the nodes that are not cordoned.
-    async fn bind(&self, pods: &[Pod]) -> Result<(), kube::Error> {
-        let is_waiting = |pod: &&Pod| {
-            let spec = pod.spec.as_ref();
-            pod.metadata.deletion_timestamp.is_none()
-                && spec.is_some_and(|spec| spec.node_name.is_none())
-                && spec.and_then(|spec| spec.scheduler_name.as_deref()) == Some(SCHEDULER)
-        };
-        let waiting: Vec<&Pod> = pods.iter().filter(is_waiting).collect();
-        if waiting.is_empty() {
-            return Ok(());
-        }
-        let nodes = Api::<Node>::all(self.shared.admin.clone()).list(&ListParams::default()).await?;
-        for pod in waiting {
-            let (namespace, name) = key(pod);
-            let ordinal = name.rsplit('-').next().and_then(|it| it.parse().ok()).unwrap_or(0);
-            let (node, _) = &self.nodes[ordinal % self.nodes.len()];
-            let object = nodes.iter().find(|object| object.metadata.name.as_ref() == Some(node));
-            let open =
-                object.and_then(|it| it.spec.as_ref()).is_some_and(|it| it.unschedulable != Some(true));
-            if !open {
-                continue;
-            }
-            let binding = json!({
-                "apiVersion": "v1",
-                "kind": "Binding",
-                "metadata": {"name": name, "uid": pod.metadata.uid},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-            });
-            let binding: Binding = serde_json::from_value(binding).expect("a Binding");
-            let api: Api<Pod> = Api::namespaced(self.shared.admin.clone(), &namespace);
-            let bound: Result<serde_json::Value, _> =
-                api.create_subresource("binding", &name, &PostParams::default(), &binding).await;
-            match bound {
-                // It is gone, or bound already.
-                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-                result => drop(result?),
-            }
-        }
-        Ok(())
     }
 
     /// Tells each sandbox of its pod's news, and gives new pods one. A successor waits for the end of its predecessor,

@@ -87,3 +87,9 @@ fn container_state(state: &State) -> Value {
         }
     }
 }
+
+impl Facts {
+    pub fn of_new(address: Ipv4Addr) -> Self {
+        Self { address, created: SystemTime::now(), restarts: 0 }
+    }
+}
