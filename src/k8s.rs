@@ -4,7 +4,13 @@
 //! hundred bytes; and fields of newer releases pass unseen. This room never knows of etcd.
 
 pub mod admission;
+mod claim;
+#[cfg(test)]
+pub(crate) mod fake;
 mod lookup;
 pub mod pod;
+mod secrets;
 
+pub use claim::Claim;
 pub use lookup::{LookupError, Pods};
+pub use secrets::{Secret, Secrets};
