@@ -7,6 +7,6 @@ mod connection;
 mod member;
 mod probe;
 
-pub use connection::{ClientIdentity, Connections, Endpoint, Tls};
+pub use connection::{ClientIdentity, Connections, Endpoint, Tls, User};
 pub use member::{Alarm, AlarmKind, ClusterId, ListedMember, MemberId, Status};
 pub use probe::{Cause, MEMBER_LIMIT, Reply, probe};

@@ -4,7 +4,9 @@
 //! yes: a look at the cluster that is up to a second old may deny, but every yes rests on a round of its own.
 
 pub mod assess;
+mod credentials;
 mod deadline;
+pub mod elsewhere;
 mod etcd_pod;
 mod explain;
 mod family;
@@ -12,7 +14,9 @@ mod identity;
 mod ledger;
 mod metrics;
 mod request;
+mod round;
 pub mod snapshot;
+mod storage;
 mod verdict;
 
 use std::{sync::Arc, time::Duration};
@@ -20,22 +24,23 @@ use std::{sync::Arc, time::Duration};
 use moka::sync::Cache;
 use tokio::{sync::Mutex, time::Instant};
 
+use self::{
+    credentials::Credentials,
+    deadline::TooLate,
+    etcd_pod::EtcdPod,
+    family::Family,
+    ledger::Ledger,
+    snapshot::{Elsewhere, MemberPod, Snapshot, Storage},
+};
 pub use self::{
     deadline::Deadline,
     metrics::Metrics,
     request::{Operation, Request, RequestError},
     verdict::{Reason, Refusal, Verdict},
 };
-use self::{
-    deadline::TooLate,
-    etcd_pod::EtcdPod,
-    family::Family,
-    ledger::Ledger,
-    snapshot::{MemberPod, Snapshot},
-};
 use crate::{
-    etcd::{self, Cause, Connections, Reply},
-    k8s::{LookupError, Pods, pod::Pod},
+    etcd::{Connections, Reply},
+    k8s::{LookupError, Pods, Secrets, pod::Pod},
 };
 
 /// How long a look at a cluster may deny. A burst of deletions is answered from one round; whoever follows the advice
@@ -54,6 +59,7 @@ const ANSWER_SHARE: Duration = Duration::from_millis(100);
 /// Judges deletions of pods.
 pub struct Guard {
     pods: Pods,
+    credentials: Credentials,
     connections: Connections,
     /// One decision at a time per cluster, with what the earlier ones allowed.
     turns: Cache<Family, Arc<Mutex<Ledger>>>,
@@ -73,12 +79,13 @@ enum NoLook {
 // === impl Guard ===
 
 impl Guard {
-    /// A guard that reads pods through `pods`.
+    /// A guard that reads pods through `pods`, and what their members ask of clients through `secrets`.
     #[must_use]
-    pub fn new(pods: Pods, metrics: Metrics) -> Self {
+    pub fn new(pods: Pods, secrets: Secrets, metrics: Metrics) -> Self {
         let turns = Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build();
         let looks = Cache::builder().max_capacity(MOST_CLUSTERS).time_to_live(SNAPSHOT_LIFE).build();
-        Self { pods, connections: Connections::new(), turns, looks, metrics }
+        let (credentials, connections) = (Credentials::new(secrets), Connections::new());
+        Self { pods, credentials, connections, turns, looks, metrics }
     }
 
     /// The verdict on a request, in any case before the deadline.
@@ -94,7 +101,7 @@ impl Guard {
     }
 
     async fn judge_pod(&self, request: &Request, pod: &Pod, deadline: Deadline) -> Result<Verdict, NoLook> {
-        if etcd_pod::read(pod).is_none() {
+        if etcd_pod::read(pod, &pod.metadata.annotations).is_none() {
             return Ok(Verdict::new(Reason::NotEtcd, format!("pod {} runs no etcd", pod.metadata.name)));
         }
         let family = Family::of(&request.namespace, pod);
@@ -172,48 +179,118 @@ impl Guard {
                 }
             }
         }
-        let siblings: Vec<(&Pod, EtcdPod)> = pods
-            .iter()
-            .filter(|pod| family.has(&request.namespace, pod) && !pod.is_finished())
-            .filter_map(|pod| etcd_pod::read(pod).map(|etcd_pod| (pod, etcd_pod)))
-            .collect();
+        let etcd_pods = pods.iter().filter(|pod| !pod.is_finished());
+        let etcd_pods = etcd_pods
+            .filter_map(|pod| etcd_pod::read(pod, &pod.metadata.annotations).map(|etcd_pod| (pod, etcd_pod)));
+        let (mut siblings, strangers): (Vec<_>, Vec<_>) =
+            etcd_pods.partition(|(pod, _)| family.has(&request.namespace, pod));
         let now = Instant::now();
         let living: Vec<&str> = siblings.iter().map(|(pod, _)| pod.metadata.uid.as_str()).collect();
         ledger.keep_only(&living, now);
-        let replies = self.probe(&siblings, deadline).await;
-        let members = siblings.into_iter().zip(replies).map(|((pod, etcd_pod), reply)| MemberPod {
-            name: pod.metadata.name.clone(),
-            uid: pod.metadata.uid.clone(),
-            ip: pod.status.pod_ip.clone(),
-            terminating: pod.is_terminating(),
-            reserved: ledger.holds(&pod.metadata.uid, now),
-            running: pod.runs(&etcd_pod.container),
-            container: etcd_pod.container,
-            member_name: etcd_pod.member_name,
-            storage: etcd_pod.storage,
-            reply,
-        });
-        Ok(Snapshot {
+        let until = deadline.earlier(ANSWER_SHARE);
+        self.credentials.complete(&request.namespace, &mut siblings, until).await;
+        let (replies, storage) = tokio::join!(
+            self.ask(request, &siblings, until),
+            self.storage_of_target(request, &siblings, deadline)
+        );
+        let storage = storage?;
+        let members = siblings.iter().zip(replies).map(|(it, reply)| member_pod(it, reply, ledger, now));
+        let mut snapshot = Snapshot {
             cluster: format!("{}/{}", request.namespace, family.name()),
             namespace: request.namespace.clone(),
             taken_at: now,
             pods: members.collect(),
-        })
+            elsewhere: Vec::new(),
+        };
+        if let Some(target) = snapshot.pods.iter_mut().find(|pod| pod.name == request.name) {
+            target.storage = storage.unwrap_or(target.storage);
+        }
+        self.look_further(&mut snapshot, &siblings, strangers, ledger, until).await;
+        Ok(snapshot)
     }
 
-    /// One reply per pod, in their order; a pod without an address cannot be asked.
-    async fn probe(&self, siblings: &[(&Pod, EtcdPod)], deadline: Deadline) -> Vec<Reply> {
-        let endpoints: Vec<_> = siblings.iter().filter_map(|(_, it)| it.endpoint.clone()).collect();
-        let started = Instant::now();
-        let replies = etcd::probe(&self.connections, &endpoints, deadline.earlier(ANSWER_SHARE)).await;
-        self.metrics.record_round(started.elapsed(), &replies);
-        let mut replies = replies.into_iter();
-        let no_address =
-            || Reply::Silent { cause: Cause::Unreachable(String::from("the pod has no address")) };
-        siblings
-            .iter()
-            .map(|(_, it)| it.endpoint.as_ref().and_then(|_| replies.next()).unwrap_or_else(no_address))
-            .collect()
+    /// Looks for listed members that run in none of these pods: in other pods of the namespace, and by name.
+    async fn look_further(
+        &self,
+        snapshot: &mut Snapshot,
+        siblings: &[(&Pod, EtcdPod)],
+        strangers: Vec<(&Pod, EtcdPod)>,
+        ledger: &Ledger,
+        until: Instant,
+    ) {
+        let unseen = elsewhere::unseen(snapshot);
+        let Some(known) = siblings.iter().find_map(|(_, it)| it.endpoint.as_ref()) else { return };
+        if unseen.is_empty() {
+            return;
+        }
+        let is_akin = |pod: &Pod| {
+            unseen.iter().any(|it| identity::has_peer_at(it, &pod.metadata.name, &pod.status.pod_ip))
+        };
+        let mut akin: Vec<_> = strangers.into_iter().filter(|(pod, _)| is_akin(pod)).collect();
+        self.credentials.complete(&snapshot.namespace, &mut akin, until).await;
+        let (replies, elsewhere) = tokio::join!(
+            round::ask(
+                &self.connections,
+                &self.credentials,
+                &self.metrics,
+                &snapshot.namespace,
+                &akin,
+                until
+            ),
+            elsewhere::ask(&self.connections, known, snapshot, &unseen, until)
+        );
+        let leaves = |it: &Elsewhere| {
+            let member = unseen.iter().find(|member| member.id == it.id);
+            akin.iter().any(|(pod, _)| {
+                let is_it = |member| identity::has_peer_at(member, &pod.metadata.name, &pod.status.pod_ip);
+                pod.is_terminating() && member.is_some_and(is_it)
+            })
+        };
+        snapshot.elsewhere = elsewhere;
+        snapshot.elsewhere.retain(|it| !leaves(it));
+        for (it, reply) in akin.iter().zip(replies) {
+            let is_listed = reply.status().is_some_and(|status| {
+                snapshot.cluster_id() == Some(status.cluster_id)
+                    && unseen.iter().any(|it| it.id == status.member_id)
+            });
+            if is_listed {
+                snapshot.pods.push(member_pod(it, reply, ledger, snapshot.taken_at));
+            }
+        }
+    }
+
+    async fn ask(&self, request: &Request, pods: &[(&Pod, EtcdPod)], until: Instant) -> Vec<Reply> {
+        round::ask(&self.connections, &self.credentials, &self.metrics, &request.namespace, pods, until).await
+    }
+
+    /// What becomes of the target's data; `None` if the target is none of these pods.
+    async fn storage_of_target(
+        &self,
+        request: &Request,
+        pods: &[(&Pod, EtcdPod)],
+        deadline: Deadline,
+    ) -> Result<Option<Storage>, NoLook> {
+        let Some((pod, etcd_pod)) = pods.iter().find(|(pod, _)| pod.metadata.name == request.name) else {
+            return Ok(None);
+        };
+        let read = storage::of_pod(&self.pods, &request.namespace, pod, etcd_pod);
+        let read = deadline.within("reading the pod's claim from the apiserver", read).await?;
+        read.map(Some).map_err(NoLook::Lookup)
+    }
+}
+
+fn member_pod((pod, etcd_pod): &(&Pod, EtcdPod), reply: Reply, ledger: &Ledger, now: Instant) -> MemberPod {
+    MemberPod {
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+        container: etcd_pod.container.clone(),
+        ip: pod.status.pod_ip.clone(),
+        member_name: etcd_pod.member_name.clone(),
+        terminating: pod.is_terminating(),
+        reserved: ledger.holds(&pod.metadata.uid, now),
+        running: pod.runs(&etcd_pod.container),
+        storage: etcd_pod.storage,
+        reply,
     }
 }
 

@@ -28,12 +28,18 @@ macro_rules! on_every_version {
     };
 }
 
+#[path = "etcd/auth.rs"]
+mod auth;
+#[path = "etcd/elsewhere.rs"]
+mod elsewhere;
 #[path = "etcd/faults.rs"]
 mod faults;
 #[path = "etcd/membership.rs"]
 mod membership;
 #[path = "etcd/tls.rs"]
 mod tls;
+#[path = "etcd/upgrade.rs"]
+mod upgrade;
 
 #[path = "support/etcd_cluster.rs"]
 mod etcd_cluster;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     guard::{Guard, Metrics},
-    k8s::Pods,
+    k8s::{Pods, Secrets},
     server::{Options, Readiness, Server, configure_tls},
 };
 
@@ -61,9 +61,11 @@ impl Serve {
         let Self { listen, admin_listen, tls_cert: _, tls_key: _, kubeconfig, linger } = self;
         // Asked for before the ports are taken: a signal that comes early must not kill.
         let stop = stop_on_signal()?;
-        let pods = Pods::new(client(kubeconfig).await?);
+        let client = client(kubeconfig).await?;
+        let (pods, secrets) = (Pods::new(client.clone()), Secrets::new(client));
         let options = Options { listen, admin_listen };
-        let make_guard = |registry: &mut _| Guard::new(pods.clone(), Metrics::register(registry));
+        let make_guard =
+            |registry: &mut _| Guard::new(pods.clone(), secrets.clone(), Metrics::register(registry));
         let server = Server::bind(&options, tls, &make_guard).await?;
         let (https, http) = server.addresses()?;
         tracing::info!(%https, %http, version = env!("CARGO_PKG_VERSION"), "serving");
