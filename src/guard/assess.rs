@@ -285,6 +285,7 @@ impl Voter<'_> {
 
     fn is_leaving(&self) -> bool {
         self.pod.is_some_and(|pod| pod.terminating || pod.reserved)
+            || self.elsewhere.is_some_and(|it| it.reserved)
     }
 
     fn name(&self) -> String {

@@ -2,7 +2,8 @@
 //! namespace, of another machine. They count like all others, if they answer for themselves.
 //!
 //! They are dialled by the names that they advertise, which may lead to somebody else: some charts advertise one Service
-//! for all members. So an answer counts only if it carries the very id that was looked for.
+//! for all members. So an answer counts only if it carries the very id that was looked for. That such a member's pod is on
+//! its way out is known only if this guard allowed it: whoever fills in the reservations marks it by its id.
 
 use tokio::time::Instant;
 
@@ -55,7 +56,7 @@ pub async fn ask(
         match found.iter_mut().find(|known| known.id == id) {
             Some(known) if matches!(known.reply, Reply::Serving { .. }) => {}
             Some(known) => known.reply = reply,
-            None => found.push(Elsewhere { id, reply }),
+            None => found.push(Elsewhere { id, reply, reserved: false }),
         }
     }
     found

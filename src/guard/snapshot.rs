@@ -51,6 +51,8 @@ pub struct Elsewhere {
     pub id: MemberId,
     /// What it answered.
     pub reply: Reply,
+    /// Whether the deletion of its pod was allowed by this guard and may be on its way.
+    pub reserved: bool,
 }
 
 /// What becomes of a member when its pod is deleted.

@@ -33,11 +33,14 @@ fn without(pointer: &str, field: &str) -> Vec<u8> {
     review.to_string().into_bytes()
 }
 
+/// Its name, content type and body; the status and words of the answer.
+type Case = (&'static str, Option<&'static str>, Vec<u8>, u16, &'static str);
+
 #[tokio::test]
 async fn what_holds_no_uid_is_refused_by_status_and_text() {
     let guarded = Guarded::by(NOBODY);
     let review = deletion_of(&etcd_pod()).to_string().into_bytes();
-    let cases: Vec<(&str, Option<&str>, Vec<u8>, u16, &str)> = vec![
+    let cases: Vec<Case> = vec![
         ("no body", JSON, vec![], 400, "the body is empty"),
         ("blanks", JSON, b" \n".to_vec(), 400, "the body is empty"),
         ("no content type", None, review.clone(), 415, "application/json is"),

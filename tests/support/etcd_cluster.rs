@@ -171,6 +171,16 @@ impl Cluster {
         format!("{}://{}:2380", self.scheme(), self.members[n].address)
     }
 
+    pub(crate) fn address(&self, n: usize) -> &str {
+        &self.members[n].address
+    }
+
+    /// Of a cluster with TLS: the CA, and a client's certificate and key.
+    pub(crate) fn client_files(&self) -> (&[u8], &[u8], &[u8]) {
+        let tls = self.tls.as_ref().unwrap();
+        (&tls.ca, &tls.certificate, &tls.key)
+    }
+
     fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }

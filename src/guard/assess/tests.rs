@@ -395,9 +395,12 @@ fn a_member_elsewhere_counts_by_its_own_word() {
     let hidden = snapshot.pods.pop().unwrap();
     assert_eq!(snapshot.reason(1), Reason::QuorumAtRisk);
     assert!(snapshot.text(1).contains("none of its client URLs answers for it"), "{}", snapshot.text(1));
-    snapshot.elsewhere = vec![Elsewhere { id: id(2), reply: hidden.reply }];
+    snapshot.elsewhere = vec![Elsewhere { id: id(2), reply: hidden.reply, reserved: false }];
     assert_eq!(snapshot.reason(1), Reason::SafeToDelete);
     assert_eq!(snapshot.reason(0), Reason::LeaderProtected);
+    snapshot.elsewhere[0].reserved = true;
+    assert_eq!(snapshot.reason(1), Reason::DisruptionInProgress);
+    snapshot.elsewhere[0].reserved = false;
     snapshot.elsewhere[0].reply = Reply::Answering { status: status(2), cause: timed_out() };
     assert_eq!(snapshot.reason(1), Reason::QuorumAtRisk);
 }
@@ -411,7 +414,7 @@ fn a_silent_pod_without_a_member_stays_although_all_voters_answer_somewhere() {
     });
     let reply = snapshot.pods[2].reply.clone();
     snapshot = snapshot.silence(2);
-    snapshot.elsewhere = vec![Elsewhere { id: id(2), reply }];
+    snapshot.elsewhere = vec![Elsewhere { id: id(2), reply, reserved: false }];
     assert_eq!(snapshot.reason(2), Reason::AmbiguousMember);
 }
 
