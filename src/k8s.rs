@@ -5,10 +5,16 @@
 
 pub mod admission;
 mod annotations;
+mod claim;
+#[cfg(test)]
+pub(crate) mod fake;
 mod lease;
 mod lookup;
 pub mod pod;
+mod secrets;
 
 pub use annotations::Annotations;
+pub use claim::Claim;
 pub use lease::{Leases, Page, WriteError};
 pub use lookup::{LookupError, Pods};
+pub use secrets::{Secret, Secrets};

@@ -12,8 +12,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    guard::{Guard, Metrics},
-    k8s::{Annotations, Leases, Pods},
+    guard::{Guard, Metrics, Sources},
+    k8s::{Annotations, Leases, Pods, Secrets},
     server::{Options, Readiness, Server, configure_tls},
 };
 
@@ -66,12 +66,14 @@ impl Serve {
         let stop = stop_on_signal()?;
         let client = client(kubeconfig).await?;
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-        let pods = Pods::new(client.clone());
+        let (pods, secrets) = (Pods::new(client.clone()), Secrets::new(client.clone()));
         let annotations = Annotations::watch(&client);
         let leases = Leases::new(client, &namespace);
         let options = Options { listen, admin_listen };
         let make_guard = |registry: &mut _| {
-            Guard::new(pods.clone(), leases.clone(), annotations.clone(), Metrics::register(registry))
+            let sources =
+                Sources { pods: pods.clone(), secrets: secrets.clone(), annotations: annotations.clone() };
+            Guard::new(sources, leases.clone(), Metrics::register(registry))
         };
         let server = Server::bind(&options, tls, &make_guard).await?;
         let (https, http) = server.addresses()?;
