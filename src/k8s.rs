@@ -6,5 +6,6 @@
 pub mod admission;
 mod lookup;
 pub mod pod;
+pub mod quantity;
 
 pub use lookup::{LookupError, Pods};

@@ -92,13 +92,20 @@ fn deleting_it_after_the_first_is_back_is_allowed() {
 fn a_dry_run_of_a_drain_shows_the_denial_and_that_it_would_be_tried_again() {
     assert_denied(
         "drain",
-        &["(will retry after 5s)", "admission webhook \"eviction.guard.etcd-guard.io\" denied the request", "is the leader of"],
+        &[
+            "(will retry after 5s)",
+            "admission webhook \"eviction.guard.etcd-guard.io\" denied the request",
+            "is the leader of",
+        ],
     );
 }
 
 #[test]
 fn evicting_the_leader_answers_too_many_requests() {
-    assert_denied("evict-leader", &["Error from server (TooManyRequests)", "is the leader of", "[LeaderProtected]"]);
+    assert_denied(
+        "evict-leader",
+        &["Error from server (TooManyRequests)", "is the leader of", "[LeaderProtected]"],
+    );
 }
 
 #[test]
