@@ -15,6 +15,8 @@ mod selector;
 mod sidecars;
 mod template;
 mod template_check;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,9 @@
 
 pub mod admission;
 mod lookup;
+mod namespaces;
 pub mod pod;
 pub mod quantity;
 
 pub use lookup::{LookupError, Pods};
+pub use namespaces::{NamespaceLabels, Namespaces, Version};

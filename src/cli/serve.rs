@@ -7,14 +7,16 @@ use clap::Args;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::{
     signal::unix::{SignalKind, signal},
+    sync::watch,
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    config::{Live, ReloadMetrics, follow},
     guard::{Guard, Metrics},
-    k8s::Pods,
-    server::{Options, Readiness, Server, configure_tls},
+    k8s::{Namespaces, Pods},
+    server::{Mutator, Options, Readiness, Server, configure_tls},
 };
 
 /// Pause between attempts to reach the apiserver before it has answered once.
@@ -38,6 +40,9 @@ pub(super) struct Serve {
     /// How to reach the apiserver; by default $KUBECONFIG, then the pod's service account
     #[arg(long, env = "ETCD_GUARD_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
+    /// The configuration file; it is read again whenever it changes
+    #[arg(long, env = "ETCD_GUARD_CONFIG")]
+    config: Option<PathBuf>,
     /// How long to serve on after SIGTERM, not ready, while callers turn to other replicas
     #[arg(long, default_value = "5s", env = "ETCD_GUARD_LINGER", value_parser = humantime::parse_duration)]
     linger: Duration,
@@ -58,13 +63,16 @@ impl Serve {
     }
 
     async fn serve(self, tls: rustls::ServerConfig) -> anyhow::Result<()> {
-        let Self { listen, admin_listen, tls_cert: _, tls_key: _, kubeconfig, linger } = self;
+        let Self { listen, admin_listen, tls_cert: _, tls_key: _, kubeconfig, config, linger } = self;
         // Asked for before the ports are taken: a signal that comes early must not kill.
         let stop = stop_on_signal()?;
+        let (live, reloads) = follow_config(config)?;
         let pods = Pods::new(client(kubeconfig).await?);
+        let mutator = Mutator::new(live, Namespaces::new(pods.clone()), reloads);
+        tokio::spawn(mutator.follow_version());
         let options = Options { listen, admin_listen };
         let make_guard = |registry: &mut _| Guard::new(pods.clone(), Metrics::register(registry));
-        let server = Server::bind(&options, tls, &make_guard).await?;
+        let server = Server::bind(&options, tls, &make_guard, mutator).await?;
         let (https, http) = server.addresses()?;
         tracing::info!(%https, %http, version = env!("CARGO_PKG_VERSION"), "serving");
         tokio::spawn(reach_apiserver(pods, server.readiness()));
@@ -72,6 +80,17 @@ impl Serve {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// The configuration as it is, and from now on as it becomes. A file that is bad at the start is an error.
+fn follow_config(file: Option<PathBuf>) -> anyhow::Result<(Live, ReloadMetrics)> {
+    let (config, text) = super::config::read_or_default(file.as_deref())?;
+    let (told, live) = watch::channel(Arc::new(config));
+    let reloads = ReloadMetrics::default();
+    if let Some(file) = file {
+        tokio::spawn(follow(file, text, told, reloads.clone()));
+    }
+    Ok((live, reloads))
 }
 
 async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {

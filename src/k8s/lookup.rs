@@ -88,7 +88,7 @@ impl Pods {
     }
 
     /// Parses the body itself: `kube::Client::request` logs a body that it cannot parse.
-    async fn read<T: DeserializeOwned>(
+    pub(super) async fn read<T: DeserializeOwned>(
         &self,
         what: String,
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
