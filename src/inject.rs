@@ -80,7 +80,7 @@ struct Record<'a> {
 /// Whether anything about this pod can hang on its namespace's labels.
 #[must_use]
 pub fn needs_namespace(pod: &Value, config: &Config) -> bool {
-    choose::needs_namespace(&Pod::of(pod), config)
+    choose::needs_namespace(Pod::of(pod), config)
 }
 
 /// What a pod should be that is created in these surroundings.
@@ -117,15 +117,15 @@ fn change(
 ) -> std::result::Result<(), Stop> {
     let pod = Pod::of(draft.object());
     if let Err(cause) = surroundings.namespace_labels
-        && choose::needs_namespace(&pod, config)
+        && choose::needs_namespace(pod, config)
     {
         let text = format!("the labels of namespace {} are not known: {cause}", surroundings.namespace);
         notes.push(Note::skipped(Reason::NamespaceUnknown, text));
     }
-    let mut chosen = choose::choose(&pod, surroundings, config);
+    let mut chosen = choose::choose(pod, surroundings, config);
     if chosen.is_empty() {
         notes.append(&mut chosen.notes);
-    } else if let Some(note) = hard_skip(&pod, surroundings, config) {
+    } else if let Some(note) = hard_skip(pod, surroundings, config) {
         notes.push(note);
         chosen = Chosen::default();
     }
@@ -139,7 +139,7 @@ fn change(
         }
         // Another template may select by the labels that this one adds.
         if !template.labels.is_empty() {
-            chosen.join(choose::choose(&Pod::of(draft.object()), surroundings, config));
+            chosen.join(choose::choose(Pod::of(draft.object()), surroundings, config));
         }
     }
     notes.append(&mut chosen.notes);
@@ -162,7 +162,7 @@ fn next<'a>(chosen: &Chosen<'a>, applied: &[&str]) -> Option<&'a Template> {
 }
 
 /// Pods that nothing is ever injected into.
-fn hard_skip(pod: &Pod<'_>, surroundings: &Surroundings<'_>, config: &Config) -> Option<Note> {
+fn hard_skip(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: &Config) -> Option<Note> {
     if pod.is_mirror() {
         Some(Note::skipped(
             Reason::MirrorPod,

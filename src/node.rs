@@ -109,11 +109,11 @@ fn change(
     Ok((reason, warning))
 }
 
+/// The factor of each resource, and a warning.
+type Factors = ([(Resource, Factor); 2], Option<String>);
+
 /// The factor of each resource of a node, and a warning about a label that says too much.
-fn factors(
-    node: &Value,
-    settings: Option<&OverCommit>,
-) -> Result<([(Resource, Factor); 2], Option<String>), Stop> {
+fn factors(node: &Value, settings: Option<&OverCommit>) -> Result<Factors, Stop> {
     let Some(settings) = settings else {
         return Ok(([(Resource::Cpu, Factor::NONE), (Resource::Memory, Factor::NONE)], None));
     };

@@ -215,10 +215,10 @@ impl Draft {
         let key = last.decoded();
         let parent = self.object.pointer_mut(parent.as_str()).ok_or_else(wrong_shape)?;
         match (&operation, parent) {
-            (PatchOperation::Add(AddOperation { value, .. }), Value::Array(list)) => match key.as_ref() {
-                "-" => list.push(value.clone()),
+            (PatchOperation::Add(AddOperation { value, .. }), Value::Array(items)) => match key.as_ref() {
+                "-" => items.push(value.clone()),
                 index => match index.parse::<usize>() {
-                    Ok(index) if index <= list.len() => list.insert(index, value.clone()),
+                    Ok(index) if index <= items.len() => items.insert(index, value.clone()),
                     _ => return Err(wrong_shape()),
                 },
             },

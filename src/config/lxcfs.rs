@@ -11,6 +11,7 @@ use super::{Check, Match};
 /// How pods get the files of lxcfs.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+#[allow(clippy::struct_excessive_bools, reason = "as the file is written")]
 pub struct Lxcfs {
     /// Where lxcfs is mounted on the nodes.
     pub root: String,

@@ -59,9 +59,9 @@ pub(super) fn in_words(place: &Pointer) -> String {
     for token in place.tokens() {
         let key = token.decoded();
         if key.bytes().all(|byte| byte.is_ascii_digit()) && !key.is_empty() {
-            words += &format!("[{key}]");
+            words.extend(["[", &key, "]"]);
         } else if key.contains('.') {
-            words += &format!("[{key:?}]");
+            words.extend(["[\"", &key, "\"]"]);
         } else {
             if !words.is_empty() {
                 words.push('.');

@@ -12,7 +12,7 @@ use super::{Check, Labels, Selector};
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct OverCommit {
     /// The node's label whose value, if it is a number, is the factor of its CPU and goes before the list below. The
-    /// kubelet cannot set labels of this prefix (NodeRestriction), which an annotation would not be safe from.
+    /// kubelet cannot set labels of this prefix (admission plugin `NodeRestriction`), which an annotation would not be safe from.
     pub label: String,
     /// The largest factor that counts; a larger one is cut down to it.
     pub most: Factor,

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::Config;
 
-/// Pause between two looks at the file. The kubelet itself takes up to a minute to bring a changed ConfigMap.
+/// Pause between two looks at the file. The kubelet itself takes up to a minute to bring a changed `ConfigMap`.
 const POLL: Duration = Duration::from_millis(500);
 
 /// A file must keep its content for this long before it is read: whoever writes it may not be done.

@@ -144,7 +144,8 @@ impl Template {
         ]);
         let digest = ring::digest::digest(&ring::digest::SHA256, content.to_string().as_bytes());
         // Twelve digits tell versions of one template apart.
-        self.hash = digest.as_ref().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        let digits = digest.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        self.hash = digits.take(12).filter_map(|digit| char::from_digit(digit.into(), 16)).collect();
     }
 }
 

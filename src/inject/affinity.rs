@@ -13,12 +13,9 @@ const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 pub(super) fn require(draft: &mut Draft, expressions: &[Value]) -> Result<(), PatchError> {
     let required = pointer(["spec", "affinity", "nodeAffinity", REQUIRED]);
     let terms = required.with_trailing_token("nodeSelectorTerms");
-    let present = match draft.object().pointer(terms.as_str()).and_then(Value::as_array) {
-        None => {
-            let term = json!([{"matchExpressions": expressions}]);
-            return draft.add_members(&required, [(String::from("nodeSelectorTerms"), term)]);
-        }
-        Some(present) => present,
+    let Some(present) = draft.object().pointer(terms.as_str()).and_then(Value::as_array) else {
+        let term = json!([{"matchExpressions": expressions}]);
+        return draft.add_members(&required, [(String::from("nodeSelectorTerms"), term)]);
     };
     let is_empty =
         |term: &Value, key: &str| term.get(key).and_then(Value::as_array).is_none_or(Vec::is_empty);

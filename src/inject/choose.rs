@@ -38,7 +38,7 @@ enum Word<'a> {
     Names(Vec<&'a str>),
 }
 
-pub(super) fn needs_namespace(pod: &Pod<'_>, config: &Config) -> bool {
+pub(super) fn needs_namespace(pod: Pod<'_>, config: &Config) -> bool {
     let by_namespace = |it: &Option<Match>| it.as_ref().is_some_and(|it| it.namespace_selector.is_some());
     let asks = pod.annotation(INJECT).or(pod.label(INJECT)).or(pod.annotation(LXCFS_INJECT)).is_some();
     asks || !config.sidecars.default.is_empty()
@@ -46,7 +46,7 @@ pub(super) fn needs_namespace(pod: &Pod<'_>, config: &Config) -> bool {
         || config.sidecars.templates.iter().any(|it| by_namespace(&it.always) || by_namespace(&it.never))
 }
 
-pub(super) fn choose<'a>(pod: &Pod<'_>, surroundings: &Surroundings<'_>, config: &'a Config) -> Chosen<'a> {
+pub(super) fn choose<'a>(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: &'a Config) -> Chosen<'a> {
     let mut notes = Vec::new();
     let word = pod.annotation(INJECT).or(pod.label(INJECT)).map_or(Word::Nothing, word);
     if let Word::Names(names) = &word {

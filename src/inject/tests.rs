@@ -35,6 +35,7 @@ fn injected(pod: &Value, namespace: &[(&str, &str)], config: &Config) -> (Value,
 }
 
 /// A pod of one container with these annotations.
+#[allow(clippy::needless_pass_by_value, reason = "callers write it in place")]
 fn pod(annotations: Value) -> Value {
     json!({
         "apiVersion": "v1",

@@ -56,9 +56,9 @@ async fn a_bad_a_truncated_and_a_missing_file_are_counted_and_the_last_good_one_
     std::fs::write(&file, root("/a")).unwrap();
     let followed = start(&file);
     let cut = root("/b");
-    for (count, bad) in ["lxcfs: [", &cut[..cut.len() - 4], ""].into_iter().enumerate() {
+    for (count, bad) in (1..).zip(["lxcfs: [", &cut[..cut.len() - 4], ""]) {
         std::fs::write(&file, bad).unwrap();
-        followed.until(|it| it.counted("failure") == count as u64 + 1).await;
+        followed.until(|it| it.counted("failure") == count).await;
         assert_eq!(followed.root(), "/a");
     }
     std::fs::remove_file(&file).unwrap();

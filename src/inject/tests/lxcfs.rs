@@ -8,6 +8,9 @@ use crate::{
     inject::{Reason, Surroundings, inject},
 };
 
+/// The labels of a namespace.
+type Labelled = &'static [(&'static str, &'static str)];
+
 const ALL: [&str; 8] = [
     "/proc/cpuinfo",
     "/proc/diskstats",
@@ -72,7 +75,7 @@ fn a_word_that_is_neither_yes_nor_no_is_warned_of_and_leaves_the_choice_to_the_r
 
 #[test]
 fn pods_that_it_would_mislead_or_harm_are_left_alone_with_a_warning() {
-    let cases: [(Reason, &str, Value, &[(&str, &str)]); 8] = [
+    let cases: [(Reason, &str, Value, Labelled); 8] = [
         (
             Reason::SharedProcessNamespace,
             "shareProcessNamespace",

@@ -8,6 +8,9 @@ use crate::{
     inject::{Reason, Surroundings, inject},
 };
 
+/// The labels of a namespace.
+type Labelled = &'static [(&'static str, &'static str)];
+
 fn agent() -> Config {
     config(
         r#"
@@ -146,7 +149,7 @@ fn what_the_apiserver_fills_in_between_two_passes_is_no_difference() {
 fn the_pods_word_goes_before_selectors_and_those_before_the_namespaces_label() {
     let enabled: &[_] = &[("sidecar-injector", "enabled")];
     let ours: &[_] = &[("etcd-guard.io/inject", "enabled")];
-    let cases: [(Value, Value, &[(&str, &str)], &[&str]); 9] = [
+    let cases: [(Value, Value, Labelled, &[&str]); 9] = [
         (json!({}), json!({}), &[], &[]),
         (json!({}), json!({}), enabled, &["agent"]),
         (json!({}), json!({}), ours, &["agent"]),
