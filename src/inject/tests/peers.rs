@@ -32,6 +32,14 @@ fn crazytaxii_overwrites_the_configuration_and_injects_twice() {
     );
 }
 
+/// crazytaxii `webhook.go` (`mutationRequired`): not to require the annotation switches injection off altogether.
+#[test]
+fn crazytaxii_injects_nothing_where_no_annotation_is_required() {
+    let all = config("lxcfs: {match: {podSelector: {}}}");
+    let (after, _) = injected(&pod(json!({})), &[], &all);
+    assert_eq!(mount_paths(&after["spec"]["containers"][0]).len(), 8);
+}
+
 /// denverdino/lxcfs-admission-webhook `lxcfs.go` (`createPodPatch`): the operation " replace" when the status has another
 /// value.
 #[test]
