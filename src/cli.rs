@@ -1,5 +1,8 @@
 //! The command line: one file per subcommand, and what all of them share.
 
+mod config;
+mod inject;
+mod input;
 mod logging;
 mod serve;
 
@@ -20,6 +23,8 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Serve),
+    Inject(inject::Inject),
+    Config(config::ConfigCommand),
 }
 
 /// Runs what the command line asks for. Exit status 1 after an error, 2 after a wrong command line.
@@ -29,6 +34,8 @@ pub fn main() -> ExitCode {
     logging.start();
     let result = match command {
         Command::Serve(serve) => serve.run(),
+        Command::Inject(inject) => inject.run(),
+        Command::Config(config) => config.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

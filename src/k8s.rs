@@ -10,11 +10,14 @@ mod claim;
 pub(crate) mod fake;
 mod lease;
 mod lookup;
+mod namespaces;
 pub mod pod;
+pub mod quantity;
 mod secrets;
 
 pub use annotations::Annotations;
 pub use claim::Claim;
 pub use lease::{Leases, Page, WriteError};
 pub use lookup::{LookupError, Pods};
+pub use namespaces::{NamespaceLabels, Namespaces, Version};
 pub use secrets::{Secret, Secrets};

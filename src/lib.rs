@@ -7,15 +7,24 @@
 //!
 //! ```text
 //! cli -> server -> guard -> etcd, k8s
+//!               -> inject, node, rules -> config, patch, k8s
 //! ```
 //!
 //! - [`server`] speaks HTTPS and `AdmissionReview`, and never knows of etcd.
 //! - [`guard`] judges deletions of pods; [`guard::assess`] is its pure heart.
+//! - [`inject`] changes pods at their creation, [`node`] nodes' status, both by a [`patch`] on untyped JSON; [`rules`]
+//!   judges pods' names.
+//! - [`config`] is the configuration file.
 //! - [`etcd`] asks members through the v3 API, and never knows of Kubernetes.
 //! - [`k8s`] reads from the apiserver, and holds the parts of its types that this program needs.
 
 pub mod cli;
+pub mod config;
 pub mod etcd;
 pub mod guard;
+pub mod inject;
 pub mod k8s;
+pub mod node;
+pub mod patch;
+pub mod rules;
 pub mod server;

@@ -5,6 +5,8 @@
 
 mod health;
 mod metrics;
+mod mutate;
+mod pod_names;
 mod review;
 mod routes;
 mod tls;
@@ -28,6 +30,7 @@ use tower::ServiceExt;
 
 pub use self::{
     health::Readiness,
+    mutate::Mutator,
     tls::{TlsError, configure as configure_tls},
 };
 use crate::guard::Guard;
@@ -91,17 +94,20 @@ impl Server {
         options: &Options,
         tls: ServerConfig,
         make_guard: MakeGuard<'_>,
+        mutator: Mutator,
     ) -> Result<Self, BindError> {
         let mut registry = Registry::with_prefix("etcd_guard");
         let metrics = metrics::Metrics::register(&mut registry);
         let guard = Arc::new(make_guard(&mut registry));
+        mutator.register(&mut registry);
+        let mutator = Arc::new(mutator);
         let readiness = Readiness::default();
         let health = health::Health { readiness: readiness.clone(), registry: Arc::new(registry) };
         Ok(Self {
             webhooks: bind("--listen", options.listen).await?,
             admin: bind("--admin-listen", options.admin_listen).await?,
             tls: TlsAcceptor::from(Arc::new(tls)),
-            router: routes::routes(routes::Webhooks { guard: Arc::clone(&guard), metrics }),
+            router: routes::routes(routes::Webhooks { guard: Arc::clone(&guard), mutator, metrics }),
             guard,
             admin_router: health::routes(health),
             readiness,

@@ -7,14 +7,16 @@ use clap::Args;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::{
     signal::unix::{SignalKind, signal},
+    sync::watch,
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    config::{Live, ReloadMetrics, follow},
     guard::{Guard, Metrics, Sources},
-    k8s::{Annotations, Leases, Pods, Secrets},
-    server::{Options, Readiness, Server, configure_tls},
+    k8s::{Annotations, Leases, Namespaces, Pods, Secrets},
+    server::{Mutator, Options, Readiness, Server, configure_tls},
 };
 
 /// Pause between attempts to reach the apiserver before it has answered once.
@@ -41,6 +43,9 @@ pub(super) struct Serve {
     /// Where the guard keeps its reservations; by default the namespace of its service account or kubeconfig
     #[arg(long, env = "ETCD_GUARD_NAMESPACE")]
     namespace: Option<String>,
+    /// The configuration file; it is read again whenever it changes
+    #[arg(long, env = "ETCD_GUARD_CONFIG")]
+    config: Option<PathBuf>,
     /// How long to serve on after SIGTERM, not ready, while callers turn to other replicas
     #[arg(long, default_value = "5s", env = "ETCD_GUARD_LINGER", value_parser = humantime::parse_duration)]
     linger: Duration,
@@ -61,21 +66,25 @@ impl Serve {
     }
 
     async fn serve(self, tls: rustls::ServerConfig) -> anyhow::Result<()> {
-        let Self { listen, admin_listen, tls_cert: _, tls_key: _, kubeconfig, namespace, linger } = self;
+        let Self { listen, admin_listen, tls_cert: _, tls_key: _, kubeconfig, namespace, config, linger } =
+            self;
         // Asked for before the ports are taken: a signal that comes early must not kill.
         let stop = stop_on_signal()?;
+        let (live, reloads) = follow_config(config)?;
         let client = client(kubeconfig).await?;
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         let (pods, secrets) = (Pods::new(client.clone()), Secrets::new(client.clone()));
         let annotations = Annotations::watch(&client);
         let leases = Leases::new(client, &namespace);
+        let mutator = Mutator::new(live, Namespaces::new(pods.clone()), reloads);
+        tokio::spawn(mutator.follow_version());
         let options = Options { listen, admin_listen };
         let make_guard = |registry: &mut _| {
             let sources =
                 Sources { pods: pods.clone(), secrets: secrets.clone(), annotations: annotations.clone() };
             Guard::new(sources, leases.clone(), Metrics::register(registry))
         };
-        let server = Server::bind(&options, tls, &make_guard).await?;
+        let server = Server::bind(&options, tls, &make_guard, mutator).await?;
         let (https, http) = server.addresses()?;
         tracing::info!(%https, %http, version = env!("CARGO_PKG_VERSION"), "serving");
         tokio::spawn(reach_apiserver(pods, annotations.clone(), server.readiness()));
@@ -83,6 +92,17 @@ impl Serve {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// The configuration as it is, and from now on as it becomes. A file that is bad at the start is an error.
+fn follow_config(file: Option<PathBuf>) -> anyhow::Result<(Live, ReloadMetrics)> {
+    let (config, text) = super::config::read_or_default(file.as_deref())?;
+    let (told, live) = watch::channel(Arc::new(config));
+    let reloads = ReloadMetrics::default();
+    if let Some(file) = file {
+        tokio::spawn(follow(file, text, told, reloads.clone()));
+    }
+    Ok((live, reloads))
 }
 
 async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {

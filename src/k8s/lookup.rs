@@ -129,7 +129,8 @@ impl Pods {
         self.read(what, claims.get(name, &GetParams::default())).await
     }
 
-    async fn read<T: DeserializeOwned>(
+    /// Parses the body itself: `kube::Client::request` logs a body that it cannot parse.
+    pub(super) async fn read<T: DeserializeOwned>(
         &self,
         what: String,
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
