@@ -41,7 +41,10 @@ pub fn read<T: DeserializeOwned>(
     check: impl FnOnce(&T, &mut Check<'_>, bool),
 ) -> Result<T, Vec<Mistake>> {
     // An empty document is null.
-    let spanned: Spanned<Tree> = serde_saphyr::from_str(text).map_err(|error| vec![unreadable(&error)])?;
+    // `off`, `on`, `yes` and `no` are words, as YAML 1.2 has it: annotations are full of them.
+    let options = serde_saphyr::options! { strict_booleans: true };
+    let spanned: Spanned<Tree> =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| vec![unreadable(&error)])?;
     let mut root = Part { line: 1, tree: spanned.value };
     let mut mistakes = Vec::new();
     let read = loop {

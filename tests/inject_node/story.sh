@@ -72,6 +72,30 @@ spec:
 POD
 }
 
+# stop_lxcfs: until it has ended and its mount is gone; it takes the mount down itself, and must not meet its successor's.
+stop_lxcfs() {
+  local pid second
+  pid=$(cat "$TESTBED_DIR/lxcfs.pid")
+  kill "$pid"
+  for ((second = 0; second < 20; second++)); do
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 1
+  done
+  kill -KILL "$pid" 2>/dev/null || true
+  while mountpoint -q /var/lib/lxcfs || ! stat /var/lib/lxcfs >/dev/null 2>&1; do umount -l /var/lib/lxcfs; done
+}
+
+# start_lxcfs: until it serves.
+start_lxcfs() {
+  local second
+  setpriv --pdeathsig KILL -- "$TESTBED_DIR/lxcfs.run" &
+  for ((second = 0; second < 20; second++)); do
+    ! timeout 5 head -c 1 /var/lib/lxcfs/proc/meminfo >/dev/null 2>&1 || return 0
+    sleep 1
+  done
+  die "lxcfs does not serve: $(tail -n 5 "$TESTBED_DIR/lxcfs.log")"
+}
+
 # inside NAMESPACE WORD...: what a command says in the pod `box` of a namespace.
 inside() { kubectl -n "$1" exec box -- "${@:2}"; }
 
@@ -104,8 +128,7 @@ lxcfs_story() {
 
   say 'a pod on a node without lxcfs'
   kubectl delete pod box -n limited --now >/dev/null
-  kill "$(cat "$TESTBED_DIR/lxcfs.pid")"
-  umount -l /var/lib/lxcfs 2>/dev/null || true
+  stop_lxcfs
   namespace missing
   pod box | kubectl -n missing apply -f - >/dev/null
   local second events=''
@@ -116,7 +139,7 @@ lxcfs_story() {
   done
   tell missing-event "$events"
   tell missing-phase "$(kubectl -n missing get pod box -o 'jsonpath={.status.phase}')"
-  setpriv --pdeathsig KILL -- "$TESTBED_DIR/lxcfs.run" &
+  start_lxcfs
   wait_ready missing box || die "$(kubectl -n missing describe pod box)"
   tell missing-meminfo "$(inside missing /bin/busybox head -n 1 /proc/meminfo)"
   tell injected "$(counted inject.etcd-guard.io)"

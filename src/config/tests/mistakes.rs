@@ -25,6 +25,14 @@ fn no_file_and_a_file_of_a_version_alone_are_good() {
 }
 
 #[test]
+fn off_is_a_word_and_true_is_not() {
+    assert_mistakes(
+        "lxcfs: {nodeAffinity: off}\nsidecars: {native: true, templates: [{name: a, annotations: {b: on}}]}",
+        &[],
+    );
+}
+
+#[test]
 fn all_mistakes_of_a_file_are_told_in_the_order_of_their_lines() {
     assert_mistakes(
         "\
