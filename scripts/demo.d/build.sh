@@ -2,10 +2,14 @@
 # shellcheck shell=bash source-path=SCRIPTDIR
 
 # guard_cargo PROFILE WORD...: builds with the flags that make a program static.
+#
+# Under `cargo test` we inherit what describes our own package, and build scripts of others that look at variables of
+# those names would run again, and all that depends on them be built again.
 guard_cargo() {
   local profile=$1
   shift
-  (cd "$PROJECT" && RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static" cargo build --locked \
+  # shellcheck disable=SC2086 # names have no blanks
+  (cd "$PROJECT" && unset ${!CARGO_PKG_*} ${!CARGO_MANIFEST_*} && RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static" cargo build --locked \
     --profile "$profile" --target "$RUST_TARGET" "$@")
 }
 
