@@ -52,5 +52,6 @@ mod support {
     pub mod child;
     pub mod guard_process;
     pub mod http_client;
+    pub mod in_time;
     pub mod wait;
 }

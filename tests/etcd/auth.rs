@@ -3,17 +3,15 @@
 //! Who may ask for what changed in patch releases. Of those that are run here, 3.4 tells its status and its members to
 //! anybody, the others to any user.
 
-use std::time::{Duration, Instant};
-
 use etcd_guard::{
     etcd::{self, Cause, ClientIdentity, Connections, Endpoint, Reply},
     guard::{Policy, Reason, assess::assess, snapshot::MemberPod},
 };
 
-use crate::etcd_cluster::{Cluster, GUEST, Layout, PASSWORD, soon};
-
-/// Longest that a verdict may wait for members that do not answer.
-const VERDICT_LIMIT: Duration = Duration::from_millis(1200);
+use crate::{
+    etcd_cluster::{Cluster, GUEST, Layout, PASSWORD, soon},
+    support::in_time::in_time,
+};
 
 /// Judges the leader and a follower of a healthy cluster.
 async fn assert_judged(cluster: &Cluster, connections: &Connections, case: &str) {
@@ -123,9 +121,7 @@ on_every_version! {
         let leader = cluster.leader().await;
         cluster.kill(followers[0]);
         cluster.kill(followers[1]);
-        let started = Instant::now();
-        let snapshot = cluster.look(&Connections::new()).await;
-        assert!(started.elapsed() < VERDICT_LIMIT, "{:?}", started.elapsed());
+        let snapshot = in_time(async || cluster.look(&Connections::new()).await).await;
         let reply = &snapshot.pods[leader].reply;
         assert!(matches!(reply.cause(), Some(Cause::LoginTimedOut(_) | Cause::NoLeader)), "{reply:?}");
         assert_eq!(assess(&snapshot, &snapshot.pods[leader], &Policy::default()).reason, Reason::QuorumLost, "{reply:?}");
