@@ -1,7 +1,10 @@
 //! The command line: one file per subcommand, and what all of them share.
 
+mod client;
 mod logging;
 mod serve;
+mod tls;
+mod unregister;
 
 use std::process::ExitCode;
 
@@ -19,7 +22,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(serve::Serve),
+    // Boxed: it has many more flags than the others.
+    Serve(Box<serve::Serve>),
+    Unregister(unregister::Unregister),
 }
 
 /// Runs what the command line asks for. Exit status 1 after an error, 2 after a wrong command line.
@@ -29,6 +34,7 @@ pub fn main() -> ExitCode {
     logging.start();
     let result = match command {
         Command::Serve(serve) => serve.run(),
+        Command::Unregister(unregister) => unregister.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,10 +5,15 @@
 
 pub mod admission;
 mod annotations;
+mod call;
 mod lease;
 mod lookup;
+mod own_secret;
 pub mod pod;
+pub mod webhooks;
 
 pub use annotations::Annotations;
+pub use call::{CallError, apiserver_time};
 pub use lease::{Leases, Page, WriteError};
 pub use lookup::{LookupError, Pods};
+pub use own_secret::{Content, OwnSecret};

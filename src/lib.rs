@@ -6,14 +6,17 @@
 //! The rooms, and the one direction in which they know each other:
 //!
 //! ```text
-//! cli -> server -> guard -> etcd, k8s
+//! cli -> certificates -> server -> guard -> etcd, k8s
 //! ```
 //!
+//! - [`certificates`] makes and renews the server's own certificates in the cluster, and registers its webhooks; it knows
+//!   of TLS from [`server`] and of Secrets and configurations from [`k8s`], and never of guarding.
 //! - [`server`] speaks HTTPS and `AdmissionReview`, and never knows of etcd.
 //! - [`guard`] judges deletions of pods; [`guard::assess`] is its pure heart.
 //! - [`etcd`] asks members through the v3 API, and never knows of Kubernetes.
 //! - [`k8s`] reads from the apiserver, and holds the parts of its types that this program needs.
 
+pub mod certificates;
 pub mod cli;
 pub mod etcd;
 pub mod guard;

@@ -7,7 +7,7 @@ mod health;
 mod metrics;
 mod review;
 mod routes;
-mod tls;
+pub mod tls;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -19,7 +19,6 @@ use hyper_util::{
     server::graceful::GracefulShutdown,
 };
 use prometheus_client::registry::Registry;
-use rustls::ServerConfig;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -29,10 +28,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
-pub use self::{
-    health::Readiness,
-    tls::{TlsError, configure as configure_tls},
-};
+pub use self::health::Readiness;
+use self::tls::Tls;
 use crate::guard::Guard;
 
 /// Longest that a TLS handshake may take.
@@ -87,20 +84,17 @@ pub type MakeGuard<'a> = &'a dyn Fn(&mut Registry) -> Guard;
 
 impl Server {
     /// Takes both ports.
-    pub async fn bind(
-        options: &Options,
-        tls: ServerConfig,
-        make_guard: MakeGuard<'_>,
-    ) -> Result<Self, BindError> {
+    pub async fn bind(options: &Options, tls: Tls, make_guard: MakeGuard<'_>) -> Result<Self, BindError> {
         let mut registry = Registry::with_prefix("etcd_guard");
         let metrics = metrics::Metrics::register(&mut registry);
+        tls.serving.register(&mut registry);
         let guard = Arc::new(make_guard(&mut registry));
         let readiness = Readiness::default();
         let health = health::Health { readiness: readiness.clone(), registry: Arc::new(registry) };
         Ok(Self {
             webhooks: bind("--listen", options.listen).await?,
             admin: bind("--admin-listen", options.admin_listen).await?,
-            tls: TlsAcceptor::from(Arc::new(tls)),
+            tls: TlsAcceptor::from(Arc::new(tls.config)),
             router: routes::routes(routes::Webhooks { guard: Arc::clone(&guard), metrics }),
             guard,
             admin_router: health::routes(health),

@@ -1,20 +1,23 @@
 //! `etcd-guard serve`: the webhook server.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 
+use super::{
+    client::{client, install_provider},
+    tls::{Source, TlsFlags},
+};
 use crate::{
     guard::{Guard, Metrics},
     k8s::{Annotations, Leases, Pods},
-    server::{Options, Readiness, Server, configure_tls},
+    server::{Options, Readiness, Server, tls::Tls},
 };
 
 /// Pause between attempts to reach the apiserver before it has answered once.
@@ -29,12 +32,8 @@ pub(super) struct Serve {
     /// Address of the plain port with /livez, /readyz and /metrics
     #[arg(long, default_value = "0.0.0.0:8080", env = "ETCD_GUARD_ADMIN_LISTEN")]
     admin_listen: SocketAddr,
-    /// The server's certificate chain, PEM
-    #[arg(long, env = "ETCD_GUARD_TLS_CERT")]
-    tls_cert: PathBuf,
-    /// The certificate's key, PEM
-    #[arg(long, env = "ETCD_GUARD_TLS_KEY")]
-    tls_key: PathBuf,
+    #[command(flatten)]
+    tls: TlsFlags,
     /// How to reach the apiserver; by default $KUBECONFIG, then the pod's service account
     #[arg(long, env = "ETCD_GUARD_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
@@ -50,53 +49,41 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        // kube and etcd-client take the process's provider.
-        if provider.as_ref().clone().install_default().is_err() {
-            anyhow::bail!("another cryptography provider is installed already");
-        }
+        let provider = install_provider()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let tls = configure_tls(provider, &self.tls_cert, &self.tls_key)?;
-        runtime.block_on(self.serve(tls))
-    }
-
-    async fn serve(self, tls: rustls::ServerConfig) -> anyhow::Result<()> {
-        let Self { listen, admin_listen, tls_cert: _, tls_key: _, kubeconfig, namespace, linger } = self;
-        // Asked for before the ports are taken: a signal that comes early must not kill.
-        let stop = stop_on_signal()?;
-        let client = client(kubeconfig).await?;
-        let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-        let pods = Pods::new(client.clone());
-        let annotations = Annotations::watch(&client);
-        let leases = Leases::new(client, &namespace);
+        let Self { listen, admin_listen, tls, kubeconfig, namespace, linger } = self;
+        let (tls, source) = tls.prepare(provider)?;
         let options = Options { listen, admin_listen };
-        let make_guard = |registry: &mut _| {
-            Guard::new(pods.clone(), leases.clone(), annotations.clone(), Metrics::register(registry))
-        };
-        let server = Server::bind(&options, tls, &make_guard).await?;
-        let (https, http) = server.addresses()?;
-        tracing::info!(%https, %http, version = env!("CARGO_PKG_VERSION"), "serving");
-        tokio::spawn(reach_apiserver(pods, annotations.clone(), server.readiness()));
-        server.serve(stop, linger).await?;
-        tracing::info!("stopped");
-        Ok(())
+        runtime.block_on(serve(options, tls, source, kubeconfig, namespace, linger))
     }
 }
 
-async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
-    let config = match kubeconfig {
-        Some(path) => {
-            let kubeconfig =
-                Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;
-            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-                .await
-                .with_context(|| format!("--kubeconfig {}", path.display()))?
-        }
-        None => kube::Config::infer().await.context(
-            "no way to reach the apiserver: give --kubeconfig, or run in a pod with a service account",
-        )?,
+async fn serve(
+    options: Options,
+    tls: Tls,
+    source: Source,
+    kubeconfig: Option<PathBuf>,
+    namespace: Option<String>,
+    linger: Duration,
+) -> anyhow::Result<()> {
+    // Asked for before the ports are taken: a signal that comes early must not kill.
+    let stop = stop_on_signal()?;
+    let client = client(kubeconfig).await?;
+    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+    let pods = Pods::new(client.clone());
+    let annotations = Annotations::watch(&client);
+    let leases = Leases::new(client.clone(), &namespace);
+    let make_guard = |registry: &mut _| {
+        Guard::new(pods.clone(), leases.clone(), annotations.clone(), Metrics::register(registry))
     };
-    kube::Client::try_from(config).context("the client for the apiserver")
+    let server = Server::bind(&options, tls, &make_guard).await?;
+    let (https, http) = server.addresses()?;
+    tracing::info!(%https, %http, version = env!("CARGO_PKG_VERSION"), "serving");
+    tokio::spawn(reach_apiserver(pods, annotations.clone(), server.readiness()));
+    source.start(&client, &namespace, server.readiness())?;
+    server.serve(stop, linger).await?;
+    tracing::info!("stopped");
+    Ok(())
 }
 
 /// Ready from when the apiserver answers and the policies are known.
