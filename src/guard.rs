@@ -4,12 +4,15 @@
 //! yes: a look at the cluster that is up to a second old may deny, but every yes rests on a round of its own.
 
 pub mod assess;
+mod consequence;
 mod deadline;
 mod decision;
 mod etcd_pod;
 mod explain;
 mod family;
 mod identity;
+mod intent;
+mod intents;
 mod ledger;
 mod look;
 mod metrics;
@@ -17,6 +20,7 @@ mod policies;
 mod policy;
 mod request;
 mod reservations;
+mod scale;
 pub mod snapshot;
 mod transfer;
 mod verdict;
@@ -28,6 +32,7 @@ use tokio::{sync::Mutex, time::Instant};
 
 pub use self::{
     deadline::Deadline,
+    intent::Intent,
     metrics::Metrics,
     policy::{LeaderPolicy, Mode, Permission, Policy},
     request::{Operation, Request, RequestError},
@@ -109,6 +114,9 @@ impl Guard {
 
     /// The verdict on a request, in any case before the deadline.
     pub async fn judge(&self, request: &Request, deadline: Deadline) -> Verdict {
+        if let Operation::Intent(intent) = request.operation {
+            return self.judge_intent(request, intent, deadline).await;
+        }
         match self.looker.pod_of(request, deadline).await {
             Ok(pod) => match settled(&pod) {
                 Some(verdict) => verdict,
@@ -126,11 +134,24 @@ impl Guard {
         let Resolved { policy, mistakes } = self.policies.of(&family, pod);
         let grace_period = request.grace_period_seconds.or(pod.spec.termination_grace_period_seconds);
         let policy = policy.for_grace_period(grace_period);
+        if let Some(verdict) = self.consequence(request, pod, deadline).await {
+            return verdict;
+        }
         let case = Case { request, family: &family, policy: &policy, deadline };
         let mut verdict = match self.judge_member(&case).await {
             Ok(verdict) => verdict,
             Err(no_look) => no_look.verdict(request),
         };
+        let denied = !verdict.reason.allows();
+        self.apply(&policy, &mistakes, &mut verdict);
+        if denied && verdict.allows() && !request.dry_run {
+            self.reserve_unasked(&case, pod).await;
+        }
+        verdict
+    }
+
+    /// What the owners make of a verdict.
+    fn apply(&self, policy: &Policy, mistakes: &[String], verdict: &mut Verdict) {
         if !verdict.reason.allows() {
             match (&policy.break_glass, policy.mode) {
                 (Some(why), _) => {
@@ -140,14 +161,10 @@ impl Guard {
                 (None, Mode::Audit) => verdict.audit(),
                 (None, Mode::Enforce) => {}
             }
-            if verdict.allows() && !request.dry_run {
-                self.reserve_unasked(&case, pod).await;
-            }
         }
-        for mistake in &mistakes {
+        for mistake in mistakes {
             verdict.warn(mistake);
         }
-        verdict
     }
 
     async fn judge_member(&self, case: &Case<'_>) -> Result<Verdict, NoLook> {

@@ -9,15 +9,12 @@ mod review;
 mod routes;
 pub mod tls;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use http::{HeaderValue, Request, header};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
-};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -44,6 +41,9 @@ const MOST_CONNECTIONS: usize = 1024;
 
 /// Pause after an accept that failed, for instance for want of file descriptors: trying at once would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Longest that a new connection may take to bring its first request after the listener is closed.
+const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(1);
 
 /// Longest that requests may take to finish after the listener is closed: as long as the apiserver would wait.
 const FINISH_LIMIT: Duration = Duration::from_secs(30);
@@ -154,7 +154,6 @@ async fn accept(
     readiness: Readiness,
     close: CancellationToken,
 ) {
-    let graceful = GracefulShutdown::new();
     let connections = TaskTracker::new();
     let permits = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
@@ -169,13 +168,8 @@ async fn accept(
         };
         match (permit, accepted) {
             (Ok(permit), Ok((stream, _))) => {
-                let connection = serve_connection(
-                    stream,
-                    tls.clone(),
-                    router.clone(),
-                    readiness.clone(),
-                    graceful.watcher(),
-                );
+                let connection =
+                    serve_connection(stream, tls.clone(), router.clone(), readiness.clone(), close.clone());
                 connections.spawn(hold(permit, connection));
             }
             (_, Err(error)) => {
@@ -188,10 +182,7 @@ async fn accept(
     }
     drop(listener);
     connections.close();
-    let finished = async {
-        tokio::join!(graceful.shutdown(), connections.wait());
-    };
-    if timeout(FINISH_LIMIT, finished).await.is_err() {
+    if timeout(FINISH_LIMIT, connections.wait()).await.is_err() {
         tracing::warn!("requests were still under way at the end and are cut off");
     }
 }
@@ -206,7 +197,7 @@ async fn serve_connection(
     tls: TlsAcceptor,
     router: Router,
     readiness: Readiness,
-    watcher: hyper_util::server::graceful::Watcher,
+    close: CancellationToken,
 ) {
     // Answers are small and complete: waiting to fill a segment would only delay them.
     let _ = stream.set_nodelay(true);
@@ -221,7 +212,10 @@ async fn serve_connection(
             return;
         }
     };
+    let asked = CancellationToken::new();
+    let has_asked = asked.clone();
     let service = service_fn(move |request: Request<Incoming>| {
+        asked.cancel();
         let (router, readiness) = (router.clone(), readiness.clone());
         async move {
             let mut response = router.oneshot(request).await?;
@@ -232,11 +226,25 @@ async fn serve_connection(
             Ok::<_, std::convert::Infallible>(response)
         }
     });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE_LIMIT)
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = watcher.watch(connection).await {
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE_LIMIT)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let closing = async {
+        close.cancelled().await;
+        // Who has just connected is about to ask, and closed now would get no answer.
+        let _ = timeout(FIRST_REQUEST_LIMIT, has_asked.cancelled()).await;
+    };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = closing => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "connection ended with an error");
     }
 }

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # The demo on loopback: registers the guard by URL, runs etcd's pods as processes, then tells the story. CMD of
 # `testbed control-plane`.
-# shellcheck source-path=SCRIPTDIR
+# shellcheck source-path=SCRIPTDIR/..
 set -euo pipefail
 
-# shellcheck disable=SC2034 # say.sh reads it
 SPEAKER=demo
 source "$SCRIPTS/testbed.d/say.sh"
 source "$SCRIPTS/demo.d/show.sh"
@@ -46,7 +45,7 @@ guard_kubeconfig() {
 start_guard() {
   local deadline=$((SECONDS + GUARD_READY_LIMIT)) pid
   guard_kubeconfig
-  background etcd-guard "$GUARD" serve --listen "$GUARD_ADDRESS:8443" --admin-listen "$GUARD_ADDRESS:8080" \
+  background etcd-guard "$GUARD" serve --namespace etcd-guard --listen "$GUARD_ADDRESS:8443" --admin-listen "$GUARD_ADDRESS:8080" \
     --tls-cert "$TESTBED_DIR/guard/tls.crt" --tls-key "$TESTBED_DIR/guard/tls.key" --kubeconfig "$TESTBED_DIR/guard.kubeconfig"
   pid=$!
   until guard_is_ready; do
@@ -77,7 +76,7 @@ setup kubectl apply -k "$PROJECT/deploy/base"
 setup kubectl -n etcd-guard scale deployment/etcd-guard --replicas=0
 client="{\"url\":\"https://$GUARD_ADDRESS:8443/validate\"}"
 setup kubectl patch validatingwebhookconfiguration/etcd-guard --type=json \
-  -p "[{\"op\":\"replace\",\"path\":\"/webhooks/0/clientConfig\",\"value\":$client},{\"op\":\"replace\",\"path\":\"/webhooks/1/clientConfig\",\"value\":$client}]"
+  -p "[$(for entry in 0 1 2; do printf '%s{"op":"replace","path":"/webhooks/%d/clientConfig","value":%s}' "${comma-}" "$entry" "$client"; comma=,; done)]"
 setup "$SCRIPTS/certs" --apply --name "$GUARD_ADDRESS" "$TESTBED_DIR/guard"
 start_guard
 background process-node "$PROCESS_NODE" --kubeconfig "$KUBECONFIG" --node-kubeconfig "$TESTBED_DIR/process-node.kubeconfig" \
@@ -86,6 +85,7 @@ setup kubectl create namespace prod
 setup kubectl label namespace prod etcd-guard.io/guard=enabled
 setup kubectl -n prod apply -f "$PROJECT/etcd-manifests/plain.yaml"
 run kubectl -n prod rollout status statefulset/etcd --timeout="$ETCD_READY_LIMIT"
+# shellcheck disable=SC2153 # run sets it
 if [[ $STATUS -ne 0 ]]; then
   show_tail "$TESTBED_DIR/process-node.log"
   die 'etcd did not come up'

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # The demo on a real node: deploys the guard and etcd as a user would, then tells the story. CMD of `testbed node`.
-# shellcheck source-path=SCRIPTDIR
+# shellcheck source-path=SCRIPTDIR/..
 set -euo pipefail
 
-# shellcheck disable=SC2034 # say.sh reads it
 SPEAKER=demo
 source "$SCRIPTS/testbed.d/say.sh"
 source "$SCRIPTS/demo.d/show.sh"

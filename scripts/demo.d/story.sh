@@ -104,7 +104,7 @@ story() {
     read -ra words <<<"${BASH_REMATCH[2]}"
     in_member "${BASH_REMATCH[1]}" "${words[@]}"
     judge move-leader "move leadership away from $old" allowed '*ransferred*' "${IN_MEMBER[@]}"
-    # A denial may rest on a view of the cluster that is a second old.
+    # A denial may rest on a view of the cluster that is half a second old.
     run sleep 1
     judge delete-former-leader "delete $old, no leader any more" allowed '*deleted*' kubectl -n prod delete pod "$old"
   else

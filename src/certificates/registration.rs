@@ -46,8 +46,10 @@ impl Registration {
             self.localize(entry);
         }
         set_bundle(&mut object, bundle);
-        if let (Some(version), Some(metadata)) = (version, object.pointer_mut("/metadata")) {
-            metadata["resourceVersion"] = json!(version);
+        if let (Some(version), Some(metadata)) =
+            (version, object.get_mut("metadata").and_then(Value::as_object_mut))
+        {
+            metadata.insert(String::from("resourceVersion"), json!(version));
         }
         Some(object)
     }
@@ -62,7 +64,11 @@ impl Registration {
         }
         let Some(client) = entry.get_mut("clientConfig") else { return };
         match &self.url {
-            None => client["service"]["namespace"] = json!(self.namespace),
+            None => {
+                if let Some(namespace) = client.pointer_mut("/service/namespace") {
+                    *namespace = json!(self.namespace);
+                }
+            }
             Some(url) => {
                 let path = client.pointer("/service/path").and_then(Value::as_str).unwrap_or_default();
                 *client = json!({"url": format!("{}{path}", url.trim_end_matches('/'))});

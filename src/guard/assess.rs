@@ -154,7 +154,7 @@ fn statuses(snapshot: &Snapshot) -> impl Iterator<Item = &Status> {
 
 /// All members that any serving member lists. While the membership changes the lists may differ: who is in one of them
 /// counts, and who votes in one of them votes, which can only raise the quorum that is asked for.
-fn union_of_lists(snapshot: &Snapshot) -> Vec<ListedMember> {
+pub(super) fn union_of_lists(snapshot: &Snapshot) -> Vec<ListedMember> {
     let mut union: Vec<ListedMember> = Vec::new();
     for pod in &snapshot.pods {
         let Reply::Serving { members, .. } = &pod.reply else { continue };
@@ -295,7 +295,11 @@ impl Voter<'_> {
     }
 
     fn name(&self) -> String {
-        self.pod.map_or_else(|| format!("member {}", self.member.id), |pod| pod.name.clone())
+        match self.pod {
+            Some(pod) => pod.name.clone(),
+            None if self.member.has_started() => self.member.name.clone(),
+            None => format!("member {}", self.member.id),
+        }
     }
 }
 

@@ -182,7 +182,8 @@ impl Scene<'_> {
     fn how_to_move_the_leader(&self) -> String {
         match assess::heir(self.snapshot, self.target) {
             Some((pod, status)) => format!(
-                "Move leadership first, for instance to {}: {}, or set etcd-guard.io/leader=transfer on the StatefulSet",
+                "Move leadership first, by etcd-guard.io/leader=transfer on the StatefulSet or by hand, for instance to \
+                 {}: {}",
                 pod.name,
                 self.etcdctl(self.target, &format!("move-leader {}", status.member_id))
             ),

@@ -53,12 +53,13 @@ impl Looker {
                 }
             }
         }
-        let pods = pods
-            .into_iter()
-            .filter(|pod| family.has(&request.namespace, pod) && !pod.is_finished())
-            .filter_map(|pod| etcd_pod::read(&pod).map(|etcd_pod| (pod, etcd_pod)))
-            .collect();
-        Ok(Siblings { pods })
+        Ok(Siblings::of(family, pods))
+    }
+
+    /// A look at the family's pods of a list that was read already, without reservations.
+    pub(super) async fn look_at_list(&self, family: &Family, pods: &[Pod], deadline: Deadline) -> Snapshot {
+        let siblings = Siblings::of(family, pods.to_vec());
+        self.look(family, &siblings, None, deadline).await
     }
 
     /// The probe round. The record of reservations was read before it.
@@ -129,6 +130,15 @@ impl Looker {
 // === impl Siblings ===
 
 impl Siblings {
+    fn of(family: &Family, pods: Vec<Pod>) -> Self {
+        let pods = pods
+            .into_iter()
+            .filter(|pod| family.has(family.namespace(), pod) && !pod.is_finished())
+            .filter_map(|pod| etcd_pod::read(&pod).map(|etcd_pod| (pod, etcd_pod)))
+            .collect();
+        Self { pods }
+    }
+
     /// Where the member of this pod listens.
     pub(super) fn endpoint(&self, name: &str) -> Option<&Endpoint> {
         let (_, etcd_pod) = self.pods.iter().find(|(pod, _)| pod.metadata.name == name)?;

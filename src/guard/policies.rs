@@ -23,6 +23,19 @@ impl Policies {
         Self { annotations, server: Policy::default(), floor: Policy::no_floor() }
     }
 
+    /// Whether the namespace's deletion was accepted.
+    pub(super) fn is_namespace_terminating(&self, name: &str) -> bool {
+        self.annotations.is_namespace_terminating(name)
+    }
+
+    /// The policy in force for a namespace, or for a StatefulSet in it.
+    pub(super) fn of_owner(&self, namespace: &str, stateful_set: Option<&str>) -> Resolved {
+        let of_namespace = self.annotations.of_namespace(namespace);
+        let of_stateful_set =
+            stateful_set.map(|name| self.annotations.of_stateful_set(namespace, name)).unwrap_or_default();
+        resolve(&self.server, &self.floor, &[&of_namespace, &of_stateful_set], Timestamp::now())
+    }
+
     /// The policy in force for this pod.
     pub(super) fn of(&self, family: &Family, pod: &Pod) -> Resolved {
         let namespace = self.annotations.of_namespace(family.namespace());

@@ -1,8 +1,9 @@
 //! What is asked of the guard: the deletion or the eviction of one pod.
 
+use super::intent::Intent;
 use crate::k8s::{
     admission::{AdmissionRequest, DeleteOptions, Eviction},
-    pod::Pod,
+    pod::{Metadata, Pod},
 };
 
 /// The two ways by which the API deletes a pod. An allowed eviction is not asked about again as a deletion.
@@ -12,6 +13,8 @@ pub enum Operation {
     Delete,
     /// CREATE of a pod's eviction.
     Evict,
+    /// What pods' deletions follow from.
+    Intent(Intent),
 }
 
 /// One pod's deletion, asked for.
@@ -19,9 +22,9 @@ pub enum Operation {
 pub struct Request {
     /// By which way.
     pub operation: Operation,
-    /// The pod's namespace.
+    /// The namespace of what is to be deleted; of a namespace, itself.
     pub namespace: String,
-    /// The pod's name.
+    /// The pod's name, or that of what its deletion follows from.
     pub name: String,
     /// The pod as the apiserver has it at hand, which may be a copy a moment old; an eviction brings none.
     pub pod: Option<Pod>,
@@ -38,8 +41,8 @@ pub struct Request {
 pub enum RequestError {
     /// The webhook configuration sends more than it should.
     #[error(
-        "etcd-guard judges DELETE of pods and CREATE of pods/eviction, and was asked about {operation} of {resource}: \
-         correct the rules of the webhook configuration"
+        "etcd-guard judges deletions and evictions of pods, and deletions and scaling of what they belong to, and was \
+         asked about {operation} of {resource}: correct the rules of the webhook configuration"
     )]
     NotOurs {
         /// CREATE, UPDATE, DELETE or CONNECT.
@@ -74,6 +77,9 @@ impl Request {
         let sub_resource = request.sub_resource.as_deref().unwrap_or_default();
         let resource = request.resource.resource.as_ref();
         let core = request.resource.group.is_empty();
+        if let Some(intent) = Intent::read(request)? {
+            return Self::of_intent(request, intent);
+        }
         let operation = match (request.operation.as_ref(), resource, sub_resource) {
             ("DELETE", "pods", "") if core => Operation::Delete,
             ("CREATE", "pods", "eviction") if core => Operation::Evict,
@@ -87,11 +93,13 @@ impl Request {
         };
         let pod: Option<Pod> = match operation {
             Operation::Delete => parse("oldObject", request.old_object)?,
-            Operation::Evict => None,
+            Operation::Evict | Operation::Intent(_) => None,
         };
         let options = match operation {
             Operation::Delete => parse("options", request.options)?,
-            Operation::Evict => parse::<Eviction>("object", request.object)?.and_then(|it| it.delete_options),
+            Operation::Evict | Operation::Intent(_) => {
+                parse::<Eviction>("object", request.object)?.and_then(|it| it.delete_options)
+            }
         }
         .unwrap_or_else(DeleteOptions::default);
 
@@ -114,7 +122,37 @@ impl Request {
     }
 }
 
-fn parse<'a, T: serde::Deserialize<'a>>(
+impl Request {
+    fn of_intent(request: &AdmissionRequest<'_>, intent: Intent) -> Result<Self, RequestError> {
+        let old: Option<Named> = parse("oldObject", request.old_object)?;
+        let old = old.unwrap_or_default().metadata;
+        let or_old =
+            |name: Option<&str>, old: String| name.filter(|it| !it.is_empty()).map_or(old, str::to_owned);
+        let name = checked(Some(&or_old(request.name.as_deref(), old.name)), "name")?;
+        let namespace = match intent {
+            Intent::DeleteNamespace => name.clone(),
+            _ => checked(Some(&or_old(request.namespace.as_deref(), old.namespace)), "namespace")?,
+        };
+        Ok(Self {
+            operation: Operation::Intent(intent),
+            namespace,
+            name,
+            pod: None,
+            dry_run: request.dry_run.unwrap_or(false),
+            grace_period_seconds: None,
+            user: request.user_info.username.clone(),
+        })
+    }
+}
+
+/// An object of which only the name is of interest.
+#[derive(Default, serde::Deserialize)]
+struct Named {
+    #[serde(default)]
+    metadata: Metadata,
+}
+
+pub(super) fn parse<'a, T: serde::Deserialize<'a>>(
     part: &'static str,
     raw: Option<&'a serde_json::value::RawValue>,
 ) -> Result<Option<T>, RequestError> {

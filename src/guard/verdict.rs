@@ -71,6 +71,12 @@ reasons! {
     SingleMemberAllowed => Allows,
     /// The owners overrule denials for a time.
     BreakGlass => Allows,
+    /// What is meant takes nothing from a living cluster.
+    IntentHarmless => Allows,
+    /// The pod's StatefulSet was deleted, and the garbage collector follows.
+    OwnerDeleted => Allows,
+    /// The pod's namespace is being deleted.
+    NamespaceTerminating => Allows,
 
     /// The pod's member is the leader.
     LeaderProtected => DeniesForNow,
@@ -96,6 +102,8 @@ reasons! {
     CredentialsRejected => Denies,
     /// The pod or its siblings could not be read from the apiserver.
     LookupFailed => DeniesForNow,
+    /// What is meant would take a living cluster apart.
+    IntentProtected => Denies,
     /// Leadership could not be moved to another voter.
     TransferFailed => DeniesForNow,
     /// The deletion could not be reserved.

@@ -75,9 +75,42 @@ pub struct DeleteOptions {
     /// Seconds; already defaulted to the effective value except on a deletion of a collection.
     #[serde(default)]
     pub grace_period_seconds: Option<i64>,
+    /// `Orphan` leaves the dependents alone.
+    #[serde(default)]
+    pub propagation_policy: Option<String>,
+    /// The older way to say so.
+    #[serde(default)]
+    pub orphan_dependents: Option<bool>,
     /// `["All"]` on a dry run.
     #[serde(default)]
     pub dry_run: Option<Vec<String>>,
+}
+
+/// The part of a `StatefulSet` (`apps/v1`) or of its `Scale` (`autoscaling/v1`) that says how many pods there are.
+#[derive(Debug, Default, Deserialize)]
+pub struct Scaled {
+    /// The part of the specification.
+    #[serde(default)]
+    pub spec: ScaledSpec,
+}
+
+/// How many pods there are, and from which ordinal on.
+#[derive(Debug, Default, Deserialize)]
+pub struct ScaledSpec {
+    /// One if it is not said of a `StatefulSet`; none if it is not said of a `Scale`.
+    #[serde(default)]
+    pub replicas: Option<u32>,
+    /// Only of a `StatefulSet`.
+    #[serde(default)]
+    pub ordinals: Option<Ordinals>,
+}
+
+/// From which ordinal on pods are numbered.
+#[derive(Debug, Default, Deserialize)]
+pub struct Ordinals {
+    /// The first ordinal.
+    #[serde(default)]
+    pub start: u32,
 }
 
 /// The part of an `Eviction` (`policy/v1`, `policy/v1beta1`) that bears on a verdict.

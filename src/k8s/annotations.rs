@@ -52,6 +52,13 @@ impl Annotations {
         object.and_then(|it| it.metadata.annotations.clone()).unwrap_or_default()
     }
 
+    /// Whether the deletion of a namespace was accepted: nobody can take that back.
+    #[must_use]
+    pub fn is_namespace_terminating(&self, name: &str) -> bool {
+        let object = self.namespaces.get(&ObjectRef::new(name));
+        object.is_some_and(|it| it.metadata.deletion_timestamp.is_some())
+    }
+
     /// The annotations of a StatefulSet; none where it is not known.
     #[must_use]
     pub fn of_stateful_set(&self, namespace: &str, name: &str) -> BTreeMap<String, String> {

@@ -11,7 +11,7 @@ use kube::{
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
-use super::pod::Pod;
+use super::pod::{Metadata, Pod};
 
 /// Longest that one read may take. A healthy apiserver answers in milliseconds; one that needs seconds is better
 /// named in a denial than waited for until the deadline leaves no time for etcd.
@@ -50,6 +50,12 @@ pub struct Pods {
     client: Client,
 }
 
+/// An object of which only its own state is of interest.
+#[derive(Deserialize)]
+struct Owner {
+    metadata: Metadata,
+}
+
 /// A list of objects; its own metadata is of no interest here.
 #[derive(Deserialize)]
 struct List<T> {
@@ -77,6 +83,24 @@ impl Pods {
         let what = format!("the pods of namespace {namespace}");
         let request = pods_of(namespace).list(&ListParams::default());
         self.read::<List<Pod>>(what, request).await.map(|list| list.items)
+    }
+
+    /// Whether the StatefulSet of this name and uid is on its way out, or gone already. Read live: a watch may not have
+    /// heard of a new one yet, which is neither.
+    pub async fn is_stateful_set_going(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<bool, LookupError> {
+        let what = format!("StatefulSet {namespace}/{name}");
+        let path = format!("/apis/apps/v1/namespaces/{namespace}/statefulsets");
+        let request = Request::new(path).get(name, &GetParams::default());
+        match self.read::<Owner>(what, request).await {
+            Ok(owner) => Ok(owner.metadata.uid != uid || owner.metadata.deletion_timestamp.is_some()),
+            Err(LookupError::NotFound { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether the apiserver answers this client at all: the first call of a new process.

@@ -160,10 +160,19 @@ pub struct Volume {
     pub name: String,
     /// A claim: the data outlives the pod.
     #[serde(default)]
-    pub persistent_volume_claim: Option<serde::de::IgnoredAny>,
+    pub persistent_volume_claim: Option<ClaimSource>,
     /// A path of the node: the data outlives the pod, on that node.
     #[serde(default)]
     pub host_path: Option<serde::de::IgnoredAny>,
+}
+
+/// Which claim a volume is.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimSource {
+    /// The claim's name, in the pod's namespace.
+    #[serde(default)]
+    pub claim_name: String,
 }
 
 /// `PodStatus`, in part.

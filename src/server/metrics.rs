@@ -8,7 +8,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::guard::{Operation, Verdict};
+use crate::guard::{Intent, Operation, Verdict};
 
 /// The content type of the text format.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -42,6 +42,8 @@ fn webhook(operation: Operation) -> (&'static str, &'static str) {
     match operation {
         Operation::Delete => ("guard.etcd-guard.io", "DELETE"),
         Operation::Evict => ("eviction.guard.etcd-guard.io", "CREATE"),
+        Operation::Intent(Intent::ScaleDown { .. }) => ("intent.guard.etcd-guard.io", "UPDATE"),
+        Operation::Intent(_) => ("intent.guard.etcd-guard.io", "DELETE"),
     }
 }
 

@@ -105,6 +105,7 @@ fn log(uid: &str, request: &Request, verdict: &Verdict, elapsed: Duration) {
         operation = match request.operation {
             Operation::Delete => "delete",
             Operation::Evict => "evict",
+            Operation::Intent(intent) => intent.word(),
         },
         user = request.user,
         dry_run = request.dry_run,

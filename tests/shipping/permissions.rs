@@ -24,7 +24,7 @@ fn apply(control_plane: &ControlPlane, folder: &str) {
 }
 
 const EVERYWHERE: [&str; 3] =
-    ["namespaces [] [] [list watch]", "pods [] [] [get list]", "statefulsets.apps [] [] [list watch]"];
+    ["namespaces [] [] [list watch]", "pods [] [] [get list]", "statefulsets.apps [] [] [get list watch]"];
 
 #[test]
 fn the_guard_may_do_what_is_listed_and_no_more() {

@@ -10,11 +10,16 @@ use kube::{
     config::{AuthInfo, Kubeconfig},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
 use super::{
     api_client,
     kubectl::Kubectl,
     process_node::{Addresses, NodeIdentity},
-    testbed,
+    testbed::{self, Testbed},
 };
 
 /// Where the pods of most tests run; several tests share its name, each in a namespace of its own.
@@ -23,13 +28,19 @@ pub const SHARED_NODE: &str = "worker";
 /// Nodes of their own for tests that cordon and drain.
 pub const DRAINED_NODES: [&str; 3] = ["drained-0", "drained-1", "drained-2"];
 
+/// A node of its own for a test that drains all members at once.
+pub const LONE_NODE: &str = "lone";
+
 /// A running control plane.
 pub struct ControlPlane {
     /// Its files; they go with it, so that what tests put here goes with it as well.
     pub dir: PathBuf,
     /// Loopback addresses for pods.
     pub addresses: Arc<Addresses>,
+    /// The program that pods run.
+    pub etcd: PathBuf,
     kubectl: PathBuf,
+    _testbed: Testbed,
 }
 
 impl ControlPlane {
@@ -37,7 +48,7 @@ impl ControlPlane {
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<ControlPlane> = OnceLock::new();
         SHARED.get_or_init(|| {
-            let control_plane = Self::start(&[&[SHARED_NODE], &DRAINED_NODES[..]].concat());
+            let control_plane = Self::start(&[&[SHARED_NODE, LONE_NODE], &DRAINED_NODES[..]].concat());
             control_plane.let_the_guard_read();
             control_plane
         })
@@ -46,11 +57,13 @@ impl ControlPlane {
     /// One that a test may do anything to.
     pub fn start(nodes: &[&str]) -> Self {
         let arguments = nodes.iter().flat_map(|node| [String::from("--node"), (*node).to_owned()]);
-        let variables = testbed::control_plane(&arguments.collect::<Vec<_>>());
+        let testbed = testbed::control_plane(&arguments.collect::<Vec<_>>());
         Self {
-            dir: variables.path("TESTBED_DIR").to_owned(),
-            addresses: Addresses::on(variables.get("TESTBED_NET")),
-            kubectl: variables.path("KUBECTL").to_owned(),
+            dir: testbed.path("TESTBED_DIR").to_owned(),
+            addresses: Addresses::on(testbed.get("TESTBED_NET")),
+            etcd: testbed::program("etcd-3.6"),
+            kubectl: testbed.path("KUBECTL").to_owned(),
+            _testbed: testbed,
         }
     }
 
@@ -74,10 +87,11 @@ impl ControlPlane {
         NodeIdentity { name: name.to_owned(), kubeconfig: self.dir.join(format!("{name}.kubeconfig")) }
     }
 
-    /// The pid of one of its programs.
-    pub fn pid(&self, program: &str) -> i32 {
+    /// Sends a signal to one of its programs.
+    pub fn signal(&self, program: &str, signal: Signal) {
         let file = self.dir.join(format!("{program}.pid"));
-        std::fs::read_to_string(file).expect("a pid file").trim().parse().expect("a pid")
+        let pid = std::fs::read_to_string(file).expect("a pid file").trim().parse().expect("a pid");
+        kill(Pid::from_raw(pid), signal).expect("a program that runs");
     }
 
     /// The guard's own kubeconfig, with no more rights than the shipped ones.

@@ -150,7 +150,8 @@ fn spawn(
     http: SocketAddr,
 ) -> (Child, SocketAddr, SocketAddr) {
     let mut command = mortal(env!("CARGO_BIN_EXE_etcd-guard"));
-    command.args(["serve", "--log-format=json", "--linger", LINGER, "--tls-reload-interval=100ms"]);
+    command.args(["serve", "--namespace=etcd-guard", "--log-format=json", "--linger", LINGER]);
+    command.arg("--tls-reload-interval=100ms");
     command.args(["--listen", &https.to_string(), "--admin-listen", &http.to_string()]);
     command.arg("--kubeconfig").arg(kubeconfig);
     command.arg("--tls-cert").arg(files.join("tls.crt")).arg("--tls-key").arg(files.join("tls.key"));

@@ -2,25 +2,31 @@
 
 use std::{
     net::Ipv4Addr,
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
+    path::Path,
+    time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::{
+    api::{core::v1::Pod, policy::v1::Eviction},
+    apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta},
+};
 use kube::{
     Api, Client,
     api::{DeleteParams, PostParams},
+    core::Status,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
 
 use super::{
     control_plane::{ControlPlane, SHARED_NODE},
     guard_process::GuardProcess,
     kubectl::{Kubectl, Said},
     member::Member,
+    pods::{create_pod, delete, is_ready, new_namespace, uid},
     process_node::{Order, ProcessNode, Settings},
-    testbed, wait, webhook,
+    wait, webhook,
 };
 
 /// Three processes and an election take about three seconds, next to compilers many times that.
@@ -40,7 +46,8 @@ pub struct GuardedCluster {
     pub guard: GuardProcess,
     pub node: ProcessNode,
     pub control_plane: &'static ControlPlane,
-    dir: PathBuf,
+    /// Removed last, when nobody writes there any more.
+    _files: TempDir,
 }
 
 impl GuardedCluster {
@@ -53,23 +60,24 @@ impl GuardedCluster {
     pub async fn start_on(nodes: &[&str]) -> Self {
         let control_plane = ControlPlane::shared();
         let client = control_plane.client().await;
-        let namespace = new_namespace(&client, Some(())).await;
+        let namespace = new_namespace(&client, true).await;
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(MANIFEST);
         control_plane.kubectl().must(&["apply", "-n", &namespace, "-f", &manifest.to_string_lossy()]);
-        let dir = control_plane.dir.join(&namespace);
+        let files = tempfile::tempdir_in(&control_plane.dir).expect("a directory");
         let node = ProcessNode::start(Settings {
             admin_kubeconfig: control_plane.admin_kubeconfig(),
             nodes: nodes.iter().map(|node| control_plane.node(node)).collect(),
             namespaces: vec![namespace.clone()],
             addresses: control_plane.addresses.clone(),
-            dir: dir.clone(),
-            etcd: testbed::program("etcd-3.6"),
+            dir: files.path().join("node"),
+            etcd: control_plane.etcd.clone(),
             // No test outlives a power cut.
             etcd_flags: vec![String::from("--unsafe-no-fsync")],
+            alone: true,
         });
-        let guard = GuardProcess::start(&control_plane.guard_kubeconfig(), &dir.join("guard")).await;
+        let guard = GuardProcess::start(&control_plane.guard_kubeconfig(), &files.path().join("guard")).await;
         let pods = Api::namespaced(client.clone(), &namespace);
-        let mut cluster = Self { namespace, client, pods, guard, node, control_plane, dir };
+        let mut cluster = Self { namespace, client, pods, guard, node, control_plane, _files: files };
         cluster.register_webhook(|_| {}).await;
         cluster.wait_until_whole().await;
         cluster
@@ -86,6 +94,18 @@ impl GuardedCluster {
         })
         .await;
         self.guard.news().await;
+    }
+
+    /// From now on what the guard allows happens two seconds later, as long as the listener lasts.
+    pub async fn slow_down_deletions(&self) -> TcpListener {
+        let listener = webhook::slow_down(&self.client, &self.namespace, &self.guard).await;
+        let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
+        wait::until("the apiserver asks the slow webhook", START_LIMIT, async || {
+            let started = Instant::now();
+            self.pods.delete(BYSTANDER, &dry_run).await.is_ok() && started.elapsed() > Duration::from_secs(1)
+        })
+        .await;
+        listener
     }
 
     /// The names of the members' pods.
@@ -130,10 +150,23 @@ impl GuardedCluster {
         .await
     }
 
+    /// Makes this pod's member the leader, if it is not.
+    pub async fn let_lead(&self, name: &str) {
+        let leader = self.leader().await;
+        if leader != name {
+            let heir = self.member(name).status().await.expect("a member that answers");
+            let heir = heir.header().expect("a header").member_id();
+            let mut client = self.member(&leader).client().await.expect("a leader that answers");
+            client.move_leader(heir).await.expect("a leader that hands over");
+        }
+        assert_eq!(self.leader().await, name);
+    }
+
     /// The other two.
     pub async fn followers(&self) -> [String; 2] {
         let leader = self.leader().await;
-        let followers: Vec<String> = Self::names().iter().filter(|it| **it != leader).map(|it| (*it).into()).collect();
+        let followers: Vec<String> =
+            Self::names().iter().filter(|it| **it != leader).map(|it| (*it).into()).collect();
         followers.try_into().expect("two of three")
     }
 
@@ -165,63 +198,22 @@ impl GuardedCluster {
         self.control_plane.kubectl()
     }
 
+    /// Evicts a pod, as autoscalers do. kube's own way leaves out the options.
+    pub async fn evict(&self, name: &str, options: Option<DeleteOptions>) -> Result<(), Box<Status>> {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        let eviction = Eviction { delete_options: options, metadata };
+        let parameters = PostParams::default();
+        let result: Result<Value, _> =
+            self.pods.create_subresource("eviction", name, &parameters, &eviction).await;
+        match result {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) => Err(status),
+            Err(error) => panic!("evicting {name}: {error}"),
+        }
+    }
+
     /// Deletes a pod as `kubectl delete pod` does, without waiting for its end.
     pub async fn delete(&self, name: &str) -> Result<(), String> {
         delete(&self.pods, name).await
     }
-}
-
-impl Drop for GuardedCluster {
-    fn drop(&mut self) {
-        self.control_plane.addresses.release(&self.namespace);
-        // Processes may still write; what stays goes with the control plane.
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
-}
-
-/// Makes a namespace, guarded or not. Its name is its label's value.
-pub async fn new_namespace(client: &Client, guarded: Option<()>) -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("test-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    let labels = guarded.map(|()| json!({webhook::LABEL: name}));
-    let namespace = json!({"metadata": {"name": name, "labels": labels}});
-    let namespace = serde_json::from_value(namespace).expect("a Namespace");
-    Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await.expect("a namespace");
-    name
-}
-
-/// Makes a pod that runs no etcd, if it is not there.
-pub async fn create_pod(pods: &Api<Pod>, name: &str) {
-    let spec = json!({
-        "automountServiceAccountToken": false,
-        "containers": [{"name": "app", "image": "app"}],
-        "terminationGracePeriodSeconds": 1,
-    });
-    let pod = json!({"metadata": {"name": name}, "spec": spec});
-    let pod = serde_json::from_value(pod).expect("a Pod");
-    // A new namespace has no service account for a moment.
-    wait::until(&format!("pod {name}"), START_LIMIT, async || match pods.create(&PostParams::default(), &pod).await {
-        Ok(_) => true,
-        Err(kube::Error::Api(status)) => status.code == 409,
-        Err(_) => false,
-    })
-    .await;
-}
-
-/// Deletes a pod; the error is what the API says.
-pub async fn delete(pods: &Api<Pod>, name: &str) -> Result<(), String> {
-    match pods.delete(name, &DeleteParams::default()).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) => Err(status.message),
-        Err(error) => panic!("deleting {name}: {error}"),
-    }
-}
-
-pub fn uid(pod: &Pod) -> &str {
-    pod.metadata.uid.as_deref().unwrap_or_default()
-}
-
-pub fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True")
 }

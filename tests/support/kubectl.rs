@@ -35,12 +35,12 @@ impl Kubectl {
     /// Runs it, while other tasks of the test go on.
     pub async fn run(&self, arguments: &[&str]) -> Said {
         let output = tokio::process::Command::from(self.command(arguments)).kill_on_drop(true).output().await;
-        Said::of(output.expect("kubectl starts"))
+        Said::of(&output.expect("kubectl starts"))
     }
 
     /// Runs what a test's preparation takes for granted.
     pub fn must(&self, arguments: &[&str]) -> Said {
-        let said = Said::of(self.command(arguments).output().expect("kubectl starts"));
+        let said = Said::of(&self.command(arguments).output().expect("kubectl starts"));
         assert!(said.success, "kubectl {}: {}", arguments.join(" "), said.stderr);
         said
     }
@@ -54,7 +54,7 @@ impl Kubectl {
 }
 
 impl Said {
-    fn of(output: Output) -> Self {
+    fn of(output: &Output) -> Self {
         Self {
             success: output.status.success(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

@@ -24,7 +24,8 @@ impl Member {
 
     /// Whether it reaches a quorum and is caught up.
     pub async fn serves(&self) -> bool {
-        let read = async { self.client().await?.get("health", Some(GetOptions::new().with_count_only())).await };
+        let read =
+            async { self.client().await?.get("health", Some(GetOptions::new().with_count_only())).await };
         matches!(timeout(ANSWER_LIMIT, read).await, Ok(Ok(_)))
     }
 

@@ -1,15 +1,17 @@
 //! A node whose pods are processes: where no kubelet can run, this plays its part.
 //!
-//! It binds pods, provides volumes, runs each pod's etcd on a loopback address of its own, reports status and
-//! readiness, and ends pods as a kubelet does, with the identity of one: SIGTERM, SIGKILL after the grace period, a
-//! terminal phase, and the last DELETE. Pods without etcd are reported as running and have no process.
+//! It runs each pod's etcd on a loopback address of its own, reports status and readiness, and ends pods as a kubelet
+//! does, with the identity of one: SIGTERM, SIGKILL after the grace period, a terminal phase, and the last DELETE. Pods
+//! without etcd are reported as running and have no process. Alone it binds pods and makes volumes as well.
 //!
 //! It knows what is true, and does to processes what a test wants: [`Order`].
 
 mod addresses;
 mod manager;
+mod process;
 mod readiness;
 mod sandbox;
+mod scheduling;
 mod status;
 mod translation;
 mod volumes;
@@ -58,6 +60,8 @@ pub struct Settings {
     /// etcd's program, and flags that it gets beside those of its pod.
     pub etcd: PathBuf,
     pub etcd_flags: Vec<String>,
+    /// Whether it binds pods and makes volumes too, because nobody else does.
+    pub alone: bool,
 }
 
 /// A running process node. When it is dropped, its processes are killed.
@@ -66,6 +70,8 @@ pub struct ProcessNode {
     orders: mpsc::UnboundedSender<(Key, Ordered)>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// Whose addresses are given back.
+    namespaces: Vec<String>,
 }
 
 /// Namespace and name of a pod.
@@ -85,24 +91,28 @@ struct Shared {
 impl ProcessNode {
     /// Starts it on a thread of its own: its processes live as long as that thread.
     pub fn start(settings: Settings) -> Self {
+        let namespaces = settings.namespaces.clone();
         let (orders, to_pods) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel();
         let (started, shared) = std::sync::mpsc::channel();
         let work = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                let manager = Manager::new(settings, to_pods).await;
+                let mut manager = Manager::new(settings, to_pods).await;
                 // Whoever starts it waits for this.
                 let _ = started.send(manager.shared());
                 tokio::select! {
                     () = manager.run() => {}
                     _ = stopped => {}
                 }
+                manager.end().await;
             });
         };
-        let thread = std::thread::Builder::new().name(String::from("process-node")).spawn(work).expect("a thread");
+        let thread =
+            std::thread::Builder::new().name(String::from("process-node")).spawn(work).expect("a thread");
         let shared = shared.recv().expect("a process node that starts");
-        Self { shared, orders, stop: Some(stop), thread: Some(thread) }
+        Self { shared, orders, stop: Some(stop), thread: Some(thread), namespaces }
     }
 
     /// Where a pod of this name runs, or would run.
@@ -132,6 +142,9 @@ impl Drop for ProcessNode {
             // It may have ended by itself, with a panic that is told at its place.
             let _ = stop.send(());
             let _ = thread.join();
+            for namespace in &self.namespaces {
+                self.shared.addresses.release(namespace);
+            }
         }
     }
 }

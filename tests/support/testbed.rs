@@ -16,8 +16,13 @@ const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 
 const TESTBED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/testbed");
 
-/// What `scripts/testbed` says of itself: its `NAME=VALUE` lines.
-pub struct Variables(HashMap<String, String>);
+/// A testbed that runs until this is dropped.
+pub struct Testbed {
+    /// What it says of itself: its `NAME=VALUE` lines.
+    variables: HashMap<String, String>,
+    /// Its keeper waits for the other end's end.
+    _hold: mpsc::Sender<()>,
+}
 
 /// Where a program is; it is built or installed first if need be.
 pub fn program(name: &str) -> PathBuf {
@@ -33,9 +38,10 @@ pub fn program(name: &str) -> PathBuf {
     PathBuf::from(path.unwrap_or_else(|| panic!("scripts/testbed programs {name} names no path:\n{lines}")))
 }
 
-/// Starts a control plane with these further arguments. It lives until this process ends.
-pub fn control_plane(arguments: &[String]) -> Variables {
+/// Starts a control plane with these further arguments.
+pub fn control_plane(arguments: &[String]) -> Testbed {
     let (said, heard) = mpsc::channel();
+    let (hold, over) = mpsc::channel();
     let mut command = mortal(TESTBED);
     command.arg("control-plane").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
     // The testbed dies with the thread that spawns it, and the first test's thread ends with that test.
@@ -43,14 +49,17 @@ pub fn control_plane(arguments: &[String]) -> Variables {
         let mut testbed = command.spawn().expect("scripts/testbed starts");
         let lines = BufReader::new(testbed.stdout.take().expect("stdout is a pipe")).lines();
         for line in lines.map_while(Result::ok) {
-            if said.send(line).is_err() {
+            let is_last = line == "ready";
+            if said.send(line).is_err() || is_last {
                 break;
             }
         }
         drop(said);
-        loop {
-            std::thread::park();
-        }
+        // An error: nobody holds it any more.
+        let _ = over.recv();
+        drop(testbed.stdin.take());
+        // It has nobody to tell.
+        let _ = testbed.wait();
     };
     std::thread::Builder::new().name(String::from("testbed")).spawn(keeper).expect("a thread");
     let mut variables = HashMap::new();
@@ -58,15 +67,15 @@ pub fn control_plane(arguments: &[String]) -> Variables {
         let line = heard.recv_timeout(BUILD_LIMIT).expect("the testbed gets ready");
         match line.split_once('=') {
             Some((name, value)) => drop(variables.insert(name.to_owned(), value.to_owned())),
-            None if line == "ready" => return Variables(variables),
+            None if line == "ready" => return Testbed { variables, _hold: hold },
             None => {}
         }
     }
 }
 
-impl Variables {
+impl Testbed {
     pub fn get(&self, name: &str) -> &str {
-        self.0.get(name).unwrap_or_else(|| panic!("scripts/testbed prints {name}"))
+        self.variables.get(name).unwrap_or_else(|| panic!("scripts/testbed prints {name}"))
     }
 
     pub fn path(&self, name: &str) -> &Path {

@@ -5,9 +5,10 @@ use std::path::Path;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{Patch, PatchParams},
 };
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use super::guard_process::GuardProcess;
 
@@ -28,21 +29,42 @@ pub async fn register(client: &Client, label: &str, guard: &GuardProcess, change
         let path = webhook["clientConfig"]["service"]["path"].as_str().expect("a path").to_owned();
         webhook["clientConfig"] =
             json!({"url": format!("https://{}{path}", guard.https()), "caBundle": base64(&guard.ca_pem)});
-        let chosen = webhook["namespaceSelector"]["matchLabels"].get_mut(LABEL).expect("the label that opts in");
+        let chosen =
+            webhook["namespaceSelector"]["matchLabels"].get_mut(LABEL).expect("the label that opts in");
         assert_eq!(*chosen, "enabled", "the value that users are told to set");
         *chosen = json!(label);
         change(webhook);
     }
-    let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
-    let parameters = PatchParams::apply("test").force();
-    api.patch(&name, &parameters, &Patch::Apply(configuration)).await.expect("the configuration is accepted");
+    apply(client, &name, configuration).await;
 }
 
-/// Takes the registration back.
-pub async fn unregister(client: &Client, label: &str) {
+/// A second webhook for deletions of pods, which never answers and does not matter: what the guard allows happens two
+/// seconds later. It lasts as long as the listener.
+pub async fn slow_down(client: &Client, label: &str, guard: &GuardProcess) -> TcpListener {
+    // Nobody accepts: the system does, and so the apiserver waits for an answer.
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("https://{}", silent.local_addr().expect("an address"));
+    let name = format!("slow-{label}");
+    let webhook = json!({
+        "name": "slow.test.io",
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}],
+        "clientConfig": {"url": url, "caBundle": base64(&guard.ca_pem)},
+        "namespaceSelector": {"matchLabels": {LABEL: label}},
+        "failurePolicy": "Ignore",
+        "timeoutSeconds": 2,
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    });
+    apply(client, &name, json!({"metadata": {"name": name}, "webhooks": [webhook]})).await;
+    silent
+}
+
+async fn apply(client: &Client, name: &str, mut configuration: Value) {
+    configuration["apiVersion"] = json!("admissionregistration.k8s.io/v1");
+    configuration["kind"] = json!("ValidatingWebhookConfiguration");
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
-    // What is not there need not be taken back.
-    let _ = api.delete(&format!("etcd-guard-{label}"), &DeleteParams::default()).await;
+    let parameters = PatchParams::apply("test").force();
+    api.patch(name, &parameters, &Patch::Apply(configuration)).await.expect("the configuration is accepted");
 }
 
 fn base64(text: &str) -> Value {

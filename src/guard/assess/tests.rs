@@ -135,8 +135,8 @@ fn the_leader_is_protected() {
     assert_eq!(
         cluster(3).text(0),
         "pod etcd-0 is the leader of etcd cluster prod/etcd (member e7cd0000, term 7; 3 of 3 voters healthy, quorum 2). \
-         Move leadership first, for instance to etcd-2: kubectl -n prod exec etcd-0 -c etcd -- etcdctl move-leader \
-         e7cd0002, or set etcd-guard.io/leader=transfer on the StatefulSet [LeaderProtected]"
+         Move leadership first, by etcd-guard.io/leader=transfer on the StatefulSet or by hand, for instance to etcd-2: \
+         kubectl -n prod exec etcd-0 -c etcd -- etcdctl move-leader e7cd0002 [LeaderProtected]"
     );
 }
 

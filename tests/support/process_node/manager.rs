@@ -1,26 +1,26 @@
-//! Looks at the apiserver again and again: binds pods, makes volumes, and gives each pod of its nodes a sandbox.
+//! Looks at the apiserver again and again, and gives each pod of its nodes a sandbox.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
     sync::Arc,
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Binding, Node, PersistentVolumeClaim, Pod};
-use kube::{
-    Api, Client,
-    api::{ListParams, Patch, PatchParams, PostParams},
-};
-use serde_json::json;
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::{Api, Client, Resource, api::ListParams, core::NamespaceResourceScope};
+use serde::de::DeserializeOwned;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
     time::{sleep, timeout},
 };
 
 use super::{
     Key, NodeIdentity, Settings, Shared, key,
-    sandbox::{Ordered, Sandbox},
+    sandbox::{Order, Ordered, Sandbox},
+    scheduling,
     status::Facts,
     translation::etcd_container,
     volumes,
@@ -33,13 +33,14 @@ const POLL: Duration = Duration::from_millis(100);
 /// Longest that one look at the apiserver may take before the next is tried.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
-/// Pods that ask for another scheduler are left to it.
-const SCHEDULER: &str = "default-scheduler";
+/// Longest that a process may take to die.
+const END_LIMIT: Duration = Duration::from_secs(5);
 
 pub struct Manager {
     shared: Arc<Shared>,
     namespaces: Vec<String>,
     nodes: Vec<(String, Client)>,
+    alone: bool,
     kept: BTreeMap<Key, Kept>,
     orders: mpsc::UnboundedReceiver<(Key, Ordered)>,
 }
@@ -54,22 +55,26 @@ struct Kept {
 
 impl Manager {
     pub async fn new(settings: Settings, orders: mpsc::UnboundedReceiver<(Key, Ordered)>) -> Self {
-        let Settings { admin_kubeconfig, nodes, namespaces, addresses, dir, etcd, etcd_flags } = settings;
+        let Settings { admin_kubeconfig, nodes, namespaces, addresses, dir, etcd, etcd_flags, alone } =
+            settings;
         let mut identified = Vec::new();
         for NodeIdentity { name, kubeconfig } in nodes {
             identified.push((name, api_client::client(&kubeconfig).await));
         }
         let admin = api_client::client(&admin_kubeconfig).await;
         let shared = Shared { admin, addresses, dir, etcd, etcd_flags, running: std::sync::Mutex::default() };
-        Self { shared: Arc::new(shared), namespaces, nodes: identified, kept: BTreeMap::new(), orders }
+        let kept = BTreeMap::new();
+        Self { shared: Arc::new(shared), namespaces, nodes: identified, alone, kept, orders }
     }
 
     pub fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
 
-    pub async fn run(mut self) {
-        self.register_nodes().await.expect("a Node object");
+    pub async fn run(&mut self) {
+        for (name, _) in &self.nodes {
+            scheduling::register_node(&self.shared.admin, name).await.expect("a Node object");
+        }
         loop {
             match timeout(LOOK_LIMIT, self.look()).await {
                 Ok(Ok(())) => {}
@@ -87,6 +92,19 @@ impl Manager {
         }
     }
 
+    /// Ends all processes, and returns when their addresses are free.
+    pub async fn end(self) {
+        for kept in self.kept.values() {
+            // What has ended hears nothing, and need not.
+            let _ = kept.orders.send((Order::Rejoin, oneshot::channel().0));
+            kept.updates.send_replace(None);
+        }
+        let ends = self.kept.into_values().map(|kept| timeout(END_LIMIT, kept.task));
+        if join_all(ends).await.iter().any(Result::is_err) {
+            eprintln!("process node: a pod did not end in time");
+        }
+    }
+
     /// An order for a pod that is not here is dropped, which whoever waits for it notices.
     fn pass_on(&self, key: &Key, ordered: Ordered) {
         if let Some(kept) = self.kept.get(key) {
@@ -94,88 +112,34 @@ impl Manager {
         }
     }
 
-    /// Node objects, as kubelets make them; nodes may be shared with others.
-    async fn register_nodes(&self) -> Result<(), kube::Error> {
-        let nodes: Api<Node> = Api::all(self.shared.admin.clone());
-        for (name, _) in &self.nodes {
-            let node = json!({
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-            });
-            let node = serde_json::from_value(node).expect("a Node");
-            match nodes.create(&PostParams::default(), &node).await {
-                Err(kube::Error::Api(status)) if status.code == 409 => continue,
-                result => drop(result?),
-            }
-            // Every new node is tainted until a controller has seen it ready; that controller does not run here.
-            nodes.patch(name, &PatchParams::default(), &Patch::Merge(json!({"spec": {"taints": null}}))).await?;
-            let room = json!({"cpu": "64", "memory": "64Gi", "pods": "250"});
-            let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady"});
-            let status = json!({"status": {"capacity": room, "allocatable": room, "conditions": [ready]}});
-            nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
-        }
-        Ok(())
-    }
-
     async fn look(&mut self) -> Result<(), kube::Error> {
         let admin = self.shared.admin.clone();
-        let (mut pods, mut claims) = (Vec::new(), Vec::new());
-        let everything = ListParams::default();
-        if self.namespaces.is_empty() {
-            pods.extend(Api::<Pod>::all(admin.clone()).list(&everything).await?);
-            claims.extend(Api::<PersistentVolumeClaim>::all(admin.clone()).list(&everything).await?);
+        let pods: Vec<Pod> = self.list().await?;
+        if self.alone {
+            let claims: Vec<PersistentVolumeClaim> = self.list().await?;
+            volumes::provision(&admin, &claims, &self.shared.dir).await?;
+            let names: Vec<&str> = self.nodes.iter().map(|(name, _)| name.as_str()).collect();
+            scheduling::bind(&admin, &names, &pods).await?;
         }
-        for namespace in &self.namespaces {
-            pods.extend(Api::<Pod>::namespaced(admin.clone(), namespace).list(&everything).await?);
-            let claims_here = Api::<PersistentVolumeClaim>::namespaced(admin.clone(), namespace);
-            claims.extend(claims_here.list(&everything).await?);
-        }
-        volumes::provision(&admin, &claims, &self.shared.dir).await?;
-        self.bind(&pods).await?;
         self.keep(pods);
         Ok(())
     }
 
-    /// The scheduler's part: the pods of a set go round the nodes that are not cordoned.
-    async fn bind(&self, pods: &[Pod]) -> Result<(), kube::Error> {
-        let is_waiting = |pod: &&Pod| {
-            let spec = pod.spec.as_ref();
-            pod.metadata.deletion_timestamp.is_none()
-                && spec.is_some_and(|spec| spec.node_name.is_none())
-                && spec.and_then(|spec| spec.scheduler_name.as_deref()) == Some(SCHEDULER)
-        };
-        let waiting: Vec<&Pod> = pods.iter().filter(is_waiting).collect();
-        if waiting.is_empty() {
-            return Ok(());
+    /// All objects of a kind in its namespaces.
+    async fn list<K>(&self) -> Result<Vec<K>, kube::Error>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let everything = ListParams::default();
+        if self.namespaces.is_empty() {
+            return Ok(Api::<K>::all(self.shared.admin.clone()).list(&everything).await?.items);
         }
-        let nodes = Api::<Node>::all(self.shared.admin.clone()).list(&ListParams::default()).await?;
-        for pod in waiting {
-            let (namespace, name) = key(pod);
-            let ordinal = name.rsplit('-').next().and_then(|it| it.parse().ok()).unwrap_or(0);
-            let (node, _) = &self.nodes[ordinal % self.nodes.len()];
-            let object = nodes.iter().find(|object| object.metadata.name.as_ref() == Some(node));
-            let open = object.and_then(|it| it.spec.as_ref()).is_some_and(|it| it.unschedulable != Some(true));
-            if !open {
-                continue;
-            }
-            let binding = json!({
-                "apiVersion": "v1",
-                "kind": "Binding",
-                "metadata": {"name": name, "uid": pod.metadata.uid},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-            });
-            let binding: Binding = serde_json::from_value(binding).expect("a Binding");
-            let api: Api<Pod> = Api::namespaced(self.shared.admin.clone(), &namespace);
-            let bound: Result<serde_json::Value, _> =
-                api.create_subresource("binding", &name, &PostParams::default(), &binding).await;
-            match bound {
-                // It is gone, or bound already.
-                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-                result => drop(result?),
-            }
+        let mut objects = Vec::new();
+        for namespace in &self.namespaces {
+            objects
+                .extend(Api::<K>::namespaced(self.shared.admin.clone(), namespace).list(&everything).await?);
         }
-        Ok(())
+        Ok(objects)
     }
 
     /// Tells each sandbox of its pod's news, and gives new pods one. A successor waits for the end of its predecessor,
@@ -184,7 +148,9 @@ impl Manager {
         let mut seen = BTreeSet::new();
         for pod in pods {
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-            let Some((_, kubelet)) = self.nodes.iter().find(|(name, _)| Some(name.as_str()) == node) else { continue };
+            let Some((_, kubelet)) = self.nodes.iter().find(|(name, _)| Some(name.as_str()) == node) else {
+                continue;
+            };
             let key = key(&pod);
             match self.kept.get(&key) {
                 Some(kept) if kept.uid == pod.metadata.uid => {
@@ -231,6 +197,7 @@ impl Manager {
             pod,
             facts: Facts::of_new(address),
             crash_loops: false,
+            is_isolated: false,
         };
         Kept { uid, updates, orders, task: tokio::spawn(sandbox.run()) }
     }

@@ -1,10 +1,7 @@
 //! One pod's life on the process node: its process, what is reported of it, and its end.
 
 use std::{
-    net::Ipv4Addr,
-    os::unix::process::ExitStatusExt,
     path::PathBuf,
-    process::{ExitStatus, Stdio},
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -14,24 +11,20 @@ use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use tokio::{
-    process::Child,
     sync::{mpsc, oneshot, watch},
     time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::{
     Shared,
+    process::{Process, Program},
     readiness::Probe,
     status::{self, Facts, State},
     translation::{Translation, etcd_container},
     volumes,
 };
-use crate::support::child::mortal;
 
 /// Pause before a process that ended is started again; a kubelet waits ten seconds and more from the second time on.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
@@ -49,6 +42,10 @@ pub enum Order {
     Pause,
     /// Let it go on.
     Resume,
+    /// Cut the pod's kubelet off: the process goes on, and nobody hears of a deletion.
+    Isolate,
+    /// Let the kubelet hear again.
+    Rejoin,
     /// Kill it, and keep it from starting again as long as this pod exists.
     CrashLoop,
 }
@@ -67,22 +64,18 @@ pub struct Sandbox {
     pub pod: Pod,
     pub facts: Facts,
     pub crash_loops: bool,
+    pub is_isolated: bool,
 }
 
 /// Why a process is not watched any longer.
 enum Turn {
-    Ended(ExitStatus),
+    Ended {
+        exit_code: i32,
+    },
     /// The pod's deletion was accepted; the time between SIGTERM and SIGKILL.
     Deleted(Duration),
     /// The pod is gone from the apiserver.
     Gone,
-}
-
-/// What to run, and how to tell whether it is ready.
-struct Program {
-    arguments: Vec<String>,
-    environment: Vec<(String, String)>,
-    probe: Option<Probe>,
 }
 
 impl Sandbox {
@@ -110,14 +103,17 @@ impl Sandbox {
             }
         };
         loop {
-            let mut child = program.as_ref().map(|program| self.spawn(program));
-            let exit_code = match self.watch(child.as_mut(), program.as_ref()).await {
+            let mut process = program.as_ref().map(|program| program.start(&self.dir().join("log")));
+            if process.is_some() {
+                self.shared.remember(&self.pod);
+            }
+            let exit_code = match self.watch(process.as_mut(), program.as_ref()).await {
                 Turn::Gone => {
-                    end_at_once(child).await;
+                    kill(process).await;
                     return None;
                 }
-                Turn::Deleted(grace) => return self.terminate(child, grace).await,
-                Turn::Ended(status) => exit_code(status),
+                Turn::Deleted(grace) => return self.terminate(process, grace).await,
+                Turn::Ended { exit_code } => exit_code,
             };
             self.shared.forget(&self.pod);
             self.facts.restarts += 1;
@@ -142,28 +138,15 @@ impl Sandbox {
             None
         })?;
         let (address, addresses) = (self.facts.address, &*self.shared.addresses);
-        let process = Translation { pod: &self.pod, address, addresses, mounts }.process(container);
+        let mut words = Translation { pod: &self.pod, address, addresses, mounts }.words(container);
+        words.arguments.extend(self.shared.etcd_flags.iter().cloned());
         let probe = Probe::of(container, address);
-        Some(Some(Program { arguments: process.arguments, environment: process.environment, probe }))
-    }
-
-    fn spawn(&self, program: &Program) -> Child {
-        std::fs::create_dir_all(self.dir()).expect("the pod's directory");
-        let log = self.dir().join("log");
-        let log = std::fs::File::options().append(true).create(true).open(log).expect("the pod's log");
-        let mut command = mortal(&self.shared.etcd);
-        command.args(&program.arguments).args(&self.shared.etcd_flags).stdin(Stdio::null());
-        command.env_clear().envs(program.environment.iter().cloned()).env("PATH", "/usr/bin:/bin");
-        command.stdout(log.try_clone().expect("the log")).stderr(log);
-        let child = tokio::process::Command::from(command).kill_on_drop(true).spawn().expect("setpriv starts");
-        self.shared.remember(&self.pod);
-        child
+        Some(Some(Program { path: self.shared.etcd.clone(), words, probe }))
     }
 
     /// Reports the running process, and carries out orders, until something decisive happens.
-    async fn watch(&mut self, mut child: Option<&mut Child>, program: Option<&Program>) -> Turn {
+    async fn watch(&mut self, mut process: Option<&mut Process>, program: Option<&Program>) -> Turn {
         let since = SystemTime::now();
-        let pid = child.as_ref().and_then(|child| child.id());
         let (ready, mut is_ready) = watch::channel(false);
         match program.and_then(|program| program.probe.clone()) {
             Some(probe) => drop(tokio::spawn(probe.run(ready))),
@@ -173,21 +156,14 @@ impl Sandbox {
         self.report(&State::Running { since, ready: current }).await;
         loop {
             tokio::select! {
-                status = wait(child.as_deref_mut()) => return Turn::Ended(status),
-                turn = turn(&mut self.updates) => return turn,
+                exit_code = end_of(process.as_deref_mut()) => return Turn::Ended { exit_code },
+                turn = turn(&mut self.updates), if !self.is_isolated => return turn,
                 Ok(()) = is_ready.changed() => {
                     let ready = *is_ready.borrow_and_update();
                     self.report(&State::Running { since, ready }).await;
                 }
                 Some((order, done)) = self.orders.recv() => {
-                    match order {
-                        Order::Pause => signal(pid, Signal::SIGSTOP),
-                        Order::Resume => signal(pid, Signal::SIGCONT),
-                        Order::CrashLoop => {
-                            self.crash_loops = true;
-                            signal(pid, Signal::SIGKILL);
-                        }
-                    }
+                    self.carry_out(order, process.as_deref());
                     // Whoever does not wait for it does not care.
                     let _ = done.send(());
                 }
@@ -195,17 +171,35 @@ impl Sandbox {
         }
     }
 
+    fn carry_out(&mut self, order: Order, process: Option<&Process>) {
+        let signal = match order {
+            Order::Pause => Signal::SIGSTOP,
+            Order::Resume => Signal::SIGCONT,
+            Order::CrashLoop => {
+                self.crash_loops = true;
+                Signal::SIGKILL
+            }
+            Order::Isolate | Order::Rejoin => {
+                self.is_isolated = order == Order::Isolate;
+                return;
+            }
+        };
+        if let Some(process) = process {
+            process.signal(signal);
+        }
+    }
+
     /// SIGTERM, and SIGKILL at the end of the grace period, or as soon as the pod is gone.
-    async fn terminate(&mut self, child: Option<Child>, grace: Duration) -> Option<i32> {
-        let Some(mut child) = child else { return Some(0) };
-        signal(child.id(), Signal::SIGTERM);
+    async fn terminate(&mut self, process: Option<Process>, grace: Duration) -> Option<i32> {
+        let Some(mut process) = process else { return Some(0) };
+        process.signal(Signal::SIGTERM);
         let deadline = Instant::now() + grace;
         loop {
             tokio::select! {
-                status = wait(Some(&mut child)) => return Some(exit_code(status)),
-                () = sleep_until(deadline) => return Some(end_at_once(Some(child)).await),
+                exit_code = process.end() => return Some(exit_code),
+                () = sleep_until(deadline) => return Some(kill(Some(process)).await),
                 turn = turn(&mut self.updates) => if let Turn::Gone = turn {
-                    end_at_once(Some(child)).await;
+                    kill(Some(process)).await;
                     return None;
                 },
             }
@@ -273,37 +267,20 @@ async fn turn(updates: &mut watch::Receiver<Option<Pod>>) -> Turn {
 
 /// Not found, or another pod of the same name by now.
 fn is_gone(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
+    let kube::Error::Api(status) = error else { return false };
+    status.code == 404 || (status.code == 409 && status.message.contains("UID"))
 }
 
-async fn wait(child: Option<&mut Child>) -> ExitStatus {
-    match child {
-        Some(child) => child.wait().await.expect("a child that can be waited for"),
+/// Returns when it is dead, so that a successor can have its address.
+async fn kill(process: Option<Process>) -> i32 {
+    let Some(mut process) = process else { return 0 };
+    process.signal(Signal::SIGKILL);
+    process.end().await
+}
+
+async fn end_of(process: Option<&mut Process>) -> i32 {
+    match process {
+        Some(process) => process.end().await,
         None => std::future::pending().await,
-    }
-}
-
-async fn end_at_once(child: Option<Child>) -> i32 {
-    let Some(mut child) = child else { return 0 };
-    // It may have ended just now.
-    let _ = child.start_kill();
-    exit_code(wait(Some(&mut child)).await)
-}
-
-/// As a container runtime tells it.
-fn exit_code(status: ExitStatus) -> i32 {
-    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
-}
-
-fn signal(pid: Option<u32>, signal: Signal) {
-    if let Some(pid) = pid.and_then(|pid| i32::try_from(pid).ok()) {
-        // It may have ended just now; it is not waited for yet, so that the number is nobody else's.
-        let _ = kill(Pid::from_raw(pid), signal);
-    }
-}
-
-impl Facts {
-    pub fn of_new(address: Ipv4Addr) -> Self {
-        Self { address, created: SystemTime::now(), restarts: 0 }
     }
 }

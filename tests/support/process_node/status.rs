@@ -10,11 +10,18 @@ use serde_json::{Value, json};
 pub enum State {
     /// Not started yet: its volumes are not there.
     Creating,
-    Running { since: SystemTime, ready: bool },
+    Running {
+        since: SystemTime,
+        ready: bool,
+    },
     /// Ended, to be started again after a pause.
-    CrashLoop { exit_code: i32 },
+    CrashLoop {
+        exit_code: i32,
+    },
     /// Ended for good, because the pod is deleted.
-    Ended { exit_code: i32 },
+    Ended {
+        exit_code: i32,
+    },
 }
 
 /// What is reported beside the state.
@@ -35,9 +42,7 @@ pub fn patch(pod: &Pod, facts: &Facts, state: &State) -> Value {
         State::Ended { .. } => "Failed",
     };
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let condition = |kind: &str, met: bool| {
-        json!({"type": kind, "status": if met { "True" } else { "False" }, "lastTransitionTime": now})
-    };
+    let condition = |kind: &str, met: bool| json!({"type": kind, "status": if met { "True" } else { "False" }, "lastTransitionTime": now});
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers).map(|container| {
         json!({
             "name": container.name,
@@ -80,5 +85,11 @@ fn container_state(state: &State) -> Value {
             let reason = if *exit_code == 0 { "Completed" } else { "Error" };
             json!({"terminated": {"exitCode": exit_code, "reason": reason}})
         }
+    }
+}
+
+impl Facts {
+    pub fn of_new(address: Ipv4Addr) -> Self {
+        Self { address, created: SystemTime::now(), restarts: 0 }
     }
 }

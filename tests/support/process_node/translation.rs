@@ -14,9 +14,9 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 
 use super::addresses::Addresses;
 
-/// The process that a container becomes.
+/// What a container's program is called with.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Process {
+pub struct Words {
     pub arguments: Vec<String>,
     pub environment: Vec<(String, String)>,
 }
@@ -32,7 +32,8 @@ pub struct Translation<'a> {
 
 /// The container of a pod that runs etcd, as its command or, without one, its image says.
 pub fn etcd_container(pod: &Pod) -> Option<&Container> {
-    let program = |path: &str| path.rsplit('/').next().unwrap_or(path).split([':', '@']).next() == Some("etcd");
+    let program =
+        |path: &str| path.rsplit('/').next().unwrap_or(path).split([':', '@']).next() == Some("etcd");
     pod.spec.as_ref()?.containers.iter().find(|container| match container.command.as_deref() {
         Some([first, ..]) => program(first),
         _ => container.image.as_deref().is_some_and(program),
@@ -41,13 +42,14 @@ pub fn etcd_container(pod: &Pod) -> Option<&Container> {
 
 impl Translation<'_> {
     /// The arguments and the environment for etcd's program.
-    pub fn process(&self, container: &Container) -> Process {
+    pub fn words(&self, container: &Container) -> Words {
         let environment = self.environment(container.env.as_deref().unwrap_or_default());
         let command = container.command.iter().flatten().skip(1);
         let words = command.chain(container.args.iter().flatten());
         let arguments = words.map(|word| self.translate(&expand(word, &environment))).collect();
-        let environment = environment.into_iter().map(|(name, value)| (name, self.translate(&value))).collect();
-        Process { arguments, environment }
+        let environment =
+            environment.into_iter().map(|(name, value)| (name, self.translate(&value))).collect();
+        Words { arguments, environment }
     }
 
     fn environment(&self, variables: &[EnvVar]) -> BTreeMap<String, String> {

@@ -10,7 +10,11 @@ use kube::{Api, Client, api::PostParams};
 use serde_json::json;
 
 /// Makes a volume for every claim that has none, as a provisioner would; the controller manager binds the two.
-pub async fn provision(admin: &Client, claims: &[PersistentVolumeClaim], dir: &Path) -> Result<(), kube::Error> {
+pub async fn provision(
+    admin: &Client,
+    claims: &[PersistentVolumeClaim],
+    dir: &Path,
+) -> Result<(), kube::Error> {
     let volumes: Api<PersistentVolume> = Api::all(admin.clone());
     for claim in claims {
         let (metadata, Some(spec)) = (&claim.metadata, &claim.spec) else { continue };
@@ -18,7 +22,8 @@ pub async fn provision(admin: &Client, claims: &[PersistentVolumeClaim], dir: &P
         if is_bound || metadata.deletion_timestamp.is_some() {
             continue;
         }
-        let (Some(name), Some(namespace), Some(uid)) = (&metadata.name, &metadata.namespace, &metadata.uid) else {
+        let (Some(name), Some(namespace), Some(uid)) = (&metadata.name, &metadata.namespace, &metadata.uid)
+        else {
             continue;
         };
         let directory = dir.join("volumes").join(uid);
@@ -73,11 +78,17 @@ pub async fn mounts(
     Ok(Some(mounts))
 }
 
-async fn directory_of_claim(admin: &Client, namespace: &str, claim: &str) -> Result<Option<PathBuf>, kube::Error> {
+async fn directory_of_claim(
+    admin: &Client,
+    namespace: &str,
+    claim: &str,
+) -> Result<Option<PathBuf>, kube::Error> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(admin.clone(), namespace);
     let Some(claim) = claims.get_opt(claim).await? else { return Ok(None) };
     let is_bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
-    let Some(volume) = claim.spec.and_then(|spec| spec.volume_name).filter(|_| is_bound) else { return Ok(None) };
+    let Some(volume) = claim.spec.and_then(|spec| spec.volume_name).filter(|_| is_bound) else {
+        return Ok(None);
+    };
     let volume = Api::<PersistentVolume>::all(admin.clone()).get(&volume).await?;
     Ok(volume.spec.and_then(|spec| spec.host_path).map(|path| PathBuf::from(path.path)))
 }

@@ -1,0 +1,66 @@
+//! The guard behind a real kube-apiserver: registered by the shipped configuration, asked by real `kubectl`, with the
+//! shipped StatefulSet on a process node.
+//!
+//! Every test asserts what the guard was asked, so that none passes unasked.
+
+// A test says by a panic what is not as it should be.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "control_plane/apiserver_gone.rs"]
+mod apiserver_gone;
+#[path = "control_plane/collection.rs"]
+mod collection;
+#[path = "control_plane/consequences.rs"]
+mod consequences;
+#[path = "control_plane/drain.rs"]
+mod drain;
+#[path = "control_plane/dry_run.rs"]
+mod dry_run;
+#[path = "control_plane/eviction.rs"]
+mod eviction;
+#[path = "control_plane/follower.rs"]
+mod follower;
+#[path = "control_plane/guard_gone.rs"]
+mod guard_gone;
+#[path = "control_plane/intents.rs"]
+mod intents;
+#[path = "control_plane/leader.rs"]
+mod leader;
+#[path = "control_plane/membership.rs"]
+mod membership;
+#[path = "control_plane/one_at_a_time.rs"]
+mod one_at_a_time;
+#[path = "control_plane/others.rs"]
+mod others;
+#[path = "control_plane/policies.rs"]
+mod policies;
+#[path = "control_plane/replicas.rs"]
+mod replicas;
+#[path = "control_plane/rollout.rs"]
+mod rollout;
+#[path = "control_plane/stop.rs"]
+mod stop;
+#[path = "control_plane/storm.rs"]
+mod storm;
+#[path = "control_plane/unhealthy.rs"]
+mod unhealthy;
+
+#[allow(dead_code, unreachable_pub, reason = "shared with other tests, which use other parts of it")]
+#[path = "support"]
+mod support {
+    pub mod api_client;
+    pub mod child;
+    pub mod control_plane;
+    pub mod guard_process;
+    pub mod guarded_cluster;
+    pub mod http_client;
+    pub mod kubectl;
+    pub mod load;
+    pub mod member;
+    pub mod pods;
+    pub mod process_node;
+    pub mod review;
+    pub mod testbed;
+    pub mod wait;
+    pub mod webhook;
+}

@@ -1,0 +1,69 @@
+//! What follows from a deletion that was accepted is not held up.
+
+use crate::support::{
+    guarded_cluster::{GuardedCluster, START_LIMIT},
+    wait::until,
+};
+
+#[tokio::test]
+async fn a_namespace_with_a_guarded_cluster_can_be_deleted() {
+    let mut etcd = GuardedCluster::start().await;
+    break_glass(&etcd, &format!("namespace/{}", etcd.namespace)).await;
+    let delete = ["delete", "namespace", &etcd.namespace, "--wait=false"];
+    until("the break-glass is in force", START_LIMIT, async || {
+        etcd.kubectl_everywhere().run(&delete).await.success
+    })
+    .await;
+    until("all pods are gone", START_LIMIT, async || {
+        etcd.pods.list(&kube::api::ListParams::default()).await.is_ok_and(|pods| pods.items.is_empty())
+    })
+    .await;
+    let news = etcd.guard.news().await;
+    assert!(news.contains(&String::from("DELETE allowed NamespaceTerminating")), "{news:?}");
+}
+
+#[tokio::test]
+async fn the_garbage_collector_takes_the_pods_of_a_deleted_stateful_set() {
+    for cascade in ["--cascade=background", "--cascade=foreground"] {
+        let mut etcd = GuardedCluster::start().await;
+        break_glass(&etcd, "statefulset/etcd").await;
+        let delete = ["delete", "statefulset", "etcd", cascade, "--wait=false"];
+        until("the break-glass is in force", START_LIMIT, async || etcd.kubectl(&delete).await.success).await;
+        until("all members are gone", START_LIMIT, async || {
+            let pods = etcd.pods.list(&kube::api::ListParams::default()).await;
+            pods.is_ok_and(|pods| {
+                !pods
+                    .items
+                    .iter()
+                    .any(|pod| pod.metadata.name.as_deref().unwrap_or_default().starts_with("etcd-"))
+            })
+        })
+        .await;
+        let news = etcd.guard.news().await;
+        assert!(news.contains(&String::from("DELETE allowed OwnerDeleted")), "{cascade}: {news:?}");
+    }
+}
+
+#[tokio::test]
+async fn orphans_of_a_stateful_set_are_guarded_like_any_member() {
+    let mut etcd = GuardedCluster::start().await;
+    let leader = etcd.leader().await;
+    let said = etcd.kubectl(&["delete", "statefulset", "etcd", "--cascade=orphan"]).await;
+    assert!(said.success, "{said:?}");
+    until("the pods have no owner", START_LIMIT, async || {
+        etcd.pods.get(&leader).await.unwrap().metadata.owner_references.is_none()
+    })
+    .await;
+    let denial = etcd.delete(&leader).await.unwrap_err();
+    assert!(denial.contains("is the leader of"), "{denial}");
+    assert_eq!(etcd.guard.news().await, ["DELETE allowed IntentHarmless", "DELETE denied LeaderProtected"]);
+}
+
+/// What has to be said before a living cluster may be taken apart.
+async fn break_glass(etcd: &GuardedCluster, object: &str) {
+    let end = k8s_openapi::jiff::Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_mins(10);
+    let until = format!("etcd-guard.io/allow-delete-until={end}");
+    let said =
+        etcd.kubectl(&["annotate", object, &until, "etcd-guard.io/allow-delete-reason=it is meant"]).await;
+    assert!(said.success, "{said:?}");
+}

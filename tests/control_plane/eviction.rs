@@ -1,0 +1,50 @@
+//! Evictions: asked about once, without the pod, and told to try again where waiting helps.
+
+use crate::support::{
+    guarded_cluster::{BYSTANDER, GuardedCluster},
+    process_node::Order,
+};
+
+#[tokio::test]
+async fn an_eviction_of_the_leader_is_told_to_try_again() {
+    let mut etcd = GuardedCluster::start().await;
+    let leader = etcd.leader().await;
+
+    let denial = etcd.evict(&leader, None).await.unwrap_err();
+    assert_eq!((denial.code, denial.reason.as_str()), (429, "TooManyRequests"));
+    let beginning = format!(
+        "admission webhook \"eviction.guard.etcd-guard.io\" denied the request: pod {leader} is the leader of etcd \
+         cluster {}/etcd (member ",
+        etcd.namespace
+    );
+    assert!(denial.message.starts_with(&beginning), "{}", denial.message);
+    assert_eq!(etcd.guard.news().await, ["CREATE denied LeaderProtected"]);
+}
+
+#[tokio::test]
+async fn an_evicted_follower_comes_back_and_blocks_the_others_meanwhile() {
+    let mut etcd = GuardedCluster::start().await;
+    let [one, other] = etcd.followers().await;
+    let uid = etcd.uid(&one).await;
+    etcd.order(&one, Order::Isolate).await;
+
+    etcd.evict(&one, None).await.unwrap();
+    assert_eq!(etcd.guard.news().await, ["CREATE allowed SafeToDelete"]);
+    let denial = etcd.delete(&other).await.unwrap_err();
+    assert!(denial.contains(&format!("{one} is on the way out")), "{denial}");
+    assert_eq!(etcd.guard.news().await, ["DELETE denied DisruptionInProgress"]);
+
+    etcd.order(&one, Order::Rejoin).await;
+    etcd.wait_until_back(&one, &uid).await;
+}
+
+#[tokio::test]
+async fn an_eviction_of_a_pod_that_does_not_exist_is_left_to_the_api() {
+    let mut etcd = GuardedCluster::start().await;
+    let error = etcd.evict("nobody", None).await.unwrap_err();
+    assert_eq!((error.code, error.message.as_str()), (404, "pods \"nobody\" not found"));
+    assert_eq!(etcd.guard.news().await, ["CREATE allowed PodGone"]);
+
+    etcd.evict(BYSTANDER, None).await.unwrap();
+    assert_eq!(etcd.guard.news().await, ["CREATE allowed NotEtcd"]);
+}

@@ -1,0 +1,37 @@
+//! While no guard answers, nothing that matters is deleted, and what is over is not held up.
+
+use crate::support::{
+    guarded_cluster::{BYSTANDER, GuardedCluster, START_LIMIT},
+    pods::create_failed_pod,
+    process_node::Order,
+    wait::until,
+};
+
+#[tokio::test]
+async fn while_the_guard_is_down_living_pods_stay_and_ended_ones_go() {
+    let mut etcd = GuardedCluster::start().await;
+    let leader = etcd.leader().await;
+    let [leaving, staying] = etcd.followers().await;
+    let uid = etcd.uid(&leaving).await;
+    create_failed_pod(&etcd.pods, "failed").await;
+    etcd.order(&leaving, Order::Isolate).await;
+    etcd.delete(&leaving).await.unwrap();
+    assert_eq!(etcd.guard.news().await, ["DELETE allowed SafeToDelete"]);
+
+    etcd.guard.kill();
+    for name in [&staying, &leader, BYSTANDER] {
+        let said = etcd.kubectl(&["delete", "pod", name]).await;
+        assert!(!said.success, "{said:?}");
+        assert!(said.stderr.contains("failed calling webhook \"guard.etcd-guard.io\""), "{}", said.stderr);
+    }
+    let said = etcd.kubectl(&["delete", "pod", "failed"]).await;
+    assert!(said.success, "{}", said.stderr);
+    // The kubelet's last delete, and the StatefulSet's next pod.
+    etcd.order(&leaving, Order::Rejoin).await;
+    etcd.wait_until_back(&leaving, &uid).await;
+
+    etcd.guard.start_again().await;
+    until("the apiserver reaches the guard again", START_LIMIT, async || etcd.delete(&staying).await.is_ok())
+        .await;
+    assert_eq!(etcd.guard.news().await, ["DELETE allowed SafeToDelete"]);
+}

@@ -1,0 +1,69 @@
+//! What deletions of pods follow from is denied where it is said.
+
+use crate::support::guarded_cluster::GuardedCluster;
+
+#[tokio::test]
+async fn deleting_the_stateful_set_of_a_living_cluster_is_denied() {
+    let mut etcd = GuardedCluster::start().await;
+    let said = etcd.kubectl(&["delete", "statefulset", "etcd", "--wait=false"]).await;
+    assert!(!said.success, "{said:?}");
+    assert!(
+        said.stderr.contains(
+            "Error from server (Forbidden): admission webhook \"intent.guard.etcd-guard.io\" denied the request: \
+             StatefulSet etcd runs a living etcd cluster (3 pods)"
+        ),
+        "{said:?}"
+    );
+    assert!(said.stderr.contains("--cascade=orphan"), "{said:?}");
+    assert_eq!(etcd.guard.news().await, ["DELETE denied IntentProtected"]);
+
+    let said = etcd.kubectl(&["delete", "statefulset", "etcd", "--cascade=orphan"]).await;
+    assert!(said.success, "{said:?}");
+    assert_eq!(etcd.guard.news().await, ["DELETE allowed IntentHarmless"]);
+}
+
+#[tokio::test]
+async fn deleting_the_namespace_of_a_living_cluster_is_denied() {
+    let mut etcd = GuardedCluster::start().await;
+    let said = etcd.kubectl_everywhere().run(&["delete", "namespace", &etcd.namespace, "--wait=false"]).await;
+    assert!(!said.success && said.stderr.contains("holds a living etcd cluster (3 pods, etcd-"), "{said:?}");
+    assert_eq!(etcd.guard.news().await, ["DELETE denied IntentProtected"]);
+}
+
+#[tokio::test]
+async fn deleting_a_members_claim_is_denied() {
+    let mut etcd = GuardedCluster::start().await;
+    let pod = etcd.pods.get("etcd-1").await.unwrap();
+    let volumes = pod.spec.unwrap().volumes.unwrap();
+    let claim = volumes.into_iter().find_map(|it| it.persistent_volume_claim).unwrap().claim_name;
+    let said = etcd.kubectl(&["delete", "pvc", &claim, "--wait=false"]).await;
+    let text = format!("claim {claim} holds the data of pod etcd-1, which runs an etcd member");
+    assert!(!said.success && said.stderr.contains(&text), "{said:?}");
+    assert_eq!(etcd.guard.news().await, ["DELETE denied IntentProtected"]);
+}
+
+#[tokio::test]
+async fn scaling_down_warns_of_members_that_stay_listed_and_is_denied_below_the_quorum() {
+    let mut etcd = GuardedCluster::start().await;
+    let said = etcd.kubectl(&["scale", "statefulset/etcd", "--replicas=1"]).await;
+    let text = "would leave 1 of 3 voters of etcd cluster";
+    assert!(
+        !said.success && said.stderr.contains(text) && said.stderr.contains("etcdctl member remove "),
+        "{said:?}"
+    );
+    assert_eq!(etcd.guard.news().await, ["UPDATE denied IntentProtected"]);
+
+    let patch = r#"{"spec":{"replicas":0}}"#;
+    let said = etcd.kubectl(&["patch", "statefulset/etcd", "--type=merge", "-p", patch]).await;
+    assert!(!said.success && said.stderr.contains("would leave 0 of 3 voters"), "{said:?}");
+    etcd.guard.news().await;
+
+    let said = etcd.kubectl(&["scale", "statefulset/etcd", "--replicas=2", "--dry-run=server"]).await;
+    assert!(said.success && said.stderr.contains("stays a voter of etcd"), "{said:?}");
+    assert_eq!(etcd.guard.news().await, ["UPDATE allowed IntentHarmless"]);
+
+    // Growing, and whatever else changes, is nobody's business.
+    let said = etcd.kubectl(&["annotate", "statefulset/etcd", "a=b"]).await;
+    assert!(said.success, "{said:?}");
+    assert_eq!(etcd.guard.news().await, [""; 0]);
+}

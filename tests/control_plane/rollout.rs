@@ -1,0 +1,40 @@
+//! Deletions that nobody types: the StatefulSet controller's.
+
+use std::time::Duration;
+
+use crate::support::{
+    guarded_cluster::{GuardedCluster, START_LIMIT},
+    wait::until,
+};
+
+/// The controller waits ever longer between its tries; a change to the set wakes it.
+const ROLLOUT_LIMIT: &str = "--timeout=90s";
+
+#[tokio::test]
+async fn a_rollout_stops_at_the_leader_and_goes_on_once_leadership_has_moved() {
+    let mut etcd = GuardedCluster::start().await;
+    etcd.let_lead("etcd-1").await;
+    let leader_uid = etcd.uid("etcd-1").await;
+    let first_uid = etcd.uid("etcd-2").await;
+
+    let said = etcd.kubectl(&["rollout", "restart", "statefulset/etcd"]).await;
+    assert!(said.success, "{}", said.stderr);
+    etcd.wait_until_back("etcd-2", &first_uid).await;
+    until("the denial is an event of the set", START_LIMIT, async || {
+        let said = etcd.kubectl(&["get", "events", "--field-selector=reason=FailedDelete"]).await;
+        said.stdout.contains("delete Pod etcd-1 in StatefulSet etcd failed error: admission webhook")
+            && said.stdout.contains("pod etcd-1 is the leader of etcd cluster")
+    })
+    .await;
+    assert_eq!(etcd.uid("etcd-1").await, leader_uid);
+    let news = etcd.guard.news().await;
+    assert!(news.contains(&String::from("DELETE allowed SafeToDelete")), "{news:?}");
+    assert!(news.contains(&String::from("DELETE denied LeaderProtected")), "{news:?}");
+
+    etcd.let_lead("etcd-2").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    etcd.kubectl(&["annotate", "statefulset/etcd", "leadership=moved"]).await;
+    let said = etcd.kubectl(&["rollout", "status", "statefulset/etcd", ROLLOUT_LIMIT]).await;
+    assert!(said.success, "{} {}", said.stdout, said.stderr);
+    etcd.wait_until_whole().await;
+}

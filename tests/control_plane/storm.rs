@@ -1,0 +1,59 @@
+//! Deletions without end, against the truth: at the moment of every yes, the others truly serve.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep},
+};
+
+use crate::support::guarded_cluster::GuardedCluster;
+
+/// Enough for the followers to go and come back a few times.
+const STORM: Duration = Duration::from_secs(12);
+
+#[tokio::test]
+async fn a_storm_of_deletions_takes_the_followers_in_turns_and_costs_no_write() {
+    let mut etcd = GuardedCluster::start().await;
+    let leader = etcd.leader().await;
+    let end = Instant::now() + STORM;
+    let allowed = Arc::new(Mutex::new(Vec::new()));
+
+    let delete_again_and_again = async |name: &'static str| {
+        while Instant::now() < end {
+            if etcd.delete(name).await.is_ok() {
+                for other in GuardedCluster::names().iter().filter(|other| **other != name) {
+                    assert!(
+                        etcd.member(other).serves().await,
+                        "{other} did not serve when {name} was allowed to go"
+                    );
+                }
+                allowed.lock().await.push(name);
+                // A terminating pod's further deletions pass unasked.
+                etcd.wait_until_whole().await;
+            }
+        }
+    };
+    let write_again_and_again = async {
+        let mut client = etcd.member(&leader).client().await.unwrap();
+        while Instant::now() < end {
+            client.put("storm", "", None).await.expect("the leader stays, with a quorum behind it");
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let [a, b, c] = GuardedCluster::names();
+    tokio::join!(
+        delete_again_and_again(a),
+        delete_again_and_again(b),
+        delete_again_and_again(c),
+        write_again_and_again
+    );
+
+    let allowed = allowed.lock().await;
+    assert!(allowed.len() > 1, "{allowed:?}");
+    assert!(!allowed.contains(&leader.as_str()), "{allowed:?}");
+    assert_eq!(etcd.leader().await, leader);
+    let news = etcd.guard.news().await;
+    assert!(news.contains(&String::from("DELETE allowed SafeToDelete")), "{news:?}");
+    assert!(news.contains(&String::from("DELETE denied LeaderProtected")), "{news:?}");
+}

@@ -1,0 +1,46 @@
+//! The question that an apiserver sends, put together by hand.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+/// "May this pod be deleted?"
+pub fn deletion_of(pod: &Pod) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": format!("review-{}", NEXT.fetch_add(1, Ordering::Relaxed)),
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "name": pod.metadata.name,
+            "namespace": pod.metadata.namespace,
+            "operation": "DELETE",
+            "userInfo": {"username": "admin"},
+            "object": null,
+            "oldObject": pod,
+            "dryRun": false,
+            "options": {"apiVersion": "meta.k8s.io/v1", "kind": "DeleteOptions", "gracePeriodSeconds": 30},
+        },
+    })
+    .to_string()
+}
+
+/// The response in an answer: whether it allows, and its message.
+pub fn verdict(body: &str) -> (bool, String) {
+    let answer: Value = serde_json::from_str(body).expect("an AdmissionReview");
+    let response = &answer["response"];
+    let allowed = response["allowed"].as_bool().unwrap_or_else(|| panic!("a verdict: {body}"));
+    (allowed, response["status"]["message"].as_str().unwrap_or_default().to_owned())
+}
+
+/// A pod that runs no etcd: judged without a look at anything.
+pub fn pod_without_etcd() -> Pod {
+    let pod = json!({
+        "metadata": {"name": "free", "namespace": "free", "uid": "free"},
+        "spec": {"containers": [{"name": "app", "image": "app"}]},
+    });
+    serde_json::from_value(pod).expect("a Pod")
+}
