@@ -18,5 +18,5 @@ mod stored;
 pub use self::{
     generation::{Generation, GenerationError},
     keeper::{Keeper, Settings},
-    registration::{Registration, own_configurations},
+    registration::{Part, Registration, own_configurations},
 };

@@ -1,6 +1,9 @@
 //! The command line: one file per subcommand, and what all of them share.
 
 mod client;
+mod config;
+mod inject;
+mod input;
 mod logging;
 mod serve;
 mod tls;
@@ -24,6 +27,8 @@ struct Arguments {
 enum Command {
     // Boxed: it has many more flags than the others.
     Serve(Box<serve::Serve>),
+    Inject(inject::Inject),
+    Config(config::ConfigCommand),
     Unregister(unregister::Unregister),
 }
 
@@ -34,6 +39,8 @@ pub fn main() -> ExitCode {
     logging.start();
     let result = match command {
         Command::Serve(serve) => serve.run(),
+        Command::Inject(inject) => inject.run(),
+        Command::Config(config) => config.run(),
         Command::Unregister(unregister) => unregister.run(),
     };
     match result {

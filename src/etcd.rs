@@ -8,7 +8,7 @@ mod member;
 mod probe;
 mod transfer;
 
-pub use connection::{ClientIdentity, Connections, Endpoint, Tls};
+pub use connection::{ClientIdentity, Connections, Endpoint, Tls, User};
 pub use member::{Alarm, AlarmKind, ClusterId, ListedMember, MemberId, Status};
 pub use probe::{Cause, MEMBER_LIMIT, Reply, probe};
 pub use transfer::move_leader;

@@ -5,8 +5,10 @@
 
 pub mod assess;
 mod consequence;
+mod credentials;
 mod deadline;
 mod decision;
+pub mod elsewhere;
 mod etcd_pod;
 mod explain;
 mod family;
@@ -20,8 +22,10 @@ mod policies;
 mod policy;
 mod request;
 mod reservations;
+mod round;
 mod scale;
 pub mod snapshot;
+mod storage;
 mod transfer;
 mod verdict;
 
@@ -30,6 +34,10 @@ use std::{sync::Arc, time::Duration};
 use moka::sync::Cache;
 use tokio::{sync::Mutex, time::Instant};
 
+use self::{
+    credentials::Credentials, deadline::TooLate, family::Family, look::Looker, policies::Policies,
+    policy::Resolved, reservations::Reservations, snapshot::Snapshot,
+};
 pub use self::{
     deadline::Deadline,
     intent::Intent,
@@ -38,13 +46,9 @@ pub use self::{
     request::{Operation, Request, RequestError},
     verdict::{Reason, Refusal, Verdict},
 };
-use self::{
-    deadline::TooLate, family::Family, look::Looker, policies::Policies, policy::Resolved,
-    reservations::Reservations, snapshot::Snapshot,
-};
 use crate::{
     etcd::{ClusterId, Connections},
-    k8s::{Annotations, Leases, LookupError, Pods, pod::Pod},
+    k8s::{Annotations, Leases, LookupError, Pods, Secrets, pod::Pod},
 };
 
 /// How long a look at a cluster may deny. A burst of deletions is answered from one round; whoever follows the advice
@@ -73,6 +77,16 @@ pub struct Guard {
     ids: Cache<Family, ClusterId>,
 }
 
+/// What a guard reads.
+pub struct Sources {
+    /// Pods and their claims.
+    pub pods: Pods,
+    /// What members ask of clients.
+    pub secrets: Secrets,
+    /// The owners' policies.
+    pub annotations: Annotations,
+}
+
 /// Why there is no look at a cluster.
 enum NoLook {
     Lookup(LookupError),
@@ -93,12 +107,17 @@ struct Case<'a> {
 // === impl Guard ===
 
 impl Guard {
-    /// A guard that reads pods through `pods`, shares its reservations through `leases`, and follows the policies that
-    /// stand in `annotations`.
+    /// A guard that reads from these sources and shares its reservations through `leases`.
     #[must_use]
-    pub fn new(pods: Pods, leases: Leases, annotations: Annotations, metrics: Metrics) -> Self {
+    pub fn new(sources: Sources, leases: Leases, metrics: Metrics) -> Self {
+        let Sources { pods, secrets, annotations } = sources;
         Self {
-            looker: Looker { pods, connections: Connections::new(), metrics },
+            looker: Looker {
+                pods,
+                credentials: Credentials::new(secrets),
+                connections: Connections::new(),
+                metrics,
+            },
             policies: Policies::new(annotations),
             reservations: Reservations::new(leases),
             turns: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build(),
@@ -127,7 +146,7 @@ impl Guard {
     }
 
     async fn judge_pod(&self, request: &Request, pod: &Pod, deadline: Deadline) -> Verdict {
-        if etcd_pod::read(pod).is_none() {
+        if etcd_pod::read(pod, &pod.metadata.annotations).is_none() {
             return Verdict::new(Reason::NotEtcd, format!("pod {} runs no etcd", pod.metadata.name));
         }
         let family = Family::of(&request.namespace, pod);

@@ -5,6 +5,8 @@
 
 mod health;
 mod metrics;
+mod mutate;
+mod pod_names;
 mod review;
 mod routes;
 pub mod tls;
@@ -25,8 +27,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
-pub use self::health::Readiness;
 use self::tls::Tls;
+pub use self::{health::Readiness, mutate::Mutator};
 use crate::guard::Guard;
 
 /// Longest that a TLS handshake may take.
@@ -84,18 +86,25 @@ pub type MakeGuard<'a> = &'a dyn Fn(&mut Registry) -> Guard;
 
 impl Server {
     /// Takes both ports.
-    pub async fn bind(options: &Options, tls: Tls, make_guard: MakeGuard<'_>) -> Result<Self, BindError> {
+    pub async fn bind(
+        options: &Options,
+        tls: Tls,
+        make_guard: MakeGuard<'_>,
+        mutator: Mutator,
+    ) -> Result<Self, BindError> {
         let mut registry = Registry::with_prefix("etcd_guard");
         let metrics = metrics::Metrics::register(&mut registry);
         tls.serving.register(&mut registry);
         let guard = Arc::new(make_guard(&mut registry));
+        mutator.register(&mut registry);
+        let mutator = Arc::new(mutator);
         let readiness = Readiness::default();
         let health = health::Health { readiness: readiness.clone(), registry: Arc::new(registry) };
         Ok(Self {
             webhooks: bind("--listen", options.listen).await?,
             admin: bind("--admin-listen", options.admin_listen).await?,
             tls: TlsAcceptor::from(Arc::new(tls.config)),
-            router: routes::routes(routes::Webhooks { guard: Arc::clone(&guard), metrics }),
+            router: routes::routes(routes::Webhooks { guard: Arc::clone(&guard), mutator, metrics }),
             guard,
             admin_router: health::routes(health),
             readiness,

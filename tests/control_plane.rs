@@ -51,6 +51,7 @@ mod support {
     pub mod api_client;
     pub mod child;
     pub mod control_plane;
+    pub mod freeze;
     pub mod guard_process;
     pub mod guarded_cluster;
     pub mod http_client;

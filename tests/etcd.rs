@@ -28,12 +28,29 @@ macro_rules! on_every_version {
     };
 }
 
+#[path = "etcd/auth.rs"]
+mod auth;
+#[path = "etcd/elsewhere.rs"]
+mod elsewhere;
 #[path = "etcd/faults.rs"]
 mod faults;
 #[path = "etcd/membership.rs"]
 mod membership;
+#[path = "etcd/secrets.rs"]
+mod secrets;
 #[path = "etcd/tls.rs"]
 mod tls;
+#[path = "etcd/upgrade.rs"]
+mod upgrade;
 
 #[path = "support/etcd_cluster.rs"]
 mod etcd_cluster;
+
+#[allow(dead_code, unreachable_pub, reason = "what the control-plane tests use as well")]
+#[path = "support"]
+mod support {
+    pub mod child;
+    pub mod guard_process;
+    pub mod http_client;
+    pub mod wait;
+}

@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 mod support {
     pub mod api_client;
     pub mod child;
+    pub mod freeze;
     pub mod http_client;
     pub mod process_node;
 }

@@ -7,6 +7,8 @@
 mod answers;
 #[path = "server/bad_input.rs"]
 mod bad_input;
+#[path = "server/mutations.rs"]
+mod mutations;
 #[path = "server/tls.rs"]
 mod tls;
 #[path = "server/without_apiserver.rs"]

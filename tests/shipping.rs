@@ -21,6 +21,7 @@ mod support {
     pub mod api_client;
     pub mod child;
     pub mod control_plane;
+    pub mod freeze;
     pub mod guard_process;
     pub mod http_client;
     pub mod kubectl;
@@ -46,16 +47,14 @@ fn kustomize(folder: &str) -> String {
     stdout(mortal(program("kubectl")).arg("kustomize").arg(path_of(folder)))
 }
 
-/// What `helm template` makes of the chart with these values.
-fn helm_template(values: &[&str]) -> String {
+/// What `helm template` makes of the chart with these flags.
+fn helm_template(flags: &[&str]) -> String {
     let mut command = mortal(program("helm"));
     command
         // What it would find; built without a version of its own, it takes an old one for granted.
         .args(["template", "etcd-guard", "--namespace=etcd-guard", "--kube-version=1.34.3"])
-        .arg(path_of("deploy/chart/etcd-guard"));
-    for value in values {
-        command.args(["--set", value]);
-    }
+        .arg(path_of("deploy/chart/etcd-guard"))
+        .args(flags);
     stdout(&mut command)
 }
 

@@ -1,5 +1,7 @@
 //! Looks at Secret and configurations, and does what the plan says.
 
+mod look;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use kube::Client;
@@ -7,23 +9,20 @@ use rustls::crypto::CryptoProvider;
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep};
 
+use self::look::{Look, Sources};
 use super::{
     Generation, GenerationError, Registration,
     bundle::Bundle,
-    own_configurations,
     plan::{self, Facts, Served, Standing, Step, Trust, next_step},
     stored::Stored,
 };
 use crate::{
     k8s::{
-        CallError, Content, OwnSecret, apiserver_time,
-        webhooks::{Configuration, ConfigurationName, Configurations},
+        CallError, Content,
+        webhooks::{Configuration, ConfigurationName},
     },
     server::{Readiness, tls::Serving},
 };
-
-/// The Secret that all replicas share.
-const SECRET: &str = "etcd-guard-certificates";
 
 /// How long every apiserver is given to see a changed configuration. They watch, and usually need milliseconds.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -50,10 +49,7 @@ pub struct Settings {
 
 /// Keeps one replica's certificate.
 pub struct Keeper {
-    client: Client,
-    secret: OwnSecret,
-    configurations: Configurations,
-    names: Vec<ConfigurationName>,
+    sources: Sources,
     settings: Settings,
     provider: Arc<CryptoProvider>,
     serving: Serving,
@@ -63,14 +59,6 @@ pub struct Keeper {
     trusted_since: BTreeMap<String, Instant>,
     /// Those whose shipped form has not been applied by this process yet.
     unregistered: Vec<ConfigurationName>,
-}
-
-/// What one look brought.
-struct Look {
-    now: OffsetDateTime,
-    content: Content,
-    stored: Option<Stored>,
-    configurations: Vec<(ConfigurationName, Option<Configuration>)>,
 }
 
 /// A step that could not be done.
@@ -94,13 +82,9 @@ impl Keeper {
         serving: Serving,
         readiness: Readiness,
     ) -> Self {
-        let names = own_configurations();
         Self {
-            client: client.clone(),
-            secret: OwnSecret::new(client.clone(), &settings.namespace, SECRET),
-            configurations: Configurations::new(client.clone()),
-            unregistered: if settings.registration.is_some() { names.clone() } else { Vec::new() },
-            names,
+            sources: Sources::new(client, &settings.namespace),
+            unregistered: settings.registration.iter().flat_map(Registration::names).collect(),
             settings,
             provider,
             serving,
@@ -133,7 +117,7 @@ impl Keeper {
 
     /// One look and one step.
     async fn turn(&mut self) -> Result<Step, StepError> {
-        let look = self.look().await?;
+        let look = Look::take(&self.sources, &self.provider).await?;
         self.note_trust(&look);
         let step = next_step(&self.facts(&look));
         self.report_readiness(&look);
@@ -141,29 +125,9 @@ impl Keeper {
         Ok(step)
     }
 
-    async fn look(&self) -> Result<Look, StepError> {
-        let now = apiserver_time(&self.client).await?;
-        let content = self.secret.read().await?;
-        let stored = match Stored::read(&content.data, &self.provider) {
-            Ok(stored) => Some(stored),
-            Err(error) => {
-                if content.exists() {
-                    tracing::warn!(%error, secret = SECRET, "the Secret holds no usable certificate");
-                }
-                None
-            }
-        };
-        let mut configurations = Vec::new();
-        for name in &self.names {
-            configurations.push((name.clone(), self.configurations.read(name).await?));
-        }
-        Ok(Look { now, content, stored, configurations })
-    }
-
     /// Remembers since when each CA is trusted by all entries.
     fn note_trust(&mut self, look: &Look) {
-        let stored = look.stored.iter().flat_map(|it| [Some(&it.current), it.next.as_ref()]);
-        let known = stored.flatten().chain(self.served.as_ref());
+        let known = look.generations().chain(self.served.as_ref());
         let trusted: Vec<String> = known.filter(|it| look.trusts(it)).map(|it| it.ca().to_owned()).collect();
         self.trusted_since.retain(|ca, _| trusted.contains(ca));
         for ca in trusted {
@@ -209,8 +173,7 @@ impl Keeper {
         look: &'a Look,
     ) -> impl Iterator<Item = (&'a ConfigurationName, Option<&'a Configuration>, String)> {
         look.configurations.iter().filter_map(|(name, configuration)| {
-            let stored = look.stored.iter().flat_map(|it| [Some(&it.current), it.next.as_ref()]);
-            let wanted: Vec<&Generation> = stored.flatten().chain(self.served.as_ref()).collect();
+            let wanted: Vec<&Generation> = look.generations().chain(self.served.as_ref()).collect();
             let write = |bundle: Bundle| {
                 let bundle = wanted.iter().fold(bundle, |bundle, it| bundle.with(it.ca()));
                 bundle.without_expired(look.now).write()
@@ -218,7 +181,7 @@ impl Keeper {
             let is_unregistered = self.unregistered.contains(name);
             match configuration {
                 // Whose configuration was taken away applies it again, if it is to apply it at all.
-                None => self.settings.registration.is_some().then(|| (name, None, write(Bundle::default()))),
+                None => self.registers(name).then(|| (name, None, write(Bundle::default()))),
                 Some(configuration) => {
                     let bundles = configuration.bundles();
                     // One bundle for all entries: what any of them trusts already stays.
@@ -229,6 +192,10 @@ impl Keeper {
                 }
             }
         })
+    }
+
+    fn registers(&self, name: &ConfigurationName) -> bool {
+        self.settings.registration.iter().flat_map(Registration::names).any(|it| it == *name)
     }
 
     fn report_readiness(&self, look: &Look) {
@@ -275,8 +242,8 @@ impl Keeper {
         next: Option<Generation>,
         what: &str,
     ) -> Result<(), StepError> {
-        self.secret.write(content, Stored { current, next }.write()).await?;
-        tracing::info!(secret = SECRET, "{what}");
+        self.sources.secret.write(content, Stored { current, next }.write()).await?;
+        tracing::info!(secret = look::SECRET, "{what}");
         Ok(())
     }
 
@@ -294,32 +261,16 @@ impl Keeper {
             if let Some(registration) = registration.filter(|_| applies) {
                 let version = configuration.and_then(Configuration::version);
                 if let Some(object) = registration.object(name, &bundle, version) {
-                    self.configurations.apply(name, &object).await?;
+                    self.sources.configurations.apply(name, &object).await?;
                     tracing::info!(configuration = %name, "applied");
                 }
                 done.push(name.clone());
             } else if let Some(configuration) = configuration {
-                self.configurations.replace(&configuration.clone().with_bundle(&bundle)).await?;
+                self.sources.configurations.replace(&configuration.clone().with_bundle(&bundle)).await?;
                 tracing::info!(configuration = %name, "caBundle written");
             }
         }
         self.unregistered.retain(|name| !done.contains(name));
         Ok(())
-    }
-}
-
-// === impl Look ===
-
-impl Look {
-    /// Whether all entries of all configurations trust this generation.
-    fn trusts(&self, generation: &Generation) -> bool {
-        let mut bundles =
-            self.configurations.iter().filter_map(|(_, it)| it.as_ref()).flat_map(Configuration::bundles);
-        bundles.all(|bundle| Bundle::read(bundle).covers(generation.ca()))
-    }
-
-    /// Whether no configuration leads here.
-    fn nobody_asks(&self) -> bool {
-        self.configurations.iter().all(|(_, configuration)| configuration.is_none())
     }
 }

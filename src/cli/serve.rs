@@ -1,23 +1,26 @@
 //! `etcd-guard serve`: the webhook server.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
+use rustls::crypto::CryptoProvider;
 use tokio::{
     signal::unix::{SignalKind, signal},
+    sync::watch,
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     client::{client, install_provider},
-    tls::{Source, TlsFlags},
+    tls::TlsFlags,
 };
 use crate::{
-    guard::{Guard, Metrics},
-    k8s::{Annotations, Leases, Pods},
-    server::{Options, Readiness, Server, tls::Tls},
+    config::{Live, ReloadMetrics, follow},
+    guard::{Guard, Metrics, Sources},
+    k8s::{Annotations, Leases, Namespaces, Pods, Secrets},
+    server::{Mutator, Options, Readiness, Server},
 };
 
 /// Pause between attempts to reach the apiserver before it has answered once.
@@ -40,6 +43,9 @@ pub(super) struct Serve {
     /// Where the guard keeps its reservations; by default the namespace of its service account or kubeconfig
     #[arg(long, env = "ETCD_GUARD_NAMESPACE")]
     namespace: Option<String>,
+    /// The configuration file; it is read again whenever it changes
+    #[arg(long, env = "ETCD_GUARD_CONFIG")]
+    config: Option<PathBuf>,
     /// How long to serve on after SIGTERM, not ready, while callers turn to other replicas
     #[arg(long, default_value = "5s", env = "ETCD_GUARD_LINGER", value_parser = humantime::parse_duration)]
     linger: Duration,
@@ -51,39 +57,48 @@ impl Serve {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let provider = install_provider()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let Self { listen, admin_listen, tls, kubeconfig, namespace, linger } = self;
+        runtime.block_on(self.serve(provider))
+    }
+
+    async fn serve(self, provider: Arc<CryptoProvider>) -> anyhow::Result<()> {
+        let Self { listen, admin_listen, tls, kubeconfig, namespace, config, linger } = self;
         let (tls, source) = tls.prepare(provider)?;
+        // Asked for before the ports are taken: a signal that comes early must not kill.
+        let stop = stop_on_signal()?;
+        let (live, reloads) = follow_config(config)?;
+        let client = client(kubeconfig).await?;
+        let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+        let (pods, secrets) = (Pods::new(client.clone()), Secrets::new(client.clone()));
+        let annotations = Annotations::watch(&client);
+        let leases = Leases::new(client.clone(), &namespace);
+        let mutator = Mutator::new(live, Namespaces::new(pods.clone()), reloads);
+        tokio::spawn(mutator.follow_version());
         let options = Options { listen, admin_listen };
-        runtime.block_on(serve(options, tls, source, kubeconfig, namespace, linger))
+        let make_guard = |registry: &mut _| {
+            let sources =
+                Sources { pods: pods.clone(), secrets: secrets.clone(), annotations: annotations.clone() };
+            Guard::new(sources, leases.clone(), Metrics::register(registry))
+        };
+        let server = Server::bind(&options, tls, &make_guard, mutator).await?;
+        let (https, http) = server.addresses()?;
+        tracing::info!(%https, %http, version = env!("CARGO_PKG_VERSION"), "serving");
+        tokio::spawn(reach_apiserver(pods, annotations.clone(), server.readiness()));
+        source.start(&client, &namespace, server.readiness())?;
+        server.serve(stop, linger).await?;
+        tracing::info!("stopped");
+        Ok(())
     }
 }
 
-async fn serve(
-    options: Options,
-    tls: Tls,
-    source: Source,
-    kubeconfig: Option<PathBuf>,
-    namespace: Option<String>,
-    linger: Duration,
-) -> anyhow::Result<()> {
-    // Asked for before the ports are taken: a signal that comes early must not kill.
-    let stop = stop_on_signal()?;
-    let client = client(kubeconfig).await?;
-    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-    let pods = Pods::new(client.clone());
-    let annotations = Annotations::watch(&client);
-    let leases = Leases::new(client.clone(), &namespace);
-    let make_guard = |registry: &mut _| {
-        Guard::new(pods.clone(), leases.clone(), annotations.clone(), Metrics::register(registry))
-    };
-    let server = Server::bind(&options, tls, &make_guard).await?;
-    let (https, http) = server.addresses()?;
-    tracing::info!(%https, %http, version = env!("CARGO_PKG_VERSION"), "serving");
-    tokio::spawn(reach_apiserver(pods, annotations.clone(), server.readiness()));
-    source.start(&client, &namespace, server.readiness())?;
-    server.serve(stop, linger).await?;
-    tracing::info!("stopped");
-    Ok(())
+/// The configuration as it is, and from now on as it becomes. A file that is bad at the start is an error.
+fn follow_config(file: Option<PathBuf>) -> anyhow::Result<(Live, ReloadMetrics)> {
+    let (config, text) = super::config::read_or_default(file.as_deref())?;
+    let (told, live) = watch::channel(Arc::new(config));
+    let reloads = ReloadMetrics::default();
+    if let Some(file) = file {
+        tokio::spawn(follow(file, text, told, reloads.clone()));
+    }
+    Ok((live, reloads))
 }
 
 /// Ready from when the apiserver answers and the policies are known.

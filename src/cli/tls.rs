@@ -7,7 +7,7 @@ use clap::Args;
 use rustls::crypto::CryptoProvider;
 
 use crate::{
-    certificates::{Keeper, Registration, Settings},
+    certificates::{Keeper, Part, Registration, Settings},
     server::{
         Readiness,
         tls::{
@@ -46,9 +46,18 @@ pub(super) struct TlsFlags {
     /// How long self-managed certificates live; they are renewed when a third of that is left
     #[arg(long, default_value = "90d", env = "ETCD_GUARD_CERTIFICATE_LIFE", value_parser = parse_life)]
     certificate_life: Duration,
-    /// Apply the webhook configurations at the start, server-side, and again when they are gone
-    #[arg(long, env = "ETCD_GUARD_REGISTER", requires = "self_managed_certs")]
-    register: bool,
+    /// Apply webhook configurations at the start, server-side, and again when they are gone: the guard's, or those listed
+    #[arg(
+        long,
+        env = "ETCD_GUARD_REGISTER",
+        requires = "self_managed_certs",
+        value_name = "PART,...",
+        value_delimiter = ',',
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "guard"
+    )]
+    register: Option<Vec<Part>>,
     /// https://HOST:PORT by which the apiserver reaches this server, where that is no Service
     #[arg(long, env = "ETCD_GUARD_REGISTER_URL", requires = "register", value_parser = parse_url)]
     register_url: Option<String>,
@@ -123,9 +132,11 @@ impl Source {
             let host = url.host().context("--register-url names no host")?;
             names.push(host.trim_matches(['[', ']']).to_owned());
         }
-        let registration = flags
-            .register
-            .then(|| Registration { namespace: namespace.to_owned(), url: flags.register_url.clone() });
+        let registration = flags.register.map(|parts| Registration {
+            namespace: namespace.to_owned(),
+            parts,
+            url: flags.register_url.clone(),
+        });
         let settings =
             Settings { namespace: namespace.to_owned(), names, life: flags.certificate_life, registration };
         tokio::spawn(Keeper::new(client, settings, provider, serving, readiness).keep());

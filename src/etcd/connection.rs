@@ -18,6 +18,18 @@ pub struct Endpoint {
     pub url: String,
     /// What a TLS connection needs; for plain HTTP nothing.
     pub tls: Option<Tls>,
+    /// Whom to log in as, where members ask for a user and a password.
+    pub user: Option<User>,
+}
+
+/// A user of etcd's own. A login is a raft proposal and takes 80 ms of computing on purpose, so that connections are kept;
+/// a client certificate with the user's name needs none.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct User {
+    /// The user's name.
+    pub name: String,
+    /// The user's password.
+    pub password: Arc<str>,
 }
 
 /// What a TLS connection to a member needs.
@@ -60,12 +72,14 @@ impl Connections {
         if let Some(client) = self.open.get(endpoint) {
             return Ok((client, true));
         }
-        let options = match &endpoint.tls {
-            Some(tls) => ConnectOptions::new().with_tls(tls.options()),
-            None => ConnectOptions::new(),
-        };
         // No limits here: those of this client leave a TLS handshake unbounded. Every caller has a limit around all of it.
-        let client = Box::pin(Client::connect([&endpoint.url], Some(options))).await?;
+        let client = match Box::pin(Client::connect([&endpoint.url], Some(endpoint.options()))).await {
+            Err(error) if endpoint.user.is_some() && is_without_users(&error) => {
+                let options = Endpoint { user: None, ..endpoint.clone() }.options();
+                Box::pin(Client::connect([&endpoint.url], Some(options))).await?
+            }
+            connected => connected?,
+        };
         self.open.insert(endpoint.clone(), client.clone());
         Ok((client, false))
     }
@@ -79,6 +93,45 @@ impl Connections {
 impl Default for Connections {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// Whether authentication is switched off, so that nobody can log in, and nobody needs to.
+fn is_without_users(error: &Error) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.message().contains("authentication is not enabled"))
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    fn options(&self) -> ConnectOptions {
+        let mut options = ConnectOptions::new();
+        if let Some(tls) = &self.tls {
+            options = options.with_tls(tls.options());
+        }
+        match &self.user {
+            Some(User { name, password }) => options.with_user(name.as_str(), password.as_ref()),
+            None => options,
+        }
+    }
+
+    /// Who the member sees, in words for a person.
+    pub(super) fn who(&self) -> String {
+        let has_certificate = self.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
+        match &self.user {
+            Some(user) => format!("user {}", user.name),
+            None if has_certificate => String::from("the user that the client certificate names"),
+            None => String::from("a client without a user"),
+        }
+    }
+}
+
+// === impl User ===
+
+/// Only the name: passwords stay out of every log.
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("User").field("name", &self.name).finish_non_exhaustive()
     }
 }
 

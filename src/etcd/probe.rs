@@ -55,6 +55,15 @@ pub enum Cause {
     /// No connection.
     #[error("{0}")]
     Unreachable(String),
+    /// Somebody took the connection and ended it.
+    #[error("{0}")]
+    Closed(String),
+    /// Somebody listens there, and TLS failed: neither side has to say why it does not trust the other.
+    #[error("TLS: {0}")]
+    Tls(String),
+    /// The member answers, but the login, which is a raft proposal, did not pass in time.
+    #[error("the login, which needs a quorum, did not pass within {}", humantime::format_duration(*.0))]
+    LoginTimedOut(Duration),
     /// The member has no leader at the moment.
     #[error("it has no leader")]
     NoLeader,
@@ -89,29 +98,53 @@ async fn probe_member(connections: &Connections, endpoint: &Endpoint, deadline: 
 }
 
 async fn ask(connections: &Connections, endpoint: &Endpoint, deadline: Instant) -> Reply {
-    let (mut client, reused) = match connections.get(endpoint).await {
-        Ok(found) => found,
-        Err(error) => return Reply::Silent { cause: Cause::of(&error) },
+    let (reply, reused) = ask_once(connections, endpoint, deadline).await;
+    // A member that restarted since the last round left a dead connection behind, and a token expires: neither says
+    // anything of the member today.
+    let of_connection = |cause: &Cause| {
+        matches!(
+            cause,
+            Cause::Unreachable(_) | Cause::Closed(_) | Cause::Tls(_) | Cause::CredentialsRejected(_)
+        )
     };
-    let mut read = linearizable_read(&mut client, deadline).await;
-    // A member that restarted since the last round left a dead connection behind: that says nothing of it today.
-    if reused && matches!(read, Err(Cause::Unreachable(_))) {
+    if reused && reply.cause().is_some_and(of_connection) {
         connections.forget(endpoint);
-        client = match connections.get(endpoint).await {
-            Ok((client, _)) => client,
-            Err(error) => return Reply::Silent { cause: Cause::of(&error) },
-        };
-        read = linearizable_read(&mut client, deadline).await;
+        return ask_once(connections, endpoint, deadline).await.0;
     }
-    if let Err(Cause::Unreachable(why)) = read {
-        // A member that asks for a certificate ends the connection after the handshake, and says little about it.
-        let stranger = endpoint.tls.as_ref().is_some_and(|tls| tls.identity.is_none());
-        let hint = if stranger { " (over TLS, without a client certificate)" } else { "" };
-        return Reply::Silent { cause: Cause::Unreachable(why + hint) };
+    reply
+}
+
+/// What the member answers on a new or on a kept connection, and whether it was a kept one.
+async fn ask_once(connections: &Connections, endpoint: &Endpoint, deadline: Instant) -> (Reply, bool) {
+    let started = Instant::now();
+    let limit = deadline.checked_sub(STATUS_SHARE).unwrap_or(deadline);
+    match timeout_at(limit, connections.get(endpoint)).await {
+        Ok(Ok((client, reused))) => (ask_client(client, endpoint, limit).await, reused),
+        Ok(Err(error)) => match Cause::of(&error) {
+            cause @ (Cause::CredentialsRejected(_)
+            | Cause::Unreachable(_)
+            | Cause::Closed(_)
+            | Cause::Tls(_)) => (Reply::Silent { cause: hinted(cause, endpoint) }, false),
+            cause => (ask_without_login(connections, endpoint, cause).await, false),
+        },
+        Err(_) => {
+            let cause = Cause::LoginTimedOut(rounded(started.elapsed()));
+            (ask_without_login(connections, endpoint, cause).await, false)
+        }
+    }
+}
+
+async fn ask_client(mut client: Client, endpoint: &Endpoint, limit: Instant) -> Reply {
+    let read = linearizable_read(&mut client, limit).await;
+    if let Err(cause @ (Cause::Unreachable(_) | Cause::Closed(_) | Cause::Tls(_))) = read {
+        return Reply::Silent { cause: hinted(cause, endpoint) };
     }
     let status = match client.status().await {
         Ok(response) => Status::read(&response),
-        Err(error) => return Reply::Silent { cause: read.err().unwrap_or_else(|| Cause::of(&error)) },
+        Err(error) => {
+            let cause = read.err().unwrap_or_else(|| refused_status(Cause::of(&error), endpoint));
+            return Reply::Silent { cause: hinted(cause, endpoint) };
+        }
     };
     let Some(status) = status else {
         return Reply::Silent { cause: Cause::Other(String::from("a status without a header")) };
@@ -127,9 +160,48 @@ async fn ask(connections: &Connections, endpoint: &Endpoint, deadline: Instant) 
     }
 }
 
-async fn linearizable_read(client: &mut Client, deadline: Instant) -> Result<(), Cause> {
+/// A login did not come through, as happens without a quorum. Some releases tell their status to anybody.
+async fn ask_without_login(connections: &Connections, endpoint: &Endpoint, cause: Cause) -> Reply {
+    let anybody = Endpoint { user: None, ..endpoint.clone() };
+    let status = match connections.get(&anybody).await {
+        Ok((mut client, _)) => client.status().await,
+        Err(error) => Err(error),
+    };
+    match status.as_ref().map(Status::read) {
+        Ok(Some(status)) => Reply::Answering { status, cause },
+        Ok(None) => Reply::Silent { cause },
+        Err(error) => match Cause::of(error) {
+            // It answers, and no more.
+            Cause::CredentialsRejected(_) => Reply::Silent { cause },
+            worse => Reply::Silent { cause: hinted(worse, endpoint) },
+        },
+    }
+}
+
+/// The read passed, so that this member is healthy; but who it is and who leads, it tells others only.
+fn refused_status(cause: Cause, endpoint: &Endpoint) -> Cause {
+    let Cause::CredentialsRejected(text) = cause else { return cause };
+    Cause::CredentialsRejected(format!(
+        "{text}: it serves reads, but does not tell its status to {} (3.4.42 and later, 3.5.28 to 3.5.31 and 3.6.0 to \
+         3.6.11 tell it to root alone, later releases to any user)",
+        endpoint.who()
+    ))
+}
+
+/// A member that does not like a client's certificate ends the connection after the handshake, and says little about it.
+fn hinted(cause: Cause, endpoint: &Endpoint) -> Cause {
+    let Some(tls) = &endpoint.tls else { return cause };
+    match (cause, tls.identity.is_some()) {
+        (Cause::Closed(why), true) => {
+            Cause::Tls(format!("{why} (after the handshake, with a client certificate)"))
+        }
+        (Cause::Closed(why), false) => Cause::Tls(format!("{why} (over TLS, without a client certificate)")),
+        (cause, _) => cause,
+    }
+}
+
+async fn linearizable_read(client: &mut Client, limit: Instant) -> Result<(), Cause> {
     let started = Instant::now();
-    let limit = deadline.checked_sub(STATUS_SHARE).unwrap_or(deadline);
     let read = client.get(HEALTH_KEY, Some(GetOptions::new().with_count_only()));
     match timeout_at(limit, read).await {
         Err(_) => Err(Cause::TimedOut(rounded(started.elapsed()))),
@@ -195,6 +267,9 @@ impl Cause {
         match self {
             Self::TimedOut(_) => "timed_out",
             Self::Unreachable(_) => "unreachable",
+            Self::Closed(_) => "closed",
+            Self::Tls(_) => "tls",
+            Self::LoginTimedOut(_) => "login_timed_out",
             Self::NoLeader => "no_leader",
             Self::Learner => "learner",
             Self::CredentialsRejected(_) => "credentials_rejected",
@@ -202,24 +277,75 @@ impl Cause {
         }
     }
 
+    /// Whether nobody was heard at the address. Any answer, a refusal too, means that somebody lives there.
+    #[must_use]
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::TimedOut(_) | Self::Unreachable(_))
+    }
+
     pub(super) fn of(error: &Error) -> Self {
         let Error::GRpcStatus(status) = error else {
-            return Self::Unreachable(innermost(error));
+            return Self::no_connection(error);
         };
         // Only what this side made up carries a source: the connection failed, and no member answered.
         if std::error::Error::source(status).is_some() {
-            return Self::Unreachable(innermost(status));
+            return Self::no_connection(status);
         }
         let text = status.message();
         match i32::from(status.code()) {
             _ if text.contains("not supported for learner") => Self::Learner,
             _ if text.contains("etcdserver: no leader") => Self::NoLeader,
-            code::UNAUTHENTICATED => Self::CredentialsRejected(text.to_owned()),
-            code::INVALID_ARGUMENT if text.contains("auth") => Self::CredentialsRejected(text.to_owned()),
-            code::UNAVAILABLE if !text.starts_with("etcdserver:") => Self::Unreachable(innermost(status)),
+            code::UNAUTHENTICATED | code::PERMISSION_DENIED => Self::CredentialsRejected(text.to_owned()),
+            code::INVALID_ARGUMENT if text.contains("auth") || text.contains("user name is empty") => {
+                Self::CredentialsRejected(text.to_owned())
+            }
+            code::UNAVAILABLE if !text.starts_with("etcdserver:") => Self::no_connection(status),
             _ => Self::Other(text.to_owned()),
         }
     }
+
+    fn no_connection(error: &(dyn std::error::Error + 'static)) -> Self {
+        match tls_error(error) {
+            Some(rustls::Error::AlertReceived(alert)) => {
+                Self::CredentialsRejected(format!("the member refused this client's certificate ({alert:?})"))
+            }
+            Some(error) => Self::Tls(error.to_string()),
+            None if was_taken(error) => Self::Closed(innermost(error)),
+            None => Self::Unreachable(innermost(error)),
+        }
+    }
+}
+
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
+}
+
+/// The TLS error among an error's causes. One that came over a socket hides in an I/O error.
+fn tls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+    causes(error).find_map(|cause| {
+        let hidden = || cause.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref();
+        cause.downcast_ref().or_else(hidden)
+    })
+}
+
+/// Whether there was a connection, so that somebody lives at the address.
+fn was_taken(error: &(dyn std::error::Error + 'static)) -> bool {
+    use std::io::ErrorKind as Kind;
+    let never = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref::<std::io::Error>() {
+        Some(error) => matches!(
+            error.kind(),
+            Kind::ConnectionRefused
+                | Kind::HostUnreachable
+                | Kind::NetworkUnreachable
+                | Kind::NetworkDown
+                | Kind::AddrNotAvailable
+                | Kind::TimedOut
+        ),
+        None => cause.to_string() == "dns error",
+    };
+    !causes(error).any(never)
 }
 
 /// The last cause of an error, which is the one that a person can act on: "Connection refused (os error 111)".

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use super::{
     identity::{self, Identity},
     policy::{LeaderPolicy, Permission, Policy},
-    snapshot::{MemberPod, Snapshot, Storage},
+    snapshot::{Elsewhere, MemberPod, Snapshot},
     verdict::Reason,
 };
 use crate::etcd::{AlarmKind, Cause, ClusterId, ListedMember, MemberId, Reply, Status};
@@ -63,6 +63,8 @@ pub struct Missing {
 struct Voter<'a> {
     member: &'a ListedMember,
     pod: Option<&'a MemberPod>,
+    /// Its answer, where it runs in no pod of the snapshot.
+    elsewhere: Option<&'a Elsewhere>,
     corrupt: bool,
 }
 
@@ -105,8 +107,11 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
     };
 
     let Some(own) = own else {
-        // It answers to no listed id. Only when every voter is accounted for elsewhere has it surely no vote.
-        let accounted = voters.iter().all(|voter| voter.pod.is_some());
+        // It answers to no listed id. Only when every voter is accounted for elsewhere has it surely no vote. If it does
+        // not answer at all, a voter without a pod may be this one, found by another name.
+        let answers = target.reply.status().is_some();
+        let accounted =
+            voters.iter().all(|voter| voter.pod.is_some() || (answers && voter.elsewhere.is_some()));
         return verdict(if accounted { Reason::NotAVoter } else { Reason::AmbiguousMember });
     };
     if !voters.iter().any(|voter| voter.member.id == own) {
@@ -124,7 +129,7 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
         let only_for_now = with_leaving >= tally.quorum;
         return verdict(if only_for_now { Reason::DisruptionInProgress } else { Reason::QuorumAtRisk });
     }
-    let is_loss = target.storage == Storage::Ephemeral && policy.ephemeral_data == Permission::Deny;
+    let is_loss = !target.storage.keeps_the_member() && policy.ephemeral_data == Permission::Deny;
     if is_loss && tally.remaining == tally.quorum {
         return verdict(Reason::PermanentLoss);
     }
@@ -145,19 +150,20 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
 /// Whether the target gives its cluster nothing and loses nothing by a deletion: nothing answered at its address, the
 /// kubelet says that its container does not run, and its data stays.
 fn is_idle(target: &MemberPod) -> bool {
-    matches!(target.reply, Reply::Silent { .. }) && !target.running && target.storage == Storage::Persistent
+    let is_silent = matches!(&target.reply, Reply::Silent { cause } if cause.is_silence());
+    is_silent && !target.running && target.storage.keeps_the_data()
 }
 
 fn statuses(snapshot: &Snapshot) -> impl Iterator<Item = &Status> {
-    snapshot.pods.iter().filter_map(|pod| pod.reply.status())
+    snapshot.replies().filter_map(Reply::status)
 }
 
 /// All members that any serving member lists. While the membership changes the lists may differ: who is in one of them
 /// counts, and who votes in one of them votes, which can only raise the quorum that is asked for.
 pub(super) fn union_of_lists(snapshot: &Snapshot) -> Vec<ListedMember> {
     let mut union: Vec<ListedMember> = Vec::new();
-    for pod in &snapshot.pods {
-        let Reply::Serving { members, .. } = &pod.reply else { continue };
+    for reply in snapshot.replies() {
+        let Reply::Serving { members, .. } = reply else { continue };
         for member in members {
             match union.iter_mut().find(|known| known.id == member.id) {
                 Some(known) => known.is_learner &= member.is_learner,
@@ -170,7 +176,11 @@ pub(super) fn union_of_lists(snapshot: &Snapshot) -> Vec<ListedMember> {
 
 /// Why no member could prove a quorum.
 fn unproven(snapshot: &Snapshot) -> Reason {
-    let answering = statuses(snapshot).filter(|status| !status.is_learner).count();
+    let answers = |pod: &&MemberPod| match &pod.reply {
+        Reply::Silent { cause } => matches!(cause, Cause::LoginTimedOut(_)),
+        Reply::Serving { status, .. } | Reply::Answering { status, .. } => !status.is_learner,
+    };
+    let answering = snapshot.pods.iter().filter(answers).count();
     let rejected = |pod: &MemberPod| matches!(pod.reply.cause(), Some(Cause::CredentialsRejected(_)));
     if snapshot.pods.iter().any(rejected) {
         Reason::CredentialsRejected
@@ -196,6 +206,7 @@ fn voters<'a>(snapshot: &'a Snapshot, list: &'a [ListedMember], members: &Identi
         .map(|member| Voter {
             member,
             pod: snapshot.pods.iter().find(|pod| members.of(&pod.name) == Some(member.id)),
+            elsewhere: snapshot.elsewhere.iter().find(|it| it.id == member.id),
             corrupt: all_corrupt || corrupt.contains(&member.id),
         })
         .collect()
@@ -219,12 +230,8 @@ fn tally(snapshot: &Snapshot, voters: &[Voter<'_>], own: Option<MemberId>) -> Ta
 /// Whom the serving members of the highest term name with one voice, and that term. Others do not count: a member that
 /// is cut off names a leader of the past, and before 3.5 raises its term for ever.
 fn leader(snapshot: &Snapshot) -> (Option<MemberId>, u64) {
-    let serving: Vec<&Status> = snapshot
-        .pods
-        .iter()
-        .filter(|pod| matches!(pod.reply, Reply::Serving { .. }))
-        .filter_map(|pod| pod.reply.status())
-        .collect();
+    let serving = snapshot.replies().filter(|reply| matches!(reply, Reply::Serving { .. }));
+    let serving: Vec<&Status> = serving.filter_map(Reply::status).collect();
     let term = serving.iter().map(|status| status.term).max().unwrap_or(0);
     let mut named = serving.iter().filter(|status| status.term == term).map(|status| status.leader);
     let leader = named.next().flatten();
@@ -255,9 +262,7 @@ fn missing(voters: &[Voter<'_>]) -> Vec<Missing> {
             match voter.pod {
                 _ if voter.corrupt => Missing { who: voter.name(), why: String::from("its data is corrupt") },
                 Some(pod) => Missing { who: pod.name.clone(), why: why_missing(pod) },
-                None if voter.member.has_started() => {
-                    Missing { who: voter.name(), why: String::from("no pod of it is seen") }
-                }
+                None if voter.member.has_started() => Missing { who: voter.name(), why: voter.why_unseen() },
                 None => Missing { who: format!("member {id}"), why: String::from("it has never started") },
             }
         })
@@ -286,12 +291,22 @@ fn leaving(voters: &[Voter<'_>], own: Option<MemberId>) -> Vec<String> {
 // === impl Voter ===
 
 impl Voter<'_> {
+    /// A pod's own word counts before that of a name.
     fn is_healthy(&self) -> bool {
-        !self.corrupt && self.pod.is_some_and(|pod| matches!(pod.reply, Reply::Serving { .. }))
+        let reply = self.pod.map(|pod| &pod.reply).or_else(|| self.elsewhere.map(|it| &it.reply));
+        !self.corrupt && matches!(reply, Some(Reply::Serving { .. }))
+    }
+
+    fn why_unseen(&self) -> String {
+        match self.elsewhere.and_then(|it| it.reply.cause()) {
+            Some(cause) => cause.to_string(),
+            None => String::from("no pod of it is seen, and none of its client URLs answers for it"),
+        }
     }
 
     fn is_leaving(&self) -> bool {
         self.pod.is_some_and(|pod| pod.terminating || pod.reserved)
+            || self.elsewhere.is_some_and(|it| it.reserved)
     }
 
     fn name(&self) -> String {

@@ -48,11 +48,11 @@ impl Guard {
         // The two reads went side by side. A reservation of a pod that was not listed is that of a pod that is gone, or
         // of one that came after the list: only a list that is newer than the record tells.
         if let Some(record) = &record
-            && record.holds_any_but(&siblings.uids()).await
+            && record.holds_any_but(&request.namespace, &siblings.uids()).await
         {
             siblings = self.looker.siblings(family, request, deadline).await?;
         }
-        let mut snapshot = self.looker.look(family, &siblings, record.as_ref(), deadline).await;
+        let mut snapshot = self.looker.look(case, &siblings, record.as_ref()).await?;
         let Some(target) = snapshot.pod(&request.name) else {
             let text = format!(
                 "pod {} changed its owner or its labels while it was judged. Try again",
@@ -128,7 +128,7 @@ impl Guard {
         if !done {
             // If this fails too, the reservation expires by itself.
             let living = siblings.uids();
-            let take_back = self.reservations.take_back(record, &target.uid, &living);
+            let take_back = self.reservations.take_back(record, &snapshot.namespace, &target.uid, &living);
             let _ = case.deadline.within("taking the reservation back", take_back).await;
         }
         match moved? {
@@ -151,7 +151,7 @@ impl Guard {
     /// The record of the cluster by which this family was known last.
     async fn record(&self, case: &Case<'_>, known: Option<ClusterId>) -> Result<Option<Record>, NoLook> {
         let Some(id) = known else { return Ok(None) };
-        let read = self.reservations.read(&case.request.namespace, id);
+        let read = self.reservations.read(id);
         let read = case.deadline.within("reading the reservations from the apiserver", read).await?;
         read.map(Some).map_err(|error| NoLook::Ledger(error.to_string()))
     }
@@ -201,6 +201,7 @@ impl Case<'_> {
 fn reservation(case: &Case<'_>, uid: &str, assessment: &Assessment) -> Reservation {
     Reservation {
         uid: uid.to_owned(),
+        namespace: case.request.namespace.clone(),
         pod: case.request.name.clone(),
         member: assessment.member.map(|id| id.to_string()).unwrap_or_default(),
         at: Timestamp::now().to_string(),

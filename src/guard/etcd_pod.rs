@@ -1,18 +1,26 @@
-//! What a pod says of the etcd member that it runs: whether it runs one, where that listens, and where its data lies.
+//! What a pod says of the etcd member that it runs: whether it runs one, where that listens, what it takes to be answered
+//! there, and where its data lies.
 //!
-//! All of it is read from the pod itself, as etcd reads it: flags before environment before defaults. Names and
-//! addresses from here only find the member; who it is, it says itself when it is dialled.
+//! All of it is read from the pod itself, as etcd reads it: flags before environment before defaults; and annotations in
+//! force overrule it. Names and addresses from here only find the member; who it is, it says itself when it is dialled.
 
+mod endpoint;
+mod secrets;
 mod settings;
+mod storage;
 
-use http::Uri;
+use std::collections::BTreeMap;
 
+pub(super) use self::secrets::{Login, Wanted};
 use self::settings::Settings;
 use super::snapshot::Storage;
 use crate::{
-    etcd::{Endpoint, Tls},
+    etcd::Endpoint,
     k8s::pod::{Container, Pod},
 };
+
+/// Says that a pod is a member, or is none, where the guard would think otherwise: `true` or `false`.
+const MEMBER_ANNOTATION: &str = "etcd-guard.io/member";
 
 /// Where etcd listens to clients when nobody says otherwise.
 const DEFAULT_CLIENT_PORT: u16 = 2379;
@@ -22,25 +30,51 @@ const DEFAULT_CLIENT_PORT: u16 = 2379;
 pub(super) struct EtcdPod {
     /// The container that runs etcd.
     pub container: String,
-    /// Where its member listens to clients; `None` while the pod has no address.
+    /// Where its member listens to clients, if that is known.
     pub endpoint: Option<Endpoint>,
+    /// Where the credentials for it may lie.
+    pub wanted: Wanted,
+    /// What is missing: why there is no endpoint, or which credentials could not be had.
+    pub gap: Option<String>,
     /// The name that etcd was told to take.
     pub member_name: Option<String>,
-    /// What a deletion does to its data.
+    /// What a deletion does to its data, as far as the pod tells.
     pub storage: Storage,
+    /// The claim that holds its data.
+    pub claim: Option<String>,
 }
 
-/// Reads what a pod says of its member, or `None` for a pod that runs no etcd.
+/// Reads what a pod says of its member, or `None` for a pod that runs no etcd. The annotations are those in force: the
+/// pod's own, and under them those of its StatefulSet and namespace.
 #[must_use]
-pub(super) fn read(pod: &Pod) -> Option<EtcdPod> {
-    let container = pod.spec.containers.iter().find(|container| runs_etcd(container))?;
+pub(super) fn read(pod: &Pod, annotations: &BTreeMap<String, String>) -> Option<EtcdPod> {
+    let container = match annotations.get(MEMBER_ANNOTATION).map(String::as_str) {
+        Some("false") => return None,
+        Some("true") => member_container(pod)?,
+        _ => pod.spec.containers.iter().find(|container| runs_etcd(container))?,
+    };
     let settings = Settings::read(pod, container);
+    let (endpoint, gap) = match endpoint::read(pod, container, &settings, annotations) {
+        Ok(endpoint) => (Some(endpoint), None),
+        Err(gap) => (None, Some(gap)),
+    };
     Some(EtcdPod {
         container: container.name.clone(),
-        endpoint: endpoint(pod, &settings),
+        wanted: secrets::wanted(pod, container, &settings, annotations, endpoint.as_ref()),
+        endpoint,
+        gap,
         member_name: settings.get("name").map(str::to_owned),
-        storage: storage(pod, container, &settings),
+        storage: storage::read(pod, container, &settings),
+        claim: storage::claim(pod, container, &settings),
     })
+}
+
+/// Of a pod that is said to be a member, the container that looks most like one.
+fn member_container(pod: &Pod) -> Option<&Container> {
+    let containers = &pod.spec.containers;
+    let listens = |it: &&Container| it.ports.iter().any(|port| port.container_port == DEFAULT_CLIENT_PORT);
+    let by_look = containers.iter().find(|it| runs_etcd(it)).or_else(|| containers.iter().find(listens));
+    by_look.or_else(|| containers.iter().find(|it| it.name == "etcd")).or_else(|| containers.first())
 }
 
 /// A container runs etcd if its command does, if it has no command and an image of that name, or if its environment
@@ -54,7 +88,9 @@ fn runs_etcd(container: &Container) -> bool {
         .env
         .iter()
         .any(|var| matches!(var.name.as_str(), "ETCD_INITIAL_ADVERTISE_PEER_URLS" | "ETCD_LISTEN_PEER_URLS"));
-    by_environment || (container.command.is_empty() && image_name(&container.image) == "etcd")
+    // etcd-wrapper runs etcd in its own process, from a configuration file.
+    let by_image = matches!(image_name(&container.image), "etcd" | "etcd-wrapper");
+    by_environment || (container.command.is_empty() && by_image)
 }
 
 /// Whether the word at this place is etcd's program: not a flag's value, nor a directory of that name.
@@ -80,63 +116,14 @@ fn image_name(image: &str) -> &str {
     last.split(':').next().unwrap_or(last)
 }
 
-/// The address of the living pod, never its DNS name: after a forced deletion the name may still lead to the old,
-/// dying process. A certificate is checked against the name that is advertised.
-fn endpoint(pod: &Pod, settings: &Settings) -> Option<Endpoint> {
-    let ip = Some(pod.status.pod_ip.as_str()).filter(|ip| !ip.is_empty())?;
-    let advertised = urls(settings, "advertise-client-urls");
-    let own = advertised.iter().find(|url| is_own(pod, url));
-    let listened = urls(settings, "listen-client-urls");
-    // Without an advertised URL of its own, a member still tells by where it listens which port and scheme to take.
-    let url = own.or_else(|| listened.first()).or_else(|| advertised.first());
-    let scheme = url.and_then(Uri::scheme_str).unwrap_or("http");
-    let port = url.and_then(Uri::port_u16).unwrap_or(DEFAULT_CLIENT_PORT);
-    let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
-    let tls = (scheme == "https").then(|| Tls {
-        server_name: own.or_else(|| advertised.first()).and_then(Uri::host).unwrap_or(ip).to_owned(),
-        ca: None,
-        identity: None,
-    });
-    Some(Endpoint { url: format!("{scheme}://{host}:{port}"), tls })
+/// Whether this host is the pod's own: its name, a DNS name that begins with it, or its address.
+pub(super) fn is_own_host(pod: &str, ip: &str, host: &str) -> bool {
+    host == pod
+        || host.strip_prefix(pod).is_some_and(|rest| rest.starts_with('.'))
+        || (!ip.is_empty() && host == ip)
 }
 
-fn urls(settings: &Settings, flag: &str) -> Vec<Uri> {
-    let list = settings.get(flag).unwrap_or_default();
-    list.split(',').filter_map(|url| url.trim().parse().ok()).collect()
-}
-
-fn is_own(pod: &Pod, url: &Uri) -> bool {
-    url.host().is_some_and(|host| {
-        let name = &pod.metadata.name;
-        host == name
-            || host == pod.status.pod_ip
-            || host.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('.'))
-    })
-}
-
-/// What holds the data directory decides: a claim or a path of the node outlives the pod; anything else goes with it,
-/// the container's own file system too. Where no data directory is named, any lasting volume counts as the one.
-fn storage(pod: &Pod, container: &Container, settings: &Settings) -> Storage {
-    let lasts = |name: &str| {
-        let volume = pod.spec.volumes.iter().find(|volume| volume.name == name);
-        volume.is_some_and(|it| it.persistent_volume_claim.is_some() || it.host_path.is_some())
-    };
-    let mounts = &container.volume_mounts;
-    let persistent = match settings.get("data-dir") {
-        Some(dir) => mounts
-            .iter()
-            .filter(|mount| is_below(dir, &mount.mount_path))
-            .max_by_key(|mount| mount.mount_path.len())
-            .is_some_and(|mount| lasts(&mount.name)),
-        None => mounts.iter().any(|mount| lasts(&mount.name)),
-    };
-    if persistent { Storage::Persistent } else { Storage::Ephemeral }
-}
-
-fn is_below(path: &str, folder: &str) -> bool {
-    let folder = folder.trim_end_matches('/');
-    path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
+#[cfg(test)]
+mod flavours;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     assess::{self, Assessment, Missing},
-    snapshot::{MemberPod, Snapshot},
+    snapshot::{MemberPod, Snapshot, Storage},
     verdict::{Reason, Verdict},
 };
 use crate::etcd::Reply;
@@ -87,9 +87,9 @@ impl Scene<'_> {
                  etcd-guard.io/single-member=allow"
             ),
             Reason::PermanentLoss => format!(
-                "the data of pod {pod} goes with it, so that its member can never come back, and etcd cluster {cluster} \
-                 has no voter to spare ({numbers}). Replace the member instead, first: {}, or set \
-                 etcd-guard.io/ephemeral-data=allow on the pod",
+                "{}, and etcd cluster {cluster} has no voter to spare ({numbers}). Replace the member instead, first: {}, \
+                 or set etcd-guard.io/ephemeral-data=allow on the pod",
+                self.what_becomes_of_the_member(),
                 self.how_to_remove_the_member()
             ),
             Reason::ElectionInProgress => format!(
@@ -109,10 +109,10 @@ impl Scene<'_> {
                 self.target.container
             ),
             Reason::CredentialsRejected => format!(
-                "the members of etcd cluster {cluster} did not accept the guard's credentials{}. See their logs: \
-                 kubectl -n {ns} logs {pod} -c {}",
-                self.not_healthy(),
-                self.target.container
+                "the members of etcd cluster {cluster} did not accept the guard's credentials{}. Name the right Secrets \
+                 (docs/tls-and-auth.md): kubectl -n {ns} annotate pod {pod} etcd-guard.io/client-tls-secret=NAME, or \
+                 etcd-guard.io/auth-secret=NAME",
+                self.not_healthy()
             ),
             Reason::AmbiguousMember => format!(
                 "which member of etcd cluster {cluster} each pod runs cannot be told{}. Compare the pods with: {}",
@@ -160,8 +160,18 @@ impl Scene<'_> {
         if self.assessment.missing.is_empty() {
             return String::new();
         }
-        let each = self.assessment.missing.iter().map(|Missing { who, why }| format!("{who} ({why})"));
-        format!("; not healthy: {}", list(each))
+        // What is wrong with several is said once: a Secret that is missing is missing for all.
+        let mut groups: Vec<(Vec<&str>, &str)> = Vec::new();
+        for Missing { who, why } in &self.assessment.missing {
+            match groups.iter_mut().find(|(_, known)| known == why) {
+                Some((names, _)) => names.push(who),
+                None => groups.push((vec![who], why)),
+            }
+        }
+        format!(
+            "; not healthy: {}",
+            list(groups.iter().map(|(names, why)| format!("{} ({why})", names.join(", "))))
+        )
     }
 
     fn how_to_look_at_the_missing(&self) -> String {
@@ -188,6 +198,23 @@ impl Scene<'_> {
                 self.etcdctl(self.target, &format!("move-leader {}", status.member_id))
             ),
             None => String::from("No other voter could take over at the moment: try again later"),
+        }
+    }
+
+    fn what_becomes_of_the_member(&self) -> String {
+        let pod = &self.target.name;
+        match self.target.storage {
+            Storage::OnNode => format!(
+                "the data of pod {pod} lies on its node, and nothing makes its successor come back there, so that the \
+                 member may be lost"
+            ),
+            Storage::ClaimTerminating => format!(
+                "the claim that holds the data of pod {pod} goes with it, so that its member can never come back"
+            ),
+            Storage::RemovedByHook => format!("a preStop hook of pod {pod} removes its member"),
+            Storage::Ephemeral | Storage::Persistent => {
+                format!("the data of pod {pod} goes with it, so that its member can never come back")
+            }
         }
     }
 

@@ -5,7 +5,10 @@
 
 use std::collections::HashMap;
 
-use super::snapshot::{MemberPod, Snapshot};
+use super::{
+    etcd_pod::is_own_host,
+    snapshot::{MemberPod, Snapshot},
+};
 use crate::etcd::{ListedMember, MemberId};
 
 /// The member of each pod that has one.
@@ -44,7 +47,7 @@ fn member_of(pod: &MemberPod, list: &[ListedMember]) -> Result<Option<MemberId>,
         let listed = list.iter().any(|member| member.id == status.member_id);
         return Ok(listed.then_some(status.member_id));
     }
-    let by_peer_host = |member: &&ListedMember| member.peer_urls.iter().any(|url| is_host_of(pod, url));
+    let by_peer_host = |member: &&ListedMember| has_peer_at(member, &pod.name, &pod.ip);
     if let Some(id) = single(pod, "peer URLs", list.iter().filter(by_peer_host))? {
         return Ok(Some(id));
     }
@@ -69,14 +72,13 @@ fn single<'a>(
     }
 }
 
-/// Whether a URL's host is the pod's own: its name, a DNS name that begins with it, or its address.
-fn is_host_of(pod: &MemberPod, url: &str) -> bool {
-    let Ok(uri) = url.parse::<http::Uri>() else { return false };
-    let Some(host) = uri.host() else { return false };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    host == pod.name
-        || host.strip_prefix(&pod.name).is_some_and(|rest| rest.starts_with('.'))
-        || (!pod.ip.is_empty() && host == pod.ip)
+/// Whether a peer URL of the member leads to a pod of this name or address.
+pub(super) fn has_peer_at(member: &ListedMember, pod: &str, ip: &str) -> bool {
+    member.peer_urls.iter().any(|url| {
+        let Ok(uri) = url.parse::<http::Uri>() else { return false };
+        let Some(host) = uri.host() else { return false };
+        is_own_host(pod, ip, host.trim_start_matches('[').trim_end_matches(']'))
+    })
 }
 
 // === impl Identity ===

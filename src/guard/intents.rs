@@ -98,7 +98,7 @@ impl Guard {
                     return Ok(harmless(format!("StatefulSet {name} runs no living etcd cluster")));
                 };
                 let family = Family::of(namespace, any);
-                let snapshot = self.looker.look_at_list(&family, &pods, deadline).await;
+                let snapshot = self.looker.look_at_list(&family, &pods, deadline).await?;
                 Ok(scale::judge(&snapshot, name, first_to_go))
             }
             Intent::OrphanStatefulSet => Ok(harmless(format!("StatefulSet {name} leaves its pods alone"))),
@@ -127,7 +127,7 @@ fn runs_member(pod: &Pod) -> bool {
     let runs = |container: &Container| pod.runs(&container.name);
     !pod.is_terminating()
         && !pod.is_finished()
-        && etcd_pod::read(pod)
+        && etcd_pod::read(pod, &pod.metadata.annotations)
             .is_some_and(|it| pod.spec.containers.iter().any(|at| at.name == it.container && runs(at)))
 }
 

@@ -19,6 +19,9 @@ pub(super) const RESERVATION_LIFE: Duration = Duration::from_secs(60);
 pub(super) struct Reservation {
     /// The pod that may be on its way out; its successor has another uid.
     pub(super) uid: String,
+    /// The pod's namespace: one etcd cluster may have members in several.
+    #[serde(default)]
+    pub(super) namespace: String,
     /// The pod's name, for people.
     pub(super) pod: String,
     /// The pod's member in hexadecimal, for people.
@@ -49,33 +52,36 @@ impl Ledger {
         }
     }
 
-    /// Whether the pod of this uid may be on its way out.
-    pub(super) fn holds(&self, uid: &str, now: Instant) -> bool {
-        self.live(now).any(|reservation| reservation.uid == uid)
+    /// Whether a pod of this namespace may be on its way out that is none of these.
+    pub(super) fn holds_any_but(&self, namespace: &str, uids: &[&str], now: Instant) -> bool {
+        self.live(now).any(|it| it.namespace == namespace && !uids.contains(&it.uid.as_str()))
     }
 
-    /// Whether a pod may be on its way out that is none of these.
-    pub(super) fn holds_any_but(&self, uids: &[&str], now: Instant) -> bool {
-        self.live(now).any(|reservation| !uids.contains(&reservation.uid.as_str()))
-    }
-
-    /// The record with one more reservation, and without what is over: an earlier yes for the same pod, pods that are
-    /// gone (their successors must prove themselves), and deletions that never came.
+    /// The record with one more reservation, and without what is over: an earlier yes for the same pod, deletions that
+    /// never came, and pods of the same namespace that are gone (their successors must prove themselves).
     pub(super) fn with(&self, new: Reservation, living: &[&str], now: Instant) -> Vec<Reservation> {
-        let mut record = self.without(&new.uid, living, now);
+        let mut record = self.without(&new.namespace, &new.uid, living, now);
         record.push(new);
         record
     }
 
     /// The record without this pod, and without what is over.
-    pub(super) fn without(&self, uid: &str, living: &[&str], now: Instant) -> Vec<Reservation> {
-        let stays = |it: &&Reservation| it.uid != uid && living.contains(&it.uid.as_str());
+    pub(super) fn without(
+        &self,
+        namespace: &str,
+        uid: &str,
+        living: &[&str],
+        now: Instant,
+    ) -> Vec<Reservation> {
+        let lives = |it: &Reservation| it.namespace != namespace || living.contains(&it.uid.as_str());
+        let stays = |it: &&Reservation| it.uid != uid && lives(it);
         let mut record: Vec<Reservation> = self.live(now).filter(stays).cloned().collect();
         record.sort_by(|one, other| one.uid.cmp(&other.uid));
         record
     }
 
-    fn live(&self, now: Instant) -> impl Iterator<Item = &Reservation> {
+    /// What may be on its way out.
+    pub(super) fn live(&self, now: Instant) -> impl Iterator<Item = &Reservation> {
         let lives = move |since: &Instant| now.duration_since(*since) < RESERVATION_LIFE;
         self.first_seen.iter().filter(move |(_, since)| lives(since)).map(|(reservation, _)| reservation)
     }
@@ -88,11 +94,16 @@ mod tests {
     fn reservation(uid: &str, at: &str) -> Reservation {
         Reservation {
             uid: uid.to_owned(),
+            namespace: String::from("prod"),
             pod: String::from("etcd-0"),
             member: String::new(),
             at: at.to_owned(),
             by: String::new(),
         }
+    }
+
+    fn holds(ledger: &Ledger, uid: &str, now: Instant) -> bool {
+        ledger.live(now).any(|reservation| reservation.uid == uid)
     }
 
     #[test]
@@ -102,9 +113,9 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.observe(&record, start);
         ledger.observe(&record, start + Duration::from_secs(30));
-        assert!(ledger.holds("a", start + RESERVATION_LIFE - Duration::from_millis(1)));
-        assert!(!ledger.holds("a", start + RESERVATION_LIFE));
-        assert!(!ledger.holds("b", start));
+        assert!(holds(&ledger, "a", start + RESERVATION_LIFE - Duration::from_millis(1)));
+        assert!(!holds(&ledger, "a", start + RESERVATION_LIFE));
+        assert!(!holds(&ledger, "b", start));
     }
 
     #[test]
@@ -113,7 +124,7 @@ mod tests {
         let record = [reservation("a", "1")];
         let mut restarted = Ledger::default();
         restarted.observe(&record, start + Duration::from_secs(59));
-        assert!(restarted.holds("a", start + Duration::from_secs(118)));
+        assert!(holds(&restarted, "a", start + Duration::from_secs(118)));
     }
 
     #[test]
@@ -125,7 +136,7 @@ mod tests {
         let record = ledger.with(reservation("a", "2"), &["a"], later);
         assert_eq!(record, [reservation("a", "2")]);
         ledger.observe(&record, later);
-        assert!(ledger.holds("a", start + Duration::from_secs(100)));
+        assert!(holds(&ledger, "a", start + Duration::from_secs(100)));
     }
 
     #[test]
@@ -141,12 +152,23 @@ mod tests {
     }
 
     #[test]
+    fn members_in_other_namespaces_are_not_cleared_away() {
+        let start = Instant::now();
+        let elsewhere = Reservation { namespace: String::from("other"), ..reservation("far", "1") };
+        let mut ledger = Ledger::default();
+        ledger.observe(std::slice::from_ref(&elsewhere), start);
+        assert!(!ledger.holds_any_but("prod", &["a"], start), "it says nothing of a list of this namespace");
+        assert!(ledger.holds_any_but("other", &["a"], start));
+        assert_eq!(ledger.with(reservation("a", "1"), &["a"], start), [elsewhere, reservation("a", "1")]);
+    }
+
+    #[test]
     fn a_reservation_that_was_taken_back_no_longer_holds() {
         let start = Instant::now();
         let mut ledger = Ledger::default();
         ledger.observe(&[reservation("a", "1")], start);
-        ledger.observe(&ledger.without("a", &["a"], start), start);
-        assert!(!ledger.holds("a", start));
+        ledger.observe(&ledger.without("prod", "a", &["a"], start), start);
+        assert!(!holds(&ledger, "a", start));
     }
 
     #[test]

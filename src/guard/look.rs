@@ -3,32 +3,42 @@
 use tokio::time::Instant;
 
 use super::{
-    ANSWER_SHARE, NoLook,
+    ANSWER_SHARE, Case, NoLook,
+    credentials::Credentials,
     deadline::Deadline,
+    elsewhere,
     etcd_pod::{self, EtcdPod},
     family::Family,
-    gone,
+    gone, identity,
+    ledger::Reservation,
     metrics::Metrics,
     request::Request,
     reservations::Record,
-    settled,
-    snapshot::{MemberPod, Snapshot},
+    round, settled,
+    snapshot::{Elsewhere, MemberPod, Snapshot, Storage},
+    storage,
 };
 use crate::{
-    etcd::{self, Cause, Connections, Endpoint, Reply},
+    etcd::{Connections, Endpoint, Reply},
     k8s::{LookupError, Pods, pod::Pod},
 };
 
 /// What a look needs.
 pub(super) struct Looker {
     pub(super) pods: Pods,
+    pub(super) credentials: Credentials,
     pub(super) connections: Connections,
     pub(super) metrics: Metrics,
 }
 
-/// The pods of a cluster, listed before the round.
+/// The etcd pods of a namespace, listed before the round.
 pub(super) struct Siblings {
+    cluster: String,
+    namespace: String,
+    /// Of the cluster in question, with all that it takes to ask their members.
     pods: Vec<(Pod, EtcdPod)>,
+    /// Of other owners.
+    strangers: Vec<(Pod, EtcdPod)>,
 }
 
 // === impl Looker ===
@@ -53,64 +63,141 @@ impl Looker {
                 }
             }
         }
-        Ok(Siblings::of(family, pods))
+        Ok(self.complete(Siblings::of(family, pods), deadline).await)
+    }
+
+    async fn complete(&self, mut siblings: Siblings, deadline: Deadline) -> Siblings {
+        let until = deadline.earlier(ANSWER_SHARE);
+        self.credentials.complete(&siblings.namespace, &mut siblings.pods, until).await;
+        siblings
     }
 
     /// A look at the family's pods of a list that was read already, without reservations.
-    pub(super) async fn look_at_list(&self, family: &Family, pods: &[Pod], deadline: Deadline) -> Snapshot {
-        let siblings = Siblings::of(family, pods.to_vec());
-        self.look(family, &siblings, None, deadline).await
+    pub(super) async fn look_at_list(
+        &self,
+        family: &Family,
+        pods: &[Pod],
+        deadline: Deadline,
+    ) -> Result<Snapshot, NoLook> {
+        let siblings = self.complete(Siblings::of(family, pods.to_vec()), deadline).await;
+        self.look_from(&siblings, None, &[], deadline).await
     }
 
     /// The probe round. The record of reservations was read before it.
     pub(super) async fn look(
         &self,
-        family: &Family,
+        case: &Case<'_>,
         siblings: &Siblings,
         record: Option<&Record>,
+    ) -> Result<Snapshot, NoLook> {
+        let reserved = match record {
+            Some(record) => record.live().await,
+            None => Vec::new(),
+        };
+        self.look_from(siblings, Some(case.request), &reserved, case.deadline).await
+    }
+
+    async fn look_from(
+        &self,
+        siblings: &Siblings,
+        request: Option<&Request>,
+        reserved: &[Reservation],
         deadline: Deadline,
-    ) -> Snapshot {
+    ) -> Result<Snapshot, NoLook> {
         let taken_at = Instant::now();
-        let replies = self.probe(&siblings.pods, deadline).await;
-        let mut pods = Vec::with_capacity(siblings.pods.len());
-        for ((pod, etcd_pod), reply) in siblings.pods.iter().zip(replies) {
-            pods.push(MemberPod {
-                name: pod.metadata.name.clone(),
-                uid: pod.metadata.uid.clone(),
-                container: etcd_pod.container.clone(),
-                ip: pod.status.pod_ip.clone(),
-                member_name: etcd_pod.member_name.clone(),
-                terminating: pod.is_terminating(),
-                reserved: match record {
-                    Some(record) => record.holds(&pod.metadata.uid).await,
-                    None => false,
-                },
-                running: pod.runs(&etcd_pod.container),
-                storage: etcd_pod.storage,
-                reply,
-            });
-        }
-        Snapshot {
-            cluster: format!("{}/{}", family.namespace(), family.name()),
-            namespace: family.namespace().to_owned(),
+        let until = deadline.earlier(ANSWER_SHARE);
+        let (replies, storage) = tokio::join!(
+            self.ask(&siblings.namespace, &siblings.pods, until),
+            self.storage_of_target(request, siblings, deadline)
+        );
+        let storage = storage?;
+        let members = siblings.pods.iter().zip(replies);
+        let mut snapshot = Snapshot {
+            cluster: siblings.cluster.clone(),
+            namespace: siblings.namespace.clone(),
             taken_at,
-            pods,
+            pods: members.map(|((pod, it), reply)| member_pod(pod, it, reply, reserved)).collect(),
+            elsewhere: Vec::new(),
+        };
+        if let Some((name, storage)) = storage
+            && let Some(target) = snapshot.pods.iter_mut().find(|pod| pod.name == name)
+        {
+            target.storage = storage;
+        }
+        self.look_further(&mut snapshot, siblings, reserved, until).await;
+        Ok(snapshot)
+    }
+
+    /// Looks for listed members that run in none of these pods: in other pods of the namespace, and by name.
+    async fn look_further(
+        &self,
+        snapshot: &mut Snapshot,
+        siblings: &Siblings,
+        reserved: &[Reservation],
+        until: Instant,
+    ) {
+        let unseen = elsewhere::unseen(snapshot);
+        let Some(known) = siblings.pods.iter().find_map(|(_, it)| it.endpoint.as_ref()) else { return };
+        if unseen.is_empty() {
+            return;
+        }
+        let is_akin = |pod: &Pod| {
+            unseen.iter().any(|it| identity::has_peer_at(it, &pod.metadata.name, &pod.status.pod_ip))
+        };
+        let mut akin: Vec<(&Pod, EtcdPod)> = siblings
+            .strangers
+            .iter()
+            .filter(|(pod, _)| is_akin(pod))
+            .map(|(pod, etcd_pod)| (pod, etcd_pod.clone()))
+            .collect();
+        self.credentials.complete(&snapshot.namespace, &mut akin, until).await;
+        let (replies, elsewhere) = tokio::join!(
+            self.ask(&snapshot.namespace, &akin, until),
+            elsewhere::ask(&self.connections, known, snapshot, &unseen, until)
+        );
+        let leaves = |it: &Elsewhere| {
+            let member = unseen.iter().find(|member| member.id == it.id);
+            akin.iter().any(|(pod, _)| {
+                let is_it = |member| identity::has_peer_at(member, &pod.metadata.name, &pod.status.pod_ip);
+                pod.is_terminating() && member.is_some_and(is_it)
+            })
+        };
+        snapshot.elsewhere = elsewhere;
+        snapshot.elsewhere.retain(|it| !leaves(it));
+        for it in &mut snapshot.elsewhere {
+            // Of a pod in another namespace nothing is known but the member that it was allowed for.
+            it.reserved = reserved.iter().any(|reservation| reservation.member == it.id.to_string());
+        }
+        for ((pod, etcd_pod), reply) in akin.iter().zip(replies) {
+            let is_listed = reply.status().is_some_and(|status| {
+                snapshot.cluster_id() == Some(status.cluster_id)
+                    && unseen.iter().any(|it| it.id == status.member_id)
+            });
+            if is_listed {
+                snapshot.pods.push(member_pod(pod, etcd_pod, reply, reserved));
+            }
         }
     }
 
-    /// One reply per pod, in their order; a pod without an address cannot be asked.
-    async fn probe(&self, siblings: &[(Pod, EtcdPod)], deadline: Deadline) -> Vec<Reply> {
-        let endpoints: Vec<_> = siblings.iter().filter_map(|(_, it)| it.endpoint.clone()).collect();
-        let started = Instant::now();
-        let replies = etcd::probe(&self.connections, &endpoints, deadline.earlier(ANSWER_SHARE)).await;
-        self.metrics.record_round(started.elapsed(), &replies);
-        let mut replies = replies.into_iter();
-        let no_address =
-            || Reply::Silent { cause: Cause::Unreachable(String::from("the pod has no address")) };
-        siblings
-            .iter()
-            .map(|(_, it)| it.endpoint.as_ref().and_then(|_| replies.next()).unwrap_or_else(no_address))
-            .collect()
+    async fn ask<P>(&self, namespace: &str, pods: &[(P, EtcdPod)], until: Instant) -> Vec<Reply> {
+        round::ask(&self.connections, &self.credentials, &self.metrics, namespace, pods, until).await
+    }
+
+    /// What becomes of the target's data, by its name; `None` if the target is none of these pods.
+    async fn storage_of_target<'a>(
+        &self,
+        request: Option<&'a Request>,
+        siblings: &Siblings,
+        deadline: Deadline,
+    ) -> Result<Option<(&'a str, Storage)>, NoLook> {
+        let Some(request) = request else { return Ok(None) };
+        let Some((pod, etcd_pod)) = siblings.pods.iter().find(|(pod, _)| pod.metadata.name == request.name)
+        else {
+            return Ok(None);
+        };
+        let read = storage::of_pod(&self.pods, &siblings.namespace, pod, etcd_pod);
+        let read = deadline.within("reading the pod's claim from the apiserver", read).await?;
+        read.map(|storage| Some((request.name.as_str(), storage))).map_err(NoLook::Lookup)
     }
 
     /// The pod that is asked about: the apiserver's copy, or for an eviction, which brings none, a live one.
@@ -131,12 +218,13 @@ impl Looker {
 
 impl Siblings {
     fn of(family: &Family, pods: Vec<Pod>) -> Self {
-        let pods = pods
-            .into_iter()
-            .filter(|pod| family.has(family.namespace(), pod) && !pod.is_finished())
-            .filter_map(|pod| etcd_pod::read(&pod).map(|etcd_pod| (pod, etcd_pod)))
-            .collect();
-        Self { pods }
+        let etcd_pods = pods.into_iter().filter(|pod| !pod.is_finished()).filter_map(|pod| {
+            let etcd_pod = etcd_pod::read(&pod, &pod.metadata.annotations)?;
+            Some((pod, etcd_pod))
+        });
+        let (pods, strangers) = etcd_pods.partition(|(pod, _)| family.has(family.namespace(), pod));
+        let cluster = format!("{}/{}", family.namespace(), family.name());
+        Self { cluster, namespace: family.namespace().to_owned(), pods, strangers }
     }
 
     /// Where the member of this pod listens.
@@ -145,8 +233,23 @@ impl Siblings {
         etcd_pod.endpoint.as_ref()
     }
 
-    /// The uids of all pods that exist.
+    /// The uids of all pods that exist and may run members.
     pub(super) fn uids(&self) -> Vec<&str> {
-        self.pods.iter().map(|(pod, _)| pod.metadata.uid.as_str()).collect()
+        self.pods.iter().chain(&self.strangers).map(|(pod, _)| pod.metadata.uid.as_str()).collect()
+    }
+}
+
+fn member_pod(pod: &Pod, etcd_pod: &EtcdPod, reply: Reply, reserved: &[Reservation]) -> MemberPod {
+    MemberPod {
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+        container: etcd_pod.container.clone(),
+        ip: pod.status.pod_ip.clone(),
+        member_name: etcd_pod.member_name.clone(),
+        terminating: pod.is_terminating(),
+        reserved: reserved.iter().any(|reservation| reservation.uid == pod.metadata.uid),
+        running: pod.runs(&etcd_pod.container),
+        storage: etcd_pod.storage,
+        reply,
     }
 }

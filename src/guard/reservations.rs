@@ -52,8 +52,8 @@ impl Reservations {
     }
 
     /// Reads the record of a cluster. One that cannot be parsed is an error: who wrote it meant something by it.
-    pub(super) async fn read(&self, namespace: &str, cluster: ClusterId) -> Result<Record, LookupError> {
-        let name = format!("etcd-guard.{namespace}.{cluster}");
+    pub(super) async fn read(&self, cluster: ClusterId) -> Result<Record, LookupError> {
+        let name = format!("etcd-guard.{cluster}");
         let page = self.leases.read(&name).await?;
         let reservations = parse(&page)?;
         let ledger = self.ledgers.get_with(name, Arc::default);
@@ -76,10 +76,11 @@ impl Reservations {
     pub(super) async fn take_back(
         &self,
         record: &mut Record,
+        namespace: &str,
         uid: &str,
         living: &[&str],
     ) -> Result<(), WriteError> {
-        let reservations = record.ledger.lock().await.without(uid, living, Instant::now());
+        let reservations = record.ledger.lock().await.without(namespace, uid, living, Instant::now());
         self.write(record, reservations).await
     }
 
@@ -134,13 +135,13 @@ fn parse(page: &Page) -> Result<Vec<Reservation>, LookupError> {
 // === impl Record ===
 
 impl Record {
-    /// Whether a pod may be on its way out that is none of these.
-    pub(super) async fn holds_any_but(&self, uids: &[&str]) -> bool {
-        self.ledger.lock().await.holds_any_but(uids, Instant::now())
+    /// Whether a pod of this namespace may be on its way out that is none of these.
+    pub(super) async fn holds_any_but(&self, namespace: &str, uids: &[&str]) -> bool {
+        self.ledger.lock().await.holds_any_but(namespace, uids, Instant::now())
     }
 
-    /// Whether the pod of this uid may be on its way out.
-    pub(super) async fn holds(&self, uid: &str) -> bool {
-        self.ledger.lock().await.holds(uid, Instant::now())
+    /// What may be on its way out at this moment.
+    pub(super) async fn live(&self) -> Vec<Reservation> {
+        self.ledger.lock().await.live(Instant::now()).cloned().collect()
     }
 }

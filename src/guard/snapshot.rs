@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use crate::etcd::{ClusterId, Reply};
+use crate::etcd::{ClusterId, MemberId, Reply};
 
 /// One look at a cluster: its pods as the apiserver has them, and what answered at each.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub struct Snapshot {
     pub taken_at: Instant,
     /// All pods of the cluster.
     pub pods: Vec<MemberPod>,
+    /// Members that run in none of these pods, and answered all the same.
+    pub elsewhere: Vec<Elsewhere>,
 }
 
 /// A pod that runs a member.
@@ -42,13 +44,46 @@ pub struct MemberPod {
     pub reply: Reply,
 }
 
-/// What becomes of a member's data when its pod is deleted.
+/// A listed member that runs in no pod of the snapshot: in another namespace, or outside of Kubernetes.
+#[derive(Clone, Debug)]
+pub struct Elsewhere {
+    /// The member, by its own word: it answered with this id at one of its client URLs.
+    pub id: MemberId,
+    /// What it answered.
+    pub reply: Reply,
+    /// Whether the deletion of its pod was allowed by this guard and may be on its way.
+    pub reserved: bool,
+}
+
+/// What becomes of a member when its pod is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// It stays, and the pod's successor is the same member.
+    /// Its data stays, and the pod's successor is the same member.
     Persistent,
-    /// It goes with the pod: the member can never come back, and goes on counting as a voter.
+    /// Its data goes with the pod: the member can never come back, and goes on counting as a voter.
     Ephemeral,
+    /// Its data lies on the pod's node, and nothing makes the successor come back to that node.
+    OnNode,
+    /// The claim that holds its data is being deleted, or is deleted with the pod.
+    ClaimTerminating,
+    /// Its data stays, but a preStop hook takes the member out of the list.
+    RemovedByHook,
+}
+
+// === impl Storage ===
+
+impl Storage {
+    /// Whether the successor of the deleted pod is the same member.
+    #[must_use]
+    pub fn keeps_the_member(self) -> bool {
+        self == Self::Persistent
+    }
+
+    /// Whether the data stays. A hook runs in a container that runs: a stopped one loses nothing by it.
+    #[must_use]
+    pub fn keeps_the_data(self) -> bool {
+        matches!(self, Self::Persistent | Self::RemovedByHook)
+    }
 }
 
 // === impl Snapshot ===
@@ -67,6 +102,11 @@ impl Snapshot {
         for pod in self.pods.iter_mut().filter(|pod| pod.uid == uid) {
             pod.reserved = true;
         }
+    }
+
+    /// What everybody answered, in pods and elsewhere.
+    pub(super) fn replies(&self) -> impl Iterator<Item = &Reply> {
+        self.pods.iter().map(|pod| &pod.reply).chain(self.elsewhere.iter().map(|member| &member.reply))
     }
 
     /// The pod of this name.

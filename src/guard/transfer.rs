@@ -39,7 +39,7 @@ pub(super) async fn transfer(
     snapshot: &Snapshot,
     target: &MemberPod,
 ) -> Result<Transfer, NoLook> {
-    let &Case { family, policy, deadline, .. } = case;
+    let &Case { policy, deadline, .. } = case;
     let (Some((heir, status)), Some(leader)) = (heir(snapshot, target), siblings.endpoint(&target.name))
     else {
         return Ok(Transfer::Failed(String::from("no other voter serves and stays")));
@@ -52,7 +52,7 @@ pub(super) async fn transfer(
     let mut last = Reason::ElectionInProgress;
     for _ in 0..MOST_LOOKS {
         let began = Instant::now();
-        let after = looker.look(family, siblings, Some(record), deadline).await;
+        let after = looker.look(case, siblings, Some(record)).await?;
         if let Some(target) = after.pod(&target.name) {
             let assessment = assess(&after, target, policy);
             if assessment.reason == Reason::SafeToDelete {

@@ -11,7 +11,10 @@ use kube::{
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
-use super::pod::{Metadata, Pod};
+use super::{
+    claim::Claim,
+    pod::{Metadata, Pod},
+};
 
 /// Longest that one read may take. A healthy apiserver answers in milliseconds; one that needs seconds is better
 /// named in a denial than waited for until the deadline leaves no time for etcd.
@@ -25,6 +28,14 @@ pub enum LookupError {
     NotFound {
         /// For instance `pod prod/etcd-1`.
         what: String,
+    },
+    /// The apiserver knows who asks and does not let them read this.
+    #[error("reading {what} is forbidden: {cause}")]
+    Forbidden {
+        /// What was to be read.
+        what: String,
+        /// The apiserver's own words.
+        cause: String,
     },
     /// The apiserver refused, could not be reached, or answered something unreadable.
     #[error("reading {what} failed: {cause}")]
@@ -44,7 +55,7 @@ pub enum LookupError {
     },
 }
 
-/// Reads pods from the apiserver.
+/// Reads pods, and the claims that they mount, from the apiserver.
 #[derive(Clone)]
 pub struct Pods {
     client: Client,
@@ -111,25 +122,42 @@ impl Pods {
         Ok(())
     }
 
+    /// The claim as it is stored now.
+    pub async fn claim(&self, namespace: &str, name: &str) -> Result<Claim, LookupError> {
+        let what = format!("PersistentVolumeClaim {namespace}/{name}");
+        let claims = Request::new(format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims"));
+        self.read(what, claims.get(name, &GetParams::default())).await
+    }
+
     /// Parses the body itself: `kube::Client::request` logs a body that it cannot parse.
-    async fn read<T: DeserializeOwned>(
+    pub(super) async fn read<T: DeserializeOwned>(
         &self,
         what: String,
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
     ) -> Result<T, LookupError> {
-        let failed =
-            |what, cause: &dyn std::fmt::Display| LookupError::Failed { what, cause: cause.to_string() };
-        let request = match request {
-            Ok(request) => request,
-            Err(error) => return Err(failed(what, &error)),
-        };
-        match tokio::time::timeout(READ_LIMIT, self.client.request_text(request)).await {
-            Err(_) => Err(LookupError::TimedOut { what, limit: READ_LIMIT }),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(LookupError::NotFound { what }),
-            Ok(Err(kube::Error::Api(status))) => Err(failed(what, &status.message)),
-            Ok(Err(error)) => Err(failed(what, &innermost(&error))),
-            Ok(Ok(text)) => serde_json::from_str(&text).map_err(|error| failed(what, &error)),
-        }
+        let text = read_text(&self.client, &what, request).await?;
+        serde_json::from_str(&text).map_err(|error| LookupError::Failed { what, cause: error.to_string() })
+    }
+}
+
+/// The body of an answer. Never through `kube::Client::request`, which logs a body that it cannot parse.
+pub(super) async fn read_text(
+    client: &Client,
+    what: &str,
+    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+) -> Result<String, LookupError> {
+    let what = || what.to_owned();
+    let failed = |cause| LookupError::Failed { what: what(), cause };
+    let request = request.map_err(|error| failed(error.to_string()))?;
+    match tokio::time::timeout(READ_LIMIT, client.request_text(request)).await {
+        Err(_) => Err(LookupError::TimedOut { what: what(), limit: READ_LIMIT }),
+        Ok(Err(kube::Error::Api(status))) => Err(match status.code {
+            404 => LookupError::NotFound { what: what() },
+            403 => LookupError::Forbidden { what: what(), cause: status.message.clone() },
+            _ => failed(status.message.clone()),
+        }),
+        Ok(Err(error)) => Err(failed(innermost(&error))),
+        Ok(Ok(text)) => Ok(text),
     }
 }
 

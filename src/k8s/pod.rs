@@ -80,6 +80,12 @@ pub struct PodSpec {
     /// Volumes that containers mount.
     #[serde(default, deserialize_with = "null_as_default")]
     pub volumes: Vec<Volume>,
+    /// The headless Service that gives the pod its DNS name.
+    #[serde(default)]
+    pub subdomain: String,
+    /// Labels that the pod's node must have.
+    #[serde(default, rename = "nodeSelector", deserialize_with = "null_as_default")]
+    pub node_selector: BTreeMap<String, String>,
 }
 
 /// `Container`, in part.
@@ -104,6 +110,49 @@ pub struct Container {
     /// Where volumes are mounted.
     #[serde(default, deserialize_with = "null_as_default")]
     pub volume_mounts: Vec<VolumeMount>,
+    /// Ports that it says to listen on.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub ports: Vec<ContainerPort>,
+    /// What runs at its start and before its end.
+    #[serde(default)]
+    pub lifecycle: Option<Lifecycle>,
+}
+
+/// `ContainerPort`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerPort {
+    /// The port's name, if it has one.
+    #[serde(default)]
+    pub name: String,
+    /// Its number.
+    #[serde(default)]
+    pub container_port: u16,
+}
+
+/// `Lifecycle`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lifecycle {
+    /// Runs before the container is told to stop, if the container runs.
+    #[serde(default)]
+    pub pre_stop: Option<Hook>,
+}
+
+/// `LifecycleHandler`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Hook {
+    /// A command in the container.
+    #[serde(default)]
+    pub exec: Option<ExecAction>,
+}
+
+/// `ExecAction`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ExecAction {
+    /// The command, word by word.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub command: Vec<String>,
 }
 
 /// An environment variable.
@@ -128,6 +177,20 @@ pub struct EnvVarSource {
     /// A field of the pod.
     #[serde(default)]
     pub field_ref: Option<FieldRef>,
+    /// A key of a Secret.
+    #[serde(default)]
+    pub secret_key_ref: Option<SecretKeyRef>,
+}
+
+/// A key of a Secret in the pod's namespace.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct SecretKeyRef {
+    /// The Secret's name.
+    #[serde(default)]
+    pub name: String,
+    /// The key in it.
+    #[serde(default)]
+    pub key: String,
 }
 
 /// A field of the pod itself.
@@ -160,19 +223,64 @@ pub struct Volume {
     pub name: String,
     /// A claim: the data outlives the pod.
     #[serde(default)]
-    pub persistent_volume_claim: Option<ClaimSource>,
+    pub persistent_volume_claim: Option<VolumeClaim>,
     /// A path of the node: the data outlives the pod, on that node.
     #[serde(default)]
     pub host_path: Option<serde::de::IgnoredAny>,
+    /// A Secret, as files.
+    #[serde(default)]
+    pub secret: Option<SecretVolume>,
+    /// Several sources in one volume.
+    #[serde(default)]
+    pub projected: Option<ProjectedVolume>,
 }
 
-/// Which claim a volume is.
+/// `PersistentVolumeClaimVolumeSource`, in part.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ClaimSource {
-    /// The claim's name, in the pod's namespace.
+pub struct VolumeClaim {
+    /// The claim's name.
     #[serde(default)]
     pub claim_name: String,
+}
+
+/// `SecretVolumeSource` and `SecretProjection`, in part: the first spells the name `secretName`, the second `name`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretVolume {
+    /// The Secret's name.
+    #[serde(default, alias = "name")]
+    pub secret_name: String,
+    /// Which keys become which files; without any, each key becomes a file of its name.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub items: Vec<KeyToPath>,
+}
+
+/// A key of a Secret and its file.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct KeyToPath {
+    /// The key.
+    #[serde(default)]
+    pub key: String,
+    /// The file's path in the volume.
+    #[serde(default)]
+    pub path: String,
+}
+
+/// `ProjectedVolumeSource`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ProjectedVolume {
+    /// What it is put together from.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub sources: Vec<Projection>,
+}
+
+/// `VolumeProjection`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Projection {
+    /// A Secret.
+    #[serde(default)]
+    pub secret: Option<SecretVolume>,
 }
 
 /// `PodStatus`, in part.
@@ -207,6 +315,29 @@ pub struct ContainerState {
     /// Present while the container runs.
     #[serde(default)]
     pub running: Option<serde::de::IgnoredAny>,
+}
+
+// === impl Volume ===
+
+impl Volume {
+    /// The Secrets that it holds.
+    pub fn secrets(&self) -> impl Iterator<Item = &SecretVolume> {
+        let projected = self.projected.iter().flat_map(|it| &it.sources).filter_map(|it| it.secret.as_ref());
+        self.secret.iter().chain(projected).filter(|it| !it.secret_name.is_empty())
+    }
+}
+
+// === impl SecretVolume ===
+
+impl SecretVolume {
+    /// The key whose content is the file at this path of the volume.
+    #[must_use]
+    pub fn key_at(&self, path: &str) -> Option<String> {
+        if self.items.is_empty() {
+            return (!path.is_empty() && !path.contains('/')).then(|| path.to_owned());
+        }
+        self.items.iter().find(|item| item.path == path).map(|item| item.key.clone())
+    }
 }
 
 // === impl Pod ===
@@ -247,7 +378,7 @@ impl Pod {
 }
 
 /// Go writes an empty slice or map as null where its field is not `omitempty`.
-fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+pub(super) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Default + Deserialize<'de>,

@@ -16,10 +16,24 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 /// Upper bounds in seconds: from an answer out of the cache to the apiserver's longest patience.
 const ANSWER_BUCKETS: [f64; 10] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 3.0, 10.0];
 
+/// Entries of webhook configurations whose answers hang on no etcd cluster.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Entry {
+    /// New pods, to be mutated.
+    Inject,
+    /// Updates of nodes' status, to be mutated.
+    Nodes,
+    /// New pods, to be judged by their names.
+    Rules,
+    /// What no entry of ours sends.
+    Unknown,
+}
+
 /// Counters and histograms of answered requests.
 #[derive(Clone)]
 pub(super) struct Metrics {
     requests: Family<RequestLabels, Counter>,
+    injections: Family<InjectionLabels, Counter>,
     durations: Family<WebhookLabel, Histogram, fn() -> Histogram>,
 }
 
@@ -29,6 +43,12 @@ struct RequestLabels {
     webhook: &'static str,
     operation: &'static str,
     verdict: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InjectionLabels {
+    result: &'static str,
     reason: &'static str,
 }
 
@@ -47,6 +67,20 @@ fn webhook(operation: Operation) -> (&'static str, &'static str) {
     }
 }
 
+// === impl Entry ===
+
+impl Entry {
+    /// As the webhook configuration names it, and the operation that it sends.
+    fn labels(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Inject => ("inject.etcd-guard.io", "CREATE"),
+            Self::Nodes => ("nodes.etcd-guard.io", "UPDATE"),
+            Self::Rules => ("rules.etcd-guard.io", "CREATE"),
+            Self::Unknown => ("unknown", "unknown"),
+        }
+    }
+}
+
 // === impl Metrics ===
 
 impl Metrics {
@@ -61,7 +95,22 @@ impl Metrics {
             "Time from an admission request's last byte to its verdict",
             durations.clone(),
         );
-        Self { requests, durations }
+        let injections = Family::default();
+        registry.register("injections", "Things injected into pods, or left out", injections.clone());
+        Self { requests, injections, durations }
+    }
+
+    /// Counts an answer that hangs on no etcd cluster.
+    pub(super) fn record_answer(&self, entry: Entry, allowed: bool, reason: &'static str, took: Duration) {
+        let (webhook, operation) = entry.labels();
+        let verdict = if allowed { "allowed" } else { "denied" };
+        self.requests.get_or_create(&RequestLabels { webhook, operation, verdict, reason }).inc();
+        self.durations.get_or_create(&WebhookLabel { webhook }).observe(took.as_secs_f64());
+    }
+
+    /// Counts what became of one thing that a pod could get.
+    pub(super) fn record_injection(&self, result: &'static str, reason: &'static str) {
+        self.injections.get_or_create(&InjectionLabels { result, reason }).inc();
     }
 
     /// Counts a verdict.

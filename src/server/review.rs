@@ -7,6 +7,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
+use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -90,6 +91,28 @@ struct Response<'a> {
     warnings: &'a [String],
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     audit_annotations: BTreeMap<&'static str, String>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    patch: Option<PatchAnswer>,
+}
+
+/// Both fields or neither: the apiserver takes one without the other for a failed call.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PatchAnswer {
+    patch: ByteString,
+    patch_type: &'static str,
+}
+
+/// What a mutating webhook answers.
+#[derive(Debug, Default)]
+pub(super) struct Mutation {
+    /// Why the request is denied, if it is.
+    pub(super) denial: Option<String>,
+    /// A JSON patch in JSON; none if nothing is to be changed.
+    pub(super) patch: Option<Vec<u8>>,
+    pub(super) warnings: Vec<String>,
+    /// Why, in the words of metrics.
+    pub(super) reason: String,
 }
 
 /// `meta/v1` `Status`. Both code and reason, or kubectl prints neither "(Forbidden)" nor anything in its place.
@@ -109,8 +132,14 @@ impl ReviewError {
     pub(super) fn answer(&self) -> Option<Answer<'_>> {
         let status = Some(bad_request(self.to_string()));
         let uid = self.uid.as_deref()?;
-        let response =
-            Response { uid, allowed: false, status, warnings: &[], audit_annotations: BTreeMap::new() };
+        let response = Response {
+            uid,
+            allowed: false,
+            status,
+            warnings: &[],
+            audit_annotations: BTreeMap::new(),
+            patch: None,
+        };
         Some(Answer { api_version: V1, kind: KIND, response })
     }
 }
@@ -172,6 +201,22 @@ impl<'a> Review<'a> {
         self.wrap(status, &verdict.warnings, verdict.audit_annotations().into_iter().collect())
     }
 
+    /// The answer that carries a mutation, or the denial of a small rule.
+    pub(super) fn answer_mutation<'b>(&'b self, mutation: &'b mut Mutation) -> Answer<'b> {
+        let status = mutation.denial.take().map(|message| Status {
+            outcome: "Failure",
+            message,
+            reason: "Forbidden",
+            code: 403,
+        });
+        let patch =
+            mutation.patch.take().map(|it| PatchAnswer { patch: ByteString(it), patch_type: "JSONPatch" });
+        let reason = BTreeMap::from([("reason", std::mem::take(&mut mutation.reason))]);
+        let mut answer = self.wrap(status, &mutation.warnings, reason);
+        answer.response.patch = patch;
+        answer
+    }
+
     /// The answer to a request that cannot be judged because of a mistake in it.
     pub(super) fn bad_request(&self, message: String) -> Answer<'_> {
         self.wrap(Some(bad_request(message)), &[], BTreeMap::new())
@@ -187,7 +232,7 @@ impl<'a> Review<'a> {
         Answer {
             api_version: self.api_version,
             kind: KIND,
-            response: Response { uid: &self.uid, allowed, status, warnings, audit_annotations },
+            response: Response { uid: &self.uid, allowed, status, warnings, audit_annotations, patch: None },
         }
     }
 }

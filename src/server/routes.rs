@@ -1,4 +1,4 @@
-//! `POST /validate`: one body in, one review out.
+//! `POST /validate`: one body in, one review out. `POST /mutate` is told in `mutate.rs`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,9 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     metrics::Metrics,
-    review::{Answer, Review},
+    mutate::Mutator,
+    pod_names,
+    review::{Answer, Review, ReviewError},
 };
 use crate::guard::{Deadline, Guard, Operation, Request, Verdict};
 
@@ -30,6 +32,7 @@ const BODY_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(super) struct Webhooks {
     pub(super) guard: Arc<Guard>,
+    pub(super) mutator: Arc<Mutator>,
     pub(super) metrics: Metrics,
 }
 
@@ -42,11 +45,14 @@ struct Parameters {
 }
 
 /// An answer that is no review.
-struct Rejection(StatusCode, String);
+pub(super) struct Rejection(StatusCode, String);
 
 /// The routes that the apiserver calls.
 pub(super) fn routes(webhooks: Webhooks) -> Router {
-    Router::new().route("/validate", post(validate)).with_state(webhooks)
+    Router::new()
+        .route("/validate", post(validate))
+        .route("/mutate", post(super::mutate::mutate))
+        .with_state(webhooks)
 }
 
 async fn validate(
@@ -70,14 +76,12 @@ async fn judge(webhooks: &Webhooks, body: &[u8], deadline: Deadline) -> Result<R
     let started = Instant::now();
     let review = match Review::read(body) {
         Ok(review) => review,
-        Err(error) => {
-            webhooks.metrics.record_bad_request();
-            tracing::warn!(%error, "bad review");
-            let rejection = || Rejection(StatusCode::BAD_REQUEST, error.to_string());
-            return error.answer().map(|answer| json(&answer)).ok_or_else(rejection);
-        }
+        Err(error) => return reject(webhooks, &error),
     };
     let request = match review.request() {
+        Ok(request) if pod_names::is_asked(&request) => {
+            return Ok(pod_names::answer(webhooks, &review, &request, started));
+        }
         Ok(request) => Request::read(&request).map_err(|error| error.to_string()),
         Err(error) => Err(format!("the AdmissionReview's request is not readable: {error}")),
     };
@@ -93,6 +97,14 @@ async fn judge(webhooks: &Webhooks, body: &[u8], deadline: Deadline) -> Result<R
     webhooks.metrics.record(request.operation, &verdict, started.elapsed());
     log(review.uid(), &request, &verdict, started.elapsed());
     Ok(json(&review.answer(&verdict, request.operation)))
+}
+
+/// The answer to a body that is no review.
+pub(super) fn reject(webhooks: &Webhooks, error: &ReviewError) -> Result<Response, Rejection> {
+    webhooks.metrics.record_bad_request();
+    tracing::warn!(%error, "bad review");
+    let rejection = || Rejection(StatusCode::BAD_REQUEST, error.to_string());
+    error.answer().map(|answer| json(&answer)).ok_or_else(rejection)
 }
 
 /// One line per verdict, and nothing of the body but names.
@@ -121,7 +133,7 @@ fn log(uid: &str, request: &Request, verdict: &Verdict, elapsed: Duration) {
     );
 }
 
-async fn read_body(headers: &HeaderMap, body: Body) -> Result<axum::body::Bytes, Rejection> {
+pub(super) async fn read_body(headers: &HeaderMap, body: Body) -> Result<axum::body::Bytes, Rejection> {
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
     let media_type = content_type.split(';').next().unwrap_or_default().trim();
     if !media_type.eq_ignore_ascii_case("application/json") {
@@ -147,7 +159,7 @@ fn is_too_large(error: &axum::Error) -> bool {
         .is_some_and(<dyn std::error::Error>::is::<http_body_util::LengthLimitError>)
 }
 
-fn json(answer: &Answer<'_>) -> Response {
+pub(super) fn json(answer: &Answer<'_>) -> Response {
     match serde_json::to_vec(answer) {
         Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
         Err(error) => Rejection(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),

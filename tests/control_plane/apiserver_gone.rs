@@ -6,7 +6,6 @@ use std::{
 };
 
 use kube::Api;
-use nix::sys::signal::Signal;
 
 use crate::support::{
     control_plane::ControlPlane,
@@ -26,7 +25,7 @@ async fn while_the_apiserver_hangs_the_guard_denies_within_the_time_that_it_is_g
         GuardProcess::start(&control_plane.admin_kubeconfig(), &control_plane.dir.join("guard")).await;
     let mut apiserver = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
 
-    control_plane.signal("kube-apiserver", Signal::SIGSTOP);
+    control_plane.freeze("kube-apiserver").await;
     for (timeout, limit, text, reason) in [
         ("10s", 10, "the apiserver did not answer within 3s", "LookupFailed"),
         ("2s", 2, "could not be found out within 1s", "DeadlineExceeded"),
@@ -40,7 +39,7 @@ async fn while_the_apiserver_hangs_the_guard_denies_within_the_time_that_it_is_g
         assert_eq!(guard.news().await, [format!("DELETE denied {reason}")]);
     }
 
-    control_plane.signal("kube-apiserver", Signal::SIGCONT);
+    control_plane.thaw("kube-apiserver");
     let answer = apiserver.post("/validate?timeout=10s", deletion_of(&pod)).await.unwrap();
     let (_, message) = verdict(&answer.body);
     assert!(

@@ -156,7 +156,7 @@ async fn a_black_hole_and_a_frozen_member_together_are_given_up_in_time() {
     let follower = cluster.followers().await[0];
     cluster.freeze(follower);
     let (_queue, address) = black_hole().await;
-    let hole = Endpoint { url: format!("http://{address}"), tls: None };
+    let hole = Endpoint { url: format!("http://{address}"), tls: None, user: None };
     let started = Instant::now();
     let replies = etcd::probe(&Connections::new(), &[cluster.endpoint(follower), hole], soon()).await;
     assert!(started.elapsed() < VERDICT_LIMIT, "{:?}", started.elapsed());

@@ -13,9 +13,6 @@ use crate::{Guarded, NOBODY, deletion_of, etcd_pod, eviction_of, support::http_c
 
 const JSON: Option<&str> = Some("application/json");
 
-/// What it is, its content type and body, and the status and the text that answer it.
-type Refusal = (&'static str, Option<&'static str>, Vec<u8>, u16, &'static str);
-
 /// A review of the deletion of an etcd pod with one change.
 fn changed(pointer: &str, value: Value) -> Vec<u8> {
     let mut review = deletion_of(&etcd_pod());
@@ -36,11 +33,14 @@ fn without(pointer: &str, field: &str) -> Vec<u8> {
     review.to_string().into_bytes()
 }
 
+/// Its name, content type and body; the status and words of the answer.
+type Case = (&'static str, Option<&'static str>, Vec<u8>, u16, &'static str);
+
 #[tokio::test]
 async fn what_holds_no_uid_is_refused_by_status_and_text() {
     let guarded = Guarded::by(NOBODY);
     let review = deletion_of(&etcd_pod()).to_string().into_bytes();
-    let cases: Vec<Refusal> = vec![
+    let cases: Vec<Case> = vec![
         ("no body", JSON, vec![], 400, "the body is empty"),
         ("blanks", JSON, b" \n".to_vec(), 400, "the body is empty"),
         ("no content type", None, review.clone(), 415, "application/json is"),

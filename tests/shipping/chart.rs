@@ -6,9 +6,9 @@ use crate::{
 };
 
 /// The one difference that remains is none of the objects': a chart makes its namespace only if it is told to.
-fn assert_same(folder: &str, mode: &str) {
-    let mode = format!("certificates.mode={mode}");
-    let chart = objects(&helm_template(&["createNamespace=true", &mode]));
+fn assert_same(folder: &str, mode: &str, flags: &[&str]) {
+    let mode = format!("--set=createNamespace=true,certificates.mode={mode}");
+    let chart = objects(&helm_template(&[&[mode.as_str()], flags].concat()));
     let kustomized = objects(&kustomize(folder));
     let names = |objects: &[_]| objects.iter().map(identity).collect::<Vec<_>>();
     assert_eq!(names(&chart), names(&kustomized));
@@ -19,13 +19,20 @@ fn assert_same(folder: &str, mode: &str) {
 
 #[test]
 fn the_chart_and_the_base_are_the_same_objects() {
-    assert_same("deploy/base", "files");
+    assert_same("deploy/base", "files", &[]);
 }
 
 #[test]
 fn the_chart_and_the_overlays_are_the_same_objects() {
-    assert_same("deploy/overlays/self-managed", "self-managed");
-    assert_same("deploy/overlays/cert-manager", "cert-manager");
+    assert_same("deploy/overlays/self-managed", "self-managed", &[]);
+    assert_same("deploy/overlays/cert-manager", "cert-manager", &[]);
+}
+
+#[test]
+fn the_chart_and_the_mutating_path_are_the_same_objects() {
+    let config = format!("--set-file=config={}", path_of("deploy/components/config/config.yaml").display());
+    let flags = ["--set=parts.inject=true,parts.nodes=true,parts.rules=true", &config];
+    assert_same("deploy/overlays/mutating", "files", &flags);
 }
 
 #[test]

@@ -35,6 +35,7 @@ fn everything_that_is_shipped_passes_strict_validation() {
         "overlays/audit-only",
         "overlays/register",
         "overlays/cert-manager",
+        "overlays/mutating",
     ] {
         let folder = format!("deploy/{folder}");
         let mut all = objects(&kustomize(&folder));
@@ -43,9 +44,11 @@ fn everything_that_is_shipped_passes_strict_validation() {
         assert_accepted(&control_plane, &folder, "etcd-guard", &all);
     }
     for mode in ["files", "self-managed", "cert-manager"] {
-        let all = objects(&helm_template(&[&format!("certificates.mode={mode}")]));
+        let all = objects(&helm_template(&[&format!("--set=certificates.mode={mode}")]));
         assert_accepted(&control_plane, mode, "etcd-guard", &all);
     }
+    let role = objects(&fs::read_to_string(path_of("deploy/secrets-role.yaml")).unwrap());
+    assert_accepted(&control_plane, "secrets-role.yaml", "prod", &role);
     let mut examples: Vec<_> =
         fs::read_dir(path_of("etcd-manifests")).unwrap().map(|it| it.unwrap().path()).collect();
     examples.retain(|it| it.extension().is_some_and(|it| it == "yaml"));

@@ -17,6 +17,7 @@ use nix::{
 
 use super::{
     api_client,
+    freeze::freeze,
     kubectl::Kubectl,
     process_node::{Addresses, NodeIdentity},
     testbed::{self, Testbed},
@@ -87,11 +88,20 @@ impl ControlPlane {
         NodeIdentity { name: name.to_owned(), kubeconfig: self.dir.join(format!("{name}.kubeconfig")) }
     }
 
-    /// Sends a signal to one of its programs.
-    pub fn signal(&self, program: &str, signal: Signal) {
+    /// Stops one of its programs: connections stay open, nothing is answered.
+    pub async fn freeze(&self, program: &str) {
+        freeze(self.pid(program)).await;
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self, program: &str) {
+        kill(self.pid(program), Signal::SIGCONT).expect("a program that runs");
+    }
+
+    fn pid(&self, program: &str) -> Pid {
         let file = self.dir.join(format!("{program}.pid"));
         let pid = std::fs::read_to_string(file).expect("a pid file").trim().parse().expect("a pid");
-        kill(Pid::from_raw(pid), signal).expect("a program that runs");
+        Pid::from_raw(pid)
     }
 
     /// The guard's own kubeconfig, with no more rights than the shipped ones.

@@ -12,7 +12,7 @@ use std::{
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 use etcd_guard::{
-    etcd::{self, Cause, ClientIdentity, Connections, Endpoint, Reply, Tls},
+    etcd::{self, Cause, ClientIdentity, Connections, Endpoint, Reply, Tls, User},
     guard::snapshot::{MemberPod, Snapshot, Storage},
 };
 use nix::{
@@ -31,7 +31,19 @@ pub(crate) struct Cluster {
     members: Vec<Member>,
     tls: Option<ClientTls>,
     dir: TempDir,
+    /// Whom the guard logs in as.
+    pub(crate) user: Option<User>,
+    /// Whether root and the guest were made.
+    has_users: bool,
+    /// Whether the members ask for a user.
+    has_auth: bool,
 }
+
+/// The password of all users of a test.
+pub(crate) const PASSWORD: &str = "correct horse";
+
+/// A user who may read and write nothing.
+pub(crate) const GUEST: &str = "guest";
 
 struct Member {
     address: String,
@@ -83,7 +95,7 @@ impl Cluster {
         let members = (0..layout.members + layout.spare)
             .map(|n| Member { address: format!("{network}.{}", 10 + n), process: None, running: false })
             .collect();
-        let mut cluster = Self { members, tls, dir };
+        let mut cluster = Self { members, tls, dir, user: None, has_users: false, has_auth: false };
         for n in 0..layout.members {
             cluster.restart(n);
         }
@@ -159,6 +171,16 @@ impl Cluster {
         format!("{}://{}:2380", self.scheme(), self.members[n].address)
     }
 
+    pub(crate) fn address(&self, n: usize) -> &str {
+        &self.members[n].address
+    }
+
+    /// Of a cluster with TLS: the CA, and a client's certificate and key.
+    pub(crate) fn client_files(&self) -> (&[u8], &[u8], &[u8]) {
+        let tls = self.tls.as_ref().unwrap();
+        (&tls.ca, &tls.certificate, &tls.key)
+    }
+
     fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }
@@ -176,6 +198,7 @@ impl Cluster {
                     key: tls.key.clone().into(),
                 }),
             }),
+            user: self.user.clone(),
         }
     }
 
@@ -185,12 +208,62 @@ impl Cluster {
 
     /// A client of one member, to change the cluster with.
     pub(crate) async fn client(&self, n: usize) -> Client {
-        let options = self.tls.as_ref().map(|tls| {
+        let mut options = ConnectOptions::new();
+        if let Some(tls) = &self.tls {
             let identity = Identity::from_pem(&tls.certificate, &tls.key);
-            let options = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.ca)).identity(identity);
-            ConnectOptions::new().with_tls(options)
-        });
-        Client::connect([self.endpoint(n).url], options).await.unwrap()
+            let tls = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.ca)).identity(identity);
+            options = options.with_tls(tls);
+        }
+        if self.has_auth {
+            options = options.with_user("root", PASSWORD);
+        }
+        Client::connect([self.endpoint(n).url], Some(options)).await.unwrap()
+    }
+
+    /// Makes root and a guest, both with the same password, and asks for users from now on.
+    pub(crate) async fn switch_auth_on(&mut self) {
+        let mut client = self.client(0).await;
+        if !self.has_users {
+            for name in ["root", GUEST] {
+                client.user_add(name, PASSWORD, None).await.unwrap();
+            }
+            client.role_add("root").await.unwrap();
+            client.user_grant_role("root", "root").await.unwrap();
+        }
+        client.auth_enable().await.unwrap();
+        (self.has_users, self.has_auth) = (true, true);
+    }
+
+    /// Asks for no users any more; the users stay.
+    pub(crate) async fn switch_auth_off(&mut self) {
+        self.client(0).await.auth_disable().await.unwrap();
+        self.has_auth = false;
+    }
+
+    /// The guard logs in as this user from now on.
+    pub(crate) fn log_in_as(&mut self, name: &str, password: &str) {
+        self.user = Some(User { name: name.to_owned(), password: password.into() });
+    }
+
+    /// The program of another release from now on, as after an upgrade of its pod.
+    pub(crate) fn upgrade(&self, n: usize, version: &str) {
+        let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/testbed"))
+            .args(["programs", &format!("etcd-{version}")])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let program = text.lines().find_map(|line| line.strip_prefix(&format!("etcd-{version}="))).unwrap();
+        let run = self.folder(n).join("run");
+        let script = std::fs::read_to_string(&run).unwrap();
+        let script: Vec<String> = script
+            .lines()
+            .map(|line| match line.strip_prefix("exec ").and_then(|it| it.split_once(' ')) {
+                Some((_, flags)) => format!("exec {program} {flags}"),
+                None => line.to_owned(),
+            })
+            .collect();
+        std::fs::write(run, script.join("\n")).unwrap();
     }
 
     /// A look at the cluster as the guard would take it of the pods `etcd-0`, `etcd-1`, and so on.
@@ -213,6 +286,20 @@ impl Cluster {
             namespace: String::from("test"),
             taken_at: tokio::time::Instant::now(),
             pods: pods.collect(),
+            elsewhere: Vec::new(),
+        }
+    }
+
+    /// A look in which all members serve: on a busy machine one of them, or its login, may be late for a while.
+    pub(crate) async fn look_at_all(&self, connections: &Connections) -> Snapshot {
+        let give_up = Instant::now() + START_LIMIT;
+        loop {
+            let snapshot = self.look(connections).await;
+            if snapshot.pods.iter().all(|pod| matches!(pod.reply, Reply::Serving { .. })) {
+                return snapshot;
+            }
+            assert!(Instant::now() < give_up, "not all members serve: {:?}", snapshot.pods);
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 

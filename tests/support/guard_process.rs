@@ -24,6 +24,9 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 /// How long it serves on after SIGTERM: long enough to be seen, short enough to wait for.
 const LINGER: &str = "500ms";
 
+/// The configuration file, among the guard's files.
+pub const CONFIG: &str = "config.yaml";
+
 /// A running guard. When it is dropped, it is killed.
 pub struct GuardProcess {
     child: Child,
@@ -155,6 +158,11 @@ fn spawn(
     command.args(["--listen", &https.to_string(), "--admin-listen", &http.to_string()]);
     command.arg("--kubeconfig").arg(kubeconfig);
     command.arg("--tls-cert").arg(files.join("tls.crt")).arg("--tls-key").arg(files.join("tls.key"));
+    // What a test put there before it started the guard.
+    let config = files.join(CONFIG);
+    if config.exists() {
+        command.arg("--config").arg(config);
+    }
     spawn_and_listen(command)
 }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::{
     etcd::{Alarm, ClusterId},
-    guard::explain::explain,
+    guard::{explain::explain, snapshot::Storage},
 };
 
 /// The id of the member that pod `etcd-N` runs.
@@ -63,6 +63,7 @@ fn cluster(size: usize) -> Snapshot {
         namespace: String::from("prod"),
         taken_at: Instant::now(),
         pods: (0..size).map(|n| pod(n, &list)).collect(),
+        elsewhere: Vec::new(),
     }
 }
 
@@ -373,12 +374,104 @@ fn the_heir_is_a_voter_that_serves_stays_and_has_applied_most() {
     assert_eq!(best(&cluster(3).silence(1).starve(2)), None);
 }
 
+/// Edge cases 23 and 24.
 #[test]
-fn a_member_whose_data_goes_with_its_pod_needs_one_voter_more() {
-    let ephemeral = |pod: &mut MemberPod| pod.storage = Storage::Ephemeral;
-    assert_eq!(cluster(3).change(1, ephemeral).reason(1), Reason::PermanentLoss);
-    assert_eq!(cluster(5).change(1, ephemeral).reason(1), Reason::SafeToDelete);
-    assert_eq!(cluster(3).change(1, ephemeral).crash(1).reason(1), Reason::PermanentLoss);
+fn a_member_that_a_deletion_ends_needs_one_voter_more() {
+    let ends = [
+        (
+            Storage::Ephemeral,
+            "the data of pod etcd-1 goes with it, so that its member can never come back, and etcd",
+        ),
+        (
+            Storage::OnNode,
+            "the data of pod etcd-1 lies on its node, and nothing makes its successor come back there",
+        ),
+        (Storage::ClaimTerminating, "the claim that holds the data of pod etcd-1 goes with it"),
+        (
+            Storage::RemovedByHook,
+            "a preStop hook of pod etcd-1 removes its member, and etcd cluster prod/etcd has no",
+        ),
+    ];
+    for (storage, words) in ends {
+        let ends = |pod: &mut MemberPod| pod.storage = storage;
+        let three = cluster(3).change(1, ends);
+        assert_eq!(three.reason(1), Reason::PermanentLoss, "{storage:?}");
+        assert!(three.text(1).starts_with(words), "{}", three.text(1));
+        assert_eq!(cluster(5).change(1, ends).reason(1), Reason::SafeToDelete, "{storage:?}");
+    }
+}
+
+#[test]
+fn a_stopped_member_is_lost_with_its_data_but_not_by_a_hook() {
+    let crashed = |storage| cluster(3).change(1, |pod| pod.storage = storage).crash(1).reason(1);
+    assert_eq!(crashed(Storage::Ephemeral), Reason::PermanentLoss);
+    assert_eq!(crashed(Storage::ClaimTerminating), Reason::PermanentLoss);
+    assert_eq!(crashed(Storage::RemovedByHook), Reason::MemberNotServing);
+}
+
+/// A member that refuses an answer is there, whatever the kubelet says.
+#[test]
+fn who_refuses_an_answer_is_not_idle() {
+    let causes = [
+        Cause::CredentialsRejected(String::from("permission denied")),
+        Cause::Tls(String::from("unknown issuer")),
+        Cause::Closed(String::from("connection closed")),
+        Cause::LoginTimedOut(Duration::from_millis(750)),
+    ];
+    for cause in causes {
+        let refusing =
+            cluster(3).crash(1).crash(2).change(1, |pod| pod.reply = Reply::Silent { cause: cause.clone() });
+        assert_eq!(refusing.reason(2), Reason::MemberNotServing);
+        assert_eq!(refusing.reason(1), Reason::QuorumAtRisk, "{cause:?}");
+    }
+}
+
+/// Edge case 13.
+#[test]
+fn a_member_elsewhere_counts_by_its_own_word() {
+    let mut snapshot = cluster(3);
+    let hidden = snapshot.pods.pop().unwrap();
+    assert_eq!(snapshot.reason(1), Reason::QuorumAtRisk);
+    assert!(snapshot.text(1).contains("none of its client URLs answers for it"), "{}", snapshot.text(1));
+    snapshot.elsewhere = vec![Elsewhere { id: id(2), reply: hidden.reply, reserved: false }];
+    assert_eq!(snapshot.reason(1), Reason::SafeToDelete);
+    assert_eq!(snapshot.reason(0), Reason::LeaderProtected);
+    snapshot.elsewhere[0].reserved = true;
+    assert_eq!(snapshot.reason(1), Reason::DisruptionInProgress);
+    snapshot.elsewhere[0].reserved = false;
+    snapshot.elsewhere[0].reply = Reply::Answering { status: status(2), cause: timed_out() };
+    assert_eq!(snapshot.reason(1), Reason::QuorumAtRisk);
+}
+
+/// A pod that does not answer may be the member that was found by another name.
+#[test]
+fn a_silent_pod_without_a_member_stays_although_all_voters_answer_somewhere() {
+    let mut snapshot = cluster(3).relist(|list| {
+        list[2].name = String::from("other");
+        list[2].peer_urls = vec![String::from("http://lb.example:2380")];
+    });
+    let reply = snapshot.pods[2].reply.clone();
+    snapshot = snapshot.silence(2);
+    snapshot.elsewhere = vec![Elsewhere { id: id(2), reply, reserved: false }];
+    assert_eq!(snapshot.reason(2), Reason::AmbiguousMember);
+}
+
+#[test]
+fn what_is_wrong_with_several_is_said_once() {
+    let rejected = Reply::Silent { cause: Cause::CredentialsRejected(String::from("user name is empty")) };
+    let locked = cluster(2)
+        .change(0, |pod| pod.reply = rejected.clone())
+        .change(1, |pod| pod.reply = rejected.clone());
+    assert_eq!(locked.reason(0), Reason::CredentialsRejected);
+    let text = locked.text(0);
+    assert!(
+        text.contains("not healthy: etcd-0, etcd-1 (credentials rejected: user name is empty)"),
+        "{text}"
+    );
+    assert!(
+        text.contains("kubectl -n prod annotate pod etcd-0 etcd-guard.io/client-tls-secret=NAME"),
+        "{text}"
+    );
 }
 
 #[test]

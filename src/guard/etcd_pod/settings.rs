@@ -27,9 +27,7 @@ impl Settings {
                 Some((name, value)) => (name, Some(value)),
                 None => (flag, words.next_if(|next| !next.starts_with('-')).map(String::as_str)),
             };
-            if let Some(value) = value {
-                flags.insert(name.to_owned(), expand(value, &environment));
-            }
+            flags.insert(name.to_owned(), expand(value.unwrap_or("true"), &environment));
         }
         Self { flags, environment }
     }

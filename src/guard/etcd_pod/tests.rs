@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::k8s::Secret;
 
 /// A pod with this container, a claim named `data` and an emptyDir named `tmp`.
 fn pod(container: &serde_json::Value) -> Pod {
@@ -18,8 +19,12 @@ fn pod(container: &serde_json::Value) -> Pod {
     .unwrap()
 }
 
+fn read_pod(pod: &Pod) -> Option<EtcdPod> {
+    read(pod, &pod.metadata.annotations)
+}
+
 fn read_container(container: &serde_json::Value) -> EtcdPod {
-    read(&pod(container)).expect("the container runs etcd")
+    read_pod(&pod(container)).expect("the container runs etcd")
 }
 
 #[test]
@@ -82,7 +87,10 @@ fn a_script_is_taken_apart() {
 #[test]
 fn a_member_without_settings_listens_where_etcd_does_by_default() {
     let it = read_container(&json!({"name": "etcd", "image": "registry.k8s.io/etcd:3.6.4-0"}));
-    assert_eq!(it.endpoint.unwrap(), Endpoint { url: String::from("http://10.244.0.7:2379"), tls: None });
+    assert_eq!(
+        it.endpoint.unwrap(),
+        Endpoint { url: String::from("http://10.244.0.7:2379"), tls: None, user: None }
+    );
     assert_eq!(it.storage, Storage::Ephemeral, "the container's own file system goes with it");
 }
 
@@ -90,9 +98,9 @@ fn a_member_without_settings_listens_where_etcd_does_by_default() {
 fn a_pod_without_an_address_cannot_be_dialled() {
     let mut pod = pod(&json!({"name": "etcd", "image": "etcd"}));
     pod.status.pod_ip = String::new();
-    assert_eq!(read(&pod).unwrap().endpoint, None);
+    assert_eq!(read_pod(&pod).unwrap().endpoint, None);
     pod.status.pod_ip = String::from("fd00::7");
-    assert_eq!(read(&pod).unwrap().endpoint.unwrap().url, "http://[fd00::7]:2379");
+    assert_eq!(read_pod(&pod).unwrap().endpoint.unwrap().url, "http://[fd00::7]:2379");
 }
 
 #[test]
@@ -105,8 +113,127 @@ fn what_only_touches_etcd_runs_none() {
         json!(["/backup", "--name", "etcd"]),
     ] {
         let container = json!({"name": "backup", "image": "quay.io/coreos/etcd:v3.6.16", "command": command});
-        assert_eq!(read(&pod(&container)), None, "{container}");
+        assert_eq!(read_pod(&pod(&container)), None, "{container}");
     }
-    assert_eq!(read(&pod(&json!({"name": "app", "image": "nginx"}))), None);
-    assert_eq!(read(&pod(&json!({"name": "operator", "image": "quay.io/etcd-io/etcd-operator:v0.1"}))), None);
+    assert_eq!(read_pod(&pod(&json!({"name": "app", "image": "nginx"}))), None);
+    assert_eq!(
+        read_pod(&pod(&json!({"name": "operator", "image": "quay.io/etcd-io/etcd-operator:v0.1"}))),
+        None
+    );
+}
+
+fn with_annotations(pairs: &[(&str, &str)]) -> Option<EtcdPod> {
+    let container = json!({
+        "name": "etcd",
+        "image": "etcd",
+        "ports": [{"name": "client", "containerPort": 4001}]
+    });
+    let mut pod = pod(&container);
+    pod.spec.subdomain = String::from("etcd");
+    let annotations = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    read(&pod, &annotations)
+}
+
+#[test]
+fn annotations_overrule_where_a_member_listens() {
+    let endpoint = |value| with_annotations(&[("etcd-guard.io/endpoints", value)]).unwrap().endpoint.unwrap();
+    let server_name = |endpoint: Endpoint| endpoint.tls.unwrap().server_name;
+    assert_eq!(endpoint("https://:12379").url, "https://10.244.0.7:12379");
+    assert_eq!(server_name(endpoint("https://:12379")), "etcd-1.etcd.prod.svc");
+    let named = endpoint("https://$(POD_NAME).peers.$(POD_NAMESPACE).svc:12379/");
+    assert_eq!(
+        (named.url.as_str(), server_name(named.clone()).as_str()),
+        ("https://10.244.0.7:12379", "etcd-1.peers.prod.svc")
+    );
+    assert_eq!(
+        endpoint("http://:2379"),
+        Endpoint { url: String::from("http://10.244.0.7:2379"), tls: None, user: None }
+    );
+    for wrong in ["12379", "etcd:12379", "ftp://:2379", "https://:port", "https://a b:2379", ""] {
+        let it = with_annotations(&[("etcd-guard.io/endpoints", wrong)]).unwrap();
+        assert_eq!(it.endpoint, None, "{wrong}");
+        assert!(it.gap.unwrap().contains("is no URL such as https://:2379"), "{wrong}");
+    }
+}
+
+#[test]
+fn annotations_overrule_whether_there_is_a_member() {
+    assert_eq!(with_annotations(&[("etcd-guard.io/member", "false")]), None);
+    let other = pod(&json!({"name": "store", "image": "kine", "ports": [{"containerPort": 2379}]}));
+    assert_eq!(read_pod(&other), None);
+    let said = BTreeMap::from([(String::from("etcd-guard.io/member"), String::from("true"))]);
+    assert_eq!(read(&other, &said).unwrap().container, "store");
+}
+
+#[test]
+fn annotations_overrule_which_secrets_are_read() {
+    let it = with_annotations(&[
+        ("etcd-guard.io/endpoints", "https://:2379"),
+        ("etcd-guard.io/client-tls-secret", "own-tls"),
+        ("etcd-guard.io/auth-secret", "own-user"),
+    ]);
+    let wanted = it.unwrap().wanted;
+    assert_eq!(wanted.tls.iter().map(|place| place.secret.as_str()).collect::<Vec<_>>(), ["own-tls"]);
+    let login = wanted.login.unwrap();
+    let secret = Secret::from([("username", "guard"), ("password", "sesame\n")]);
+    assert_eq!(
+        (login.user(&secret), login.password(&secret)),
+        (String::from("guard"), Some(String::from("sesame")))
+    );
+    let of_root = Secret::from([("etcd-root-password", "sesame")]);
+    assert_eq!(
+        (login.user(&of_root), login.password(&of_root)),
+        (String::from("root"), Some(String::from("sesame")))
+    );
+    assert_eq!(login.password(&Secret::from([("token", "x")])), None);
+}
+
+#[test]
+fn a_password_may_lie_in_a_file() {
+    let mut pod = pod(&json!({
+        "name": "etcd",
+        "image": "etcd",
+        "env": [{"name": "ETCD_ROOT_PASSWORD_FILE", "value": "/secrets/root/password.txt"}],
+        "volumeMounts": [{"name": "files", "mountPath": "/secrets"}]
+    }));
+    let volume = json!({"name": "files", "projected": {"sources": [
+        {"configMap": {"name": "other"}},
+        {"secret": {"name": "etcd-users", "items": [{"key": "root-pw", "path": "root/password.txt"}]}}
+    ]}});
+    pod.spec.volumes.push(serde_json::from_value(volume).unwrap());
+    let login = read_pod(&pod).unwrap().wanted.login.unwrap();
+    assert_eq!((login.secret.as_str(), login.keys().as_str()), ("etcd-users", "root-pw"));
+}
+
+#[test]
+fn a_path_of_the_node_keeps_the_data_only_for_a_pod_that_stays_there() {
+    let mut pod = pod(&json!({
+        "name": "etcd",
+        "image": "etcd",
+        "args": ["--data-dir=/data"],
+        "volumeMounts": [{"name": "disk", "mountPath": "/data"}]
+    }));
+    pod.spec
+        .volumes
+        .push(serde_json::from_value(json!({"name": "disk", "hostPath": {"path": "/srv/etcd"}})).unwrap());
+    assert_eq!(read_pod(&pod).unwrap().storage, Storage::OnNode);
+    pod.spec.node_selector.insert(String::from("kubernetes.io/hostname"), String::from("node-1"));
+    assert_eq!(read_pod(&pod).unwrap().storage, Storage::Persistent);
+}
+
+/// Edge case 24.
+#[test]
+fn a_hook_that_removes_the_member_is_seen() {
+    let with_hook = |command: serde_json::Value| {
+        read_container(&json!({
+            "name": "etcd",
+            "image": "etcd",
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            "lifecycle": {"preStop": {"exec": {"command": command}}}
+        }))
+        .storage
+    };
+    assert_eq!(with_hook(json!(["sh", "-c", "etcdctl member remove $(cat /id)"])), Storage::RemovedByHook);
+    assert_eq!(with_hook(json!(["/opt/bitnami/scripts/etcd/prestop.sh"])), Storage::RemovedByHook);
+    assert_eq!(with_hook(json!(["sh", "-c", "etcdctl member list; sleep 5"])), Storage::Persistent);
 }

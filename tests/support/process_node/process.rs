@@ -13,7 +13,7 @@ use nix::{
 use tokio::process::{Child, Command};
 
 use super::{readiness::Probe, translation::Words};
-use crate::support::child::mortal;
+use crate::support::{child::mortal, freeze::freeze};
 
 /// What to run, and how to tell whether it is ready.
 pub struct Program {
@@ -43,11 +43,23 @@ impl Program {
 
 impl Process {
     pub fn signal(&self, signal: Signal) {
-        // Without a number it was waited for, and the number may be somebody else's by now.
-        if let Some(Ok(pid)) = self.child.id().map(i32::try_from) {
+        if let Some(pid) = self.pid() {
             // It may have ended just now.
-            let _ = kill(Pid::from_raw(pid), signal);
+            let _ = kill(pid, signal);
         }
+    }
+
+    /// Stops it until SIGCONT.
+    pub async fn freeze(&self) {
+        if let Some(pid) = self.pid() {
+            freeze(pid).await;
+        }
+    }
+
+    /// `None` once it was waited for: the number may be somebody else's by now.
+    fn pid(&self) -> Option<Pid> {
+        let pid = i32::try_from(self.child.id()?).expect("a pid");
+        Some(Pid::from_raw(pid))
     }
 
     /// Waits for its end, and returns its exit code as a container runtime tells it.

@@ -163,7 +163,7 @@ impl Sandbox {
                     self.report(&State::Running { since, ready }).await;
                 }
                 Some((order, done)) = self.orders.recv() => {
-                    self.carry_out(order, process.as_deref());
+                    self.carry_out(order, process.as_deref()).await;
                     // Whoever does not wait for it does not care.
                     let _ = done.send(());
                 }
@@ -171,21 +171,16 @@ impl Sandbox {
         }
     }
 
-    fn carry_out(&mut self, order: Order, process: Option<&Process>) {
-        let signal = match order {
-            Order::Pause => Signal::SIGSTOP,
-            Order::Resume => Signal::SIGCONT,
-            Order::CrashLoop => {
+    async fn carry_out(&mut self, order: Order, process: Option<&Process>) {
+        match (order, process) {
+            (Order::Isolate | Order::Rejoin, _) => self.is_isolated = order == Order::Isolate,
+            (Order::Pause, Some(process)) => process.freeze().await,
+            (Order::Resume, Some(process)) => process.signal(Signal::SIGCONT),
+            (Order::CrashLoop, Some(process)) => {
                 self.crash_loops = true;
-                Signal::SIGKILL
+                process.signal(Signal::SIGKILL);
             }
-            Order::Isolate | Order::Rejoin => {
-                self.is_isolated = order == Order::Isolate;
-                return;
-            }
-        };
-        if let Some(process) = process {
-            process.signal(signal);
+            (_, None) => {}
         }
     }
 

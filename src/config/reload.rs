@@ -1,0 +1,95 @@
+//! Follows the configuration file. The last good one is served, whatever becomes of the file.
+//!
+//! The file is polled for its content: the kubelet swaps a mounted directory by a symbolic link, editors replace files,
+//! and each way a watch of the file's inode would miss some of them.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
+
+use super::Config;
+
+/// Pause between two looks at the file. The kubelet itself takes up to a minute to bring a changed `ConfigMap`.
+const POLL: Duration = Duration::from_millis(500);
+
+/// A file must keep its content for this long before it is read: whoever writes it may not be done.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// Longest that one read may take: a file server may be gone.
+const READ_LIMIT: Duration = Duration::from_secs(5);
+
+/// The configuration that counts now; it may be another one a moment later.
+pub type Live = watch::Receiver<Arc<Config>>;
+
+/// Counts reloads.
+#[derive(Clone, Default)]
+pub struct ReloadMetrics {
+    reloads: Family<ResultLabel, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+/// Reads the file whenever its content has changed from `seen`, for as long as somebody wants its configuration.
+pub async fn follow(
+    path: PathBuf,
+    mut seen: String,
+    told: watch::Sender<Arc<Config>>,
+    metrics: ReloadMetrics,
+) {
+    while !told.is_closed() {
+        sleep(POLL).await;
+        let Some(text) = read(&path).await.filter(|text| *text != seen) else { continue };
+        sleep(SETTLE).await;
+        if read(&path).await.as_ref() != Some(&text) {
+            continue;
+        }
+        match Config::read(&text) {
+            Ok(config) => {
+                tracing::info!(path = %path.display(), "configuration reloaded");
+                told.send_replace(Arc::new(config));
+                metrics.count("success");
+            }
+            Err(mistakes) => {
+                for mistake in &mistakes {
+                    tracing::error!(path = %path.display(), %mistake, "configuration not reloaded");
+                }
+                metrics.count("failure");
+            }
+        }
+        seen = text;
+    }
+}
+
+/// The file's text; a file that is gone or no text reads as an empty one, which is a mistake.
+async fn read(path: &std::path::Path) -> Option<String> {
+    let path = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || std::fs::read_to_string(path).unwrap_or_default());
+    timeout(READ_LIMIT, read).await.ok()?.ok()
+}
+
+// === impl ReloadMetrics ===
+
+impl ReloadMetrics {
+    /// Registers the counter, with both results at zero.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("config_reloads", "Changes of the configuration file", self.reloads.clone());
+        for result in ["success", "failure"] {
+            drop(self.reloads.get_or_create(&ResultLabel { result }));
+        }
+    }
+
+    fn count(&self, result: &'static str) {
+        self.reloads.get_or_create(&ResultLabel { result }).inc();
+    }
+}

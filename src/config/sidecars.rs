@@ -1,0 +1,87 @@
+//! The templates, and which of them pods get that name none.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    Check,
+    template::{Native, Template},
+};
+
+/// The name that stands for lxcfs in lists of templates.
+pub(super) const LXCFS: &str = "lxcfs";
+
+/// What pods can get by name or by selector.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Sidecars {
+    /// Names of templates, and `lxcfs`: what pods get that ask with `true`, and all pods of namespaces with the label
+    /// `sidecar-injector=enabled` or `etcd-guard.io/inject=enabled`.
+    pub default: Vec<String>,
+    /// Whether containers become native sidecars, for templates that do not say.
+    pub native: Native,
+    /// The templates.
+    pub templates: Vec<Template>,
+}
+
+// === impl Sidecars ===
+
+impl Sidecars {
+    /// Puts the templates in the order in which they are applied, and works out what is always the same.
+    pub(super) fn settle(&mut self) {
+        self.templates.sort_by(|a, b| (a.order, &a.name).cmp(&(b.order, &b.name)));
+        for template in &mut self.templates {
+            template.settle(self.native);
+        }
+    }
+
+    pub(super) fn check(&self, check: &mut Check<'_>) {
+        let mut names = BTreeSet::from([LXCFS]);
+        for (index, template) in self.templates.iter().enumerate() {
+            let mut check = check.at("templates");
+            let mut check = check.at(index);
+            if template.name == LXCFS {
+                check.at("name").say("lxcfs is the name of the section of that name");
+            } else if !names.insert(&template.name) {
+                check.at("name").say(format!("{} is the name of another template", template.name));
+            }
+            template.check(&mut check);
+        }
+        for (index, name) in self.default.iter().enumerate() {
+            if !names.contains(name.as_str()) {
+                check.at("default").at(index).say(format!("there is no template {name:?}"));
+            }
+        }
+        self.check_conflicts(check);
+    }
+
+    /// Two templates may share a volume, but neither a container nor a volume's name for different things.
+    fn check_conflicts(&self, check: &mut Check<'_>) {
+        let mut containers: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut volumes: BTreeMap<&str, (&str, &Value)> = BTreeMap::new();
+        for (index, template) in self.templates.iter().enumerate() {
+            for name in template.container_names() {
+                match containers.get(name) {
+                    Some(other) if *other != template.name => {
+                        let text = format!("template {other} has a container {name} as well");
+                        check.at("templates").at(index).say(text);
+                    }
+                    _ => drop(containers.insert(name, &template.name)),
+                }
+            }
+            for (position, volume) in template.volumes.iter().enumerate() {
+                let Some(name) = volume.get("name").and_then(Value::as_str) else { continue };
+                match volumes.get(name) {
+                    Some((other, content)) if *content != volume => {
+                        let text = format!("template {other} has another volume {name}");
+                        check.at("templates").at(index).at("volumes").at(position).say(text);
+                    }
+                    _ => drop(volumes.insert(name, (&template.name, volume))),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! What is told of bad files, and what becomes of a file that changes.
+
+mod mistakes;
+mod reload;
+mod schema;

@@ -1,0 +1,154 @@
+//! Every mistake of a file is told, each with its line.
+
+use super::super::Config;
+
+fn mistakes(text: &str) -> Vec<String> {
+    match Config::read(text) {
+        Ok(_) => Vec::new(),
+        Err(mistakes) => mistakes.iter().map(ToString::to_string).collect(),
+    }
+}
+
+#[track_caller]
+fn assert_mistakes(sections: &str, expected: &[(u64, &str)]) {
+    let found = mistakes(&format!("apiVersion: etcd-guard.io/v1alpha1\n{sections}"));
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, (line, part)) in found.iter().zip(expected) {
+        assert!(found.starts_with(&format!("line {line}: ")) && found.contains(part), "{found:?} {part:?}");
+    }
+}
+
+#[test]
+fn no_file_and_a_file_of_a_version_alone_are_good() {
+    assert_eq!(Config::default().lxcfs.root, "/var/lib/lxcfs");
+    assert_mistakes("", &[]);
+}
+
+#[test]
+fn off_is_a_word_and_true_is_not() {
+    assert_mistakes(
+        "lxcfs: {nodeAffinity: off}\nsidecars: {native: true, templates: [{name: a, annotations: {b: on}}]}",
+        &[],
+    );
+}
+
+#[test]
+fn all_mistakes_of_a_file_are_told_in_the_order_of_their_lines() {
+    assert_mistakes(
+        "\
+lxcfs:
+  rot: /var/lib/lxcfs
+  profile: lxcfs-9
+  files: [meminfo, memory, pressure-cpu]
+  onlyWithLimits: maybe
+sidecars:
+  default: [agent, nobody]
+  templates:
+  - name: agent
+    containers:
+    - name: Agent
+      image: ''
+      volumeMounts:
+      - name: data
+        mountPath: data
+    colour: red
+",
+        &[
+            (3, "lxcfs.rot: unknown field `rot`"),
+            (4, "lxcfs.profile: unknown variant `lxcfs-9`"),
+            // The two are the same item: the first is taken out before the second is looked at.
+            (5, "lxcfs.files[1]: pressure-cpu needs a newer lxcfs than the profile"),
+            (5, "lxcfs.files[1]: unknown variant `memory`"),
+            (6, "lxcfs.onlyWithLimits: invalid type"),
+            (8, "sidecars.default[1]: there is no template \"nobody\""),
+            (12, "sidecars.templates[0].containers[0].name: \"Agent\" is no name"),
+            (13, "sidecars.templates[0].containers[0].image: is empty"),
+            (15, "volumeMounts[0].name: there is no volume \"data\""),
+            (16, "volumeMounts[0].mountPath: \"data\" is no absolute path"),
+            (17, "sidecars.templates[0].colour: unknown field"),
+        ],
+    );
+}
+
+#[test]
+fn a_file_that_is_no_yaml_no_map_or_empty_is_told_so() {
+    assert!(mistakes("a: [1,\nb: }")[0].contains("no YAML that can be read"));
+    assert!(!mistakes("- a").is_empty());
+    assert!(!mistakes("").is_empty());
+    assert!(mistakes("lxcfs: {}")[0].contains("names no apiVersion"));
+    assert!(mistakes("apiVersion: v1")[0].starts_with("line 1: apiVersion: \"v1\" is not known"));
+    assert!(mistakes("apiVersion: etcd-guard.io/v1alpha1\nlxcfs: {}\nlxcfs: {}")[0].contains("duplicate"));
+}
+
+#[test]
+fn parts_of_pods_must_be_what_kubernetes_knows() {
+    let template = |container: &str| {
+        format!("sidecars:\n  templates:\n  - name: a\n    containers:\n    - {container}\n")
+    };
+    assert_mistakes(
+        &template("{name: a, image: i, volumeMount: []}"),
+        &[(6, "volumeMount: is no field that Kubernetes knows")],
+    );
+    assert_mistakes(&template("{name: a, image: i, ports: [{containerPort: http}]}"), &[(6, "ports[0]")]);
+    assert_mistakes(
+        &template("{name: a, image: i, restartPolicy: Always}"),
+        &[(6, "is for initContainers only")],
+    );
+    assert_mistakes(
+        &template("{name: a, image: i, livenessProbe: {httpget: {}}}"),
+        &[(6, "livenessProbe.httpget")],
+    );
+    let tomorrow = template("{name: a, image: i, fieldOfTomorrow: 1}") + "    allowUnknownFields: true\n";
+    assert_mistakes(&tomorrow, &[]);
+}
+
+#[test]
+fn templates_that_contradict_each_other_are_refused() {
+    assert_mistakes(
+        "sidecars:
+  templates:
+  - {name: a, containers: [{name: c, image: i}], volumes: [{name: v, emptyDir: {}}]}
+  - {name: b, containers: [{name: c, image: j}], volumes: [{name: v, hostPath: {path: /}}]}
+  - {name: a}
+  - {name: lxcfs, annotations: {etcd-guard.io/inject: x}}
+",
+        &[
+            (5, "template a has a container c as well"),
+            (5, "template a has another volume v"),
+            (6, "a is the name of another template"),
+            (7, "decides what is injected"),
+            (7, "lxcfs is the name of the section"),
+        ],
+    );
+}
+
+#[test]
+fn the_small_sections_are_checked_as_well() {
+    assert_mistakes(
+        "lifespan: {least: 5, most: 2}
+podNames: {forbiddenWords: [Bad, '']}
+overCommit:
+  most: 3
+  nodes:
+  - {selector: {}, cpu: 4, memory: 0.5}
+lxcfs:
+  root: lxcfs
+  repairable: true
+  match: {}
+",
+        &[
+            (2, "lifespan.most: is less than the least"),
+            (3, "no name contains \"Bad\""),
+            (3, "is empty: every name contains it"),
+            (7, "overCommit.nodes[0].cpu: 4 is more than"),
+            (7, "overCommit.nodes[0].memory: 0.5 is no factor"),
+            (9, "is no absolute path"),
+            (10, "would show all of"),
+            (11, "needs a namespaceSelector"),
+        ],
+    );
+    assert_mistakes(
+        "lxcfs: {root: /var/lib/lxcfs, repairable: true}",
+        &[(2, "would show all of \"/var/lib\"")],
+    );
+}

@@ -1,0 +1,203 @@
+//! The mutating path for pods: the files of lxcfs, sidecars by templates, tolerations.
+//!
+//! All of it is pure: a pod, what is known of its namespace and of the cluster, and a configuration go in; a patch comes
+//! out. The user's own wins wherever the two meet, whatever is there already is not added again, and an error in here
+//! never rejects a pod. This room never knows of reviews, of the network, or of nodes' status.
+
+mod affinity;
+mod choose;
+mod content;
+mod lifespan;
+mod lxcfs;
+mod pod;
+mod reason;
+mod sidecar;
+#[cfg(test)]
+mod tests;
+mod volumes;
+
+use std::collections::BTreeMap;
+
+use json_patch::Patch;
+use serde::Serialize;
+use serde_json::Value;
+
+use self::{choose::Chosen, pod::Pod};
+pub use self::{
+    choose::{INJECT, LXCFS_INJECT},
+    lxcfs::{EXCLUDED_CONTAINERS, FILES, ONLY_CONTAINERS},
+    reason::{Note, Reason, Result},
+};
+use crate::{
+    config::{Config, Labels, Template},
+    patch::{Draft, Finished, PatchError, pointer},
+};
+
+/// The annotation that says what a pod got.
+pub const INJECTED: &str = "etcd-guard.io/injected";
+
+/// What is known around a pod.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// The request's namespace: a pod's own metadata may lack it.
+    pub namespace: &'a str,
+    /// The namespace's labels, or why they are not known.
+    pub namespace_labels: std::result::Result<&'a Labels, &'a str>,
+    /// Whether all kubelets know native sidecars.
+    pub native_sidecars: bool,
+}
+
+/// What became of a pod.
+#[derive(Debug)]
+pub struct Injection {
+    /// The pod as it should be; absent if it stays as it came.
+    pub pod: Option<Value>,
+    /// What leads there; empty if nothing is to be done.
+    pub patch: Patch,
+    /// What was done or left out, and why.
+    pub notes: Vec<Note>,
+}
+
+/// A pod that says what no pod may say.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Denial {
+    /// Why, in the word that metrics and audits have.
+    pub reason: Reason,
+    /// What is wrong and what is allowed.
+    pub message: String,
+}
+
+/// What the status annotation holds. Nothing in it but what was chosen, so that a second pass writes the same.
+#[derive(Default, Serialize)]
+struct Record<'a> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lxcfs: Vec<&'static str>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    templates: BTreeMap<&'a str, &'a str>,
+}
+
+/// Whether anything about this pod can hang on its namespace's labels.
+#[must_use]
+pub fn needs_namespace(pod: &Value, config: &Config) -> bool {
+    choose::needs_namespace(Pod::of(pod), config)
+}
+
+/// What a pod should be that is created in these surroundings.
+pub fn inject(
+    pod: Value,
+    surroundings: &Surroundings<'_>,
+    config: &Config,
+) -> std::result::Result<Injection, Denial> {
+    let mut draft = Draft::new(pod);
+    let mut notes = Vec::new();
+    match change(&mut draft, surroundings, config, &mut notes) {
+        Ok(()) => {}
+        Err(Stop::Denied(denial)) => return Err(denial),
+        Err(Stop::Failed(error)) => return Ok(Injection::failed(&error)),
+    }
+    match draft.finish() {
+        Ok(Finished { patch, .. }) if patch.0.is_empty() => Ok(Injection { pod: None, patch, notes }),
+        Ok(Finished { object, patch }) => Ok(Injection { pod: Some(object), patch, notes }),
+        Err(error) => Ok(Injection::failed(&error)),
+    }
+}
+
+/// Why a pod gets no patch.
+enum Stop {
+    Denied(Denial),
+    Failed(PatchError),
+}
+
+fn change(
+    draft: &mut Draft,
+    surroundings: &Surroundings<'_>,
+    config: &Config,
+    notes: &mut Vec<Note>,
+) -> std::result::Result<(), Stop> {
+    let pod = Pod::of(draft.object());
+    if let Err(cause) = surroundings.namespace_labels
+        && choose::needs_namespace(pod, config)
+    {
+        let text = format!("the labels of namespace {} are not known: {cause}", surroundings.namespace);
+        notes.push(Note::skipped(Reason::NamespaceUnknown, text));
+    }
+    let mut chosen = choose::choose(pod, surroundings, config);
+    if chosen.is_empty() {
+        notes.append(&mut chosen.notes);
+    } else if let Some(note) = hard_skip(pod, surroundings, config) {
+        notes.push(note);
+        chosen = Chosen::default();
+    }
+    let mut record = Record::default();
+    let mut applied: Vec<&str> = Vec::new();
+    while let Some(template) = next(&chosen, &applied) {
+        applied.push(&template.name);
+        let containers = chosen.container_names();
+        if sidecar::apply(draft, template, &containers, surroundings, notes)? {
+            record.templates.insert(&template.name, &template.hash);
+        }
+        // Another template may select by the labels that this one adds.
+        if !template.labels.is_empty() {
+            chosen.join(choose::choose(Pod::of(draft.object()), surroundings, config));
+        }
+    }
+    notes.append(&mut chosen.notes);
+    if chosen.lxcfs {
+        record.lxcfs = lxcfs::apply(draft, surroundings, &config.lxcfs, notes)?;
+    }
+    if !record.lxcfs.is_empty() || !record.templates.is_empty() {
+        let text = serde_json::to_string(&record).unwrap_or_default();
+        draft.rewrite(&pointer(["metadata", "annotations", INJECTED]), Value::String(text))?;
+    }
+    if let Some(settings) = &config.lifespan {
+        lifespan::apply(draft, settings, notes)?;
+    }
+    Ok(())
+}
+
+/// The first template that was chosen and not yet applied.
+fn next<'a>(chosen: &Chosen<'a>, applied: &[&str]) -> Option<&'a Template> {
+    chosen.templates.iter().copied().find(|it| !applied.contains(&it.name.as_str()))
+}
+
+/// Pods that nothing is ever injected into.
+fn hard_skip(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: &Config) -> Option<Note> {
+    if pod.is_mirror() {
+        Some(Note::skipped(
+            Reason::MirrorPod,
+            "nothing was injected: the pod mirrors a static one, which stays as it is",
+        ))
+    } else if pod.is_windows() {
+        Some(Note::skipped(Reason::Windows, "nothing was injected: the pod is for Windows"))
+    } else if config.skip_namespaces.iter().any(|it| it == surroundings.namespace) {
+        let text = format!("nothing was injected: namespace {} is left alone", surroundings.namespace);
+        Some(Note::skipped(Reason::SkippedNamespace, text))
+    } else {
+        None
+    }
+}
+
+// === impl Injection ===
+
+impl Injection {
+    /// The pod as it came, and a warning.
+    fn failed(error: &PatchError) -> Self {
+        let note = Note::skipped(Reason::PatchFailed, format!("nothing was injected: {error}"));
+        Self { pod: None, patch: Patch(Vec::new()), notes: vec![note] }
+    }
+
+    /// Whether the pod stays as it came.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.patch.0.is_empty()
+    }
+}
+
+// === impl Stop ===
+
+impl From<PatchError> for Stop {
+    fn from(error: PatchError) -> Self {
+        Self::Failed(error)
+    }
+}

@@ -1,0 +1,67 @@
+//! Affinity that a pod gets, joined to its own so that both hold.
+
+use json_patch::jsonptr::{Pointer, PointerBuf};
+use serde_json::{Value, json};
+
+use super::content::is_same;
+use crate::patch::{Draft, PatchError, Place, pointer};
+
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+/// Asks for nodes that meet these expressions as well. Terms of a pod are alternatives: each of them gets them all.
+pub(super) fn require(draft: &mut Draft, expressions: &[Value]) -> Result<(), PatchError> {
+    let required = pointer(["spec", "affinity", "nodeAffinity", REQUIRED]);
+    let terms = required.with_trailing_token("nodeSelectorTerms");
+    let Some(present) = draft.object().pointer(terms.as_str()).and_then(Value::as_array) else {
+        let term = json!([{"matchExpressions": expressions}]);
+        return draft.add_members(&required, [(String::from("nodeSelectorTerms"), term)]);
+    };
+    let is_empty =
+        |term: &Value, key: &str| term.get(key).and_then(Value::as_array).is_none_or(Vec::is_empty);
+    // A term without a condition selects no node; one more condition would make it select some.
+    let alive = |term: &Value| !is_empty(term, "matchExpressions") || !is_empty(term, "matchFields");
+    let places: Vec<PointerBuf> = present
+        .iter()
+        .enumerate()
+        .filter(|(_, term)| alive(term))
+        .map(|(index, _)| terms.with_trailing_token(index).with_trailing_token("matchExpressions"))
+        .collect();
+    places.iter().try_for_each(|place| add_missing(draft, place, expressions))
+}
+
+/// Prefers nodes by these terms as well.
+pub(super) fn prefer(draft: &mut Draft, terms: &[Value]) -> Result<(), PatchError> {
+    add_missing(draft, &pointer(["spec", "affinity", "nodeAffinity", PREFERRED]), terms)
+}
+
+/// Joins a whole affinity, of which `nodeSelectorTerms` holds at most one term.
+pub(super) fn join(draft: &mut Draft, affinity: &Value) -> Result<(), PatchError> {
+    let items = |steps: [&str; 2]| {
+        affinity.pointer(pointer(steps).as_str()).and_then(Value::as_array).cloned().unwrap_or_default()
+    };
+    let term = affinity
+        .get("nodeAffinity")
+        .and_then(|it| it.get(REQUIRED))
+        .and_then(|it| it.get("nodeSelectorTerms"));
+    if let Some(expressions) =
+        term.and_then(|it| it.get(0)).and_then(|it| it.get("matchExpressions")).and_then(Value::as_array)
+    {
+        require(draft, expressions)?;
+    }
+    prefer(draft, &items(["nodeAffinity", PREFERRED]))?;
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        for list in [REQUIRED, PREFERRED] {
+            add_missing(draft, &pointer(["spec", "affinity", kind, list]), &items([kind, list]))?;
+        }
+    }
+    Ok(())
+}
+
+fn add_missing(draft: &mut Draft, list: &Pointer, items: &[Value]) -> Result<(), PatchError> {
+    let present =
+        draft.object().pointer(list.as_str()).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let is_new = |item: &&Value| !present.iter().any(|it| is_same(it, item));
+    let new = items.iter().filter(is_new).cloned().collect();
+    draft.add_items(list, new, Place::Last)
+}

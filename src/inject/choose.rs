@@ -1,0 +1,168 @@
+//! Which pods get what: what the pod says goes before what its namespace says.
+//!
+//! In this order, per template: the pod's own word, never-selectors, always-selectors, the namespace's label. What
+//! excludes a pod altogether is looked at later, so that somebody who asked is told.
+
+use super::Surroundings;
+use super::{
+    pod::Pod,
+    reason::{Note, Reason},
+};
+use crate::config::{Config, Labels, Match, Template};
+
+/// The pod's annotation, or label, that names what it gets: `true`, `false`, or names with commas. As a label of a
+/// namespace `enabled` chooses the default list.
+pub const INJECT: &str = "etcd-guard.io/inject";
+
+/// The annotation that older lxcfs injectors know: `true` or `false`.
+pub const LXCFS_INJECT: &str = "sidecar-injector.lxcfs/inject";
+
+/// The namespace's label that older sidecar injectors know: `enabled`.
+const NAMESPACE_LABEL: &str = "sidecar-injector";
+
+const LXCFS: &str = "lxcfs";
+
+/// What a pod gets, if nothing speaks against it.
+#[derive(Default)]
+pub(super) struct Chosen<'a> {
+    pub(super) lxcfs: bool,
+    pub(super) templates: Vec<&'a Template>,
+    pub(super) notes: Vec<Note>,
+}
+
+/// What a pod says itself.
+enum Word<'a> {
+    Nothing,
+    No,
+    Default,
+    Names(Vec<&'a str>),
+}
+
+pub(super) fn needs_namespace(pod: Pod<'_>, config: &Config) -> bool {
+    let by_namespace = |it: &Option<Match>| it.as_ref().is_some_and(|it| it.namespace_selector.is_some());
+    let asks = pod.annotation(INJECT).or(pod.label(INJECT)).or(pod.annotation(LXCFS_INJECT)).is_some();
+    asks || !config.sidecars.default.is_empty()
+        || config.lxcfs.always.is_some()
+        || config.sidecars.templates.iter().any(|it| by_namespace(&it.always) || by_namespace(&it.never))
+}
+
+pub(super) fn choose<'a>(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: &'a Config) -> Chosen<'a> {
+    let mut notes = Vec::new();
+    let word = pod.annotation(INJECT).or(pod.label(INJECT)).map_or(Word::Nothing, word);
+    if let Word::Names(names) = &word {
+        for name in names.iter().filter(|it| **it != LXCFS && config.template(it).is_none()) {
+            let text = format!("there is no template {:?} to inject", shortened(name));
+            notes.push(Note::skipped(Reason::UnknownTemplate, text));
+        }
+    }
+    let old_word = pod.annotation(LXCFS_INJECT).and_then(|text| {
+        let known = yes_or_no(text);
+        if known.is_none() {
+            let text = format!("{LXCFS_INJECT}: {:?} is neither true nor false", shortened(text));
+            notes.push(Note::skipped(Reason::UnknownValue, text));
+        }
+        known
+    });
+    let namespace = surroundings.namespace_labels.ok();
+    let choice = Choice { labels: pod.labels(), namespace, word: &word, config };
+    let lxcfs_word = choice.own_word(LXCFS).or(old_word);
+    let lxcfs = choice.of(LXCFS, lxcfs_word, config.lxcfs.always.as_ref(), config.lxcfs.never.as_ref());
+    let templates: Vec<&Template> = config
+        .sidecars
+        .templates
+        .iter()
+        .filter(|it| choice.of(&it.name, choice.own_word(&it.name), it.always.as_ref(), it.never.as_ref()))
+        .collect();
+    Chosen { lxcfs, templates, notes }
+}
+
+struct Choice<'a> {
+    labels: Labels,
+    namespace: Option<&'a Labels>,
+    word: &'a Word<'a>,
+    config: &'a Config,
+}
+
+fn word(text: &str) -> Word<'_> {
+    match yes_or_no(text) {
+        Some(true) => Word::Default,
+        Some(false) => Word::No,
+        None => {
+            let names: Vec<&str> = text.split(',').map(str::trim).filter(|it| !it.is_empty()).collect();
+            if names.is_empty() { Word::Nothing } else { Word::Names(names) }
+        }
+    }
+}
+
+/// The spellings that injectors in use know.
+fn yes_or_no(text: &str) -> Option<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "true" | "yes" | "y" | "on" | "1" | "enabled" => Some(true),
+        "false" | "no" | "n" | "off" | "0" | "disabled" | "none" => Some(false),
+        _ => None,
+    }
+}
+
+/// A user's text, short enough for a warning.
+pub(super) fn shortened(text: &str) -> &str {
+    const LONGEST: usize = 40;
+    text.char_indices().nth(LONGEST).map_or(text, |(end, _)| text.get(..end).unwrap_or(text))
+}
+
+// === impl Choice ===
+
+impl Choice<'_> {
+    /// What the pod itself says of a template.
+    fn own_word(&self, name: &str) -> Option<bool> {
+        match self.word {
+            Word::Nothing => None,
+            Word::No => Some(false),
+            Word::Default => self.is_default(name).then_some(true),
+            Word::Names(names) => Some(names.contains(&name)),
+        }
+    }
+
+    fn of(&self, name: &str, own_word: Option<bool>, always: Option<&Match>, never: Option<&Match>) -> bool {
+        // Where a selector cannot be judged, nothing is injected.
+        let holds = |it: Option<&Match>, unknown| {
+            it.is_some_and(|it| it.holds(&self.labels, self.namespace).unwrap_or(unknown))
+        };
+        own_word.unwrap_or_else(|| {
+            !holds(never, true) && (holds(always, false) || self.namespace_opts_in() && self.is_default(name))
+        })
+    }
+
+    fn is_default(&self, name: &str) -> bool {
+        self.config.sidecars.default.iter().any(|it| it == name)
+    }
+
+    fn namespace_opts_in(&self) -> bool {
+        let Some(labels) = self.namespace else { return false };
+        [NAMESPACE_LABEL, INJECT]
+            .iter()
+            .any(|key| labels.get(*key).and_then(|it| yes_or_no(it)) == Some(true))
+    }
+}
+
+// === impl Chosen ===
+
+impl<'a> Chosen<'a> {
+    pub(super) fn is_empty(&self) -> bool {
+        !self.lxcfs && self.templates.is_empty()
+    }
+
+    /// The names of all containers that may come from templates.
+    pub(super) fn container_names(&self) -> Vec<&'a str> {
+        self.templates.iter().flat_map(|it| it.container_names()).collect()
+    }
+
+    /// Adds what was chosen later.
+    pub(super) fn join(&mut self, later: Self) {
+        self.lxcfs |= later.lxcfs;
+        for template in later.templates {
+            if !self.templates.iter().any(|it| it.name == template.name) {
+                self.templates.push(template);
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The files of lxcfs in the place of /proc's: single files, read-only, and only where lxcfs serves them.
+//!
+//! Each is a hostPath of type `File`: where lxcfs is missing, the pod waits and starts by itself once it is there. Without
+//! a type, containerd would make a directory in its place, which lxcfs then could not mount over.
+
+use std::collections::BTreeSet;
+
+use json_patch::jsonptr::Pointer;
+use serde_json::{Value, json};
+
+use super::{
+    Surroundings, affinity,
+    choose::shortened,
+    pod::{Container, Pod, is_below, normalised},
+    reason::{Note, Reason},
+    volumes::{self, Placed},
+};
+use crate::{
+    config::{Labels, Lxcfs, LxcfsFile, NodeAffinity, SharedProcessNamespace},
+    patch::{Draft, PatchError, Place, pointer},
+};
+
+/// The pod's annotation that lists the files that it wants, with commas.
+pub const FILES: &str = "etcd-guard.io/lxcfs-files";
+/// The pod's annotation that lists the containers that get files; absent: all.
+pub const ONLY_CONTAINERS: &str = "etcd-guard.io/lxcfs-containers";
+/// The pod's annotation that lists the containers that get none.
+pub const EXCLUDED_CONTAINERS: &str = "etcd-guard.io/lxcfs-exclude-containers";
+
+/// What the cluster autoscaler reads: volumes that need not stay where they are.
+const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes";
+
+const VOLUMES: &Pointer = Pointer::from_static("/spec/volumes");
+
+/// Something to mount, and the volume that it comes from.
+struct Source {
+    /// Absent for the root's parent.
+    file: Option<LxcfsFile>,
+    path: String,
+    mount: Value,
+    volume: Placed,
+}
+
+/// Mounts the files; returns the names of those that the pod has then.
+pub(super) fn apply(
+    draft: &mut Draft,
+    surroundings: &Surroundings<'_>,
+    settings: &Lxcfs,
+    notes: &mut Vec<Note>,
+) -> Result<Vec<&'static str>, PatchError> {
+    let pod = Pod::of(draft.object());
+    let Ok(namespace) = surroundings.namespace_labels else { return Ok(Vec::new()) };
+    if let Some(note) = skip(pod, namespace, settings) {
+        notes.push(note);
+        return Ok(Vec::new());
+    }
+    if pod.is("hostPID") {
+        notes
+            .push(Note::skipped(Reason::HostProcesses, "lxcfs shows the node's uptime: the pod has hostPID"));
+    }
+    let sources = sources(pod, settings, notes);
+    let mut used: BTreeSet<usize> = BTreeSet::new();
+    let mut mounts: Vec<(&'static str, usize, Vec<Value>)> = Vec::new();
+    for container in containers(pod, settings) {
+        let mut new = Vec::new();
+        let taken: Vec<(&str, String)> = container.mounts().collect();
+        if let Some(path) = hidden(&taken, &sources) {
+            let text = format!("container {} has its own {path}: lxcfs was left out of it", container.name());
+            notes.push(Note::skipped(Reason::Conflict, text));
+            continue;
+        }
+        for (index, source) in sources.iter().enumerate() {
+            match taken.iter().find(|(_, path)| *path == source.path || is_below(path, &source.path)) {
+                None => new.push((index, source.mount.clone())),
+                Some((volume, path)) if *volume == source.volume.name && *path == source.path => {
+                    used.insert(index);
+                }
+                // The user's own stays.
+                Some(_) => {}
+            }
+        }
+        used.extend(new.iter().map(|(index, _)| *index));
+        if !new.is_empty() {
+            mounts.push((container.list, container.index, new.into_iter().map(|(_, mount)| mount).collect()));
+        }
+    }
+    if used.is_empty() {
+        notes.push(Note::skipped(Reason::NoContainer, "lxcfs was injected into no container"));
+        return Ok(Vec::new());
+    }
+    let before = draft.changes();
+    let in_use = || sources.iter().enumerate().filter(|(index, _)| used.contains(index)).map(|(_, it)| it);
+    draft.add_items(VOLUMES, in_use().filter_map(|it| it.volume.new.clone()).collect(), Place::Last)?;
+    for (list, index, mounts) in mounts {
+        let index = index.to_string();
+        draft.add_items(&pointer(["spec", list, &index, "volumeMounts"]), mounts, Place::Last)?;
+    }
+    let names: Vec<&str> = in_use().map(|it| it.volume.name.as_str()).collect();
+    mark_safe_to_evict(draft, &names)?;
+    want_node(draft, settings)?;
+    notes.push(Note::done(if draft.changes() == before { Reason::AlreadyInjected } else { Reason::Lxcfs }));
+    let mut files: Vec<&'static str> = in_use().filter_map(|it| it.file.map(LxcfsFile::name)).collect();
+    files.sort_unstable();
+    Ok(files)
+}
+
+fn skip(pod: Pod<'_>, namespace: &Labels, settings: &Lxcfs) -> Option<Note> {
+    let left_out =
+        |reason, why: String| Some(Note::skipped(reason, format!("lxcfs was not injected: {why}")));
+    let level = namespace.get("pod-security.kubernetes.io/enforce").map(String::as_str);
+    if let Some(level @ ("baseline" | "restricted")) = level {
+        let why = format!("the namespace enforces Pod Security {level}, which forbids hostPath volumes");
+        return left_out(Reason::PodSecurity, why);
+    }
+    if pod.is("shareProcessNamespace") && settings.shared_process_namespace == SharedProcessNamespace::Skip {
+        let why = String::from("with shareProcessNamespace it shows the pod's limits, not the containers'");
+        return left_out(Reason::SharedProcessNamespace, why);
+    }
+    let class = pod.runtime_class()?;
+    let is_it = |pattern: &String| match pattern.strip_suffix('*') {
+        Some(beginning) => class.starts_with(beginning),
+        None => class == pattern,
+    };
+    if settings.skip_runtime_classes.iter().any(is_it) {
+        return left_out(
+            Reason::RuntimeClass,
+            format!("runtime class {} does not go with it", shortened(class)),
+        );
+    }
+    None
+}
+
+/// What there is to mount, without what the pod cannot have.
+fn sources(pod: Pod<'_>, settings: &Lxcfs, notes: &mut Vec<Note>) -> Vec<Source> {
+    let mut unknown = |text: String| notes.push(Note::skipped(Reason::UnknownFile, text));
+    let mut files = match pod.annotation(FILES) {
+        None => settings.files(),
+        Some(names) => {
+            let mut files = Vec::new();
+            for name in names.split(',').map(str::trim).filter(|it| !it.is_empty()) {
+                match LxcfsFile::of(name).map(|file| (file, settings.obstacle(file))) {
+                    Some((file, None)) => files.push(file),
+                    Some((_, Some(obstacle))) => unknown(format!("lxcfs: {obstacle}")),
+                    None => unknown(format!("lxcfs has no file {:?}", shortened(name))),
+                }
+            }
+            files.sort_unstable();
+            files.dedup();
+            files
+        }
+    };
+    if files.contains(&LxcfsFile::Cpu) {
+        files.retain(|it| *it != LxcfsFile::CpuOnline);
+    }
+    let root = settings.root.trim_end_matches('/');
+    let mut sources: Vec<Source> = Vec::new();
+    for file in files {
+        let name = format!("lxcfs-{}", file.path().trim_start_matches('/').replace('/', "-"));
+        let kind = if file.is_directory() { "Directory" } else { "File" };
+        let volume =
+            json!({"name": name, "hostPath": {"path": format!("{root}{}", file.path()), "type": kind}});
+        sources.extend(source(pod, Some(file), file.path(), &volume, None, notes));
+    }
+    if settings.repairable && !sources.is_empty() {
+        let parent = settings.parent();
+        let volume = json!({"name": "lxcfs-root", "hostPath": {"path": parent, "type": "Directory"}});
+        sources.extend(source(pod, None, parent, &volume, Some("HostToContainer"), notes));
+    }
+    sources
+}
+
+fn source(
+    pod: Pod<'_>,
+    file: Option<LxcfsFile>,
+    path: &str,
+    volume: &Value,
+    propagation: Option<&str>,
+    notes: &mut Vec<Note>,
+) -> Option<Source> {
+    let other_name = format!("etcd-guard-{}", volume.get("name").and_then(Value::as_str).unwrap_or_default());
+    let Some(volume) = volumes::place(pod, volume, Some(&other_name)) else {
+        let text = format!("lxcfs: the pod has other volumes of the names that {path} needs");
+        notes.push(Note::skipped(Reason::Conflict, text));
+        return None;
+    };
+    let mut mount = json!({"name": volume.name, "mountPath": path, "readOnly": true});
+    if let (Some(propagation), Some(mount)) = (propagation, mount.as_object_mut()) {
+        mount.insert(String::from("mountPropagation"), propagation.into());
+    }
+    Some(Source { file, path: normalised(path), mount, volume })
+}
+
+/// The containers that get files.
+fn containers<'a>(pod: Pod<'a>, settings: &'a Lxcfs) -> impl Iterator<Item = Container<'a>> {
+    let names = |key: &str| {
+        let text = pod.annotation(key)?;
+        Some(text.split(',').map(str::trim).filter(|it| !it.is_empty()).collect::<Vec<_>>())
+    };
+    let (only, except) = (names(ONLY_CONTAINERS), names(EXCLUDED_CONTAINERS).unwrap_or_default());
+    let early =
+        pod.containers("initContainers").filter(|it| settings.init_containers || it.is_native_sidecar());
+    early.chain(pod.containers("containers")).filter(move |container| {
+        only.as_ref().is_none_or(|only| only.contains(&container.name()))
+            && !except.contains(&container.name())
+            && (!settings.only_with_limits || container.has_limits())
+    })
+}
+
+/// A mount of the container that hides one of the files: /proc as a whole, for instance.
+fn hidden<'a>(taken: &'a [(&str, String)], sources: &[Source]) -> Option<&'a str> {
+    let files = || sources.iter().filter(|it| it.file.is_some());
+    let hides = |path: &str| files().any(|it| is_below(&it.path, path));
+    // The whole cpu directory, mounted before, is lxcfs's own.
+    taken.iter().map(|(_, path)| path.as_str()).find(|path| hides(path) && LxcfsFile::Cpu.path() != *path)
+}
+
+/// Lets the cluster autoscaler empty the node: it takes hostPath volumes for data.
+fn mark_safe_to_evict(draft: &mut Draft, names: &[&str]) -> Result<(), PatchError> {
+    let present = Pod::of(draft.object()).annotation(SAFE_TO_EVICT).unwrap_or_default();
+    let mut listed = present.to_owned();
+    for name in names {
+        if !present.split(',').any(|it| it.trim() == *name) {
+            if !listed.trim().is_empty() {
+                listed.push(',');
+            }
+            listed += name;
+        }
+    }
+    draft.rewrite(&pointer(["metadata", "annotations", SAFE_TO_EVICT]), Value::String(listed))
+}
+
+fn want_node(draft: &mut Draft, settings: &Lxcfs) -> Result<(), PatchError> {
+    // On a node that was chosen by hand an affinity could only make the kubelet refuse the pod.
+    if Pod::of(draft.object()).spec("nodeName").is_some_and(|it| *it != "") {
+        return Ok(());
+    }
+    let label = &settings.node_label;
+    let expression = json!({"key": label.key, "operator": "In", "values": [label.value]});
+    match settings.node_affinity {
+        NodeAffinity::Off => Ok(()),
+        NodeAffinity::Require => affinity::require(draft, &[expression]),
+        NodeAffinity::Prefer => {
+            let term = json!({"weight": 100, "preference": {"matchExpressions": [expression]}});
+            affinity::prefer(draft, &[term])
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What is read of an untyped pod. Absent, null and empty are the same, as in Go.
+
+use serde_json::{Map, Value};
+
+use crate::{config::Labels, k8s::pod::MIRROR_ANNOTATION};
+
+/// A pod to be read.
+#[derive(Clone, Copy)]
+pub(super) struct Pod<'a>(&'a Value);
+
+/// A container to be read, and where it is.
+#[derive(Clone, Copy)]
+pub(super) struct Container<'a> {
+    /// `containers` or `initContainers`.
+    pub(super) list: &'static str,
+    pub(super) index: usize,
+    pub(super) value: &'a Value,
+}
+
+/// The lists that hold containers that a template may meet.
+pub(super) const LISTS: [&str; 2] = ["initContainers", "containers"];
+
+// === impl Pod ===
+
+impl<'a> Pod<'a> {
+    pub(super) fn of(pod: &'a Value) -> Self {
+        Self(pod)
+    }
+
+    pub(super) fn annotation(self, key: &str) -> Option<&'a str> {
+        self.0.get("metadata")?.get("annotations")?.get(key)?.as_str()
+    }
+
+    pub(super) fn label(self, key: &str) -> Option<&'a str> {
+        self.0.get("metadata")?.get("labels")?.get(key)?.as_str()
+    }
+
+    pub(super) fn labels(self) -> Labels {
+        let labels = self.0.get("metadata").and_then(|it| it.get("labels")).and_then(Value::as_object);
+        let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+        labels.into_iter().flatten().filter_map(text).collect()
+    }
+
+    pub(super) fn is_mirror(self) -> bool {
+        self.annotation(MIRROR_ANNOTATION).is_some()
+    }
+
+    pub(super) fn is_windows(self) -> bool {
+        let os = self.spec("os").and_then(|it| it.get("name"));
+        let chosen = self.spec("nodeSelector").and_then(|it| it.get("kubernetes.io/os"));
+        os.or(chosen).is_some_and(|it| it == "windows")
+    }
+
+    /// Whether a boolean of the spec is set.
+    pub(super) fn is(self, field: &str) -> bool {
+        self.spec(field) == Some(&Value::Bool(true))
+    }
+
+    pub(super) fn runtime_class(self) -> Option<&'a str> {
+        self.spec("runtimeClassName")?.as_str()
+    }
+
+    /// A field of the spec.
+    pub(super) fn spec(self, field: &str) -> Option<&'a Value> {
+        self.0.get("spec")?.get(field).filter(|it| !it.is_null())
+    }
+
+    /// The items of a list of the spec.
+    pub(super) fn items(self, list: &str) -> &'a [Value] {
+        self.spec(list).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+
+    /// The containers of a list.
+    pub(super) fn containers(self, list: &'static str) -> impl Iterator<Item = Container<'a>> {
+        self.items(list).iter().enumerate().map(move |(index, value)| Container { list, index, value })
+    }
+
+    /// The container of a name, in whichever list it is.
+    pub(super) fn container(self, name: &str) -> Option<Container<'a>> {
+        LISTS.into_iter().flat_map(move |list| self.containers(list)).find(|it| it.name() == name)
+    }
+
+    /// The volume of a name.
+    pub(super) fn volume(self, name: &str) -> Option<&'a Map<String, Value>> {
+        self.items("volumes")
+            .iter()
+            .filter_map(Value::as_object)
+            .find(|it| it.get("name") == Some(&name.into()))
+    }
+}
+
+// === impl Container ===
+
+impl<'a> Container<'a> {
+    pub(super) fn name(self) -> &'a str {
+        self.text("name")
+    }
+
+    pub(super) fn image(self) -> &'a str {
+        self.text("image")
+    }
+
+    /// An init container that runs on beside the others.
+    pub(super) fn is_native_sidecar(self) -> bool {
+        self.list == "initContainers" && self.text("restartPolicy") == "Always"
+    }
+
+    /// Whether it has a limit of CPU or memory.
+    pub(super) fn has_limits(self) -> bool {
+        let limits = self.value.get("resources").and_then(|it| it.get("limits"));
+        limits.is_some_and(|it| ["cpu", "memory"].iter().any(|key| it.get(key).is_some()))
+    }
+
+    /// The names and normalised paths of its mounts.
+    pub(super) fn mounts(self) -> impl Iterator<Item = (&'a str, String)> {
+        self.items("volumeMounts").iter().map(|mount| {
+            let text = |key: &str| mount.get(key).and_then(Value::as_str).unwrap_or_default();
+            (text("name"), normalised(text("mountPath")))
+        })
+    }
+
+    pub(super) fn items(self, list: &str) -> &'a [Value] {
+        self.value.get(list).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+
+    fn text(self, key: &str) -> &'a str {
+        self.value.get(key).and_then(Value::as_str).unwrap_or_default()
+    }
+}
+
+/// A path without doubled and trailing slashes, `.` and `..`.
+pub(super) fn normalised(path: &str) -> String {
+    let mut steps: Vec<&str> = Vec::new();
+    for step in path.split('/') {
+        match step {
+            "" | "." => {}
+            ".." => drop(steps.pop()),
+            step => steps.push(step),
+        }
+    }
+    format!("/{}", steps.join("/"))
+}
+
+/// Whether the normalised path `inner` is below the normalised path `outer`.
+pub(super) fn is_below(inner: &str, outer: &str) -> bool {
+    outer == "/" && inner != "/" || inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'))
+}

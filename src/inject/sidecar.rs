@@ -1,0 +1,266 @@
+//! One template, applied to one pod.
+
+use std::collections::BTreeMap;
+
+use json_patch::jsonptr::Pointer;
+use serde_json::{Value, json};
+
+use super::{
+    Surroundings, affinity,
+    content::is_same_toleration,
+    pod::{Container, Pod, normalised},
+    reason::{Note, Reason},
+    volumes::{self, Placed},
+};
+use crate::{
+    config::{AppContainers, Native, OnConflict, Position, Template},
+    patch::{Draft, PatchError, Place, pointer},
+};
+
+/// What kubectl takes for the container that is meant when none is named.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
+const VOLUMES: &Pointer = Pointer::from_static("/spec/volumes");
+const CONTAINERS: &Pointer = Pointer::from_static("/spec/containers");
+const INIT_CONTAINERS: &Pointer = Pointer::from_static("/spec/initContainers");
+const LABELS: &Pointer = Pointer::from_static("/metadata/labels");
+const ANNOTATIONS: &Pointer = Pointer::from_static("/metadata/annotations");
+
+/// What the pod lacks of a template.
+#[derive(Default)]
+struct Missing {
+    containers: Vec<Value>,
+    native: Vec<Value>,
+    init: Vec<Value>,
+}
+
+/// Applies a template; whether the pod has it then. `ours` are the names of all containers that come from templates:
+/// the others are the pod's own.
+pub(super) fn apply(
+    draft: &mut Draft,
+    template: &Template,
+    ours: &[&str],
+    surroundings: &Surroundings<'_>,
+    notes: &mut Vec<Note>,
+) -> Result<bool, PatchError> {
+    let pod = Pod::of(draft.object());
+    let name = &template.name;
+    if template.skip_host_network && pod.is("hostNetwork") {
+        let text = format!("template {name} was not injected: the pod has hostNetwork");
+        notes.push(Note::skipped(Reason::HostNetwork, text));
+        return Ok(false);
+    }
+    if let Some(volume) = template.external_volumes.iter().find(|it| pod.volume(it).is_none()) {
+        let text = format!("template {name} was not injected: the pod has no volume {volume}");
+        notes.push(Note::skipped(Reason::MissingVolume, text));
+        return Ok(false);
+    }
+    let mut conflicts = Vec::new();
+    let missing = missing(pod, template, surroundings.native_sidecars, &mut conflicts);
+    let (renamed, volumes) = place_volumes(pod, template, &mut conflicts);
+    let is_out = template.on_conflict == OnConflict::Skip && !conflicts.is_empty();
+    for conflict in &conflicts {
+        let left_out = if is_out { "template was not injected" } else { "left out" };
+        let text = format!("template {name}: the pod has its own {conflict}: {left_out}");
+        notes.push(Note::skipped(Reason::Conflict, text));
+    }
+    if is_out || renamed.len() < template.volumes.len() {
+        return Ok(false);
+    }
+    let before = draft.changes();
+    draft.add_items(VOLUMES, volumes, Place::Last)?;
+    equip_app_containers(draft, &template.app_containers, ours, &renamed)?;
+    add_containers(draft, template, missing, ours, &renamed)?;
+    let text = |(key, value): (&String, &String)| (key.clone(), Value::String(value.clone()));
+    draft.add_members(LABELS, template.labels.iter().map(text))?;
+    draft.add_members(ANNOTATIONS, template.annotations.iter().map(text))?;
+    add_missing(draft, "imagePullSecrets", &template.image_pull_secrets, |a, b| {
+        a.get("name") == b.get("name")
+    })?;
+    add_missing(draft, "tolerations", &template.tolerations, is_same_toleration)?;
+    if let Some(affinity) = &template.affinity {
+        affinity::join(draft, affinity)?;
+    }
+    notes.push(Note::done(if draft.changes() == before { Reason::AlreadyInjected } else { Reason::Sidecar }));
+    Ok(true)
+}
+
+/// The template's containers that the pod has not, each in the list where it belongs in this cluster.
+fn missing(pod: Pod<'_>, template: &Template, native_known: bool, conflicts: &mut Vec<String>) -> Missing {
+    let mut missing = Missing::default();
+    let mut is_new = |container: &Value| {
+        let text = |key: &str| container.get(key).and_then(Value::as_str).unwrap_or_default();
+        // Wherever it is: a template may have moved it between lists since the pod was made.
+        match pod.container(text("name")) {
+            None => true,
+            Some(present) => {
+                if present.image() != text("image") {
+                    conflicts.push(format!("container {}", text("name")));
+                }
+                false
+            }
+        }
+    };
+    let native = match template.native.unwrap_or_default() {
+        Native::True => true,
+        Native::False => false,
+        Native::Auto => native_known,
+    };
+    for container in template.containers.iter().filter(|it| is_new(it)) {
+        if native {
+            missing.native.push(with_restart_policy(container));
+        } else {
+            missing.containers.push(container.clone());
+        }
+    }
+    for container in template.init_containers.iter().filter(|it| is_new(it)) {
+        match container.get("restartPolicy").filter(|it| !it.is_null()) {
+            None => missing.init.push(container.clone()),
+            Some(_) if native_known => missing.native.push(container.clone()),
+            // An apiserver that does not know the field drops it, and the pod would wait for the container's end.
+            Some(_) => missing.containers.push(without_restart_policy(container)),
+        }
+    }
+    missing
+}
+
+fn with_restart_policy(container: &Value) -> Value {
+    let mut container = container.clone();
+    if let Some(map) = container.as_object_mut() {
+        map.insert(String::from("restartPolicy"), json!("Always"));
+    }
+    container
+}
+
+fn without_restart_policy(container: &Value) -> Value {
+    let mut container = container.clone();
+    if let Some(map) = container.as_object_mut() {
+        map.remove("restartPolicy");
+    }
+    container
+}
+
+/// The names under which the template's volumes are in the pod, and those that it has not yet.
+fn place_volumes<'a>(
+    pod: Pod<'_>,
+    template: &'a Template,
+    conflicts: &mut Vec<String>,
+) -> (BTreeMap<&'a str, String>, Vec<Value>) {
+    let (mut renamed, mut new) = (BTreeMap::new(), Vec::new());
+    for volume in &template.volumes {
+        let Some(name) = volume.get("name").and_then(Value::as_str) else { continue };
+        let other_name = format!("{}-{name}", template.name);
+        let other_name = (template.on_conflict == OnConflict::Adapt).then_some(other_name.as_str());
+        match volumes::place(pod, volume, other_name) {
+            None => conflicts.push(format!("volume {name}")),
+            Some(Placed { name: placed, new: volume }) => {
+                renamed.insert(name, placed);
+                new.extend(volume);
+            }
+        }
+    }
+    (renamed, new)
+}
+
+/// The pod's own containers get what they have not.
+fn equip_app_containers(
+    draft: &mut Draft,
+    wanted: &AppContainers,
+    ours: &[&str],
+    renamed: &BTreeMap<&str, String>,
+) -> Result<(), PatchError> {
+    if wanted.env.is_empty() && wanted.volume_mounts.is_empty() {
+        return Ok(());
+    }
+    let is_meant = |container: &Container<'_>| {
+        let (name, named) =
+            (container.name(), |list: &[String]| list.iter().any(|it| it == container.name()));
+        !ours.contains(&name) && !named(&wanted.except) && (wanted.only.is_empty() || named(&wanted.only))
+    };
+    let additions: Vec<_> = Pod::of(draft.object())
+        .containers("containers")
+        .filter(is_meant)
+        .map(|container| {
+            let is_named = |it: &Value, name: Option<&Value>| it.get("name") == name;
+            let env = wanted.env.iter();
+            let env =
+                env.filter(|it| !container.items("env").iter().any(|own| is_named(own, it.get("name"))));
+            let taken: Vec<String> = container.mounts().map(|(_, path)| path).collect();
+            let path =
+                |it: &Value| normalised(it.get("mountPath").and_then(Value::as_str).unwrap_or_default());
+            let mounts = wanted.volume_mounts.iter().filter(|it| !taken.contains(&path(it)));
+            let mounts = mounts.map(|it| rename(it.clone(), renamed));
+            (container.index.to_string(), env.cloned().collect(), mounts.collect())
+        })
+        .collect();
+    for (index, env, mounts) in additions {
+        draft.add_items(&pointer(["spec", "containers", &index, "env"]), env, Place::Last)?;
+        draft.add_items(&pointer(["spec", "containers", &index, "volumeMounts"]), mounts, Place::Last)?;
+    }
+    Ok(())
+}
+
+/// A mount, of the volume by the name that it has in the pod.
+fn rename(mut mount: Value, renamed: &BTreeMap<&str, String>) -> Value {
+    let name = mount.get("name").and_then(Value::as_str).and_then(|name| renamed.get(name)).cloned();
+    if let (Some(name), Some(mount)) = (name, mount.as_object_mut()) {
+        mount.insert(String::from("name"), Value::String(name));
+    }
+    mount
+}
+
+fn add_containers(
+    draft: &mut Draft,
+    template: &Template,
+    missing: Missing,
+    ours: &[&str],
+    renamed: &BTreeMap<&str, String>,
+) -> Result<(), PatchError> {
+    let renamed =
+        |containers: Vec<Value>| containers.into_iter().map(|it| rename_mounts(it, renamed)).collect();
+    // Native sidecars start before everything that may need them.
+    let first = first(draft, "initContainers", ours);
+    draft.add_items(INIT_CONTAINERS, renamed(missing.native), first)?;
+    draft.add_items(INIT_CONTAINERS, renamed(missing.init), Place::Last)?;
+    let place = match template.position {
+        Position::First => self::first(draft, "containers", ours),
+        Position::Last => Place::Last,
+    };
+    let goes_first = place != Place::Last && !missing.containers.is_empty();
+    draft.add_items(CONTAINERS, renamed(missing.containers), place)?;
+    let app =
+        Pod::of(draft.object()).containers("containers").map(Container::name).find(|it| !ours.contains(it));
+    if let Some(app) = app.map(str::to_owned).filter(|_| goes_first) {
+        draft.add_members(ANNOTATIONS, [(String::from(DEFAULT_CONTAINER), Value::String(app))])?;
+    }
+    Ok(())
+}
+
+/// Before the pod's own, and behind those of templates that were applied before.
+fn first(draft: &Draft, list: &'static str, ours: &[&str]) -> Place {
+    let is_ours =
+        |it: &Container<'_>| ours.contains(&it.name()) && (list == "containers" || it.is_native_sidecar());
+    Place::Before(Pod::of(draft.object()).containers(list).take_while(is_ours).count())
+}
+
+fn rename_mounts(mut container: Value, renamed: &BTreeMap<&str, String>) -> Value {
+    if let Some(mounts) = container.get_mut("volumeMounts").and_then(Value::as_array_mut) {
+        for mount in mounts {
+            *mount = rename(mount.take(), renamed);
+        }
+    }
+    container
+}
+
+/// Adds to a list of the spec what it has not.
+fn add_missing(
+    draft: &mut Draft,
+    list: &str,
+    items: &[Value],
+    is_same: impl Fn(&Value, &Value) -> bool,
+) -> Result<(), PatchError> {
+    let present = Pod::of(draft.object()).items(list);
+    let is_new = |item: &&Value| !present.iter().any(|it| is_same(it, item));
+    let new = items.iter().filter(is_new).cloned().collect();
+    draft.add_items(&pointer(["spec", list]), new, Place::Last)
+}

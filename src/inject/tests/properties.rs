@@ -1,0 +1,239 @@
+//! For any pod: the patch applies, nothing of the user's is changed, a second pass does nothing, the bytes are the same.
+
+use proptest::{collection::vec, option, prelude::*, sample::select};
+use serde_json::{Map, Value, json};
+
+use super::{config, inject_with};
+use crate::{config::Config, inject::INJECTED};
+
+/// All that a configuration can do at once, with names that pods are likely to have already.
+fn everything() -> Config {
+    config(
+        r#"
+lxcfs:
+  nodeAffinity: require
+  match: {podSelector: {matchLabels: {selected: "yes"}}}
+  never: {podSelector: {matchLabels: {never: "yes"}}}
+sidecars:
+  default: [lxcfs, agent]
+  templates:
+  - name: agent
+    position: first
+    native: false
+    containers:
+    - {name: agent, image: "agent:1", volumeMounts: [{name: data, mountPath: /data}]}
+    - {name: helper, image: "helper:1"}
+    initContainers:
+    - {name: prepare, image: "agent:1"}
+    volumes: [{name: data, emptyDir: {}}]
+    appContainers:
+      env: [{name: AGENT, value: "1"}]
+      volumeMounts: [{name: data, mountPath: /data, readOnly: true}]
+    labels: {selected: "yes", odd/key~name: x}
+    annotations: {"odd/~key": "\"},{"}
+    tolerations: [{key: a, operator: Exists}]
+    imagePullSecrets: [{name: pull}]
+  - name: native
+    order: 1
+    match: {podSelector: {matchExpressions: [{key: selected, operator: Exists}]}}
+    containers: [{name: proxy, image: "proxy:1"}]
+    initContainers: [{name: early, image: "early:1", restartPolicy: Always}]
+    affinity:
+      nodeAffinity:
+        requiredDuringSchedulingIgnoredDuringExecution:
+          nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: In, values: [ssd]}]}]
+      podAntiAffinity:
+        requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone}]
+  - name: strict
+    order: 2
+    onConflict: skip
+    volumes: [{name: strict, configMap: {name: c}}]
+    containers: [{name: strict, image: "strict:1", volumeMounts: [{name: strict, mountPath: /strict}]}]
+lifespan: {}
+"#,
+    )
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        select(vec!["a/b", "~1", "~0", "a~b/c", "", "-", "0", "näme", "\"quoted\"", "x.y/z"])
+            .prop_map(String::from),
+        "[a-z/~.-]{1,8}",
+    ]
+}
+
+/// null, nothing, or a value.
+fn maybe(value: impl Strategy<Value = Value> + 'static) -> BoxedStrategy<Option<Value>> {
+    prop_oneof![Just(None), Just(Some(Value::Null)), value.prop_map(Some)].boxed()
+}
+
+fn object(members: Vec<(String, BoxedStrategy<Option<Value>>)>) -> impl Strategy<Value = Value> {
+    let (keys, values): (Vec<_>, Vec<_>) = members.into_iter().unzip();
+    values.prop_map(move |values| {
+        let present = keys.iter().cloned().zip(values).filter_map(|(key, value)| Some((key, value?)));
+        Value::Object(present.collect::<Map<_, _>>())
+    })
+}
+
+fn texts(keys: Vec<&'static str>, values: Vec<&'static str>) -> impl Strategy<Value = Value> {
+    let pair = prop_oneof![
+        (select(keys).prop_map(String::from), select(values).prop_map(String::from)),
+        (text(), text())
+    ];
+    vec(pair, 0..5).prop_map(|pairs| pairs.into_iter().map(|(key, value)| (key, json!(value))).collect())
+}
+
+fn mount() -> impl Strategy<Value = Value> {
+    let volume = select(vec!["lxcfs-proc-meminfo", "data", "agent-data", "other"]);
+    let path = select(vec![
+        "/proc/meminfo",
+        "/proc//meminfo/",
+        "/proc",
+        "/",
+        "/sys/devices/system/cpu",
+        "/sys/devices/system/cpu/online",
+        "/data",
+        "/x/../data",
+        "/app",
+    ]);
+    (volume, path).prop_map(|(name, path)| json!({"name": name, "mountPath": path}))
+}
+
+fn container() -> impl Strategy<Value = Value> {
+    let name = prop_oneof![
+        select(vec!["web", "agent", "proxy", "early", "strict", "prepare"]).prop_map(String::from),
+        text()
+    ];
+    object(vec![
+        ("name".into(), name.prop_map(|it| Some(json!(it))).boxed()),
+        ("image".into(), maybe(select(vec!["agent:1", "web:1"]).prop_map(|it| json!(it)))),
+        ("volumeMounts".into(), maybe(vec(mount(), 0..4).prop_map(Value::from))),
+        ("env".into(), maybe(Just(json!([{"name": "AGENT", "value": "theirs"}, {"name": "B"}])))),
+        ("resources".into(), maybe(Just(json!({"limits": {"cpu": "1"}})))),
+        ("restartPolicy".into(), maybe(Just(json!("Always")))),
+        ("fieldOfTomorrow".into(), maybe(Just(json!({"a": [1, {"b~/c": null}]})))),
+    ])
+}
+
+fn volume() -> impl Strategy<Value = Value> {
+    let content = select(vec![
+        json!({"emptyDir": {}}),
+        json!({"hostPath": {"path": "/var/lib/lxcfs/proc/meminfo", "type": "File"}}),
+        json!({"configMap": {"name": "c", "defaultMode": 420}}),
+        json!({"kindOfTomorrow": {}}),
+    ]);
+    let names = vec!["lxcfs-proc-meminfo", "etcd-guard-lxcfs-proc-meminfo", "data", "agent-data", "strict"];
+    (select(names), content).prop_map(|(name, mut volume)| {
+        volume["name"] = json!(name);
+        volume
+    })
+}
+
+fn a_pod() -> impl Strategy<Value = Value> {
+    let annotations = texts(
+        vec![
+            "etcd-guard.io/inject",
+            "sidecar-injector.lxcfs/inject",
+            INJECTED,
+            "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes",
+        ],
+        vec!["true", "false", "lxcfs", "agent,lxcfs", "nobody,native", "strict, agent", "data"],
+    );
+    let labels = texts(
+        vec!["selected", "never", "acme.com/lifespan-requested", "etcd-guard.io/inject"],
+        vec!["yes", "1", "14", "7"],
+    );
+    let flag = || maybe(any::<bool>().prop_map(Value::from));
+    let containers = || vec(container(), 0..6).prop_map(Value::from);
+    let terms = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}, {}, {"matchFields": [{"key": "n"}]}
+    ]}}});
+    let metadata = object(vec![
+        ("generateName".into(), maybe(text().prop_map(Value::from))),
+        ("annotations".into(), maybe(annotations)),
+        ("labels".into(), maybe(labels)),
+    ]);
+    let spec = object(vec![
+        ("containers".into(), containers().prop_map(Some).boxed()),
+        ("initContainers".into(), maybe(containers())),
+        ("volumes".into(), maybe(vec(volume(), 0..4).prop_map(Value::from))),
+        ("hostPID".into(), flag()),
+        ("shareProcessNamespace".into(), flag()),
+        ("affinity".into(), maybe(select(vec![json!({}), terms]))),
+        ("tolerations".into(), maybe(Just(json!([{"key": "a", "operator": "Exists"}])))),
+        ("tomorrow".into(), maybe(Just(json!({"x": 18_446_744_073_709_551_615_u64})))),
+    ]);
+    (option::weighted(0.9, metadata), spec).prop_map(|(metadata, spec)| {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": spec, "fieldOfTomorrow": 1});
+        if let Some(metadata) = metadata {
+            pod["metadata"] = metadata;
+        }
+        pod
+    })
+}
+
+/// Whether all of `before` is in `after`, unchanged and in order.
+fn keeps(after: &Value, before: &Value, place: &str) -> Result<(), String> {
+    let lost = || Err(format!("{place}: {before} became {after}"));
+    match (after, before) {
+        (_, Value::Null) => Ok(()),
+        (Value::Object(after), Value::Object(before)) => before.iter().try_for_each(|(key, before)| {
+            let after = after.get(key).ok_or_else(|| format!("{place}/{key} is gone"))?;
+            // Ours, or only longer than it was.
+            let is_ours = key == INJECTED;
+            let extended = key.ends_with("safe-to-evict-local-volumes")
+                && after.as_str().unwrap().starts_with(before.as_str().unwrap_or_default());
+            if is_ours || extended { Ok(()) } else { keeps(after, before, &format!("{place}/{key}")) }
+        }),
+        (Value::Array(after), Value::Array(before)) => {
+            let mut rest = after.iter();
+            let kept = |item: &Value| {
+                let mut found = rest.by_ref().filter(|it| keeps(it, item, place).is_ok());
+                found.next().is_some()
+            };
+            if before.iter().all(kept) { Ok(()) } else { lost() }
+        }
+        (after, before) => {
+            if after == before {
+                Ok(())
+            } else {
+                lost()
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_pod_keeps_what_is_its_own_and_a_second_pass_does_nothing(
+        pod in a_pod(),
+        opted_in in any::<bool>(),
+    ) {
+        let config = everything();
+        let namespace: &[_] = if opted_in { &[("sidecar-injector", "enabled")] } else { &[] };
+        let injection = match inject_with(&pod, namespace, &config) {
+            Ok(injection) => injection,
+            Err(denial) => {
+                prop_assert!(denial.message.contains("lifespan"), "{denial}");
+                return Ok(());
+            }
+        };
+        let failed = injection.notes.iter().any(|note| note.reason.result().word() == "failed");
+        prop_assert!(!failed, "{:?}", injection.notes);
+        let mut applied = pod.clone();
+        json_patch::patch(&mut applied, &injection.patch.0).unwrap();
+        prop_assert_eq!(&applied, injection.pod.as_ref().unwrap_or(&pod));
+        if let Err(lost) = keeps(&applied, &pod, "") {
+            prop_assert!(false, "{lost}");
+        }
+        let again = inject_with(&applied, namespace, &config).unwrap();
+        prop_assert!(again.patch.0.is_empty(), "a second pass: {:#?}", again.patch);
+        let same = inject_with(&pod, namespace, &config).unwrap();
+        prop_assert_eq!(serde_json::to_vec(&same.patch).unwrap(), serde_json::to_vec(&injection.patch).unwrap());
+        for warning in injection.notes.iter().filter_map(|it| it.warning.as_ref()) {
+            prop_assert!(!warning.contains('\n'), "{warning}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Templates.
+
+use serde_json::{Value, json};
+
+use super::{config, inject_with, injected, names, pod};
+use crate::{
+    config::{Config, Labels},
+    inject::{Reason, Surroundings, inject},
+};
+
+/// The labels of a namespace.
+type Labelled = &'static [(&'static str, &'static str)];
+
+fn agent() -> Config {
+    config(
+        r#"
+sidecars:
+  default: [agent]
+  templates:
+  - name: agent
+    containers:
+    - name: agent
+      image: agent:1
+      livenessProbe: {httpGet: {path: /, port: 80}, initialDelaySeconds: 5}
+      volumeMounts: [{name: data, mountPath: /data}]
+    volumes: [{name: data, emptyDir: {sizeLimit: 1Gi}}]
+    appContainers:
+      env: [{name: AGENT, value: here}]
+      volumeMounts: [{name: data, mountPath: /agent}]
+    imagePullSecrets: [{name: pull}]
+    annotations: {a: ours, b: ours}
+    labels: {l: ours}
+    tolerations: [{key: t, operator: Exists}]
+  - name: extra
+    never: {podSelector: {matchLabels: {extra: never}}}
+    match: {podSelector: {matchLabels: {extra: "yes"}}}
+    native: false
+    containers: [{name: extra, image: "extra:1"}]
+"#,
+    )
+}
+
+fn agents_pod(change: impl Fn(&mut Value)) -> Value {
+    let mut pod = pod(json!({"etcd-guard.io/inject": "agent"}));
+    change(&mut pod);
+    pod
+}
+
+#[test]
+fn a_template_brings_all_its_parts() {
+    let (after, reasons) = injected(&agents_pod(|_| {}), &[], &agent());
+    assert_eq!(reasons, [Reason::Sidecar]);
+    assert_eq!(names(&after["spec"]["initContainers"]), ["agent"]);
+    assert_eq!(after["spec"]["initContainers"][0]["restartPolicy"], "Always");
+    assert_eq!(after["spec"]["initContainers"][0]["livenessProbe"]["initialDelaySeconds"], 5);
+    assert_eq!(after["spec"]["containers"][0]["env"], json!([{"name": "AGENT", "value": "here"}]));
+    assert_eq!(
+        after["spec"]["containers"][0]["volumeMounts"],
+        json!([{"name": "data", "mountPath": "/agent"}])
+    );
+    assert_eq!(after["spec"]["volumes"], json!([{"name": "data", "emptyDir": {"sizeLimit": "1Gi"}}]));
+    assert_eq!(after["spec"]["imagePullSecrets"], json!([{"name": "pull"}]));
+    assert_eq!(after["metadata"]["labels"], json!({"l": "ours"}));
+    let status = after["metadata"]["annotations"]["etcd-guard.io/injected"].as_str().unwrap();
+    assert!(status.starts_with(r#"{"templates":{"agent":""#), "{status}");
+}
+
+#[test]
+fn what_the_pod_has_of_its_own_goes_before() {
+    let before = agents_pod(|pod| {
+        pod["metadata"]["annotations"]["a"] = json!("theirs");
+        pod["metadata"]["labels"] = json!({"l": "theirs"});
+        pod["spec"]["containers"][0]["env"] = json!([{"name": "AGENT", "value": "theirs"}]);
+        pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/agent/"}]);
+        pod["spec"]["imagePullSecrets"] = json!([{"name": "mine"}, {"name": "pull"}]);
+        pod["spec"]["tolerations"] = json!([{"key": "t", "operator": "Exists", "effect": ""}]);
+    });
+    let (after, _) = injected(&before, &[], &agent());
+    assert_eq!(after["metadata"]["annotations"]["a"], "theirs");
+    assert_eq!(after["metadata"]["annotations"]["b"], "ours");
+    assert_eq!(after["metadata"]["labels"], before["metadata"]["labels"]);
+    assert_eq!(after["spec"]["containers"], before["spec"]["containers"]);
+    assert_eq!(after["spec"]["imagePullSecrets"], before["spec"]["imagePullSecrets"]);
+    assert_eq!(after["spec"]["tolerations"], before["spec"]["tolerations"]);
+}
+
+#[test]
+fn native_sidecars_are_for_clusters_that_know_them() {
+    let (labels, agents) = (Labels::new(), agents_pod(|_| {}));
+    let old = Surroundings { namespace: "prod", namespace_labels: Ok(&labels), native_sidecars: false };
+    let after = inject(agents.clone(), &old, &agent()).unwrap().pod.unwrap();
+    assert_eq!(names(&after["spec"]["containers"]), ["web", "agent"]);
+    assert_eq!(after["spec"]["initContainers"], Value::Null);
+
+    let explicit = config(
+        "sidecars: {templates: [{name: agent, initContainers: [{name: s, image: i, restartPolicy: Always}, {name: e, image: i}]}]}",
+    );
+    let after = inject(agents.clone(), &old, &explicit).unwrap().pod.unwrap();
+    assert_eq!(after["spec"]["containers"][1], json!({"name": "s", "image": "i"}));
+    let (after, _) = injected(&agents, &[], &explicit);
+    assert_eq!(names(&after["spec"]["initContainers"]), ["s", "e"]);
+}
+
+#[test]
+fn a_container_that_a_template_moved_between_lists_is_not_there_twice() {
+    // istio/istio#56455
+    let before = agents_pod(|pod| {
+        pod["spec"]["containers"] = json!([{"name": "web"}, {"name": "agent", "image": "agent:1"}]);
+    });
+    let (after, _) = injected(&before, &[], &agent());
+    assert_eq!(after["spec"]["initContainers"], Value::Null);
+}
+
+#[test]
+fn a_container_of_the_users_with_the_same_name_stays_and_is_warned_of() {
+    let before = agents_pod(|pod| pod["spec"]["containers"][0] = json!({"name": "agent", "image": "mine:1"}));
+    let (after, reasons) = injected(&before, &[], &agent());
+    assert_eq!(reasons, [Reason::Conflict, Reason::Sidecar]);
+    assert_eq!(after["spec"]["containers"], before["spec"]["containers"]);
+
+    let skip = config(
+        "sidecars: {templates: [{name: agent, onConflict: skip, containers: [{name: agent, image: i}]}]}",
+    );
+    assert_eq!(injected(&before, &[], &skip), (before, vec![Reason::Conflict]));
+}
+
+#[test]
+fn a_volume_of_another_content_keeps_its_name_and_the_template_takes_another() {
+    let before =
+        agents_pod(|pod| pod["spec"]["volumes"] = json!([{"name": "data", "hostPath": {"path": "/"}}]));
+    let (after, _) = injected(&before, &[], &agent());
+    assert_eq!(names(&after["spec"]["volumes"]), ["data", "agent-data"]);
+    assert_eq!(after["spec"]["initContainers"][0]["volumeMounts"][0]["name"], "agent-data");
+    assert_eq!(after["spec"]["containers"][0]["volumeMounts"][0]["name"], "agent-data");
+}
+
+#[test]
+fn what_the_apiserver_fills_in_between_two_passes_is_no_difference() {
+    let template = config(
+        "sidecars: {templates: [{name: agent, onConflict: skip, volumes: [{name: c, configMap: {name: x}}, {name: h, hostPath: {path: /h}}]}]}",
+    );
+    let (mut after, _) = injected(&agents_pod(|_| {}), &[], &template);
+    after["spec"]["volumes"][0]["configMap"]["defaultMode"] = json!(420);
+    after["spec"]["volumes"][1]["hostPath"]["type"] = json!("");
+    assert_eq!(injected(&after, &[], &template), (after, vec![Reason::AlreadyInjected]));
+}
+
+#[test]
+fn the_pods_word_goes_before_selectors_and_those_before_the_namespaces_label() {
+    let enabled: &[_] = &[("sidecar-injector", "enabled")];
+    let ours: &[_] = &[("etcd-guard.io/inject", "enabled")];
+    let cases: [(Value, Value, Labelled, &[&str]); 9] = [
+        (json!({}), json!({}), &[], &[]),
+        (json!({}), json!({}), enabled, &["agent"]),
+        (json!({}), json!({}), ours, &["agent"]),
+        (json!({"etcd-guard.io/inject": "false"}), json!({}), enabled, &[]),
+        (json!({}), json!({"etcd-guard.io/inject": "false"}), enabled, &[]),
+        (json!({"etcd-guard.io/inject": "true"}), json!({}), &[], &["agent"]),
+        (json!({}), json!({"extra": "yes"}), enabled, &["agent", "extra"]),
+        (json!({"etcd-guard.io/inject": "extra"}), json!({"extra": "never"}), enabled, &["extra"]),
+        (json!({}), json!({"extra": "never"}), &[], &[]),
+    ];
+    for (annotations, labels, namespace, expected) in cases {
+        let mut before = pod(annotations);
+        before["metadata"]["labels"] = labels;
+        let (after, _) = injected(&before, namespace, &agent());
+        let found: Vec<&str> = ["initContainers", "containers"]
+            .iter()
+            .flat_map(|it| names(&after["spec"][*it]))
+            .filter(|it| *it != "web")
+            .collect();
+        assert_eq!(found, expected, "{before} in {namespace:?}");
+    }
+}
+
+#[test]
+fn a_pod_that_asks_for_a_template_that_there_is_not_is_admitted_with_a_warning() {
+    let injection = inject_with(&pod(json!({"etcd-guard.io/inject": "nobody"})), &[], &agent()).unwrap();
+    assert!(injection.is_empty());
+    assert_eq!(injection.notes[0].warning.as_deref(), Some("there is no template \"nobody\" to inject"));
+}
+
+#[test]
+fn a_container_that_goes_first_is_not_the_one_that_kubectl_means() {
+    let first = config(
+        "sidecars: {templates: [{name: a, order: 1, position: first, native: false, containers: [{name: a, image: i}]},
+         {name: b, order: 2, position: first, native: false, containers: [{name: b, image: i}]}]}",
+    );
+    let (after, _) = injected(&pod(json!({"etcd-guard.io/inject": "b,a"})), &[], &first);
+    assert_eq!(names(&after["spec"]["containers"]), ["a", "b", "web"]);
+    assert_eq!(after["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"], "web");
+}
+
+#[test]
+fn network_sidecars_leave_pods_in_the_nodes_network_alone() {
+    let skip = config(
+        "sidecars: {templates: [{name: agent, skipHostNetwork: true, containers: [{name: a, image: i}]}]}",
+    );
+    let before = agents_pod(|pod| pod["spec"]["hostNetwork"] = json!(true));
+    assert_eq!(injected(&before, &[], &skip), (before, vec![Reason::HostNetwork]));
+}
+
+#[test]
+fn a_volume_that_the_pod_should_bring_and_does_not_leaves_the_template_out() {
+    let external = config(
+        "sidecars: {templates: [{name: agent, externalVolumes: [logs], containers: [{name: a, image: i, volumeMounts: [{name: logs, mountPath: /logs}]}]}]}",
+    );
+    let before = agents_pod(|_| {});
+    assert_eq!(injected(&before, &[], &external), (before, vec![Reason::MissingVolume]));
+    let with_logs = agents_pod(|pod| pod["spec"]["volumes"] = json!([{"name": "logs", "emptyDir": {}}]));
+    assert_eq!(injected(&with_logs, &[], &external).1, [Reason::Sidecar]);
+}
+
+#[test]
+fn a_copied_status_is_not_believed() {
+    // A pod made from another's YAML carries the other's record.
+    let before = agents_pod(|pod| {
+        pod["metadata"]["annotations"]["etcd-guard.io/injected"] = json!(r#"{"templates":{"agent":"0"}}"#);
+    });
+    let (after, reasons) = injected(&before, &[], &agent());
+    assert_eq!(reasons, [Reason::Sidecar]);
+    assert_ne!(after["metadata"]["annotations"]["etcd-guard.io/injected"], r#"{"templates":{"agent":"0"}}"#);
+}

@@ -1,0 +1,220 @@
+//! Nodes that offer more CPU or memory than they have: what becomes of an update of a node's status.
+//!
+//! Several writers send a node's status, and most of them send what they read, which is the raised value. So what was
+//! raised, and from what, is recorded beside it: a value that equals what was written here is not raised again.
+//!
+//! Sources: kubernetes `pkg/kubelet/kubelet_node_status.go`, `pkg/util/node/node.go`. Pure; knows nothing of reviews.
+
+mod record;
+#[cfg(test)]
+mod tests;
+
+use serde_json::Value;
+
+pub use self::record::RECORD;
+use self::record::{Record, Resource};
+use crate::{
+    config::{Factor, Labels, OverCommit},
+    k8s::quantity::Quantity,
+    patch::{Draft, Finished, PatchError, pointer},
+};
+
+/// What became of a node's status.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The node as it should be; absent if it stays as it came.
+    pub node: Option<Value>,
+    /// What leads there; empty if nothing is to be done.
+    pub patch: json_patch::Patch,
+    /// What was done, or why nothing was.
+    pub reason: Reason,
+    /// What an administrator should know.
+    pub warning: Option<String>,
+}
+
+/// What was done with a node's status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// It offers factor times what the node has.
+    OverCommitted,
+    /// What was raised before was put right.
+    Restored,
+    /// Nobody asks for this node to offer more.
+    NotOverCommitted,
+    /// The record, the label or the status is not readable: the status stays as it was sent.
+    Malformed,
+    /// The patch did not lead where it should.
+    PatchFailed,
+}
+
+/// The two numbers of a resource: what pods may use, and all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Amounts {
+    allocatable: Quantity,
+    capacity: Quantity,
+}
+
+/// The status that a writer sends for `node`, put right; `stored` is the node as it is stored. Without settings nothing
+/// is raised, and what was raised before is put back.
+#[must_use]
+pub fn over_commit(node: Value, stored: Option<&Value>, settings: Option<&OverCommit>) -> Outcome {
+    let mut draft = Draft::new(node);
+    match change(&mut draft, stored, settings) {
+        Ok((reason, warning)) => match draft.finish() {
+            Ok(Finished { object, patch }) => {
+                let node = (!patch.0.is_empty()).then_some(object);
+                Outcome { node, patch, reason, warning }
+            }
+            Err(error) => Outcome::unchanged(Reason::PatchFailed, error.to_string()),
+        },
+        Err(Stop::Malformed(text)) => Outcome::unchanged(Reason::Malformed, text),
+        Err(Stop::Failed(error)) => Outcome::unchanged(Reason::PatchFailed, error.to_string()),
+    }
+}
+
+enum Stop {
+    Malformed(String),
+    Failed(PatchError),
+}
+
+fn change(
+    draft: &mut Draft,
+    stored: Option<&Value>,
+    settings: Option<&OverCommit>,
+) -> Result<(Reason, Option<String>), Stop> {
+    let sent = Record::of(draft.object())?;
+    // A writer may have dropped or changed the record; what is stored was written with the stored one.
+    let known = stored.map(Record::of).transpose()?.unwrap_or_default();
+    let (factors, warning) = factors(draft.object(), settings)?;
+    let mut record = Record::default();
+    for (resource, factor) in factors {
+        let Some(incoming) = amounts(draft.object(), resource)? else { continue };
+        let raw = sent.raw(resource, known.raw(resource, incoming));
+        let offered = if factor > Factor::NONE { raw.raised(resource, factor) } else { raw };
+        write(draft, resource, incoming, offered)?;
+        if factor > Factor::NONE {
+            record.set(resource, factor, raw, offered);
+        }
+    }
+    let place = pointer(["metadata", "annotations", RECORD]);
+    let reason = if !record.is_empty() {
+        draft.rewrite(&place, Value::String(record.to_text()))?;
+        Reason::OverCommitted
+    } else if sent.is_empty() && known.is_empty() {
+        Reason::NotOverCommitted
+    } else {
+        draft.take_back(&place)?;
+        Reason::Restored
+    };
+    Ok((reason, warning))
+}
+
+/// The factor of each resource, and a warning.
+type Factors = ([(Resource, Factor); 2], Option<String>);
+
+/// The factor of each resource of a node, and a warning about a label that says too much.
+fn factors(node: &Value, settings: Option<&OverCommit>) -> Result<Factors, Stop> {
+    let Some(settings) = settings else {
+        return Ok(([(Resource::Cpu, Factor::NONE), (Resource::Memory, Factor::NONE)], None));
+    };
+    let labels = node.get("metadata").and_then(|it| it.get("labels")).and_then(Value::as_object);
+    let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+    let labels: Labels = labels.into_iter().flatten().filter_map(text).collect();
+    let entry = settings.entry(&labels);
+    let mut cpu = entry.map_or(Factor::NONE, |it| it.cpu);
+    let memory = entry.map_or(Factor::NONE, |it| it.memory);
+    let mut warning = None;
+    if let Some(text) = labels.get(&settings.label).filter(|it| !it.is_empty() && *it != CONFIGURED) {
+        let own = Factor::parse(text).ok_or_else(|| {
+            Stop::Malformed(format!("label {}: {text:?} is no factor, nor {CONFIGURED:?}", settings.label))
+        })?;
+        if own > settings.most {
+            warning = Some(format!("label {}: {own} was cut down to {}", settings.label, settings.most));
+        }
+        cpu = own.min(settings.most);
+    }
+    Ok(([(Resource::Cpu, cpu), (Resource::Memory, memory)], warning))
+}
+
+/// The label's value that leaves the factor to the configuration.
+const CONFIGURED: &str = "configured";
+
+/// What a status says of a resource; nothing if it lacks one of the two numbers, as that of a new node may.
+fn amounts(node: &Value, resource: Resource) -> Result<Option<Amounts>, Stop> {
+    let read = |list: &str| {
+        let value = node.get("status").and_then(|it| it.get(list)).and_then(|it| it.get(resource.key()));
+        let Some(value) = value.filter(|it| !it.is_null()) else { return Ok(None) };
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let unreadable =
+            || Stop::Malformed(format!("status.{list}.{}: {text:?} is no quantity", resource.key()));
+        Quantity::parse(&text).map(Some).ok_or_else(unreadable)
+    };
+    Ok(read("allocatable")?
+        .zip(read("capacity")?)
+        .map(|(allocatable, capacity)| Amounts { allocatable, capacity }))
+}
+
+fn write(
+    draft: &mut Draft,
+    resource: Resource,
+    incoming: Amounts,
+    wanted: Amounts,
+) -> Result<(), PatchError> {
+    let lists = [
+        ("allocatable", incoming.allocatable, wanted.allocatable),
+        ("capacity", incoming.capacity, wanted.capacity),
+    ];
+    for (list, incoming, wanted) in lists {
+        // One amount has many texts: the writer's stays if it means the same.
+        if incoming != wanted {
+            let place = pointer(["status", list, resource.key()]);
+            draft.rewrite(&place, Value::String(wanted.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+// === impl Amounts ===
+
+impl Amounts {
+    /// Factor times what pods may use, and what is reserved on top, once.
+    fn raised(self, resource: Resource, factor: Factor) -> Self {
+        let count = |it| resource.count(it);
+        let reserved = (count(self.capacity) - count(self.allocatable)).max(0);
+        let allocatable = factor.times(count(self.allocatable));
+        let of = |count| resource.quantity(count);
+        Self { allocatable: of(allocatable), capacity: of(allocatable.saturating_add(reserved)) }
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    fn unchanged(reason: Reason, warning: String) -> Self {
+        Self { node: None, patch: json_patch::Patch(Vec::new()), reason, warning: Some(warning) }
+    }
+}
+
+// === impl Reason ===
+
+impl Reason {
+    /// As it is written everywhere.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::OverCommitted => "OverCommitted",
+            Self::Restored => "Restored",
+            Self::NotOverCommitted => "NotOverCommitted",
+            Self::Malformed => "Malformed",
+            Self::PatchFailed => "PatchFailed",
+        }
+    }
+}
+
+// === impl Stop ===
+
+impl From<PatchError> for Stop {
+    fn from(error: PatchError) -> Self {
+        Self::Failed(error)
+    }
+}

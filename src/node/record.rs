@@ -1,0 +1,125 @@
+//! What was raised, from what and to what, as it stands in an annotation of the node.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Amounts, Stop};
+use crate::{config::Factor, k8s::quantity::Quantity};
+
+/// The annotation of the record. Without it, what a node says counts as what it has.
+pub const RECORD: &str = "etcd-guard.io/over-commit";
+
+/// The resources that can be raised. Never pods, storage, huge pages or devices: what is not there fails at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Resource {
+    Cpu,
+    Memory,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(transparent)]
+pub(super) struct Record(BTreeMap<String, Entry>);
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    factor: Factor,
+    raw_allocatable: String,
+    raw_capacity: String,
+    out_allocatable: String,
+    out_capacity: String,
+}
+
+// === impl Resource ===
+
+impl Resource {
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// CPU in thousandths, memory in bytes; rounded down.
+    pub(super) fn count(self, quantity: Quantity) -> i128 {
+        match self {
+            Self::Cpu => quantity.milli(),
+            Self::Memory => quantity.whole(),
+        }
+    }
+
+    pub(super) fn quantity(self, count: i128) -> Quantity {
+        match self {
+            Self::Cpu => Quantity::of_milli(count),
+            Self::Memory => Quantity::of_whole(count),
+        }
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    /// The record of a node; an empty one if there is none.
+    pub(super) fn of(node: &Value) -> Result<Self, Stop> {
+        let text = node.get("metadata").and_then(|it| it.get("annotations")).and_then(|it| it.get(RECORD));
+        let Some(text) = text.and_then(Value::as_str) else { return Ok(Self::default()) };
+        let malformed = |why: &str| Stop::Malformed(format!("annotation {RECORD} {why}: remove it"));
+        let record: Self = serde_json::from_str(text).map_err(|_| malformed("is not readable"))?;
+        for resource in [Resource::Cpu, Resource::Memory] {
+            let Some(entry) = record.0.get(resource.key()) else { continue };
+            let (raw, out) = entry.amounts().ok_or_else(|| malformed("holds what is no quantity"))?;
+            if raw.raised(resource, entry.factor) != out {
+                return Err(malformed("does not add up"));
+            }
+        }
+        Ok(record)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What the node has, of what a writer says: where that is what was written here, what it was made from. For each
+    /// of the two numbers on its own, since a writer may send only one of them anew.
+    pub(super) fn raw(&self, resource: Resource, incoming: Amounts) -> Amounts {
+        let Some((raw, out)) = self.0.get(resource.key()).and_then(Entry::amounts) else { return incoming };
+        let either = |incoming, out, raw| if incoming == out { raw } else { incoming };
+        Amounts {
+            allocatable: either(incoming.allocatable, out.allocatable, raw.allocatable),
+            capacity: either(incoming.capacity, out.capacity, raw.capacity),
+        }
+    }
+
+    pub(super) fn set(&mut self, resource: Resource, factor: Factor, raw: Amounts, out: Amounts) {
+        let entry = Entry {
+            factor,
+            raw_allocatable: raw.allocatable.to_string(),
+            raw_capacity: raw.capacity.to_string(),
+            out_allocatable: out.allocatable.to_string(),
+            out_capacity: out.capacity.to_string(),
+        };
+        self.0.insert(resource.key().to_owned(), entry);
+    }
+
+    pub(super) fn to_text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// The raw amounts and the ones that were written.
+    fn amounts(&self) -> Option<(Amounts, Amounts)> {
+        let amounts = |allocatable: &str, capacity: &str| {
+            let (allocatable, capacity) = (Quantity::parse(allocatable)?, Quantity::parse(capacity)?);
+            Some(Amounts { allocatable, capacity })
+        };
+        Some((
+            amounts(&self.raw_allocatable, &self.raw_capacity)?,
+            amounts(&self.out_allocatable, &self.out_capacity)?,
+        ))
+    }
+}

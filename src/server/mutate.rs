@@ -1,0 +1,247 @@
+//! `POST /mutate`: new pods, and updates of nodes' status.
+//!
+//! An error of this server's own never rejects anything here: the object is admitted as it came, with a warning. Only a
+//! rule that says no, says no.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{body::Body, extract::State, response::Response};
+use http::HeaderMap;
+use prometheus_client::registry::Registry;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    metrics::{Entry, Metrics},
+    review::{Mutation, Review},
+    routes::{Rejection, Webhooks, json, read_body, reject},
+};
+use crate::{
+    config::{Config, Labels, Live, ReloadMetrics},
+    inject::{Injection, Note, Surroundings, inject, needs_namespace},
+    k8s::{Namespaces, Version, admission::AdmissionRequest},
+    node::over_commit,
+};
+
+/// Pause between two looks at the apiserver's version: control planes get upgraded.
+const VERSION_LIFE: Duration = Duration::from_secs(600);
+
+/// Pause after a look that failed.
+const VERSION_PAUSE: Duration = Duration::from_secs(2);
+
+/// The longest warning: kubectl shows them on one line, and the apiserver drops what is too much.
+const LONGEST_WARNING: usize = 120;
+
+/// What mutations need beside the object.
+pub struct Mutator {
+    config: Live,
+    namespaces: Namespaces,
+    reloads: ReloadMetrics,
+    native_sidecars: Arc<AtomicBool>,
+}
+
+/// What is answered, and under which words it is counted.
+struct Answered {
+    entry: Entry,
+    reason: &'static str,
+    mutation: Mutation,
+}
+
+// === impl Mutator ===
+
+impl Mutator {
+    /// Mutates by this configuration, and reads namespaces.
+    #[must_use]
+    pub fn new(config: Live, namespaces: Namespaces, reloads: ReloadMetrics) -> Self {
+        Self { config, namespaces, reloads, native_sidecars: Arc::default() }
+    }
+
+    /// Asks for the apiserver's version, and again now and then.
+    pub fn follow_version(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (namespaces, native_sidecars) = (self.namespaces.clone(), Arc::clone(&self.native_sidecars));
+        async move {
+            loop {
+                match namespaces.version().await {
+                    Ok(version) => {
+                        native_sidecars.store(version >= Version::NATIVE_SIDECARS, Ordering::Relaxed);
+                        sleep(VERSION_LIFE).await;
+                    }
+                    Err(_) => sleep(VERSION_PAUSE).await,
+                }
+            }
+        }
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        self.reloads.register(registry);
+    }
+
+    /// The configuration that counts now.
+    pub(super) fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config.borrow())
+    }
+
+    async fn pod(&self, request: &AdmissionRequest<'_>, pod: Value, metrics: &Metrics) -> Answered {
+        let config = self.config();
+        let namespace = request.namespace.as_deref().unwrap_or_default();
+        let labels = if needs_namespace(&pod, &config) {
+            self.namespaces.labels(namespace).await.map_err(|error| error.to_string())
+        } else {
+            Ok(Arc::default())
+        };
+        let surroundings = Surroundings {
+            namespace,
+            namespace_labels: labels.as_deref().map(|it: &Labels| it).map_err(String::as_str),
+            native_sidecars: self.native_sidecars.load(Ordering::Relaxed),
+        };
+        // No path in there panics by design.
+        let injected = catch_unwind(AssertUnwindSafe(|| inject(pod, &surroundings, &config)));
+        let injection = match injected {
+            Ok(Ok(injection)) => injection,
+            Ok(Err(denial)) => {
+                let reason = denial.reason.word();
+                metrics.record_injection(denial.reason.result().word(), reason);
+                let mutation = Mutation { denial: Some(denial.message), ..Mutation::default() };
+                return Answered { entry: Entry::Inject, reason, mutation };
+            }
+            Err(_) => return Answered::admitted(Entry::Inject, "PatchFailed", INTERNAL),
+        };
+        for Note { reason, .. } in &injection.notes {
+            metrics.record_injection(reason.result().word(), reason.word());
+        }
+        if injection.notes.is_empty() {
+            metrics.record_injection("unchanged", NOTHING);
+        }
+        Answered::of(injection)
+    }
+
+    fn node(&self, request: &AdmissionRequest<'_>, node: Value) -> Answered {
+        let config = self.config();
+        let stored: Option<Value> = request.old_object.and_then(|it| serde_json::from_str(it.get()).ok());
+        let judged = catch_unwind(AssertUnwindSafe(|| {
+            over_commit(node, stored.as_ref(), config.over_commit.as_ref())
+        }));
+        match judged {
+            Ok(outcome) => {
+                let reason = outcome.reason.word();
+                let warnings = outcome.warning.into_iter().collect();
+                let mutation = Mutation { patch: patch(&outcome.patch), warnings, ..Mutation::default() };
+                Answered { entry: Entry::Nodes, reason, mutation }
+            }
+            Err(_) => Answered::admitted(Entry::Nodes, "PatchFailed", INTERNAL),
+        }
+    }
+}
+
+const NOTHING: &str = "NothingToInject";
+const INTERNAL: &str = "an error inside etcd-guard; its log says where. Nothing was changed";
+
+pub(super) async fn mutate(
+    State(webhooks): State<Webhooks>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Rejection> {
+    let body = read_body(&headers, body).await?;
+    let started = Instant::now();
+    let review = match Review::read(&body) {
+        Ok(review) => review,
+        Err(error) => return reject(&webhooks, &error),
+    };
+    let request = match review.request() {
+        Ok(request) => request,
+        Err(error) => {
+            webhooks.metrics.record_bad_request();
+            let text = format!("the AdmissionReview's request is not readable: {error}");
+            return Ok(json(&review.bad_request(text)));
+        }
+    };
+    let Answered { entry, reason, mut mutation } = answered(&webhooks, &request).await;
+    webhooks.metrics.record_answer(entry, mutation.denial.is_none(), reason, started.elapsed());
+    log(review.uid(), &request, reason, &mutation, started.elapsed());
+    for warning in &mut mutation.warnings {
+        cut(warning);
+    }
+    mutation.reason = reason.to_owned();
+    Ok(json(&review.answer_mutation(&mut mutation)))
+}
+
+async fn answered(webhooks: &Webhooks, request: &AdmissionRequest<'_>) -> Answered {
+    let sub_resource = request.sub_resource.as_deref().unwrap_or_default();
+    let is_core = request.resource.group.is_empty();
+    let entry = match (request.operation.as_ref(), request.resource.resource.as_ref(), sub_resource) {
+        ("CREATE", "pods", "") if is_core => Entry::Inject,
+        ("UPDATE", "nodes", "status") if is_core => Entry::Nodes,
+        _ => {
+            let text = "etcd-guard changes new pods and nodes/status only: correct the rules of its webhook";
+            return Answered::admitted(Entry::Unknown, "NotOurs", text);
+        }
+    };
+    let object = request.object.and_then(|object| serde_json::from_str::<Value>(object.get()).ok());
+    match (entry, object.filter(Value::is_object)) {
+        (entry, None) => Answered::admitted(entry, "Unreadable", "the request's object is not readable"),
+        (Entry::Nodes, Some(node)) => webhooks.mutator.node(request, node),
+        (_, Some(pod)) => webhooks.mutator.pod(request, pod, &webhooks.metrics).await,
+    }
+}
+
+/// One line for each object that was changed or that somebody is warned about.
+fn log(uid: &str, request: &AdmissionRequest<'_>, reason: &str, mutation: &Mutation, elapsed: Duration) {
+    let operations = mutation.patch.as_ref().map_or(0, Vec::len);
+    let verdict = if mutation.denial.is_none() { "allowed" } else { "denied" };
+    let is_quiet = mutation.patch.is_none() && mutation.denial.is_none() && mutation.warnings.is_empty();
+    if is_quiet || request.sub_resource.as_deref() == Some("status") && mutation.warnings.is_empty() {
+        tracing::debug!(uid, reason, "nothing to tell");
+        return;
+    }
+    tracing::info!(
+        uid,
+        namespace = request.namespace.as_deref(),
+        name = request.name.as_deref(),
+        resource = request.resource.resource.as_ref(),
+        user = request.user_info.username,
+        dry_run = request.dry_run,
+        verdict,
+        reason,
+        patch_bytes = operations,
+        warnings = mutation.warnings.len(),
+        elapsed_ms = elapsed.as_secs_f64() * 1000.0,
+    );
+}
+
+fn patch(patch: &json_patch::Patch) -> Option<Vec<u8>> {
+    if patch.0.is_empty() { None } else { serde_json::to_vec(patch).ok() }
+}
+
+fn cut(warning: &mut String) {
+    if let Some((end, _)) = warning.char_indices().nth(LONGEST_WARNING) {
+        warning.truncate(end);
+    }
+}
+
+// === impl Answered ===
+
+impl Answered {
+    fn of(injection: Injection) -> Self {
+        let reason = match injection.notes.first() {
+            _ if !injection.is_empty() => "Injected",
+            Some(note) => note.reason.word(),
+            None => NOTHING,
+        };
+        let patch = patch(&injection.patch);
+        let warnings = injection.notes.into_iter().filter_map(|note| note.warning).collect();
+        Self { entry: Entry::Inject, reason, mutation: Mutation { patch, warnings, ..Mutation::default() } }
+    }
+
+    /// As it came, with a warning.
+    fn admitted(entry: Entry, reason: &'static str, warning: &str) -> Self {
+        let mutation = Mutation { warnings: vec![warning.to_owned()], ..Mutation::default() };
+        Self { entry, reason, mutation }
+    }
+}

@@ -1,0 +1,112 @@
+//! The mutating path on a whole real node: lxcfs read from inside a container, the real kubelet's own status. Needs root.
+//!
+//! One story is played, `tests/inject_node/story.sh`; each test holds one promise against what was seen.
+
+// A test says by a panic what is not as it should be.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::{collections::HashMap, path::Path, process::Command, sync::OnceLock};
+
+const TESTBED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/testbed");
+const STORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/inject_node/story.sh");
+
+/// A box with a shell's programs and the `free` of procps, which reads /proc; busybox's asks the kernel.
+const PROGRAMS: [&str; 2] = ["/bin/busybox", "/usr/bin/free"];
+
+#[track_caller]
+fn seen(name: &str) -> &'static str {
+    static SEEN: OnceLock<HashMap<String, String>> = OnceLock::new();
+    let seen = SEEN.get_or_init(play);
+    seen.get(name).unwrap_or_else(|| panic!("the story does not tell {name}: {seen:#?}"))
+}
+
+fn play() -> HashMap<String, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report");
+    let status = Command::new(TESTBED)
+        .args(["node", "--lxcfs", "--image", &image(), "--", STORY, env!("CARGO_BIN_EXE_etcd-guard")])
+        .arg(&report)
+        .status()
+        .unwrap();
+    let report = std::fs::read_to_string(&report).unwrap_or_default();
+    eprintln!("the story ended with {status}");
+    let pair = |line: &str| line.split_once('\t').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    report.lines().filter_map(pair).collect()
+}
+
+/// The archive of the image of the story's pods.
+fn image() -> String {
+    let mut arguments = vec![String::from("image"), String::from("inject-node-box:1")];
+    for program in PROGRAMS {
+        assert!(Path::new(program).exists(), "{program} is missing: apt-get install busybox-static procps");
+        for file in libraries(program).into_iter().chain([program.to_owned()]) {
+            arguments.extend([String::from("--file"), format!("{file}={file}")]);
+        }
+    }
+    arguments.extend(["--entrypoint", "/bin/busybox"].map(String::from));
+    let output = Command::new(TESTBED).args(&arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// What a program is linked with; nothing if it is static.
+fn libraries(program: &str) -> Vec<String> {
+    let output = Command::new("ldd").arg(program).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split_whitespace()
+        .filter(|word| word.starts_with('/') && !word.ends_with(':'))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn millis(cpu: &str) -> u64 {
+    cpu.strip_suffix('m').map_or_else(|| cpu.parse::<u64>().unwrap() * 1000, |it| it.parse().unwrap())
+}
+
+#[test]
+fn a_container_sees_its_own_memory_processors_and_uptime() {
+    let words: Vec<&str> = seen("limited-meminfo").split_whitespace().collect();
+    assert_eq!(words, ["MemTotal:", "262144", "kB"]);
+    assert_eq!(seen("limited-processors"), "1");
+    let seconds = |name| seen(name).split('.').next().unwrap().parse::<u64>().unwrap();
+    assert!(seconds("limited-uptime") < 120 && seconds("limited-uptime") < seconds("node-uptime"));
+}
+
+#[test]
+fn free_of_procps_agrees() {
+    let total = seen("limited-free").split("Mem:").nth(1).unwrap().split_whitespace().next().unwrap();
+    assert_eq!(total, "262144");
+}
+
+#[test]
+fn a_pod_in_a_restricted_namespace_starts_unmutated() {
+    assert!(seen("strict-said").contains("Warning: lxcfs was not injected"), "{}", seen("strict-said"));
+    assert_eq!(seen("strict-meminfo"), seen("node-meminfo"), "the node's");
+}
+
+#[test]
+fn without_lxcfs_a_pod_waits_and_starts_by_itself_when_lxcfs_is_there() {
+    assert!(seen("missing-event").starts_with("FailedMount: "), "{}", seen("missing-event"));
+    assert_eq!(seen("missing-phase"), "Pending");
+    assert!(seen("missing-meminfo").contains("262144"), "{}", seen("missing-meminfo"));
+    assert!(seen("injected").parse::<u64>().unwrap() >= 3);
+}
+
+#[test]
+fn the_value_does_not_move_over_ten_updates_of_the_kubelet_and_three_other_writers() {
+    assert_eq!(millis(seen("out-allocatable")), 2 * millis(seen("raw-allocatable")));
+    assert_eq!(seen("seen-allocatable"), seen("out-allocatable"));
+    assert_eq!(seen("other-writers"), "3");
+    assert!(seen("node-updates").parse::<u64>().unwrap() >= 13, "{}", seen("node-updates"));
+}
+
+#[test]
+fn a_pod_that_requests_more_cpu_than_the_machine_has_is_scheduled_and_starts() {
+    assert_eq!(seen("large-pod"), "started");
+}
+
+#[test]
+fn switched_off_the_node_gets_its_own_back() {
+    assert_eq!(seen("restored-allocatable"), seen("raw-allocatable"));
+    assert_eq!(seen("end"), "reached");
+}

@@ -1,0 +1,204 @@
+#!/usr/bin/env bash
+# What the mutating path does on a real node. CMD of `scripts/testbed node --lxcfs`: story.sh GUARD REPORT.
+# Writes lines `NAME<tab>VALUE`; tests/inject_node.rs holds them against what they should be.
+set -euo pipefail
+
+GUARD=$1 REPORT=$2
+SCRIPTS=$(dirname -- "$(realpath -- "${BASH_SOURCE[0]}")")/../../scripts
+COMPONENTS=$SCRIPTS/../deploy/components
+FILES=$TESTBED_DIR/guard
+ADDRESS=127.0.0.1:8443 ADMIN=127.0.0.1:8081
+NODE=node
+LABEL=node-restriction.kubernetes.io/over-commit
+
+# A start takes seconds; the kubelet tries a failed mount again after up to two minutes.
+POD_LIMIT=180s
+# The kubelet looks at its node every ten seconds, and writes whenever that differs from what it reads.
+KUBELET_UPDATES=10
+UPDATES_LIMIT=180
+
+say() { printf 'inject-node: %s\n' "$1" >&2; }
+# tell NAME VALUE: one line of the report.
+tell() { printf '%s\t%s\n' "$1" "${2//[$'\t\n']/ }" >>"$REPORT"; }
+die() { say "$1"; exit 1; }
+# counted WEBHOOK: how many requests of a webhook were answered.
+counted() {
+  curl -fsS "http://$ADMIN/metrics" |
+    awk -v webhook="webhook=\"$1\"" '/^etcd_guard_admission_requests_total/ && index($0, webhook) { sum += $NF } END { print sum + 0 }'
+}
+
+start_guard() {
+  mkdir -p "$FILES"
+  "$SCRIPTS/certs" --name 127.0.0.1 "$FILES" >/dev/null
+  cat >"$FILES/config.yaml" <<'CONFIG'
+apiVersion: etcd-guard.io/v1alpha1
+overCommit: {}
+CONFIG
+  setpriv --pdeathsig KILL -- "$GUARD" serve --listen "$ADDRESS" --admin-listen "$ADMIN" --kubeconfig "$KUBECONFIG" \
+    --tls-cert "$FILES/tls.crt" --tls-key "$FILES/tls.key" --config "$FILES/config.yaml" 2>"$FILES/log" &
+  local second
+  for ((second = 0; second < 30; second++)); do
+    ! curl -fsS "http://$ADMIN/readyz" >/dev/null 2>&1 || return 0
+    sleep 1
+  done
+  die "the guard does not get ready: $(tail -n 5 "$FILES/log")"
+}
+
+# register COMPONENT: the shipped configuration, with the guard's address in the place of its Service.
+register() {
+  local bundle
+  bundle=$(base64 -w0 <"$FILES/ca.crt")
+  sed -E "s#service: \{name: etcd-guard, .*path: (/[a-z]+)\}#url: https://$ADDRESS\1\n    caBundle: $bundle#" \
+    "$COMPONENTS/$1/webhook.yaml" | kubectl apply -f - >/dev/null
+}
+
+# pod NAME: a pod with limits that asks for lxcfs.
+pod() {
+  cat <<POD
+apiVersion: v1
+kind: Pod
+metadata:
+  name: $1
+  annotations: {sidecar-injector.lxcfs/inject: "true"}
+spec:
+  terminationGracePeriodSeconds: 0
+  securityContext: {runAsNonRoot: true, runAsUser: 1000, seccompProfile: {type: RuntimeDefault}}
+  containers:
+  - name: box
+    image: inject-node-box:1
+    command: [/bin/busybox, sleep, "3600"]
+    resources: {limits: {cpu: "1", memory: 256Mi}, requests: {cpu: 10m, memory: 16Mi}}
+    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+POD
+}
+
+# stop_lxcfs: until it has ended and its mount is gone; it takes the mount down itself, and must not meet its successor's.
+stop_lxcfs() {
+  local pid second
+  pid=$(cat "$TESTBED_DIR/lxcfs.pid")
+  kill "$pid"
+  for ((second = 0; second < 20; second++)); do
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 1
+  done
+  kill -KILL "$pid" 2>/dev/null || true
+  while mountpoint -q /var/lib/lxcfs || ! stat /var/lib/lxcfs >/dev/null 2>&1; do umount -l /var/lib/lxcfs; done
+}
+
+# start_lxcfs: until it serves.
+start_lxcfs() {
+  local second
+  setpriv --pdeathsig KILL -- "$TESTBED_DIR/lxcfs.run" &
+  for ((second = 0; second < 20; second++)); do
+    ! timeout 5 head -c 1 /var/lib/lxcfs/proc/meminfo >/dev/null 2>&1 || return 0
+    sleep 1
+  done
+  die "lxcfs does not serve: $(tail -n 5 "$TESTBED_DIR/lxcfs.log")"
+}
+
+# inside NAMESPACE WORD...: what a command says in the pod `box` of a namespace.
+inside() { kubectl -n "$1" exec box -- "${@:2}"; }
+
+namespace() {
+  kubectl create namespace "$1" >/dev/null
+  until kubectl -n "$1" get serviceaccount default >/dev/null 2>&1; do sleep 0.2; done
+}
+
+# wait_ready NAMESPACE NAME: whether a pod gets ready.
+wait_ready() { kubectl -n "$1" wait --for=condition=Ready "pod/$2" --timeout="$POD_LIMIT" >/dev/null; }
+
+lxcfs_story() {
+  say 'a pod with limits'
+  namespace limited
+  pod box | kubectl -n limited apply -f - >/dev/null
+  wait_ready limited box || die "$(kubectl -n limited describe pod box)"
+  tell limited-meminfo "$(inside limited /bin/busybox head -n 1 /proc/meminfo)"
+  tell limited-processors "$(inside limited /bin/busybox grep -c ^processor /proc/cpuinfo)"
+  tell limited-uptime "$(inside limited /bin/busybox cat /proc/uptime)"
+  tell limited-free "$(inside limited /usr/bin/free -k)"
+  tell node-uptime "$(cat /proc/uptime)"
+
+  say 'a pod in a restricted namespace'
+  namespace strict
+  kubectl label namespace strict pod-security.kubernetes.io/enforce=restricted >/dev/null
+  tell strict-said "$(pod box | kubectl -n strict apply -f - 2>&1)"
+  wait_ready strict box || die "$(kubectl -n strict describe pod box)"
+  tell strict-meminfo "$(inside strict /bin/busybox head -n 1 /proc/meminfo)"
+  tell node-meminfo "$(head -n 1 /proc/meminfo)"
+
+  say 'a pod on a node without lxcfs'
+  kubectl delete pod box -n limited --now >/dev/null
+  stop_lxcfs
+  namespace missing
+  pod box | kubectl -n missing apply -f - >/dev/null
+  local second events=''
+  for ((second = 0; second < 60; second++)); do
+    events=$(kubectl -n missing get events -o 'jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}' | grep -m 1 ^FailedMount || true)
+    [[ -z $events ]] || break
+    sleep 1
+  done
+  tell missing-event "$events"
+  tell missing-phase "$(kubectl -n missing get pod box -o 'jsonpath={.status.phase}')"
+  start_lxcfs
+  wait_ready missing box || die "$(kubectl -n missing describe pod box)"
+  tell missing-meminfo "$(inside missing /bin/busybox head -n 1 /proc/meminfo)"
+  tell injected "$(counted inject.etcd-guard.io)"
+}
+
+allocatable() { kubectl get node "$NODE" -o 'jsonpath={.status.allocatable.cpu}'; }
+
+over_commit_story() {
+  say 'a node that offers twice its CPU'
+  local raw seen=() value before writers=0 deadline
+  raw=$(allocatable)
+  tell raw-allocatable "$raw"
+  kubectl label node "$NODE" "$LABEL=2" >/dev/null
+  kubectl patch node "$NODE" --subresource=status --type=merge -p '{"status":{"volumesInUse":[]}}' >/dev/null
+  tell out-allocatable "$(allocatable)"
+
+  kubectl create -n missing -f - >/dev/null <<POD
+apiVersion: v1
+kind: Pod
+metadata: {name: large}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: box
+    image: inject-node-box:1
+    command: [/bin/busybox, sleep, "3600"]
+    resources: {requests: {cpu: "$(($(nproc) + 1))"}}
+POD
+  if wait_ready missing large; then
+    tell large-pod started
+  else
+    tell large-pod "$(kubectl -n missing describe pod large)"
+  fi
+
+  say "ten of the kubelet's updates and three other writers; some two minutes"
+  before=$(counted nodes.etcd-guard.io) deadline=$((SECONDS + UPDATES_LIMIT))
+  while (($(counted nodes.etcd-guard.io) - before < KUBELET_UPDATES + 3 && SECONDS < deadline)); do
+    value=$(allocatable)
+    [[ " ${seen[*]} " == *" $value "* ]] || seen+=("$value")
+    if ((writers < 3)); then
+      writers=$((writers + 1))
+      kubectl patch node "$NODE" --subresource=status --type=merge \
+        -p "{\"status\":{\"volumesInUse\":[\"writer-$writers\"]}}" >/dev/null
+    fi
+    sleep 1
+  done
+  tell other-writers "$writers"
+  tell node-updates "$(($(counted nodes.etcd-guard.io) - before))"
+  tell seen-allocatable "${seen[*]}"
+
+  kubectl label node "$NODE" "$LABEL-" >/dev/null
+  kubectl patch node "$NODE" --subresource=status --type=merge -p '{"status":{"volumesInUse":[]}}' >/dev/null
+  tell restored-allocatable "$(allocatable)"
+}
+
+start_guard
+register inject
+register over-commit
+sleep 2
+lxcfs_story
+over_commit_story
+tell end reached

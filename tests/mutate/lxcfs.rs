@@ -1,0 +1,70 @@
+//! The files of lxcfs.
+
+use serde_json::{Value, json};
+
+use crate::mutated_cluster::{MutatedCluster, mount_paths, pod};
+
+fn asking() -> Value {
+    pod(json!({"sidecar-injector.lxcfs/inject": "true", "theirs": "kept"}))
+}
+
+#[tokio::test]
+async fn a_pod_that_asks_is_stored_with_the_files() {
+    let mut cluster = MutatedCluster::start("", &[], &["inject"]).await;
+    let (stored, _) = cluster.applied(&asking()).await;
+    assert_eq!(cluster.guard.news().await, ["CREATE allowed Injected"]);
+    let paths = mount_paths(&stored["spec"]["containers"][0]);
+    assert!(
+        paths.contains(&"/proc/meminfo") && paths.contains(&"/sys/devices/system/cpu/online"),
+        "{paths:?}"
+    );
+    assert_eq!(stored["metadata"]["annotations"]["theirs"], "kept");
+    assert!(stored["metadata"]["annotations"]["etcd-guard.io/injected"].is_string());
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_ask_is_stored_as_it_came() {
+    let mut cluster = MutatedCluster::start("", &[], &["inject"]).await;
+    let (stored, _) = cluster.applied(&pod(json!({}))).await;
+    assert_eq!(cluster.guard.news().await, ["CREATE allowed NothingToInject"]);
+    assert_eq!(stored["spec"]["volumes"].as_array().unwrap().len(), 1, "the service account's token");
+}
+
+#[tokio::test]
+async fn in_a_restricted_namespace_the_pod_is_admitted_unmutated_with_a_warning() {
+    let labels = ["pod-security.kubernetes.io/enforce=restricted"];
+    let mut cluster = MutatedCluster::start("", &labels, &["inject"]).await;
+    let mut asking = asking();
+    asking["spec"]["securityContext"] =
+        json!({"runAsNonRoot": true, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}});
+    asking["spec"]["containers"][0]["securityContext"] =
+        json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+    let (stored, said) = cluster.applied(&asking).await;
+    assert!(
+        said.stderr
+            .contains("Warning: lxcfs was not injected: the namespace enforces Pod Security restricted"),
+        "{said:?}"
+    );
+    assert_eq!(cluster.guard.news().await, ["CREATE allowed PodSecurity"]);
+    assert_eq!(stored["spec"]["volumes"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_server_dry_run_shows_the_files_and_stores_nothing() {
+    let mut cluster = MutatedCluster::start("", &[], &["inject"]).await;
+    let said = cluster.create(&asking(), &["--dry-run=server", "-o", "json"]).await;
+    let shown: Value = serde_json::from_str(&said.stdout).unwrap();
+    assert!(mount_paths(&shown["spec"]["containers"][0]).contains(&"/proc/meminfo"));
+    assert_eq!(cluster.guard.news().await, ["CREATE allowed Injected"]);
+    assert!(!cluster.kubectl(&["get", "pod", "web"]).await.success);
+}
+
+#[tokio::test]
+async fn while_the_guard_is_gone_pods_are_admitted_as_they_came() {
+    let mut cluster = MutatedCluster::start("", &[], &["inject"]).await;
+    cluster.create(&asking(), &["--dry-run=server"]).await;
+    assert_eq!(cluster.guard.news().await, ["CREATE allowed Injected"], "it is asked while it is there");
+    cluster.guard.kill();
+    let (stored, _) = cluster.applied(&asking()).await;
+    assert_eq!(stored["spec"]["volumes"].as_array().unwrap().len(), 1);
+}

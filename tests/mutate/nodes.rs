@@ -1,0 +1,55 @@
+//! Over-commit: what becomes of nodes' status.
+
+use serde_json::{Value, json};
+
+use crate::mutated_cluster::MutatedCluster;
+
+const LABEL: &str = "node-restriction.kubernetes.io/over-commit";
+
+fn cpu(cluster: &MutatedCluster, node: &str) -> (String, String) {
+    let node = cluster.get(&["node", node]);
+    let text = |list: &str| node["status"][list]["cpu"].as_str().unwrap().to_owned();
+    (text("allocatable"), text("capacity"))
+}
+
+async fn patch_status(cluster: &MutatedCluster, node: &str, patch: &Value) {
+    let patch = patch.to_string();
+    let said =
+        cluster.kubectl(&["patch", "node", node, "--subresource=status", "--type=merge", "-p", &patch]).await;
+    assert!(said.success, "{said:?}");
+}
+
+#[tokio::test]
+async fn a_labelled_node_offers_more_whoever_writes_and_its_own_again_without_the_label() {
+    let mut cluster = MutatedCluster::start("overCommit: {}", &[], &["over-commit"]).await;
+    let name = format!("node-{}", cluster.namespace);
+    let node =
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {LABEL: "2"}}});
+    assert!(cluster.create(&node, &[]).await.success);
+
+    let raw = json!({"status": {
+        "allocatable": {"cpu": "3920m", "memory": "1Gi", "pods": "110"},
+        "capacity": {"cpu": "4", "memory": "2Gi", "pods": "110"},
+    }});
+    patch_status(&cluster, &name, &raw).await;
+    assert_eq!(cluster.guard.news().await, ["UPDATE allowed OverCommitted"]);
+    let raised = (String::from("7840m"), String::from("7920m"));
+    assert_eq!(cpu(&cluster, &name), raised);
+
+    for turn in 0..3 {
+        let other = json!({"status": {"volumesInUse": [format!("volume-{turn}")]}});
+        patch_status(&cluster, &name, &other).await;
+        assert_eq!(cpu(&cluster, &name), raised, "another writer, {turn}");
+        patch_status(&cluster, &name, &raw).await;
+        assert_eq!(cpu(&cluster, &name), raised, "the kubelet, {turn}");
+    }
+
+    cluster.must(&["label", "node", &name, &format!("{LABEL}-")]);
+    patch_status(&cluster, &name, &json!({"status": {"volumesInUse": []}})).await;
+    assert!(cluster.guard.news().await.contains(&String::from("UPDATE allowed Restored")));
+    assert_eq!(cpu(&cluster, &name), (String::from("3920m"), String::from("4")));
+    assert_eq!(
+        cluster.get(&["node", &name])["metadata"]["annotations"].get("etcd-guard.io/over-commit"),
+        None
+    );
+}

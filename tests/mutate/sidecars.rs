@@ -1,0 +1,66 @@
+//! Templates.
+
+use serde_json::{Value, json};
+
+use crate::mutated_cluster::{MutatedCluster, mount_paths, pod};
+
+const AGENT: &str = "
+sidecars:
+  default: [agent]
+  templates:
+  - name: agent
+    containers: [{name: agent, image: 'agent:1', volumeMounts: [{name: data, mountPath: /data}]}]
+    volumes: [{name: data, emptyDir: {}}]
+    appContainers: {env: [{name: AGENT, value: here}]}
+";
+
+#[tokio::test]
+async fn pods_of_a_labelled_namespace_get_a_native_sidecar_with_its_service_account_token() {
+    let mut cluster = MutatedCluster::start(AGENT, &["sidecar-injector=enabled"], &["inject"]).await;
+    let (stored, _) = cluster.applied(&pod(json!({}))).await;
+    // Asked again, because the in-tree plugins changed what it had made.
+    assert_eq!(cluster.guard.news().await, ["CREATE allowed AlreadyInjected", "CREATE allowed Injected"]);
+    let agent = &stored["spec"]["initContainers"][0];
+    assert_eq!((&agent["name"], &agent["restartPolicy"]), (&json!("agent"), &json!("Always")));
+    let token = "/var/run/secrets/kubernetes.io/serviceaccount";
+    assert!(mount_paths(agent).contains(&token), "the in-tree plugins ran again");
+    assert_eq!(stored["spec"]["containers"][0]["env"], json!([{"name": "AGENT", "value": "here"}]));
+}
+
+#[tokio::test]
+async fn an_unknown_template_is_warned_of_and_the_pod_admitted() {
+    let mut cluster = MutatedCluster::start(AGENT, &[], &["inject"]).await;
+    let (_, said) = cluster.applied(&pod(json!({"etcd-guard.io/inject": "nobody"}))).await;
+    assert!(said.stderr.contains("Warning: there is no template \"nobody\" to inject"), "{said:?}");
+    assert_eq!(cluster.guard.news().await, ["CREATE allowed UnknownTemplate"]);
+}
+
+#[tokio::test]
+async fn the_offline_command_shows_what_the_webhook_makes() {
+    let mut cluster = MutatedCluster::start(AGENT, &["sidecar-injector=enabled"], &["inject"]).await;
+    let plain = pod(json!({"etcd-guard.io/inject": "agent,lxcfs"}));
+    let file = cluster.files.join("plain.json");
+    std::fs::write(&file, plain.to_string()).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_etcd-guard"))
+        .args(["inject", "-o", "json", "--namespace-label", "sidecar-injector=enabled", "--config"])
+        .arg(cluster.files.join("config.yaml"))
+        .arg("-f")
+        .arg(&file)
+        .output()
+        .unwrap();
+    let offline: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (stored, _) = cluster.applied(&plain).await;
+    assert!(cluster.guard.news().await.contains(&String::from("CREATE allowed Injected")));
+    for place in [
+        "/metadata/annotations/etcd-guard.io~1injected",
+        "/spec/initContainers/0/image",
+        "/spec/containers/0/env",
+    ] {
+        assert_eq!(stored.pointer(place), offline.pointer(place), "{place}");
+    }
+    let ours = |pod: &Value| {
+        let paths = mount_paths(&pod["spec"]["containers"][0]).into_iter().map(str::to_owned);
+        paths.filter(|it| !it.contains("serviceaccount")).collect::<Vec<_>>()
+    };
+    assert_eq!(ours(&stored), ours(&offline));
+}
