@@ -154,6 +154,7 @@ fn spawn(
 ) -> (Child, SocketAddr, SocketAddr) {
     let mut command = mortal(env!("CARGO_BIN_EXE_etcd-guard"));
     command.args(["serve", "--namespace=etcd-guard", "--log-format=json", "--linger", LINGER]);
+    command.arg("--tls-reload-interval=100ms");
     command.args(["--listen", &https.to_string(), "--admin-listen", &http.to_string()]);
     command.arg("--kubeconfig").arg(kubeconfig);
     command.arg("--tls-cert").arg(files.join("tls.crt")).arg("--tls-key").arg(files.join("tls.key"));
@@ -162,6 +163,11 @@ fn spawn(
     if config.exists() {
         command.arg("--config").arg(config);
     }
+    spawn_and_listen(command)
+}
+
+/// Starts a guard, passes on what it logs, and waits until it says where it listens: HTTPS, then plain.
+pub fn spawn_and_listen(mut command: std::process::Command) -> (Child, SocketAddr, SocketAddr) {
     command.stdin(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the guard starts");
     let log = BufReader::new(child.stderr.take().expect("stderr is a pipe"));
@@ -187,7 +193,7 @@ fn addresses(line: &str) -> Option<(SocketAddr, SocketAddr)> {
 }
 
 /// Writes a certificate for loopback and its key, and returns the CA's.
-fn make_certificate(files: &Path) -> String {
+pub fn make_certificate(files: &Path) -> String {
     let mut ca = CertificateParams::new(Vec::new()).expect("parameters of a CA");
     ca.distinguished_name.push(DnType::CommonName, "CA of a test");
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -47,11 +47,12 @@ pub async fn get(address: SocketAddr, path: &str) -> Result<Response, NoAnswer> 
     connection.send(request.map_err(NoAnswer::because)?).await
 }
 
-/// A TLS connection to a server whose certificate leads to this CA, as an apiserver makes it with a `caBundle`.
+/// A TLS connection to a server whose certificate leads to one of these CAs, as an apiserver makes it with a `caBundle`.
 pub async fn tls(address: SocketAddr, ca_pem: &str) -> Result<TlsStream<TcpStream>, NoAnswer> {
     let mut roots = RootCertStore::empty();
-    let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).map_err(NoAnswer::because)?;
-    roots.add(ca).map_err(NoAnswer::because)?;
+    for ca in CertificateDer::pem_slice_iter(ca_pem.as_bytes()) {
+        roots.add(ca.map_err(NoAnswer::because)?).map_err(NoAnswer::because)?;
+    }
     let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     let stream = TcpStream::connect(address).await.map_err(NoAnswer::because)?;
     let name = ServerName::from(address.ip());

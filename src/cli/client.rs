@@ -1,0 +1,32 @@
+//! How subcommands reach the apiserver.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+/// A client with the identity of a kubeconfig, or of the pod that this runs in.
+pub(super) async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
+    let config = match kubeconfig {
+        Some(path) => {
+            let kubeconfig =
+                Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;
+            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+                .await
+                .with_context(|| format!("--kubeconfig {}", path.display()))?
+        }
+        None => kube::Config::infer().await.context(
+            "no way to reach the apiserver: give --kubeconfig, or run in a pod with a service account",
+        )?,
+    };
+    kube::Client::try_from(config).context("the client for the apiserver")
+}
+
+/// Makes ring the process's provider of cryptography: kube and etcd-client take that one.
+pub(super) fn install_provider() -> anyhow::Result<std::sync::Arc<rustls::crypto::CryptoProvider>> {
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    if provider.as_ref().clone().install_default().is_err() {
+        anyhow::bail!("another cryptography provider is installed already");
+    }
+    Ok(provider)
+}
