@@ -47,6 +47,7 @@ pub use self::{
     verdict::{Reason, Refusal, Verdict},
 };
 use crate::{
+    config::Live,
     etcd::{ClusterId, Connections},
     k8s::{Annotations, Leases, LookupError, Pods, Secrets, pod::Pod},
 };
@@ -85,6 +86,8 @@ pub struct Sources {
     pub secrets: Secrets,
     /// The owners' policies.
     pub annotations: Annotations,
+    /// The server's policies.
+    pub config: Live,
 }
 
 /// Why there is no look at a cluster.
@@ -110,7 +113,7 @@ impl Guard {
     /// A guard that reads from these sources and shares its reservations through `leases`.
     #[must_use]
     pub fn new(sources: Sources, leases: Leases, metrics: Metrics) -> Self {
-        let Sources { pods, secrets, annotations } = sources;
+        let Sources { pods, secrets, annotations, config } = sources;
         Self {
             looker: Looker {
                 pods,
@@ -118,7 +121,7 @@ impl Guard {
                 connections: Connections::new(),
                 metrics,
             },
-            policies: Policies::new(annotations),
+            policies: Policies::new(annotations, config),
             reservations: Reservations::new(leases),
             turns: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build(),
             looks: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_live(SNAPSHOT_LIFE).build(),

@@ -18,6 +18,8 @@ mod drain;
 mod dry_run;
 #[path = "control_plane/eviction.rs"]
 mod eviction;
+#[path = "control_plane/floor.rs"]
+mod floor;
 #[path = "control_plane/follower.rs"]
 mod follower;
 #[path = "control_plane/guard_gone.rs"]

@@ -76,12 +76,16 @@ impl Serve {
         let (pods, secrets) = (Pods::new(client.clone()), Secrets::new(client.clone()));
         let annotations = Annotations::watch(&client);
         let leases = Leases::new(client, &namespace);
-        let mutator = Mutator::new(live, Namespaces::new(pods.clone()), reloads);
+        let mutator = Mutator::new(live.clone(), Namespaces::new(pods.clone()), reloads);
         tokio::spawn(mutator.follow_version());
         let options = Options { listen, admin_listen };
         let make_guard = |registry: &mut _| {
-            let sources =
-                Sources { pods: pods.clone(), secrets: secrets.clone(), annotations: annotations.clone() };
+            let sources = Sources {
+                pods: pods.clone(),
+                secrets: secrets.clone(),
+                annotations: annotations.clone(),
+                config: live.clone(),
+            };
             Guard::new(sources, leases.clone(), Metrics::register(registry))
         };
         let server = Server::bind(&options, tls, &make_guard, mutator).await?;
