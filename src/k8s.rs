@@ -6,6 +6,7 @@
 pub mod admission;
 mod annotations;
 mod claim;
+mod claims;
 #[cfg(test)]
 pub(crate) mod fake;
 mod lease;
@@ -17,6 +18,7 @@ mod secrets;
 
 pub use annotations::Annotations;
 pub use claim::Claim;
+pub use claims::Claims;
 pub use lease::{Leases, Page, WriteError};
 pub use lookup::{LookupError, Pods};
 pub use namespaces::{NamespaceLabels, Namespaces, Version};

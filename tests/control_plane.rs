@@ -12,6 +12,8 @@ mod apiserver_gone;
 mod collection;
 #[path = "control_plane/consequences.rs"]
 mod consequences;
+#[path = "control_plane/cost.rs"]
+mod cost;
 #[path = "control_plane/drain.rs"]
 mod drain;
 #[path = "control_plane/dry_run.rs"]
@@ -51,9 +53,11 @@ mod unhealthy;
 #[path = "support"]
 mod support {
     pub mod api_client;
+    pub mod apiserver_proxy;
     pub mod child;
     pub mod control_plane;
     pub mod freeze;
+    pub mod gate;
     pub mod guard_process;
     pub mod guarded_cluster;
     pub mod http_client;

@@ -14,13 +14,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{Live, ReloadMetrics, follow},
-    guard::{Guard, Metrics, Sources},
-    k8s::{Annotations, Leases, Namespaces, Pods, Secrets},
+    guard::{Guard, Sources},
+    k8s::{Annotations, Claims, Leases, Namespaces, Pods, Secrets},
     server::{Mutator, Options, Readiness, Server, configure_tls},
 };
 
 /// Pause between attempts to reach the apiserver before it has answered once.
 const REACH_PAUSE: Duration = Duration::from_millis(500);
+
+/// Longest silence on a connection to the apiserver: more than the 290 s after which it ends a quiet watch by itself.
+const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Serve the admission webhooks
 #[derive(Debug, Args)]
@@ -75,6 +78,7 @@ impl Serve {
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         let (pods, secrets) = (Pods::new(client.clone()), Secrets::new(client.clone()));
         let annotations = Annotations::watch(&client);
+        let claims = Claims::watch(&client, annotations.guarded_namespaces());
         let leases = Leases::new(client, &namespace);
         let mutator = Mutator::new(live.clone(), Namespaces::new(pods.clone()), reloads);
         tokio::spawn(mutator.follow_version());
@@ -82,11 +86,12 @@ impl Serve {
         let make_guard = |registry: &mut _| {
             let sources = Sources {
                 pods: pods.clone(),
+                claims: claims.clone(),
                 secrets: secrets.clone(),
                 annotations: annotations.clone(),
                 config: live.clone(),
             };
-            Guard::new(sources, leases.clone(), Metrics::register(registry))
+            Guard::new(sources, leases.clone(), registry)
         };
         let server = Server::bind(&options, tls, &make_guard, mutator).await?;
         let (https, http) = server.addresses()?;
@@ -110,7 +115,7 @@ fn follow_config(file: Option<PathBuf>) -> anyhow::Result<(Live, ReloadMetrics)>
 }
 
 async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
-    let config = match kubeconfig {
+    let mut config = match kubeconfig {
         Some(path) => {
             let kubeconfig =
                 Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;
@@ -122,6 +127,9 @@ async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
             "no way to reach the apiserver: give --kubeconfig, or run in a pod with a service account",
         )?,
     };
+    // Else a watch whose connection died without a word would show yesterday for ever.
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.reset_reader_on_write = true;
     kube::Client::try_from(config).context("the client for the apiserver")
 }
 
