@@ -127,6 +127,9 @@ async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
             "no way to reach the apiserver: give --kubeconfig, or run in a pod with a service account",
         )?,
     };
+    // By default the client tries again by itself up to fifteen times and waits for as long as the server tells: that
+    // would eat the time for an answer unseen. Whoever asked hears the cause at once, and asks again.
+    config.default_retry = false;
     // Else a watch whose connection died without a word would show yesterday for ever.
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
