@@ -48,6 +48,8 @@ mod stop;
 mod storm;
 #[path = "control_plane/unhealthy.rs"]
 mod unhealthy;
+#[path = "control_plane/wire.rs"]
+mod wire;
 
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests, which use other parts of it")]
 #[path = "support"]
@@ -70,4 +72,5 @@ mod support {
     pub mod testbed;
     pub mod wait;
     pub mod webhook;
+    pub mod wire;
 }
