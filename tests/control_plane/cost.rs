@@ -128,7 +128,7 @@ async fn a_claim_whose_deletion_begins_is_heard_of_by_the_watch() {
     assert!(etcd.guard.news().await.contains(&String::from("DELETE denied PermanentLoss")));
 }
 
-/// The record exists, two replicas read the same version of it, and each would say yes: the second to write starts over,
+/// Edge case 27: the record exists, two replicas read the same version of it, and each would say yes: the second to write starts over,
 /// and finds what the first one wrote.
 #[tokio::test]
 async fn of_two_replicas_that_read_the_same_record_one_says_yes() {

