@@ -28,12 +28,18 @@ macro_rules! on_every_version {
     };
 }
 
+#[path = "etcd/alarms.rs"]
+mod alarms;
 #[path = "etcd/auth.rs"]
 mod auth;
 #[path = "etcd/elsewhere.rs"]
 mod elsewhere;
 #[path = "etcd/faults.rs"]
 mod faults;
+#[path = "etcd/leadership.rs"]
+mod leadership;
+#[path = "etcd/leaving.rs"]
+mod leaving;
 #[path = "etcd/membership.rs"]
 mod membership;
 #[path = "etcd/secrets.rs"]
