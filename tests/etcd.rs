@@ -42,6 +42,10 @@ mod leadership;
 mod leaving;
 #[path = "etcd/membership.rs"]
 mod membership;
+#[path = "etcd/names.rs"]
+mod names;
+#[path = "etcd/numbers.rs"]
+mod numbers;
 #[path = "etcd/secrets.rs"]
 mod secrets;
 #[path = "etcd/tls.rs"]

@@ -142,17 +142,14 @@ impl Cluster {
     pub(crate) fn rename(&self, n: usize, name: &str, others: &[(usize, &str)]) {
         let run = self.folder(n).join("run");
         let mut script = std::fs::read_to_string(&run).unwrap();
-        let entry = |n: usize, name: &str| format!("{name}={}", self.peer_url(n));
-        for (other, name) in others {
-            let url = self.peer_url(*other);
+        for (member, name) in others.iter().chain([&(n, name)]) {
+            let url = self.peer_url(*member);
             let old = known_as(&script, &url).unwrap_or_else(|| panic!("no member at {url}:\n{script}"));
-            script = script.replace(&format!("{old}={url}"), &entry(*other, name));
+            script = script.replace(&format!("{old}={url}"), &format!("{name}={url}"));
         }
-        let url = self.peer_url(n);
-        let old = known_as(&script, &url).unwrap_or_else(|| panic!("no member at {url}:\n{script}"));
-        script = script.replace(&format!("{old}={url}"), &entry(n, name));
-        script = script.replace(&format!("--name={old} "), &format!("--name={name} "));
-        std::fs::write(run, script).unwrap();
+        let (before, rest) = script.split_once("--name=").unwrap();
+        let (_, after) = rest.split_once(' ').unwrap();
+        std::fs::write(run, format!("{before}--name={name} {after}")).unwrap();
     }
 
     /// Adds a spare voter to the list; it does not start by that. etcd refuses for the first five seconds of a cluster.
