@@ -114,6 +114,7 @@ impl Guard {
         Self {
             looker: Looker {
                 pods,
+                annotations: annotations.clone(),
                 credentials: Credentials::new(secrets),
                 connections: Connections::new(),
                 metrics,

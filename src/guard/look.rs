@@ -20,12 +20,13 @@ use super::{
 };
 use crate::{
     etcd::{Connections, Endpoint, Reply},
-    k8s::{LookupError, Pods, pod::Pod},
+    k8s::{Annotations, LookupError, Pods, pod::Pod},
 };
 
 /// What a look needs.
 pub(super) struct Looker {
     pub(super) pods: Pods,
+    pub(super) annotations: Annotations,
     pub(super) credentials: Credentials,
     pub(super) connections: Connections,
     pub(super) metrics: Metrics,
@@ -53,7 +54,8 @@ impl Looker {
     ) -> Result<Siblings, NoLook> {
         let list = self.pods.list(&request.namespace);
         let pods = deadline.within("listing the pods from the apiserver", list).await?;
-        let pods = pods.map_err(NoLook::Lookup)?;
+        let mut pods = pods.map_err(NoLook::Lookup)?;
+        self.annotations.inherit(&request.namespace, &mut pods);
         // The request's copy of the pod may be older than this list.
         match pods.iter().find(|pod| pod.metadata.name == request.name) {
             None => return Err(NoLook::Settled(gone(request))),
@@ -202,9 +204,15 @@ impl Looker {
 
     /// The pod that is asked about: the apiserver's copy, or for an eviction, which brings none, a live one.
     pub(super) async fn pod_of(&self, request: &Request, deadline: Deadline) -> Result<Pod, NoLook> {
-        if let Some(pod) = &request.pod {
-            return Ok(pod.clone());
-        }
+        let mut pod = match &request.pod {
+            Some(pod) => pod.clone(),
+            None => self.live_pod(request, deadline).await?,
+        };
+        self.annotations.inherit(&request.namespace, std::slice::from_mut(&mut pod));
+        Ok(pod)
+    }
+
+    async fn live_pod(&self, request: &Request, deadline: Deadline) -> Result<Pod, NoLook> {
         let get = self.pods.get(&request.namespace, &request.name);
         match deadline.within("reading the pod from the apiserver", get).await? {
             Ok(pod) => Ok(pod),

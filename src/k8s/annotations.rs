@@ -17,8 +17,13 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use super::pod::Pod;
+
 /// Longest that the first lists are waited for before it is said that they are missing.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
+
+/// What annotations of this program begin with.
+const PREFIX: &str = "etcd-guard.io/";
 
 /// What the watches know.
 #[derive(Clone)]
@@ -64,6 +69,19 @@ impl Annotations {
     pub fn of_stateful_set(&self, namespace: &str, name: &str) -> BTreeMap<String, String> {
         let object = self.stateful_sets.get(&ObjectRef::new(name).within(namespace));
         object.and_then(|it| it.metadata.annotations.clone()).unwrap_or_default()
+    }
+
+    /// Puts what their StatefulSets say under these pods' own annotations: what names the Secrets of a whole cluster, say,
+    /// is written once and not into the template, where it would restart every member.
+    pub fn inherit(&self, namespace: &str, pods: &mut [Pod]) {
+        for pod in pods {
+            let Some(owner) = pod.controller().filter(|owner| owner.kind == "StatefulSet") else { continue };
+            for (name, value) in self.of_stateful_set(namespace, &owner.name) {
+                if name.starts_with(PREFIX) {
+                    pod.metadata.annotations.entry(name).or_insert(value);
+                }
+            }
+        }
     }
 }
 
