@@ -22,6 +22,8 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::{sync::watch, time::timeout};
 
+use super::pod::Pod;
+
 /// Longest that the first lists are waited for before it is said that they are missing.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
 
@@ -81,6 +83,23 @@ impl Annotations {
     pub fn of_stateful_set(&self, namespace: &str, name: &str) -> BTreeMap<String, String> {
         let object = self.stateful_sets.get(&ObjectRef::new(name).within(namespace));
         object.and_then(|it| it.metadata.annotations.clone()).unwrap_or_default()
+    }
+
+    /// Puts what their StatefulSets, and under them the namespace, say by annotations of these names under these pods'
+    /// own: what names the Secrets of a whole cluster, say, is written once and not into the template, where it would
+    /// restart every member.
+    pub fn inherit(&self, namespace: &str, pods: &mut [Pod], names: &[&str]) {
+        let of_namespace = self.of_namespace(namespace);
+        for pod in pods {
+            let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet");
+            let of_owner =
+                owner.map(|owner| self.of_stateful_set(namespace, &owner.name)).unwrap_or_default();
+            for (name, value) in of_owner.iter().chain(&of_namespace) {
+                if names.contains(&name.as_str()) {
+                    pod.metadata.annotations.entry(name.clone()).or_insert_with(|| value.clone());
+                }
+            }
+        }
     }
 }
 
