@@ -44,19 +44,30 @@ pub async fn slow_down(client: &Client, label: &str, guard: &GuardProcess) -> Tc
     // Nobody accepts: the system does, and so the apiserver waits for an answer.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("https://{}", silent.local_addr().expect("an address"));
-    let name = format!("slow-{label}");
+    add(client, &format!("slow-{label}"), label, guard, json!({"url": url, "failurePolicy": "Ignore"})).await;
+    silent
+}
+
+/// A second webhook for deletions of pods, which refuses them all, because nobody listens there. Returns the name of its
+/// configuration.
+pub async fn refuse(client: &Client, label: &str, guard: &GuardProcess) -> String {
+    let name = format!("refusing-{label}");
+    add(client, &name, label, guard, json!({"url": "https://127.0.0.1:1", "failurePolicy": "Fail"})).await;
+    name
+}
+
+async fn add(client: &Client, name: &str, label: &str, guard: &GuardProcess, how: Value) {
     let webhook = json!({
-        "name": "slow.test.io",
+        "name": "other.test.io",
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}],
-        "clientConfig": {"url": url, "caBundle": base64(&guard.ca_pem)},
+        "clientConfig": {"url": how["url"], "caBundle": base64(&guard.ca_pem)},
         "namespaceSelector": {"matchLabels": {LABEL: label}},
-        "failurePolicy": "Ignore",
+        "failurePolicy": how["failurePolicy"],
         "timeoutSeconds": 2,
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
     });
-    apply(client, &name, json!({"metadata": {"name": name}, "webhooks": [webhook]})).await;
-    silent
+    apply(client, name, json!({"metadata": {"name": name}, "webhooks": [webhook]})).await;
 }
 
 async fn apply(client: &Client, name: &str, mut configuration: Value) {
