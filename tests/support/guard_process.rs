@@ -210,8 +210,8 @@ fn addresses(line: &Value) -> Option<(SocketAddr, SocketAddr)> {
     (line["message"] == "serving").then_some((address("https")?, address("http")?))
 }
 
-/// Writes a certificate for loopback and its key, and returns the CA's.
-fn make_certificate(files: &Path) -> String {
+/// Writes a certificate for loopback and its key (`tls.crt`, `tls.key`), and returns the CA's.
+pub fn make_certificate(files: &Path) -> String {
     let mut ca = CertificateParams::new(Vec::new()).expect("parameters of a CA");
     ca.distinguished_name.push(DnType::CommonName, "CA of a test");
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

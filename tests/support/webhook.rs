@@ -1,6 +1,6 @@
 //! The shipped webhook configuration, with the address of one test's guard in it.
 
-use std::path::Path;
+use std::{net::SocketAddr, path::Path};
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::{
@@ -20,6 +20,17 @@ const SHIPPED: &str = "deploy/base/webhooks.yaml";
 /// Registers the guard for namespaces whose label has this value, by the shipped configuration. What a test wants
 /// to be otherwise it changes in each webhook's entry.
 pub async fn register(client: &Client, label: &str, guard: &GuardProcess, change: impl Fn(&mut Value)) {
+    register_at(client, label, guard.https(), &guard.ca_pem, change).await;
+}
+
+/// The same for whatever listens at this address, with a certificate that leads to this CA.
+pub async fn register_at(
+    client: &Client,
+    label: &str,
+    address: SocketAddr,
+    ca_pem: &str,
+    change: impl Fn(&mut Value),
+) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(SHIPPED);
     let text = std::fs::read_to_string(&file).expect(SHIPPED);
     let mut configuration: Value = serde_saphyr::from_str(&text).expect(SHIPPED);
@@ -28,7 +39,7 @@ pub async fn register(client: &Client, label: &str, guard: &GuardProcess, change
     for webhook in configuration["webhooks"].as_array_mut().expect("webhooks") {
         let path = webhook["clientConfig"]["service"]["path"].as_str().expect("a path").to_owned();
         webhook["clientConfig"] =
-            json!({"url": format!("https://{}{path}", guard.https()), "caBundle": base64(&guard.ca_pem)});
+            json!({"url": format!("https://{address}{path}"), "caBundle": base64(ca_pem)});
         let chosen =
             webhook["namespaceSelector"]["matchLabels"].get_mut(LABEL).expect("the label that opts in");
         assert_eq!(*chosen, "enabled", "the value that users are told to set");

@@ -1,0 +1,91 @@
+//! A client that writes all the time, and knows for how long nothing was written.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use etcd_client::{Client, ConnectOptions};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, MissedTickBehavior, interval, timeout},
+};
+
+/// How often it writes, whatever became of the writes before: an open loop.
+const EVERY: Duration = Duration::from_millis(10);
+
+/// Longest that one write is waited for: more than the 7 s after which etcd gives up by itself.
+const WRITE_LIMIT: Duration = Duration::from_secs(8);
+
+/// A running writer.
+pub struct Writer {
+    written: Arc<Mutex<Written>>,
+    task: JoinHandle<()>,
+}
+
+/// What became of its writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// When the last write was acknowledged, or the count began.
+    last: Instant,
+    /// Longest time without an acknowledged write.
+    pub longest_gap: Duration,
+    pub acknowledged: u32,
+    pub failed: u32,
+}
+
+impl Writer {
+    /// Starts one as a normal client of a cluster is: it knows all members, and may use any.
+    pub async fn start(urls: &[String]) -> Self {
+        let options = ConnectOptions::new().with_connect_timeout(Duration::from_secs(1));
+        let client = Client::connect(urls, Some(options)).await.expect("a client");
+        let written = Arc::new(Mutex::new(Written::new()));
+        let task = tokio::spawn(write(client, Arc::clone(&written)));
+        Self { written, task }
+    }
+
+    /// Begins the count anew.
+    pub fn reset(&self) {
+        *self.written.lock().expect("nobody panics here") = Written::new();
+    }
+
+    /// What became of the writes so far; a gap counts while it lasts.
+    pub fn written(&self) -> Written {
+        let mut written = *self.written.lock().expect("nobody panics here");
+        written.longest_gap = written.longest_gap.max(written.last.elapsed());
+        written
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Written {
+    fn new() -> Self {
+        Self { last: Instant::now(), longest_gap: Duration::ZERO, acknowledged: 0, failed: 0 }
+    }
+}
+
+async fn write(client: Client, written: Arc<Mutex<Written>>) {
+    let mut ticks = interval(EVERY);
+    // A writer that was held up itself does not catch up.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        ticks.tick().await;
+        let (mut client, written) = (client.kv_client(), Arc::clone(&written));
+        tokio::spawn(async move {
+            let is_written = matches!(timeout(WRITE_LIMIT, client.put("writer", "", None)).await, Ok(Ok(_)));
+            let mut written = written.lock().expect("nobody panics here");
+            if is_written {
+                let now = Instant::now();
+                written.longest_gap = written.longest_gap.max(now - written.last);
+                (written.last, written.acknowledged) = (now, written.acknowledged + 1);
+            } else {
+                written.failed += 1;
+            }
+        });
+    }
+}
