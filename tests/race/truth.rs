@@ -58,7 +58,8 @@ struct Known {
 
 struct Out {
     uid: String,
-    since: Instant,
+    /// When the last yes for it was asked for; the guard counts from a moment later.
+    asked: Instant,
 }
 
 struct Fault {
@@ -83,7 +84,8 @@ impl Truth {
             return;
         }
         let serving = self.serving(&mut known).await;
-        if known.out.get(name).is_some_and(|out| out.uid == uid) {
+        if let Some(out) = known.out.get_mut(name).filter(|out| out.uid == uid) {
+            out.asked = asked;
             return;
         }
         // What was done to a member while the guard looked is not charged to the guard.
@@ -111,7 +113,7 @@ impl Truth {
         if is_loss {
             known.losses.push(loss);
         }
-        known.out.insert(name.to_owned(), Out { uid, since: Instant::now() });
+        known.out.insert(name.to_owned(), Out { uid, asked });
     }
 
     /// Kills or freezes the process of a pod that is not on its way out; whether it did.
@@ -188,7 +190,7 @@ impl Truth {
             join_all(self.names.iter().map(serves)).await.into_iter().flatten().collect();
         known.out.retain(|name, out| {
             let is_back = serving.iter().any(|(it, uid)| it == name && *uid != out.uid);
-            !is_back && out.since.elapsed() < YES_LIFE
+            !is_back && out.asked.elapsed() < YES_LIFE
         });
         serving.into_iter().map(|(name, _)| name).collect()
     }

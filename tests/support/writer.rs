@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use etcd_client::{Client, ConnectOptions};
+use etcd_client::{Client, ConnectOptions, Error, KvClient};
 use tokio::{
     task::JoinHandle,
     time::{Instant, MissedTickBehavior, interval, timeout},
@@ -13,6 +13,12 @@ use tokio::{
 
 /// How often it writes, whatever became of the writes before: an open loop.
 const EVERY: Duration = Duration::from_millis(10);
+
+/// gRPC's code for a member that cannot be reached, or that ends.
+const UNAVAILABLE: i32 = 14;
+
+/// Longest that a connection may take to come about; on loopback it is refused at once.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Longest that one write is waited for: more than the 7 s after which etcd gives up by itself.
 const WRITE_LIMIT: Duration = Duration::from_secs(8);
@@ -35,12 +41,16 @@ pub struct Written {
 }
 
 impl Writer {
-    /// Starts one as a normal client of a cluster is: it knows all members, and may use any.
+    /// Starts one as the client of etcd's own library is: it goes round the members, and passes over those that it
+    /// cannot reach. What a member has taken it does not send again.
     pub async fn start(urls: &[String]) -> Self {
-        let options = ConnectOptions::new().with_connect_timeout(Duration::from_secs(1));
-        let client = Client::connect(urls, Some(options)).await.expect("a client");
+        let mut members = Vec::new();
+        for url in urls {
+            let options = ConnectOptions::new().with_connect_timeout(CONNECT_LIMIT);
+            members.push(Client::connect([url], Some(options)).await.expect("a client").kv_client());
+        }
         let written = Arc::new(Mutex::new(Written::new()));
-        let task = tokio::spawn(write(client, Arc::clone(&written)));
+        let task = tokio::spawn(write(members, Arc::clone(&written)));
         Self { written, task }
     }
 
@@ -69,15 +79,15 @@ impl Written {
     }
 }
 
-async fn write(client: Client, written: Arc<Mutex<Written>>) {
+async fn write(members: Vec<KvClient>, written: Arc<Mutex<Written>>) {
     let mut ticks = interval(EVERY);
     // A writer that was held up itself does not catch up.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    loop {
+    for first in (0..members.len()).cycle() {
         ticks.tick().await;
-        let (mut client, written) = (client.kv_client(), Arc::clone(&written));
+        let (members, written) = (members.clone(), Arc::clone(&written));
         tokio::spawn(async move {
-            let is_written = matches!(timeout(WRITE_LIMIT, client.put("writer", "", None)).await, Ok(Ok(_)));
+            let is_written = matches!(timeout(WRITE_LIMIT, put(members, first)).await, Ok(Ok(())));
             let mut written = written.lock().expect("nobody panics here");
             if is_written {
                 let now = Instant::now();
@@ -88,4 +98,17 @@ async fn write(client: Client, written: Arc<Mutex<Written>>) {
             }
         });
     }
+}
+
+/// Puts the key at the first member from this one on that can be reached.
+async fn put(mut members: Vec<KvClient>, first: usize) -> Result<(), Error> {
+    let count = members.len();
+    for turn in 0..count {
+        match members[(first + turn) % count].put("writer", "", None).await {
+            Err(Error::GRpcStatus(status)) if i32::from(status.code()) == UNAVAILABLE && turn + 1 < count => {
+            }
+            result => return result.map(drop),
+        }
+    }
+    Ok(())
 }
