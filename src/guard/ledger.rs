@@ -57,6 +57,11 @@ impl Ledger {
         self.live(now).any(|it| it.namespace == namespace && !uids.contains(&it.uid.as_str()))
     }
 
+    /// Whether a yes for this pod still counts.
+    pub(super) fn holds(&self, uid: &str, now: Instant) -> bool {
+        self.live(now).any(|it| it.uid == uid)
+    }
+
     /// The record with one more reservation, and without what is over: an earlier yes for the same pod, deletions that
     /// never came, and pods of the same namespace that are gone (their successors must prove themselves).
     pub(super) fn with(&self, new: Reservation, living: &[&str], now: Instant) -> Vec<Reservation> {
@@ -102,10 +107,6 @@ mod tests {
         }
     }
 
-    fn holds(ledger: &Ledger, uid: &str, now: Instant) -> bool {
-        ledger.live(now).any(|reservation| reservation.uid == uid)
-    }
-
     #[test]
     fn a_reservation_lives_from_when_it_was_first_seen() {
         let start = Instant::now();
@@ -113,9 +114,9 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.observe(&record, start);
         ledger.observe(&record, start + Duration::from_secs(30));
-        assert!(holds(&ledger, "a", start + RESERVATION_LIFE - Duration::from_millis(1)));
-        assert!(!holds(&ledger, "a", start + RESERVATION_LIFE));
-        assert!(!holds(&ledger, "b", start));
+        assert!(ledger.holds("a", start + RESERVATION_LIFE - Duration::from_millis(1)));
+        assert!(!ledger.holds("a", start + RESERVATION_LIFE));
+        assert!(!ledger.holds("b", start));
     }
 
     #[test]
@@ -124,7 +125,7 @@ mod tests {
         let record = [reservation("a", "1")];
         let mut restarted = Ledger::default();
         restarted.observe(&record, start + Duration::from_secs(59));
-        assert!(holds(&restarted, "a", start + Duration::from_secs(118)));
+        assert!(restarted.holds("a", start + Duration::from_secs(118)));
     }
 
     #[test]
@@ -136,7 +137,7 @@ mod tests {
         let record = ledger.with(reservation("a", "2"), &["a"], later);
         assert_eq!(record, [reservation("a", "2")]);
         ledger.observe(&record, later);
-        assert!(holds(&ledger, "a", start + Duration::from_secs(100)));
+        assert!(ledger.holds("a", start + Duration::from_secs(100)));
     }
 
     #[test]
@@ -168,7 +169,17 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.observe(&[reservation("a", "1")], start);
         ledger.observe(&ledger.without("prod", "a", &["a"], start), start);
-        assert!(!holds(&ledger, "a", start));
+        assert!(!ledger.holds("a", start));
+    }
+
+    #[test]
+    fn an_earlier_yes_for_a_pod_is_known_as_long_as_it_counts() {
+        let start = Instant::now();
+        let mut ledger = Ledger::default();
+        assert!(!ledger.holds("a", start), "what a failed transfer reserved for itself may be taken back");
+        ledger.observe(&[reservation("a", "1")], start);
+        assert!(ledger.holds("a", start), "what was allowed before may not");
+        assert!(!ledger.holds("a", start + RESERVATION_LIFE));
     }
 
     #[test]

@@ -140,6 +140,11 @@ impl Record {
         self.ledger.lock().await.holds_any_but(namespace, uids, Instant::now())
     }
 
+    /// Whether a yes for this pod still counts.
+    pub(super) async fn holds(&self, uid: &str) -> bool {
+        self.ledger.lock().await.holds(uid, Instant::now())
+    }
+
     /// What may be on its way out at this moment.
     pub(super) async fn live(&self) -> Vec<Reservation> {
         self.ledger.lock().await.live(Instant::now()).cloned().collect()

@@ -144,10 +144,13 @@ impl Truth {
         }
     }
 
-    /// The pods that are not on their way out, and to which nothing was done that lasts.
+    /// The pods that are not on their way out, and to which nothing was done that lasts. A yes for a pod that just starts
+    /// is often not carried out: its status changes meanwhile, the apiserver asks again, and gets a no.
     pub(crate) async fn present(&self) -> Vec<String> {
         let known = self.known.lock().await;
-        let is_present = |it: &&String| !known.out.contains_key(*it) && !known.frozen.contains_key(*it);
+        let starts = |it: &String| known.faults.get(it).is_some_and(|fault| fault.at.elapsed() < STARTING);
+        let is_present =
+            |it: &&String| !known.out.contains_key(*it) && !known.frozen.contains_key(*it) && !starts(it);
         self.names.iter().filter(is_present).cloned().collect()
     }
 
