@@ -12,7 +12,12 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{child::mortal, guard_process::spawn_and_listen, http_client, wait::until};
+use super::{
+    child::mortal,
+    guard_process::{Log, spawn_and_listen},
+    http_client,
+    wait::until,
+};
 
 /// Longest until it is ready: a certificate is made, written, trusted, and known to be.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -83,5 +88,5 @@ fn spawn(
     command.args(["serve", "--log-format=json", "--linger", LINGER, "--namespace=etcd-guard"]);
     command.args(["--listen", &https.to_string(), "--admin-listen", &http.to_string()]);
     command.arg("--kubeconfig").arg(kubeconfig).arg("--self-managed-certs").args(flags);
-    spawn_and_listen(command)
+    spawn_and_listen(command, &Log::default())
 }
