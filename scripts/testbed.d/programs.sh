@@ -5,7 +5,28 @@ PROGRAM_NAMES=(etcd-3.6 etcdctl-3.6 etcd-3.5 etcdctl-3.5 etcd-3.7 etcdctl-3.7
   kube-apiserver kube-controller-manager kubectl kube-scheduler kubelet kube-proxy coredns helm
   etcd-3.4 containerd ctr runc lxcfs buildah catatonit busybox iptables conntrack promtool wrk protoc)
 
+# After a plain `su`, root's PATH lacks these, and containerd, kube-proxy, CNI plugins and dpkg look up programs by it.
+for folder in /usr/sbin /sbin; do
+  [[ :$PATH: == *:$folder:* ]] || PATH+=:$folder
+done
+export PATH
+
+# Services and some containers set no HOME; Go and Cargo want one as well.
+if [[ -z ${HOME-} ]]; then
+  HOME=$(getent passwd "$EUID" | cut -d: -f6) || true
+  export HOME
+  [[ -n $HOME ]] || die "HOME is not set, and user $EUID has no home: set HOME to a folder that can be written to"
+fi
 CACHE=${ETCD_GUARD_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/etcd-guard}
+
+# cache_folder NAME...: makes them in the cache.
+cache_folder() {
+  local name
+  for name in "$@"; do
+    { mkdir -p -- "$CACHE/$name" && [[ -w $CACHE/$name ]]; } 2>/dev/null ||
+      die "$CACHE/$name cannot be written to: set ETCD_GUARD_CACHE to a folder that can, for what is built"
+  done
+}
 
 # A cold build of the largest program takes about 3 minutes on 2 cores; a caller waiting for another's build gets 30.
 BUILD_LOCK_LIMIT=1800
@@ -96,7 +117,7 @@ program_look() {
         FOUND=$candidate TAKEN_FROM=PATH
         return
       fi
-    done < <(PATH=$PATH:/usr/sbin:/sbin type -aP "$EXE")
+    done < <(type -aP "$EXE")
   fi
   [[ -n $MODULE ]] || return 1
   program_version "$FOLDER" "$MODULE"
@@ -110,7 +131,7 @@ program_build() {
   local name=$1 lock log started pid ldflags='-s -w'
   command -v go >/dev/null ||
     die "$name must be built and the Go compiler is missing: install Go 1.26 or newer (https://go.dev/doc/install) and put it on PATH"
-  mkdir -p "$CACHE/bin" "$CACHE/lock" "$CACHE/log"
+  cache_folder bin lock log
   log=$CACHE/log/$EXE-$VERSION.log
   exec {lock}>"$CACHE/lock/$EXE-$VERSION"
   if ! flock -n "$lock"; then
