@@ -173,34 +173,69 @@ progress() {
   say "  still building $1: $2 s, $(wc -l <"$3") packages compiled"
 }
 
+# Debian's way to forbid that a package starts its services: etcd's, containerd's and Prometheus' would.
+POLICY=/usr/sbin/policy-rc.d
+POLICY_TEXT='Written by etcd-guard scripts/testbed while it installs packages.'
+
+# Somebody else's installation may take this long; ours is given no more.
+INSTALL_LIMIT=900
+
+# policy_is_ours: the file is there and we wrote it; whoever holds the lock may take it away.
+policy_is_ours() { grep -qsF "$POLICY_TEXT" "$POLICY"; }
+
+# policy_sweep: takes away what an installation that was killed has left.
+policy_sweep() {
+  local lock
+  policy_is_ours && [[ -w $POLICY ]] || return 0
+  exec {lock}</var/lib/dpkg
+  if flock -n "$lock" && policy_is_ours; then rm -f -- "$POLICY"; fi
+  exec {lock}<&-
+}
+
+# lists_update LOG: fetches the lists of packages; apt-get itself does not wait for another that does so.
+lists_update() {
+  local deadline=$((SECONDS + INSTALL_LIMIT))
+  until timeout 300 apt-get -qq update >"$1" 2>&1 </dev/null; do
+    grep -q 'Could not get lock' "$1" && ((SECONDS < deadline)) || return 1
+    sleep 1
+  done
+}
+
 # packages_install DEB...: installs Debian packages, or says which command does.
 packages_install() {
   if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
     die "missing Debian packages: $*; install them with: apt-get install --no-install-recommends $*"
   fi
-  local log policy=/usr/sbin/policy-rc.d mine=''
-  log=$(mktemp)
-  say "installing Debian packages: $*"
-  # The packages of etcd, containerd and Prometheus would start services; Debian's way to forbid it is this file.
-  if [[ ! -e $policy ]]; then
-    mine=$policy
-    printf '#!/bin/sh\n# Written by etcd-guard scripts/testbed while it installs packages.\nexit 101\n' >"$policy"
-    chmod +x "$policy"
+  local log lock mine=''
+  # One at a time, so that nobody takes POLICY away from another. apt-get inherits the lock: if we are killed, it holds
+  # until apt-get is through.
+  exec {lock}</var/lib/dpkg
+  if ! flock -n "$lock"; then
+    say 'packages are being installed by someone else; waiting'
+    flock -w "$INSTALL_LIMIT" "$lock" || die "the other installation did not end within $INSTALL_LIMIT s"
   fi
-  # shellcheck disable=SC2064
-  trap "rm -f -- $mine '$log'" EXIT
-  export DEBIAN_FRONTEND=noninteractive
-  if ! { timeout 300 apt-get -qq update && timeout 900 apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"; } >"$log" 2>&1 </dev/null; then
+  log=$(mktemp)
+  trap 'rm -f -- "$log" ${mine:+"$mine"}' EXIT
+  say "installing Debian packages: $*"
+  if [[ ! -e $POLICY ]] || policy_is_ours; then
+    mine=$POLICY
+    printf '#!/bin/sh\n# %s\nexit 101\n' "$POLICY_TEXT" >"$POLICY"
+    chmod +x "$POLICY"
+  fi
+  export DEBIAN_FRONTEND=noninteractive LC_ALL=C
+  if ! lists_update "$log" || ! timeout "$INSTALL_LIMIT" apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" >"$log" 2>&1 </dev/null; then
     show_tail "$log"
     die "apt-get could not install: $*"
   fi
   rm -f -- "$log" ${mine:+"$mine"}
   trap - EXIT
+  exec {lock}<&-
 }
 
 # programs_ensure NAME...: installs every Debian package that is missing, all at once.
 programs_ensure() {
   local name missing=()
+  policy_sweep
   for name in "$@"; do
     program_spec "$name"
     # shellcheck disable=SC2206 # some programs take two packages
