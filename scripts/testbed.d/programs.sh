@@ -38,7 +38,7 @@ program_spec() {
   kube-apiserver | kube-controller-manager | kube-scheduler | kube-proxy | kubelet | kubectl)
     FOLDER=kubernetes MODULE=k8s.io/kubernetes PACKAGE=$MODULE/cmd/$1
     ;;
-  etcd-3.4) EXE=etcd DEB=etcd-server ;;
+  etcd-3.4) EXE=etcd FOLDER=$1 MODULE=go.etcd.io/etcd PACKAGE=$MODULE ;; # 3.4.21, by the name that Go has for that commit
   etcd-3.[567]) EXE=etcd FOLDER=$1 MODULE=go.etcd.io/etcd/server/v3 PACKAGE=$MODULE ;;
   etcdctl-3.[567]) EXE=etcdctl FOLDER=etcd-${1#etcdctl-} MODULE=go.etcd.io/etcd/etcdctl/v3 PACKAGE=$MODULE ;;
   coredns) FOLDER=coredns MODULE=github.com/coredns/coredns PACKAGE=$MODULE ;;
@@ -89,7 +89,7 @@ fits() {
   busybox) ! ldd "$1" >/dev/null 2>&1 && return ;; # it runs in images that hold nothing else
   protoc) [[ -n ${PROTOC_INCLUDE-} || -e ${1%/bin/*}/include/google/protobuf/descriptor.proto ]] || return ;;
   esac
-  [[ -z $MODULE && $2 != etcd-3.4 ]] && return
+  [[ -z $MODULE ]] && return
   own_version "$1" "$2" || true
   version=${REPORTED["$1"]}
   case $2 in
