@@ -48,6 +48,7 @@ program_spec() {
   promtool) DEB=prometheus ;;
   protoc) DEB='protobuf-compiler libprotobuf-dev' ;; # the second holds the files that every .proto imports
   ip) DEB=iproute2 ;;
+  free) DEB=procps ;;
   runc | lxcfs | buildah | catatonit | iptables | conntrack | wrk | shellcheck) DEB=$1 ;;
   *) die "unknown program: $1 (known: ${PROGRAM_NAMES[*]})" ;;
   esac
@@ -249,6 +250,32 @@ program() {
   program_look "$@" && return
   [[ -n $MODULE ]] || die "$1 is still not on PATH although Debian's package $DEB is installed"
   program_build "$1"
+}
+
+# rust_ensure: checks what Cargo needs, installs protoc if need be, and exports PROTOC.
+rust_ensure() {
+  command -v cargo >/dev/null || die 'Cargo is missing: install Rust 1.90 or newer (https://rustup.rs) and put it on PATH'
+  command -v cc >/dev/null ||
+    die 'a C compiler is missing, which Rust links with: install one, on Debian with: apt-get install --no-install-recommends gcc libc6-dev'
+  [[ -z ${PROTOC-} ]] || return 0
+  (programs_ensure protoc)
+  program protoc
+  export PROTOC=$FOUND
+}
+
+# node_possible: returns 0, or sets REFUSAL to what forbids a whole node here and returns 1. In a container root may often
+# neither make namespaces nor mount.
+node_possible() {
+  local said
+  if [[ $EUID -ne 0 ]]; then
+    REFUSAL='it needs root (namespaces, mounts, a container runtime)'
+  elif ! said=$(unshare --mount --net --pid --fork mount -t tmpfs tmpfs /run 2>&1); then
+    # shellcheck disable=SC2034 # callers read it
+    REFUSAL="root may not make namespaces and mounts here ($said), as in a container that is not privileged"
+  else
+    return 0
+  fi
+  return 1
 }
 
 # link_program NAME: puts a found program under its plain name into RUN_DIR/bin, for the PATH of CMD.
