@@ -26,6 +26,8 @@ mod guard_gone;
 mod intents;
 #[path = "control_plane/leader.rs"]
 mod leader;
+#[path = "control_plane/left_behind.rs"]
+mod left_behind;
 #[path = "control_plane/membership.rs"]
 mod membership;
 #[path = "control_plane/one_at_a_time.rs"]
