@@ -1,9 +1,9 @@
 # Where each program comes from: KUBEBUILDER_ASSETS, PATH when its version fits, the cache, or a build into it.
 # shellcheck shell=bash source-path=SCRIPTDIR
 
-PROGRAM_NAMES=(etcd-3.6 etcdctl-3.6 etcd-3.5 etcdctl-3.5 etcd-3.7 etcdctl-3.7
+PROGRAM_NAMES=(etcd-3.6 etcdctl-3.6 etcd-3.5 etcdctl-3.5 etcd-3.7 etcdctl-3.7 etcd-3.4
   kube-apiserver kube-controller-manager kubectl kube-scheduler kubelet kube-proxy coredns helm
-  etcd-3.4 containerd ctr runc lxcfs buildah catatonit busybox iptables conntrack promtool wrk protoc)
+  containerd ctr runc lxcfs buildah catatonit busybox iptables conntrack promtool wrk protoc)
 
 # After a plain `su`, root's PATH lacks these, and containerd, kube-proxy, CNI plugins and dpkg look up programs by it.
 for folder in /usr/sbin /sbin; do
