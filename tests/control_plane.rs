@@ -32,6 +32,8 @@ mod intents;
 mod kubelet;
 #[path = "control_plane/leader.rs"]
 mod leader;
+#[path = "control_plane/left_behind.rs"]
+mod left_behind;
 #[path = "control_plane/membership.rs"]
 mod membership;
 #[path = "control_plane/one_at_a_time.rs"]
