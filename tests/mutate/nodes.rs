@@ -44,6 +44,14 @@ async fn a_labelled_node_offers_more_whoever_writes_and_its_own_again_without_th
         assert_eq!(cpu(&cluster, &name), raised, "the kubelet, {turn}");
     }
 
+    // Nobody tells the guard of this. What the next writer sends may be the machine's own or not: the kubelet is asked.
+    cluster.must(&["annotate", "node", &name, "etcd-guard.io/over-commit-"]);
+    patch_status(&cluster, &name, &json!({"status": {"volumesInUse": []}})).await;
+    assert!(cluster.guard.news().await.contains(&String::from("UPDATE allowed KubeletAsked")));
+    assert_eq!(cpu(&cluster, &name), (String::from("7839m"), String::from("7919m")));
+    patch_status(&cluster, &name, &raw).await;
+    assert_eq!(cpu(&cluster, &name), raised, "the kubelet, which finds that it is not what it has");
+
     cluster.must(&["label", "node", &name, &format!("{LABEL}-")]);
     patch_status(&cluster, &name, &json!({"status": {"volumesInUse": []}})).await;
     assert!(cluster.guard.news().await.contains(&String::from("UPDATE allowed Restored")));
