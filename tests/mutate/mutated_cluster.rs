@@ -19,8 +19,11 @@ use crate::support::{
     wait::until,
 };
 
-/// Longest that the controller manager may take to make a namespace's service account.
-const ACCOUNT_LIMIT: Duration = Duration::from_secs(30);
+/// Longest that the controller manager may take to make a namespace's service account: only a broken one takes so long.
+const ACCOUNT_LIMIT: Duration = Duration::from_secs(120);
+
+/// Longest that the apiserver may take to hear of a webhook, which it does by a watch.
+const HEARD_LIMIT: Duration = Duration::from_secs(60);
 
 struct ControlPlane {
     dir: PathBuf,
@@ -55,7 +58,7 @@ impl MutatedCluster {
         let admin = control_plane.dir.join("admin.kubeconfig");
         let guard = GuardProcess::start(&admin, &files).await;
         let kubectl = Kubectl::new(&control_plane.kubectl, &admin, &control_plane.dir.join("kubectl-cache"));
-        let cluster = Self { guard, namespace, files, kubectl };
+        let mut cluster = Self { guard, namespace, files, kubectl };
         cluster.kubectl.must(&["create", "namespace", &cluster.namespace]);
         for label in labels {
             cluster.kubectl.must(&["label", "namespace", &cluster.namespace, label]);
@@ -65,15 +68,41 @@ impl MutatedCluster {
         })
         .await;
         for shipped in shipped {
-            cluster.register(shipped, &cluster.guard, "");
+            cluster.register(shipped, &cluster.guard, "").await;
         }
-        // The apiserver learns of a configuration by a watch.
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        // What was asked while the apiserver had not heard of all of them is nobody's news.
+        cluster.guard.news().await;
         cluster
     }
 
-    /// Registers a guard for this namespace, by a shipped configuration.
-    pub(crate) fn register(&self, shipped: &str, guard: &GuardProcess, prefix: &str) {
+    /// Registers a guard for this namespace, by a shipped configuration, and waits until the apiserver asks it.
+    pub(crate) async fn register(&self, shipped: &str, guard: &GuardProcess, prefix: &str) {
+        self.configure(shipped, guard, prefix);
+        let node = format!("heard-{}", self.namespace);
+        if shipped == "over-commit" {
+            let labels = json!({"node-restriction.kubernetes.io/over-commit": "1"});
+            let node =
+                json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": labels}});
+            assert!(self.create(&node, &[]).await.success);
+        }
+        let before = guard.requests().await;
+        until("the apiserver asks the guard", HEARD_LIMIT, async || {
+            if shipped == "over-commit" {
+                let patch = json!({"status": {"phase": "Pending"}}).to_string();
+                let patch = ["patch", "node", &node, "--subresource=status", "--type=merge", "-p", &patch];
+                assert!(self.kubectl(&[&patch[..], &["--dry-run=server"]].concat()).await.success);
+            } else {
+                self.create(&pod(json!({})), &["--dry-run=server"]).await;
+            }
+            guard.requests().await > before
+        })
+        .await;
+        if shipped == "over-commit" {
+            self.must(&["delete", "node", &node]);
+        }
+    }
+
+    fn configure(&self, shipped: &str, guard: &GuardProcess, prefix: &str) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("deploy/components")
             .join(shipped)
