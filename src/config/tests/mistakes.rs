@@ -103,6 +103,41 @@ fn parts_of_pods_must_be_what_kubernetes_knows() {
 }
 
 #[test]
+fn what_a_template_takes_from_a_pod_or_asks_of_it_is_checked() {
+    assert_mistakes(
+        "sidecars:
+  templates:
+  - name: a
+    containers: [{name: c, image: i}]
+    transferEnv:
+    - {into: [c, d], names: [A]}
+    - {container: web}
+    overrides: {images: true}
+    terminationGracePeriodSeconds: -1
+    dnsConfig:
+      nameservers: [one.example, 192.0.2.1, 192.0.2.2, 192.0.2.3]
+      search: []
+    hostAliases:
+    - {ip: localhost, hostnames: [a]}
+    securityContext: {runAsUser: root}
+    annotations: {c.inject.etcd-guard.io/image: mine}
+",
+        &[
+            (7, "sidecars.templates[0].transferEnv[0].into[1]: the template has no container \"d\""),
+            (8, "sidecars.templates[0].transferEnv[1].names: is empty"),
+            (9, "sidecars.templates[0].overrides.images: unknown field"),
+            (10, "sidecars.templates[0].terminationGracePeriodSeconds: invalid value"),
+            (12, "dnsConfig.nameservers: has more than 3"),
+            (12, "dnsConfig.nameservers[0]: \"one.example\" is no IP address"),
+            (13, "dnsConfig.search: is no field that Kubernetes knows"),
+            (15, "hostAliases[0].ip: \"localhost\" is no IP address"),
+            (16, "securityContext.runAsUser: invalid type"),
+            (17, "decides what is injected"),
+        ],
+    );
+}
+
+#[test]
 fn templates_that_contradict_each_other_are_refused() {
     assert_mistakes(
         "sidecars:
