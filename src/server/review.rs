@@ -20,12 +20,12 @@ const KIND: &str = "AdmissionReview";
 const V1: &str = "admission.k8s.io/v1";
 const VERSIONS: [&str; 2] = [V1, "admission.k8s.io/v1beta1"];
 
-/// A review as it came: version checked, request not yet read.
+/// A review as it came: version checked, its request read if it can be.
 #[derive(Debug)]
 pub(super) struct Review<'a> {
     api_version: &'static str,
     uid: Cow<'a, str>,
-    request: &'a RawValue,
+    request: Result<AdmissionRequest<'a>, serde_json::Error>,
 }
 
 /// A body that is no review, and the uid in it if there is one to answer to.
@@ -144,6 +144,11 @@ impl ReviewError {
     }
 }
 
+/// The uid of a request that cannot be read otherwise.
+fn uid_of(request: &RawValue) -> Cow<'_, str> {
+    serde_json::from_str::<Identified<'_>>(request.get()).map(|it| it.uid).unwrap_or_default()
+}
+
 fn bad_request(message: String) -> Status {
     Status { outcome: "Failure", message, reason: "BadRequest", code: 400 }
 }
@@ -159,9 +164,12 @@ impl<'a> Review<'a> {
         }
         let envelope: Envelope<'a> =
             serde_json::from_slice(body).map_err(|error| anonymous(Mistake::NotJson(error)))?;
-        let uid =
-            envelope.request.and_then(|request| serde_json::from_str::<Identified<'a>>(request.get()).ok());
-        let uid = uid.map(|it| it.uid).unwrap_or_default();
+        // Once, as a rule: a body may have megabytes.
+        let request = envelope.request.map(|it| serde_json::from_str::<AdmissionRequest<'a>>(it.get()));
+        let uid = match &request {
+            Some(Ok(request)) => request.uid.clone(),
+            _ => envelope.request.map(uid_of).unwrap_or_default(),
+        };
         let known = Some(uid.clone().into_owned()).filter(|uid| !uid.is_empty());
         let identified = |mistake| ReviewError { uid: known, mistake };
         if envelope.kind.is_empty() {
@@ -170,7 +178,7 @@ impl<'a> Review<'a> {
         if envelope.kind != KIND {
             return Err(identified(Mistake::WrongKind(envelope.kind.into_owned())));
         }
-        let Some(request) = envelope.request else { return Err(identified(Mistake::NoRequest)) };
+        let Some(request) = request else { return Err(identified(Mistake::NoRequest)) };
         if uid.is_empty() {
             return Err(identified(Mistake::NoUid));
         }
@@ -180,9 +188,9 @@ impl<'a> Review<'a> {
         Ok(Self { api_version, uid, request })
     }
 
-    /// Reads the request inside.
-    pub(super) fn request(&self) -> Result<AdmissionRequest<'a>, serde_json::Error> {
-        serde_json::from_str(self.request.get())
+    /// The request inside.
+    pub(super) fn request(&self) -> Result<&AdmissionRequest<'a>, &serde_json::Error> {
+        self.request.as_ref()
     }
 
     /// Which call this is, for logs.

@@ -36,9 +36,9 @@ pub(super) struct Webhooks {
     pub(super) metrics: Metrics,
 }
 
-/// The parameters of a webhook's URL.
+/// The parameters of a webhook's URL, `/validate`'s as well as `/mutate`'s.
 #[derive(Deserialize)]
-struct Parameters {
+pub(super) struct Parameters {
     /// What the apiserver still waits, as Go writes durations: `10s`, `1m0s`.
     #[serde(default)]
     timeout: Option<String>,
@@ -79,10 +79,10 @@ async fn judge(webhooks: &Webhooks, body: &[u8], deadline: Deadline) -> Result<R
         Err(error) => return reject(webhooks, &error),
     };
     let request = match review.request() {
-        Ok(request) if pod_names::is_asked(&request) => {
-            return Ok(pod_names::answer(webhooks, &review, &request, started));
+        Ok(request) if pod_names::is_asked(request) => {
+            return Ok(pod_names::answer(webhooks, &review, request, started));
         }
-        Ok(request) => Request::read(&request).map_err(|error| error.to_string()),
+        Ok(request) => Request::read(request).map_err(|error| error.to_string()),
         Err(error) => Err(format!("the AdmissionReview's request is not readable: {error}")),
     };
     let request = match request {
@@ -169,7 +169,8 @@ pub(super) fn json(answer: &Answer<'_>) -> Response {
 // === impl Parameters ===
 
 impl Parameters {
-    fn deadline(&self) -> Result<Deadline, Rejection> {
+    /// When the answer must be ready.
+    pub(super) fn deadline(&self) -> Result<Deadline, Rejection> {
         let timeout = match &self.timeout {
             None => None,
             Some(text) => Some(humantime::parse_duration(text).map_err(|error| {
