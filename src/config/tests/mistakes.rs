@@ -56,9 +56,9 @@ sidecars:
         &[
             (3, "lxcfs.rot: unknown field `rot`"),
             (4, "lxcfs.profile: unknown variant `lxcfs-9`"),
-            // The two are the same item: the first is taken out before the second is looked at.
-            (5, "lxcfs.files[1]: pressure-cpu needs a newer lxcfs than the profile"),
             (5, "lxcfs.files[1]: unknown variant `memory`"),
+            // What is unknown is taken out before the rest is looked at, and the rest keeps its number.
+            (5, "lxcfs.files[2]: pressure-cpu needs a newer lxcfs than the profile"),
             (6, "lxcfs.onlyWithLimits: invalid type"),
             (8, "sidecars.default[1]: there is no template \"nobody\""),
             (12, "sidecars.templates[0].containers[0].name: \"Agent\" is no name"),
