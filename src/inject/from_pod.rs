@@ -71,11 +71,12 @@ pub(super) fn overridden<'a>(
         }
     }
     // The apiserver would refuse the whole pod.
-    if of_resources.is_empty() {
-    } else if ["cpu", "memory"].iter().any(|it| is_over_limit(&resources, it)) {
-        refuse(&of_resources.join(", "), "a request is more than its limit");
-    } else if let Some(fields) = changed.to_mut().as_object_mut() {
-        fields.insert(String::from("resources"), resources);
+    if !of_resources.is_empty() {
+        if ["cpu", "memory"].iter().any(|it| is_over_limit(&resources, it)) {
+            refuse(&of_resources.join(", "), "a request is more than its limit");
+        } else if let Some(fields) = changed.to_mut().as_object_mut() {
+            fields.insert(String::from("resources"), resources);
+        }
     }
     changed
 }
@@ -155,7 +156,9 @@ pub(super) fn shared_mounts(pod: Pod<'_>, template: &Template, ours: &[&str]) ->
         let is_own = OWN_PATHS.iter().any(|own| path == *own || is_below(&path, own));
         // Its expression reads variables of the container that it was written for.
         let is_expression = mount.get("subPathExpr").is_some_and(|it| !it.is_null() && *it != "");
-        if !is_own && !is_expression && path != "/" && !taken.contains(&path) {
+        // Only privileged containers may have such a mount: the apiserver would refuse the pod.
+        let is_privileged = mount.get("mountPropagation").is_some_and(|it| it == "Bidirectional");
+        if !is_own && !is_expression && !is_privileged && path != "/" && !taken.contains(&path) {
             taken.push(path);
             shared.push(mount.clone());
         }

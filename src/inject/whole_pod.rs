@@ -66,8 +66,7 @@ fn join(
 /// Gives an address the names that have none in the pod.
 fn add_alias(draft: &mut Draft, alias: &Value) -> Result<(), PatchError> {
     let present = Pod::of(draft.object()).items("hostAliases");
-    let names =
-        |it: &Value| it.get("hostnames").and_then(Value::as_array).map_or(Vec::new(), |it| it.clone());
+    let names = |it: &Value| it.get("hostnames").and_then(Value::as_array).cloned().unwrap_or_default();
     let taken: Vec<Value> = present.iter().flat_map(names).collect();
     let new: Vec<Value> = names(alias).into_iter().filter(|it| !taken.contains(it)).collect();
     if new.is_empty() {

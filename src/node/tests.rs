@@ -288,8 +288,8 @@ impl Story {
     }
 
     fn store(&mut self, node: Value) {
-        self.stored = node.clone();
-        self.history.push(node);
+        self.history.push(node.clone());
+        self.stored = node;
     }
 
     /// A write through the webhook, by these settings.

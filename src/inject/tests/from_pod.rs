@@ -116,6 +116,7 @@ fn shared_volumes_are_mounted_where_the_pods_containers_have_them_but_never_the_
             {"name": "data", "mountPath": "/logs", "subPath": "web"},
             {"name": "data", "mountPath": "/data/"},
             {"name": "data", "mountPath": "/named", "subPathExpr": "$(POD_NAME)"},
+            {"name": "data", "mountPath": "/both", "mountPropagation": "Bidirectional"},
             {"name": "proc", "mountPath": "/proc/meminfo"},
         ]},
         {"name": "other", "volumeMounts": [{"name": "cache", "mountPath": "/logs"}, {"name": "cache", "mountPath": "/cache"}]},

@@ -24,7 +24,7 @@
 //! | linkerd | an image's name makes a sidecar | `linkerd_takes_an_image_for_a_sidecar` |
 //! | slackhq/simple-kubernetes-webhook | a bad label is HTTP 500 | `a_label_that_is_no_lifespan_is_denied_and_told_what_is_allowed` (`small.rs`) |
 //! | BoomChao/simple-kubernetes-webhook | rounds up, doubles again, writes to maps that are not there | `src/node/tests.rs` |
-//! | BoomChao | `Fail` on nodes/status: a new node never gets ready | `boomchao_keeps_nodes_from_reporting` |
+//! | the same | `Fail` on nodes/status: a new node never gets ready | `boomchao_keeps_nodes_from_reporting` |
 
 use serde_json::{Value, json};
 
