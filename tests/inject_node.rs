@@ -99,7 +99,14 @@ fn the_value_does_not_move_over_ten_updates_of_the_kubelet_and_three_other_write
     assert_eq!(millis(seen("out-allocatable")), 2 * millis(seen("raw-allocatable")));
     assert_eq!(seen("seen-allocatable"), seen("out-allocatable"));
     assert_eq!(seen("other-writers"), "3");
+    assert_eq!(seen("kubelet-updates"), "10", "as the node's heartbeats tell");
     assert!(seen("node-updates").parse::<u64>().unwrap() >= 13, "{}", seen("node-updates"));
+}
+
+#[test]
+fn a_record_that_is_removed_doubles_nothing_and_comes_back_with_the_kubelets_next_update() {
+    assert!(millis(seen("unrecorded-allocatable")) <= millis(seen("out-allocatable")));
+    assert_eq!(seen("again-allocatable"), seen("out-allocatable"));
 }
 
 #[test]
