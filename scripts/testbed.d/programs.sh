@@ -3,7 +3,7 @@
 
 PROGRAM_NAMES=(etcd-3.6 etcdctl-3.6 etcd-3.5 etcdctl-3.5 etcd-3.7 etcdctl-3.7
   kube-apiserver kube-controller-manager kubectl kube-scheduler kubelet kube-proxy coredns helm
-  etcd-3.4 containerd ctr runc lxcfs buildah catatonit busybox iptables conntrack promtool wrk protoc)
+  etcd-3.4 containerd ctr runc lxcfs buildah catatonit busybox iptables conntrack promtool wrk protoc faketime)
 
 CACHE=${ETCD_GUARD_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/etcd-guard}
 
@@ -27,7 +27,7 @@ program_spec() {
   promtool) DEB=prometheus ;;
   protoc) DEB='protobuf-compiler libprotobuf-dev' ;; # the second holds the files that every .proto imports
   ip) DEB=iproute2 ;;
-  runc | lxcfs | buildah | catatonit | iptables | conntrack | wrk | shellcheck) DEB=$1 ;;
+  runc | lxcfs | buildah | catatonit | iptables | conntrack | wrk | shellcheck | faketime) DEB=$1 ;;
   *) die "unknown program: $1 (known: ${PROGRAM_NAMES[*]})" ;;
   esac
 }

@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Stdio},
-    sync::mpsc,
+    sync::{Arc, Mutex, mpsc},
     time::Duration,
 };
 
@@ -163,15 +163,19 @@ fn spawn(
     if config.exists() {
         command.arg("--config").arg(config);
     }
-    spawn_and_listen(command)
+    spawn_and_listen(command, &Log::default())
 }
 
+/// The lines that a guard has logged so far.
+pub type Log = Arc<Mutex<Vec<String>>>;
+
 /// Starts a guard, passes on what it logs, and waits until it says where it listens: HTTPS, then plain.
-pub fn spawn_and_listen(mut command: std::process::Command) -> (Child, SocketAddr, SocketAddr) {
+pub fn spawn_and_listen(mut command: std::process::Command, kept: &Log) -> (Child, SocketAddr, SocketAddr) {
     command.stdin(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the guard starts");
     let log = BufReader::new(child.stderr.take().expect("stderr is a pipe"));
     let (said, heard) = mpsc::channel();
+    let kept = Arc::clone(kept);
     // Reads to the end, or the guard would wait for somebody to read its log.
     std::thread::spawn(move || {
         for line in log.lines().map_while(Result::ok) {
@@ -179,6 +183,7 @@ pub fn spawn_and_listen(mut command: std::process::Command) -> (Child, SocketAdd
             if let Some(addresses) = addresses(&line) {
                 let _ = said.send(addresses);
             }
+            kept.lock().expect("a log").push(line);
         }
     });
     let (https, http) = heard.recv_timeout(START_LIMIT).expect("the guard says where it listens");
