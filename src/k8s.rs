@@ -7,6 +7,7 @@ pub mod admission;
 mod annotations;
 mod call;
 mod claim;
+mod claims;
 #[cfg(test)]
 pub(crate) mod fake;
 mod lease;
@@ -21,6 +22,7 @@ pub mod webhooks;
 pub use annotations::Annotations;
 pub use call::{CallError, apiserver_time};
 pub use claim::Claim;
+pub use claims::Claims;
 pub use lease::{Leases, Page, WriteError};
 pub use lookup::{LookupError, Pods};
 pub use namespaces::{NamespaceLabels, Namespaces, Version};

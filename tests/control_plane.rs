@@ -12,12 +12,16 @@ mod apiserver_gone;
 mod collection;
 #[path = "control_plane/consequences.rs"]
 mod consequences;
+#[path = "control_plane/cost.rs"]
+mod cost;
 #[path = "control_plane/drain.rs"]
 mod drain;
 #[path = "control_plane/dry_run.rs"]
 mod dry_run;
 #[path = "control_plane/eviction.rs"]
 mod eviction;
+#[path = "control_plane/floor.rs"]
+mod floor;
 #[path = "control_plane/follower.rs"]
 mod follower;
 #[path = "control_plane/guard_gone.rs"]
@@ -44,14 +48,18 @@ mod stop;
 mod storm;
 #[path = "control_plane/unhealthy.rs"]
 mod unhealthy;
+#[path = "control_plane/wire.rs"]
+mod wire;
 
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests, which use other parts of it")]
 #[path = "support"]
 mod support {
     pub mod api_client;
+    pub mod apiserver_proxy;
     pub mod child;
     pub mod control_plane;
     pub mod freeze;
+    pub mod gate;
     pub mod guard_process;
     pub mod guarded_cluster;
     pub mod http_client;
@@ -64,4 +72,5 @@ mod support {
     pub mod testbed;
     pub mod wait;
     pub mod webhook;
+    pub mod wire;
 }

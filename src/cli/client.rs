@@ -1,13 +1,16 @@
 //! How subcommands reach the apiserver.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
+/// Longest silence on a connection to the apiserver: more than the 290 s after which it ends a quiet watch by itself.
+const READ_TIMEOUT: Duration = Duration::from_secs(300);
+
 /// A client with the identity of a kubeconfig, or of the pod that this runs in.
 pub(super) async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
-    let config = match kubeconfig {
+    let mut config = match kubeconfig {
         Some(path) => {
             let kubeconfig =
                 Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;
@@ -19,6 +22,12 @@ pub(super) async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::
             "no way to reach the apiserver: give --kubeconfig, or run in a pod with a service account",
         )?,
     };
+    // By default the client tries again by itself up to fifteen times and waits for as long as the server tells: that
+    // would eat the time for an answer unseen. Whoever asked hears the cause at once, and asks again.
+    config.default_retry = false;
+    // Else a watch whose connection died without a word would show yesterday for ever.
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.reset_reader_on_write = true;
     kube::Client::try_from(config).context("the client for the apiserver")
 }
 

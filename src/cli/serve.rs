@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     config::{Live, ReloadMetrics, follow},
-    guard::{Guard, Metrics, Sources},
-    k8s::{Annotations, Leases, Namespaces, Pods, Secrets},
+    guard::{Guard, Sources},
+    k8s::{Annotations, Claims, Leases, Namespaces, Pods, Secrets},
     server::{Mutator, Options, Readiness, Server},
 };
 
@@ -70,14 +70,20 @@ impl Serve {
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         let (pods, secrets) = (Pods::new(client.clone()), Secrets::new(client.clone()));
         let annotations = Annotations::watch(&client);
+        let claims = Claims::watch(&client, annotations.guarded_namespaces());
         let leases = Leases::new(client.clone(), &namespace);
-        let mutator = Mutator::new(live, Namespaces::new(pods.clone()), reloads);
+        let mutator = Mutator::new(live.clone(), Namespaces::new(pods.clone()), reloads);
         tokio::spawn(mutator.follow_version());
         let options = Options { listen, admin_listen };
         let make_guard = |registry: &mut _| {
-            let sources =
-                Sources { pods: pods.clone(), secrets: secrets.clone(), annotations: annotations.clone() };
-            Guard::new(sources, leases.clone(), Metrics::register(registry))
+            let sources = Sources {
+                pods: pods.clone(),
+                claims: claims.clone(),
+                secrets: secrets.clone(),
+                annotations: annotations.clone(),
+                config: live.clone(),
+            };
+            Guard::new(sources, leases.clone(), registry)
         };
         let server = Server::bind(&options, tls, &make_guard, mutator).await?;
         let (https, http) = server.addresses()?;

@@ -321,6 +321,11 @@ impl Voter<'_> {
 // === impl Assessment ===
 
 impl Assessment {
+    /// Whether leadership is to be moved before this pod goes.
+    pub(super) fn wants_transfer(&self, policy: &Policy) -> bool {
+        self.reason == Reason::LeaderProtected && policy.leader == LeaderPolicy::Transfer
+    }
+
     pub(super) fn of(reason: Reason) -> Self {
         Self {
             reason,
@@ -335,4 +340,4 @@ impl Assessment {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -7,11 +7,10 @@ use tokio::time::Instant;
 
 use super::{
     Case, Guard, NoLook,
-    assess::{Assessment, assess},
+    assess::Assessment,
     explain::explain,
     ledger::Reservation,
-    look::Siblings,
-    policy::LeaderPolicy,
+    look::{Look, Siblings},
     reservations::Record,
     snapshot::{MemberPod, Snapshot},
     transfer::{Transfer, transfer},
@@ -48,11 +47,11 @@ impl Guard {
         // The two reads went side by side. A reservation of a pod that was not listed is that of a pod that is gone, or
         // of one that came after the list: only a list that is newer than the record tells.
         if let Some(record) = &record
-            && record.holds_any_but(&request.namespace, &siblings.uids()).await
+            && record.holds_any_but(&request.namespace, &siblings.uids())
         {
             siblings = self.looker.siblings(family, request, deadline).await?;
         }
-        let mut snapshot = self.looker.look(case, &siblings, record.as_ref()).await?;
+        let Look { mut snapshot, doubt } = self.looker.look(case, &siblings, record.as_ref()).await;
         let Some(target) = snapshot.pod(&request.name) else {
             let text = format!(
                 "pod {} changed its owner or its labels while it was judged. Try again",
@@ -60,8 +59,8 @@ impl Guard {
             );
             return Ok(Some(Verdict::new(Reason::LookupFailed, text)));
         };
-        let assessment = assess(&snapshot, target, policy);
-        let wants_transfer = case.wants_transfer(&assessment);
+        let assessment = doubt.assess(&snapshot, target, policy).map_err(NoLook::Lookup)?;
+        let wants_transfer = assessment.wants_transfer(policy);
         let may_go = assessment.reason.allows() || wants_transfer;
 
         let id = snapshot.cluster_id();
@@ -186,15 +185,6 @@ impl Guard {
         let nothing_known = Assessment::of(Reason::BreakGlass);
         let new = reservation(case, &pod.metadata.uid, &nothing_known);
         self.reserve(&mut record, new, &siblings, case).await
-    }
-}
-
-// === impl Case ===
-
-impl Case<'_> {
-    /// Whether leadership is to be moved before this pod goes.
-    pub(super) fn wants_transfer(&self, assessment: &Assessment) -> bool {
-        assessment.reason == Reason::LeaderProtected && self.policy.leader == LeaderPolicy::Transfer
     }
 }
 

@@ -106,6 +106,7 @@ mod tests {
         ledger.live(now).any(|reservation| reservation.uid == uid)
     }
 
+    /// Edge case 28.
     #[test]
     fn a_reservation_lives_from_when_it_was_first_seen() {
         let start = Instant::now();

@@ -1,11 +1,12 @@
 //! A look at a cluster: its pods from the apiserver, and what each member answers at its pod's address.
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     ANSWER_SHARE, Case, NoLook,
     credentials::Credentials,
     deadline::Deadline,
+    doubt::Doubt,
     elsewhere,
     etcd_pod::{self, EtcdPod},
     family::Family,
@@ -20,16 +21,23 @@ use super::{
 };
 use crate::{
     etcd::{Connections, Endpoint, Reply},
-    k8s::{Annotations, LookupError, Pods, pod::Pod},
+    k8s::{Annotations, Claims, LookupError, Pods, pod::Pod},
 };
 
 /// What a look needs.
 pub(super) struct Looker {
     pub(super) pods: Pods,
     pub(super) annotations: Annotations,
+    pub(super) claims: Claims,
     pub(super) credentials: Credentials,
     pub(super) connections: Connections,
     pub(super) metrics: Metrics,
+}
+
+/// A look at a cluster, and what it could not see.
+pub(super) struct Look {
+    pub(super) snapshot: Snapshot,
+    pub(super) doubt: Doubt,
 }
 
 /// The etcd pods of a namespace, listed before the round.
@@ -82,18 +90,13 @@ impl Looker {
         deadline: Deadline,
     ) -> Result<Snapshot, NoLook> {
         let siblings = self.complete(Siblings::of(family, pods.to_vec()), deadline).await;
-        self.look_from(&siblings, None, &[], deadline).await
+        Ok(self.look_from(&siblings, None, &[], deadline).await.snapshot)
     }
 
     /// The probe round. The record of reservations was read before it.
-    pub(super) async fn look(
-        &self,
-        case: &Case<'_>,
-        siblings: &Siblings,
-        record: Option<&Record>,
-    ) -> Result<Snapshot, NoLook> {
+    pub(super) async fn look(&self, case: &Case<'_>, siblings: &Siblings, record: Option<&Record>) -> Look {
         let reserved = match record {
-            Some(record) => record.live().await,
+            Some(record) => record.live(),
             None => Vec::new(),
         };
         self.look_from(siblings, Some(case.request), &reserved, case.deadline).await
@@ -105,14 +108,13 @@ impl Looker {
         request: Option<&Request>,
         reserved: &[Reservation],
         deadline: Deadline,
-    ) -> Result<Snapshot, NoLook> {
+    ) -> Look {
         let taken_at = Instant::now();
         let until = deadline.earlier(ANSWER_SHARE);
         let (replies, storage) = tokio::join!(
             self.ask(&siblings.namespace, &siblings.pods, until),
-            self.storage_of_target(request, siblings, deadline)
+            self.storage_of_target(request, siblings, until)
         );
-        let storage = storage?;
         let members = siblings.pods.iter().zip(replies);
         let mut snapshot = Snapshot {
             cluster: siblings.cluster.clone(),
@@ -121,13 +123,18 @@ impl Looker {
             pods: members.map(|((pod, it), reply)| member_pod(pod, it, reply, reserved)).collect(),
             elsewhere: Vec::new(),
         };
-        if let Some((name, storage)) = storage
-            && let Some(target) = snapshot.pods.iter_mut().find(|pod| pod.name == name)
-        {
-            target.storage = storage;
-        }
+        let doubt = match storage {
+            Some((name, Ok(storage))) => {
+                for target in snapshot.pods.iter_mut().filter(|pod| pod.name == name) {
+                    target.storage = storage;
+                }
+                None
+            }
+            Some((_, Err(error))) => Some(error),
+            None => None,
+        };
         self.look_further(&mut snapshot, siblings, reserved, until).await;
-        Ok(snapshot)
+        Look { snapshot, doubt: Doubt::of(doubt) }
     }
 
     /// Looks for listed members that run in none of these pods: in other pods of the namespace, and by name.
@@ -190,16 +197,19 @@ impl Looker {
         &self,
         request: Option<&'a Request>,
         siblings: &Siblings,
-        deadline: Deadline,
-    ) -> Result<Option<(&'a str, Storage)>, NoLook> {
-        let Some(request) = request else { return Ok(None) };
-        let Some((pod, etcd_pod)) = siblings.pods.iter().find(|(pod, _)| pod.metadata.name == request.name)
-        else {
-            return Ok(None);
+        until: Instant,
+    ) -> Option<(&'a str, Result<Storage, LookupError>)> {
+        let request = request?;
+        let (pod, etcd_pod) = siblings.pods.iter().find(|(pod, _)| pod.metadata.name == request.name)?;
+        let began = Instant::now();
+        let storage = match timeout_at(until, storage::of_pod(&self.claims, request, pod, etcd_pod)).await {
+            Ok(storage) => storage,
+            Err(_) => Err(LookupError::TimedOut {
+                what: format!("the claim of pod {}/{}", request.namespace, request.name),
+                limit: until.duration_since(began),
+            }),
         };
-        let read = storage::of_pod(&self.pods, &siblings.namespace, pod, etcd_pod);
-        let read = deadline.within("reading the pod's claim from the apiserver", read).await?;
-        read.map(|storage| Some((request.name.as_str(), storage))).map_err(NoLook::Lookup)
+        Some((request.name.as_str(), storage))
     }
 
     /// The pod that is asked about: the apiserver's copy, or for an eviction, which brings none, a live one.

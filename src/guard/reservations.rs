@@ -5,15 +5,19 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use moka::sync::Cache;
-use tokio::{
-    sync::Mutex,
-    time::{Instant, sleep},
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{TypedMetric, gauge::ConstGauge},
+    registry::Registry,
 };
+use tokio::time::{Instant, sleep};
 
 use super::{
     CLUSTER_LIFE, MOST_CLUSTERS,
@@ -33,9 +37,12 @@ const UNCHANGED_FOR: Duration = Duration::from_secs(600);
 /// Reads and writes the records.
 pub(super) struct Reservations {
     leases: Leases,
-    /// What this replica saw of each record, by the Lease's name.
-    ledgers: Cache<String, Arc<Mutex<Ledger>>>,
+    ledgers: Ledgers,
 }
+
+/// What this replica saw of each record, by the Lease's name.
+#[derive(Clone)]
+struct Ledgers(Cache<String, Arc<Mutex<Ledger>>>);
 
 /// A record as it was read, for one decision.
 pub(super) struct Record {
@@ -48,7 +55,12 @@ pub(super) struct Record {
 impl Reservations {
     pub(super) fn new(leases: Leases) -> Self {
         let ledgers = Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build();
-        Self { leases, ledgers }
+        Self { leases, ledgers: Ledgers(ledgers) }
+    }
+
+    /// Shows how many deletions may be on their way.
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register_collector(Box::new(self.ledgers.clone()));
     }
 
     /// Reads the record of a cluster. One that cannot be parsed is an error: who wrote it meant something by it.
@@ -56,8 +68,8 @@ impl Reservations {
         let name = format!("etcd-guard.{cluster}");
         let page = self.leases.read(&name).await?;
         let reservations = parse(&page)?;
-        let ledger = self.ledgers.get_with(name, Arc::default);
-        ledger.lock().await.observe(&reservations, Instant::now());
+        let ledger = self.ledgers.0.get_with(name, Arc::default);
+        lock(&ledger).observe(&reservations, Instant::now());
         Ok(Record { page, ledger })
     }
 
@@ -68,7 +80,7 @@ impl Reservations {
         new: Reservation,
         living: &[&str],
     ) -> Result<(), WriteError> {
-        let reservations = record.ledger.lock().await.with(new, living, Instant::now());
+        let reservations = record.ledger().with(new, living, Instant::now());
         self.write(record, reservations).await
     }
 
@@ -80,7 +92,7 @@ impl Reservations {
         uid: &str,
         living: &[&str],
     ) -> Result<(), WriteError> {
-        let reservations = record.ledger.lock().await.without(namespace, uid, living, Instant::now());
+        let reservations = record.ledger().without(namespace, uid, living, Instant::now());
         self.write(record, reservations).await
     }
 
@@ -117,7 +129,7 @@ impl Reservations {
         })?;
         let annotations = BTreeMap::from([(ANNOTATION.to_owned(), text)]);
         record.page = self.leases.write(&record.page, annotations).await?;
-        record.ledger.lock().await.observe(&reservations, Instant::now());
+        record.ledger().observe(&reservations, Instant::now());
         Ok(())
     }
 }
@@ -132,16 +144,86 @@ fn parse(page: &Page) -> Result<Vec<Reservation>, LookupError> {
     })
 }
 
+fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
+    ledger.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// === impl Ledgers ===
+
+impl Collector for Ledgers {
+    /// Counted when it is asked for: reservations end by the clock.
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let now = Instant::now();
+        let live: usize = self.0.iter().map(|(_, ledger)| lock(&ledger).live(now).count()).sum();
+        let gauge = ConstGauge::new(i64::try_from(live).unwrap_or(i64::MAX));
+        let help = "Allowed deletions that may be on their way, in the records that this replica read last";
+        gauge.encode(encoder.encode_descriptor("reservations", help, None, ConstGauge::<i64>::TYPE)?)
+    }
+}
+
+impl fmt::Debug for Ledgers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledgers").finish_non_exhaustive()
+    }
+}
+
 // === impl Record ===
 
 impl Record {
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        lock(&self.ledger)
+    }
+
     /// Whether a pod of this namespace may be on its way out that is none of these.
-    pub(super) async fn holds_any_but(&self, namespace: &str, uids: &[&str]) -> bool {
-        self.ledger.lock().await.holds_any_but(namespace, uids, Instant::now())
+    pub(super) fn holds_any_but(&self, namespace: &str, uids: &[&str]) -> bool {
+        self.ledger().holds_any_but(namespace, uids, Instant::now())
     }
 
     /// What may be on its way out at this moment.
-    pub(super) async fn live(&self) -> Vec<Reservation> {
-        self.ledger.lock().await.live(Instant::now()).cloned().collect()
+    pub(super) fn live(&self) -> Vec<Reservation> {
+        self.ledger().live(Instant::now()).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+
+    use super::{super::ledger::RESERVATION_LIFE, *};
+
+    fn reservation(uid: &str) -> Reservation {
+        Reservation {
+            uid: uid.to_owned(),
+            namespace: String::from("prod"),
+            pod: String::from("etcd-0"),
+            member: String::new(),
+            at: String::new(),
+            by: String::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_gauge_counts_what_lives_in_all_records_and_forgets_what_has_expired() {
+        let ledgers = Ledgers(Cache::builder().build());
+        let mut registry = Registry::with_prefix("etcd_guard");
+        registry.register_collector(Box::new(ledgers.clone()));
+        let shown = || {
+            let mut page = String::new();
+            encode(&mut page, &registry).unwrap();
+            let line = page.lines().find(|line| line.starts_with("etcd_guard_reservations ")).unwrap();
+            line.rsplit(' ').next().unwrap().to_owned()
+        };
+        assert_eq!(shown(), "0");
+        let observe = |name: &str, record: &[Reservation]| {
+            let ledger = ledgers.0.get_with(name.to_owned(), Arc::default);
+            lock(&ledger).observe(record, Instant::now());
+        };
+        observe("a", &[reservation("1"), reservation("2")]);
+        observe("b", &[reservation("3")]);
+        assert_eq!(shown(), "3");
+        observe("a", &[reservation("2")]);
+        assert_eq!(shown(), "2");
+        tokio::time::advance(RESERVATION_LIFE).await;
+        assert_eq!(shown(), "0");
     }
 }

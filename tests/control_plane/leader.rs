@@ -40,6 +40,7 @@ async fn deleting_the_leader_is_denied_until_the_printed_command_has_moved_leade
     etcd.wait_until_back(&leader, &uid).await;
 }
 
+/// Edge case 21.
 #[tokio::test]
 async fn a_forced_deletion_of_the_leader_is_denied_and_leaves_its_pod_alone() {
     let mut etcd = GuardedCluster::start().await;

@@ -8,6 +8,7 @@ use crate::support::{
 /// The controller waits ever longer between its tries; a change to the set wakes it.
 const ROLLOUT_LIMIT: &str = "--timeout=90s";
 
+/// Edge case 30.
 #[tokio::test]
 async fn a_rollout_stops_at_the_leader_and_goes_on_once_leadership_has_moved() {
     let mut etcd = GuardedCluster::start().await;

@@ -133,6 +133,20 @@ on_every_version! {
         assert!(matches!(snapshot.pods[follower].reply, Reply::Serving { .. }), "{:?}", snapshot.pods[follower].reply);
     }
 
+    /// Edge case 18: an address that swallows the first packet of every connection.
+    async fn a_black_hole_and_a_frozen_member_together_are_given_up_in_time(version) {
+        let cluster = Cluster::of_three(version).await;
+        let follower = cluster.followers().await[0];
+        cluster.freeze(follower);
+        let (_queue, address) = black_hole().await;
+        let hole = Endpoint { url: format!("http://{address}"), tls: None, user: None };
+        let endpoints = [cluster.endpoint(follower), hole];
+        let replies = in_time(async || etcd::probe(&Connections::new(), &endpoints, soon()).await).await;
+        for reply in replies {
+            assert!(matches!(reply, Reply::Silent { cause: Cause::TimedOut(_) }), "{reply:?}");
+        }
+    }
+
     /// Alarms are proposals, and so is every write: neither may come from a guard.
     async fn asking_adds_nothing_to_the_raft_log(version) {
         let cluster = Cluster::of_three(version).await;
@@ -146,21 +160,6 @@ on_every_version! {
         let after = client.status().await.unwrap();
         assert_eq!(after.raft_index(), before.raft_index());
         assert_eq!(after.header().unwrap().revision(), before.header().unwrap().revision());
-    }
-}
-
-/// Edge case 18: an address that swallows the first packet of every connection.
-#[tokio::test]
-async fn a_black_hole_and_a_frozen_member_together_are_given_up_in_time() {
-    let cluster = Cluster::of_three("3.6").await;
-    let follower = cluster.followers().await[0];
-    cluster.freeze(follower);
-    let (_queue, address) = black_hole().await;
-    let hole = Endpoint { url: format!("http://{address}"), tls: None, user: None };
-    let endpoints = [cluster.endpoint(follower), hole];
-    let replies = in_time(async || etcd::probe(&Connections::new(), &endpoints, soon()).await).await;
-    for reply in replies {
-        assert!(matches!(reply, Reply::Silent { cause: Cause::TimedOut(_) }), "{reply:?}");
     }
 }
 

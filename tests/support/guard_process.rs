@@ -106,6 +106,19 @@ impl GuardProcess {
         page.body.lines().filter_map(verdict_and_count).collect()
     }
 
+    /// The number of a line of the metrics page, by all that stands before it; zero if there is no such line.
+    pub async fn metric(&self, name: &str) -> u64 {
+        let page = http_client::get(self.http, "/metrics").await.expect("metrics");
+        let number =
+            page.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        number.unwrap_or_default()
+    }
+
+    /// Where a test may change the configuration file that it started with.
+    pub fn config_file(&self) -> PathBuf {
+        self.files.join(CONFIG)
+    }
+
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).expect("a pid");
         // It is not waited for yet, so that the number is nobody else's.

@@ -56,7 +56,7 @@ fn pod(n: usize, list: &[ListedMember]) -> MemberPod {
 }
 
 /// A healthy cluster of this many voters, led by `etcd-0`.
-fn cluster(size: usize) -> Snapshot {
+pub(in crate::guard) fn cluster(size: usize) -> Snapshot {
     let list: Vec<ListedMember> = (0..size).map(listed).collect();
     Snapshot {
         cluster: String::from("prod/etcd"),
@@ -79,7 +79,7 @@ impl Snapshot {
     }
 
     /// This pod's container has ended, and nothing answers at it.
-    fn crash(mut self, n: usize) -> Self {
+    pub(in crate::guard) fn crash(mut self, n: usize) -> Self {
         self.pods[n].running = false;
         self.silence(n)
     }
