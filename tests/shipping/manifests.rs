@@ -54,12 +54,14 @@ fn everything_that_is_shipped_passes_strict_validation() {
         "overlays/register",
         "overlays/cert-manager",
         "overlays/mutating",
+        "overlays/nodes",
     ] {
         let folder = format!("deploy/{folder}");
         let mut all = objects(&kustomize(&folder));
         // It is there, and its applied form lacks what kubectl would have noted in it.
         all.retain(|it| it["kind"] != "Namespace");
         assert_accepted(&control_plane, &folder, "etcd-guard", &all);
+        assert_configured(&control_plane, &all);
     }
     for mode in ["files", "self-managed", "cert-manager"] {
         let all = objects(&helm_template(&[&format!("--set=certificates.mode={mode}")]));
@@ -79,6 +81,15 @@ fn everything_that_is_shipped_passes_strict_validation() {
         if !name.ends_with("mtls-cert-manager.yaml") {
             assert_advised(&name, &all);
         }
+    }
+}
+
+/// The configuration files are ones that the guard takes.
+fn assert_configured(control_plane: &ControlPlane, objects: &[Value]) {
+    for map in objects.iter().filter(|it| it["kind"] == "ConfigMap") {
+        let file = control_plane.dir.join("config.yaml");
+        fs::write(&file, map["data"]["config.yaml"].as_str().unwrap()).unwrap();
+        stdout(mortal(env!("CARGO_BIN_EXE_etcd-guard")).args(["config", "check"]).arg(&file));
     }
 }
 
