@@ -124,8 +124,8 @@ impl Guard {
         Self {
             looker: Looker {
                 pods,
-                annotations: annotations.clone(),
                 claims,
+                annotations: annotations.clone(),
                 credentials: Credentials::new(secrets),
                 connections: Connections::new(),
                 metrics,
@@ -176,7 +176,7 @@ impl Guard {
         let denied = !verdict.reason.allows();
         self.apply(&policy, &mistakes, &mut verdict);
         if denied && verdict.allows() && !request.dry_run {
-            self.reserve_unasked(&case, pod).await;
+            self.reserve_unasked(&case).await;
         }
         verdict
     }

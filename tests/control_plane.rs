@@ -63,6 +63,7 @@ mod support {
     pub mod guard_process;
     pub mod guarded_cluster;
     pub mod http_client;
+    pub mod in_time;
     pub mod kubectl;
     pub mod load;
     pub mod member;

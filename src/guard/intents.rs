@@ -60,7 +60,7 @@ impl Guard {
         let list = self.looker.pods.list(namespace);
         let mut pods =
             deadline.within("listing the pods from the apiserver", list).await?.map_err(NoLook::Lookup)?;
-        self.looker.annotations.inherit(namespace, &mut pods);
+        self.looker.annotations.inherit(namespace, &mut pods, &etcd_pod::ANNOTATIONS);
         let members: Vec<&Pod> = pods.iter().filter(|pod| runs_member(pod)).collect();
         let of_set =
             |pod: &&&Pod| pod.controller().is_some_and(|it| it.kind == "StatefulSet" && it.name == *name);

@@ -1,5 +1,7 @@
 //! A look at a cluster: its pods from the apiserver, and what each member answers at its pod's address.
 
+use std::time::Duration;
+
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -14,7 +16,6 @@ use super::{
     ledger::Reservation,
     metrics::Metrics,
     request::Request,
-    reservations::Record,
     round, settled,
     snapshot::{Elsewhere, MemberPod, Snapshot, Storage},
     storage,
@@ -24,11 +25,14 @@ use crate::{
     k8s::{Annotations, Claims, LookupError, Pods, pod::Pod},
 };
 
+/// Less time than this is none: a healthy cluster answers in some milliseconds, on a busy machine in some tens.
+const LEAST_ROUND: Duration = Duration::from_millis(300);
+
 /// What a look needs.
 pub(super) struct Looker {
     pub(super) pods: Pods,
-    pub(super) annotations: Annotations,
     pub(super) claims: Claims,
+    pub(super) annotations: Annotations,
     pub(super) credentials: Credentials,
     pub(super) connections: Connections,
     pub(super) metrics: Metrics,
@@ -63,7 +67,7 @@ impl Looker {
         let list = self.pods.list(&request.namespace);
         let pods = deadline.within("listing the pods from the apiserver", list).await?;
         let mut pods = pods.map_err(NoLook::Lookup)?;
-        self.annotations.inherit(&request.namespace, &mut pods);
+        self.annotations.inherit(&request.namespace, &mut pods, &etcd_pod::ANNOTATIONS);
         // The request's copy of the pod may be older than this list.
         match pods.iter().find(|pod| pod.metadata.name == request.name) {
             None => return Err(NoLook::Settled(gone(request))),
@@ -93,13 +97,16 @@ impl Looker {
         Ok(self.look_from(&siblings, None, &[], deadline).await.snapshot)
     }
 
-    /// The probe round. The record of reservations was read before it.
-    pub(super) async fn look(&self, case: &Case<'_>, siblings: &Siblings, record: Option<&Record>) -> Look {
-        let reserved = match record {
-            Some(record) => record.live(),
-            None => Vec::new(),
-        };
-        self.look_from(siblings, Some(case.request), &reserved, case.deadline).await
+    /// The probe round. What is reserved was read before it.
+    pub(super) async fn look(
+        &self,
+        case: &Case<'_>,
+        siblings: &Siblings,
+        reserved: &[Reservation],
+    ) -> Result<Look, NoLook> {
+        // Members that nobody waited for would look like members that are silent.
+        case.deadline.leaves(LEAST_ROUND, ANSWER_SHARE, "what came before the look at the members")?;
+        Ok(self.look_from(siblings, Some(case.request), reserved, case.deadline).await)
     }
 
     async fn look_from(
@@ -218,7 +225,7 @@ impl Looker {
             Some(pod) => pod.clone(),
             None => self.live_pod(request, deadline).await?,
         };
-        self.annotations.inherit(&request.namespace, std::slice::from_mut(&mut pod));
+        self.annotations.inherit(&request.namespace, std::slice::from_mut(&mut pod), &etcd_pod::ANNOTATIONS);
         Ok(pod)
     }
 
@@ -249,6 +256,11 @@ impl Siblings {
     pub(super) fn endpoint(&self, name: &str) -> Option<&Endpoint> {
         let (_, etcd_pod) = self.pods.iter().find(|(pod, _)| pod.metadata.name == name)?;
         etcd_pod.endpoint.as_ref()
+    }
+
+    /// The uid of the pod of this name.
+    pub(super) fn uid(&self, name: &str) -> Option<&str> {
+        self.pods.iter().map(|(pod, _)| &pod.metadata).find(|it| it.name == name).map(|it| it.uid.as_str())
     }
 
     /// The uids of all pods that exist and may run members.

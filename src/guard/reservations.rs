@@ -47,7 +47,23 @@ struct Ledgers(Cache<String, Arc<Mutex<Ledger>>>);
 /// A record as it was read, for one decision.
 pub(super) struct Record {
     page: Page,
+    /// What the page says. Others may read and write meanwhile: this decision rests on what it read itself.
+    reservations: Vec<Reservation>,
     ledger: Arc<Mutex<Ledger>>,
+}
+
+/// What was read before a round.
+pub(super) enum Records {
+    /// The record of the cluster that the pods were of when they were looked at last.
+    Of(ClusterId, Record),
+    /// All that there are, where the round has yet to tell which cluster it is.
+    All(Vec<Result<Record, Unreadable>>),
+}
+
+/// A record that says something, and nobody knows what.
+pub(super) struct Unreadable {
+    name: String,
+    error: LookupError,
 }
 
 // === impl Reservations ===
@@ -63,14 +79,43 @@ impl Reservations {
         registry.register_collector(Box::new(self.ledgers.clone()));
     }
 
-    /// Reads the record of a cluster. One that cannot be parsed is an error: who wrote it meant something by it.
-    pub(super) async fn read(&self, cluster: ClusterId) -> Result<Record, LookupError> {
-        let name = format!("etcd-guard.{cluster}");
-        let page = self.leases.read(&name).await?;
-        let reservations = parse(&page)?;
-        let ledger = self.ledgers.0.get_with(name, Arc::default);
+    /// Reads the record of a cluster, or all if it is not known which cluster it is. One that cannot be parsed is an
+    /// error: who wrote it meant something by it.
+    pub(super) async fn read(&self, cluster: Option<ClusterId>) -> Result<Records, LookupError> {
+        match cluster {
+            Some(cluster) => {
+                let page = self.leases.read(&name_of(cluster)).await?;
+                Ok(Records::Of(cluster, self.record(page).map_err(|it| it.error)?))
+            }
+            None => {
+                let pages = self.leases.list().await?;
+                Ok(Records::All(pages.into_iter().map(|page| self.record(page)).collect()))
+            }
+        }
+    }
+
+    /// The record of this cluster among those that were read; `None` if it was not read.
+    pub(super) fn pick(&self, records: Records, cluster: ClusterId) -> Result<Option<Record>, LookupError> {
+        let name = name_of(cluster);
+        match records {
+            Records::Of(known, record) => Ok((known == cluster).then_some(record)),
+            Records::All(records) => {
+                let is_it = |it: &Result<Record, Unreadable>| match it {
+                    Ok(record) => record.page.name == name,
+                    Err(unreadable) => unreadable.name == name,
+                };
+                let nothing = || self.record(Page { name: name.clone(), ..Page::default() });
+                let found = records.into_iter().find(is_it).unwrap_or_else(nothing);
+                found.map(Some).map_err(|it| it.error)
+            }
+        }
+    }
+
+    fn record(&self, page: Page) -> Result<Record, Unreadable> {
+        let reservations = parse(&page).map_err(|error| Unreadable { name: page.name.clone(), error })?;
+        let ledger = self.ledgers.0.get_with_by_ref(&page.name, Arc::default);
         lock(&ledger).observe(&reservations, Instant::now());
-        Ok(Record { page, ledger })
+        Ok(Record { page, reservations, ledger })
     }
 
     /// Adds a reservation, if nobody wrote since the record was read.
@@ -80,7 +125,7 @@ impl Reservations {
         new: Reservation,
         living: &[&str],
     ) -> Result<(), WriteError> {
-        let reservations = record.ledger().with(new, living, Instant::now());
+        let reservations = record.ledger().with(&record.reservations, new, living, Instant::now());
         self.write(record, reservations).await
     }
 
@@ -92,7 +137,8 @@ impl Reservations {
         uid: &str,
         living: &[&str],
     ) -> Result<(), WriteError> {
-        let reservations = record.ledger().without(namespace, uid, living, Instant::now());
+        let reservations =
+            record.ledger().without(&record.reservations, namespace, uid, living, Instant::now());
         self.write(record, reservations).await
     }
 
@@ -130,8 +176,13 @@ impl Reservations {
         let annotations = BTreeMap::from([(ANNOTATION.to_owned(), text)]);
         record.page = self.leases.write(&record.page, annotations).await?;
         record.ledger().observe(&reservations, Instant::now());
+        record.reservations = reservations;
         Ok(())
     }
+}
+
+fn name_of(cluster: ClusterId) -> String {
+    format!("etcd-guard.{cluster}")
 }
 
 fn parse(page: &Page) -> Result<Vec<Reservation>, LookupError> {
@@ -154,7 +205,7 @@ impl Collector for Ledgers {
     /// Counted when it is asked for: reservations end by the clock.
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let now = Instant::now();
-        let live: usize = self.0.iter().map(|(_, ledger)| lock(&ledger).live(now).count()).sum();
+        let live: usize = self.0.iter().map(|(_, ledger)| lock(&ledger).count(now)).sum();
         let gauge = ConstGauge::new(i64::try_from(live).unwrap_or(i64::MAX));
         let help = "Allowed deletions that may be on their way, in the records that this replica read last";
         gauge.encode(encoder.encode_descriptor("reservations", help, None, ConstGauge::<i64>::TYPE)?)
@@ -174,14 +225,21 @@ impl Record {
         lock(&self.ledger)
     }
 
-    /// Whether a pod of this namespace may be on its way out that is none of these.
-    pub(super) fn holds_any_but(&self, namespace: &str, uids: &[&str]) -> bool {
-        self.ledger().holds_any_but(namespace, uids, Instant::now())
-    }
-
     /// What may be on its way out at this moment.
     pub(super) fn live(&self) -> Vec<Reservation> {
-        self.ledger().live(Instant::now()).cloned().collect()
+        self.ledger().live(&self.reservations, Instant::now()).cloned().collect()
+    }
+}
+
+// === impl Records ===
+
+impl Records {
+    /// What may be on its way out at this moment.
+    pub(super) fn live(&self) -> Vec<Reservation> {
+        match self {
+            Self::Of(_, record) => record.live(),
+            Self::All(records) => records.iter().flatten().flat_map(Record::live).collect(),
+        }
     }
 }
 

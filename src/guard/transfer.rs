@@ -52,7 +52,7 @@ pub(super) async fn transfer(
     let mut last = Reason::ElectionInProgress;
     for _ in 0..MOST_LOOKS {
         let began = Instant::now();
-        let Look { snapshot: after, doubt } = looker.look(case, siblings, Some(record)).await;
+        let Look { snapshot: after, doubt } = looker.look(case, siblings, &record.live()).await?;
         if let Some(target) = after.pod(&target.name) {
             let assessment = doubt.assess(&after, target, policy).map_err(NoLook::Lookup)?;
             if assessment.reason == Reason::SafeToDelete {

@@ -27,8 +27,6 @@ use super::pod::Pod;
 /// Longest that the first lists are waited for before it is said that they are missing.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
 
-/// What annotations of this program begin with.
-const PREFIX: &str = "etcd-guard.io/";
 /// The label that opts a namespace in. Its value is the webhook configuration's business.
 const GUARD_LABEL: &str = "etcd-guard.io/guard";
 
@@ -87,14 +85,18 @@ impl Annotations {
         object.and_then(|it| it.metadata.annotations.clone()).unwrap_or_default()
     }
 
-    /// Puts what their StatefulSets say under these pods' own annotations: what names the Secrets of a whole cluster, say,
-    /// is written once and not into the template, where it would restart every member.
-    pub fn inherit(&self, namespace: &str, pods: &mut [Pod]) {
+    /// Puts what their StatefulSets, and under them the namespace, say by annotations of these names under these pods'
+    /// own: what names the Secrets of a whole cluster, say, is written once and not into the template, where it would
+    /// restart every member.
+    pub fn inherit(&self, namespace: &str, pods: &mut [Pod], names: &[&str]) {
+        let of_namespace = self.of_namespace(namespace);
         for pod in pods {
-            let Some(owner) = pod.controller().filter(|owner| owner.kind == "StatefulSet") else { continue };
-            for (name, value) in self.of_stateful_set(namespace, &owner.name) {
-                if name.starts_with(PREFIX) {
-                    pod.metadata.annotations.entry(name).or_insert(value);
+            let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet");
+            let of_owner =
+                owner.map(|owner| self.of_stateful_set(namespace, &owner.name)).unwrap_or_default();
+            for (name, value) in of_owner.iter().chain(&of_namespace) {
+                if names.contains(&name.as_str()) {
+                    pod.metadata.annotations.entry(name.clone()).or_insert_with(|| value.clone());
                 }
             }
         }

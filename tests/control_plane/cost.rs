@@ -11,6 +11,8 @@ use crate::support::{
     guard_process::GuardProcess,
     guarded_cluster::{GuardedCluster, START_LIMIT, Setup},
     http_client::Connection,
+    in_time::{TRIES, in_time},
+    process_node::Order,
     review::{deletion_of, dry_run_of, verdict},
     wait::until,
 };
@@ -79,6 +81,40 @@ async fn a_yes_costs_one_round_and_three_calls_of_the_apiserver() {
         assert_eq!(etcd.guard.metric(RESERVATIONS).await, 1);
         println!("a yes: {} calls, 1 round, {took:?} with a new TLS connection to the guard", calls.len());
     }
+}
+
+/// Of a guard that knows nothing yet: which record to read, only the round tells.
+#[tokio::test]
+async fn a_first_yes_costs_one_round_and_holds_for_the_others_too() {
+    let (etcd, _proxy, files) = start().await;
+    let [first, second] = etcd.followers().await;
+    let (first, second) = (etcd.pods.get(&first).await.unwrap(), etcd.pods.get(&second).await.unwrap());
+    let new = GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &files.path().join("new")).await;
+    let (allowed, message) = ask(&new, deletion_of(&first)).await;
+    assert!(allowed, "{message}");
+    assert_eq!(new.metric(ROUNDS).await, 1, "probe rounds");
+    // A second new one reads in all records what the first one wrote in one of them.
+    let newer =
+        GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &files.path().join("newer")).await;
+    let (allowed, message) = ask(&newer, deletion_of(&second)).await;
+    let first = first.metadata.name.unwrap();
+    assert!(!allowed && message.contains(&format!("{first} is on the way out")), "{message}");
+    assert_eq!(newer.metric(ROUNDS).await, 1, "probe rounds");
+}
+
+#[tokio::test]
+async fn a_first_verdict_on_a_cluster_with_a_frozen_member_comes_in_time() {
+    let (etcd, _proxy, files) = start().await;
+    let frozen = etcd.followers().await[0].clone();
+    let pod = etcd.pods.get(&frozen).await.unwrap();
+    let mut new = Vec::new();
+    for n in 0..TRIES {
+        let files = files.path().join(n.to_string());
+        new.push(GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &files).await);
+    }
+    etcd.order(&frozen, Order::Pause).await;
+    let (allowed, message) = in_time(async || ask(&new.pop().unwrap(), deletion_of(&pod)).await).await;
+    assert!(allowed, "{message}");
 }
 
 /// Each of the two is held up until the other has come.

@@ -42,7 +42,7 @@ on_every_version! {
         let followers = cluster.followers().await;
         cluster.kill(followers[0]);
         let snapshot = cluster.look(&Connections::new()).await;
-        assert!(matches!(snapshot.pods[followers[0]].reply, Reply::Silent { cause: Cause::Unreachable(_) }));
+        assert!(matches!(snapshot.pods[followers[0]].reply, Reply::Silent { cause: Cause::Refused(_) }));
         assert_eq!(reason(&snapshot, followers[1]), Reason::QuorumAtRisk);
         assert_eq!(reason(&snapshot, followers[0]), Reason::MemberNotServing);
     }
