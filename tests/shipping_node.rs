@@ -10,9 +10,6 @@ use std::{collections::HashMap, process::Command, sync::OnceLock};
 
 const STORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shipping_node/run");
 
-/// 15 MB, as an archive and uncompressed.
-const MOST_IMAGE_BYTES: u64 = 15_000_000;
-
 #[track_caller]
 fn seen(name: &str) -> &'static str {
     static SEEN: OnceLock<HashMap<String, String>> = OnceLock::new();
@@ -63,12 +60,10 @@ fn by_both_ways(check: impl Fn(&str)) {
 }
 
 #[test]
-fn the_image_holds_one_static_program_and_is_small() {
+fn the_image_holds_one_static_program_and_nothing_else() {
     assert_eq!(seen("image-files").trim(), "./usr/local/bin/etcd-guard");
     let linked = seen("image-linked");
     assert!(linked.contains("statically linked") || linked.contains("not a dynamic executable"), "{linked}");
-    let bytes: u64 = seen("image-bytes").parse().unwrap();
-    assert!(bytes <= MOST_IMAGE_BYTES, "{bytes}");
 }
 
 #[test]
