@@ -223,8 +223,8 @@ impl Draft {
         match operation {
             PatchOperation::Add(AddOperation { value, .. }) => match path.split_back() {
                 Some((parent, last)) if last.encoded() == "-" => {
-                    let list = self.object.pointer(parent.as_str()).and_then(Value::as_array);
-                    list.and_then(|it| it.last()) == Some(value)
+                    let items = self.object.pointer(parent.as_str()).and_then(Value::as_array);
+                    items.and_then(|it| it.last()) == Some(value)
                 }
                 _ => self.object.pointer(path.as_str()) == Some(value),
             },

@@ -29,10 +29,16 @@ guard_program() {
 
 # guard_archive PROFILE: sets ARCHIVE to an image that holds the guard, under the name that deploy/base asks for.
 guard_archive() {
-  local tag
   guard_program "$1"
-  tag=$(sed -n 's/^ *newTag: *//p' "$PROJECT/deploy/base/kustomization.yaml")
-  image_archive "etcd-guard:$tag" --file "$GUARD=/usr/local/bin/etcd-guard" --user 65532:65532 --entrypoint /usr/local/bin/etcd-guard
+  guard_image "etcd-guard:$(sed -n 's/^ *newTag: *//p' "$PROJECT/deploy/base/kustomization.yaml")"
+}
+
+# guard_image NAME:TAG: sets ARCHIVE to an image with GUARD, with the labels that deploy/Dockerfile gives it.
+guard_image() {
+  local labels=()
+  mapfile -t labels < <(sed -nE 's/^(LABEL| +) (org\.opencontainers\.[a-z.]+)="([^"]*)".*/--label\n\2=\3/p' "$PROJECT/deploy/Dockerfile")
+  image_archive "$1" --file "$GUARD=/usr/local/bin/etcd-guard" --user 65532:65532 \
+    "${labels[@]//\$VERSION/${1##*:}}" --entrypoint /usr/local/bin/etcd-guard
 }
 
 # image_of FILE: the first image that a manifest names.

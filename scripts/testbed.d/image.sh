@@ -13,6 +13,7 @@ made once.
   --link TARGET=DEST     a symbolic link
   --tmp DIR              an empty directory that everyone may write to
   --user UID[:GID]       who runs it; default root
+  --label NAME=VALUE     may be repeated
   --env NAME=VALUE       may be repeated; PATH defaults to /usr/local/bin:/usr/bin:/bin
   --entrypoint WORD...   all words that follow are the entrypoint; last option
 USAGE
@@ -40,6 +41,17 @@ json_list() {
   printf '[%s]' "$out"
 }
 
+# json_map NAME=VALUE...: the pairs as a JSON object of strings.
+json_map() {
+  local pair out=''
+  for pair in "$@"; do
+    pair=${pair//\\/\\\\}
+    pair=${pair//\"/\\\"}
+    out+=${out:+,}\"${pair%%=*}\":\"${pair#*=}\"
+  done
+  printf '{%s}' "$out"
+}
+
 # blob FILE: moves FILE into blobs/sha256 of the current directory under its digest; sets DIGEST and SIZE.
 blob() {
   read -r DIGEST _ < <(sha256sum -- "$1")
@@ -49,7 +61,7 @@ blob() {
 
 # image_archive NAME:TAG OPTION...: sets ARCHIVE.
 image_archive() {
-  local name=$1 files=() links=() tmps=() environment=(PATH=/usr/local/bin:/usr/bin:/bin) user='' entrypoint=() pair key file
+  local name=$1 files=() links=() tmps=() labels=() environment=(PATH=/usr/local/bin:/usr/bin:/bin) user='' entrypoint=() pair key file
   shift
   while [[ $# -gt 0 ]]; do
     case $1 in
@@ -62,6 +74,7 @@ image_archive() {
     --link) links+=("$2") ;;
     --tmp) tmps+=("$2") ;;
     --env) environment+=("$2") ;;
+    --label) labels+=("$2") ;;
     --user) user=$2 ;;
     *) die "unknown option of image: $1" ;;
     esac
@@ -74,7 +87,7 @@ image_archive() {
   done
 
   key=$({
-    printf '%s\n' 1 "$name" "$(uname -m)" "$user" "${files[@]##*=}" -- "${links[@]}" -- "${tmps[@]}" -- "${environment[@]}" -- "${entrypoint[@]}"
+    printf '%s\n' 1 "$name" "$(uname -m)" "$user" "${files[@]##*=}" -- "${links[@]}" -- "${tmps[@]}" "${labels[@]/#/label }" -- "${environment[@]}" -- "${entrypoint[@]}"
     sha256sum -- "${files[@]%=*}" | cut -d' ' -f1
   } | sha256sum | cut -c1-16)
   cache_folder images
@@ -130,6 +143,7 @@ image_pack() {
   blob layer
   layer_digest=$DIGEST layer_size=$SIZE
   config="\"Env\":$(json_list "${environment[@]}"),\"Entrypoint\":$(json_list "${entrypoint[@]}")"
+  [[ ${#labels[@]} -eq 0 ]] || config+=",\"Labels\":$(json_map "${labels[@]}")"
   [[ -z $2 ]] || config+=",\"User\":\"$2\""
   printf '{"architecture":"%s","os":"linux","config":{%s},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
     "$machine" "$config" "$layer_digest" >config

@@ -33,7 +33,7 @@ fn apply(control_plane: &ControlPlane, folder: &str) {
 
 const EVERYWHERE: [&str; 4] = [
     "namespaces [] [] [list watch]",
-    "persistentvolumeclaims [] [] [get]",
+    "persistentvolumeclaims [] [] [get list watch]",
     "pods [] [] [get list]",
     "statefulsets.apps [] [] [get list watch]",
 ];

@@ -28,7 +28,7 @@ use crate::{
     support::{
         control_plane::ControlPlane,
         http_client::{self, Connection, NoAnswer},
-        self_managed_guard::SelfManagedGuard,
+        self_managed_guard::{Clock, SelfManagedGuard},
         wait::{some, until},
     },
 };
@@ -338,6 +338,46 @@ async fn a_lost_or_spoilt_secret_and_a_lost_configuration_come_back_by_themselve
     stage.replicas[0].wait_until_ready().await;
     let ca = stage.secret("ca.crt").await.unwrap();
     assert!(stage.bundle().await.unwrap().contains(ca.trim()));
+}
+
+/// Two old clocks: one whose owner does not check the apiserver's certificate, so that it may do its harm, and one that
+/// cannot even take that certificate for valid.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_with_an_old_clock_does_no_harm_and_recovers_by_itself() {
+    let control_plane = ControlPlane::start(&[]);
+    let (kubeconfig, folder) = (permit(&control_plane), tempfile::tempdir().unwrap());
+    let mut credulous = Kubeconfig::read_from(&kubeconfig).unwrap();
+    for cluster in credulous.clusters.iter_mut().filter_map(|it| it.cluster.as_mut()) {
+        cluster.insecure_skip_tls_verify = Some(true);
+        cluster.certificate_authority_data = None;
+    }
+    let credulous_file = folder.path().join("kubeconfig");
+    fs::write(&credulous_file, serde_json::to_string(&credulous).unwrap()).unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("--register-url=https://{free}");
+    let flags = ["--certificate-life=1h", "--register", &url];
+
+    let old = Clock::in_folder(folder.path(), "-30d");
+    let first = SelfManagedGuard::launch_by(Some(&old), &credulous_file, free, &flags);
+    first.wait_until_ready().await;
+    // Of 30 days ago, a certificate for an hour would have ended long ago.
+    let client = control_plane.client().await;
+    let trusted = bundle(&client).await.unwrap();
+    let mut kept = Kept::open(Some(&first.https()), trusted).await.unwrap();
+    kept.ask().await.unwrap();
+
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let second = SelfManagedGuard::launch_by(Some(&old), &kubeconfig, any, &flags);
+    until("it says that it cannot keep its certificate", RECOVERY, async || {
+        second.has_logged("keeping the certificate failed") && second.has_logged("not valid yet")
+    })
+    .await;
+    assert!(!second.is_ready().await);
+    old.set("+0");
+    second.wait_until_ready().await;
+    assert!(second.has_logged("serving a new certificate"));
+    let mut kept = Kept::open(Some(&second.https()), bundle(&client).await.unwrap()).await.unwrap();
+    kept.ask().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

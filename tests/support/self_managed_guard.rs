@@ -15,7 +15,7 @@ use nix::{
 use super::{
     child::mortal,
     guard_process::{Log, spawn_and_listen},
-    http_client,
+    http_client, testbed,
     wait::until,
 };
 
@@ -30,17 +30,63 @@ pub struct SelfManagedGuard {
     child: Child,
     kubeconfig: PathBuf,
     flags: Vec<String>,
+    clock: Option<Clock>,
+    log: Log,
     https: SocketAddr,
     http: SocketAddr,
+}
+
+/// A wall clock that a test sets: of one process, by a library that stands in for the system's. What measures how long
+/// things take goes right.
+#[derive(Clone)]
+pub struct Clock {
+    library: PathBuf,
+    file: PathBuf,
+}
+
+impl Clock {
+    /// A clock whose setting lies in this folder, and how it is set at first: `-30d`, `+0`.
+    pub fn in_folder(folder: &Path, setting: &str) -> Self {
+        testbed::program("faketime");
+        let library = std::fs::read_dir("/usr/lib")
+            .expect("libraries")
+            .map(|it| it.expect("a folder").path().join("faketime/libfaketimeMT.so.1"))
+            .find(|it| it.exists());
+        let clock = Self { library: library.expect("libfaketime"), file: folder.join("clock") };
+        clock.set(setting);
+        clock
+    }
+
+    pub fn set(&self, setting: &str) {
+        // Exchanged whole: it is read at any time.
+        let next = self.file.with_extension("next");
+        std::fs::write(&next, setting).expect("the clock is set");
+        std::fs::rename(&next, &self.file).expect("the clock is set");
+    }
+
+    fn give(&self, command: &mut std::process::Command) {
+        command.env("LD_PRELOAD", &self.library).env("FAKETIME_TIMESTAMP_FILE", &self.file);
+        command.env("FAKETIME_CACHE_DURATION", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    }
 }
 
 impl SelfManagedGuard {
     /// Starts it at this address without waiting for more than its ports.
     pub fn launch(kubeconfig: &Path, https: SocketAddr, flags: &[&str]) -> Self {
+        Self::launch_by(None, kubeconfig, https, flags)
+    }
+
+    /// The same, by a clock of its own.
+    pub fn launch_by(clock: Option<&Clock>, kubeconfig: &Path, https: SocketAddr, flags: &[&str]) -> Self {
         let flags: Vec<String> = flags.iter().map(|it| (*it).to_owned()).collect();
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (child, https, http) = spawn(kubeconfig, https, any, &flags);
-        Self { child, kubeconfig: kubeconfig.to_owned(), flags, https, http }
+        let (any, log) = (SocketAddr::from(([127, 0, 0, 1], 0)), Log::default());
+        let (child, https, http) = spawn(clock, kubeconfig, https, any, &flags, &log);
+        Self { child, kubeconfig: kubeconfig.to_owned(), flags, clock: clock.cloned(), log, https, http }
+    }
+
+    /// Whether it has logged this.
+    pub fn has_logged(&self, words: &str) -> bool {
+        self.log.lock().expect("a log").iter().any(|line| line.to_string().contains(words))
     }
 
     pub fn https(&self) -> SocketAddr {
@@ -65,7 +111,8 @@ impl SelfManagedGuard {
         kill(Pid::from_raw(pid), Signal::SIGTERM).expect("a guard that runs");
         let child = &mut self.child;
         until("the guard ends", READY_LIMIT, async || child.try_wait().expect("a child").is_some()).await;
-        (self.child, _, _) = spawn(&self.kubeconfig, self.https, self.http, &self.flags);
+        (self.child, _, _) =
+            spawn(self.clock.as_ref(), &self.kubeconfig, self.https, self.http, &self.flags, &self.log);
         self.wait_until_ready().await;
     }
 }
@@ -79,14 +126,19 @@ impl Drop for SelfManagedGuard {
 }
 
 fn spawn(
+    clock: Option<&Clock>,
     kubeconfig: &Path,
     https: SocketAddr,
     http: SocketAddr,
     flags: &[String],
+    log: &Log,
 ) -> (Child, SocketAddr, SocketAddr) {
     let mut command = mortal(env!("CARGO_BIN_EXE_etcd-guard"));
     command.args(["serve", "--log-format=json", "--linger", LINGER, "--namespace=etcd-guard"]);
     command.args(["--listen", &https.to_string(), "--admin-listen", &http.to_string()]);
     command.arg("--kubeconfig").arg(kubeconfig).arg("--self-managed-certs").args(flags);
-    spawn_and_listen(command, &Log::default())
+    if let Some(clock) = clock {
+        clock.give(&mut command);
+    }
+    spawn_and_listen(command, log)
 }

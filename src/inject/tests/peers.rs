@@ -203,7 +203,7 @@ fn togettoyou_takes_its_configuration_away_at_each_start() {
             );
         }
     }
-    assert!(rules > 0, "the roles are read");
+    assert!(seen > 0, "the roles are read");
 }
 
 /// tumblr/k8s-sidecar-injector `pkg/server/webhook.go`: adds to lists that are not there.
