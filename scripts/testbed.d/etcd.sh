@@ -12,7 +12,7 @@ etcd_usage() {
   cat <<'USAGE'
 usage: scripts/testbed etcd [OPTION...] [-- CMD...]
 
-  --version 3.6     3.4, 3.5, 3.6 or 3.7
+  --version 3.6     3.4, 3.5, 3.6 or 3.7; or 3.6.11, which tells its status to root alone
   --members 3       how many members the cluster starts with
   --spare 0         further members with files of their own, not started: for `member add`
   --tls             TLS with client certificates for clients and peers
@@ -62,11 +62,14 @@ etcd_main() {
     shift
   done
   [[ ${1-} != -- ]] || shift
-  [[ $version =~ ^3\.[4567]$ ]] || die "--version is 3.4, 3.5, 3.6 or 3.7, not $version"
+  [[ $version =~ ^3\.([4567]|6\.11)$ ]] || die "--version is 3.4, 3.5, 3.6, 3.7 or 3.6.11, not $version"
   [[ $members =~ ^[1-9]$ && $spare =~ ^[0-9]$ ]] || die "--members is 1 to 9 and --spare 0 to 9"
 
   local ctl=etcdctl-$version
-  [[ $version != 3.4 ]] || ctl=etcdctl-3.5 # it speaks the same API
+  case $version in
+  3.4) ctl=etcdctl-3.5 ;; # it speaks the same API
+  3.6.11) ctl=etcdctl-3.6 ;;
+  esac
   (programs_ensure "etcd-$version")
   program "etcd-$version"
   local etcd=$FOUND

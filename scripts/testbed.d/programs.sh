@@ -1,7 +1,7 @@
 # Where each program comes from: KUBEBUILDER_ASSETS, PATH when its version fits, the cache, or a build into it.
 # shellcheck shell=bash source-path=SCRIPTDIR
 
-PROGRAM_NAMES=(etcd-3.6 etcdctl-3.6 etcd-3.5 etcdctl-3.5 etcd-3.7 etcdctl-3.7 etcd-3.4
+PROGRAM_NAMES=(etcd-3.6 etcdctl-3.6 etcd-3.5 etcdctl-3.5 etcd-3.7 etcdctl-3.7 etcd-3.4 etcd-3.6.11
   kube-apiserver kube-controller-manager kubectl kube-scheduler kubelet kube-proxy coredns helm
   containerd ctr runc lxcfs buildah catatonit busybox iptables conntrack promtool wrk protoc faketime)
 
@@ -39,7 +39,7 @@ program_spec() {
     FOLDER=kubernetes MODULE=k8s.io/kubernetes PACKAGE=$MODULE/cmd/$1
     ;;
   etcd-3.4) EXE=etcd FOLDER=$1 MODULE=go.etcd.io/etcd PACKAGE=$MODULE ;; # 3.4.21, by the name that Go has for that commit
-  etcd-3.[567]) EXE=etcd FOLDER=$1 MODULE=go.etcd.io/etcd/server/v3 PACKAGE=$MODULE ;;
+  etcd-3.[567] | etcd-3.6.11) EXE=etcd FOLDER=$1 MODULE=go.etcd.io/etcd/server/v3 PACKAGE=$MODULE ;;
   etcdctl-3.[567]) EXE=etcdctl FOLDER=etcd-${1#etcdctl-} MODULE=go.etcd.io/etcd/etcdctl/v3 PACKAGE=$MODULE ;;
   coredns) FOLDER=coredns MODULE=github.com/coredns/coredns PACKAGE=$MODULE ;;
   helm) FOLDER=helm MODULE=helm.sh/helm/v3 PACKAGE=$MODULE/cmd/helm ;;
@@ -94,7 +94,7 @@ fits() {
   own_version "$1" "$2" || true
   version=${REPORTED["$1"]}
   case $2 in
-  etcd-* | etcdctl-*) [[ $version == "${2##*-}".* ]] ;;
+  etcd-* | etcdctl-*) [[ $version == "${2##*-}" || $version == "${2##*-}".* ]] ;;
   kubectl) [[ $version =~ ^1\.(33|34|35)\. ]] ;; # the skew that Kubernetes supports
   kube*) [[ $version == 1.34.* ]] ;;
   helm) [[ $version == 3.* ]] ;;

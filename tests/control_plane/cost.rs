@@ -1,7 +1,7 @@
 //! What a verdict costs: calls of the apiserver and probe rounds, counted by a proxy and by the guard itself; and what
 //! becomes of two decisions that meet at the record.
 
-use std::{path::Path, time::Instant};
+use std::{io::Write, path::Path, time::Instant};
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -79,7 +79,9 @@ async fn a_yes_costs_one_round_and_three_calls_of_the_apiserver() {
         assert!(last.writes_lease() && last.method == write, "{:?}", words(&calls));
         assert_eq!(etcd.guard.metric(ROUNDS).await - rounds, 1, "probe rounds");
         assert_eq!(etcd.guard.metric(RESERVATIONS).await, 1);
-        println!("a yes: {} calls, 1 round, {took:?} with a new TLS connection to the guard", calls.len());
+        // Past the capture of what passing tests print.
+        let told = format!("a yes: 3 calls, 1 round, {took:?} with a new TLS connection to the guard\n");
+        std::io::stderr().write_all(told.as_bytes()).unwrap();
     }
 }
 
@@ -117,7 +119,7 @@ async fn a_first_verdict_on_a_cluster_with_a_frozen_member_comes_in_time() {
     assert!(allowed, "{message}");
 }
 
-/// Each of the two is held up until the other has come.
+/// Each of the two is held up, and both wait at one moment.
 #[tokio::test]
 async fn the_pods_and_the_record_are_read_side_by_side() {
     let (etcd, proxy, _files) = start().await;
@@ -125,18 +127,15 @@ async fn the_pods_and_the_record_are_read_side_by_side() {
     warm_up(&etcd, &proxy, &follower).await;
     let pods = proxy.hold(Call::lists_pods);
     let record = proxy.hold(Call::reads_lease);
-    let (answer, ()) = tokio::join!(ask(&etcd.guard, dry_run_of(&follower)), async {
-        until("both reads are under way", START_LIMIT, async || pods.has_arrived() && record.has_arrived())
-            .await;
-        pods.release();
-        record.release();
-    });
-    // On a busy machine the guard may have given up waiting: they were under way together all the same.
-    assert!(
-        answer.0 || answer.1.contains("took too long") || answer.1.contains("did not answer"),
-        "{}",
-        answer.1
-    );
+    let ask_for_ever = async {
+        loop {
+            // The guard gives a read up after some seconds; on a busy machine once is not enough.
+            ask(&etcd.guard, dry_run_of(&follower)).await;
+        }
+    };
+    let both =
+        until("both reads are under way", START_LIMIT, async || pods.is_waited_at() && record.is_waited_at());
+    tokio::select! { () = both => {}, () = ask_for_ever => {} }
 }
 
 /// A claim that is being deleted is not there for the pod's successor: the deletion would end the member for good.
@@ -183,7 +182,7 @@ async fn of_two_replicas_that_read_the_same_record_one_says_yes() {
 
     let write = proxy.hold(Call::writes_lease);
     let (late, early) = tokio::join!(ask(&etcd.guard, deletion_of(&first)), async {
-        until("the first replica is about to write", START_LIMIT, async || write.has_arrived()).await;
+        until("the first replica is about to write", START_LIMIT, async || write.is_waited_at()).await;
         let early = ask(&other, deletion_of(&second)).await;
         write.release();
         early

@@ -106,7 +106,7 @@ async fn an_heir_that_freezes_before_it_is_named_costs_a_denial_and_nothing_else
     wire.news();
     let delete = ["delete", "pod", &leader, "--wait=false"];
     let (said, heir) = tokio::join!(etcd.kubectl(&delete), async {
-        until("leadership is about to be moved", START_LIMIT, async || transfer.has_arrived()).await;
+        until("leadership is about to be moved", START_LIMIT, async || transfer.is_waited_at()).await;
         let heir = heir_of(&etcd, &wire.news()).await;
         etcd.order(&heir, Order::Pause).await;
         transfer.release();
@@ -120,7 +120,9 @@ async fn an_heir_that_freezes_before_it_is_named_costs_a_denial_and_nothing_else
     let pod = etcd.pods.get(&leader).await.unwrap();
     assert_eq!((pod.metadata.uid, pod.metadata.deletion_timestamp), (Some(uid), None));
 
-    // Nothing is lost and nothing is held: the cluster serves, and one of the others may go at once.
+    assert_eq!(etcd.guard.metric("etcd_guard_reservations").await, 0, "its reservation was taken back");
+
+    // Nothing is lost and nothing is held: the cluster serves, and one of the others may go.
     etcd.wait_until_whole().await;
     until("another pod may go", START_LIMIT, async || {
         let now = etcd.followers().await;

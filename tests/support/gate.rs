@@ -9,37 +9,55 @@ pub struct Gates<T>(Arc<Mutex<Vec<Gate<T>>>>);
 
 struct Gate<T> {
     stops: Box<dyn Fn(&T) -> bool + Send>,
-    arrived: watch::Sender<bool>,
+    waiting: watch::Sender<usize>,
     open: watch::Receiver<bool>,
 }
 
 /// A closed gate; when it is dropped, it opens.
 pub struct Held {
-    arrived: watch::Receiver<bool>,
+    waiting: watch::Receiver<usize>,
     open: watch::Sender<bool>,
+}
+
+/// Somebody who waits at a gate, until this is dropped.
+struct Waiter {
+    waiting: watch::Sender<usize>,
+    open: watch::Receiver<bool>,
 }
 
 impl<T> Gates<T> {
     /// Closes a gate for what this says yes to.
     pub fn hold(&self, stops: impl Fn(&T) -> bool + Send + 'static) -> Held {
-        let (arrived, has_arrived) = watch::channel(false);
+        let (waiting, are_waiting) = watch::channel(0);
         let (open, is_open) = watch::channel(false);
-        let gate = Gate { stops: Box::new(stops), arrived, open: is_open };
+        let gate = Gate { stops: Box::new(stops), waiting, open: is_open };
         self.0.lock().expect("nobody panics here").push(gate);
-        Held { arrived: has_arrived, open }
+        Held { waiting: are_waiting, open }
     }
 
     /// Returns when every gate that stops this is open.
     pub async fn pass(&self, item: &T) {
-        let closed: Vec<watch::Receiver<bool>> = {
+        let waiters: Vec<Waiter> = {
             let gates = self.0.lock().expect("nobody panics here");
-            let stopping = gates.iter().filter(|gate| (gate.stops)(item));
-            stopping.map(|gate| (gate.arrived.send_replace(true), gate.open.clone()).1).collect()
+            gates.iter().filter(|gate| (gate.stops)(item)).map(Waiter::at).collect()
         };
-        for mut gate in closed {
-            // An error: the test has let go of it.
-            let _ = gate.wait_for(|open| *open).await;
+        for mut waiter in waiters {
+            // An error: the test has let go of the gate.
+            let _ = waiter.open.wait_for(|open| *open).await;
         }
+    }
+}
+
+impl Waiter {
+    fn at<T>(gate: &Gate<T>) -> Self {
+        gate.waiting.send_modify(|count| *count += 1);
+        Self { waiting: gate.waiting.clone(), open: gate.open.clone() }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.waiting.send_modify(|count| *count -= 1);
     }
 }
 
@@ -56,9 +74,9 @@ impl<T> Default for Gates<T> {
 }
 
 impl Held {
-    /// Whether something waits here, or has passed since.
-    pub fn has_arrived(&self) -> bool {
-        *self.arrived.borrow()
+    /// Whether somebody waits here at this moment. Who gave up waits no more.
+    pub fn is_waited_at(&self) -> bool {
+        *self.waiting.borrow() > 0
     }
 
     /// Opens the gate for good.
