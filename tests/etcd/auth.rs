@@ -3,7 +3,7 @@
 //! Who may ask for what changed in patch releases. Of the release lines that are run here, 3.4 tells its status and its
 //! members to anybody, the others to any user; an older patch release tells its status to root alone.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Instant};
 
 use etcd_guard::{
     etcd::{self, Cause, ClientIdentity, Connections, Endpoint, Reply},
