@@ -1,10 +1,13 @@
 //! The command line: one file per subcommand, and what all of them share.
 
+mod client;
 mod config;
 mod inject;
 mod input;
 mod logging;
 mod serve;
+mod tls;
+mod unregister;
 
 use std::process::ExitCode;
 
@@ -22,9 +25,11 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(serve::Serve),
+    // Boxed: it has many more flags than the others.
+    Serve(Box<serve::Serve>),
     Inject(inject::Inject),
     Config(config::ConfigCommand),
+    Unregister(unregister::Unregister),
 }
 
 /// Runs what the command line asks for. Exit status 1 after an error, 2 after a wrong command line.
@@ -36,6 +41,7 @@ pub fn main() -> ExitCode {
         Command::Serve(serve) => serve.run(),
         Command::Inject(inject) => inject.run(),
         Command::Config(config) => config.run(),
+        Command::Unregister(unregister) => unregister.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,6 +9,7 @@ mod lxcfs;
 mod mistake;
 mod names;
 mod over_commit;
+mod policies;
 mod reload;
 mod schema;
 mod selector;
@@ -29,6 +30,7 @@ pub use self::{
     mistake::{Check, Mistake},
     names::PodNames,
     over_commit::{Factor, NodeFactors, OverCommit},
+    policies::{Choice, Defaults, Floor, LeaderPolicy, Mode, Permission, Policies},
     reload::{Live, ReloadMetrics, follow},
     schema::schema,
     selector::{Expression, Match, Operator, Selector},
@@ -49,6 +51,8 @@ pub struct Config {
     /// `etcd-guard.io/v1alpha1`. Required.
     #[schemars(required, extend("const" = API_VERSION))]
     pub api_version: String,
+    /// What is decided about deletions where safety leaves a choice.
+    pub guard: Policies,
     /// Namespaces whose pods are never mutated, whatever else says so.
     pub skip_namespaces: Vec<String>,
     /// The files of lxcfs in the place of /proc's, so that a container sees its own limits.
@@ -70,6 +74,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             api_version: String::from(API_VERSION),
+            guard: Policies::default(),
             skip_namespaces: ["kube-system", "kube-public", "kube-node-lease", "etcd-guard"]
                 .map(String::from)
                 .into(),
@@ -107,6 +112,7 @@ impl Config {
             let text = format!("{:?} is not known: {API_VERSION} is", self.api_version);
             check.at("apiVersion").say(text);
         }
+        self.guard.check(&mut check.at("guard"));
         self.lxcfs.check(&mut check.at("lxcfs"));
         self.sidecars.check(&mut check.at("sidecars"));
         if let Some(lifespan) = &self.lifespan {

@@ -8,6 +8,7 @@ mod consequence;
 mod credentials;
 mod deadline;
 mod decision;
+mod doubt;
 pub mod elsewhere;
 mod etcd_pod;
 mod explain;
@@ -32,23 +33,24 @@ mod verdict;
 use std::{sync::Arc, time::Duration};
 
 use moka::sync::Cache;
+use prometheus_client::registry::Registry;
 use tokio::{sync::Mutex, time::Instant};
 
 use self::{
-    credentials::Credentials, deadline::TooLate, family::Family, look::Looker, policies::Policies,
-    policy::Resolved, reservations::Reservations, snapshot::Snapshot,
+    credentials::Credentials, deadline::TooLate, family::Family, look::Looker, metrics::Metrics,
+    policies::Policies, policy::Resolved, reservations::Reservations, snapshot::Snapshot,
 };
 pub use self::{
     deadline::Deadline,
     intent::Intent,
-    metrics::Metrics,
     policy::{LeaderPolicy, Mode, Permission, Policy},
     request::{Operation, Request, RequestError},
     verdict::{Reason, Refusal, Verdict},
 };
 use crate::{
+    config::Live,
     etcd::{ClusterId, Connections},
-    k8s::{Annotations, Leases, LookupError, Pods, Secrets, pod::Pod},
+    k8s::{Annotations, Claims, Leases, LookupError, Pods, Secrets, pod::Pod},
 };
 
 /// How long a look at a cluster may deny. A burst of deletions is answered from one round; whoever follows the advice
@@ -79,12 +81,16 @@ pub struct Guard {
 
 /// What a guard reads.
 pub struct Sources {
-    /// Pods and their claims.
+    /// Pods.
     pub pods: Pods,
+    /// The claims that hold their data.
+    pub claims: Claims,
     /// What members ask of clients.
     pub secrets: Secrets,
     /// The owners' policies.
     pub annotations: Annotations,
+    /// The server's policies.
+    pub config: Live,
 }
 
 /// Why there is no look at a cluster.
@@ -107,19 +113,25 @@ struct Case<'a> {
 // === impl Guard ===
 
 impl Guard {
-    /// A guard that reads from these sources and shares its reservations through `leases`.
+    /// A guard that reads from these sources, shares its reservations through `leases`, and shows its metrics in
+    /// `registry`.
     #[must_use]
-    pub fn new(sources: Sources, leases: Leases, metrics: Metrics) -> Self {
-        let Sources { pods, secrets, annotations } = sources;
+    pub fn new(sources: Sources, leases: Leases, registry: &mut Registry) -> Self {
+        let Sources { pods, claims, secrets, annotations, config } = sources;
+        let metrics = Metrics::register(registry);
+        let reservations = Reservations::new(leases);
+        reservations.register(registry);
         Self {
             looker: Looker {
                 pods,
+                claims,
+                annotations: annotations.clone(),
                 credentials: Credentials::new(secrets),
                 connections: Connections::new(),
                 metrics,
             },
-            policies: Policies::new(annotations),
-            reservations: Reservations::new(leases),
+            policies: Policies::new(annotations, config),
+            reservations,
             turns: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build(),
             looks: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_live(SNAPSHOT_LIFE).build(),
             ids: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build(),
@@ -164,7 +176,7 @@ impl Guard {
         let denied = !verdict.reason.allows();
         self.apply(&policy, &mistakes, &mut verdict);
         if denied && verdict.allows() && !request.dry_run {
-            self.reserve_unasked(&case, pod).await;
+            self.reserve_unasked(&case).await;
         }
         verdict
     }
@@ -208,7 +220,7 @@ impl Guard {
         let snapshot = self.looks.get(case.family)?;
         let target = snapshot.pod(&case.request.name)?;
         let assessment = assess::assess(&snapshot, target, case.policy);
-        let denies = !assessment.reason.allows() && !case.wants_transfer(&assessment);
+        let denies = !assessment.reason.allows() && !assessment.wants_transfer(case.policy);
         denies.then(|| explain::explain(&snapshot, target, &assessment, Instant::now()))
     }
 }

@@ -5,19 +5,26 @@
 
 pub mod admission;
 mod annotations;
+mod call;
 mod claim;
+mod claims;
 #[cfg(test)]
 pub(crate) mod fake;
 mod lease;
 mod lookup;
 mod namespaces;
+mod own_secret;
 pub mod pod;
 pub mod quantity;
 mod secrets;
+pub mod webhooks;
 
 pub use annotations::Annotations;
+pub use call::{CallError, apiserver_time};
 pub use claim::Claim;
+pub use claims::Claims;
 pub use lease::{Leases, Page, WriteError};
 pub use lookup::{LookupError, Pods};
 pub use namespaces::{NamespaceLabels, Namespaces, Version};
+pub use own_secret::{Content, OwnSecret};
 pub use secrets::{Secret, Secrets};

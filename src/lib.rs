@@ -6,10 +6,12 @@
 //! The rooms, and the one direction in which they know each other:
 //!
 //! ```text
-//! cli -> server -> guard -> etcd, k8s
-//!               -> inject, node, rules -> config, patch, k8s
+//! cli -> certificates -> server -> guard -> etcd, k8s
+//!                               -> inject, node, rules -> config, patch, k8s
 //! ```
 //!
+//! - [`certificates`] makes and renews the server's own certificates in the cluster, and registers its webhooks; it knows
+//!   of TLS from [`server`] and of Secrets and configurations from [`k8s`], and never of guarding.
 //! - [`server`] speaks HTTPS and `AdmissionReview`, and never knows of etcd.
 //! - [`guard`] judges deletions of pods; [`guard::assess`] is its pure heart.
 //! - [`inject`] changes pods at their creation, [`node`] nodes' status, both by a [`patch`] on untyped JSON; [`rules`]
@@ -18,6 +20,7 @@
 //! - [`etcd`] asks members through the v3 API, and never knows of Kubernetes.
 //! - [`k8s`] reads from the apiserver, and holds the parts of its types that this program needs.
 
+pub mod certificates;
 pub mod cli;
 pub mod config;
 pub mod etcd;

@@ -9,7 +9,7 @@ mod mutate;
 mod pod_names;
 mod review;
 mod routes;
-mod tls;
+pub mod tls;
 
 use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
@@ -18,7 +18,6 @@ use http::{HeaderValue, Request, header};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
-use rustls::ServerConfig;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -28,11 +27,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
-pub use self::{
-    health::Readiness,
-    mutate::Mutator,
-    tls::{TlsError, configure as configure_tls},
-};
+use self::tls::Tls;
+pub use self::{health::Readiness, mutate::Mutator};
 use crate::guard::Guard;
 
 /// Longest that a TLS handshake may take.
@@ -92,12 +88,13 @@ impl Server {
     /// Takes both ports.
     pub async fn bind(
         options: &Options,
-        tls: ServerConfig,
+        tls: Tls,
         make_guard: MakeGuard<'_>,
         mutator: Mutator,
     ) -> Result<Self, BindError> {
         let mut registry = Registry::with_prefix("etcd_guard");
         let metrics = metrics::Metrics::register(&mut registry);
+        tls.serving.register(&mut registry);
         let guard = Arc::new(make_guard(&mut registry));
         mutator.register(&mut registry);
         let mutator = Arc::new(mutator);
@@ -106,7 +103,7 @@ impl Server {
         Ok(Self {
             webhooks: bind("--listen", options.listen).await?,
             admin: bind("--admin-listen", options.admin_listen).await?,
-            tls: TlsAcceptor::from(Arc::new(tls)),
+            tls: TlsAcceptor::from(Arc::new(tls.config)),
             router: routes::routes(routes::Webhooks { guard: Arc::clone(&guard), mutator, metrics }),
             guard,
             admin_router: health::routes(health),

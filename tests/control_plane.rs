@@ -12,12 +12,16 @@ mod apiserver_gone;
 mod collection;
 #[path = "control_plane/consequences.rs"]
 mod consequences;
+#[path = "control_plane/cost.rs"]
+mod cost;
 #[path = "control_plane/drain.rs"]
 mod drain;
 #[path = "control_plane/dry_run.rs"]
 mod dry_run;
 #[path = "control_plane/eviction.rs"]
 mod eviction;
+#[path = "control_plane/floor.rs"]
+mod floor;
 #[path = "control_plane/follower.rs"]
 mod follower;
 #[path = "control_plane/guard_gone.rs"]
@@ -28,6 +32,8 @@ mod intents;
 mod kubelet;
 #[path = "control_plane/leader.rs"]
 mod leader;
+#[path = "control_plane/left_behind.rs"]
+mod left_behind;
 #[path = "control_plane/membership.rs"]
 mod membership;
 #[path = "control_plane/one_at_a_time.rs"]
@@ -56,17 +62,22 @@ mod storm;
 mod taints;
 #[path = "control_plane/unhealthy.rs"]
 mod unhealthy;
+#[path = "control_plane/wire.rs"]
+mod wire;
 
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests, which use other parts of it")]
 #[path = "support"]
 mod support {
     pub mod api_client;
+    pub mod apiserver_proxy;
     pub mod child;
     pub mod control_plane;
     pub mod freeze;
+    pub mod gate;
     pub mod guard_process;
     pub mod guarded_cluster;
     pub mod http_client;
+    pub mod in_time;
     pub mod kubectl;
     pub mod load;
     pub mod member;
@@ -77,4 +88,5 @@ mod support {
     pub mod testbed;
     pub mod wait;
     pub mod webhook;
+    pub mod wire;
 }

@@ -28,14 +28,24 @@ macro_rules! on_every_version {
     };
 }
 
+#[path = "etcd/alarms.rs"]
+mod alarms;
 #[path = "etcd/auth.rs"]
 mod auth;
 #[path = "etcd/elsewhere.rs"]
 mod elsewhere;
 #[path = "etcd/faults.rs"]
 mod faults;
+#[path = "etcd/leadership.rs"]
+mod leadership;
+#[path = "etcd/leaving.rs"]
+mod leaving;
 #[path = "etcd/membership.rs"]
 mod membership;
+#[path = "etcd/names.rs"]
+mod names;
+#[path = "etcd/numbers.rs"]
+mod numbers;
 #[path = "etcd/secrets.rs"]
 mod secrets;
 #[path = "etcd/tls.rs"]
@@ -52,5 +62,6 @@ mod support {
     pub mod child;
     pub mod guard_process;
     pub mod http_client;
+    pub mod in_time;
     pub mod wait;
 }

@@ -9,6 +9,8 @@ mod answers;
 mod bad_input;
 #[path = "server/mutations.rs"]
 mod mutations;
+#[path = "server/tls.rs"]
+mod tls;
 #[path = "server/without_apiserver.rs"]
 mod without_apiserver;
 
@@ -34,7 +36,7 @@ use tempfile::TempDir;
 /// A guard whose apiserver listens at this address, or does not.
 struct Guarded {
     guard: GuardProcess,
-    _files: TempDir,
+    files: TempDir,
 }
 
 /// An address where nobody listens.
@@ -54,7 +56,12 @@ impl Guarded {
             "current-context": "x"
         });
         std::fs::write(&kubeconfig, config.to_string()).unwrap();
-        Self { guard: GuardProcess::launch(&kubeconfig, files.path()), _files: files }
+        Self { guard: GuardProcess::launch(&kubeconfig, files.path()), files }
+    }
+
+    /// Where its certificate is.
+    fn files(&self) -> &std::path::Path {
+        self.files.path()
     }
 
     fn address(&self) -> SocketAddr {

@@ -2,23 +2,23 @@
 # shellcheck shell=bash source-path=SCRIPTDIR
 
 # guard_cargo PROFILE WORD...: builds with the flags that make a program static.
+#
+# Under `cargo test` we inherit what describes our own package, and build scripts of others that look at variables of
+# those names would run again, and all that depends on them be built again.
 guard_cargo() {
   local profile=$1
   shift
-  (cd "$PROJECT" && RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static" cargo build --locked \
+  # shellcheck disable=SC2086 # names have no blanks
+  (cd "$PROJECT" && unset ${!CARGO_PKG_*} ${!CARGO_MANIFEST_*} && RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static" cargo build --locked \
     --profile "$profile" --target "$RUST_TARGET" "$@")
 }
 
 # guard_program PROFILE: sets GUARD. Cargo decides what is to be done; a warm call takes under a second.
 guard_program() {
   local folder=$1
-  command -v cargo >/dev/null ||
-    die 'the guard must be built and cargo is missing: install Rust 1.90 or newer (https://rustup.rs) and put it on PATH'
-  if [[ -z ${PROTOC-} ]]; then
-    (programs_ensure protoc)
-    program protoc
-    export PROTOC=$FOUND
-  fi
+  rust_ensure
+  # Cargo is called in another folder than we are.
+  [[ -z ${CARGO_TARGET_DIR-} ]] || CARGO_TARGET_DIR=$(realpath -m -- "$CARGO_TARGET_DIR")
   [[ $folder != dev ]] || folder=debug
   # With --target the flags reach the guard and not the build scripts, which cannot be static.
   RUST_TARGET=$(rustc -vV | sed -n 's/^host: //p')

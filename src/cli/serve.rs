@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use rustls::crypto::CryptoProvider;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
@@ -12,11 +12,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use super::{
+    client::{client, install_provider},
+    tls::TlsFlags,
+};
 use crate::{
     config::{Live, ReloadMetrics, follow},
-    guard::{Guard, Metrics, Sources},
-    k8s::{Annotations, Leases, Namespaces, Pods, Secrets},
-    server::{Mutator, Options, Readiness, Server, configure_tls},
+    guard::{Guard, Sources},
+    k8s::{Annotations, Claims, Leases, Namespaces, Pods, Secrets},
+    server::{Mutator, Options, Readiness, Server},
 };
 
 /// Pause between attempts to reach the apiserver before it has answered once.
@@ -31,12 +35,8 @@ pub(super) struct Serve {
     /// Address of the plain port with /livez, /readyz and /metrics
     #[arg(long, default_value = "0.0.0.0:8080", env = "ETCD_GUARD_ADMIN_LISTEN")]
     admin_listen: SocketAddr,
-    /// The server's certificate chain, PEM
-    #[arg(long, env = "ETCD_GUARD_TLS_CERT")]
-    tls_cert: PathBuf,
-    /// The certificate's key, PEM
-    #[arg(long, env = "ETCD_GUARD_TLS_KEY")]
-    tls_key: PathBuf,
+    #[command(flatten)]
+    tls: TlsFlags,
     /// How to reach the apiserver; by default $KUBECONFIG, then the pod's service account
     #[arg(long, env = "ETCD_GUARD_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
@@ -55,19 +55,14 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        // kube and etcd-client take the process's provider.
-        if provider.as_ref().clone().install_default().is_err() {
-            anyhow::bail!("another cryptography provider is installed already");
-        }
+        let provider = install_provider()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let tls = configure_tls(provider, &self.tls_cert, &self.tls_key)?;
-        runtime.block_on(self.serve(tls))
+        runtime.block_on(self.serve(provider))
     }
 
-    async fn serve(self, tls: rustls::ServerConfig) -> anyhow::Result<()> {
-        let Self { listen, admin_listen, tls_cert: _, tls_key: _, kubeconfig, namespace, config, linger } =
-            self;
+    async fn serve(self, provider: Arc<CryptoProvider>) -> anyhow::Result<()> {
+        let Self { listen, admin_listen, tls, kubeconfig, namespace, config, linger } = self;
+        let (tls, source) = tls.prepare(provider)?;
         // Asked for before the ports are taken: a signal that comes early must not kill.
         let stop = stop_on_signal()?;
         let (live, reloads) = follow_config(config)?;
@@ -75,19 +70,26 @@ impl Serve {
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         let (pods, secrets) = (Pods::new(client.clone()), Secrets::new(client.clone()));
         let annotations = Annotations::watch(&client);
-        let leases = Leases::new(client, &namespace);
-        let mutator = Mutator::new(live, Namespaces::new(pods.clone()), reloads);
+        let claims = Claims::watch(&client, annotations.guarded_namespaces());
+        let leases = Leases::new(client.clone(), &namespace);
+        let mutator = Mutator::new(live.clone(), Namespaces::new(pods.clone()), reloads);
         tokio::spawn(mutator.follow_version());
         let options = Options { listen, admin_listen };
         let make_guard = |registry: &mut _| {
-            let sources =
-                Sources { pods: pods.clone(), secrets: secrets.clone(), annotations: annotations.clone() };
-            Guard::new(sources, leases.clone(), Metrics::register(registry))
+            let sources = Sources {
+                pods: pods.clone(),
+                claims: claims.clone(),
+                secrets: secrets.clone(),
+                annotations: annotations.clone(),
+                config: live.clone(),
+            };
+            Guard::new(sources, leases.clone(), registry)
         };
         let server = Server::bind(&options, tls, &make_guard, mutator).await?;
         let (https, http) = server.addresses()?;
         tracing::info!(%https, %http, version = env!("CARGO_PKG_VERSION"), "serving");
         tokio::spawn(reach_apiserver(pods, annotations.clone(), server.readiness()));
+        source.start(&client, &namespace, server.readiness())?;
         server.serve(stop, linger).await?;
         tracing::info!("stopped");
         Ok(())
@@ -103,22 +105,6 @@ fn follow_config(file: Option<PathBuf>) -> anyhow::Result<(Live, ReloadMetrics)>
         tokio::spawn(follow(file, text, told, reloads.clone()));
     }
     Ok((live, reloads))
-}
-
-async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
-    let config = match kubeconfig {
-        Some(path) => {
-            let kubeconfig =
-                Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;
-            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-                .await
-                .with_context(|| format!("--kubeconfig {}", path.display()))?
-        }
-        None => kube::Config::infer().await.context(
-            "no way to reach the apiserver: give --kubeconfig, or run in a pod with a service account",
-        )?,
-    };
-    kube::Client::try_from(config).context("the client for the apiserver")
 }
 
 /// Ready from when the apiserver answers and the policies are known.

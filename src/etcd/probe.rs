@@ -52,6 +52,9 @@ pub enum Cause {
     /// No answer in time: frozen, cut off, or without a quorum.
     #[error("no answer within {}", humantime::format_duration(*.0))]
     TimedOut(Duration),
+    /// Nobody listens there.
+    #[error("{0}")]
+    Refused(String),
     /// No connection.
     #[error("{0}")]
     Unreachable(String),
@@ -104,7 +107,11 @@ async fn ask(connections: &Connections, endpoint: &Endpoint, deadline: Instant) 
     let of_connection = |cause: &Cause| {
         matches!(
             cause,
-            Cause::Unreachable(_) | Cause::Closed(_) | Cause::Tls(_) | Cause::CredentialsRejected(_)
+            Cause::Refused(_)
+                | Cause::Unreachable(_)
+                | Cause::Closed(_)
+                | Cause::Tls(_)
+                | Cause::CredentialsRejected(_)
         )
     };
     if reused && reply.cause().is_some_and(of_connection) {
@@ -122,6 +129,7 @@ async fn ask_once(connections: &Connections, endpoint: &Endpoint, deadline: Inst
         Ok(Ok((client, reused))) => (ask_client(client, endpoint, limit).await, reused),
         Ok(Err(error)) => match Cause::of(&error) {
             cause @ (Cause::CredentialsRejected(_)
+            | Cause::Refused(_)
             | Cause::Unreachable(_)
             | Cause::Closed(_)
             | Cause::Tls(_)) => (Reply::Silent { cause: hinted(cause, endpoint) }, false),
@@ -136,7 +144,8 @@ async fn ask_once(connections: &Connections, endpoint: &Endpoint, deadline: Inst
 
 async fn ask_client(mut client: Client, endpoint: &Endpoint, limit: Instant) -> Reply {
     let read = linearizable_read(&mut client, limit).await;
-    if let Err(cause @ (Cause::Unreachable(_) | Cause::Closed(_) | Cause::Tls(_))) = read {
+    if let Err(cause @ (Cause::Refused(_) | Cause::Unreachable(_) | Cause::Closed(_) | Cause::Tls(_))) = read
+    {
         return Reply::Silent { cause: hinted(cause, endpoint) };
     }
     let status = match client.status().await {
@@ -266,6 +275,7 @@ impl Cause {
     pub fn label(&self) -> &'static str {
         match self {
             Self::TimedOut(_) => "timed_out",
+            Self::Refused(_) => "refused",
             Self::Unreachable(_) => "unreachable",
             Self::Closed(_) => "closed",
             Self::Tls(_) => "tls",
@@ -280,7 +290,7 @@ impl Cause {
     /// Whether nobody was heard at the address. Any answer, a refusal too, means that somebody lives there.
     #[must_use]
     pub fn is_silence(&self) -> bool {
-        matches!(self, Self::TimedOut(_) | Self::Unreachable(_))
+        matches!(self, Self::TimedOut(_) | Self::Refused(_) | Self::Unreachable(_))
     }
 
     pub(super) fn of(error: &Error) -> Self {
@@ -310,6 +320,7 @@ impl Cause {
                 Self::CredentialsRejected(format!("the member refused this client's certificate ({alert:?})"))
             }
             Some(error) => Self::Tls(error.to_string()),
+            None if was_refused(error) => Self::Refused(innermost(error)),
             None if was_taken(error) => Self::Closed(innermost(error)),
             None => Self::Unreachable(innermost(error)),
         }
@@ -330,14 +341,23 @@ fn tls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rus
     })
 }
 
+/// Whether the address's own system answered that nobody listens there.
+fn was_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    let refused = |cause: &(dyn std::error::Error + 'static)| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|it| it.kind() == std::io::ErrorKind::ConnectionRefused)
+    };
+    causes(error).any(refused)
+}
+
 /// Whether there was a connection, so that somebody lives at the address.
 fn was_taken(error: &(dyn std::error::Error + 'static)) -> bool {
     use std::io::ErrorKind as Kind;
     let never = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref::<std::io::Error>() {
         Some(error) => matches!(
             error.kind(),
-            Kind::ConnectionRefused
-                | Kind::HostUnreachable
+            Kind::HostUnreachable
                 | Kind::NetworkUnreachable
                 | Kind::NetworkDown
                 | Kind::AddrNotAvailable

@@ -117,7 +117,10 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
     if !voters.iter().any(|voter| voter.member.id == own) {
         return verdict(Reason::NotAVoter);
     }
-    if idle {
+    // Some member proves a quorum. If the voters in sight are too few for one without the target, there is one out of
+    // sight, and it may be this: a kubelet tells of a container some time after it runs, and of its address.
+    let may_be_needed = tally.remaining < tally.quorum && !is_refused(target);
+    if idle && !may_be_needed {
         return verdict(Reason::MemberNotServing);
     }
     if tally.voters == 1 {
@@ -152,6 +155,11 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
 fn is_idle(target: &MemberPod) -> bool {
     let is_silent = matches!(&target.reply, Reply::Silent { cause } if cause.is_silence());
     is_silent && !target.running && target.storage.keeps_the_data()
+}
+
+/// Whether nobody listens at the target's address: then it serves nobody, whatever is not told yet.
+fn is_refused(target: &MemberPod) -> bool {
+    matches!(&target.reply, Reply::Silent { cause: Cause::Refused(_) })
 }
 
 fn statuses(snapshot: &Snapshot) -> impl Iterator<Item = &Status> {
@@ -321,6 +329,11 @@ impl Voter<'_> {
 // === impl Assessment ===
 
 impl Assessment {
+    /// Whether leadership is to be moved before this pod goes.
+    pub(super) fn wants_transfer(&self, policy: &Policy) -> bool {
+        self.reason == Reason::LeaderProtected && policy.leader == LeaderPolicy::Transfer
+    }
+
     pub(super) fn of(reason: Reason) -> Self {
         Self {
             reason,
@@ -335,4 +348,4 @@ impl Assessment {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -7,20 +7,16 @@ use tokio::time::Instant;
 
 use super::{
     Case, Guard, NoLook,
-    assess::{Assessment, assess},
+    assess::Assessment,
     explain::explain,
     ledger::Reservation,
-    look::Siblings,
-    policy::LeaderPolicy,
-    reservations::Record,
+    look::{Look, Siblings},
+    reservations::{Record, Records},
     snapshot::{MemberPod, Snapshot},
     transfer::{Transfer, transfer},
     verdict::{Reason, Verdict},
 };
-use crate::{
-    etcd::ClusterId,
-    k8s::{WriteError, pod::Pod},
-};
+use crate::{etcd::ClusterId, k8s::WriteError};
 
 /// What became of an attempt to reserve.
 enum Reserved {
@@ -37,22 +33,24 @@ impl Guard {
     pub(super) async fn decide(&self, case: &Case<'_>) -> Result<Option<Verdict>, NoLook> {
         let &Case { request, family, policy, deadline } = case;
         let known = self.ids.get(family);
-        let (siblings, record) =
-            tokio::join!(self.looker.siblings(family, request, deadline), self.record(case, known));
+        let (siblings, records) =
+            tokio::join!(self.looker.siblings(family, request, deadline), self.records(case, known));
         let mut siblings = siblings?;
         // A record that cannot be read costs a yes, and need not cost the better reason of a no.
-        let (mut record, no_record) = match record {
-            Ok(record) => (record, None),
+        let (records, mut no_record) = match records {
+            Ok(records) => (Some(records), None),
             Err(error) => (None, Some(error)),
         };
+        let reserved = records.as_ref().map(Records::live).unwrap_or_default();
         // The two reads went side by side. A reservation of a pod that was not listed is that of a pod that is gone, or
         // of one that came after the list: only a list that is newer than the record tells.
-        if let Some(record) = &record
-            && record.holds_any_but(&request.namespace, &siblings.uids()).await
-        {
+        let is_unlisted = |it: &Reservation| {
+            it.namespace == request.namespace && !siblings.uids().contains(&it.uid.as_str())
+        };
+        if reserved.iter().any(is_unlisted) {
             siblings = self.looker.siblings(family, request, deadline).await?;
         }
-        let mut snapshot = self.looker.look(case, &siblings, record.as_ref()).await?;
+        let Look { mut snapshot, doubt } = self.looker.look(case, &siblings, &reserved).await?;
         let Some(target) = snapshot.pod(&request.name) else {
             let text = format!(
                 "pod {} changed its owner or its labels while it was judged. Try again",
@@ -60,17 +58,21 @@ impl Guard {
             );
             return Ok(Some(Verdict::new(Reason::LookupFailed, text)));
         };
-        let assessment = assess(&snapshot, target, policy);
-        let wants_transfer = case.wants_transfer(&assessment);
+        let assessment = doubt.assess(&snapshot, target, policy).map_err(NoLook::Lookup)?;
+        let wants_transfer = assessment.wants_transfer(policy);
         let may_go = assessment.reason.allows() || wants_transfer;
 
         let id = snapshot.cluster_id();
         if let Some(id) = id {
             self.ids.insert(family.clone(), id);
         }
-        if known != id {
-            record = None;
-        }
+        let mut record = match (records, id) {
+            (Some(records), Some(id)) => self.reservations.pick(records, id).unwrap_or_else(|error| {
+                no_record = Some(NoLook::Ledger(error.to_string()));
+                None
+            }),
+            _ => None,
+        };
         if may_go && record.is_none() && id.is_some() && no_record.is_none() {
             // The record that was read is not this cluster's.
             return Ok(None);
@@ -85,10 +87,7 @@ impl Guard {
             return Ok(Some(verdict));
         }
 
-        let had_one = match &record {
-            Some(record) => record.holds(&target.uid).await,
-            None => false,
-        };
+        let had_one = reserved.iter().any(|it| it.uid == target.uid);
         let new = reservation(case, &target.uid, &assessment);
         let reserved = match &mut record {
             Some(record) => self.reserve(record, new, &siblings, case).await,
@@ -154,12 +153,11 @@ impl Guard {
         }
     }
 
-    /// The record of the cluster by which this family was known last.
-    async fn record(&self, case: &Case<'_>, known: Option<ClusterId>) -> Result<Option<Record>, NoLook> {
-        let Some(id) = known else { return Ok(None) };
-        let read = self.reservations.read(id);
+    /// The record of the cluster by which this family was known last; at the first look, all records.
+    async fn records(&self, case: &Case<'_>, known: Option<ClusterId>) -> Result<Records, NoLook> {
+        let read = self.reservations.read(known);
         let read = case.deadline.within("reading the reservations from the apiserver", read).await?;
-        read.map(Some).map_err(|error| NoLook::Ledger(error.to_string()))
+        read.map_err(|error| NoLook::Ledger(error.to_string()))
     }
 
     async fn reserve(
@@ -180,27 +178,23 @@ impl Guard {
 
     /// Reserves a deletion that goes on against the guard's own judgement, so that no other counts on this pod. It goes
     /// on all the same if that cannot be done.
-    pub(super) async fn reserve_unasked(&self, case: &Case<'_>, pod: &Pod) {
-        while let Ok(Reserved::StartOver) = self.try_reserve_unasked(case, pod).await {}
+    pub(super) async fn reserve_unasked(&self, case: &Case<'_>) {
+        while let Ok(Reserved::StartOver) = self.try_reserve_unasked(case).await {}
         self.looks.invalidate(case.family);
     }
 
-    async fn try_reserve_unasked(&self, case: &Case<'_>, pod: &Pod) -> Result<Reserved, NoLook> {
-        let record = self.record(case, self.ids.get(case.family)).await?;
-        let Some(mut record) = record else { return Ok(Reserved::Yes) };
+    async fn try_reserve_unasked(&self, case: &Case<'_>) -> Result<Reserved, NoLook> {
+        let Some(id) = self.ids.get(case.family) else { return Ok(Reserved::Yes) };
+        let records = self.records(case, Some(id)).await?;
+        let record = self.reservations.pick(records, id);
+        let Some(mut record) = record.map_err(|error| NoLook::Ledger(error.to_string()))? else {
+            return Ok(Reserved::Yes);
+        };
         let siblings = self.looker.siblings(case.family, case.request, case.deadline).await?;
-        let nothing_known = Assessment::of(Reason::BreakGlass);
-        let new = reservation(case, &pod.metadata.uid, &nothing_known);
+        // The uid is the apiserver's own word, whatever the review says.
+        let Some(uid) = siblings.uid(&case.request.name) else { return Ok(Reserved::Yes) };
+        let new = reservation(case, uid, &Assessment::of(Reason::BreakGlass));
         self.reserve(&mut record, new, &siblings, case).await
-    }
-}
-
-// === impl Case ===
-
-impl Case<'_> {
-    /// Whether leadership is to be moved before this pod goes.
-    pub(super) fn wants_transfer(&self, assessment: &Assessment) -> bool {
-        assessment.reason == Reason::LeaderProtected && self.policy.leader == LeaderPolicy::Transfer
     }
 }
 

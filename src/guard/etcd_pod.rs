@@ -22,8 +22,15 @@ use crate::{
 /// Says that a pod is a member, or is none, where the guard would think otherwise: `true` or `false`.
 const MEMBER_ANNOTATION: &str = "etcd-guard.io/member";
 
+/// Annotations that say where a member is and who may ask it: of the pod, or of its StatefulSet or namespace.
+pub(super) const ANNOTATIONS: [&str; 4] =
+    [MEMBER_ANNOTATION, endpoint::ANNOTATION, secrets::TLS_ANNOTATION, secrets::AUTH_ANNOTATION];
+
 /// Where etcd listens to clients when nobody says otherwise.
 const DEFAULT_CLIENT_PORT: u16 = 2379;
+
+/// Where members listen to each other when nobody says otherwise.
+const DEFAULT_PEER_PORT: u16 = 2380;
 
 /// A pod that runs an etcd member, in the guard's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +58,13 @@ pub(super) fn read(pod: &Pod, annotations: &BTreeMap<String, String>) -> Option<
     let container = match annotations.get(MEMBER_ANNOTATION).map(String::as_str) {
         Some("false") => return None,
         Some("true") => member_container(pod)?,
-        _ => pod.spec.containers.iter().find(|container| runs_etcd(container))?,
+        _ => {
+            let containers = &pod.spec.containers;
+            containers
+                .iter()
+                .find(|it| runs_etcd(it))
+                .or_else(|| containers.iter().find(|it| may_run_etcd(pod, it)))?
+        }
     };
     let settings = Settings::read(pod, container);
     let (endpoint, gap) = match endpoint::read(pod, container, &settings, annotations) {
@@ -78,7 +91,7 @@ fn member_container(pod: &Pod) -> Option<&Container> {
 }
 
 /// A container runs etcd if its command does, if it has no command and an image of that name, or if its environment
-/// configures a member. An image of etcd with another command (`etcdctl snapshot save`) runs none.
+/// configures a member.
 fn runs_etcd(container: &Container) -> bool {
     let words = settings::words(container);
     if (0..words.len()).any(|at| starts_etcd(&words, at)) {
@@ -88,9 +101,25 @@ fn runs_etcd(container: &Container) -> bool {
         .env
         .iter()
         .any(|var| matches!(var.name.as_str(), "ETCD_INITIAL_ADVERTISE_PEER_URLS" | "ETCD_LISTEN_PEER_URLS"));
-    // etcd-wrapper runs etcd in its own process, from a configuration file.
-    let by_image = matches!(image_name(&container.image), "etcd" | "etcd-wrapper");
-    by_environment || (container.command.is_empty() && by_image)
+    by_environment || (container.command.is_empty() && has_image_of_etcd(container))
+}
+
+/// An image of etcd whose command is a script that may do anything: in a StatefulSet, or with etcd's ports, it is taken
+/// for a member, because to take a member for nothing costs the cluster. A command that names etcd's tools
+/// (`etcdctl snapshot save`) runs none.
+fn may_run_etcd(pod: &Pod, container: &Container) -> bool {
+    let is_port = |port: u16| matches!(port, DEFAULT_CLIENT_PORT | DEFAULT_PEER_PORT);
+    let words = settings::words(container);
+    let names_a_tool = words.iter().any(|word| word.contains("etcdctl") || word.contains("etcdutl"));
+    has_image_of_etcd(container)
+        && !names_a_tool
+        && (pod.controller().is_some_and(|owner| owner.kind == "StatefulSet")
+            || container.ports.iter().any(|port| is_port(port.container_port)))
+}
+
+/// etcd-wrapper runs etcd in its own process, from a configuration file.
+fn has_image_of_etcd(container: &Container) -> bool {
+    matches!(image_name(&container.image), "etcd" | "etcd-wrapper")
 }
 
 /// Whether the word at this place is etcd's program: not a flag's value, nor a directory of that name.

@@ -58,8 +58,9 @@ impl Guard {
     async fn weigh(&self, request: &Request, intent: Intent, deadline: Deadline) -> Result<Verdict, NoLook> {
         let (name, namespace) = (&request.name, &request.namespace);
         let list = self.looker.pods.list(namespace);
-        let pods =
+        let mut pods =
             deadline.within("listing the pods from the apiserver", list).await?.map_err(NoLook::Lookup)?;
+        self.looker.annotations.inherit(namespace, &mut pods, &etcd_pod::ANNOTATIONS);
         let members: Vec<&Pod> = pods.iter().filter(|pod| runs_member(pod)).collect();
         let of_set =
             |pod: &&&Pod| pod.controller().is_some_and(|it| it.kind == "StatefulSet" && it.name == *name);

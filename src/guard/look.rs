@@ -1,11 +1,14 @@
 //! A look at a cluster: its pods from the apiserver, and what each member answers at its pod's address.
 
-use tokio::time::Instant;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     ANSWER_SHARE, Case, NoLook,
     credentials::Credentials,
     deadline::Deadline,
+    doubt::Doubt,
     elsewhere,
     etcd_pod::{self, EtcdPod},
     family::Family,
@@ -13,22 +16,32 @@ use super::{
     ledger::Reservation,
     metrics::Metrics,
     request::Request,
-    reservations::Record,
     round, settled,
     snapshot::{Elsewhere, MemberPod, Snapshot, Storage},
     storage,
 };
 use crate::{
     etcd::{Connections, Endpoint, Reply},
-    k8s::{LookupError, Pods, pod::Pod},
+    k8s::{Annotations, Claims, LookupError, Pods, pod::Pod},
 };
+
+/// Less time than this is none: a healthy cluster answers in some milliseconds, on a busy machine in some tens.
+const LEAST_ROUND: Duration = Duration::from_millis(300);
 
 /// What a look needs.
 pub(super) struct Looker {
     pub(super) pods: Pods,
+    pub(super) claims: Claims,
+    pub(super) annotations: Annotations,
     pub(super) credentials: Credentials,
     pub(super) connections: Connections,
     pub(super) metrics: Metrics,
+}
+
+/// A look at a cluster, and what it could not see.
+pub(super) struct Look {
+    pub(super) snapshot: Snapshot,
+    pub(super) doubt: Doubt,
 }
 
 /// The etcd pods of a namespace, listed before the round.
@@ -53,7 +66,8 @@ impl Looker {
     ) -> Result<Siblings, NoLook> {
         let list = self.pods.list(&request.namespace);
         let pods = deadline.within("listing the pods from the apiserver", list).await?;
-        let pods = pods.map_err(NoLook::Lookup)?;
+        let mut pods = pods.map_err(NoLook::Lookup)?;
+        self.annotations.inherit(&request.namespace, &mut pods, &etcd_pod::ANNOTATIONS);
         // The request's copy of the pod may be older than this list.
         match pods.iter().find(|pod| pod.metadata.name == request.name) {
             None => return Err(NoLook::Settled(gone(request))),
@@ -80,21 +94,19 @@ impl Looker {
         deadline: Deadline,
     ) -> Result<Snapshot, NoLook> {
         let siblings = self.complete(Siblings::of(family, pods.to_vec()), deadline).await;
-        self.look_from(&siblings, None, &[], deadline).await
+        Ok(self.look_from(&siblings, None, &[], deadline).await.snapshot)
     }
 
-    /// The probe round. The record of reservations was read before it.
+    /// The probe round. What is reserved was read before it.
     pub(super) async fn look(
         &self,
         case: &Case<'_>,
         siblings: &Siblings,
-        record: Option<&Record>,
-    ) -> Result<Snapshot, NoLook> {
-        let reserved = match record {
-            Some(record) => record.live().await,
-            None => Vec::new(),
-        };
-        self.look_from(siblings, Some(case.request), &reserved, case.deadline).await
+        reserved: &[Reservation],
+    ) -> Result<Look, NoLook> {
+        // Members that nobody waited for would look like members that are silent.
+        case.deadline.leaves(LEAST_ROUND, ANSWER_SHARE, "what came before the look at the members")?;
+        Ok(self.look_from(siblings, Some(case.request), reserved, case.deadline).await)
     }
 
     async fn look_from(
@@ -103,14 +115,13 @@ impl Looker {
         request: Option<&Request>,
         reserved: &[Reservation],
         deadline: Deadline,
-    ) -> Result<Snapshot, NoLook> {
+    ) -> Look {
         let taken_at = Instant::now();
         let until = deadline.earlier(ANSWER_SHARE);
         let (replies, storage) = tokio::join!(
             self.ask(&siblings.namespace, &siblings.pods, until),
-            self.storage_of_target(request, siblings, deadline)
+            self.storage_of_target(request, siblings, until)
         );
-        let storage = storage?;
         let members = siblings.pods.iter().zip(replies);
         let mut snapshot = Snapshot {
             cluster: siblings.cluster.clone(),
@@ -119,13 +130,18 @@ impl Looker {
             pods: members.map(|((pod, it), reply)| member_pod(pod, it, reply, reserved)).collect(),
             elsewhere: Vec::new(),
         };
-        if let Some((name, storage)) = storage
-            && let Some(target) = snapshot.pods.iter_mut().find(|pod| pod.name == name)
-        {
-            target.storage = storage;
-        }
+        let doubt = match storage {
+            Some((name, Ok(storage))) => {
+                for target in snapshot.pods.iter_mut().filter(|pod| pod.name == name) {
+                    target.storage = storage;
+                }
+                None
+            }
+            Some((_, Err(error))) => Some(error),
+            None => None,
+        };
         self.look_further(&mut snapshot, siblings, reserved, until).await;
-        Ok(snapshot)
+        Look { snapshot, doubt: Doubt::of(doubt) }
     }
 
     /// Looks for listed members that run in none of these pods: in other pods of the namespace, and by name.
@@ -188,23 +204,32 @@ impl Looker {
         &self,
         request: Option<&'a Request>,
         siblings: &Siblings,
-        deadline: Deadline,
-    ) -> Result<Option<(&'a str, Storage)>, NoLook> {
-        let Some(request) = request else { return Ok(None) };
-        let Some((pod, etcd_pod)) = siblings.pods.iter().find(|(pod, _)| pod.metadata.name == request.name)
-        else {
-            return Ok(None);
+        until: Instant,
+    ) -> Option<(&'a str, Result<Storage, LookupError>)> {
+        let request = request?;
+        let (pod, etcd_pod) = siblings.pods.iter().find(|(pod, _)| pod.metadata.name == request.name)?;
+        let began = Instant::now();
+        let storage = match timeout_at(until, storage::of_pod(&self.claims, request, pod, etcd_pod)).await {
+            Ok(storage) => storage,
+            Err(_) => Err(LookupError::TimedOut {
+                what: format!("the claim of pod {}/{}", request.namespace, request.name),
+                limit: until.duration_since(began),
+            }),
         };
-        let read = storage::of_pod(&self.pods, &siblings.namespace, pod, etcd_pod);
-        let read = deadline.within("reading the pod's claim from the apiserver", read).await?;
-        read.map(|storage| Some((request.name.as_str(), storage))).map_err(NoLook::Lookup)
+        Some((request.name.as_str(), storage))
     }
 
     /// The pod that is asked about: the apiserver's copy, or for an eviction, which brings none, a live one.
     pub(super) async fn pod_of(&self, request: &Request, deadline: Deadline) -> Result<Pod, NoLook> {
-        if let Some(pod) = &request.pod {
-            return Ok(pod.clone());
-        }
+        let mut pod = match &request.pod {
+            Some(pod) => pod.clone(),
+            None => self.live_pod(request, deadline).await?,
+        };
+        self.annotations.inherit(&request.namespace, std::slice::from_mut(&mut pod), &etcd_pod::ANNOTATIONS);
+        Ok(pod)
+    }
+
+    async fn live_pod(&self, request: &Request, deadline: Deadline) -> Result<Pod, NoLook> {
         let get = self.pods.get(&request.namespace, &request.name);
         match deadline.within("reading the pod from the apiserver", get).await? {
             Ok(pod) => Ok(pod),
@@ -231,6 +256,11 @@ impl Siblings {
     pub(super) fn endpoint(&self, name: &str) -> Option<&Endpoint> {
         let (_, etcd_pod) = self.pods.iter().find(|(pod, _)| pod.metadata.name == name)?;
         etcd_pod.endpoint.as_ref()
+    }
+
+    /// The uid of the pod of this name.
+    pub(super) fn uid(&self, name: &str) -> Option<&str> {
+        self.pods.iter().map(|(pod, _)| &pod.metadata).find(|it| it.name == name).map(|it| it.uid.as_str())
     }
 
     /// The uids of all pods that exist and may run members.

@@ -15,7 +15,7 @@ const ROUND_BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 0
 
 /// Counters and histograms of probe rounds.
 #[derive(Clone)]
-pub struct Metrics {
+pub(super) struct Metrics {
     rounds: Histogram,
     failures: Family<FailureLabels, Counter>,
     transfers: Family<TransferLabels, Counter>,
@@ -36,7 +36,7 @@ struct TransferLabels {
 
 impl Metrics {
     /// Registers the guard's metrics.
-    pub fn register(registry: &mut Registry) -> Self {
+    pub(super) fn register(registry: &mut Registry) -> Self {
         let rounds = Histogram::new(ROUND_BUCKETS);
         let failures = Family::default();
         registry.register(

@@ -1,26 +1,30 @@
 //! Where policies come from: the server, then annotations of the namespace, the StatefulSet and the pod.
 
+use std::{collections::BTreeMap, sync::Arc};
+
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
     family::Family,
-    policy::{Policy, Resolved, resolve},
+    policy::{Resolved, resolve},
 };
-use crate::k8s::{Annotations, pod::Pod};
+use crate::{
+    config::Live,
+    k8s::{Annotations, pod::Pod},
+};
 
 /// The sources of policies.
 pub(super) struct Policies {
     annotations: Annotations,
-    server: Policy,
-    floor: Policy,
+    config: Live,
 }
 
 // === impl Policies ===
 
 impl Policies {
-    /// Everything is denied that can be, and everything may be chosen otherwise by annotations.
-    pub(super) fn new(annotations: Annotations) -> Self {
-        Self { annotations, server: Policy::default(), floor: Policy::no_floor() }
+    /// The configuration's policies, and those that annotations choose above its floor.
+    pub(super) fn new(annotations: Annotations, config: Live) -> Self {
+        Self { annotations, config }
     }
 
     /// Whether the namespace's deletion was accepted.
@@ -33,7 +37,7 @@ impl Policies {
         let of_namespace = self.annotations.of_namespace(namespace);
         let of_stateful_set =
             stateful_set.map(|name| self.annotations.of_stateful_set(namespace, name)).unwrap_or_default();
-        resolve(&self.server, &self.floor, &[&of_namespace, &of_stateful_set], Timestamp::now())
+        self.resolve(&[&of_namespace, &of_stateful_set])
     }
 
     /// The policy in force for this pod.
@@ -43,7 +47,11 @@ impl Policies {
         let stateful_set = owner
             .map(|owner| self.annotations.of_stateful_set(family.namespace(), &owner.name))
             .unwrap_or_default();
-        let sources = [&namespace, &stateful_set, &pod.metadata.annotations];
-        resolve(&self.server, &self.floor, &sources, Timestamp::now())
+        self.resolve(&[&namespace, &stateful_set, &pod.metadata.annotations])
+    }
+
+    fn resolve(&self, sources: &[&BTreeMap<String, String>]) -> Resolved {
+        let config = Arc::clone(&self.config.borrow());
+        resolve(&config.guard.defaults, &config.guard.floor, sources, Timestamp::now())
     }
 }

@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+use crate::config::{Choice, Defaults, Floor};
+pub use crate::config::{LeaderPolicy, Mode, Permission};
+
 /// etcd drains its clients for up to seven seconds before it hands leadership over; two more for the rest.
 const GRACEFUL_SECONDS: i64 = 9;
 
@@ -19,38 +22,6 @@ const EPHEMERAL_DATA: &str = "etcd-guard.io/ephemeral-data";
 const MODE: &str = "etcd-guard.io/mode";
 const ALLOW_UNTIL: &str = "etcd-guard.io/allow-delete-until";
 const ALLOW_REASON: &str = "etcd-guard.io/allow-delete-reason";
-
-/// What to do with a deletion of the leader. Later ones are stricter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LeaderPolicy {
-    /// Let it go if it is given the time to hand leadership over by itself.
-    Allow,
-    /// Move leadership to another voter first.
-    Transfer,
-    /// Deny it.
-    #[default]
-    Deny,
-}
-
-/// What to do where any deletion is an outage or a loss. Later ones are stricter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Permission {
-    /// Allow it.
-    Allow,
-    /// Deny it.
-    #[default]
-    Deny,
-}
-
-/// Whether denials are denials. Later ones are stricter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mode {
-    /// Allow, warn and count.
-    Audit,
-    /// Deny.
-    #[default]
-    Enforce,
-}
 
 /// The policy in force for one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,36 +50,25 @@ pub(super) struct Resolved {
 /// Resolves the policy for a pod from annotations, the weakest source first.
 #[must_use]
 pub(super) fn resolve(
-    server: &Policy,
-    floor: &Policy,
+    server: &Defaults,
+    floor: &Floor,
     sources: &[&BTreeMap<String, String>],
     now: Timestamp,
 ) -> Resolved {
-    let mut resolved = Resolved { policy: server.clone(), mistakes: Vec::new() };
+    let mut resolved = Resolved { policy: Policy::of(server), mistakes: Vec::new() };
     for annotations in sources {
         resolved.apply(annotations, now);
     }
-    let policy = &mut resolved.policy;
-    policy.leader = policy.leader.max(floor.leader);
-    policy.single_member = policy.single_member.max(floor.single_member);
-    policy.ephemeral_data = policy.ephemeral_data.max(floor.ephemeral_data);
-    policy.mode = policy.mode.max(floor.mode);
+    resolved.raise_to(floor);
     resolved
 }
 
 // === impl Policy ===
 
 impl Policy {
-    /// The least that a server may set for a floor: everything may be chosen.
-    #[must_use]
-    pub fn no_floor() -> Self {
-        Self {
-            leader: LeaderPolicy::Allow,
-            single_member: Permission::Allow,
-            ephemeral_data: Permission::Allow,
-            mode: Mode::Audit,
-            break_glass: None,
-        }
+    fn of(defaults: &Defaults) -> Self {
+        let Defaults { leader, single_member, ephemeral_data, mode } = *defaults;
+        Self { leader, single_member, ephemeral_data, mode, break_glass: None }
     }
 
     /// The policy for a deletion with this grace period: a leader that has no time to hand over is not let go.
@@ -125,26 +85,11 @@ impl Policy {
 
 impl Resolved {
     fn apply(&mut self, annotations: &BTreeMap<String, String>, now: Timestamp) {
-        use {LeaderPolicy as L, Mode as M, Permission as P};
-        let policy = &mut self.policy;
-        let mistakes = &mut self.mistakes;
-        choose(
-            annotations,
-            LEADER,
-            &[("deny", L::Deny), ("transfer", L::Transfer), ("allow", L::Allow)],
-            &mut policy.leader,
-            mistakes,
-        );
-        let permissions = [("deny", P::Deny), ("allow", P::Allow)];
-        choose(annotations, SINGLE_MEMBER, &permissions, &mut policy.single_member, mistakes);
-        choose(annotations, EPHEMERAL_DATA, &permissions, &mut policy.ephemeral_data, mistakes);
-        choose(
-            annotations,
-            MODE,
-            &[("enforce", M::Enforce), ("audit", M::Audit)],
-            &mut policy.mode,
-            mistakes,
-        );
+        let Self { policy, mistakes } = self;
+        choose(annotations, LEADER, &mut policy.leader, mistakes);
+        choose(annotations, SINGLE_MEMBER, &mut policy.single_member, mistakes);
+        choose(annotations, EPHEMERAL_DATA, &mut policy.ephemeral_data, mistakes);
+        choose(annotations, MODE, &mut policy.mode, mistakes);
         if let Some(until) = annotations.get(ALLOW_UNTIL) {
             match break_glass(until, annotations.get(ALLOW_REASON), now) {
                 Ok(reason) => policy.break_glass = Some(reason),
@@ -152,22 +97,44 @@ impl Resolved {
             }
         }
     }
+
+    fn raise_to(&mut self, floor: &Floor) {
+        let Self { policy, mistakes } = self;
+        raise(LEADER, &mut policy.leader, floor.leader, mistakes);
+        raise(SINGLE_MEMBER, &mut policy.single_member, floor.single_member, mistakes);
+        raise(EPHEMERAL_DATA, &mut policy.ephemeral_data, floor.ephemeral_data, mistakes);
+        raise(MODE, &mut policy.mode, floor.mode, mistakes);
+        if floor.break_glass == Permission::Deny && policy.break_glass.take().is_some() {
+            mistakes.push(format!("{ALLOW_UNTIL} is below the server's floor: denials stand"));
+        }
+    }
 }
 
-fn choose<T: Copy>(
+fn choose<T: Choice>(
     annotations: &BTreeMap<String, String>,
     name: &str,
-    values: &[(&str, T)],
     chosen: &mut T,
     mistakes: &mut Vec<String>,
 ) {
     let Some(text) = annotations.get(name) else { return };
-    match values.iter().find(|(word, _)| word == text) {
-        Some((_, value)) => *chosen = *value,
+    match T::of(text) {
+        Some(value) => *chosen = value,
         None => {
-            let words: Vec<&str> = values.iter().map(|(word, _)| *word).collect();
+            let words: Vec<&str> = T::WORDS.iter().map(|(word, _)| *word).collect();
             mistakes.push(format!("{name}={text:?} is not followed: it is one of {}", words.join(", ")));
         }
+    }
+}
+
+/// The server's own choice is not below its floor: what is, annotations chose.
+fn raise<T: Choice>(name: &str, chosen: &mut T, floor: T, mistakes: &mut Vec<String>) {
+    if *chosen < floor {
+        mistakes.push(format!(
+            "{name}={} is below the server's floor: {} counts",
+            chosen.word(),
+            floor.word()
+        ));
+        *chosen = floor;
     }
 }
 
@@ -197,15 +164,15 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    fn resolve_all(floor: &Policy, sources: &[&[(&str, &str)]]) -> Resolved {
+    fn resolve_all(floor: &Floor, sources: &[&[(&str, &str)]]) -> Resolved {
         let sources: Vec<_> = sources.iter().map(|pairs| annotations(pairs)).collect();
         let now = "2026-01-31T12:00:00Z".parse().unwrap();
-        resolve(&Policy::default(), floor, &sources.iter().collect::<Vec<_>>(), now)
+        resolve(&Defaults::default(), floor, &sources.iter().collect::<Vec<_>>(), now)
     }
 
     #[test]
     fn without_annotations_everything_is_denied_that_can_be() {
-        let policy = resolve_all(&Policy::no_floor(), &[]).policy;
+        let policy = resolve_all(&Floor::default(), &[]).policy;
         assert_eq!(
             (policy.leader, policy.mode, policy.break_glass),
             (LeaderPolicy::Deny, Mode::Enforce, None)
@@ -216,24 +183,55 @@ mod tests {
     #[test]
     fn the_source_nearest_to_the_pod_wins() {
         let sources: &[&[_]] = &[&[(LEADER, "allow"), (MODE, "audit")], &[(LEADER, "transfer")], &[]];
-        let policy = resolve_all(&Policy::no_floor(), sources).policy;
+        let policy = resolve_all(&Floor::default(), sources).policy;
         assert_eq!((policy.leader, policy.mode), (LeaderPolicy::Transfer, Mode::Audit));
-        let stricter = resolve_all(&Policy::no_floor(), &[&[(LEADER, "allow")], &[(LEADER, "deny")]]).policy;
+        let stricter = resolve_all(&Floor::default(), &[&[(LEADER, "allow")], &[(LEADER, "deny")]]).policy;
         assert_eq!(stricter.leader, LeaderPolicy::Deny);
     }
 
     #[test]
     fn nothing_goes_below_the_floor() {
-        let floor = Policy { leader: LeaderPolicy::Transfer, mode: Mode::Enforce, ..Policy::no_floor() };
-        let policy =
-            resolve_all(&floor, &[&[(LEADER, "allow"), (MODE, "audit"), (SINGLE_MEMBER, "allow")]]).policy;
+        let floor = Floor { leader: LeaderPolicy::Transfer, mode: Mode::Enforce, ..Floor::default() };
+        let sources: &[&[_]] = &[&[(LEADER, "allow"), (MODE, "audit"), (SINGLE_MEMBER, "allow")]];
+        let Resolved { policy, mistakes } = resolve_all(&floor, sources);
         assert_eq!((policy.leader, policy.mode), (LeaderPolicy::Transfer, Mode::Enforce));
         assert_eq!(policy.single_member, Permission::Allow);
+        assert_eq!(
+            mistakes,
+            [
+                "etcd-guard.io/leader=allow is below the server's floor: transfer counts",
+                "etcd-guard.io/mode=audit is below the server's floor: enforce counts"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_stricter_than_the_floor_stays_so() {
+        let floor = Floor { leader: LeaderPolicy::Transfer, ..Floor::default() };
+        let resolved = resolve_all(&floor, &[&[(LEADER, "deny")]]);
+        assert_eq!((resolved.policy.leader, resolved.mistakes), (LeaderPolicy::Deny, Vec::new()));
+    }
+
+    #[test]
+    fn the_servers_own_choice_counts_until_an_annotation_makes_another() {
+        let server = Defaults { leader: LeaderPolicy::Transfer, mode: Mode::Audit, ..Defaults::default() };
+        let now = "2026-01-31T12:00:00Z".parse().unwrap();
+        let policy = resolve(&server, &Floor::default(), &[&annotations(&[(MODE, "enforce")])], now).policy;
+        assert_eq!((policy.leader, policy.mode), (LeaderPolicy::Transfer, Mode::Enforce));
+    }
+
+    #[test]
+    fn a_break_glass_that_the_floor_forbids_overrules_nothing() {
+        let floor = Floor { break_glass: Permission::Deny, ..Floor::default() };
+        let resolved =
+            resolve_all(&floor, &[&[(ALLOW_UNTIL, "2026-02-01T12:00:00Z"), (ALLOW_REASON, "fire")]]);
+        assert_eq!(resolved.policy.break_glass, None);
+        assert!(resolved.mistakes[0].contains("below the server's floor"), "{:?}", resolved.mistakes);
     }
 
     #[test]
     fn what_cannot_be_followed_is_told_and_changes_nothing() {
-        let resolved = resolve_all(&Policy::no_floor(), &[&[(LEADER, "maybe")]]);
+        let resolved = resolve_all(&Floor::default(), &[&[(LEADER, "maybe")]]);
         assert_eq!(resolved.policy, Policy::default());
         assert_eq!(
             resolved.mistakes,
@@ -244,7 +242,7 @@ mod tests {
     #[test]
     fn a_break_glass_needs_a_reason_and_an_end_within_a_day() {
         let mistake = |pairs: &[(&str, &str)]| {
-            let resolved = resolve_all(&Policy::no_floor(), &[pairs]);
+            let resolved = resolve_all(&Floor::default(), &[pairs]);
             assert_eq!(resolved.policy.break_glass, None);
             resolved.mistakes.join("; ")
         };
@@ -263,7 +261,7 @@ mod tests {
         );
         assert!(mistake(&[(ALLOW_UNTIL, "tomorrow"), (ALLOW_REASON, "x")]).contains("is no time"));
         let good = resolve_all(
-            &Policy::no_floor(),
+            &Floor::default(),
             &[&[(ALLOW_UNTIL, "2026-02-01T12:00:00Z"), (ALLOW_REASON, "fire")]],
         );
         assert_eq!(good.policy.break_glass.as_deref(), Some("fire (until 2026-02-01T12:00:00Z)"));

@@ -2,7 +2,7 @@
 
 use super::intent::Intent;
 use crate::k8s::{
-    admission::{AdmissionRequest, DeleteOptions, Eviction},
+    admission::{AdmissionRequest, DeleteOptions, Eviction, clipped},
     pod::{Metadata, Pod},
 };
 
@@ -86,8 +86,8 @@ impl Request {
             (operation, ..) => {
                 let separator = if sub_resource.is_empty() { "" } else { "/" };
                 return Err(RequestError::NotOurs {
-                    operation: operation.to_owned(),
-                    resource: format!("{resource}{separator}{sub_resource}"),
+                    operation: clipped(operation).to_owned(),
+                    resource: clipped(&format!("{resource}{separator}{sub_resource}")).to_owned(),
                 });
             }
         };
@@ -117,7 +117,7 @@ impl Request {
             pod,
             dry_run: request.dry_run.unwrap_or(false) || options.dry_run.is_some_and(|it| !it.is_empty()),
             grace_period_seconds: options.grace_period_seconds,
-            user: request.user_info.username.clone(),
+            user: clipped(&request.user_info.username).to_owned(),
         })
     }
 }
@@ -140,7 +140,7 @@ impl Request {
             pod: None,
             dry_run: request.dry_run.unwrap_or(false),
             grace_period_seconds: None,
-            user: request.user_info.username.clone(),
+            user: clipped(&request.user_info.username).to_owned(),
         })
     }
 }
@@ -168,5 +168,5 @@ fn checked(name: Option<&str>, what: &'static str) -> Result<String, RequestErro
         && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'))
         && name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
         && name.bytes().last().is_some_and(|byte| byte.is_ascii_alphanumeric());
-    if fits { Ok(name.to_owned()) } else { Err(RequestError::BadName(name.to_owned(), what)) }
+    if fits { Ok(name.to_owned()) } else { Err(RequestError::BadName(clipped(name).to_owned(), what)) }
 }

@@ -5,15 +5,19 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use moka::sync::Cache;
-use tokio::{
-    sync::Mutex,
-    time::{Instant, sleep},
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{TypedMetric, gauge::ConstGauge},
+    registry::Registry,
 };
+use tokio::time::{Instant, sleep};
 
 use super::{
     CLUSTER_LIFE, MOST_CLUSTERS,
@@ -33,14 +37,33 @@ const UNCHANGED_FOR: Duration = Duration::from_secs(600);
 /// Reads and writes the records.
 pub(super) struct Reservations {
     leases: Leases,
-    /// What this replica saw of each record, by the Lease's name.
-    ledgers: Cache<String, Arc<Mutex<Ledger>>>,
+    ledgers: Ledgers,
 }
+
+/// What this replica saw of each record, by the Lease's name.
+#[derive(Clone)]
+struct Ledgers(Cache<String, Arc<Mutex<Ledger>>>);
 
 /// A record as it was read, for one decision.
 pub(super) struct Record {
     page: Page,
+    /// What the page says. Others may read and write meanwhile: this decision rests on what it read itself.
+    reservations: Vec<Reservation>,
     ledger: Arc<Mutex<Ledger>>,
+}
+
+/// What was read before a round.
+pub(super) enum Records {
+    /// The record of the cluster that the pods were of when they were looked at last.
+    Of(ClusterId, Record),
+    /// All that there are, where the round has yet to tell which cluster it is.
+    All(Vec<Result<Record, Unreadable>>),
+}
+
+/// A record that says something, and nobody knows what.
+pub(super) struct Unreadable {
+    name: String,
+    error: LookupError,
 }
 
 // === impl Reservations ===
@@ -48,17 +71,51 @@ pub(super) struct Record {
 impl Reservations {
     pub(super) fn new(leases: Leases) -> Self {
         let ledgers = Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build();
-        Self { leases, ledgers }
+        Self { leases, ledgers: Ledgers(ledgers) }
     }
 
-    /// Reads the record of a cluster. One that cannot be parsed is an error: who wrote it meant something by it.
-    pub(super) async fn read(&self, cluster: ClusterId) -> Result<Record, LookupError> {
-        let name = format!("etcd-guard.{cluster}");
-        let page = self.leases.read(&name).await?;
-        let reservations = parse(&page)?;
-        let ledger = self.ledgers.get_with(name, Arc::default);
-        ledger.lock().await.observe(&reservations, Instant::now());
-        Ok(Record { page, ledger })
+    /// Shows how many deletions may be on their way.
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register_collector(Box::new(self.ledgers.clone()));
+    }
+
+    /// Reads the record of a cluster, or all if it is not known which cluster it is. One that cannot be parsed is an
+    /// error: who wrote it meant something by it.
+    pub(super) async fn read(&self, cluster: Option<ClusterId>) -> Result<Records, LookupError> {
+        match cluster {
+            Some(cluster) => {
+                let page = self.leases.read(&name_of(cluster)).await?;
+                Ok(Records::Of(cluster, self.record(page).map_err(|it| it.error)?))
+            }
+            None => {
+                let pages = self.leases.list().await?;
+                Ok(Records::All(pages.into_iter().map(|page| self.record(page)).collect()))
+            }
+        }
+    }
+
+    /// The record of this cluster among those that were read; `None` if it was not read.
+    pub(super) fn pick(&self, records: Records, cluster: ClusterId) -> Result<Option<Record>, LookupError> {
+        let name = name_of(cluster);
+        match records {
+            Records::Of(known, record) => Ok((known == cluster).then_some(record)),
+            Records::All(records) => {
+                let is_it = |it: &Result<Record, Unreadable>| match it {
+                    Ok(record) => record.page.name == name,
+                    Err(unreadable) => unreadable.name == name,
+                };
+                let nothing = || self.record(Page { name: name.clone(), ..Page::default() });
+                let found = records.into_iter().find(is_it).unwrap_or_else(nothing);
+                found.map(Some).map_err(|it| it.error)
+            }
+        }
+    }
+
+    fn record(&self, page: Page) -> Result<Record, Unreadable> {
+        let reservations = parse(&page).map_err(|error| Unreadable { name: page.name.clone(), error })?;
+        let ledger = self.ledgers.0.get_with_by_ref(&page.name, Arc::default);
+        lock(&ledger).observe(&reservations, Instant::now());
+        Ok(Record { page, reservations, ledger })
     }
 
     /// Adds a reservation, if nobody wrote since the record was read.
@@ -68,7 +125,7 @@ impl Reservations {
         new: Reservation,
         living: &[&str],
     ) -> Result<(), WriteError> {
-        let reservations = record.ledger.lock().await.with(new, living, Instant::now());
+        let reservations = record.ledger().with(&record.reservations, new, living, Instant::now());
         self.write(record, reservations).await
     }
 
@@ -80,7 +137,8 @@ impl Reservations {
         uid: &str,
         living: &[&str],
     ) -> Result<(), WriteError> {
-        let reservations = record.ledger.lock().await.without(namespace, uid, living, Instant::now());
+        let reservations =
+            record.ledger().without(&record.reservations, namespace, uid, living, Instant::now());
         self.write(record, reservations).await
     }
 
@@ -117,9 +175,14 @@ impl Reservations {
         })?;
         let annotations = BTreeMap::from([(ANNOTATION.to_owned(), text)]);
         record.page = self.leases.write(&record.page, annotations).await?;
-        record.ledger.lock().await.observe(&reservations, Instant::now());
+        record.ledger().observe(&reservations, Instant::now());
+        record.reservations = reservations;
         Ok(())
     }
+}
+
+fn name_of(cluster: ClusterId) -> String {
+    format!("etcd-guard.{cluster}")
 }
 
 fn parse(page: &Page) -> Result<Vec<Reservation>, LookupError> {
@@ -132,21 +195,93 @@ fn parse(page: &Page) -> Result<Vec<Reservation>, LookupError> {
     })
 }
 
+fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
+    ledger.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// === impl Ledgers ===
+
+impl Collector for Ledgers {
+    /// Counted when it is asked for: reservations end by the clock.
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let now = Instant::now();
+        let live: usize = self.0.iter().map(|(_, ledger)| lock(&ledger).count(now)).sum();
+        let gauge = ConstGauge::new(i64::try_from(live).unwrap_or(i64::MAX));
+        let help = "Allowed deletions that may be on their way, in the records that this replica read last";
+        gauge.encode(encoder.encode_descriptor("reservations", help, None, ConstGauge::<i64>::TYPE)?)
+    }
+}
+
+impl fmt::Debug for Ledgers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledgers").finish_non_exhaustive()
+    }
+}
+
 // === impl Record ===
 
 impl Record {
-    /// Whether a pod of this namespace may be on its way out that is none of these.
-    pub(super) async fn holds_any_but(&self, namespace: &str, uids: &[&str]) -> bool {
-        self.ledger.lock().await.holds_any_but(namespace, uids, Instant::now())
-    }
-
-    /// Whether a yes for this pod still counts.
-    pub(super) async fn holds(&self, uid: &str) -> bool {
-        self.ledger.lock().await.holds(uid, Instant::now())
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        lock(&self.ledger)
     }
 
     /// What may be on its way out at this moment.
-    pub(super) async fn live(&self) -> Vec<Reservation> {
-        self.ledger.lock().await.live(Instant::now()).cloned().collect()
+    pub(super) fn live(&self) -> Vec<Reservation> {
+        self.ledger().live(&self.reservations, Instant::now()).cloned().collect()
+    }
+}
+
+// === impl Records ===
+
+impl Records {
+    /// What may be on its way out at this moment.
+    pub(super) fn live(&self) -> Vec<Reservation> {
+        match self {
+            Self::Of(_, record) => record.live(),
+            Self::All(records) => records.iter().flatten().flat_map(Record::live).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+
+    use super::{super::ledger::RESERVATION_LIFE, *};
+
+    fn reservation(uid: &str) -> Reservation {
+        Reservation {
+            uid: uid.to_owned(),
+            namespace: String::from("prod"),
+            pod: String::from("etcd-0"),
+            member: String::new(),
+            at: String::new(),
+            by: String::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_gauge_counts_what_lives_in_all_records_and_forgets_what_has_expired() {
+        let ledgers = Ledgers(Cache::builder().build());
+        let mut registry = Registry::with_prefix("etcd_guard");
+        registry.register_collector(Box::new(ledgers.clone()));
+        let shown = || {
+            let mut page = String::new();
+            encode(&mut page, &registry).unwrap();
+            let line = page.lines().find(|line| line.starts_with("etcd_guard_reservations ")).unwrap();
+            line.rsplit(' ').next().unwrap().to_owned()
+        };
+        assert_eq!(shown(), "0");
+        let observe = |name: &str, record: &[Reservation]| {
+            let ledger = ledgers.0.get_with(name.to_owned(), Arc::default);
+            lock(&ledger).observe(record, Instant::now());
+        };
+        observe("a", &[reservation("1"), reservation("2")]);
+        observe("b", &[reservation("3")]);
+        assert_eq!(shown(), "3");
+        observe("a", &[reservation("2")]);
+        assert_eq!(shown(), "2");
+        tokio::time::advance(RESERVATION_LIFE).await;
+        assert_eq!(shown(), "0");
     }
 }

@@ -1,25 +1,36 @@
 //! Whether the claim that holds a member's data stays when its pod goes.
 
-use super::{etcd_pod::EtcdPod, snapshot::Storage};
-use crate::k8s::{LookupError, Pods, pod::Pod};
+use super::{etcd_pod::EtcdPod, request::Request, snapshot::Storage};
+use crate::k8s::{Claim, Claims, LookupError, pod::Pod};
+
+/// Who makes a pod own its claim right before deleting the pod, to scale down; a watch may not have heard of it yet. The
+/// second name is that of all controllers together, where they have no service accounts of their own.
+const STATEFUL_SET_CONTROLLERS: [&str; 2] =
+    ["system:serviceaccount:kube-system:statefulset-controller", "system:kube-controller-manager"];
 
 /// What becomes of the member when this pod is deleted: what the pod tells, and what its claim tells.
+///
+/// Of a watch only the good news is taken, that the claim is there and stays; everything else is read. It can be wrong by
+/// as much as an event takes, which costs the one voter more that a permanent loss asks for, never the quorum.
 pub(super) async fn of_pod(
-    pods: &Pods,
-    namespace: &str,
+    claims: &Claims,
+    request: &Request,
     pod: &Pod,
     etcd_pod: &EtcdPod,
 ) -> Result<Storage, LookupError> {
-    let Some(claim) = etcd_pod.claim.as_ref().filter(|_| etcd_pod.storage.keeps_the_data()) else {
+    let Some(name) = etcd_pod.claim.as_ref().filter(|_| etcd_pod.storage.keeps_the_data()) else {
         return Ok(etcd_pod.storage);
     };
-    match pods.claim(namespace, claim).await {
-        Ok(claim) if claim.is_terminating() || claim.goes_with(&pod.metadata.uid) => {
-            Ok(Storage::ClaimTerminating)
-        }
-        Ok(_) => Ok(etcd_pod.storage),
+    let stays = |claim: &Claim| !claim.is_terminating() && !claim.goes_with(&pod.metadata.uid);
+    if !STATEFUL_SET_CONTROLLERS.contains(&request.user.as_str())
+        && claims.known(&request.namespace, name).as_ref().is_some_and(stays)
+    {
+        return Ok(etcd_pod.storage);
+    }
+    match claims.read(&request.namespace, name).await {
+        Ok(claim) if stays(&claim) => Ok(etcd_pod.storage),
         // A pod that still runs keeps its claim from ending; one that is gone was forced away.
-        Err(LookupError::NotFound { .. }) => Ok(Storage::ClaimTerminating),
+        Ok(_) | Err(LookupError::NotFound { .. }) => Ok(Storage::ClaimTerminating),
         Err(error) => Err(error),
     }
 }
@@ -29,7 +40,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{guard::etcd_pod, k8s::fake};
+    use crate::{
+        guard::{Operation, etcd_pod},
+        k8s::{Pods, fake},
+    };
 
     /// What a claim in this state means for its pod.
     async fn with_claim(status: u16, claim: &serde_json::Value) -> Result<Storage, LookupError> {
@@ -43,8 +57,17 @@ mod tests {
         .unwrap();
         let etcd_pod = etcd_pod::read(&pod, &pod.metadata.annotations).unwrap();
         let path = "/api/v1/namespaces/prod/persistentvolumeclaims/data-etcd-1";
-        let pods = Pods::new(fake::apiserver([(path, status, claim.clone())]));
-        of_pod(&pods, "prod", &pod, &etcd_pod).await
+        let claims = Claims::unwatched(Pods::new(fake::apiserver([(path, status, claim.clone())])));
+        let request = Request {
+            operation: Operation::Delete,
+            namespace: String::from("prod"),
+            name: String::from("etcd-1"),
+            pod: None,
+            dry_run: false,
+            grace_period_seconds: None,
+            user: String::from("kubernetes-admin"),
+        };
+        of_pod(&claims, &request, &pod, &etcd_pod).await
     }
 
     #[tokio::test]

@@ -7,8 +7,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     ANSWER_SHARE, Case, NoLook,
-    assess::{Assessment, assess, heir},
-    look::{Looker, Siblings},
+    assess::{Assessment, heir},
+    look::{Look, Looker, Siblings},
     reservations::Record,
     snapshot::{MemberPod, Snapshot},
     verdict::Reason,
@@ -52,9 +52,9 @@ pub(super) async fn transfer(
     let mut last = Reason::ElectionInProgress;
     for _ in 0..MOST_LOOKS {
         let began = Instant::now();
-        let after = looker.look(case, siblings, Some(record)).await?;
+        let Look { snapshot: after, doubt } = looker.look(case, siblings, &record.live()).await?;
         if let Some(target) = after.pod(&target.name) {
-            let assessment = assess(&after, target, policy);
+            let assessment = doubt.assess(&after, target, policy).map_err(NoLook::Lookup)?;
             if assessment.reason == Reason::SafeToDelete {
                 let assessment = Assessment { reason: Reason::LeaderTransferred, ..assessment };
                 return Ok(Transfer::Done { snapshot: Box::new(after), assessment, heir: heir.name.clone() });

@@ -7,6 +7,17 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+/// More of what a caller wrote is not repeated: Kubernetes' own names are no longer.
+const LONGEST_REPEATED: usize = 253;
+
+/// The beginning of a caller's text, for logs, messages and records.
+#[must_use]
+pub fn clipped(text: &str) -> &str {
+    let end =
+        text.char_indices().map(|(at, it)| at + it.len_utf8()).take_while(|end| *end <= LONGEST_REPEATED);
+    text.get(..end.last().unwrap_or_default()).unwrap_or_default()
+}
+
 /// What the apiserver asks. Objects stay unparsed until somebody wants them.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -120,4 +131,17 @@ pub struct Eviction {
     /// `kubectl drain --dry-run=server` says so here and nowhere else: the request's own `dryRun` is false then.
     #[serde(default)]
     pub delete_options: Option<DeleteOptions>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_of_a_text_is_repeated_than_a_name_may_be_long_and_no_character_is_cut() {
+        assert_eq!(clipped("system:node:a"), "system:node:a");
+        assert_eq!(clipped(""), "");
+        assert_eq!(clipped(&"x".repeat(300)).len(), 253);
+        assert_eq!(clipped(&"ü".repeat(300)).len(), 252);
+    }
 }

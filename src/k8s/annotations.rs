@@ -1,7 +1,12 @@
 //! Annotations of namespaces and StatefulSets, from watches: what their owners wrote there changes seldom and is read at
 //! every decision. Only metadata is watched.
 
-use std::{collections::BTreeMap, fmt::Debug, hash::Hash, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    hash::Hash,
+    time::Duration,
+};
 
 use futures::StreamExt;
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Namespace};
@@ -15,16 +20,22 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
+
+use super::pod::Pod;
 
 /// Longest that the first lists are waited for before it is said that they are missing.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
+
+/// The label that opts a namespace in. Its value is the webhook configuration's business.
+const GUARD_LABEL: &str = "etcd-guard.io/guard";
 
 /// What the watches know.
 #[derive(Clone)]
 pub struct Annotations {
     namespaces: Store<PartialObjectMeta<Namespace>>,
     stateful_sets: Store<PartialObjectMeta<StatefulSet>>,
+    guarded: watch::Receiver<BTreeSet<String>>,
 }
 
 // === impl Annotations ===
@@ -33,7 +44,15 @@ impl Annotations {
     /// Starts both watches. They go on until the process ends, through every restart of the apiserver.
     #[must_use]
     pub fn watch(client: &Client) -> Self {
-        Self { namespaces: watch(client), stateful_sets: watch(client) }
+        let (told, guarded) = watch::channel(BTreeSet::new());
+        let namespaces = watch(client, move |store| tell_guarded(store, &told));
+        Self { namespaces, stateful_sets: watch(client, |_| {}), guarded }
+    }
+
+    /// The namespaces that carry the label which opts in, as they become known.
+    #[must_use]
+    pub fn guarded_namespaces(&self) -> watch::Receiver<BTreeSet<String>> {
+        self.guarded.clone()
     }
 
     /// Waits until both are known for the first time; false if that takes too long.
@@ -65,9 +84,43 @@ impl Annotations {
         let object = self.stateful_sets.get(&ObjectRef::new(name).within(namespace));
         object.and_then(|it| it.metadata.annotations.clone()).unwrap_or_default()
     }
+
+    /// Puts what their StatefulSets, and under them the namespace, say by annotations of these names under these pods'
+    /// own: what names the Secrets of a whole cluster, say, is written once and not into the template, where it would
+    /// restart every member.
+    pub fn inherit(&self, namespace: &str, pods: &mut [Pod], names: &[&str]) {
+        let of_namespace = self.of_namespace(namespace);
+        for pod in pods {
+            let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet");
+            let of_owner =
+                owner.map(|owner| self.of_stateful_set(namespace, &owner.name)).unwrap_or_default();
+            for (name, value) in of_owner.iter().chain(&of_namespace) {
+                if names.contains(&name.as_str()) {
+                    pod.metadata.annotations.entry(name.clone()).or_insert_with(|| value.clone());
+                }
+            }
+        }
+    }
 }
 
-fn watch<K>(client: &Client) -> Store<PartialObjectMeta<K>>
+fn tell_guarded(store: &Store<PartialObjectMeta<Namespace>>, told: &watch::Sender<BTreeSet<String>>) {
+    let is_guarded = |it: &PartialObjectMeta<Namespace>| {
+        it.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(GUARD_LABEL))
+    };
+    let guarded: BTreeSet<String> =
+        store.state().iter().filter(|it| is_guarded(it)).filter_map(|it| it.metadata.name.clone()).collect();
+    told.send_if_modified(|known| {
+        let is_news = *known != guarded;
+        *known = guarded;
+        is_news
+    });
+}
+
+/// `changed` is told of the store after each event.
+fn watch<K>(
+    client: &Client,
+    changed: impl Fn(&Store<PartialObjectMeta<K>>) + Send + 'static,
+) -> Store<PartialObjectMeta<K>>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     K::DynamicType: Eq + Hash,
@@ -79,9 +132,13 @@ where
         // Managed fields are most of the metadata, and nobody reads them here.
         .modify(|object| object.metadata.managed_fields = None)
         .reflect(writer);
-    tokio::spawn(events.for_each(|event| {
-        if let Err(error) = event {
-            tracing::warn!(%error, kind = %K::kind(&()), "watching annotations");
+    let store = reader.clone();
+    tokio::spawn(events.for_each(move |event| {
+        match event {
+            // A list is in the store only when it is whole.
+            Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => {}
+            Ok(_) => changed(&store),
+            Err(error) => tracing::warn!(%error, kind = %K::kind(&()), "watching annotations"),
         }
         std::future::ready(())
     }));

@@ -1,8 +1,9 @@
 //! The parts of a `PersistentVolumeClaim` (`v1`) that say whether it outlives a pod.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
-use super::pod::Metadata;
+use super::pod::{Metadata, OwnerReference};
 
 /// A claim, in part.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -15,6 +16,25 @@ pub struct Claim {
 // === impl Claim ===
 
 impl Claim {
+    /// From the metadata that a watch brings.
+    pub(super) fn of(metadata: &ObjectMeta) -> Self {
+        let owners = metadata.owner_references.iter().flatten().map(|owner| OwnerReference {
+            kind: owner.kind.clone(),
+            name: owner.name.clone(),
+            uid: owner.uid.clone(),
+            controller: owner.controller,
+        });
+        let metadata = Metadata {
+            name: metadata.name.clone().unwrap_or_default(),
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            owner_references: owners.collect(),
+            deletion_timestamp: metadata.deletion_timestamp.as_ref().map(|time| time.0.to_string()),
+            ..Metadata::default()
+        };
+        Self { metadata }
+    }
+
     /// Whether its deletion was accepted: a finalizer keeps it only as long as a pod mounts it.
     #[must_use]
     pub fn is_terminating(&self) -> bool {

@@ -26,7 +26,7 @@ pub struct Leases {
 }
 
 /// What a Lease carried when it was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// The Lease's name.
     pub name: String,

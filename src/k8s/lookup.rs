@@ -11,17 +11,14 @@ use kube::{
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
-use super::{
-    claim::Claim,
-    pod::{Metadata, Pod},
-};
+use super::pod::{Metadata, Pod};
 
 /// Longest that one read may take. A healthy apiserver answers in milliseconds; one that needs seconds is better
 /// named in a denial than waited for until the deadline leaves no time for etcd.
 const READ_LIMIT: Duration = Duration::from_secs(3);
 
 /// A read that brought no object. [`LookupError::NotFound`] alone means that there is none.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum LookupError {
     /// The apiserver says that there is no such object.
     #[error("{what} does not exist")]
@@ -55,7 +52,7 @@ pub enum LookupError {
     },
 }
 
-/// Reads pods, and the claims that they mount, from the apiserver.
+/// Reads pods from the apiserver.
 #[derive(Clone)]
 pub struct Pods {
     client: Client,
@@ -120,13 +117,6 @@ impl Pods {
         self.read::<serde::de::IgnoredAny>(what, Request::new("/version").list(&ListParams::default()))
             .await?;
         Ok(())
-    }
-
-    /// The claim as it is stored now.
-    pub async fn claim(&self, namespace: &str, name: &str) -> Result<Claim, LookupError> {
-        let what = format!("PersistentVolumeClaim {namespace}/{name}");
-        let claims = Request::new(format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims"));
-        self.read(what, claims.get(name, &GetParams::default())).await
     }
 
     /// Parses the body itself: `kube::Client::request` logs a body that it cannot parse.

@@ -20,6 +20,7 @@ use super::metrics;
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
     apiserver_answered: Arc<AtomicBool>,
+    certificate_trusted: Arc<AtomicBool>,
     stopping: Arc<AtomicBool>,
 }
 
@@ -61,6 +62,11 @@ impl Readiness {
         self.apiserver_answered.store(true, Ordering::Relaxed);
     }
 
+    /// Whether a certificate is served that the apiserver trusts, as far as this process can know.
+    pub fn certificate_trusted(&self, trusted: bool) {
+        self.certificate_trusted.store(trusted, Ordering::Relaxed);
+    }
+
     /// The process was told to stop: it serves on, but wants no new callers.
     pub fn stopping(&self) {
         self.stopping.store(true, Ordering::Relaxed);
@@ -75,10 +81,12 @@ impl Readiness {
     fn obstacle(&self) -> Option<&'static str> {
         if self.is_stopping() {
             Some("stopping")
-        } else if self.apiserver_answered.load(Ordering::Relaxed) {
+        } else if !self.apiserver_answered.load(Ordering::Relaxed) {
+            Some("the apiserver has not answered yet")
+        } else if self.certificate_trusted.load(Ordering::Relaxed) {
             None
         } else {
-            Some("the apiserver has not answered yet")
+            Some("no certificate is served that the webhook configurations trust")
         }
     }
 }

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use crate::{
     guard::{Operation, Verdict},
-    k8s::admission::AdmissionRequest,
+    k8s::admission::{AdmissionRequest, clipped},
 };
 
 const KIND: &str = "AdmissionReview";
@@ -61,6 +61,13 @@ struct Envelope<'a> {
     api_version: Cow<'a, str>,
     #[serde(borrow, default)]
     kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    request: Option<&'a RawValue>,
+}
+
+/// The request of a review in which anything else may be wrong.
+#[derive(Deserialize)]
+struct Outline<'a> {
     #[serde(borrow, default)]
     request: Option<&'a RawValue>,
 }
@@ -148,6 +155,10 @@ fn bad_request(message: String) -> Status {
     Status { outcome: "Failure", message, reason: "BadRequest", code: 400 }
 }
 
+fn uid_of(request: &RawValue) -> Cow<'_, str> {
+    serde_json::from_str::<Identified<'_>>(request.get()).map(|it| it.uid).unwrap_or_default()
+}
+
 // === impl Review ===
 
 impl<'a> Review<'a> {
@@ -157,25 +168,30 @@ impl<'a> Review<'a> {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Err(anonymous(Mistake::Empty));
         }
-        let envelope: Envelope<'a> =
-            serde_json::from_slice(body).map_err(|error| anonymous(Mistake::NotJson(error)))?;
-        let uid =
-            envelope.request.and_then(|request| serde_json::from_str::<Identified<'a>>(request.get()).ok());
-        let uid = uid.map(|it| it.uid).unwrap_or_default();
+        let envelope: Envelope<'a> = match serde_json::from_slice(body) {
+            Ok(envelope) => envelope,
+            Err(error) => {
+                // Whatever is wrong with the rest: a uid is answered to.
+                let request = serde_json::from_slice(body).ok().and_then(|it: Outline<'a>| it.request);
+                let uid = request.map(uid_of).filter(|uid| !uid.is_empty()).map(Cow::into_owned);
+                return Err(ReviewError { uid, mistake: Mistake::NotJson(error) });
+            }
+        };
+        let uid = envelope.request.map(uid_of).unwrap_or_default();
         let known = Some(uid.clone().into_owned()).filter(|uid| !uid.is_empty());
         let identified = |mistake| ReviewError { uid: known, mistake };
         if envelope.kind.is_empty() {
             return Err(identified(Mistake::NoKind));
         }
         if envelope.kind != KIND {
-            return Err(identified(Mistake::WrongKind(envelope.kind.into_owned())));
+            return Err(identified(Mistake::WrongKind(clipped(&envelope.kind).to_owned())));
         }
         let Some(request) = envelope.request else { return Err(identified(Mistake::NoRequest)) };
         if uid.is_empty() {
             return Err(identified(Mistake::NoUid));
         }
         let Some(api_version) = VERSIONS.into_iter().find(|it| *it == envelope.api_version) else {
-            return Err(identified(Mistake::WrongVersion(envelope.api_version.into_owned())));
+            return Err(identified(Mistake::WrongVersion(clipped(&envelope.api_version).to_owned())));
         };
         Ok(Self { api_version, uid, request })
     }

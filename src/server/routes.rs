@@ -20,7 +20,10 @@ use super::{
     pod_names,
     review::{Answer, Review, ReviewError},
 };
-use crate::guard::{Deadline, Guard, Operation, Request, Verdict};
+use crate::{
+    guard::{Deadline, Guard, Operation, Request, Verdict},
+    k8s::admission::clipped,
+};
 
 /// The largest body that is read. The apiserver takes objects of 3 MiB, and an update carries two.
 const LARGEST_BODY: usize = 8 << 20;
@@ -61,7 +64,8 @@ async fn validate(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Rejection> {
-    let deadline = parameters.deadline()?;
+    // Counted from now, and told of after the body: whoever gave a uid gets it back.
+    let deadline = parameters.deadline();
     let body = read_body(&headers, body).await?;
     // No path in here panics by design. If one does, this request fails, which the apiserver takes as a refusal, and
     // the server lives on.
@@ -72,7 +76,11 @@ async fn validate(
     })
 }
 
-async fn judge(webhooks: &Webhooks, body: &[u8], deadline: Deadline) -> Result<Response, Rejection> {
+async fn judge(
+    webhooks: &Webhooks,
+    body: &[u8],
+    deadline: Result<Deadline, String>,
+) -> Result<Response, Rejection> {
     let started = Instant::now();
     let review = match Review::read(body) {
         Ok(review) => review,
@@ -85,11 +93,11 @@ async fn judge(webhooks: &Webhooks, body: &[u8], deadline: Deadline) -> Result<R
         Ok(request) => Request::read(&request).map_err(|error| error.to_string()),
         Err(error) => Err(format!("the AdmissionReview's request is not readable: {error}")),
     };
-    let request = match request {
-        Ok(request) => request,
+    let (request, deadline) = match request.and_then(|request| Ok((request, deadline?))) {
+        Ok(both) => both,
         Err(error) => {
             webhooks.metrics.record_bad_request();
-            tracing::warn!(uid = review.uid(), %error, "bad request");
+            tracing::warn!(uid = clipped(review.uid()), %error, "bad request");
             return Ok(json(&review.bad_request(error)));
         }
     };
@@ -111,7 +119,7 @@ pub(super) fn reject(webhooks: &Webhooks, error: &ReviewError) -> Result<Respons
 fn log(uid: &str, request: &Request, verdict: &Verdict, elapsed: Duration) {
     let numbers = verdict.tally.as_ref();
     tracing::info!(
-        uid,
+        uid = clipped(uid),
         namespace = request.namespace,
         pod = request.name,
         operation = match request.operation {
@@ -169,15 +177,12 @@ pub(super) fn json(answer: &Answer<'_>) -> Response {
 // === impl Parameters ===
 
 impl Parameters {
-    fn deadline(&self) -> Result<Deadline, Rejection> {
-        let timeout = match &self.timeout {
-            None => None,
-            Some(text) => Some(humantime::parse_duration(text).map_err(|error| {
-                let text = format!("timeout={text:?} is no duration such as 10s or 1m0s: {error}");
-                Rejection(StatusCode::BAD_REQUEST, text)
-            })?),
-        };
-        Ok(Deadline::of(timeout))
+    fn deadline(&self) -> Result<Deadline, String> {
+        let timeout = self.timeout.as_deref().map(humantime::parse_duration).transpose();
+        timeout.map(Deadline::of).map_err(|error| {
+            let text = clipped(self.timeout.as_deref().unwrap_or_default());
+            format!("timeout={text:?} is no duration such as 10s or 1m0s: {error}")
+        })
     }
 }
 

@@ -1,4 +1,11 @@
-//! The certificate that the apiserver sees.
+//! TLS as the apiserver sees it: which pair of certificate and key is served, and whose certificates are asked for.
+//!
+//! The pair can be exchanged at any moment. A connection keeps what it was opened with; a new one gets the new pair. Where
+//! pairs come from is not known here but for [`files`].
+
+pub mod files;
+mod pair;
+mod serving;
 
 use std::{
     path::{Path, PathBuf},
@@ -6,68 +13,74 @@ use std::{
 };
 
 use rustls::{
-    ServerConfig,
+    RootCertStore, ServerConfig,
     crypto::CryptoProvider,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{CertificateDer, pem::PemObject},
+    server::WebPkiClientVerifier,
 };
 
-/// What is wrong with the certificate or its key; each text names the flag to look at.
+pub use self::{
+    pair::{Pair, PairError},
+    serving::Serving,
+};
+
+/// What the HTTPS port speaks.
+pub struct Tls {
+    pub(super) config: ServerConfig,
+    pub(super) serving: Serving,
+}
+
+/// What is wrong with TLS' settings; each text names the flag to look at.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The file of `--tls-cert` cannot be read as PEM.
-    #[error("--tls-cert {}: {cause}", path.display())]
-    Certificate {
+    /// The provider of cryptography lacks what TLS needs.
+    #[error("TLS cannot be set up: {0}")]
+    Provider(#[from] rustls::Error),
+    /// The file of `--client-ca` holds no usable certificate.
+    #[error("--client-ca {}: {cause}", path.display())]
+    ClientCa {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         cause: String,
-    },
-    /// The file of `--tls-key` cannot be read as PEM.
-    #[error("--tls-key {}: {cause}", path.display())]
-    Key {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        cause: String,
-    },
-    /// They do not belong together, or the key is of a kind that is not supported.
-    #[error("--tls-cert {} and --tls-key {} do not fit: {cause}", certificate.display(), key.display())]
-    Pair {
-        /// The certificate's file.
-        certificate: PathBuf,
-        /// The key's file.
-        key: PathBuf,
-        /// What does not fit.
-        cause: rustls::Error,
     },
 }
 
-/// TLS 1.2 and 1.3 with this certificate, HTTP/1.1 alone: all that the apiserver speaks to a Service, and it would take
-/// HTTP/2 on loopback if it were offered.
-pub fn configure(
-    provider: Arc<CryptoProvider>,
-    certificate: &Path,
-    key: &Path,
-) -> Result<ServerConfig, TlsError> {
-    let in_certificate = |cause: &dyn std::fmt::Display| TlsError::Certificate {
-        path: certificate.to_owned(),
-        cause: cause.to_string(),
-    };
-    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(certificate)
-        .and_then(Iterator::collect)
-        .map_err(|error| in_certificate(&error))?;
-    if chain.is_empty() {
-        return Err(in_certificate(&"it holds no certificate"));
+// === impl Tls ===
+
+impl Tls {
+    /// TLS 1.2 and 1.3 with whatever pair is served, HTTP/1.1 alone: all that the apiserver speaks to a Service, and it
+    /// would take HTTP/2 on loopback if it were offered.
+    ///
+    /// With `client_ca`, only callers whose certificate leads to one of that file's get through the handshake.
+    pub fn new(
+        provider: Arc<CryptoProvider>,
+        serving: Serving,
+        client_ca: Option<&Path>,
+    ) -> Result<Self, TlsError> {
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()?;
+        let builder = match client_ca {
+            None => builder.with_no_client_auth(),
+            Some(path) => {
+                let in_file = |cause: String| TlsError::ClientCa { path: path.to_owned(), cause };
+                let roots = roots(path).map_err(in_file)?;
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                    .build()
+                    .map_err(|error| in_file(error.to_string()))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(serving.clone()));
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self { config, serving })
     }
-    let private_key = PrivateKeyDer::from_pem_file(key)
-        .map_err(|error| TlsError::Key { path: key.to_owned(), cause: error.to_string() })?;
-    let in_pair = |cause| TlsError::Pair { certificate: certificate.to_owned(), key: key.to_owned(), cause };
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(in_pair)?
-        .with_no_client_auth()
-        .with_single_cert(chain, private_key)
-        .map_err(in_pair)?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| error.to_string())? {
+        roots.add(certificate.map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
+    }
+    if roots.is_empty() { Err(String::from("it holds no certificate")) } else { Ok(roots) }
 }

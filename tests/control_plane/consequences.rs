@@ -5,6 +5,7 @@ use crate::support::{
     wait::until,
 };
 
+/// Edge case 31.
 #[tokio::test]
 async fn a_namespace_with_a_guarded_cluster_can_be_deleted() {
     let mut etcd = GuardedCluster::start().await;

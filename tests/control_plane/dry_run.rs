@@ -40,7 +40,7 @@ async fn a_forced_dry_run_reserves_nothing() {
     assert_eq!(etcd.guard.news().await, ["DELETE allowed SafeToDelete"]);
 }
 
-/// Such an eviction says so only in its `deleteOptions`: the apiserver tells the webhook that this is no dry run.
+/// Edge case 20: such an eviction says so only in its `deleteOptions`: the apiserver tells the webhook that this is no dry run.
 #[tokio::test]
 async fn a_dry_run_of_an_eviction_reserves_nothing() {
     let mut etcd = GuardedCluster::start().await;

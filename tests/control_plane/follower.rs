@@ -22,6 +22,20 @@ async fn a_deleted_follower_comes_back_as_the_same_member() {
     assert_eq!(etcd.guard.news().await, ["DELETE allowed SafeToDelete"]);
 }
 
+/// Edge case 19: the kubelet's DELETE ends what was allowed; without it the pod would stay for ever.
+#[tokio::test]
+async fn the_kubelets_last_delete_passes() {
+    let mut etcd = GuardedCluster::start().await;
+    // By the shipped configuration it is not even asked about.
+    etcd.register_webhook(|webhook| drop(webhook.as_object_mut().unwrap().remove("matchConditions"))).await;
+    let [follower, _] = etcd.followers().await;
+    let uid = etcd.uid(&follower).await;
+    let said = etcd.kubectl(&["delete", "pod", &follower, "--wait=false"]).await;
+    assert!(said.success, "{}", said.stderr);
+    etcd.wait_until_back(&follower, &uid).await;
+    assert_eq!(etcd.guard.news().await, ["DELETE allowed AlreadyTerminating", "DELETE allowed SafeToDelete"]);
+}
+
 /// One API request asks twice here: before the apiserver marks the pod as terminating, and before it removes it.
 #[tokio::test]
 async fn a_forced_deletion_of_a_follower_is_not_denied_when_the_webhook_is_asked_again() {

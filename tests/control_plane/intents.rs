@@ -22,6 +22,7 @@ async fn deleting_the_stateful_set_of_a_living_cluster_is_denied() {
     assert_eq!(etcd.guard.news().await, ["DELETE allowed IntentHarmless"]);
 }
 
+/// Edge case 31.
 #[tokio::test]
 async fn deleting_the_namespace_of_a_living_cluster_is_denied() {
     let mut etcd = GuardedCluster::start().await;
@@ -42,6 +43,7 @@ async fn deleting_a_members_claim_is_denied() {
     assert_eq!(etcd.guard.news().await, ["DELETE denied IntentProtected"]);
 }
 
+/// Edge case 30.
 #[tokio::test]
 async fn scaling_down_warns_of_members_that_stay_listed_and_is_denied_below_the_quorum() {
     let mut etcd = GuardedCluster::start().await;

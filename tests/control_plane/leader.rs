@@ -1,8 +1,13 @@
 //! The leader stays until somebody moves leadership.
 
-use std::{process::Stdio, time::Duration};
+use std::process::Stdio;
 
-use crate::support::{child::mortal, guarded_cluster::GuardedCluster, testbed, wait::until};
+use crate::support::{
+    child::mortal,
+    guarded_cluster::{GuardedCluster, START_LIMIT},
+    testbed,
+    wait::until,
+};
 
 #[tokio::test]
 async fn deleting_the_leader_is_denied_until_the_printed_command_has_moved_leadership() {
@@ -27,7 +32,7 @@ async fn deleting_the_leader_is_denied_until_the_printed_command_has_moved_leade
     etcdctl_in(&etcd, &leader, &words);
     assert_ne!(etcd.leader().await, leader);
 
-    until("the former leader's deletion passes", Duration::from_secs(10), async || {
+    until("the former leader's deletion passes", START_LIMIT, async || {
         etcd.kubectl(&["delete", "pod", &leader, "--wait=false"]).await.success
     })
     .await;
@@ -35,6 +40,7 @@ async fn deleting_the_leader_is_denied_until_the_printed_command_has_moved_leade
     etcd.wait_until_back(&leader, &uid).await;
 }
 
+/// Edge case 21.
 #[tokio::test]
 async fn a_forced_deletion_of_the_leader_is_denied_and_leaves_its_pod_alone() {
     let mut etcd = GuardedCluster::start().await;

@@ -1,7 +1,5 @@
 //! Who counts: every voter in the member list, started or not, and no learner.
 
-use std::time::Duration;
-
 use etcd_client::{Client, MemberAddOptions};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::{Api, api::PostParams};
@@ -32,10 +30,8 @@ async fn a_voter_that_never_started_keeps_every_pod_in_place() {
 
     client.member_remove(id).await.unwrap();
     let [follower, _] = etcd.followers().await;
-    until("a follower's deletion passes again", Duration::from_secs(10), async || {
-        etcd.delete(&follower).await.is_ok()
-    })
-    .await;
+    until("a follower's deletion passes again", START_LIMIT, async || etcd.delete(&follower).await.is_ok())
+        .await;
     assert!(etcd.guard.news().await.contains(&String::from("DELETE allowed SafeToDelete")));
 }
 

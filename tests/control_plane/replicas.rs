@@ -12,6 +12,7 @@ use crate::support::{
 
 const PATH: &str = "/validate?timeout=10s";
 
+/// Edge case 27.
 #[tokio::test]
 async fn of_deletions_through_three_replicas_at_once_one_pod_goes() {
     let etcd = GuardedCluster::start().await;

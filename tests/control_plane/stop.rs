@@ -5,7 +5,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use nix::sys::signal::Signal;
-use tokio::{net::TcpListener, time::sleep};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
 
 use crate::support::{
     control_plane::ControlPlane,
@@ -93,7 +96,9 @@ async fn after_a_hard_end_requests_fail_and_a_new_guard_answers() {
 struct Scene {
     guard: GuardProcess,
     silent: Vec<Pod>,
-    _members: Vec<TcpListener>,
+    members: Vec<TcpListener>,
+    /// The connections on which nothing is ever said.
+    asked: Vec<TcpStream>,
 }
 
 impl Scene {
@@ -111,19 +116,22 @@ impl Scene {
             members.push(TcpListener::bind((address, 2379)).await.unwrap());
             silent.push(create_etcd_pod(&pods, name, address).await);
         }
-        Self { guard, silent, _members: members }
+        Self { guard, silent, members, asked: Vec::new() }
     }
 
     /// Asks about the silent members, each of a cluster of its own, and returns once the guard waits for them. They
     /// keep it waiting for a second.
-    async fn ask_slowly(&self) -> Vec<tokio::task::JoinHandle<Result<Response, NoAnswer>>> {
+    async fn ask_slowly(&mut self) -> Vec<tokio::task::JoinHandle<Result<Response, NoAnswer>>> {
         let mut answers = Vec::new();
         for pod in &self.silent {
             let mut connection = Connection::tls(self.guard.https(), &self.guard.ca_pem).await.unwrap();
             let review = deletion_of(pod);
             answers.push(tokio::spawn(async move { connection.post(PATH, review).await }));
         }
-        sleep(Duration::from_millis(200)).await;
+        for member in &self.members {
+            let asked = timeout(STOP_LIMIT, member.accept()).await.expect("the guard asks each of them");
+            self.asked.push(asked.unwrap().0);
+        }
         assert!(answers.iter().all(|answer| !answer.is_finished()), "the guard waits for silent members");
         answers
     }

@@ -1,4 +1,4 @@
-//! Members that run in none of the pods that are seen. Edge case 13.
+//! Members that run in none of the pods that are seen.
 
 use etcd_guard::{
     etcd::{Connections, MemberId, Reply},
@@ -16,6 +16,7 @@ async fn look_without_one(cluster: &Cluster, connections: &Connections) -> (Snap
 }
 
 on_every_version! {
+    /// Edge case 13.
     async fn a_member_without_a_pod_counts_if_it_answers_for_itself(version) {
         let cluster = Cluster::of_three(version).await;
         let connections = Connections::new();
@@ -32,7 +33,7 @@ on_every_version! {
         assert!(elsewhere::unseen(&cluster.look(&connections).await).is_empty());
     }
 
-    /// One Service for all members: whoever answers there is not the one that was looked for.
+    /// Edge case 13: one Service for all members; whoever answers there is not the one that was looked for.
     async fn a_name_that_leads_to_another_member_proves_nothing(version) {
         let cluster = Cluster::of_three(version).await;
         let connections = Connections::new();

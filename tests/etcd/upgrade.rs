@@ -1,4 +1,4 @@
-//! Members of two releases side by side, as in the middle of an upgrade. Edge case 29.
+//! Members of two releases side by side, as in the middle of an upgrade.
 
 use etcd_guard::{
     etcd::{Connections, Reply},
@@ -39,6 +39,7 @@ async fn members_of_two_releases_are_judged_as_one_cluster(from: &str, to: &str,
 macro_rules! upgrades {
     ($($name:ident: $from:literal to $to:literal,)*) => {
         $(
+            /// Edge case 29.
             #[tokio::test]
             async fn $name() {
                 let mut cluster = Cluster::of_three($from).await;

@@ -1,6 +1,6 @@
 //! The configuration file of a running guard.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::{
     support::{guard_process::CONFIG, http_client, wait::until},
 };
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 async fn reloads(cluster: &MutatedCluster, result: &str) -> u64 {
     let page = http_client::get(cluster.guard.http(), "/metrics").await.unwrap().body;
@@ -17,14 +17,21 @@ async fn reloads(cluster: &MutatedCluster, result: &str) -> u64 {
     page.lines().find_map(|it| it.strip_prefix(&line)).unwrap().parse().unwrap()
 }
 
+/// Whoever looks sees the old file or the new one, never half of it.
+fn replace(file: &Path, text: &str) {
+    let new = file.with_extension("new");
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(&new, file).unwrap();
+}
+
 #[tokio::test]
 async fn a_changed_file_counts_at_once_and_a_bad_one_changes_nothing() {
     let mut cluster = MutatedCluster::start("", &[], &["inject"]).await;
     let file = cluster.files.join(CONFIG);
     let good = "apiVersion: etcd-guard.io/v1alpha1\nsidecars: {templates: [{name: a, native: false, containers: [{name: a, image: i}]}]}\n";
-    std::fs::write(&file, good).unwrap();
+    replace(&file, good);
     until("the file is read", LIMIT, async || reloads(&cluster, "success").await == 1).await;
-    std::fs::write(&file, &good[..good.len() - 8]).unwrap();
+    replace(&file, &good[..good.len() - 8]);
     until("the bad file is counted", LIMIT, async || reloads(&cluster, "failure").await == 1).await;
     assert!(cluster.guard.is_ready().await);
 

@@ -19,8 +19,11 @@ use crate::support::{
     wait::until,
 };
 
-/// Longest that the controller manager may take to make a namespace's service account.
-const ACCOUNT_LIMIT: Duration = Duration::from_secs(30);
+/// Longest that the control plane may take to notice what is new: a namespace, a webhook configuration.
+const NOTICE_LIMIT: Duration = Duration::from_secs(90);
+
+/// The label of an over-committed node.
+pub(crate) const OVER_COMMIT: &str = "node-restriction.kubernetes.io/over-commit";
 
 struct ControlPlane {
     dir: PathBuf,
@@ -55,25 +58,24 @@ impl MutatedCluster {
         let admin = control_plane.dir.join("admin.kubeconfig");
         let guard = GuardProcess::start(&admin, &files).await;
         let kubectl = Kubectl::new(&control_plane.kubectl, &admin, &control_plane.dir.join("kubectl-cache"));
-        let cluster = Self { guard, namespace, files, kubectl };
+        let mut cluster = Self { guard, namespace, files, kubectl };
         cluster.kubectl.must(&["create", "namespace", &cluster.namespace]);
         for label in labels {
             cluster.kubectl.must(&["label", "namespace", &cluster.namespace, label]);
         }
-        until("the namespace has its service account", ACCOUNT_LIMIT, async || {
+        until("the namespace has its service account", NOTICE_LIMIT, async || {
             cluster.kubectl(&["get", "serviceaccount", "default"]).await.success
         })
         .await;
         for shipped in shipped {
-            cluster.register(shipped, &cluster.guard, "");
+            cluster.register(shipped, &cluster.guard, "").await;
         }
-        // The apiserver learns of a configuration by a watch.
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        cluster.guard.news().await;
         cluster
     }
 
-    /// Registers a guard for this namespace, by a shipped configuration.
-    pub(crate) fn register(&self, shipped: &str, guard: &GuardProcess, prefix: &str) {
+    /// Registers a guard for this namespace, by a shipped configuration, and returns when the apiserver asks it.
+    pub(crate) async fn register(&self, shipped: &str, guard: &GuardProcess, prefix: &str) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("deploy/components")
             .join(shipped)
@@ -93,6 +95,37 @@ impl MutatedCluster {
                 json!({"matchLabels": {"kubernetes.io/metadata.name": self.namespace}});
         }
         self.apply(&format!("{name}.json"), &configuration);
+        match shipped {
+            "over-commit" => self.wait_until_asked_about_nodes(guard).await,
+            _ => self.wait_until_asked_about_pods(guard).await,
+        }
+    }
+
+    async fn wait_until_asked_about_pods(&self, guard: &GuardProcess) {
+        let asked = guard.requests().await;
+        until("the apiserver asks about pods", NOTICE_LIMIT, async || {
+            // In some namespaces such a pod is refused, but only after the guard was asked.
+            self.create(&pod(json!({})), &["--dry-run=server"]).await;
+            guard.requests().await > asked
+        })
+        .await;
+    }
+
+    async fn wait_until_asked_about_nodes(&self, guard: &GuardProcess) {
+        let asked = guard.requests().await;
+        let name = format!("witness-{}", self.namespace);
+        let metadata = json!({"name": name, "labels": {OVER_COMMIT: "2"}});
+        let said = self.create(&json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}), &[]).await;
+        assert!(said.success, "{said:?}");
+        let patch = r#"{"status": {"volumesInUse": ["witness"]}}"#;
+        until("the apiserver asks about nodes", NOTICE_LIMIT, async || {
+            let status = ["--subresource=status", "--dry-run=server", "--type=merge", "-p", patch];
+            let said = self.kubectl(&[&["patch", "node", &name], &status[..]].concat()).await;
+            assert!(said.success, "{said:?}");
+            guard.requests().await > asked
+        })
+        .await;
+        self.must(&["delete", "node", &name]);
     }
 
     /// What `kubectl -n NAMESPACE ...` says.

@@ -1,8 +1,18 @@
 //! Whatever cannot be found out is denied, with its cause and in time.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
-use serde_json::Value;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
 
 use crate::{Guarded, NOBODY, deletion_of, etcd_pod, eviction_of};
 
@@ -60,4 +70,37 @@ async fn a_guard_without_an_apiserver_lives_but_is_not_ready() {
     assert!(!guarded.guard.is_ready().await);
     let page = crate::support::http_client::get(guarded.guard.http(), "/livez").await.unwrap();
     assert!(page.status.is_success());
+}
+
+/// The client would by itself wait for as long as this apiserver says, and try again.
+#[tokio::test]
+async fn an_apiserver_that_is_too_busy_is_named_at_once_and_asked_once() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    tokio::spawn(serve_busy(listener, Arc::clone(&asked)));
+    let guarded = Guarded::by(&address.to_string());
+    let response = guarded.review_within("30s", &deletion_of(&etcd_pod())).await;
+    let message = message(&response);
+    assert!(message.contains("reading the pods of namespace prod failed: slow down"), "{message}");
+    assert_eq!(asked.load(Ordering::Relaxed), 1, "lists of pods");
+}
+
+async fn serve_busy(listener: tokio::net::TcpListener, asked: Arc<AtomicUsize>) {
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let asked = Arc::clone(&asked);
+        let service = service_fn(move |request: http::Request<Incoming>| {
+            if request.uri().path().ends_with("/pods") {
+                asked.fetch_add(1, Ordering::Relaxed);
+            }
+            let status = json!({
+                "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "TooManyRequests", "code": 429,
+                "message": "slow down", "details": {"retryAfterSeconds": 1}
+            });
+            let response = http::Response::builder().status(429).header("Retry-After", "1");
+            std::future::ready(response.body(Full::new(Bytes::from(status.to_string()))))
+        });
+        tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+    }
 }

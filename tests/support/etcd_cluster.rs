@@ -22,7 +22,7 @@ use nix::{
 use tempfile::TempDir;
 
 /// A first election takes about a second, on a busy machine several.
-const START_LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// Networks for clusters of this process: two clusters at a time must not share addresses.
 static NEXT_NETWORK: AtomicU32 = AtomicU32::new(0);
@@ -74,7 +74,17 @@ impl Cluster {
         Self::start(Layout { version, members: 3, spare: 0, tls: false }).await
     }
 
+    /// One member.
+    pub(crate) async fn of_one(version: &'static str) -> Self {
+        Self::start(Layout { version, members: 1, spare: 0, tls: false }).await
+    }
+
     pub(crate) async fn start(layout: Layout) -> Self {
+        Self::start_named(layout, |n| format!("etcd-{n}")).await
+    }
+
+    /// With these names of the members that begin; the spare ones know them by it.
+    pub(crate) async fn start_named(layout: Layout, name: impl Fn(usize) -> String) -> Self {
         let dir = tempfile::Builder::new().prefix("etcd-guard-test-").tempdir().unwrap();
         // Below the networks that scripts/testbed derives from process ids by itself.
         let number = NEXT_NETWORK.fetch_add(1, Ordering::Relaxed);
@@ -96,6 +106,12 @@ impl Cluster {
             .map(|n| Member { address: format!("{network}.{}", 10 + n), process: None, running: false })
             .collect();
         let mut cluster = Self { members, tls, dir, user: None, has_users: false, has_auth: false };
+        let names: Vec<String> = (0..layout.members).map(name).collect();
+        let first: Vec<(usize, &str)> = names.iter().map(String::as_str).enumerate().collect();
+        for n in 0..layout.members + layout.spare {
+            let own = names.get(n).cloned().unwrap_or_else(|| format!("etcd-{n}"));
+            cluster.rename(n, &own, &first);
+        }
         for n in 0..layout.members {
             cluster.restart(n);
         }
@@ -119,6 +135,31 @@ impl Cluster {
             .unwrap();
         self.members[n].process = Some(process);
         self.members[n].running = true;
+    }
+
+    /// Gives a member that does not run another name, and calls others by other names in its list of the cluster. etcd
+    /// knows them by their peer URLs.
+    pub(crate) fn rename(&self, n: usize, name: &str, others: &[(usize, &str)]) {
+        let run = self.folder(n).join("run");
+        let mut script = std::fs::read_to_string(&run).unwrap();
+        for (member, name) in others.iter().chain([&(n, name)]) {
+            let url = self.peer_url(*member);
+            let old = known_as(&script, &url).unwrap_or_else(|| panic!("no member at {url}:\n{script}"));
+            script = script.replace(&format!("{old}={url}"), &format!("{name}={url}"));
+        }
+        let (before, rest) = script.split_once("--name=").unwrap();
+        let (_, after) = rest.split_once(' ').unwrap();
+        std::fs::write(run, format!("{before}--name={name} {after}")).unwrap();
+    }
+
+    /// Adds a spare voter to the list; it does not start by that. etcd refuses for the first five seconds of a cluster.
+    pub(crate) async fn add(&self, client: &mut Client, n: usize) {
+        let give_up = Instant::now() + START_LIMIT;
+        while let Err(error) = client.member_add([self.peer_url(n)], None).await {
+            assert!(error.to_string().contains("unhealthy cluster"), "member add: {error}");
+            assert!(Instant::now() < give_up, "member add: still refused: {error}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// Ends a member's process at once, and leaves it ended.
@@ -334,6 +375,14 @@ impl Drop for Cluster {
             self.kill(n);
         }
     }
+}
+
+/// The name by which a member's script knows the member at this URL.
+fn known_as(script: &str, peer_url: &str) -> Option<String> {
+    let end = format!("={peer_url}");
+    // The URL follows flags as well, and the names of the list follow `=` or the comma of a list, which is escaped.
+    let names = script.match_indices(&end).filter_map(|(at, _)| script[..at].rsplit(['=', ',', ' ']).next());
+    names.into_iter().find(|name| !name.starts_with("--")).map(str::to_owned)
 }
 
 /// A deadline that no member's own limit reaches.

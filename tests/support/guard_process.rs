@@ -50,7 +50,7 @@ pub struct GuardProcess {
 }
 
 /// The lines that it wrote so far, as JSON.
-type Log = Arc<Mutex<Vec<Value>>>;
+pub type Log = Arc<Mutex<Vec<Value>>>;
 
 impl GuardProcess {
     /// Starts it on ports that the system chooses, with a new certificate, and waits until it is ready.
@@ -119,6 +119,19 @@ impl GuardProcess {
         page.body.lines().filter_map(verdict_and_count).collect()
     }
 
+    /// The number of a line of the metrics page, by all that stands before it; zero if there is no such line.
+    pub async fn metric(&self, name: &str) -> u64 {
+        let page = http_client::get(self.http, "/metrics").await.expect("metrics");
+        let number =
+            page.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        number.unwrap_or_default()
+    }
+
+    /// Where a test may change the configuration file that it started with.
+    pub fn config_file(&self) -> PathBuf {
+        self.files.join(CONFIG)
+    }
+
     /// Waits until it has told this user this verdict and this reason, and returns the line of its log.
     pub async fn told(&self, user: &str, verdict: &str, reason: &str) -> Value {
         let is_it =
@@ -176,6 +189,7 @@ fn spawn(
 ) -> (Child, SocketAddr, SocketAddr) {
     let mut command = mortal(env!("CARGO_BIN_EXE_etcd-guard"));
     command.args(["serve", "--namespace=etcd-guard", "--log-format=json", "--linger", LINGER]);
+    command.arg("--tls-reload-interval=100ms");
     command.args(["--listen", &https.to_string(), "--admin-listen", &http.to_string()]);
     command.arg("--kubeconfig").arg(kubeconfig);
     command.arg("--tls-cert").arg(files.join("tls.crt")).arg("--tls-key").arg(files.join("tls.key"));
@@ -184,6 +198,11 @@ fn spawn(
     if config.exists() {
         command.arg("--config").arg(config);
     }
+    spawn_and_listen(command, lines)
+}
+
+/// Starts a guard, passes on and keeps what it logs, and waits until it says where it listens: HTTPS, then plain.
+pub fn spawn_and_listen(mut command: std::process::Command, lines: &Log) -> (Child, SocketAddr, SocketAddr) {
     command.stdin(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the guard starts");
     let log = BufReader::new(child.stderr.take().expect("stderr is a pipe"));

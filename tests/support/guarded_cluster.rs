@@ -2,7 +2,7 @@
 
 use std::{
     net::Ipv4Addr,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 
 use super::{
     control_plane::{ControlPlane, SHARED_NODE},
-    guard_process::GuardProcess,
+    guard_process::{CONFIG, GuardProcess},
     kubectl::{Kubectl, Said},
     member::Member,
     pods::{create_pod, delete, is_ready, new_namespace, uid},
@@ -50,14 +50,35 @@ pub struct GuardedCluster {
     _files: TempDir,
 }
 
+/// What a test may want to be otherwise.
+pub struct Setup<'a> {
+    /// Where the members run, one after the other.
+    pub nodes: &'a [&'a str],
+    /// The guard's configuration file; none if it is empty.
+    pub config: &'a str,
+    /// The guard's kubeconfig, if it is not the one with the shipped rights.
+    pub kubeconfig: Option<PathBuf>,
+}
+
+impl Default for Setup<'_> {
+    fn default() -> Self {
+        Self { nodes: &[SHARED_NODE], config: "", kubeconfig: None }
+    }
+}
+
 impl GuardedCluster {
     /// Starts one, and returns when its members serve and the apiserver asks its guard.
     pub async fn start() -> Self {
-        Self::start_on(&[SHARED_NODE]).await
+        Self::start_as(Setup::default()).await
     }
 
     /// On these nodes, the members one after the other.
     pub async fn start_on(nodes: &[&str]) -> Self {
+        Self::start_as(Setup { nodes, ..Setup::default() }).await
+    }
+
+    /// The same as a test wants it.
+    pub async fn start_as(Setup { nodes, config, kubeconfig }: Setup<'_>) -> Self {
         let control_plane = ControlPlane::shared();
         let client = control_plane.client().await;
         let namespace = new_namespace(&client, true).await;
@@ -75,7 +96,13 @@ impl GuardedCluster {
             etcd_flags: vec![String::from("--unsafe-no-fsync")],
             alone: true,
         });
-        let guard = GuardProcess::start(&control_plane.guard_kubeconfig(), &files.path().join("guard")).await;
+        let guard_files = files.path().join("guard");
+        if !config.is_empty() {
+            std::fs::create_dir_all(&guard_files).expect("a directory for the guard");
+            std::fs::write(guard_files.join(CONFIG), config).expect("the guard's configuration is written");
+        }
+        let kubeconfig = kubeconfig.unwrap_or_else(|| control_plane.guard_kubeconfig());
+        let guard = GuardProcess::start(&kubeconfig, &guard_files).await;
         let pods = Api::namespaced(client.clone(), &namespace);
         let mut cluster = Self { namespace, client, pods, guard, node, control_plane, _files: files };
         cluster.register_webhook(|_| {}).await;

@@ -22,6 +22,8 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 /// Longest that one request may take; longer than the guard's longest answer.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
+const NO_ANSWER_IN_TIME: &str = "no answer in time";
+
 /// A connection that is kept for many requests.
 pub struct Connection {
     requests: SendRequest<Full<Bytes>>,
@@ -47,11 +49,12 @@ pub async fn get(address: SocketAddr, path: &str) -> Result<Response, NoAnswer> 
     connection.send(request.map_err(NoAnswer::because)?).await
 }
 
-/// A TLS connection to a server whose certificate leads to this CA, as an apiserver makes it with a `caBundle`.
+/// A TLS connection to a server whose certificate leads to one of these CAs, as an apiserver makes it with a `caBundle`.
 pub async fn tls(address: SocketAddr, ca_pem: &str) -> Result<TlsStream<TcpStream>, NoAnswer> {
     let mut roots = RootCertStore::empty();
-    let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).map_err(NoAnswer::because)?;
-    roots.add(ca).map_err(NoAnswer::because)?;
+    for ca in CertificateDer::pem_slice_iter(ca_pem.as_bytes()) {
+        roots.add(ca.map_err(NoAnswer::because)?).map_err(NoAnswer::because)?;
+    }
     let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     let stream = TcpStream::connect(address).await.map_err(NoAnswer::because)?;
     let name = ServerName::from(address.ip());
@@ -91,14 +94,21 @@ impl Connection {
             let body = body.collect().await?.to_bytes();
             Ok::<_, hyper::Error>((head, body))
         };
-        let (head, body) =
-            timeout(REQUEST_LIMIT, exchange).await.map_err(NoAnswer::because)?.map_err(NoAnswer::because)?;
+        let (head, body) = timeout(REQUEST_LIMIT, exchange)
+            .await
+            .map_err(|_| NoAnswer::because(NO_ANSWER_IN_TIME))?
+            .map_err(NoAnswer::because)?;
         let closes = head.headers.get(header::CONNECTION).is_some_and(|it| it.as_bytes() == b"close");
         Ok(Response { status: head.status, body: String::from_utf8_lossy(&body).into_owned(), closes })
     }
 }
 
 impl NoAnswer {
+    /// Whether the server took the request and never answered.
+    pub fn is_timeout(&self) -> bool {
+        self.0 == NO_ANSWER_IN_TIME
+    }
+
     #[allow(clippy::needless_pass_by_value, reason = "the signature that map_err wants")]
     fn because(error: impl std::fmt::Display) -> Self {
         Self(error.to_string())

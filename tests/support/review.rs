@@ -7,6 +7,15 @@ use serde_json::{Value, json};
 
 /// "May this pod be deleted?"
 pub fn deletion_of(pod: &Pod) -> String {
+    review_of(pod, false)
+}
+
+/// "Might this pod be deleted?"
+pub fn dry_run_of(pod: &Pod) -> String {
+    review_of(pod, true)
+}
+
+fn review_of(pod: &Pod, dry_run: bool) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     json!({
         "apiVersion": "admission.k8s.io/v1",
@@ -21,7 +30,7 @@ pub fn deletion_of(pod: &Pod) -> String {
             "userInfo": {"username": "admin"},
             "object": null,
             "oldObject": pod,
-            "dryRun": false,
+            "dryRun": dry_run,
             "options": {"apiVersion": "meta.k8s.io/v1", "kind": "DeleteOptions", "gracePeriodSeconds": 30},
         },
     })

@@ -152,3 +152,30 @@ lxcfs:
         &[(2, "would show all of \"/var/lib\"")],
     );
 }
+
+#[test]
+fn policies_are_words_and_the_servers_own_are_not_below_its_floor() {
+    assert_mistakes(
+        "guard: {defaults: {leader: transfer, mode: audit}, floor: {leader: transfer, breakGlass: deny}}",
+        &[],
+    );
+    assert_mistakes(
+        "guard:
+  defaults:
+    leader: allow
+    singleMember: no
+    mode: audit
+  floor:
+    leader: transfer
+    mode: enforce
+    ephemeral: deny
+",
+        &[
+            (4, "guard.defaults.leader: allow is below guard.floor.leader, transfer"),
+            (5, "guard.defaults.singleMember: unknown variant `no`, expected `allow` or `deny`"),
+            (6, "guard.defaults.mode: audit is below guard.floor.mode, enforce"),
+            (10, "guard.floor.ephemeral: unknown field"),
+        ],
+    );
+    assert_mistakes("guard: {floor: {leader: allow}}", &[]);
+}

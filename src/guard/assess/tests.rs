@@ -56,7 +56,7 @@ fn pod(n: usize, list: &[ListedMember]) -> MemberPod {
 }
 
 /// A healthy cluster of this many voters, led by `etcd-0`.
-fn cluster(size: usize) -> Snapshot {
+pub(in crate::guard) fn cluster(size: usize) -> Snapshot {
     let list: Vec<ListedMember> = (0..size).map(listed).collect();
     Snapshot {
         cluster: String::from("prod/etcd"),
@@ -78,10 +78,17 @@ impl Snapshot {
         self
     }
 
-    /// This pod's container has ended, and nothing answers at it.
-    fn crash(mut self, n: usize) -> Self {
+    /// Nobody listens at this pod's address.
+    fn refuse(mut self, n: usize) -> Self {
+        self.pods[n].reply =
+            Reply::Silent { cause: Cause::Refused(String::from("Connection refused (os error 111)")) };
+        self
+    }
+
+    /// This pod's container has ended, and nobody listens there.
+    pub(in crate::guard) fn crash(mut self, n: usize) -> Self {
         self.pods[n].running = false;
-        self.silence(n)
+        self.refuse(n)
     }
 
     /// The member still answers, but no linearizable read passes.
@@ -217,10 +224,24 @@ fn a_healthy_pod_stays_while_another_of_three_is_down() {
     assert_eq!(down.reason(1), Reason::QuorumAtRisk);
     assert_eq!(
         down.text(1),
-        "without pod etcd-1 etcd cluster prod/etcd would have 1 of 3 voters healthy, quorum 2; not healthy: etcd-2 (no \
-         answer within 750ms). Bring it back first: kubectl -n prod describe pod etcd-2 [QuorumAtRisk]"
+        "without pod etcd-1 etcd cluster prod/etcd would have 1 of 3 voters healthy, quorum 2; not healthy: etcd-2 \
+         (Connection refused (os error 111)). Bring it back first: kubectl -n prod describe pod etcd-2 [QuorumAtRisk]"
     );
     assert_eq!(cluster(5).crash(2).reason(1), Reason::SafeToDelete);
+}
+
+/// Of three voters the first has been down for long, and the second serves: so the third votes, though its kubelet has told
+/// neither its address nor that its container runs.
+#[test]
+fn a_voter_that_must_live_because_another_serves_is_not_taken_for_idle() {
+    let unseen = |n: usize| Cause::Unreachable(format!("pod etcd-{n} has no address"));
+    let snapshot = cluster(3).crash(0).silence(2).change(2, |pod| {
+        pod.running = false;
+        pod.reply = Reply::Silent { cause: unseen(2) };
+    });
+    assert_eq!(snapshot.reason(2), Reason::QuorumAtRisk);
+    assert_eq!(snapshot.reason(0), Reason::MemberNotServing, "nobody listens there");
+    assert_eq!(snapshot.refuse(2).reason(2), Reason::MemberNotServing);
 }
 
 #[test]
@@ -233,6 +254,8 @@ fn a_frozen_member_counts_as_down() {
 fn a_broken_pod_may_go_while_the_others_are_healthy() {
     assert_eq!(cluster(3).silence(2).reason(2), Reason::SafeToDelete);
     assert_eq!(cluster(3).crash(2).reason(2), Reason::MemberNotServing);
+    let silent = cluster(3).crash(2).silence(2);
+    assert_eq!(silent.reason(2), Reason::MemberNotServing, "the others are a quorum without it");
 }
 
 #[test]

@@ -100,7 +100,7 @@ async fn a_secret_that_may_not_be_read_is_named_together_with_the_role() {
     // Without a CA the handshake fails: that is a matter of credentials then.
     let reply = it.with_gap(Reply::Silent { cause: Cause::Tls(String::from("UnknownIssuer")) });
     assert_eq!(reply.cause(), Some(&Cause::CredentialsRejected(format!("TLS: UnknownIssuer; {expected}"))));
-    let nobody = Reply::Silent { cause: Cause::Unreachable(String::from("Connection refused")) };
+    let nobody = Reply::Silent { cause: Cause::Refused(String::from("Connection refused")) };
     assert_eq!(it.with_gap(nobody.clone()), nobody, "who is not there rejects nothing");
 }
 

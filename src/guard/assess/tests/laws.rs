@@ -21,6 +21,7 @@ enum Health {
     Serving,
     Starving,
     Silent,
+    Refused,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,8 +32,8 @@ enum Leaving {
 }
 
 fn fault() -> impl Strategy<Value = Fault> {
-    let health =
-        prop_oneof![5 => Just(Health::Serving), 1 => Just(Health::Starving), 1 => Just(Health::Silent)];
+    let health = prop_oneof![5 => Just(Health::Serving), 1 => Just(Health::Starving), 1 => Just(Health::Silent),
+            1 => Just(Health::Refused)];
     let leaving =
         prop_oneof![6 => Just(Leaving::No), 1 => Just(Leaving::Terminating), 1 => Just(Leaving::Reserved)];
     let weighted = prop::bool::weighted;
@@ -63,7 +64,7 @@ fn broken(faults: &[Fault]) -> Snapshot {
         }
     });
     for (n, fault) in faults.iter().enumerate() {
-        let health = if fault.started { fault.reply } else { Health::Silent };
+        let health = if fault.started { fault.reply } else { Health::Refused };
         snapshot = match health {
             Health::Serving if fault.learner => {
                 let status = Status { is_learner: true, ..status(n) };
@@ -73,6 +74,7 @@ fn broken(faults: &[Fault]) -> Snapshot {
             Health::Serving => snapshot,
             Health::Starving => snapshot.starve(n),
             Health::Silent => snapshot.silence(n),
+            Health::Refused => snapshot.refuse(n),
         };
         snapshot = snapshot.change(n, |pod| {
             pod.running = fault.running && fault.started;
@@ -101,14 +103,16 @@ fn serves(fault: &Fault) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
-    /// The law above all: after a yes that costs a vote, those that stay are a quorum.
+    /// The law above all: after a yes that may cost a vote, those that stay are a quorum. A silent member may vote: what
+    /// is not heard may live all the same, as long as somebody proves that there is a quorum.
     #[test]
     fn a_yes_never_costs_the_quorum(faults in faults(), pick in any::<prop::sample::Index>()) {
         let target = pick.index(faults.len());
         let reason = broken(&faults).reason(target);
         let fault = &faults[target];
-        let votes = !fault.learner && fault.started && fault.reply != Health::Silent;
-        if reason.allows() && votes {
+        let votes = !fault.learner && fault.started && fault.reply != Health::Refused;
+        let is_proven = faults.iter().any(|fault| serves(fault) && !fault.learner);
+        if reason.allows() && votes && (is_proven || fault.reply != Health::Silent) {
             let staying = staying(&faults, target);
             prop_assert!(staying > voters(&faults) / 2, "{reason}: {staying} of {} stay", voters(&faults));
         }
@@ -120,8 +124,10 @@ proptest! {
         let target = pick.index(faults.len());
         let snapshot = broken(&faults);
         let pod = &snapshot.pods[target];
-        let silent = matches!(pod.reply, Reply::Silent { .. });
-        if silent && !pod.running && pod.storage == Storage::Persistent {
+        let refused = matches!(pod.reply, Reply::Silent { cause: Cause::Refused(_) });
+        let is_proven = faults.iter().any(|fault| serves(fault) && !fault.learner);
+        let silent = matches!(pod.reply, Reply::Silent { .. }) && !is_proven;
+        if (refused || silent) && !pod.running && pod.storage == Storage::Persistent {
             prop_assert!(snapshot.reason(target).allows(), "{}", snapshot.text(target));
         }
     }
@@ -145,7 +151,7 @@ proptest! {
         }
     }
 
-    /// A further fault elsewhere never turns a no into a yes.
+    /// A further fault elsewhere never turns a no into a yes, as long as somebody proves that there is a quorum.
     #[test]
     fn one_more_fault_elsewhere_never_turns_a_no_into_a_yes(
         faults in faults(),
@@ -153,7 +159,9 @@ proptest! {
         worse in any::<prop::sample::Index>(),
     ) {
         let (target, other) = (pick.index(faults.len()), worse.index(faults.len()));
-        if target != other && !broken(&faults).reason(target).allows() {
+        let proves = |(n, fault): (usize, &Fault)| n != other && serves(fault) && !fault.learner;
+        let is_proven = faults.iter().enumerate().any(proves);
+        if target != other && is_proven && !broken(&faults).reason(target).allows() {
             let after = broken(&faults).silence(other);
             prop_assert!(!after.reason(target).allows(), "{}", after.text(target));
         }

@@ -1,0 +1,276 @@
+//! Looks at Secret and configurations, and does what the plan says.
+
+mod look;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use kube::Client;
+use rustls::crypto::CryptoProvider;
+use time::OffsetDateTime;
+use tokio::time::{Instant, sleep};
+
+use self::look::{Look, Sources};
+use super::{
+    Generation, GenerationError, Registration,
+    bundle::Bundle,
+    plan::{self, Facts, Served, Standing, Step, Trust, next_step},
+    stored::Stored,
+};
+use crate::{
+    k8s::{
+        CallError, Content,
+        webhooks::{Configuration, ConfigurationName},
+    },
+    server::{Readiness, tls::Serving},
+};
+
+/// How long every apiserver is given to see a changed configuration. They watch, and usually need milliseconds.
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// Pause after a step that failed, and after one that another replica was faster with.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// How often it is looked, at most and at least.
+const LONGEST_REST: Duration = Duration::from_secs(10);
+const SHORTEST_REST: Duration = Duration::from_secs(1);
+
+/// What the owner of the server decides.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The guard's own namespace.
+    pub namespace: String,
+    /// Names and addresses that the server is reached by.
+    pub names: Vec<String>,
+    /// How long a generation lives; it is renewed when a third of that is left.
+    pub life: Duration,
+    /// Whether, and how, the server applies its own configurations.
+    pub registration: Option<Registration>,
+}
+
+/// Keeps one replica's certificate.
+pub struct Keeper {
+    sources: Sources,
+    settings: Settings,
+    provider: Arc<CryptoProvider>,
+    serving: Serving,
+    readiness: Readiness,
+    served: Option<Generation>,
+    /// Since when each CA has been seen in all entries without a break.
+    trusted_since: BTreeMap<String, Instant>,
+    /// Those whose shipped form has not been applied by this process yet.
+    unregistered: Vec<ConfigurationName>,
+}
+
+/// A step that could not be done.
+#[derive(Debug, thiserror::Error)]
+enum StepError {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error(transparent)]
+    Generation(#[from] GenerationError),
+}
+
+// === impl Keeper ===
+
+impl Keeper {
+    /// A keeper that shows what it has through `serving`, and says through `readiness` when that is trusted.
+    #[must_use]
+    pub fn new(
+        client: &Client,
+        settings: Settings,
+        provider: Arc<CryptoProvider>,
+        serving: Serving,
+        readiness: Readiness,
+    ) -> Self {
+        Self {
+            sources: Sources::new(client, &settings.namespace),
+            unregistered: settings.registration.iter().flat_map(Registration::names).collect(),
+            settings,
+            provider,
+            serving,
+            readiness,
+            served: None,
+            trusted_since: BTreeMap::new(),
+        }
+    }
+
+    /// Keeps house for as long as it is awaited. Whatever fails is told and tried again; what is served stays.
+    pub async fn keep(mut self) {
+        let rest = (self.settings.life / 20).clamp(SHORTEST_REST, LONGEST_REST);
+        loop {
+            let pause = match self.turn().await {
+                Ok(Step::Rest) => rest,
+                Ok(Step::Settle) => SHORTEST_REST,
+                Ok(_) => Duration::ZERO,
+                Err(StepError::Call(error @ CallError::Conflict { .. })) => {
+                    tracing::debug!(%error, "another replica was faster");
+                    RETRY_PAUSE
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "keeping the certificate failed, the old state stays");
+                    RETRY_PAUSE
+                }
+            };
+            sleep(pause).await;
+        }
+    }
+
+    /// One look and one step.
+    async fn turn(&mut self) -> Result<Step, StepError> {
+        let look = Look::take(&self.sources, &self.provider).await?;
+        self.note_trust(&look);
+        let step = next_step(&self.facts(&look));
+        self.report_readiness(&look);
+        self.take(step, look).await?;
+        Ok(step)
+    }
+
+    /// Remembers since when each CA is trusted by all entries.
+    fn note_trust(&mut self, look: &Look) {
+        let known = look.generations().chain(self.served.as_ref());
+        let trusted: Vec<String> = known.filter(|it| look.trusts(it)).map(|it| it.ca().to_owned()).collect();
+        self.trusted_since.retain(|ca, _| trusted.contains(ca));
+        for ca in trusted {
+            self.trusted_since.entry(ca).or_insert_with(Instant::now);
+        }
+    }
+
+    fn facts(&self, look: &Look) -> Facts {
+        let stored = look.stored.as_ref().map(|stored| plan::Stored {
+            current: self.standing(&stored.current, look),
+            next: stored.next.as_ref().map(|next| self.standing(next, look)),
+        });
+        let served = match &self.served {
+            None => Served::Nothing,
+            Some(served) if self.is_fit(served, look.now) => Served::Fit,
+            Some(_) => Served::Unfit,
+        };
+        Facts { stored, served, must_publish: self.to_publish(look).next().is_some() }
+    }
+
+    fn standing(&self, generation: &Generation, look: &Look) -> Standing {
+        let trust = match self.trusted_since.get(generation.ca()) {
+            _ if look.nobody_asks() => Trust::Settled,
+            None => Trust::Lacking,
+            Some(since) if since.elapsed() < SETTLE => Trust::Fresh,
+            Some(_) => Trust::Settled,
+        };
+        Standing {
+            fit: self.is_fit(generation, look.now),
+            due: generation.is_due(look.now, self.settings.life),
+            trust,
+            served: self.served.as_ref() == Some(generation),
+        }
+    }
+
+    fn is_fit(&self, generation: &Generation, now: OffsetDateTime) -> bool {
+        generation.verify(&self.settings.names, now, &self.provider).is_ok()
+    }
+
+    /// Configurations whose bundles are not as they should be, or that are to be applied; with the bundle to write.
+    fn to_publish<'a>(
+        &'a self,
+        look: &'a Look,
+    ) -> impl Iterator<Item = (&'a ConfigurationName, Option<&'a Configuration>, String)> {
+        look.configurations.iter().filter_map(|(name, configuration)| {
+            let wanted: Vec<&Generation> = look.generations().chain(self.served.as_ref()).collect();
+            let write = |bundle: Bundle| {
+                let bundle = wanted.iter().fold(bundle, |bundle, it| bundle.with(it.ca()));
+                bundle.without_expired(look.now).write()
+            };
+            let is_unregistered = self.unregistered.contains(name);
+            match configuration {
+                // Whose configuration was taken away applies it again, if it is to apply it at all.
+                None => self.registers(name).then(|| (name, None, write(Bundle::default()))),
+                Some(configuration) => {
+                    let bundles = configuration.bundles();
+                    // One bundle for all entries: what any of them trusts already stays.
+                    let all = bundles.iter().fold(Bundle::default(), |all, it| all.join(Bundle::read(it)));
+                    let wanted = write(all);
+                    let is_as_wanted = bundles.iter().all(|it| *it == wanted) && !is_unregistered;
+                    (!is_as_wanted).then_some((name, Some(configuration), wanted))
+                }
+            }
+        })
+    }
+
+    fn registers(&self, name: &ConfigurationName) -> bool {
+        self.settings.registration.iter().flat_map(Registration::names).any(|it| it == *name)
+    }
+
+    fn report_readiness(&self, look: &Look) {
+        let trusted = self.served.as_ref().is_some_and(|served| {
+            self.is_fit(served, look.now) && !look.nobody_asks() && look.trusts(served)
+        });
+        self.readiness.certificate_trusted(trusted);
+    }
+
+    async fn take(&mut self, step: Step, look: Look) -> Result<(), StepError> {
+        match (step, &look.stored) {
+            (Step::Settle | Step::Rest, _) => {}
+            (Step::Publish, _) => self.publish(&look).await?,
+            (Step::Serve, Some(stored)) => self.serve(&stored.current),
+            (Step::Promote, Some(Stored { next: Some(next), .. })) => {
+                self.store(&look.content, next.clone(), None, "the next certificate is the current one now")
+                    .await?;
+            }
+            (Step::Renew, Some(stored)) => {
+                let next = Some(self.make(look.now)?);
+                self.store(&look.content, stored.current.clone(), next, "a next certificate is made").await?;
+            }
+            (Step::Restore, _) if self.served.is_some() => {
+                if let Some(served) = self.served.clone() {
+                    self.store(&look.content, served, None, "the lost Secret is written again").await?;
+                }
+            }
+            (Step::Found | Step::Restore | Step::Serve | Step::Promote | Step::Renew, _) => {
+                let first = self.make(look.now)?;
+                self.store(&look.content, first, None, "a first certificate is made").await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn make(&self, now: OffsetDateTime) -> Result<Generation, GenerationError> {
+        Generation::make(&self.settings.names, now, self.settings.life, &self.provider)
+    }
+
+    async fn store(
+        &self,
+        content: &Content,
+        current: Generation,
+        next: Option<Generation>,
+        what: &str,
+    ) -> Result<(), StepError> {
+        self.sources.secret.write(content, Stored { current, next }.write()).await?;
+        tracing::info!(secret = look::SECRET, "{what}");
+        Ok(())
+    }
+
+    fn serve(&mut self, generation: &Generation) {
+        self.serving.replace(generation.pair().clone());
+        self.served = Some(generation.clone());
+        tracing::info!(expiry = generation.pair().expiry(), "serving a new certificate");
+    }
+
+    async fn publish(&mut self, look: &Look) -> Result<(), StepError> {
+        let mut done = Vec::new();
+        for (name, configuration, bundle) in self.to_publish(look) {
+            let registration = self.settings.registration.as_ref();
+            let applies = self.unregistered.contains(name) || configuration.is_none();
+            if let Some(registration) = registration.filter(|_| applies) {
+                let version = configuration.and_then(Configuration::version);
+                if let Some(object) = registration.object(name, &bundle, version) {
+                    self.sources.configurations.apply(name, &object).await?;
+                    tracing::info!(configuration = %name, "applied");
+                }
+                done.push(name.clone());
+            } else if let Some(configuration) = configuration {
+                self.sources.configurations.replace(&configuration.clone().with_bundle(&bundle)).await?;
+                tracing::info!(configuration = %name, "caBundle written");
+            }
+        }
+        self.unregistered.retain(|name| !done.contains(name));
+        Ok(())
+    }
+}

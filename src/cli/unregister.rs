@@ -1,0 +1,33 @@
+//! `etcd-guard unregister`: takes the webhook configurations away, so that nothing asks the guard any more.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::client::{client, install_provider};
+use crate::{certificates::own_configurations, k8s::webhooks::Configurations};
+
+/// Delete the guard's webhook configurations
+#[derive(Debug, Args)]
+pub(super) struct Unregister {
+    /// How to reach the apiserver; by default $KUBECONFIG, then the pod's service account
+    #[arg(long, env = "ETCD_GUARD_KUBECONFIG")]
+    kubeconfig: Option<PathBuf>,
+}
+
+// === impl Unregister ===
+
+impl Unregister {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        install_provider()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let configurations = Configurations::new(client(self.kubeconfig).await?);
+            for name in own_configurations() {
+                let deleted = configurations.delete(&name).await?;
+                tracing::info!(configuration = %name, "{}", if deleted { "deleted" } else { "was not there" });
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,194 @@
+//! What a verdict costs: calls of the apiserver and probe rounds, counted by a proxy and by the guard itself; and what
+//! becomes of two decisions that meet at the record.
+
+use std::{path::Path, time::Instant};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::support::{
+    apiserver_proxy::{ApiserverProxy, Call},
+    control_plane::ControlPlane,
+    guard_process::GuardProcess,
+    guarded_cluster::{GuardedCluster, START_LIMIT, Setup},
+    http_client::Connection,
+    in_time::{TRIES, in_time},
+    process_node::Order,
+    review::{deletion_of, dry_run_of, verdict},
+    wait::until,
+};
+
+const PATH: &str = "/validate?timeout=10s";
+const ROUNDS: &str = "etcd_guard_probe_duration_seconds_count";
+const RESERVATIONS: &str = "etcd_guard_reservations";
+
+/// A cluster whose guard reaches the apiserver through a proxy.
+async fn start() -> (GuardedCluster, ApiserverProxy, tempfile::TempDir) {
+    let control_plane = ControlPlane::shared();
+    let files = tempfile::tempdir_in(&control_plane.dir).unwrap();
+    let proxy = proxy(control_plane, files.path()).await;
+    let kubeconfig = Some(proxy.kubeconfig.clone());
+    let etcd = GuardedCluster::start_as(Setup { kubeconfig, ..Setup::default() }).await;
+    (etcd, proxy, files)
+}
+
+async fn proxy(control_plane: &ControlPlane, files: &Path) -> ApiserverProxy {
+    ApiserverProxy::start(&control_plane.guard_kubeconfig(), files.join("proxy.kubeconfig")).await
+}
+
+async fn ask(guard: &GuardProcess, review: String) -> (bool, String) {
+    let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
+    verdict(&connection.post(PATH, review).await.unwrap().body)
+}
+
+/// Asks until a yes needs no claim from the apiserver: connections are open, the cluster's id and its claims are known.
+async fn warm_up(etcd: &GuardedCluster, proxy: &ApiserverProxy, pod: &Pod) {
+    until("the watch of claims is known", START_LIMIT, async || {
+        proxy.news();
+        let (allowed, message) = ask(&etcd.guard, dry_run_of(pod)).await;
+        assert!(allowed, "{message}");
+        !proxy.news().iter().any(|call| call.path.contains("/persistentvolumeclaims/"))
+    })
+    .await;
+    ask(&etcd.guard, dry_run_of(pod)).await;
+    proxy.news();
+}
+
+fn words(calls: &[Call]) -> Vec<String> {
+    calls.iter().map(|call| format!("{} {}", call.method, call.path)).collect()
+}
+
+#[tokio::test]
+async fn a_yes_costs_one_round_and_three_calls_of_the_apiserver() {
+    let (etcd, proxy, _files) = start().await;
+    let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
+    warm_up(&etcd, &proxy, &follower).await;
+    assert_eq!(etcd.guard.metric(RESERVATIONS).await, 0, "a dry run reserves nothing");
+
+    // The first creates the record, the second changes it.
+    for write in ["POST", "PUT"] {
+        let rounds = etcd.guard.metric(ROUNDS).await;
+        let started = Instant::now();
+        let (allowed, message) = ask(&etcd.guard, deletion_of(&follower)).await;
+        let took = started.elapsed();
+        assert!(allowed, "{message}");
+        let calls = proxy.news();
+        let [first, second, last] = &calls[..] else { panic!("{:?}", words(&calls)) };
+        let mut reads = [first, second];
+        reads.sort_by_key(|call| !call.lists_pods());
+        assert!(reads[0].lists_pods() && reads[1].reads_lease(), "{:?}", words(&calls));
+        assert!(last.writes_lease() && last.method == write, "{:?}", words(&calls));
+        assert_eq!(etcd.guard.metric(ROUNDS).await - rounds, 1, "probe rounds");
+        assert_eq!(etcd.guard.metric(RESERVATIONS).await, 1);
+        println!("a yes: {} calls, 1 round, {took:?} with a new TLS connection to the guard", calls.len());
+    }
+}
+
+/// Of a guard that knows nothing yet: which record to read, only the round tells.
+#[tokio::test]
+async fn a_first_yes_costs_one_round_and_holds_for_the_others_too() {
+    let (etcd, _proxy, files) = start().await;
+    let [first, second] = etcd.followers().await;
+    let (first, second) = (etcd.pods.get(&first).await.unwrap(), etcd.pods.get(&second).await.unwrap());
+    let new = GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &files.path().join("new")).await;
+    let (allowed, message) = ask(&new, deletion_of(&first)).await;
+    assert!(allowed, "{message}");
+    assert_eq!(new.metric(ROUNDS).await, 1, "probe rounds");
+    // A second new one reads in all records what the first one wrote in one of them.
+    let newer =
+        GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &files.path().join("newer")).await;
+    let (allowed, message) = ask(&newer, deletion_of(&second)).await;
+    let first = first.metadata.name.unwrap();
+    assert!(!allowed && message.contains(&format!("{first} is on the way out")), "{message}");
+    assert_eq!(newer.metric(ROUNDS).await, 1, "probe rounds");
+}
+
+#[tokio::test]
+async fn a_first_verdict_on_a_cluster_with_a_frozen_member_comes_in_time() {
+    let (etcd, _proxy, files) = start().await;
+    let frozen = etcd.followers().await[0].clone();
+    let pod = etcd.pods.get(&frozen).await.unwrap();
+    let mut new = Vec::new();
+    for n in 0..TRIES {
+        let files = files.path().join(n.to_string());
+        new.push(GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &files).await);
+    }
+    etcd.order(&frozen, Order::Pause).await;
+    let (allowed, message) = in_time(async || ask(&new.pop().unwrap(), deletion_of(&pod)).await).await;
+    assert!(allowed, "{message}");
+}
+
+/// Each of the two is held up until the other has come.
+#[tokio::test]
+async fn the_pods_and_the_record_are_read_side_by_side() {
+    let (etcd, proxy, _files) = start().await;
+    let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
+    warm_up(&etcd, &proxy, &follower).await;
+    let pods = proxy.hold(Call::lists_pods);
+    let record = proxy.hold(Call::reads_lease);
+    let (answer, ()) = tokio::join!(ask(&etcd.guard, dry_run_of(&follower)), async {
+        until("both reads are under way", START_LIMIT, async || pods.has_arrived() && record.has_arrived())
+            .await;
+        pods.release();
+        record.release();
+    });
+    // On a busy machine the guard may have given up waiting: they were under way together all the same.
+    assert!(
+        answer.0 || answer.1.contains("took too long") || answer.1.contains("did not answer"),
+        "{}",
+        answer.1
+    );
+}
+
+/// A claim that is being deleted is not there for the pod's successor: the deletion would end the member for good.
+#[tokio::test]
+async fn a_claim_whose_deletion_begins_is_heard_of_by_the_watch() {
+    let (mut etcd, proxy, _files) = start().await;
+    let follower = etcd.followers().await[0].clone();
+    let pod = etcd.pods.get(&follower).await.unwrap();
+    warm_up(&etcd, &proxy, &pod).await;
+    let claim = format!("pvc/data-{follower}");
+    let said = etcd
+        .kubectl(&["annotate", &format!("namespace/{}", etcd.namespace), "etcd-guard.io/mode=audit"])
+        .await;
+    assert!(said.success, "{said:?}");
+    until("the claim may be deleted", START_LIMIT, async || {
+        etcd.kubectl(&["delete", &claim, "--wait=false"]).await.success
+    })
+    .await;
+    let mode = format!("namespace/{}", etcd.namespace);
+    let said = etcd.kubectl(&["annotate", &mode, "etcd-guard.io/mode-"]).await;
+    assert!(said.success, "{said:?}");
+    etcd.guard.news().await;
+    until("the pod's deletion is denied", START_LIMIT, async || !ask(&etcd.guard, dry_run_of(&pod)).await.0)
+        .await;
+    assert!(etcd.guard.news().await.contains(&String::from("DELETE denied PermanentLoss")));
+}
+
+/// Edge case 27: the record exists, two replicas read the same version of it, and each would say yes: the second to write starts over,
+/// and finds what the first one wrote.
+#[tokio::test]
+async fn of_two_replicas_that_read_the_same_record_one_says_yes() {
+    let (etcd, proxy, files) = start().await;
+    let [first, second] = etcd.followers().await;
+    // The record comes to exist, and holds nobody: the pod of its only reservation is gone.
+    let uid = etcd.uid(&first).await;
+    etcd.delete(&first).await.unwrap();
+    etcd.wait_until_back(&first, &uid).await;
+    let other =
+        GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &files.path().join("other")).await;
+    let (first, second) = (etcd.pods.get(&first).await.unwrap(), etcd.pods.get(&second).await.unwrap());
+    warm_up(&etcd, &proxy, &first).await;
+    until("the other replica would say yes", START_LIMIT, async || ask(&other, dry_run_of(&second)).await.0)
+        .await;
+
+    let write = proxy.hold(Call::writes_lease);
+    let (late, early) = tokio::join!(ask(&etcd.guard, deletion_of(&first)), async {
+        until("the first replica is about to write", START_LIMIT, async || write.has_arrived()).await;
+        let early = ask(&other, deletion_of(&second)).await;
+        write.release();
+        early
+    });
+    assert!(early.0, "{}", early.1);
+    let second = second.metadata.name.unwrap();
+    assert!(!late.0 && late.1.contains(&format!("{second} is on the way out")), "{}", late.1);
+}

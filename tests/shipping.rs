@@ -1,0 +1,77 @@
+//! What is shipped, held against a real apiserver: manifests, chart, permissions, and certificates that the guard manages
+//! itself.
+
+// A test says by a panic what is not as it should be.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "shipping/chart.rs"]
+mod chart;
+#[path = "shipping/manifests.rs"]
+mod manifests;
+#[path = "shipping/permissions.rs"]
+mod permissions;
+#[path = "shipping/self_managed.rs"]
+mod self_managed;
+#[path = "shipping/uninstall.rs"]
+mod uninstall;
+
+#[allow(dead_code, unreachable_pub, reason = "shared with other tests, which use other parts of it")]
+#[path = "support"]
+mod support {
+    pub mod api_client;
+    pub mod child;
+    pub mod control_plane;
+    pub mod freeze;
+    pub mod guard_process;
+    pub mod http_client;
+    pub mod kubectl;
+    pub mod member;
+    pub mod process_node;
+    pub mod self_managed_guard;
+    pub mod testbed;
+    pub mod wait;
+}
+
+use std::{path::PathBuf, process::Command};
+
+use serde_json::Value;
+use support::{child::mortal, testbed::program};
+
+/// A path of the project.
+fn path_of(relative: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(relative)
+}
+
+/// What `kubectl kustomize` makes of a folder.
+fn kustomize(folder: &str) -> String {
+    stdout(mortal(program("kubectl")).arg("kustomize").arg(path_of(folder)))
+}
+
+/// What `helm template` makes of the chart with these flags.
+fn helm_template(flags: &[&str]) -> String {
+    let mut command = mortal(program("helm"));
+    command
+        // What it would find; built without a version of its own, it takes an old one for granted.
+        .args(["template", "etcd-guard", "--namespace=etcd-guard", "--kube-version=1.34.3"])
+        .arg(path_of("deploy/chart/etcd-guard"))
+        .args(flags);
+    stdout(&mut command)
+}
+
+fn stdout(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Objects of a stream of YAML documents, in an order of their own.
+fn objects(yaml: &str) -> Vec<Value> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).unwrap();
+    let mut objects: Vec<Value> = documents.into_iter().filter(|it| !it.is_null()).collect();
+    objects.sort_by_key(identity);
+    objects
+}
+
+fn identity(object: &Value) -> String {
+    format!("{} {} {}", object["kind"], object["metadata"]["namespace"], object["metadata"]["name"])
+}

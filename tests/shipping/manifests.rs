@@ -1,0 +1,82 @@
+//! Every manifest passes the real apiserver's strict validation: no unknown field, none twice, all of them valid.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::{helm_template, identity, kustomize, objects, path_of, support::control_plane::ControlPlane};
+
+/// Applies as a dry run; the namespaces are there already.
+fn assert_accepted(control_plane: &ControlPlane, what: &str, namespace: &str, objects: &[Value]) {
+    // Kinds of cert-manager are not known to a bare apiserver.
+    let known = objects.iter().filter(|it| it["apiVersion"] != "cert-manager.io/v1");
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": known.collect::<Vec<_>>()});
+    let file = control_plane.dir.join("strict.json");
+    fs::write(&file, list.to_string()).unwrap();
+    let kubectl = control_plane.kubectl();
+    let file = file.to_string_lossy();
+    let said =
+        kubectl.must(&["apply", "--dry-run=server", "--validate=strict", "-n", namespace, "-f", &file]);
+    assert!(!said.stderr.contains("Warning"), "{what}: {}", said.stderr);
+}
+
+#[test]
+fn everything_that_is_shipped_passes_strict_validation() {
+    let control_plane = ControlPlane::start(&[]);
+    for namespace in ["etcd-guard", "prod"] {
+        control_plane.kubectl().must(&["create", "namespace", namespace]);
+        let label = "pod-security.kubernetes.io/warn=restricted";
+        control_plane.kubectl().must(&["label", "namespace", namespace, label]);
+    }
+    for folder in [
+        "base",
+        "overlays/self-managed",
+        "overlays/minikube",
+        "overlays/audit-only",
+        "overlays/register",
+        "overlays/cert-manager",
+        "overlays/mutating",
+    ] {
+        let folder = format!("deploy/{folder}");
+        let mut all = objects(&kustomize(&folder));
+        // It is there, and its applied form lacks what kubectl would have noted in it.
+        all.retain(|it| it["kind"] != "Namespace");
+        assert_accepted(&control_plane, &folder, "etcd-guard", &all);
+    }
+    for mode in ["files", "self-managed", "cert-manager"] {
+        let all = objects(&helm_template(&[&format!("--set=certificates.mode={mode}")]));
+        assert_accepted(&control_plane, mode, "etcd-guard", &all);
+    }
+    let role = objects(&fs::read_to_string(path_of("deploy/secrets-role.yaml")).unwrap());
+    assert_accepted(&control_plane, "secrets-role.yaml", "prod", &role);
+    let mut examples: Vec<_> =
+        fs::read_dir(path_of("etcd-manifests")).unwrap().map(|it| it.unwrap().path()).collect();
+    examples.retain(|it| it.extension().is_some_and(|it| it == "yaml"));
+    examples.sort();
+    assert!(examples.len() > 1, "{examples:?}");
+    for example in examples {
+        let all = objects(&fs::read_to_string(&example).unwrap());
+        let name = example.display().to_string();
+        assert_accepted(&control_plane, &name, "prod", &all);
+        assert_advised(&name, &all);
+    }
+}
+
+/// What etcd's own documentation and this project advise for every member's pod.
+fn assert_advised(name: &str, objects: &[Value]) {
+    let sets: Vec<_> = objects.iter().filter(|it| it["kind"] == "StatefulSet").collect();
+    assert!(!sets.is_empty(), "{name} has a StatefulSet");
+    assert!(objects.iter().any(|it| it["kind"] == "PodDisruptionBudget"), "{name} has a budget");
+    for set in sets {
+        let pod = &set["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        let of = format!("{name}: {}", identity(set));
+        assert!(pod["terminationGracePeriodSeconds"].as_u64().unwrap() >= 10, "{of}: a grace period");
+        assert!(pod["affinity"]["podAntiAffinity"].is_object(), "{of}: anti-affinity");
+        for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+            assert!(container[probe].is_object(), "{of}: {probe}");
+        }
+        assert!(set["spec"]["volumeClaimTemplates"].is_array(), "{of}: lasting volumes");
+        assert_eq!(set["spec"]["podManagementPolicy"], "Parallel", "{of}");
+    }
+}

@@ -1,0 +1,57 @@
+//! Uninstalling in the documented order locks nothing and leaves nothing.
+
+use std::{fs, time::Duration};
+
+use crate::{
+    kustomize,
+    support::{control_plane::ControlPlane, wait::until},
+};
+
+/// Longest that the namespace controller may take.
+const GONE_LIMIT: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn configurations_first_and_then_all_the_rest() {
+    let control_plane = ControlPlane::start(&[]);
+    let kubectl = control_plane.kubectl();
+    let file = control_plane.dir.join("deploy.yaml");
+    fs::write(&file, kustomize("deploy/overlays/self-managed")).unwrap();
+    let file = file.to_string_lossy();
+    kubectl.must(&["apply", "-f", &file]);
+    kubectl.must(&["create", "namespace", "prod"]);
+    kubectl.must(&["label", "namespace", "prod", "etcd-guard.io/guard=enabled"]);
+    kubectl.must(&[
+        "-n",
+        "prod",
+        "run",
+        "pause",
+        "--image=pause",
+        "--overrides={\"spec\":{\"nodeName\":\"nowhere\"}}",
+    ]);
+
+    // The order that must not be: the guard is gone, its configuration is not.
+    kubectl.must(&["-n", "etcd-guard", "delete", "deployment,service", "etcd-guard"]);
+    let refused = kubectl.run(&["-n", "prod", "delete", "pod", "pause", "--force", "--grace-period=0"]).await;
+    assert!(!refused.success && refused.stderr.contains("failed calling webhook"), "{refused:?}");
+
+    // The way out, and the documented order: `unregister`, then whatever was applied.
+    let mut unregister = crate::support::child::mortal(env!("CARGO_BIN_EXE_etcd-guard"));
+    unregister.args(["unregister", "--kubeconfig"]).arg(control_plane.admin_kubeconfig());
+    crate::stdout(&mut unregister);
+    // The apiserver learns of it by a watch.
+    until("the pod can be deleted", GONE_LIMIT, async || {
+        kubectl.run(&["-n", "prod", "delete", "pod", "pause", "--force", "--grace-period=0"]).await.success
+    })
+    .await;
+    kubectl.must(&["delete", "--ignore-not-found", "--wait=false", "-f", &file]);
+    kubectl.must(&["delete", "namespace", "prod", "--wait=false"]);
+    until("both namespaces are gone", GONE_LIMIT, async || {
+        let left = kubectl.must(&["get", "namespaces", "-o", "name"]).stdout;
+        !left.contains("etcd-guard") && !left.contains("prod")
+    })
+    .await;
+    let kinds =
+        "clusterroles,clusterrolebindings,validatingwebhookconfigurations,mutatingwebhookconfigurations";
+    let left = kubectl.must(&["get", kinds, "-l", "app.kubernetes.io/name=etcd-guard", "-o", "name"]);
+    assert_eq!(left.stdout, "");
+}
