@@ -102,31 +102,35 @@ impl Shared {
         let body = request.into_body().collect().await.map(Collected::to_bytes).unwrap_or_default();
         let review: Value = serde_json::from_slice(&body).unwrap_or_default();
         let asked = Instant::now();
+        // An eviction names a pod, and whichever has the name now is the one that is judged.
+        let (name, uid) = pod_of(&review);
+        let uid = match uid {
+            Some(uid) => Some(uid.to_owned()),
+            None => self.truth.uid(name).await,
+        };
         let number = self.next.fetch_add(1, Ordering::Relaxed) % self.replicas.len();
         let answer = match &self.replicas[number] {
             Replica::Guard { address, ca_pem } => {
                 ask(*address, ca_pem, &path, String::from_utf8_lossy(&body).into_owned()).await
             }
-            Replica::LeaderOnly => {
-                Some(leader_only::answer(&review, &self.truth.member(pod_of(&review).0)).await)
-            }
+            Replica::LeaderOnly => Some(leader_only::answer(&review, &self.truth.member(name)).await),
         };
         let Some(answer) = answer else {
             self.count("no answer");
             return response(StatusCode::BAD_GATEWAY, String::new());
         };
-        self.note(&review, &answer, asked).await;
+        self.note(&review, &answer, name, uid.as_deref(), asked).await;
         response(StatusCode::OK, answer)
     }
 
-    async fn note(&self, review: &Value, answer: &str, asked: Instant) {
+    async fn note(&self, review: &Value, answer: &str, name: &str, uid: Option<&str>, asked: Instant) {
         let answer: Value = serde_json::from_str(answer).unwrap_or_default();
         let allowed = answer["response"]["allowed"] == true;
         let reason = answer["response"]["auditAnnotations"]["reason"].as_str().unwrap_or("no reason");
         self.count(&format!("{} {reason}", if allowed { "allowed" } else { "denied" }));
-        let (name, uid) = pod_of(review);
         let is_dry_run = review["request"]["dryRun"] == true;
-        if allowed && !is_dry_run && self.truth.names.iter().any(|it| it == name) {
+        // What has no uid is no pod, or one that is gone.
+        if let Some(uid) = uid.filter(|_| allowed && !is_dry_run) {
             self.truth.judge(name, uid, asked, reason).await;
         }
     }

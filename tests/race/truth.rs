@@ -73,13 +73,23 @@ impl Truth {
         Self { names, namespace, node, pods, known: Mutex::default() }
     }
 
-    /// Judges a yes for this pod, which was asked for at that time. `uid` is that of the pod that was asked about, if
-    /// the question told it.
-    pub(crate) async fn judge(&self, name: &str, asked_uid: Option<&str>, asked: Instant, reason: &str) {
+    /// The uid of the member's pod of this name, if there is one.
+    pub(crate) async fn uid(&self, name: &str) -> Option<String> {
+        if !self.names.iter().any(|it| it == name) {
+            return None;
+        }
+        self.pods.get_opt(name).await.ok()??.metadata.uid
+    }
+
+    /// Judges a yes for this pod, which was asked for at that time.
+    pub(crate) async fn judge(&self, name: &str, asked_uid: &str, asked: Instant, reason: &str) {
+        if !self.names.iter().any(|it| it == name) {
+            return;
+        }
         let mut known = self.known.lock().await;
         let Ok(Some(pod)) = self.pods.get_opt(name).await else { return };
         let uid = uid(&pod).to_owned();
-        if asked_uid.is_some_and(|it| it != uid) || pod.metadata.deletion_timestamp.is_some() {
+        if asked_uid != uid || pod.metadata.deletion_timestamp.is_some() {
             // It goes already, or went.
             return;
         }
@@ -103,7 +113,8 @@ impl Truth {
             .is_some_and(|(_, since)| since + STARTING < asked && serving.iter().any(|it| it == name));
         let costs_nothing = COSTS_NOTHING.contains(&reason) && !served;
         let is_loss = left.len() < quorum && !costs_nothing;
-        let out: Vec<&String> = known.out.keys().collect();
+        let since = |(name, out): (&String, &Out)| format!("{name} since {:?}", out.asked.elapsed());
+        let out: Vec<String> = known.out.iter().map(since).collect();
         let loss = format!(
             "{name} was allowed to go ({reason}) with {left:?} left, quorum {quorum}; serving: {serving:?}; on the way: \
              {out:?}; frozen: {:?}",
