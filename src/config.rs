@@ -4,6 +4,7 @@
 //! This room knows what can be configured, never what is done with it: others read it, it reads nobody.
 
 pub mod document;
+mod from_pod;
 mod lifespan;
 mod lxcfs;
 mod mistake;
@@ -25,6 +26,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use self::{
+    from_pod::{Overrides, TransferEnv},
     lifespan::Lifespan,
     lxcfs::{Lxcfs, LxcfsFile, NodeAffinity, NodeLabel, Profile, SharedProcessNamespace},
     mistake::{Check, Mistake},
@@ -36,6 +38,7 @@ pub use self::{
     selector::{Expression, Match, Operator, Selector},
     sidecars::Sidecars,
     template::{AppContainers, Native, OnConflict, Position, Template},
+    template_check::{MOST_NAME_SERVERS, MOST_SEARCHES},
 };
 
 /// The labels of an object, or its annotations.

@@ -7,6 +7,7 @@
 mod affinity;
 mod choose;
 mod content;
+mod from_pod;
 mod lifespan;
 mod lxcfs;
 mod pod;
@@ -15,6 +16,7 @@ mod sidecar;
 #[cfg(test)]
 mod tests;
 mod volumes;
+mod whole_pod;
 
 use std::collections::BTreeMap;
 
@@ -25,6 +27,7 @@ use serde_json::Value;
 use self::{choose::Chosen, pod::Pod};
 pub use self::{
     choose::{INJECT, LXCFS_INJECT},
+    from_pod::OVERRIDE,
     lxcfs::{EXCLUDED_CONTAINERS, FILES, ONLY_CONTAINERS},
     reason::{Note, Reason, Result},
 };

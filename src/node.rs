@@ -3,8 +3,13 @@
 //! Several writers send a node's status, and most of them send what they read, which is the raised value. So what was
 //! raised, and from what, is recorded beside it: a value that equals what was written here is not raised again.
 //!
+//! A number that is neither recorded nor sent anew may be the machine's, or one that was raised and whose record somebody
+//! removed from the node: the two cannot be told apart. It is then written one unit smaller. The kubelet, which sends what
+//! differs from the node that it reads, so says what the machine has, and that is what gets raised.
+//!
 //! Sources: kubernetes `pkg/kubelet/kubelet_node_status.go`, `pkg/util/node/node.go`. Pure; knows nothing of reviews.
 
+mod origin;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -12,7 +17,10 @@ mod tests;
 use serde_json::Value;
 
 pub use self::record::RECORD;
-use self::record::{Record, Resource};
+use self::{
+    origin::Origin,
+    record::{Record, Resource},
+};
 use crate::{
     config::{Factor, Labels, OverCommit},
     k8s::quantity::Quantity,
@@ -41,6 +49,8 @@ pub enum Reason {
     Restored,
     /// Nobody asks for this node to offer more.
     NotOverCommitted,
+    /// Whose numbers these are is not known: the kubelet is made to say its own.
+    KubeletAsked,
     /// The record, the label or the status is not readable: the status stays as it was sent.
     Malformed,
     /// The patch did not lead where it should.
@@ -86,20 +96,30 @@ fn change(
     // A writer may have dropped or changed the record; what is stored was written with the stored one.
     let known = stored.map(Record::of).transpose()?.unwrap_or_default();
     let (factors, warning) = factors(draft.object(), settings)?;
-    let mut record = Record::default();
+    let (mut record, mut raised) = (Record::default(), true);
     for (resource, factor) in factors {
         let Some(incoming) = amounts(draft.object(), resource)? else { continue };
-        let raw = sent.raw(resource, known.raw(resource, incoming));
-        let offered = if factor > Factor::NONE { raw.raised(resource, factor) } else { raw };
-        write(draft, resource, incoming, offered)?;
-        if factor > Factor::NONE {
+        // What is stored and cannot be read is not what was sent.
+        let stored = stored.and_then(|it| amounts(it, resource).ok()?);
+        let origin = Origin::of(resource, incoming, stored, [&sent, &known]);
+        let wanted = if factor == Factor::NONE {
+            origin.raw_or_as_sent(incoming)
+        } else if let Some(raw) = origin.raw() {
+            let offered = raw.raised(resource, factor);
             record.set(resource, factor, raw, offered);
-        }
+            offered
+        } else {
+            raised = false;
+            let asked = if origin.is_asked() { incoming } else { incoming.less_one(resource) };
+            record.ask(resource, asked);
+            asked
+        };
+        write(draft, resource, incoming, wanted)?;
     }
     let place = pointer(["metadata", "annotations", RECORD]);
     let reason = if !record.is_empty() {
         draft.rewrite(&place, Value::String(record.to_text()))?;
-        Reason::OverCommitted
+        if raised { Reason::OverCommitted } else { Reason::KubeletAsked }
     } else if sent.is_empty() && known.is_empty() {
         Reason::NotOverCommitted
     } else {
@@ -185,6 +205,14 @@ impl Amounts {
         let of = |count| resource.quantity(count);
         Self { allocatable: of(allocatable), capacity: of(allocatable.saturating_add(reserved)) }
     }
+
+    /// The smallest step below these: enough to differ from what a machine says of itself. A kubelet with an old cache
+    /// may send only one of the two anew, so that they do not go together.
+    fn less_one(self, resource: Resource) -> Self {
+        let less = |it| resource.quantity((resource.count(it) - 1).max(0));
+        let (allocatable, capacity) = (less(self.allocatable), less(self.capacity));
+        Self { allocatable: allocatable.min(capacity), capacity }
+    }
 }
 
 // === impl Outcome ===
@@ -205,6 +233,7 @@ impl Reason {
             Self::OverCommitted => "OverCommitted",
             Self::Restored => "Restored",
             Self::NotOverCommitted => "NotOverCommitted",
+            Self::KubeletAsked => "KubeletAsked",
             Self::Malformed => "Malformed",
             Self::PatchFailed => "PatchFailed",
         }

@@ -5,8 +5,10 @@
 //! what this program wrote itself: [`Draft::rewrite`] and [`Draft::take_back`].
 //!
 //! A patch that does not apply fails the request even where the webhook's `failurePolicy` is `Ignore` (apiserver
-//! `pkg/admission/plugin/webhook/mutating/dispatcher.go`), so [`Draft::finish`] applies the operations to the object
-//! as it came and compares.
+//! `pkg/admission/plugin/webhook/mutating/dispatcher.go`). So each operation is applied to the object by the library that
+//! knows the standard, not by hand, in the moment in which it is added: the object with all changes is what the
+//! operations make of the object as it came, or there is an error and no patch. What the operation was meant to do is
+//! looked at as well.
 
 #[cfg(test)]
 mod tests;
@@ -20,10 +22,11 @@ use serde_json::{Map, Value};
 /// An object and what was changed on it.
 #[derive(Debug)]
 pub struct Draft {
-    /// The object as it came, from the first change on.
-    original: Option<Value>,
+    /// What the operations make of the object as it came.
     object: Value,
     operations: Vec<PatchOperation>,
+    /// Whether one of them did not apply: the object is then nothing that anybody wanted.
+    is_broken: bool,
 }
 
 /// Where items go in a list.
@@ -55,10 +58,10 @@ pub enum PatchError {
         /// `map` or `list`.
         wanted: &'static str,
     },
-    /// The operations do not apply to the object as it came.
+    /// An operation does not apply to the object as the ones before it made it.
     #[error("the patch does not apply: {0}")]
     DoesNotApply(#[from] json_patch::PatchError),
-    /// They apply, and lead elsewhere.
+    /// It applies, and leads elsewhere.
     #[error("the patch does not lead to the object that was meant")]
     LeadsElsewhere,
 }
@@ -74,7 +77,7 @@ impl Draft {
     /// A draft of `object`, without a change.
     #[must_use]
     pub fn new(object: Value) -> Self {
-        Self { original: None, object, operations: Vec::new() }
+        Self { object, operations: Vec::new(), is_broken: false }
     }
 
     /// The object with the changes so far.
@@ -169,14 +172,11 @@ impl Draft {
         }
     }
 
-    /// The operations, after they were applied to the object as it came and led to the object as it is.
+    /// The object with all changes and the operations that made it, unless one of them did not apply.
     pub fn finish(self) -> Result<Finished, PatchError> {
-        let Self { original, object, operations } = self;
-        if let Some(mut applied) = original {
-            json_patch::patch_unsafe(&mut applied, &operations)?;
-            if applied != object {
-                return Err(PatchError::LeadsElsewhere);
-            }
+        let Self { object, operations, is_broken } = self;
+        if is_broken {
+            return Err(PatchError::LeadsElsewhere);
         }
         Ok(Finished { object, patch: json_patch::Patch(operations) })
     }
@@ -204,33 +204,35 @@ impl Draft {
         self.change(PatchOperation::Add(AddOperation { path, value }))
     }
 
-    /// Changes the object by hand, not by the crate that `finish` applies the operations with: two ways that agree.
     fn change(&mut self, operation: PatchOperation) -> Result<(), PatchError> {
-        if self.original.is_none() {
-            self.original = Some(self.object.clone());
+        let operation = [operation];
+        let applied = json_patch::patch_unsafe(&mut self.object, &operation);
+        let is_so = applied.is_ok() && operation.iter().all(|it| self.is_as_meant(it));
+        self.is_broken |= !is_so;
+        applied?;
+        if !is_so {
+            return Err(PatchError::LeadsElsewhere);
         }
-        let path = operation.path();
-        let wrong_shape = || PatchError::WrongShape { place: path.to_buf(), wanted: "place to write to" };
-        let (parent, last) = path.split_back().ok_or_else(wrong_shape)?;
-        let key = last.decoded();
-        let parent = self.object.pointer_mut(parent.as_str()).ok_or_else(wrong_shape)?;
-        match (&operation, parent) {
-            (PatchOperation::Add(AddOperation { value, .. }), Value::Array(items)) => match key.as_ref() {
-                "-" => items.push(value.clone()),
-                index => match index.parse::<usize>() {
-                    Ok(index) if index <= items.len() => items.insert(index, value.clone()),
-                    _ => return Err(wrong_shape()),
-                },
-            },
-            (
-                PatchOperation::Add(AddOperation { value, .. })
-                | PatchOperation::Replace(ReplaceOperation { value, .. }),
-                Value::Object(map),
-            ) => drop(map.insert(key.into_owned(), value.clone())),
-            (PatchOperation::Remove(_), Value::Object(map)) => drop(map.remove(key.as_ref())),
-            _ => return Err(wrong_shape()),
-        }
-        self.operations.push(operation);
+        self.operations.extend(operation);
         Ok(())
+    }
+
+    /// Whether an operation that was applied did what it says.
+    fn is_as_meant(&self, operation: &PatchOperation) -> bool {
+        let path = operation.path();
+        match operation {
+            PatchOperation::Add(AddOperation { value, .. }) => match path.split_back() {
+                Some((parent, last)) if last.encoded() == "-" => {
+                    let list = self.object.pointer(parent.as_str()).and_then(Value::as_array);
+                    list.and_then(|it| it.last()) == Some(value)
+                }
+                _ => self.object.pointer(path.as_str()) == Some(value),
+            },
+            PatchOperation::Replace(ReplaceOperation { value, .. }) => {
+                self.object.pointer(path.as_str()) == Some(value)
+            }
+            PatchOperation::Remove(_) => self.object.pointer(path.as_str()).is_none(),
+            _ => false,
+        }
     }
 }

@@ -6,6 +6,7 @@
 mod health;
 mod metrics;
 mod mutate;
+mod object;
 mod pod_names;
 mod review;
 mod routes;

@@ -28,24 +28,38 @@ mod follower;
 mod guard_gone;
 #[path = "control_plane/intents.rs"]
 mod intents;
+#[path = "control_plane/kubelet.rs"]
+mod kubelet;
 #[path = "control_plane/leader.rs"]
 mod leader;
+#[path = "control_plane/left_behind.rs"]
+mod left_behind;
 #[path = "control_plane/membership.rs"]
 mod membership;
 #[path = "control_plane/one_at_a_time.rs"]
 mod one_at_a_time;
 #[path = "control_plane/others.rs"]
 mod others;
+#[path = "control_plane/pod_gc.rs"]
+mod pod_gc;
 #[path = "control_plane/policies.rs"]
 mod policies;
+#[path = "control_plane/preemption.rs"]
+mod preemption;
+#[path = "control_plane/refused_later.rs"]
+mod refused_later;
 #[path = "control_plane/replicas.rs"]
 mod replicas;
+#[path = "control_plane/requesters.rs"]
+mod requesters;
 #[path = "control_plane/rollout.rs"]
 mod rollout;
 #[path = "control_plane/stop.rs"]
 mod stop;
 #[path = "control_plane/storm.rs"]
 mod storm;
+#[path = "control_plane/taints.rs"]
+mod taints;
 #[path = "control_plane/unhealthy.rs"]
 mod unhealthy;
 #[path = "control_plane/wire.rs"]
@@ -70,6 +84,7 @@ mod support {
     pub mod pods;
     pub mod process_node;
     pub mod review;
+    pub mod scheduler;
     pub mod testbed;
     pub mod wait;
     pub mod webhook;

@@ -16,13 +16,9 @@ guard_cargo() {
 # guard_program PROFILE: sets GUARD. Cargo decides what is to be done; a warm call takes under a second.
 guard_program() {
   local folder=$1
-  command -v cargo >/dev/null ||
-    die 'the guard must be built and cargo is missing: install Rust 1.90 or newer (https://rustup.rs) and put it on PATH'
-  if [[ -z ${PROTOC-} ]]; then
-    (programs_ensure protoc)
-    program protoc
-    export PROTOC=$FOUND
-  fi
+  rust_ensure
+  # Cargo is called in another folder than we are.
+  [[ -z ${CARGO_TARGET_DIR-} ]] || CARGO_TARGET_DIR=$(realpath -m -- "$CARGO_TARGET_DIR")
   [[ $folder != dev ]] || folder=debug
   # With --target the flags reach the guard and not the build scripts, which cannot be static.
   RUST_TARGET=$(rustc -vV | sed -n 's/^host: //p')

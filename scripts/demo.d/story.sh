@@ -46,10 +46,12 @@ wait_back() {
   die "pod $1 is not back within $MEMBER_BACK_LIMIT s"
 }
 
-# wait_in_force: until the apiserver asks the guard, and the guard knows the cluster.
+# wait_in_force: until the apiserver asks the guard, and the guard knows the cluster. Sets LEADER and FOLLOWERS anew each time:
+# a busy machine may elect another while this waits.
 wait_in_force() {
   local deadline=$((SECONDS + IN_FORCE_LIMIT)) answer=''
   while ((SECONDS < deadline)); do
+    find_leader
     answer=$(timeout 15 kubectl -n prod delete pod "$LEADER" --dry-run=server 2>&1) || true
     [[ $answer != *'denied the request'* ]] || return 0
     sleep 0.3
@@ -58,9 +60,8 @@ wait_in_force() {
 }
 
 story() {
-  local first second old advice words=() eviction
+  local first second old node advice words=() eviction
 
-  find_leader
   wait_in_force
 
   heading 'The cluster, by its own account'
@@ -72,14 +73,17 @@ story() {
   heading "Delete the leader, $LEADER"
   judge delete-leader "delete $LEADER, the leader" 'denied (Forbidden)' '*is the leader of*' \
     kubectl -n prod delete pod "$LEADER"
-  advice=$OUTPUT
 
   heading "Delete a follower, $first, and at once the other, $second"
+  # So that the first stays away until the second was asked for, however long kubectl takes to start.
+  node=$(kubectl -n prod get pod "$first" -o 'jsonpath={.spec.nodeName}')
+  setup kubectl cordon "$node"
   old=$(uid "$first")
   judge delete-follower "delete $first, a follower" allowed '*deleted*' kubectl -n prod delete pod "$first" --wait=false
   judge delete-second "delete $second while $first is away" 'denied (Forbidden)' "*$first*" \
     kubectl -n prod delete pod "$second"
   run kubectl -n prod get pods -o wide
+  setup kubectl uncordon "$node"
   wait_back "$first" "$old"
 
   heading "Now that $first is back"
@@ -88,16 +92,19 @@ story() {
   wait_back "$second" "$old"
 
   heading 'Drain the node, server-side dry run'
+  find_leader
   judge drain 'drain the node (dry run)' denied "*pods/\"$LEADER\"*denied the request*leader of*" \
     kubectl drain "$(kubectl -n prod get pod "$LEADER" -o 'jsonpath={.spec.nodeName}')" --dry-run=server --force \
     --ignore-daemonsets --delete-emptydir-data --pod-selector app=etcd --timeout=3s
 
+  find_leader
   heading "Evict the leader, $LEADER, through the eviction API"
   eviction="{\"apiVersion\":\"policy/v1\",\"kind\":\"Eviction\",\"metadata\":{\"name\":\"$LEADER\",\"namespace\":\"prod\"}}"
   judge evict-leader "evict $LEADER, the leader" 'denied (TooManyRequests)' '*is the leader of*' \
     kubectl create --raw "/api/v1/namespaces/prod/pods/$LEADER/eviction" -f - <<<"$eviction"
+  advice=$OUTPUT
 
-  heading 'Follow the advice of the first denial'
+  heading 'Follow the advice of the denial'
   old=$LEADER
   # From `... kubectl -n prod exec etcd-1 -c etcd -- etcdctl move-leader ID` we take what runs beside the member.
   if [[ $advice =~ exec\ ([a-z0-9-]+)\ .*(etcdctl\ move-leader\ [0-9a-f]+) ]]; then
@@ -105,7 +112,6 @@ story() {
     in_member "${BASH_REMATCH[1]}" "${words[@]}"
     judge move-leader "move leadership away from $old" allowed '*ransferred*' "${IN_MEMBER[@]}"
     # A denial may rest on a view of the cluster that is half a second old; by now it names another leader.
-    find_leader
     wait_in_force
     judge delete-former-leader "delete $old, no leader any more" allowed '*deleted*' kubectl -n prod delete pod "$old"
   else

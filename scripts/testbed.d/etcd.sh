@@ -66,7 +66,7 @@ etcd_main() {
   [[ $members =~ ^[1-9]$ && $spare =~ ^[0-9]$ ]] || die "--members is 1 to 9 and --spare 0 to 9"
 
   local ctl=etcdctl-$version
-  [[ $version != 3.4 ]] || ctl=etcdctl-3.5 # Debian ships etcdctl in a package of its own; 3.5 speaks the same API
+  [[ $version != 3.4 ]] || ctl=etcdctl-3.5 # it speaks the same API
   (programs_ensure "etcd-$version")
   program "etcd-$version"
   local etcd=$FOUND

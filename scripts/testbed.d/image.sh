@@ -83,14 +83,14 @@ image_archive() {
   done
   [[ ${#files[@]} -gt 0 && ${#entrypoint[@]} -gt 0 ]] || die 'an image needs --file and --entrypoint'
   for pair in "${files[@]}"; do
-    [[ $pair == *=/* && -r ${pair%%=*} ]] || die "--file wants SOURCE=/DEST with a readable source, not $pair"
+    [[ $pair == *=/* && -r ${pair%=*} ]] || die "--file wants SOURCE=/DEST with a readable source, not $pair"
   done
 
   key=$({
-    printf '%s\n' 1 "$name" "$(uname -m)" "$user" "${files[@]#*=}" -- "${links[@]}" -- "${tmps[@]}" "${labels[@]/#/label }" -- "${environment[@]}" -- "${entrypoint[@]}"
-    sha256sum -- "${files[@]%%=*}" | cut -d' ' -f1
+    printf '%s\n' 1 "$name" "$(uname -m)" "$user" "${files[@]##*=}" -- "${links[@]}" -- "${tmps[@]}" "${labels[@]/#/label }" -- "${environment[@]}" -- "${entrypoint[@]}"
+    sha256sum -- "${files[@]%=*}" | cut -d' ' -f1
   } | sha256sum | cut -c1-16)
-  mkdir -p "$CACHE/images"
+  cache_folder images
   file=${name//[^a-zA-Z0-9.]/_}
   ARCHIVE=$CACHE/images/$file-$key.tar
   if [[ -s $ARCHIVE ]]; then
@@ -108,13 +108,13 @@ image_archive() {
     cd "$stage"
     mkdir -p root blobs/sha256
     for pair in "${files[@]}"; do
-      mkdir -p "root$(dirname -- "${pair#*=}")"
-      cp -- "${pair%%=*}" "root${pair#*=}"
-      chmod u=rwX,go=rX "root${pair#*=}"
+      mkdir -p "root$(dirname -- "${pair##*=}")"
+      cp -- "${pair%=*}" "root${pair##*=}"
+      chmod u=rwX,go=rX "root${pair##*=}"
     done
     for pair in "${links[@]}"; do
-      mkdir -p "root$(dirname -- "${pair#*=}")"
-      ln -s -- "${pair%%=*}" "root${pair#*=}"
+      mkdir -p "root$(dirname -- "${pair##*=}")"
+      ln -s -- "${pair%=*}" "root${pair##*=}"
     done
     for pair in "${tmps[@]}"; do
       mkdir -p "root$pair"

@@ -48,7 +48,7 @@ node_main() {
     shift
   done
   [[ ${1-} != -- ]] || shift
-  [[ $EUID -eq 0 ]] || die 'a node needs root (namespaces, mounts, container runtime); without root use: scripts/testbed control-plane'
+  node_possible || die "a node cannot run: $REFUSAL; what runs here is: scripts/testbed control-plane"
   [[ $volumes =~ ^[0-9]+$ ]] || die "--volumes wants a number, not $volumes"
 
   [[ -z $lxcfs ]] || NODE_PROGRAMS+=(lxcfs)

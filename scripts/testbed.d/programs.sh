@@ -1,11 +1,32 @@
 # Where each program comes from: KUBEBUILDER_ASSETS, PATH when its version fits, the cache, or a build into it.
 # shellcheck shell=bash source-path=SCRIPTDIR
 
-PROGRAM_NAMES=(etcd-3.6 etcdctl-3.6 etcd-3.5 etcdctl-3.5 etcd-3.7 etcdctl-3.7
+PROGRAM_NAMES=(etcd-3.6 etcdctl-3.6 etcd-3.5 etcdctl-3.5 etcd-3.7 etcdctl-3.7 etcd-3.4
   kube-apiserver kube-controller-manager kubectl kube-scheduler kubelet kube-proxy coredns helm
-  etcd-3.4 containerd ctr runc lxcfs buildah catatonit busybox iptables conntrack promtool wrk protoc faketime)
+  containerd ctr runc lxcfs buildah catatonit busybox iptables conntrack promtool wrk protoc faketime)
 
+# After a plain `su`, root's PATH lacks these, and containerd, kube-proxy, CNI plugins and dpkg look up programs by it.
+for folder in /usr/sbin /sbin; do
+  [[ :$PATH: == *:$folder:* ]] || PATH+=:$folder
+done
+export PATH
+
+# Services and some containers set no HOME; Go and Cargo want one as well.
+if [[ -z ${HOME-} ]]; then
+  HOME=$(getent passwd "$EUID" | cut -d: -f6) || true
+  export HOME
+  [[ -n $HOME ]] || die "HOME is not set, and user $EUID has no home: set HOME to a folder that can be written to"
+fi
 CACHE=${ETCD_GUARD_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/etcd-guard}
+
+# cache_folder NAME...: makes them in the cache.
+cache_folder() {
+  local name
+  for name in "$@"; do
+    { mkdir -p -- "$CACHE/$name" && [[ -w $CACHE/$name ]]; } 2>/dev/null ||
+      die "$CACHE/$name cannot be written to: set ETCD_GUARD_CACHE to a folder that can, for what is built"
+  done
+}
 
 # A cold build of the largest program takes about 3 minutes on 2 cores; a caller waiting for another's build gets 30.
 BUILD_LOCK_LIMIT=1800
@@ -17,7 +38,7 @@ program_spec() {
   kube-apiserver | kube-controller-manager | kube-scheduler | kube-proxy | kubelet | kubectl)
     FOLDER=kubernetes MODULE=k8s.io/kubernetes PACKAGE=$MODULE/cmd/$1
     ;;
-  etcd-3.4) EXE=etcd DEB=etcd-server ;;
+  etcd-3.4) EXE=etcd FOLDER=$1 MODULE=go.etcd.io/etcd PACKAGE=$MODULE ;; # 3.4.21, by the name that Go has for that commit
   etcd-3.[567]) EXE=etcd FOLDER=$1 MODULE=go.etcd.io/etcd/server/v3 PACKAGE=$MODULE ;;
   etcdctl-3.[567]) EXE=etcdctl FOLDER=etcd-${1#etcdctl-} MODULE=go.etcd.io/etcd/etcdctl/v3 PACKAGE=$MODULE ;;
   coredns) FOLDER=coredns MODULE=github.com/coredns/coredns PACKAGE=$MODULE ;;
@@ -27,6 +48,7 @@ program_spec() {
   promtool) DEB=prometheus ;;
   protoc) DEB='protobuf-compiler libprotobuf-dev' ;; # the second holds the files that every .proto imports
   ip) DEB=iproute2 ;;
+  free) DEB=procps ;;
   runc | lxcfs | buildah | catatonit | iptables | conntrack | wrk | shellcheck | faketime) DEB=$1 ;;
   *) die "unknown program: $1 (known: ${PROGRAM_NAMES[*]})" ;;
   esac
@@ -68,7 +90,7 @@ fits() {
   busybox) ! ldd "$1" >/dev/null 2>&1 && return ;; # it runs in images that hold nothing else
   protoc) [[ -n ${PROTOC_INCLUDE-} || -e ${1%/bin/*}/include/google/protobuf/descriptor.proto ]] || return ;;
   esac
-  [[ -z $MODULE && $2 != etcd-3.4 ]] && return
+  [[ -z $MODULE ]] && return
   own_version "$1" "$2" || true
   version=${REPORTED["$1"]}
   case $2 in
@@ -96,7 +118,7 @@ program_look() {
         FOUND=$candidate TAKEN_FROM=PATH
         return
       fi
-    done < <(PATH=$PATH:/usr/sbin:/sbin type -aP "$EXE")
+    done < <(type -aP "$EXE")
   fi
   [[ -n $MODULE ]] || return 1
   program_version "$FOLDER" "$MODULE"
@@ -110,7 +132,7 @@ program_build() {
   local name=$1 lock log started pid ldflags='-s -w'
   command -v go >/dev/null ||
     die "$name must be built and the Go compiler is missing: install Go 1.26 or newer (https://go.dev/doc/install) and put it on PATH"
-  mkdir -p "$CACHE/bin" "$CACHE/lock" "$CACHE/log"
+  cache_folder bin lock log
   log=$CACHE/log/$EXE-$VERSION.log
   exec {lock}>"$CACHE/lock/$EXE-$VERSION"
   if ! flock -n "$lock"; then
@@ -152,34 +174,69 @@ progress() {
   say "  still building $1: $2 s, $(wc -l <"$3") packages compiled"
 }
 
+# Debian's way to forbid that a package starts its services: etcd's, containerd's and Prometheus' would.
+POLICY=/usr/sbin/policy-rc.d
+POLICY_TEXT='Written by etcd-guard scripts/testbed while it installs packages.'
+
+# Somebody else's installation may take this long; ours is given no more.
+INSTALL_LIMIT=900
+
+# policy_is_ours: the file is there and we wrote it; whoever holds the lock may take it away.
+policy_is_ours() { grep -qsF "$POLICY_TEXT" "$POLICY"; }
+
+# policy_sweep: takes away what an installation that was killed has left.
+policy_sweep() {
+  local lock
+  policy_is_ours && [[ -w $POLICY ]] || return 0
+  exec {lock}</var/lib/dpkg
+  if flock -n "$lock" && policy_is_ours; then rm -f -- "$POLICY"; fi
+  exec {lock}<&-
+}
+
+# lists_update LOG: fetches the lists of packages; apt-get itself does not wait for another that does so.
+lists_update() {
+  local deadline=$((SECONDS + INSTALL_LIMIT))
+  until timeout 300 apt-get -qq update >"$1" 2>&1 </dev/null; do
+    grep -q 'Could not get lock' "$1" && ((SECONDS < deadline)) || return 1
+    sleep 1
+  done
+}
+
 # packages_install DEB...: installs Debian packages, or says which command does.
 packages_install() {
   if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
     die "missing Debian packages: $*; install them with: apt-get install --no-install-recommends $*"
   fi
-  local log policy=/usr/sbin/policy-rc.d mine=''
-  log=$(mktemp)
-  say "installing Debian packages: $*"
-  # The packages of etcd, containerd and Prometheus would start services; Debian's way to forbid it is this file.
-  if [[ ! -e $policy ]]; then
-    mine=$policy
-    printf '#!/bin/sh\n# Written by etcd-guard scripts/testbed while it installs packages.\nexit 101\n' >"$policy"
-    chmod +x "$policy"
+  local log lock mine=''
+  # One at a time, so that nobody takes POLICY away from another. apt-get inherits the lock: if we are killed, it holds
+  # until apt-get is through.
+  exec {lock}</var/lib/dpkg
+  if ! flock -n "$lock"; then
+    say 'packages are being installed by someone else; waiting'
+    flock -w "$INSTALL_LIMIT" "$lock" || die "the other installation did not end within $INSTALL_LIMIT s"
   fi
-  # shellcheck disable=SC2064
-  trap "rm -f -- $mine '$log'" EXIT
-  export DEBIAN_FRONTEND=noninteractive
-  if ! { timeout 300 apt-get -qq update && timeout 900 apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"; } >"$log" 2>&1 </dev/null; then
+  log=$(mktemp)
+  trap 'rm -f -- "$log" ${mine:+"$mine"}' EXIT
+  say "installing Debian packages: $*"
+  if [[ ! -e $POLICY ]] || policy_is_ours; then
+    mine=$POLICY
+    printf '#!/bin/sh\n# %s\nexit 101\n' "$POLICY_TEXT" >"$POLICY"
+    chmod +x "$POLICY"
+  fi
+  export DEBIAN_FRONTEND=noninteractive LC_ALL=C
+  if ! lists_update "$log" || ! timeout "$INSTALL_LIMIT" apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@" >"$log" 2>&1 </dev/null; then
     show_tail "$log"
     die "apt-get could not install: $*"
   fi
   rm -f -- "$log" ${mine:+"$mine"}
   trap - EXIT
+  exec {lock}<&-
 }
 
 # programs_ensure NAME...: installs every Debian package that is missing, all at once.
 programs_ensure() {
   local name missing=()
+  policy_sweep
   for name in "$@"; do
     program_spec "$name"
     # shellcheck disable=SC2206 # some programs take two packages
@@ -193,6 +250,32 @@ program() {
   program_look "$@" && return
   [[ -n $MODULE ]] || die "$1 is still not on PATH although Debian's package $DEB is installed"
   program_build "$1"
+}
+
+# rust_ensure: checks what Cargo needs, installs protoc if need be, and exports PROTOC.
+rust_ensure() {
+  command -v cargo >/dev/null || die 'Cargo is missing: install Rust 1.90 or newer (https://rustup.rs) and put it on PATH'
+  command -v cc >/dev/null ||
+    die 'a C compiler is missing, which Rust links with: install one, on Debian with: apt-get install --no-install-recommends gcc libc6-dev'
+  [[ -z ${PROTOC-} ]] || return 0
+  (programs_ensure protoc)
+  program protoc
+  export PROTOC=$FOUND
+}
+
+# node_possible: returns 0, or sets REFUSAL to what forbids a whole node here and returns 1. In a container root may often
+# neither make namespaces nor mount.
+node_possible() {
+  local said
+  if [[ $EUID -ne 0 ]]; then
+    REFUSAL='it needs root (namespaces, mounts, a container runtime)'
+  elif ! said=$(unshare --mount --net --pid --fork mount -t tmpfs tmpfs /run 2>&1); then
+    # shellcheck disable=SC2034 # callers read it
+    REFUSAL="root may not make namespaces and mounts here ($said), as in a container that is not privileged"
+  else
+    return 0
+  fi
+  return 1
 }
 
 # link_program NAME: puts a found program under its plain name into RUN_DIR/bin, for the PATH of CMD.

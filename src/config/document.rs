@@ -23,7 +23,8 @@ const MOST_MISTAKES: usize = 100;
 #[derive(Clone, Debug)]
 enum Tree {
     Scalar(Value),
-    List(Vec<Part>),
+    /// Each with its index in the text, which stays when others are taken out.
+    List(Vec<(usize, Part)>),
     Map(Vec<(String, Part)>),
 }
 
@@ -89,7 +90,7 @@ impl Part {
     fn value(&self) -> Value {
         match &self.tree {
             Tree::Scalar(value) => value.clone(),
-            Tree::List(items) => items.iter().map(Self::value).collect(),
+            Tree::List(items) => items.iter().map(|(_, part)| part.value()).collect(),
             Tree::Map(entries) => Value::Object(
                 entries.iter().map(|(key, part)| (key.clone(), part.value())).collect::<Map<_, _>>(),
             ),
@@ -99,25 +100,27 @@ impl Part {
     fn get(&self, step: &str) -> Option<&Self> {
         match &self.tree {
             Tree::Scalar(_) => None,
-            Tree::List(items) => items.get(step.parse::<usize>().ok()?),
+            Tree::List(items) => items.get(step.parse::<usize>().ok()?).map(|(_, part)| part),
             Tree::Map(entries) => entries.iter().find(|(key, _)| key == step).map(|(_, part)| part),
         }
     }
 
-    /// The line of a place, or of the nearest part around it that is there.
-    fn line_of(&self, place: &Pointer) -> u64 {
-        let mut part = self;
-        for token in place.tokens() {
-            match part.get(&token.decoded()) {
-                Some(inner) => part = inner,
-                None => break,
-            }
-        }
-        part.line
-    }
-
+    /// A mistake at a place, told as it is in the text; with the line of the nearest part around it that is there.
     fn mistake(&self, place: &Pointer, text: String) -> Mistake {
-        Mistake { line: Some(self.line_of(place)), place: in_words(place), text }
+        let (mut part, mut in_text) = (Some(self), PointerBuf::new());
+        let mut line = self.line;
+        for token in place.tokens() {
+            let step = token.decoded();
+            let items = part.and_then(|it| if let Tree::List(items) = &it.tree { Some(items) } else { None });
+            let index = items.and_then(|it| it.get(step.parse::<usize>().ok()?)).map(|(index, _)| *index);
+            match index {
+                Some(index) => in_text.push_back(index),
+                None => in_text.push_back(token.clone()),
+            }
+            part = part.and_then(|it| it.get(&step));
+            line = part.map_or(line, |it| it.line);
+        }
+        Mistake { line: Some(line), place: in_words(&in_text), text }
     }
 
     /// Takes out the part at a place; whether there was one.
@@ -134,7 +137,7 @@ impl Part {
                     items.remove(index);
                     return true;
                 }
-                items.get_mut(index).is_some_and(|part| part.take_out(rest))
+                items.get_mut(index).is_some_and(|(_, part)| part.take_out(rest))
             }
             Tree::Map(entries) => {
                 let Some(index) = entries.iter().position(|(key, _)| *key == step) else { return false };
@@ -200,7 +203,7 @@ impl<'de> Visitor<'de> for TreeVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Tree, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = access.next_element::<Spanned<Tree>>()? {
-            items.push(Part { line: item.referenced.line(), tree: item.value });
+            items.push((items.len(), Part { line: item.referenced.line(), tree: item.value }));
         }
         Ok(Tree::List(items))
     }

@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::Value;
 
-use super::{Labels, Match, schema};
+use super::{Labels, Match, Overrides, TransferEnv, schema};
 
 /// What a pod gets under one name. Parts of a pod are written as in a pod.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -45,6 +45,13 @@ pub struct Template {
     pub external_volumes: Vec<String>,
     /// What the pod's own containers get.
     pub app_containers: AppContainers,
+    /// Variables of the pod's own containers that the template's get as well, unless they have them.
+    pub transfer_env: Vec<TransferEnv>,
+    /// Whether the template's containers get the mounts of the pod's own that `appContainers` means, at the same paths; never
+    /// the service account's token, nor what is below /proc and /sys.
+    pub share_volumes: bool,
+    /// What a pod may say otherwise of the template's containers.
+    pub overrides: Overrides,
     /// Secrets of the pod's namespace for pulling images.
     #[schemars(with = "Vec<schema::Named>")]
     pub image_pull_secrets: Vec<Value>,
@@ -58,6 +65,18 @@ pub struct Template {
     /// Affinity, as in a pod; of `nodeSelectorTerms` at most one, which is joined to each of the pod's.
     #[schemars(with = "schema::Anything", extend("default" = null))]
     pub affinity: Option<Value>,
+    /// How long the pod's end may take at least, in seconds: a pod that gives itself less gets this.
+    #[schemars(extend("default" = null))]
+    pub termination_grace_period_seconds: Option<u32>,
+    /// Name servers, search domains and options beside the pod's own, as in a pod.
+    #[schemars(with = "schema::Anything", extend("default" = null))]
+    pub dns_config: Option<Value>,
+    /// Names for /etc/hosts, where the pod has no address for them.
+    #[schemars(with = "Vec<schema::Anything>")]
+    pub host_aliases: Vec<Value>,
+    /// The pod's `securityContext`, as far as it does not say otherwise.
+    #[schemars(with = "schema::Anything", extend("default" = null))]
+    pub security_context: Option<Value>,
     /// Take parts of a pod also with fields that Kubernetes 1.33 does not know.
     pub allow_unknown_fields: bool,
     /// Identifies this template's content.
@@ -141,6 +160,13 @@ impl Template {
             self.labels,
             self.tolerations,
             self.affinity,
+            self.transfer_env,
+            self.share_volumes,
+            self.overrides,
+            self.termination_grace_period_seconds,
+            self.dns_config,
+            self.host_aliases,
+            self.security_context,
         ]);
         let digest = ring::digest::digest(&ring::digest::SHA256, content.to_string().as_bytes());
         // Twelve digits tell versions of one template apart.

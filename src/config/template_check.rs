@@ -1,6 +1,6 @@
 //! What is wrong with a template: whatever the apiserver would refuse or drop in every pod that gets it.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use json_patch::jsonptr::Token;
 use k8s_openapi::api::core::v1;
@@ -15,6 +15,11 @@ const LONGEST_NAME: usize = 63;
 
 /// Keys that decide what is injected: a template that wrote them would decide about itself.
 const OWN_KEYS: [&str; 2] = ["etcd-guard.io/", "sidecar-injector.lxcfs/"];
+
+/// The most name servers that the apiserver takes (`pkg/apis/core/validation/validation.go`).
+pub const MOST_NAME_SERVERS: usize = 3;
+/// The most search domains that it takes.
+pub const MOST_SEARCHES: usize = 32;
 
 // === impl Template ===
 
@@ -50,12 +55,46 @@ impl Template {
                 check.at("affinity").at("nodeAffinity").say("has more than one of nodeSelectorTerms");
             }
         }
+        if let Some(context) = &self.security_context {
+            check_typed::<v1::PodSecurityContext>(context, known, &mut check.at("securityContext"));
+        }
+        self.check_names(known, check);
+        for (index, transfer) in self.transfer_env.iter().enumerate() {
+            transfer.check(self.container_names(), &mut check.at("transferEnv").at(index));
+        }
         self.check_containers(check);
         self.check_volumes(check);
         for (section, map) in [("annotations", &self.annotations), ("labels", &self.labels)] {
-            for key in map.keys().filter(|key| OWN_KEYS.iter().any(|own| key.starts_with(own))) {
+            for key in map.keys().filter(|key| OWN_KEYS.iter().any(|own| key.contains(own))) {
                 let text = "decides what is injected, which a template cannot";
                 check.at(section).at(Token::new(key).into_owned()).say(text);
+            }
+        }
+    }
+
+    /// How names become addresses.
+    fn check_names(&self, known: bool, check: &mut Check<'_>) {
+        let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
+        if let Some(dns) = &self.dns_config {
+            let mut check = check.at("dnsConfig");
+            check_typed::<v1::PodDNSConfig>(dns, known, &mut check);
+            for (key, most) in [("nameservers", MOST_NAME_SERVERS), ("searches", MOST_SEARCHES)] {
+                let items = dns.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+                if items.len() > most {
+                    check.at(key).say(format!("has more than {most}, which no pod may have"));
+                }
+                for (index, item) in items.iter().enumerate().filter(|_| key == "nameservers") {
+                    if item.as_str().is_some_and(|it| !is_address(it)) {
+                        check.at(key).at(index).say(format!("{item} is no IP address"));
+                    }
+                }
+            }
+        }
+        check_items::<v1::HostAlias>(&self.host_aliases, known, &mut check.at("hostAliases"));
+        for (index, alias) in self.host_aliases.iter().enumerate() {
+            if !is_address(text(alias, "ip")) {
+                let text = format!("{:?} is no IP address", text(alias, "ip"));
+                check.at("hostAliases").at(index).at("ip").say(text);
             }
         }
     }

@@ -22,11 +22,11 @@ pub struct Deadline {
 
 /// The time ran out.
 #[derive(Debug)]
-pub(super) struct TooLate {
+pub(crate) struct TooLate {
     /// What took too long.
-    pub(super) what: &'static str,
+    pub(crate) what: &'static str,
     /// How long it was tried.
-    pub(super) limit: Duration,
+    pub(crate) limit: Duration,
 }
 
 // === impl Deadline ===
@@ -42,7 +42,7 @@ impl Deadline {
     }
 
     /// Waits for `future` until the deadline; `what` names it to the person who waited.
-    pub(super) async fn within<F: Future>(self, what: &'static str, future: F) -> Result<F::Output, TooLate> {
+    pub(crate) async fn within<F: Future>(self, what: &'static str, future: F) -> Result<F::Output, TooLate> {
         timeout_at(self.at, future).await.map_err(|_| TooLate { what, limit: self.limit })
     }
 

@@ -87,6 +87,7 @@ impl Guard {
             return Ok(Some(verdict));
         }
 
+        let had_one = reserved.iter().any(|it| it.uid == target.uid);
         let new = reservation(case, &target.uid, &assessment);
         let reserved = match &mut record {
             Some(record) => self.reserve(record, new, &siblings, case).await,
@@ -102,7 +103,7 @@ impl Guard {
         }
         let verdict = match record {
             Some(mut record) if wants_transfer => {
-                let verdict = self.hand_over(case, &siblings, &mut record, &snapshot, target).await;
+                let verdict = self.hand_over(case, &siblings, &mut record, &snapshot, target, had_one).await;
                 // What was seen before the transfer says nothing any more.
                 self.looks.invalidate(family);
                 return verdict.map(Some);
@@ -115,7 +116,8 @@ impl Guard {
         Ok(Some(verdict))
     }
 
-    /// Moves leadership away from the target, which is reserved; if that fails, its reservation is taken back.
+    /// Moves leadership away from the target, which is reserved; if that fails, its reservation is taken back, unless it
+    /// is to be kept: another call for the same pod may have been allowed before, and its deletion be under way.
     async fn hand_over(
         &self,
         case: &Case<'_>,
@@ -123,11 +125,12 @@ impl Guard {
         record: &mut Record,
         snapshot: &Snapshot,
         target: &MemberPod,
+        keep: bool,
     ) -> Result<Verdict, NoLook> {
         let moved = transfer(&self.looker, case, siblings, record, snapshot, target).await;
         let done = matches!(moved, Ok(Transfer::Done { .. }));
         self.looker.metrics.record_transfer(done);
-        if !done {
+        if !done && !keep {
             // If this fails too, the reservation expires by itself.
             let living = siblings.uids();
             let take_back = self.reservations.take_back(record, &snapshot.namespace, &target.uid, &living);

@@ -58,6 +58,10 @@ pub(super) fn apply(
         notes
             .push(Note::skipped(Reason::HostProcesses, "lxcfs shows the node's uptime: the pod has hostPID"));
     }
+    if pod.is("shareProcessNamespace") {
+        let text = "lxcfs shows the pod's limits, not the containers': the pod has shareProcessNamespace";
+        notes.push(Note::skipped(Reason::SharedProcessNamespace, text));
+    }
     let sources = sources(pod, settings, notes);
     let mut used: BTreeSet<usize> = BTreeSet::new();
     let mut mounts: Vec<(&'static str, usize, Vec<Value>)> = Vec::new();

@@ -31,6 +31,13 @@ impl<'a> Pod<'a> {
         self.0.get("metadata")?.get("annotations")?.get(key)?.as_str()
     }
 
+    /// All annotations with a text.
+    pub(super) fn annotations(self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let annotations = self.0.get("metadata").and_then(|it| it.get("annotations"));
+        let annotations = annotations.and_then(Value::as_object).into_iter().flatten();
+        annotations.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+    }
+
     pub(super) fn label(self, key: &str) -> Option<&'a str> {
         self.0.get("metadata")?.get("labels")?.get(key)?.as_str()
     }

@@ -63,6 +63,8 @@ pub enum Reason {
     UnknownTemplate,
     /// The pod asks for a file of lxcfs that it cannot have.
     UnknownFile,
+    /// The pod would have a template's container otherwise than the template lets it.
+    OverrideRefused,
     /// The pod asks in words that are not understood.
     UnknownValue,
     /// The requested lifespan is no number that is allowed.
@@ -110,6 +112,7 @@ impl Reason {
             Self::NoContainer => "NoContainer",
             Self::UnknownTemplate => "UnknownTemplate",
             Self::UnknownFile => "UnknownFile",
+            Self::OverrideRefused => "OverrideRefused",
             Self::UnknownValue => "UnknownValue",
             Self::BadLifespan => "BadLifespan",
             Self::PatchFailed => "PatchFailed",

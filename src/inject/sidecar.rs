@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 use super::{
     Surroundings, affinity,
     content::is_same_toleration,
+    from_pod::{add_mounts, overridden, shared_mounts, variables},
     pod::{Container, Pod, normalised},
     reason::{Note, Reason},
     volumes::{self, Placed},
+    whole_pod,
 };
 use crate::{
     config::{AppContainers, Native, OnConflict, Position, Template},
@@ -32,6 +34,15 @@ struct Missing {
     containers: Vec<Value>,
     native: Vec<Value>,
     init: Vec<Value>,
+}
+
+// === impl Missing ===
+
+impl Missing {
+    fn map(self, change: impl Fn(Value) -> Value) -> Self {
+        let all = |list: Vec<Value>| list.into_iter().map(&change).collect();
+        Self { containers: all(self.containers), native: all(self.native), init: all(self.init) }
+    }
 }
 
 /// Applies a template; whether the pod has it then. `ours` are the names of all containers that come from templates:
@@ -56,7 +67,9 @@ pub(super) fn apply(
         return Ok(false);
     }
     let mut conflicts = Vec::new();
-    let missing = missing(pod, template, surroundings.native_sidecars, &mut conflicts);
+    let mut refused = Vec::new();
+    let missing = missing(pod, template, ours, surroundings.native_sidecars, &mut conflicts, &mut refused);
+    let shared = shared_mounts(pod, template, ours);
     let (renamed, volumes) = place_volumes(pod, template, &mut conflicts);
     let is_out = template.on_conflict == OnConflict::Skip && !conflicts.is_empty();
     for conflict in &conflicts {
@@ -67,10 +80,17 @@ pub(super) fn apply(
     if is_out || renamed.len() < template.volumes.len() {
         return Ok(false);
     }
+    notes.append(&mut refused);
     let before = draft.changes();
     draft.add_items(VOLUMES, volumes, Place::Last)?;
     equip_app_containers(draft, &template.app_containers, ours, &renamed)?;
-    add_containers(draft, template, missing, ours, &renamed)?;
+    let rename = |container| {
+        let mut container = rename_mounts(container, &renamed);
+        add_mounts(&mut container, &shared);
+        container
+    };
+    add_containers(draft, template, missing.map(rename), ours)?;
+    whole_pod::apply(draft, template, notes)?;
     let text = |(key, value): (&String, &String)| (key.clone(), Value::String(value.clone()));
     draft.add_members(LABELS, template.labels.iter().map(text))?;
     draft.add_members(ANNOTATIONS, template.annotations.iter().map(text))?;
@@ -85,38 +105,46 @@ pub(super) fn apply(
     Ok(true)
 }
 
-/// The template's containers that the pod has not, each in the list where it belongs in this cluster.
-fn missing(pod: Pod<'_>, template: &Template, native_known: bool, conflicts: &mut Vec<String>) -> Missing {
+/// The template's containers that the pod has not, each as this pod gets it and in the list where it belongs in this
+/// cluster.
+fn missing(
+    pod: Pod<'_>,
+    template: &Template,
+    ours: &[&str],
+    native_known: bool,
+    conflicts: &mut Vec<String>,
+    refused: &mut Vec<Note>,
+) -> Missing {
     let mut missing = Missing::default();
-    let mut is_new = |container: &Value| {
+    let mut new = |container: &Value| {
+        let container = overridden(pod, template, container, refused);
         let text = |key: &str| container.get(key).and_then(Value::as_str).unwrap_or_default();
         // Wherever it is: a template may have moved it between lists since the pod was made.
-        match pod.container(text("name")) {
-            None => true,
-            Some(present) => {
-                if present.image() != text("image") {
-                    conflicts.push(format!("container {}", text("name")));
-                }
-                false
+        if let Some(present) = pod.container(text("name")) {
+            if present.image() != text("image") {
+                conflicts.push(format!("container {}", text("name")));
             }
+            return None;
         }
+        let variables = variables(pod, template, &container, ours);
+        Some(with_variables(container.into_owned(), variables))
     };
     let native = match template.native.unwrap_or_default() {
         Native::True => true,
         Native::False => false,
         Native::Auto => native_known,
     };
-    for container in template.containers.iter().filter(|it| is_new(it)) {
+    for container in template.containers.iter().filter_map(&mut new) {
         if native {
             missing.native.push(with_restart_policy(container));
         } else {
-            missing.containers.push(container.clone());
+            missing.containers.push(container);
         }
     }
-    for container in template.init_containers.iter().filter(|it| is_new(it)) {
+    for container in template.init_containers.iter().filter_map(&mut new) {
         match container.get("restartPolicy").filter(|it| !it.is_null()) {
-            None => missing.init.push(container.clone()),
-            Some(_) if native_known => missing.native.push(container.clone()),
+            None => missing.init.push(container),
+            Some(_) if native_known => missing.native.push(container),
             // An apiserver that does not know the field drops it, and the pod would wait for the container's end.
             Some(_) => missing.containers.push(without_restart_policy(container)),
         }
@@ -124,18 +152,26 @@ fn missing(pod: Pod<'_>, template: &Template, native_known: bool, conflicts: &mu
     missing
 }
 
-fn with_restart_policy(container: &Value) -> Value {
-    let mut container = container.clone();
+fn with_restart_policy(mut container: Value) -> Value {
     if let Some(map) = container.as_object_mut() {
         map.insert(String::from("restartPolicy"), json!("Always"));
     }
     container
 }
 
-fn without_restart_policy(container: &Value) -> Value {
-    let mut container = container.clone();
+fn without_restart_policy(mut container: Value) -> Value {
     if let Some(map) = container.as_object_mut() {
         map.remove("restartPolicy");
+    }
+    container
+}
+
+fn with_variables(mut container: Value, variables: Vec<Value>) -> Value {
+    if let Some(map) = container.as_object_mut().filter(|_| !variables.is_empty()) {
+        match map.get_mut("env").and_then(Value::as_array_mut) {
+            Some(env) => env.extend(variables),
+            None => drop(map.insert(String::from("env"), Value::Array(variables))),
+        }
     }
     container
 }
@@ -162,6 +198,13 @@ fn place_volumes<'a>(
     (renamed, new)
 }
 
+/// Whether a container is one of the pod's own that a template means.
+pub(super) fn is_meant(container: Container<'_>, wanted: &AppContainers, ours: &[&str]) -> bool {
+    let name = container.name();
+    let named = |list: &[String]| list.iter().any(|it| it == name);
+    !ours.contains(&name) && !named(&wanted.except) && (wanted.only.is_empty() || named(&wanted.only))
+}
+
 /// The pod's own containers get what they have not.
 fn equip_app_containers(
     draft: &mut Draft,
@@ -172,14 +215,9 @@ fn equip_app_containers(
     if wanted.env.is_empty() && wanted.volume_mounts.is_empty() {
         return Ok(());
     }
-    let is_meant = |container: &Container<'_>| {
-        let (name, named) =
-            (container.name(), |list: &[String]| list.iter().any(|it| it == container.name()));
-        !ours.contains(&name) && !named(&wanted.except) && (wanted.only.is_empty() || named(&wanted.only))
-    };
     let additions: Vec<_> = Pod::of(draft.object())
         .containers("containers")
-        .filter(is_meant)
+        .filter(|it| is_meant(*it, wanted, ours))
         .map(|container| {
             let is_named = |it: &Value, name: Option<&Value>| it.get("name") == name;
             let env = wanted.env.iter();
@@ -214,20 +252,17 @@ fn add_containers(
     template: &Template,
     missing: Missing,
     ours: &[&str],
-    renamed: &BTreeMap<&str, String>,
 ) -> Result<(), PatchError> {
-    let renamed =
-        |containers: Vec<Value>| containers.into_iter().map(|it| rename_mounts(it, renamed)).collect();
     // Native sidecars start before everything that may need them.
     let first = first(draft, "initContainers", ours);
-    draft.add_items(INIT_CONTAINERS, renamed(missing.native), first)?;
-    draft.add_items(INIT_CONTAINERS, renamed(missing.init), Place::Last)?;
+    draft.add_items(INIT_CONTAINERS, missing.native, first)?;
+    draft.add_items(INIT_CONTAINERS, missing.init, Place::Last)?;
     let place = match template.position {
         Position::First => self::first(draft, "containers", ours),
         Position::Last => Place::Last,
     };
     let goes_first = place != Place::Last && !missing.containers.is_empty();
-    draft.add_items(CONTAINERS, renamed(missing.containers), place)?;
+    draft.add_items(CONTAINERS, missing.containers, place)?;
     let app =
         Pod::of(draft.object()).containers("containers").map(Container::name).find(|it| !ours.contains(it));
     if let Some(app) = app.map(str::to_owned).filter(|_| goes_first) {

@@ -1,10 +1,12 @@
 //! What pods come to, on configurations and pods as users write them.
 
+mod from_pod;
 mod lxcfs;
 mod peers;
 mod properties;
 mod sidecars;
 mod small;
+mod whole_pod;
 
 use serde_json::{Value, json};
 

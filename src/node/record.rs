@@ -22,14 +22,31 @@ pub(super) enum Resource {
 #[serde(transparent)]
 pub(super) struct Record(BTreeMap<String, Entry>);
 
+/// What is known of a resource.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+enum Entry {
+    Raised(Raised),
+    Asked(Asked),
+}
+
+/// It was raised.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry {
+struct Raised {
     factor: Factor,
     raw_allocatable: String,
     raw_capacity: String,
     out_allocatable: String,
     out_capacity: String,
+}
+
+/// It was made one unit smaller, for the kubelet to say what the machine has.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Asked {
+    asked_allocatable: String,
+    asked_capacity: String,
 }
 
 // === impl Resource ===
@@ -68,10 +85,16 @@ impl Record {
         let malformed = |why: &str| Stop::Malformed(format!("annotation {RECORD} {why}: remove it"));
         let record: Self = serde_json::from_str(text).map_err(|_| malformed("is not readable"))?;
         for resource in [Resource::Cpu, Resource::Memory] {
-            let Some(entry) = record.0.get(resource.key()) else { continue };
-            let (raw, out) = entry.amounts().ok_or_else(|| malformed("holds what is no quantity"))?;
-            if raw.raised(resource, entry.factor) != out {
-                return Err(malformed("does not add up"));
+            let unreadable = || malformed("holds what is no quantity");
+            match record.0.get(resource.key()) {
+                Some(Entry::Raised(entry)) => {
+                    let (raw, out) = entry.amounts().ok_or_else(unreadable)?;
+                    if raw.raised(resource, entry.factor) != out {
+                        return Err(malformed("does not add up"));
+                    }
+                }
+                Some(Entry::Asked(entry)) => drop(entry.amounts().ok_or_else(unreadable)?),
+                None => {}
             }
         }
         Ok(record)
@@ -81,26 +104,33 @@ impl Record {
         self.0.is_empty()
     }
 
-    /// What the node has, of what a writer says: where that is what was written here, what it was made from. For each
-    /// of the two numbers on its own, since a writer may send only one of them anew.
-    pub(super) fn raw(&self, resource: Resource, incoming: Amounts) -> Amounts {
-        let Some((raw, out)) = self.0.get(resource.key()).and_then(Entry::amounts) else { return incoming };
-        let either = |incoming, out, raw| if incoming == out { raw } else { incoming };
-        Amounts {
-            allocatable: either(incoming.allocatable, out.allocatable, raw.allocatable),
-            capacity: either(incoming.capacity, out.capacity, raw.capacity),
-        }
+    /// What the machine has and what was made of it.
+    pub(super) fn raised(&self, resource: Resource) -> Option<(Amounts, Amounts)> {
+        if let Entry::Raised(entry) = self.0.get(resource.key())? { entry.amounts() } else { None }
+    }
+
+    /// What was written for the kubelet to answer.
+    pub(super) fn asked(&self, resource: Resource) -> Option<Amounts> {
+        if let Entry::Asked(entry) = self.0.get(resource.key())? { entry.amounts() } else { None }
     }
 
     pub(super) fn set(&mut self, resource: Resource, factor: Factor, raw: Amounts, out: Amounts) {
-        let entry = Entry {
+        let entry = Raised {
             factor,
             raw_allocatable: raw.allocatable.to_string(),
             raw_capacity: raw.capacity.to_string(),
             out_allocatable: out.allocatable.to_string(),
             out_capacity: out.capacity.to_string(),
         };
-        self.0.insert(resource.key().to_owned(), entry);
+        self.0.insert(resource.key().to_owned(), Entry::Raised(entry));
+    }
+
+    pub(super) fn ask(&mut self, resource: Resource, asked: Amounts) {
+        let entry = Asked {
+            asked_allocatable: asked.allocatable.to_string(),
+            asked_capacity: asked.capacity.to_string(),
+        };
+        self.0.insert(resource.key().to_owned(), Entry::Asked(entry));
     }
 
     pub(super) fn to_text(&self) -> String {
@@ -108,18 +138,25 @@ impl Record {
     }
 }
 
-// === impl Entry ===
+// === impl Raised ===
 
-impl Entry {
+impl Raised {
     /// The raw amounts and the ones that were written.
     fn amounts(&self) -> Option<(Amounts, Amounts)> {
-        let amounts = |allocatable: &str, capacity: &str| {
-            let (allocatable, capacity) = (Quantity::parse(allocatable)?, Quantity::parse(capacity)?);
-            Some(Amounts { allocatable, capacity })
-        };
-        Some((
-            amounts(&self.raw_allocatable, &self.raw_capacity)?,
-            amounts(&self.out_allocatable, &self.out_capacity)?,
-        ))
+        let raw = amounts(&self.raw_allocatable, &self.raw_capacity)?;
+        Some((raw, amounts(&self.out_allocatable, &self.out_capacity)?))
     }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    fn amounts(&self) -> Option<Amounts> {
+        amounts(&self.asked_allocatable, &self.asked_capacity)
+    }
+}
+
+fn amounts(allocatable: &str, capacity: &str) -> Option<Amounts> {
+    let (allocatable, capacity) = (Quantity::parse(allocatable)?, Quantity::parse(capacity)?);
+    Some(Amounts { allocatable, capacity })
 }

@@ -12,7 +12,11 @@ use std::{
     time::Duration,
 };
 
-use axum::{body::Body, extract::State, response::Response};
+use axum::{
+    body::Body,
+    extract::{Query, State},
+    response::Response,
+};
 use http::HeaderMap;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
@@ -20,13 +24,15 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     metrics::{Entry, Metrics},
+    object,
     review::{Mutation, Review},
-    routes::{Rejection, Webhooks, json, read_body, reject},
+    routes::{Parameters, Rejection, Webhooks, json, read_body, reject},
 };
 use crate::{
     config::{Config, Labels, Live, ReloadMetrics},
+    guard::Deadline,
     inject::{Injection, Note, Surroundings, inject, needs_namespace},
-    k8s::{Namespaces, Version, admission::AdmissionRequest},
+    k8s::{NamespaceLabels, Namespaces, Version, admission::AdmissionRequest},
     node::over_commit,
 };
 
@@ -88,11 +94,17 @@ impl Mutator {
         Arc::clone(&self.config.borrow())
     }
 
-    async fn pod(&self, request: &AdmissionRequest<'_>, pod: Value, metrics: &Metrics) -> Answered {
+    async fn pod(
+        &self,
+        request: &AdmissionRequest<'_>,
+        pod: Value,
+        metrics: &Metrics,
+        deadline: Deadline,
+    ) -> Answered {
         let config = self.config();
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let labels = if needs_namespace(&pod, &config) {
-            self.namespaces.labels(namespace).await.map_err(|error| error.to_string())
+            self.labels(namespace, deadline).await
         } else {
             Ok(Arc::default())
         };
@@ -122,9 +134,19 @@ impl Mutator {
         Answered::of(injection)
     }
 
+    /// A namespace's labels, or why they are not known in time.
+    async fn labels(&self, namespace: &str, deadline: Deadline) -> Result<NamespaceLabels, String> {
+        match deadline.within("reading the namespace", self.namespaces.labels(namespace)).await {
+            Ok(labels) => labels.map_err(|error| error.to_string()),
+            Err(late) => {
+                Err(format!("{} took longer than {}", late.what, humantime::format_duration(late.limit)))
+            }
+        }
+    }
+
     fn node(&self, request: &AdmissionRequest<'_>, node: Value) -> Answered {
         let config = self.config();
-        let stored: Option<Value> = request.old_object.and_then(|it| serde_json::from_str(it.get()).ok());
+        let stored: Option<Value> = request.old_object.and_then(object::read);
         let judged = catch_unwind(AssertUnwindSafe(|| {
             over_commit(node, stored.as_ref(), config.over_commit.as_ref())
         }));
@@ -145,9 +167,11 @@ const INTERNAL: &str = "an error inside etcd-guard; its log says where. Nothing 
 
 pub(super) async fn mutate(
     State(webhooks): State<Webhooks>,
+    Query(parameters): Query<Parameters>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Rejection> {
+    let deadline = parameters.deadline().map_err(Rejection::bad_request)?;
     let body = read_body(&headers, body).await?;
     let started = Instant::now();
     let review = match Review::read(&body) {
@@ -162,9 +186,9 @@ pub(super) async fn mutate(
             return Ok(json(&review.bad_request(text)));
         }
     };
-    let Answered { entry, reason, mut mutation } = answered(&webhooks, &request).await;
+    let Answered { entry, reason, mut mutation } = answered(&webhooks, request, deadline).await;
     webhooks.metrics.record_answer(entry, mutation.denial.is_none(), reason, started.elapsed());
-    log(review.uid(), &request, reason, &mutation, started.elapsed());
+    log(review.uid(), request, reason, &mutation, started.elapsed());
     for warning in &mut mutation.warnings {
         cut(warning);
     }
@@ -172,7 +196,7 @@ pub(super) async fn mutate(
     Ok(json(&review.answer_mutation(&mut mutation)))
 }
 
-async fn answered(webhooks: &Webhooks, request: &AdmissionRequest<'_>) -> Answered {
+async fn answered(webhooks: &Webhooks, request: &AdmissionRequest<'_>, deadline: Deadline) -> Answered {
     let sub_resource = request.sub_resource.as_deref().unwrap_or_default();
     let is_core = request.resource.group.is_empty();
     let entry = match (request.operation.as_ref(), request.resource.resource.as_ref(), sub_resource) {
@@ -183,11 +207,10 @@ async fn answered(webhooks: &Webhooks, request: &AdmissionRequest<'_>) -> Answer
             return Answered::admitted(Entry::Unknown, "NotOurs", text);
         }
     };
-    let object = request.object.and_then(|object| serde_json::from_str::<Value>(object.get()).ok());
-    match (entry, object.filter(Value::is_object)) {
+    match (entry, request.object.and_then(object::read)) {
         (entry, None) => Answered::admitted(entry, "Unreadable", "the request's object is not readable"),
         (Entry::Nodes, Some(node)) => webhooks.mutator.node(request, node),
-        (_, Some(pod)) => webhooks.mutator.pod(request, pod, &webhooks.metrics).await,
+        (_, Some(pod)) => webhooks.mutator.pod(request, pod, &webhooks.metrics, deadline).await,
     }
 }
 

@@ -20,12 +20,12 @@ const KIND: &str = "AdmissionReview";
 const V1: &str = "admission.k8s.io/v1";
 const VERSIONS: [&str; 2] = [V1, "admission.k8s.io/v1beta1"];
 
-/// A review as it came: version checked, request not yet read.
+/// A review as it came: version checked, its request read if it can be.
 #[derive(Debug)]
 pub(super) struct Review<'a> {
     api_version: &'static str,
     uid: Cow<'a, str>,
-    request: &'a RawValue,
+    request: Result<AdmissionRequest<'a>, serde_json::Error>,
 }
 
 /// A body that is no review, and the uid in it if there is one to answer to.
@@ -151,6 +151,7 @@ impl ReviewError {
     }
 }
 
+/// The uid of a request that cannot be read otherwise.
 fn bad_request(message: String) -> Status {
     Status { outcome: "Failure", message, reason: "BadRequest", code: 400 }
 }
@@ -177,7 +178,12 @@ impl<'a> Review<'a> {
                 return Err(ReviewError { uid, mistake: Mistake::NotJson(error) });
             }
         };
-        let uid = envelope.request.map(uid_of).unwrap_or_default();
+        // Once, as a rule: a body may have megabytes.
+        let request = envelope.request.map(|it| serde_json::from_str::<AdmissionRequest<'a>>(it.get()));
+        let uid = match &request {
+            Some(Ok(request)) => request.uid.clone(),
+            _ => envelope.request.map(uid_of).unwrap_or_default(),
+        };
         let known = Some(uid.clone().into_owned()).filter(|uid| !uid.is_empty());
         let identified = |mistake| ReviewError { uid: known, mistake };
         if envelope.kind.is_empty() {
@@ -186,7 +192,7 @@ impl<'a> Review<'a> {
         if envelope.kind != KIND {
             return Err(identified(Mistake::WrongKind(clipped(&envelope.kind).to_owned())));
         }
-        let Some(request) = envelope.request else { return Err(identified(Mistake::NoRequest)) };
+        let Some(request) = request else { return Err(identified(Mistake::NoRequest)) };
         if uid.is_empty() {
             return Err(identified(Mistake::NoUid));
         }
@@ -196,9 +202,9 @@ impl<'a> Review<'a> {
         Ok(Self { api_version, uid, request })
     }
 
-    /// Reads the request inside.
-    pub(super) fn request(&self) -> Result<AdmissionRequest<'a>, serde_json::Error> {
-        serde_json::from_str(self.request.get())
+    /// The request inside.
+    pub(super) fn request(&self) -> Result<&AdmissionRequest<'a>, &serde_json::Error> {
+        self.request.as_ref()
     }
 
     /// Which call this is, for logs.

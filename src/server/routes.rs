@@ -39,9 +39,9 @@ pub(super) struct Webhooks {
     pub(super) metrics: Metrics,
 }
 
-/// The parameters of a webhook's URL.
+/// The parameters of a webhook's URL, `/validate`'s as well as `/mutate`'s.
 #[derive(Deserialize)]
-struct Parameters {
+pub(super) struct Parameters {
     /// What the apiserver still waits, as Go writes durations: `10s`, `1m0s`.
     #[serde(default)]
     timeout: Option<String>,
@@ -87,10 +87,10 @@ async fn judge(
         Err(error) => return reject(webhooks, &error),
     };
     let request = match review.request() {
-        Ok(request) if pod_names::is_asked(&request) => {
-            return Ok(pod_names::answer(webhooks, &review, &request, started));
+        Ok(request) if pod_names::is_asked(request) => {
+            return Ok(pod_names::answer(webhooks, &review, request, started));
         }
-        Ok(request) => Request::read(&request).map_err(|error| error.to_string()),
+        Ok(request) => Request::read(request).map_err(|error| error.to_string()),
         Err(error) => Err(format!("the AdmissionReview's request is not readable: {error}")),
     };
     let (request, deadline) = match request.and_then(|request| Ok((request, deadline?))) {
@@ -177,7 +177,8 @@ pub(super) fn json(answer: &Answer<'_>) -> Response {
 // === impl Parameters ===
 
 impl Parameters {
-    fn deadline(&self) -> Result<Deadline, String> {
+    /// When the answer must be ready.
+    pub(super) fn deadline(&self) -> Result<Deadline, String> {
         let timeout = self.timeout.as_deref().map(humantime::parse_duration).transpose();
         timeout.map(Deadline::of).map_err(|error| {
             let text = clipped(self.timeout.as_deref().unwrap_or_default());
@@ -187,6 +188,12 @@ impl Parameters {
 }
 
 // === impl Rejection ===
+
+impl Rejection {
+    pub(super) fn bad_request(text: String) -> Self {
+        Self(StatusCode::BAD_REQUEST, text)
+    }
+}
 
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {

@@ -1,7 +1,7 @@
 //! `kubectl drain`: it tries again as long as the guard says "not now", and shows what the guard says.
 
 use crate::support::{
-    control_plane::{DRAINED_NODES, LONE_NODE},
+    control_plane::{DELETED_NODE, DRAINED_NODES, LONE_NODE},
     guarded_cluster::GuardedCluster,
 };
 
@@ -56,6 +56,26 @@ async fn a_drain_of_the_node_of_all_members_takes_one_and_leaves_the_quorum() {
 
     uncordon(&etcd, LONE_NODE).await;
     etcd.wait_until_back(gone, "").await;
+}
+
+#[tokio::test]
+async fn a_drain_by_deletion_stops_at_the_leader() {
+    let mut etcd = GuardedCluster::start_on(&[DELETED_NODE]).await;
+    let leader = etcd.leader().await;
+    let uid = etcd.uid(&leader).await;
+
+    let arguments = ["drain", DELETED_NODE, "--force", "--disable-eviction", "--timeout=60s"];
+    let said = etcd.kubectl_everywhere().run(&arguments).await;
+    assert!(!said.success, "{said:?}");
+    let denial = "admission webhook \"guard.etcd-guard.io\" denied the request: ";
+    assert!(said.stderr.contains(denial), "{}", said.stderr);
+    let news = etcd.guard.news().await;
+    assert!(news.iter().any(|it| it.starts_with("DELETE denied ")), "{news:?}");
+    assert!(!news.iter().any(|it| it.starts_with("CREATE ")), "it evicts nothing: {news:?}");
+    assert_eq!(etcd.uid(&leader).await, uid);
+
+    uncordon(&etcd, DELETED_NODE).await;
+    etcd.wait_until_whole().await;
 }
 
 /// Whether it succeeded, and all that it printed.

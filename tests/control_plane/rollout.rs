@@ -1,9 +1,13 @@
 //! Deletions that nobody types: the StatefulSet controller's.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use crate::support::{
     guarded_cluster::{GuardedCluster, START_LIMIT},
     wait::until,
 };
+
+const CONTROLLER: &str = "system:serviceaccount:kube-system:statefulset-controller";
 
 /// The controller waits ever longer between its tries; a change to the set wakes it.
 const ROLLOUT_LIMIT: &str = "--timeout=90s";
@@ -39,4 +43,33 @@ async fn a_rollout_stops_at_the_leader_and_goes_on_once_leadership_has_moved() {
     let said = etcd.kubectl(&["rollout", "status", "statefulset/etcd", ROLLOUT_LIMIT]).await;
     assert!(said.success, "{} {}", said.stdout, said.stderr);
     etcd.wait_until_whole().await;
+}
+
+#[tokio::test]
+async fn a_scale_down_stops_at_the_leader_and_takes_it_once_leadership_has_moved() {
+    let etcd = GuardedCluster::start().await;
+    etcd.let_lead("etcd-2").await;
+    let said = etcd.kubectl(&["scale", "statefulset/etcd", "--replicas=2"]).await;
+    assert!(said.success && said.stderr.contains("stays a voter of etcd"), "{said:?}");
+    let line = etcd.guard.told(CONTROLLER, "denied", "LeaderProtected").await;
+    assert_eq!(line["pod"], "etcd-2");
+
+    etcd.let_lead("etcd-0").await;
+    until("the controller has tried again", START_LIMIT, async || {
+        // A change to the set wakes it.
+        etcd.kubectl(&["annotate", "--overwrite", "statefulset/etcd", &format!("tried={}", tried())]).await;
+        etcd.pods.get_opt("etcd-2").await.is_ok_and(|pod| pod.is_none())
+    })
+    .await;
+    etcd.guard.told(CONTROLLER, "allowed", "SafeToDelete").await;
+
+    // Its member is still listed: the two that are left are all that the quorum needs.
+    let denial = etcd.delete("etcd-1").await.unwrap_err();
+    assert!(denial.contains("would have 1 of 3 voters healthy, quorum 2"), "{denial}");
+}
+
+/// Another value each time.
+fn tried() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }

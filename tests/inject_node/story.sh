@@ -11,16 +11,27 @@ ADDRESS=127.0.0.1:8443 ADMIN=127.0.0.1:8081
 NODE=node
 LABEL=node-restriction.kubernetes.io/over-commit
 
-# A start takes seconds; the kubelet tries a failed mount again after up to two minutes.
-POD_LIMIT=180s
+# Every wait is for a condition; these only end a story that has failed, however slow and busy the machine is. The kubelet
+# tries a failed mount again after up to 122 s, each of eight, and only then begins to start the pod.
+POD_LIMIT=600s
+STEP_LIMIT=300
 # The kubelet looks at its node every ten seconds, and writes whenever that differs from what it reads.
 KUBELET_UPDATES=10
-UPDATES_LIMIT=180
+UPDATES_LIMIT=600
 
 say() { printf 'inject-node: %s\n' "$1" >&2; }
 # tell NAME VALUE: one line of the report.
 tell() { printf '%s\t%s\n' "$1" "${2//[$'\t\n']/ }" >>"$REPORT"; }
 die() { say "$1"; exit 1; }
+# until_so WHAT COMMAND...: waits until the command succeeds.
+until_so() {
+  local what=$1 deadline=$((SECONDS + STEP_LIMIT))
+  shift
+  until "$@" >/dev/null 2>&1; do
+    ((SECONDS < deadline)) || { say "not within $STEP_LIMIT s: $what"; return 1; }
+    sleep 0.5
+  done
+}
 # counted WEBHOOK: how many requests of a webhook were answered.
 counted() {
   curl -fsS "http://$ADMIN/metrics" |
@@ -36,12 +47,7 @@ overCommit: {}
 CONFIG
   setpriv --pdeathsig KILL -- "$GUARD" serve --listen "$ADDRESS" --admin-listen "$ADMIN" --kubeconfig "$KUBECONFIG" \
     --tls-cert "$FILES/tls.crt" --tls-key "$FILES/tls.key" --config "$FILES/config.yaml" 2>"$FILES/log" &
-  local second
-  for ((second = 0; second < 30; second++)); do
-    ! curl -fsS "http://$ADMIN/readyz" >/dev/null 2>&1 || return 0
-    sleep 1
-  done
-  die "the guard does not get ready: $(tail -n 5 "$FILES/log")"
+  until_so 'the guard is ready' curl -fsS "http://$ADMIN/readyz" || die "$(tail -n 5 "$FILES/log")"
 }
 
 # register COMPONENT: the shipped configuration, with the guard's address in the place of its Service.
@@ -72,28 +78,22 @@ spec:
 POD
 }
 
+has_ended() { ! kill -0 "$1"; }
+serves_lxcfs() { timeout 5 head -c 1 /var/lib/lxcfs/proc/meminfo; }
+
 # stop_lxcfs: until it has ended and its mount is gone; it takes the mount down itself, and must not meet its successor's.
 stop_lxcfs() {
-  local pid second
+  local pid
   pid=$(cat "$TESTBED_DIR/lxcfs.pid")
   kill "$pid"
-  for ((second = 0; second < 20; second++)); do
-    kill -0 "$pid" 2>/dev/null || break
-    sleep 1
-  done
-  kill -KILL "$pid" 2>/dev/null || true
+  until_so 'lxcfs has ended' has_ended "$pid" || kill -KILL "$pid"
   while mountpoint -q /var/lib/lxcfs || ! stat /var/lib/lxcfs >/dev/null 2>&1; do umount -l /var/lib/lxcfs; done
 }
 
 # start_lxcfs: until it serves.
 start_lxcfs() {
-  local second
   setpriv --pdeathsig KILL -- "$TESTBED_DIR/lxcfs.run" &
-  for ((second = 0; second < 20; second++)); do
-    ! timeout 5 head -c 1 /var/lib/lxcfs/proc/meminfo >/dev/null 2>&1 || return 0
-    sleep 1
-  done
-  die "lxcfs does not serve: $(tail -n 5 "$TESTBED_DIR/lxcfs.log")"
+  until_so 'lxcfs serves' serves_lxcfs || die "$(tail -n 5 "$TESTBED_DIR/lxcfs.log")"
 }
 
 # inside NAMESPACE WORD...: what a command says in the pod `box` of a namespace.
@@ -101,8 +101,14 @@ inside() { kubectl -n "$1" exec box -- "${@:2}"; }
 
 namespace() {
   kubectl create namespace "$1" >/dev/null
-  until kubectl -n "$1" get serviceaccount default >/dev/null 2>&1; do sleep 0.2; done
+  until_so "namespace $1 has its account" kubectl -n "$1" get serviceaccount default || die 'no account'
 }
+
+# event NAMESPACE REASON: the first one for this reason.
+event() {
+  kubectl -n "$1" get events -o 'jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}' | sed -n "/^$2: /{p;q}"
+}
+has_event() { [[ -n $(event "$@") ]]; }
 
 # wait_ready NAMESPACE NAME: whether a pod gets ready.
 wait_ready() { kubectl -n "$1" wait --for=condition=Ready "pod/$2" --timeout="$POD_LIMIT" >/dev/null; }
@@ -131,13 +137,8 @@ lxcfs_story() {
   stop_lxcfs
   namespace missing
   pod box | kubectl -n missing apply -f - >/dev/null
-  local second events=''
-  for ((second = 0; second < 60; second++)); do
-    events=$(kubectl -n missing get events -o 'jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}' | grep -m 1 ^FailedMount || true)
-    [[ -z $events ]] || break
-    sleep 1
-  done
-  tell missing-event "$events"
+  until_so 'the kubelet tells that the mount failed' has_event missing FailedMount || kubectl -n missing describe pod box >&2
+  tell missing-event "$(event missing FailedMount)"
   tell missing-phase "$(kubectl -n missing get pod box -o 'jsonpath={.status.phase}')"
   start_lxcfs
   wait_ready missing box || die "$(kubectl -n missing describe pod box)"
@@ -145,15 +146,28 @@ lxcfs_story() {
   tell injected "$(counted inject.etcd-guard.io)"
 }
 
+# is_asked WEBHOOK COMMAND: whether the apiserver asks it when the command is run; it learns of a webhook by a watch.
+is_asked() { "$2" && (($(counted "$1") > 0)); }
+new_pod() { pod asked | kubectl -n default apply --dry-run=server -f -; }
+new_status() { kubectl patch node "$NODE" --subresource=status --type=merge -p '{"status":{"volumesInUse":[]}}'; }
+
+millis() { if [[ $1 == *m ]]; then printf '%s' "${1%m}"; else printf '%s' "$(($1 * 1000))"; fi; }
+# is_allocatable MILLIS: the node offers so much CPU.
+is_allocatable() { (($(millis "$(allocatable)") == $1)); }
+# heartbeat: when the kubelet last wrote the node's status.
+heartbeat() { kubectl get node "$NODE" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].lastHeartbeatTime}'; }
+
 allocatable() { kubectl get node "$NODE" -o 'jsonpath={.status.allocatable.cpu}'; }
 
 over_commit_story() {
   say 'a node that offers twice its CPU'
-  local raw seen=() value before writers=0 deadline
+  local raw seen=() value before beat last='' beats=0 writers=0 deadline
   raw=$(allocatable)
   tell raw-allocatable "$raw"
   kubectl label node "$NODE" "$LABEL=2" >/dev/null
-  kubectl patch node "$NODE" --subresource=status --type=merge -p '{"status":{"volumesInUse":[]}}' >/dev/null
+  until_so 'the guard is asked about nodes' is_asked nodes.etcd-guard.io new_status || die "$(tail -n 5 "$FILES/log")"
+  # Nobody has sent the CPU anew: the kubelet is made to say it, which it does when it looks at its node again.
+  until_so 'the node offers twice its CPU' is_allocatable "$((2 * $(millis "$raw")))" || true
   tell out-allocatable "$(allocatable)"
 
   kubectl create -n missing -f - >/dev/null <<POD
@@ -176,9 +190,13 @@ POD
 
   say "ten of the kubelet's updates and three other writers; some two minutes"
   before=$(counted nodes.etcd-guard.io) deadline=$((SECONDS + UPDATES_LIMIT))
-  while (($(counted nodes.etcd-guard.io) - before < KUBELET_UPDATES + 3 && SECONDS < deadline)); do
-    value=$(allocatable)
+  while ((beats < KUBELET_UPDATES && SECONDS < deadline)); do
+    value=$(allocatable) beat=$(heartbeat)
     [[ " ${seen[*]} " == *" $value "* ]] || seen+=("$value")
+    if [[ $beat != "$last" ]]; then
+      [[ -z $last ]] || beats=$((beats + 1))
+      last=$beat
+    fi
     if ((writers < 3)); then
       writers=$((writers + 1))
       kubectl patch node "$NODE" --subresource=status --type=merge \
@@ -186,19 +204,27 @@ POD
     fi
     sleep 1
   done
+  tell kubelet-updates "$beats"
   tell other-writers "$writers"
   tell node-updates "$(($(counted nodes.etcd-guard.io) - before))"
   tell seen-allocatable "${seen[*]}"
 
+  say 'its record is removed; the next writers must not double what it offers'
+  kubectl annotate node "$NODE" etcd-guard.io/over-commit- >/dev/null
+  new_status >/dev/null
+  tell unrecorded-allocatable "$(allocatable)"
+  until_so 'the node offers twice its CPU again' is_allocatable "$((2 * $(millis "$raw")))" || true
+  tell again-allocatable "$(allocatable)"
+
   kubectl label node "$NODE" "$LABEL-" >/dev/null
-  kubectl patch node "$NODE" --subresource=status --type=merge -p '{"status":{"volumesInUse":[]}}' >/dev/null
+  new_status >/dev/null
   tell restored-allocatable "$(allocatable)"
 }
 
 start_guard
 register inject
 register over-commit
-sleep 2
+until_so 'the guard is asked about pods' is_asked inject.etcd-guard.io new_pod || die "$(tail -n 5 "$FILES/log")"
 lxcfs_story
 over_commit_story
 tell end reached

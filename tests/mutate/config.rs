@@ -1,6 +1,6 @@
 //! The configuration file of a running guard.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -9,6 +9,7 @@ use crate::{
     support::{guard_process::CONFIG, http_client, wait::until},
 };
 
+/// The file is read every half second: only a broken guard takes so long.
 const LIMIT: Duration = Duration::from_secs(60);
 
 async fn reloads(cluster: &MutatedCluster, result: &str) -> u64 {
@@ -17,27 +18,87 @@ async fn reloads(cluster: &MutatedCluster, result: &str) -> u64 {
     page.lines().find_map(|it| it.strip_prefix(&line)).unwrap().parse().unwrap()
 }
 
-/// Whoever looks sees the old file or the new one, never half of it.
-fn replace(file: &Path, text: &str) {
-    let new = file.with_extension("new");
-    std::fs::write(&new, text).unwrap();
-    std::fs::rename(&new, file).unwrap();
-}
-
 #[tokio::test]
 async fn a_changed_file_counts_at_once_and_a_bad_one_changes_nothing() {
     let mut cluster = MutatedCluster::start("", &[], &["inject"]).await;
     let file = cluster.files.join(CONFIG);
     let good = "apiVersion: etcd-guard.io/v1alpha1\nsidecars: {templates: [{name: a, native: false, containers: [{name: a, image: i}]}]}\n";
-    replace(&file, good);
+    std::fs::write(&file, good).unwrap();
     until("the file is read", LIMIT, async || reloads(&cluster, "success").await == 1).await;
-    replace(&file, &good[..good.len() - 8]);
+    std::fs::write(&file, &good[..good.len() - 8]).unwrap();
     until("the bad file is counted", LIMIT, async || reloads(&cluster, "failure").await == 1).await;
     assert!(cluster.guard.is_ready().await);
 
     let (stored, _) = cluster.applied(&pod(json!({"etcd-guard.io/inject": "a"}))).await;
     assert!(cluster.guard.news().await.contains(&String::from("CREATE allowed Injected")));
     assert_eq!(stored["spec"]["containers"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_storm_of_two_hundred_changes_leaves_it_ready_and_serving_the_last_good_one() {
+    let template = |image: &str| {
+        format!(
+            "apiVersion: etcd-guard.io/v1alpha1\nsidecars: {{templates: [{{name: a, native: false, containers: [{{name: a, image: {image}}}]}}]}}\n"
+        )
+    };
+    let mut cluster = MutatedCluster::start("", &[], &["inject"]).await;
+    let file = cluster.files.join(CONFIG);
+    let asking = pod(json!({"etcd-guard.io/inject": "a"}));
+    std::fs::write(&file, template("start")).unwrap();
+    until("the file is read", LIMIT, async || reloads(&cluster, "success").await == 1).await;
+    for turn in 0..200 {
+        let good = template(&format!("turn-{turn}"));
+        let text = match turn % 3 {
+            0 => &good[..],
+            1 => &good[..good.len() - 9],
+            _ => "sidecars: [",
+        };
+        std::fs::write(&file, text).unwrap();
+        if turn % 40 == 0 {
+            let said = cluster.create(&asking, &["--dry-run=server", "-o", "json"]).await;
+            let shown: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+            assert_eq!(shown["spec"]["containers"].as_array().unwrap().len(), 2, "by whichever good one");
+            assert!(cluster.guard.is_ready().await);
+        }
+    }
+    std::fs::write(&file, template("end")).unwrap();
+    let read = async || {
+        let said = cluster.create(&asking, &["--dry-run=server", "-o", "json"]).await;
+        said.stdout.contains("\"image\": \"end\"")
+    };
+    until("the last good one is read", LIMIT, read).await;
+    let failures = reloads(&cluster, "failure").await;
+    std::fs::write(&file, "sidecars: [").unwrap();
+    until("the bad one is counted", LIMIT, async || reloads(&cluster, "failure").await > failures).await;
+    assert!(cluster.guard.is_ready().await);
+    cluster.guard.news().await;
+    let (stored, _) = cluster.applied(&asking).await;
+    assert!(cluster.guard.news().await.contains(&String::from("CREATE allowed Injected")));
+    assert_eq!(stored["spec"]["containers"][1]["image"], "end");
+}
+
+#[test]
+fn config_check_tells_each_mistake_with_its_file_and_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bad.yaml");
+    let text = "apiVersion: etcd-guard.io/v1alpha1\nlxcfs:\n  rot: /x\n  files: [meminfo, memory]\nlifespan: {least: 5, most: 2}\n";
+    std::fs::write(&file, text).unwrap();
+    let check = || {
+        let mut guard = std::process::Command::new(env!("CARGO_BIN_EXE_etcd-guard"));
+        guard.args(["config", "check"]).arg(&file).output().unwrap()
+    };
+    let bad = check();
+    let said = String::from_utf8(bad.stderr).unwrap();
+    assert!(!bad.status.success());
+    for (line, part) in
+        [(3, "lxcfs.rot: unknown field"), (4, "lxcfs.files[1]: unknown variant"), (5, "lifespan.most: ")]
+    {
+        let expected = format!("{}:{line}: {part}", file.display());
+        assert!(said.lines().any(|it| it.starts_with(&expected)), "{expected} in {said}");
+    }
+    assert!(said.contains("has 3 mistakes"), "{said}");
+    std::fs::write(&file, "apiVersion: etcd-guard.io/v1alpha1\n").unwrap();
+    assert!(check().status.success());
 }
 
 #[test]

@@ -19,11 +19,11 @@ use crate::support::{
     wait::until,
 };
 
-/// Longest that the control plane may take to notice what is new: a namespace, a webhook configuration.
-const NOTICE_LIMIT: Duration = Duration::from_secs(90);
+/// Longest that the controller manager may take to make a namespace's service account: only a broken one takes so long.
+const ACCOUNT_LIMIT: Duration = Duration::from_secs(120);
 
-/// The label of an over-committed node.
-pub(crate) const OVER_COMMIT: &str = "node-restriction.kubernetes.io/over-commit";
+/// Longest that the apiserver may take to hear of a webhook, which it does by a watch.
+const HEARD_LIMIT: Duration = Duration::from_secs(60);
 
 struct ControlPlane {
     dir: PathBuf,
@@ -63,19 +63,46 @@ impl MutatedCluster {
         for label in labels {
             cluster.kubectl.must(&["label", "namespace", &cluster.namespace, label]);
         }
-        until("the namespace has its service account", NOTICE_LIMIT, async || {
+        until("the namespace has its service account", ACCOUNT_LIMIT, async || {
             cluster.kubectl(&["get", "serviceaccount", "default"]).await.success
         })
         .await;
         for shipped in shipped {
             cluster.register(shipped, &cluster.guard, "").await;
         }
+        // What was asked while the apiserver had not heard of all of them is nobody's news.
         cluster.guard.news().await;
         cluster
     }
 
-    /// Registers a guard for this namespace, by a shipped configuration, and returns when the apiserver asks it.
+    /// Registers a guard for this namespace, by a shipped configuration, and waits until the apiserver asks it.
     pub(crate) async fn register(&self, shipped: &str, guard: &GuardProcess, prefix: &str) {
+        self.configure(shipped, guard, prefix);
+        let node = format!("heard-{}", self.namespace);
+        if shipped == "over-commit" {
+            let labels = json!({"node-restriction.kubernetes.io/over-commit": "1"});
+            let node =
+                json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": labels}});
+            assert!(self.create(&node, &[]).await.success);
+        }
+        let before = guard.requests().await;
+        until("the apiserver asks the guard", HEARD_LIMIT, async || {
+            if shipped == "over-commit" {
+                let patch = json!({"status": {"phase": "Pending"}}).to_string();
+                let patch = ["patch", "node", &node, "--subresource=status", "--type=merge", "-p", &patch];
+                assert!(self.kubectl(&[&patch[..], &["--dry-run=server"]].concat()).await.success);
+            } else {
+                self.create(&pod(json!({})), &["--dry-run=server"]).await;
+            }
+            guard.requests().await > before
+        })
+        .await;
+        if shipped == "over-commit" {
+            self.must(&["delete", "node", &node]);
+        }
+    }
+
+    fn configure(&self, shipped: &str, guard: &GuardProcess, prefix: &str) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("deploy/components")
             .join(shipped)
@@ -95,37 +122,6 @@ impl MutatedCluster {
                 json!({"matchLabels": {"kubernetes.io/metadata.name": self.namespace}});
         }
         self.apply(&format!("{name}.json"), &configuration);
-        match shipped {
-            "over-commit" => self.wait_until_asked_about_nodes(guard).await,
-            _ => self.wait_until_asked_about_pods(guard).await,
-        }
-    }
-
-    async fn wait_until_asked_about_pods(&self, guard: &GuardProcess) {
-        let asked = guard.requests().await;
-        until("the apiserver asks about pods", NOTICE_LIMIT, async || {
-            // In some namespaces such a pod is refused, but only after the guard was asked.
-            self.create(&pod(json!({})), &["--dry-run=server"]).await;
-            guard.requests().await > asked
-        })
-        .await;
-    }
-
-    async fn wait_until_asked_about_nodes(&self, guard: &GuardProcess) {
-        let asked = guard.requests().await;
-        let name = format!("witness-{}", self.namespace);
-        let metadata = json!({"name": name, "labels": {OVER_COMMIT: "2"}});
-        let said = self.create(&json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}), &[]).await;
-        assert!(said.success, "{said:?}");
-        let patch = r#"{"status": {"volumesInUse": ["witness"]}}"#;
-        until("the apiserver asks about nodes", NOTICE_LIMIT, async || {
-            let status = ["--subresource=status", "--dry-run=server", "--type=merge", "-p", patch];
-            let said = self.kubectl(&[&["patch", "node", &name], &status[..]].concat()).await;
-            assert!(said.success, "{said:?}");
-            guard.requests().await > asked
-        })
-        .await;
-        self.must(&["delete", "node", &name]);
     }
 
     /// What `kubectl -n NAMESPACE ...` says.

@@ -28,6 +28,52 @@ async fn pods_of_a_labelled_namespace_get_a_native_sidecar_with_its_service_acco
 }
 
 #[tokio::test]
+async fn what_a_template_asks_of_a_pod_and_takes_from_it_is_what_the_apiserver_stores() {
+    let mut cluster = MutatedCluster::start(
+        "
+sidecars:
+  native: false
+  templates:
+  - name: agent
+    containers: [{name: agent, image: 'agent:1'}]
+    shareVolumes: true
+    transferEnv: [{names: [REGION]}]
+    overrides: {image: true, resources: true, env: [LEVEL]}
+    terminationGracePeriodSeconds: 60
+    dnsConfig: {nameservers: [192.0.2.1], options: [{name: ndots, value: '1'}]}
+    hostAliases: [{ip: 192.0.2.2, hostnames: [agent.example]}]
+    securityContext: {fsGroup: 2000}
+",
+        &[],
+        &["inject"],
+    )
+    .await;
+    let mut asking = pod(json!({
+        "etcd-guard.io/inject": "agent",
+        "agent.inject.etcd-guard.io/image": "agent:2",
+        "agent.inject.etcd-guard.io/memory-limit": "64Mi",
+        "agent.inject.etcd-guard.io/env.LEVEL": "debug",
+    }));
+    asking["spec"]["volumes"] = json!([{"name": "logs", "emptyDir": {}}]);
+    asking["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "logs", "mountPath": "/logs"}]);
+    asking["spec"]["containers"][0]["env"] = json!([{"name": "REGION", "value": "north"}]);
+    let (stored, _) = cluster.applied(&asking).await;
+    assert!(cluster.guard.news().await.contains(&String::from("CREATE allowed Injected")));
+    let (spec, agent) = (&stored["spec"], &stored["spec"]["containers"][1]);
+    assert_eq!(spec["terminationGracePeriodSeconds"], 60, "the apiserver had filled in 30");
+    assert_eq!(spec["dnsConfig"]["nameservers"], json!(["192.0.2.1"]));
+    assert_eq!(spec["hostAliases"], json!([{"ip": "192.0.2.2", "hostnames": ["agent.example"]}]));
+    assert_eq!(spec["securityContext"]["fsGroup"], 2000);
+    assert_eq!(
+        (&agent["image"], &agent["resources"]["limits"]["memory"]),
+        (&json!("agent:2"), &json!("64Mi"))
+    );
+    let env = json!([{"name": "LEVEL", "value": "debug"}, {"name": "REGION", "value": "north"}]);
+    assert_eq!(agent["env"], env);
+    assert!(mount_paths(agent).contains(&"/logs"));
+}
+
+#[tokio::test]
 async fn an_unknown_template_is_warned_of_and_the_pod_admitted() {
     let mut cluster = MutatedCluster::start(AGENT, &[], &["inject"]).await;
     let (_, said) = cluster.applied(&pod(json!({"etcd-guard.io/inject": "nobody"}))).await;

@@ -7,8 +7,13 @@ use crate::{Guarded, NOBODY};
 
 impl Guarded {
     async fn mutate(&self, review: &Value) -> Value {
+        self.mutate_within("5s", review).await
+    }
+
+    async fn mutate_within(&self, timeout: &str, review: &Value) -> Value {
         let body = review.to_string().into_bytes();
-        let response = self.send("/mutate?timeout=5s", Some("application/json"), body).await;
+        let path = format!("/mutate?timeout={timeout}");
+        let response = self.send(&path, Some("application/json"), body).await;
         assert_eq!(response.status, StatusCode::OK, "{}", response.body);
         let answer: Value = serde_json::from_str(&response.body).unwrap();
         // crazytaxii/lxcfs-hostpath-injector and denverdino/lxcfs-admission-webhook answer without the first two, which
@@ -70,6 +75,21 @@ async fn without_an_apiserver_nothing_is_injected_that_the_namespace_might_forbi
         "{warning}"
     );
     assert_eq!(response["auditAnnotations"]["reason"], "NamespaceUnknown");
+}
+
+#[tokio::test]
+async fn what_the_apiserver_waits_bounds_the_look_at_the_namespace() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let guarded = Guarded::by(&silent.local_addr().unwrap().to_string());
+    let response = guarded.mutate_within("2s", &creation_of(&asking())).await;
+    assert_eq!((&response["allowed"], &response["patch"]), (&json!(true), &Value::Null));
+    let expected = "the labels of namespace prod are not known: reading the namespace took longer than 1s";
+    assert_eq!(response["warnings"][0], expected);
+
+    let body = creation_of(&asking()).to_string().into_bytes();
+    let response = guarded.send("/mutate?timeout=soon", Some("application/json"), body).await;
+    assert_eq!(response.status, StatusCode::BAD_REQUEST);
+    assert!(response.body.contains("timeout=\"soon\" is no duration"), "{}", response.body);
 }
 
 #[tokio::test]

@@ -32,6 +32,21 @@ pub const DRAINED_NODES: [&str; 3] = ["drained-0", "drained-1", "drained-2"];
 /// A node of its own for a test that drains all members at once.
 pub const LONE_NODE: &str = "lone";
 
+/// A node of its own for a test that drains by deletion.
+pub const DELETED_NODE: &str = "deleted";
+
+/// Nodes of their own for tests that taint.
+pub const TAINTED_NODES: [&str; 3] = ["tainted-0", "tainted-1", "tainted-2"];
+
+/// Nodes of their own for tests whose pods leave no room for the members.
+pub const CROWDED_NODES: [&str; 3] = ["crowded-0", "crowded-1", "crowded-2"];
+
+/// A node that a test takes away.
+pub const VANISHING_NODE: &str = "vanishing";
+
+/// Beside those of every control plane: the one that evicts from tainted nodes.
+const CONTROLLERS: &str = "taint-eviction-controller";
+
 /// A running control plane.
 pub struct ControlPlane {
     /// Its files; they go with it, so that what tests put here goes with it as well.
@@ -49,7 +64,9 @@ impl ControlPlane {
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<ControlPlane> = OnceLock::new();
         SHARED.get_or_init(|| {
-            let control_plane = Self::start(&[&[SHARED_NODE, LONE_NODE], &DRAINED_NODES[..]].concat());
+            let lone = [SHARED_NODE, LONE_NODE, DELETED_NODE, VANISHING_NODE];
+            let nodes = [&lone[..], &DRAINED_NODES, &TAINTED_NODES, &CROWDED_NODES].concat();
+            let control_plane = Self::start_with(&nodes, &["--controllers", CONTROLLERS]);
             control_plane.let_the_guard_read();
             control_plane
         })
@@ -57,7 +74,12 @@ impl ControlPlane {
 
     /// One that a test may do anything to.
     pub fn start(nodes: &[&str]) -> Self {
-        let arguments = nodes.iter().flat_map(|node| [String::from("--node"), (*node).to_owned()]);
+        Self::start_with(nodes, &[])
+    }
+
+    fn start_with(nodes: &[&str], further: &[&str]) -> Self {
+        let nodes = nodes.iter().flat_map(|node| ["--node", node]);
+        let arguments = nodes.chain(further.iter().copied()).map(str::to_owned);
         let testbed = testbed::control_plane(&arguments.collect::<Vec<_>>());
         Self {
             dir: testbed.path("TESTBED_DIR").to_owned(),

@@ -15,11 +15,19 @@ use nix::{
     unistd::Pid,
 };
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use serde_json::Value;
 
-use super::{child::mortal, http_client, wait::until};
+use super::{
+    child::mortal,
+    http_client,
+    wait::{some, until},
+};
 
 /// Longest that the program may take until it listens.
 const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// Longest until a controller asks: pod garbage collection waits for 40 s and looks every 20 s.
+const TOLD_LIMIT: Duration = Duration::from_secs(150);
 
 /// How long it serves on after SIGTERM: long enough to be seen, short enough to wait for.
 const LINGER: &str = "500ms";
@@ -38,7 +46,11 @@ pub struct GuardProcess {
     pub ca_pem: String,
     /// What was counted when somebody looked last.
     seen: BTreeMap<String, u64>,
+    log: Log,
 }
+
+/// The lines that it wrote so far, as JSON.
+pub type Log = Arc<Mutex<Vec<Value>>>;
 
 impl GuardProcess {
     /// Starts it on ports that the system chooses, with a new certificate, and waits until it is ready.
@@ -53,15 +65,16 @@ impl GuardProcess {
         std::fs::create_dir_all(files).expect("a directory for the guard");
         let ca_pem = make_certificate(files);
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (child, https, http) = spawn(kubeconfig, files, any, any);
+        let log = Log::default();
+        let (child, https, http) = spawn(kubeconfig, files, any, any, &log);
         let (kubeconfig, files) = (kubeconfig.to_owned(), files.to_owned());
-        Self { child, https, http, files, kubeconfig, ca_pem, seen: BTreeMap::new() }
+        Self { child, https, http, files, kubeconfig, ca_pem, seen: BTreeMap::new(), log }
     }
 
     /// Starts it again, after it ended, at the same ports.
     pub async fn start_again(&mut self) {
         self.wait_for_end();
-        let (child, https, http) = spawn(&self.kubeconfig, &self.files, self.https, self.http);
+        let (child, https, http) = spawn(&self.kubeconfig, &self.files, self.https, self.http, &self.log);
         (self.child, self.https, self.http, self.seen) = (child, https, http, BTreeMap::new());
         self.wait_until_ready().await;
     }
@@ -119,6 +132,14 @@ impl GuardProcess {
         self.files.join(CONFIG)
     }
 
+    /// Waits until it has told this user this verdict and this reason, and returns the line of its log.
+    pub async fn told(&self, user: &str, verdict: &str, reason: &str) -> Value {
+        let is_it =
+            |line: &&Value| line["user"] == user && line["verdict"] == verdict && line["reason"] == reason;
+        let find = async || self.log.lock().expect("nobody panics here").iter().find(is_it).cloned();
+        some(&format!("{user}: {verdict} {reason}"), TOLD_LIMIT, find).await
+    }
+
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).expect("a pid");
         // It is not waited for yet, so that the number is nobody else's.
@@ -164,6 +185,7 @@ fn spawn(
     files: &Path,
     https: SocketAddr,
     http: SocketAddr,
+    lines: &Log,
 ) -> (Child, SocketAddr, SocketAddr) {
     let mut command = mortal(env!("CARGO_BIN_EXE_etcd-guard"));
     command.args(["serve", "--namespace=etcd-guard", "--log-format=json", "--linger", LINGER]);
@@ -176,27 +198,25 @@ fn spawn(
     if config.exists() {
         command.arg("--config").arg(config);
     }
-    spawn_and_listen(command, &Log::default())
+    spawn_and_listen(command, lines)
 }
 
-/// The lines that a guard has logged so far.
-pub type Log = Arc<Mutex<Vec<String>>>;
-
-/// Starts a guard, passes on what it logs, and waits until it says where it listens: HTTPS, then plain.
-pub fn spawn_and_listen(mut command: std::process::Command, kept: &Log) -> (Child, SocketAddr, SocketAddr) {
+/// Starts a guard, passes on and keeps what it logs, and waits until it says where it listens: HTTPS, then plain.
+pub fn spawn_and_listen(mut command: std::process::Command, lines: &Log) -> (Child, SocketAddr, SocketAddr) {
     command.stdin(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the guard starts");
     let log = BufReader::new(child.stderr.take().expect("stderr is a pipe"));
     let (said, heard) = mpsc::channel();
-    let kept = Arc::clone(kept);
+    let lines = Arc::clone(lines);
     // Reads to the end, or the guard would wait for somebody to read its log.
     std::thread::spawn(move || {
         for line in log.lines().map_while(Result::ok) {
             eprintln!("guard: {line}");
+            let Ok(line) = serde_json::from_str(&line) else { continue };
             if let Some(addresses) = addresses(&line) {
                 let _ = said.send(addresses);
             }
-            kept.lock().expect("a log").push(line);
+            lines.lock().expect("nobody panics here").push(line);
         }
     });
     let (https, http) = heard.recv_timeout(START_LIMIT).expect("the guard says where it listens");
@@ -204,13 +224,12 @@ pub fn spawn_and_listen(mut command: std::process::Command, kept: &Log) -> (Chil
 }
 
 /// Of the line that says where it listens.
-fn addresses(line: &str) -> Option<(SocketAddr, SocketAddr)> {
-    let line: serde_json::Value = serde_json::from_str(line).ok()?;
+fn addresses(line: &Value) -> Option<(SocketAddr, SocketAddr)> {
     let address = |name: &str| line[name].as_str()?.parse().ok();
     (line["message"] == "serving").then_some((address("https")?, address("http")?))
 }
 
-/// Writes a certificate for loopback and its key, and returns the CA's.
+/// Writes a certificate for loopback and its key (`tls.crt`, `tls.key`), and returns the CA's.
 pub fn make_certificate(files: &Path) -> String {
     let mut ca = CertificateParams::new(Vec::new()).expect("parameters of a CA");
     ca.distinguished_name.push(DnType::CommonName, "CA of a test");

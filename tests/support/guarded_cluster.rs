@@ -135,6 +135,17 @@ impl GuardedCluster {
         listener
     }
 
+    /// From now on another webhook refuses all deletions of pods. Returns the name of its configuration.
+    pub async fn refuse_deletions(&self) -> String {
+        let name = webhook::refuse(&self.client, &self.namespace, &self.guard).await;
+        let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
+        wait::until("the other webhook refuses", START_LIMIT, async || {
+            self.pods.delete(BYSTANDER, &dry_run).await.is_err()
+        })
+        .await;
+        name
+    }
+
     /// The names of the members' pods.
     pub fn names() -> [&'static str; 3] {
         ["etcd-0", "etcd-1", "etcd-2"]

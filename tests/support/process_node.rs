@@ -29,7 +29,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use tokio::{
     sync::{mpsc, oneshot},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 pub use self::{addresses::Addresses, sandbox::Order};
@@ -84,8 +84,8 @@ struct Shared {
     dir: PathBuf,
     etcd: PathBuf,
     etcd_flags: Vec<String>,
-    /// The truth: pods whose process runs, with their uids.
-    running: Mutex<BTreeMap<Key, String>>,
+    /// The truth: pods whose process runs, with their uids, and since when.
+    running: Mutex<BTreeMap<Key, (String, Instant)>>,
 }
 
 impl ProcessNode {
@@ -126,6 +126,20 @@ impl ProcessNode {
         running.keys().filter(|(owner, _)| owner == namespace).map(|(_, pod)| pod.clone()).collect()
     }
 
+    /// The uid of the pod of this name whose process runs at this moment, and since when it does.
+    pub fn running_since(&self, namespace: &str, pod: &str) -> Option<(String, Instant)> {
+        let running = self.shared.running.lock().expect("nobody panics here");
+        running.get(&(namespace.to_owned(), pod.to_owned())).cloned()
+    }
+
+    /// Does something to a pod's process if there is one, and returns whether it was done.
+    pub async fn try_order(&self, namespace: &str, pod: &str, order: Order) -> bool {
+        let (done, wait) = oneshot::channel();
+        let key = (namespace.to_owned(), pod.to_owned());
+        self.orders.send((key, (order, done))).is_ok()
+            && matches!(timeout(ORDER_LIMIT, wait).await, Ok(Ok(())))
+    }
+
     /// Does something to a pod's process, and returns when it is done.
     pub async fn order(&self, namespace: &str, pod: &str, order: Order) {
         let (done, wait) = oneshot::channel();
@@ -152,12 +166,12 @@ impl Drop for ProcessNode {
 impl Shared {
     fn remember(&self, pod: &Pod) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        self.running.lock().expect("nobody panics here").insert(key(pod), uid);
+        self.running.lock().expect("nobody panics here").insert(key(pod), (uid, Instant::now()));
     }
 
     fn forget(&self, pod: &Pod) {
         let mut running = self.running.lock().expect("nobody panics here");
-        if running.get(&key(pod)) == pod.metadata.uid.as_ref() {
+        if running.get(&key(pod)).map(|(uid, _)| uid) == pod.metadata.uid.as_ref() {
             running.remove(&key(pod));
         }
     }

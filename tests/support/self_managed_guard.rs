@@ -86,7 +86,7 @@ impl SelfManagedGuard {
 
     /// Whether it has logged this.
     pub fn has_logged(&self, words: &str) -> bool {
-        self.log.lock().expect("a log").iter().any(|line| line.contains(words))
+        self.log.lock().expect("a log").iter().any(|line| line.to_string().contains(words))
     }
 
     pub fn https(&self) -> SocketAddr {

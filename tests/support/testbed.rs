@@ -12,9 +12,10 @@ use std::{
 use super::child::mortal;
 
 /// A program that is not there yet is built; the largest takes some minutes, and parts of it are told on stderr.
-const BUILD_LIMIT: Duration = Duration::from_secs(1800);
+pub const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 
-const TESTBED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/testbed");
+/// The script.
+pub const TESTBED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/testbed");
 
 /// A testbed that runs until this is dropped.
 pub struct Testbed {

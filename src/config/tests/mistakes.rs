@@ -56,9 +56,9 @@ sidecars:
         &[
             (3, "lxcfs.rot: unknown field `rot`"),
             (4, "lxcfs.profile: unknown variant `lxcfs-9`"),
-            // The two are the same item: the first is taken out before the second is looked at.
-            (5, "lxcfs.files[1]: pressure-cpu needs a newer lxcfs than the profile"),
             (5, "lxcfs.files[1]: unknown variant `memory`"),
+            // What is unknown is taken out before the rest is looked at, and the rest keeps its number.
+            (5, "lxcfs.files[2]: pressure-cpu needs a newer lxcfs than the profile"),
             (6, "lxcfs.onlyWithLimits: invalid type"),
             (8, "sidecars.default[1]: there is no template \"nobody\""),
             (12, "sidecars.templates[0].containers[0].name: \"Agent\" is no name"),
@@ -100,6 +100,41 @@ fn parts_of_pods_must_be_what_kubernetes_knows() {
     );
     let tomorrow = template("{name: a, image: i, fieldOfTomorrow: 1}") + "    allowUnknownFields: true\n";
     assert_mistakes(&tomorrow, &[]);
+}
+
+#[test]
+fn what_a_template_takes_from_a_pod_or_asks_of_it_is_checked() {
+    assert_mistakes(
+        "sidecars:
+  templates:
+  - name: a
+    containers: [{name: c, image: i}]
+    transferEnv:
+    - {into: [c, d], names: [A]}
+    - {container: web}
+    overrides: {images: true}
+    terminationGracePeriodSeconds: -1
+    dnsConfig:
+      nameservers: [one.example, 192.0.2.1, 192.0.2.2, 192.0.2.3]
+      search: []
+    hostAliases:
+    - {ip: localhost, hostnames: [a]}
+    securityContext: {runAsUser: root}
+    annotations: {c.inject.etcd-guard.io/image: mine}
+",
+        &[
+            (7, "sidecars.templates[0].transferEnv[0].into[1]: the template has no container \"d\""),
+            (8, "sidecars.templates[0].transferEnv[1].names: is empty"),
+            (9, "sidecars.templates[0].overrides.images: unknown field"),
+            (10, "sidecars.templates[0].terminationGracePeriodSeconds: invalid value"),
+            (12, "dnsConfig.nameservers: has more than 3"),
+            (12, "dnsConfig.nameservers[0]: \"one.example\" is no IP address"),
+            (13, "dnsConfig.search: is no field that Kubernetes knows"),
+            (15, "hostAliases[0].ip: \"localhost\" is no IP address"),
+            (16, "securityContext.runAsUser: invalid type"),
+            (17, "decides what is injected"),
+        ],
+    );
 }
 
 #[test]

@@ -136,6 +136,19 @@ fn a_pod_that_sees_the_nodes_processes_is_told_whose_uptime_it_shows() {
 }
 
 #[test]
+fn containers_that_share_processes_get_the_files_if_configured_and_are_told_whose_limits_they_show() {
+    // lxc/lxcfs#543
+    let before = with(|it| it["spec"]["shareProcessNamespace"] = json!(true));
+    let inject = config("lxcfs: {sharedProcessNamespace: inject}");
+    let (after, reasons) = injected(&before, &[], &inject);
+    assert_eq!(mount_paths(&after["spec"]["containers"][0]), ALL);
+    assert_eq!(reasons, [Reason::SharedProcessNamespace, Reason::Lxcfs]);
+    let injection = inject_with(&before, &[], &inject).unwrap();
+    let warning = injection.notes[0].warning.as_deref().unwrap();
+    assert!(warning.contains("shows the pod's limits") && warning.len() <= 120, "{warning}");
+}
+
+#[test]
 fn native_sidecars_get_the_files_and_init_containers_only_if_configured() {
     let before = with(|it| {
         it["spec"]["initContainers"] =

@@ -1,23 +1,69 @@
 //! Bugs of other injectors, each as a test that names where it was found.
 //!
-//! Those of the patch itself are in `patch/tests.rs`, those of the answer in the server's tests.
+//! | where | bug | test |
+//! | --- | --- | --- |
+//! | crazytaxii/lxcfs-hostpath-injector, morvencao/kube-sidecar-injector, ymping/lxcfs-admission-webhook | annotations of the user's are lost | `crazytaxii_morvencao_ymping_lose_the_users_annotations` |
+//! | crazytaxii, morvencao | a key that is replaced is not escaped | `crazytaxii_morvencao_do_not_escape_the_key_that_they_replace` |
+//! | crazytaxii | no annotation required: nothing is injected | `crazytaxii_injects_nothing_where_no_annotation_is_required` |
+//! | crazytaxii | the file is overwritten by defaults; the status is never looked at | `crazytaxii_overwrites_the_configuration_and_injects_twice` |
+//! | crazytaxii, denverdino/lxcfs-admission-webhook | an answer without apiVersion and kind, v1beta1 only | `mutate` and `a_pod_that_asks_for_nothing_...` of the server's tests |
+//! | denverdino | the operation " replace" | `denverdino_cannot_change_a_status_of_another_value` |
+//! | denverdino, kubeservice-stack/lxcfs-webhook | a path or a volume twice | `denverdino_kubeservice_mount_a_path_twice`, `..._name_a_volume_twice` |
+//! | cndoit18/lxcfs-on-kubernetes | sorts, and drops fields | `cndoit18_sorts_what_is_the_users_and_drops_what_it_does_not_know` |
+//! | cndoit18 | conflicts by name, not path; every pod gets it | `cndoit18_looks_at_names_and_not_at_paths`, `cndoit18_leaves_no_pod_alone` |
+//! | togettoyou/sidecar-injector | injects twice; one template, in the program | `togettoyou_injects_a_container_twice` |
+//! | togettoyou | a review without a request panics | `a_review_without_a_request_...` of the server's tests |
+//! | togettoyou | deletes and makes its configuration at each start, with a new certificate | `togettoyou_takes_its_configuration_away_at_each_start` |
+//! | tumblr/k8s-sidecar-injector | adds to lists, and replaces fields, that are not there | `tumblr_adds_to_a_list_that_is_not_there`, `tumblr_replaces_a_field_that_is_not_there` |
+//! | tumblr | removes by ascending index | `tumblr_removes_items_whose_places_have_moved` |
+//! | tumblr, linkerd/linkerd2 | `~` is not escaped | `tumblr_linkerd_escape_the_slash_and_not_the_tilde` |
+//! | morvencao, crazytaxii | keys in camel case vanish | `morvencao_crazytaxii_lose_keys_in_camel_case` |
+//! | morvencao | also asked on UPDATE, where a pod cannot change | `morvencao_changes_pods_that_cannot_change` |
+//! | hashicorp/vault-k8s | each list of volumes looks at the pod as it came | `vault_overwrites_its_own_volumes` |
+//! | linkerd | values in JSON by a text template | `linkerd_writes_values_into_json_as_they_are` |
+//! | linkerd | an image's name makes a sidecar | `linkerd_takes_an_image_for_a_sidecar` |
+//! | slackhq/simple-kubernetes-webhook | a bad label is HTTP 500 | `a_label_that_is_no_lifespan_is_denied_and_told_what_is_allowed` (`small.rs`) |
+//! | BoomChao/simple-kubernetes-webhook | rounds up, doubles again, writes to maps that are not there | `src/node/tests.rs` |
+//! | the same | `Fail` on nodes/status: a new node never gets ready | `boomchao_keeps_nodes_from_reporting` |
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{config, inject_with, injected, lxcfs_pod, mount_paths, names, pod};
 use crate::config::Config;
+
+/// A template that brings annotations.
+const ANNOTATING: &str = "sidecars: {templates: [{name: a, annotations: {ours.io/k~ey: ours}}]}";
 
 /// crazytaxii/lxcfs-hostpath-injector `pkg/webhook/webhook.go` (`updateAnnotation`), morvencao/kube-sidecar-injector
 /// `cmd/webhook.go`, ymping/lxcfs-admission-webhook `cmd/webhook.go`: a map of their own takes the place of the user's.
 #[test]
 fn crazytaxii_morvencao_ymping_lose_the_users_annotations() {
-    let before = pod(json!({"etcd-guard.io/inject": "lxcfs", "theirs": "1", "a/b~c": "2"}));
-    let (after, _) = injected(&before, &[], &Config::default());
+    let before = pod(json!({"etcd-guard.io/inject": "lxcfs,a", "theirs": "1", "a/b~c": "2"}));
+    let (after, _) = injected(&before, &[], &config(ANNOTATING));
     for (key, value) in before["metadata"]["annotations"].as_object().unwrap() {
         assert_eq!(&after["metadata"]["annotations"][key], value);
     }
+    assert_eq!(after["metadata"]["annotations"]["ours.io/k~ey"], "ours");
     let skipped = pod(json!({"etcd-guard.io/inject": "none", "theirs": "1"}));
     assert_eq!(injected(&skipped, &[], &Config::default()).0, skipped, "ymping does so even when skipping");
+}
+
+/// crazytaxii, morvencao (the same functions): the key of an annotation that is there already, and has a slash.
+#[test]
+fn crazytaxii_morvencao_do_not_escape_the_key_that_they_replace() {
+    let key = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes";
+    let before = pod(json!({"etcd-guard.io/inject": "lxcfs", key: "theirs"}));
+    let injection = inject_with(&before, &[], &config("lxcfs: {files: [uptime]}")).unwrap();
+    let replaced = operations(&injection.patch, "replace");
+    assert_eq!(replaced, [format!("/metadata/annotations/{}", key.replace('/', "~1"))]);
+    assert_eq!(injection.pod.unwrap()["metadata"]["annotations"][key], "theirs,lxcfs-proc-uptime");
+}
+
+/// The paths of a patch's operations of one kind.
+fn operations(patch: &json_patch::Patch, kind: &str) -> Vec<String> {
+    let patch = serde_json::to_value(patch).unwrap();
+    let of_kind = patch.as_array().unwrap().iter().filter(|it| it["op"] == kind);
+    of_kind.map(|it| it["path"].as_str().unwrap().to_owned()).collect()
 }
 
 /// crazytaxii `webhook.go` (`mutationRequired`, `LoadWebhookServerConfig`): configured mounts are always overwritten by
@@ -71,6 +117,42 @@ fn denverdino_kubeservice_mount_a_path_twice() {
     assert_eq!(after["spec"]["containers"][0]["volumeMounts"][0]["name"], "mine");
 }
 
+/// The same: no look at the names of volumes.
+#[test]
+fn denverdino_kubeservice_name_a_volume_twice() {
+    let mut before = lxcfs_pod();
+    before["spec"]["volumes"] = json!([{"name": "lxcfs-proc-uptime", "emptyDir": {}}]);
+    let (after, _) = injected(&before, &[], &Config::default());
+    let mut volumes = names(&after["spec"]["volumes"]);
+    let count = volumes.len();
+    volumes.sort_unstable();
+    volumes.dedup();
+    assert_eq!((volumes.len(), count), (9, 9));
+    assert_eq!(after["spec"]["volumes"][0], before["spec"]["volumes"][0]);
+}
+
+/// cndoit18/lxcfs-on-kubernetes `pkg/admission/mutate.go`: a mount of another name at the same path is no conflict.
+#[test]
+fn cndoit18_looks_at_names_and_not_at_paths() {
+    let mut before = lxcfs_pod();
+    before["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "lxcfs-proc-uptime", "mountPath": "/elsewhere"}, {"name": "v", "mountPath": "/proc/stat/"}]);
+    before["spec"]["volumes"] = json!([{"name": "lxcfs-proc-uptime", "hostPath": {"path": "/var/lib/lxcfs/proc/uptime", "type": "File"}}]);
+    let (after, _) = injected(&before, &[], &config("lxcfs: {files: [uptime, stat]}"));
+    let paths = mount_paths(&after["spec"]["containers"][0]);
+    assert_eq!(paths, ["/elsewhere", "/proc/stat/", "/proc/uptime"]);
+}
+
+/// cndoit18: no way to leave pods alone.
+#[test]
+fn cndoit18_leaves_no_pod_alone() {
+    let all = config("lxcfs: {match: {podSelector: {}}, never: {podSelector: {matchLabels: {raw: \"1\"}}}}");
+    let mut before = pod(json!({}));
+    before["metadata"]["labels"] = json!({"raw": "1"});
+    assert_eq!(injected(&before, &[], &all), (before, vec![]));
+    let refuses = pod(json!({"sidecar-injector.lxcfs/inject": "false"}));
+    assert_eq!(injected(&refuses, &[], &all), (refuses, vec![]));
+}
+
 /// cndoit18/lxcfs-on-kubernetes `pkg/admission/mutate.go`: sorts the user's volumes and mounts, and removes fields that
 /// its library does not know.
 #[test]
@@ -99,14 +181,87 @@ fn togettoyou_injects_a_container_twice() {
     assert_eq!(names(&after["spec"]["containers"]), ["web", "a"]);
 }
 
-/// tumblr/k8s-sidecar-injector `pkg/server/webhook.go`: adds to lists that are not there, and replaces fields that are
-/// not there.
+/// togettoyou `main.go`: deletes its webhook configuration and makes it anew, so that pods of that moment get nothing. None
+/// of the shipped roles may do that.
+#[test]
+fn togettoyou_takes_its_configuration_away_at_each_start() {
+    let roles = [
+        include_str!("../../../deploy/base/rbac.yaml"),
+        include_str!("../../../deploy/components/inject/rbac.yaml"),
+    ];
+    let documents = roles.iter().flat_map(|it| it.split("\n---"));
+    let mut seen = 0;
+    for document in documents.map(|it| serde_saphyr::from_str::<Value>(it).unwrap()) {
+        for rule in document["rules"].as_array().map(Vec::as_slice).unwrap_or_default() {
+            seen += 1;
+            let has =
+                |key: &str, word: &str| rule[key].as_array().is_some_and(|it| it.contains(&json!(word)));
+            let about_webhooks = has("apiGroups", "admissionregistration.k8s.io") || has("apiGroups", "*");
+            assert!(
+                !about_webhooks || !["delete", "create", "*"].iter().any(|it| has("verbs", it)),
+                "{rule}"
+            );
+        }
+    }
+    assert!(rules > 0, "the roles are read");
+}
+
+/// tumblr/k8s-sidecar-injector `pkg/server/webhook.go`: adds to lists that are not there.
 #[test]
 fn tumblr_adds_to_a_list_that_is_not_there() {
     let bare =
         json!({"metadata": {"annotations": {"etcd-guard.io/inject": "lxcfs"}}, "spec": {"containers": [{}]}});
     let (after, _) = injected(&bare, &[], &Config::default());
     assert_eq!(after["spec"]["volumes"].as_array().unwrap().len(), 8);
+}
+
+/// tumblr: replaces fields that are not there, which no apiserver takes.
+#[test]
+fn tumblr_replaces_a_field_that_is_not_there() {
+    let longer = config("sidecars: {templates: [{name: a, terminationGracePeriodSeconds: 60}]}");
+    let before = pod(json!({"etcd-guard.io/inject": "a"}));
+    let injection = inject_with(&before, &[], &longer).unwrap();
+    assert_eq!(operations(&injection.patch, "replace"), [""; 0]);
+    assert!(
+        operations(&injection.patch, "add").contains(&String::from("/spec/terminationGracePeriodSeconds"))
+    );
+}
+
+/// tumblr: takes mounts out one by one, each by an index that was true before the first.
+#[test]
+fn tumblr_removes_items_whose_places_have_moved() {
+    let mut before = pod(json!({"etcd-guard.io/inject": "a,lxcfs"}));
+    let mounts = json!([{"name": "x", "mountPath": "/x"}, {"name": "y", "mountPath": "/proc/stat"}, {"name": "z", "mountPath": "/data"}]);
+    before["spec"]["containers"][0]["volumeMounts"] = mounts.clone();
+    let agent = config(
+        "sidecars: {templates: [{name: a, volumes: [{name: d, emptyDir: {}}], appContainers: {volumeMounts: [{name: d, mountPath: /data}]}}]}",
+    );
+    let injection = inject_with(&before, &[], &agent).unwrap();
+    assert_eq!(operations(&injection.patch, "remove"), [""; 0]);
+    let after = injection.pod.unwrap();
+    assert_eq!(
+        after["spec"]["containers"][0]["volumeMounts"].as_array().unwrap()[..3],
+        mounts.as_array().unwrap()[..]
+    );
+}
+
+/// tumblr `pkg/server/webhook.go`, linkerd/linkerd2 `charts/patch/templates/patch.json`.
+#[test]
+fn tumblr_linkerd_escape_the_slash_and_not_the_tilde() {
+    let before = pod(json!({"etcd-guard.io/inject": "a"}));
+    let injection = inject_with(&before, &[], &config(ANNOTATING)).unwrap();
+    let added = operations(&injection.patch, "add");
+    assert!(added.contains(&String::from("/metadata/annotations/ours.io~1k~0ey")), "{added:?}");
+}
+
+/// morvencao `cmd/webhookconfig.go`: registers UPDATE, so that a changed label of a running pod fails.
+#[test]
+fn morvencao_changes_pods_that_cannot_change() {
+    let shipped: Value =
+        serde_saphyr::from_str(include_str!("../../../deploy/components/inject/webhook.yaml")).unwrap();
+    for rule in shipped["webhooks"][0]["rules"].as_array().unwrap() {
+        assert_eq!(rule["operations"], json!(["CREATE"]));
+    }
 }
 
 /// morvencao, crazytaxii: a YAML library that ignores the names of JSON, so that keys in camel case vanish.
@@ -134,6 +289,16 @@ fn vault_overwrites_its_own_volumes() {
     assert_eq!(names(&after["spec"]["volumes"]).len(), 10);
 }
 
+/// linkerd/linkerd2 `charts/patch/templates/patch.json`: values of annotations are put into JSON as they are.
+#[test]
+fn linkerd_writes_values_into_json_as_they_are() {
+    let value = "\"},{\"op\":\"remove\",\"path\":\"/spec\"\n";
+    let mut quoting = config(ANNOTATING);
+    quoting.sidecars.templates[0].annotations.insert(String::from("quoted"), String::from(value));
+    let (after, _) = injected(&pod(json!({"etcd-guard.io/inject": "a"})), &[], &quoting);
+    assert_eq!(after["metadata"]["annotations"]["quoted"], value);
+}
+
 /// linkerd/linkerd2 `charts/patch/templates/patch.json`: whether a sidecar is there is partly judged by its image's name.
 #[test]
 fn linkerd_takes_an_image_for_a_sidecar() {
@@ -154,4 +319,17 @@ fn a_container_that_another_webhook_added_later_gets_its_mounts() {
     after["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "late"}));
     let (again, _) = injected(&after, &[], &Config::default());
     assert_eq!(mount_paths(&again["spec"]["containers"][1]).len(), 8);
+}
+
+/// BoomChao/simple-kubernetes-webhook: `Fail` with two seconds on nodes/status, so that without the webhook no new node
+/// can say that it is ready.
+#[test]
+fn boomchao_keeps_nodes_from_reporting() {
+    let shipped: Value =
+        serde_saphyr::from_str(include_str!("../../../deploy/components/over-commit/webhook.yaml")).unwrap();
+    let webhook = &shipped["webhooks"][0];
+    assert_eq!(webhook["failurePolicy"], "Ignore");
+    assert!(webhook["timeoutSeconds"].as_u64().unwrap() <= 2);
+    assert_eq!(webhook["rules"][0]["operations"], json!(["UPDATE"]));
+    assert_eq!(webhook["rules"][0]["resources"], json!(["nodes/status"]));
 }

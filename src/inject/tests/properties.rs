@@ -33,6 +33,13 @@ sidecars:
     annotations: {"odd/~key": "\"},{"}
     tolerations: [{key: a, operator: Exists}]
     imagePullSecrets: [{name: pull}]
+    shareVolumes: true
+    transferEnv: [{names: [AGENT, B]}]
+    overrides: {image: true, resources: true, env: [AGENT]}
+    terminationGracePeriodSeconds: 60
+    dnsConfig: {nameservers: [192.0.2.1, 192.0.2.2], searches: [a.example], options: [{name: ndots}]}
+    hostAliases: [{ip: 192.0.2.1, hostnames: [a, b]}]
+    securityContext: {runAsNonRoot: true}
   - name: native
     order: 1
     match: {podSelector: {matchExpressions: [{key: selected, operator: Exists}]}}
@@ -136,6 +143,10 @@ fn a_pod() -> impl Strategy<Value = Value> {
             "sidecar-injector.lxcfs/inject",
             INJECTED,
             "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes",
+            "agent.inject.etcd-guard.io/image",
+            "agent.inject.etcd-guard.io/cpu-limit",
+            "agent.inject.etcd-guard.io/env.AGENT",
+            "proxy.inject.etcd-guard.io/image",
         ],
         vec!["true", "false", "lxcfs", "agent,lxcfs", "nobody,native", "strict, agent", "data"],
     );
@@ -161,6 +172,22 @@ fn a_pod() -> impl Strategy<Value = Value> {
         ("shareProcessNamespace".into(), flag()),
         ("affinity".into(), maybe(select(vec![json!({}), terms]))),
         ("tolerations".into(), maybe(Just(json!([{"key": "a", "operator": "Exists"}])))),
+        ("terminationGracePeriodSeconds".into(), maybe(select(vec![json!(0), json!(30), json!(90)]))),
+        (
+            "dnsConfig".into(),
+            maybe(select(vec![json!({}), json!({"nameservers": ["192.0.2.2", "192.0.2.9", "192.0.2.8"]})])),
+        ),
+        (
+            "hostAliases".into(),
+            maybe(select(vec![
+                json!([]),
+                json!([{"ip": "192.0.2.1", "hostnames": ["a"]}, {"ip": "192.0.2.3"}]),
+            ])),
+        ),
+        (
+            "securityContext".into(),
+            maybe(select(vec![json!({}), json!({"runAsNonRoot": false, "tomorrow": {}})])),
+        ),
         ("tomorrow".into(), maybe(Just(json!({"x": 18_446_744_073_709_551_615_u64})))),
     ]);
     (option::weighted(0.9, metadata), spec).prop_map(|(metadata, spec)| {
@@ -183,7 +210,13 @@ fn keeps(after: &Value, before: &Value, place: &str) -> Result<(), String> {
             let is_ours = key == INJECTED;
             let extended = key.ends_with("safe-to-evict-local-volumes")
                 && after.as_str().unwrap().starts_with(before.as_str().unwrap_or_default());
-            if is_ours || extended { Ok(()) } else { keeps(after, before, &format!("{place}/{key}")) }
+            // The one field of which the larger value counts.
+            let longer = key == "terminationGracePeriodSeconds" && after.as_u64() >= before.as_u64();
+            if is_ours || extended || longer {
+                Ok(())
+            } else {
+                keeps(after, before, &format!("{place}/{key}"))
+            }
         }),
         (Value::Array(after), Value::Array(before)) => {
             let mut rest = after.iter();

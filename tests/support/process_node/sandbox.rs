@@ -46,6 +46,8 @@ pub enum Order {
     Isolate,
     /// Let the kubelet hear again.
     Rejoin,
+    /// Kill it; it starts again like every container.
+    Kill,
     /// Kill it, and keep it from starting again as long as this pod exists.
     CrashLoop,
 }
@@ -176,8 +178,8 @@ impl Sandbox {
             (Order::Isolate | Order::Rejoin, _) => self.is_isolated = order == Order::Isolate,
             (Order::Pause, Some(process)) => process.freeze().await,
             (Order::Resume, Some(process)) => process.signal(Signal::SIGCONT),
-            (Order::CrashLoop, Some(process)) => {
-                self.crash_loops = true;
+            (Order::Kill | Order::CrashLoop, Some(process)) => {
+                self.crash_loops |= order == Order::CrashLoop;
                 process.signal(Signal::SIGKILL);
             }
             (_, None) => {}
@@ -193,6 +195,10 @@ impl Sandbox {
             tokio::select! {
                 exit_code = process.end() => return Some(exit_code),
                 () = sleep_until(deadline) => return Some(kill(Some(process)).await),
+                Some((order, done)) = self.orders.recv() => {
+                    self.carry_out(order, Some(&process)).await;
+                    let _ = done.send(());
+                }
                 turn = turn(&mut self.updates) => if let Turn::Gone = turn {
                     kill(Some(process)).await;
                     return None;

@@ -1,0 +1,33 @@
+//! Garbage collection of pods whose node is gone: it declares them failed before it deletes them.
+
+use crate::support::{
+    control_plane::{SHARED_NODE, VANISHING_NODE},
+    guarded_cluster::{GuardedCluster, START_LIMIT},
+    wait::until,
+};
+
+const CONTROLLER: &str = "system:serviceaccount:kube-system:pod-garbage-collector";
+
+#[tokio::test]
+async fn pod_gc_takes_the_pod_of_a_node_that_is_gone() {
+    // Of three members, the one with ordinal 1 is there.
+    let mut etcd = GuardedCluster::start_on(&[SHARED_NODE, VANISHING_NODE]).await;
+    etcd.let_lead("etcd-0").await;
+    // By the shipped configuration the apiserver answers it alone.
+    etcd.register_webhook(|webhook| drop(webhook.as_object_mut().unwrap().remove("matchConditions"))).await;
+    let uid = etcd.uid("etcd-1").await;
+
+    let said = etcd.kubectl_everywhere().run(&["delete", "node", VANISHING_NODE]).await;
+    assert!(said.success, "{said:?}");
+    let line = etcd.guard.told(CONTROLLER, "allowed", "PodFinished").await;
+    assert_eq!((line["pod"].as_str(), line["grace_period_seconds"].as_i64()), (Some("etcd-1"), Some(0)));
+    until("the set has a new pod", START_LIMIT, async || {
+        let pod = etcd.pods.get_opt("etcd-1").await;
+        pod.is_ok_and(|pod| pod.is_some_and(|pod| pod.metadata.uid.is_some_and(|it| it != uid)))
+    })
+    .await;
+
+    // It waits for its node, and the others stay.
+    let denial = etcd.delete("etcd-2").await.unwrap_err();
+    assert!(denial.contains("would have 1 of 3 voters healthy, quorum 2"), "{denial}");
+}
