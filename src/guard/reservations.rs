@@ -85,7 +85,8 @@ impl Reservations {
         match cluster {
             Some(cluster) => {
                 let page = self.leases.read(&name_of(cluster)).await?;
-                Ok(Records::Of(cluster, self.record(page).map_err(|it| it.error)?))
+                let record = self.record(page).map_err(|it| it.error)?;
+                Ok(Records::Of(cluster, self.noted(record)))
             }
             None => {
                 let pages = self.leases.list().await?;
@@ -106,16 +107,22 @@ impl Reservations {
                 };
                 let nothing = || self.record(Page { name: name.clone(), ..Page::default() });
                 let found = records.into_iter().find(is_it).unwrap_or_else(nothing);
-                found.map(Some).map_err(|it| it.error)
+                found.map(|record| Some(self.noted(record))).map_err(|it| it.error)
             }
         }
     }
 
     fn record(&self, page: Page) -> Result<Record, Unreadable> {
         let reservations = parse(&page).map_err(|error| Unreadable { name: page.name.clone(), error })?;
-        let ledger = self.ledgers.0.get_with_by_ref(&page.name, Arc::default);
-        lock(&ledger).observe(&reservations, Instant::now());
+        let ledger = self.ledgers.0.get(&page.name).unwrap_or_default();
         Ok(Record { page, reservations, ledger })
+    }
+
+    /// From now on this replica counts the life of what the record holds.
+    fn noted(&self, mut record: Record) -> Record {
+        record.ledger = self.ledgers.0.get_with_by_ref(&record.page.name, Arc::default);
+        record.ledger().observe(&record.reservations, Instant::now());
+        record
     }
 
     /// Adds a reservation, if nobody wrote since the record was read.

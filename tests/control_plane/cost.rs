@@ -35,7 +35,7 @@ async fn proxy(control_plane: &ControlPlane, files: &Path) -> ApiserverProxy {
     ApiserverProxy::start(&control_plane.guard_kubeconfig(), files.join("proxy.kubeconfig")).await
 }
 
-async fn ask(guard: &GuardProcess, review: String) -> (bool, String) {
+pub(crate) async fn ask(guard: &GuardProcess, review: String) -> (bool, String) {
     let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
     verdict(&connection.post(PATH, review).await.unwrap().body)
 }

@@ -4,11 +4,15 @@ use std::collections::BTreeSet;
 
 use prost::Message;
 
-use crate::support::{
-    guarded_cluster::{GuardedCluster, START_LIMIT},
-    process_node::Order,
-    wait::until,
-    wire::{Call, Range, Transfer, Wire},
+use crate::{
+    cost::ask,
+    support::{
+        guarded_cluster::{GuardedCluster, START_LIMIT},
+        process_node::Order,
+        review::{deletion_of, dry_run_of},
+        wait::until,
+        wire::{Call, Range, Transfer, Wire},
+    },
 };
 
 /// Where the proxies listen, each at its member's address.
@@ -129,6 +133,36 @@ async fn an_heir_that_freezes_before_it_is_named_costs_a_denial_and_nothing_else
         etcd.delete(&now[0]).await.is_ok()
     })
     .await;
+}
+
+/// Two calls for one pod: the deletion of the first, which was allowed, may be under way when the second moves leadership
+/// in vain.
+#[tokio::test]
+async fn a_transfer_in_vain_leaves_an_earlier_yes_for_the_same_pod_in_force() {
+    let (etcd, wire) = start().await;
+    let leader = etcd.leader().await;
+    under_transfer(&etcd, &leader).await;
+    let pod = etcd.pods.get(&leader).await.unwrap();
+    let (allowed, message) = ask(&etcd.guard, deletion_of(&pod)).await;
+    assert!(allowed, "{message}");
+    etcd.let_lead(&leader).await;
+
+    let transfer = wire.hold(|call| call.method == MOVE);
+    wire.news();
+    let ((allowed, message), heir) = tokio::join!(ask(&etcd.guard, deletion_of(&pod)), async {
+        until("leadership is about to be moved", START_LIMIT, async || transfer.is_waited_at()).await;
+        let heir = heir_of(&etcd, &wire.news()).await;
+        etcd.order(&heir, Order::Pause).await;
+        transfer.release();
+        heir
+    });
+    etcd.order(&heir, Order::Resume).await;
+    assert!(!allowed && message.contains("TransferFailed"), "{message}");
+
+    etcd.wait_until_whole().await;
+    let other = GuardedCluster::names().into_iter().find(|name| *name != leader).unwrap();
+    let (allowed, message) = ask(&etcd.guard, dry_run_of(&etcd.pods.get(other).await.unwrap())).await;
+    assert!(!allowed && message.contains(&format!("{leader} is on the way out")), "{message}");
 }
 
 /// The pod whose member is to lead.
