@@ -39,8 +39,15 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// 90 s: one that the server closes first can swallow the next request.
 const IDLE_LIMIT: Duration = Duration::from_secs(120);
 
-/// The most connections at a time; an apiserver keeps 25 to a host. Further ones wait to be accepted.
-const MOST_CONNECTIONS: usize = 1024;
+/// The most connections at a time; an apiserver keeps 25 to a host. Further ones wait to be accepted, so that some of the
+/// 1,024 descriptors that a process commonly has are left to ask members with.
+const MOST_CONNECTIONS: usize = 512;
+
+/// The same on the plain port, where a kubelet and a Prometheus ask now and then.
+const MOST_ADMIN_CONNECTIONS: usize = 64;
+
+/// The same as [`IDLE_LIMIT`] there: nobody minds to connect anew, and who says nothing keeps others out.
+const ADMIN_IDLE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause after an accept that failed, for instance for want of file descriptors: trying at once would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -128,14 +135,22 @@ impl Server {
     pub async fn serve(self, stop: CancellationToken, linger: Duration) -> io::Result<()> {
         let Self { webhooks, admin, tls, guard, router, admin_router, readiness } = self;
         let over = CancellationToken::new();
-        let admin_over = over.clone().cancelled_owned();
-        let admin =
-            tokio::spawn(axum::serve(admin, admin_router).with_graceful_shutdown(admin_over).into_future());
+        let admin_over = over.clone();
+        let admin = tokio::spawn(async move {
+            let serve = |stream| serve_admin_connection(stream, admin_router.clone());
+            accept(admin, MOST_ADMIN_CONNECTIONS, admin_over, serve).await;
+        });
 
         let housekeeping = tokio::spawn(async move { guard.keep_house().await });
         let close = CancellationToken::new();
         let closing = close.clone();
-        let accepting = tokio::spawn(accept(webhooks, tls, router, readiness.clone(), closing));
+        let stopping = readiness.clone();
+        let accepting = tokio::spawn(async move {
+            let serve = |stream| {
+                serve_connection(stream, tls.clone(), router.clone(), stopping.clone(), closing.clone())
+            };
+            accept(webhooks, MOST_CONNECTIONS, closing.clone(), serve).await;
+        });
         stop.cancelled().await;
         readiness.stopping();
         tracing::info!(linger = %humantime::format_duration(linger), "stopping: not ready, serving on");
@@ -146,7 +161,7 @@ impl Server {
         over.cancel();
         // The plain port has nobody to be gentle to but a probe under way.
         if let Ok(ended) = timeout(Duration::from_secs(1), admin).await {
-            ended??;
+            ended?;
         }
         Ok(())
     }
@@ -157,15 +172,16 @@ async fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, Bi
 }
 
 /// Accepts until told to close, then waits for what was accepted.
-async fn accept(
+async fn accept<F>(
     listener: TcpListener,
-    tls: TlsAcceptor,
-    router: Router,
-    readiness: Readiness,
+    most: usize,
     close: CancellationToken,
-) {
+    serve: impl Fn(TcpStream) -> F,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
     let connections = TaskTracker::new();
-    let permits = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(most));
     loop {
         let next = async {
             let permit = Arc::clone(&permits).acquire_owned().await;
@@ -178,9 +194,7 @@ async fn accept(
         };
         match (permit, accepted) {
             (Ok(permit), Ok((stream, _))) => {
-                let connection =
-                    serve_connection(stream, tls.clone(), router.clone(), readiness.clone(), close.clone());
-                connections.spawn(hold(permit, connection));
+                connections.spawn(hold(permit, serve(stream)));
             }
             (_, Err(error)) => {
                 tracing::warn!(%error, "accepting a connection failed");
@@ -200,6 +214,17 @@ async fn accept(
 async fn hold(permit: OwnedSemaphorePermit, connection: impl Future<Output = ()>) {
     connection.await;
     drop(permit);
+}
+
+async fn serve_admin_connection(stream: TcpStream, router: Router) {
+    let service = service_fn(move |request: Request<Incoming>| router.clone().oneshot(request));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(ADMIN_IDLE_LIMIT)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "connection ended with an error");
+    }
 }
 
 async fn serve_connection(

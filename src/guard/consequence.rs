@@ -30,7 +30,7 @@ impl Guard {
         deadline: Deadline,
     ) -> Option<Verdict> {
         let (name, namespace) = (&request.name, &request.namespace);
-        if self.policies.is_namespace_terminating(namespace) {
+        if self.is_namespace_terminating(namespace, deadline).await {
             let text = format!("namespace {namespace} is being deleted, and pod {name} with it");
             return Some(Verdict::new(Reason::NamespaceTerminating, text));
         }
@@ -46,5 +46,15 @@ impl Guard {
             }
             Ok(Ok(false) | Err(_)) | Err(_) => None,
         }
+    }
+
+    /// Whether the namespace's deletion was surely accepted: the watch says so at no cost, and a live read confirms it.
+    pub(super) async fn is_namespace_terminating(&self, name: &str, deadline: Deadline) -> bool {
+        if !self.policies.is_namespace_terminating(name) {
+            return false;
+        }
+        let live = self.looker.pods.is_namespace_terminating(name);
+        let live = deadline.within("reading the namespace from the apiserver", live).await;
+        matches!(live, Ok(Ok(true)))
     }
 }

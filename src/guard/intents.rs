@@ -31,11 +31,13 @@ impl Guard {
             return harmless(format!("StatefulSet {name} loses no pod"));
         }
         if intent != Intent::DeleteNamespace {
-            if self.policies.is_namespace_terminating(namespace) {
+            if self.is_namespace_terminating(namespace, deadline).await {
                 let text = format!("namespace {namespace} is being deleted, and {name} with it");
                 return Verdict::new(Reason::NamespaceTerminating, text);
             }
-            if is_garbage_collector(&request.user) {
+            // Its second name is that of all controllers, and one of them scales.
+            let is_scale_down = matches!(intent, Intent::ScaleDown { .. });
+            if !is_scale_down && is_garbage_collector(&request.user) {
                 return Verdict::new(
                     Reason::OwnerDeleted,
                     format!("the owner of {name} was deleted, and {name} with it"),

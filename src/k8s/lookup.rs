@@ -111,6 +111,15 @@ impl Pods {
         }
     }
 
+    /// Whether the namespace's deletion was accepted. Read live: a watch may tell of one that is gone, and was made anew.
+    /// As a list, which a guard may have and a single object not.
+    pub async fn is_namespace_terminating(&self, name: &str) -> Result<bool, LookupError> {
+        let what = format!("namespace {name}");
+        let this = ListParams::default().fields(&format!("metadata.name={name}"));
+        let list: List<Owner> = self.read(what, Request::new("/api/v1/namespaces").list(&this)).await?;
+        Ok(list.items.iter().any(|it| it.metadata.deletion_timestamp.is_some()))
+    }
+
     /// Whether the apiserver answers this client at all: the first call of a new process.
     pub async fn reach_apiserver(&self) -> Result<(), LookupError> {
         let what = String::from("the apiserver's version");
