@@ -60,6 +60,7 @@ mod etcd_cluster;
 #[path = "support"]
 mod support {
     pub mod child;
+    pub mod freeze;
     pub mod guard_process;
     pub mod http_client;
     pub mod in_time;

@@ -35,6 +35,7 @@ async fn a_forced_dry_run_reserves_nothing() {
     let said =
         etcd.kubectl(&["delete", "pod", &one, "--dry-run=server", "--force", "--grace-period=0"]).await;
     assert!(said.success, "{}", said.stderr);
+    assert_eq!(etcd.guard.news().await, ["DELETE allowed SafeToDelete"]);
     let said = etcd.kubectl(&["delete", "pod", &other, "--wait=false"]).await;
     assert!(said.success, "the dry run reserved {one}: {}", said.stderr);
     assert_eq!(etcd.guard.news().await, ["DELETE allowed SafeToDelete"]);

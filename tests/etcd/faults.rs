@@ -55,7 +55,7 @@ on_every_version! {
         for connections in &reused {
             cluster.look(connections).await;
         }
-        cluster.freeze(followers[0]);
+        cluster.freeze(followers[0]).await;
         let connections = Connections::new();
         for snapshot in [
             in_time(async || cluster.look(&reused.pop().unwrap()).await).await,
@@ -115,7 +115,7 @@ on_every_version! {
         let cluster = Cluster::of_three(version).await;
         let leader = cluster.leader().await;
         for follower in cluster.followers().await {
-            cluster.freeze(follower);
+            cluster.freeze(follower).await;
         }
         let snapshot = in_time(async || cluster.look(&Connections::new()).await).await;
         assert_eq!(reason(&snapshot, leader), Reason::QuorumLost);
@@ -137,7 +137,7 @@ on_every_version! {
     async fn a_black_hole_and_a_frozen_member_together_are_given_up_in_time(version) {
         let cluster = Cluster::of_three(version).await;
         let follower = cluster.followers().await[0];
-        cluster.freeze(follower);
+        cluster.freeze(follower).await;
         let (_queue, address) = black_hole().await;
         let hole = Endpoint { url: format!("http://{address}"), tls: None, user: None };
         let endpoints = [cluster.endpoint(follower), hole];

@@ -62,7 +62,7 @@ on_every_version! {
         let (leader, followers) = (cluster.leader().await, cluster.followers().await);
         let snapshot = cluster.look_at_all(&connections).await;
         let frozen = snapshot.pods[followers[0]].reply.status().unwrap().member_id;
-        cluster.freeze(followers[0]);
+        cluster.freeze(followers[0]).await;
         let endpoint = cluster.endpoint(leader);
         let moved = move_leader(&connections, &endpoint, frozen, Instant::now() + NEVER);
         let cause = timeout(NEVER, moved).await.expect("the guard does not wait for ever").unwrap_err();

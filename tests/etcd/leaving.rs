@@ -63,7 +63,7 @@ on_every_version! {
         let connections = Connections::new();
         cluster.look_at_all(&connections).await;
         let mut client = cluster.client(leader).await;
-        cluster.freeze(followers[0]);
+        cluster.freeze(followers[0]).await;
         write(&client).await.unwrap();
         assert_eq!(judge(&cluster.look(&connections).await, followers[1]).reason, Reason::QuorumAtRisk);
 

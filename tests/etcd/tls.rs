@@ -40,7 +40,7 @@ on_every_version! {
     async fn a_handshake_with_a_frozen_member_is_given_up_in_time(version) {
         let cluster = of_three(version).await;
         let follower = cluster.followers().await[0];
-        cluster.freeze(follower);
+        cluster.freeze(follower).await;
         let replies =
             in_time(async || etcd::probe(&Connections::new(), &cluster.endpoints(), soon()).await).await;
         assert!(matches!(replies[follower], Reply::Silent { cause: Cause::TimedOut(_) }), "{:?}", replies[follower]);

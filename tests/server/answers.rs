@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{Guarded, NOBODY, deletion_of, etcd_pod};
+use crate::{Guarded, NOBODY, deletion_of, etcd_pod, eviction_of};
 
 fn with(change: impl Fn(&mut Value)) -> Value {
     let mut pod = etcd_pod();
@@ -40,6 +40,20 @@ async fn a_review_of_v1beta1_is_answered_in_v1beta1() {
     let mut review = deletion_of(&with(|pod| pod["status"]["phase"] = json!("Failed")));
     review["apiVersion"] = json!("admission.k8s.io/v1beta1");
     assert_eq!(guarded.review(&review).await["allowed"], true);
+    review["request"]["oldObject"] = etcd_pod();
+    let denial = guarded.review(&review).await;
+    assert_eq!((&denial["allowed"], &denial["status"]["code"]), (&json!(false), &json!(403)));
+}
+
+/// Clients of before 1.22 send evictions of this version, and an apiserver passes them on as they came.
+#[tokio::test]
+async fn an_eviction_of_v1beta1_is_judged_as_one_of_v1() {
+    let guarded = Guarded::by(NOBODY);
+    let mut review = eviction_of("etcd-0");
+    review["request"]["kind"]["version"] = json!("v1beta1");
+    review["request"]["object"]["apiVersion"] = json!("policy/v1beta1");
+    let denial = guarded.review(&review).await;
+    assert_eq!((&denial["allowed"], &denial["status"]["code"]), (&json!(false), &json!(429)));
 }
 
 #[tokio::test]

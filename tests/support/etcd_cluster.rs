@@ -21,6 +21,8 @@ use nix::{
 };
 use tempfile::TempDir;
 
+use crate::support::freeze::freeze;
+
 /// A first election takes about a second, on a busy machine several.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -172,17 +174,17 @@ impl Cluster {
     }
 
     /// Stops a member's process without ending it: it accepts connections and never answers.
-    pub(crate) fn freeze(&self, n: usize) {
-        self.signal(n, Signal::SIGSTOP);
+    pub(crate) async fn freeze(&self, n: usize) {
+        freeze(self.pid(n)).await;
     }
 
     pub(crate) fn thaw(&self, n: usize) {
-        self.signal(n, Signal::SIGCONT);
+        kill(self.pid(n), Signal::SIGCONT).unwrap();
     }
 
-    fn signal(&self, n: usize, signal: Signal) {
+    fn pid(&self, n: usize) -> Pid {
         let process = self.members[n].process.as_ref().unwrap();
-        kill(Pid::from_raw(i32::try_from(process.id()).unwrap()), signal).unwrap();
+        Pid::from_raw(i32::try_from(process.id()).unwrap())
     }
 
     pub(crate) async fn wait_until_serving(&self, n: usize) {
