@@ -7,6 +7,7 @@ use prost::Message;
 use crate::{
     cost::ask,
     support::{
+        gate::Held,
         guarded_cluster::{GuardedCluster, START_LIMIT},
         process_node::Order,
         review::{deletion_of, dry_run_of},
@@ -109,13 +110,7 @@ async fn an_heir_that_freezes_before_it_is_named_costs_a_denial_and_nothing_else
     let transfer = wire.hold(|call| call.method == MOVE);
     wire.news();
     let delete = ["delete", "pod", &leader, "--wait=false"];
-    let (said, heir) = tokio::join!(etcd.kubectl(&delete), async {
-        until("leadership is about to be moved", START_LIMIT, async || transfer.is_waited_at()).await;
-        let heir = heir_of(&etcd, &wire.news()).await;
-        etcd.order(&heir, Order::Pause).await;
-        transfer.release();
-        heir
-    });
+    let (said, heir) = tokio::join!(etcd.kubectl(&delete), pause_the_heir(&etcd, &wire, transfer));
     etcd.order(&heir, Order::Resume).await;
     assert!(!said.success, "{said:?}");
     let reason = etcd.guard.news().await;
@@ -149,13 +144,8 @@ async fn a_transfer_in_vain_leaves_an_earlier_yes_for_the_same_pod_in_force() {
 
     let transfer = wire.hold(|call| call.method == MOVE);
     wire.news();
-    let ((allowed, message), heir) = tokio::join!(ask(&etcd.guard, deletion_of(&pod)), async {
-        until("leadership is about to be moved", START_LIMIT, async || transfer.is_waited_at()).await;
-        let heir = heir_of(&etcd, &wire.news()).await;
-        etcd.order(&heir, Order::Pause).await;
-        transfer.release();
-        heir
-    });
+    let ((allowed, message), heir) =
+        tokio::join!(ask(&etcd.guard, deletion_of(&pod)), pause_the_heir(&etcd, &wire, transfer));
     etcd.order(&heir, Order::Resume).await;
     assert!(!allowed && message.contains("TransferFailed"), "{message}");
 
@@ -163,6 +153,15 @@ async fn a_transfer_in_vain_leaves_an_earlier_yes_for_the_same_pod_in_force() {
     let other = GuardedCluster::names().into_iter().find(|name| *name != leader).unwrap();
     let (allowed, message) = ask(&etcd.guard, dry_run_of(&etcd.pods.get(other).await.unwrap())).await;
     assert!(!allowed && message.contains(&format!("{leader} is on the way out")), "{message}");
+}
+
+/// Freezes the member that leadership is about to be moved to, lets the move go on, and returns the member's pod.
+async fn pause_the_heir(etcd: &GuardedCluster, wire: &Wire, transfer: Held) -> String {
+    until("leadership is about to be moved", START_LIMIT, async || transfer.is_waited_at()).await;
+    let heir = heir_of(etcd, &wire.news()).await;
+    etcd.order(&heir, Order::Pause).await;
+    transfer.release();
+    heir
 }
 
 /// The pod whose member is to lead.
