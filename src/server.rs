@@ -12,7 +12,7 @@ mod review;
 mod routes;
 pub mod tls;
 
-use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{io, iter, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use http::{HeaderValue, Request, header};
@@ -22,6 +22,7 @@ use prometheus_client::registry::Registry;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinError,
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
@@ -136,22 +137,28 @@ impl Server {
         let Self { webhooks, admin, tls, guard, router, admin_router, readiness } = self;
         let over = CancellationToken::new();
         let admin_over = over.clone();
-        let admin = tokio::spawn(async move {
+        let mut admin = tokio::spawn(async move {
             let serve = |stream| serve_admin_connection(stream, admin_router.clone());
             accept(admin, MOST_ADMIN_CONNECTIONS, admin_over, serve).await;
         });
 
-        let housekeeping = tokio::spawn(async move { guard.keep_house().await });
+        let mut housekeeping = tokio::spawn(async move { guard.keep_house().await });
         let close = CancellationToken::new();
         let closing = close.clone();
         let stopping = readiness.clone();
-        let accepting = tokio::spawn(async move {
+        let mut accepting = tokio::spawn(async move {
             let serve = |stream| {
                 serve_connection(stream, tls.clone(), router.clone(), stopping.clone(), closing.clone())
             };
             accept(webhooks, MOST_CONNECTIONS, closing.clone(), serve).await;
         });
-        stop.cancelled().await;
+        // None of them ends by itself. Without one of them we would look alive and not be: a new start is better.
+        tokio::select! {
+            () = stop.cancelled() => {}
+            ended = &mut accepting => return Err(ended_early("accepting reviews", ended)),
+            ended = &mut admin => return Err(ended_early("the plain port", ended)),
+            ended = &mut housekeeping => return Err(ended_early("clearing away reservations", ended)),
+        }
         readiness.stopping();
         tracing::info!(linger = %humantime::format_duration(linger), "stopping: not ready, serving on");
         sleep(linger).await;
@@ -165,6 +172,11 @@ impl Server {
         }
         Ok(())
     }
+}
+
+fn ended_early(what: &str, ended: Result<(), JoinError>) -> io::Error {
+    let cause = ended.map_or_else(|error| error.to_string(), |()| "it returned".to_owned());
+    io::Error::other(format!("{what} ended before the server was told to stop: {cause}"))
 }
 
 async fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
@@ -204,11 +216,26 @@ async fn accept<F>(
             (Err(_), Ok(_)) => break,
         }
     }
-    drop(listener);
+    // Who is connected for the kernel believes to be connected to us, and would be reset with the listener.
+    for stream in backlog(listener) {
+        connections.spawn(serve(stream));
+    }
     connections.close();
     if timeout(FINISH_LIMIT, connections.wait()).await.is_err() {
         tracing::warn!("requests were still under way at the end and are cut off");
     }
+}
+
+/// Closes a listener and returns the connections that the kernel had made for it by then.
+fn backlog(listener: TcpListener) -> Vec<TcpStream> {
+    // Asked of the kernel: the runtime may not have heard of them yet.
+    let Ok(listener) = listener.into_std() else { return Vec::new() };
+    let waiting = iter::from_fn(|| listener.accept().ok());
+    waiting
+        .filter_map(|(stream, _)| {
+            stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)).ok()
+        })
+        .collect()
 }
 
 async fn hold(permit: OwnedSemaphorePermit, connection: impl Future<Output = ()>) {
@@ -281,5 +308,50 @@ async fn serve_connection(
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended with an error");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    async fn answer(mut stream: TcpStream) {
+        let asked = stream.read_u8().await.unwrap();
+        stream.write_u8(asked).await.unwrap();
+    }
+
+    /// Asks on a connection and returns the answer.
+    async fn ask(stream: &mut TcpStream, question: u8) -> io::Result<u8> {
+        stream.write_u8(question).await?;
+        stream.read_u8().await
+    }
+
+    #[tokio::test]
+    async fn who_waits_to_be_accepted_at_the_end_is_answered_too() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let close = CancellationToken::new();
+        let accepting = tokio::spawn(accept(listener, 1, close.clone(), answer));
+        let mut accepted = TcpStream::connect(address).await.unwrap();
+        let mut waiting =
+            [TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap()];
+        close.cancel();
+        for (question, stream) in (1..).zip(&mut waiting) {
+            assert_eq!(ask(stream, question).await.unwrap(), question);
+        }
+        assert_eq!(ask(&mut accepted, 9).await.unwrap(), 9);
+        accepting.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn nobody_is_accepted_after_the_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let close = CancellationToken::new();
+        close.cancel();
+        accept(listener, 1, close, answer).await;
+        assert!(TcpStream::connect(address).await.is_err());
     }
 }

@@ -61,7 +61,7 @@ fn step(id: &str) -> &'static Step {
 fn play() -> Story {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("report");
-    let ended = Command::new(DEMO).arg("--report").arg(&report).status().unwrap();
+    let ended = Command::new(DEMO).args(["--debug", "--report"]).arg(&report).status().unwrap();
     let report = std::fs::read_to_string(&report).unwrap_or_default();
     assert!(!report.is_empty(), "scripts/demo ended with {ended} before its story began");
     Story { ended, steps: report.lines().map(read_step).collect() }

@@ -14,7 +14,6 @@ use crate::{
         control_plane::{ControlPlane, SHARED_NODE},
         guard_process::GuardProcess,
         pods::new_namespace,
-        process_node::{ProcessNode, Settings},
         wait::until,
         webhook,
     },
@@ -43,17 +42,7 @@ impl Scene {
         let namespace = new_namespace(&client, true).await;
         let files = tempfile::tempdir_in(&control_plane.dir).unwrap();
         apply(control_plane, &namespace, &files, storm.members);
-        let node = ProcessNode::start(Settings {
-            admin_kubeconfig: control_plane.admin_kubeconfig(),
-            nodes: vec![control_plane.node(SHARED_NODE)],
-            namespaces: vec![namespace.clone()],
-            addresses: control_plane.addresses.clone(),
-            dir: files.path().join("node"),
-            etcd: control_plane.etcd.clone(),
-            // No test outlives a power cut.
-            etcd_flags: vec![String::from("--unsafe-no-fsync")],
-            alone: true,
-        });
+        let node = control_plane.process_node(&[SHARED_NODE], &namespace, files.path().join("node"));
         let names = (0..storm.members).map(|ordinal| format!("etcd-{ordinal}")).collect();
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         let truth = Arc::new(Truth::new(names, namespace.clone(), Arc::new(node), pods.clone()));

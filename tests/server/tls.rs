@@ -38,6 +38,13 @@ fn swap(folder: &Path, name: &str) {
 }
 
 #[tokio::test]
+async fn a_caller_that_prefers_http_2_is_told_to_speak_http_1_1() {
+    let guarded = Guarded::by(NOBODY);
+    let stream = http_client::tls(guarded.address(), &guarded.guard.ca_pem).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+}
+
+#[tokio::test]
 async fn a_new_pair_is_served_and_old_connections_live_on() {
     let guarded = Guarded::by(NOBODY);
     let old_ca = guarded.guard.ca_pem.clone();

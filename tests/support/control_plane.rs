@@ -19,7 +19,7 @@ use super::{
     api_client,
     freeze::freeze,
     kubectl::Kubectl,
-    process_node::{Addresses, NodeIdentity},
+    process_node::{Addresses, NodeIdentity, ProcessNode, Settings},
     testbed::{self, Testbed},
 };
 
@@ -106,8 +106,23 @@ impl ControlPlane {
     }
 
     /// What proves a kubelet's identity.
-    pub fn node(&self, name: &str) -> NodeIdentity {
+    fn node(&self, name: &str) -> NodeIdentity {
         NodeIdentity { name: name.to_owned(), kubeconfig: self.dir.join(format!("{name}.kubeconfig")) }
+    }
+
+    /// A process node of these names for one namespace's pods. It keeps its files in `dir`.
+    pub fn process_node(&self, names: &[&str], namespace: &str, dir: PathBuf) -> ProcessNode {
+        ProcessNode::start(Settings {
+            admin_kubeconfig: self.admin_kubeconfig(),
+            nodes: names.iter().map(|name| self.node(name)).collect(),
+            namespaces: vec![namespace.to_owned()],
+            addresses: self.addresses.clone(),
+            dir,
+            etcd: self.etcd.clone(),
+            // No test outlives a power cut.
+            etcd_flags: vec![String::from("--unsafe-no-fsync")],
+            alone: true,
+        })
     }
 
     /// Stops one of its programs: connections stay open, nothing is answered.

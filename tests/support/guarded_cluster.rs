@@ -25,7 +25,7 @@ use super::{
     kubectl::{Kubectl, Said},
     member::Member,
     pods::{create_pod, delete, is_ready, new_namespace, uid},
-    process_node::{Order, ProcessNode, Settings},
+    process_node::{Order, ProcessNode},
     wait, webhook,
 };
 
@@ -85,17 +85,7 @@ impl GuardedCluster {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(MANIFEST);
         control_plane.kubectl().must(&["apply", "-n", &namespace, "-f", &manifest.to_string_lossy()]);
         let files = tempfile::tempdir_in(&control_plane.dir).expect("a directory");
-        let node = ProcessNode::start(Settings {
-            admin_kubeconfig: control_plane.admin_kubeconfig(),
-            nodes: nodes.iter().map(|node| control_plane.node(node)).collect(),
-            namespaces: vec![namespace.clone()],
-            addresses: control_plane.addresses.clone(),
-            dir: files.path().join("node"),
-            etcd: control_plane.etcd.clone(),
-            // No test outlives a power cut.
-            etcd_flags: vec![String::from("--unsafe-no-fsync")],
-            alone: true,
-        });
+        let node = control_plane.process_node(nodes, &namespace, files.path().join("node"));
         let guard_files = files.path().join("guard");
         if !config.is_empty() {
             std::fs::create_dir_all(&guard_files).expect("a directory for the guard");

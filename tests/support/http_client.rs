@@ -49,13 +49,15 @@ pub async fn get(address: SocketAddr, path: &str) -> Result<Response, NoAnswer> 
     connection.send(request.map_err(NoAnswer::because)?).await
 }
 
-/// A TLS connection to a server whose certificate leads to one of these CAs, as an apiserver makes it with a `caBundle`.
+/// A TLS connection to a server whose certificate leads to one of these CAs, as an apiserver makes it with a `caBundle`:
+/// it would rather speak HTTP/2.
 pub async fn tls(address: SocketAddr, ca_pem: &str) -> Result<TlsStream<TcpStream>, NoAnswer> {
     let mut roots = RootCertStore::empty();
     for ca in CertificateDer::pem_slice_iter(ca_pem.as_bytes()) {
         roots.add(ca.map_err(NoAnswer::because)?).map_err(NoAnswer::because)?;
     }
-    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let stream = TcpStream::connect(address).await.map_err(NoAnswer::because)?;
     let name = ServerName::from(address.ip());
     TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(NoAnswer::because)
