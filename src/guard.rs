@@ -11,6 +11,7 @@ mod decision;
 mod doubt;
 pub mod elsewhere;
 mod etcd_pod;
+mod eviction;
 mod explain;
 mod family;
 mod identity;
@@ -37,8 +38,8 @@ use prometheus_client::registry::Registry;
 use tokio::{sync::Mutex, time::Instant};
 
 use self::{
-    credentials::Credentials, deadline::TooLate, family::Family, look::Looker, metrics::Metrics,
-    policies::Policies, policy::Resolved, reservations::Reservations, snapshot::Snapshot,
+    credentials::Credentials, deadline::TooLate, eviction::InTurn, family::Family, look::Looker,
+    metrics::Metrics, policies::Policies, policy::Resolved, reservations::Reservations, snapshot::Snapshot,
 };
 pub use self::{
     deadline::Deadline,
@@ -148,16 +149,26 @@ impl Guard {
         if let Operation::Intent(intent) = request.operation {
             return self.judge_intent(request, intent, deadline).await;
         }
+        if let Some(verdict) = self.judge_by_name(request, deadline).await {
+            return verdict;
+        }
         match self.looker.pod_of(request, deadline).await {
-            Ok(pod) => match settled(&pod) {
-                Some(verdict) => verdict,
-                None => self.judge_pod(request, &pod, deadline).await,
-            },
+            Ok(pod) => self.judge_pod(request, &pod, None, deadline).await,
             Err(no_look) => no_look.verdict(request),
         }
     }
 
-    async fn judge_pod(&self, request: &Request, pod: &Pod, deadline: Deadline) -> Verdict {
+    /// `read` is what was read of its family already.
+    async fn judge_pod(
+        &self,
+        request: &Request,
+        pod: &Pod,
+        read: Option<InTurn>,
+        deadline: Deadline,
+    ) -> Verdict {
+        if let Some(verdict) = settled(pod) {
+            return verdict;
+        }
         if etcd_pod::read(pod, &pod.metadata.annotations).is_none() {
             return Verdict::new(Reason::NotEtcd, format!("pod {} runs no etcd", pod.metadata.name));
         }
@@ -169,7 +180,7 @@ impl Guard {
             return verdict;
         }
         let case = Case { request, family: &family, policy: &policy, deadline };
-        let mut verdict = match self.judge_member(&case).await {
+        let mut verdict = match self.judge_member(&case, read).await {
             Ok(verdict) => verdict,
             Err(no_look) => no_look.verdict(request),
         };
@@ -198,21 +209,31 @@ impl Guard {
         }
     }
 
-    async fn judge_member(&self, case: &Case<'_>) -> Result<Verdict, NoLook> {
+    async fn judge_member(&self, case: &Case<'_>, read: Option<InTurn>) -> Result<Verdict, NoLook> {
         if let Some(denial) = self.denial_from_last_look(case) {
             return Ok(denial);
         }
-        let turn = self.turns.get_with_by_ref(case.family, Arc::default);
-        let _turn = case.deadline.within("waiting for other deletions of this cluster", turn.lock()).await?;
-        // Whoever had the turn before may have looked just now.
-        if let Some(denial) = self.denial_from_last_look(case) {
-            return Ok(denial);
-        }
+        let (_turn, mut reads) = match read {
+            Some(InTurn { turn, reads }) => (turn, Some(reads)),
+            None => {
+                let turn = self.turn_of(case.family).lock_owned();
+                let turn = case.deadline.within("waiting for other deletions of this cluster", turn).await?;
+                // Whoever had the turn before may have looked just now.
+                if let Some(denial) = self.denial_from_last_look(case) {
+                    return Ok(denial);
+                }
+                (turn, None)
+            }
+        };
         loop {
-            if let Some(verdict) = self.decide(case).await? {
+            if let Some(verdict) = self.decide(case, reads.take()).await? {
                 return Ok(verdict);
             }
         }
+    }
+
+    fn turn_of(&self, family: &Family) -> Arc<Mutex<()>> {
+        self.turns.get_with_by_ref(family, Arc::default)
     }
 
     /// What the last look says, if it says no.

@@ -46,6 +46,8 @@ mod pod_gc;
 mod policies;
 #[path = "control_plane/preemption.rs"]
 mod preemption;
+#[path = "control_plane/records.rs"]
+mod records;
 #[path = "control_plane/refused_later.rs"]
 mod refused_later;
 #[path = "control_plane/replicas.rs"]

@@ -46,12 +46,16 @@ mod membership;
 mod names;
 #[path = "etcd/numbers.rs"]
 mod numbers;
+#[path = "etcd/scene.rs"]
+mod scene;
 #[path = "etcd/secrets.rs"]
 mod secrets;
 #[path = "etcd/tls.rs"]
 mod tls;
 #[path = "etcd/upgrade.rs"]
 mod upgrade;
+#[path = "etcd/wire.rs"]
+mod wire;
 
 #[path = "support/etcd_cluster.rs"]
 mod etcd_cluster;
@@ -61,8 +65,10 @@ mod etcd_cluster;
 mod support {
     pub mod child;
     pub mod freeze;
+    pub mod gate;
     pub mod guard_process;
     pub mod http_client;
     pub mod in_time;
     pub mod wait;
+    pub mod wire;
 }

@@ -8,15 +8,28 @@ use tokio::time::Instant;
 use super::{
     Case, Guard, NoLook,
     assess::Assessment,
+    deadline::Deadline,
     explain::explain,
     ledger::Reservation,
     look::{Look, Siblings},
+    request::Request,
     reservations::{Record, Records},
     snapshot::{MemberPod, Snapshot},
     transfer::{Transfer, transfer},
     verdict::{Reason, Verdict},
 };
-use crate::{etcd::ClusterId, k8s::WriteError};
+use crate::{
+    etcd::ClusterId,
+    k8s::{WriteError, pod::Pod},
+};
+
+/// What a decision reads before its round.
+pub(super) struct Reads {
+    /// The pods of the namespace.
+    pub(super) pods: Vec<Pod>,
+    /// Where it is not known yet whether there is a cluster to read the record of, none was read.
+    pub(super) records: Option<Result<Records, NoLook>>,
+}
 
 /// What became of an attempt to reserve.
 enum Reserved {
@@ -30,12 +43,22 @@ enum Reserved {
 impl Guard {
     /// One attempt at a verdict: record, round, assessment, reservation. `None` if it must start over, because the
     /// cluster is another one than it was taken for, or because another replica allowed something meanwhile.
-    pub(super) async fn decide(&self, case: &Case<'_>) -> Result<Option<Verdict>, NoLook> {
+    pub(super) async fn decide(
+        &self,
+        case: &Case<'_>,
+        reads: Option<Reads>,
+    ) -> Result<Option<Verdict>, NoLook> {
         let &Case { request, family, policy, deadline } = case;
         let known = self.ids.get(family);
-        let (siblings, records) =
-            tokio::join!(self.looker.siblings(family, request, deadline), self.records(case, known));
-        let mut siblings = siblings?;
+        let Reads { pods, records } = match reads {
+            Some(reads) => reads,
+            None => self.read(request, known, deadline).await?,
+        };
+        let mut siblings = self.looker.siblings_among(pods, family, request, deadline).await?;
+        let records = match records {
+            Some(records) => records,
+            None => self.records(None, deadline).await,
+        };
         // A record that cannot be read costs a yes, and need not cost the better reason of a no.
         let (records, mut no_record) = match records {
             Ok(records) => (Some(records), None),
@@ -153,10 +176,22 @@ impl Guard {
         }
     }
 
+    /// The pods of the namespace and the record, side by side.
+    pub(super) async fn read(
+        &self,
+        request: &Request,
+        known: Option<ClusterId>,
+        deadline: Deadline,
+    ) -> Result<Reads, NoLook> {
+        let pods = self.looker.pods_beside(request, deadline);
+        let (pods, records) = tokio::join!(pods, self.records(known, deadline));
+        Ok(Reads { pods: pods?, records: Some(records) })
+    }
+
     /// The record of the cluster by which this family was known last; at the first look, all records.
-    async fn records(&self, case: &Case<'_>, known: Option<ClusterId>) -> Result<Records, NoLook> {
+    async fn records(&self, known: Option<ClusterId>, deadline: Deadline) -> Result<Records, NoLook> {
         let read = self.reservations.read(known);
-        let read = case.deadline.within("reading the reservations from the apiserver", read).await?;
+        let read = deadline.within("reading the reservations from the apiserver", read).await?;
         read.map_err(|error| NoLook::Ledger(error.to_string()))
     }
 
@@ -185,7 +220,7 @@ impl Guard {
 
     async fn try_reserve_unasked(&self, case: &Case<'_>) -> Result<Reserved, NoLook> {
         let Some(id) = self.ids.get(case.family) else { return Ok(Reserved::Yes) };
-        let records = self.records(case, Some(id)).await?;
+        let records = self.records(Some(id), case.deadline).await?;
         let record = self.reservations.pick(records, id);
         let Some(mut record) = record.map_err(|error| NoLook::Ledger(error.to_string()))? else {
             return Ok(Reserved::Yes);

@@ -37,6 +37,11 @@ impl Family {
         Self { namespace: namespace.to_owned(), bond }
     }
 
+    /// The family of the pods that this StatefulSet controls.
+    pub(super) fn of_stateful_set(namespace: &str, name: String, uid: String) -> Self {
+        Self { namespace: namespace.to_owned(), bond: Bond::Controller { uid, name } }
+    }
+
     /// Whether this pod is of the family.
     pub(super) fn has(&self, namespace: &str, pod: &Pod) -> bool {
         *self == Self::of(namespace, pod)

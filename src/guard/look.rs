@@ -64,12 +64,33 @@ impl Looker {
         request: &Request,
         deadline: Deadline,
     ) -> Result<Siblings, NoLook> {
+        let pods = self.pods_beside(request, deadline).await?;
+        self.siblings_among(pods, family, request, deadline).await
+    }
+
+    /// The pods of the request's namespace as they are now.
+    pub(super) async fn pods_beside(
+        &self,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Result<Vec<Pod>, NoLook> {
         let list = self.pods.list(&request.namespace);
         let pods = deadline.within("listing the pods from the apiserver", list).await?;
         let mut pods = pods.map_err(NoLook::Lookup)?;
         self.annotations.inherit(&request.namespace, &mut pods, &etcd_pod::ANNOTATIONS);
+        Ok(pods)
+    }
+
+    /// The same of pods that were listed just now.
+    pub(super) async fn siblings_among(
+        &self,
+        pods: Vec<Pod>,
+        family: &Family,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Result<Siblings, NoLook> {
         // The request's copy of the pod may be older than this list.
-        match pods.iter().find(|pod| pod.metadata.name == request.name) {
+        match pods.iter().find(|pod| request.means(pod)) {
             None => return Err(NoLook::Settled(gone(request))),
             Some(pod) => {
                 if let Some(verdict) = settled(pod) {
@@ -232,8 +253,8 @@ impl Looker {
     async fn live_pod(&self, request: &Request, deadline: Deadline) -> Result<Pod, NoLook> {
         let get = self.pods.get(&request.namespace, &request.name);
         match deadline.within("reading the pod from the apiserver", get).await? {
-            Ok(pod) => Ok(pod),
-            Err(LookupError::NotFound { .. }) => Err(NoLook::Settled(gone(request))),
+            Ok(pod) if request.means(&pod) => Ok(pod),
+            Ok(_) | Err(LookupError::NotFound { .. }) => Err(NoLook::Settled(gone(request))),
             Err(error) => Err(NoLook::Lookup(error)),
         }
     }

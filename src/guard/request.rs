@@ -28,6 +28,9 @@ pub struct Request {
     pub name: String,
     /// The pod as the apiserver has it at hand, which may be a copy a moment old; an eviction brings none.
     pub pod: Option<Pod>,
+    /// The uid of the pod that is meant, where an eviction says so: the apiserver evicts no other. Before a deletion it
+    /// has compared them itself.
+    pub uid: Option<String>,
     /// Whether nothing will happen after a yes.
     pub dry_run: bool,
     /// Seconds between SIGTERM and SIGKILL, where the request says so.
@@ -110,11 +113,13 @@ impl Request {
             namespace = namespace.filter(|name| !name.is_empty()).or(Some(&pod.metadata.namespace));
         }
         let (name, namespace) = (checked(name, "pod name")?, checked(namespace, "namespace")?);
+        let uid = options.preconditions.and_then(|it| it.uid).filter(|_| operation == Operation::Evict);
         Ok(Self {
             operation,
             name,
             namespace,
             pod,
+            uid,
             dry_run: request.dry_run.unwrap_or(false) || options.dry_run.is_some_and(|it| !it.is_empty()),
             grace_period_seconds: options.grace_period_seconds,
             user: clipped(&request.user_info.username).to_owned(),
@@ -123,6 +128,11 @@ impl Request {
 }
 
 impl Request {
+    /// Whether this pod is the one that is meant.
+    pub(super) fn means(&self, pod: &Pod) -> bool {
+        pod.metadata.name == self.name && self.uid.as_ref().is_none_or(|uid| *uid == pod.metadata.uid)
+    }
+
     fn of_intent(request: &AdmissionRequest<'_>, intent: Intent) -> Result<Self, RequestError> {
         let old: Option<Named> = parse("oldObject", request.old_object)?;
         let old = old.unwrap_or_default().metadata;
@@ -138,6 +148,7 @@ impl Request {
             namespace,
             name,
             pod: None,
+            uid: None,
             dry_run: request.dry_run.unwrap_or(false),
             grace_period_seconds: None,
             user: clipped(&request.user_info.username).to_owned(),

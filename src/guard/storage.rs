@@ -63,6 +63,7 @@ mod tests {
             namespace: String::from("prod"),
             name: String::from("etcd-1"),
             pod: None,
+            uid: None,
             dry_run: false,
             grace_period_seconds: None,
             user: String::from("kubernetes-admin"),

@@ -95,6 +95,17 @@ pub struct DeleteOptions {
     /// `["All"]` on a dry run.
     #[serde(default)]
     pub dry_run: Option<Vec<String>>,
+    /// What must be true of the object, or nothing happens.
+    #[serde(default)]
+    pub preconditions: Option<Preconditions>,
+}
+
+/// `Preconditions` (`meta/v1`), in part.
+#[derive(Debug, Default, Deserialize)]
+pub struct Preconditions {
+    /// The object that is meant, and no successor of its name.
+    #[serde(default)]
+    pub uid: Option<String>,
 }
 
 /// The part of a `StatefulSet` (`apps/v1`) or of its `Scale` (`autoscaling/v1`) that says how many pods there are.

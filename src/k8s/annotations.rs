@@ -85,6 +85,16 @@ impl Annotations {
         object.and_then(|it| it.metadata.annotations.clone()).unwrap_or_default()
     }
 
+    /// The StatefulSet that a pod of this name would be of: its name and uid. Only the pod itself says whether it is.
+    #[must_use]
+    pub fn stateful_set_by_pod_name(&self, namespace: &str, pod: &str) -> Option<(String, String)> {
+        let (name, ordinal) = pod.rsplit_once('-')?;
+        let is_ordinal = !ordinal.is_empty() && ordinal.bytes().all(|it| it.is_ascii_digit());
+        let object =
+            is_ordinal.then(|| self.stateful_sets.get(&ObjectRef::new(name).within(namespace)))??;
+        Some((name.to_owned(), object.metadata.uid.clone()?))
+    }
+
     /// Puts what their StatefulSets, and under them the namespace, say by annotations of these names under these pods'
     /// own: what names the Secrets of a whole cluster, say, is written once and not into the template, where it would
     /// restart every member.

@@ -9,11 +9,11 @@ use crate::support::{
     apiserver_proxy::{ApiserverProxy, Call},
     control_plane::ControlPlane,
     guard_process::GuardProcess,
-    guarded_cluster::{GuardedCluster, START_LIMIT, Setup},
+    guarded_cluster::{BYSTANDER, GuardedCluster, START_LIMIT, Setup},
     http_client::Connection,
     in_time::{TRIES, in_time},
     process_node::Order,
-    review::{deletion_of, dry_run_of, verdict},
+    review::{deletion_of, dry_run_of, eviction_of, verdict},
     wait::until,
 };
 
@@ -53,8 +53,35 @@ async fn warm_up(etcd: &GuardedCluster, proxy: &ApiserverProxy, pod: &Pod) {
     proxy.news();
 }
 
+/// The calls that decisions made. A watch of what another test began may call in between.
+fn news(proxy: &ApiserverProxy) -> Vec<Call> {
+    let mut calls = proxy.news();
+    calls.retain(|call| !call.is_of_a_watch());
+    calls
+}
+
 fn words(calls: &[Call]) -> Vec<String> {
     calls.iter().map(|call| format!("{} {}", call.method, call.path)).collect()
+}
+
+/// Asks what is answered by a yes, and says what it cost. The write of the record is a call of this method.
+async fn assert_three_calls(etcd: &GuardedCluster, proxy: &ApiserverProxy, review: String, write: &str) {
+    let rounds = etcd.guard.metric(ROUNDS).await;
+    let started = Instant::now();
+    let (allowed, message) = ask(&etcd.guard, review).await;
+    let took = started.elapsed();
+    assert!(allowed, "{message}");
+    let calls = news(proxy);
+    let [first, second, last] = &calls[..] else { panic!("{:?}", words(&calls)) };
+    let mut reads = [first, second];
+    reads.sort_by_key(|call| !call.lists_pods());
+    assert!(reads[0].lists_pods() && reads[1].reads_lease(), "{:?}", words(&calls));
+    assert!(last.writes_lease() && last.method == write, "{:?}", words(&calls));
+    assert_eq!(etcd.guard.metric(ROUNDS).await - rounds, 1, "probe rounds");
+    assert_eq!(etcd.guard.metric(RESERVATIONS).await, 1);
+    // Past the capture of what passing tests print.
+    let told = format!("a yes: 3 calls, 1 round, {took:?} with a new TLS connection to the guard\n");
+    std::io::stderr().write_all(told.as_bytes()).unwrap();
 }
 
 #[tokio::test]
@@ -63,26 +90,38 @@ async fn a_yes_costs_one_round_and_three_calls_of_the_apiserver() {
     let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
     warm_up(&etcd, &proxy, &follower).await;
     assert_eq!(etcd.guard.metric(RESERVATIONS).await, 0, "a dry run reserves nothing");
-
     // The first creates the record, the second changes it.
     for write in ["POST", "PUT"] {
-        let rounds = etcd.guard.metric(ROUNDS).await;
-        let started = Instant::now();
-        let (allowed, message) = ask(&etcd.guard, deletion_of(&follower)).await;
-        let took = started.elapsed();
-        assert!(allowed, "{message}");
-        let calls = proxy.news();
-        let [first, second, last] = &calls[..] else { panic!("{:?}", words(&calls)) };
-        let mut reads = [first, second];
-        reads.sort_by_key(|call| !call.lists_pods());
-        assert!(reads[0].lists_pods() && reads[1].reads_lease(), "{:?}", words(&calls));
-        assert!(last.writes_lease() && last.method == write, "{:?}", words(&calls));
-        assert_eq!(etcd.guard.metric(ROUNDS).await - rounds, 1, "probe rounds");
-        assert_eq!(etcd.guard.metric(RESERVATIONS).await, 1);
-        // Past the capture of what passing tests print.
-        let told = format!("a yes: 3 calls, 1 round, {took:?} with a new TLS connection to the guard\n");
-        std::io::stderr().write_all(told.as_bytes()).unwrap();
+        assert_three_calls(&etcd, &proxy, deletion_of(&follower), write).await;
     }
+}
+
+/// The review of an eviction carries no pod.
+#[tokio::test]
+async fn a_yes_to_an_eviction_costs_no_more() {
+    let (etcd, proxy, files) = start().await;
+    let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
+    warm_up(&etcd, &proxy, &follower).await;
+    for write in ["POST", "PUT"] {
+        assert_three_calls(&etcd, &proxy, eviction_of(&follower), write).await;
+    }
+
+    let bystander = etcd.pods.get(BYSTANDER).await.unwrap();
+    assert!(ask(&etcd.guard, eviction_of(&bystander)).await.0);
+    let pod = format!("GET /api/v1/namespaces/{}/pods/{BYSTANDER}", etcd.namespace);
+    assert_eq!(words(&news(&proxy)), [pod], "a pod that runs no etcd is not listed with all others");
+
+    // Of a guard that knows nothing yet.
+    let new = GuardProcess::start(&proxy.kubeconfig, &files.path().join("new")).await;
+    proxy.news();
+    let (allowed, message) = ask(&new, eviction_of(&follower)).await;
+    assert!(allowed, "{message}");
+    let mut calls = news(&proxy);
+    // Its watch of claims may not know this one yet.
+    calls.retain(|call| !call.path.contains("/persistentvolumeclaims/"));
+    let [pods, records, write] = &calls[..] else { panic!("{:?}", words(&calls)) };
+    assert!(pods.lists_pods() && records.method == "GET" && write.method == "PUT", "{:?}", words(&calls));
+    assert_eq!(new.metric(ROUNDS).await, 1, "probe rounds");
 }
 
 /// Of a guard that knows nothing yet: which record to read, only the round tells.

@@ -1,5 +1,7 @@
 //! Evictions: asked about once, without the pod, and told to try again where waiting helps.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
+
 use crate::support::{
     guarded_cluster::{BYSTANDER, GuardedCluster},
     process_node::Order,
@@ -30,6 +32,8 @@ async fn an_evicted_follower_comes_back_and_blocks_the_others_meanwhile() {
 
     etcd.evict(&one, None).await.unwrap();
     assert_eq!(etcd.guard.news().await, ["CREATE allowed SafeToDelete"]);
+    etcd.evict(&one, None).await.unwrap();
+    assert_eq!(etcd.guard.news().await, ["CREATE allowed AlreadyTerminating"]);
     let denial = etcd.delete(&other).await.unwrap_err();
     assert!(denial.contains(&format!("{one} is on the way out")), "{denial}");
     assert_eq!(etcd.guard.news().await, ["DELETE denied DisruptionInProgress"]);
@@ -41,9 +45,26 @@ async fn an_evicted_follower_comes_back_and_blocks_the_others_meanwhile() {
 #[tokio::test]
 async fn an_eviction_of_a_pod_that_does_not_exist_is_left_to_the_api() {
     let mut etcd = GuardedCluster::start().await;
-    let error = etcd.evict("nobody", None).await.unwrap_err();
-    assert_eq!((error.code, error.message.as_str()), (404, "pods \"nobody\" not found"));
-    assert_eq!(etcd.guard.news().await, ["CREATE allowed PodGone"]);
+    for name in ["nobody", "etcd-3"] {
+        let error = etcd.evict(name, None).await.unwrap_err();
+        assert_eq!((error.code, error.message), (404, format!("pods \"{name}\" not found")));
+        assert_eq!(etcd.guard.news().await, ["CREATE allowed PodGone"]);
+    }
+
+    let leader = etcd.leader().await;
+    let uid = etcd.uid(&leader).await;
+    let predecessor = Preconditions { uid: Some(String::from("gone")), ..Preconditions::default() };
+    for pod in [leader.as_str(), BYSTANDER] {
+        let options = DeleteOptions { preconditions: Some(predecessor.clone()), ..DeleteOptions::default() };
+        let error = etcd.evict(pod, Some(options)).await.unwrap_err();
+        assert_eq!(error.code, 409, "{}", error.message);
+        assert_eq!(etcd.guard.news().await, ["CREATE allowed PodGone"]);
+    }
+    assert_eq!(etcd.uid(&leader).await, uid);
+    let itself = Preconditions { uid: Some(uid), ..Preconditions::default() };
+    let options = DeleteOptions { preconditions: Some(itself), ..DeleteOptions::default() };
+    assert_eq!(etcd.evict(&leader, Some(options)).await.unwrap_err().code, 429);
+    assert_eq!(etcd.guard.news().await, ["CREATE denied LeaderProtected"]);
 
     etcd.evict(BYSTANDER, None).await.unwrap();
     assert_eq!(etcd.guard.news().await, ["CREATE allowed NotEtcd"]);

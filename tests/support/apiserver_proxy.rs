@@ -111,7 +111,16 @@ async fn forward(request: Request<Incoming>, apiserver: &Client) -> Result<Respo
     apiserver.send(request).await.map_err(|error| error.to_string())
 }
 
+/// What the guard watches, however often anybody asks it.
+const WATCHED: [&str; 3] = ["/namespaces", "/statefulsets", "/persistentvolumeclaims"];
+
 impl Call {
+    /// Whether a watch called, or listed what it goes on from: that happens when it will, at no one's request.
+    pub fn is_of_a_watch(&self) -> bool {
+        let lists = WATCHED.iter().any(|it| self.path.ends_with(it)) && !self.query.contains("fieldSelector");
+        self.method == "GET" && (lists || self.query.contains("watch="))
+    }
+
     pub fn lists_pods(&self) -> bool {
         self.method == "GET" && self.path.ends_with("/pods") && !self.query.contains("watch")
     }

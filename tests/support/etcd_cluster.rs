@@ -224,6 +224,12 @@ impl Cluster {
         (&tls.ca, &tls.certificate, &tls.key)
     }
 
+    /// Of a cluster with TLS: this member's certificate and key.
+    pub(crate) fn server_files(&self, n: usize) -> (Vec<u8>, Vec<u8>) {
+        let read = |name: &str| std::fs::read(self.folder(n).join(name)).unwrap();
+        (read("server.crt"), read("server.key"))
+    }
+
     fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }

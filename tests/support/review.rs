@@ -15,26 +15,46 @@ pub fn dry_run_of(pod: &Pod) -> String {
     review_of(pod, true)
 }
 
-fn review_of(pod: &Pod, dry_run: bool) -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    json!({
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": format!("review-{}", NEXT.fetch_add(1, Ordering::Relaxed)),
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "resource": {"group": "", "version": "v1", "resource": "pods"},
-            "name": pod.metadata.name,
-            "namespace": pod.metadata.namespace,
-            "operation": "DELETE",
-            "userInfo": {"username": "admin"},
-            "object": null,
-            "oldObject": pod,
-            "dryRun": dry_run,
-            "options": {"apiVersion": "meta.k8s.io/v1", "kind": "DeleteOptions", "gracePeriodSeconds": 30},
+/// "May this pod be evicted?" It tells nothing of the pod but its name.
+pub fn eviction_of(pod: &Pod) -> String {
+    review(json!({
+        "kind": {"group": "policy", "version": "v1", "kind": "Eviction"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "subResource": "eviction",
+        "name": pod.metadata.name,
+        "namespace": pod.metadata.namespace,
+        "operation": "CREATE",
+        "userInfo": {"username": "admin"},
+        "object": {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.metadata.name, "namespace": pod.metadata.namespace},
         },
-    })
-    .to_string()
+        "oldObject": null,
+        "dryRun": false,
+        "options": {"apiVersion": "meta.k8s.io/v1", "kind": "CreateOptions"},
+    }))
+}
+
+fn review_of(pod: &Pod, dry_run: bool) -> String {
+    review(json!({
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "name": pod.metadata.name,
+        "namespace": pod.metadata.namespace,
+        "operation": "DELETE",
+        "userInfo": {"username": "admin"},
+        "object": null,
+        "oldObject": pod,
+        "dryRun": dry_run,
+        "options": {"apiVersion": "meta.k8s.io/v1", "kind": "DeleteOptions", "gracePeriodSeconds": 30},
+    }))
+}
+
+fn review(mut request: Value) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    request["uid"] = json!(format!("review-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).to_string()
 }
 
 /// The response in an answer: whether it allows, and its message.
