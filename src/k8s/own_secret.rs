@@ -3,14 +3,23 @@
 use std::{collections::BTreeMap, fmt};
 
 use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::{Api, Client, api::PostParams};
+use kube::{
+    Api, Client,
+    api::PostParams,
+    core::{Request, params::GetParams},
+};
 
-use super::call::{CallError, call};
+use super::{
+    LookupError,
+    call::{CallError, call},
+    lookup::read_text,
+};
 
 /// The Secret of this name, there or not.
 #[derive(Clone)]
 pub struct OwnSecret {
-    api: Api<Secret>,
+    client: Client,
+    namespace: String,
     name: String,
 }
 
@@ -29,13 +38,23 @@ impl OwnSecret {
     /// A Secret of this namespace, with this client's identity.
     #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace), name: name.to_owned() }
+        Self { client, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
     /// What it holds now; nothing where there is none.
     pub async fn read(&self) -> Result<Content, CallError> {
-        let secret = call(&format!("reading Secret {}", self.name), self.api.get_opt(&self.name)).await?;
-        Ok(secret.map_or_else(Content::nothing, Content::of))
+        let what = format!("reading Secret {}", self.name);
+        // As text: the client's own reading logs a body that it cannot parse.
+        let path = format!("/api/v1/namespaces/{}/secrets", self.namespace);
+        let request = Request::new(path).get(&self.name, &GetParams::default());
+        match read_text(&self.client, &format!("Secret {}", self.name), request).await {
+            Ok(text) => {
+                let failed = |error: serde_json::Error| CallError::Failed { what, cause: error.to_string() };
+                serde_json::from_str(&text).map(Content::of).map_err(failed)
+            }
+            Err(LookupError::NotFound { .. }) => Ok(Content::nothing()),
+            Err(error) => Err(CallError::Failed { what, cause: error.to_string() }),
+        }
     }
 
     /// Writes these values if nobody wrote since `content` was read.
@@ -51,12 +70,13 @@ impl OwnSecret {
             data: Some(data.into_iter().map(|(key, value)| (key, ByteString(value))).collect()),
             ..Secret::default()
         };
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let parameters = PostParams::default();
         let what = format!("writing Secret {}", self.name);
         if content.version.is_some() {
-            call(&what, self.api.replace(&self.name, &parameters, &secret)).await?;
+            call(&what, api.replace(&self.name, &parameters, &secret)).await?;
         } else {
-            call(&what, self.api.create(&parameters, &secret)).await?;
+            call(&what, api.create(&parameters, &secret)).await?;
         }
         Ok(())
     }
