@@ -27,6 +27,10 @@ use super::pod::Pod;
 /// Longest that the first lists are waited for before it is said that they are missing.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long one call of a watch goes on. A connection that died silently shows nothing for as long: what an owner took back
+/// must not be in force much longer than that.
+pub(super) const WATCH_SECONDS: u32 = 30;
+
 /// The label that opts a namespace in. Its value is the webhook configuration's business.
 const GUARD_LABEL: &str = "etcd-guard.io/guard";
 
@@ -137,7 +141,7 @@ where
 {
     let (reader, writer) = reflector::store();
     let api: Api<PartialObjectMeta<K>> = Api::all(client.clone());
-    let events = watcher(api, watcher::Config::default())
+    let events = watcher(api, watcher::Config::default().timeout(WATCH_SECONDS))
         .default_backoff()
         // Managed fields are most of the metadata, and nobody reads them here.
         .modify(|object| object.metadata.managed_fields = None)

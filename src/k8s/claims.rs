@@ -22,7 +22,7 @@ use kube::{
 };
 use tokio::{sync::watch, task::AbortHandle, time::sleep};
 
-use super::{Claim, LookupError, Pods};
+use super::{Claim, LookupError, Pods, annotations::WATCH_SECONDS};
 
 /// Pause before a watch that broke is begun anew: meanwhile claims are read.
 const RESTART_PAUSE: Duration = Duration::from_secs(5);
@@ -118,7 +118,7 @@ impl Drop for Watch {
 
 async fn follow(api: Api<Meta>, mut writer: Writer<Meta>, is_current: Arc<AtomicBool>) {
     loop {
-        let events = watcher(api.clone(), watcher::Config::default());
+        let events = watcher(api.clone(), watcher::Config::default().timeout(WATCH_SECONDS));
         pin_mut!(events);
         while let Some(event) = events.next().await {
             match event {
