@@ -127,6 +127,7 @@ impl Guard {
                 pods,
                 claims,
                 annotations: annotations.clone(),
+                config: config.clone(),
                 credentials: Credentials::new(secrets),
                 connections: Connections::new(),
                 metrics,
@@ -185,19 +186,24 @@ impl Guard {
             Err(no_look) => no_look.verdict(request),
         };
         let denied = !verdict.reason.allows();
-        self.apply(&policy, &mistakes, &mut verdict);
-        if denied && verdict.allows() && !request.dry_run {
-            self.reserve_unasked(&case).await;
+        self.apply(request, &policy, &mistakes, &mut verdict);
+        if denied && verdict.allows() && !request.dry_run && !self.reserve_unasked(&case).await {
+            verdict.warn(&format!(
+                "that pod {} is on its way could not be recorded: delete no other member until it is back",
+                request.name
+            ));
         }
         verdict
     }
 
     /// What the owners make of a verdict.
-    fn apply(&self, policy: &Policy, mistakes: &[String], verdict: &mut Verdict) {
+    fn apply(&self, request: &Request, policy: &Policy, mistakes: &[String], verdict: &mut Verdict) {
         if !verdict.reason.allows() {
             match (&policy.break_glass, policy.mode) {
                 (Some(why), _) => {
-                    self.looker.metrics.record_break_glass();
+                    if !request.dry_run {
+                        self.looker.metrics.record_break_glass();
+                    }
                     verdict.overrule(why);
                 }
                 (None, Mode::Audit) => verdict.audit(),

@@ -257,6 +257,12 @@ impl Reply {
         }
     }
 
+    /// Whether the linearizable read passed.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        matches!(self, Self::Serving { .. })
+    }
+
     /// Why the member is not serving, if it is not.
     #[must_use]
     pub fn cause(&self) -> Option<&Cause> {

@@ -83,7 +83,9 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
     let idle = is_idle(target);
     let list = union_of_lists(snapshot);
     if list.is_empty() {
-        let reason = if idle { Reason::MemberNotServing } else { unproven(snapshot) };
+        // A kubelet tells late that a container runs: nothing votes here for sure only where nobody listens.
+        let votes_nowhere = idle && (is_refused(target) || target.ip.is_empty());
+        let reason = if votes_nowhere { Reason::MemberNotServing } else { unproven(snapshot) };
         return Assessment { missing: silent_pods(snapshot), ..Assessment::of(reason) };
     }
 
@@ -118,12 +120,20 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
         return verdict(Reason::NotAVoter);
     }
     // Some member proves a quorum. If the voters in sight are too few for one without the target, there is one out of
-    // sight, and it may be this: a kubelet tells of a container some time after it runs, and of its address.
-    let may_be_needed = tally.remaining < tally.quorum && !is_refused(target);
+    // sight, and it may be this: a kubelet tells of a container some time after it runs, and of its address. Where nobody
+    // listens it can only be one that has just started, and any voter that lives explains the quorum better.
+    let lives = |voter: &&Voter<'_>| voter.lives() && !voter.is_leaving() && voter.member.id != own;
+    let living = voters.iter().filter(lives).count();
+    let in_sight = if is_refused(target) { living } else { tally.remaining };
+    let may_be_needed = in_sight < tally.quorum;
     if idle && !may_be_needed {
         return verdict(Reason::MemberNotServing);
     }
+    let is_loss = !target.storage.keeps_the_member() && policy.ephemeral_data == Permission::Deny;
     if tally.voters == 1 {
+        if is_loss {
+            return verdict(Reason::PermanentLoss);
+        }
         let allowed = policy.single_member == Permission::Allow;
         return verdict(if allowed { Reason::SingleMemberAllowed } else { Reason::SingleMember });
     }
@@ -132,7 +142,6 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
         let only_for_now = with_leaving >= tally.quorum;
         return verdict(if only_for_now { Reason::DisruptionInProgress } else { Reason::QuorumAtRisk });
     }
-    let is_loss = !target.storage.keeps_the_member() && policy.ephemeral_data == Permission::Deny;
     if is_loss && tally.remaining == tally.quorum {
         return verdict(Reason::PermanentLoss);
     }
@@ -201,12 +210,17 @@ fn unproven(snapshot: &Snapshot) -> Reason {
     }
 }
 
-fn voters<'a>(snapshot: &'a Snapshot, list: &'a [ListedMember], members: &Identity) -> Vec<Voter<'a>> {
-    let corrupt: Vec<MemberId> = statuses(snapshot)
+/// Members whose data is corrupt, as anybody says; 0 where etcd cannot tell whose.
+fn corrupt(snapshot: &Snapshot) -> Vec<MemberId> {
+    statuses(snapshot)
         .flat_map(|status| &status.alarms)
         .filter(|alarm| alarm.kind == AlarmKind::Corrupt)
         .map(|alarm| alarm.member_id)
-        .collect();
+        .collect()
+}
+
+fn voters<'a>(snapshot: &'a Snapshot, list: &'a [ListedMember], members: &Identity) -> Vec<Voter<'a>> {
+    let corrupt = corrupt(snapshot);
     // An alarm without a member means that etcd cannot tell whose data is wrong: then it is everybody's.
     let all_corrupt = corrupt.contains(&MemberId(0));
     list.iter()
@@ -238,7 +252,7 @@ fn tally(snapshot: &Snapshot, voters: &[Voter<'_>], own: Option<MemberId>) -> Ta
 /// Whom the serving members of the highest term name with one voice, and that term. Others do not count: a member that
 /// is cut off names a leader of the past, and before 3.5 raises its term for ever.
 fn leader(snapshot: &Snapshot) -> (Option<MemberId>, u64) {
-    let serving = snapshot.replies().filter(|reply| matches!(reply, Reply::Serving { .. }));
+    let serving = snapshot.replies().filter(|reply| reply.is_serving());
     let serving: Vec<&Status> = serving.filter_map(Reply::status).collect();
     let term = serving.iter().map(|status| status.term).max().unwrap_or(0);
     let mut named = serving.iter().filter(|status| status.term == term).map(|status| status.leader);
@@ -250,6 +264,7 @@ fn leader(snapshot: &Snapshot) -> (Option<MemberId>, u64) {
 /// Who should take over from the target: of the voters that serve and stay, the one that has applied most.
 #[must_use]
 pub fn heir<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Option<(&'a MemberPod, &'a Status)> {
+    let corrupt = corrupt(snapshot);
     snapshot
         .pods
         .iter()
@@ -258,6 +273,7 @@ pub fn heir<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Option<(&'a Membe
             Reply::Serving { status, .. } if !status.is_learner => Some((pod, status)),
             _ => None,
         })
+        .filter(|(_, status)| !corrupt.contains(&status.member_id))
         .max_by_key(|(_, status)| status.applied_index)
 }
 
@@ -302,7 +318,15 @@ impl Voter<'_> {
     /// A pod's own word counts before that of a name.
     fn is_healthy(&self) -> bool {
         let reply = self.pod.map(|pod| &pod.reply).or_else(|| self.elsewhere.map(|it| &it.reply));
-        !self.corrupt && matches!(reply, Some(Reply::Serving { .. }))
+        !self.corrupt && reply.is_some_and(Reply::is_serving)
+    }
+
+    /// Whether somebody answers for it, if only to refuse.
+    fn lives(&self) -> bool {
+        let reply = self.pod.map(|pod| &pod.reply).or_else(|| self.elsewhere.map(|it| &it.reply));
+        reply.is_some_and(|reply| {
+            reply.status().is_some() || reply.cause().is_some_and(|cause| !cause.is_silence())
+        })
     }
 
     fn why_unseen(&self) -> String {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     Case, Guard, NoLook,
-    assess::Assessment,
+    assess::{Assessment, assess},
     deadline::Deadline,
     explain::explain,
     ledger::Reservation,
@@ -15,7 +15,7 @@ use super::{
     request::Request,
     reservations::{Record, Records},
     snapshot::{MemberPod, Snapshot},
-    transfer::{Transfer, transfer},
+    transfer::Transfer,
     verdict::{Reason, Verdict},
 };
 use crate::{
@@ -31,8 +31,16 @@ pub(super) struct Reads {
     pub(super) records: Option<Result<Records, NoLook>>,
 }
 
+/// What a round rests on.
+pub(super) struct Facts {
+    pub(super) siblings: Siblings,
+    pub(super) records: Result<Records, NoLook>,
+    /// What the records hold, and lives.
+    pub(super) reserved: Vec<Reservation>,
+}
+
 /// What became of an attempt to reserve.
-enum Reserved {
+pub(super) enum Reserved {
     Yes,
     /// Another replica allowed something meanwhile.
     StartOver,
@@ -48,31 +56,13 @@ impl Guard {
         case: &Case<'_>,
         reads: Option<Reads>,
     ) -> Result<Option<Verdict>, NoLook> {
-        let &Case { request, family, policy, deadline } = case;
-        let known = self.ids.get(family);
-        let Reads { pods, records } = match reads {
-            Some(reads) => reads,
-            None => self.read(request, known, deadline).await?,
-        };
-        let mut siblings = self.looker.siblings_among(pods, family, request, deadline).await?;
-        let records = match records {
-            Some(records) => records,
-            None => self.records(None, deadline).await,
-        };
+        let &Case { request, family, policy, .. } = case;
+        let Facts { siblings, records, reserved } = self.facts(case, reads).await?;
         // A record that cannot be read costs a yes, and need not cost the better reason of a no.
         let (records, mut no_record) = match records {
             Ok(records) => (Some(records), None),
             Err(error) => (None, Some(error)),
         };
-        let reserved = records.as_ref().map(Records::live).unwrap_or_default();
-        // The two reads went side by side. A reservation of a pod that was not listed is that of a pod that is gone, or
-        // of one that came after the list: only a list that is newer than the record tells.
-        let is_unlisted = |it: &Reservation| {
-            it.namespace == request.namespace && !siblings.uids().contains(&it.uid.as_str())
-        };
-        if reserved.iter().any(is_unlisted) {
-            siblings = self.looker.siblings(family, request, deadline).await?;
-        }
         let Look { mut snapshot, doubt } = self.looker.look(case, &siblings, &reserved).await?;
         let Some(target) = snapshot.pod(&request.name) else {
             let text = format!(
@@ -90,8 +80,8 @@ impl Guard {
             self.ids.insert(family.clone(), id);
         }
         let mut record = match (records, id) {
-            (Some(records), Some(id)) => self.reservations.pick(records, id).unwrap_or_else(|error| {
-                no_record = Some(NoLook::Ledger(error.to_string()));
+            (Some(records), Some(id)) => self.record_of(records, id).unwrap_or_else(|error| {
+                no_record = Some(error);
                 None
             }),
             _ => None,
@@ -139,6 +129,33 @@ impl Guard {
         Ok(Some(verdict))
     }
 
+    /// The pods and what is reserved of them, as they are now; or from what was read of them just now.
+    pub(super) async fn facts(&self, case: &Case<'_>, reads: Option<Reads>) -> Result<Facts, NoLook> {
+        let &Case { request, family, deadline, .. } = case;
+        let Reads { pods, records } = match reads {
+            Some(reads) => reads,
+            None => self.read(request, self.ids.get(family), deadline).await?,
+        };
+        let mut siblings = self.looker.siblings_among(pods, family, request, deadline).await?;
+        let records = match records {
+            Some(records) => records,
+            None => self.records(None, deadline).await,
+        };
+        let reserved = records.as_ref().map(Records::live).unwrap_or_default();
+        // The two reads went side by side. A reservation of a pod that was not listed is that of a pod that is gone, or
+        // of one that came after the list: only a list that is newer than the record tells.
+        let is_unlisted = |it: &Reservation| {
+            it.namespace == request.namespace && !siblings.uids().contains(&it.uid.as_str())
+        };
+        if let Ok(records) = &records
+            && reserved.iter().any(|it| is_unlisted(it) && !records.know_gone(&it.uid))
+        {
+            siblings = self.looker.siblings(family, request, deadline).await?;
+            records.note_living(&request.namespace, &siblings.uids());
+        }
+        Ok(Facts { siblings, records, reserved })
+    }
+
     /// Moves leadership away from the target, which is reserved; if that fails, its reservation is taken back, unless it
     /// is to be kept: another call for the same pod may have been allowed before, and its deletion be under way.
     async fn hand_over(
@@ -150,7 +167,7 @@ impl Guard {
         target: &MemberPod,
         keep: bool,
     ) -> Result<Verdict, NoLook> {
-        let moved = transfer(&self.looker, case, siblings, record, snapshot, target).await;
+        let moved = self.transfer(case, siblings, snapshot, target).await;
         let done = matches!(moved, Ok(Transfer::Done { .. }));
         self.looker.metrics.record_transfer(done);
         if !done && !keep {
@@ -195,7 +212,12 @@ impl Guard {
         read.map_err(|error| NoLook::Ledger(error.to_string()))
     }
 
-    async fn reserve(
+    /// The record of this cluster among those that were read.
+    pub(super) fn record_of(&self, records: Records, id: ClusterId) -> Result<Option<Record>, NoLook> {
+        self.reservations.pick(records, id).map_err(|error| NoLook::Ledger(error.to_string()))
+    }
+
+    pub(super) async fn reserve(
         &self,
         record: &mut Record,
         new: Reservation,
@@ -212,28 +234,42 @@ impl Guard {
     }
 
     /// Reserves a deletion that goes on against the guard's own judgement, so that no other counts on this pod. It goes
-    /// on all the same if that cannot be done.
-    pub(super) async fn reserve_unasked(&self, case: &Case<'_>) {
-        while let Ok(Reserved::StartOver) = self.try_reserve_unasked(case).await {}
+    /// on all the same if that cannot be done; then this says so.
+    pub(super) async fn reserve_unasked(&self, case: &Case<'_>) -> bool {
+        let member = self.looks.get(case.family).and_then(|look| {
+            let target = look.pod(&case.request.name)?;
+            assess(&look, target, case.policy).member
+        });
+        let assessment = Assessment { member, ..Assessment::of(Reason::BreakGlass) };
+        let reserved = loop {
+            match self.try_reserve_unasked(case, &assessment).await {
+                Ok(Some(Reserved::StartOver)) => {}
+                Ok(Some(Reserved::Yes)) => break true,
+                Ok(None) | Err(_) => break false,
+            }
+        };
         self.looks.invalidate(case.family);
+        reserved
     }
 
-    async fn try_reserve_unasked(&self, case: &Case<'_>) -> Result<Reserved, NoLook> {
-        let Some(id) = self.ids.get(case.family) else { return Ok(Reserved::Yes) };
+    /// `None` where nothing is known to reserve in.
+    async fn try_reserve_unasked(
+        &self,
+        case: &Case<'_>,
+        assessment: &Assessment,
+    ) -> Result<Option<Reserved>, NoLook> {
+        let Some(id) = self.ids.get(case.family) else { return Ok(None) };
         let records = self.records(Some(id), case.deadline).await?;
-        let record = self.reservations.pick(records, id);
-        let Some(mut record) = record.map_err(|error| NoLook::Ledger(error.to_string()))? else {
-            return Ok(Reserved::Yes);
-        };
+        let Some(mut record) = self.record_of(records, id)? else { return Ok(None) };
         let siblings = self.looker.siblings(case.family, case.request, case.deadline).await?;
         // The uid is the apiserver's own word, whatever the review says.
-        let Some(uid) = siblings.uid(&case.request.name) else { return Ok(Reserved::Yes) };
-        let new = reservation(case, uid, &Assessment::of(Reason::BreakGlass));
-        self.reserve(&mut record, new, &siblings, case).await
+        let Some(uid) = siblings.uid(&case.request.name) else { return Ok(None) };
+        let new = reservation(case, uid, assessment);
+        self.reserve(&mut record, new, &siblings, case).await.map(Some)
     }
 }
 
-fn reservation(case: &Case<'_>, uid: &str, assessment: &Assessment) -> Reservation {
+pub(super) fn reservation(case: &Case<'_>, uid: &str, assessment: &Assessment) -> Reservation {
     Reservation {
         uid: uid.to_owned(),
         namespace: case.request.namespace.clone(),

@@ -76,6 +76,12 @@ mod tests {
     }
 
     #[test]
+    fn a_permission_to_restart_the_only_member_hangs_on_its_claim() {
+        let restart = Policy { single_member: Permission::Allow, ..Policy::default() };
+        assert_eq!(reason(&cluster(1), 0, &restart), Err(UNREADABLE.to_owned()));
+    }
+
+    #[test]
     fn a_yes_that_holds_for_lost_data_as_well_stands() {
         assert_eq!(reason(&cluster(5), 1, &Policy::default()), Ok(Reason::SafeToDelete), "a voter to spare");
         let allowed = Policy { ephemeral_data: Permission::Allow, ..Policy::default() };

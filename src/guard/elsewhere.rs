@@ -12,7 +12,7 @@ use super::{
     identity,
     snapshot::{Elsewhere, Snapshot},
 };
-use crate::etcd::{self, Connections, Endpoint, ListedMember, Reply, Tls};
+use crate::etcd::{self, Connections, Endpoint, ListedMember, Tls};
 
 /// Longest list of names that one member is looked for at.
 const MOST_URLS: usize = 4;
@@ -54,7 +54,7 @@ pub async fn ask(
             continue;
         }
         match found.iter_mut().find(|known| known.id == id) {
-            Some(known) if matches!(known.reply, Reply::Serving { .. }) => {}
+            Some(known) if known.reply.is_serving() => {}
             Some(known) => known.reply = reply,
             None => found.push(Elsewhere { id, reply, reserved: false }),
         }

@@ -20,7 +20,10 @@ use crate::{
 };
 
 /// Says that a pod is a member, or is none, where the guard would think otherwise: `true` or `false`.
-const MEMBER_ANNOTATION: &str = "etcd-guard.io/member";
+pub(super) const MEMBER_ANNOTATION: &str = "etcd-guard.io/member";
+
+/// What [`MEMBER_ANNOTATION`] says of a pod that it may not disown.
+pub(super) const OVERRULED: &str = "overruled";
 
 /// Annotations that say where a member is and who may ask it: of the pod, or of its StatefulSet or namespace.
 pub(super) const ANNOTATIONS: [&str; 4] =
@@ -82,6 +85,18 @@ pub(super) fn read(pod: &Pod, annotations: &BTreeMap<String, String>) -> Option<
     })
 }
 
+/// Whether the pod is said to be no member.
+pub(super) fn is_disowned(pod: &Pod) -> bool {
+    pod.metadata.annotations.get(MEMBER_ANNOTATION).is_some_and(|it| it == "false")
+}
+
+/// Overrules that the pod is said to be no member, if it evidently is one.
+pub(super) fn own_up(pod: &mut Pod) {
+    if is_disowned(pod) && pod.spec.containers.iter().any(runs_etcd) {
+        pod.metadata.annotations.insert(MEMBER_ANNOTATION.to_owned(), OVERRULED.to_owned());
+    }
+}
+
 /// Of a pod that is said to be a member, the container that looks most like one.
 fn member_container(pod: &Pod) -> Option<&Container> {
     let containers = &pod.spec.containers;
@@ -101,7 +116,14 @@ fn runs_etcd(container: &Container) -> bool {
         .env
         .iter()
         .any(|var| matches!(var.name.as_str(), "ETCD_INITIAL_ADVERTISE_PEER_URLS" | "ETCD_LISTEN_PEER_URLS"));
-    by_environment || (container.command.is_empty() && has_image_of_etcd(container))
+    by_environment || (has_image_of_etcd(container) && is_left_as_it_is(container))
+}
+
+/// Whether the image's own program runs: arguments alone are for it if they are flags, and may name another where they are
+/// not.
+fn is_left_as_it_is(container: &Container) -> bool {
+    container.command.is_empty()
+        && container.args.first().is_none_or(|first| first.starts_with('-') || basename(first) == "etcd")
 }
 
 /// An image of etcd whose command is a script that may do anything: in a StatefulSet, or with etcd's ports, it is taken

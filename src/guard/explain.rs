@@ -7,7 +7,6 @@ use super::{
     snapshot::{MemberPod, Snapshot, Storage},
     verdict::{Reason, Verdict},
 };
-use crate::etcd::Reply;
 
 /// Puts an assessment of `target` into words.
 #[must_use]
@@ -227,8 +226,7 @@ impl Scene<'_> {
 
     /// A pod that serves and stays, to run a command in.
     fn helper(&self) -> &MemberPod {
-        let serves =
-            |pod: &&MemberPod| matches!(pod.reply, Reply::Serving { .. }) && pod.name != self.target.name;
+        let serves = |pod: &&MemberPod| pod.reply.is_serving() && pod.name != self.target.name;
         self.snapshot.pods.iter().find(serves).unwrap_or(self.target)
     }
 

@@ -16,8 +16,11 @@ pub enum Intent {
     DeleteClaim,
     /// UPDATE of a StatefulSet or of its scale.
     ScaleDown {
-        /// The first ordinal that there will be no pod of.
+        /// The first ordinal that there will be no pod of; counted from the StatefulSet's first, where a Scale does not
+        /// tell which that is.
         first_to_go: u32,
+        /// Whether the first ordinal is still to be added.
+        relative: bool,
         /// Whether there will be fewer pods than before.
         fewer: bool,
     },
@@ -47,7 +50,11 @@ impl Intent {
                 let count = |scaled: &Scaled| scaled.spec.replicas.unwrap_or(default);
                 let start = new.spec.ordinals.as_ref().map_or(0, |ordinals| ordinals.start);
                 let first_to_go = start.saturating_add(count(&new));
-                Some(Self::ScaleDown { first_to_go, fewer: count(&new) < count(&old) })
+                Some(Self::ScaleDown {
+                    first_to_go,
+                    relative: !sub_resource.is_empty(),
+                    fewer: count(&new) < count(&old),
+                })
             }
             _ => None,
         })

@@ -53,7 +53,7 @@ impl Guard {
             Ok(verdict) => verdict,
             Err(no_look) => no_look.verdict(request),
         };
-        self.apply(&policy, &mistakes, &mut verdict);
+        self.apply(request, &policy, &mistakes, &mut verdict);
         verdict
     }
 
@@ -62,17 +62,19 @@ impl Guard {
         let list = self.looker.pods.list(namespace);
         let mut pods =
             deadline.within("listing the pods from the apiserver", list).await?.map_err(NoLook::Lookup)?;
-        self.looker.annotations.inherit(namespace, &mut pods, &etcd_pod::ANNOTATIONS);
+        self.looker.inherit(namespace, &mut pods);
         let members: Vec<&Pod> = pods.iter().filter(|pod| runs_member(pod)).collect();
+        // Data is there whether its container runs at this moment or not.
+        let with_data: Vec<&Pod> = pods.iter().filter(|pod| has_member(pod)).collect();
         let of_set =
             |pod: &&&Pod| pod.controller().is_some_and(|it| it.kind == "StatefulSet" && it.name == *name);
         match intent {
-            Intent::DeleteNamespace => Ok(match members.first() {
+            Intent::DeleteNamespace => Ok(match with_data.first() {
                 None => harmless(format!("namespace {namespace} holds no living etcd cluster")),
                 Some(member) => protected(format!(
                     "namespace {namespace} holds a living etcd cluster ({} pods, {} among them): deleting the namespace \
                      deletes it for good. If that is meant: {}",
-                    members.len(),
+                    with_data.len(),
                     member.metadata.name,
                     break_glass(&format!("namespace {namespace}"))
                 )),
@@ -85,7 +87,7 @@ impl Guard {
                     break_glass(&format!("-n {namespace} statefulset {name}"))
                 )),
             }),
-            Intent::DeleteClaim => Ok(match members.iter().find(|pod| mounts(pod, name)) {
+            Intent::DeleteClaim => Ok(match with_data.iter().find(|pod| mounts(pod, name)) {
                 None => harmless(format!("no living etcd member holds claim {name}")),
                 Some(pod) => protected(format!(
                     "claim {name} holds the data of pod {}, which runs an etcd member: at the pod's next restart the \
@@ -96,16 +98,26 @@ impl Guard {
                     break_glass(&format!("namespace {namespace}"))
                 )),
             }),
-            Intent::ScaleDown { first_to_go, .. } => {
+            Intent::ScaleDown { first_to_go, relative, .. } => {
                 let Some(any) = members.iter().find(|pod| of_set(pod)) else {
                     return Ok(harmless(format!("StatefulSet {name} runs no living etcd cluster")));
                 };
                 let family = Family::of(namespace, any);
+                let start = if relative { self.first_ordinal(namespace, name, deadline).await? } else { 0 };
+                let first_to_go = first_to_go.saturating_add(start);
                 let snapshot = self.looker.look_at_list(&family, &pods, deadline).await?;
                 Ok(scale::judge(&snapshot, name, first_to_go))
             }
             Intent::OrphanStatefulSet => Ok(harmless(format!("StatefulSet {name} leaves its pods alone"))),
         }
+    }
+}
+
+impl Guard {
+    async fn first_ordinal(&self, namespace: &str, name: &str, deadline: Deadline) -> Result<u32, NoLook> {
+        let read = self.looker.pods.first_ordinal(namespace, name);
+        let read = deadline.within("reading the StatefulSet from the apiserver", read).await?;
+        read.map_err(NoLook::Lookup)
     }
 }
 
@@ -134,9 +146,46 @@ fn runs_member(pod: &Pod) -> bool {
             .is_some_and(|it| pod.spec.containers.iter().any(|at| at.name == it.container && runs(at)))
 }
 
+/// Whether this pod is a member's, in whatever state: a pod that is going comes back to its claim.
+fn has_member(pod: &Pod) -> bool {
+    !pod.is_finished() && etcd_pod::read(pod, &pod.metadata.annotations).is_some()
+}
+
 fn mounts(pod: &Pod, claim: &str) -> bool {
     pod.spec
         .volumes
         .iter()
         .any(|it| it.persistent_volume_claim.as_ref().is_some_and(|it| it.claim_name == claim))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(state: serde_json::Value, metadata: serde_json::Value) -> Pod {
+        let mut pod = json!({
+            "metadata": {"name": "etcd-2", "namespace": "prod", "uid": "u2"},
+            "spec": {"containers": [{"name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16"}]},
+            "status": {"phase": "Running", "containerStatuses": [{"name": "etcd", "state": state}]}
+        });
+        for (name, value) in metadata.as_object().unwrap() {
+            pod["metadata"][name] = value.clone();
+        }
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn a_member_has_data_whatever_state_its_pod_is_in() {
+        let running = pod(json!({"running": {}}), json!({}));
+        assert!(runs_member(&running) && has_member(&running));
+        let crashing = pod(json!({"waiting": {"reason": "CrashLoopBackOff"}}), json!({}));
+        assert!(!runs_member(&crashing) && has_member(&crashing));
+        let going = pod(json!({"running": {}}), json!({"deletionTimestamp": "2026-01-31T12:00:00Z"}));
+        assert!(!runs_member(&going) && has_member(&going));
+        let mut ended = running;
+        ended.status.phase = String::from("Succeeded");
+        assert!(!has_member(&ended));
+    }
 }

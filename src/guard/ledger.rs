@@ -14,6 +14,10 @@ use tokio::time::Instant;
 /// way then may land shortly after; a deletion that did not happen by now will not happen.
 pub(super) const RESERVATION_LIFE: Duration = Duration::from_secs(60);
 
+/// How long a reservation stays after its pod is gone. Another replica may still decide on a list with that pod in it and
+/// read the record later: each of its reads may take 3 s.
+const GONE_FOR: Duration = Duration::from_secs(10);
+
 /// One allowed deletion, as it stands in the shared record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Reservation {
@@ -40,6 +44,8 @@ pub(super) struct Reservation {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     first_seen: HashMap<Reservation, Instant>,
+    /// Since when it knows by their uids of pods that are gone.
+    gone: HashMap<String, Instant>,
 }
 
 // === impl Ledger ===
@@ -51,6 +57,26 @@ impl Ledger {
         for reservation in record {
             self.first_seen.entry(reservation.clone()).or_insert(now);
         }
+        self.gone.retain(|uid, _| record.iter().any(|it| it.uid == *uid));
+    }
+
+    /// Takes note of the pods of a namespace that are reserved and gone.
+    pub(super) fn note_living(
+        &mut self,
+        record: &[Reservation],
+        namespace: &str,
+        living: &[&str],
+        now: Instant,
+    ) {
+        let is_gone = |it: &&Reservation| it.namespace == namespace && !living.contains(&it.uid.as_str());
+        for reservation in record.iter().filter(is_gone) {
+            self.gone.entry(reservation.uid.clone()).or_insert(now);
+        }
+    }
+
+    /// Whether this pod is known to be gone: no pod after it has its uid.
+    pub(super) fn is_gone(&self, uid: &str) -> bool {
+        self.gone.contains_key(uid)
     }
 
     /// Of a record, what may be on its way out. What an older record made forget counts as new.
@@ -68,9 +94,9 @@ impl Ledger {
     }
 
     /// The record with one more reservation, and without what is over: an earlier yes for the same pod, deletions that
-    /// never came, and pods of the same namespace that are gone (their successors must prove themselves).
+    /// never came, and pods of the same namespace that are gone for a while (their successors must prove themselves).
     pub(super) fn with(
-        &self,
+        &mut self,
         record: &[Reservation],
         new: Reservation,
         living: &[&str],
@@ -83,15 +109,19 @@ impl Ledger {
 
     /// The record without this pod, and without what is over.
     pub(super) fn without(
-        &self,
+        &mut self,
         record: &[Reservation],
         namespace: &str,
         uid: &str,
         living: &[&str],
         now: Instant,
     ) -> Vec<Reservation> {
-        let lives = |it: &Reservation| it.namespace != namespace || living.contains(&it.uid.as_str());
-        let stays = |it: &&Reservation| it.uid != uid && lives(it);
+        self.note_living(record, namespace, living, now);
+        let is_over = |it: &Reservation| {
+            it.namespace == namespace
+                && self.gone.get(&it.uid).is_some_and(|since| now.duration_since(*since) >= GONE_FOR)
+        };
+        let stays = |it: &&Reservation| it.uid != uid && !is_over(it);
         let mut record: Vec<Reservation> = self.live(record, now).filter(stays).cloned().collect();
         record.sort_by(|one, other| one.uid.cmp(&other.uid));
         record
@@ -167,6 +197,22 @@ mod tests {
         let living = ["old", "young", "new"];
         let record = ledger.with(&record, reservation("new", "1"), &living, start + RESERVATION_LIFE);
         assert_eq!(record, [reservation("young", "1"), reservation("new", "1")]);
+    }
+
+    /// Another replica may have listed the pod while it was there, and reads the record last.
+    #[test]
+    fn a_pod_that_is_gone_stays_on_record_until_nobody_can_have_it_in_a_list() {
+        let start = Instant::now();
+        let record = [reservation("gone", "1")];
+        let mut ledger = Ledger::default();
+        ledger.observe(&record, start);
+        let living = ["new", "newer"];
+        let record = ledger.with(&record, reservation("new", "1"), &living, start);
+        assert_eq!(record, [reservation("gone", "1"), reservation("new", "1")]);
+        assert!(ledger.is_gone("gone") && !ledger.is_gone("new"));
+        ledger.observe(&record, start);
+        let record = ledger.with(&record, reservation("newer", "1"), &living, start + GONE_FOR);
+        assert_eq!(record, [reservation("new", "1"), reservation("newer", "1")]);
     }
 
     #[test]

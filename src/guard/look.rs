@@ -15,24 +15,30 @@ use super::{
     gone, identity,
     ledger::Reservation,
     metrics::Metrics,
+    policy::Mode,
     request::Request,
     round, settled,
     snapshot::{Elsewhere, MemberPod, Snapshot, Storage},
     storage,
 };
 use crate::{
-    etcd::{Connections, Endpoint, Reply},
+    config::Live,
+    etcd::{Connections, Endpoint, ListedMember, Reply},
     k8s::{Annotations, Claims, LookupError, Pods, pod::Pod},
 };
 
 /// Less time than this is none: a healthy cluster answers in some milliseconds, on a busy machine in some tens.
-const LEAST_ROUND: Duration = Duration::from_millis(300);
+const LEAST_ROUND: Duration = Duration::from_millis(600);
+
+/// The most pods of other owners that are asked whether they are peers.
+const MOST_STRANGERS: usize = 16;
 
 /// What a look needs.
 pub(super) struct Looker {
     pub(super) pods: Pods,
     pub(super) claims: Claims,
     pub(super) annotations: Annotations,
+    pub(super) config: Live,
     pub(super) credentials: Credentials,
     pub(super) connections: Connections,
     pub(super) metrics: Metrics,
@@ -52,6 +58,8 @@ pub(super) struct Siblings {
     pods: Vec<(Pod, EtcdPod)>,
     /// Of other owners.
     strangers: Vec<(Pod, EtcdPod)>,
+    /// Said to be no members. Their members may be listed all the same, and found by name.
+    disowned: Vec<Pod>,
 }
 
 // === impl Looker ===
@@ -68,6 +76,16 @@ impl Looker {
         self.siblings_among(pods, family, request, deadline).await
     }
 
+    /// Gives pods the annotations of their owners, and takes from them what the server's floor forbids.
+    pub(super) fn inherit(&self, namespace: &str, pods: &mut [Pod]) {
+        self.annotations.inherit(namespace, pods, &etcd_pod::ANNOTATIONS);
+        if self.config.borrow().guard.floor.mode == Mode::Enforce {
+            for pod in pods {
+                etcd_pod::own_up(pod);
+            }
+        }
+    }
+
     /// The pods of the request's namespace as they are now.
     pub(super) async fn pods_beside(
         &self,
@@ -77,7 +95,7 @@ impl Looker {
         let list = self.pods.list(&request.namespace);
         let pods = deadline.within("listing the pods from the apiserver", list).await?;
         let mut pods = pods.map_err(NoLook::Lookup)?;
-        self.annotations.inherit(&request.namespace, &mut pods, &etcd_pod::ANNOTATIONS);
+        self.inherit(&request.namespace, &mut pods);
         Ok(pods)
     }
 
@@ -173,6 +191,9 @@ impl Looker {
         reserved: &[Reservation],
         until: Instant,
     ) {
+        if !siblings.strangers.is_empty() && !snapshot.pods.iter().any(|pod| pod.reply.is_serving()) {
+            self.look_at_peers(snapshot, siblings, reserved, until).await;
+        }
         let unseen = elsewhere::unseen(snapshot);
         let Some(known) = siblings.pods.iter().find_map(|(_, it)| it.endpoint.as_ref()) else { return };
         if unseen.is_empty() {
@@ -194,7 +215,7 @@ impl Looker {
         );
         let leaves = |it: &Elsewhere| {
             let member = unseen.iter().find(|member| member.id == it.id);
-            akin.iter().any(|(pod, _)| {
+            akin.iter().map(|(pod, _)| *pod).chain(&siblings.disowned).any(|pod| {
                 let is_it = |member| identity::has_peer_at(member, &pod.metadata.name, &pod.status.pod_ip);
                 pod.is_terminating() && member.is_some_and(is_it)
             })
@@ -211,6 +232,31 @@ impl Looker {
                     && unseen.iter().any(|it| it.id == status.member_id)
             });
             if is_listed {
+                snapshot.pods.push(member_pod(pod, etcd_pod, reply, reserved));
+            }
+        }
+    }
+
+    /// Where none of these pods serves, there may be peers that do under other owners: one StatefulSet per member.
+    async fn look_at_peers(
+        &self,
+        snapshot: &mut Snapshot,
+        siblings: &Siblings,
+        reserved: &[Reservation],
+        until: Instant,
+    ) {
+        let mut strangers: Vec<_> = siblings.strangers.iter().take(MOST_STRANGERS).cloned().collect();
+        self.credentials.complete(&snapshot.namespace, &mut strangers, until).await;
+        let replies = self.ask(&snapshot.namespace, &strangers, until).await;
+        for ((pod, etcd_pod), reply) in strangers.iter().zip(replies) {
+            let Reply::Serving { members, .. } = &reply else { continue };
+            let is_ours = |member: &ListedMember| {
+                siblings
+                    .pods
+                    .iter()
+                    .any(|(pod, _)| identity::has_peer_at(member, &pod.metadata.name, &pod.status.pod_ip))
+            };
+            if members.iter().any(is_ours) {
                 snapshot.pods.push(member_pod(pod, etcd_pod, reply, reserved));
             }
         }
@@ -246,7 +292,7 @@ impl Looker {
             Some(pod) => pod.clone(),
             None => self.live_pod(request, deadline).await?,
         };
-        self.annotations.inherit(&request.namespace, std::slice::from_mut(&mut pod), &etcd_pod::ANNOTATIONS);
+        self.inherit(&request.namespace, std::slice::from_mut(&mut pod));
         Ok(pod)
     }
 
@@ -264,13 +310,18 @@ impl Looker {
 
 impl Siblings {
     fn of(family: &Family, pods: Vec<Pod>) -> Self {
-        let etcd_pods = pods.into_iter().filter(|pod| !pod.is_finished()).filter_map(|pod| {
-            let etcd_pod = etcd_pod::read(&pod, &pod.metadata.annotations)?;
-            Some((pod, etcd_pod))
-        });
-        let (pods, strangers) = etcd_pods.partition(|(pod, _)| family.has(family.namespace(), pod));
+        let (mut etcd_pods, mut disowned) = (Vec::new(), Vec::new());
+        for pod in pods.into_iter().filter(|pod| !pod.is_finished()) {
+            match etcd_pod::read(&pod, &pod.metadata.annotations) {
+                Some(etcd_pod) => etcd_pods.push((pod, etcd_pod)),
+                None if etcd_pod::is_disowned(&pod) => disowned.push(pod),
+                None => {}
+            }
+        }
+        let is_of_family = |(pod, _): &(Pod, EtcdPod)| family.has(family.namespace(), pod);
+        let (pods, strangers) = etcd_pods.into_iter().partition(is_of_family);
         let cluster = format!("{}/{}", family.namespace(), family.name());
-        Self { cluster, namespace: family.namespace().to_owned(), pods, strangers }
+        Self { cluster, namespace: family.namespace().to_owned(), pods, strangers, disowned }
     }
 
     /// Where the member of this pod listens.

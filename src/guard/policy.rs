@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+use super::etcd_pod::{MEMBER_ANNOTATION, OVERRULED};
 use crate::config::{Choice, Defaults, Floor};
 pub use crate::config::{LeaderPolicy, Mode, Permission};
 
@@ -59,7 +60,8 @@ pub(super) fn resolve(
     for annotations in sources {
         resolved.apply(annotations, now);
     }
-    resolved.raise_to(floor);
+    let overruled = sources.iter().any(|it| it.get(MEMBER_ANNOTATION).is_some_and(|it| it == OVERRULED));
+    resolved.raise_to(floor, overruled);
     resolved
 }
 
@@ -98,12 +100,17 @@ impl Resolved {
         }
     }
 
-    fn raise_to(&mut self, floor: &Floor) {
+    fn raise_to(&mut self, floor: &Floor, overruled: bool) {
         let Self { policy, mistakes } = self;
         raise(LEADER, &mut policy.leader, floor.leader, mistakes);
         raise(SINGLE_MEMBER, &mut policy.single_member, floor.single_member, mistakes);
         raise(EPHEMERAL_DATA, &mut policy.ephemeral_data, floor.ephemeral_data, mistakes);
         raise(MODE, &mut policy.mode, floor.mode, mistakes);
+        if overruled {
+            mistakes.push(format!(
+                "{MEMBER_ANNOTATION}=false is below the server's floor: a pod that runs etcd is a member"
+            ));
+        }
         if floor.break_glass == Permission::Deny && policy.break_glass.take().is_some() {
             mistakes.push(format!("{ALLOW_UNTIL} is below the server's floor: denials stand"));
         }
@@ -218,6 +225,16 @@ mod tests {
         let now = "2026-01-31T12:00:00Z".parse().unwrap();
         let policy = resolve(&server, &Floor::default(), &[&annotations(&[(MODE, "enforce")])], now).policy;
         assert_eq!((policy.leader, policy.mode), (LeaderPolicy::Transfer, Mode::Enforce));
+    }
+
+    #[test]
+    fn a_member_that_may_not_be_disowned_is_told_of() {
+        let resolved = resolve_all(&Floor::default(), &[&[(MEMBER_ANNOTATION, OVERRULED)]]);
+        assert!(
+            resolved.mistakes[0].contains("member=false is below the server's floor"),
+            "{:?}",
+            resolved.mistakes
+        );
     }
 
     #[test]

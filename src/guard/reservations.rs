@@ -233,7 +233,7 @@ impl Record {
     }
 
     /// What may be on its way out at this moment.
-    pub(super) fn live(&self) -> Vec<Reservation> {
+    fn live(&self) -> Vec<Reservation> {
         self.ledger().live(&self.reservations, Instant::now()).cloned().collect()
     }
 }
@@ -241,12 +241,29 @@ impl Record {
 // === impl Records ===
 
 impl Records {
+    fn each(&self) -> impl Iterator<Item = &Record> {
+        let (one, all): (Option<&Record>, &[Result<Record, Unreadable>]) = match self {
+            Self::Of(_, record) => (Some(record), &[]),
+            Self::All(records) => (None, records),
+        };
+        one.into_iter().chain(all.iter().flatten())
+    }
+
+    /// Whether this reserved pod is known to be gone.
+    pub(super) fn know_gone(&self, uid: &str) -> bool {
+        self.each().any(|record| record.ledger().is_gone(uid))
+    }
+
+    /// Takes note of the reserved pods of a namespace that are gone, of which these live.
+    pub(super) fn note_living(&self, namespace: &str, living: &[&str]) {
+        for record in self.each() {
+            record.ledger().note_living(&record.reservations, namespace, living, Instant::now());
+        }
+    }
+
     /// What may be on its way out at this moment.
     pub(super) fn live(&self) -> Vec<Reservation> {
-        match self {
-            Self::Of(_, record) => record.live(),
-            Self::All(records) => records.iter().flatten().flat_map(Record::live).collect(),
-        }
+        self.each().flat_map(Record::live).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
     snapshot::{MemberPod, Snapshot},
     verdict::{Reason, Verdict},
 };
-use crate::etcd::{ListedMember, Reply};
+use crate::etcd::ListedMember;
 
 /// Judges that the pods of `set` from the ordinal `first_to_go` on are to go.
 pub(super) fn judge(snapshot: &Snapshot, set: &str, first_to_go: u32) -> Verdict {
@@ -27,9 +27,12 @@ pub(super) fn judge(snapshot: &Snapshot, set: &str, first_to_go: u32) -> Verdict
     let voters: BTreeSet<_> =
         list.iter().filter(|member| !member.is_learner).map(|member| member.id).collect();
     let quorum = voters.len() / 2 + 1;
-    let serves = |pod: &&MemberPod| matches!(pod.reply, Reply::Serving { .. }) && !pod.terminating;
+    let serves = |pod: &&MemberPod| pod.reply.is_serving() && !pod.terminating;
     let has_vote = |pod: &&MemberPod| members.of(&pod.name).is_some_and(|id| voters.contains(&id));
-    let remaining = snapshot.pods.iter().filter(|pod| !goes(pod)).filter(serves).filter(has_vote).count();
+    let elsewhere = snapshot.elsewhere.iter().filter(|it| it.reply.is_serving());
+    let elsewhere = elsewhere.filter(|it| voters.contains(&it.id)).count();
+    let remaining =
+        snapshot.pods.iter().filter(|pod| !goes(pod)).filter(serves).filter(has_vote).count() + elsewhere;
     let leaving: Vec<_> =
         snapshot.pods.iter().filter(|pod| goes(pod)).filter_map(|pod| members.of(&pod.name)).collect();
     if leaving.is_empty() {

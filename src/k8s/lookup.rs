@@ -11,7 +11,10 @@ use kube::{
 };
 use serde::{Deserialize, de::DeserializeOwned};
 
-use super::pod::{Metadata, Pod};
+use super::{
+    admission::Scaled,
+    pod::{Metadata, Pod},
+};
 
 /// Longest that one read may take. A healthy apiserver answers in milliseconds; one that needs seconds is better
 /// named in a denial than waited for until the deadline leaves no time for etcd.
@@ -109,6 +112,14 @@ impl Pods {
             Err(LookupError::NotFound { .. }) => Ok(true),
             Err(error) => Err(error),
         }
+    }
+
+    /// The ordinal of a StatefulSet's first pod.
+    pub async fn first_ordinal(&self, namespace: &str, name: &str) -> Result<u32, LookupError> {
+        let what = format!("StatefulSet {namespace}/{name}");
+        let path = format!("/apis/apps/v1/namespaces/{namespace}/statefulsets");
+        let set: Scaled = self.read(what, Request::new(path).get(name, &GetParams::default())).await?;
+        Ok(set.spec.ordinals.map_or(0, |ordinals| ordinals.start))
     }
 
     /// Whether the namespace's deletion was accepted. Read live: a watch may tell of one that is gone, and was made anew.

@@ -5,7 +5,13 @@ use etcd_guard::{
     guard::{Policy, Reason, assess::assess, elsewhere, snapshot::Snapshot},
 };
 
-use crate::etcd_cluster::{Cluster, soon};
+use serde_json::json;
+
+use crate::{
+    etcd_cluster::{Cluster, START_LIMIT, soon},
+    scene::{Scene, pod},
+    support::wait::until,
+};
 
 /// A look that misses the pod of one follower, the follower that it sees, and what is missing.
 async fn look_without_one(cluster: &Cluster, connections: &Connections) -> (Snapshot, usize, MemberId) {
@@ -44,4 +50,24 @@ on_every_version! {
         let found = elsewhere::ask(&connections, &known, &snapshot, &unseen, soon()).await;
         assert!(found.is_empty(), "{found:?}");
     }
+}
+
+/// One StatefulSet per member, as some operators make them: a member that is silent has no sibling to ask.
+#[tokio::test]
+async fn members_under_owners_of_their_own_answer_for_a_silent_one() {
+    let cluster = Cluster::of_three("3.6").await;
+    let followers = cluster.followers().await;
+    let with_own_set = |n: usize| {
+        let mut pod = pod(&cluster, n);
+        let owner = &mut pod["metadata"]["ownerReferences"][0];
+        owner["name"] = json!(format!("etcd-{n}"));
+        owner["uid"] = json!(format!("set-{n}"));
+        pod
+    };
+    let pods: Vec<_> = (0..3).map(with_own_set).collect();
+    let scene = Scene::before(&pods).await;
+    cluster.freeze(followers[0]).await;
+    let is_told = async |n: usize, reason| scene.ask(&pods[followers[n]]).await.0 == reason;
+    until("the frozen one may go", START_LIMIT, async || is_told(0, "SafeToDelete").await).await;
+    until("the other stays", START_LIMIT, async || is_told(1, "QuorumAtRisk").await).await;
 }

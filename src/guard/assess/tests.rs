@@ -240,8 +240,39 @@ fn a_voter_that_must_live_because_another_serves_is_not_taken_for_idle() {
         pod.reply = Reply::Silent { cause: unseen(2) };
     });
     assert_eq!(snapshot.reason(2), Reason::QuorumAtRisk);
-    assert_eq!(snapshot.reason(0), Reason::MemberNotServing, "nobody listens there");
-    assert_eq!(snapshot.refuse(2).reason(2), Reason::MemberNotServing);
+    assert_eq!(
+        snapshot.reason(0),
+        Reason::QuorumAtRisk,
+        "or it is the first that votes, and does not listen yet"
+    );
+    assert_eq!(snapshot.clone().refuse(2).reason(2), Reason::QuorumAtRisk);
+    let lagging = snapshot.starve(2);
+    assert_eq!(lagging.reason(0), Reason::MemberNotServing, "the third lives, and lags behind");
+}
+
+/// What is allowed of a single member is that it is away for a while.
+#[test]
+fn the_only_copy_of_the_data_is_not_deleted_by_a_permission_to_restart_it() {
+    let restart = Policy { single_member: Permission::Allow, ..Policy::default() };
+    let reason = |storage, policy: &Policy| {
+        let snapshot = cluster(1).change(0, |pod| pod.storage = storage);
+        assess(&snapshot, &snapshot.pods[0], policy).reason
+    };
+    assert_eq!(reason(Storage::Persistent, &restart), Reason::SingleMemberAllowed);
+    for storage in [Storage::Ephemeral, Storage::OnNode, Storage::ClaimTerminating, Storage::RemovedByHook] {
+        assert_eq!(reason(storage, &restart), Reason::PermanentLoss, "{storage:?}");
+    }
+    let lose = Policy { ephemeral_data: Permission::Allow, ..restart };
+    assert_eq!(reason(Storage::Ephemeral, &lose), Reason::SingleMemberAllowed);
+}
+
+#[test]
+fn leadership_is_not_handed_to_a_member_whose_data_is_corrupt() {
+    let alarm = Alarm { member_id: id(1), kind: AlarmKind::Corrupt };
+    let snapshot = cluster(3).restate(1, |status| status.applied_index += 1);
+    let heir_of = |snapshot: &Snapshot| heir(snapshot, &snapshot.pods[0]).map(|(pod, _)| pod.name.clone());
+    assert_eq!(heir_of(&snapshot).as_deref(), Some("etcd-1"));
+    assert_eq!(heir_of(&snapshot.restate(2, |status| status.alarms.push(alarm))).as_deref(), Some("etcd-2"));
 }
 
 #[test]
@@ -264,6 +295,10 @@ fn a_pod_that_serves_nothing_may_go_even_without_a_quorum() {
     let lost = cluster(3).crash(0).crash(1).starve(2);
     assert_eq!(lost.reason(0), Reason::MemberNotServing);
     assert_eq!(lost.reason(2), Reason::QuorumLost);
+    let without_address = lost.clone().silence(0).change(0, |pod| pod.ip.clear());
+    assert_eq!(without_address.reason(0), Reason::MemberNotServing, "it was never started");
+    // Its kubelet may be late, and an election be under way that it takes part in.
+    assert_ne!(lost.silence(0).reason(0), Reason::MemberNotServing);
 }
 
 #[test]

@@ -43,10 +43,12 @@ fn volume<'a>(pod: &'a Pod, container: &Container, settings: &Settings) -> Optio
             let holding = mounts.iter().filter(|mount| is_below(dir, &mount.mount_path));
             by_name(&holding.max_by_key(|mount| mount.mount_path.len())?.name)
         }
-        None => mounts
-            .iter()
-            .filter_map(|mount| by_name(&mount.name))
-            .find(|volume| volume.persistent_volume_claim.is_some() || volume.host_path.is_some()),
+        None => {
+            let mounted = || mounts.iter().filter_map(|mount| by_name(&mount.name));
+            // A path of the node may be its clock's zone, or its certificates.
+            let claim = mounted().find(|volume| volume.persistent_volume_claim.is_some());
+            claim.or_else(|| mounted().find(|volume| volume.host_path.is_some()))
+        }
     }
 }
 

@@ -237,3 +237,40 @@ fn a_hook_that_removes_the_member_is_seen() {
     assert_eq!(with_hook(json!(["/opt/bitnami/scripts/etcd/prestop.sh"])), Storage::RemovedByHook);
     assert_eq!(with_hook(json!(["sh", "-c", "etcdctl member list; sleep 5"])), Storage::Persistent);
 }
+
+#[test]
+fn an_image_of_etcd_that_is_told_to_run_a_tool_is_no_member() {
+    let with_args = |args: serde_json::Value| {
+        read_pod(&pod(&json!({"name": "box", "image": "quay.io/coreos/etcd:v3.5.21", "args": args})))
+    };
+    assert!(with_args(json!(["etcdctl", "watch", "x"])).is_none());
+    assert!(with_args(json!([])).is_some());
+    assert!(with_args(json!(["--name=etcd-1"])).is_some());
+    assert!(with_args(json!(["/usr/local/bin/etcd", "--name=etcd-1"])).is_some());
+}
+
+#[test]
+fn a_path_of_the_node_beside_a_claim_holds_no_data() {
+    let mut pod = pod(&json!({
+        "name": "etcd",
+        "image": "etcd",
+        "volumeMounts": [{"name": "zone", "mountPath": "/etc/localtime"}, {"name": "data", "mountPath": "/data"}]
+    }));
+    let zone = json!({"name": "zone", "hostPath": {"path": "/etc/localtime"}});
+    pod.spec.volumes.insert(0, serde_json::from_value(zone).unwrap());
+    let it = read_pod(&pod).unwrap();
+    assert_eq!((it.storage, it.claim.as_deref()), (Storage::Persistent, Some("data-etcd-1")));
+}
+
+#[test]
+fn only_what_evidently_runs_etcd_is_not_disowned() {
+    let owned_up = |container: serde_json::Value| {
+        let mut pod = pod(&container);
+        pod.metadata.annotations.insert(MEMBER_ANNOTATION.to_owned(), String::from("false"));
+        assert!(read_pod(&pod).is_none() && is_disowned(&pod));
+        own_up(&mut pod);
+        read_pod(&pod).is_some()
+    };
+    assert!(owned_up(json!({"name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16"})));
+    assert!(!owned_up(json!({"name": "proxy", "image": "nginx", "ports": [{"containerPort": 2379}]})));
+}

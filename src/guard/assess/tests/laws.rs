@@ -96,6 +96,13 @@ fn staying(faults: &[Fault], target: usize) -> usize {
     faults.iter().enumerate().filter(|(n, fault)| *n != target && stays(fault)).count()
 }
 
+fn starving(faults: &[Fault], target: usize) -> usize {
+    let starves = |fault: &Fault| {
+        fault.started && fault.reply == Health::Starving && !fault.learner && fault.leaving == Leaving::No
+    };
+    faults.iter().enumerate().filter(|(n, fault)| *n != target && starves(fault)).count()
+}
+
 fn serves(fault: &Fault) -> bool {
     fault.started && fault.reply == Health::Serving
 }
@@ -110,10 +117,14 @@ proptest! {
         let target = pick.index(faults.len());
         let reason = broken(&faults).reason(target);
         let fault = &faults[target];
-        let votes = !fault.learner && fault.started && fault.reply != Health::Refused;
         let is_proven = faults.iter().any(|fault| serves(fault) && !fault.learner);
-        if reason.allows() && votes && (is_proven || fault.reply != Health::Silent) {
-            let staying = staying(&faults, target);
+        let votes = !fault.learner && fault.started && (is_proven || fault.reply != Health::Refused);
+        if reason.allows() && votes {
+            let mut staying = staying(&faults, target);
+            if fault.reply == Health::Refused {
+                // Who starts votes before it listens: unless enough others live that may be those who vote.
+                staying += starving(&faults, target);
+            }
             prop_assert!(staying > voters(&faults) / 2, "{reason}: {staying} of {} stay", voters(&faults));
         }
     }
@@ -126,8 +137,8 @@ proptest! {
         let pod = &snapshot.pods[target];
         let refused = matches!(pod.reply, Reply::Silent { cause: Cause::Refused(_) });
         let is_proven = faults.iter().any(|fault| serves(fault) && !fault.learner);
-        let silent = matches!(pod.reply, Reply::Silent { .. }) && !is_proven;
-        if (refused || silent) && !pod.running && pod.storage == Storage::Persistent {
+        let is_needed = is_proven && staying(&faults, target) <= voters(&faults) / 2 && !faults[target].learner;
+        if refused && !is_needed && !pod.running && pod.storage == Storage::Persistent {
             prop_assert!(snapshot.reason(target).allows(), "{}", snapshot.text(target));
         }
     }
