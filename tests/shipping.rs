@@ -10,6 +10,8 @@ mod chart;
 mod manifests;
 #[path = "shipping/permissions.rs"]
 mod permissions;
+#[path = "shipping/register_end.rs"]
+mod register_end;
 #[path = "shipping/self_managed.rs"]
 mod self_managed;
 #[path = "shipping/uninstall.rs"]

@@ -94,10 +94,10 @@ impl Keeper {
         }
     }
 
-    /// Keeps house for as long as it is awaited. Whatever fails is told and tried again; what is served stays.
+    /// Keeps house until the server is told to stop. Whatever fails is told and tried again; what is served stays.
     pub async fn keep(mut self) {
         let rest = (self.settings.life / 20).clamp(SHORTEST_REST, LONGEST_REST);
-        loop {
+        while !self.readiness.is_stopping() {
             let pause = match self.turn().await {
                 Ok(Step::Rest) => rest,
                 Ok(Step::Settle) => SHORTEST_REST,
@@ -256,6 +256,10 @@ impl Keeper {
     async fn publish(&mut self, look: &Look) -> Result<(), StepError> {
         let mut done = Vec::new();
         for (name, configuration, bundle) in self.to_publish(look) {
+            // Whoever stops it may take the configurations away next, and what is written then would come back.
+            if self.readiness.is_stopping() {
+                break;
+            }
             let registration = self.settings.registration.as_ref();
             let applies = self.unregistered.contains(name) || configuration.is_none();
             if let Some(registration) = registration.filter(|_| applies) {
