@@ -6,6 +6,8 @@
 
 #[path = "shipping/chart.rs"]
 mod chart;
+#[path = "shipping/differing_replicas.rs"]
+mod differing_replicas;
 #[path = "shipping/manifests.rs"]
 mod manifests;
 #[path = "shipping/permissions.rs"]

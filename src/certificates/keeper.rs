@@ -157,7 +157,7 @@ impl Keeper {
         };
         Standing {
             fit: self.is_fit(generation, look.now),
-            due: generation.is_due(look.now, self.settings.life),
+            due: generation.is_due(look.now),
             trust,
             served: self.served.as_ref() == Some(generation),
         }
@@ -215,7 +215,7 @@ impl Keeper {
                     .await?;
             }
             (Step::Renew, Some(stored)) => {
-                let next = Some(self.make(look.now)?);
+                let next = Some(self.make(&self.names_for_all(stored, look.now), look.now)?);
                 self.store(&look.content, stored.current.clone(), next, "a next certificate is made").await?;
             }
             (Step::Restore, _) if self.served.is_some() => {
@@ -224,15 +224,28 @@ impl Keeper {
                 }
             }
             (Step::Found | Step::Restore | Step::Serve | Step::Promote | Step::Renew, _) => {
-                let first = self.make(look.now)?;
+                let first = self.make(&self.settings.names, look.now)?;
                 self.store(&look.content, first, None, "a first certificate is made").await?;
             }
         }
         Ok(())
     }
 
-    fn make(&self, now: OffsetDateTime) -> Result<Generation, GenerationError> {
-        Generation::make(&self.settings.names, now, self.settings.life, &self.provider)
+    /// This replica's names, and those of what it finds too early to be renewed: another replica is reached by them, and
+    /// would take its turn at renewing if they were left out.
+    fn names_for_all(&self, stored: &Stored, now: OffsetDateTime) -> Vec<String> {
+        let mut names = self.settings.names.clone();
+        let others = [Some(&stored.current), stored.next.as_ref()].into_iter().flatten();
+        for name in others.filter(|it| !it.is_due(now)).flat_map(Generation::names) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    fn make(&self, names: &[String], now: OffsetDateTime) -> Result<Generation, GenerationError> {
+        Generation::make(names, now, self.settings.life, &self.provider)
     }
 
     async fn store(
