@@ -10,6 +10,8 @@ mod chart;
 mod differing_replicas;
 #[path = "shipping/manifests.rs"]
 mod manifests;
+#[path = "shipping/other_parts.rs"]
+mod other_parts;
 #[path = "shipping/permissions.rs"]
 mod permissions;
 #[path = "shipping/register_end.rs"]

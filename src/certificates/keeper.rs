@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use self::look::{Look, Sources};
 use super::{
-    Generation, GenerationError, Registration,
+    Generation, GenerationError, Part, Registration,
     bundle::Bundle,
     plan::{self, Facts, Served, Standing, Step, Trust, next_step},
     stored::Stored,
@@ -55,10 +55,19 @@ pub struct Keeper {
     serving: Serving,
     readiness: Readiness,
     served: Option<Generation>,
-    /// Since when each CA has been seen in all entries without a break.
+    /// Since when each CA has been seen in all entries that matter without a break.
     trusted_since: BTreeMap<String, Instant>,
     /// Those whose shipped form has not been applied by this process yet.
     unregistered: Vec<ConfigurationName>,
+}
+
+/// What is to be written of a configuration.
+struct Change<'a> {
+    name: &'a ConfigurationName,
+    /// As it is; `None` where it is not.
+    configuration: Option<&'a Configuration>,
+    /// The `caBundle` for all of its entries.
+    bundle: String,
 }
 
 /// A step that could not be done.
@@ -82,8 +91,10 @@ impl Keeper {
         serving: Serving,
         readiness: Readiness,
     ) -> Self {
+        let registers_guard =
+            settings.registration.as_ref().is_some_and(|it| it.parts.contains(&Part::Guard));
         Self {
-            sources: Sources::new(client, &settings.namespace),
+            sources: Sources::new(client, &settings.namespace, registers_guard),
             unregistered: settings.registration.iter().flat_map(Registration::names).collect(),
             settings,
             provider,
@@ -115,17 +126,19 @@ impl Keeper {
         }
     }
 
-    /// One look and one step.
+    /// One look and one step. The configurations that are not waited for get their bundles beside it, and before it: what
+    /// is served after the step they should know as well.
     async fn turn(&mut self) -> Result<Step, StepError> {
         let look = Look::take(&self.sources, &self.provider).await?;
         self.note_trust(&look);
         let step = next_step(&self.facts(&look));
         self.report_readiness(&look);
+        self.publish_others(&look).await;
         self.take(step, look).await?;
         Ok(step)
     }
 
-    /// Remembers since when each CA is trusted by all entries.
+    /// Remembers since when each CA is trusted by all entries that matter.
     fn note_trust(&mut self, look: &Look) {
         let known = look.generations().chain(self.served.as_ref());
         let trusted: Vec<String> = known.filter(|it| look.trusts(it)).map(|it| it.ca().to_owned()).collect();
@@ -145,7 +158,8 @@ impl Keeper {
             Some(served) if self.is_fit(served, look.now) => Served::Fit,
             Some(_) => Served::Unfit,
         };
-        Facts { stored, served, must_publish: self.to_publish(look).next().is_some() }
+        let must_publish = self.to_publish(look).any(|change| look.is_decisive(change.name));
+        Facts { stored, served, must_publish }
     }
 
     fn standing(&self, generation: &Generation, look: &Look) -> Standing {
@@ -167,28 +181,29 @@ impl Keeper {
         generation.verify(&self.settings.names, now, &self.provider).is_ok()
     }
 
-    /// Configurations whose bundles are not as they should be, or that are to be applied; with the bundle to write.
-    fn to_publish<'a>(
-        &'a self,
-        look: &'a Look,
-    ) -> impl Iterator<Item = (&'a ConfigurationName, Option<&'a Configuration>, String)> {
+    /// Configurations whose bundles are not as they should be, or that are to be applied.
+    fn to_publish<'a>(&'a self, look: &'a Look) -> impl Iterator<Item = Change<'a>> {
         look.configurations.iter().filter_map(|(name, configuration)| {
             let wanted: Vec<&Generation> = look.generations().chain(self.served.as_ref()).collect();
             let write = |bundle: Bundle| {
                 let bundle = wanted.iter().fold(bundle, |bundle, it| bundle.with(it.ca()));
                 bundle.without_expired(look.now).write()
             };
-            let is_unregistered = self.unregistered.contains(name);
             match configuration {
                 // Whose configuration was taken away applies it again, if it is to apply it at all.
-                None => self.registers(name).then(|| (name, None, write(Bundle::default()))),
+                None => self.registers(name).then(|| Change {
+                    name,
+                    configuration: None,
+                    bundle: write(Bundle::default()),
+                }),
                 Some(configuration) => {
                     let bundles = configuration.bundles();
                     // One bundle for all entries: what any of them trusts already stays.
                     let all = bundles.iter().fold(Bundle::default(), |all, it| all.join(Bundle::read(it)));
-                    let wanted = write(all);
-                    let is_as_wanted = bundles.iter().all(|it| *it == wanted) && !is_unregistered;
-                    (!is_as_wanted).then_some((name, Some(configuration), wanted))
+                    let bundle = write(all);
+                    let is_as_wanted =
+                        bundles.iter().all(|it| *it == bundle) && !self.unregistered.contains(name);
+                    (!is_as_wanted).then_some(Change { name, configuration: Some(configuration), bundle })
                 }
             }
         })
@@ -266,28 +281,47 @@ impl Keeper {
         tracing::info!(expiry = generation.pair().expiry(), "serving a new certificate");
     }
 
-    async fn publish(&mut self, look: &Look) -> Result<(), StepError> {
+    /// Writes what the next step depends on.
+    async fn publish(&mut self, look: &Look) -> Result<(), CallError> {
         let mut done = Vec::new();
-        for (name, configuration, bundle) in self.to_publish(look) {
-            // Whoever stops it may take the configurations away next, and what is written then would come back.
-            if self.readiness.is_stopping() {
-                break;
-            }
-            let registration = self.settings.registration.as_ref();
-            let applies = self.unregistered.contains(name) || configuration.is_none();
-            if let Some(registration) = registration.filter(|_| applies) {
-                let version = configuration.and_then(Configuration::version);
-                if let Some(object) = registration.object(name, &bundle, version) {
-                    self.sources.configurations.apply(name, &object).await?;
-                    tracing::info!(configuration = %name, "applied");
-                }
-                done.push(name.clone());
-            } else if let Some(configuration) = configuration {
-                self.sources.configurations.replace(&configuration.clone().with_bundle(&bundle)).await?;
-                tracing::info!(configuration = %name, "caBundle written");
+        for change in self.to_publish(look).filter(|it| look.is_decisive(it.name)) {
+            self.write(&change).await?;
+            done.push(change.name.clone());
+        }
+        self.unregistered.retain(|name| !done.contains(name));
+        Ok(())
+    }
+
+    /// Writes the rest. What fails is told, and tried again at the next look.
+    async fn publish_others(&mut self, look: &Look) {
+        let mut done = Vec::new();
+        for change in self.to_publish(look).filter(|it| !look.is_decisive(it.name)) {
+            match self.write(&change).await {
+                Ok(()) => done.push(change.name.clone()),
+                Err(error @ CallError::Conflict { .. }) => tracing::debug!(%error, "somebody was faster"),
+                Err(error) => tracing::warn!(%error, "this part goes without the new bundle"),
             }
         }
         self.unregistered.retain(|name| !done.contains(name));
+    }
+
+    async fn write(&self, change: &Change<'_>) -> Result<(), CallError> {
+        // Whoever stops this process may take the configurations away next, and what is written then would come back.
+        if self.readiness.is_stopping() {
+            return Ok(());
+        }
+        let Change { name, configuration, bundle } = change;
+        let configurations = &self.sources.configurations;
+        let applies = self.unregistered.contains(name) || configuration.is_none();
+        let version = configuration.and_then(Configuration::version);
+        let registration = self.settings.registration.as_ref().filter(|_| applies);
+        if let Some(object) = registration.and_then(|it| it.object(name, bundle, version)) {
+            configurations.apply(name, &object).await?;
+            tracing::info!(configuration = %name, "applied");
+        } else if let Some(configuration) = configuration {
+            configurations.replace(&(*configuration).clone().with_bundle(bundle)).await?;
+            tracing::info!(configuration = %name, "caBundle written");
+        }
         Ok(())
     }
 }
