@@ -16,6 +16,8 @@ mod other_parts;
 mod permissions;
 #[path = "shipping/register_end.rs"]
 mod register_end;
+#[path = "shipping/register_start.rs"]
+mod register_start;
 #[path = "shipping/self_managed.rs"]
 mod self_managed;
 #[path = "shipping/uninstall.rs"]

@@ -70,6 +70,13 @@ struct Change<'a> {
     bundle: String,
 }
 
+/// How far a change got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    Wholly,
+    Partly,
+}
+
 /// A step that could not be done.
 #[derive(Debug, thiserror::Error)]
 enum StepError {
@@ -285,8 +292,9 @@ impl Keeper {
     async fn publish(&mut self, look: &Look) -> Result<(), CallError> {
         let mut done = Vec::new();
         for change in self.to_publish(look).filter(|it| look.is_decisive(it.name)) {
-            self.write(&change).await?;
-            done.push(change.name.clone());
+            if self.write(&change).await? == Written::Wholly {
+                done.push(change.name.clone());
+            }
         }
         self.unregistered.retain(|name| !done.contains(name));
         Ok(())
@@ -297,7 +305,8 @@ impl Keeper {
         let mut done = Vec::new();
         for change in self.to_publish(look).filter(|it| !look.is_decisive(it.name)) {
             match self.write(&change).await {
-                Ok(()) => done.push(change.name.clone()),
+                Ok(Written::Wholly) => done.push(change.name.clone()),
+                Ok(Written::Partly) => {}
                 Err(error @ CallError::Conflict { .. }) => tracing::debug!(%error, "somebody was faster"),
                 Err(error) => tracing::warn!(%error, "this part goes without the new bundle"),
             }
@@ -305,10 +314,11 @@ impl Keeper {
         self.unregistered.retain(|name| !done.contains(name));
     }
 
-    async fn write(&self, change: &Change<'_>) -> Result<(), CallError> {
+    /// Does one change, or of a change that takes two calls the first: the next look shows what is left.
+    async fn write(&self, change: &Change<'_>) -> Result<Written, CallError> {
         // Whoever stops this process may take the configurations away next, and what is written then would come back.
         if self.readiness.is_stopping() {
-            return Ok(());
+            return Ok(Written::Partly);
         }
         let Change { name, configuration, bundle } = change;
         let configurations = &self.sources.configurations;
@@ -316,12 +326,19 @@ impl Keeper {
         let version = configuration.and_then(Configuration::version);
         let registration = self.settings.registration.as_ref().filter(|_| applies);
         if let Some(object) = registration.and_then(|it| it.object(name, bundle, version)) {
+            // An entry that is no longer shipped would stay as a stump, since bundles are not written by apply: of its
+            // name and its bundle, which no apiserver takes.
+            if let Some(rest) = configuration.and_then(|it| it.without_former(&object)) {
+                configurations.replace(&rest).await?;
+                tracing::info!(configuration = %name, "entries of another release are taken out");
+                return Ok(Written::Partly);
+            }
             configurations.apply(name, &object).await?;
             tracing::info!(configuration = %name, "applied");
         } else if let Some(configuration) = configuration {
             configurations.replace(&(*configuration).clone().with_bundle(bundle)).await?;
             tracing::info!(configuration = %name, "caBundle written");
         }
-        Ok(())
+        Ok(Written::Wholly)
     }
 }

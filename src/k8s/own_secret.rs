@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{Api, Client, api::PostParams};
 
-use super::call::{CallError, call};
+use super::call::{CallError, call, create};
 
 /// The Secret of this name, there or not.
 #[derive(Clone)]
@@ -56,7 +56,7 @@ impl OwnSecret {
         if content.version.is_some() {
             call(&what, self.api.replace(&self.name, &parameters, &secret)).await?;
         } else {
-            call(&what, self.api.create(&parameters, &secret)).await?;
+            create(&what, self.api.create(&parameters, &secret)).await?;
         }
         Ok(())
     }
