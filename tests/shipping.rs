@@ -8,6 +8,8 @@
 mod chart;
 #[path = "shipping/differing_replicas.rs"]
 mod differing_replicas;
+#[path = "shipping/ended_files.rs"]
+mod ended_files;
 #[path = "shipping/image.rs"]
 mod image;
 #[path = "shipping/manifests.rs"]
