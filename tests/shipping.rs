@@ -12,6 +12,8 @@ mod differing_replicas;
 mod ended_files;
 #[path = "shipping/image.rs"]
 mod image;
+#[path = "shipping/lost_key.rs"]
+mod lost_key;
 #[path = "shipping/manifests.rs"]
 mod manifests;
 #[path = "shipping/other_parts.rs"]
