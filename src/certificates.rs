@@ -3,7 +3,7 @@
 //! A *generation* is a CA, the one leaf that it signed, and the leaf's key; the CA's own key is forgotten as soon as it
 //! has signed. All replicas share the generations in one Secret: `current`, and for a while before a change `next`.
 //! [`plan`] says what to do, and is pure; the [`Keeper`] looks and does it. The law: no replica serves a leaf whose CA is not in
-//! every entry's `caBundle`. It holds without any agreement on who has switched already, because a CA leaves a bundle only
+//! the `caBundle` of every entry of the guard's own configuration. It holds without any agreement on who has switched already, because a CA leaves a bundle only
 //! when it has expired, and its leaf with it.
 //!
 //! This room knows TLS and webhook configurations, and never what the webhooks judge.
@@ -14,9 +14,11 @@ mod keeper;
 pub mod plan;
 mod registration;
 mod stored;
+mod validity;
 
 pub use self::{
     generation::{Generation, GenerationError},
     keeper::{Keeper, Settings},
     registration::{Part, Registration, own_configurations},
+    validity::watch_validity,
 };

@@ -7,6 +7,8 @@
 mod answers;
 #[path = "server/bad_input.rs"]
 mod bad_input;
+#[path = "server/client_ca.rs"]
+mod client_ca;
 #[path = "server/mutations.rs"]
 mod mutations;
 #[path = "server/tls.rs"]
@@ -44,8 +46,12 @@ const NOBODY: &str = "127.0.0.1:1";
 
 impl Guarded {
     fn by(apiserver: &str) -> Self {
+        Self::with_files(apiserver, tempfile::tempdir().unwrap())
+    }
+
+    /// With the files that a test has put there before.
+    fn with_files(apiserver: &str, files: TempDir) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let files = tempfile::tempdir().unwrap();
         let kubeconfig: PathBuf = files.path().join("kubeconfig");
         let config = json!({
             "apiVersion": "v1",

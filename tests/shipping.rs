@@ -6,10 +6,24 @@
 
 #[path = "shipping/chart.rs"]
 mod chart;
+#[path = "shipping/differing_replicas.rs"]
+mod differing_replicas;
+#[path = "shipping/ended_files.rs"]
+mod ended_files;
+#[path = "shipping/image.rs"]
+mod image;
+#[path = "shipping/lost_key.rs"]
+mod lost_key;
 #[path = "shipping/manifests.rs"]
 mod manifests;
+#[path = "shipping/other_parts.rs"]
+mod other_parts;
 #[path = "shipping/permissions.rs"]
 mod permissions;
+#[path = "shipping/register_end.rs"]
+mod register_end;
+#[path = "shipping/register_start.rs"]
+mod register_start;
 #[path = "shipping/self_managed.rs"]
 mod self_managed;
 #[path = "shipping/uninstall.rs"]

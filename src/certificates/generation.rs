@@ -1,6 +1,6 @@
 //! A CA, the leaf that it signed, and the leaf's key.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -13,11 +13,13 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
 };
 use time::OffsetDateTime;
+use x509_parser::{extensions::GeneralName, parse_x509_certificate};
 
 use crate::server::tls::{Pair, PairError};
 
 /// How far before its making a certificate is valid: several apiservers' clocks may differ by seconds.
-const BACKDATE: Duration = Duration::from_secs(60);
+const BACKDATE: Duration = Duration::from_secs(BACKDATE_SECONDS.unsigned_abs());
+const BACKDATE_SECONDS: i64 = 60;
 
 /// One CA with one leaf. Equality is that of the CA. Its `Debug` shows no key.
 #[derive(Clone)]
@@ -115,12 +117,22 @@ impl Generation {
         Ok(())
     }
 
-    /// Whether less than a third of `life` is left, or more than all of it: a clock that ran ahead made this one.
+    /// Whether less than a third of its life is left: of its own, not of what this process would give a new one. Replicas
+    /// of different settings would find each other's due without end. What a clock made that ran ahead is not valid yet.
     #[must_use]
-    pub fn is_due(&self, now: OffsetDateTime, life: Duration) -> bool {
-        let left = self.pair.expiry().saturating_sub(now.unix_timestamp());
-        let life = i64::try_from(life.as_secs()).unwrap_or(i64::MAX);
-        left < life / 3 || left > life.saturating_mul(2)
+    pub fn is_due(&self, now: OffsetDateTime) -> bool {
+        let end = self.pair.expiry();
+        let born = self.pair.start().saturating_add(BACKDATE_SECONDS);
+        end.saturating_sub(now.unix_timestamp()) < end.saturating_sub(born) / 3
+    }
+
+    /// The names and addresses that the leaf is for.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let Ok(leaf) = CertificateDer::from_pem_slice(self.certificate.as_bytes()) else { return Vec::new() };
+        let Ok((_, leaf)) = parse_x509_certificate(&leaf) else { return Vec::new() };
+        let names = leaf.subject_alternative_name().ok().flatten();
+        names.iter().flat_map(|names| &names.value.general_names).filter_map(name).collect()
     }
 
     /// The CA's certificate, PEM.
@@ -147,6 +159,17 @@ impl Generation {
     }
 }
 
+fn name(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => {
+            let v4 = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from)).ok().map(|it| it.to_string())
+        }
+        _ => None,
+    }
+}
+
 impl PartialEq for Generation {
     fn eq(&self, other: &Self) -> bool {
         self.ca == other.ca
@@ -156,5 +179,48 @@ impl PartialEq for Generation {
 impl fmt::Debug for Generation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Generation").field("expiry", &self.pair.expiry()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: i64 = 3600;
+
+    fn at(seconds: i64) -> OffsetDateTime {
+        OffsetDateTime::from_unix_timestamp(1_800_000_000 + seconds).unwrap()
+    }
+
+    fn made(names: &[&str], life: i64) -> Generation {
+        let names: Vec<_> = names.iter().map(|it| (*it).to_owned()).collect();
+        let provider = rustls::crypto::ring::default_provider();
+        Generation::make(&names, at(0), Duration::from_secs(life.unsigned_abs()), &provider).unwrap()
+    }
+
+    #[test]
+    fn it_is_due_when_a_third_of_its_own_life_is_left_whatever_a_new_one_would_get() {
+        for life in [30, HOUR, 90 * 24 * HOUR] {
+            let generation = made(&["a.b.svc"], life);
+            assert!(!generation.is_due(at(0)), "{life}");
+            assert!(!generation.is_due(at(life * 6 / 10)), "{life}");
+            assert!(generation.is_due(at(life * 7 / 10)), "{life}");
+            assert!(generation.is_due(at(2 * life)), "{life}");
+        }
+    }
+
+    #[test]
+    fn what_a_clock_made_that_ran_ahead_is_not_taken() {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let names = [String::from("a.b.svc")];
+        let generation = made(&["a.b.svc"], HOUR);
+        assert!(generation.verify(&names, at(0), &provider).is_ok());
+        assert!(generation.verify(&names, at(-HOUR), &provider).is_err());
+    }
+
+    #[test]
+    fn it_tells_what_it_is_for() {
+        let names = ["etcd-guard.etcd-guard.svc", "192.0.2.1", "2001:db8::1"];
+        assert_eq!(made(&names, HOUR).names(), names);
     }
 }

@@ -47,6 +47,12 @@ fn name_of(object: &Value) -> Option<ConfigurationName> {
 // === impl Part ===
 
 impl Part {
+    /// Whether its configuration is called this.
+    #[must_use]
+    pub fn is_named(self, name: &ConfigurationName) -> bool {
+        self.shipped().and_then(|it| name_of(&it)).as_ref() == Some(name)
+    }
+
     /// The configuration as it is shipped. It is part of the program, and a test reads all of them.
     fn shipped(self) -> Option<Value> {
         let text = match self {

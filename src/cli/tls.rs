@@ -7,7 +7,7 @@ use clap::Args;
 use rustls::crypto::CryptoProvider;
 
 use crate::{
-    certificates::{Keeper, Part, Registration, Settings},
+    certificates::{Keeper, Part, Registration, Settings, watch_validity},
     server::{
         Readiness,
         tls::{
@@ -121,8 +121,10 @@ impl Source {
     ) -> anyhow::Result<()> {
         let Self { flags, provider, serving, watcher } = self;
         if let Some(watcher) = watcher {
+            // Until the apiserver has told the time, which it has by the time that it has answered at all.
             readiness.certificate_trusted(true);
             tokio::spawn(watcher.watch(flags.tls_reload_interval));
+            tokio::spawn(watch_validity(client.clone(), serving, readiness));
             return Ok(());
         }
         let mut names =

@@ -28,16 +28,31 @@ pub enum CallError {
     },
 }
 
-/// Awaits a call within the limit.
+/// Awaits a call about an object that was there within the limit. One that is not found was deleted since it was read.
 pub(super) async fn call<T>(
     what: &str,
     call: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, CallError> {
+    limited(what, call, &[404, 409]).await
+}
+
+/// The same for a creation: what is not found is the namespace that it goes to, and trying again does not help.
+pub(super) async fn create<T>(
+    what: &str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, CallError> {
+    limited(what, call, &[409]).await
+}
+
+async fn limited<T>(
+    what: &str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+    conflicts: &[u16],
+) -> Result<T, CallError> {
     let failed = |cause| CallError::Failed { what: what.to_owned(), cause };
     match timeout(CALL_LIMIT, call).await {
         Err(_) => Err(failed(format!("no answer within {}", humantime::format_duration(CALL_LIMIT)))),
-        // 404: it was deleted since it was read.
-        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+        Ok(Err(kube::Error::Api(status))) if conflicts.contains(&status.code) => {
             Err(CallError::Conflict { what: what.to_owned() })
         }
         Ok(Err(kube::Error::Api(status))) => Err(failed(status.message.clone())),

@@ -11,7 +11,7 @@ use kube::{
 
 use super::{
     LookupError,
-    call::{CallError, call},
+    call::{CallError, call, create},
     lookup::read_text,
 };
 
@@ -76,7 +76,7 @@ impl OwnSecret {
         if content.version.is_some() {
             call(&what, api.replace(&self.name, &parameters, &secret)).await?;
         } else {
-            call(&what, api.create(&parameters, &secret)).await?;
+            create(&what, api.create(&parameters, &secret)).await?;
         }
         Ok(())
     }

@@ -12,6 +12,9 @@ use super::call::{CallError, call};
 /// The name under which writes of this program stand in managed fields.
 const FIELD_MANAGER: &str = "etcd-guard";
 
+/// How the names of all entries of this program end.
+const ENTRY_SUFFIX: &str = "etcd-guard.io";
+
 /// Kind and name of a webhook configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigurationName {
@@ -107,6 +110,26 @@ impl Configuration {
         set_bundle(&mut self.object.data, bundle);
         self
     }
+
+    /// The same without those of this program's entries that `shipped` has no more; `None` if there are none.
+    #[must_use]
+    pub fn without_former(&self, shipped: &Value) -> Option<Self> {
+        let names: Vec<_> = entry_names(shipped).collect();
+        let is_former = |name: &str| name.ends_with(ENTRY_SUFFIX) && !names.contains(&name);
+        if !entry_names(&self.object.data).any(is_former) {
+            return None;
+        }
+        let mut rest = self.clone();
+        if let Some(entries) = rest.object.data.get_mut("webhooks").and_then(Value::as_array_mut) {
+            entries.retain(|entry| !entry.get("name").and_then(Value::as_str).is_some_and(is_former));
+        }
+        Some(rest)
+    }
+}
+
+fn entry_names(configuration: &Value) -> impl Iterator<Item = &str> {
+    let entries = configuration.get("webhooks").and_then(Value::as_array);
+    entries.into_iter().flatten().filter_map(|entry| entry.get("name")?.as_str())
 }
 
 /// Puts this `caBundle`, in base64, into every entry of a configuration.

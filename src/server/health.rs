@@ -86,7 +86,7 @@ impl Readiness {
         } else if self.certificate_trusted.load(Ordering::Relaxed) {
             None
         } else {
-            Some("no certificate is served that the webhook configurations trust")
+            Some("no certificate is served that the apiserver would accept")
         }
     }
 }

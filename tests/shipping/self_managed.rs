@@ -106,7 +106,7 @@ async fn bundle(client: &Client) -> Option<String> {
 }
 
 /// Applies the shipped permissions, and returns a kubeconfig that has no others.
-fn permit(control_plane: &ControlPlane) -> std::path::PathBuf {
+pub(super) fn permit(control_plane: &ControlPlane) -> std::path::PathBuf {
     let objects = crate::objects(&kustomize("deploy/overlays/register"));
     let is_wanted = |kind: &str| ["Namespace", "ServiceAccount"].contains(&kind) || kind.contains("Role");
     let items: Vec<_> = objects.iter().filter(|it| is_wanted(it["kind"].as_str().unwrap())).collect();

@@ -35,6 +35,9 @@ const LINGER: &str = "500ms";
 /// The configuration file, among the guard's files.
 pub const CONFIG: &str = "config.yaml";
 
+/// The CA that callers must come from, among the guard's files.
+pub const CLIENT_CA: &str = "client-ca.crt";
+
 /// A running guard. When it is dropped, it is killed.
 pub struct GuardProcess {
     child: Child,
@@ -197,6 +200,10 @@ fn spawn(
     let config = files.join(CONFIG);
     if config.exists() {
         command.arg("--config").arg(config);
+    }
+    let client_ca = files.join(CLIENT_CA);
+    if client_ca.exists() {
+        command.arg("--client-ca").arg(client_ca);
     }
     spawn_and_listen(command, lines)
 }

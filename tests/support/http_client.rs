@@ -10,7 +10,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use rustls::{
     ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -52,11 +52,38 @@ pub async fn get(address: SocketAddr, path: &str) -> Result<Response, NoAnswer> 
 /// A TLS connection to a server whose certificate leads to one of these CAs, as an apiserver makes it with a `caBundle`:
 /// it would rather speak HTTP/2.
 pub async fn tls(address: SocketAddr, ca_pem: &str) -> Result<TlsStream<TcpStream>, NoAnswer> {
+    tls_as(None, address, ca_pem).await
+}
+
+/// Who a caller is: a certificate and its key, both PEM.
+#[derive(Clone, Copy)]
+pub struct Identity<'a> {
+    pub certificate: &'a str,
+    pub key: &'a str,
+}
+
+/// The same by a caller that says who it is.
+async fn tls_as(
+    identity: Option<Identity<'_>>,
+    address: SocketAddr,
+    ca_pem: &str,
+) -> Result<TlsStream<TcpStream>, NoAnswer> {
     let mut roots = RootCertStore::empty();
     for ca in CertificateDer::pem_slice_iter(ca_pem.as_bytes()) {
         roots.add(ca.map_err(NoAnswer::because)?).map_err(NoAnswer::because)?;
     }
-    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let builder = ClientConfig::builder().with_root_certificates(roots);
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(Identity { certificate, key }) => {
+            let certificate = CertificateDer::from_pem_slice(certificate.as_bytes());
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
+            let chain = vec![certificate.map_err(NoAnswer::because)?];
+            builder
+                .with_client_auth_cert(chain, key.map_err(NoAnswer::because)?)
+                .map_err(NoAnswer::because)?
+        }
+    };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let stream = TcpStream::connect(address).await.map_err(NoAnswer::because)?;
     let name = ServerName::from(address.ip());
@@ -71,6 +98,11 @@ impl Connection {
     /// HTTP over [`tls`].
     pub async fn tls(address: SocketAddr, ca_pem: &str) -> Result<Self, NoAnswer> {
         Self::over(tls(address, ca_pem).await?).await
+    }
+
+    /// The same by a caller that says who it is.
+    pub async fn tls_as(identity: Identity<'_>, address: SocketAddr, ca_pem: &str) -> Result<Self, NoAnswer> {
+        Self::over(tls_as(Some(identity), address, ca_pem).await?).await
     }
 
     async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Self, NoAnswer> {

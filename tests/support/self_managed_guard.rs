@@ -105,12 +105,21 @@ impl SelfManagedGuard {
         until("the guard is ready", READY_LIMIT, async || self.is_ready().await).await;
     }
 
-    /// Ends it as a kubelet does, and starts it again at the same addresses.
-    pub async fn restart(&mut self) {
+    pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).expect("a pid");
-        kill(Pid::from_raw(pid), Signal::SIGTERM).expect("a guard that runs");
+        kill(Pid::from_raw(pid), signal).expect("a guard that runs");
+    }
+
+    /// Waits until it has ended by itself.
+    pub async fn wait_for_end(&mut self) {
         let child = &mut self.child;
         until("the guard ends", READY_LIMIT, async || child.try_wait().expect("a child").is_some()).await;
+    }
+
+    /// Ends it as a kubelet does, and starts it again at the same addresses.
+    pub async fn restart(&mut self) {
+        self.signal(Signal::SIGTERM);
+        self.wait_for_end().await;
         (self.child, _, _) =
             spawn(self.clock.as_ref(), &self.kubeconfig, self.https, self.http, &self.flags, &self.log);
         self.wait_until_ready().await;

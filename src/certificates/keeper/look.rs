@@ -7,7 +7,7 @@ use rustls::crypto::CryptoProvider;
 use time::OffsetDateTime;
 
 use crate::{
-    certificates::{Generation, bundle::Bundle, own_configurations, stored::Stored},
+    certificates::{Generation, Part, bundle::Bundle, own_configurations, stored::Stored},
     k8s::{
         CallError, Content, OwnSecret, apiserver_time,
         webhooks::{Configuration, ConfigurationName, Configurations},
@@ -23,6 +23,8 @@ pub(super) struct Sources {
     pub(super) secret: OwnSecret,
     pub(super) configurations: Configurations,
     names: Vec<ConfigurationName>,
+    /// Whether the guard's own configuration is applied by this process where it is not.
+    registers_guard: bool,
 }
 
 /// What one look brought.
@@ -33,19 +35,22 @@ pub(super) struct Look {
     pub(super) content: Content,
     /// What it holds, if that is of use.
     pub(super) stored: Option<Stored>,
-    /// All configurations that are known by name, there or not.
+    /// All configurations that are known by name and could be read, there or not.
     pub(super) configurations: Vec<(ConfigurationName, Option<Configuration>)>,
+    /// The one that what is served depends on; `None` if it is each of them.
+    decisive: Option<ConfigurationName>,
 }
 
 // === impl Sources ===
 
 impl Sources {
-    pub(super) fn new(client: &Client, namespace: &str) -> Self {
+    pub(super) fn new(client: &Client, namespace: &str, registers_guard: bool) -> Self {
         Self {
             client: client.clone(),
             secret: OwnSecret::new(client.clone(), namespace, SECRET),
             configurations: Configurations::new(client.clone()),
             names: own_configurations(),
+            registers_guard,
         }
     }
 }
@@ -67,9 +72,28 @@ impl Look {
         };
         let mut configurations = Vec::new();
         for name in &sources.names {
-            configurations.push((name.clone(), sources.configurations.read(name).await?));
+            match sources.configurations.read(name).await {
+                Ok(configuration) => configurations.push((name.clone(), configuration)),
+                Err(error) if Part::Guard.is_named(name) => return Err(error),
+                Err(error) => tracing::warn!(%error, "this part is left alone"),
+            }
         }
-        Ok(Self { now, content, stored, configurations })
+        let mut guards = configurations.iter().filter(|(name, _)| Part::Guard.is_named(name));
+        let decisive = guards.find(|(_, there)| there.is_some() || sources.registers_guard);
+        let decisive = decisive.map(|(name, _)| name.clone());
+        Ok(Self { now, content, stored, configurations, decisive })
+    }
+
+    /// Whether what is served waits until this configuration trusts it. The guard's own is `Fail`, and calls for it are
+    /// lost without a replica that is ready. Those of the other parts are passed by: they get the same bundle at the same
+    /// time, and if one cannot get it, the guard does not wait for it.
+    pub(super) fn is_decisive(&self, name: &ConfigurationName) -> bool {
+        self.decisive.as_ref().is_none_or(|it| it == name)
+    }
+
+    fn decisive(&self) -> impl Iterator<Item = &Configuration> {
+        let decisive = self.configurations.iter().filter(|(name, _)| self.is_decisive(name));
+        decisive.filter_map(|(_, it)| it.as_ref())
     }
 
     /// The generations of the Secret.
@@ -77,15 +101,14 @@ impl Look {
         self.stored.iter().flat_map(|it| [Some(&it.current), it.next.as_ref()]).flatten()
     }
 
-    /// Whether all entries of all configurations trust this generation.
+    /// Whether all entries trust this generation.
     pub(super) fn trusts(&self, generation: &Generation) -> bool {
-        let mut bundles =
-            self.configurations.iter().filter_map(|(_, it)| it.as_ref()).flat_map(Configuration::bundles);
+        let mut bundles = self.decisive().flat_map(Configuration::bundles);
         bundles.all(|bundle| Bundle::read(bundle).covers(generation.ca()))
     }
 
     /// Whether no configuration leads here.
     pub(super) fn nobody_asks(&self) -> bool {
-        self.configurations.iter().all(|(_, configuration)| configuration.is_none())
+        self.decisive().next().is_none()
     }
 }

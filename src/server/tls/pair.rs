@@ -13,6 +13,7 @@ use x509_parser::parse_x509_certificate;
 #[derive(Clone, Debug)]
 pub struct Pair {
     pub(super) certified: Arc<CertifiedKey>,
+    start: i64,
     expiry: i64,
 }
 
@@ -41,10 +42,17 @@ impl Pair {
         let leaf = chain.first().ok_or_else(|| PairError::Certificate(String::from("there is none")))?;
         let (_, parsed) =
             parse_x509_certificate(leaf).map_err(|error| PairError::Certificate(error.to_string()))?;
-        let expiry = parsed.validity().not_after.timestamp();
+        let validity = parsed.validity();
+        let (start, expiry) = (validity.not_before.timestamp(), validity.not_after.timestamp());
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| PairError::Key(error.to_string()))?;
         let certified = CertifiedKey::from_der(chain, key, provider).map_err(PairError::Mismatch)?;
-        Ok(Self { certified: Arc::new(certified), expiry })
+        Ok(Self { certified: Arc::new(certified), start, expiry })
+    }
+
+    /// From when on the certificate is valid, in seconds since 1970.
+    #[must_use]
+    pub fn start(&self) -> i64 {
+        self.start
     }
 
     /// When the certificate ends, in seconds since 1970.

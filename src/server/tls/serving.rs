@@ -40,6 +40,12 @@ impl Serving {
         self.reloads.get_or_create(&ReloadLabels { result: "success" }).inc();
     }
 
+    /// Whether there is a pair, and its certificate is valid at this time, in seconds since 1970.
+    #[must_use]
+    pub fn is_valid(&self, now: i64) -> bool {
+        self.pair.load().as_ref().is_some_and(|pair| (pair.start()..=pair.expiry()).contains(&now))
+    }
+
     /// Counts a pair that could not be used; what was served still is.
     pub fn count_failure(&self) {
         self.reloads.get_or_create(&ReloadLabels { result: "failure" }).inc();

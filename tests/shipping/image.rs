@@ -1,0 +1,33 @@
+//! The Dockerfile, as far as it can be told without a container tool.
+
+use std::fs;
+
+use crate::path_of;
+
+fn read(file: &str) -> String {
+    fs::read_to_string(path_of(file)).unwrap()
+}
+
+#[test]
+fn the_image_is_built_with_what_the_tests_are_built_with() {
+    let dockerfile = read("deploy/Dockerfile");
+    let install = dockerfile.split("apt-get install").nth(1).unwrap().lines().next().unwrap();
+    let programs = read("scripts/testbed.d/programs.sh");
+    let protoc = programs.lines().find_map(|it| it.trim().strip_prefix("protoc) DEB='")).unwrap();
+    for package in protoc.split('\'').next().unwrap().split(' ') {
+        assert!(install.split(' ').any(|it| it == package), "{package} is not in: {install}");
+    }
+}
+
+#[test]
+fn the_image_is_built_from_all_files_that_cargo_wants_to_see() {
+    let dockerfile = read("deploy/Dockerfile");
+    let copied: Vec<_> = dockerfile.lines().filter_map(|it| it.strip_prefix("COPY ")).collect();
+    let manifest = read("Cargo.toml");
+    let targets: Vec<_> = manifest.lines().filter_map(|it| it.strip_prefix("path = \"")).collect();
+    assert!(targets.len() > 5, "{targets:?}");
+    for target in targets {
+        let folder = target.split('/').next().unwrap();
+        assert!(copied.contains(&format!("{folder} {folder}").as_str()), "{target} is not in: {copied:?}");
+    }
+}
