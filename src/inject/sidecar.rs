@@ -187,7 +187,7 @@ fn place_volumes<'a>(
         let Some(name) = volume.get("name").and_then(Value::as_str) else { continue };
         let other_name = format!("{}-{name}", template.name);
         let other_name = (template.on_conflict == OnConflict::Adapt).then_some(other_name.as_str());
-        match volumes::place(pod, volume, other_name) {
+        match volumes::place(pod, volume, other_name, &renamed) {
             None => conflicts.push(format!("volume {name}")),
             Some(Placed { name: placed, new: volume }) => {
                 renamed.insert(name, placed);
@@ -279,8 +279,8 @@ fn first(draft: &Draft, list: &'static str, ours: &[&str]) -> Place {
 }
 
 fn rename_mounts(mut container: Value, renamed: &BTreeMap<&str, String>) -> Value {
-    if let Some(mounts) = container.get_mut("volumeMounts").and_then(Value::as_array_mut) {
-        for mount in mounts {
+    for list in ["volumeMounts", "volumeDevices"] {
+        for mount in container.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             *mount = rename(mount.take(), renamed);
         }
     }
