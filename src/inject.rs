@@ -136,7 +136,7 @@ fn change(
     let mut applied: Vec<&str> = Vec::new();
     while let Some(template) = next(&chosen, &applied) {
         applied.push(&template.name);
-        let containers = chosen.container_names();
+        let containers = chosen.container_names(Pod::of(draft.object()));
         if sidecar::apply(draft, template, &containers, surroundings, notes)? {
             record.templates.insert(&template.name, &template.hash);
         }
@@ -169,7 +169,7 @@ fn next<'a>(chosen: &Chosen<'a>, applied: &[&str]) -> Option<&'a Template> {
     chosen.templates.iter().copied().find(|it| !applied.contains(&it.name.as_str()))
 }
 
-/// Pods that nothing is ever injected into.
+/// Pods that get no containers, volumes and files.
 fn hard_skip(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: &Config) -> Option<Note> {
     let windows = || Note::skipped(Reason::Windows, "nothing was injected: the pod is for Windows");
     left_alone(pod, surroundings, config).or_else(|| pod.is_windows().then(windows))

@@ -7,6 +7,7 @@ use super::Surroundings;
 use super::{
     pod::Pod,
     reason::{Note, Reason},
+    sidecar,
 };
 use crate::config::{Config, Labels, Match, Template};
 
@@ -152,8 +153,8 @@ impl<'a> Chosen<'a> {
     }
 
     /// The names of all containers that may come from templates.
-    pub(super) fn container_names(&self) -> Vec<&'a str> {
-        self.templates.iter().flat_map(|it| it.container_names()).collect()
+    pub(super) fn container_names(&self, pod: Pod<'_>) -> Vec<&'a str> {
+        self.templates.iter().flat_map(|it| sidecar::container_names(pod, it)).collect()
     }
 
     /// Adds what was chosen later.

@@ -116,7 +116,9 @@ fn a_container_of_the_users_with_the_same_name_stays_and_is_warned_of() {
     let before = agents_pod(|pod| pod["spec"]["containers"][0] = json!({"name": "agent", "image": "mine:1"}));
     let (after, reasons) = injected(&before, &[], &agent());
     assert_eq!(reasons, [Reason::Conflict, Reason::Sidecar]);
-    assert_eq!(after["spec"]["containers"], before["spec"]["containers"]);
+    assert_eq!(names(&after["spec"]["containers"]), ["agent"]);
+    assert_eq!(after["spec"]["containers"][0]["image"], "mine:1");
+    assert_eq!(after["spec"]["initContainers"], Value::Null);
 
     let skip = config(
         "sidecars: {templates: [{name: agent, onConflict: skip, containers: [{name: agent, image: i}]}]}",
@@ -277,4 +279,18 @@ fn a_device_has_the_name_that_its_volume_got() {
     let before = agents_pod(|pod| pod["spec"]["volumes"] = json!([{"name": "raw", "emptyDir": {}}]));
     let (after, _) = injected(&before, &[], &block);
     assert_eq!(after["spec"]["initContainers"][0]["volumeDevices"][0]["name"], "agent-raw");
+}
+
+#[test]
+fn a_container_of_the_users_gets_what_is_for_the_pods_own_whatever_its_name() {
+    let before = agents_pod(|pod| pod["spec"]["containers"][0] = json!({"name": "extra", "image": "mine:1"}));
+    let mut both = before.clone();
+    both["metadata"]["annotations"]["etcd-guard.io/inject"] = json!("agent,extra");
+    let (after, reasons) = injected(&both, &[], &agent());
+    assert_eq!(reasons, [Reason::Sidecar, Reason::Conflict, Reason::AlreadyInjected]);
+    assert_eq!(after["spec"]["containers"][0]["env"], json!([{"name": "AGENT", "value": "here"}]));
+    // The template's own, which is there already, gets nothing.
+    both["spec"]["containers"][0]["image"] = json!("extra:1");
+    let (after, _) = injected(&both, &[], &agent());
+    assert_eq!(after["spec"]["containers"][0].get("env"), None);
 }
