@@ -66,7 +66,11 @@ pub(super) fn choose<'a>(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: 
     });
     let namespace = surroundings.namespace_labels.ok();
     let choice = Choice { labels: pod.labels(), namespace, word: &word, config };
-    let lxcfs_word = choice.own_word(LXCFS).or(old_word);
+    let lxcfs_word = match choice.own_word(LXCFS) {
+        // Names of templates say nothing against lxcfs that an older annotation asks for.
+        Some(false) if matches!(word, Word::Names(_)) => old_word.or(Some(false)),
+        own_word => own_word.or(old_word),
+    };
     let lxcfs = choice.of(LXCFS, lxcfs_word, config.lxcfs.always.as_ref(), config.lxcfs.never.as_ref());
     let templates: Vec<&Template> = config
         .sidecars

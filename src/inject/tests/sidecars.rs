@@ -294,3 +294,15 @@ fn a_container_of_the_users_gets_what_is_for_the_pods_own_whatever_its_name() {
     let (after, _) = injected(&both, &[], &agent());
     assert_eq!(after["spec"]["containers"][0].get("env"), None);
 }
+
+#[test]
+fn an_older_annotation_that_asks_for_lxcfs_counts_beside_names_of_templates() {
+    let old = |ours: &str, old: &str| {
+        let annotations = json!({"etcd-guard.io/inject": ours, "sidecar-injector.lxcfs/inject": old});
+        injected(&pod(annotations), &[], &agent()).1
+    };
+    assert_eq!(old("agent", "true"), [Reason::Sidecar, Reason::Lxcfs]);
+    assert_eq!(old("agent", "false"), [Reason::Sidecar]);
+    assert_eq!(old("agent,lxcfs", "false"), [Reason::Sidecar, Reason::Lxcfs], "the newer word goes before");
+    assert_eq!(old("false", "true"), []);
+}
