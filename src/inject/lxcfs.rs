@@ -243,7 +243,7 @@ fn want_node(draft: &mut Draft, settings: &Lxcfs) -> Result<(), PatchError> {
     let expression = json!({"key": label.key, "operator": "In", "values": [label.value]});
     match settings.node_affinity {
         NodeAffinity::Off => Ok(()),
-        NodeAffinity::Require => affinity::require(draft, &[expression]),
+        NodeAffinity::Require => affinity::require(draft, &[(affinity::EXPRESSIONS, &[expression])]),
         NodeAffinity::Prefer => {
             let term = json!({"weight": 100, "preference": {"matchExpressions": [expression]}});
             affinity::prefer(draft, &[term])

@@ -306,3 +306,37 @@ fn an_older_annotation_that_asks_for_lxcfs_counts_beside_names_of_templates() {
     assert_eq!(old("agent,lxcfs", "false"), [Reason::Sidecar, Reason::Lxcfs], "the newer word goes before");
     assert_eq!(old("false", "true"), []);
 }
+
+#[test]
+fn nodes_that_a_template_names_by_field_are_asked_for_in_each_of_the_pods_terms() {
+    let placed = config(
+        r#"
+sidecars:
+  templates:
+  - name: agent
+    affinity:
+      nodeAffinity:
+        requiredDuringSchedulingIgnoredDuringExecution:
+          nodeSelectorTerms:
+          - matchExpressions: [{key: disk, operator: In, values: [ssd]}]
+            matchFields: [{key: metadata.name, operator: NotIn, values: [n1]}]
+"#,
+    );
+    let terms = |pod: &Value| {
+        let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"].clone()
+    };
+    let disk = json!({"key": "disk", "operator": "In", "values": ["ssd"]});
+    let not_n1 = json!({"key": "metadata.name", "operator": "NotIn", "values": ["n1"]});
+    let (after, _) = injected(&agents_pod(|_| {}), &[], &placed);
+    assert_eq!(terms(&after), json!([{"matchExpressions": [disk], "matchFields": [not_n1]}]));
+
+    let zone = json!({"key": "zone", "operator": "Exists"});
+    let before = agents_pod(|pod| {
+        let required = json!({"nodeSelectorTerms": [{"matchExpressions": [zone]}, {}]});
+        pod["spec"]["affinity"] =
+            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}});
+    });
+    let (after, _) = injected(&before, &[], &placed);
+    assert_eq!(terms(&after), json!([{"matchExpressions": [zone, disk], "matchFields": [not_n1]}, {}]));
+}
