@@ -136,7 +136,7 @@ fn change(
     let mut applied: Vec<&str> = Vec::new();
     while let Some(template) = next(&chosen, &applied) {
         applied.push(&template.name);
-        let containers = chosen.container_names();
+        let containers = chosen.container_names(Pod::of(draft.object()));
         if sidecar::apply(draft, template, &containers, surroundings, notes)? {
             record.templates.insert(&template.name, &template.hash);
         }
@@ -154,7 +154,12 @@ fn change(
         draft.rewrite(&pointer(["metadata", "annotations", INJECTED]), Value::String(text))?;
     }
     if let Some(settings) = &config.lifespan {
-        lifespan::apply(draft, settings, notes)?;
+        let pod = Pod::of(draft.object());
+        match left_alone(pod, surroundings, config) {
+            None => lifespan::apply(draft, settings, notes)?,
+            Some(note) if pod.label(&settings.label).is_some() && !notes.contains(&note) => notes.push(note),
+            Some(_) => {}
+        }
     }
     Ok(())
 }
@@ -164,15 +169,19 @@ fn next<'a>(chosen: &Chosen<'a>, applied: &[&str]) -> Option<&'a Template> {
     chosen.templates.iter().copied().find(|it| !applied.contains(&it.name.as_str()))
 }
 
-/// Pods that nothing is ever injected into.
+/// Pods that get no containers, volumes and files.
 fn hard_skip(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: &Config) -> Option<Note> {
+    let windows = || Note::skipped(Reason::Windows, "nothing was injected: the pod is for Windows");
+    left_alone(pod, surroundings, config).or_else(|| pod.is_windows().then(windows))
+}
+
+/// Pods that nothing is ever changed in, tolerations included.
+fn left_alone(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: &Config) -> Option<Note> {
     if pod.is_mirror() {
         Some(Note::skipped(
             Reason::MirrorPod,
             "nothing was injected: the pod mirrors a static one, which stays as it is",
         ))
-    } else if pod.is_windows() {
-        Some(Note::skipped(Reason::Windows, "nothing was injected: the pod is for Windows"))
     } else if config.skip_namespaces.iter().any(|it| it == surroundings.namespace) {
         let text = format!("nothing was injected: namespace {} is left alone", surroundings.namespace);
         Some(Note::skipped(Reason::SkippedNamespace, text))

@@ -12,11 +12,19 @@ pub struct ForbiddenName {
     pub word: String,
 }
 
+/// What the apiserver keeps of `generateName`, and what it adds to it (`apiserver/pkg/storage/names/generate.go`,
+/// `apimachinery/pkg/util/rand/rand.go`).
+const LONGEST_BASE: usize = 58;
+const ADDED: usize = 5;
+const ALPHABET: &str = "bcdfghjklmnpqrstvwxz2456789";
+
 /// Judges a new pod's name. One that is generated is judged by what its maker chose, so that no pod is denied for the
 /// five letters that the apiserver made up.
 pub fn judge_name(name: &str, generate_name: &str, settings: &PodNames) -> Result<(), ForbiddenName> {
-    let is_generated = !generate_name.is_empty() && (name.is_empty() || name.starts_with(generate_name));
-    let chosen = if is_generated { generate_name } else { name };
+    let base = generate_name.get(..LONGEST_BASE).unwrap_or(generate_name);
+    let is_added = |end: &str| end.len() == ADDED && end.chars().all(|it| ALPHABET.contains(it));
+    let is_generated = !base.is_empty() && (name.is_empty() || name.strip_prefix(base).is_some_and(is_added));
+    let chosen = if is_generated { base } else { name };
     match settings.forbidden_words.iter().find(|word| chosen.contains(word.as_str())) {
         Some(word) => Err(ForbiddenName { name: chosen.to_owned(), word: word.clone() }),
         None => Ok(()),
@@ -43,9 +51,30 @@ mod tests {
 
     #[test]
     fn a_generated_name_is_judged_by_what_was_chosen() {
-        assert_eq!(judge_name("offensive-abcde", "offensive-", &words()).unwrap_err().name, "offensive-");
+        assert_eq!(judge_name("offensive-bcd24", "offensive-", &words()).unwrap_err().name, "offensive-");
         assert_eq!(judge_name("", "offensive-", &words()).unwrap_err().name, "offensive-");
-        assert_eq!(judge_name("web-x2xab", "web-", &words()), Ok(()), "nobody chose this");
+        assert_eq!(judge_name("web-x2xzb", "web-", &words()), Ok(()), "nobody chose this");
         assert!(judge_name("x2x", "web-", &words()).is_err(), "a name of its own in spite of generateName");
+    }
+
+    #[test]
+    fn a_name_that_only_begins_like_a_generated_one_is_judged_whole() {
+        for chosen in ["offensive-pod", "o-offensive", "offensive", "ooffensive", "ox2x1b"] {
+            assert_eq!(judge_name(chosen, "o", &words()).unwrap_err().name, chosen);
+        }
+        // The StatefulSet controller gives both: the name is its own.
+        assert!(judge_name("web-x2x", "web-", &words()).is_err());
+        // Five characters, of which the generator has no vowels, no 1 and no l.
+        assert!(judge_name("web-x2xa1", "web-", &words()).is_err());
+        assert_eq!(judge_name("web-x2xbz", "web-", &words()), Ok(()));
+    }
+
+    #[test]
+    fn of_a_long_generate_name_counts_what_is_left_of_it() {
+        let base = "b".repeat(58);
+        let name = format!("{base}x2xzz");
+        assert_eq!(judge_name(&name, &format!("{base}offensive-"), &words()), Ok(()));
+        assert_eq!(judge_name("", &format!("{base}offensive-"), &words()), Ok(()));
+        assert!(judge_name("", &format!("{}x2x-", "b".repeat(55)), &words()).is_err());
     }
 }

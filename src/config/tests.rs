@@ -3,3 +3,4 @@
 mod mistakes;
 mod reload;
 mod schema;
+mod template;

@@ -7,6 +7,7 @@ use super::Surroundings;
 use super::{
     pod::Pod,
     reason::{Note, Reason},
+    sidecar,
 };
 use crate::config::{Config, Labels, Match, Template};
 
@@ -65,7 +66,11 @@ pub(super) fn choose<'a>(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: 
     });
     let namespace = surroundings.namespace_labels.ok();
     let choice = Choice { labels: pod.labels(), namespace, word: &word, config };
-    let lxcfs_word = choice.own_word(LXCFS).or(old_word);
+    let lxcfs_word = match choice.own_word(LXCFS) {
+        // Names of templates say nothing against lxcfs that an older annotation asks for.
+        Some(false) if matches!(word, Word::Names(_)) => old_word.or(Some(false)),
+        own_word => own_word.or(old_word),
+    };
     let lxcfs = choice.of(LXCFS, lxcfs_word, config.lxcfs.always.as_ref(), config.lxcfs.never.as_ref());
     let templates: Vec<&Template> = config
         .sidecars
@@ -152,8 +157,8 @@ impl<'a> Chosen<'a> {
     }
 
     /// The names of all containers that may come from templates.
-    pub(super) fn container_names(&self) -> Vec<&'a str> {
-        self.templates.iter().flat_map(|it| it.container_names()).collect()
+    pub(super) fn container_names(&self, pod: Pod<'_>) -> Vec<&'a str> {
+        self.templates.iter().flat_map(|it| sidecar::container_names(pod, it)).collect()
     }
 
     /// Adds what was chosen later.

@@ -3,7 +3,7 @@
 //! Each is a hostPath of type `File`: where lxcfs is missing, the pod waits and starts by itself once it is there. Without
 //! a type, containerd would make a directory in its place, which lxcfs then could not mount over.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use json_patch::jsonptr::Pointer;
 use serde_json::{Value, json};
@@ -182,7 +182,8 @@ fn source(
     notes: &mut Vec<Note>,
 ) -> Option<Source> {
     let other_name = format!("etcd-guard-{}", volume.get("name").and_then(Value::as_str).unwrap_or_default());
-    let Some(volume) = volumes::place(pod, volume, Some(&other_name)) else {
+    // The names of these volumes and their other names all differ.
+    let Some(volume) = volumes::place(pod, volume, Some(&other_name), &BTreeMap::new()) else {
         let text = format!("lxcfs: the pod has other volumes of the names that {path} needs");
         notes.push(Note::skipped(Reason::Conflict, text));
         return None;
@@ -242,7 +243,7 @@ fn want_node(draft: &mut Draft, settings: &Lxcfs) -> Result<(), PatchError> {
     let expression = json!({"key": label.key, "operator": "In", "values": [label.value]});
     match settings.node_affinity {
         NodeAffinity::Off => Ok(()),
-        NodeAffinity::Require => affinity::require(draft, &[expression]),
+        NodeAffinity::Require => affinity::require(draft, &[(affinity::EXPRESSIONS, &[expression])]),
         NodeAffinity::Prefer => {
             let term = json!({"weight": 100, "preference": {"matchExpressions": [expression]}});
             affinity::prefer(draft, &[term])

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::INJECTED;
 use crate::{config::Labels, k8s::pod::MIRROR_ANNOTATION};
 
 /// A pod to be read.
@@ -46,6 +47,13 @@ impl<'a> Pod<'a> {
         let labels = self.0.get("metadata").and_then(|it| it.get("labels")).and_then(Value::as_object);
         let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
         labels.into_iter().flatten().filter_map(text).collect()
+    }
+
+    /// Whether the pod has a template of this hash, as its record says.
+    pub(super) fn is_recorded(self, hash: &str) -> bool {
+        let record: Option<Value> = self.annotation(INJECTED).and_then(|it| serde_json::from_str(it).ok());
+        let templates = record.as_ref().and_then(|it| it.get("templates")).and_then(Value::as_object);
+        templates.is_some_and(|it| it.values().any(|it| it == hash))
     }
 
     pub(super) fn is_mirror(self) -> bool {

@@ -105,6 +105,25 @@ pub(super) fn apply(
     Ok(true)
 }
 
+/// The names of a template's containers, without those that are the pod's own.
+pub(super) fn container_names<'a>(pod: Pod<'_>, template: &'a Template) -> impl Iterator<Item = &'a str> {
+    template.containers.iter().chain(&template.init_containers).filter_map(move |container| {
+        let name = container.get("name").and_then(Value::as_str)?;
+        let is_ours = |present| {
+            let wanted = overridden(pod, template, container, &mut Vec::new());
+            is_ours(pod, template, present, &wanted)
+        };
+        pod.container(name).is_none_or(is_ours).then_some(name)
+    })
+}
+
+/// Whether a container that the pod has is the template's and not one of its own of the same name. Another webhook may
+/// have changed the image since the first pass: then the pod's record says whose it is.
+fn is_ours(pod: Pod<'_>, template: &Template, present: Container<'_>, wanted: &Value) -> bool {
+    let image = wanted.get("image").and_then(Value::as_str).unwrap_or_default();
+    present.image() == image || pod.is_recorded(&template.hash)
+}
+
 /// The template's containers that the pod has not, each as this pod gets it and in the list where it belongs in this
 /// cluster.
 fn missing(
@@ -121,7 +140,7 @@ fn missing(
         let text = |key: &str| container.get(key).and_then(Value::as_str).unwrap_or_default();
         // Wherever it is: a template may have moved it between lists since the pod was made.
         if let Some(present) = pod.container(text("name")) {
-            if present.image() != text("image") {
+            if !is_ours(pod, template, present, &container) {
                 conflicts.push(format!("container {}", text("name")));
             }
             return None;
@@ -187,7 +206,7 @@ fn place_volumes<'a>(
         let Some(name) = volume.get("name").and_then(Value::as_str) else { continue };
         let other_name = format!("{}-{name}", template.name);
         let other_name = (template.on_conflict == OnConflict::Adapt).then_some(other_name.as_str());
-        match volumes::place(pod, volume, other_name) {
+        match volumes::place(pod, volume, other_name, &renamed) {
             None => conflicts.push(format!("volume {name}")),
             Some(Placed { name: placed, new: volume }) => {
                 renamed.insert(name, placed);
@@ -279,8 +298,8 @@ fn first(draft: &Draft, list: &'static str, ours: &[&str]) -> Place {
 }
 
 fn rename_mounts(mut container: Value, renamed: &BTreeMap<&str, String>) -> Value {
-    if let Some(mounts) = container.get_mut("volumeMounts").and_then(Value::as_array_mut) {
-        for mount in mounts {
+    for list in ["volumeMounts", "volumeDevices"] {
+        for mount in container.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             *mount = rename(mount.take(), renamed);
         }
     }

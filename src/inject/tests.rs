@@ -2,6 +2,7 @@
 
 mod from_pod;
 mod lxcfs;
+mod passes;
 mod peers;
 mod properties;
 mod sidecars;

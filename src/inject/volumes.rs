@@ -1,5 +1,7 @@
 //! Volumes that a pod gets, beside those that it has.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::{content::is_same, pod::Pod};
@@ -16,11 +18,18 @@ pub(super) struct Placed {
     pub(super) new: Option<Value>,
 }
 
-/// A volume under its own name; if the pod has another one of that name, under the other name. `None` if both are taken.
-pub(super) fn place(pod: Pod<'_>, volume: &Value, other_name: Option<&str>) -> Option<Placed> {
+/// A volume under its own name; if the pod has another one of that name, or one that was just placed has it, under the
+/// other name. `None` if both are taken.
+pub(super) fn place(
+    pod: Pod<'_>,
+    volume: &Value,
+    other_name: Option<&str>,
+    just_placed: &BTreeMap<&str, String>,
+) -> Option<Placed> {
     let name = volume.get("name").and_then(Value::as_str)?;
     let other_name = other_name.map(cut);
-    [Some(name), other_name].into_iter().flatten().find_map(|name| {
+    let is_free = |name: &&str| just_placed.values().all(|it| it != name);
+    [Some(name), other_name].into_iter().flatten().filter(is_free).find_map(|name| {
         let renamed = with_name(volume, name);
         let name = name.to_owned();
         match pod.volume(&name) {

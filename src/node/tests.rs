@@ -206,8 +206,8 @@ enum Event {
     RecordRemoved,
     /// `kubectl replace` of a node as it was some writes ago: an old record takes the place of the last.
     RecordReplaced(usize),
-    /// The machine gets other numbers.
-    Machine(&'static str),
+    /// The machine gets other numbers: allocatable and capacity of a resource.
+    Machine(&'static str, (&'static str, &'static str)),
     /// The administrator sets another factor.
     Factor(&'static str),
 }
@@ -236,8 +236,11 @@ fn kubelet(stored: &Value, cache: &Value, machine: &Value) -> Value {
     sent
 }
 
-fn milli(node: &Value, list: &str) -> i128 {
-    crate::k8s::quantity::Quantity::parse(node["status"][list]["cpu"].as_str().unwrap()).unwrap().milli()
+/// A number of a node's status, as `Resource` counts it.
+fn amount(node: &Value, list: &str, resource: &str) -> i128 {
+    let text = node["status"][list][resource].as_str().unwrap();
+    let quantity = crate::k8s::quantity::Quantity::parse(text).unwrap();
+    if resource == "cpu" { quantity.milli() } else { quantity.whole() }
 }
 
 fn writer() -> impl Strategy<Value = Writer> {
@@ -255,17 +258,28 @@ fn event() -> impl Strategy<Value = Event> {
         1 => writer().prop_map(Event::WriteUnseen),
         1 => Just(Event::RecordRemoved),
         1 => (1_usize..6).prop_map(Event::RecordReplaced),
-        1 => select(vec!["3920m", "3900m", "1", "1999m"]).prop_map(Event::Machine),
+        // None of them is what another one is raised to: the kubelet would not say so (rule 5).
+        1 => select(vec![("3920m", "4"), ("3900m", "4"), ("1", "1200m"), ("1999m", "2")])
+            .prop_map(|amounts| Event::Machine("cpu", amounts)),
+        1 => select(vec![("1000Ki", "1024Ki"), ("900Ki", "1000Ki"), ("501Ki", "512Ki")])
+            .prop_map(|amounts| Event::Machine("memory", amounts)),
         1 => select(vec!["1", "2", "1.5", "1.333", "10"]).prop_map(Event::Factor),
     ]
+}
+
+/// A factor of both resources.
+fn both(factor: &str) -> OverCommit {
+    settings(&format!("{{nodes: [{{selector: {{}}, cpu: {factor}, memory: {factor}}}]}}"))
 }
 
 /// A node, its machine and its administrator, over time.
 struct Story {
     machine: Value,
+    /// All that the machine was since a kubelet that saw the node as it was said what the machine is.
+    machines: Vec<Value>,
     stored: Value,
     history: Vec<Value>,
-    settings: OverCommit,
+    factor: &'static str,
 }
 
 impl Story {
@@ -300,6 +314,36 @@ impl Story {
         self.store(outcome.node.unwrap_or(sent));
         outcome.reason
     }
+
+    /// The law, by the factor that counts now, after a write by `writer` to the node that was `before`.
+    fn exceeded(&self, writer: &Writer, before: &Value, reason: Reason) -> Option<String> {
+        // In thousandths, as the factors have at most three digits.
+        let factor = match self.factor.split_once('.') {
+            None => self.factor.parse::<i128>().unwrap() * 1000,
+            Some((whole, part)) => format!("{whole}{part:0<3}").parse().unwrap(),
+        };
+        let excess = |resource: &str| {
+            let now = |list| amount(&self.stored, list, resource) * 1000;
+            let before = |list| amount(before, list, resource) * 1000;
+            let machine = |list| amount(&self.machine, list, resource);
+            let largest = |list| self.machines.iter().map(|it| amount(it, list, resource)).max().unwrap();
+            let (allocatable, capacity) = match writer {
+                // What the machine has was said just now.
+                Writer::Kubelet(0) => {
+                    let allocatable = factor * machine("allocatable");
+                    (allocatable, allocatable + 1000 * (machine("capacity") - machine("allocatable")))
+                }
+                _ => (factor * largest("allocatable"), factor * largest("capacity")),
+            };
+            // What nobody knows the origin of may stay, and grows no more.
+            let is_known = reason == Reason::OverCommitted || matches!(writer, Writer::Kubelet(0));
+            let most = |known: i128, list| if is_known { known } else { known.max(before(list)) };
+            let fits = now("allocatable") <= most(allocatable, "allocatable")
+                && now("capacity") <= most(capacity, "capacity");
+            (!fits).then(|| format!("{resource} by {writer:?}, {reason:?}, {}: {:#}", self.factor, self.stored))
+        };
+        excess("cpu").or_else(|| excess("memory"))
+    }
 }
 
 proptest! {
@@ -307,19 +351,25 @@ proptest! {
 
     #[test]
     fn no_interleaving_of_writers_exceeds_factor_times_raw_and_raw_comes_back(events in vec(event(), 1..40)) {
-        let machine = node(("3920m", "4"), ("1000Ki", "1024Ki"));
-        let history = vec![machine.clone()];
-        let mut story = Story { stored: machine.clone(), machine, history, settings: double() };
-        // The most that any factor and any machine of the story allow so far.
-        let (mut largest_factor, mut largest_raw) = (2000_i128, 3920_i128);
+        let machine = plain();
+        let (machines, history) = (vec![machine.clone()], vec![machine.clone()]);
+        let mut story = Story { stored: machine.clone(), machine, machines, history, factor: "2" };
         for event in events {
             match event {
                 Event::Write(writer) => {
-                    let reason = story.write(&writer, Some(&story.settings.clone()));
-                    let node = &story.stored;
-                    let is_ours = [Reason::OverCommitted, Reason::KubeletAsked].contains(&reason);
-                    let goes_together = milli(node, "capacity") >= milli(node, "allocatable");
-                    prop_assert!(goes_together || !is_ours, "{node:#}");
+                    let before = story.stored.clone();
+                    let reason = story.write(&writer, Some(&both(story.factor)));
+                    let exceeded = story.exceeded(&writer, &before, reason);
+                    prop_assert!(exceeded.is_none(), "{}", exceeded.unwrap());
+                    if matches!(writer, Writer::Kubelet(0)) {
+                        story.machines = vec![story.machine.clone()];
+                    }
+                    for resource in ["cpu", "memory"] {
+                        let of = |list| amount(&story.stored, list, resource);
+                        let is_ours = [Reason::OverCommitted, Reason::KubeletAsked].contains(&reason);
+                        let goes_together = of("capacity") >= of("allocatable");
+                        prop_assert!(goes_together || !is_ours, "{:#}", story.stored);
+                    }
                 }
                 Event::WriteUnseen(writer) => story.store(story.sent(&writer)),
                 Event::RecordRemoved => {
@@ -334,28 +384,26 @@ proptest! {
                     node["metadata"] = story.ago(writes)["metadata"].clone();
                     story.store(node);
                 }
-                Event::Machine(cpu) => {
-                    story.machine["status"]["allocatable"]["cpu"] = json!(cpu);
-                    largest_raw = largest_raw.max(milli(&story.machine, "allocatable"));
+                Event::Machine(resource, (allocatable, capacity)) => {
+                    story.machine["status"]["allocatable"][resource] = json!(allocatable);
+                    story.machine["status"]["capacity"][resource] = json!(capacity);
+                    story.machines.push(story.machine.clone());
                 }
-                Event::Factor(factor) => {
-                    story.settings = settings(&format!("{{nodes: [{{selector: {{}}, cpu: {factor}}}]}}"));
-                    let thousandths = (factor.parse::<f64>().unwrap() * 1000.0).round();
-                    largest_factor = largest_factor.max(format!("{thousandths}").parse().unwrap());
-                }
+                Event::Factor(factor) => story.factor = factor,
             }
-            let node = &story.stored;
-            prop_assert!(milli(node, "allocatable") * 1000 <= largest_factor * largest_raw, "{node:#}");
         }
         // The kubelet reports once more, and then somebody switches it off.
-        let reason = story.write(&Writer::Kubelet(0), Some(&story.settings.clone()));
+        let reason = story.write(&Writer::Kubelet(0), Some(&both(story.factor)));
         story.write(&Writer::Other, None);
         if reason != Reason::OverCommitted {
             // Whose numbers these were was not known: the kubelet's next report says.
             story.write(&Writer::Kubelet(0), None);
         }
-        for list in ["allocatable", "capacity"] {
-            prop_assert_eq!(milli(&story.stored, list), milli(&story.machine, list), "{:#}", story.stored);
+        for (list, resource) in
+            [("allocatable", "cpu"), ("capacity", "cpu"), ("allocatable", "memory"), ("capacity", "memory")]
+        {
+            let (node, machine) = (&story.stored, &story.machine);
+            prop_assert_eq!(amount(node, list, resource), amount(machine, list, resource), "{:#}", node);
         }
         let annotations = story.stored["metadata"].get("annotations");
         prop_assert_eq!(annotations.and_then(|it| it.get(RECORD)), None);

@@ -3,7 +3,7 @@
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use serde_json::{Map, Value, json};
 
-use super::{config, inject_with};
+use super::{config, inject_with, names};
 use crate::{config::Config, inject::INJECTED};
 
 /// All that a configuration can do at once, with names that pods are likely to have already.
@@ -25,7 +25,7 @@ sidecars:
     - {name: helper, image: "helper:1"}
     initContainers:
     - {name: prepare, image: "agent:1"}
-    volumes: [{name: data, emptyDir: {}}]
+    volumes: [{name: data, emptyDir: {}}, {name: agent-data, configMap: {name: other}}]
     appContainers:
       env: [{name: AGENT, value: "1"}]
       volumeMounts: [{name: data, mountPath: /data, readOnly: true}]
@@ -56,9 +56,88 @@ sidecars:
     onConflict: skip
     volumes: [{name: strict, configMap: {name: c}}]
     containers: [{name: strict, image: "strict:1", volumeMounts: [{name: strict, mountPath: /strict}]}]
+  - name: kinds
+    order: 3
+    onConflict: skip
+    volumes:
+    - {name: bare}
+    - {name: sized, emptyDir: {sizeLimit: 1024Mi, medium: ""}}
+    - name: told
+      downwardAPI:
+        items:
+        - {path: n, fieldRef: {fieldPath: metadata.name}}
+        - {path: c, resourceFieldRef: {containerName: web, resource: limits.cpu}}
+    - {name: claim, ephemeral: {volumeClaimTemplate: {spec: {resources: {requests: {storage: 1024Mi}}}}}}
+    - {name: pulled, image: {reference: "files:1"}}
+    - {name: token, projected: {sources: [{serviceAccountToken: {path: t}}]}}
 lifespan: {}
 "#,
     )
+}
+
+/// A pod as the next webhook gets it: defaults filled in, amounts in their usual form, and what is empty dropped
+/// (`pkg/apis/core/v1/defaults.go`).
+fn as_the_apiserver_has_it(pod: &Value) -> Value {
+    let mut pod = pod.clone();
+    let Some(volumes) = pod["spec"]["volumes"].as_array_mut() else { return pod };
+    for volume in volumes.iter_mut().filter_map(Value::as_object_mut) {
+        if volume.len() == 1 {
+            volume.insert("emptyDir".into(), json!({}));
+        }
+        for (kind, source) in volume.iter_mut().filter(|(_, source)| source.is_object()) {
+            match kind.as_str() {
+                "emptyDir" => {
+                    let source = source.as_object_mut().unwrap();
+                    source.retain(|_, value| *value != "");
+                    source.entry("sizeLimit").and_modify(|it| *it = json!("1Gi"));
+                }
+                "configMap" | "secret" | "downwardAPI" | "projected" => {
+                    source["defaultMode"] = json!(420);
+                    for item in source.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {
+                        if let Some(field) = item.get_mut("fieldRef") {
+                            field["apiVersion"] = json!("v1");
+                        }
+                        if let Some(resource) = item.get_mut("resourceFieldRef") {
+                            resource["divisor"] = json!("0");
+                        }
+                    }
+                    for item in source.get_mut("sources").and_then(Value::as_array_mut).into_iter().flatten()
+                    {
+                        item["serviceAccountToken"]["expirationSeconds"] = json!(3600);
+                    }
+                }
+                "ephemeral" => {
+                    let claim = &mut source["volumeClaimTemplate"];
+                    claim["metadata"] = json!({"creationTimestamp": null});
+                    claim["spec"]["volumeMode"] = json!("Filesystem");
+                    claim["spec"]["resources"]["requests"]["storage"] = json!("1Gi");
+                }
+                "image" => source["pullPolicy"] = json!("IfNotPresent"),
+                _ => {}
+            }
+        }
+    }
+    pod
+}
+
+/// A pod as another webhook leaves it that has images come from a mirror.
+fn with_mirrored_images(pod: &Value) -> Value {
+    let mut pod = pod.clone();
+    for list in ["initContainers", "containers"] {
+        for container in pod["spec"].get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(image) = container.get("image").and_then(Value::as_str) {
+                container["image"] = json!(format!("mirror.example/{image}"));
+            }
+        }
+    }
+    pod
+}
+
+/// The names of a pod's volumes that it has more than once.
+fn doubled_volumes(pod: &Value) -> Vec<&str> {
+    let mut names = names(&pod["spec"]["volumes"]);
+    names.sort_unstable();
+    names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect()
 }
 
 fn text() -> impl Strategy<Value = String> {
@@ -148,7 +227,7 @@ fn a_pod() -> impl Strategy<Value = Value> {
             "agent.inject.etcd-guard.io/env.AGENT",
             "proxy.inject.etcd-guard.io/image",
         ],
-        vec!["true", "false", "lxcfs", "agent,lxcfs", "nobody,native", "strict, agent", "data"],
+        vec!["true", "false", "lxcfs", "agent,lxcfs", "nobody,native", "strict, agent", "kinds", "data"],
     );
     let labels = texts(
         vec!["selected", "never", "acme.com/lifespan-requested", "etcd-guard.io/inject"],
@@ -263,6 +342,11 @@ proptest! {
         }
         let again = inject_with(&applied, namespace, &config).unwrap();
         prop_assert!(again.patch.0.is_empty(), "a second pass: {:#?}", again.patch);
+        for between in [as_the_apiserver_has_it(&applied), with_mirrored_images(&applied)] {
+            let again = inject_with(&between, namespace, &config).unwrap();
+            prop_assert!(again.patch.0.is_empty(), "a second pass after others: {:#?}", again.patch);
+        }
+        prop_assert_eq!(doubled_volumes(&applied), doubled_volumes(&pod));
         let same = inject_with(&pod, namespace, &config).unwrap();
         prop_assert_eq!(serde_json::to_vec(&same.patch).unwrap(), serde_json::to_vec(&injection.patch).unwrap());
         for warning in injection.notes.iter().filter_map(|it| it.warning.as_ref()) {

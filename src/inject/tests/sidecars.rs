@@ -116,7 +116,9 @@ fn a_container_of_the_users_with_the_same_name_stays_and_is_warned_of() {
     let before = agents_pod(|pod| pod["spec"]["containers"][0] = json!({"name": "agent", "image": "mine:1"}));
     let (after, reasons) = injected(&before, &[], &agent());
     assert_eq!(reasons, [Reason::Conflict, Reason::Sidecar]);
-    assert_eq!(after["spec"]["containers"], before["spec"]["containers"]);
+    assert_eq!(names(&after["spec"]["containers"]), ["agent"]);
+    assert_eq!(after["spec"]["containers"][0]["image"], "mine:1");
+    assert_eq!(after["spec"]["initContainers"], Value::Null);
 
     let skip = config(
         "sidecars: {templates: [{name: agent, onConflict: skip, containers: [{name: agent, image: i}]}]}",
@@ -220,4 +222,121 @@ fn a_copied_status_is_not_believed() {
     let (after, reasons) = injected(&before, &[], &agent());
     assert_eq!(reasons, [Reason::Sidecar]);
     assert_ne!(after["metadata"]["annotations"]["etcd-guard.io/injected"], r#"{"templates":{"agent":"0"}}"#);
+}
+
+#[test]
+fn two_new_volumes_never_get_one_name() {
+    // The pod has another `buf`, so that the template's would be `log-buf`, which is the other one's name.
+    let log = |volumes: &str| {
+        config(&format!(
+            "sidecars: {{templates: [{{name: log, volumes: [{volumes}], containers: [{{name: log, image: i, \
+             volumeMounts: [{{name: buf, mountPath: /buf}}, {{name: log-buf, mountPath: /log}}]}}]}}]}}"
+        ))
+    };
+    let mut before = pod(json!({"etcd-guard.io/inject": "log"}));
+    before["spec"]["volumes"] = json!([{"name": "buf", "hostPath": {"path": "/"}}]);
+    let mounted = |after: &Value| -> Vec<String> {
+        let mounts = after["spec"]["initContainers"][0]["volumeMounts"].as_array().unwrap();
+        mounts.iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let (after, reasons) = injected(
+        &before,
+        &[],
+        &log("{name: buf, emptyDir: {}}, {name: log-buf, emptyDir: {sizeLimit: 1Gi}}"),
+    );
+    assert_eq!(reasons, [Reason::Sidecar]);
+    assert_eq!(names(&after["spec"]["volumes"]), ["buf", "log-buf", "log-log-buf"]);
+    assert_eq!(mounted(&after), ["log-buf", "log-log-buf"]);
+    assert_eq!(after["spec"]["volumes"][2]["emptyDir"]["sizeLimit"], "1Gi");
+
+    // Alike, they are two nevertheless.
+    let (after, _) = injected(&before, &[], &log("{name: buf, emptyDir: {}}, {name: log-buf, emptyDir: {}}"));
+    assert_eq!(mounted(&after), ["log-buf", "log-log-buf"]);
+
+    // In the other order no name is left: the template is left out, and the pod admitted.
+    let other_order = log("{name: log-buf, emptyDir: {}}, {name: buf, emptyDir: {}}");
+    assert_eq!(injected(&before, &[], &other_order), (before, vec![Reason::Conflict]));
+}
+
+#[test]
+fn names_that_are_cut_alike_are_not_used_twice() {
+    let long = "a".repeat(60);
+    let template = config(&format!(
+        "sidecars: {{templates: [{{name: {long}, volumes: [{{name: one, emptyDir: {{}}}}, {{name: on, emptyDir: {{}}}}]}}]}}"
+    ));
+    let mut before = pod(json!({"etcd-guard.io/inject": long}));
+    before["spec"]["volumes"] =
+        json!([{"name": "one", "hostPath": {"path": "/"}}, {"name": "on", "hostPath": {"path": "/"}}]);
+    assert_eq!(injected(&before, &[], &template), (before, vec![Reason::Conflict]));
+}
+
+#[test]
+fn a_device_has_the_name_that_its_volume_got() {
+    let block = config(
+        "sidecars: {templates: [{name: agent, volumes: [{name: raw, persistentVolumeClaim: {claimName: c}}], \
+         containers: [{name: a, image: i, volumeDevices: [{name: raw, devicePath: /dev/raw}]}]}]}",
+    );
+    let before = agents_pod(|pod| pod["spec"]["volumes"] = json!([{"name": "raw", "emptyDir": {}}]));
+    let (after, _) = injected(&before, &[], &block);
+    assert_eq!(after["spec"]["initContainers"][0]["volumeDevices"][0]["name"], "agent-raw");
+}
+
+#[test]
+fn a_container_of_the_users_gets_what_is_for_the_pods_own_whatever_its_name() {
+    let before = agents_pod(|pod| pod["spec"]["containers"][0] = json!({"name": "extra", "image": "mine:1"}));
+    let mut both = before.clone();
+    both["metadata"]["annotations"]["etcd-guard.io/inject"] = json!("agent,extra");
+    let (after, reasons) = injected(&both, &[], &agent());
+    assert_eq!(reasons, [Reason::Sidecar, Reason::Conflict, Reason::AlreadyInjected]);
+    assert_eq!(after["spec"]["containers"][0]["env"], json!([{"name": "AGENT", "value": "here"}]));
+    // The template's own, which is there already, gets nothing.
+    both["spec"]["containers"][0]["image"] = json!("extra:1");
+    let (after, _) = injected(&both, &[], &agent());
+    assert_eq!(after["spec"]["containers"][0].get("env"), None);
+}
+
+#[test]
+fn an_older_annotation_that_asks_for_lxcfs_counts_beside_names_of_templates() {
+    let old = |ours: &str, old: &str| {
+        let annotations = json!({"etcd-guard.io/inject": ours, "sidecar-injector.lxcfs/inject": old});
+        injected(&pod(annotations), &[], &agent()).1
+    };
+    assert_eq!(old("agent", "true"), [Reason::Sidecar, Reason::Lxcfs]);
+    assert_eq!(old("agent", "false"), [Reason::Sidecar]);
+    assert_eq!(old("agent,lxcfs", "false"), [Reason::Sidecar, Reason::Lxcfs], "the newer word goes before");
+    assert_eq!(old("false", "true"), []);
+}
+
+#[test]
+fn nodes_that_a_template_names_by_field_are_asked_for_in_each_of_the_pods_terms() {
+    let placed = config(
+        r#"
+sidecars:
+  templates:
+  - name: agent
+    affinity:
+      nodeAffinity:
+        requiredDuringSchedulingIgnoredDuringExecution:
+          nodeSelectorTerms:
+          - matchExpressions: [{key: disk, operator: In, values: [ssd]}]
+            matchFields: [{key: metadata.name, operator: NotIn, values: [n1]}]
+"#,
+    );
+    let terms = |pod: &Value| {
+        let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"].clone()
+    };
+    let disk = json!({"key": "disk", "operator": "In", "values": ["ssd"]});
+    let not_n1 = json!({"key": "metadata.name", "operator": "NotIn", "values": ["n1"]});
+    let (after, _) = injected(&agents_pod(|_| {}), &[], &placed);
+    assert_eq!(terms(&after), json!([{"matchExpressions": [disk], "matchFields": [not_n1]}]));
+
+    let zone = json!({"key": "zone", "operator": "Exists"});
+    let before = agents_pod(|pod| {
+        let required = json!({"nodeSelectorTerms": [{"matchExpressions": [zone]}, {}]});
+        pod["spec"]["affinity"] =
+            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}});
+    });
+    let (after, _) = injected(&before, &[], &placed);
+    assert_eq!(terms(&after), json!([{"matchExpressions": [zone, disk], "matchFields": [not_n1]}, {}]));
 }

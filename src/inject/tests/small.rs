@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{config, inject_with, injected, pod};
-use crate::inject::Reason;
+use crate::{
+    config::Labels,
+    inject::{Reason, Surroundings, inject},
+};
 
 const LABEL: &str = "acme.com/lifespan-requested";
 
@@ -56,4 +59,26 @@ fn key_taint_and_range_are_configurable() {
         after["spec"]["tolerations"][0],
         json!({"key": "left", "operator": "Equal", "value": "0", "effect": "NoExecute"})
     );
+}
+
+#[test]
+fn a_namespace_that_is_left_alone_and_a_mirror_pod_get_no_tolerations_and_no_denial() {
+    // Without the mirror of a static pod nobody sees it; and kube-system may be what a bad label must not stop.
+    let settings = config("skipNamespaces: [left-alone]\nlifespan: {}");
+    let labels = Labels::new();
+    let left_alone =
+        Surroundings { namespace: "left-alone", namespace_labels: Ok(&labels), native_sidecars: true };
+    for lifespan in ["12", "three"] {
+        let injection = inject(asking_for(lifespan), &left_alone, &settings).unwrap();
+        assert!(injection.is_empty(), "{:?}", injection.patch);
+        let reasons: Vec<Reason> = injection.notes.iter().map(|it| it.reason).collect();
+        assert_eq!(reasons, [Reason::SkippedNamespace]);
+
+        let mut mirror = asking_for(lifespan);
+        mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("1");
+        assert_eq!(injected(&mirror, &[], &settings), (mirror, vec![Reason::MirrorPod]));
+    }
+    let mut windows = asking_for("14");
+    windows["spec"]["os"] = json!({"name": "windows"});
+    assert_eq!(injected(&windows, &[], &settings).1, [Reason::Lifespan], "a taint is the same for all");
 }

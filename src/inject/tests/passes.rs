@@ -1,0 +1,109 @@
+//! What happens to a pod between two passes over it: the apiserver fills in and rewrites, and other webhooks change.
+
+use serde_json::{Value, json};
+
+use super::{config, inject_with, injected, pod};
+use crate::inject::{INJECTED, Reason};
+
+fn asking() -> Value {
+    pod(json!({"etcd-guard.io/inject": "agent"}))
+}
+
+/// A template of these volumes that is left out of pods with others of their names.
+fn volumes(volumes: &str) -> crate::config::Config {
+    config(&format!("sidecars: {{templates: [{{name: agent, onConflict: skip, volumes: [{volumes}]}}]}}"))
+}
+
+#[test]
+fn volumes_are_the_same_as_the_apiserver_rewrites_them() {
+    let cases = [
+        ("{name: v}", json!({"emptyDir": {}})),
+        ("{name: v, emptyDir: {sizeLimit: 1024Mi, medium: ''}}", json!({"emptyDir": {"sizeLimit": "1Gi"}})),
+        (
+            "{name: v, downwardAPI: {items: [{path: c, resourceFieldRef: {containerName: web, resource: limits.cpu}}]}}",
+            json!({"downwardAPI": {"defaultMode": 420, "items": [
+                {"path": "c", "resourceFieldRef": {"containerName": "web", "resource": "limits.cpu", "divisor": "0"}}
+            ]}}),
+        ),
+        (
+            "{name: v, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 0.5Gi}}}}}}",
+            json!({"ephemeral": {"volumeClaimTemplate": {
+                "metadata": {"creationTimestamp": null},
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "resources": {"requests": {"storage": "512Mi"}},
+                    "volumeMode": "Filesystem",
+                },
+            }}}),
+        ),
+        (
+            "{name: v, image: {reference: 'files:1'}}",
+            json!({"image": {"reference": "files:1", "pullPolicy": "IfNotPresent"}}),
+        ),
+        (
+            "{name: v, image: {reference: files}}",
+            json!({"image": {"reference": "files", "pullPolicy": "Always"}}),
+        ),
+        (
+            "{name: v, configMap: {name: c, items: [], optional: false}}",
+            json!({"configMap": {"name": "c", "optional": false, "defaultMode": 420}}),
+        ),
+        (
+            "{name: v, iscsi: {targetPortal: p, iqn: q, lun: 0, readOnly: false}}",
+            json!({"iscsi": {"targetPortal": "p", "iqn": "q", "lun": 0, "iscsiInterface": "default"}}),
+        ),
+        (
+            "{name: v, azureDisk: {diskName: d, diskURI: u}}",
+            json!({"azureDisk": {"diskName": "d", "diskURI": "u", "cachingMode": "ReadWrite", "fsType": "ext4",
+                "kind": "Shared", "readOnly": false}}),
+        ),
+    ];
+    for (template, mut stored) in cases {
+        let template = volumes(template);
+        let (mut after, _) = injected(&asking(), &[], &template);
+        stored["name"] = json!("v");
+        after["spec"]["volumes"] = json!([stored]);
+        let second = inject_with(&after, &[], &template).unwrap();
+        let notes: Vec<Reason> = second.notes.iter().map(|it| it.reason).collect();
+        assert!(second.is_empty(), "{stored}: {:?}", second.patch);
+        assert_eq!(notes, [Reason::AlreadyInjected], "{stored}");
+    }
+}
+
+#[test]
+fn volumes_of_another_content_are_others() {
+    let cases = [
+        ("{name: v, emptyDir: {sizeLimit: 1Gi}}", json!({"emptyDir": {"sizeLimit": "1G"}})),
+        ("{name: v, emptyDir: {}}", json!({"emptyDir": {"sizeLimit": "1Gi"}})),
+        ("{name: v, emptyDir: {medium: Memory}}", json!({"emptyDir": {}})),
+        ("{name: v, configMap: {name: '10'}}", json!({"configMap": {"name": "1e1"}})),
+        ("{name: v, configMap: {name: c}}", json!({"emptyDir": {}})),
+        (
+            "{name: v, image: {reference: 'files:1'}}",
+            json!({"image": {"reference": "files:1", "pullPolicy": "Never"}}),
+        ),
+        ("{name: v, configMap: {name: c}}", json!({"configMap": {"name": "c", "optional": true}})),
+    ];
+    for (template, mut theirs) in cases {
+        theirs["name"] = json!("v");
+        let mut before = asking();
+        before["spec"]["volumes"] = json!([theirs]);
+        assert_eq!(injected(&before, &[], &volumes(template)).1, [Reason::Conflict], "{theirs}");
+    }
+}
+
+#[test]
+fn a_container_whose_image_another_webhook_changed_is_still_the_templates() {
+    for on_conflict in ["adapt", "skip"] {
+        let agent = config(&format!(
+            "sidecars: {{templates: [{{name: agent, onConflict: {on_conflict}, containers: [{{name: agent, image: 'agent:1'}}]}}]}}"
+        ));
+        let (mut after, _) = injected(&asking(), &[], &agent);
+        after["spec"]["initContainers"][0]["image"] = json!("mirror.example/agent:1");
+        assert_eq!(injected(&after, &[], &agent), (after.clone(), vec![Reason::AlreadyInjected]));
+        // A record of another content of the template says nothing.
+        let record = &mut after["metadata"]["annotations"][INJECTED];
+        *record = json!(record.as_str().unwrap().replace(&agent.sidecars.templates[0].hash, "000000000000"));
+        assert_eq!(inject_with(&after, &[], &agent).unwrap().notes[0].reason, Reason::Conflict);
+    }
+}
