@@ -8,6 +8,8 @@
 
 #[path = "control_plane/apiserver_gone.rs"]
 mod apiserver_gone;
+#[path = "control_plane/arrivals.rs"]
+mod arrivals;
 #[path = "control_plane/collection.rs"]
 mod collection;
 #[path = "control_plane/consequences.rs"]
@@ -85,6 +87,7 @@ mod support {
     pub mod member;
     pub mod pods;
     pub mod process_node;
+    pub mod recorder;
     pub mod review;
     pub mod scheduler;
     pub mod testbed;

@@ -299,7 +299,7 @@ mod tests {
                 }
                 ("DELETE", name) => {
                     let version = &body["preconditions"]["resourceVersion"];
-                    if !version.is_null() && *version != stored[name].to_string() {
+                    if !version.is_null() && *version != json!(stored[name].to_string()) {
                         return (409, fake::failure(409, "the object has been modified"));
                     }
                     stored.remove(name);
