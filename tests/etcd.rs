@@ -64,5 +64,6 @@ mod support {
     pub mod guard_process;
     pub mod http_client;
     pub mod in_time;
+    pub mod review;
     pub mod wait;
 }
