@@ -6,6 +6,8 @@
 
 #[path = "shipping/chart.rs"]
 mod chart;
+#[path = "shipping/lxcfs_label.rs"]
+mod lxcfs_label;
 #[path = "shipping/manifests.rs"]
 mod manifests;
 #[path = "shipping/permissions.rs"]
