@@ -5,6 +5,7 @@ mod config;
 mod inject;
 mod input;
 mod logging;
+mod lxcfs_label;
 mod serve;
 mod tls;
 mod unregister;
@@ -29,6 +30,7 @@ enum Command {
     Serve(Box<serve::Serve>),
     Inject(inject::Inject),
     Config(config::ConfigCommand),
+    LxcfsLabel(lxcfs_label::LxcfsLabel),
     Unregister(unregister::Unregister),
 }
 
@@ -41,6 +43,7 @@ pub fn main() -> ExitCode {
         Command::Serve(serve) => serve.run(),
         Command::Inject(inject) => inject.run(),
         Command::Config(config) => config.run(),
+        Command::LxcfsLabel(label) => label.run(),
         Command::Unregister(unregister) => unregister.run(),
     };
     match result {

@@ -69,6 +69,7 @@ mod support {
     pub mod guard_process;
     pub mod http_client;
     pub mod in_time;
+    pub mod review;
     pub mod wait;
     pub mod wire;
 }

@@ -10,6 +10,11 @@ use std::{collections::HashMap, path::Path, process::Command, sync::LazyLock};
 const TESTBED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/testbed");
 const STORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/inject_node/story.sh");
 
+const GUARD: &str = env!("CARGO_BIN_EXE_etcd-guard");
+
+/// Where deploy/Dockerfile puts it.
+const GUARD_IN_IMAGE: &str = "/usr/local/bin/etcd-guard";
+
 /// A box with a shell's programs and the `free` of procps, which reads /proc; busybox's asks the kernel.
 const PROGRAMS: [&str; 2] = ["/bin/busybox", "/usr/bin/free"];
 
@@ -25,8 +30,11 @@ fn seen(name: &str) -> &'static str {
 fn play() -> HashMap<String, String> {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("report");
+    let images = [image(), guard_image(folder.path()), lxcfs_image()];
     let status = Command::new(TESTBED)
-        .args(["node", "--lxcfs", "--image", &image(), "--", STORY, env!("CARGO_BIN_EXE_etcd-guard")])
+        .args(["node", "--lxcfs"])
+        .args(images.iter().flat_map(|it| ["--image", it]))
+        .args(["--", STORY, GUARD])
         .arg(&report)
         .status()
         .unwrap();
@@ -38,17 +46,55 @@ fn play() -> HashMap<String, String> {
 
 /// The archive of the image of the story's pods.
 fn image() -> String {
-    let mut arguments = vec![String::from("image"), String::from("inject-node-box:1")];
-    for program in PROGRAMS {
-        assert!(Path::new(program).exists(), "{program} is missing: apt-get install busybox-static procps");
-        for file in libraries(program).into_iter().chain([program.to_owned()]) {
-            arguments.extend([String::from("--file"), format!("{file}={file}")]);
-        }
-    }
-    arguments.extend(["--entrypoint", "/bin/busybox"].map(String::from));
-    let output = Command::new(TESTBED).args(&arguments).output().unwrap();
+    archive("inject-node-box:1", &with_libraries(&PROGRAMS), &["/bin/busybox"])
+}
+
+/// The guard as it was built for this test, with what it is linked with.
+fn guard_image(folder: &Path) -> String {
+    let small = folder.join("etcd-guard");
+    let status = Command::new("strip").arg("-o").arg(&small).arg(GUARD).status().unwrap();
+    assert!(status.success(), "strip: {status}");
+    let mut files = with_libraries(&[GUARD]);
+    files.retain(|it| !it.starts_with(GUARD));
+    files.push(format!("{}={GUARD_IN_IMAGE}", small.display()));
+    archive("etcd-guard:0.1.0", &files, &[GUARD_IN_IMAGE])
+}
+
+/// What deploy/lxcfs/Dockerfile makes, of this machine's lxcfs and with busybox for a shell.
+fn lxcfs_image() -> String {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/lxcfs/serve");
+    let mut files = with_libraries(&["/usr/bin/lxcfs"]);
+    files.push(format!("{script}=/usr/local/bin/serve-lxcfs"));
+    files.extend(liblxcfs());
+    files.extend(["sh", "cat", "head", "mkdir", "umount"].map(|it| format!("/bin/busybox=/bin/{it}")));
+    archive("etcd-guard-lxcfs:0.1.0", &files, &["/bin/sh", "/usr/local/bin/serve-lxcfs"])
+}
+
+/// The part of lxcfs that it loads by itself.
+fn liblxcfs() -> Option<String> {
+    let folders = std::fs::read_dir("/usr/lib").unwrap();
+    let mut paths = folders.map(|it| it.unwrap().path().join("lxcfs/liblxcfs.so"));
+    paths.find(|it| it.exists()).map(|it| format!("{0}={0}", it.display()))
+}
+
+/// The path of an archive of these files.
+fn archive(name: &str, files: &[String], entrypoint: &[&str]) -> String {
+    let mut command = Command::new(TESTBED);
+    command.args(["image", name]).args(files.iter().flat_map(|it| ["--file", it]));
+    let output = command.arg("--entrypoint").args(entrypoint).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// Programs and their libraries, each at the place where it is.
+fn with_libraries(programs: &[&str]) -> Vec<String> {
+    let mut files = Vec::new();
+    for program in programs {
+        let installed = "apt-get install busybox-static procps lxcfs";
+        assert!(Path::new(program).exists(), "{program} is missing: {installed}");
+        files.extend(libraries(program).into_iter().chain([(*program).to_owned()]));
+    }
+    files.into_iter().map(|file| format!("{file}={file}")).collect()
 }
 
 /// What a program is linked with; nothing if it is static.
@@ -92,6 +138,28 @@ fn without_lxcfs_a_pod_waits_and_starts_by_itself_when_lxcfs_is_there() {
     assert_eq!(seen("missing-phase"), "Pending");
     assert!(seen("missing-meminfo").contains("262144"), "{}", seen("missing-meminfo"));
     assert!(seen("injected").parse::<u64>().unwrap() >= 3);
+}
+
+#[test]
+fn a_daemonset_serves_lxcfs_and_labels_its_node() {
+    assert_eq!(seen("unserved-label"), "");
+    assert!(seen("daemonset-meminfo").contains("262144"), "{}", seen("daemonset-meminfo"));
+    assert!(
+        seen("daemonset-affinity").contains("etcd-guard.io/lxcfs-ready"),
+        "{}",
+        seen("daemonset-affinity")
+    );
+}
+
+#[test]
+fn lxcfs_that_was_killed_comes_back_over_its_dead_mount() {
+    assert!(seen("killed-meminfo").contains("262144"), "{}", seen("killed-meminfo"));
+}
+
+#[test]
+fn a_daemonset_that_goes_takes_its_mount_and_its_label_along() {
+    assert_eq!(seen("removed-mounts"), "0");
+    assert_eq!(seen("removed-label"), "");
 }
 
 #[test]

@@ -14,6 +14,8 @@ mod ended_files;
 mod image;
 #[path = "shipping/lost_key.rs"]
 mod lost_key;
+#[path = "shipping/lxcfs_label.rs"]
+mod lxcfs_label;
 #[path = "shipping/manifests.rs"]
 mod manifests;
 #[path = "shipping/other_parts.rs"]
@@ -41,6 +43,7 @@ mod support {
     pub mod kubectl;
     pub mod member;
     pub mod process_node;
+    pub mod review;
     pub mod self_managed_guard;
     pub mod testbed;
     pub mod wait;
@@ -48,8 +51,9 @@ mod support {
 
 use std::{path::PathBuf, process::Command};
 
+use kube::config::{AuthInfo, Kubeconfig};
 use serde_json::Value;
-use support::{child::mortal, testbed::program};
+use support::{child::mortal, control_plane::ControlPlane, testbed::program};
 
 /// A path of the project.
 fn path_of(relative: &str) -> PathBuf {
@@ -76,6 +80,17 @@ fn stdout(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// A kubeconfig of whoever holds this token.
+fn kubeconfig_with(control_plane: &ControlPlane, token: &str) -> PathBuf {
+    let mut kubeconfig = Kubeconfig::read_from(control_plane.admin_kubeconfig()).unwrap();
+    for user in &mut kubeconfig.auth_infos {
+        user.auth_info = Some(AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() });
+    }
+    let path = control_plane.dir.join("token.kubeconfig");
+    std::fs::write(&path, serde_json::to_string(&kubeconfig).unwrap()).unwrap();
+    path
 }
 
 /// Objects of a stream of YAML documents, in an order of their own.

@@ -15,12 +15,16 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::header;
-use k8s_openapi::ByteString;
+use k8s_openapi::{ByteString, api::core::v1::Pod};
 use serde_json::{Value, json};
 
 use crate::{
     etcd_cluster::Cluster,
-    support::{guard_process::GuardProcess, http_client::Connection},
+    support::{
+        guard_process::GuardProcess,
+        http_client::Connection,
+        review::{deletion_of, dry_run_of},
+    },
 };
 
 /// Longer than the guard's last look may deny.
@@ -120,27 +124,11 @@ impl Scene {
 
     async fn judge(&self, pod: &Value, dry_run: bool) -> (String, String) {
         tokio::time::sleep(AFTER_LAST_LOOK).await;
-        let review = json!({
-            "apiVersion": "admission.k8s.io/v1",
-            "kind": "AdmissionReview",
-            "request": {
-                "uid": "1",
-                "resource": {"group": "", "version": "v1", "resource": "pods"},
-                "name": pod["metadata"]["name"],
-                "namespace": "prod",
-                "operation": "DELETE",
-                "userInfo": {"username": "somebody"},
-                "oldObject": pod,
-                "dryRun": dry_run
-            }
-        });
+        let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
+        let review = if dry_run { dry_run_of(&pod) } else { deletion_of(&pod) };
         let mut connection = Connection::tls(self.guard.https(), &self.guard.ca_pem).await.unwrap();
-        let request = http::Request::post("/validate?timeout=10s")
-            .header(header::HOST, "localhost")
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(http_body_util::Full::from(review.to_string().into_bytes()))
-            .unwrap();
-        let answer: Value = serde_json::from_str(&connection.send(request).await.unwrap().body).unwrap();
+        let answer = connection.post("/validate?timeout=10s", review).await.unwrap();
+        let answer: Value = serde_json::from_str(&answer.body).unwrap();
         let response = &answer["response"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         (text(&response["auditAnnotations"]["reason"]), text(&response["status"]["message"]))

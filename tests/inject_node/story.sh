@@ -6,6 +6,7 @@ set -euo pipefail
 GUARD=$1 REPORT=$2
 SCRIPTS=$(dirname -- "$(realpath -- "${BASH_SOURCE[0]}")")/../../scripts
 COMPONENTS=$SCRIPTS/../deploy/components
+LXCFS=$SCRIPTS/../deploy/lxcfs
 FILES=$TESTBED_DIR/guard
 ADDRESS=127.0.0.1:8443 ADMIN=127.0.0.1:8081
 NODE=node
@@ -146,6 +147,54 @@ lxcfs_story() {
   tell injected "$(counted inject.etcd-guard.io)"
 }
 
+# The DaemonSet of deploy/lxcfs, beside the node's own lxcfs, in a root of its own.
+ROOT=/var/lib/lxcfs-root/lxcfs
+lxcfs_pods() { kubectl -n etcd-guard-lxcfs get pods -o "jsonpath={range .items[*]}{.$1}{\"\\n\"}{end}"; }
+node_label() { kubectl get node "$NODE" -o 'jsonpath={.metadata.labels.etcd-guard\.io/lxcfs-ready}'; }
+is_labelled() { [[ $(node_label) == "$1" ]]; }
+has_restarted() { [[ $(lxcfs_pods 'status.containerStatuses[?(@.name=="lxcfs")].restartCount') -gt 0 ]]; }
+serves_at_root() { timeout 5 head -c 1 "$ROOT/proc/meminfo"; }
+are_gone() { [[ -z $(lxcfs_pods metadata.name) ]]; }
+roots_new_pods() { pod asked | kubectl -n default apply --dry-run=server -o yaml -f - | grep "path: $ROOT"; }
+# read_in NAMESPACE: what a new pod there reads.
+read_in() {
+  namespace "$1"
+  pod box | kubectl -n "$1" apply -f - >/dev/null
+  wait_ready "$1" box || die "$(kubectl -n "$1" describe pod box)"
+  inside "$1" /bin/busybox head -n 1 /proc/meminfo
+}
+
+daemonset_story() {
+  say 'lxcfs by the DaemonSet'
+  local pid
+  tell unserved-label "$(node_label)"
+  kubectl apply -k "$LXCFS" >/dev/null
+  until_so 'the node is labelled' is_labelled true || die "$(kubectl -n etcd-guard-lxcfs describe pods)"
+  cat >>"$FILES/config.yaml" <<CONFIG
+lxcfs: {root: $ROOT, nodeAffinity: require}
+CONFIG
+  until_so 'the guard takes the other root' roots_new_pods || die "$(tail -n 5 "$FILES/log")"
+  tell daemonset-meminfo "$(read_in daemonset)"
+  tell daemonset-affinity "$(kubectl -n daemonset get pod box -o 'jsonpath={.spec.affinity.nodeAffinity}')"
+
+  say 'its container is killed; its mount is left behind, dead'
+  pid=$(kubectl -n etcd-guard-lxcfs exec daemonset/lxcfs -c lxcfs -- cat /run/lxcfs.pid)
+  # The parent is the container: with it the kubelet ends the rest.
+  kill -KILL "$(awk '{ print $4 }' "/proc/$pid/stat")"
+  until_so 'the container has been started again' has_restarted || true
+  until_so 'lxcfs serves again' serves_at_root || die "$(kubectl -n etcd-guard-lxcfs describe pods)"
+  until_so 'the node is labelled' is_labelled true || die "$(kubectl -n etcd-guard-lxcfs logs daemonset/lxcfs -c label)"
+  tell killed-meminfo "$(read_in killed)"
+
+  say 'the DaemonSet goes'
+  kubectl delete namespace daemonset killed >/dev/null
+  kubectl -n etcd-guard-lxcfs delete daemonset lxcfs >/dev/null
+  until_so 'its pod has ended' are_gone || die "$(kubectl -n etcd-guard-lxcfs describe pods)"
+  tell removed-label "$(node_label)"
+  tell removed-mounts "$(grep -c " $ROOT " /proc/self/mounts || true)"
+  kubectl delete -k "$LXCFS" --ignore-not-found >/dev/null
+}
+
 # is_asked WEBHOOK COMMAND: whether the apiserver asks it when the command is run; it learns of a webhook by a watch.
 is_asked() { "$2" && (($(counted "$1") > 0)); }
 new_pod() { pod asked | kubectl -n default apply --dry-run=server -f -; }
@@ -226,5 +275,6 @@ register inject
 register over-commit
 until_so 'the guard is asked about pods' is_asked inject.etcd-guard.io new_pod || die "$(tail -n 5 "$FILES/log")"
 lxcfs_story
+daemonset_story
 over_commit_story
 tell end reached

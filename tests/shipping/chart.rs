@@ -36,6 +36,17 @@ fn the_chart_and_the_mutating_path_are_the_same_objects() {
 }
 
 #[test]
+fn the_chart_and_lxcfs_are_the_same_objects() {
+    let folder = "deploy/overlays/lxcfs";
+    let all = objects(&kustomize(folder));
+    let map = all.iter().find(|it| it["kind"] == "ConfigMap").unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), map["data"]["config.yaml"].as_str().unwrap()).unwrap();
+    let config = format!("--set-file=config={}", file.path().display());
+    assert_same(folder, "self-managed", &["--set=parts.inject=true,parts.lxcfs=true", &config]);
+}
+
+#[test]
 fn helm_lint_has_nothing_to_say() {
     let mut lint = mortal(program("helm"));
     lint.args(["lint", "--strict"]).arg(path_of("deploy/chart/etcd-guard"));

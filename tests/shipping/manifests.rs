@@ -9,6 +9,9 @@ use crate::{
     support::{child::mortal, control_plane::ControlPlane},
 };
 
+/// Holds what the guard's own forbids.
+const LXCFS_NAMESPACE: &str = "etcd-guard-lxcfs";
+
 /// Makes the apiserver know cert-manager's kinds, by the definitions of a release that is pinned by checksum.
 fn define_cert_manager(control_plane: &ControlPlane) {
     let mut download = mortal("go");
@@ -40,9 +43,11 @@ fn assert_accepted(control_plane: &ControlPlane, what: &str, namespace: &str, ob
 #[test]
 fn everything_that_is_shipped_passes_strict_validation() {
     let control_plane = ControlPlane::start(&[]);
-    for namespace in ["etcd-guard", "prod"] {
+    for (namespace, level) in
+        [("etcd-guard", "restricted"), ("prod", "restricted"), (LXCFS_NAMESPACE, "privileged")]
+    {
         control_plane.kubectl().must(&["create", "namespace", namespace]);
-        let label = "pod-security.kubernetes.io/warn=restricted";
+        let label = &format!("pod-security.kubernetes.io/warn={level}");
         control_plane.kubectl().must(&["label", "namespace", namespace, label]);
     }
     define_cert_manager(&control_plane);
@@ -55,11 +60,17 @@ fn everything_that_is_shipped_passes_strict_validation() {
         "overlays/cert-manager",
         "overlays/mutating",
         "overlays/nodes",
+        "overlays/lxcfs",
     ] {
         let folder = format!("deploy/{folder}");
         let mut all = objects(&kustomize(&folder));
         // It is there, and its applied form lacks what kubectl would have noted in it.
         all.retain(|it| it["kind"] != "Namespace");
+        let is_lxcfs = |it: &Value| it["metadata"]["namespace"] == LXCFS_NAMESPACE;
+        let (lxcfs, all): (Vec<_>, Vec<_>) = all.into_iter().partition(is_lxcfs);
+        if !lxcfs.is_empty() {
+            assert_accepted(&control_plane, &folder, LXCFS_NAMESPACE, &lxcfs);
+        }
         assert_accepted(&control_plane, &folder, "etcd-guard", &all);
         assert_configured(&control_plane, &all);
     }

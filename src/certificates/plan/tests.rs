@@ -167,6 +167,19 @@ impl World {
         self.ends.len() - 1
     }
 
+    fn take(&mut self, event: Event, replicas: &mut [Replica]) {
+        match event {
+            Event::Look(one) => replicas[one].look(self),
+            Event::Act(one) => replicas[one].act(self),
+            Event::Restart(one) => replicas[one] = Replica::default(),
+            Event::LoseSecret => {
+                self.secret = None;
+                self.secret_version += 1;
+            }
+            Event::Pass => self.now += 1,
+        }
+    }
+
     /// What an apiserver would find at each replica.
     fn assert_trusted(&self, replicas: &[Replica]) {
         for served in replicas.iter().filter_map(|it| it.serves) {
@@ -182,16 +195,7 @@ proptest! {
         let mut world = World::default();
         let mut replicas = vec![Replica::default(); 3];
         for event in events {
-            match event {
-                Event::Look(one) => replicas[one].look(&world),
-                Event::Act(one) => replicas[one].act(&mut world),
-                Event::Restart(one) => replicas[one] = Replica::default(),
-                Event::LoseSecret => {
-                    world.secret = None;
-                    world.secret_version += 1;
-                }
-                Event::Pass => world.now += 1,
-            }
+            world.take(event, &mut replicas);
             world.assert_trusted(&replicas);
         }
     }
@@ -201,16 +205,7 @@ proptest! {
         let mut world = World::default();
         let mut replicas = vec![Replica::default(); 3];
         for event in events {
-            match event {
-                Event::Look(one) => replicas[one].look(&world),
-                Event::Act(one) => replicas[one].act(&mut world),
-                Event::Restart(one) => replicas[one] = Replica::default(),
-                Event::LoseSecret => {
-                    world.secret = None;
-                    world.secret_version += 1;
-                }
-                Event::Pass => world.now += 1,
-            }
+            world.take(event, &mut replicas);
         }
         for _ in 0..LIFE {
             for _ in 0..4 {
