@@ -24,6 +24,8 @@ mod permissions;
 mod register_end;
 #[path = "shipping/register_start.rs"]
 mod register_start;
+#[path = "shipping/scripts.rs"]
+mod scripts;
 #[path = "shipping/self_managed.rs"]
 mod self_managed;
 #[path = "shipping/uninstall.rs"]
