@@ -188,6 +188,6 @@ fn what_the_minikube_script_did_not_make_it_leaves_alone() {
     }
     terminal.must(&remove);
     assert!(!terminal.keeps_namespace("prod") && !terminal.keeps_namespace("etcd-guard"));
-    let left = terminal.get(&["validatingwebhookconfigurations", "--ignore-not-found"]);
+    let left = terminal.get(&["validatingwebhookconfigurations"]);
     assert_eq!(left["items"], json!([]));
 }
