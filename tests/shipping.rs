@@ -6,6 +6,8 @@
 
 #[path = "shipping/chart.rs"]
 mod chart;
+#[path = "shipping/chart_variants.rs"]
+mod chart_variants;
 #[path = "shipping/differing_replicas.rs"]
 mod differing_replicas;
 #[path = "shipping/ended_files.rs"]
