@@ -6,6 +6,8 @@
 
 #[path = "shipping/chart.rs"]
 mod chart;
+#[path = "shipping/chart_variants.rs"]
+mod chart_variants;
 #[path = "shipping/differing_replicas.rs"]
 mod differing_replicas;
 #[path = "shipping/ended_files.rs"]
@@ -26,6 +28,8 @@ mod permissions;
 mod register_end;
 #[path = "shipping/register_start.rs"]
 mod register_start;
+#[path = "shipping/scripts.rs"]
+mod scripts;
 #[path = "shipping/self_managed.rs"]
 mod self_managed;
 #[path = "shipping/uninstall.rs"]

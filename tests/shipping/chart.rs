@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// The one difference that remains is none of the objects': a chart makes its namespace only if it is told to.
-fn assert_same(folder: &str, mode: &str, flags: &[&str]) {
+pub(super) fn assert_same(folder: &str, mode: &str, flags: &[&str]) {
     let mode = format!("--set=createNamespace=true,certificates.mode={mode}");
     let chart = objects(&helm_template(&[&[mode.as_str()], flags].concat()));
     let kustomized = objects(&kustomize(folder));

@@ -24,7 +24,9 @@ fn define_cert_manager(control_plane: &ControlPlane) {
         // Server-side: the definitions are too large for an annotation.
         kubectl.must(&["apply", "--server-side", "-f", &file]);
         let definition = format!("crd/{kind}.cert-manager.io");
-        kubectl.must(&["wait", "--for=condition=Established", &definition, "--timeout=60s"]);
+        // Not by `condition=`, which fails where there are no conditions yet.
+        let established = r#"--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True"#;
+        kubectl.must(&["wait", established, &definition, "--timeout=60s"]);
     }
 }
 

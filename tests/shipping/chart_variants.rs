@@ -1,0 +1,46 @@
+//! The chart's other ways: each renders what a kustomization does.
+
+use crate::{chart::assert_same, kustomize, objects, path_of};
+
+#[test]
+fn the_chart_with_cert_manager_gives_every_part_its_bundle() {
+    let config = format!("--set-file=config={}", path_of("deploy/components/config/config.yaml").display());
+    let flags = ["--set=parts.inject=true,parts.nodes=true,parts.rules=true", &config];
+    let folder = "tests/data/kustomizations/with-cert-manager";
+    assert_same(folder, "cert-manager", &flags);
+    let mut objects = objects(&kustomize(folder));
+    objects.retain(|it| it["kind"].as_str().unwrap().ends_with("WebhookConfiguration"));
+    assert_eq!(objects.len(), 4);
+    for object in objects {
+        let from = &object["metadata"]["annotations"]["cert-manager.io/inject-ca-from"];
+        assert_eq!(from, "etcd-guard/etcd-guard-ca", "{object}");
+    }
+}
+
+#[test]
+fn the_chart_with_a_client_ca_is_the_same_objects() {
+    let flags = ["--set=clientCaConfigMap=etcd-guard-client-ca"];
+    assert_same("tests/data/kustomizations/with-client-ca", "files", &flags);
+    assert_same("tests/data/kustomizations/self-managed-with-client-ca", "self-managed", &flags);
+}
+
+#[test]
+fn the_chart_and_the_overlays_for_trying_it_out_are_the_same_objects() {
+    assert_same("deploy/overlays/audit-only", "self-managed", &["--set=webhooks.failurePolicy=Ignore"]);
+    assert_same("deploy/overlays/minikube", "self-managed", &["--set=image.pullPolicy=Never"]);
+}
+
+/// For clusters that take its usual class nowhere but in kube-system.
+#[test]
+fn the_chart_takes_another_priority_class_or_none() {
+    let render = |class: &str| objects(&crate::helm_template(&[&format!("--set=priorityClassName={class}")]));
+    let class_of = |all: &[serde_json::Value]| {
+        let deployment = all.iter().find(|it| it["kind"] == "Deployment").unwrap();
+        deployment["spec"]["template"]["spec"]["priorityClassName"].clone()
+    };
+    let quota = |all: &[serde_json::Value]| all.iter().filter(|it| it["kind"] == "ResourceQuota").count();
+    let own = render("mine");
+    assert_eq!((class_of(&own), quota(&own)), ("mine".into(), 1));
+    let none = render("");
+    assert_eq!((class_of(&none), quota(&none)), (serde_json::Value::Null, 0));
+}
