@@ -35,6 +35,13 @@ pub(super) struct Reservation {
     pub(super) by: String,
 }
 
+/// A pod that exists and may run a member.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Living<'a> {
+    pub(super) name: &'a str,
+    pub(super) uid: &'a str,
+}
+
 /// Since when one replica knows of each reservation in the record of one cluster. What is reserved, a record says; readers
 /// of older and newer ones may take note in any order.
 #[derive(Clone, Debug, Default)]
@@ -68,12 +75,14 @@ impl Ledger {
     }
 
     /// The record with one more reservation, and without what is over: an earlier yes for the same pod, deletions that
-    /// never came, and pods of the same namespace that are gone (their successors must prove themselves).
+    /// never came, and pods of the same namespace that were replaced (their successors must prove themselves). A pod that
+    /// is gone without a successor holds: after a forced deletion its process may go on for a while, and the member be
+    /// found by its name.
     pub(super) fn with(
         &self,
         record: &[Reservation],
         new: Reservation,
-        living: &[&str],
+        living: &[Living<'_>],
         now: Instant,
     ) -> Vec<Reservation> {
         let mut record = self.without(record, &new.namespace, &new.uid, living, now);
@@ -87,11 +96,15 @@ impl Ledger {
         record: &[Reservation],
         namespace: &str,
         uid: &str,
-        living: &[&str],
+        living: &[Living<'_>],
         now: Instant,
     ) -> Vec<Reservation> {
-        let lives = |it: &Reservation| it.namespace != namespace || living.contains(&it.uid.as_str());
-        let stays = |it: &&Reservation| it.uid != uid && lives(it);
+        let is_replaced = |it: &Reservation| {
+            it.namespace == namespace
+                && living.iter().any(|pod| pod.name == it.pod)
+                && !living.iter().any(|pod| pod.uid == it.uid)
+        };
+        let stays = |it: &&Reservation| it.uid != uid && !is_replaced(it);
         let mut record: Vec<Reservation> = self.live(record, now).filter(stays).cloned().collect();
         record.sort_by(|one, other| one.uid.cmp(&other.uid));
         record
@@ -115,6 +128,11 @@ mod tests {
             at: at.to_owned(),
             by: String::new(),
         }
+    }
+
+    /// Pods of these uids, all of the name that reservations have here.
+    fn living<const N: usize>(uids: [&str; N]) -> [Living<'_>; N] {
+        uids.map(|uid| Living { name: "etcd-0", uid })
     }
 
     fn lives(ledger: &Ledger, record: &[Reservation], now: Instant) -> bool {
@@ -150,7 +168,7 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.observe(&first, start);
         let later = start + Duration::from_secs(50);
-        let record = ledger.with(&first, reservation("a", "2"), &["a"], later);
+        let record = ledger.with(&first, reservation("a", "2"), &living(["a"]), later);
         assert_eq!(record, [reservation("a", "2")]);
         ledger.observe(&record, later);
         assert!(lives(&ledger, &record, start + Duration::from_secs(100)));
@@ -164,9 +182,23 @@ mod tests {
         let later = start + Duration::from_secs(40);
         let record = [reservation("gone", "1"), reservation("old", "1"), reservation("young", "1")];
         ledger.observe(&record, later);
-        let living = ["old", "young", "new"];
+        let living = living(["old", "young", "new"]);
         let record = ledger.with(&record, reservation("new", "1"), &living, start + RESERVATION_LIFE);
         assert_eq!(record, [reservation("young", "1"), reservation("new", "1")]);
+    }
+
+    #[test]
+    fn a_pod_that_is_gone_holds_until_a_successor_is_there() {
+        let start = Instant::now();
+        let gone = Reservation { pod: String::from("etcd-1"), ..reservation("gone", "1") };
+        let mut ledger = Ledger::default();
+        ledger.observe(std::slice::from_ref(&gone), start);
+        let next = |living: &[Living<'_>]| {
+            ledger.with(std::slice::from_ref(&gone), reservation("a", "1"), living, start)
+        };
+        assert_eq!(next(&living(["a"])), [gone.clone(), reservation("a", "1")]);
+        let successor = Living { name: "etcd-1", uid: "successor" };
+        assert_eq!(next(&[living(["a"]).as_slice(), &[successor]].concat()), [reservation("a", "1")]);
     }
 
     #[test]
@@ -175,7 +207,8 @@ mod tests {
         let elsewhere = Reservation { namespace: String::from("other"), ..reservation("far", "1") };
         let mut ledger = Ledger::default();
         ledger.observe(std::slice::from_ref(&elsewhere), start);
-        let record = ledger.with(std::slice::from_ref(&elsewhere), reservation("a", "1"), &["a"], start);
+        let record =
+            ledger.with(std::slice::from_ref(&elsewhere), reservation("a", "1"), &living(["a"]), start);
         assert_eq!(record, [elsewhere, reservation("a", "1")]);
     }
 
@@ -185,7 +218,7 @@ mod tests {
         let record = [reservation("a", "1")];
         let mut ledger = Ledger::default();
         ledger.observe(&record, start);
-        assert_eq!(ledger.without(&record, "prod", "a", &["a"], start), []);
+        assert_eq!(ledger.without(&record, "prod", "a", &living(["a"]), start), []);
     }
 
     /// Two reads of one record go side by side, and the older one is taken note of last.
@@ -197,7 +230,7 @@ mod tests {
         ledger.observe(&newer, start);
         ledger.observe(&older, start);
         assert!(lives(&ledger, &newer, start));
-        let record = ledger.with(&newer, reservation("b", "1"), &["a", "b"], start);
+        let record = ledger.with(&newer, reservation("b", "1"), &living(["a", "b"]), start);
         assert_eq!(record, [reservation("a", "1"), reservation("b", "1")]);
     }
 }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     CLUSTER_LIFE, MOST_CLUSTERS,
-    ledger::{Ledger, Reservation},
+    ledger::{Ledger, Living, Reservation},
 };
 use crate::{
     etcd::ClusterId,
@@ -130,7 +130,7 @@ impl Reservations {
         &self,
         record: &mut Record,
         new: Reservation,
-        living: &[&str],
+        living: &[Living<'_>],
     ) -> Result<(), WriteError> {
         let reservations = record.ledger().with(&record.reservations, new, living, Instant::now());
         self.write(record, reservations).await
@@ -142,7 +142,7 @@ impl Reservations {
         record: &mut Record,
         namespace: &str,
         uid: &str,
-        living: &[&str],
+        living: &[Living<'_>],
     ) -> Result<(), WriteError> {
         let reservations =
             record.ledger().without(&record.reservations, namespace, uid, living, Instant::now());
