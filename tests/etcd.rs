@@ -40,6 +40,8 @@ mod faults;
 mod leadership;
 #[path = "etcd/leaving.rs"]
 mod leaving;
+#[path = "etcd/lingering.rs"]
+mod lingering;
 #[path = "etcd/membership.rs"]
 mod membership;
 #[path = "etcd/names.rs"]

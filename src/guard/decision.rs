@@ -145,13 +145,13 @@ impl Guard {
         // The two reads went side by side. A reservation of a pod that was not listed is that of a pod that is gone, or
         // of one that came after the list: only a list that is newer than the record tells.
         let is_unlisted = |it: &Reservation| {
-            it.namespace == request.namespace && !siblings.uids().contains(&it.uid.as_str())
+            it.namespace == request.namespace && !siblings.living().iter().any(|pod| pod.uid == it.uid)
         };
         if let Ok(records) = &records
             && reserved.iter().any(|it| is_unlisted(it) && !records.know_gone(&it.uid))
         {
             siblings = self.looker.siblings(family, request, deadline).await?;
-            records.note_living(&request.namespace, &siblings.uids());
+            records.note_living(&request.namespace, &siblings.living());
         }
         Ok(Facts { siblings, records, reserved })
     }
@@ -172,7 +172,7 @@ impl Guard {
         self.looker.metrics.record_transfer(done);
         if !done && !keep {
             // If this fails too, the reservation expires by itself.
-            let living = siblings.uids();
+            let living = siblings.living();
             let take_back = self.reservations.take_back(record, &snapshot.namespace, &target.uid, &living);
             let _ = case.deadline.within("taking the reservation back", take_back).await;
         }
@@ -224,7 +224,7 @@ impl Guard {
         siblings: &Siblings,
         case: &Case<'_>,
     ) -> Result<Reserved, NoLook> {
-        let living = siblings.uids();
+        let living = siblings.living();
         let add = self.reservations.add(record, new, &living);
         match case.deadline.within("writing the reservation to the apiserver", add).await? {
             Ok(()) => Ok(Reserved::Yes),

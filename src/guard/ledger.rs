@@ -39,6 +39,13 @@ pub(super) struct Reservation {
     pub(super) by: String,
 }
 
+/// A pod that exists and may run a member.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Living<'a> {
+    pub(super) name: &'a str,
+    pub(super) uid: &'a str,
+}
+
 /// Since when one replica knows of each reservation in the record of one cluster. What is reserved, a record says; readers
 /// of older and newer ones may take note in any order.
 #[derive(Clone, Debug, Default)]
@@ -65,10 +72,11 @@ impl Ledger {
         &mut self,
         record: &[Reservation],
         namespace: &str,
-        living: &[&str],
+        living: &[Living<'_>],
         now: Instant,
     ) {
-        let is_gone = |it: &&Reservation| it.namespace == namespace && !living.contains(&it.uid.as_str());
+        let is_gone =
+            |it: &&Reservation| it.namespace == namespace && !living.iter().any(|pod| pod.uid == it.uid);
         for reservation in record.iter().filter(is_gone) {
             self.gone.entry(reservation.uid.clone()).or_insert(now);
         }
@@ -94,12 +102,14 @@ impl Ledger {
     }
 
     /// The record with one more reservation, and without what is over: an earlier yes for the same pod, deletions that
-    /// never came, and pods of the same namespace that are gone for a while (their successors must prove themselves).
+    /// never came, and pods of the same namespace that were replaced for a while (their successors must prove themselves). A
+    /// pod that is gone without a successor holds: after a forced deletion its process may go on, and the member be
+    /// found by its name.
     pub(super) fn with(
         &mut self,
         record: &[Reservation],
         new: Reservation,
-        living: &[&str],
+        living: &[Living<'_>],
         now: Instant,
     ) -> Vec<Reservation> {
         let mut record = self.without(record, &new.namespace, &new.uid, living, now);
@@ -113,12 +123,13 @@ impl Ledger {
         record: &[Reservation],
         namespace: &str,
         uid: &str,
-        living: &[&str],
+        living: &[Living<'_>],
         now: Instant,
     ) -> Vec<Reservation> {
         self.note_living(record, namespace, living, now);
         let is_over = |it: &Reservation| {
             it.namespace == namespace
+                && living.iter().any(|pod| pod.name == it.pod)
                 && self.gone.get(&it.uid).is_some_and(|since| now.duration_since(*since) >= GONE_FOR)
         };
         let stays = |it: &&Reservation| it.uid != uid && !is_over(it);
@@ -145,6 +156,11 @@ mod tests {
             at: at.to_owned(),
             by: String::new(),
         }
+    }
+
+    /// Pods of these uids, all of the name that reservations have here.
+    fn living<const N: usize>(uids: [&str; N]) -> [Living<'_>; N] {
+        uids.map(|uid| Living { name: "etcd-0", uid })
     }
 
     fn lives(ledger: &Ledger, record: &[Reservation], now: Instant) -> bool {
@@ -180,7 +196,7 @@ mod tests {
         let mut ledger = Ledger::default();
         ledger.observe(&first, start);
         let later = start + Duration::from_secs(50);
-        let record = ledger.with(&first, reservation("a", "2"), &["a"], later);
+        let record = ledger.with(&first, reservation("a", "2"), &living(["a"]), later);
         assert_eq!(record, [reservation("a", "2")]);
         ledger.observe(&record, later);
         assert!(lives(&ledger, &record, start + Duration::from_secs(100)));
@@ -194,25 +210,31 @@ mod tests {
         let later = start + Duration::from_secs(40);
         let record = [reservation("gone", "1"), reservation("old", "1"), reservation("young", "1")];
         ledger.observe(&record, later);
-        let living = ["old", "young", "new"];
+        let living = living(["old", "young", "new"]);
         let record = ledger.with(&record, reservation("new", "1"), &living, start + RESERVATION_LIFE);
         assert_eq!(record, [reservation("young", "1"), reservation("new", "1")]);
     }
 
-    /// Another replica may have listed the pod while it was there, and reads the record last.
     #[test]
-    fn a_pod_that_is_gone_stays_on_record_until_nobody_can_have_it_in_a_list() {
+    fn a_pod_that_is_gone_holds_until_a_successor_is_there_and_nobody_can_have_it_in_a_list() {
         let start = Instant::now();
-        let record = [reservation("gone", "1")];
+        let gone = [Reservation { pod: String::from("etcd-1"), ..reservation("gone", "1") }];
         let mut ledger = Ledger::default();
-        ledger.observe(&record, start);
-        let living = ["new", "newer"];
-        let record = ledger.with(&record, reservation("new", "1"), &living, start);
-        assert_eq!(record, [reservation("gone", "1"), reservation("new", "1")]);
-        assert!(ledger.is_gone("gone") && !ledger.is_gone("new"));
-        ledger.observe(&record, start);
-        let record = ledger.with(&record, reservation("newer", "1"), &living, start + GONE_FOR);
-        assert_eq!(record, [reservation("new", "1"), reservation("newer", "1")]);
+        ledger.observe(&gone, start);
+        let mut next = |living: &[Living<'_>], now| ledger.with(&gone, reservation("a", "1"), living, now);
+        let held = [reservation("a", "1"), gone[0].clone()];
+        let sorted = |mut record: Vec<Reservation>| {
+            record.sort_by(|one, other| one.uid.cmp(&other.uid));
+            record
+        };
+        assert_eq!(sorted(next(&living(["a"]), start)), held);
+        assert_eq!(sorted(next(&living(["a"]), start + GONE_FOR)), held, "its process may live on");
+        let replaced = [living(["a"]).as_slice(), &[Living { name: "etcd-1", uid: "successor" }]].concat();
+        // Another replica may have listed the pod while it was there, and reads the record last.
+        let soon = start + GONE_FOR.saturating_sub(Duration::from_millis(1));
+        assert_eq!(sorted(next(&replaced, soon)), held);
+        assert_eq!(next(&replaced, start + GONE_FOR), [reservation("a", "1")]);
+        assert!(ledger.is_gone("gone") && !ledger.is_gone("a"));
     }
 
     #[test]
@@ -221,7 +243,8 @@ mod tests {
         let elsewhere = Reservation { namespace: String::from("other"), ..reservation("far", "1") };
         let mut ledger = Ledger::default();
         ledger.observe(std::slice::from_ref(&elsewhere), start);
-        let record = ledger.with(std::slice::from_ref(&elsewhere), reservation("a", "1"), &["a"], start);
+        let record =
+            ledger.with(std::slice::from_ref(&elsewhere), reservation("a", "1"), &living(["a"]), start);
         assert_eq!(record, [elsewhere, reservation("a", "1")]);
     }
 
@@ -231,7 +254,7 @@ mod tests {
         let record = [reservation("a", "1")];
         let mut ledger = Ledger::default();
         ledger.observe(&record, start);
-        assert_eq!(ledger.without(&record, "prod", "a", &["a"], start), []);
+        assert_eq!(ledger.without(&record, "prod", "a", &living(["a"]), start), []);
     }
 
     /// Two reads of one record go side by side, and the older one is taken note of last.
@@ -243,7 +266,7 @@ mod tests {
         ledger.observe(&newer, start);
         ledger.observe(&older, start);
         assert!(lives(&ledger, &newer, start));
-        let record = ledger.with(&newer, reservation("b", "1"), &["a", "b"], start);
+        let record = ledger.with(&newer, reservation("b", "1"), &living(["a", "b"]), start);
         assert_eq!(record, [reservation("a", "1"), reservation("b", "1")]);
     }
 }

@@ -13,7 +13,7 @@ use super::{
     etcd_pod::{self, EtcdPod},
     family::Family,
     gone, identity,
-    ledger::Reservation,
+    ledger::{Living, Reservation},
     metrics::Metrics,
     policy::Mode,
     request::Request,
@@ -335,9 +335,10 @@ impl Siblings {
         self.pods.iter().map(|(pod, _)| &pod.metadata).find(|it| it.name == name).map(|it| it.uid.as_str())
     }
 
-    /// The uids of all pods that exist and may run members.
-    pub(super) fn uids(&self) -> Vec<&str> {
-        self.pods.iter().chain(&self.strangers).map(|(pod, _)| pod.metadata.uid.as_str()).collect()
+    /// All pods that exist and may run members.
+    pub(super) fn living(&self) -> Vec<Living<'_>> {
+        let pods = self.pods.iter().chain(&self.strangers).map(|(pod, _)| &pod.metadata);
+        pods.map(|it| Living { name: &it.name, uid: &it.uid }).collect()
     }
 }
 

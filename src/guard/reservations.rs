@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     CLUSTER_LIFE, MOST_CLUSTERS,
-    ledger::{Ledger, Reservation},
+    ledger::{Ledger, Living, Reservation},
 };
 use crate::{
     etcd::ClusterId,
@@ -130,7 +130,7 @@ impl Reservations {
         &self,
         record: &mut Record,
         new: Reservation,
-        living: &[&str],
+        living: &[Living<'_>],
     ) -> Result<(), WriteError> {
         let reservations = record.ledger().with(&record.reservations, new, living, Instant::now());
         self.write(record, reservations).await
@@ -142,7 +142,7 @@ impl Reservations {
         record: &mut Record,
         namespace: &str,
         uid: &str,
-        living: &[&str],
+        living: &[Living<'_>],
     ) -> Result<(), WriteError> {
         let reservations =
             record.ledger().without(&record.reservations, namespace, uid, living, Instant::now());
@@ -255,7 +255,7 @@ impl Records {
     }
 
     /// Takes note of the reserved pods of a namespace that are gone, of which these live.
-    pub(super) fn note_living(&self, namespace: &str, living: &[&str]) {
+    pub(super) fn note_living(&self, namespace: &str, living: &[Living<'_>]) {
         for record in self.each() {
             record.ledger().note_living(&record.reservations, namespace, living, Instant::now());
         }

@@ -340,7 +340,8 @@ impl Story {
             let most = |known: i128, list| if is_known { known } else { known.max(before(list)) };
             let fits = now("allocatable") <= most(allocatable, "allocatable")
                 && now("capacity") <= most(capacity, "capacity");
-            (!fits).then(|| format!("{resource} by {writer:?}, {reason:?}, {}: {:#}", self.factor, self.stored))
+            (!fits)
+                .then(|| format!("{resource} by {writer:?}, {reason:?}, {}: {:#}", self.factor, self.stored))
         };
         excess("cpu").or_else(|| excess("memory"))
     }

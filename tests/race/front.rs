@@ -131,7 +131,10 @@ impl Shared {
         let is_dry_run = review["request"]["dryRun"] == true;
         // What has no uid is no pod, or one that is gone.
         if let Some(uid) = uid.filter(|_| allowed && !is_dry_run) {
-            self.truth.judge(name, uid, asked, reason).await;
+            let way = review["request"]["operation"].as_str().unwrap_or_default();
+            let numbers = &answer["response"]["auditAnnotations"];
+            let told = format!("{way}: {numbers}");
+            self.truth.judge(name, uid, asked, reason, &told).await;
         }
     }
 

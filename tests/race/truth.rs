@@ -81,8 +81,8 @@ impl Truth {
         self.pods.get_opt(name).await.ok()??.metadata.uid
     }
 
-    /// Judges a yes for this pod, which was asked for at that time.
-    pub(crate) async fn judge(&self, name: &str, asked_uid: &str, asked: Instant, reason: &str) {
+    /// Judges a yes for this pod, which was asked for at that time. What the guard told with it is for people.
+    pub(crate) async fn judge(&self, name: &str, asked_uid: &str, asked: Instant, reason: &str, told: &str) {
         if !self.names.iter().any(|it| it == name) {
             return;
         }
@@ -115,13 +115,19 @@ impl Truth {
         let is_loss = left.len() < quorum && !costs_nothing;
         let since = |(name, out): (&String, &Out)| format!("{name} since {:?}", out.asked.elapsed());
         let out: Vec<String> = known.out.iter().map(since).collect();
-        let loss = format!(
-            "{name} was allowed to go ({reason}) with {left:?} left, quorum {quorum}; serving: {serving:?}; on the way: \
-             {out:?}; frozen: {:?}",
-            known.frozen.keys()
-        );
         known.judged += 1;
         if is_loss {
+            let fault = |(name, it): (&String, &Fault)| {
+                format!("{name} {:?} ago, served: {}", it.at.elapsed(), it.served)
+            };
+            let faults: Vec<String> = known.faults.iter().map(fault).collect();
+            let pods: Vec<String> = join_all(self.names.iter().map(|it| self.state(it))).await;
+            let loss = format!(
+                "{name} was allowed to go ({reason}) with {left:?} left, quorum {quorum}; serving: {serving:?}; on the \
+                 way: {out:?}; frozen: {:?}; asked {:?} ago, told: {told}; last faults: {faults:?}; pods: {pods:?}",
+                known.frozen.keys(),
+                asked.elapsed()
+            );
             known.losses.push(loss);
         }
         known.out.insert(name.to_owned(), Out { uid, asked });
@@ -207,6 +213,18 @@ impl Truth {
             !is_back && out.asked.elapsed() < YES_LIFE
         });
         serving.into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// A pod and its process, for people.
+    async fn state(&self, name: &str) -> String {
+        let running = self.node.running_since(&self.namespace, name);
+        let process = running.map(|(uid, since)| format!("{uid} since {:?}", since.elapsed()));
+        let Ok(Some(pod)) = self.pods.get_opt(name).await else {
+            return format!("{name} is gone, runs {process:?}");
+        };
+        let metadata = &pod.metadata;
+        let (uid, created, deleted) = (uid(&pod), &metadata.creation_timestamp, &metadata.deletion_timestamp);
+        format!("{name} {uid} of {created:?}, deleted {deleted:?}, runs {process:?}")
     }
 
     fn running_uid(&self, name: &str) -> Option<String> {

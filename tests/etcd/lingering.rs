@@ -1,0 +1,36 @@
+//! A pod that is gone, and its process, which is not yet: so it is for a while after a forced deletion.
+
+use serde_json::{Value, json};
+
+use crate::{
+    etcd_cluster::{Cluster, Layout},
+    scene::{Scene, pod},
+};
+
+#[tokio::test]
+async fn a_member_that_outlives_its_pod_is_counted_on_by_no_later_deletion() {
+    let mut cluster = Cluster::start(Layout { version: "3.6", members: 5, spare: 0, tls: false }).await;
+    let [forced, killed, third, _] = cluster.followers().await[..] else { panic!("four followers") };
+    let mut pods: Vec<Value> = (0..5).map(|n| pod(&cluster, n)).collect();
+    let scene = Scene::before(&pods).await;
+    let list = |pods: &[Value]| {
+        scene.objects.put("/api/v1/namespaces/prod/pods", 200, json!({"items": pods}));
+    };
+
+    assert_eq!(scene.delete(&pods[forced]).await.0, "SafeToDelete");
+    // The pod is gone at once, no successor is there yet, and its process answers as before.
+    let mut left = pods.clone();
+    left.remove(forced);
+    list(&left);
+
+    // The next yes writes the record anew.
+    cluster.kill(killed);
+    pods[killed]["status"]["containerStatuses"][0]["state"] = json!({"waiting": {}});
+    let mut left = pods.clone();
+    left.remove(forced);
+    list(&left);
+    assert_eq!(scene.delete(&pods[killed]).await.0, "MemberNotServing");
+
+    let (reason, message) = scene.delete(&pods[third]).await;
+    assert_eq!(reason, "DisruptionInProgress", "{message}");
+}
