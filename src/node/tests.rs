@@ -195,6 +195,16 @@ fn what_cannot_be_read_passes_unchanged_with_a_warning() {
     assert_eq!((bare.node, bare.reason), (None, Reason::NotOverCommitted));
 }
 
+#[test]
+fn the_shipped_webhooks_see_the_nodes_of_the_default_label_and_those_that_were_raised() {
+    for file in ["components/over-commit/webhook.yaml", "chart/etcd-guard/templates/nodes.yaml"] {
+        let text = std::fs::read_to_string(format!("{}/deploy/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let label = format!("'{}' in object.metadata.labels", OverCommit::default().label);
+        assert!(text.contains(&label), "{file} lacks {label}");
+        assert!(text.contains(&format!("'{RECORD}' in object.metadata.annotations")), "{file}");
+    }
+}
+
 /// What happens to a node and its status.
 #[derive(Clone, Debug)]
 enum Event {
