@@ -290,6 +290,7 @@ struct Story {
     stored: Value,
     history: Vec<Value>,
     factor: &'static str,
+    settings: OverCommit,
 }
 
 impl Story {
@@ -350,7 +351,8 @@ impl Story {
             let most = |known: i128, list| if is_known { known } else { known.max(before(list)) };
             let fits = now("allocatable") <= most(allocatable, "allocatable")
                 && now("capacity") <= most(capacity, "capacity");
-            (!fits).then(|| format!("{resource} by {writer:?}, {reason:?}, {}: {:#}", self.factor, self.stored))
+            (!fits)
+                .then(|| format!("{resource} by {writer:?}, {reason:?}, {}: {:#}", self.factor, self.stored))
         };
         excess("cpu").or_else(|| excess("memory"))
     }
@@ -363,12 +365,12 @@ proptest! {
     fn no_interleaving_of_writers_exceeds_factor_times_raw_and_raw_comes_back(events in vec(event(), 1..40)) {
         let machine = plain();
         let (machines, history) = (vec![machine.clone()], vec![machine.clone()]);
-        let mut story = Story { stored: machine.clone(), machine, machines, history, factor: "2" };
+        let mut story = Story { stored: machine.clone(), machine, machines, history, factor: "2", settings: both("2") };
         for event in events {
             match event {
                 Event::Write(writer) => {
                     let before = story.stored.clone();
-                    let reason = story.write(&writer, Some(&both(story.factor)));
+                    let reason = story.write(&writer, Some(&story.settings.clone()));
                     let exceeded = story.exceeded(&writer, &before, reason);
                     prop_assert!(exceeded.is_none(), "{}", exceeded.unwrap());
                     if matches!(writer, Writer::Kubelet(0)) {
@@ -399,11 +401,11 @@ proptest! {
                     story.machine["status"]["capacity"][resource] = json!(capacity);
                     story.machines.push(story.machine.clone());
                 }
-                Event::Factor(factor) => story.factor = factor,
+                Event::Factor(factor) => (story.factor, story.settings) = (factor, both(factor)),
             }
         }
         // The kubelet reports once more, and then somebody switches it off.
-        let reason = story.write(&Writer::Kubelet(0), Some(&both(story.factor)));
+        let reason = story.write(&Writer::Kubelet(0), Some(&story.settings.clone()));
         story.write(&Writer::Other, None);
         if reason != Reason::OverCommitted {
             // Whose numbers these were was not known: the kubelet's next report says.
