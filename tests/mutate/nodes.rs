@@ -61,3 +61,18 @@ async fn a_labelled_node_offers_more_whoever_writes_and_its_own_again_without_th
         None
     );
 }
+
+#[tokio::test]
+async fn while_the_guard_is_gone_a_nodes_status_is_written_as_it_was_sent() {
+    let mut cluster = MutatedCluster::start("overCommit: {}", &[], &["over-commit"]).await;
+    let name = format!("node-{}", cluster.namespace);
+    let node =
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {LABEL: "2"}}});
+    assert!(cluster.create(&node, &[]).await.success);
+    let status = |cpu: &str| json!({"status": {"allocatable": {"cpu": cpu}, "capacity": {"cpu": cpu}}});
+    patch_status(&cluster, &name, &status("4")).await;
+    assert_eq!(cluster.guard.news().await, ["UPDATE allowed OverCommitted"], "it is asked while it is there");
+    cluster.guard.kill();
+    patch_status(&cluster, &name, &status("3")).await;
+    assert_eq!(cpu(&cluster, &name), (String::from("3"), String::from("3")));
+}
