@@ -7,8 +7,8 @@ use clap::Args;
 use rustls::crypto::CryptoProvider;
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::watch,
-    time::sleep,
+    sync::{oneshot, watch},
+    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +25,10 @@ use crate::{
 
 /// Pause between attempts to reach the apiserver before it has answered once.
 const REACH_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long a version that cannot be read keeps the process from being ready: some looks at it, and no wait for the
+/// guard's own work, which does not need it.
+const VERSION_WAIT: Duration = Duration::from_secs(10);
 
 /// Serve the admission webhooks
 #[derive(Debug, Args)]
@@ -73,7 +77,8 @@ impl Serve {
         let claims = Claims::watch(&client, annotations.guarded_namespaces());
         let leases = Leases::new(client.clone(), &namespace);
         let mutator = Mutator::new(live.clone(), Namespaces::new(pods.clone()), reloads);
-        tokio::spawn(mutator.follow_version());
+        let (told, version_known) = oneshot::channel();
+        tokio::spawn(mutator.follow_version(told));
         let options = Options { listen, admin_listen };
         let make_guard = |registry: &mut _| {
             let sources = Sources {
@@ -88,7 +93,7 @@ impl Serve {
         let server = Server::bind(&options, tls, &make_guard, mutator).await?;
         let (https, http) = server.addresses()?;
         tracing::info!(%https, %http, version = env!("CARGO_PKG_VERSION"), "serving");
-        tokio::spawn(reach_apiserver(pods, annotations.clone(), server.readiness()));
+        tokio::spawn(reach_apiserver(pods, annotations.clone(), version_known, server.readiness()));
         source.start(&client, &namespace, server.readiness())?;
         server.serve(stop, linger).await?;
         tracing::info!("stopped");
@@ -107,14 +112,23 @@ fn follow_config(file: Option<PathBuf>) -> anyhow::Result<(Live, ReloadMetrics)>
     Ok((live, reloads))
 }
 
-/// Ready from when the apiserver answers and the policies are known.
-async fn reach_apiserver(pods: Pods, annotations: Annotations, readiness: Readiness) {
+/// Ready from when the apiserver answers, its version and the policies are known.
+async fn reach_apiserver(
+    pods: Pods,
+    annotations: Annotations,
+    version_known: oneshot::Receiver<()>,
+    readiness: Readiness,
+) {
     while let Err(error) = pods.reach_apiserver().await {
         tracing::warn!(%error, "not ready");
         sleep(REACH_PAUSE).await;
     }
     while !annotations.synced().await {
         tracing::warn!("not ready: namespaces and StatefulSets are not listed yet");
+    }
+    // The first Jobs after a start would get sidecars that never let them finish.
+    if timeout(VERSION_WAIT, version_known).await.is_err() {
+        tracing::warn!("the apiserver's version is not known: sidecars are ordinary containers until it is");
     }
     readiness.apiserver_answered();
     tracing::info!("ready");

@@ -13,6 +13,7 @@ use super::{Check, Labels, Selector};
 pub struct OverCommit {
     /// The node's label whose value, if it is a number, is the factor of its CPU and goes before the list below. The
     /// kubelet cannot set labels of this prefix (admission plugin `NodeRestriction`), which an annotation would not be safe from.
+    /// The shipped webhook sees only nodes that have it: whoever names another one names it in its matchConditions too.
     pub label: String,
     /// The largest factor that counts; a larger one is cut down to it.
     pub most: Factor,
@@ -24,7 +25,7 @@ pub struct OverCommit {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct NodeFactors {
-    /// Selects nodes by their labels; `{}` selects all.
+    /// Selects nodes by their labels, among those that the webhook sees; `{}` selects all.
     pub selector: Selector,
     /// What their CPU is multiplied by.
     pub cpu: Factor,

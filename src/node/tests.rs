@@ -195,6 +195,16 @@ fn what_cannot_be_read_passes_unchanged_with_a_warning() {
     assert_eq!((bare.node, bare.reason), (None, Reason::NotOverCommitted));
 }
 
+#[test]
+fn the_shipped_webhooks_see_the_nodes_of_the_default_label_and_those_that_were_raised() {
+    for file in ["components/over-commit/webhook.yaml", "chart/etcd-guard/templates/nodes.yaml"] {
+        let text = std::fs::read_to_string(format!("{}/deploy/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let label = format!("'{}' in object.metadata.labels", OverCommit::default().label);
+        assert!(text.contains(&label), "{file} lacks {label}");
+        assert!(text.contains(&format!("'{RECORD}' in object.metadata.annotations")), "{file}");
+    }
+}
+
 /// What happens to a node and its status.
 #[derive(Clone, Debug)]
 enum Event {
@@ -280,6 +290,7 @@ struct Story {
     stored: Value,
     history: Vec<Value>,
     factor: &'static str,
+    settings: OverCommit,
 }
 
 impl Story {
@@ -354,12 +365,12 @@ proptest! {
     fn no_interleaving_of_writers_exceeds_factor_times_raw_and_raw_comes_back(events in vec(event(), 1..40)) {
         let machine = plain();
         let (machines, history) = (vec![machine.clone()], vec![machine.clone()]);
-        let mut story = Story { stored: machine.clone(), machine, machines, history, factor: "2" };
+        let mut story = Story { stored: machine.clone(), machine, machines, history, factor: "2", settings: both("2") };
         for event in events {
             match event {
                 Event::Write(writer) => {
                     let before = story.stored.clone();
-                    let reason = story.write(&writer, Some(&both(story.factor)));
+                    let reason = story.write(&writer, Some(&story.settings.clone()));
                     let exceeded = story.exceeded(&writer, &before, reason);
                     prop_assert!(exceeded.is_none(), "{}", exceeded.unwrap());
                     if matches!(writer, Writer::Kubelet(0)) {
@@ -390,11 +401,11 @@ proptest! {
                     story.machine["status"]["capacity"][resource] = json!(capacity);
                     story.machines.push(story.machine.clone());
                 }
-                Event::Factor(factor) => story.factor = factor,
+                Event::Factor(factor) => (story.factor, story.settings) = (factor, both(factor)),
             }
         }
         // The kubelet reports once more, and then somebody switches it off.
-        let reason = story.write(&Writer::Kubelet(0), Some(&both(story.factor)));
+        let reason = story.write(&Writer::Kubelet(0), Some(&story.settings.clone()));
         story.write(&Writer::Other, None);
         if reason != Reason::OverCommitted {
             // Whose numbers these were was not known: the kubelet's next report says.

@@ -20,7 +20,10 @@ use axum::{
 use http::HeaderMap;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep},
+};
 
 use super::{
     metrics::{Entry, Metrics},
@@ -69,14 +72,17 @@ impl Mutator {
         Self { config, namespaces, reloads, native_sidecars: Arc::default() }
     }
 
-    /// Asks for the apiserver's version, and again now and then.
-    pub fn follow_version(&self) -> impl Future<Output = ()> + Send + 'static {
+    /// Asks for the apiserver's version, and again now and then; says when it is known for the first time.
+    pub fn follow_version(&self, known: oneshot::Sender<()>) -> impl Future<Output = ()> + Send + 'static {
         let (namespaces, native_sidecars) = (self.namespaces.clone(), Arc::clone(&self.native_sidecars));
+        let mut known = Some(known);
         async move {
             loop {
                 match namespaces.version().await {
                     Ok(version) => {
                         native_sidecars.store(version >= Version::NATIVE_SIDECARS, Ordering::Relaxed);
+                        // Who waited may have gone.
+                        let _ = known.take().map(|it| it.send(()));
                         sleep(VERSION_LIFE).await;
                     }
                     Err(_) => sleep(VERSION_PAUSE).await,
@@ -266,5 +272,38 @@ impl Answered {
     fn admitted(entry: Entry, reason: &'static str, warning: &str) -> Self {
         let mutation = Mutation { warnings: vec![warning.to_owned()], ..Mutation::default() };
         Self { entry, reason, mutation }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::{sync::watch, time::timeout};
+
+    use super::*;
+    use crate::k8s::{Pods, fake::apiserver};
+
+    fn mutator<const N: usize>(answers: [(&str, u16, Value); N]) -> Mutator {
+        let (_, live) = watch::channel(Arc::new(Config::default()));
+        Mutator::new(live, Namespaces::new(Pods::new(apiserver(answers))), ReloadMetrics::default())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_for_the_version_finds_it_known() {
+        let mutator = mutator([("/version", 200, json!({"major": "1", "minor": "34+"}))]);
+        let (told, known) = oneshot::channel();
+        let follower = tokio::spawn(mutator.follow_version(told));
+        timeout(VERSION_LIFE, known).await.expect("in time").expect("told");
+        assert!(mutator.native_sidecars.load(Ordering::Relaxed));
+        follower.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_version_that_is_not_told_is_not_known() {
+        let mutator = mutator([("/version", 200, json!({"major": "one", "minor": "34"}))]);
+        let (told, known) = oneshot::channel();
+        let follower = tokio::spawn(mutator.follow_version(told));
+        assert!(timeout(VERSION_LIFE, known).await.is_err(), "it is asked again and again");
+        follower.abort();
     }
 }

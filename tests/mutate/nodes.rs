@@ -20,7 +20,7 @@ async fn patch_status(cluster: &MutatedCluster, node: &str, patch: &Value) {
 }
 
 #[tokio::test]
-async fn a_labelled_node_offers_more_whoever_writes_and_its_own_again_without_the_label() {
+async fn a_labelled_node_offers_more_whoever_writes_and_its_own_without_the_label_or_the_guard() {
     let mut cluster = MutatedCluster::start("overCommit: {}", &[], &["over-commit"]).await;
     let name = format!("node-{}", cluster.namespace);
     let node =
@@ -59,5 +59,21 @@ async fn a_labelled_node_offers_more_whoever_writes_and_its_own_again_without_th
     assert_eq!(
         cluster.get(&["node", &name])["metadata"]["annotations"].get("etcd-guard.io/over-commit"),
         None
+    );
+
+    // In the same test, as the entry is the whole cluster's: another guard would have its say about these nodes as well.
+    cluster.must(&["label", "node", &name, &format!("{LABEL}=2")]);
+    patch_status(&cluster, &name, &json!({"status": {"volumesInUse": []}})).await;
+    assert!(
+        cluster.guard.news().await.contains(&String::from("UPDATE allowed KubeletAsked")),
+        "asked while there"
+    );
+    cluster.guard.kill();
+    let smaller = json!({"status": {"allocatable": {"cpu": "2"}, "capacity": {"cpu": "3"}}});
+    patch_status(&cluster, &name, &smaller).await;
+    assert_eq!(
+        cpu(&cluster, &name),
+        (String::from("2"), String::from("3")),
+        "written while the guard is gone"
     );
 }

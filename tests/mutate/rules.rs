@@ -54,3 +54,16 @@ async fn a_forbidden_word_in_a_pods_name_is_denied_and_named() {
     assert!(cluster.create(&named, &[]).await.success);
     assert_eq!(cluster.guard.news().await, ["CREATE allowed NameAllowed"]);
 }
+
+#[tokio::test]
+async fn while_the_guard_is_gone_a_forbidden_name_is_admitted() {
+    let rule = "podNames: {forbiddenWords: [offensive]}";
+    let mut cluster = MutatedCluster::start(rule, &[], &["pod-names"]).await;
+    let mut named = pod(json!({}));
+    named["metadata"]["name"] = json!("an-offensive-pod");
+    assert!(!cluster.create(&named, &[]).await.success);
+    assert_eq!(cluster.guard.news().await, ["CREATE denied ForbiddenName"], "it is asked while it is there");
+    cluster.guard.kill();
+    let said = cluster.create(&named, &[]).await;
+    assert!(said.success, "{said:?}");
+}

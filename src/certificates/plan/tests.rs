@@ -38,6 +38,15 @@ fn a_new_leaf_waits_until_its_ca_is_trusted_everywhere() {
 }
 
 #[test]
+fn togettoyou_makes_a_new_certificate_at_each_start() {
+    // togettoyou/sidecar-injector `main.go`; a start here serves what is stored, and writes nothing.
+    let stored = Some(Stored { current: Standing { served: false, ..GOOD }, next: None });
+    let start = Facts { stored, served: Served::Nothing, must_publish: false };
+    assert_eq!(next_step(&start), Step::Serve);
+    assert_eq!(next_step(&facts(GOOD, None)), Step::Rest);
+}
+
+#[test]
 fn what_is_due_or_unfit_gets_a_successor_but_is_never_served_anew() {
     assert_eq!(next_step(&facts(Standing { due: true, ..GOOD }, None)), Step::Renew);
     assert_eq!(next_step(&facts(Standing { fit: false, served: false, ..GOOD }, None)), Step::Renew);

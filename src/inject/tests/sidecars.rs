@@ -310,7 +310,7 @@ fn an_older_annotation_that_asks_for_lxcfs_counts_beside_names_of_templates() {
 #[test]
 fn nodes_that_a_template_names_by_field_are_asked_for_in_each_of_the_pods_terms() {
     let placed = config(
-        r#"
+        r"
 sidecars:
   templates:
   - name: agent
@@ -320,7 +320,7 @@ sidecars:
           nodeSelectorTerms:
           - matchExpressions: [{key: disk, operator: In, values: [ssd]}]
             matchFields: [{key: metadata.name, operator: NotIn, values: [n1]}]
-"#,
+",
     );
     let terms = |pod: &Value| {
         let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
