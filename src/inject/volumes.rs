@@ -17,19 +17,27 @@ pub(super) struct Placed {
 }
 
 /// A volume under its own name; if the pod has another one of that name, under the other name. `None` if both are taken.
-pub(super) fn place(pod: Pod<'_>, volume: &Value, other_name: Option<&str>) -> Option<Placed> {
+pub(super) fn place(
+    pod: Pod<'_>,
+    volume: &Value,
+    other_name: impl FnOnce() -> Option<String>,
+) -> Option<Placed> {
     let name = volume.get("name").and_then(Value::as_str)?;
-    let other_name = other_name.map(cut);
-    [Some(name), other_name].into_iter().flatten().find_map(|name| {
-        let renamed = with_name(volume, name);
-        let name = name.to_owned();
-        match pod.volume(&name) {
-            None => Some(Placed { name, new: Some(renamed) }),
-            Some(present) => {
-                is_same(&Value::Object(present.clone()), &renamed).then_some(Placed { name, new: None })
-            }
-        }
+    place_as(pod, volume.clone(), name).or_else(|| {
+        let other_name = other_name()?;
+        let name = cut(&other_name);
+        place_as(pod, with_name(volume, name), name)
     })
+}
+
+/// A volume under its own name, unless the pod has another one of that name.
+fn place_as(pod: Pod<'_>, volume: Value, name: &str) -> Option<Placed> {
+    let new = match pod.volume(name) {
+        None => Some(volume),
+        Some(present) if is_same(present, &volume) => None,
+        Some(_) => return None,
+    };
+    Some(Placed { name: name.to_owned(), new })
 }
 
 fn cut(name: &str) -> &str {
