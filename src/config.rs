@@ -35,8 +35,8 @@ pub use self::{
     policies::{Choice, Defaults, Floor, LeaderPolicy, Mode, Permission, Policies},
     reload::{Live, ReloadMetrics, follow},
     schema::schema,
-    selector::{Expression, Match, Operator, Selector},
-    sidecars::Sidecars,
+    selector::{Expression, Match, Matched, Operator, Selector},
+    sidecars::{Sidecars, UnknownTemplate},
     template::{AppContainers, Native, OnConflict, Position, Template},
     template_check::{MOST_NAME_SERVERS, MOST_SEARCHES},
 };
@@ -99,12 +99,6 @@ impl Config {
             config.sidecars.settle();
             config
         })
-    }
-
-    /// The template of this name.
-    #[must_use]
-    pub fn template(&self, name: &str) -> Option<&Template> {
-        self.sidecars.templates.iter().find(|it| it.name == name)
     }
 
     /// What the types alone cannot say.

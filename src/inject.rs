@@ -18,9 +18,8 @@ mod tests;
 mod volumes;
 mod whole_pod;
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
-use json_patch::Patch;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -32,8 +31,8 @@ pub use self::{
     reason::{Note, Reason, Result},
 };
 use crate::{
-    config::{Config, Labels, Template},
-    patch::{Draft, Finished, PatchError, pointer},
+    config::{Config, Labels, Template, UnknownTemplate},
+    patch::{Draft, Finished, Patch, PatchError, pointer},
 };
 
 /// The annotation that says what a pod got.
@@ -77,7 +76,7 @@ struct Record<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lxcfs: Vec<&'static str>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    templates: BTreeMap<&'a str, &'a str>,
+    templates: BTreeMap<Cow<'a, str>, &'a str>,
 }
 
 /// Whether anything about this pod can hang on its namespace's labels.
@@ -100,7 +99,7 @@ pub fn inject(
         Err(Stop::Failed(error)) => return Ok(Injection::failed(&error)),
     }
     match draft.finish() {
-        Ok(Finished { patch, .. }) if patch.0.is_empty() => Ok(Injection { pod: None, patch, notes }),
+        Ok(Finished { patch, .. }) if patch.is_empty() => Ok(Injection { pod: None, patch, notes }),
         Ok(Finished { object, patch }) => Ok(Injection { pod: Some(object), patch, notes }),
         Err(error) => Ok(Injection::failed(&error)),
     }
@@ -126,11 +125,14 @@ fn change(
         notes.push(Note::skipped(Reason::NamespaceUnknown, text));
     }
     let mut chosen = choose::choose(pod, surroundings, config);
-    if chosen.is_empty() {
-        notes.append(&mut chosen.notes);
-    } else if let Some(note) = hard_skip(pod, surroundings, config) {
-        notes.push(note);
-        chosen = Chosen::default();
+    match hard_skip(pod, surroundings, config) {
+        // Somebody who asked is told.
+        Some(note) if !chosen.is_empty() => {
+            notes.push(note);
+            chosen = Chosen::default();
+        }
+        Some(_) => notes.append(&mut chosen.notes),
+        None => deny_unknown(&chosen, config)?,
     }
     let mut record = Record::default();
     let mut applied: Vec<&str> = Vec::new();
@@ -138,7 +140,7 @@ fn change(
         applied.push(&template.name);
         let containers = chosen.container_names(Pod::of(draft.object()));
         if sidecar::apply(draft, template, &containers, surroundings, notes)? {
-            record.templates.insert(&template.name, &template.hash);
+            record.templates.insert(template.full_name(), &template.hash);
         }
         // Another template may select by the labels that this one adds.
         if !template.labels.is_empty() {
@@ -162,6 +164,19 @@ fn change(
         }
     }
     Ok(())
+}
+
+/// A pod that asks for what there is not, where that is to be denied.
+fn deny_unknown(chosen: &Chosen<'_>, config: &Config) -> std::result::Result<(), Stop> {
+    let unknown = chosen.notes.iter().find(|it| it.reason == Reason::UnknownTemplate);
+    match unknown.and_then(|it| it.warning.as_ref()) {
+        Some(warning) if config.sidecars.unknown_template == UnknownTemplate::Deny => {
+            let known: Vec<_> = config.sidecars.templates.iter().map(Template::full_name).collect();
+            let message = format!("{warning}; known are: {}", known.join(", "));
+            Err(Stop::Denied(Denial { reason: Reason::UnknownTemplate, message }))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The first template that was chosen and not yet applied.
@@ -196,13 +211,13 @@ impl Injection {
     /// The pod as it came, and a warning.
     fn failed(error: &PatchError) -> Self {
         let note = Note::skipped(Reason::PatchFailed, format!("nothing was injected: {error}"));
-        Self { pod: None, patch: Patch(Vec::new()), notes: vec![note] }
+        Self { pod: None, patch: Patch::default(), notes: vec![note] }
     }
 
     /// Whether the pod stays as it came.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.patch.0.is_empty()
+        self.patch.is_empty()
     }
 }
 

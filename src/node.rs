@@ -24,7 +24,7 @@ use self::{
 use crate::{
     config::{Factor, Labels, OverCommit},
     k8s::quantity::Quantity,
-    patch::{Draft, Finished, PatchError, pointer},
+    patch::{Draft, Finished, Patch, PatchError, pointer},
 };
 
 /// What became of a node's status.
@@ -33,7 +33,7 @@ pub struct Outcome {
     /// The node as it should be; absent if it stays as it came.
     pub node: Option<Value>,
     /// What leads there; empty if nothing is to be done.
-    pub patch: json_patch::Patch,
+    pub patch: Patch,
     /// What was done, or why nothing was.
     pub reason: Reason,
     /// What an administrator should know.
@@ -72,7 +72,7 @@ pub fn over_commit(node: Value, stored: Option<&Value>, settings: Option<&OverCo
     match change(&mut draft, stored, settings) {
         Ok((reason, warning)) => match draft.finish() {
             Ok(Finished { object, patch }) => {
-                let node = (!patch.0.is_empty()).then_some(object);
+                let node = (!patch.is_empty()).then_some(object);
                 Outcome { node, patch, reason, warning }
             }
             Err(error) => Outcome::unchanged(Reason::PatchFailed, error.to_string()),
@@ -219,7 +219,7 @@ impl Amounts {
 
 impl Outcome {
     fn unchanged(reason: Reason, warning: String) -> Self {
-        Self { node: None, patch: json_patch::Patch(Vec::new()), reason, warning: Some(warning) }
+        Self { node: None, patch: Patch::default(), reason, warning: Some(warning) }
     }
 }
 

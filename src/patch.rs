@@ -5,28 +5,48 @@
 //! what this program wrote itself: [`Draft::rewrite`] and [`Draft::take_back`].
 //!
 //! A patch that does not apply fails the request even where the webhook's `failurePolicy` is `Ignore` (apiserver
-//! `pkg/admission/plugin/webhook/mutating/dispatcher.go`). So each operation is applied to the object by the library that
-//! knows the standard, not by hand, in the moment in which it is added: the object with all changes is what the
-//! operations make of the object as it came, or there is an error and no patch. What the operation was meant to do is
-//! looked at as well.
+//! `pkg/admission/plugin/webhook/mutating/dispatcher.go`). So a draft never changes the object otherwise than by applying
+//! an operation, from the root on by the path that the apiserver will read, in the moment in which it is added; and what
+//! the operation says to be there is then read from where the path leads. The object with all changes is what the
+//! operations make of the object as it came, or there is an error and no patch.
+//!
+//! Operations are applied here and not by `json_patch`, which copies each value and allocates twice per step of a path:
+//! decision 0024 has the figures. That both make the same of any pod is a property test.
 
+mod object;
 #[cfg(test)]
 mod tests;
 
-use json_patch::{
-    AddOperation, PatchOperation, RemoveOperation, ReplaceOperation,
-    jsonptr::{Pointer, PointerBuf, Token},
-};
+use json_patch::jsonptr::{Pointer, PointerBuf, Resolve, ResolveMut, Token};
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
+
+pub use self::object::read;
 
 /// An object and what was changed on it.
 #[derive(Debug)]
 pub struct Draft {
     /// What the operations make of the object as it came.
     object: Value,
-    operations: Vec<PatchOperation>,
+    patch: Patch,
     /// Whether one of them did not apply: the object is then nothing that anybody wanted.
     is_broken: bool,
+}
+
+/// A JSON patch, in JSON from the beginning: as values, the operations would be as much work again as the object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Patch {
+    /// An open bracket and the operations, with commas between them; nothing without an operation.
+    text: Vec<u8>,
+    count: usize,
+}
+
+/// What an operation does at its path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Add,
+    Replace,
+    Remove,
 }
 
 /// Where items go in a list.
@@ -44,7 +64,7 @@ pub struct Finished {
     /// The object with all changes.
     pub object: Value,
     /// The operations that lead to it from the object as it came; empty if nothing was changed.
-    pub patch: json_patch::Patch,
+    pub patch: Patch,
 }
 
 /// A change that the object has no place for, or a patch that does not lead where it should.
@@ -59,8 +79,8 @@ pub enum PatchError {
         wanted: &'static str,
     },
     /// An operation does not apply to the object as the ones before it made it.
-    #[error("the patch does not apply: {0}")]
-    DoesNotApply(#[from] json_patch::PatchError),
+    #[error("the patch does not apply at {0}")]
+    DoesNotApply(PointerBuf),
     /// It applies, and leads elsewhere.
     #[error("the patch does not lead to the object that was meant")]
     LeadsElsewhere,
@@ -77,7 +97,7 @@ impl Draft {
     /// A draft of `object`, without a change.
     #[must_use]
     pub fn new(object: Value) -> Self {
-        Self { object, operations: Vec::new(), is_broken: false }
+        Self { object, patch: Patch::default(), is_broken: false }
     }
 
     /// The object with the changes so far.
@@ -89,13 +109,13 @@ impl Draft {
     /// Whether nothing was changed so far.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
-        self.operations.is_empty()
+        self.patch.is_empty()
     }
 
     /// How many operations the changes so far are.
     #[must_use]
     pub fn changes(&self) -> usize {
-        self.operations.len()
+        self.patch.len()
     }
 
     /// Adds members to a map, which is made if there is none. Members that are there stay: null counts as absent, as in
@@ -118,12 +138,12 @@ impl Draft {
         }
         if exists {
             for (key, value) in members {
-                self.add(map.with_trailing_token(key), value)?;
+                self.add(&map.with_trailing_token(key), value)?;
             }
             return Ok(());
         }
         self.make_parents(map)?;
-        self.add(map.to_buf(), Value::Object(members))
+        self.add(map, Value::Object(members))
     }
 
     /// Adds items to a list, which is made if there is none.
@@ -134,15 +154,13 @@ impl Draft {
         match self.get(list) {
             None => {
                 self.make_parents(list)?;
-                self.add(list.to_buf(), Value::Array(items))
+                self.add(list, Value::Array(items))
             }
             Some(Value::Array(_)) => match place {
-                Place::Last => {
-                    items.into_iter().try_for_each(|item| self.add(list.with_trailing_token("-"), item))
-                }
+                Place::Last => self.append(list, items),
                 Place::Before(index) => {
                     let place = list.with_trailing_token(index);
-                    items.into_iter().rev().try_for_each(|item| self.add(place.clone(), item))
+                    items.into_iter().rev().try_for_each(|item| self.add(&place, item))
                 }
             },
             Some(_) => Err(PatchError::WrongShape { place: list.to_buf(), wanted: "list" }),
@@ -152,38 +170,33 @@ impl Draft {
     /// Gives a member that this program owns, or whose value it only extends, another value. Without a change of the
     /// value nothing happens.
     pub fn rewrite(&mut self, member: &Pointer, value: Value) -> Result<(), PatchError> {
-        match self.object.pointer(member.as_str()) {
+        match self.object.resolve(member).ok() {
             Some(present) if *present == value => Ok(()),
-            Some(_) => {
-                self.change(PatchOperation::Replace(ReplaceOperation { path: member.to_buf(), value }))
-            }
+            Some(_) => self.change(Verb::Replace, member, value),
             None => {
                 self.make_parents(member)?;
-                self.add(member.to_buf(), value)
+                self.add(member, value)
             }
         }
     }
 
     /// Removes a member that this program wrote. Without one nothing happens.
     pub fn take_back(&mut self, member: &Pointer) -> Result<(), PatchError> {
-        match self.object.pointer(member.as_str()) {
+        match self.object.resolve(member).ok() {
             None => Ok(()),
-            Some(_) => self.change(PatchOperation::Remove(RemoveOperation { path: member.to_buf() })),
+            Some(_) => self.change(Verb::Remove, member, Value::Null),
         }
     }
 
     /// The object with all changes and the operations that made it, unless one of them did not apply.
     pub fn finish(self) -> Result<Finished, PatchError> {
-        let Self { object, operations, is_broken } = self;
-        if is_broken {
-            return Err(PatchError::LeadsElsewhere);
-        }
-        Ok(Finished { object, patch: json_patch::Patch(operations) })
+        let Self { object, patch, is_broken } = self;
+        if is_broken { Err(PatchError::LeadsElsewhere) } else { Ok(Finished { object, patch }) }
     }
 
     /// What is at a place, if it is more than null.
     fn get(&self, place: &Pointer) -> Option<&Value> {
-        self.object.pointer(place.as_str()).filter(|it| !it.is_null())
+        self.object.resolve(place).ok().filter(|it| !it.is_null())
     }
 
     /// Makes the maps that lead to a place.
@@ -195,44 +208,135 @@ impl Draft {
             None => {
                 let parent = parent.to_buf();
                 self.make_parents(&parent)?;
-                self.add(parent, Value::Object(Map::new()))
+                self.add(&parent, Value::Object(Map::new()))
             }
         }
     }
 
-    fn add(&mut self, path: PointerBuf, value: Value) -> Result<(), PatchError> {
-        self.change(PatchOperation::Add(AddOperation { path, value }))
-    }
-
-    fn change(&mut self, operation: PatchOperation) -> Result<(), PatchError> {
-        let operation = [operation];
-        let applied = json_patch::patch_unsafe(&mut self.object, &operation);
-        let is_so = applied.is_ok() && operation.iter().all(|it| self.is_as_meant(it));
-        self.is_broken |= !is_so;
-        applied?;
-        if !is_so {
-            return Err(PatchError::LeadsElsewhere);
+    /// Adds items behind those of a list that is there: one way from the root for all of them.
+    fn append(&mut self, list: &Pointer, items: Vec<Value>) -> Result<(), PatchError> {
+        let path = list.with_trailing_token("-");
+        let Ok(Value::Array(present)) = self.object.resolve_mut(list) else {
+            self.is_broken = true;
+            return Err(PatchError::DoesNotApply(path));
+        };
+        let mut told = Some(());
+        for item in items {
+            present.push(item);
+            told = told.and(self.patch.push(Verb::Add, &path, present.last()));
         }
-        self.operations.extend(operation);
-        Ok(())
+        self.is_broken |= told.is_none();
+        told.ok_or(PatchError::LeadsElsewhere)
     }
 
-    /// Whether an operation that was applied did what it says.
-    fn is_as_meant(&self, operation: &PatchOperation) -> bool {
-        let path = operation.path();
-        match operation {
-            PatchOperation::Add(AddOperation { value, .. }) => match path.split_back() {
-                Some((parent, last)) if last.encoded() == "-" => {
-                    let items = self.object.pointer(parent.as_str()).and_then(Value::as_array);
-                    items.and_then(|it| it.last()) == Some(value)
-                }
-                _ => self.object.pointer(path.as_str()) == Some(value),
-            },
-            PatchOperation::Replace(ReplaceOperation { value, .. }) => {
-                self.object.pointer(path.as_str()) == Some(value)
+    fn add(&mut self, path: &Pointer, value: Value) -> Result<(), PatchError> {
+        self.change(Verb::Add, path, value)
+    }
+
+    fn change(&mut self, verb: Verb, path: &Pointer, value: Value) -> Result<(), PatchError> {
+        let error = if apply(&mut self.object, verb, path, value).is_none() {
+            PatchError::DoesNotApply(path.to_buf())
+        } else {
+            match self.patch.push(verb, path, value_at(&self.object, path)) {
+                Some(()) => return Ok(()),
+                None => PatchError::LeadsElsewhere,
             }
-            PatchOperation::Remove(_) => self.object.pointer(path.as_str()).is_none(),
-            _ => false,
+        };
+        self.is_broken = true;
+        Err(error)
+    }
+}
+
+/// Does what an operation says, as RFC 6902 has it, except that no member is replaced by an addition. Nothing if it does
+/// not apply.
+fn apply(object: &mut Value, verb: Verb, path: &Pointer, value: Value) -> Option<()> {
+    let (parent, last) = path.split_back()?;
+    match (verb, object.resolve_mut(parent).ok()?) {
+        (Verb::Add, Value::Object(map)) => {
+            map.insert(last.decoded().into_owned(), value).is_none_or(|it| it.is_null()).then_some(())
         }
+        (Verb::Add, Value::Array(items)) => {
+            let index = last.to_index().ok()?.for_len_incl(items.len()).ok()?;
+            items.insert(index, value);
+            Some(())
+        }
+        (Verb::Replace, Value::Object(map)) => {
+            *map.get_mut(last.decoded().as_ref())? = value;
+            Some(())
+        }
+        (Verb::Remove, Value::Object(map)) => map.remove(last.decoded().as_ref()).map(drop),
+        _ => None,
+    }
+}
+
+/// What is at an operation's path after it was applied.
+fn value_at<'a>(object: &'a Value, path: &Pointer) -> Option<&'a Value> {
+    let (parent, last) = path.split_back()?;
+    match object.resolve(parent).ok()? {
+        Value::Array(items) => items.get(last.to_index().ok()?.for_len(items.len()).ok()?),
+        Value::Object(map) => map.get(last.decoded().as_ref()),
+        _ => None,
+    }
+}
+
+// === impl Patch ===
+
+impl Patch {
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How many operations it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// The whole patch in JSON; nothing if it changes nothing.
+    #[must_use]
+    pub fn into_json(mut self) -> Option<Vec<u8>> {
+        if self.is_empty() {
+            return None;
+        }
+        self.text.push(b']');
+        Some(self.text)
+    }
+
+    /// The operations, read from the JSON.
+    #[must_use]
+    pub fn operations(&self) -> json_patch::Patch {
+        let json = self.clone().into_json().unwrap_or_default();
+        serde_json::from_slice(&json).unwrap_or_default()
+    }
+
+    /// Writes an operation that was applied, of which `value` was found at its path. Nothing if it did not do what it says.
+    fn push(&mut self, verb: Verb, path: &Pointer, value: Option<&Value>) -> Option<()> {
+        if value.is_none() != (verb == Verb::Remove) {
+            return None;
+        }
+        self.text.extend(if self.count == 0 { b"[" } else { b"," });
+        self.text.extend(br#"{"op":""#);
+        self.text.extend(match verb {
+            Verb::Add => &b"add"[..],
+            Verb::Replace => b"replace",
+            Verb::Remove => b"remove",
+        });
+        self.text.extend(br#"","path":"#);
+        serde_json::to_writer(&mut self.text, path.as_str()).ok()?;
+        if let Some(value) = value {
+            self.text.extend(br#","value":"#);
+            serde_json::to_writer(&mut self.text, value).ok()?;
+        }
+        self.text.push(b'}');
+        self.count += 1;
+        Some(())
+    }
+}
+
+impl Serialize for Patch {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.operations().serialize(serializer)
     }
 }

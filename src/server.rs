@@ -6,7 +6,6 @@
 mod health;
 mod metrics;
 mod mutate;
-mod object;
 mod pod_names;
 mod review;
 mod routes;

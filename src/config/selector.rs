@@ -41,7 +41,8 @@ pub enum Operator {
     DoesNotExist,
 }
 
-/// Pods chosen by their own labels, by their namespace's, or by both; at least one of the two must be given.
+/// Pods chosen by what they say of themselves, and by their namespace's labels; at least one of it must be given, and all
+/// that is given must hold.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Match {
@@ -51,6 +52,23 @@ pub struct Match {
     /// Selects by the pod's labels. Absent: any pod.
     #[schemars(extend("default" = null))]
     pub pod_selector: Option<Selector>,
+    /// Annotations that the pod has, with these values. Empty: any pod.
+    pub annotations: Labels,
+    /// Kinds of the pod's controller, such as `Job`. Empty: any pod, also one without a controller.
+    pub owner_kinds: Vec<String>,
+}
+
+/// What a [`Match`] looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct Matched<'a> {
+    /// The pod's labels.
+    pub labels: &'a Labels,
+    /// The pod's annotations.
+    pub annotations: &'a Labels,
+    /// The kind of the pod's controller.
+    pub owner_kind: Option<&'a str>,
+    /// The labels of the pod's namespace, if they are known.
+    pub namespace: Option<&'a Labels>,
 }
 
 // === impl Selector ===
@@ -100,19 +118,23 @@ impl Expression {
 impl Match {
     /// Whether it holds for a pod. `None` where that hangs on the labels of a namespace that are not known.
     #[must_use]
-    pub fn holds(&self, pod: &Labels, namespace: Option<&Labels>) -> Option<bool> {
-        if self.pod_selector.as_ref().is_some_and(|it| !it.selects(pod)) {
-            return Some(false);
-        }
+    pub fn holds(&self, pod: Matched<'_>) -> Option<bool> {
+        let is_of_kind = || pod.owner_kind.is_some_and(|kind| self.owner_kinds.iter().any(|it| it == kind));
+        let holds = self.pod_selector.as_ref().is_none_or(|it| it.selects(pod.labels))
+            && self.annotations.iter().all(|(key, value)| pod.annotations.get(key) == Some(value))
+            && (self.owner_kinds.is_empty() || is_of_kind());
         match &self.namespace_selector {
-            None => Some(true),
-            Some(selector) => namespace.map(|labels| selector.selects(labels)),
+            Some(selector) if holds => pod.namespace.map(|labels| selector.selects(labels)),
+            _ => Some(holds),
         }
     }
 
     pub(super) fn check(&self, check: &mut Check<'_>) {
-        if self.namespace_selector.is_none() && self.pod_selector.is_none() {
-            check.say("needs a namespaceSelector, a podSelector or both; {} as a selector selects all");
+        let has_selector = self.namespace_selector.is_some() || self.pod_selector.is_some();
+        if !has_selector && self.annotations.is_empty() && self.owner_kinds.is_empty() {
+            check.say(
+                "needs a namespaceSelector, a podSelector, annotations or ownerKinds; {} as a selector selects all",
+            );
         }
         if let Some(selector) = &self.namespace_selector {
             selector.check(&mut check.at("namespaceSelector"));

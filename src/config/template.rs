@@ -14,6 +14,8 @@ use super::{Labels, Match, Overrides, TransferEnv, schema};
 pub struct Template {
     /// The name by which pods ask for it. Required.
     pub name: String,
+    /// Tells templates of one name apart: pods ask for `name:version`. Of several, one has none, and a bare name means it.
+    pub version: String,
     /// Templates are applied from the lowest order to the highest, and among equals by name.
     pub order: i64,
     /// Pods that get it without asking.
@@ -138,9 +140,26 @@ pub enum OnConflict {
 // === impl Template ===
 
 impl Template {
+    /// The name and, if it has one, the version: `log-agent:2`.
+    #[must_use]
+    pub fn full_name(&self) -> Cow<'_, str> {
+        if self.version.is_empty() {
+            Cow::Borrowed(&self.name)
+        } else {
+            Cow::Owned(format!("{}:{}", self.name, self.version))
+        }
+    }
+
     /// The names of all its containers.
     pub fn container_names(&self) -> impl Iterator<Item = &str> {
         self.containers.iter().chain(&self.init_containers).filter_map(|it| it.get("name")?.as_str())
+    }
+
+    /// The names of the variables of a pod's own containers that it looks at.
+    pub(super) fn variables(&self) -> impl Iterator<Item = String> {
+        let given = self.app_containers.env.iter().filter_map(|it| it.get("name")?.as_str());
+        let taken = self.transfer_env.iter().flat_map(|it| &it.names).map(String::as_str);
+        given.chain(taken).map(str::to_owned)
     }
 
     /// Works out what is the same for each pod.
@@ -148,6 +167,7 @@ impl Template {
         self.native = self.native.or(Some(native));
         let content = serde_json::json!([
             self.name,
+            self.version,
             self.native,
             self.position == Position::First,
             self.on_conflict == OnConflict::Skip,

@@ -26,6 +26,11 @@ pub const MOST_SEARCHES: usize = 32;
 impl Template {
     pub(super) fn check(&self, check: &mut Check<'_>) {
         check_name(&self.name, &mut check.at("name"));
+        let can_be = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+        if !self.version.bytes().all(can_be) || self.version.len() > LONGEST_NAME {
+            let text = format!("{:?} is no version: letters, digits, -, . and _ are expected", self.version);
+            check.at("version").say(text);
+        }
         for (key, selector) in [("match", &self.always), ("never", &self.never)] {
             if let Some(selector) = selector {
                 selector.check(&mut check.at(key));

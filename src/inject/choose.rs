@@ -9,7 +9,7 @@ use super::{
     reason::{Note, Reason},
     sidecar,
 };
-use crate::config::{Config, Labels, Match, Template};
+use crate::config::{Config, Match, Matched, Template};
 
 /// The pod's annotation, or label, that names what it gets: `true`, `false`, or names with commas. As a label of a
 /// namespace `enabled` chooses the default list.
@@ -51,7 +51,7 @@ pub(super) fn choose<'a>(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: 
     let mut notes = Vec::new();
     let word = pod.annotation(INJECT).or(pod.label(INJECT)).map_or(Word::Nothing, word);
     if let Word::Names(names) = &word {
-        for name in names.iter().filter(|it| **it != LXCFS && config.template(it).is_none()) {
+        for name in names.iter().filter(|it| **it != LXCFS && config.sidecars.template(it).is_none()) {
             let text = format!("there is no template {:?} to inject", shortened(name));
             notes.push(Note::skipped(Reason::UnknownTemplate, text));
         }
@@ -64,26 +64,33 @@ pub(super) fn choose<'a>(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: 
         }
         known
     });
-    let namespace = surroundings.namespace_labels.ok();
-    let choice = Choice { labels: pod.labels(), namespace, word: &word, config };
-    let lxcfs_word = match choice.own_word(LXCFS) {
+    let text = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    let pod = Matched {
+        labels: &pod.labels(),
+        annotations: &pod.annotations().map(text).collect(),
+        owner_kind: pod.owner_kind(),
+        namespace: surroundings.namespace_labels.ok(),
+    };
+    let choice = Choice { pod, word: &word, config };
+    let is_lxcfs = |asked: &str| asked == LXCFS;
+    let lxcfs_word = match choice.own_word(is_lxcfs) {
         // Names of templates say nothing against lxcfs that an older annotation asks for.
         Some(false) if matches!(word, Word::Names(_)) => old_word.or(Some(false)),
         own_word => own_word.or(old_word),
     };
-    let lxcfs = choice.of(LXCFS, lxcfs_word, config.lxcfs.always.as_ref(), config.lxcfs.never.as_ref());
-    let templates: Vec<&Template> = config
-        .sidecars
-        .templates
-        .iter()
-        .filter(|it| choice.of(&it.name, choice.own_word(&it.name), it.always.as_ref(), it.never.as_ref()))
-        .collect();
-    Chosen { lxcfs, templates, notes }
+    let lxcfs = choice.of(is_lxcfs, lxcfs_word, config.lxcfs.always.as_ref(), config.lxcfs.never.as_ref());
+    let mut chosen = Chosen { lxcfs, templates: Vec::new(), notes };
+    for template in &config.sidecars.templates {
+        let is_it = |asked: &str| config.sidecars.is_meant(template, asked);
+        if choice.of(is_it, choice.own_word(is_it), template.always.as_ref(), template.never.as_ref()) {
+            chosen.add(template);
+        }
+    }
+    chosen
 }
 
 struct Choice<'a> {
-    labels: Labels,
-    namespace: Option<&'a Labels>,
+    pod: Matched<'a>,
     word: &'a Word<'a>,
     config: &'a Config,
 }
@@ -117,32 +124,37 @@ pub(super) fn shortened(text: &str) -> &str {
 // === impl Choice ===
 
 impl Choice<'_> {
-    /// What the pod itself says of a template.
-    fn own_word(&self, name: &str) -> Option<bool> {
+    /// What the pod itself says of the template that `is_it` knows by the names that mean it.
+    fn own_word(&self, is_it: impl Fn(&str) -> bool) -> Option<bool> {
         match self.word {
             Word::Nothing => None,
             Word::No => Some(false),
-            Word::Default => self.is_default(name).then_some(true),
-            Word::Names(names) => Some(names.contains(&name)),
+            Word::Default => self.is_default(is_it).then_some(true),
+            Word::Names(names) => Some(names.iter().any(|it| is_it(it))),
         }
     }
 
-    fn of(&self, name: &str, own_word: Option<bool>, always: Option<&Match>, never: Option<&Match>) -> bool {
+    fn of(
+        &self,
+        is_it: impl Fn(&str) -> bool,
+        own_word: Option<bool>,
+        always: Option<&Match>,
+        never: Option<&Match>,
+    ) -> bool {
         // Where a selector cannot be judged, nothing is injected.
-        let holds = |it: Option<&Match>, unknown| {
-            it.is_some_and(|it| it.holds(&self.labels, self.namespace).unwrap_or(unknown))
-        };
+        let holds = |it: Option<&Match>, unknown| it.is_some_and(|it| it.holds(self.pod).unwrap_or(unknown));
         own_word.unwrap_or_else(|| {
-            !holds(never, true) && (holds(always, false) || self.namespace_opts_in() && self.is_default(name))
+            !holds(never, true)
+                && (holds(always, false) || self.namespace_opts_in() && self.is_default(is_it))
         })
     }
 
-    fn is_default(&self, name: &str) -> bool {
-        self.config.sidecars.default.iter().any(|it| it == name)
+    fn is_default(&self, is_it: impl Fn(&str) -> bool) -> bool {
+        self.config.sidecars.default.iter().any(|it| is_it(it))
     }
 
     fn namespace_opts_in(&self) -> bool {
-        let Some(labels) = self.namespace else { return false };
+        let Some(labels) = self.pod.namespace else { return false };
         [NAMESPACE_LABEL, INJECT]
             .iter()
             .any(|key| labels.get(*key).and_then(|it| yes_or_no(it)) == Some(true))
@@ -165,8 +177,19 @@ impl<'a> Chosen<'a> {
     pub(super) fn join(&mut self, later: Self) {
         self.lxcfs |= later.lxcfs;
         for template in later.templates {
-            if !self.templates.iter().any(|it| it.name == template.name) {
-                self.templates.push(template);
+            self.add(template);
+        }
+    }
+
+    /// Adds a template, unless there is one, perhaps of another version.
+    fn add(&mut self, template: &'a Template) {
+        match self.templates.iter().find(|it| it.name == template.name) {
+            None => self.templates.push(template),
+            Some(chosen) if chosen.version == template.version => {}
+            Some(chosen) => {
+                let (other, chosen) = (template.full_name(), chosen.full_name());
+                let text = format!("template {other} was not injected: the pod gets {chosen}");
+                self.notes.push(Note::skipped(Reason::Conflict, text));
             }
         }
     }

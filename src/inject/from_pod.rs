@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     choose::shortened,
-    pod::{Container, Pod, is_below, normalised},
+    pod::{Container, Pod, is_below, mount_path},
     reason::{Note, Reason},
     sidecar::is_meant,
 };
@@ -147,12 +147,11 @@ pub(super) fn shared_mounts(pod: Pod<'_>, template: &Template, ours: &[&str]) ->
     if !template.share_volumes {
         return Vec::new();
     }
-    let path = |mount: &Value| normalised(mount.get("mountPath").and_then(Value::as_str).unwrap_or_default());
-    let mut taken: Vec<String> = Vec::new();
+    let mut taken = Vec::new();
     let mut shared = Vec::new();
     let meant = |it: &Container<'_>| is_meant(*it, &template.app_containers, ours);
     for mount in pod.containers("containers").filter(meant).flat_map(|it| it.items("volumeMounts")) {
-        let path = path(mount);
+        let path = mount_path(mount);
         let is_own = OWN_PATHS.iter().any(|own| path == *own || is_below(&path, own));
         // Its expression reads variables of the container that it was written for.
         let is_expression = mount.get("subPathExpr").is_some_and(|it| !it.is_null() && *it != "");
@@ -168,11 +167,10 @@ pub(super) fn shared_mounts(pod: Pod<'_>, template: &Template, ours: &[&str]) ->
 
 /// Adds mounts to a container, except where it has one.
 pub(super) fn add_mounts(container: &mut Value, mounts: &[Value]) {
-    let path = |mount: &Value| normalised(mount.get("mountPath").and_then(Value::as_str).unwrap_or_default());
     let present: Vec<Value> =
         container.get("volumeMounts").and_then(Value::as_array).cloned().unwrap_or_default();
-    let taken: Vec<String> = present.iter().map(path).collect();
-    let new = mounts.iter().filter(|it| !taken.contains(&path(it))).cloned();
+    let taken: Vec<_> = present.iter().map(mount_path).collect();
+    let new = mounts.iter().filter(|it| !taken.contains(&mount_path(it))).cloned();
     let mounts: Vec<Value> = present.iter().cloned().chain(new).collect();
     if let Some(fields) = container.as_object_mut().filter(|_| mounts.len() > present.len()) {
         fields.insert(String::from("volumeMounts"), Value::Array(mounts));

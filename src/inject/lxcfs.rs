@@ -3,7 +3,10 @@
 //! Each is a hostPath of type `File`: where lxcfs is missing, the pod waits and starts by itself once it is there. Without
 //! a type, containerd would make a directory in its place, which lxcfs then could not mount over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use json_patch::jsonptr::Pointer;
 use serde_json::{Value, json};
@@ -33,10 +36,10 @@ const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict-loca
 const VOLUMES: &Pointer = Pointer::from_static("/spec/volumes");
 
 /// Something to mount, and the volume that it comes from.
-struct Source {
+struct Source<'a> {
     /// Absent for the root's parent.
     file: Option<LxcfsFile>,
-    path: String,
+    path: Cow<'a, str>,
     mount: Value,
     volume: Placed,
 }
@@ -67,7 +70,7 @@ pub(super) fn apply(
     let mut mounts: Vec<(&'static str, usize, Vec<Value>)> = Vec::new();
     for container in containers(pod, settings) {
         let mut new = Vec::new();
-        let taken: Vec<(&str, String)> = container.mounts().collect();
+        let taken: Vec<_> = container.mounts().collect();
         if let Some(path) = hidden(&taken, &sources) {
             let text = format!("container {} has its own {path}: lxcfs was left out of it", container.name());
             notes.push(Note::skipped(Reason::Conflict, text));
@@ -135,7 +138,7 @@ fn skip(pod: Pod<'_>, namespace: &Labels, settings: &Lxcfs) -> Option<Note> {
 }
 
 /// What there is to mount, without what the pod cannot have.
-fn sources(pod: Pod<'_>, settings: &Lxcfs, notes: &mut Vec<Note>) -> Vec<Source> {
+fn sources<'a>(pod: Pod<'_>, settings: &'a Lxcfs, notes: &mut Vec<Note>) -> Vec<Source<'a>> {
     let mut unknown = |text: String| notes.push(Note::skipped(Reason::UnknownFile, text));
     let mut files = match pod.annotation(FILES) {
         None => settings.files(),
@@ -157,7 +160,7 @@ fn sources(pod: Pod<'_>, settings: &Lxcfs, notes: &mut Vec<Note>) -> Vec<Source>
         files.retain(|it| *it != LxcfsFile::CpuOnline);
     }
     let root = settings.root.trim_end_matches('/');
-    let mut sources: Vec<Source> = Vec::new();
+    let mut sources = Vec::new();
     for file in files {
         let name = format!("lxcfs-{}", file.path().trim_start_matches('/').replace('/', "-"));
         let kind = if file.is_directory() { "Directory" } else { "File" };
@@ -173,17 +176,18 @@ fn sources(pod: Pod<'_>, settings: &Lxcfs, notes: &mut Vec<Note>) -> Vec<Source>
     sources
 }
 
-fn source(
+fn source<'a>(
     pod: Pod<'_>,
     file: Option<LxcfsFile>,
-    path: &str,
+    path: &'a str,
     volume: &Value,
     propagation: Option<&str>,
     notes: &mut Vec<Note>,
-) -> Option<Source> {
-    let other_name = format!("etcd-guard-{}", volume.get("name").and_then(Value::as_str).unwrap_or_default());
+) -> Option<Source<'a>> {
+    let name = volume.get("name").and_then(Value::as_str).unwrap_or_default();
     // The names of these volumes and their other names all differ.
-    let Some(volume) = volumes::place(pod, volume, Some(&other_name), &BTreeMap::new()) else {
+    let other_name = || Some(format!("etcd-guard-{name}"));
+    let Some(volume) = volumes::place(pod, volume, other_name, &BTreeMap::new()) else {
         let text = format!("lxcfs: the pod has other volumes of the names that {path} needs");
         notes.push(Note::skipped(Reason::Conflict, text));
         return None;
@@ -212,11 +216,11 @@ fn containers<'a>(pod: Pod<'a>, settings: &'a Lxcfs) -> impl Iterator<Item = Con
 }
 
 /// A mount of the container that hides one of the files: /proc as a whole, for instance.
-fn hidden<'a>(taken: &'a [(&str, String)], sources: &[Source]) -> Option<&'a str> {
+fn hidden<'a>(taken: &'a [(&str, Cow<'_, str>)], sources: &[Source<'_>]) -> Option<&'a str> {
     let files = || sources.iter().filter(|it| it.file.is_some());
     let hides = |path: &str| files().any(|it| is_below(&it.path, path));
     // The whole cpu directory, mounted before, is lxcfs's own.
-    taken.iter().map(|(_, path)| path.as_str()).find(|path| hides(path) && LxcfsFile::Cpu.path() != *path)
+    taken.iter().map(|(_, path)| path.as_ref()).find(|path| hides(path) && LxcfsFile::Cpu.path() != *path)
 }
 
 /// Lets the cluster autoscaler empty the node: it takes hostPath volumes for data.

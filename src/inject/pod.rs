@@ -1,6 +1,8 @@
 //! What is read of an untyped pod. Absent, null and empty are the same, as in Go.
 
-use serde_json::{Map, Value};
+use std::borrow::Cow;
+
+use serde_json::Value;
 
 use super::INJECTED;
 use crate::{config::Labels, k8s::pod::MIRROR_ANNOTATION};
@@ -56,6 +58,12 @@ impl<'a> Pod<'a> {
         templates.is_some_and(|it| it.values().any(|it| it == hash))
     }
 
+    /// The kind of the pod's controller.
+    pub(super) fn owner_kind(self) -> Option<&'a str> {
+        let owners = self.0.get("metadata")?.get("ownerReferences")?.as_array()?;
+        owners.iter().find(|it| it.get("controller") == Some(&Value::Bool(true)))?.get("kind")?.as_str()
+    }
+
     pub(super) fn is_mirror(self) -> bool {
         self.annotation(MIRROR_ANNOTATION).is_some()
     }
@@ -96,11 +104,8 @@ impl<'a> Pod<'a> {
     }
 
     /// The volume of a name.
-    pub(super) fn volume(self, name: &str) -> Option<&'a Map<String, Value>> {
-        self.items("volumes")
-            .iter()
-            .filter_map(Value::as_object)
-            .find(|it| it.get("name") == Some(&name.into()))
+    pub(super) fn volume(self, name: &str) -> Option<&'a Value> {
+        self.items("volumes").iter().find(|it| it.get("name").is_some_and(|it| it == name))
     }
 }
 
@@ -127,10 +132,10 @@ impl<'a> Container<'a> {
     }
 
     /// The names and normalised paths of its mounts.
-    pub(super) fn mounts(self) -> impl Iterator<Item = (&'a str, String)> {
+    pub(super) fn mounts(self) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
         self.items("volumeMounts").iter().map(|mount| {
-            let text = |key: &str| mount.get(key).and_then(Value::as_str).unwrap_or_default();
-            (text("name"), normalised(text("mountPath")))
+            let name = mount.get("name").and_then(Value::as_str).unwrap_or_default();
+            (name, mount_path(mount))
         })
     }
 
@@ -143,8 +148,17 @@ impl<'a> Container<'a> {
     }
 }
 
+/// The normalised path of a mount.
+pub(super) fn mount_path(mount: &Value) -> Cow<'_, str> {
+    normalised(mount.get("mountPath").and_then(Value::as_str).unwrap_or_default())
+}
+
 /// A path without doubled and trailing slashes, `.` and `..`.
-pub(super) fn normalised(path: &str) -> String {
+pub(super) fn normalised(path: &str) -> Cow<'_, str> {
+    let is_normal = |step: &str| !matches!(step, "" | "." | "..");
+    if path.strip_prefix('/').is_some_and(|steps| steps.split('/').all(is_normal)) {
+        return Cow::Borrowed(path);
+    }
     let mut steps: Vec<&str> = Vec::new();
     for step in path.split('/') {
         match step {
@@ -153,7 +167,7 @@ pub(super) fn normalised(path: &str) -> String {
             step => steps.push(step),
         }
     }
-    format!("/{}", steps.join("/"))
+    Cow::Owned(format!("/{}", steps.join("/")))
 }
 
 /// Whether the normalised path `inner` is below the normalised path `outer`.

@@ -9,7 +9,7 @@ use super::{
     Surroundings, affinity,
     content::is_same_toleration,
     from_pod::{add_mounts, overridden, shared_mounts, variables},
-    pod::{Container, Pod, normalised},
+    pod::{Container, Pod, mount_path},
     reason::{Note, Reason},
     volumes::{self, Placed},
     whole_pod,
@@ -204,8 +204,8 @@ fn place_volumes<'a>(
     let (mut renamed, mut new) = (BTreeMap::new(), Vec::new());
     for volume in &template.volumes {
         let Some(name) = volume.get("name").and_then(Value::as_str) else { continue };
-        let other_name = format!("{}-{name}", template.name);
-        let other_name = (template.on_conflict == OnConflict::Adapt).then_some(other_name.as_str());
+        let other_name =
+            || (template.on_conflict == OnConflict::Adapt).then(|| format!("{}-{name}", template.name));
         match volumes::place(pod, volume, other_name, &renamed) {
             None => conflicts.push(format!("volume {name}")),
             Some(Placed { name: placed, new: volume }) => {
@@ -242,10 +242,8 @@ fn equip_app_containers(
             let env = wanted.env.iter();
             let env =
                 env.filter(|it| !container.items("env").iter().any(|own| is_named(own, it.get("name"))));
-            let taken: Vec<String> = container.mounts().map(|(_, path)| path).collect();
-            let path =
-                |it: &Value| normalised(it.get("mountPath").and_then(Value::as_str).unwrap_or_default());
-            let mounts = wanted.volume_mounts.iter().filter(|it| !taken.contains(&path(it)));
+            let taken: Vec<_> = container.mounts().map(|(_, path)| path).collect();
+            let mounts = wanted.volume_mounts.iter().filter(|it| !taken.contains(&mount_path(it)));
             let mounts = mounts.map(|it| rename(it.clone(), renamed));
             (container.index.to_string(), env.cloned().collect(), mounts.collect())
         })

@@ -1,5 +1,6 @@
 //! What pods come to, on configurations and pods as users write them.
 
+mod documented;
 mod from_pod;
 mod lxcfs;
 mod passes;
@@ -33,7 +34,7 @@ fn injected(pod: &Value, namespace: &[(&str, &str)], config: &Config) -> (Value,
     let injection = inject_with(pod, namespace, config).unwrap();
     let after = injection.pod.unwrap_or_else(|| pod.clone());
     let second = inject_with(&after, namespace, config).unwrap();
-    assert!(second.patch.0.is_empty(), "a second pass changes it: {:#?}", second.patch);
+    assert!(second.patch.is_empty(), "a second pass changes it: {:#?}", second.patch);
     (after, injection.notes.into_iter().map(|note| note.reason).collect())
 }
 

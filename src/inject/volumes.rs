@@ -23,22 +23,27 @@ pub(super) struct Placed {
 pub(super) fn place(
     pod: Pod<'_>,
     volume: &Value,
-    other_name: Option<&str>,
+    other_name: impl FnOnce() -> Option<String>,
     just_placed: &BTreeMap<&str, String>,
 ) -> Option<Placed> {
     let name = volume.get("name").and_then(Value::as_str)?;
-    let other_name = other_name.map(cut);
-    let is_free = |name: &&str| just_placed.values().all(|it| it != name);
-    [Some(name), other_name].into_iter().flatten().filter(is_free).find_map(|name| {
-        let renamed = with_name(volume, name);
-        let name = name.to_owned();
-        match pod.volume(&name) {
-            None => Some(Placed { name, new: Some(renamed) }),
-            Some(present) => {
-                is_same(&Value::Object(present.clone()), &renamed).then_some(Placed { name, new: None })
-            }
-        }
+    let is_free = |name: &str| just_placed.values().all(|it| it != name);
+    let own = is_free(name).then(|| place_as(pod, volume.clone(), name)).flatten();
+    own.or_else(|| {
+        let other_name = other_name()?;
+        let name = cut(&other_name);
+        is_free(name).then(|| place_as(pod, with_name(volume, name), name)).flatten()
     })
+}
+
+/// A volume under its own name, unless the pod has another one of that name.
+fn place_as(pod: Pod<'_>, volume: Value, name: &str) -> Option<Placed> {
+    let new = match pod.volume(name) {
+        None => Some(volume),
+        Some(present) if is_same(present, &volume) => None,
+        Some(_) => return None,
+    };
+    Some(Placed { name: name.to_owned(), new })
 }
 
 fn cut(name: &str) -> &str {

@@ -101,3 +101,39 @@ fn an_object_of_another_shape_is_an_error_and_no_patch() {
     assert_eq!(error.to_string(), "/metadata/annotations is no map");
     assert!(draft.add_items(VOLUMES, vec![json!({})], Place::Last).is_err());
 }
+
+#[test]
+fn another_implementation_of_the_standard_makes_the_same_of_it() {
+    let before = json!({
+        "metadata": {"annotations": {"a~/b": "1", "old": "x", "~1": null}, "labels": null},
+        "spec": {"volumes": [{"name": "theirs"}], "containers": [{"name": "c"}, {"env": []}]},
+    });
+    let mut draft = Draft::new(before.clone());
+    let text = |key: &str| (key.to_owned(), json!("ours"));
+    draft.add_members(ANNOTATIONS, [text("-"), text("c/d~e"), text("~1"), text("old")]).unwrap();
+    draft.add_members(&pointer(["metadata", "labels"]), [text("é\n\"")]).unwrap();
+    draft.add_items(VOLUMES, vec![json!({"name": "b"}), json!(null)], Place::Last).unwrap();
+    draft.add_items(VOLUMES, vec![json!(1), json!([{}])], Place::Before(1)).unwrap();
+    for index in ["0", "1"] {
+        let env = pointer(["spec", "containers", index, "env"]);
+        draft.add_items(&env, vec![json!({"name": "\u{1}"}), json!(1.5)], Place::Last).unwrap();
+    }
+    draft.rewrite(&pointer(["metadata", "annotations", "a~/b"]), json!("2")).unwrap();
+    draft.rewrite(&pointer(["status", "deep", "est"]), json!(u64::MAX)).unwrap();
+    draft.take_back(&pointer(["metadata", "annotations", "old"])).unwrap();
+    let (count, finished) = (draft.changes(), draft.finish().unwrap());
+    let operations = finished.patch.operations();
+    assert_eq!((finished.patch.len(), operations.len()), (count, count));
+    let mut after = before;
+    json_patch::patch(&mut after, &operations).unwrap();
+    assert_eq!(after, finished.object);
+}
+
+#[test]
+fn an_operation_that_does_not_apply_leaves_no_patch() {
+    let mut draft = Draft::new(json!({"spec": {"volumes": [{"name": "a"}]}}));
+    draft.add_items(VOLUMES, vec![json!({"name": "b"})], Place::Last).unwrap();
+    let error = draft.add_items(VOLUMES, vec![json!({})], Place::Before(7)).unwrap_err();
+    assert_eq!(error.to_string(), "the patch does not apply at /spec/volumes/7");
+    assert!(matches!(draft.finish().unwrap_err(), PatchError::LeadsElsewhere));
+}

@@ -27,16 +27,16 @@ use tokio::{
 
 use super::{
     metrics::{Entry, Metrics},
-    object,
     review::{Mutation, Review},
     routes::{Parameters, Rejection, Webhooks, json, read_body, reject},
 };
 use crate::{
     config::{Config, Labels, Live, ReloadMetrics},
     guard::Deadline,
-    inject::{Injection, Note, Surroundings, inject, needs_namespace},
+    inject::{Injection, Note, Result as Outcome, Surroundings, inject, needs_namespace},
     k8s::{NamespaceLabels, Namespaces, Version, admission::AdmissionRequest},
     node::over_commit,
+    patch,
 };
 
 /// Pause between two looks at the apiserver's version: control planes get upgraded.
@@ -104,12 +104,12 @@ impl Mutator {
         &self,
         request: &AdmissionRequest<'_>,
         pod: Value,
+        config: &Config,
         metrics: &Metrics,
         deadline: Deadline,
     ) -> Answered {
-        let config = self.config();
         let namespace = request.namespace.as_deref().unwrap_or_default();
-        let labels = if needs_namespace(&pod, &config) {
+        let labels = if needs_namespace(&pod, config) {
             self.labels(namespace, deadline).await
         } else {
             Ok(Arc::default())
@@ -120,12 +120,12 @@ impl Mutator {
             native_sidecars: self.native_sidecars.load(Ordering::Relaxed),
         };
         // No path in there panics by design.
-        let injected = catch_unwind(AssertUnwindSafe(|| inject(pod, &surroundings, &config)));
+        let injected = catch_unwind(AssertUnwindSafe(|| inject(pod, &surroundings, config)));
         let injection = match injected {
             Ok(Ok(injection)) => injection,
             Ok(Err(denial)) => {
                 let reason = denial.reason.word();
-                metrics.record_injection(denial.reason.result().word(), reason);
+                metrics.record_injection(Outcome::Denied.word(), reason);
                 let mutation = Mutation { denial: Some(denial.message), ..Mutation::default() };
                 return Answered { entry: Entry::Inject, reason, mutation };
             }
@@ -150,9 +150,8 @@ impl Mutator {
         }
     }
 
-    fn node(&self, request: &AdmissionRequest<'_>, node: Value) -> Answered {
-        let config = self.config();
-        let stored: Option<Value> = request.old_object.and_then(object::read);
+    fn node(request: &AdmissionRequest<'_>, node: Value, config: &Config) -> Answered {
+        let stored = request.old_object.and_then(|it| patch::read(it, &config.sidecars.variables));
         let judged = catch_unwind(AssertUnwindSafe(|| {
             over_commit(node, stored.as_ref(), config.over_commit.as_ref())
         }));
@@ -160,7 +159,7 @@ impl Mutator {
             Ok(outcome) => {
                 let reason = outcome.reason.word();
                 let warnings = outcome.warning.into_iter().collect();
-                let mutation = Mutation { patch: patch(&outcome.patch), warnings, ..Mutation::default() };
+                let mutation = Mutation { patch: outcome.patch.into_json(), warnings, ..Mutation::default() };
                 Answered { entry: Entry::Nodes, reason, mutation }
             }
             Err(_) => Answered::admitted(Entry::Nodes, "PatchFailed", INTERNAL),
@@ -213,10 +212,12 @@ async fn answered(webhooks: &Webhooks, request: &AdmissionRequest<'_>, deadline:
             return Answered::admitted(Entry::Unknown, "NotOurs", text);
         }
     };
-    match (entry, request.object.and_then(object::read)) {
+    // One configuration for what is read of the object and for what is done with it.
+    let config = webhooks.mutator.config();
+    match (entry, request.object.and_then(|it| patch::read(it, &config.sidecars.variables))) {
         (entry, None) => Answered::admitted(entry, "Unreadable", "the request's object is not readable"),
-        (Entry::Nodes, Some(node)) => webhooks.mutator.node(request, node),
-        (_, Some(pod)) => webhooks.mutator.pod(request, pod, &webhooks.metrics, deadline).await,
+        (Entry::Nodes, Some(node)) => Mutator::node(request, node, &config),
+        (_, Some(pod)) => webhooks.mutator.pod(request, pod, &config, &webhooks.metrics, deadline).await,
     }
 }
 
@@ -244,10 +245,6 @@ fn log(uid: &str, request: &AdmissionRequest<'_>, reason: &str, mutation: &Mutat
     );
 }
 
-fn patch(patch: &json_patch::Patch) -> Option<Vec<u8>> {
-    if patch.0.is_empty() { None } else { serde_json::to_vec(patch).ok() }
-}
-
 fn cut(warning: &mut String) {
     if let Some((end, _)) = warning.char_indices().nth(LONGEST_WARNING) {
         warning.truncate(end);
@@ -263,7 +260,7 @@ impl Answered {
             Some(note) => note.reason.word(),
             None => NOTHING,
         };
-        let patch = patch(&injection.patch);
+        let patch = injection.patch.into_json();
         let warnings = injection.notes.into_iter().filter_map(|note| note.warning).collect();
         Self { entry: Entry::Inject, reason, mutation: Mutation { patch, warnings, ..Mutation::default() } }
     }

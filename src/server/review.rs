@@ -7,7 +7,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use k8s_openapi::ByteString;
+use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -65,6 +65,18 @@ struct Envelope<'a> {
     request: Option<&'a RawValue>,
 }
 
+/// A review without a mistake, read in one pass: the objects inside are most of a body.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Whole<'a> {
+    #[serde(borrow)]
+    api_version: Cow<'a, str>,
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    request: AdmissionRequest<'a>,
+}
+
 /// The request of a review in which anything else may be wrong.
 #[derive(Deserialize)]
 struct Outline<'a> {
@@ -106,7 +118,8 @@ struct Response<'a> {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PatchAnswer {
-    patch: ByteString,
+    /// In base64 and quotation marks: as a string it would be searched for what must be escaped.
+    patch: Box<RawValue>,
     patch_type: &'static str,
 }
 
@@ -156,6 +169,19 @@ fn bad_request(message: String) -> Status {
     Status { outcome: "Failure", message, reason: "BadRequest", code: 400 }
 }
 
+/// A JSON string that holds these bytes in base64, as Go reads bytes.
+fn quoted_base64(bytes: &[u8]) -> Option<Box<RawValue>> {
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4 + 2);
+    text.push('"');
+    STANDARD.encode_string(bytes, &mut text);
+    text.push('"');
+    RawValue::from_string(text).ok()
+}
+
+fn known_version(version: &str) -> Option<&'static str> {
+    VERSIONS.into_iter().find(|it| *it == version)
+}
+
 fn uid_of(request: &RawValue) -> Cow<'_, str> {
     serde_json::from_str::<Identified<'_>>(request.get()).map(|it| it.uid).unwrap_or_default()
 }
@@ -165,6 +191,18 @@ fn uid_of(request: &RawValue) -> Cow<'_, str> {
 impl<'a> Review<'a> {
     /// Reads the envelope.
     pub(super) fn read(body: &'a [u8]) -> Result<Self, ReviewError> {
+        let whole = serde_json::from_slice::<Whole<'a>>(body).ok();
+        let whole = whole.filter(|it| it.kind == KIND && !it.request.uid.is_empty());
+        match whole.and_then(|it| Some((known_version(&it.api_version)?, it.request))) {
+            Some((api_version, request)) => {
+                Ok(Self { api_version, uid: request.uid.clone(), request: Ok(request) })
+            }
+            None => Self::read_with_mistake(body),
+        }
+    }
+
+    /// Reads step by step, to tell the mistake and whom.
+    fn read_with_mistake(body: &'a [u8]) -> Result<Self, ReviewError> {
         let anonymous = |mistake| ReviewError { uid: None, mistake };
         if body.iter().all(u8::is_ascii_whitespace) {
             return Err(anonymous(Mistake::Empty));
@@ -196,7 +234,7 @@ impl<'a> Review<'a> {
         if uid.is_empty() {
             return Err(identified(Mistake::NoUid));
         }
-        let Some(api_version) = VERSIONS.into_iter().find(|it| *it == envelope.api_version) else {
+        let Some(api_version) = known_version(&envelope.api_version) else {
             return Err(identified(Mistake::WrongVersion(clipped(&envelope.api_version).to_owned())));
         };
         Ok(Self { api_version, uid, request })
@@ -231,8 +269,8 @@ impl<'a> Review<'a> {
             reason: "Forbidden",
             code: 403,
         });
-        let patch =
-            mutation.patch.take().map(|it| PatchAnswer { patch: ByteString(it), patch_type: "JSONPatch" });
+        let patch = mutation.patch.take().and_then(|it| quoted_base64(&it));
+        let patch = patch.map(|patch| PatchAnswer { patch, patch_type: "JSONPatch" });
         let reason = BTreeMap::from([("reason", std::mem::take(&mut mutation.reason))]);
         let mut answer = self.wrap(status, &mutation.warnings, reason);
         answer.response.patch = patch;

@@ -158,6 +158,32 @@ fn templates_that_contradict_each_other_are_refused() {
 }
 
 #[test]
+fn versions_of_a_template_are_told_apart() {
+    assert_mistakes(
+        "sidecars:
+  default: ['a:1', 'a:3', b]
+  unknownTemplate: ignore
+  templates:
+  - {name: a, version: '1', containers: [{name: c, image: i}], volumes: [{name: v, emptyDir: {}}]}
+  - {name: a, containers: [{name: c, image: j}], volumes: [{name: v, hostPath: {path: /}}]}
+  - {name: a, version: '1'}
+  - {name: a, version: 'x,y'}
+  - {name: b, version: '1'}
+  - {name: b, version: '2'}
+",
+        &[
+            (3, "sidecars.default[1]: there is no template \"a:3\""),
+            (3, "sidecars.default[2]: there is no template \"b\""),
+            (4, "unknown variant `ignore`"),
+            (8, "a:1 is the name of another template"),
+            (9, "\"x,y\" is no version"),
+            (10, "of several templates b, one has no version"),
+            (11, "of several templates b, one has no version"),
+        ],
+    );
+}
+
+#[test]
 fn the_small_sections_are_checked_as_well() {
     assert_mistakes(
         "lifespan: {least: 5, most: 2}

@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::{config, inject_with, injected, lxcfs_pod, mount_paths, names, pod};
-use crate::config::Config;
+use crate::{config::Config, patch::Patch};
 
 /// A template that brings annotations.
 const ANNOTATING: &str = "sidecars: {templates: [{name: a, annotations: {ours.io/k~ey: ours}}]}";
@@ -62,7 +62,7 @@ fn crazytaxii_morvencao_do_not_escape_the_key_that_they_replace() {
 }
 
 /// The paths of a patch's operations of one kind.
-fn operations(patch: &json_patch::Patch, kind: &str) -> Vec<String> {
+fn operations(patch: &Patch, kind: &str) -> Vec<String> {
     let patch = serde_json::to_value(patch).unwrap();
     let of_kind = patch.as_array().unwrap().iter().filter(|it| it["op"] == kind);
     of_kind.map(|it| it["path"].as_str().unwrap().to_owned()).collect()

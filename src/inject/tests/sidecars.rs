@@ -183,6 +183,101 @@ fn a_pod_that_asks_for_a_template_that_there_is_not_is_admitted_with_a_warning()
 }
 
 #[test]
+fn a_pod_that_asks_for_a_template_that_there_is_not_is_denied_where_the_configuration_says_so() {
+    let strict = config(
+        "skipNamespaces: [left-alone]\n\
+         sidecars: {unknownTemplate: deny, templates: [{name: a}, {name: a, version: '2'}]}",
+    );
+    let asking = pod(json!({"etcd-guard.io/inject": "a,nobody"}));
+    let denial = inject_with(&asking, &[], &strict).unwrap_err();
+    assert_eq!(denial.reason, Reason::UnknownTemplate);
+    assert_eq!(denial.message, "there is no template \"nobody\" to inject; known are: a, a:2");
+
+    let labels = Labels::new();
+    let left_alone =
+        Surroundings { namespace: "left-alone", namespace_labels: Ok(&labels), native_sidecars: true };
+    let injection = inject(asking, &left_alone, &strict).unwrap();
+    assert_eq!(injection.notes[0].reason, Reason::SkippedNamespace);
+}
+
+#[test]
+fn a_version_is_asked_for_by_name_and_a_bare_name_means_the_one_without() {
+    let versions = config(
+        r#"
+sidecars:
+  default: ["agent:2"]
+  templates:
+  - {name: agent, containers: [{name: agent, image: "agent:1"}], volumes: [{name: v, emptyDir: {}}]}
+  - {name: agent, version: "2", containers: [{name: agent, image: "agent:2"}], volumes: [{name: v, configMap: {name: c}}]}
+  - {name: only, version: v1.0, containers: [{name: only, image: "only:1"}]}
+"#,
+    );
+    let cases: [(&str, &[&str]); 7] = [
+        ("agent", &["agent:1"]),
+        ("agent:2", &["agent:2"]),
+        ("true", &["agent:2"]),
+        ("agent:3", &[]),
+        ("agent:", &["agent:1"]),
+        ("only", &["only:1"]),
+        ("only:v1.0,agent:2", &["agent:2", "only:1"]),
+    ];
+    for (asked, expected) in cases {
+        let (after, _) = injected(&pod(json!({"etcd-guard.io/inject": asked})), &[], &versions);
+        let containers = after["spec"]["initContainers"].as_array().into_iter().flatten();
+        let images: Vec<&str> = containers.filter_map(|it| it["image"].as_str()).collect();
+        assert_eq!(images, expected, "{asked}");
+    }
+    let both = pod(json!({"etcd-guard.io/inject": "agent:2,agent"}));
+    let (after, reasons) = injected(&both, &[], &versions);
+    assert_eq!(reasons, [Reason::Sidecar, Reason::Conflict]);
+    let status = after["metadata"]["annotations"]["etcd-guard.io/injected"].as_str().unwrap();
+    assert!(status.contains(r#""agent":"#), "{status}");
+}
+
+#[test]
+fn the_record_names_the_version() {
+    let versions =
+        config("sidecars: {templates: [{name: a, version: '2', containers: [{name: a, image: i}]}]}");
+    let (after, _) = injected(&pod(json!({"etcd-guard.io/inject": "a:2"})), &[], &versions);
+    let status = after["metadata"]["annotations"]["etcd-guard.io/injected"].as_str().unwrap();
+    assert!(status.starts_with(r#"{"templates":{"a:2":""#), "{status}");
+}
+
+#[test]
+fn annotations_and_the_kind_of_the_controller_choose_as_well() {
+    let chosen = config(
+        "\
+sidecars:
+  templates:
+  - name: a
+    match: {annotations: {scrape: 'true'}, ownerKinds: [ReplicaSet, StatefulSet]}
+    never: {ownerKinds: [Job]}
+    containers: [{name: a, image: i}]
+  - name: b
+    match: {ownerKinds: [Job]}
+    never: {annotations: {scrape: 'true'}}
+    containers: [{name: b, image: i}]
+",
+    );
+    let scraped = json!({"scrape": "true"});
+    let cases: [(Value, &str, bool, &[&str]); 7] = [
+        (scraped.clone(), "ReplicaSet", true, &["a"]),
+        (scraped.clone(), "StatefulSet", true, &["a"]),
+        (scraped.clone(), "ReplicaSet", false, &[]),
+        (scraped.clone(), "DaemonSet", true, &[]),
+        (json!({"scrape": "false"}), "ReplicaSet", true, &[]),
+        (json!({}), "Job", true, &["b"]),
+        (scraped, "Job", true, &[]),
+    ];
+    for (annotations, kind, controls, expected) in cases {
+        let mut before = pod(annotations);
+        before["metadata"]["ownerReferences"] = json!([{"kind": kind, "name": "x", "controller": controls}]);
+        let (after, _) = injected(&before, &[], &chosen);
+        assert_eq!(names(&after["spec"]["initContainers"]), expected, "{before}");
+    }
+}
+
+#[test]
 fn a_container_that_goes_first_is_not_the_one_that_kubectl_means() {
     let first = config(
         "sidecars: {templates: [{name: a, order: 1, position: first, native: false, containers: [{name: a, image: i}]},
