@@ -1,16 +1,7 @@
 # Builds the guard as a static program, which is all that its image holds.
 # shellcheck shell=bash source-path=SCRIPTDIR
 
-# static_builds: from here on Cargo makes static programs. scripts/test calls it as well, so that the tests and the guard that
-# goes into an image are compiled once.
-static_builds() {
-  # With a target the flags reach the guard and not the build scripts, which cannot be static.
-  RUST_TARGET=$(rustc -vV | sed -n 's/^host: //p')
-  export CARGO_BUILD_TARGET=$RUST_TARGET
-  [[ ${RUSTFLAGS-} == *+crt-static* ]] || export RUSTFLAGS="${RUSTFLAGS:+$RUSTFLAGS }-C target-feature=+crt-static"
-}
-
-# guard_cargo PROFILE WORD...: builds a part of this project.
+# guard_cargo PROFILE WORD...: builds with the flags that make a program static.
 #
 # Under `cargo test` we inherit what describes our own package, and build scripts of others that look at variables of
 # those names would run again, and all that depends on them be built again.
@@ -18,7 +9,8 @@ guard_cargo() {
   local profile=$1
   shift
   # shellcheck disable=SC2086 # names have no blanks
-  (cd "$PROJECT" && unset ${!CARGO_PKG_*} ${!CARGO_MANIFEST_*} && cargo build --locked --profile "$profile" "$@")
+  (cd "$PROJECT" && unset ${!CARGO_PKG_*} ${!CARGO_MANIFEST_*} && RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static" cargo build --locked \
+    --profile "$profile" --target "$RUST_TARGET" "$@")
 }
 
 # guard_program PROFILE: sets GUARD. Cargo decides what is to be done; a warm call takes under a second.
@@ -28,7 +20,8 @@ guard_program() {
   # Cargo is called in another folder than we are.
   [[ -z ${CARGO_TARGET_DIR-} ]] || CARGO_TARGET_DIR=$(realpath -m -- "$CARGO_TARGET_DIR")
   [[ $folder != dev ]] || folder=debug
-  static_builds
+  # With --target the flags reach the guard and not the build scripts, which cannot be static.
+  RUST_TARGET=$(rustc -vV | sed -n 's/^host: //p')
   GUARD=${CARGO_TARGET_DIR:-$PROJECT/target}/$RUST_TARGET/$folder/etcd-guard
   [[ -x $GUARD ]] || say "building etcd-guard, profile $1 (once; some minutes)"
   guard_cargo "$1" --bin etcd-guard || die 'etcd-guard could not be built'
