@@ -141,11 +141,12 @@ impl Truth {
         if known.out.contains_key(name) || known.frozen.contains_key(name) {
             return false;
         }
-        let fault = Fault { at: Instant::now(), served: serving.iter().any(|it| it == name) };
+        let served = serving.iter().any(|it| it == name);
         if !self.node.try_order(&self.namespace, name, order).await {
             return false;
         }
-        known.faults.insert(name.to_owned(), fault);
+        // Until the order was carried out the member may have answered: on a busy machine that takes a while.
+        known.faults.insert(name.to_owned(), Fault { at: Instant::now(), served });
         if order == Order::Pause {
             known.frozen.insert(name.to_owned(), uid);
         }
