@@ -279,6 +279,11 @@ fn gone(request: &Request) -> Verdict {
 // === impl NoLook ===
 
 impl NoLook {
+    /// A record that cannot be read.
+    fn unreadable(error: &LookupError) -> Self {
+        Self::Ledger(error.to_string())
+    }
+
     fn verdict(self, request: &Request) -> Verdict {
         let pod = &request.name;
         match self {

@@ -80,8 +80,8 @@ impl Guard {
             self.ids.insert(family.clone(), id);
         }
         let mut record = match (records, id) {
-            (Some(records), Some(id)) => self.record_of(records, id).unwrap_or_else(|error| {
-                no_record = Some(error);
+            (Some(records), Some(id)) => self.reservations.pick(records, id).unwrap_or_else(|error| {
+                no_record = Some(NoLook::unreadable(&error));
                 None
             }),
             _ => None,
@@ -209,12 +209,7 @@ impl Guard {
     async fn records(&self, known: Option<ClusterId>, deadline: Deadline) -> Result<Records, NoLook> {
         let read = self.reservations.read(known);
         let read = deadline.within("reading the reservations from the apiserver", read).await?;
-        read.map_err(|error| NoLook::Ledger(error.to_string()))
-    }
-
-    /// The record of this cluster among those that were read.
-    pub(super) fn record_of(&self, records: Records, id: ClusterId) -> Result<Option<Record>, NoLook> {
-        self.reservations.pick(records, id).map_err(|error| NoLook::Ledger(error.to_string()))
+        read.map_err(|error| NoLook::unreadable(&error))
     }
 
     pub(super) async fn reserve(
@@ -260,7 +255,11 @@ impl Guard {
     ) -> Result<Option<Reserved>, NoLook> {
         let Some(id) = self.ids.get(case.family) else { return Ok(None) };
         let records = self.records(Some(id), case.deadline).await?;
-        let Some(mut record) = self.record_of(records, id)? else { return Ok(None) };
+        let Some(mut record) =
+            self.reservations.pick(records, id).map_err(|error| NoLook::unreadable(&error))?
+        else {
+            return Ok(None);
+        };
         let siblings = self.looker.siblings(case.family, case.request, case.deadline).await?;
         // The uid is the apiserver's own word, whatever the review says.
         let Some(uid) = siblings.uid(&case.request.name) else { return Ok(None) };

@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    fn pod(state: serde_json::Value, metadata: serde_json::Value) -> Pod {
+    fn pod(state: &serde_json::Value, metadata: &serde_json::Value) -> Pod {
         let mut pod = json!({
             "metadata": {"name": "etcd-2", "namespace": "prod", "uid": "u2"},
             "spec": {"containers": [{"name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16"}]},
@@ -178,11 +178,11 @@ mod tests {
 
     #[test]
     fn a_member_has_data_whatever_state_its_pod_is_in() {
-        let running = pod(json!({"running": {}}), json!({}));
+        let running = pod(&json!({"running": {}}), &json!({}));
         assert!(runs_member(&running) && has_member(&running));
-        let crashing = pod(json!({"waiting": {"reason": "CrashLoopBackOff"}}), json!({}));
+        let crashing = pod(&json!({"waiting": {"reason": "CrashLoopBackOff"}}), &json!({}));
         assert!(!runs_member(&crashing) && has_member(&crashing));
-        let going = pod(json!({"running": {}}), json!({"deletionTimestamp": "2026-01-31T12:00:00Z"}));
+        let going = pod(&json!({"running": {}}), &json!({"deletionTimestamp": "2026-01-31T12:00:00Z"}));
         assert!(!runs_member(&going) && has_member(&going));
         let mut ended = running;
         ended.status.phase = String::from("Succeeded");

@@ -66,7 +66,10 @@ impl Guard {
                 let assessment = doubt.assess(&after, target, policy).map_err(NoLook::Lookup)?;
                 last = assessment.reason;
                 if last == Reason::SafeToDelete {
-                    let Some(mut record) = self.record_of(records?, cluster_id)? else { continue };
+                    let record = self.reservations.pick(records?, cluster_id);
+                    let Some(mut record) = record.map_err(|error| NoLook::unreadable(&error))? else {
+                        continue;
+                    };
                     let again = reservation(case, &target.uid, &assessment);
                     if let Reserved::StartOver = self.reserve(&mut record, again, &siblings, case).await? {
                         continue;
