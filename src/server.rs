@@ -112,7 +112,7 @@ impl Server {
             webhooks: bind("--listen", options.listen).await?,
             admin: bind("--admin-listen", options.admin_listen).await?,
             tls: TlsAcceptor::from(Arc::new(tls.config)),
-            router: routes::routes(routes::Webhooks { guard: Arc::clone(&guard), mutator, metrics }),
+            router: routes::routes(routes::Webhooks::new(Arc::clone(&guard), mutator, metrics)),
             guard,
             admin_router: health::routes(health),
             readiness,

@@ -20,6 +20,9 @@ use super::{
 /// named in a denial than waited for until the deadline leaves no time for etcd.
 const READ_LIMIT: Duration = Duration::from_secs(3);
 
+/// The most pods in one answer, of up to some tens of KB each. All pages are of one moment.
+const PAGE: u32 = 500;
+
 /// A read that brought no object. [`LookupError::NotFound`] alone means that there is none.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LookupError {
@@ -67,10 +70,19 @@ struct Owner {
     metadata: Metadata,
 }
 
-/// A list of objects; its own metadata is of no interest here.
+/// A list of objects, or a page of it.
 #[derive(Deserialize)]
 struct List<T> {
+    #[serde(default)]
+    metadata: ListMetadata,
     items: Vec<T>,
+}
+
+#[derive(Default, Deserialize)]
+struct ListMetadata {
+    /// Where the next page begins.
+    #[serde(default, rename = "continue")]
+    next: Option<String>,
 }
 
 // === impl Pods ===
@@ -91,9 +103,16 @@ impl Pods {
 
     /// All pods of a namespace as they are stored now: without a resource version the read is a consistent one.
     pub async fn list(&self, namespace: &str) -> Result<Vec<Pod>, LookupError> {
-        let what = format!("the pods of namespace {namespace}");
-        let request = pods_of(namespace).list(&ListParams::default());
-        self.read::<List<Pod>>(what, request).await.map(|list| list.items)
+        let (mut pods, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
+        loop {
+            let what = format!("the pods of namespace {namespace}");
+            let list: List<Pod> = self.read(what, pods_of(namespace).list(&page)).await?;
+            pods.extend(list.items);
+            match list.metadata.next {
+                Some(next) if !next.is_empty() => page = page.continue_token(&next),
+                _ => return Ok(pods),
+            }
+        }
     }
 
     /// Whether the StatefulSet of this name and uid is on its way out, or gone already. Read live: a watch may not have
@@ -182,4 +201,28 @@ pub(super) fn innermost(error: &dyn std::error::Error) -> String {
         cause = inner;
     }
     cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::k8s::fake;
+
+    #[tokio::test]
+    async fn a_namespace_with_many_pods_is_read_page_by_page_to_the_end() {
+        let pods = Pods::new(fake::served_by(|call, _| {
+            let query = call.uri.query().unwrap_or_default();
+            assert!(query.contains("limit=500"), "{query}");
+            let pod = |name: &str| json!({"metadata": {"name": name, "namespace": "prod", "uid": name}});
+            if query.contains("continue=there") {
+                (200, json!({"metadata": {"continue": ""}, "items": [pod("etcd-1")]}))
+            } else {
+                (200, json!({"metadata": {"continue": "there"}, "items": [pod("etcd-0")]}))
+            }
+        }));
+        let names: Vec<_> = pods.list("prod").await.unwrap().into_iter().map(|it| it.metadata.name).collect();
+        assert_eq!(names, ["etcd-0", "etcd-1"]);
+    }
 }

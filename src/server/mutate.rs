@@ -28,7 +28,7 @@ use tokio::{
 use super::{
     metrics::{Entry, Metrics},
     review::{Mutation, Review},
-    routes::{Parameters, Rejection, Webhooks, json, read_body, reject},
+    routes::{Parameters, Rejection, Webhooks, json, reject},
 };
 use crate::{
     config::{Config, Labels, Live, ReloadMetrics},
@@ -177,9 +177,9 @@ pub(super) async fn mutate(
     body: Body,
 ) -> Result<Response, Rejection> {
     let deadline = parameters.deadline().map_err(Rejection::bad_request)?;
-    let body = read_body(&headers, body).await?;
+    let body = webhooks.read_body(&headers, body).await?;
     let started = Instant::now();
-    let review = match Review::read(&body) {
+    let review = match Review::read(&body.bytes) {
         Ok(review) => review,
         Err(error) => return reject(&webhooks, &error),
     };

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
-    body::{Body, to_bytes},
+    body::{Body, Bytes, HttpBody, to_bytes},
     extract::{Query, State},
     response::{IntoResponse, Response},
     routing::post,
@@ -12,7 +12,10 @@ use axum::{
 use futures::FutureExt;
 use http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, timeout},
+};
 
 use super::{
     metrics::Metrics,
@@ -28,6 +31,14 @@ use crate::{
 /// The largest body that is read. The apiserver takes objects of 3 MiB, and an update carries two.
 const LARGEST_BODY: usize = 8 << 20;
 
+/// Bodies up to this are read at once, however many there are: a review of a pod has some 10 KB, and so many as there are
+/// connections come to 32 MiB.
+const SMALL_BODY: usize = 64 << 10;
+
+/// The most that larger bodies under way may come to: two of the largest, which are parsed into a few times as much. The rest
+/// waits: otherwise some callers with large bodies could end a server that may have 128 MiB.
+const MOST_LARGE_BODIES: usize = 2 * LARGEST_BODY;
+
 /// Longest that a body may be on its way. The apiserver has it ready before it connects.
 const BODY_LIMIT: Duration = Duration::from_secs(5);
 
@@ -37,6 +48,13 @@ pub(super) struct Webhooks {
     pub(super) guard: Arc<Guard>,
     pub(super) mutator: Arc<Mutator>,
     pub(super) metrics: Metrics,
+    large_bodies: Arc<Semaphore>,
+}
+
+/// A body, and its share of what there may be of them.
+pub(super) struct Read {
+    pub(super) bytes: Bytes,
+    _share: Option<OwnedSemaphorePermit>,
 }
 
 /// The parameters of a webhook's URL, `/validate`'s as well as `/mutate`'s.
@@ -66,10 +84,10 @@ async fn validate(
 ) -> Result<Response, Rejection> {
     // Counted from now, and told of after the body: whoever gave a uid gets it back.
     let deadline = parameters.deadline();
-    let body = read_body(&headers, body).await?;
+    let body = webhooks.read_body(&headers, body).await?;
     // No path in here panics by design. If one does, this request fails, which the apiserver takes as a refusal, and
     // the server lives on.
-    let judged = std::panic::AssertUnwindSafe(judge(&webhooks, &body, deadline)).catch_unwind().await;
+    let judged = std::panic::AssertUnwindSafe(judge(&webhooks, &body.bytes, deadline)).catch_unwind().await;
     judged.unwrap_or_else(|_| {
         let text = String::from("an error inside etcd-guard; its log says where");
         Err(Rejection(StatusCode::INTERNAL_SERVER_ERROR, text))
@@ -141,27 +159,6 @@ fn log(uid: &str, request: &Request, verdict: &Verdict, elapsed: Duration) {
     );
 }
 
-pub(super) async fn read_body(headers: &HeaderMap, body: Body) -> Result<axum::body::Bytes, Rejection> {
-    let content_type = headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
-    let media_type = content_type.split(';').next().unwrap_or_default().trim();
-    if !media_type.eq_ignore_ascii_case("application/json") {
-        let text = format!("content type {content_type:?} is not read here: application/json is");
-        return Err(Rejection(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
-    }
-    match timeout(BODY_LIMIT, to_bytes(body, LARGEST_BODY)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(error)) if is_too_large(&error) => {
-            let text = format!("the body is larger than {} MiB", LARGEST_BODY >> 20);
-            Err(Rejection(StatusCode::PAYLOAD_TOO_LARGE, text))
-        }
-        Ok(Err(error)) => Err(Rejection(StatusCode::BAD_REQUEST, format!("the body broke off: {error}"))),
-        Err(_) => {
-            let text = format!("the body did not arrive within {}", humantime::format_duration(BODY_LIMIT));
-            Err(Rejection(StatusCode::REQUEST_TIMEOUT, text))
-        }
-    }
-}
-
 fn is_too_large(error: &axum::Error) -> bool {
     std::error::Error::source(error)
         .is_some_and(<dyn std::error::Error>::is::<http_body_util::LengthLimitError>)
@@ -171,6 +168,51 @@ pub(super) fn json(answer: &Answer<'_>) -> Response {
     match serde_json::to_vec(answer) {
         Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
         Err(error) => Rejection(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+// === impl Webhooks ===
+
+impl Webhooks {
+    pub(super) fn new(guard: Arc<Guard>, mutator: Arc<Mutator>, metrics: Metrics) -> Self {
+        Self { guard, mutator, metrics, large_bodies: Arc::new(Semaphore::new(MOST_LARGE_BODIES)) }
+    }
+
+    /// Waits until a body of so many bytes may be read; one that is small may at once.
+    async fn share_of(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let share = u32::try_from(bytes).ok().filter(|_| bytes > SMALL_BODY)?;
+        // It is never closed.
+        Arc::clone(&self.large_bodies).acquire_many_owned(share).await.ok()
+    }
+
+    pub(super) async fn read_body(&self, headers: &HeaderMap, body: Body) -> Result<Read, Rejection> {
+        let content_type =
+            headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
+        let media_type = content_type.split(';').next().unwrap_or_default().trim();
+        if !media_type.eq_ignore_ascii_case("application/json") {
+            let text = format!("content type {content_type:?} is not read here: application/json is");
+            return Err(Rejection(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+        }
+        let read = async {
+            let most = body.size_hint().upper().and_then(|it| usize::try_from(it).ok());
+            let share = self.share_of(most.unwrap_or(LARGEST_BODY).min(LARGEST_BODY)).await;
+            (share, to_bytes(body, LARGEST_BODY).await)
+        };
+        match timeout(BODY_LIMIT, read).await {
+            Ok((share, Ok(bytes))) => Ok(Read { bytes, _share: share }),
+            Ok((_, Err(error))) if is_too_large(&error) => {
+                let text = format!("the body is larger than {} MiB", LARGEST_BODY >> 20);
+                Err(Rejection(StatusCode::PAYLOAD_TOO_LARGE, text))
+            }
+            Ok((_, Err(error))) => {
+                Err(Rejection(StatusCode::BAD_REQUEST, format!("the body broke off: {error}")))
+            }
+            Err(_) => {
+                let text =
+                    format!("the body did not arrive within {}", humantime::format_duration(BODY_LIMIT));
+                Err(Rejection(StatusCode::REQUEST_TIMEOUT, text))
+            }
+        }
     }
 }
 

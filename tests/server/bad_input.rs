@@ -191,3 +191,34 @@ async fn a_body_that_never_ends_is_given_up_and_the_server_lives_on() {
     assert!(answer.starts_with(b"HTTP/1.1 408 Request"), "{}", String::from_utf8_lossy(&answer));
     assert_eq!(guarded.review(&deletion_of(&json!({"metadata": {"name": "web-0"}}))).await["allowed"], true);
 }
+
+/// Large bodies wait for each other, so that they cannot end the server; what a deletion takes waits for none of them.
+#[tokio::test]
+async fn a_review_of_common_size_does_not_wait_for_large_bodies() {
+    let guarded = Guarded::by(NOBODY);
+    let head = format!(
+        "POST /validate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        8 << 20
+    );
+    let mut slow = Vec::new();
+    for _ in 0..8 {
+        let mut stream = http_client::tls(guarded.address(), &guarded.guard.ca_pem).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        slow.push(stream);
+    }
+    let mut connection =
+        http_client::Connection::tls(guarded.address(), &guarded.guard.ca_pem).await.unwrap();
+    let review = deletion_of(&etcd_pod()).to_string();
+    let small = connection.post("/validate?timeout=10s", review);
+    let answer = tokio::select! {
+        biased;
+        _ = slow[0].read_u8() => panic!("the large bodies were given up first"),
+        answer = small => answer.unwrap(),
+    };
+    assert_eq!(answer.status, StatusCode::OK);
+    for mut stream in slow {
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer).await;
+        assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    }
+}
