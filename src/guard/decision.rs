@@ -84,7 +84,9 @@ impl Guard {
                 no_record = Some(NoLook::unreadable(&error));
                 None
             }),
-            _ => None,
+            // No member tells its cluster. Who crashed may be back before its deletion arrives, and that must count then.
+            (Some(records), None) => self.reservations.pick_by_name(records, &snapshot.cluster),
+            (None, _) => None,
         };
         if may_go && record.is_none() && id.is_some() && no_record.is_none() {
             // The record that was read is not this cluster's.
@@ -220,7 +222,8 @@ impl Guard {
         case: &Case<'_>,
     ) -> Result<Reserved, NoLook> {
         let living = siblings.living();
-        let add = self.reservations.add(record, new, &living);
+        let cluster = format!("{}/{}", case.family.namespace(), case.family.name());
+        let add = self.reservations.add(record, cluster, new, &living);
         match case.deadline.within("writing the reservation to the apiserver", add).await? {
             Ok(()) => Ok(Reserved::Yes),
             Err(WriteError::Conflict) => Ok(Reserved::StartOver),

@@ -31,6 +31,10 @@ use crate::{
 /// Where the record stands in the Lease, as a JSON list.
 const ANNOTATION: &str = "etcd-guard.io/reservations";
 
+/// For which of a namespace's clusters the record was written last, by its pods' owner: who cannot ask any member for the
+/// cluster's id finds the record by it.
+const CLUSTER: &str = "etcd-guard.io/cluster";
+
 /// A record that did not change for this long holds nothing that lives: ten times the life of a reservation.
 const UNCHANGED_FOR: Duration = Duration::from_secs(600);
 
@@ -112,6 +116,17 @@ impl Reservations {
         }
     }
 
+    /// The record that was written last for the cluster of this name, while nobody tells its id.
+    pub(super) fn pick_by_name(&self, records: Records, cluster: &str) -> Option<Record> {
+        match records {
+            Records::Of(_, record) => Some(record),
+            Records::All(records) => {
+                let is_it = |it: &Record| it.page.annotations.get(CLUSTER).is_some_and(|it| it == cluster);
+                records.into_iter().flatten().find(is_it).map(|record| self.noted(record))
+            }
+        }
+    }
+
     fn record(&self, page: Page) -> Result<Record, Unreadable> {
         let reservations = parse(&page).map_err(|error| Unreadable { name: page.name.clone(), error })?;
         let ledger = self.ledgers.0.get(&page.name).unwrap_or_default();
@@ -125,13 +140,15 @@ impl Reservations {
         record
     }
 
-    /// Adds a reservation, if nobody wrote since the record was read.
+    /// Adds a reservation of a pod of this cluster, if nobody wrote since the record was read.
     pub(super) async fn add(
         &self,
         record: &mut Record,
+        cluster: String,
         new: Reservation,
         living: &[Living<'_>],
     ) -> Result<(), WriteError> {
+        record.page.annotations.insert(CLUSTER.to_owned(), cluster);
         let reservations = record.ledger().with(&record.reservations, new, living, Instant::now());
         self.write(record, reservations).await
     }
@@ -180,7 +197,8 @@ impl Reservations {
             name: record.page.name.clone(),
             cause: error.to_string(),
         })?;
-        let annotations = BTreeMap::from([(ANNOTATION.to_owned(), text)]);
+        let cluster = record.page.annotations.remove_entry(CLUSTER);
+        let annotations = BTreeMap::from_iter(cluster.into_iter().chain([(ANNOTATION.to_owned(), text)]));
         record.page = self.leases.write(&record.page, annotations).await?;
         record.ledger().observe(&reservations, Instant::now());
         record.reservations = reservations;

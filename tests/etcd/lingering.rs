@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::{
-    etcd_cluster::{Cluster, Layout},
+    etcd_cluster::{Cluster, Layout, START_LIMIT},
     scene::{Scene, pod},
+    support::wait::until,
 };
 
 #[tokio::test]
@@ -33,4 +34,33 @@ async fn a_member_that_outlives_its_pod_is_counted_on_by_no_later_deletion() {
 
     let (reason, message) = scene.delete(&pods[third]).await;
     assert_eq!(reason, "DisruptionInProgress", "{message}");
+}
+
+/// Nobody tells the cluster's id while it has no quorum; what is allowed then may arrive when it has one again.
+#[tokio::test]
+async fn a_yes_to_a_pod_that_crashed_counts_when_it_is_back_before_its_deletion() {
+    let mut cluster = Cluster::of_three("3.6").await;
+    let [crashed, other] = cluster.followers().await[..] else { panic!("two followers") };
+    let mut pods: Vec<Value> = (0..3).map(|n| pod(&cluster, n)).collect();
+    let scene = Scene::before(&pods).await;
+    let show = |pods: &[Value]| {
+        scene.objects.put("/api/v1/namespaces/prod/pods", 200, json!({"items": pods}));
+    };
+    let is_told = async |pod: &Value, reason| scene.ask(pod).await.0 == reason;
+    until("all members serve", START_LIMIT, async || is_told(&pods[crashed], "SafeToDelete").await).await;
+
+    for n in [crashed, other] {
+        cluster.kill(n);
+        pods[n]["status"]["containerStatuses"][0]["state"] = json!({"waiting": {}});
+    }
+    show(&pods);
+    assert_eq!(scene.delete(&pods[crashed]).await.0, "MemberNotServing");
+
+    for n in [crashed, other] {
+        cluster.restart(n);
+        pods[n]["status"]["containerStatuses"][0]["state"] = json!({"running": {}});
+    }
+    show(&pods);
+    let reserved = async || is_told(&pods[other], "DisruptionInProgress").await;
+    until("all serve again, and one is on its way", START_LIMIT, reserved).await;
 }

@@ -1,19 +1,22 @@
 //! Every manifest passes the real apiserver's strict validation: no unknown field, none twice, all of them valid.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use serde_json::Value;
 
 use crate::{
     helm_template, identity, kustomize, objects, path_of, stdout,
-    support::{child::mortal, control_plane::ControlPlane},
+    support::{child::mortal, control_plane::ControlPlane, wait::until},
 };
+
+/// Longest that the apiserver may take to know a kind.
+const DEFINED: Duration = Duration::from_secs(60);
 
 /// Holds what the guard's own forbids.
 const LXCFS_NAMESPACE: &str = "etcd-guard-lxcfs";
 
 /// Makes the apiserver know cert-manager's kinds, by the definitions of a release that is pinned by checksum.
-fn define_cert_manager(control_plane: &ControlPlane) {
+async fn define_cert_manager(control_plane: &ControlPlane) {
     let mut download = mortal("go");
     download.args(["mod", "download", "-json", "github.com/cert-manager/cert-manager"]);
     download.current_dir(path_of("scripts/testbed.d/programs/cert-manager"));
@@ -23,10 +26,13 @@ fn define_cert_manager(control_plane: &ControlPlane) {
         let file = format!("{}/deploy/crds/cert-manager.io_{kind}.yaml", module["Dir"].as_str().unwrap());
         // Server-side: the definitions are too large for an annotation.
         kubectl.must(&["apply", "--server-side", "-f", &file]);
+        // `kubectl wait` fails where there are no conditions yet.
+        let established = r#"jsonpath={.status.conditions[?(@.type=="Established")].status}"#;
         let definition = format!("crd/{kind}.cert-manager.io");
-        // Not by `condition=`, which fails where there are no conditions yet.
-        let established = r#"--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True"#;
-        kubectl.must(&["wait", established, &definition, "--timeout=60s"]);
+        until("the definition is established", DEFINED, async || {
+            kubectl.run(&["get", &definition, "-o", established]).await.stdout == "True"
+        })
+        .await;
     }
 }
 
@@ -42,8 +48,8 @@ fn assert_accepted(control_plane: &ControlPlane, what: &str, namespace: &str, ob
     assert!(!said.stderr.contains("Warning"), "{what}: {}", said.stderr);
 }
 
-#[test]
-fn everything_that_is_shipped_passes_strict_validation() {
+#[tokio::test]
+async fn everything_that_is_shipped_passes_strict_validation() {
     let control_plane = ControlPlane::start(&[]);
     for (namespace, level) in
         [("etcd-guard", "restricted"), ("prod", "restricted"), (LXCFS_NAMESPACE, "privileged")]
@@ -52,7 +58,7 @@ fn everything_that_is_shipped_passes_strict_validation() {
         let label = &format!("pod-security.kubernetes.io/warn={level}");
         control_plane.kubectl().must(&["label", "namespace", namespace, label]);
     }
-    define_cert_manager(&control_plane);
+    define_cert_manager(&control_plane).await;
     for folder in [
         "base",
         "overlays/self-managed",
