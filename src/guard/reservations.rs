@@ -4,7 +4,7 @@
 //! allowed anything in between, the write fails and the decision starts over.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -198,7 +198,7 @@ impl Reservations {
             cause: error.to_string(),
         })?;
         let cluster = record.page.annotations.remove_entry(CLUSTER);
-        let annotations = BTreeMap::from_iter(cluster.into_iter().chain([(ANNOTATION.to_owned(), text)]));
+        let annotations = cluster.into_iter().chain([(ANNOTATION.to_owned(), text)]).collect();
         record.page = self.leases.write(&record.page, annotations).await?;
         record.ledger().observe(&reservations, Instant::now());
         record.reservations = reservations;
@@ -287,6 +287,8 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use prometheus_client::encoding::text::encode;
     use serde_json::json;
     use tokio::time::timeout;

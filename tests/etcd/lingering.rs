@@ -49,16 +49,16 @@ async fn a_yes_to_a_pod_that_crashed_counts_when_it_is_back_before_its_deletion(
     let is_told = async |pod: &Value, reason| scene.ask(pod).await.0 == reason;
     until("all members serve", START_LIMIT, async || is_told(&pods[crashed], "SafeToDelete").await).await;
 
-    for n in 0..3 {
+    for (n, pod) in pods.iter_mut().enumerate() {
         cluster.kill(n);
-        pods[n]["status"]["containerStatuses"][0]["state"] = json!({"waiting": {}});
+        pod["status"]["containerStatuses"][0]["state"] = json!({"waiting": {}});
     }
     show(&pods);
     assert_eq!(scene.delete(&pods[crashed]).await.0, "MemberNotServing");
 
-    for n in 0..3 {
+    for (n, pod) in pods.iter_mut().enumerate() {
         cluster.restart(n);
-        pods[n]["status"]["containerStatuses"][0]["state"] = json!({"running": {}});
+        pod["status"]["containerStatuses"][0]["state"] = json!({"running": {}});
     }
     show(&pods);
     let reserved = async || is_told(&pods[other], "DisruptionInProgress").await;
