@@ -2,10 +2,6 @@
 
 use std::process::ExitCode;
 
-/// Reviews are made of small allocations: with glibc's allocator a third of what a mutation executes (decision 0024).
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     etcd_guard::cli::main()
 }
