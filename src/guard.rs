@@ -26,8 +26,10 @@ mod request;
 mod reservations;
 mod round;
 mod scale;
+mod settings;
 pub mod snapshot;
 mod storage;
+mod survey;
 mod transfer;
 mod verdict;
 
@@ -39,13 +41,15 @@ use tokio::{sync::Mutex, time::Instant};
 
 use self::{
     credentials::Credentials, deadline::TooLate, eviction::InTurn, family::Family, look::Looker,
-    metrics::Metrics, policies::Policies, policy::Resolved, reservations::Reservations, snapshot::Snapshot,
+    metrics::Metrics, policies::{Policies, Settings}, policy::Resolved, reservations::Reservations, snapshot::Snapshot,
 };
 pub use self::{
     deadline::Deadline,
     intent::Intent,
     policy::{LeaderPolicy, Mode, Permission, Policy},
     request::{Operation, Request, RequestError},
+    settings::Setting,
+    survey::{ClusterStatus, MemberStatus, ReservationStatus, Role, Survey},
     verdict::{Reason, Refusal, Verdict},
 };
 use crate::{
@@ -78,6 +82,8 @@ pub struct Guard {
     looks: Cache<Family, Arc<Snapshot>>,
     /// The id by which each cluster was known last: its record is read before the round that tells it.
     ids: Cache<Family, ClusterId>,
+    /// One survey at a time.
+    surveys: Mutex<()>,
 }
 
 /// What a guard reads.
@@ -137,6 +143,7 @@ impl Guard {
             turns: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build(),
             looks: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_live(SNAPSHOT_LIFE).build(),
             ids: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build(),
+            surveys: Mutex::default(),
         }
     }
 

@@ -4,6 +4,8 @@
 //! the deletion of T passes if `|healthy \ {T} \ on their way out| >= q`. A voter is healthy only if the linearizable
 //! read passed at its own address. What cannot be counted is not healthy; what cannot be told is denied.
 
+mod census;
+
 use std::collections::BTreeSet;
 
 use super::{
@@ -12,6 +14,7 @@ use super::{
     snapshot::{Elsewhere, MemberPod, Snapshot},
     verdict::Reason,
 };
+pub(in crate::guard) use self::census::{Census, census};
 use crate::etcd::{AlarmKind, Cause, ClusterId, ListedMember, MemberId, Reply, Status};
 
 /// The numbers of a verdict.
