@@ -8,13 +8,13 @@ mod census;
 
 use std::collections::BTreeSet;
 
+pub(in crate::guard) use self::census::{Census, census};
 use super::{
     identity::{self, Identity},
     policy::{LeaderPolicy, Permission, Policy},
     snapshot::{Elsewhere, MemberPod, Snapshot},
     verdict::Reason,
 };
-pub(in crate::guard) use self::census::{Census, census};
 use crate::etcd::{AlarmKind, Cause, ClusterId, ListedMember, MemberId, Reply, Status};
 
 /// The numbers of a verdict.

@@ -276,8 +276,7 @@ impl Looker {
         let request = request?;
         let (pod, etcd_pod) = siblings.pods.iter().find(|(pod, _)| pod.metadata.name == request.name)?;
         let began = Instant::now();
-        let storage =
-            storage::of_pod(&self.claims, &request.namespace, &request.user, pod, etcd_pod);
+        let storage = storage::of_pod(&self.claims, &request.namespace, &request.user, pod, etcd_pod);
         let storage = match timeout_at(until, storage).await {
             Ok(storage) => storage,
             Err(_) => Err(LookupError::TimedOut {

@@ -61,8 +61,7 @@ impl Policies {
     pub(super) fn settings(&self, family: &Family, pod: &Pod) -> Settings {
         let of_namespace = self.annotations.of_namespace(family.namespace());
         let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet");
-        let of_owner =
-            owner.map(|owner| self.annotations.of_stateful_set(family.namespace(), &owner.name));
+        let of_owner = owner.map(|owner| self.annotations.of_stateful_set(family.namespace(), &owner.name));
         let mut sources: Vec<Source<'_>> = vec![(format!("namespace {}", family.namespace()), &of_namespace)];
         if let (Some(owner), Some(annotations)) = (owner, &of_owner) {
             sources.push((format!("StatefulSet {}", owner.name), annotations));

@@ -48,9 +48,10 @@ pub(super) fn settings(
 }
 
 fn setting<T: Choice>(name: &str, default: T, floor: T, sources: &[Source<'_>]) -> Setting {
-    let chosen = sources.iter().rev().find_map(|(from, annotations)| {
-        Some((T::of(annotations.get(name)?)?, from.as_str()))
-    });
+    let chosen = sources
+        .iter()
+        .rev()
+        .find_map(|(from, annotations)| Some((T::of(annotations.get(name)?)?, from.as_str())));
     let (value, from) = match chosen.unwrap_or((default, "configuration")) {
         (value, _) if value < floor => (floor, "floor of the configuration"),
         chosen => chosen,
@@ -115,15 +116,19 @@ mod tests {
     fn the_nearest_to_the_pod_is_named_and_so_is_the_floor() {
         let of_namespace = BTreeMap::from([(LEADER.to_owned(), String::from("allow"))]);
         let of_pod = BTreeMap::from([(MODE.to_owned(), String::from("audit"))]);
-        let sources = [(String::from("namespace prod"), &of_namespace), (String::from("pod etcd-0"), &of_pod)];
+        let sources =
+            [(String::from("namespace prod"), &of_namespace), (String::from("pod etcd-0"), &of_pod)];
         let floor = Floor { leader: LeaderPolicy::Transfer, ..Floor::default() };
         let told = settings(&Defaults::default(), &floor, &sources, Timestamp::UNIX_EPOCH);
         let told: Vec<_> = told.iter().map(|it| (it.value.as_str(), it.from.as_str())).collect();
-        assert_eq!(told, [
-            ("transfer", "floor of the configuration"),
-            ("deny", "configuration"),
-            ("deny", "configuration"),
-            ("audit", "pod etcd-0"),
-        ]);
+        assert_eq!(
+            told,
+            [
+                ("transfer", "floor of the configuration"),
+                ("deny", "configuration"),
+                ("deny", "configuration"),
+                ("audit", "pod etcd-0"),
+            ]
+        );
     }
 }

@@ -23,8 +23,7 @@ pub(super) async fn of_pod(
         return Ok(etcd_pod.storage);
     };
     let stays = |claim: &Claim| !claim.is_terminating() && !claim.goes_with(&pod.metadata.uid);
-    if !STATEFUL_SET_CONTROLLERS.contains(&user)
-        && claims.known(namespace, name).as_ref().is_some_and(stays)
+    if !STATEFUL_SET_CONTROLLERS.contains(&user) && claims.known(namespace, name).as_ref().is_some_and(stays)
     {
         return Ok(etcd_pod.storage);
     }

@@ -34,7 +34,8 @@ impl Guard {
             Ok(turn) => turn,
             Err(late) => return survey.with_problem(NoLook::TooLate(late).problem("a survey")),
         };
-        let read = deadline.within("reading the reservations from the apiserver", self.reservations.read_all());
+        let read =
+            deadline.within("reading the reservations from the apiserver", self.reservations.read_all());
         let reserved = match read.await {
             Ok(Ok(reserved)) => reserved,
             Ok(Err(error)) => {
@@ -55,7 +56,10 @@ impl Guard {
             }
             None => guarded.into_iter().collect(),
         };
-        let looks = namespaces.iter().map(|namespace| self.survey_namespace(namespace, &reserved, deadline));
+        let looks: Vec<_> = namespaces
+            .iter()
+            .map(|namespace| self.survey_namespace(namespace, &reserved, deadline))
+            .collect();
         let mut looks = stream::iter(looks).buffered(AT_ONCE);
         while let Some(look) = looks.next().await {
             match look {

@@ -31,7 +31,8 @@ fn apply(control_plane: &ControlPlane, folder: &str) {
     control_plane.kubectl().must(&["apply", "-f", &file.to_string_lossy()]);
 }
 
-const EVERYWHERE: [&str; 4] = [
+const EVERYWHERE: [&str; 5] = [
+    "events.events.k8s.io [] [] [create patch]",
     "namespaces [] [] [list watch]",
     "persistentvolumeclaims [] [] [get list watch]",
     "pods [] [] [get list]",
@@ -78,7 +79,7 @@ fn what_is_added_brings_its_permissions_and_no_more() {
     let control_plane = ControlPlane::start(&[]);
     apply(&control_plane, "deploy/overlays/mutating");
     let mut everywhere = EVERYWHERE.map(String::from);
-    everywhere[0] = String::from("namespaces [] [] [get list watch]");
+    everywhere[1] = String::from("namespaces [] [] [get list watch]");
     assert_eq!(rules(&control_plane, "default"), everywhere);
 
     let control_plane = ControlPlane::start(&[]);
