@@ -8,28 +8,32 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use crate::support::{
     cli,
     guarded_cluster::{BYSTANDER, GuardedCluster, START_LIMIT},
+    pods::create_failed_pod,
     process_node::Order,
     wait::until,
 };
 
-/// What `check` says: `VERDICT REASON`. The guard counts no question of it.
-async fn foretold(etcd: &mut GuardedCluster, arguments: &[&str]) -> String {
-    etcd.guard.news().await;
+/// What `check` says: `VERDICT REASON`.
+async fn foretold(etcd: &GuardedCluster, arguments: &[&str]) -> String {
     let (status, answer) = cli::json(etcd, "check", arguments).await;
     let verdict = answer["verdict"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
     assert_eq!(status, Some(i32::from(verdict == "denied")), "{answer}");
     assert_eq!(answer["asked"], true, "{answer}");
-    assert_eq!(etcd.guard.news().await, [""; 0], "a question is no request");
     format!("{verdict} {}", answer["reason"].as_str().unwrap_or_default())
 }
 
 /// Asks `check`, then does it by kubectl, and compares. Returns what both said.
 async fn both(etcd: &mut GuardedCluster, question: &[&str], kubectl: &[&str]) -> String {
     let foretold = foretold(etcd, question).await;
+    etcd.guard.news().await;
     etcd.kubectl(kubectl).await;
     let news = etcd.guard.news().await;
     let told: Vec<&str> = news.iter().filter_map(|it| it.split_once(' ').map(|(_, rest)| rest)).collect();
-    assert_eq!(told, [foretold.as_str()], "check {question:?}, kubectl {kubectl:?}");
+    // A kubelet or a controller may have asked as well.
+    assert!(
+        told.contains(&foretold.as_str()),
+        "check {question:?}: {foretold}; kubectl {kubectl:?}: {told:?}"
+    );
     foretold
 }
 
@@ -57,9 +61,11 @@ async fn check_says_before_a_deletion_what_the_guard_says_at_it() {
         assert_eq!(said, "denied LeaderProtected", "{controller}");
     }
 
-    let said = foretold(&mut etcd, &[&leader, "--evict"]).await;
+    etcd.guard.news().await;
+    let said = foretold(&etcd, &[&leader, "--evict"]).await;
+    assert_eq!(etcd.guard.news().await, [""; 0], "a question is no request");
     etcd.evict(&leader, None).await.unwrap_err();
-    assert_eq!(etcd.guard.news().await, [format!("EVICT {said}")]);
+    assert_eq!(etcd.guard.news().await, [format!("CREATE {said}")]);
 
     let delete = ["delete", "pod", &follower, "--wait=false"];
     assert_eq!(both(&mut etcd, &[&follower], &delete).await, "allowed SafeToDelete");
@@ -86,6 +92,9 @@ async fn check_knows_of_pods_that_are_on_their_way_out_and_of_owners_that_are_go
     assert!(said.success, "{said:?}");
     let delete = ["delete", "pod", BYSTANDER, "--wait=false"];
     assert_eq!(both(&mut etcd, &[BYSTANDER], &delete).await, "allowed AlreadyTerminating");
+
+    create_failed_pod(&etcd.pods, "ended").await;
+    assert_eq!(both(&mut etcd, &["ended"], &["delete", "pod", "ended"]).await, "allowed PodFinished");
 
     annotate_break_glass(&etcd, "statefulset/etcd").await;
     until("the break-glass is in force", START_LIMIT, async || {
@@ -133,11 +142,6 @@ async fn check_says_of_intents_and_under_policies_what_the_guard_says() {
             vec!["scale", "statefulset", "etcd", "--replicas=1"],
             "denied IntentProtected",
         ),
-        (
-            vec!["sts/etcd", "--replicas=5"],
-            vec!["scale", "statefulset", "etcd", "--replicas=5"],
-            "allowed IntentHarmless",
-        ),
     ] {
         let kubectl = [kubectl, vec!["--dry-run=server"]].concat();
         assert_eq!(both(&mut etcd, &question, &kubectl).await, expected, "{question:?}");
@@ -160,7 +164,8 @@ async fn check_says_of_intents_and_under_policies_what_the_guard_says() {
         let delete = ["delete", "pod", &leader, "--dry-run=server"];
         assert_eq!(both(&mut etcd, &[&leader], &delete).await, expected);
     }
-    let said = foretold(&mut etcd, &[&leader]).await;
+    let said = foretold(&etcd, &[&leader]).await;
+    etcd.guard.news().await;
     let moved = ["delete", "pod", &leader, "--wait=false"];
     etcd.kubectl(&moved).await;
     assert_eq!(etcd.guard.news().await, [format!("DELETE {said}")], "and so it is without a dry run");
