@@ -23,8 +23,10 @@ fn the_manifest_fits_the_archive_and_the_archive_holds_the_plugin() {
     let uri = platform["uri"].as_str().unwrap();
     let archive = folder.path().join(uri.strip_prefix("https://example.com/releases/").unwrap());
     let digest = ring::digest::digest(&ring::digest::SHA256, &fs::read(&archive).unwrap());
-    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(platform["sha256"], hex);
+    let sum = platform["sha256"].as_str().unwrap();
+    let bytes =
+        sum.as_bytes().chunks(2).map(|it| u8::from_str_radix(std::str::from_utf8(it).unwrap(), 16).unwrap());
+    assert_eq!(bytes.collect::<Vec<_>>(), digest.as_ref());
 
     let unpacked =
         Command::new("tar").arg("-C").arg(folder.path()).arg("-xzf").arg(&archive).status().unwrap();
