@@ -160,9 +160,16 @@ impl Guard {
         }
     }
 
-    /// Keeps house for as long as it is awaited: clears away what clusters that are gone left behind.
-    pub async fn keep_house(&self) {
-        self.reservations.clear_away().await;
+    /// Keeps house for as long as it is awaited: clears away what clusters that are gone left behind, and looks at all
+    /// guarded clusters every `survey_interval`, if there is one.
+    pub async fn keep_house(&self, survey_interval: Option<Duration>) {
+        let survey = async {
+            match survey_interval {
+                Some(interval) => self.survey_for_ever(interval).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::join!(self.reservations.clear_away(), survey);
     }
 
     /// The verdict on a request, in any case before the deadline.

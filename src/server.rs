@@ -68,6 +68,7 @@ pub struct Server {
     router: Router,
     admin_router: Router,
     readiness: Readiness,
+    survey_interval: Option<Duration>,
 }
 
 /// Where a server listens and how it ends.
@@ -77,6 +78,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Address of the plain port.
     pub admin_listen: SocketAddr,
+    /// How often to look at all guarded clusters without being asked; never without it.
+    pub survey_interval: Option<Duration>,
 }
 
 /// A port that cannot be had.
@@ -108,6 +111,7 @@ impl Server {
         mutator.register(&mut registry);
         let mutator = Arc::new(mutator);
         let readiness = Readiness::default();
+        readiness.register(&mut registry);
         let health = health::Health { readiness: readiness.clone(), registry: Arc::new(registry) };
         let webhooks = routes::Webhooks::new(Arc::clone(&guard), mutator, metrics);
         Ok(Self {
@@ -118,6 +122,7 @@ impl Server {
             guard,
             admin_router: health::routes(health).merge(inspect::routes(webhooks)),
             readiness,
+            survey_interval: options.survey_interval,
         })
     }
 
@@ -135,7 +140,7 @@ impl Server {
     /// Serves until `stop`; then fails readiness and serves on for `linger`, closes the listener, and lets accepted
     /// requests finish.
     pub async fn serve(self, stop: CancellationToken, linger: Duration) -> io::Result<()> {
-        let Self { webhooks, admin, tls, guard, router, admin_router, readiness } = self;
+        let Self { webhooks, admin, tls, guard, router, admin_router, readiness, survey_interval } = self;
         let over = CancellationToken::new();
         let admin_over = over.clone();
         let mut admin = tokio::spawn(async move {
@@ -143,7 +148,7 @@ impl Server {
             accept(admin, MOST_ADMIN_CONNECTIONS, admin_over, serve).await;
         });
 
-        let mut housekeeping = tokio::spawn(async move { guard.keep_house().await });
+        let mut housekeeping = tokio::spawn(async move { guard.keep_house(survey_interval).await });
         let close = CancellationToken::new();
         let closing = close.clone();
         let stopping = readiness.clone();

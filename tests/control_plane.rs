@@ -66,6 +66,8 @@ mod status;
 mod stop;
 #[path = "control_plane/storm.rs"]
 mod storm;
+#[path = "control_plane/survey.rs"]
+mod survey;
 #[path = "control_plane/taints.rs"]
 mod taints;
 #[path = "control_plane/unhealthy.rs"]

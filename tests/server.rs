@@ -9,6 +9,8 @@ mod answers;
 mod bad_input;
 #[path = "server/client_ca.rs"]
 mod client_ca;
+#[path = "server/metrics.rs"]
+mod metrics;
 #[path = "server/mutations.rs"]
 mod mutations;
 #[path = "server/tls.rs"]

@@ -53,6 +53,9 @@ pub(super) struct Serve {
     /// How long to serve on after SIGTERM, not ready, while callers turn to other replicas
     #[arg(long, default_value = "5s", env = "ETCD_GUARD_LINGER", value_parser = humantime::parse_duration)]
     linger: Duration,
+    /// How often to look at all guarded clusters unasked, for `etcd_guard_clusters` and its alerts; by default never
+    #[arg(long, env = "ETCD_GUARD_SURVEY_INTERVAL", value_parser = humantime::parse_duration)]
+    survey_interval: Option<Duration>,
 }
 
 // === impl Serve ===
@@ -65,7 +68,7 @@ impl Serve {
     }
 
     async fn serve(self, provider: Arc<CryptoProvider>) -> anyhow::Result<()> {
-        let Self { listen, admin_listen, tls, kubeconfig, namespace, config, linger } = self;
+        let Self { listen, admin_listen, tls, kubeconfig, namespace, config, linger, survey_interval } = self;
         let (tls, source) = tls.prepare(provider)?;
         // Asked for before the ports are taken: a signal that comes early must not kill.
         let stop = stop_on_signal()?;
@@ -80,7 +83,7 @@ impl Serve {
         let mutator = Mutator::new(live.clone(), Namespaces::new(pods.clone()), reloads);
         let (told, version_known) = oneshot::channel();
         tokio::spawn(mutator.follow_version(told));
-        let options = Options { listen, admin_listen };
+        let options = Options { listen, admin_listen, survey_interval };
         let make_guard = |registry: &mut _| {
             let sources = Sources {
                 pods: pods.clone(),

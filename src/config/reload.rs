@@ -7,7 +7,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 use tokio::{
@@ -33,6 +33,8 @@ pub type Live = watch::Receiver<Arc<Config>>;
 #[derive(Clone, Default)]
 pub struct ReloadMetrics {
     reloads: Family<ResultLabel, Counter>,
+    /// Whether the file as it is now is in force.
+    in_force: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -81,8 +83,14 @@ async fn read(path: &std::path::Path) -> Option<String> {
 // === impl ReloadMetrics ===
 
 impl ReloadMetrics {
-    /// Registers the counter, with both results at zero.
+    /// Registers what is counted, with both results at zero. A process does not start with a bad file.
     pub fn register(&self, registry: &mut Registry) {
+        self.in_force.set(1);
+        registry.register(
+            "config_in_force",
+            "Whether the configuration file as it is now is in force: 0 while an older one is, because this one is bad",
+            self.in_force.clone(),
+        );
         registry.register("config_reloads", "Changes of the configuration file", self.reloads.clone());
         for result in ["success", "failure"] {
             drop(self.reloads.get_or_create(&ResultLabel { result }));
@@ -90,6 +98,7 @@ impl ReloadMetrics {
     }
 
     fn count(&self, result: &'static str) {
+        self.in_force.set(i64::from(result == "success"));
         self.reloads.get_or_create(&ResultLabel { result }).inc();
     }
 }

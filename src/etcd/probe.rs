@@ -276,6 +276,20 @@ impl Reply {
 // === impl Cause ===
 
 impl Cause {
+    /// All words of [`Self::label`].
+    pub const LABELS: [&'static str; 10] = [
+        "timed_out",
+        "refused",
+        "unreachable",
+        "closed",
+        "tls",
+        "login_timed_out",
+        "no_leader",
+        "learner",
+        "credentials_rejected",
+        "other",
+    ];
+
     /// One word for a metric's label, from a closed set.
     #[must_use]
     pub fn label(&self) -> &'static str {

@@ -2,12 +2,13 @@
 
 use super::{
     Guard, NoLook,
+    assess::assess,
     consequence::is_garbage_collector,
     deadline::Deadline,
     etcd_pod,
     family::Family,
     intent::Intent,
-    policy::Resolved,
+    policy::{Policy, Resolved},
     request::Request,
     scale,
     verdict::{Reason, Verdict},
@@ -87,17 +88,25 @@ impl Guard {
                     break_glass(&format!("-n {namespace} statefulset {name}"))
                 )),
             }),
-            Intent::DeleteClaim => Ok(match with_data.iter().find(|pod| mounts(pod, name)) {
-                None => harmless(format!("no living etcd member holds claim {name}")),
-                Some(pod) => protected(format!(
+            Intent::DeleteClaim => {
+                let Some(pod) = with_data.iter().find(|pod| mounts(pod, name)) else {
+                    return Ok(harmless(format!("no living etcd member holds claim {name}")));
+                };
+                if self.has_no_vote(namespace, pod, &pods, deadline).await {
+                    return Ok(harmless(format!(
+                        "claim {name} holds the data of pod {}, whose member has no vote",
+                        pod.metadata.name
+                    )));
+                }
+                Ok(protected(format!(
                     "claim {name} holds the data of pod {}, which runs an etcd member: at the pod's next restart the \
                      member is lost for good. Remove the member first: kubectl -n {namespace} exec {} -- etcdctl member \
                      list, then member remove ID; or, if it is meant: {}",
                     pod.metadata.name,
                     pod.metadata.name,
                     break_glass(&format!("namespace {namespace}"))
-                )),
-            }),
+                )))
+            }
             Intent::ScaleDown { first_to_go, relative, .. } => {
                 let Some(any) = members.iter().find(|pod| of_set(pod)) else {
                     return Ok(harmless(format!("StatefulSet {name} runs no living etcd cluster")));
@@ -114,6 +123,15 @@ impl Guard {
 }
 
 impl Guard {
+    /// Whether it was proven just now that this pod's member is none of the voters: removed, or a learner. Whatever is not
+    /// proven is a no.
+    async fn has_no_vote(&self, namespace: &str, pod: &Pod, pods: &[Pod], deadline: Deadline) -> bool {
+        let family = Family::of(namespace, pod);
+        let Ok(snapshot) = self.looker.look_at_list(&family, pods, deadline).await else { return false };
+        let target = snapshot.pod(&pod.metadata.name);
+        target.is_some_and(|it| assess(&snapshot, it, &Policy::default()).reason == Reason::NotAVoter)
+    }
+
     async fn first_ordinal(&self, namespace: &str, name: &str, deadline: Deadline) -> Result<u32, NoLook> {
         let read = self.looker.pods.first_ordinal(namespace, name);
         let read = deadline.within("reading the StatefulSet from the apiserver", read).await?;

@@ -53,6 +53,8 @@ pub(super) struct Ledger {
     first_seen: HashMap<Reservation, Instant>,
     /// Since when it knows by their uids of pods that are gone.
     gone: HashMap<String, Instant>,
+    /// Since when it knows by their uids of pods that are reserved, however often that was renewed.
+    reserved: HashMap<String, Instant>,
 }
 
 // === impl Ledger ===
@@ -65,6 +67,10 @@ impl Ledger {
             self.first_seen.entry(reservation.clone()).or_insert(now);
         }
         self.gone.retain(|uid, _| record.iter().any(|it| it.uid == *uid));
+        self.reserved.retain(|uid, _| record.iter().any(|it| it.uid == *uid));
+        for reservation in record {
+            self.reserved.entry(reservation.uid.clone()).or_insert(now);
+        }
     }
 
     /// Takes note of the pods of a namespace that are reserved and gone.
@@ -99,6 +105,14 @@ impl Ledger {
     /// How many reservations of the record that was read last may be on their way out.
     pub(super) fn count(&self, now: Instant) -> usize {
         self.first_seen.values().filter(|since| is_live(**since, now)).count()
+    }
+
+    /// How long the longest reserved of the pods that may be on their way out has been reserved without a break: its
+    /// deletion was allowed again and again, and it is still there.
+    pub(super) fn longest(&self, now: Instant) -> Duration {
+        let live = self.first_seen.iter().filter(|(_, since)| is_live(**since, now));
+        let since = live.filter_map(|(reservation, _)| self.reserved.get(&reservation.uid));
+        since.map(|since| now.duration_since(*since)).max().unwrap_or_default()
     }
 
     /// The record with one more reservation, and without what is over: an earlier yes for the same pod, deletions that
@@ -200,6 +214,22 @@ mod tests {
         assert_eq!(record, [reservation("a", "2")]);
         ledger.observe(&record, later);
         assert!(lives(&ledger, &record, start + Duration::from_secs(100)));
+    }
+
+    #[test]
+    fn a_pod_that_is_allowed_again_and_again_counts_from_its_first_yes() {
+        let start = Instant::now();
+        let mut ledger = Ledger::default();
+        assert_eq!(ledger.longest(start), Duration::ZERO);
+        for seconds in (0..=300_u32).step_by(50) {
+            let now = start + Duration::from_secs(seconds.into());
+            ledger.observe(&[reservation("a", &seconds.to_string())], now);
+            assert_eq!(ledger.longest(now), Duration::from_secs(seconds.into()));
+        }
+        let end = start + Duration::from_secs(300);
+        assert_eq!(ledger.longest(end + RESERVATION_LIFE), Duration::ZERO, "it has expired");
+        ledger.observe(&[reservation("b", "1")], end);
+        assert_eq!(ledger.longest(end), Duration::ZERO, "another pod is another matter");
     }
 
     #[test]

@@ -242,7 +242,13 @@ impl Collector for Ledgers {
         let live: usize = self.0.iter().map(|(_, ledger)| lock(&ledger).count(now)).sum();
         let gauge = ConstGauge::new(i64::try_from(live).unwrap_or(i64::MAX));
         let help = "Allowed deletions that may be on their way, in the records that this replica read last";
-        gauge.encode(encoder.encode_descriptor("reservations", help, None, ConstGauge::<i64>::TYPE)?)
+        gauge.encode(encoder.encode_descriptor("reservations", help, None, ConstGauge::<i64>::TYPE)?)?;
+        let longest = self.0.iter().map(|(_, ledger)| lock(&ledger).longest(now)).max().unwrap_or_default();
+        let gauge = ConstGauge::new(longest.as_secs_f64());
+        let help =
+            "How long the longest reserved pod has been reserved without going; 0 without reservations";
+        let name = "longest_reservation_seconds";
+        gauge.encode(encoder.encode_descriptor(name, help, None, ConstGauge::<f64>::TYPE)?)
     }
 }
 

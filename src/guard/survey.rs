@@ -1,10 +1,14 @@
 //! All guarded clusters as they are now, for people who look before anything goes. It reads what a verdict reads and counts as
 //! a verdict counts, and reserves nothing.
 
+mod repeated;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use futures::{StreamExt, stream};
 
+pub(super) use self::repeated::State;
 pub use self::status::{ClusterStatus, MemberStatus, ReservationStatus, Role, Survey};
 use super::{
     Deadline, Guard, NoLook, Settings,

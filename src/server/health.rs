@@ -1,8 +1,11 @@
 //! The second port, plain HTTP: whether the process lives, whether it should get requests, and its metrics.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use axum::{
@@ -12,7 +15,12 @@ use axum::{
     routing::get,
 };
 use http::{StatusCode, header};
-use prometheus_client::registry::Registry;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{TypedMetric, gauge::ConstGauge},
+    registry::Registry,
+};
 
 use super::metrics;
 
@@ -78,6 +86,11 @@ impl Readiness {
         self.stopping.load(Ordering::Relaxed)
     }
 
+    /// Shows it: whoever scrapes all replicas sees whether any of them would get requests.
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register_collector(Box::new(self.clone()));
+    }
+
     fn obstacle(&self) -> Option<&'static str> {
         if self.is_stopping() {
             Some("stopping")
@@ -88,5 +101,13 @@ impl Readiness {
         } else {
             Some("no certificate is served that the apiserver would accept")
         }
+    }
+}
+
+impl Collector for Readiness {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let gauge = ConstGauge::new(i64::from(self.obstacle().is_none()));
+        let help = "Whether this replica wants to be asked, as /readyz says: 1 or 0";
+        gauge.encode(encoder.encode_descriptor("ready", help, None, ConstGauge::<i64>::TYPE)?)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
-    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    metrics::{counter::Counter, family::Family, histogram::Histogram, info::Info},
     registry::Registry,
 };
 
@@ -57,6 +57,11 @@ struct WebhookLabel {
     webhook: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BuildLabels {
+    version: &'static str,
+}
+
 /// The entry of the webhook configuration that sends an operation.
 fn webhook(operation: Operation) -> (&'static str, &'static str) {
     match operation {
@@ -97,6 +102,8 @@ impl Metrics {
         );
         let injections = Family::default();
         registry.register("injections", "Things injected into pods, or left out", injections.clone());
+        let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
+        registry.register("build", "The release that runs", build);
         Self { requests, injections, durations }
     }
 

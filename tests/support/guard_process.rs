@@ -38,6 +38,12 @@ pub const CONFIG: &str = "config.yaml";
 /// The CA that callers must come from, among the guard's files.
 pub const CLIENT_CA: &str = "client-ca.crt";
 
+/// How often it surveys, among the guard's files; without this file it does not.
+pub const SURVEY_INTERVAL: &str = "survey-interval";
+
+/// The most lines of a guard's log that are passed on: a test that asks ten thousand times would bury all else.
+const SHOWN: usize = 2000;
+
 /// A running guard. When it is dropped, it is killed.
 pub struct GuardProcess {
     child: Child,
@@ -143,6 +149,16 @@ impl GuardProcess {
         some(&format!("{user}: {verdict} {reason}"), TOLD_LIMIT, find).await
     }
 
+    /// Waits until this state is the last in which a survey has found this cluster.
+    pub async fn surveyed(&self, cluster: &str, state: &str) {
+        let is_told = |line: &&Value| line["message"] == "survey" && line["cluster"] == cluster;
+        until(&format!("a survey finds {cluster} in state {state}"), TOLD_LIMIT, async || {
+            let log = self.log.lock().expect("nobody panics here");
+            log.iter().rfind(is_told).is_some_and(|line| line["state"] == state)
+        })
+        .await;
+    }
+
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).expect("a pid");
         // It is not waited for yet, so that the number is nobody else's.
@@ -205,6 +221,9 @@ fn spawn(
     if client_ca.exists() {
         command.arg("--client-ca").arg(client_ca);
     }
+    if let Ok(interval) = std::fs::read_to_string(files.join(SURVEY_INTERVAL)) {
+        command.args(["--survey-interval", &interval]);
+    }
     spawn_and_listen(command, lines)
 }
 
@@ -217,8 +236,10 @@ pub fn spawn_and_listen(mut command: std::process::Command, lines: &Log) -> (Chi
     let lines = Arc::clone(lines);
     // Reads to the end, or the guard would wait for somebody to read its log.
     std::thread::spawn(move || {
-        for line in log.lines().map_while(Result::ok) {
-            eprintln!("guard: {line}");
+        for (count, line) in (1..).zip(log.lines().map_while(Result::ok)) {
+            if count <= SHOWN {
+                eprintln!("guard: {line}");
+            }
             let Ok(line) = serde_json::from_str(&line) else { continue };
             if let Some(addresses) = addresses(&line) {
                 let _ = said.send(addresses);

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 
 use super::{
     control_plane::{ControlPlane, SHARED_NODE},
-    guard_process::{CONFIG, GuardProcess},
+    guard_process::{CONFIG, GuardProcess, SURVEY_INTERVAL},
     kubectl::{Kubectl, Said},
     member::Member,
     pods::{create_pod, delete, is_ready, new_namespace, uid},
@@ -56,13 +56,15 @@ pub struct Setup<'a> {
     pub nodes: &'a [&'a str],
     /// The guard's configuration file; none if it is empty.
     pub config: &'a str,
+    /// How often the guard surveys; not at all if it is empty.
+    pub survey_interval: &'a str,
     /// The guard's kubeconfig, if it is not the one with the shipped rights.
     pub kubeconfig: Option<PathBuf>,
 }
 
 impl Default for Setup<'_> {
     fn default() -> Self {
-        Self { nodes: &[SHARED_NODE], config: "", kubeconfig: None }
+        Self { nodes: &[SHARED_NODE], config: "", survey_interval: "", kubeconfig: None }
     }
 }
 
@@ -78,7 +80,8 @@ impl GuardedCluster {
     }
 
     /// The same as a test wants it.
-    pub async fn start_as(Setup { nodes, config, kubeconfig }: Setup<'_>) -> Self {
+    pub async fn start_as(setup: Setup<'_>) -> Self {
+        let Setup { nodes, config, survey_interval, kubeconfig } = setup;
         let control_plane = ControlPlane::shared();
         let client = control_plane.client().await;
         let namespace = new_namespace(&client, true).await;
@@ -87,9 +90,11 @@ impl GuardedCluster {
         let files = tempfile::tempdir_in(&control_plane.dir).expect("a directory");
         let node = control_plane.process_node(nodes, &namespace, files.path().join("node"));
         let guard_files = files.path().join("guard");
-        if !config.is_empty() {
-            std::fs::create_dir_all(&guard_files).expect("a directory for the guard");
-            std::fs::write(guard_files.join(CONFIG), config).expect("the guard's configuration is written");
+        std::fs::create_dir_all(&guard_files).expect("a directory for the guard");
+        for (name, content) in [(CONFIG, config), (SURVEY_INTERVAL, survey_interval)] {
+            if !content.is_empty() {
+                std::fs::write(guard_files.join(name), content).expect("what the guard is to be is written");
+            }
         }
         let kubeconfig = kubeconfig.unwrap_or_else(|| control_plane.guard_kubeconfig());
         let guard = GuardProcess::start(&kubeconfig, &guard_files).await;

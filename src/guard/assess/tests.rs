@@ -92,7 +92,7 @@ impl Snapshot {
     }
 
     /// The member still answers, but no linearizable read passes.
-    fn starve(mut self, n: usize) -> Self {
+    pub(in crate::guard) fn starve(mut self, n: usize) -> Self {
         self.pods[n].reply = Reply::Answering { status: status(n), cause: timed_out() };
         self
     }

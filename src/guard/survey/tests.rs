@@ -1,0 +1,29 @@
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn each_cluster_of_a_namespace_is_looked_at_once_and_what_runs_no_etcd_never() {
+    let pod = |name: &str, owner: &str, image: &str, phase: &str| -> Pod {
+        let pod = json!({
+            "metadata": {
+                "name": name, "namespace": "prod", "uid": name,
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": owner, "uid": owner,
+                    "controller": true}],
+            },
+            "spec": {"containers": [{"name": "main", "image": image}]},
+            "status": {"phase": phase},
+        });
+        serde_json::from_value(pod).unwrap()
+    };
+    let etcd = "quay.io/coreos/etcd:v3.6.16";
+    let pods = [
+        pod("a-0", "a", etcd, "Running"),
+        pod("a-1", "a", etcd, "Running"),
+        pod("b-0", "b", etcd, "Pending"),
+        pod("c-0", "c", etcd, "Failed"),
+        pod("web-0", "web", "nginx", "Running"),
+    ];
+    let names: Vec<_> = families("prod", &pods).iter().map(|(family, _)| family.name()).collect();
+    assert_eq!(names, ["a", "b"]);
+}

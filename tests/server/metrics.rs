@@ -1,0 +1,254 @@
+//! The page of metrics: what stands on it, and that nothing on it comes from a request.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use etcd_guard::guard::Reason;
+use fastrand::Rng;
+use futures::future::join_all;
+use serde_json::{Value, json};
+
+use crate::{
+    Guarded, NOBODY,
+    support::{
+        guard_process::SURVEY_INTERVAL,
+        http_client::{Connection, get},
+    },
+};
+
+const PAGE: &str = include_str!("../../docs/monitoring.md");
+
+/// What `/mutate` and the rules answer, beside the guard's own reasons.
+const OTHER_REASONS: [&str; 34] = [
+    "AlreadyInjected",
+    "BadLifespan",
+    "BadRequest",
+    "Conflict",
+    "ForbiddenName",
+    "HostNetwork",
+    "HostProcesses",
+    "Injected",
+    "KubeletAsked",
+    "Lifespan",
+    "Lxcfs",
+    "Malformed",
+    "MirrorPod",
+    "MissingVolume",
+    "NameAllowed",
+    "NamespaceUnknown",
+    "NoContainer",
+    "NotOurs",
+    "NotOverCommitted",
+    "NothingToInject",
+    "OverCommitted",
+    "OverrideRefused",
+    "PatchFailed",
+    "PodSecurity",
+    "Restored",
+    "RuntimeClass",
+    "SharedProcessNamespace",
+    "Sidecar",
+    "SkippedNamespace",
+    "UnknownFile",
+    "UnknownTemplate",
+    "UnknownValue",
+    "Unreadable",
+    "Windows",
+];
+
+/// Connections that ask side by side, as those of an apiserver do.
+const CONNECTIONS: u64 = 8;
+const REQUESTS: u64 = 10_000;
+
+/// One line of the page: the metric's name and its labels.
+type Sample<'a> = (&'a str, Vec<(&'a str, &'a str)>);
+
+fn sample(line: &str) -> Sample<'_> {
+    let (series, _) = line.rsplit_once(' ').expect("a value");
+    let Some((name, labels)) = series.split_once('{') else { return (series, Vec::new()) };
+    let labels = labels.strip_suffix('}').expect("an end of the labels");
+    let labels = labels.split("\",").filter(|it| !it.is_empty());
+    let labels = labels.map(|it| it.split_once("=\"").expect("a name and a value"));
+    (name, labels.map(|(name, value)| (name, value.trim_end_matches('"'))).collect())
+}
+
+fn samples(page: &str) -> Vec<Sample<'_>> {
+    page.lines().filter(|line| !line.starts_with('#')).map(sample).collect()
+}
+
+/// All that may stand in a label, but for the bounds of histograms.
+fn closed_sets() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
+    let reasons = Reason::ALL.iter().map(|it| it.word()).chain(OTHER_REASONS).collect();
+    [
+        (
+            "webhook",
+            [
+                "guard.etcd-guard.io",
+                "eviction.guard.etcd-guard.io",
+                "intent.guard.etcd-guard.io",
+                "rules.etcd-guard.io",
+                "inject.etcd-guard.io",
+                "nodes.etcd-guard.io",
+                "unknown",
+            ]
+            .into(),
+        ),
+        ("operation", ["CREATE", "UPDATE", "DELETE", "unknown"].into()),
+        ("verdict", ["allowed", "denied", "audited"].into()),
+        ("reason", reasons),
+        (
+            "result",
+            ["success", "failure", "moved", "failed", "injected", "unchanged", "skipped", "denied"].into(),
+        ),
+        ("cause", etcd_guard::etcd::Cause::LABELS.into()),
+        ("state", ["spare", "no_spare", "single_member", "no_quorum", "unknown"].into()),
+        ("version", [env!("CARGO_PKG_VERSION")].into()),
+    ]
+    .into()
+}
+
+fn pick<'a>(random: &mut Rng, known: &[&'a str]) -> &'a str {
+    random.choice(known).copied().expect("a word")
+}
+
+/// A word that the server knows, or one that nobody does.
+fn word(random: &mut Rng, known: &[&str]) -> String {
+    if random.u8(..) < 200 { pick(random, known).to_owned() } else { noise(random) }
+}
+
+fn noise(random: &mut Rng) -> String {
+    const LETTERS: [char; 18] =
+        ['a', 'b', 'c', 'X', 'Y', '0', '1', '9', '-', '.', '_', '/', '"', '\\', '{', '}', ',', 'é'];
+    let length = random.usize(1..30);
+    std::iter::repeat_with(|| *random.choice(&LETTERS).expect("a letter")).take(length).collect()
+}
+
+fn object(random: &mut Rng) -> Value {
+    let phase = word(random, &["Running", "Failed", "Succeeded", "Pending"]);
+    let image = word(random, &["quay.io/coreos/etcd:v3.6.16", "nginx"]);
+    let annotation =
+        word(random, &["etcd-guard.io/inject", "etcd-guard.io/mode", "kubernetes.io/config.mirror"]);
+    let value = word(random, &["lxcfs", "audit", "true"]);
+    let mut object = json!({
+        "metadata": {
+            "name": noise(random), "namespace": noise(random), "uid": noise(random),
+            "annotations": {annotation: value}, "labels": {noise(random): noise(random)},
+        },
+        "spec": {"containers": [{"name": noise(random), "image": image}], "replicas": random.u8(..5)},
+        "status": {"phase": phase},
+    });
+    if random.bool() {
+        object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    }
+    object
+}
+
+/// What somebody might send: mostly a review, of anything.
+fn request(random: &mut Rng) -> (String, String) {
+    let path = pick(random, &["/validate", "/mutate"]);
+    let path = match random.u8(..20) {
+        0 => format!("/{}", random.u32(..)),
+        1 => format!("{path}?timeout={}&webhook=w{}", random.u8(..), random.u32(..)),
+        _ => format!("{path}?timeout=5s"),
+    };
+    let resources = ["pods", "statefulsets", "namespaces", "persistentvolumeclaims", "nodes", "secrets"];
+    let review = json!({
+        "apiVersion": word(random, &["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]),
+        "kind": word(random, &["AdmissionReview"]),
+        "request": {
+            "uid": noise(random),
+            "resource": {
+                "group": word(random, &["", "apps"]), "version": word(random, &["v1"]),
+                "resource": word(random, &resources),
+            },
+            "subResource": word(random, &["", "", "", "eviction", "status", "scale"]),
+            "name": word(random, &["etcd-0", "data-etcd-0", "etcd"]),
+            "namespace": word(random, &["prod", "kube-system"]),
+            "operation": word(random, &["DELETE", "CREATE", "UPDATE", "CONNECT"]),
+            "userInfo": {"username": noise(random), "groups": [noise(random)]},
+            "object": object(random),
+            "oldObject": object(random),
+            "dryRun": random.bool(),
+        },
+    });
+    let mut body = review.to_string();
+    if random.u8(..20) == 0 {
+        let end = random.usize(..body.len());
+        body = body.chars().take(end).collect();
+    }
+    (path, body)
+}
+
+async fn ask(guarded: &Guarded, seed: u64) {
+    let mut random = Rng::with_seed(seed);
+    let mut connection = Connection::tls(guarded.address(), &guarded.guard.ca_pem).await.unwrap();
+    for _ in 0..REQUESTS / CONNECTIONS {
+        let (path, body) = request(&mut random);
+        connection.post(&path, body).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn ten_thousand_random_requests_bring_no_value_into_a_label_that_is_not_the_servers_own() {
+    let guarded = Guarded::by(NOBODY);
+    join_all((0..CONNECTIONS).map(|seed| ask(&guarded, seed))).await;
+
+    let page = get(guarded.guard.http(), "/metrics").await.unwrap().body;
+    let closed = closed_sets();
+    let mut reasons = BTreeSet::new();
+    for (name, labels) in samples(&page) {
+        for (label, value) in labels {
+            if label == "le" {
+                assert!(value.parse::<f64>().is_ok(), "{name}: {value:?} is no bound");
+                continue;
+            }
+            let known = closed.get(label).unwrap_or_else(|| panic!("{name} has a label {label:?}"));
+            assert!(known.contains(value), "{name}: {label}={value:?}");
+            if label == "reason" {
+                reasons.insert(value.to_owned());
+            }
+        }
+    }
+    let asked = guarded.guard.requests().await;
+    assert!(asked > REQUESTS / 2, "{asked} of {REQUESTS} requests were counted");
+    assert!(reasons.len() > 8, "few paths were taken: {reasons:?}");
+}
+
+/// The names in the table of the page about metrics.
+fn documented() -> BTreeSet<String> {
+    let row = |line: &str| Some(line.strip_prefix("| `etcd_guard_")?.split(['`', '{']).next()?.to_owned());
+    PAGE.lines().filter_map(row).map(|it| format!("etcd_guard_{it}")).collect()
+}
+
+#[tokio::test]
+async fn every_metric_has_a_help_text_and_a_line_in_the_documentation_and_no_line_is_of_a_metric_of_the_past()
+{
+    let files = tempfile::tempdir().unwrap();
+    std::fs::write(files.path().join(SURVEY_INTERVAL), "100ms").unwrap();
+    let guarded = Guarded::with_files(NOBODY, files);
+    // What is counted by labels shows with its first count.
+    ask(&guarded, 1).await;
+    crate::support::wait::until("a survey was made", std::time::Duration::from_secs(60), async || {
+        get(guarded.guard.http(), "/metrics").await.unwrap().body.contains("etcd_guard_clusters{")
+    })
+    .await;
+
+    let page = get(guarded.guard.http(), "/metrics").await.unwrap().body;
+    let mut shown = BTreeSet::new();
+    for line in page.lines().filter_map(|line| line.strip_prefix("# HELP ")) {
+        let (name, help) = line.split_once(' ').expect("a name and a text");
+        assert!(help.len() > 10, "{name}: {help:?}");
+        shown.insert(name.to_owned());
+    }
+    for line in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let (name, kind) = line.split_once(' ').expect("a name and a type");
+        assert!(shown.remove(name), "{name} has no help text");
+        // As a query names it.
+        let suffix = match kind {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
+        };
+        shown.insert(format!("{name}{suffix}"));
+    }
+    assert_eq!(shown, documented());
+}
