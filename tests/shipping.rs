@@ -26,6 +26,8 @@ mod other_parts;
 mod permissions;
 #[path = "shipping/register_end.rs"]
 mod register_end;
+#[path = "shipping/placed.rs"]
+mod placed;
 #[path = "shipping/register_start.rs"]
 mod register_start;
 #[path = "shipping/scripts.rs"]
@@ -50,6 +52,7 @@ mod support {
     pub mod review;
     pub mod self_managed_guard;
     pub mod testbed;
+    pub mod scheduler;
     pub mod wait;
 }
 
