@@ -4,6 +4,8 @@
 // A test says by a panic what is not as it should be.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+#[path = "shipping/apiserver_identity.rs"]
+mod apiserver_identity;
 #[path = "shipping/chart.rs"]
 mod chart;
 #[path = "shipping/chart_variants.rs"]
@@ -24,10 +26,10 @@ mod manifests;
 mod other_parts;
 #[path = "shipping/permissions.rs"]
 mod permissions;
-#[path = "shipping/register_end.rs"]
-mod register_end;
 #[path = "shipping/placed.rs"]
 mod placed;
+#[path = "shipping/register_end.rs"]
+mod register_end;
 #[path = "shipping/register_start.rs"]
 mod register_start;
 #[path = "shipping/scripts.rs"]
@@ -50,9 +52,9 @@ mod support {
     pub mod member;
     pub mod process_node;
     pub mod review;
+    pub mod scheduler;
     pub mod self_managed_guard;
     pub mod testbed;
-    pub mod scheduler;
     pub mod wait;
 }
 
