@@ -4,6 +4,8 @@
 // A test says by a panic what is not as it should be.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+#[path = "shipping/apiserver_identity.rs"]
+mod apiserver_identity;
 #[path = "shipping/chart.rs"]
 mod chart;
 #[path = "shipping/chart_variants.rs"]
@@ -28,6 +30,8 @@ mod monitoring;
 mod other_parts;
 #[path = "shipping/permissions.rs"]
 mod permissions;
+#[path = "shipping/placed.rs"]
+mod placed;
 #[path = "shipping/register_end.rs"]
 mod register_end;
 #[path = "shipping/register_start.rs"]
@@ -52,6 +56,7 @@ mod support {
     pub mod member;
     pub mod process_node;
     pub mod review;
+    pub mod scheduler;
     pub mod self_managed_guard;
     pub mod testbed;
     pub mod wait;

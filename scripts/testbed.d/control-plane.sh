@@ -13,6 +13,7 @@ usage: scripts/testbed control-plane [OPTION...] [-- CMD...]
 
   --scheduler            also run kube-scheduler
   --controllers LIST     further controllers, with commas (say node-lifecycle-controller)
+  --apiserver-flag FLAG  a further flag of kube-apiserver (may be repeated)
   --node NAME            also write NAME.kubeconfig, the identity system:node:NAME (may be repeated)
   --volumes 0            how many volumes of 1Gi the storage class `local` (the default class) holds; 0: no class
   --dir DIR              keep files in DIR
@@ -26,7 +27,7 @@ USAGE
 }
 
 control_plane_main() {
-  local scheduler='' dir='' net='' extra='' volumes=0 nodes=() node
+  local scheduler='' dir='' net='' extra='' volumes=0 nodes=() node flags=()
   while [[ $# -gt 0 ]]; do
     case $1 in
     --dir | --net | --volumes)
@@ -37,6 +38,11 @@ control_plane_main() {
     --controllers)
       need_value "$@"
       extra+=,$2
+      shift
+      ;;
+    --apiserver-flag)
+      need_value "$@"
+      flags+=("$2")
       shift
       ;;
     --node)
@@ -63,7 +69,7 @@ control_plane_main() {
   CONTROL_PLANE_ADDRESS=$NET.1
   CONTROL_PLANE_CONTROLLERS=$LOOPBACK_CONTROLLERS$extra
   # A loopback address can be no endpoint of the `kubernetes` Service; nothing here dials that Service.
-  APISERVER_EXTRA=(--bind-address="$NET.1" --advertise-address="$NET.1" --endpoint-reconciler-type=none)
+  APISERVER_EXTRA=(--bind-address="$NET.1" --advertise-address="$NET.1" --endpoint-reconciler-type=none "${flags[@]}")
   kubernetes_certs "https://$NET.1:6443" "IP:$NET.1"
   for node in "${nodes[@]}"; do
     kubernetes_identity "$node" "/O=system:nodes/CN=system:node:$node" "https://$NET.1:6443"

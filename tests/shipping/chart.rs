@@ -37,13 +37,22 @@ fn the_chart_and_the_mutating_path_are_the_same_objects() {
 
 #[test]
 fn the_chart_and_lxcfs_are_the_same_objects() {
-    let folder = "deploy/overlays/lxcfs";
+    assert_same_with_config("deploy/overlays/lxcfs", "parts.inject=true,parts.lxcfs=true");
+}
+
+#[test]
+fn the_chart_and_the_overlay_for_nodes_are_the_same_objects() {
+    assert_same_with_config("deploy/overlays/nodes", "parts.nodes=true");
+}
+
+/// The same with these values, and the configuration file that the overlay has.
+fn assert_same_with_config(folder: &str, values: &str) {
     let all = objects(&kustomize(folder));
     let map = all.iter().find(|it| it["kind"] == "ConfigMap").unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), map["data"]["config.yaml"].as_str().unwrap()).unwrap();
     let config = format!("--set-file=config={}", file.path().display());
-    assert_same(folder, "self-managed", &["--set=parts.inject=true,parts.lxcfs=true", &config]);
+    assert_same(folder, "self-managed", &[&format!("--set={values}"), &config]);
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! The chart's other ways: each renders what a kustomization does.
 
-use crate::{chart::assert_same, kustomize, objects, path_of};
+use crate::{
+    chart::assert_same,
+    kustomize, objects, path_of,
+    support::{child::mortal, testbed::program},
+};
 
 #[test]
 fn the_chart_with_cert_manager_gives_every_part_its_bundle() {
@@ -50,6 +54,39 @@ fn the_charts_monitors_carry_the_labels_that_are_asked_for() {
 fn the_chart_and_the_overlays_for_trying_it_out_are_the_same_objects() {
     assert_same("deploy/overlays/audit-only", "self-managed", &["--set=webhooks.failurePolicy=Ignore"]);
     assert_same("deploy/overlays/minikube", "self-managed", &["--set=image.pullPolicy=Never"]);
+}
+
+#[test]
+fn the_chart_that_has_the_guard_register_itself_is_the_same_objects() {
+    assert_same("deploy/overlays/register", "self-managed", &["--set=register=true"]);
+}
+
+/// The guard applies what it carries, and has no bundle to write where it does not make its certificates.
+#[test]
+fn values_that_a_guard_which_registers_itself_would_not_follow_are_refused() {
+    for (value, named) in [
+        ("certificates.mode=files", "certificates.mode"),
+        ("webhooks.failurePolicy=Ignore", "webhooks.failurePolicy"),
+        ("webhooks.timeoutSeconds=5", "webhooks.timeoutSeconds"),
+    ] {
+        let mut template = mortal(program("helm"));
+        template
+            .args(["template", "x", "--kube-version=1.34.3", &format!("--set=register=true,{value}")])
+            .arg(path_of("deploy/chart/etcd-guard"));
+        let output = template.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(named), "{value}: {said}");
+    }
+}
+
+/// Every overlay has its place in one of the comparisons.
+#[test]
+fn no_overlay_is_left_out() {
+    let compared = [include_str!("chart.rs"), include_str!("chart_variants.rs")].concat();
+    for overlay in std::fs::read_dir(path_of("deploy/overlays")).unwrap() {
+        let name = overlay.unwrap().file_name().into_string().unwrap();
+        assert!(compared.contains(&format!("\"deploy/overlays/{name}\"")), "{name}");
+    }
 }
 
 /// For clusters that take its usual class nowhere but in kube-system.

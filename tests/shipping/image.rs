@@ -1,4 +1,4 @@
-//! The Dockerfile, as far as it can be told without a container tool.
+//! The Dockerfiles, as far as they can be told without a container tool.
 
 use std::fs;
 
@@ -30,4 +30,30 @@ fn the_image_is_built_from_all_files_that_cargo_wants_to_see() {
         let folder = target.split('/').next().unwrap();
         assert!(copied.contains(&format!("{folder} {folder}").as_str()), "{target} is not in: {copied:?}");
     }
+}
+
+/// The bases of a Dockerfile, as it names them.
+fn bases(file: &str) -> Vec<String> {
+    let dockerfile = read(file);
+    let named = dockerfile.lines().filter_map(|it| it.strip_prefix("FROM "));
+    named.map(|it| it.split(' ').next().unwrap().to_owned()).filter(|it| it != "scratch").collect()
+}
+
+#[test]
+fn every_base_is_pinned_by_digest() {
+    for file in ["deploy/Dockerfile", "deploy/lxcfs/Dockerfile"] {
+        let bases = bases(file);
+        assert_eq!(bases.len(), 1, "{file}: {bases:?}");
+        let (tag, digest) = bases[0].split_once("@sha256:").unwrap_or_else(|| panic!("{file}: {bases:?}"));
+        assert!(tag.contains(':'), "{file}: {tag} names no version");
+        assert!(digest.len() == 64 && digest.chars().all(|it| it.is_ascii_hexdigit()), "{file}: {digest}");
+    }
+}
+
+#[test]
+fn the_image_is_built_with_a_compiler_that_knows_enough() {
+    let number = |text: &str| -> Vec<u32> { text.split('.').map(|it| it.parse().unwrap()).collect() };
+    let base = bases("deploy/Dockerfile").remove(0);
+    let compiler = base.strip_prefix("rust:").unwrap().split('-').next().unwrap();
+    assert!(number(compiler) >= number(env!("CARGO_PKG_RUST_VERSION")), "{compiler}");
 }

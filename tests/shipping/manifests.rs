@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     helm_template, identity, kustomize, objects, path_of, stdout,
@@ -63,7 +63,7 @@ async fn define(control_plane: &ControlPlane, folder: &str, group: &str, kinds: 
 
 /// Applies as a dry run; the namespaces are there already.
 fn assert_accepted(control_plane: &ControlPlane, what: &str, namespace: &str, objects: &[Value]) {
-    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     let file = control_plane.dir.join("strict.json");
     fs::write(&file, list.to_string()).unwrap();
     let kubectl = control_plane.kubectl();
@@ -152,6 +152,8 @@ fn assert_advised(name: &str, objects: &[Value]) {
             assert!(container[probe].is_object(), "{of}: {probe}");
         }
         assert!(set["spec"]["volumeClaimTemplates"].is_array(), "{of}: lasting volumes");
+        let retention = &set["spec"]["persistentVolumeClaimRetentionPolicy"];
+        assert_eq!(retention, &json!({"whenDeleted": "Retain", "whenScaled": "Retain"}), "{of}");
         assert_eq!(set["spec"]["podManagementPolicy"], "Parallel", "{of}");
     }
 }

@@ -1,92 +1,160 @@
-//! The guard's service account may do what is listed here, and nothing else.
+//! The guard's service account may do what docs/security.md lists, and nothing else, whatever is installed with it.
 
-use std::fs;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    time::Duration,
+};
 
-use crate::{kustomize, support::control_plane::ControlPlane};
+use crate::{
+    kustomize, path_of,
+    support::{control_plane::ControlPlane, wait::until},
+};
 
-/// What every account may do, the guard's too, is left out: looking at itself, and at the API's own description.
-const OF_EVERYBODY: [&str; 4] = ["selfsubject", "[/", "Resources", "serviceaccounts/token"];
+/// Longest until the apiserver's authorizer, which learns by watches, knows of all roles; next to compilers.
+const KNOWN: Duration = Duration::from_secs(60);
 
-fn rules(control_plane: &ControlPlane, namespace: &str) -> Vec<String> {
-    let account = "--as=system:serviceaccount:etcd-guard:etcd-guard";
-    let listed = control_plane.kubectl().must(&["auth", "can-i", "--list", account, "-n", namespace]).stdout;
-    let lines = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
-    let rules = lines.filter(|line| !OF_EVERYBODY.iter().any(|it| line.contains(it)));
-    let mut rules: Vec<String> = rules.map(|rule| with_sorted_verbs(&rule)).collect();
-    rules.sort();
+const GUARD: &str = "etcd-guard:etcd-guard";
+const LXCFS: &str = "etcd-guard-lxcfs:lxcfs";
+
+/// What docs/security.md calls the places of a permission.
+const EVERYWHERE: &str = "everywhere";
+const AT_HOME: &str = "in its own namespace";
+
+/// Which parts of the documented list make up each way of installing.
+const WAYS: [(&str, &[&str]); 11] = [
+    ("deploy/base", &["base"]),
+    ("deploy/overlays/cert-manager", &["base"]),
+    ("deploy/overlays/self-managed", &["base", "self-managed"]),
+    ("deploy/overlays/minikube", &["base", "self-managed"]),
+    ("deploy/overlays/audit-only", &["base", "self-managed"]),
+    ("deploy/overlays/nodes", &["base", "self-managed"]),
+    ("deploy/overlays/register", &["base", "self-managed", "register"]),
+    ("deploy/overlays/mutating", &["base", "inject"]),
+    ("deploy/overlays/lxcfs", &["base", "self-managed", "inject"]),
+    ("tests/data/kustomizations/with-cert-manager", &["base", "inject"]),
+    ("tests/data/kustomizations/self-managed-with-client-ca", &["base", "self-managed"]),
+];
+
+/// Verbs by what they are for: a resource, and the name of an object or nothing.
+type Rules = BTreeMap<(String, String), BTreeSet<String>>;
+
+fn words(text: &str) -> BTreeSet<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// What `kubectl auth can-i --list` says of a service account. What is no resource goes by its URL.
+fn said_of(control_plane: &ControlPlane, account: &str, namespace: &str) -> Rules {
+    let account = format!("--as=system:serviceaccount:{account}");
+    let kubectl = control_plane.kubectl();
+    let listed = kubectl.must(&["auth", "can-i", "--list", "--no-headers", &account, "-n", namespace]);
+    let mut rules = Rules::new();
+    for line in listed.stdout.lines() {
+        let columns: Vec<_> = line.split('[').map(|it| it.trim().trim_end_matches(']')).collect();
+        let [resource, urls, names, verbs] = columns[..] else { panic!("four columns: {line}") };
+        let resource = format!("{resource}{urls}");
+        let names = if names.is_empty() { vec![""] } else { names.split(' ').collect() };
+        for name in names {
+            rules.entry((resource.clone(), name.to_owned())).or_default().extend(words(verbs));
+        }
+    }
     rules
 }
 
-/// Several rules for one resource come together in an order that the apiserver does not promise.
-fn with_sorted_verbs(rule: &str) -> String {
-    let (resource, verbs) = rule.trim_end_matches(']').rsplit_once('[').unwrap();
-    let mut verbs: Vec<_> = verbs.split(' ').collect();
-    verbs.sort_unstable();
-    format!("{resource}[{}]", verbs.join(" "))
+/// What an account may do that not every account may.
+fn rules_of(control_plane: &ControlPlane, account: &str, namespace: &str) -> Rules {
+    let everybody = said_of(control_plane, "etcd-guard:nobody", namespace);
+    let mut rules = said_of(control_plane, account, namespace);
+    rules.retain(|what, verbs| everybody.get(what) != Some(verbs));
+    rules
 }
 
-fn apply(control_plane: &ControlPlane, folder: &str) {
-    let file = control_plane.dir.join("deploy.yaml");
-    fs::write(&file, kustomize(folder)).unwrap();
-    control_plane.kubectl().must(&["apply", "-f", &file.to_string_lossy()]);
+/// These parts of the list in docs/security.md, at these places.
+fn documented(parts: &[&str], places: &[&str]) -> Rules {
+    let text = fs::read_to_string(path_of("docs/security.md")).unwrap();
+    let list = text.split("```text\n").nth(1).unwrap().split("```").next().unwrap();
+    let (mut rules, mut is_meant) = (Rules::new(), false);
+    for line in list.lines() {
+        if let Some((part, place)) = line.strip_suffix(':').and_then(|it| it.split_once(", ")) {
+            is_meant = parts.contains(&part) && places.contains(&place);
+        } else if is_meant {
+            let (what, verbs) = line.trim().split_once(' ').unwrap();
+            let (resource, name) = what.split_once('/').unwrap_or((what, ""));
+            rules.entry((resource.to_owned(), name.to_owned())).or_default().extend(words(verbs));
+        }
+    }
+    rules
 }
 
-const EVERYWHERE: [&str; 5] = [
-    "events.events.k8s.io [] [] [create patch]",
-    "namespaces [] [] [list watch]",
-    "persistentvolumeclaims [] [] [get list watch]",
-    "pods [] [] [get list]",
-    "statefulsets.apps [] [] [get list watch]",
-];
-
-/// What may be done to the guard's own webhook configurations.
-fn own_configurations(verbs: &str) -> [String; 4] {
-    [("mutating", "-inject"), ("mutating", "-nodes"), ("validating", "-rules"), ("validating", "")].map(
-        |(kind, part)| {
-            format!(
-                "{kind}webhookconfigurations.admissionregistration.k8s.io [] [etcd-guard{part}] [{verbs}]"
-            )
-        },
-    )
+/// Waits for the rules that should be, and fails with those that are.
+async fn assert_rules(what: &str, mut ask: impl FnMut() -> Rules, expected: &Rules) {
+    let end = std::time::Instant::now() + KNOWN;
+    let mut rules = ask();
+    while rules != *expected && std::time::Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        rules = ask();
+    }
+    assert_eq!(rules, *expected, "{what}");
 }
 
-fn sorted(lists: &[&[String]]) -> Vec<String> {
-    let mut all = lists.concat();
-    all.sort_unstable();
-    all
+/// Applies who is who and who may do what, in place of what was there before.
+async fn permit(control_plane: &ControlPlane, folder: &str) {
+    let kubectl = control_plane.kubectl();
+    for selector in ["app.kubernetes.io/name=etcd-guard", "app.kubernetes.io/name=etcd-guard-lxcfs"] {
+        let kinds = "clusterroles,clusterrolebindings,roles,rolebindings";
+        kubectl.must(&["delete", kinds, "-A", "-l", selector]);
+    }
+    until("nothing of before is known", KNOWN, async || {
+        ["default", "etcd-guard"].iter().all(|place| rules_of(control_plane, GUARD, place).is_empty())
+    })
+    .await;
+    let mut all: Vec<serde_json::Value> = serde_saphyr::from_multiple(&kustomize(folder)).unwrap();
+    all.retain(|it| {
+        let kind = it["kind"].as_str().unwrap_or_default();
+        ["Namespace", "ServiceAccount"].contains(&kind) || kind.ends_with("Role") || kind.ends_with("Binding")
+    });
+    // That of an admission policy is none.
+    all.retain(|it| it["kind"] != "ValidatingAdmissionPolicyBinding");
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": all});
+    let file = control_plane.dir.join("permissions.json");
+    fs::write(&file, list.to_string()).unwrap();
+    kubectl.must(&["apply", "-f", &file.to_string_lossy()]);
 }
 
+#[tokio::test]
+async fn the_accounts_may_do_what_is_documented_and_no_more() {
+    let control_plane = ControlPlane::start(&[]);
+    for (folder, parts) in WAYS {
+        permit(&control_plane, folder).await;
+        for (namespace, places) in [("default", &[EVERYWHERE][..]), ("etcd-guard", &[EVERYWHERE, AT_HOME])] {
+            let expected = documented(parts, places);
+            assert!(!expected.is_empty(), "{folder}");
+            let ask = || rules_of(&control_plane, GUARD, namespace);
+            assert_rules(&format!("{folder}, in {namespace}"), ask, &expected).await;
+        }
+    }
+    permit(&control_plane, "deploy/overlays/lxcfs").await;
+    for namespace in ["default", "etcd-guard-lxcfs"] {
+        let ask = || rules_of(&control_plane, LXCFS, namespace);
+        assert_rules(namespace, ask, &documented(&["lxcfs"], &[EVERYWHERE])).await;
+    }
+}
+
+/// Whose permissions nobody has looked at.
 #[test]
-fn the_guard_may_do_what_is_listed_and_no_more() {
-    let control_plane = ControlPlane::start(&[]);
-    let everywhere = EVERYWHERE.map(String::from);
-    let leases = [String::from("leases.coordination.k8s.io [] [] [create delete get list update]")];
-    apply(&control_plane, "deploy/base");
-    assert_eq!(rules(&control_plane, "default"), everywhere);
-    assert_eq!(rules(&control_plane, "etcd-guard"), sorted(&[&everywhere, &leases]));
-
-    apply(&control_plane, "deploy/overlays/self-managed");
-    let configurations = own_configurations("get update");
-    let secrets =
-        ["secrets [] [] [create]", "secrets [] [etcd-guard-certificates] [get update]"].map(String::from);
-    assert_eq!(rules(&control_plane, "default"), sorted(&[&everywhere, &configurations]));
-    let at_home = sorted(&[&everywhere, &leases, &configurations, &secrets]);
-    assert_eq!(rules(&control_plane, "etcd-guard"), at_home);
-}
-
-#[test]
-fn what_is_added_brings_its_permissions_and_no_more() {
-    let control_plane = ControlPlane::start(&[]);
-    apply(&control_plane, "deploy/overlays/mutating");
-    let mut everywhere = EVERYWHERE.map(String::from);
-    everywhere[1] = String::from("namespaces [] [] [get list watch]");
-    assert_eq!(rules(&control_plane, "default"), everywhere);
-
-    let control_plane = ControlPlane::start(&[]);
-    apply(&control_plane, "deploy/overlays/register");
-    let everywhere = EVERYWHERE.map(String::from);
-    let create = ["mutating", "validating"]
-        .map(|kind| format!("{kind}webhookconfigurations.admissionregistration.k8s.io [] [] [create]"));
-    let configurations = own_configurations("get patch update");
-    assert_eq!(rules(&control_plane, "default"), sorted(&[&everywhere, &create, &configurations]));
+fn every_overlay_and_every_documented_part_is_among_the_ways() {
+    for overlay in fs::read_dir(path_of("deploy/overlays")).unwrap() {
+        let folder = format!("deploy/overlays/{}", overlay.unwrap().file_name().into_string().unwrap());
+        assert!(WAYS.iter().any(|(way, _)| *way == folder), "{folder}");
+    }
+    let of_ways: BTreeSet<&str> = WAYS.iter().flat_map(|(_, parts)| parts.iter().copied()).collect();
+    let known: Vec<&str> = of_ways.into_iter().chain(["lxcfs"]).collect();
+    let text = fs::read_to_string(path_of("docs/security.md")).unwrap();
+    let list = text.split("```text\n").nth(1).unwrap().split("```").next().unwrap();
+    let headings: Vec<&str> = list.lines().filter_map(|it| it.strip_suffix(':')).collect();
+    assert!(headings.len() >= known.len(), "{headings:?}");
+    for heading in headings {
+        let (part, place) = heading.split_once(", ").unwrap();
+        assert!(known.contains(&part) && [EVERYWHERE, AT_HOME].contains(&place), "{heading}");
+    }
 }

@@ -22,6 +22,7 @@ use self::{
 };
 use crate::support::{
     control_plane::ControlPlane,
+    kubectl::Kubectl,
     self_managed_guard::{Clock, SelfManagedGuard},
     wait::{some, until},
 };
@@ -135,11 +136,26 @@ async fn a_replica_with_an_old_clock_does_no_harm_and_recovers_by_itself() {
 async fn the_apiserver_asks_a_guard_that_registered_itself() {
     let stage = Stage::start(Duration::from_secs(3600)).await;
     let kubectl = stage.control_plane.kubectl();
+    make_etcd_pod(&kubectl).await;
+    until("the guard denies", RECOVERY, async || {
+        let said = kubectl.run(&["-n", "prod", "delete", "pod", "etcd-0", "--dry-run=server"]).await;
+        said.stderr.contains("admission webhook \"guard.etcd-guard.io\" denied the request")
+    })
+    .await;
+}
+
+/// Makes the pod `etcd-0` in the guarded namespace `prod`: running, with an address where nobody answers. What cannot be asked
+/// is not deleted.
+pub(super) async fn make_etcd_pod(kubectl: &Kubectl) {
     kubectl.must(&["create", "namespace", "prod"]);
     kubectl.must(&["label", "namespace", "prod", "etcd-guard.io/guard=enabled"]);
-    // Named etcd, running, with an address where nobody answers: what cannot be asked is not deleted.
     let pod = json!({"spec": {"nodeName": "nowhere", "containers": [{"name": "etcd", "image": "etcd", "command": ["etcd"]}]}});
-    kubectl.must(&["-n", "prod", "run", "etcd-0", "--image=etcd", &format!("--overrides={pod}")]);
+    let overrides = format!("--overrides={pod}");
+    // A new namespace has no service account for a moment.
+    until("the pod is made", RECOVERY, async || {
+        kubectl.run(&["-n", "prod", "run", "etcd-0", "--image=etcd", &overrides]).await.success
+    })
+    .await;
     let status = json!({"status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}],
         "containerStatuses": [{"name": "etcd", "image": "etcd", "imageID": "", "ready": true, "restartCount": 0,
             "started": true, "state": {"running": {}}}]}});
@@ -153,9 +169,4 @@ async fn the_apiserver_asks_a_guard_that_registered_itself() {
         "-p",
         &status.to_string(),
     ]);
-    until("the guard denies", RECOVERY, async || {
-        let said = kubectl.run(&["-n", "prod", "delete", "pod", "etcd-0", "--dry-run=server"]).await;
-        said.stderr.contains("admission webhook \"guard.etcd-guard.io\" denied the request")
-    })
-    .await;
 }

@@ -20,14 +20,12 @@ async fn configurations_first_and_then_all_the_rest() {
     kubectl.must(&["apply", "-f", &file]);
     kubectl.must(&["create", "namespace", "prod"]);
     kubectl.must(&["label", "namespace", "prod", "etcd-guard.io/guard=enabled"]);
-    kubectl.must(&[
-        "-n",
-        "prod",
-        "run",
-        "pause",
-        "--image=pause",
-        "--overrides={\"spec\":{\"nodeName\":\"nowhere\"}}",
-    ]);
+    let nowhere = "--overrides={\"spec\":{\"nodeName\":\"nowhere\"}}";
+    // A new namespace has no service account for a moment.
+    until("the pod is made", GONE_LIMIT, async || {
+        kubectl.run(&["-n", "prod", "run", "pause", "--image=pause", nowhere]).await.success
+    })
+    .await;
 
     // The order that must not be: the guard is gone, its configuration is not.
     kubectl.must(&["-n", "etcd-guard", "delete", "deployment,service", "etcd-guard"]);
@@ -38,11 +36,10 @@ async fn configurations_first_and_then_all_the_rest() {
     let mut unregister = crate::support::child::mortal(env!("CARGO_BIN_EXE_etcd-guard"));
     unregister.args(["unregister", "--kubeconfig"]).arg(control_plane.admin_kubeconfig());
     crate::stdout(&mut unregister);
-    // The apiserver learns of it by a watch.
-    until("the pod can be deleted", GONE_LIMIT, async || {
-        kubectl.run(&["-n", "prod", "delete", "pod", "pause", "--force", "--grace-period=0"]).await.success
-    })
-    .await;
+    // The apiserver learns of it by a watch. A controller that clears pods of no node may be faster.
+    let delete =
+        ["-n", "prod", "delete", "pod", "pause", "--force", "--grace-period=0", "--ignore-not-found"];
+    until("the pod can be deleted", GONE_LIMIT, async || kubectl.run(&delete).await.success).await;
     kubectl.must(&["delete", "--ignore-not-found", "--wait=false", "-f", &file]);
     kubectl.must(&["delete", "namespace", "prod", "--wait=false"]);
     until("both namespaces are gone", GONE_LIMIT, async || {

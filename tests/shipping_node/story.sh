@@ -86,7 +86,7 @@ uninstall_by_chart() {
 left_behind() {
   local kinds=namespaces,clusterroles,clusterrolebindings,validatingwebhookconfigurations,mutatingwebhookconfigurations
   kinds+=,roles,rolebindings,serviceaccounts,secrets,configmaps,services,deployments,poddisruptionbudgets,networkpolicies
-  kinds+=,leases,pods
+  kinds+=,leases,pods,resourcequotas,persistentvolumeclaims,replicasets,daemonsets
   kubectl get "$kinds" -A -o 'jsonpath={range .items[*]}{.kind}/{.metadata.namespace}/{.metadata.name}{"\n"}{end}' |
     grep etcd-guard || true
 }

@@ -77,7 +77,8 @@ impl ControlPlane {
         Self::start_with(nodes, &[])
     }
 
-    fn start_with(nodes: &[&str], further: &[&str]) -> Self {
+    /// The same, with further arguments for `scripts/testbed control-plane`.
+    pub fn start_with(nodes: &[&str], further: &[&str]) -> Self {
         let nodes = nodes.iter().flat_map(|node| ["--node", node]);
         let arguments = nodes.chain(further.iter().copied()).map(str::to_owned);
         let testbed = testbed::control_plane(&arguments.collect::<Vec<_>>());
