@@ -102,7 +102,7 @@ impl Prometheus {
                 .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))
                 .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
                 .arg(format!("--web.listen-address={address}"))
-                .args(["--storage.tsdb.no-lockfile", "--log.level=warn"]);
+                .arg("--log.level=warn");
             let child = command.stdin(Stdio::null()).spawn().unwrap();
             let mut started = Self { child, address };
             until("Prometheus is ready or has ended", SHOWN, async || {
