@@ -20,6 +20,8 @@ mod lost_key;
 mod lxcfs_label;
 #[path = "shipping/manifests.rs"]
 mod manifests;
+#[path = "shipping/monitoring.rs"]
+mod monitoring;
 #[path = "shipping/other_parts.rs"]
 mod other_parts;
 #[path = "shipping/permissions.rs"]

@@ -25,6 +25,28 @@ fn the_chart_with_a_client_ca_is_the_same_objects() {
 }
 
 #[test]
+fn the_chart_with_monitoring_is_the_same_objects() {
+    assert_same(
+        "tests/data/kustomizations/with-monitoring",
+        "self-managed",
+        &["--set=monitoring.enabled=true"],
+    );
+}
+
+/// By which a Prometheus of the operator's selects what it takes.
+#[test]
+fn the_charts_monitors_carry_the_labels_that_are_asked_for() {
+    let mut all = objects(&crate::helm_template(&[
+        "--set=monitoring.enabled=true,monitoring.labels.release=prometheus",
+    ]));
+    all.retain(|it| it["apiVersion"] == "monitoring.coreos.com/v1");
+    assert_eq!(all.len(), 2);
+    for object in all {
+        assert_eq!(object["metadata"]["labels"]["release"], "prometheus", "{object}");
+    }
+}
+
+#[test]
 fn the_chart_and_the_overlays_for_trying_it_out_are_the_same_objects() {
     assert_same("deploy/overlays/audit-only", "self-managed", &["--set=webhooks.failurePolicy=Ignore"]);
     assert_same("deploy/overlays/minikube", "self-managed", &["--set=image.pullPolicy=Never"]);

@@ -15,20 +15,45 @@ const DEFINED: Duration = Duration::from_secs(60);
 /// Holds what the guard's own forbids.
 const LXCFS_NAMESPACE: &str = "etcd-guard-lxcfs";
 
-/// Makes the apiserver know cert-manager's kinds, by the definitions of a release that is pinned by checksum.
-async fn define_cert_manager(control_plane: &ControlPlane) {
-    let mut download = mortal("go");
-    download.args(["mod", "download", "-json", "github.com/cert-manager/cert-manager"]);
-    download.current_dir(path_of("scripts/testbed.d/programs/cert-manager"));
-    let module: Value = serde_json::from_str(&stdout(&mut download)).unwrap();
+/// Kinds of others, by the definitions of releases that are pinned by checksum: the module, its folder here, the
+/// folder of the definitions in it, their group, and the kinds that we use.
+const FOREIGN: [(&str, &str, &str, &str, [&str; 2]); 2] = [
+    (
+        "github.com/cert-manager/cert-manager",
+        "cert-manager",
+        "deploy/crds",
+        "cert-manager.io",
+        ["certificates", "issuers"],
+    ),
+    (
+        "github.com/prometheus-operator/prometheus-operator",
+        "prometheus-operator",
+        "example/prometheus-operator-crd",
+        "monitoring.coreos.com",
+        ["podmonitors", "prometheusrules"],
+    ),
+];
+
+/// Makes the apiserver know the kinds of others.
+async fn define_foreign_kinds(control_plane: &ControlPlane) {
+    for (module, room, folder, group, kinds) in FOREIGN {
+        let mut download = mortal("go");
+        download.args(["mod", "download", "-json", module]);
+        download.current_dir(path_of("scripts/testbed.d/programs").join(room));
+        let module: Value = serde_json::from_str(&stdout(&mut download)).unwrap();
+        define(control_plane, &format!("{}/{folder}", module["Dir"].as_str().unwrap()), group, kinds).await;
+    }
+}
+
+async fn define(control_plane: &ControlPlane, folder: &str, group: &str, kinds: [&str; 2]) {
     let kubectl = control_plane.kubectl();
-    for kind in ["certificates", "issuers"] {
-        let file = format!("{}/deploy/crds/cert-manager.io_{kind}.yaml", module["Dir"].as_str().unwrap());
+    for kind in kinds {
+        let file = format!("{folder}/{group}_{kind}.yaml");
         // Server-side: the definitions are too large for an annotation.
         kubectl.must(&["apply", "--server-side", "-f", &file]);
         // `kubectl wait` fails where there are no conditions yet.
         let established = r#"jsonpath={.status.conditions[?(@.type=="Established")].status}"#;
-        let definition = format!("crd/{kind}.cert-manager.io");
+        let definition = format!("crd/{kind}.{group}");
         until("the definition is established", DEFINED, async || {
             kubectl.run(&["get", &definition, "-o", established]).await.stdout == "True"
         })
@@ -58,28 +83,28 @@ async fn everything_that_is_shipped_passes_strict_validation() {
         let label = &format!("pod-security.kubernetes.io/warn={level}");
         control_plane.kubectl().must(&["label", "namespace", namespace, label]);
     }
-    define_cert_manager(&control_plane).await;
+    define_foreign_kinds(&control_plane).await;
     for folder in [
-        "base",
-        "overlays/self-managed",
-        "overlays/minikube",
-        "overlays/audit-only",
-        "overlays/register",
-        "overlays/cert-manager",
-        "overlays/mutating",
-        "overlays/nodes",
-        "overlays/lxcfs",
+        "deploy/base",
+        "deploy/overlays/self-managed",
+        "deploy/overlays/minikube",
+        "deploy/overlays/audit-only",
+        "deploy/overlays/register",
+        "deploy/overlays/cert-manager",
+        "deploy/overlays/mutating",
+        "deploy/overlays/nodes",
+        "deploy/overlays/lxcfs",
+        "tests/data/kustomizations/with-monitoring",
     ] {
-        let folder = format!("deploy/{folder}");
-        let mut all = objects(&kustomize(&folder));
+        let mut all = objects(&kustomize(folder));
         // It is there, and its applied form lacks what kubectl would have noted in it.
         all.retain(|it| it["kind"] != "Namespace");
         let is_lxcfs = |it: &Value| it["metadata"]["namespace"] == LXCFS_NAMESPACE;
         let (lxcfs, all): (Vec<_>, Vec<_>) = all.into_iter().partition(is_lxcfs);
         if !lxcfs.is_empty() {
-            assert_accepted(&control_plane, &folder, LXCFS_NAMESPACE, &lxcfs);
+            assert_accepted(&control_plane, folder, LXCFS_NAMESPACE, &lxcfs);
         }
-        assert_accepted(&control_plane, &folder, "etcd-guard", &all);
+        assert_accepted(&control_plane, folder, "etcd-guard", &all);
         assert_configured(&control_plane, &all);
     }
     for mode in ["files", "self-managed", "cert-manager"] {

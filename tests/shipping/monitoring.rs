@@ -1,0 +1,256 @@
+//! Alerts and the dashboard, held against promtool, and against what a real Prometheus reads from a real server.
+
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    fs,
+    net::{SocketAddr, TcpListener},
+    path::Path,
+    process::{Child, Stdio},
+    time::Duration,
+};
+
+use http::{Method, Request, header};
+use serde_json::{Value, json};
+
+use crate::{
+    path_of, stdout,
+    support::{
+        child::mortal,
+        guard_process::{GuardProcess, SURVEY_INTERVAL},
+        http_client::{Connection, get},
+        testbed::program,
+        wait::{some, until},
+    },
+};
+
+const RULE: &str = "deploy/components/monitoring/prometheus-rule.yaml";
+const TESTS: &str = "deploy/monitoring/alerts.test.yaml";
+const DASHBOARD: &str = "deploy/monitoring/dashboard.json";
+
+/// Longest that Prometheus may take to start, or a query until it has something to tell.
+const SHOWN: Duration = Duration::from_secs(120);
+
+fn yaml(file: &str) -> Value {
+    serde_saphyr::from_str(&fs::read_to_string(path_of(file)).unwrap()).unwrap()
+}
+
+/// The rules as a Prometheus without the operator reads them, made as docs/monitoring.md says.
+fn write_rules(folder: &Path) {
+    let made = stdout(mortal("sed").arg("1,/^spec:/d; s/^  //").arg(path_of(RULE)));
+    fs::write(folder.join("rules.yaml"), made).unwrap();
+}
+
+/// The alerts, by name.
+fn alerts() -> Vec<Value> {
+    let groups = yaml(RULE)["spec"]["groups"].take();
+    let rules = groups.as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap());
+    rules.cloned().collect()
+}
+
+fn promtool(folder: &Path, words: &[&str]) -> String {
+    stdout(mortal(program("promtool")).args(words).current_dir(folder))
+}
+
+#[test]
+fn promtool_takes_the_rules_and_every_unit_test_of_them_passes() {
+    let folder = tempfile::tempdir().unwrap();
+    write_rules(folder.path());
+    let checked = promtool(folder.path(), &["check", "rules", "rules.yaml"]);
+    assert!(checked.contains(&format!("{} rules found", alerts().len())), "{checked}");
+    fs::copy(path_of(TESTS), folder.path().join("tests.yaml")).unwrap();
+    let tested = promtool(folder.path(), &["test", "rules", "tests.yaml"]);
+    assert!(tested.contains("SUCCESS"), "{tested}");
+}
+
+#[test]
+fn every_alert_is_seen_to_fire_and_seen_to_be_silent() {
+    let tests = yaml(TESTS);
+    let cases: Vec<&Value> = tests["tests"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|it| it["alert_rule_test"].as_array().unwrap())
+        .collect();
+    for alert in alerts() {
+        let of_alert = || cases.iter().filter(|it| it["alertname"] == alert["alert"]);
+        let fires = |it: &&&Value| !it["exp_alerts"].as_array().unwrap().is_empty();
+        assert!(of_alert().any(|it| fires(&it)), "{} is not seen to fire", alert["alert"]);
+        assert!(of_alert().any(|it| !fires(&it)), "{} is not seen to be silent", alert["alert"]);
+    }
+}
+
+/// A Prometheus that scrapes one guard every second. When it is dropped, it is killed.
+struct Prometheus {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Prometheus {
+    async fn scraping(guard: SocketAddr, folder: &Path) -> Self {
+        let config = json!({
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "scrape_configs": [{"job_name": "etcd-guard", "static_configs": [{"targets": [guard.to_string()]}]}],
+        });
+        fs::write(folder.join("prometheus.yml"), config.to_string()).unwrap();
+        let binary = program("prometheus");
+        some("Prometheus runs", SHOWN, async || {
+            // It cannot tell which port it was given. Somebody else may take this one first: then the next.
+            let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let mut command = mortal(&binary);
+            command
+                .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))
+                .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+                .arg(format!("--web.listen-address={address}"))
+                .arg("--log.level=warn");
+            let child = command.stdin(Stdio::null()).spawn().unwrap();
+            let mut started = Self { child, address };
+            until("Prometheus is ready or has ended", SHOWN, async || {
+                started.has_ended() || started.is_ready().await
+            })
+            .await;
+            (!started.has_ended()).then_some(started)
+        })
+        .await
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    async fn is_ready(&self) -> bool {
+        get(self.address, "/-/ready").await.is_ok_and(|it| it.status.is_success())
+    }
+
+    /// The series that a query gives.
+    async fn query(&self, query: &str) -> Vec<Value> {
+        let mut path = String::from("/api/v1/query?query=");
+        for byte in query.bytes() {
+            write!(path, "%{byte:02X}").unwrap();
+        }
+        let answer = get(self.address, &path).await.unwrap();
+        let answer: Value = serde_json::from_str(&answer.body).unwrap();
+        assert_eq!(answer["status"], "success", "{query}: {answer}");
+        answer["data"]["result"].as_array().unwrap().clone()
+    }
+
+    async fn wait_for_series(&self, query: &str) {
+        until(&format!("a series for {query}"), SHOWN, async || !self.query(query).await.is_empty()).await;
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A guard without an apiserver, which surveys.
+fn guard(folder: &Path) -> GuardProcess {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let kubeconfig = folder.join("kubeconfig");
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    });
+    fs::write(&kubeconfig, config.to_string()).unwrap();
+    fs::write(folder.join(SURVEY_INTERVAL), "100ms").unwrap();
+    GuardProcess::launch(&kubeconfig, folder)
+}
+
+/// One denial, and one new pod that asks for nothing.
+async fn ask(guard: &GuardProcess) {
+    let pod = |name: &str, image: &str| {
+        json!({
+            "metadata": {"name": name, "namespace": "prod", "uid": name},
+            "spec": {"containers": [{"name": name, "image": image}]}, "status": {"phase": "Running"},
+        })
+    };
+    let requests = [
+        ("/validate", "DELETE", Value::Null, pod("etcd", "quay.io/coreos/etcd:v3.6.16")),
+        ("/mutate", "CREATE", pod("web", "nginx"), Value::Null),
+    ];
+    let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
+    for (path, operation, object, old_object) in requests {
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "1", "operation": operation, "namespace": "prod", "userInfo": {"username": "admin"},
+                "resource": {"group": "", "version": "v1", "resource": "pods"}, "name": "etcd",
+                "object": object, "oldObject": old_object, "dryRun": true,
+            },
+        });
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(path)
+            .header(header::HOST, "localhost")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(review.to_string().into())
+            .unwrap();
+        assert!(connection.send(request).await.unwrap().status.is_success());
+    }
+}
+
+/// The names of our metrics in an expression.
+fn names(expression: &str) -> BTreeSet<String> {
+    let is_word = |it: char| it.is_ascii_alphanumeric() || it == '_';
+    let words = expression.split(|it| !is_word(it));
+    words.filter(|it| it.starts_with("etcd_guard_")).map(str::to_owned).collect()
+}
+
+/// The queries of the dashboard's panels, each with the panel's title.
+fn panels() -> Vec<(String, String)> {
+    let dashboard: Value = serde_json::from_str(&fs::read_to_string(path_of(DASHBOARD)).unwrap()).unwrap();
+    let mut queries = Vec::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().unwrap_or(&Vec::new()) {
+            let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "1m");
+            queries.push((panel["title"].as_str().unwrap().to_owned(), query));
+        }
+    }
+    queries
+}
+
+#[tokio::test]
+async fn every_panel_and_every_alert_reads_what_a_real_server_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    let guard = guard(folder.path());
+    ask(&guard).await;
+    let prometheus = Prometheus::scraping(guard.http(), folder.path()).await;
+    let panels = panels();
+    assert!(panels.len() > 15, "{panels:?}");
+    for (title, query) in &panels {
+        eprintln!("{title}: {query}");
+        prometheus.wait_for_series(query).await;
+    }
+    for alert in alerts() {
+        let expression = alert["expr"].as_str().unwrap();
+        prometheus.query(expression).await;
+        for name in names(expression) {
+            prometheus.wait_for_series(&name).await;
+        }
+    }
+    // This guard is not ready, and that is no series to be absent.
+    assert_eq!(prometheus.query("absent(etcd_guard_ready == 1)").await.len(), 1);
+}
+
+/// What Grafana would not tell before somebody looks at the dashboard.
+#[test]
+fn the_dashboards_panels_have_numbers_of_their_own_and_do_not_overlap() {
+    let dashboard: Value = serde_json::from_str(&fs::read_to_string(path_of(DASHBOARD)).unwrap()).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let ids: BTreeSet<_> = panels.iter().map(|it| it["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len());
+    let mut taken = BTreeSet::new();
+    for panel in panels {
+        let [x, y, w, h] = ["x", "y", "w", "h"].map(|it| panel["gridPos"][it].as_u64().unwrap());
+        assert!(x + w <= 24, "{}", panel["title"]);
+        for place in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
+            assert!(taken.insert(place), "{} lies over another panel", panel["title"]);
+        }
+    }
+}
