@@ -1,0 +1,162 @@
+//! The documentation, as far as it can be told without running it: links lead somewhere, every alert and every reason has its
+//! place, and every command is run by `tests/docs_node.rs` or says why not.
+
+// A test says by a panic what is not as it should be.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[allow(dead_code, unreachable_pub, reason = "shared with the test that runs the commands")]
+#[path = "support"]
+mod support {
+    pub mod documented;
+}
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use etcd_guard::guard::Reason;
+use serde_json::Value;
+use support::documented::{Mark, PAGES, anchors, blocks, page, prose, root};
+
+/// All pages: the README, the changelog, and what lies under docs/.
+fn pages() -> Vec<String> {
+    let mut pages = vec![String::from("README.md"), String::from("CHANGELOG.md")];
+    let mut folders = vec![root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|it| it == "md") {
+                pages.push(path.strip_prefix(root()).unwrap().to_string_lossy().into_owned());
+            }
+        }
+    }
+    pages.sort();
+    pages
+}
+
+/// The targets of a line's links, those of pictures too.
+fn targets(line: &str) -> impl Iterator<Item = &str> {
+    line.split("](").skip(1).filter_map(|it| it.split(')').next())
+}
+
+/// A path without `.` and `..` in it.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => drop(plain.pop()),
+            std::path::Component::CurDir => {}
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading_that_are_there() {
+    let mut links = 0;
+    for name in pages() {
+        // A link may be broken over two lines, in its text.
+        let text = page(&name);
+        for (number, line) in prose(&text) {
+            for target in targets(line).filter(|it| !it.contains("://")) {
+                links += 1;
+                let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+                let path = match file {
+                    "" => root().join(&name),
+                    file => plain(&root().join(&name).parent().unwrap().join(file)),
+                };
+                assert!(path.exists(), "{name}:{number}: {target} leads nowhere");
+                if !anchor.is_empty() {
+                    let there = anchors(&fs::read_to_string(&path).unwrap());
+                    assert!(
+                        there.iter().any(|it| it == anchor),
+                        "{name}:{number}: {target}: no such heading"
+                    );
+                }
+            }
+        }
+    }
+    assert!(links > 50, "{links} links were found");
+}
+
+#[test]
+fn every_decision_is_in_the_list_of_decisions() {
+    let list = page("docs/decisions/README.md");
+    for name in pages().iter().filter_map(|it| it.strip_prefix("docs/decisions/")) {
+        assert!(name == "README.md" || list.contains(&format!("]({name})")), "{name} is not in the list");
+    }
+}
+
+#[test]
+fn every_reason_has_a_paragraph_and_a_denial_has_a_section_in_the_runbook() {
+    let reasons = page("docs/reasons.md");
+    let runbook = anchors(&page("docs/runbook.md"));
+    let (allowed, denied) = reasons.split_once("## Denied").unwrap();
+    for reason in Reason::ALL {
+        let bold = format!("**{reason}**");
+        let part = if reason.allows() { allowed } else { denied };
+        assert!(part.contains(&bold), "docs/reasons.md has no {bold} where it should be");
+        let has_section = runbook.contains(&reason.word().to_lowercase());
+        assert!(reason.allows() || has_section, "docs/runbook.md has no section {reason}");
+    }
+}
+
+#[test]
+fn every_alert_leads_to_its_section_of_the_runbook() {
+    let file = page("deploy/components/monitoring/prometheus-rule.yaml");
+    let rule: Value = serde_saphyr::from_str(&file).unwrap();
+    let runbook = anchors(&page("docs/runbook.md"));
+    let mut alerts = BTreeSet::new();
+    for rule in
+        rule["spec"]["groups"].as_array().unwrap().iter().flat_map(|it| it["rules"].as_array().unwrap())
+    {
+        let anchor = rule["alert"].as_str().unwrap().to_lowercase();
+        assert_eq!(rule["annotations"]["runbook_url"], format!("docs/runbook.md#{anchor}"));
+        assert!(runbook.contains(&anchor), "docs/runbook.md has no section {anchor}");
+        alerts.insert(anchor);
+    }
+    let told: BTreeSet<_> = runbook.into_iter().filter(|it| it.starts_with("etcdguard")).collect();
+    assert_eq!(told, alerts, "sections of alerts that there are");
+}
+
+/// So that nobody adds a command that no test runs: what has no mark is run.
+#[test]
+fn every_command_is_run_or_says_why_not() {
+    let mut run = 0;
+    for block in PAGES.iter().flat_map(|name| blocks(name)) {
+        let place = &block.place;
+        let looks_typed =
+            block.text.lines().any(|it| it.trim_start().starts_with("$ ")) || !block.commands.is_empty();
+        match block.language.as_str() {
+            "console" => assert!(!block.commands.is_empty(), "{place}: a command begins with `$ `"),
+            "sh" | "bash" | "shell" | "" => {
+                panic!("{place}: commands stand in a block `console`, after `$ `")
+            }
+            _ => assert!(!looks_typed, "{place}: commands stand in a block `console`"),
+        }
+        match &block.mark {
+            Mark::Run | Mark::Denied => run += block.commands.len(),
+            Mark::NotRun(reason) => {
+                assert!(reason.len() > 20, "{place}: {reason:?} is no reason");
+                for file in reason.split([' ', ';', ',']).filter(|it| it.starts_with("tests/")) {
+                    assert!(root().join(file).exists(), "{place}: there is no {file}");
+                }
+            }
+            Mark::Unknown(mark) => {
+                panic!("{place}: {mark:?} is no mark; `not run: REASON` and `run: denied` are")
+            }
+        }
+    }
+    assert!(run > 60, "{run} commands are run");
+}
+
+#[test]
+fn a_new_user_reads_the_readme_in_one_go() {
+    let lines = page("README.md").lines().count();
+    assert!(lines <= 150, "{lines} lines");
+}
