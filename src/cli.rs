@@ -1,18 +1,23 @@
 //! The command line: one file per subcommand, and what all of them share.
 
+mod check;
 mod client;
+mod completion;
 mod config;
 mod inject;
 mod input;
 mod logging;
 mod lxcfs_label;
+mod reach;
 mod serve;
+mod status;
+mod style;
 mod tls;
 mod unregister;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Keeps Kubernetes from deleting an etcd leader or breaking an etcd quorum.
 #[derive(Debug, Parser)]
@@ -28,23 +33,39 @@ struct Arguments {
 enum Command {
     // Boxed: it has many more flags than the others.
     Serve(Box<serve::Serve>),
+    Check(Box<check::Check>),
+    Status(status::Status),
     Inject(inject::Inject),
     Config(config::ConfigCommand),
     LxcfsLabel(lxcfs_label::LxcfsLabel),
     Unregister(unregister::Unregister),
+    Completion(completion::Completion),
 }
 
-/// Runs what the command line asks for. Exit status 1 after an error, 2 after a wrong command line.
+/// By this name kubectl finds the program as its plugin.
+const PLUGIN: &str = "kubectl-etcd_guard";
+
+/// Runs what the command line asks for. Exit status 1 after an error, 2 after a wrong command line; `check` has its own.
 #[must_use]
 pub fn main() -> ExitCode {
-    let Arguments { logging, command } = Arguments::parse();
+    let command = command();
+    let Arguments { logging, command } = match Arguments::from_arg_matches(&command.get_matches()) {
+        Ok(arguments) => arguments,
+        Err(error) => error.exit(),
+    };
     logging.start();
     let result = match command {
         Command::Serve(serve) => serve.run(),
+        Command::Check(check) => return check.run(),
+        Command::Status(status) => status.run(),
         Command::Inject(inject) => inject.run(),
         Command::Config(config) => config.run(),
         Command::LxcfsLabel(label) => label.run(),
         Command::Unregister(unregister) => unregister.run(),
+        Command::Completion(completion) => {
+            completion.run(self::command());
+            Ok(())
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -53,4 +74,13 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The command line, under the name that its user typed.
+fn command() -> clap::Command {
+    let command = Arguments::command();
+    let own = std::env::args_os().next();
+    let is_plugin =
+        own.is_some_and(|it| std::path::Path::new(&it).file_stem().is_some_and(|it| it == PLUGIN));
+    if is_plugin { command.bin_name("kubectl etcd-guard") } else { command }
 }

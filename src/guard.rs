@@ -26,8 +26,11 @@ mod request;
 mod reservations;
 mod round;
 mod scale;
+mod settings;
 pub mod snapshot;
 mod storage;
+mod survey;
+mod tell;
 mod transfer;
 mod verdict;
 
@@ -38,20 +41,30 @@ use prometheus_client::registry::Registry;
 use tokio::{sync::Mutex, time::Instant};
 
 use self::{
-    credentials::Credentials, deadline::TooLate, eviction::InTurn, family::Family, look::Looker,
-    metrics::Metrics, policies::Policies, policy::Resolved, reservations::Reservations, snapshot::Snapshot,
+    credentials::Credentials,
+    deadline::TooLate,
+    eviction::InTurn,
+    family::Family,
+    look::Looker,
+    metrics::Metrics,
+    policies::{Policies, Settings},
+    policy::Resolved,
+    reservations::Reservations,
+    snapshot::Snapshot,
 };
 pub use self::{
     deadline::Deadline,
     intent::Intent,
     policy::{LeaderPolicy, Mode, Permission, Policy},
     request::{Operation, Request, RequestError},
+    settings::Setting,
+    survey::{ClusterStatus, MemberStatus, ReservationStatus, Role, Survey},
     verdict::{Reason, Refusal, Verdict},
 };
 use crate::{
     config::Live,
     etcd::{ClusterId, Connections},
-    k8s::{Annotations, Claims, Leases, LookupError, Pods, Secrets, pod::Pod},
+    k8s::{Annotations, Claims, Events, Leases, LookupError, Pods, Secrets, pod::Pod},
 };
 
 /// How long a look at a cluster may deny. A burst of deletions is answered from one round; whoever follows the advice
@@ -78,9 +91,12 @@ pub struct Guard {
     looks: Cache<Family, Arc<Snapshot>>,
     /// The id by which each cluster was known last: its record is read before the round that tells it.
     ids: Cache<Family, ClusterId>,
+    events: Events,
+    /// One survey at a time.
+    surveys: Mutex<()>,
 }
 
-/// What a guard reads.
+/// What a guard reads, and whom it tells.
 pub struct Sources {
     /// Pods.
     pub pods: Pods,
@@ -92,6 +108,8 @@ pub struct Sources {
     pub annotations: Annotations,
     /// The server's policies.
     pub config: Live,
+    /// Where verdicts are told of.
+    pub events: Events,
 }
 
 /// Why there is no look at a cluster.
@@ -118,7 +136,7 @@ impl Guard {
     /// `registry`.
     #[must_use]
     pub fn new(sources: Sources, leases: Leases, registry: &mut Registry) -> Self {
-        let Sources { pods, claims, secrets, annotations, config } = sources;
+        let Sources { pods, claims, secrets, annotations, config, events } = sources;
         let metrics = Metrics::register(registry);
         let reservations = Reservations::new(leases);
         reservations.register(registry);
@@ -137,6 +155,8 @@ impl Guard {
             turns: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build(),
             looks: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_live(SNAPSHOT_LIFE).build(),
             ids: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build(),
+            events,
+            surveys: Mutex::default(),
         }
     }
 
@@ -193,6 +213,7 @@ impl Guard {
                 request.name
             ));
         }
+        self.tell(request, pod, &verdict);
         verdict
     }
 

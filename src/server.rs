@@ -4,6 +4,7 @@
 //! and serve on while callers turn away, stop accepting, let requests finish, end.
 
 mod health;
+mod inspect;
 mod metrics;
 mod mutate;
 mod pod_names;
@@ -29,7 +30,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
 use self::tls::Tls;
-pub use self::{health::Readiness, mutate::Mutator};
+pub use self::{health::Readiness, inspect::Preview, mutate::Mutator};
 use crate::guard::Guard;
 
 /// Longest that a TLS handshake may take.
@@ -108,13 +109,14 @@ impl Server {
         let mutator = Arc::new(mutator);
         let readiness = Readiness::default();
         let health = health::Health { readiness: readiness.clone(), registry: Arc::new(registry) };
+        let webhooks = routes::Webhooks::new(Arc::clone(&guard), mutator, metrics);
         Ok(Self {
             webhooks: bind("--listen", options.listen).await?,
             admin: bind("--admin-listen", options.admin_listen).await?,
             tls: TlsAcceptor::from(Arc::new(tls.config)),
-            router: routes::routes(routes::Webhooks::new(Arc::clone(&guard), mutator, metrics)),
+            router: routes::routes(webhooks.clone()),
             guard,
-            admin_router: health::routes(health),
+            admin_router: health::routes(health).merge(inspect::routes(webhooks)),
             readiness,
         })
     }
@@ -243,7 +245,11 @@ async fn hold(permit: OwnedSemaphorePermit, connection: impl Future<Output = ()>
 }
 
 async fn serve_admin_connection(stream: TcpStream, router: Router) {
-    let service = service_fn(move |request: Request<Incoming>| router.clone().oneshot(request));
+    let is_local = stream.peer_addr().is_ok_and(|it| it.ip().to_canonical().is_loopback());
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(inspect::IsLocal(is_local));
+        router.clone().oneshot(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(ADMIN_IDLE_LIMIT)

@@ -10,6 +10,8 @@
 mod apiserver_gone;
 #[path = "control_plane/arrivals.rs"]
 mod arrivals;
+#[path = "control_plane/check.rs"]
+mod check;
 #[path = "control_plane/collection.rs"]
 mod collection;
 #[path = "control_plane/consequences.rs"]
@@ -58,6 +60,8 @@ mod replicas;
 mod requesters;
 #[path = "control_plane/rollout.rs"]
 mod rollout;
+#[path = "control_plane/status.rs"]
+mod status;
 #[path = "control_plane/stop.rs"]
 mod stop;
 #[path = "control_plane/storm.rs"]
@@ -75,6 +79,7 @@ mod support {
     pub mod api_client;
     pub mod apiserver_proxy;
     pub mod child;
+    pub mod cli;
     pub mod control_plane;
     pub mod freeze;
     pub mod gate;

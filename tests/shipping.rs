@@ -16,6 +16,8 @@ mod differing_replicas;
 mod ended_files;
 #[path = "shipping/image.rs"]
 mod image;
+#[path = "shipping/krew.rs"]
+mod krew;
 #[path = "shipping/lost_key.rs"]
 mod lost_key;
 #[path = "shipping/lxcfs_label.rs"]

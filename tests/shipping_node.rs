@@ -83,6 +83,16 @@ fn installed_from_manifests_and_from_the_chart_it_denies() {
 }
 
 #[test]
+fn as_a_kubectl_plugin_it_says_the_same_before_and_how_the_cluster_is() {
+    by_both_ways(|way| {
+        assert_seen(&format!("{way}-check"), &["DENIED LeaderProtected: delete pod prod/etcd-", "by "]);
+        let status = format!("{way}-status");
+        assert_seen(&status, &["prod/etcd  cluster id ", "3 voters, 3 healthy, quorum 2, 1 to spare"]);
+        assert_seen(&status, &["leader", "follower", "persistent", "policy leader: deny (configuration)"]);
+    });
+}
+
+#[test]
 fn no_admission_call_fails_during_an_upgrade() {
     by_both_ways(|way| {
         assert_eq!(seen(&format!("{way}-image")), "etcd-guard:0.1.0 etcd-guard:0.1.0");

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     config::{Live, ReloadMetrics, follow},
     guard::{Guard, Sources},
-    k8s::{Annotations, Claims, Leases, Namespaces, Pods, Secrets},
+    k8s::{Annotations, Claims, Events, Leases, Namespaces, Pods, Secrets},
     server::{Mutator, Options, Readiness, Server},
 };
 
@@ -76,6 +76,7 @@ impl Serve {
         let annotations = Annotations::watch(&client);
         let claims = Claims::watch(&client, annotations.guarded_namespaces());
         let leases = Leases::new(client.clone(), &namespace);
+        let events = Events::start(client.clone());
         let mutator = Mutator::new(live.clone(), Namespaces::new(pods.clone()), reloads);
         let (told, version_known) = oneshot::channel();
         tokio::spawn(mutator.follow_version(told));
@@ -87,6 +88,7 @@ impl Serve {
                 secrets: secrets.clone(),
                 annotations: annotations.clone(),
                 config: live.clone(),
+                events: events.clone(),
             };
             Guard::new(sources, leases.clone(), registry)
         };

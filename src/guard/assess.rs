@@ -4,8 +4,11 @@
 //! the deletion of T passes if `|healthy \ {T} \ on their way out| >= q`. A voter is healthy only if the linearizable
 //! read passed at its own address. What cannot be counted is not healthy; what cannot be told is denied.
 
+mod census;
+
 use std::collections::BTreeSet;
 
+pub(in crate::guard) use self::census::{Census, census};
 use super::{
     identity::{self, Identity},
     policy::{LeaderPolicy, Permission, Policy},

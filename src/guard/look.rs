@@ -55,7 +55,7 @@ pub(super) struct Siblings {
     cluster: String,
     namespace: String,
     /// Of the cluster in question, with all that it takes to ask their members.
-    pods: Vec<(Pod, EtcdPod)>,
+    pub(super) pods: Vec<(Pod, EtcdPod)>,
     /// Of other owners.
     strangers: Vec<(Pod, EtcdPod)>,
     /// Said to be no members. Their members may be listed all the same, and found by name.
@@ -119,7 +119,7 @@ impl Looker {
         Ok(self.complete(Siblings::of(family, pods), deadline).await)
     }
 
-    async fn complete(&self, mut siblings: Siblings, deadline: Deadline) -> Siblings {
+    pub(super) async fn complete(&self, mut siblings: Siblings, deadline: Deadline) -> Siblings {
         let until = deadline.earlier(ANSWER_SHARE);
         self.credentials.complete(&siblings.namespace, &mut siblings.pods, until).await;
         siblings
@@ -148,7 +148,7 @@ impl Looker {
         Ok(self.look_from(siblings, Some(case.request), reserved, case.deadline).await)
     }
 
-    async fn look_from(
+    pub(super) async fn look_from(
         &self,
         siblings: &Siblings,
         request: Option<&Request>,
@@ -276,7 +276,8 @@ impl Looker {
         let request = request?;
         let (pod, etcd_pod) = siblings.pods.iter().find(|(pod, _)| pod.metadata.name == request.name)?;
         let began = Instant::now();
-        let storage = match timeout_at(until, storage::of_pod(&self.claims, request, pod, etcd_pod)).await {
+        let storage = storage::of_pod(&self.claims, &request.namespace, &request.user, pod, etcd_pod);
+        let storage = match timeout_at(until, storage).await {
             Ok(storage) => storage,
             Err(_) => Err(LookupError::TimedOut {
                 what: format!("the claim of pod {}/{}", request.namespace, request.name),
@@ -309,7 +310,7 @@ impl Looker {
 // === impl Siblings ===
 
 impl Siblings {
-    fn of(family: &Family, pods: Vec<Pod>) -> Self {
+    pub(super) fn of(family: &Family, pods: Vec<Pod>) -> Self {
         let (mut etcd_pods, mut disowned) = (Vec::new(), Vec::new());
         for pod in pods.into_iter().filter(|pod| !pod.is_finished()) {
             match etcd_pod::read(&pod, &pod.metadata.annotations) {

@@ -7,6 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::{
     family::Family,
     policy::{Resolved, resolve},
+    settings::{Setting, Source, settings},
 };
 use crate::{
     config::Live,
@@ -17,6 +18,12 @@ use crate::{
 pub(super) struct Policies {
     annotations: Annotations,
     config: Live,
+}
+
+/// The choices in force for a pod, and what was wrong with annotations.
+pub(super) struct Settings {
+    pub(super) settings: Vec<Setting>,
+    pub(super) mistakes: Vec<String>,
 }
 
 // === impl Policies ===
@@ -48,6 +55,21 @@ impl Policies {
             .map(|owner| self.annotations.of_stateful_set(family.namespace(), &owner.name))
             .unwrap_or_default();
         self.resolve(&[&namespace, &stateful_set, &pod.metadata.annotations])
+    }
+
+    /// The same, choice by choice, with who chose it.
+    pub(super) fn settings(&self, family: &Family, pod: &Pod) -> Settings {
+        let of_namespace = self.annotations.of_namespace(family.namespace());
+        let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet");
+        let of_owner = owner.map(|owner| self.annotations.of_stateful_set(family.namespace(), &owner.name));
+        let mut sources: Vec<Source<'_>> = vec![(format!("namespace {}", family.namespace()), &of_namespace)];
+        if let (Some(owner), Some(annotations)) = (owner, &of_owner) {
+            sources.push((format!("StatefulSet {}", owner.name), annotations));
+        }
+        sources.push((format!("pod {}", pod.metadata.name), &pod.metadata.annotations));
+        let config = Arc::clone(&self.config.borrow());
+        let settings = settings(&config.guard.defaults, &config.guard.floor, &sources, Timestamp::now());
+        Settings { settings, mistakes: self.of(family, pod).mistakes }
     }
 
     fn resolve(&self, sources: &[&BTreeMap<String, String>]) -> Resolved {

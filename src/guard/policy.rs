@@ -17,12 +17,12 @@ const GRACEFUL_SECONDS: i64 = 9;
 /// Longest that a break-glass may be in force from now on.
 const LONGEST_BREAK_GLASS: SignedDuration = SignedDuration::from_hours(24);
 
-const LEADER: &str = "etcd-guard.io/leader";
-const SINGLE_MEMBER: &str = "etcd-guard.io/single-member";
-const EPHEMERAL_DATA: &str = "etcd-guard.io/ephemeral-data";
-const MODE: &str = "etcd-guard.io/mode";
-const ALLOW_UNTIL: &str = "etcd-guard.io/allow-delete-until";
-const ALLOW_REASON: &str = "etcd-guard.io/allow-delete-reason";
+pub(super) const LEADER: &str = "etcd-guard.io/leader";
+pub(super) const SINGLE_MEMBER: &str = "etcd-guard.io/single-member";
+pub(super) const EPHEMERAL_DATA: &str = "etcd-guard.io/ephemeral-data";
+pub(super) const MODE: &str = "etcd-guard.io/mode";
+pub(super) const ALLOW_UNTIL: &str = "etcd-guard.io/allow-delete-until";
+pub(super) const ALLOW_REASON: &str = "etcd-guard.io/allow-delete-reason";
 
 /// The policy in force for one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -146,7 +146,7 @@ fn raise<T: Choice>(name: &str, chosen: &mut T, floor: T, mistakes: &mut Vec<Str
 }
 
 /// In force only with a reason, until a time that is neither over nor far away.
-fn break_glass(until: &str, reason: Option<&String>, now: Timestamp) -> Result<String, String> {
+pub(super) fn break_glass(until: &str, reason: Option<&String>, now: Timestamp) -> Result<String, String> {
     let end: Timestamp = until
         .parse()
         .map_err(|_| format!("{ALLOW_UNTIL}={until:?} is no time such as 2026-01-31T12:00:00Z"))?;

@@ -99,6 +99,15 @@ impl Reservations {
         }
     }
 
+    /// What may be on its way out in any cluster at this moment.
+    pub(super) async fn read_all(&self) -> Result<Vec<Reservation>, LookupError> {
+        let pages = self.leases.list().await?;
+        let records = pages.into_iter().map(|page| self.record(page).map_err(|it| it.error));
+        let noted: Result<Vec<Record>, LookupError> =
+            records.map(|record| record.map(|it| self.noted(it))).collect();
+        Ok(noted?.iter().flat_map(Record::live).collect())
+    }
+
     /// The record of this cluster among those that were read; `None` if it was not read.
     pub(super) fn pick(&self, records: Records, cluster: ClusterId) -> Result<Option<Record>, LookupError> {
         let name = name_of(cluster);

@@ -1,6 +1,6 @@
 //! Whether the claim that holds a member's data stays when its pod goes.
 
-use super::{etcd_pod::EtcdPod, request::Request, snapshot::Storage};
+use super::{etcd_pod::EtcdPod, snapshot::Storage};
 use crate::k8s::{Claim, Claims, LookupError, pod::Pod};
 
 /// Who makes a pod own its claim right before deleting the pod, to scale down; a watch may not have heard of it yet. The
@@ -8,13 +8,14 @@ use crate::k8s::{Claim, Claims, LookupError, pod::Pod};
 const STATEFUL_SET_CONTROLLERS: [&str; 2] =
     ["system:serviceaccount:kube-system:statefulset-controller", "system:kube-controller-manager"];
 
-/// What becomes of the member when this pod is deleted: what the pod tells, and what its claim tells.
+/// What becomes of the member when this pod of a namespace is deleted by this user: what the pod tells, and what its claim tells.
 ///
 /// Of a watch only the good news is taken, that the claim is there and stays; everything else is read. It can be wrong by
 /// as much as an event takes, which costs the one voter more that a permanent loss asks for, never the quorum.
 pub(super) async fn of_pod(
     claims: &Claims,
-    request: &Request,
+    namespace: &str,
+    user: &str,
     pod: &Pod,
     etcd_pod: &EtcdPod,
 ) -> Result<Storage, LookupError> {
@@ -22,12 +23,11 @@ pub(super) async fn of_pod(
         return Ok(etcd_pod.storage);
     };
     let stays = |claim: &Claim| !claim.is_terminating() && !claim.goes_with(&pod.metadata.uid);
-    if !STATEFUL_SET_CONTROLLERS.contains(&request.user.as_str())
-        && claims.known(&request.namespace, name).as_ref().is_some_and(stays)
+    if !STATEFUL_SET_CONTROLLERS.contains(&user) && claims.known(namespace, name).as_ref().is_some_and(stays)
     {
         return Ok(etcd_pod.storage);
     }
-    match claims.read(&request.namespace, name).await {
+    match claims.read(namespace, name).await {
         Ok(claim) if stays(&claim) => Ok(etcd_pod.storage),
         // A pod that still runs keeps its claim from ending; one that is gone was forced away.
         Ok(_) | Err(LookupError::NotFound { .. }) => Ok(Storage::ClaimTerminating),
@@ -41,7 +41,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        guard::{Operation, etcd_pod},
+        guard::etcd_pod,
         k8s::{Pods, fake},
     };
 
@@ -58,17 +58,7 @@ mod tests {
         let etcd_pod = etcd_pod::read(&pod, &pod.metadata.annotations).unwrap();
         let path = "/api/v1/namespaces/prod/persistentvolumeclaims/data-etcd-1";
         let claims = Claims::unwatched(Pods::new(fake::apiserver([(path, status, claim.clone())])));
-        let request = Request {
-            operation: Operation::Delete,
-            namespace: String::from("prod"),
-            name: String::from("etcd-1"),
-            pod: None,
-            uid: None,
-            dry_run: false,
-            grace_period_seconds: None,
-            user: String::from("kubernetes-admin"),
-        };
-        of_pod(&claims, &request, &pod, &etcd_pod).await
+        of_pod(&claims, "prod", "kubernetes-admin", &pod, &etcd_pod).await
     }
 
     #[tokio::test]

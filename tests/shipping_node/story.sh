@@ -167,6 +167,16 @@ PODS
   tell restarts "$(guard_pods 'status.containerStatuses[0].restartCount')"
 }
 
+# plugin_story NAME: the program as a kubectl plugin asks the guard through the apiserver and the kubelet.
+plugin_story() {
+  local leader path=$TESTBED_DIR/plugin
+  mkdir -p -- "$path"
+  ln -sf -- "$GUARD" "$path/kubectl-etcd_guard"
+  leader=$(leader_of prod etcd 3)
+  tell "$1-check" "$(PATH=$path:$PATH answer kubectl etcd-guard check "$leader" -n prod)"
+  tell "$1-status" "$(PATH=$path:$PATH answer kubectl etcd-guard status -n prod)"
+}
+
 # way NAME: install, deny, upgrade, uninstall.
 way() {
   say "$1: install"
@@ -175,6 +185,7 @@ way() {
   tell "$1-image" "$(guard_pods 'spec.containers[0].image')"
   until_true 'the leader is protected' denies_leader prod etcd 3
   tell "$1-denied" "$DENIAL"
+  plugin_story "$1"
 
   say "$1: upgrade under load"
   calls_begin

@@ -1,0 +1,176 @@
+//! `etcd-guard status`: the guarded clusters as they are now.
+
+use std::{io::Write, time::Duration};
+
+use clap::{Args, ValueEnum};
+use tabwriter::TabWriter;
+use tokio::time::sleep;
+
+use super::{
+    client::install_provider,
+    reach::Reach,
+    style::{BAD, GOOD, ODD, STRONG, paint},
+};
+use crate::guard::{ClusterStatus, MemberStatus, Role, Survey};
+
+/// Clears the terminal and begins at its top.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Show the guarded etcd clusters: members, quorum, spare voters, reservations and the policy in force
+///
+/// Exit status: 1 if something could not be looked at.
+#[derive(Debug, Args)]
+pub(super) struct Status {
+    #[command(flatten)]
+    reach: Reach,
+    /// All namespaces that are guarded
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
+    /// Show it again and again
+    #[arg(short, long)]
+    watch: bool,
+    /// How long to wait in between
+    #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
+    interval: Duration,
+    /// What to print; with --watch, JSON comes as one line each
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+// === impl Status ===
+
+impl Status {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        install_provider()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(self.show())
+    }
+
+    async fn show(self) -> anyhow::Result<()> {
+        let Self { reach, all_namespaces, watch, interval, output } = self;
+        let reached = reach.connect().await?;
+        let path = if all_namespaces {
+            String::from("/status")
+        } else {
+            format!("/status?namespace={}", reached.namespace)
+        };
+        loop {
+            let survey: Survey = reached.get(&path).await?;
+            let mut out = anstream::stdout().lock();
+            match output {
+                Output::Text => {
+                    if watch && std::io::IsTerminal::is_terminal(&std::io::stdout()) {
+                        write!(out, "{CLEAR}")?;
+                    }
+                    write_text(&survey, &mut out)?;
+                }
+                Output::Json if watch => writeln!(out, "{}", serde_json::to_string(&survey)?)?,
+                Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&survey)?)?,
+            }
+            out.flush()?;
+            drop(out);
+            if !watch {
+                anyhow::ensure!(
+                    survey.clusters.is_empty() || survey.problems.is_empty(),
+                    "not all was looked at"
+                );
+                return Ok(());
+            }
+            sleep(interval).await;
+        }
+    }
+}
+
+fn write_text(survey: &Survey, out: &mut impl Write) -> anyhow::Result<()> {
+    for cluster in &survey.clusters {
+        write_cluster(cluster, out)?;
+        writeln!(out)?;
+    }
+    if survey.clusters.is_empty() {
+        writeln!(out, "no etcd cluster is there")?;
+    }
+    for problem in &survey.problems {
+        writeln!(out, "{} {problem}", paint(BAD, "!"))?;
+    }
+    Ok(())
+}
+
+fn write_cluster(cluster: &ClusterStatus, out: &mut impl Write) -> anyhow::Result<()> {
+    let ClusterStatus { namespace, name, id, members, reservations, policy, problems, .. } = cluster;
+    let id = id.as_deref().unwrap_or("unknown");
+    let title = paint(STRONG, &format!("{namespace}/{name}"));
+    writeln!(out, "{title}  cluster id {id}  {}", numbers(cluster))?;
+    let rows = std::iter::once(None).chain(members.iter().map(Some));
+    for (line, member) in table(members)?.lines().zip(rows) {
+        let line = line.trim_end();
+        match member {
+            Some(it) if !it.serving && it.role != Role::Learner => writeln!(out, "{}", paint(BAD, line)),
+            Some(it) if it.leaving.is_some() => writeln!(out, "{}", paint(ODD, line)),
+            Some(it) if it.role == Role::Leader => writeln!(out, "{}", paint(STRONG, line)),
+            _ => writeln!(out, "{line}"),
+        }?;
+    }
+    for setting in policy {
+        let name = setting.name.trim_start_matches("etcd-guard.io/");
+        writeln!(out, "  policy {name}: {} ({})", setting.value, setting.from)?;
+    }
+    for it in reservations {
+        writeln!(out, "  {} {} since {}, for {}", paint(ODD, "reserved"), it.pod, it.at, it.by)?;
+    }
+    for problem in problems {
+        writeln!(out, "  {} {problem}", paint(BAD, "!"))?;
+    }
+    Ok(())
+}
+
+/// A line of titles, and one per member. Without colours, which would count as letters.
+fn table(members: &[MemberStatus]) -> anyhow::Result<String> {
+    let mut table = TabWriter::new(Vec::new()).padding(2);
+    writeln!(table, "  POD\tMEMBER\tROLE\tSTATE\tVERSION\tLAG\tDATA")?;
+    for member in members {
+        let MemberStatus { pod, id, name, version, storage, lag, .. } = member;
+        let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| String::from("-"));
+        let who = pod.clone().or_else(|| name.as_ref().map(|name| format!("({name})")));
+        let lag = lag.map_or_else(|| String::from("-"), |lag| lag.to_string());
+        let (id, role, state) = (dash(id), member.role.word(), state(member));
+        let (who, version, storage) = (dash(&who), dash(version), dash(storage));
+        writeln!(table, "  {who}\t{id}\t{role}\t{state}\t{version}\t{lag}\t{storage}")?;
+    }
+    Ok(String::from_utf8(table.into_inner()?)?)
+}
+
+fn numbers(cluster: &ClusterStatus) -> String {
+    let (Some(voters), Some(healthy), Some(quorum), Some(spare)) =
+        (cluster.voters, cluster.healthy, cluster.quorum, cluster.spare)
+    else {
+        return paint(BAD, "its voters cannot be counted");
+    };
+    let style = match spare {
+        ..0 => BAD,
+        0 => ODD,
+        1.. => GOOD,
+    };
+    let spare = match spare {
+        ..0 => format!("{} short of a quorum", -spare),
+        0 => String::from("none to spare"),
+        1.. => format!("{spare} to spare"),
+    };
+    format!("{voters} voters, {healthy} healthy, quorum {quorum}, {}", paint(style, &spare))
+}
+
+fn state(member: &MemberStatus) -> String {
+    let state = if member.serving {
+        "serving"
+    } else if member.version.is_some() {
+        "answering"
+    } else {
+        "silent"
+    };
+    member.leaving.as_ref().map_or_else(|| state.to_owned(), |leaving| format!("{state}, {leaving}"))
+}
