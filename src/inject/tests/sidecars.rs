@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{config, inject_with, injected, names, pod};
+use super::{Injected, config, inject_with, injected, names, pod};
 use crate::{
     config::{Config, Labels},
-    inject::{Reason, Surroundings, inject},
+    inject::{Reason, Surroundings},
 };
 
 /// The labels of a namespace.
@@ -88,14 +88,14 @@ fn what_the_pod_has_of_its_own_goes_before() {
 fn native_sidecars_are_for_clusters_that_know_them() {
     let (labels, agents) = (Labels::new(), agents_pod(|_| {}));
     let old = Surroundings { namespace: "prod", namespace_labels: Ok(&labels), native_sidecars: false };
-    let after = inject(agents.clone(), &old, &agent()).unwrap().pod.unwrap();
+    let after = Injected::of((&agents).into(), &old, &agent()).unwrap().pod.unwrap();
     assert_eq!(names(&after["spec"]["containers"]), ["web", "agent"]);
     assert_eq!(after["spec"]["initContainers"], Value::Null);
 
     let explicit = config(
         "sidecars: {templates: [{name: agent, initContainers: [{name: s, image: i, restartPolicy: Always}, {name: e, image: i}]}]}",
     );
-    let after = inject(agents.clone(), &old, &explicit).unwrap().pod.unwrap();
+    let after = Injected::of((&agents).into(), &old, &explicit).unwrap().pod.unwrap();
     assert_eq!(after["spec"]["containers"][1], json!({"name": "s", "image": "i"}));
     let (after, _) = injected(&agents, &[], &explicit);
     assert_eq!(names(&after["spec"]["initContainers"]), ["s", "e"]);
@@ -196,7 +196,7 @@ fn a_pod_that_asks_for_a_template_that_there_is_not_is_denied_where_the_configur
     let labels = Labels::new();
     let left_alone =
         Surroundings { namespace: "left-alone", namespace_labels: Ok(&labels), native_sidecars: true };
-    let injection = inject(asking, &left_alone, &strict).unwrap();
+    let injection = Injected::of(asking.into(), &left_alone, &strict).unwrap();
     assert_eq!(injection.notes[0].reason, Reason::SkippedNamespace);
 }
 
