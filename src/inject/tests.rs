@@ -1,5 +1,6 @@
 //! What pods come to, on configurations and pods as users write them.
 
+mod choice;
 mod documented;
 mod from_pod;
 mod lxcfs;
@@ -8,6 +9,7 @@ mod peers;
 mod properties;
 mod sidecars;
 mod small;
+mod template_volumes;
 mod whole_pod;
 
 use serde_json::{Value, json};
