@@ -1,12 +1,14 @@
 //! The configuration file: its types, what they default to, and what is wrong with a file, line by line.
 //!
 //! One YAML file, strict keys. Every section has a sane default, so that no file at all is a good configuration.
-//! This room knows what can be configured, never what is done with it: others read it, it reads nobody.
+//! This room knows what can be configured, never what is done with it: others read it, it knows
+//! only how values are written.
 
 pub mod document;
 mod from_pod;
 mod lifespan;
 mod lxcfs;
+mod lxcfs_mounts;
 mod mistake;
 mod names;
 mod over_commit;
@@ -29,6 +31,7 @@ pub use self::{
     from_pod::{Overrides, TransferEnv},
     lifespan::Lifespan,
     lxcfs::{Lxcfs, LxcfsFile, NodeAffinity, NodeLabel, Profile, SharedProcessNamespace},
+    lxcfs_mounts::LxcfsMount,
     mistake::{Check, Mistake},
     names::PodNames,
     over_commit::{Factor, NodeFactors, OverCommit},

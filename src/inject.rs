@@ -20,9 +20,6 @@ mod whole_pod;
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use serde::Serialize;
-use serde_json::Value;
-
 use self::{choose::Chosen, pod::Pod};
 pub use self::{
     choose::{INJECT, LXCFS_INJECT},
@@ -32,8 +29,10 @@ pub use self::{
 };
 use crate::{
     config::{Config, Labels, Template, UnknownTemplate},
+    json::Json,
     patch::{Draft, Finished, Patch, PatchError, pointer},
 };
+use serde::Serialize;
 
 /// The annotation that says what a pod got.
 pub const INJECTED: &str = "etcd-guard.io/injected";
@@ -51,9 +50,9 @@ pub struct Surroundings<'a> {
 
 /// What became of a pod.
 #[derive(Debug)]
-pub struct Injection {
+pub struct Injection<'a> {
     /// The pod as it should be; absent if it stays as it came.
-    pub pod: Option<Value>,
+    pub pod: Option<Json<'a>>,
     /// What leads there; empty if nothing is to be done.
     pub patch: Patch,
     /// What was done or left out, and why.
@@ -81,16 +80,16 @@ struct Record<'a> {
 
 /// Whether anything about this pod can hang on its namespace's labels.
 #[must_use]
-pub fn needs_namespace(pod: &Value, config: &Config) -> bool {
+pub fn needs_namespace(pod: &Json<'_>, config: &Config) -> bool {
     choose::needs_namespace(Pod::of(pod), config)
 }
 
 /// What a pod should be that is created in these surroundings.
-pub fn inject(
-    pod: Value,
+pub fn inject<'a>(
+    pod: Json<'a>,
     surroundings: &Surroundings<'_>,
-    config: &Config,
-) -> std::result::Result<Injection, Denial> {
+    config: &'a Config,
+) -> std::result::Result<Injection<'a>, Denial> {
     let mut draft = Draft::new(pod);
     let mut notes = Vec::new();
     match change(&mut draft, surroundings, config, &mut notes) {
@@ -111,10 +110,10 @@ enum Stop {
     Failed(PatchError),
 }
 
-fn change(
-    draft: &mut Draft,
+fn change<'a>(
+    draft: &mut Draft<'a>,
     surroundings: &Surroundings<'_>,
-    config: &Config,
+    config: &'a Config,
     notes: &mut Vec<Note>,
 ) -> std::result::Result<(), Stop> {
     let pod = Pod::of(draft.object());
@@ -153,7 +152,7 @@ fn change(
     }
     if !record.lxcfs.is_empty() || !record.templates.is_empty() {
         let text = serde_json::to_string(&record).unwrap_or_default();
-        draft.rewrite(&pointer(["metadata", "annotations", INJECTED]), Value::String(text))?;
+        draft.rewrite(&pointer(["metadata", "annotations", INJECTED]), text)?;
     }
     if let Some(settings) = &config.lifespan {
         let pod = Pod::of(draft.object());
@@ -207,7 +206,7 @@ fn left_alone(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: &Config) ->
 
 // === impl Injection ===
 
-impl Injection {
+impl Injection<'_> {
     /// The pod as it came, and a warning.
     fn failed(error: &PatchError) -> Self {
         let note = Note::skipped(Reason::PatchFailed, format!("nothing was injected: {error}"));

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! cli -> certificates -> server -> guard -> etcd, k8s
-//!                               -> inject, node, rules -> config, patch, k8s
+//!                               -> inject, node, rules -> config, patch, k8s -> json
 //! ```
 //!
 //! - [`certificates`] makes and renews the server's own certificates in the cluster, and registers its webhooks; it knows
@@ -17,6 +17,7 @@
 //! - [`inject`] changes pods at their creation, [`node`] nodes' status, both by a [`patch`] on untyped JSON; [`rules`]
 //!   judges pods' names.
 //! - [`config`] is the configuration file.
+//! - [`json`] is JSON that is looked at and changed without a copy of it.
 //! - [`etcd`] asks members through the v3 API, and never knows of Kubernetes.
 //! - [`k8s`] reads from the apiserver, and holds the parts of its types that this program needs.
 
@@ -26,6 +27,7 @@ pub mod config;
 pub mod etcd;
 pub mod guard;
 pub mod inject;
+pub mod json;
 pub mod k8s;
 pub mod node;
 pub mod patch;

@@ -14,8 +14,6 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use serde_json::Value;
-
 pub use self::record::RECORD;
 use self::{
     origin::Origin,
@@ -23,15 +21,16 @@ use self::{
 };
 use crate::{
     config::{Factor, Labels, OverCommit},
+    json::Json,
     k8s::quantity::Quantity,
     patch::{Draft, Finished, Patch, PatchError, pointer},
 };
 
 /// What became of a node's status.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct Outcome<'a> {
     /// The node as it should be; absent if it stays as it came.
-    pub node: Option<Value>,
+    pub node: Option<Json<'a>>,
     /// What leads there; empty if nothing is to be done.
     pub patch: Patch,
     /// What was done, or why nothing was.
@@ -67,7 +66,11 @@ struct Amounts {
 /// The status that a writer sends for `node`, put right; `stored` is the node as it is stored. Without settings nothing
 /// is raised, and what was raised before is put back.
 #[must_use]
-pub fn over_commit(node: Value, stored: Option<&Value>, settings: Option<&OverCommit>) -> Outcome {
+pub fn over_commit<'a>(
+    node: Json<'a>,
+    stored: Option<&Json<'_>>,
+    settings: Option<&OverCommit>,
+) -> Outcome<'a> {
     let mut draft = Draft::new(node);
     match change(&mut draft, stored, settings) {
         Ok((reason, warning)) => match draft.finish() {
@@ -88,8 +91,8 @@ enum Stop {
 }
 
 fn change(
-    draft: &mut Draft,
-    stored: Option<&Value>,
+    draft: &mut Draft<'_>,
+    stored: Option<&Json<'_>>,
     settings: Option<&OverCommit>,
 ) -> Result<(Reason, Option<String>), Stop> {
     let sent = Record::of(draft.object())?;
@@ -118,7 +121,7 @@ fn change(
     }
     let place = pointer(["metadata", "annotations", RECORD]);
     let reason = if !record.is_empty() {
-        draft.rewrite(&place, Value::String(record.to_text()))?;
+        draft.rewrite(&place, record.to_text())?;
         if raised { Reason::OverCommitted } else { Reason::KubeletAsked }
     } else if sent.is_empty() && known.is_empty() {
         Reason::NotOverCommitted
@@ -133,13 +136,15 @@ fn change(
 type Factors = ([(Resource, Factor); 2], Option<String>);
 
 /// The factor of each resource of a node, and a warning about a label that says too much.
-fn factors(node: &Value, settings: Option<&OverCommit>) -> Result<Factors, Stop> {
+fn factors(node: &Json<'_>, settings: Option<&OverCommit>) -> Result<Factors, Stop> {
     let Some(settings) = settings else {
         return Ok(([(Resource::Cpu, Factor::NONE), (Resource::Memory, Factor::NONE)], None));
     };
-    let labels = node.get("metadata").and_then(|it| it.get("labels")).and_then(Value::as_object);
-    let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
-    let labels: Labels = labels.into_iter().flatten().filter_map(text).collect();
+    let labels = node.get("metadata").and_then(|it| it.get("labels")).and_then(Json::as_map);
+    let labels = labels.into_iter().flatten();
+    let labels: Labels = labels
+        .filter_map(|(key, value)| Some((key.clone().into_owned(), value.as_str()?.to_owned())))
+        .collect();
     let entry = settings.entry(&labels);
     let mut cpu = entry.map_or(Factor::NONE, |it| it.cpu);
     let memory = entry.map_or(Factor::NONE, |it| it.memory);
@@ -160,11 +165,11 @@ fn factors(node: &Value, settings: Option<&OverCommit>) -> Result<Factors, Stop>
 const CONFIGURED: &str = "configured";
 
 /// What a status says of a resource; nothing if it lacks one of the two numbers, as that of a new node may.
-fn amounts(node: &Value, resource: Resource) -> Result<Option<Amounts>, Stop> {
+fn amounts(node: &Json<'_>, resource: Resource) -> Result<Option<Amounts>, Stop> {
     let read = |list: &str| {
         let value = node.get("status").and_then(|it| it.get(list)).and_then(|it| it.get(resource.key()));
         let Some(value) = value.filter(|it| !it.is_null()) else { return Ok(None) };
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let text = value.as_str().map_or_else(|| serde_json::Value::from(value).to_string(), str::to_owned);
         let unreadable =
             || Stop::Malformed(format!("status.{list}.{}: {text:?} is no quantity", resource.key()));
         Quantity::parse(&text).map(Some).ok_or_else(unreadable)
@@ -175,7 +180,7 @@ fn amounts(node: &Value, resource: Resource) -> Result<Option<Amounts>, Stop> {
 }
 
 fn write(
-    draft: &mut Draft,
+    draft: &mut Draft<'_>,
     resource: Resource,
     incoming: Amounts,
     wanted: Amounts,
@@ -188,7 +193,7 @@ fn write(
         // One amount has many texts: the writer's stays if it means the same.
         if incoming != wanted {
             let place = pointer(["status", list, resource.key()]);
-            draft.rewrite(&place, Value::String(wanted.to_string()))?;
+            draft.rewrite(&place, wanted.to_string())?;
         }
     }
     Ok(())
@@ -217,7 +222,7 @@ impl Amounts {
 
 // === impl Outcome ===
 
-impl Outcome {
+impl Outcome<'_> {
     fn unchanged(reason: Reason, warning: String) -> Self {
         Self { node: None, patch: Patch::default(), reason, warning: Some(warning) }
     }

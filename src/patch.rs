@@ -13,21 +13,21 @@
 //! Operations are applied here and not by `json_patch`, which copies each value and allocates twice per step of a path:
 //! decision 0024 has the figures. That both make the same of any pod is a property test.
 
-mod object;
 #[cfg(test)]
 mod tests;
 
-use json_patch::jsonptr::{Pointer, PointerBuf, Resolve, ResolveMut, Token};
-use serde::{Serialize, Serializer};
-use serde_json::{Map, Value};
+use std::borrow::Cow;
 
-pub use self::object::read;
+use json_patch::jsonptr::{Pointer, PointerBuf, Token};
+use serde::{Serialize, Serializer};
+
+use crate::json::{Json, Members};
 
 /// An object and what was changed on it.
 #[derive(Debug)]
-pub struct Draft {
+pub struct Draft<'a> {
     /// What the operations make of the object as it came.
-    object: Value,
+    object: Json<'a>,
     patch: Patch,
     /// Whether one of them did not apply: the object is then nothing that anybody wanted.
     is_broken: bool,
@@ -60,9 +60,9 @@ pub enum Place {
 
 /// What a draft came to.
 #[derive(Debug)]
-pub struct Finished {
+pub struct Finished<'a> {
     /// The object with all changes.
-    pub object: Value,
+    pub object: Json<'a>,
     /// The operations that lead to it from the object as it came; empty if nothing was changed.
     pub patch: Patch,
 }
@@ -93,16 +93,16 @@ pub fn pointer<'a>(steps: impl IntoIterator<Item = &'a str>) -> PointerBuf {
 
 // === impl Draft ===
 
-impl Draft {
+impl<'a> Draft<'a> {
     /// A draft of `object`, without a change.
     #[must_use]
-    pub fn new(object: Value) -> Self {
-        Self { object, patch: Patch::default(), is_broken: false }
+    pub fn new(object: impl Into<Json<'a>>) -> Self {
+        Self { object: object.into(), patch: Patch::default(), is_broken: false }
     }
 
     /// The object with the changes so far.
     #[must_use]
-    pub fn object(&self) -> &Value {
+    pub fn object(&self) -> &Json<'a> {
         &self.object
     }
 
@@ -120,57 +120,64 @@ impl Draft {
 
     /// Adds members to a map, which is made if there is none. Members that are there stay: null counts as absent, as in
     /// Go.
-    pub fn add_members(
+    pub fn add_members<K: Into<Cow<'a, str>>, V: Into<Json<'a>>>(
         &mut self,
         map: &Pointer,
-        members: impl IntoIterator<Item = (String, Value)>,
+        members: impl IntoIterator<Item = (K, V)>,
     ) -> Result<(), PatchError> {
-        let present = match self.get(map) {
-            None => None,
-            Some(Value::Object(present)) => Some(present),
-            Some(_) => return Err(PatchError::WrongShape { place: map.to_buf(), wanted: "map" }),
-        };
-        let is_new = |key: &str| present.and_then(|it| it.get(key)).is_none_or(Value::is_null);
-        let members: Map<String, Value> = members.into_iter().filter(|(key, _)| is_new(key)).collect();
+        let present = self.get(map);
+        if present.is_some_and(|it| it.as_map().is_none()) {
+            return Err(PatchError::WrongShape { place: map.to_buf(), wanted: "map" });
+        }
+        let is_new = |key: &str| present.and_then(|it| it.get(key)).is_none_or(Json::is_null);
+        let members = members.into_iter().map(|(key, value)| (key.into(), value.into()));
+        let members: Members<'a> = members.filter(|(key, _)| is_new(key)).collect();
         let exists = present.is_some();
         if members.is_empty() {
             return Ok(());
         }
         if exists {
             for (key, value) in members {
-                self.add(&map.with_trailing_token(key), value)?;
+                self.add(&map.with_trailing_token(&*key), value)?;
             }
             return Ok(());
         }
         self.make_parents(map)?;
-        self.add(map, Value::Object(members))
+        self.add(map, Json::Map(members))
     }
 
     /// Adds items to a list, which is made if there is none.
-    pub fn add_items(&mut self, list: &Pointer, items: Vec<Value>, place: Place) -> Result<(), PatchError> {
+    pub fn add_items<V: Into<Json<'a>>>(
+        &mut self,
+        list: &Pointer,
+        items: impl IntoIterator<Item = V>,
+        place: Place,
+    ) -> Result<(), PatchError> {
+        let items: Vec<Json<'a>> = items.into_iter().map(Into::into).collect();
         if items.is_empty() {
             return Ok(());
         }
-        match self.get(list) {
+        match self.get(list).map(Json::as_list) {
             None => {
                 self.make_parents(list)?;
-                self.add(list, Value::Array(items))
+                self.add(list, Json::List(items))
             }
-            Some(Value::Array(_)) => match place {
+            Some(Some(_)) => match place {
                 Place::Last => self.append(list, items),
                 Place::Before(index) => {
                     let place = list.with_trailing_token(index);
                     items.into_iter().rev().try_for_each(|item| self.add(&place, item))
                 }
             },
-            Some(_) => Err(PatchError::WrongShape { place: list.to_buf(), wanted: "list" }),
+            Some(None) => Err(PatchError::WrongShape { place: list.to_buf(), wanted: "list" }),
         }
     }
 
     /// Gives a member that this program owns, or whose value it only extends, another value. Without a change of the
     /// value nothing happens.
-    pub fn rewrite(&mut self, member: &Pointer, value: Value) -> Result<(), PatchError> {
-        match self.object.resolve(member).ok() {
+    pub fn rewrite(&mut self, member: &Pointer, value: impl Into<Json<'a>>) -> Result<(), PatchError> {
+        let value = value.into();
+        match self.object.at(member) {
             Some(present) if *present == value => Ok(()),
             Some(_) => self.change(Verb::Replace, member, value),
             None => {
@@ -182,62 +189,61 @@ impl Draft {
 
     /// Removes a member that this program wrote. Without one nothing happens.
     pub fn take_back(&mut self, member: &Pointer) -> Result<(), PatchError> {
-        match self.object.resolve(member).ok() {
+        match self.object.at(member) {
             None => Ok(()),
-            Some(_) => self.change(Verb::Remove, member, Value::Null),
+            Some(_) => self.change(Verb::Remove, member, Json::Null),
         }
     }
 
     /// The object with all changes and the operations that made it, unless one of them did not apply.
-    pub fn finish(self) -> Result<Finished, PatchError> {
+    pub fn finish(self) -> Result<Finished<'a>, PatchError> {
         let Self { object, patch, is_broken } = self;
         if is_broken { Err(PatchError::LeadsElsewhere) } else { Ok(Finished { object, patch }) }
     }
 
     /// What is at a place, if it is more than null.
-    fn get(&self, place: &Pointer) -> Option<&Value> {
-        self.object.resolve(place).ok().filter(|it| !it.is_null())
+    fn get(&self, place: &Pointer) -> Option<&Json<'a>> {
+        self.object.at(place).filter(|it| !it.is_null())
     }
 
     /// Makes the maps that lead to a place.
     fn make_parents(&mut self, place: &Pointer) -> Result<(), PatchError> {
         let Some(parent) = place.parent().filter(|it| !it.is_root()) else { return Ok(()) };
-        match self.get(parent) {
-            Some(Value::Object(_)) => Ok(()),
-            Some(_) => Err(PatchError::WrongShape { place: parent.to_buf(), wanted: "map" }),
+        match self.get(parent).map(Json::as_map) {
+            Some(Some(_)) => Ok(()),
+            Some(None) => Err(PatchError::WrongShape { place: parent.to_buf(), wanted: "map" }),
             None => {
                 let parent = parent.to_buf();
                 self.make_parents(&parent)?;
-                self.add(&parent, Value::Object(Map::new()))
+                self.add(&parent, Json::Map(Members::new()))
             }
         }
     }
 
     /// Adds items behind those of a list that is there: one way from the root for all of them.
-    fn append(&mut self, list: &Pointer, items: Vec<Value>) -> Result<(), PatchError> {
+    fn append(&mut self, list: &Pointer, items: Vec<Json<'a>>) -> Result<(), PatchError> {
         let path = list.with_trailing_token("-");
-        let Ok(Value::Array(present)) = self.object.resolve_mut(list) else {
+        let Some(Json::List(present)) = self.object.at_mut(list).map(Json::own) else {
             self.is_broken = true;
             return Err(PatchError::DoesNotApply(path));
         };
-        let mut told = Some(());
-        for item in items {
-            present.push(item);
-            told = told.and(self.patch.push(Verb::Add, &path, present.last()));
-        }
+        let before = present.len();
+        present.extend(items);
+        let new = present.get(before..).unwrap_or_default();
+        let told = self.patch.push_each(Verb::Add, &path, new.iter().map(Some));
         self.is_broken |= told.is_none();
         told.ok_or(PatchError::LeadsElsewhere)
     }
 
-    fn add(&mut self, path: &Pointer, value: Value) -> Result<(), PatchError> {
+    fn add(&mut self, path: &Pointer, value: Json<'a>) -> Result<(), PatchError> {
         self.change(Verb::Add, path, value)
     }
 
-    fn change(&mut self, verb: Verb, path: &Pointer, value: Value) -> Result<(), PatchError> {
+    fn change(&mut self, verb: Verb, path: &Pointer, value: Json<'a>) -> Result<(), PatchError> {
         let error = if apply(&mut self.object, verb, path, value).is_none() {
             PatchError::DoesNotApply(path.to_buf())
         } else {
-            match self.patch.push(verb, path, value_at(&self.object, path)) {
+            match self.patch.push_each(verb, path, [self.object.at(path)]) {
                 Some(()) => return Ok(()),
                 None => PatchError::LeadsElsewhere,
             }
@@ -249,34 +255,29 @@ impl Draft {
 
 /// Does what an operation says, as RFC 6902 has it, except that no member is replaced by an addition. Nothing if it does
 /// not apply.
-fn apply(object: &mut Value, verb: Verb, path: &Pointer, value: Value) -> Option<()> {
+fn apply<'a>(object: &mut Json<'a>, verb: Verb, path: &Pointer, value: Json<'a>) -> Option<()> {
     let (parent, last) = path.split_back()?;
-    match (verb, object.resolve_mut(parent).ok()?) {
-        (Verb::Add, Value::Object(map)) => {
-            map.insert(last.decoded().into_owned(), value).is_none_or(|it| it.is_null()).then_some(())
-        }
-        (Verb::Add, Value::Array(items)) => {
-            let index = last.to_index().ok()?.for_len_incl(items.len()).ok()?;
-            items.insert(index, value);
-            Some(())
-        }
-        (Verb::Replace, Value::Object(map)) => {
-            *map.get_mut(last.decoded().as_ref())? = value;
-            Some(())
-        }
-        (Verb::Remove, Value::Object(map)) => map.remove(last.decoded().as_ref()).map(drop),
-        _ => None,
+    let parent = object.at_mut(parent)?.own();
+    if let Json::List(items) = parent {
+        let index = last.to_index().ok()?.for_len_incl(items.len()).ok()?;
+        return (verb == Verb::Add).then(|| items.insert(index, value));
     }
-}
-
-/// What is at an operation's path after it was applied.
-fn value_at<'a>(object: &'a Value, path: &Pointer) -> Option<&'a Value> {
-    let (parent, last) = path.split_back()?;
-    match object.resolve(parent).ok()? {
-        Value::Array(items) => items.get(last.to_index().ok()?.for_len(items.len()).ok()?),
-        Value::Object(map) => map.get(last.decoded().as_ref()),
-        _ => None,
+    let Json::Map(members) = parent else { return None };
+    let key = last.decoded();
+    let present = members.iter().rposition(|(own, _)| *own == key);
+    match (verb, present) {
+        (Verb::Add, None) => members.push((Cow::Owned(key.into_owned()), value)),
+        (Verb::Add | Verb::Replace, Some(index)) => {
+            let (_, present) = members.get_mut(index)?;
+            if verb == Verb::Add && !present.is_null() {
+                return None;
+            }
+            *present = value;
+        }
+        (Verb::Remove, Some(_)) => members.retain(|(own, _)| *own != key),
+        (Verb::Replace | Verb::Remove, None) => return None,
     }
+    Some(())
 }
 
 // === impl Patch ===
@@ -311,26 +312,34 @@ impl Patch {
         serde_json::from_slice(&json).unwrap_or_default()
     }
 
-    /// Writes an operation that was applied, of which `value` was found at its path. Nothing if it did not do what it says.
-    fn push(&mut self, verb: Verb, path: &Pointer, value: Option<&Value>) -> Option<()> {
-        if value.is_none() != (verb == Verb::Remove) {
-            return None;
+    /// Writes operations that were applied, all at one path, with what was found there after each. Nothing if one did not
+    /// do what it says.
+    fn push_each<'v, 'a: 'v>(
+        &mut self,
+        verb: Verb,
+        path: &Pointer,
+        values: impl IntoIterator<Item = Option<&'v Json<'a>>>,
+    ) -> Option<()> {
+        let verb_text = match verb {
+            Verb::Add => "add",
+            Verb::Replace => "replace",
+            Verb::Remove => "remove",
+        };
+        let mut head = format!(r#"{{"op":"{verb_text}","path":"#).into_bytes();
+        serde_json::to_writer(&mut head, path.as_str()).ok()?;
+        for value in values {
+            if value.is_none() != (verb == Verb::Remove) {
+                return None;
+            }
+            self.text.push(if self.count == 0 { b'[' } else { b',' });
+            self.text.extend_from_slice(&head);
+            if let Some(value) = value {
+                self.text.extend_from_slice(br#","value":"#);
+                value.write(&mut self.text)?;
+            }
+            self.text.push(b'}');
+            self.count += 1;
         }
-        self.text.extend(if self.count == 0 { b"[" } else { b"," });
-        self.text.extend(br#"{"op":""#);
-        self.text.extend(match verb {
-            Verb::Add => &b"add"[..],
-            Verb::Replace => b"replace",
-            Verb::Remove => b"remove",
-        });
-        self.text.extend(br#"","path":"#);
-        serde_json::to_writer(&mut self.text, path.as_str()).ok()?;
-        if let Some(value) = value {
-            self.text.extend(br#","value":"#);
-            serde_json::to_writer(&mut self.text, value).ok()?;
-        }
-        self.text.push(b'}');
-        self.count += 1;
         Some(())
     }
 }

@@ -20,6 +20,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
 use tokio::{
+    io::BufReader,
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinError,
@@ -35,6 +36,10 @@ use crate::guard::Guard;
 
 /// Longest that a TLS handshake may take.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+
+/// What is read of a connection at a time: a record of TLS at its longest. rustls alone reads 4 KiB at a time, and so asks
+/// the kernel three times for a common review.
+const RECORD_LENGTH: usize = (16 << 10) + 256;
 
 /// Longest that a connection may be idle, or take to send a request's head. The apiserver keeps idle connections for
 /// 90 s: one that the server closes first can swallow the next request.
@@ -273,17 +278,18 @@ async fn serve_connection(
 ) {
     // Answers are small and complete: waiting to fill a segment would only delay them.
     let _ = stream.set_nodelay(true);
-    let stream = match timeout(HANDSHAKE_LIMIT, tls.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => {
-            tracing::debug!(%error, "TLS handshake failed");
-            return;
-        }
-        Err(_) => {
-            tracing::debug!("TLS handshake timed out");
-            return;
-        }
-    };
+    let stream =
+        match timeout(HANDSHAKE_LIMIT, tls.accept(BufReader::with_capacity(RECORD_LENGTH, stream))).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "TLS handshake failed");
+                return;
+            }
+            Err(_) => {
+                tracing::debug!("TLS handshake timed out");
+                return;
+            }
+        };
     let asked = CancellationToken::new();
     let has_asked = asked.clone();
     let service = service_fn(move |request: Request<Incoming>| {

@@ -26,7 +26,7 @@ mutate_measure() {
   mutate_review pods "$REVIEW_BYTES" lxcfs,agent >"$FOLDER/pod.json"
   mutate_review pods "$LARGE_POD_BYTES" lxcfs,agent >"$FOLDER/large.json"
   mutate_serve
-  taskset -apc "$((SERVER_CORE + 1))-$(($(nproc --all) - 1))" $$ >/dev/null
+  mutate_leave_core $$ "$TESTBED_DIR"/*.pid
   mutate_answers other '"allowed":true' && mutate_answers silent '"reason":"NothingToInject"'
   mutate_answers pod '"patchType":"JSONPatch"' && mutate_answers large '"patchType":"JSONPatch"'
 
@@ -39,7 +39,7 @@ mutate_measure() {
     mutate_ask large large 16
     mutate_ask large-alone large 1
   done
-  printf '%-52s %8s %6s %8s %9s %9s %9s\n' "$(uname -m), one core, $ROUNDS rounds of $SECONDS_EACH s, medians" bytes conn. req/s p50 p99 CPU
+  printf '%-52s %8s %6s %8s %9s %9s %9s\n' "one core, medians of $ROUNDS rounds of $SECONDS_EACH s, load $(cut -d' ' -f1 /proc/loadavg)" bytes conn. req/s p50 p99 CPU
   mutate_row reference 'reference: a review of no pod, read and let through'
   mutate_row unchanged 'a pod that gets nothing'
   mutate_row mutated 'a pod that gets lxcfs and a sidecar'
@@ -96,6 +96,15 @@ mutate_serve() {
   done
   [[ $line =~ \"https\":\"([^\"]+)\" ]] || die 'the guard does not log its address'
   HTTPS=${BASH_REMATCH[1]}
+}
+
+# mutate_leave_core PID|FILE...: moves processes, or those that files name, to the cores that are not the server's.
+mutate_leave_core() {
+  local who
+  for who; do
+    [[ ! -f $who ]] || who=$(<"$who")
+    taskset -apc "$((SERVER_CORE + 1))-$(($(nproc --all) - 1))" "$who" >/dev/null || die "no core for process $who"
+  done
 }
 
 # mutate_answers NAME PART: the answer to a review holds this.

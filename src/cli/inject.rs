@@ -76,11 +76,11 @@ impl Inject {
             namespace_labels: Ok(&labels),
             native_sidecars: kubernetes_version >= Version::NATIVE_SIDECARS,
         };
-        let injection = inject(pod.clone(), &surroundings, &config).context("the pod would be denied")?;
+        let injection = inject((&pod).into(), &surroundings, &config).context("the pod would be denied")?;
         for warning in injection.notes.iter().filter_map(|note| note.warning.as_ref()) {
             eprintln!("Warning: {warning}");
         }
-        let pod = injection.pod.unwrap_or(pod);
+        let pod = injection.pod.as_ref().map_or_else(|| pod.clone(), Value::from);
         match output {
             Output::Yaml => print!("{}", serde_saphyr::to_string(&pod)?),
             Output::Json => println!("{}", serde_json::to_string_pretty(&pod)?),

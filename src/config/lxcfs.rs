@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Check, Match};
+use super::{Check, Match, lxcfs_mounts::Mounts};
 
 /// How pods get the files of lxcfs.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -44,6 +44,9 @@ pub struct Lxcfs {
     /// Pods that get them only if they ask themselves.
     #[schemars(extend("default" = null))]
     pub never: Option<Match>,
+    /// What follows from the root.
+    #[serde(skip)]
+    pub(super) mounts: Mounts,
 }
 
 /// A file, or a directory, that lxcfs serves.
@@ -157,6 +160,7 @@ impl Default for Lxcfs {
             repairable: false,
             always: None,
             never: None,
+            mounts: Mounts::default(),
         }
     }
 }

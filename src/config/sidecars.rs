@@ -113,11 +113,11 @@ impl Sidecars {
             for (position, volume) in template.volumes.iter().enumerate() {
                 let Some(name) = volume.get("name").and_then(Value::as_str) else { continue };
                 match volumes.get(name) {
-                    Some((other, content)) if *content != volume && *other != template.name => {
+                    Some((other, content)) if *content != volume.value() && *other != template.name => {
                         let text = format!("template {other} has another volume {name}");
                         check.at("templates").at(index).at("volumes").at(position).say(text);
                     }
-                    _ => drop(volumes.insert(name, (&template.name, volume))),
+                    _ => drop(volumes.insert(name, (&template.name, volume.value()))),
                 }
             }
         }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::Value;
 
 use super::{Labels, Match, Overrides, TransferEnv, schema};
+use crate::json::Shared;
 
 /// What a pod gets under one name. Parts of a pod are written as in a pod.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -36,13 +37,13 @@ pub struct Template {
     pub on_conflict: OnConflict,
     /// Containers that run beside those of the pod.
     #[schemars(with = "Vec<schema::Container>")]
-    pub containers: Vec<Value>,
+    pub containers: Vec<Shared>,
     /// Init containers; with `restartPolicy: Always` native sidecars.
     #[schemars(with = "Vec<schema::Container>")]
-    pub init_containers: Vec<Value>,
+    pub init_containers: Vec<Shared>,
     /// Volumes for all of these containers.
     #[schemars(with = "Vec<schema::Named>")]
-    pub volumes: Vec<Value>,
+    pub volumes: Vec<Shared>,
     /// Names of volumes that mounts may use and that the pod brings itself.
     pub external_volumes: Vec<String>,
     /// What the pod's own containers get.
@@ -56,29 +57,29 @@ pub struct Template {
     pub overrides: Overrides,
     /// Secrets of the pod's namespace for pulling images.
     #[schemars(with = "Vec<schema::Named>")]
-    pub image_pull_secrets: Vec<Value>,
+    pub image_pull_secrets: Vec<Shared>,
     /// Annotations that the pod gets where it has none of the key.
     pub annotations: Labels,
     /// Labels that the pod gets where it has none of the key.
     pub labels: Labels,
     /// Tolerations.
     #[schemars(with = "Vec<schema::Anything>")]
-    pub tolerations: Vec<Value>,
+    pub tolerations: Vec<Shared>,
     /// Affinity, as in a pod; of `nodeSelectorTerms` at most one, which is joined to each of the pod's.
     #[schemars(with = "schema::Anything", extend("default" = null))]
-    pub affinity: Option<Value>,
+    pub affinity: Option<Shared>,
     /// How long the pod's end may take at least, in seconds: a pod that gives itself less gets this.
     #[schemars(extend("default" = null))]
     pub termination_grace_period_seconds: Option<u32>,
     /// Name servers, search domains and options beside the pod's own, as in a pod.
     #[schemars(with = "schema::Anything", extend("default" = null))]
-    pub dns_config: Option<Value>,
+    pub dns_config: Option<Shared>,
     /// Names for /etc/hosts, where the pod has no address for them.
     #[schemars(with = "Vec<schema::Anything>")]
-    pub host_aliases: Vec<Value>,
+    pub host_aliases: Vec<Shared>,
     /// The pod's `securityContext`, as far as it does not say otherwise.
     #[schemars(with = "schema::Anything", extend("default" = null))]
-    pub security_context: Option<Value>,
+    pub security_context: Option<Shared>,
     /// Take parts of a pod also with fields that Kubernetes 1.33 does not know.
     pub allow_unknown_fields: bool,
     /// Identifies this template's content.
@@ -96,10 +97,10 @@ pub struct AppContainers {
     pub except: Vec<String>,
     /// Environment variables.
     #[schemars(with = "Vec<schema::Named>")]
-    pub env: Vec<Value>,
+    pub env: Vec<Shared>,
     /// Mounts.
     #[schemars(with = "Vec<schema::VolumeMount>")]
-    pub volume_mounts: Vec<Value>,
+    pub volume_mounts: Vec<Shared>,
 }
 
 /// Whether containers become native sidecars: init containers that run on.

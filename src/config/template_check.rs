@@ -9,6 +9,7 @@ use serde_json::Value;
 use serde_path_to_error::Segment;
 
 use super::{Check, template::Template};
+use crate::json::Shared;
 
 /// The longest name of a container or a volume: a DNS label.
 const LONGEST_NAME: usize = 63;
@@ -169,7 +170,7 @@ impl Template {
                 check_mounts(container.get("volumeMounts"), check.at("volumeMounts"));
             }
         }
-        let mounts = Value::from(self.app_containers.volume_mounts.clone());
+        let mounts: Value = self.app_containers.volume_mounts.iter().map(|it| it.value().clone()).collect();
         check_mounts(Some(&mounts), check.at("appContainers").at("volumeMounts"));
     }
 }
@@ -190,7 +191,7 @@ fn check_name(name: &str, check: &mut Check<'_>) {
     }
 }
 
-fn check_items<T: Serialize + DeserializeOwned>(items: &[Value], known: bool, check: &mut Check<'_>) {
+fn check_items<T: Serialize + DeserializeOwned>(items: &[Shared], known: bool, check: &mut Check<'_>) {
     for (index, item) in items.iter().enumerate() {
         check_typed::<T>(item, known, &mut check.at(index));
     }

@@ -1,30 +1,30 @@
 //! Whether two parts of a pod are the same. What the apiserver fills in by default counts as absent, because a second
 //! pass sees it.
 
-use serde_json::{Value, json};
+use std::borrow::Cow;
 
-use crate::k8s::quantity::Quantity;
+use crate::{json::Json, k8s::quantity::Quantity};
 
 /// Whether `theirs` is `ours`, apart from what the apiserver may have filled in (`pkg/apis/core/v1/defaults.go`), dropped
 /// because it says nothing, or written otherwise.
-pub(super) fn is_same(theirs: &Value, ours: &Value) -> bool {
+pub(super) fn is_same(theirs: &Json<'_>, ours: &Json<'_>) -> bool {
     is_same_at(["", ""], theirs, ours)
 }
 
 /// The same, for what stands at the last two keys of a path.
-fn is_same_at([above, key]: [&str; 2], theirs: &Value, ours: &Value) -> bool {
-    match (theirs, ours) {
-        (Value::Object(theirs), Value::Object(ours)) => {
-            ours.iter().all(|(inner, value)| match theirs.get(inner) {
+fn is_same_at([above, key]: [&str; 2], theirs: &Json<'_>, ours: &Json<'_>) -> bool {
+    match (theirs.plain(), ours.plain()) {
+        (Json::Map(members), Json::Map(our_members)) => {
+            our_members.iter().all(|(inner, value)| match theirs.get(inner) {
                 Some(their) => is_same_at([key, inner], their, value),
                 None => is_zero(value),
-            }) && theirs.iter().all(|(key, value)| ours.contains_key(key) || is_default(key, value))
+            }) && members.iter().all(|(key, value)| ours.get(key).is_some() || is_default(key, value))
         }
-        (Value::Array(theirs), Value::Array(ours)) => {
+        (Json::List(theirs), Json::List(ours)) => {
             theirs.len() == ours.len()
                 && theirs.iter().zip(ours).all(|(theirs, ours)| is_same_at([above, key], theirs, ours))
         }
-        (Value::String(theirs), Value::String(ours)) if is_amount(above, key) => {
+        (Json::Text(theirs), Json::Text(ours)) if is_amount(above, key) => {
             let amount = |text: &str| Quantity::parse(text);
             theirs == ours || amount(theirs).is_some_and(|it| amount(ours) == Some(it))
         }
@@ -38,54 +38,53 @@ fn is_amount(above: &str, key: &str) -> bool {
 }
 
 /// What Go leaves out when it writes.
-fn is_zero(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Bool(set) => !set,
-        Value::Number(number) => number.as_i64() == Some(0),
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(_) => false,
+fn is_zero(value: &Json<'_>) -> bool {
+    match value.plain() {
+        Json::Null => true,
+        Json::Bool(set) => !set,
+        Json::Number(number) => number.as_i64() == Some(0),
+        Json::Text(text) => text.is_empty(),
+        Json::List(items) => items.is_empty(),
+        Json::Map(_) | Json::Shared(_) => false,
     }
 }
 
 /// Whether one toleration does what the other does, as far as their texts tell.
-pub(super) fn is_same_toleration(a: &Value, b: &Value) -> bool {
-    let field = |it: &Value, key: &str| {
-        let text = it.get(key).filter(|it| !it.is_null() && *it != "").cloned();
-        text.unwrap_or_else(|| if key == "operator" { json!("Equal") } else { Value::Null })
-    };
-    ["key", "operator", "value", "effect", "tolerationSeconds"]
-        .iter()
-        .all(|key| field(a, key) == field(b, key))
+pub(super) fn is_same_toleration(a: &Json<'_>, b: &Json<'_>) -> bool {
+    const EQUAL: &Json<'static> = &Json::Text(Cow::Borrowed("Equal"));
+    ["key", "operator", "value", "effect", "tolerationSeconds"].into_iter().all(|key| {
+        let absent = if key == "operator" { EQUAL } else { &Json::Null };
+        let [a, b] = [a, b].map(|it| it.get(key).filter(|it| !it.is_null() && **it != ""));
+        a.unwrap_or(absent) == b.unwrap_or(absent)
+    })
 }
 
-fn is_default(key: &str, value: &Value) -> bool {
+fn is_default(key: &str, value: &Json<'_>) -> bool {
     value.is_null()
         || match key {
-            "defaultMode" => *value == json!(420),
-            "type" => *value == json!(""),
-            "expirationSeconds" => *value == json!(3600),
-            "apiVersion" => *value == json!("v1"),
-            "optional" | "readOnly" => *value == json!(false),
+            "defaultMode" => value.as_u64() == Some(420),
+            "type" => *value == "",
+            "expirationSeconds" => value.as_u64() == Some(3600),
+            "apiVersion" => *value == "v1",
+            "optional" | "readOnly" => matches!(value.plain(), Json::Bool(false)),
             // What a volume without a source is.
-            "emptyDir" => *value == json!({}),
-            "divisor" => *value == json!("0"),
-            "volumeMode" => *value == json!("Filesystem"),
+            "emptyDir" => value.as_map().is_some_and(Vec::is_empty),
+            "divisor" => *value == "0",
+            "volumeMode" => *value == "Filesystem",
             // Structs that Go always writes, with nothing in them.
             "metadata" | "resources" => {
-                value.as_object().is_some_and(|fields| fields.values().all(Value::is_null))
+                value.as_map().is_some_and(|fields| fields.iter().all(|(_, it)| it.is_null()))
             }
             // By the image's tag.
-            "pullPolicy" => *value == json!("IfNotPresent") || *value == json!("Always"),
-            "iscsiInterface" => *value == json!("default"),
-            "cachingMode" => *value == json!("ReadWrite"),
-            "fsType" => *value == json!("ext4") || *value == json!("xfs"),
-            "kind" => *value == json!("Shared"),
-            "storageMode" => *value == json!("ThinProvisioned"),
-            "pool" => *value == json!("rbd"),
-            "user" => *value == json!("admin"),
-            "keyring" => *value == json!("/etc/ceph/keyring"),
+            "pullPolicy" => *value == "IfNotPresent" || *value == "Always",
+            "iscsiInterface" => *value == "default",
+            "cachingMode" => *value == "ReadWrite",
+            "fsType" => *value == "ext4" || *value == "xfs",
+            "kind" => *value == "Shared",
+            "storageMode" => *value == "ThinProvisioned",
+            "pool" => *value == "rbd",
+            "user" => *value == "admin",
+            "keyring" => *value == "/etc/ceph/keyring",
             _ => false,
         }
 }

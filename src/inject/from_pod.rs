@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     choose::shortened,
-    pod::{Container, Pod, is_below, mount_path},
+    pod::{Container, Pod, is_below, mount_path, normalised},
     reason::{Note, Reason},
     sidecar::is_meant,
 };
@@ -132,10 +132,10 @@ pub(super) fn variables(pod: Pod<'_>, template: &Template, container: &Value, ou
             let from = own.filter(|it| transfer.container.is_empty() || it.name() == transfer.container);
             let found = from
                 .flat_map(|it| it.items("env"))
-                .find(|it| it.get("name").is_some_and(|it| it == variable));
+                .find(|it| it.get("name").is_some_and(|it| *it == variable.as_str()));
             if let Some(found) = found.filter(|_| !present.contains(variable)) {
                 present.push(variable.clone());
-                variables.push(found.clone());
+                variables.push(found.into());
             }
         }
     }
@@ -159,7 +159,7 @@ pub(super) fn shared_mounts(pod: Pod<'_>, template: &Template, ours: &[&str]) ->
         let is_privileged = mount.get("mountPropagation").is_some_and(|it| it == "Bidirectional");
         if !is_own && !is_expression && !is_privileged && path != "/" && !taken.contains(&path) {
             taken.push(path);
-            shared.push(mount.clone());
+            shared.push(mount.into());
         }
     }
     shared
@@ -167,10 +167,16 @@ pub(super) fn shared_mounts(pod: Pod<'_>, template: &Template, ours: &[&str]) ->
 
 /// Adds mounts to a container, except where it has one.
 pub(super) fn add_mounts(container: &mut Value, mounts: &[Value]) {
+    if mounts.is_empty() {
+        return;
+    }
+    let path = |mount: &Value| {
+        normalised(mount.get("mountPath").and_then(Value::as_str).unwrap_or_default()).into_owned()
+    };
     let present: Vec<Value> =
         container.get("volumeMounts").and_then(Value::as_array).cloned().unwrap_or_default();
-    let taken: Vec<_> = present.iter().map(mount_path).collect();
-    let new = mounts.iter().filter(|it| !taken.contains(&mount_path(it))).cloned();
+    let taken: Vec<String> = present.iter().map(path).collect();
+    let new = mounts.iter().filter(|it| !taken.contains(&path(it))).cloned();
     let mounts: Vec<Value> = present.iter().cloned().chain(new).collect();
     if let Some(fields) = container.as_object_mut().filter(|_| mounts.len() > present.len()) {
         fields.insert(String::from("volumeMounts"), Value::Array(mounts));

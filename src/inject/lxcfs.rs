@@ -3,13 +3,10 @@
 //! Each is a hostPath of type `File`: where lxcfs is missing, the pod waits and starts by itself once it is there. Without
 //! a type, containerd would make a directory in its place, which lxcfs then could not mount over.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::{borrow::Cow, collections::BTreeMap};
 
 use json_patch::jsonptr::Pointer;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     Surroundings, affinity,
@@ -19,7 +16,8 @@ use super::{
     volumes::{self, Placed},
 };
 use crate::{
-    config::{Labels, Lxcfs, LxcfsFile, NodeAffinity, SharedProcessNamespace},
+    config::{Labels, Lxcfs, LxcfsFile, LxcfsMount, NodeAffinity, SharedProcessNamespace},
+    json::Json,
     patch::{Draft, PatchError, Place, pointer},
 };
 
@@ -40,15 +38,17 @@ struct Source<'a> {
     /// Absent for the root's parent.
     file: Option<LxcfsFile>,
     path: Cow<'a, str>,
-    mount: Value,
-    volume: Placed,
+    mount: Json<'a>,
+    volume: Placed<'a>,
+    /// Whether a container has it, or gets it.
+    is_used: bool,
 }
 
 /// Mounts the files; returns the names of those that the pod has then.
-pub(super) fn apply(
-    draft: &mut Draft,
+pub(super) fn apply<'a>(
+    draft: &mut Draft<'a>,
     surroundings: &Surroundings<'_>,
-    settings: &Lxcfs,
+    settings: &'a Lxcfs,
     notes: &mut Vec<Note>,
 ) -> Result<Vec<&'static str>, PatchError> {
     let pod = Pod::of(draft.object());
@@ -65,9 +65,8 @@ pub(super) fn apply(
         let text = "lxcfs shows the pod's limits, not the containers': the pod has shareProcessNamespace";
         notes.push(Note::skipped(Reason::SharedProcessNamespace, text));
     }
-    let sources = sources(pod, settings, notes);
-    let mut used: BTreeSet<usize> = BTreeSet::new();
-    let mut mounts: Vec<(&'static str, usize, Vec<Value>)> = Vec::new();
+    let mut sources = sources(pod, settings, notes);
+    let mut mounts: Vec<(&'static str, usize, Vec<Json<'a>>)> = Vec::new();
     for container in containers(pod, settings) {
         let mut new = Vec::new();
         let taken: Vec<_> = container.mounts().collect();
@@ -76,37 +75,39 @@ pub(super) fn apply(
             notes.push(Note::skipped(Reason::Conflict, text));
             continue;
         }
-        for (index, source) in sources.iter().enumerate() {
+        for source in &mut sources {
             match taken.iter().find(|(_, path)| *path == source.path || is_below(path, &source.path)) {
-                None => new.push((index, source.mount.clone())),
+                None => {
+                    source.is_used = true;
+                    new.push(source.mount.clone());
+                }
                 Some((volume, path)) if *volume == source.volume.name && *path == source.path => {
-                    used.insert(index);
+                    source.is_used = true;
                 }
                 // The user's own stays.
                 Some(_) => {}
             }
         }
-        used.extend(new.iter().map(|(index, _)| *index));
         if !new.is_empty() {
-            mounts.push((container.list, container.index, new.into_iter().map(|(_, mount)| mount).collect()));
+            mounts.push((container.list, container.index, new));
         }
     }
-    if used.is_empty() {
+    sources.retain(|it| it.is_used);
+    if sources.is_empty() {
         notes.push(Note::skipped(Reason::NoContainer, "lxcfs was injected into no container"));
         return Ok(Vec::new());
     }
     let before = draft.changes();
-    let in_use = || sources.iter().enumerate().filter(|(index, _)| used.contains(index)).map(|(_, it)| it);
-    draft.add_items(VOLUMES, in_use().filter_map(|it| it.volume.new.clone()).collect(), Place::Last)?;
+    draft.add_items(VOLUMES, sources.iter_mut().filter_map(|it| it.volume.new.take()), Place::Last)?;
     for (list, index, mounts) in mounts {
         let index = index.to_string();
         draft.add_items(&pointer(["spec", list, &index, "volumeMounts"]), mounts, Place::Last)?;
     }
-    let names: Vec<&str> = in_use().map(|it| it.volume.name.as_str()).collect();
+    let names: Vec<&str> = sources.iter().map(|it| it.volume.name.as_ref()).collect();
     mark_safe_to_evict(draft, &names)?;
     want_node(draft, settings)?;
     notes.push(Note::done(if draft.changes() == before { Reason::AlreadyInjected } else { Reason::Lxcfs }));
-    let mut files: Vec<&'static str> = in_use().filter_map(|it| it.file.map(LxcfsFile::name)).collect();
+    let mut files: Vec<_> = sources.iter().filter_map(|it| it.file.map(LxcfsFile::name)).collect();
     files.sort_unstable();
     Ok(files)
 }
@@ -159,44 +160,28 @@ fn sources<'a>(pod: Pod<'_>, settings: &'a Lxcfs, notes: &mut Vec<Note>) -> Vec<
     if files.contains(&LxcfsFile::Cpu) {
         files.retain(|it| *it != LxcfsFile::CpuOnline);
     }
-    let root = settings.root.trim_end_matches('/');
-    let mut sources = Vec::new();
-    for file in files {
-        let name = format!("lxcfs-{}", file.path().trim_start_matches('/').replace('/', "-"));
-        let kind = if file.is_directory() { "Directory" } else { "File" };
-        let volume =
-            json!({"name": name, "hostPath": {"path": format!("{root}{}", file.path()), "type": kind}});
-        sources.extend(source(pod, Some(file), file.path(), &volume, None, notes));
-    }
+    let mut sources: Vec<Source<'a>> =
+        files.into_iter().filter_map(|file| source(pod, settings.mount(Some(file))?, notes)).collect();
     if settings.repairable && !sources.is_empty() {
-        let parent = settings.parent();
-        let volume = json!({"name": "lxcfs-root", "hostPath": {"path": parent, "type": "Directory"}});
-        sources.extend(source(pod, None, parent, &volume, Some("HostToContainer"), notes));
+        sources.extend(settings.mount(None).and_then(|it| source(pod, it, notes)));
     }
     sources
 }
 
-fn source<'a>(
-    pod: Pod<'_>,
-    file: Option<LxcfsFile>,
-    path: &'a str,
-    volume: &Value,
-    propagation: Option<&str>,
-    notes: &mut Vec<Note>,
-) -> Option<Source<'a>> {
-    let name = volume.get("name").and_then(Value::as_str).unwrap_or_default();
+fn source<'a>(pod: Pod<'_>, wanted: &'a LxcfsMount, notes: &mut Vec<Note>) -> Option<Source<'a>> {
+    let own_name = wanted.volume.json().get("name").and_then(Json::as_str).unwrap_or_default();
     // The names of these volumes and their other names all differ.
-    let other_name = || Some(format!("etcd-guard-{name}"));
-    let Some(volume) = volumes::place(pod, volume, other_name, &BTreeMap::new()) else {
-        let text = format!("lxcfs: the pod has other volumes of the names that {path} needs");
+    let other_name = || Some(format!("etcd-guard-{own_name}"));
+    let Some(volume) = volumes::place(pod, &wanted.volume, other_name, &BTreeMap::new()) else {
+        let text = format!("lxcfs: the pod has other volumes of the names that {} needs", wanted.path);
         notes.push(Note::skipped(Reason::Conflict, text));
         return None;
     };
-    let mut mount = json!({"name": volume.name, "mountPath": path, "readOnly": true});
-    if let (Some(propagation), Some(mount)) = (propagation, mount.as_object_mut()) {
-        mount.insert(String::from("mountPropagation"), propagation.into());
+    let mut mount = Json::from(&wanted.mount);
+    if volume.name != own_name {
+        mount = mount.with("name", volume.name.clone().into_owned());
     }
-    Some(Source { file, path: normalised(path), mount, volume })
+    Some(Source { file: wanted.file, path: normalised(&wanted.path), mount, volume, is_used: false })
 }
 
 /// The containers that get files.
@@ -224,7 +209,7 @@ fn hidden<'a>(taken: &'a [(&str, Cow<'_, str>)], sources: &[Source<'_>]) -> Opti
 }
 
 /// Lets the cluster autoscaler empty the node: it takes hostPath volumes for data.
-fn mark_safe_to_evict(draft: &mut Draft, names: &[&str]) -> Result<(), PatchError> {
+fn mark_safe_to_evict(draft: &mut Draft<'_>, names: &[&str]) -> Result<(), PatchError> {
     let present = Pod::of(draft.object()).annotation(SAFE_TO_EVICT).unwrap_or_default();
     let mut listed = present.to_owned();
     for name in names {
@@ -235,10 +220,10 @@ fn mark_safe_to_evict(draft: &mut Draft, names: &[&str]) -> Result<(), PatchErro
             listed += name;
         }
     }
-    draft.rewrite(&pointer(["metadata", "annotations", SAFE_TO_EVICT]), Value::String(listed))
+    draft.rewrite(&pointer(["metadata", "annotations", SAFE_TO_EVICT]), listed)
 }
 
-fn want_node(draft: &mut Draft, settings: &Lxcfs) -> Result<(), PatchError> {
+fn want_node(draft: &mut Draft<'_>, settings: &Lxcfs) -> Result<(), PatchError> {
     // On a node that was chosen by hand an affinity could only make the kubelet refuse the pod.
     if Pod::of(draft.object()).spec("nodeName").is_some_and(|it| *it != "") {
         return Ok(());
@@ -247,10 +232,12 @@ fn want_node(draft: &mut Draft, settings: &Lxcfs) -> Result<(), PatchError> {
     let expression = json!({"key": label.key, "operator": "In", "values": [label.value]});
     match settings.node_affinity {
         NodeAffinity::Off => Ok(()),
-        NodeAffinity::Require => affinity::require(draft, &[(affinity::EXPRESSIONS, &[expression])]),
+        NodeAffinity::Require => {
+            affinity::require(draft, &[(affinity::EXPRESSIONS, &[Json::from(expression)])])
+        }
         NodeAffinity::Prefer => {
             let term = json!({"weight": 100, "preference": {"matchExpressions": [expression]}});
-            affinity::prefer(draft, &[term])
+            affinity::prefer(draft, &[Json::from(term)])
         }
     }
 }

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::INJECTED;
-use crate::{config::Labels, k8s::pod::MIRROR_ANNOTATION};
+use crate::{config::Labels, json::Json, k8s::pod::MIRROR_ANNOTATION};
 
 /// A pod to be read.
 #[derive(Clone, Copy)]
-pub(super) struct Pod<'a>(&'a Value);
+pub(super) struct Pod<'a>(&'a Json<'a>);
 
 /// A container to be read, and where it is.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ pub(super) struct Container<'a> {
     /// `containers` or `initContainers`.
     pub(super) list: &'static str,
     pub(super) index: usize,
-    pub(super) value: &'a Value,
+    pub(super) value: &'a Json<'a>,
 }
 
 /// The lists that hold containers that a template may meet.
@@ -26,7 +26,7 @@ pub(super) const LISTS: [&str; 2] = ["initContainers", "containers"];
 // === impl Pod ===
 
 impl<'a> Pod<'a> {
-    pub(super) fn of(pod: &'a Value) -> Self {
+    pub(super) fn of(pod: &'a Json<'_>) -> Self {
         Self(pod)
     }
 
@@ -37,8 +37,8 @@ impl<'a> Pod<'a> {
     /// All annotations with a text.
     pub(super) fn annotations(self) -> impl Iterator<Item = (&'a str, &'a str)> {
         let annotations = self.0.get("metadata").and_then(|it| it.get("annotations"));
-        let annotations = annotations.and_then(Value::as_object).into_iter().flatten();
-        annotations.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+        let annotations = annotations.and_then(Json::as_map).into_iter().flatten();
+        annotations.filter_map(|(key, value)| Some((key.as_ref(), value.as_str()?)))
     }
 
     pub(super) fn label(self, key: &str) -> Option<&'a str> {
@@ -46,9 +46,11 @@ impl<'a> Pod<'a> {
     }
 
     pub(super) fn labels(self) -> Labels {
-        let labels = self.0.get("metadata").and_then(|it| it.get("labels")).and_then(Value::as_object);
-        let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
-        labels.into_iter().flatten().filter_map(text).collect()
+        let labels = self.0.get("metadata").and_then(|it| it.get("labels")).and_then(Json::as_map);
+        let labels = labels.into_iter().flatten();
+        labels
+            .filter_map(|(key, value)| Some((key.clone().into_owned(), value.as_str()?.to_owned())))
+            .collect()
     }
 
     /// Whether the pod has a template of this hash, as its record says.
@@ -60,8 +62,8 @@ impl<'a> Pod<'a> {
 
     /// The kind of the pod's controller.
     pub(super) fn owner_kind(self) -> Option<&'a str> {
-        let owners = self.0.get("metadata")?.get("ownerReferences")?.as_array()?;
-        owners.iter().find(|it| it.get("controller") == Some(&Value::Bool(true)))?.get("kind")?.as_str()
+        let owners = self.0.get("metadata")?.get("ownerReferences")?.as_list()?;
+        owners.iter().find(|it| it.get("controller").is_some_and(Json::is_true))?.get("kind")?.as_str()
     }
 
     pub(super) fn is_mirror(self) -> bool {
@@ -76,7 +78,7 @@ impl<'a> Pod<'a> {
 
     /// Whether a boolean of the spec is set.
     pub(super) fn is(self, field: &str) -> bool {
-        self.spec(field) == Some(&Value::Bool(true))
+        self.spec(field).is_some_and(Json::is_true)
     }
 
     pub(super) fn runtime_class(self) -> Option<&'a str> {
@@ -84,13 +86,13 @@ impl<'a> Pod<'a> {
     }
 
     /// A field of the spec.
-    pub(super) fn spec(self, field: &str) -> Option<&'a Value> {
+    pub(super) fn spec(self, field: &str) -> Option<&'a Json<'a>> {
         self.0.get("spec")?.get(field).filter(|it| !it.is_null())
     }
 
     /// The items of a list of the spec.
-    pub(super) fn items(self, list: &str) -> &'a [Value] {
-        self.spec(list).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    pub(super) fn items(self, list: &str) -> &'a [Json<'a>] {
+        self.spec(list).map_or(&[], Json::items)
     }
 
     /// The containers of a list.
@@ -104,7 +106,7 @@ impl<'a> Pod<'a> {
     }
 
     /// The volume of a name.
-    pub(super) fn volume(self, name: &str) -> Option<&'a Value> {
+    pub(super) fn volume(self, name: &str) -> Option<&'a Json<'a>> {
         self.items("volumes").iter().find(|it| it.get("name").is_some_and(|it| it == name))
     }
 }
@@ -134,23 +136,23 @@ impl<'a> Container<'a> {
     /// The names and normalised paths of its mounts.
     pub(super) fn mounts(self) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
         self.items("volumeMounts").iter().map(|mount| {
-            let name = mount.get("name").and_then(Value::as_str).unwrap_or_default();
+            let name = mount.get("name").and_then(Json::as_str).unwrap_or_default();
             (name, mount_path(mount))
         })
     }
 
-    pub(super) fn items(self, list: &str) -> &'a [Value] {
-        self.value.get(list).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    pub(super) fn items(self, list: &str) -> &'a [Json<'a>] {
+        self.value.get(list).map_or(&[], Json::items)
     }
 
     fn text(self, key: &str) -> &'a str {
-        self.value.get(key).and_then(Value::as_str).unwrap_or_default()
+        self.value.get(key).and_then(Json::as_str).unwrap_or_default()
     }
 }
 
 /// The normalised path of a mount.
-pub(super) fn mount_path(mount: &Value) -> Cow<'_, str> {
-    normalised(mount.get("mountPath").and_then(Value::as_str).unwrap_or_default())
+pub(super) fn mount_path<'a>(mount: &'a Json<'_>) -> Cow<'a, str> {
+    normalised(mount.get("mountPath").and_then(Json::as_str).unwrap_or_default())
 }
 
 /// A path without doubled and trailing slashes, `.` and `..`.

@@ -1,6 +1,6 @@
 //! One template, applied to one pod.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use json_patch::jsonptr::Pointer;
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     config::{AppContainers, Native, OnConflict, Position, Template},
+    json::{Json, Shared},
     patch::{Draft, PatchError, Place, pointer},
 };
 
@@ -27,6 +28,9 @@ const CONTAINERS: &Pointer = Pointer::from_static("/spec/containers");
 const INIT_CONTAINERS: &Pointer = Pointer::from_static("/spec/initContainers");
 const LABELS: &Pointer = Pointer::from_static("/metadata/labels");
 const ANNOTATIONS: &Pointer = Pointer::from_static("/metadata/annotations");
+
+/// The names that a template's volumes have in the pod.
+type Renamed<'a> = BTreeMap<&'a str, Cow<'a, str>>;
 
 /// What the pod lacks of a template.
 #[derive(Default)]
@@ -47,9 +51,9 @@ impl Missing {
 
 /// Applies a template; whether the pod has it then. `ours` are the names of all containers that come from templates:
 /// the others are the pod's own.
-pub(super) fn apply(
-    draft: &mut Draft,
-    template: &Template,
+pub(super) fn apply<'a>(
+    draft: &mut Draft<'a>,
+    template: &'a Template,
     ours: &[&str],
     surroundings: &Surroundings<'_>,
     notes: &mut Vec<Note>,
@@ -91,7 +95,7 @@ pub(super) fn apply(
     };
     add_containers(draft, template, missing.map(rename), ours)?;
     whole_pod::apply(draft, template, notes)?;
-    let text = |(key, value): (&String, &String)| (key.clone(), Value::String(value.clone()));
+    let text = |(key, value): (&'a String, &'a String)| (key.as_str(), value.as_str());
     draft.add_members(LABELS, template.labels.iter().map(text))?;
     draft.add_members(ANNOTATIONS, template.annotations.iter().map(text))?;
     add_missing(draft, "imagePullSecrets", &template.image_pull_secrets, |a, b| {
@@ -153,14 +157,14 @@ fn missing(
         Native::False => false,
         Native::Auto => native_known,
     };
-    for container in template.containers.iter().filter_map(&mut new) {
+    for container in template.containers.iter().filter_map(|it| new(it.value())) {
         if native {
             missing.native.push(with_restart_policy(container));
         } else {
             missing.containers.push(container);
         }
     }
-    for container in template.init_containers.iter().filter_map(&mut new) {
+    for container in template.init_containers.iter().filter_map(|it| new(it.value())) {
         match container.get("restartPolicy").filter(|it| !it.is_null()) {
             None => missing.init.push(container),
             Some(_) if native_known => missing.native.push(container),
@@ -200,7 +204,7 @@ fn place_volumes<'a>(
     pod: Pod<'_>,
     template: &'a Template,
     conflicts: &mut Vec<String>,
-) -> (BTreeMap<&'a str, String>, Vec<Value>) {
+) -> (Renamed<'a>, Vec<Json<'a>>) {
     let (mut renamed, mut new) = (BTreeMap::new(), Vec::new());
     for volume in &template.volumes {
         let Some(name) = volume.get("name").and_then(Value::as_str) else { continue };
@@ -225,11 +229,11 @@ pub(super) fn is_meant(container: Container<'_>, wanted: &AppContainers, ours: &
 }
 
 /// The pod's own containers get what they have not.
-fn equip_app_containers(
-    draft: &mut Draft,
-    wanted: &AppContainers,
+fn equip_app_containers<'a>(
+    draft: &mut Draft<'a>,
+    wanted: &'a AppContainers,
     ours: &[&str],
-    renamed: &BTreeMap<&str, String>,
+    renamed: &Renamed<'a>,
 ) -> Result<(), PatchError> {
     if wanted.env.is_empty() && wanted.volume_mounts.is_empty() {
         return Ok(());
@@ -238,14 +242,13 @@ fn equip_app_containers(
         .containers("containers")
         .filter(|it| is_meant(*it, wanted, ours))
         .map(|container| {
-            let is_named = |it: &Value, name: Option<&Value>| it.get("name") == name;
-            let env = wanted.env.iter();
-            let env =
-                env.filter(|it| !container.items("env").iter().any(|own| is_named(own, it.get("name"))));
+            let has =
+                |name: Option<&Json<'_>>| container.items("env").iter().any(|it| it.get("name") == name);
+            let env = wanted.env.iter().filter(|it| !has(it.json().get("name")));
             let taken: Vec<_> = container.mounts().map(|(_, path)| path).collect();
-            let mounts = wanted.volume_mounts.iter().filter(|it| !taken.contains(&mount_path(it)));
-            let mounts = mounts.map(|it| rename(it.clone(), renamed));
-            (container.index.to_string(), env.cloned().collect(), mounts.collect())
+            let mounts = wanted.volume_mounts.iter().filter(|it| !taken.contains(&mount_path(it.json())));
+            let mounts = mounts.map(|it| with_placed_volume(it, renamed));
+            (container.index.to_string(), env.collect::<Vec<_>>(), mounts.collect::<Vec<_>>())
         })
         .collect();
     for (index, env, mounts) in additions {
@@ -256,16 +259,16 @@ fn equip_app_containers(
 }
 
 /// A mount, of the volume by the name that it has in the pod.
-fn rename(mut mount: Value, renamed: &BTreeMap<&str, String>) -> Value {
-    let name = mount.get("name").and_then(Value::as_str).and_then(|name| renamed.get(name)).cloned();
-    if let (Some(name), Some(mount)) = (name, mount.as_object_mut()) {
-        mount.insert(String::from("name"), Value::String(name));
+fn with_placed_volume<'a>(mount: &'a Shared, renamed: &Renamed<'a>) -> Json<'a> {
+    let own_name = mount.json().get("name").and_then(Json::as_str).unwrap_or_default();
+    match renamed.get(own_name) {
+        Some(name) if name != own_name => Json::from(mount).with("name", name.clone().into_owned()),
+        _ => mount.into(),
     }
-    mount
 }
 
 fn add_containers(
-    draft: &mut Draft,
+    draft: &mut Draft<'_>,
     template: &Template,
     missing: Missing,
     ours: &[&str],
@@ -283,36 +286,40 @@ fn add_containers(
     let app =
         Pod::of(draft.object()).containers("containers").map(Container::name).find(|it| !ours.contains(it));
     if let Some(app) = app.map(str::to_owned).filter(|_| goes_first) {
-        draft.add_members(ANNOTATIONS, [(String::from(DEFAULT_CONTAINER), Value::String(app))])?;
+        draft.add_members(ANNOTATIONS, [(DEFAULT_CONTAINER, app)])?;
     }
     Ok(())
 }
 
 /// Before the pod's own, and behind those of templates that were applied before.
-fn first(draft: &Draft, list: &'static str, ours: &[&str]) -> Place {
+fn first(draft: &Draft<'_>, list: &'static str, ours: &[&str]) -> Place {
     let is_ours =
         |it: &Container<'_>| ours.contains(&it.name()) && (list == "containers" || it.is_native_sidecar());
     Place::Before(Pod::of(draft.object()).containers(list).take_while(is_ours).count())
 }
 
-fn rename_mounts(mut container: Value, renamed: &BTreeMap<&str, String>) -> Value {
+fn rename_mounts(mut container: Value, renamed: &Renamed<'_>) -> Value {
     for list in ["volumeMounts", "volumeDevices"] {
         for mount in container.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            *mount = rename(mount.take(), renamed);
+            if let Some(Value::String(name)) = mount.get_mut("name")
+                && let Some(placed) = renamed.get(name.as_str())
+            {
+                *name = placed.clone().into_owned();
+            }
         }
     }
     container
 }
 
 /// Adds to a list of the spec what it has not.
-fn add_missing(
-    draft: &mut Draft,
+fn add_missing<'a>(
+    draft: &mut Draft<'a>,
     list: &str,
-    items: &[Value],
-    is_same: impl Fn(&Value, &Value) -> bool,
+    items: &'a [Shared],
+    is_same: impl Fn(&Json<'_>, &Json<'_>) -> bool,
 ) -> Result<(), PatchError> {
     let present = Pod::of(draft.object()).items(list);
-    let is_new = |item: &&Value| !present.iter().any(|it| is_same(it, item));
-    let new = items.iter().filter(is_new).cloned().collect();
+    let is_new = |item: &&Shared| !present.iter().any(|it| is_same(it, item.json()));
+    let new: Vec<&Shared> = items.iter().filter(is_new).collect();
     draft.add_items(&pointer(["spec", list]), new, Place::Last)
 }

@@ -1,5 +1,6 @@
 //! What pods come to, on configurations and pods as users write them.
 
+mod choice;
 mod documented;
 mod from_pod;
 mod lxcfs;
@@ -8,12 +9,17 @@ mod peers;
 mod properties;
 mod sidecars;
 mod small;
+mod template_volumes;
 mod whole_pod;
 
 use serde_json::{Value, json};
 
-use super::{Denial, Injection, Reason, Surroundings, inject};
-use crate::config::{Config, Labels};
+use super::{Denial, Note, Reason, Surroundings, inject};
+use crate::{
+    config::{Config, Labels},
+    json::Json,
+    patch::Patch,
+};
 
 /// A configuration of these sections.
 fn config(sections: &str) -> Config {
@@ -21,11 +27,37 @@ fn config(sections: &str) -> Config {
     Config::read(&text).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
 }
 
-fn inject_with(pod: &Value, namespace: &[(&str, &str)], config: &Config) -> Result<Injection, Denial> {
+/// What became of a pod, with nothing borrowed.
+#[derive(Debug)]
+struct Injected {
+    pod: Option<Value>,
+    patch: Patch,
+    notes: Vec<Note>,
+}
+
+// === impl Injected ===
+
+impl Injected {
+    fn of(pod: Json<'_>, surroundings: &Surroundings<'_>, config: &Config) -> Result<Self, Denial> {
+        let injection = inject(pod, surroundings, config)?;
+        let pod = injection.pod.as_ref().map(Value::from);
+        Ok(Self { pod, patch: injection.patch, notes: injection.notes })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.patch.is_empty()
+    }
+}
+
+fn inject_with(pod: &Value, namespace: &[(&str, &str)], config: &Config) -> Result<Injected, Denial> {
+    inject_read(pod.into(), namespace, config)
+}
+
+fn inject_read(pod: Json<'_>, namespace: &[(&str, &str)], config: &Config) -> Result<Injected, Denial> {
     let labels: Labels = namespace.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
     let surroundings =
         Surroundings { namespace: "prod", namespace_labels: Ok(&labels), native_sidecars: true };
-    inject(pod.clone(), &surroundings, config)
+    Injected::of(pod, &surroundings, config)
 }
 
 /// The pod after an injection, which must be all there after one pass.

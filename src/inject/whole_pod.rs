@@ -1,16 +1,15 @@
 //! What a template asks of a pod as a whole: time to end, names, its security context.
 
-use json_patch::jsonptr::Pointer;
-use serde_json::Value;
-
 use super::{
     pod::Pod,
     reason::{Note, Reason},
 };
 use crate::{
     config::{MOST_NAME_SERVERS, MOST_SEARCHES, Template},
+    json::{Json, Shared},
     patch::{Draft, PatchError, Place, pointer},
 };
+use json_patch::jsonptr::Pointer;
 
 /// What the apiserver gives a pod that says nothing (`pkg/apis/core/v1/defaults.go`).
 const DEFAULT_GRACE_PERIOD: u64 = 30;
@@ -19,11 +18,15 @@ const GRACE_PERIOD: &Pointer = Pointer::from_static("/spec/terminationGracePerio
 const HOST_ALIASES: &Pointer = Pointer::from_static("/spec/hostAliases");
 const SECURITY_CONTEXT: &Pointer = Pointer::from_static("/spec/securityContext");
 
-pub(super) fn apply(draft: &mut Draft, template: &Template, notes: &mut Vec<Note>) -> Result<(), PatchError> {
+pub(super) fn apply<'a>(
+    draft: &mut Draft<'a>,
+    template: &'a Template,
+    notes: &mut Vec<Note>,
+) -> Result<(), PatchError> {
     if let Some(least) = template.termination_grace_period_seconds {
-        let own = Pod::of(draft.object()).spec("terminationGracePeriodSeconds").and_then(Value::as_u64);
+        let own = Pod::of(draft.object()).spec("terminationGracePeriodSeconds").and_then(Json::as_u64);
         if own.unwrap_or(DEFAULT_GRACE_PERIOD) < u64::from(least) {
-            draft.rewrite(GRACE_PERIOD, least.into())?;
+            draft.rewrite(GRACE_PERIOD, least)?;
         }
     }
     if let Some(dns) = &template.dns_config {
@@ -38,23 +41,22 @@ pub(super) fn apply(draft: &mut Draft, template: &Template, notes: &mut Vec<Note
     for alias in &template.host_aliases {
         add_alias(draft, alias)?;
     }
-    let members = template.security_context.as_ref().and_then(Value::as_object).into_iter().flatten();
-    draft.add_members(SECURITY_CONTEXT, members.map(|(key, value)| (key.clone(), value.clone())))
+    let members = template.security_context.as_ref().and_then(|it| it.json().as_map()).into_iter().flatten();
+    draft.add_members(SECURITY_CONTEXT, members.map(|(key, value)| (&**key, value.clone())))
 }
 
 /// Adds to a list of `dnsConfig` what it has not, unless it would then be too long for the apiserver. Whether it fits.
-fn join(
-    draft: &mut Draft,
-    dns: &Value,
+fn join<'a>(
+    draft: &mut Draft<'a>,
+    dns: &'a Shared,
     list: &str,
     most: Option<usize>,
-    is_same: impl Fn(&Value, &Value) -> bool,
+    is_same: impl Fn(&Json<'_>, &Json<'_>) -> bool,
 ) -> Result<bool, PatchError> {
     let place = pointer(["spec", "dnsConfig", list]);
-    let present =
-        draft.object().pointer(place.as_str()).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let wanted = dns.get(list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let new: Vec<Value> =
+    let present = draft.object().at(&place).map_or(&[][..], Json::items);
+    let wanted: &[Json<'a>] = dns.json().get(list).map_or(&[][..], Json::items);
+    let new: Vec<Json<'a>> =
         wanted.iter().filter(|it| !present.iter().any(|own| is_same(own, it))).cloned().collect();
     if most.is_some_and(|most| present.len() + new.len() > most) && !new.is_empty() {
         return Ok(false);
@@ -64,11 +66,14 @@ fn join(
 }
 
 /// Gives an address the names that have none in the pod.
-fn add_alias(draft: &mut Draft, alias: &Value) -> Result<(), PatchError> {
+fn add_alias<'a>(draft: &mut Draft<'a>, alias: &'a Shared) -> Result<(), PatchError> {
     let present = Pod::of(draft.object()).items("hostAliases");
-    let names = |it: &Value| it.get("hostnames").and_then(Value::as_array).cloned().unwrap_or_default();
-    let taken: Vec<Value> = present.iter().flat_map(names).collect();
-    let new: Vec<Value> = names(alias).into_iter().filter(|it| !taken.contains(it)).collect();
+    let alias: &Json<'a> = alias.json();
+    let is_taken = |name: &Json<'_>| {
+        present.iter().any(|it| it.get("hostnames").is_some_and(|it| it.items().iter().any(|it| it == name)))
+    };
+    let names = alias.get("hostnames").map_or(&[][..], Json::items);
+    let new: Vec<Json<'a>> = names.iter().filter(|it| !is_taken(it)).cloned().collect();
     if new.is_empty() {
         return Ok(());
     }
@@ -79,11 +84,8 @@ fn add_alias(draft: &mut Draft, alias: &Value) -> Result<(), PatchError> {
             draft.add_items(&pointer(["spec", "hostAliases", &index, "hostnames"]), new, Place::Last)
         }
         None => {
-            let mut alias = alias.clone();
-            if let Some(fields) = alias.as_object_mut() {
-                fields.insert(String::from("hostnames"), Value::Array(new));
-            }
-            draft.add_items(HOST_ALIASES, vec![alias], Place::Last)
+            let alias = alias.clone().with("hostnames", Json::List(new));
+            draft.add_items(HOST_ALIASES, [alias], Place::Last)
         }
     }
 }

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::{Amounts, Stop};
-use crate::{config::Factor, k8s::quantity::Quantity};
+use crate::{config::Factor, json::Json, k8s::quantity::Quantity};
 
 /// The annotation of the record. Without it, what a node says counts as what it has.
 pub const RECORD: &str = "etcd-guard.io/over-commit";
@@ -79,9 +78,9 @@ impl Resource {
 
 impl Record {
     /// The record of a node; an empty one if there is none.
-    pub(super) fn of(node: &Value) -> Result<Self, Stop> {
+    pub(super) fn of(node: &Json<'_>) -> Result<Self, Stop> {
         let text = node.get("metadata").and_then(|it| it.get("annotations")).and_then(|it| it.get(RECORD));
-        let Some(text) = text.and_then(Value::as_str) else { return Ok(Self::default()) };
+        let Some(text) = text.and_then(Json::as_str) else { return Ok(Self::default()) };
         let malformed = |why: &str| Stop::Malformed(format!("annotation {RECORD} {why}: remove it"));
         let record: Self = serde_json::from_str(text).map_err(|_| malformed("is not readable"))?;
         for resource in [Resource::Cpu, Resource::Memory] {

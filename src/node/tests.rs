@@ -3,8 +3,12 @@
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, json};
 
-use super::{Outcome, RECORD, Reason, over_commit};
-use crate::config::{Config, OverCommit};
+use super::{RECORD, Reason};
+use crate::{
+    config::{Config, OverCommit},
+    json::Json,
+    patch::Patch,
+};
 
 fn settings(text: &str) -> OverCommit {
     let config = Config::read(&format!("apiVersion: etcd-guard.io/v1alpha1\noverCommit: {text}"));
@@ -33,6 +37,23 @@ fn plain() -> Value {
 /// The node before anybody wrote its status, so that whatever is sent is sent anew.
 fn new() -> Value {
     json!({"metadata": {"name": "n", "labels": {}}, "status": {}})
+}
+
+/// What became of a node's status, with nothing borrowed.
+#[derive(Debug)]
+struct Outcome {
+    node: Option<Value>,
+    patch: Patch,
+    reason: Reason,
+    warning: Option<String>,
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "callers write it in place")]
+fn over_commit(node: Value, stored: Option<&Value>, settings: Option<&OverCommit>) -> Outcome {
+    let stored = stored.map(Json::from);
+    let outcome = super::over_commit(Json::from(&node), stored.as_ref(), settings);
+    let (reason, warning) = (outcome.reason, outcome.warning);
+    Outcome { node: outcome.node.as_ref().map(Value::from), patch: outcome.patch, reason, warning }
 }
 
 /// The node after a write of `sent`.

@@ -8,9 +8,9 @@ use super::{Draft, PatchError, Place, pointer};
 const ANNOTATIONS: &Pointer = Pointer::from_static("/metadata/annotations");
 const VOLUMES: &Pointer = Pointer::from_static("/spec/volumes");
 
-fn finish(draft: Draft) -> (Value, Value) {
+fn finish(draft: Draft<'_>) -> (Value, Value) {
     let finished = draft.finish().unwrap();
-    (serde_json::to_value(&finished.patch).unwrap(), finished.object)
+    (serde_json::to_value(&finished.patch).unwrap(), Value::from(&finished.object))
 }
 
 fn member(key: &str) -> Vec<(String, Value)> {
@@ -126,7 +126,7 @@ fn another_implementation_of_the_standard_makes_the_same_of_it() {
     assert_eq!((finished.patch.len(), operations.len()), (count, count));
     let mut after = before;
     json_patch::patch(&mut after, &operations).unwrap();
-    assert_eq!(after, finished.object);
+    assert_eq!(after, Value::from(&finished.object));
 }
 
 #[test]

@@ -13,13 +13,10 @@ use std::{
 };
 
 use axum::{
-    body::Body,
-    extract::{Query, State},
+    extract::{Query, Request, State},
     response::Response,
 };
-use http::HeaderMap;
 use prometheus_client::registry::Registry;
-use serde_json::Value;
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep},
@@ -27,16 +24,16 @@ use tokio::{
 
 use super::{
     metrics::{Entry, Metrics},
-    review::{Mutation, Review},
+    review::{Mutation, Objects, Review},
     routes::{Parameters, Rejection, Webhooks, json, reject},
 };
 use crate::{
     config::{Config, Labels, Live, ReloadMetrics},
     guard::Deadline,
     inject::{Injection, Note, Result as Outcome, Surroundings, inject, needs_namespace},
+    json::Json,
     k8s::{NamespaceLabels, Namespaces, Version, admission::AdmissionRequest},
     node::over_commit,
-    patch,
 };
 
 /// Pause between two looks at the apiserver's version: control planes get upgraded.
@@ -103,7 +100,7 @@ impl Mutator {
     async fn pod(
         &self,
         request: &AdmissionRequest<'_>,
-        pod: Value,
+        pod: Json<'_>,
         config: &Config,
         metrics: &Metrics,
         deadline: Deadline,
@@ -150,11 +147,9 @@ impl Mutator {
         }
     }
 
-    fn node(request: &AdmissionRequest<'_>, node: Value, config: &Config) -> Answered {
-        let stored = request.old_object.and_then(|it| patch::read(it, &config.sidecars.variables));
-        let judged = catch_unwind(AssertUnwindSafe(|| {
-            over_commit(node, stored.as_ref(), config.over_commit.as_ref())
-        }));
+    fn node(node: Json<'_>, stored: Option<&Json<'_>>, config: &Config) -> Answered {
+        let judged =
+            catch_unwind(AssertUnwindSafe(|| over_commit(node, stored, config.over_commit.as_ref())));
         match judged {
             Ok(outcome) => {
                 let reason = outcome.reason.word();
@@ -173,14 +168,15 @@ const INTERNAL: &str = "an error inside etcd-guard; its log says where. Nothing 
 pub(super) async fn mutate(
     State(webhooks): State<Webhooks>,
     Query(parameters): Query<Parameters>,
-    headers: HeaderMap,
-    body: Body,
+    request: Request,
 ) -> Result<Response, Rejection> {
     let deadline = parameters.deadline().map_err(Rejection::bad_request)?;
-    let body = webhooks.read_body(&headers, body).await?;
+    let body = webhooks.read_body(request).await?;
     let started = Instant::now();
-    let review = match Review::read(&body.bytes) {
-        Ok(review) => review,
+    // One configuration for what is read of an object and for what is done with it.
+    let config = webhooks.mutator.config();
+    let (review, objects) = match Review::read_with_objects(&body.bytes, &config.sidecars.variables) {
+        Ok(read) => read,
         Err(error) => return reject(&webhooks, &error),
     };
     let request = match review.request() {
@@ -191,7 +187,8 @@ pub(super) async fn mutate(
             return Ok(json(&review.bad_request(text)));
         }
     };
-    let Answered { entry, reason, mut mutation } = answered(&webhooks, request, deadline).await;
+    let Answered { entry, reason, mut mutation } =
+        answered(&webhooks, &config, request, objects, deadline).await;
     webhooks.metrics.record_answer(entry, mutation.denial.is_none(), reason, started.elapsed());
     log(review.uid(), request, reason, &mutation, started.elapsed());
     for warning in &mut mutation.warnings {
@@ -201,7 +198,13 @@ pub(super) async fn mutate(
     Ok(json(&review.answer_mutation(&mut mutation)))
 }
 
-async fn answered(webhooks: &Webhooks, request: &AdmissionRequest<'_>, deadline: Deadline) -> Answered {
+async fn answered(
+    webhooks: &Webhooks,
+    config: &Config,
+    request: &AdmissionRequest<'_>,
+    objects: Objects<'_>,
+    deadline: Deadline,
+) -> Answered {
     let sub_resource = request.sub_resource.as_deref().unwrap_or_default();
     let is_core = request.resource.group.is_empty();
     let entry = match (request.operation.as_ref(), request.resource.resource.as_ref(), sub_resource) {
@@ -212,12 +215,10 @@ async fn answered(webhooks: &Webhooks, request: &AdmissionRequest<'_>, deadline:
             return Answered::admitted(Entry::Unknown, "NotOurs", text);
         }
     };
-    // One configuration for what is read of the object and for what is done with it.
-    let config = webhooks.mutator.config();
-    match (entry, request.object.and_then(|it| patch::read(it, &config.sidecars.variables))) {
+    match (entry, objects.new) {
         (entry, None) => Answered::admitted(entry, "Unreadable", "the request's object is not readable"),
-        (Entry::Nodes, Some(node)) => Mutator::node(request, node, &config),
-        (_, Some(pod)) => webhooks.mutator.pod(request, pod, &config, &webhooks.metrics, deadline).await,
+        (Entry::Nodes, Some(node)) => Mutator::node(node, objects.stored.as_ref(), config),
+        (_, Some(pod)) => webhooks.mutator.pod(request, pod, config, &webhooks.metrics, deadline).await,
     }
 }
 
@@ -254,7 +255,7 @@ fn cut(warning: &mut String) {
 // === impl Answered ===
 
 impl Answered {
-    fn of(injection: Injection) -> Self {
+    fn of(injection: Injection<'_>) -> Self {
         let reason = match injection.notes.first() {
             _ if !injection.is_empty() => "Injected",
             Some(note) => note.reason.word(),
@@ -274,7 +275,7 @@ impl Answered {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
     use tokio::{sync::watch, time::timeout};
 
     use super::*;

@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
-    body::{Body, Bytes, HttpBody, to_bytes},
-    extract::{Query, State},
+    body::{Bytes, HttpBody, to_bytes},
+    extract::{Query, Request as HttpRequest, State},
     response::{IntoResponse, Response},
     routing::post,
 };
 use futures::FutureExt;
-use http::{HeaderMap, StatusCode, header};
+use http::{StatusCode, header};
 use serde::Deserialize;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -79,12 +79,11 @@ pub(super) fn routes(webhooks: Webhooks) -> Router {
 async fn validate(
     State(webhooks): State<Webhooks>,
     Query(parameters): Query<Parameters>,
-    headers: HeaderMap,
-    body: Body,
+    request: HttpRequest,
 ) -> Result<Response, Rejection> {
     // Counted from now, and told of after the body: whoever gave a uid gets it back.
     let deadline = parameters.deadline();
-    let body = webhooks.read_body(&headers, body).await?;
+    let body = webhooks.read_body(request).await?;
     // No path in here panics by design. If one does, this request fails, which the apiserver takes as a refusal, and
     // the server lives on.
     let judged = std::panic::AssertUnwindSafe(judge(&webhooks, &body.bytes, deadline)).catch_unwind().await;
@@ -165,7 +164,7 @@ fn is_too_large(error: &axum::Error) -> bool {
 }
 
 pub(super) fn json(answer: &Answer<'_>) -> Response {
-    match serde_json::to_vec(answer) {
+    match answer.to_json() {
         Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
         Err(error) => Rejection(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
@@ -185,9 +184,10 @@ impl Webhooks {
         Arc::clone(&self.large_bodies).acquire_many_owned(share).await.ok()
     }
 
-    pub(super) async fn read_body(&self, headers: &HeaderMap, body: Body) -> Result<Read, Rejection> {
+    pub(super) async fn read_body(&self, request: HttpRequest) -> Result<Read, Rejection> {
+        let (head, body) = request.into_parts();
         let content_type =
-            headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
+            head.headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok()).unwrap_or_default();
         let media_type = content_type.split(';').next().unwrap_or_default().trim();
         if !media_type.eq_ignore_ascii_case("application/json") {
             let text = format!("content type {content_type:?} is not read here: application/json is");

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::mutated_cluster::{MutatedCluster, mount_paths, pod};
+use crate::{
+    mutated_cluster::{ACCOUNT_LIMIT, MutatedCluster, SYSTEM, mount_paths, pod},
+    support::wait::some,
+};
 
 fn asking() -> Value {
     pod(json!({"sidecar-injector.lxcfs/inject": "true", "theirs": "kept"}))
@@ -67,4 +70,20 @@ async fn while_the_guard_is_gone_pods_are_admitted_as_they_came() {
     cluster.guard.kill();
     let (stored, _) = cluster.applied(&asking()).await;
     assert_eq!(stored["spec"]["volumes"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_pod_of_the_system_is_not_even_asked_about() {
+    let mut cluster = MutatedCluster::start("skipNamespaces: []", &[], &["inject"]).await;
+    let here = ["--dry-run=server", "-o", "json"];
+    let there = [&here[..], &["--namespace", SYSTEM]].concat();
+    let said = some("the system has its service account", ACCOUNT_LIMIT, async || {
+        Some(cluster.create(&asking(), &there).await).filter(|it| it.success)
+    })
+    .await;
+    let shown: Value = serde_json::from_str(&said.stdout).unwrap();
+    assert!(!mount_paths(&shown["spec"]["containers"][0]).contains(&"/proc/meminfo"));
+    assert_eq!(cluster.guard.news().await, [""; 0]);
+    assert!(cluster.create(&asking(), &here).await.success);
+    assert_eq!(cluster.guard.news().await, ["CREATE allowed Injected"]);
 }

@@ -15,6 +15,15 @@ fn blocks(section: &str) -> Vec<&'static str> {
 }
 
 #[test]
+fn the_files_of_lxcfs_that_are_shown_are_those_that_the_pod_that_is_shown_gets() {
+    let [before, after, ..] = blocks("lxcfs")[..] else { panic!("two blocks of YAML") };
+    let [before, after]: [Value; 2] = [before, after].map(|it| serde_saphyr::from_str(it).unwrap());
+    let injection = inject_with(&before, &[], &Config::default()).unwrap();
+    assert_eq!(injection.notes.iter().filter_map(|it| it.warning.as_ref()).count(), 0);
+    assert_eq!(injection.pod, Some(after));
+}
+
+#[test]
 fn the_sidecar_that_is_shown_is_what_the_pod_that_is_shown_gets() {
     let [file, before, after, ..] = blocks("Sidecars")[..] else { panic!("three blocks of YAML") };
     let config = Config::read(file).unwrap();

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{config, inject_with, injected, lxcfs_pod, mount_paths, names, pod};
+use super::{Injected, config, inject_with, injected, lxcfs_pod, mount_paths, names, pod};
 use crate::{
     config::{Config, Labels},
-    inject::{Reason, Surroundings, inject},
+    inject::{Reason, Surroundings},
 };
 
 /// The labels of a namespace.
@@ -123,7 +123,7 @@ fn pods_that_it_would_mislead_or_harm_are_left_alone_with_a_warning() {
 fn a_namespace_that_cannot_be_read_gets_nothing_that_its_pod_security_might_forbid() {
     let surroundings =
         Surroundings { namespace: "prod", namespace_labels: Err("no answer"), native_sidecars: true };
-    let injection = inject(lxcfs_pod(), &surroundings, &Config::default()).unwrap();
+    let injection = Injected::of(lxcfs_pod().into(), &surroundings, &Config::default()).unwrap();
     assert!(injection.is_empty());
     assert_eq!(injection.notes[0].reason, Reason::NamespaceUnknown);
 }
@@ -295,6 +295,6 @@ fn system_namespaces_are_left_alone_whoever_asks() {
     let labels = Labels::new();
     let surroundings =
         Surroundings { namespace: "kube-system", namespace_labels: Ok(&labels), native_sidecars: true };
-    let injection = inject(lxcfs_pod(), &surroundings, &Config::default()).unwrap();
+    let injection = Injected::of(lxcfs_pod().into(), &surroundings, &Config::default()).unwrap();
     assert_eq!((injection.is_empty(), injection.notes[0].reason), (true, Reason::SkippedNamespace));
 }

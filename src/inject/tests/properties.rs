@@ -3,7 +3,7 @@
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use serde_json::{Map, Value, json};
 
-use super::{config, inject_with, names};
+use super::{config, inject_read, inject_with, names};
 use crate::{config::Config, inject::INJECTED};
 
 /// All that a configuration can do at once, with names that pods are likely to have already.
@@ -352,8 +352,8 @@ proptest! {
         prop_assert_eq!(doubled_volumes(&applied), doubled_volumes(&pod));
         let same = inject_with(&pod, namespace, &config).unwrap();
         let raw = serde_json::value::to_raw_value(&pod).unwrap();
-        let read = crate::patch::read(&raw, &config.sidecars.variables).unwrap();
-        let of_what_is_read = inject_with(&read, namespace, &config).unwrap();
+        let read = crate::json::read(&raw, &config.sidecars.variables).unwrap();
+        let of_what_is_read = inject_read(read, namespace, &config).unwrap();
         prop_assert_eq!(&of_what_is_read.patch, &injection.patch, "what is left out of {} counts", pod);
         prop_assert_eq!(same.patch, injection.patch);
         for warning in injection.notes.iter().filter_map(|it| it.warning.as_ref()) {

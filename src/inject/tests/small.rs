@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{config, inject_with, injected, pod};
+use super::{Injected, config, inject_with, injected, pod};
 use crate::{
     config::Labels,
-    inject::{Reason, Surroundings, inject},
+    inject::{Reason, Surroundings},
 };
 
 const LABEL: &str = "acme.com/lifespan-requested";
@@ -69,7 +69,7 @@ fn a_namespace_that_is_left_alone_and_a_mirror_pod_get_no_tolerations_and_no_den
     let left_alone =
         Surroundings { namespace: "left-alone", namespace_labels: Ok(&labels), native_sidecars: true };
     for lifespan in ["12", "three"] {
-        let injection = inject(asking_for(lifespan), &left_alone, &settings).unwrap();
+        let injection = Injected::of(asking_for(lifespan).into(), &left_alone, &settings).unwrap();
         assert!(injection.is_empty(), "{:?}", injection.patch);
         let reasons: Vec<Reason> = injection.notes.iter().map(|it| it.reason).collect();
         assert_eq!(reasons, [Reason::SkippedNamespace]);

@@ -6,7 +6,9 @@ use serde::{
     Deserialize, Deserializer,
     de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Number, value::RawValue};
+
+use super::Json;
 
 /// Who set which field: often as long as the rest of the object, and nothing here reads or changes it.
 const MANAGED_FIELDS: &str = "managedFields";
@@ -14,14 +16,18 @@ const MANAGED_FIELDS: &str = "managedFields";
 /// Reads an object, without its managed fields, and of containers' variables only those of these names: of most pods the
 /// rest of what is long. Nothing if it is no map, or its metadata none.
 #[must_use]
-pub fn read(object: &RawValue, variables: &BTreeSet<String>) -> Option<Value> {
-    let sieve = Sieve { part: Part::Object, variables };
-    let object = sieve.deserialize(&mut serde_json::Deserializer::from_str(object.get())).ok()?;
-    let is_map = |it: &Value| it.is_object() || it.is_null();
-    (object.is_object() && object.get("metadata").is_none_or(is_map)).then_some(object)
+pub fn read<'a>(object: &'a RawValue, variables: &BTreeSet<String>) -> Option<Json<'a>> {
+    Reader { variables }.deserialize(&mut serde_json::Deserializer::from_str(object.get())).ok()?
 }
 
-/// Reads a part of an object, without what nobody looks at.
+/// Reads an object as [`read`] does, where it stands in other JSON.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    /// Names of variables that are read.
+    pub variables: &'a BTreeSet<String>,
+}
+
+/// Reads a part of an object, or passes it over.
 #[derive(Clone, Copy)]
 struct Sieve<'a> {
     part: Part,
@@ -33,18 +39,30 @@ struct Sieve<'a> {
 enum Part {
     Object,
     Metadata,
+    ManagedFields,
     Spec,
     Containers,
     Container,
     Variables,
+    Variable,
     /// Whatever else there is, with all that is in it.
     Whole,
 }
 
+/// A text that is borrowed where it can be.
 #[derive(Deserialize)]
-struct Variable<'a> {
-    #[serde(borrow)]
-    name: Cow<'a, str>,
+pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
+
+// === impl Reader ===
+
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
+    type Value = Option<Json<'de>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        let object = Sieve { part: Part::Object, variables: self.variables }.deserialize(deserializer)?;
+        let is_map = |it: &Json<'_>| it.as_map().is_some() || it.is_null();
+        Ok(object.filter(|it| it.as_map().is_some() && it.get("metadata").is_none_or(is_map)))
+    }
 }
 
 // === impl Part ===
@@ -54,8 +72,17 @@ impl Part {
         match (self, key) {
             (Self::Object, "metadata") => Self::Metadata,
             (Self::Object, "spec") => Self::Spec,
+            (Self::Metadata, MANAGED_FIELDS) => Self::ManagedFields,
             (Self::Spec, "containers" | "initContainers") => Self::Containers,
             (Self::Container, "env") => Self::Variables,
+            _ => Self::Whole,
+        }
+    }
+
+    fn item(self) -> Self {
+        match self {
+            Self::Containers => Self::Container,
+            Self::Variables => Self::Variable,
             _ => Self::Whole,
         }
     }
@@ -68,86 +95,75 @@ impl Sieve<'_> {
         Self { part, ..self }
     }
 
-    /// Whether a variable is one that somebody looks at; one that cannot be read may be.
-    fn wants(self, variable: &RawValue) -> bool {
-        let variable = serde_json::from_str::<Variable<'_>>(variable.get());
-        variable.map_or(true, |it| self.variables.contains(it.name.as_ref()))
+    /// Whether a map is a variable that nobody looks at. One that cannot be read somebody may.
+    fn leaves_out(self, map: &Json<'_>) -> bool {
+        let name = if self.part == Part::Variable { map.get("name").and_then(Json::as_str) } else { None };
+        name.is_some_and(|it| !self.variables.contains(it))
     }
 }
 
 impl<'de> DeserializeSeed<'de> for Sieve<'_> {
-    type Value = Value;
+    type Value = Option<Json<'de>>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         match self.part {
-            Part::Whole => Value::deserialize(deserializer),
+            Part::ManagedFields => IgnoredAny::deserialize(deserializer).map(|_| None),
             _ => deserializer.deserialize_any(self),
         }
     }
 }
 
 impl<'de> Visitor<'de> for Sieve<'_> {
-    type Value = Value;
+    type Value = Option<Json<'de>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(Some(Json::Bool(value)))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+        Ok(Some(Json::Number(number.into())))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+        Ok(Some(Json::Number(number.into())))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+        Ok(Some(Number::from_f64(number).map_or(Json::Null, Json::Number)))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Some(Json::Text(Cow::Borrowed(text))))
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Some(Json::Text(Cow::Owned(text.to_owned()))))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Some(Json::Null))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
         let mut items = Vec::new();
-        match self.part {
-            Part::Variables => {
-                while let Some(variable) = access.next_element::<&RawValue>()? {
-                    if self.wants(variable) {
-                        items.push(serde_json::from_str(variable.get()).map_err(serde::de::Error::custom)?);
-                    }
-                }
-            }
-            part => {
-                let part = if part == Part::Containers { Part::Container } else { Part::Whole };
-                while let Some(item) = access.next_element_seed(self.of(part))? {
-                    items.push(item);
-                }
-            }
+        while let Some(item) = access.next_element_seed(self.of(self.part.item()))? {
+            items.extend(item);
         }
-        Ok(Value::Array(items))
+        Ok(Some(Json::List(items)))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
-        let mut map = Map::new();
-        while let Some(key) = access.next_key::<String>()? {
-            if self.part == Part::Metadata && key == MANAGED_FIELDS {
-                access.next_value::<IgnoredAny>()?;
-            } else {
-                let value = access.next_value_seed(self.of(self.part.member(&key)))?;
-                map.insert(key, value);
-            }
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some(Text(key)) = access.next_key()? {
+            let value = access.next_value_seed(self.of(self.part.member(&key)))?;
+            members.extend(value.map(|value| (key, value)));
         }
-        Ok(Value::Object(map))
+        let map = Json::Map(members);
+        Ok((!self.leaves_out(&map)).then_some(map))
     }
 }
 
@@ -160,7 +176,8 @@ mod tests {
     use super::read;
 
     fn read_value(object: &Value) -> Option<Value> {
-        read(&to_raw_value(object).unwrap(), &BTreeSet::from([String::from("WANTED")]))
+        let raw = to_raw_value(object).unwrap();
+        read(&raw, &BTreeSet::from([String::from("WANTED")])).as_ref().map(Value::from)
     }
 
     #[test]
