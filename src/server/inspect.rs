@@ -8,13 +8,12 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
-    body::Body,
     extract::{Query, Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -82,13 +81,9 @@ async fn local_only(request: Request, next: Next) -> Response {
     (StatusCode::FORBIDDEN, text).into_response()
 }
 
-async fn check(
-    State(webhooks): State<Webhooks>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, Rejection> {
+async fn check(State(webhooks): State<Webhooks>, request: Request) -> Result<Response, Rejection> {
     let deadline = Deadline::of(Some(LIMIT));
-    let body = webhooks.read_body(&headers, body).await?;
+    let body = webhooks.read_body(request).await?;
     let bad = |error: &dyn std::fmt::Display| Rejection::bad_request(error.to_string());
     let review = Review::read(&body.bytes).map_err(|error| bad(&error))?;
     let request = review.request().map_err(|error| bad(&error))?;
@@ -131,6 +126,7 @@ impl Preview {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
     use tower::ServiceExt;
 
     use super::*;
