@@ -31,6 +31,15 @@ guard_program() {
 guard_archive() {
   guard_program "$1"
   guard_image "etcd-guard:$(sed -n 's/^ *newTag: *//p' "$PROJECT/deploy/base/kustomization.yaml")"
+  [[ $1 != release ]] || guard_fits
+}
+
+# guard_fits: dies if the image in ARCHIVE is larger than deploy/Dockerfile lets it be.
+guard_fits() {
+  local bytes most
+  bytes=$(stat -c %s -- "$ARCHIVE")
+  most=$(sed -n 's/^ARG MOST_BYTES=//p' "$PROJECT/deploy/Dockerfile")
+  ((bytes <= most)) || die "the image has $bytes bytes, and may have $most: $ARCHIVE"
 }
 
 # guard_image NAME:TAG: sets ARCHIVE to an image with GUARD, with the labels that deploy/Dockerfile gives it.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::path_of;
+use crate::{path_of, support::child::mortal};
 
 fn read(file: &str) -> String {
     fs::read_to_string(path_of(file)).unwrap()
@@ -56,4 +56,22 @@ fn the_image_is_built_with_a_compiler_that_knows_enough() {
     let base = bases("deploy/Dockerfile").remove(0);
     let compiler = base.strip_prefix("rust:").unwrap().split('-').next().unwrap();
     assert!(number(compiler) >= number(env!("CARGO_PKG_RUST_VERSION")), "{compiler}");
+}
+
+/// What `guard_fits` of the scripts says of an image of so many bytes.
+fn said_of_an_image_of(bytes: u64) -> (bool, String) {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(bytes).unwrap();
+    let script = r#"set -eu; PROJECT=$1 ARCHIVE=$2 SPEAKER=test
+        source "$PROJECT/scripts/testbed.d/say.sh"; source "$PROJECT/scripts/demo.d/build.sh"; guard_fits"#;
+    let mut bash = mortal("bash");
+    let output = bash.args(["-c", script, "bash"]).arg(path_of("")).arg(image.path()).output().unwrap();
+    (output.status.success(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn an_image_of_more_than_fifteen_megabytes_is_refused() {
+    assert_eq!(said_of_an_image_of(15_000_000), (true, String::new()));
+    let (fits, said) = said_of_an_image_of(15_000_001);
+    assert!(!fits && said.contains("the image has 15000001 bytes, and may have 15000000"), "{said}");
 }
