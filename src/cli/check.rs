@@ -8,7 +8,7 @@ mod question;
 
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 
 use self::{
@@ -17,7 +17,7 @@ use self::{
 };
 use super::{
     client::install_provider,
-    reach::Reach,
+    reach::{Output, Reach},
     style::{BAD, GOOD, ODD, STRONG, paint},
 };
 use crate::server::Preview;
@@ -58,12 +58,6 @@ pub(super) struct Check {
     /// What to print
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Output {
-    Text,
-    Json,
 }
 
 /// What is printed as JSON.

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use http::{Request, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::handshake;
@@ -50,6 +50,15 @@ pub(super) struct Reach {
     /// Labels of the guard's pods
     #[arg(long, default_value = "app.kubernetes.io/name=etcd-guard")]
     guard_selector: String,
+}
+
+/// For whom an answer is printed
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum Output {
+    /// People
+    Text,
+    /// Programs
+    Json,
 }
 
 /// The apiserver, as the user sees it, and a way to the guard.

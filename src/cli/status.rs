@@ -2,13 +2,13 @@
 
 use std::{io::Write, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tabwriter::TabWriter;
 use tokio::time::sleep;
 
 use super::{
     client::install_provider,
-    reach::Reach,
+    reach::{Output, Reach},
     style::{BAD, GOOD, ODD, STRONG, paint},
 };
 use crate::guard::{ClusterStatus, MemberStatus, Role, Survey};
@@ -35,12 +35,6 @@ pub(super) struct Status {
     /// What to print; with --watch, JSON comes as one line each
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Output {
-    Text,
-    Json,
 }
 
 // === impl Status ===
