@@ -1,30 +1,47 @@
 # Builds the guard as a static program, which is all that its image holds.
 # shellcheck shell=bash source-path=SCRIPTDIR
 
-# guard_cargo PROFILE WORD...: builds with the flags that make a program static.
+# What makes a program static, which is all that its image holds.
+STATIC=(-C target-feature=+crt-static)
+
+# guard_cargo PROFILE COMMAND WORD...: Cargo for our package. A development build is of what the tests are built of; others
+# are static throughout: with --target the flags reach all but the build scripts, which cannot be static.
 #
-# Under `cargo test` we inherit what describes our own package, and build scripts of others that look at variables of
-# those names would run again, and all that depends on them be built again.
+# Under `cargo test` we inherit what describes our package, and build scripts of others that look at variables of those
+# names would run again, and all that depends on them be built again.
 guard_cargo() {
-  local profile=$1
-  shift
-  # shellcheck disable=SC2086 # names have no blanks
-  (cd "$PROJECT" && unset ${!CARGO_PKG_*} ${!CARGO_MANIFEST_*} && RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static" cargo build --locked \
-    --profile "$profile" --target "$RUST_TARGET" "$@")
+  local profile=$1 command=$2
+  shift 2
+  (
+    cd "$PROJECT" || exit
+    # shellcheck disable=SC2086 # names have no blanks
+    unset ${!CARGO_PKG_*} ${!CARGO_MANIFEST_*}
+    [[ $profile != dev ]] || exec cargo "$command" --locked "$@"
+    RUSTFLAGS="${RUSTFLAGS-} ${STATIC[*]}" exec cargo "$command" --locked --profile "$profile" --target "$RUST_TARGET" "$@"
+  )
 }
 
-# guard_program PROFILE: sets GUARD. Cargo decides what is to be done; a warm call takes under a second.
+# guard_program PROFILE: sets GUARD, and EXAMPLES to the folder of examples that are built likewise. Cargo decides what is to
+# be done; a warm call takes under a second.
 guard_program() {
-  local folder=$1
   rust_ensure
   # Cargo is called in another folder than we are.
   [[ -z ${CARGO_TARGET_DIR-} ]] || CARGO_TARGET_DIR=$(realpath -m -- "$CARGO_TARGET_DIR")
-  [[ $folder != dev ]] || folder=debug
-  # With --target the flags reach the guard and not the build scripts, which cannot be static.
   RUST_TARGET=$(rustc -vV | sed -n 's/^host: //p')
-  GUARD=${CARGO_TARGET_DIR:-$PROJECT/target}/$RUST_TARGET/$folder/etcd-guard
+  local folder=${CARGO_TARGET_DIR:-$PROJECT/target} build
+  if [[ $1 == dev ]]; then
+    # Static when it is linked, and under a name of its own: the tests' program has shared libraries.
+    EXAMPLES=$folder/debug/examples
+    GUARD=$EXAMPLES/static-guard
+    build=(rustc --example static-guard -- "${STATIC[@]}")
+  else
+    # shellcheck disable=SC2034 # loopback.sh reads it
+    EXAMPLES=$folder/$RUST_TARGET/$1/examples
+    GUARD=$folder/$RUST_TARGET/$1/etcd-guard
+    build=(build --bin etcd-guard)
+  fi
   [[ -x $GUARD ]] || say "building etcd-guard, profile $1 (once; some minutes)"
-  guard_cargo "$1" --bin etcd-guard || die 'etcd-guard could not be built'
+  guard_cargo "$1" "${build[@]}" || die 'etcd-guard could not be built'
 }
 
 # guard_archive PROFILE: sets ARCHIVE to an image that holds the guard, under the name that deploy/base asks for.

@@ -7,9 +7,9 @@ loopback_story() {
   grep -qs '^name = "process-node"' "$PROJECT/Cargo.toml" ||
     die 'the story on loopback needs the process node (cargo example process-node), which this tree does not have'
   guard_program "$1"
-  PROCESS_NODE=${GUARD%/*}/examples/process-node
+  PROCESS_NODE=$EXAMPLES/process-node
   [[ -x $PROCESS_NODE ]] || say 'building the process node (once; some minutes)'
-  guard_cargo "$1" --example process-node || die 'the process node could not be built'
+  guard_cargo "$1" build --example process-node || die 'the process node could not be built'
   local name
   for name in etcd-3.6 etcdctl-3.6 kube-apiserver kube-controller-manager kube-scheduler kubectl; do program "$name"; done
   program etcd-3.6

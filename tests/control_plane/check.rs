@@ -37,6 +37,22 @@ async fn both(etcd: &mut GuardedCluster, question: &[&str], kubectl: &[&str]) ->
     foretold
 }
 
+/// A finalizer: what is deleted stays, on its way out.
+async fn hold(etcd: &GuardedCluster, object: &str) {
+    finalizers(etcd, object, r#"["etcd-guard.io/test"]"#).await;
+}
+
+/// Lets it go.
+async fn release(etcd: &GuardedCluster, object: &str) {
+    finalizers(etcd, object, "null").await;
+}
+
+async fn finalizers(etcd: &GuardedCluster, object: &str, these: &str) {
+    let patch = format!(r#"{{"metadata":{{"finalizers":{these}}}}}"#);
+    let said = etcd.kubectl(&["patch", object, "--type=merge", "-p", &patch]).await;
+    assert!(said.success, "{said:?}");
+}
+
 #[tokio::test]
 async fn check_says_before_a_deletion_what_the_guard_says_at_it() {
     let mut etcd = GuardedCluster::start().await;
@@ -67,10 +83,14 @@ async fn check_says_before_a_deletion_what_the_guard_says_at_it() {
     etcd.evict(&leader, None).await.unwrap_err();
     assert_eq!(etcd.guard.news().await, [format!("CREATE {said}")]);
 
+    // The pod stays on its way out, so that nothing changes between a question and the deletion.
+    hold(&etcd, &format!("pod/{follower}")).await;
     let delete = ["delete", "pod", &follower, "--wait=false"];
     assert_eq!(both(&mut etcd, &[&follower], &delete).await, "allowed SafeToDelete");
+    until("the follower has ended", START_LIMIT, async || !etcd.member(&follower).serves().await).await;
     let said = both(&mut etcd, &[&other], &["delete", "pod", &other]).await;
     assert!(["denied DisruptionInProgress", "denied QuorumAtRisk"].contains(&said.as_str()), "{said}");
+    release(&etcd, &format!("pod/{follower}")).await;
     etcd.wait_until_whole().await;
 
     etcd.order(&follower, Order::Pause).await;
@@ -83,10 +103,8 @@ async fn check_says_before_a_deletion_what_the_guard_says_at_it() {
 async fn check_knows_of_pods_that_are_on_their_way_out_and_of_owners_that_are_gone() {
     let mut etcd = GuardedCluster::start().await;
     etcd.register_webhook(|webhook| drop(webhook.as_object_mut().unwrap().remove("matchConditions"))).await;
-    let held = r#"{"metadata":{"finalizers":["etcd-guard.io/test"]}}"#;
     for object in [&format!("pod/{BYSTANDER}"), "statefulset/etcd"] {
-        let said = etcd.kubectl(&["patch", object, "--type=merge", "-p", held]).await;
-        assert!(said.success, "{said:?}");
+        hold(&etcd, object).await;
     }
     let said = etcd.kubectl(&["delete", "pod", BYSTANDER, "--wait=false"]).await;
     assert!(said.success, "{said:?}");
@@ -117,10 +135,7 @@ async fn check_knows_of_pods_that_are_on_their_way_out_and_of_owners_that_are_go
     let said = both(&mut etcd, &[&leader, "--as", collector], &delete).await;
     assert_eq!(said, "allowed OwnerDeleted");
     for object in [&format!("pod/{BYSTANDER}"), "statefulset/etcd"] {
-        let said = etcd
-            .kubectl(&["patch", object, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#])
-            .await;
-        assert!(said.success, "{said:?}");
+        release(&etcd, object).await;
     }
 }
 
