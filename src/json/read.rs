@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeSet, fmt};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
+    de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::{Number, value::RawValue};
 
@@ -95,10 +95,21 @@ impl Sieve<'_> {
         Self { part, ..self }
     }
 
-    /// Whether a map is a variable that nobody looks at. One that cannot be read somebody may.
-    fn leaves_out(self, map: &Json<'_>) -> bool {
-        let name = if self.part == Part::Variable { map.get("name").and_then(Json::as_str) } else { None };
+    /// Whether a map with this member is a variable that nobody looks at. One that cannot be read somebody may.
+    fn leaves_out(self, key: &str, value: Option<&Json<'_>>) -> bool {
+        let name = if self.part == Part::Variable && key == "name" { value.and_then(Json::as_str) } else { None };
         name.is_some_and(|it| !self.variables.contains(it))
+    }
+
+    /// Passes over what is left of a variable, of which most are so: nothing is kept of it.
+    fn pass_over<'de, A: MapAccess<'de>>(self, mut access: A) -> Result<Option<Json<'de>>, A::Error> {
+        while let Some(Text(key)) = access.next_key()? {
+            if key == "name" {
+                return Err(A::Error::duplicate_field("name"));
+            }
+            access.next_value::<IgnoredAny>()?;
+        }
+        Ok(None)
     }
 }
 
@@ -160,10 +171,12 @@ impl<'de> Visitor<'de> for Sieve<'_> {
         let mut members = Vec::new();
         while let Some(Text(key)) = access.next_key()? {
             let value = access.next_value_seed(self.of(self.part.member(&key)))?;
+            if self.leaves_out(&key, value.as_ref()) {
+                return self.pass_over(access);
+            }
             members.extend(value.map(|value| (key, value)));
         }
-        let map = Json::Map(members);
-        Ok((!self.leaves_out(&map)).then_some(map))
+        Ok(Some(Json::Map(members)))
     }
 }
 
