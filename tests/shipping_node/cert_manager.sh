@@ -62,14 +62,13 @@ renew() {
     >/dev/null
 }
 
-# renewal_begin: both certificates are new, the leaf by the loss of its Secret; the kubelet brings it to the pods within minutes.
-renewal_begin() {
+# renewal: both certificates are made anew under load, the leaf by the loss of its Secret.
+renewal() {
   local leaf ca
   leaf=$(stored_leaf)
   tell cert_manager-served "$(served_leaves | sed "s/^$leaf\$/the stored one/")"
   ca=$(secret_field etcd-guard etcd-guard-ca tls.crt)
-  # They go on beside the examples, and should not hold them up.
-  CALL_PAUSE=1 calls_begin
+  calls_begin
   # Applied again, as an update is: what cainjector has filled in stays.
   install_by_cert_manager
   kubectl -n etcd-guard delete secret etcd-guard-tls >/dev/null
@@ -77,8 +76,8 @@ renewal_begin() {
   renew etcd-guard-ca
   until_true 'the CA is made anew' ca_is_new "$ca"
   until_true 'the new CA is in every entry' bundle_has_the_ca
-}
-renewal_end() {
+  # By itself the kubelet looks after a pod's volumes within a minute or two, and at once if the pod changes.
+  kubectl -n etcd-guard annotate pods -l app.kubernetes.io/name=etcd-guard etcd-guard.io/test=look >/dev/null
   until_true 'both replicas serve the new certificate' leaf_is_served
   calls_end cert_manager-renewal
   tell cert_manager-restarts "$(guard_pods 'status.containerStatuses[0].restartCount')"

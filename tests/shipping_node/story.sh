@@ -219,12 +219,10 @@ story_of_manifests() {
 
 story_of_chart() { upgraded chart; }
 
-# Beside the examples, which take longer than the kubelet to bring a new certificate.
 story_of_cert_manager() {
   say 'new certificates, under load'
-  renewal_begin
+  renewal
   examples
-  renewal_end
 }
 
 # minikube_story: what the script does on a cluster of one's own, where the images are loaded already.
