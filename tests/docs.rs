@@ -160,3 +160,80 @@ fn a_new_user_reads_the_readme_in_one_go() {
     let lines = page("README.md").lines().count();
     assert!(lines <= 150, "{lines} lines");
 }
+
+/// What the recorded terminal showed, without what makes it bold or dim.
+fn recorded() -> String {
+    let record = page("docs/demo.cast");
+    let mut shown = String::new();
+    for event in record.lines().skip(1) {
+        let (_, _, text): (f64, String, String) = serde_json::from_str(event).unwrap();
+        let mut parts = text.split('\u{1b}');
+        shown.push_str(parts.next().unwrap());
+        for part in parts {
+            shown.push_str(part.split_once('m').unwrap().1);
+        }
+    }
+    shown.replace('\r', "")
+}
+
+/// What of a command is the same in every run: up to the first word that names a pod, a node or a member of that one.
+fn lasting_part(command: &str) -> String {
+    let words =
+        command.split(' ').take_while(|it| *it != "node" && !it.contains(|it: char| it.is_ascii_digit()));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// When the story changes, the record is made anew: `scripts/record`.
+#[test]
+fn the_recorded_session_is_the_story_that_the_demo_tells() {
+    let story = page("scripts/demo.d/story.sh") + &page("scripts/demo.d/real.sh");
+    let recorded = recorded();
+    let typed: Vec<&str> = recorded.lines().filter_map(|it| it.strip_prefix("$ ")).collect();
+    assert!(typed.len() >= 10, "{typed:?}");
+    for command in typed {
+        let lasting = lasting_part(command);
+        assert!(lasting.contains(' ') && story.contains(&lasting), "no {lasting:?} in the story: {command}");
+    }
+    let story = page("scripts/demo.d/story.sh");
+    let headings = story.lines().filter_map(|it| it.trim().strip_prefix("heading "));
+    // The first stands above a table that no README is wide enough for.
+    for heading in headings.skip(1) {
+        let words = heading.trim_matches(['\'', '"']).split([',', '$']).next().unwrap();
+        assert!(recorded.contains(&format!("== {words}")), "no heading {words:?} in the record");
+    }
+    assert!(recorded.contains(" 0 differences"), "{recorded}");
+}
+
+#[test]
+fn the_picture_of_the_demo_shows_its_record_and_needs_nothing_from_elsewhere() {
+    let picture = page("docs/demo.svg");
+    let recorded = recorded();
+    let parsed = roxmltree::Document::parse(&picture).unwrap();
+    let mut shown = 0;
+    for node in parsed.descendants() {
+        let name = node.tag_name().name();
+        assert!(!["script", "image", "foreignObject"].contains(&name), "{name}");
+        if name == "text" {
+            shown += 1;
+            let text = node.text().unwrap_or_default().replace('\u{a0}', " ");
+            assert!(recorded.contains(text.trim()), "{text:?} is not in the record");
+        }
+        for attribute in node.attributes().filter(|it| it.name() == "href") {
+            assert!(attribute.value().starts_with('#'), "{attribute:?}");
+        }
+    }
+    assert!(shown > 50, "{shown}");
+    assert!(!["url(", "@import", "@font-face"].iter().any(|it| picture.contains(it)));
+    assert!(picture.len() <= 150_000, "{} bytes", picture.len());
+    assert!(page("README.md").contains("](docs/demo.svg)"));
+}
+
+#[test]
+fn the_record_tells_nothing_of_the_machine_that_it_was_made_on() {
+    for file in ["docs/demo.cast", "docs/demo.svg"] {
+        let text = page(file);
+        for folder in ["/tmp", "/root", "/home", "/work", "/var"] {
+            assert!(!text.contains(folder), "{file} has {folder}");
+        }
+    }
+}

@@ -1,5 +1,6 @@
-//! What is shipped, on a whole real node: installed from the manifests and again from the chart, upgraded and drained under
-//! load, killed, taken away; and every example of `etcd-manifests/`. Needs root.
+//! What is shipped, on a whole real node: installed from the manifests, again from the chart, with cert-manager's certificates
+//! and by `scripts/minikube`; upgraded and drained under load, killed, taken away; and every example of `etcd-manifests/`.
+//! Needs root.
 //!
 //! One story is played, `tests/shipping_node/story.sh`; each test holds one promise against what was seen.
 
@@ -129,8 +130,29 @@ fn killed_replicas_are_back_when_the_kubelet_has_restarted_them() {
 }
 
 #[test]
+fn with_certificates_by_cert_manager_it_denies_and_serves_the_one_that_is_stored() {
+    assert_leader_protected("cert_manager-denied", 3);
+    assert_eq!(seen("cert_manager-served"), "the stored one");
+}
+
+#[test]
+fn no_admission_call_fails_while_cert_manager_makes_another_leaf_and_another_ca() {
+    assert_no_call_failed("cert_manager-renewal");
+    // Nobody had to be started anew.
+    assert_eq!(seen("cert_manager-restarts"), "0 0");
+    assert_leader_protected("cert_manager-denied-after", 3);
+}
+
+#[test]
+fn the_minikube_script_installs_what_denies_where_the_image_is_loaded_already() {
+    assert_leader_protected("minikube-denied", 3);
+}
+
+#[test]
 fn nothing_stays_behind() {
-    by_both_ways(|way| assert_eq!(seen(&format!("{way}-left")), ""));
+    for way in ["manifests", "chart", "cert_manager", "minikube"] {
+        assert_eq!(seen(&format!("{way}-left")), "", "{way}");
+    }
 }
 
 #[test]
@@ -141,7 +163,7 @@ fn a_namespace_whose_guard_is_gone_can_be_deleted() {
 
 #[test]
 fn every_example_runs_and_its_leader_is_protected() {
-    for example in ["mtls", "password", "bitnami-like", "vcluster-like"] {
+    for example in ["mtls", "mtls-cert-manager", "password", "bitnami-like", "vcluster-like"] {
         assert_leader_protected(&format!("example-{example}"), 3);
     }
     assert_leader_protected("example-five-with-learner", 5);

@@ -2,7 +2,7 @@
 # shellcheck shell=bash source-path=SCRIPTDIR
 
 PROGRAM_NAMES=(etcd-3.6 etcdctl-3.6 etcd-3.5 etcdctl-3.5 etcd-3.7 etcdctl-3.7 etcd-3.4 etcd-3.6.11
-  kube-apiserver kube-controller-manager kubectl kube-scheduler kubelet kube-proxy coredns helm
+  kube-apiserver kube-controller-manager kubectl kube-scheduler kubelet kube-proxy coredns helm cert-manager
   containerd ctr runc lxcfs buildah catatonit busybox iptables conntrack promtool prometheus wrk protoc faketime)
 
 # After a plain `su`, root's PATH lacks these, and containerd, kube-proxy, CNI plugins and dpkg look up programs by it.
@@ -43,6 +43,7 @@ program_spec() {
   etcdctl-3.[567]) EXE=etcdctl FOLDER=etcd-${1#etcdctl-} MODULE=go.etcd.io/etcd/etcdctl/v3 PACKAGE=$MODULE ;;
   coredns) FOLDER=coredns MODULE=github.com/coredns/coredns PACKAGE=$MODULE ;;
   helm) FOLDER=helm MODULE=helm.sh/helm/v3 PACKAGE=$MODULE/cmd/helm ;;
+  cert-manager) FOLDER=$1 MODULE=github.com/cert-manager/cert-manager PACKAGE=. ;; # main.go there says what of it
   containerd | ctr) DEB=containerd ;;
   busybox) DEB=busybox-static ;;
   promtool | prometheus) DEB=prometheus ;;
@@ -87,6 +88,7 @@ own_version() {
 fits() {
   local version
   case $2 in
+  cert-manager) return 1 ;; # nobody else has a program of this kind
   busybox) ! ldd "$1" >/dev/null 2>&1 && return ;; # it runs in images that hold nothing else
   protoc) [[ -n ${PROTOC_INCLUDE-} || -e ${1%/bin/*}/include/google/protobuf/descriptor.proto ]] || return ;;
   esac
@@ -122,6 +124,8 @@ program_look() {
   fi
   [[ -n $MODULE ]] || return 1
   program_version "$FOLDER" "$MODULE"
+  # What has a source here is another program when that changes.
+  [[ $PACKAGE != . ]] || VERSION+=-$(sha256sum "$ROOMS/programs/$FOLDER/main.go" | cut -c 1-12)
   CACHED=$CACHE/bin/$EXE-$VERSION
   [[ -x $CACHED ]] || return 1
   FOUND=$CACHED TAKEN_FROM='the cache'

@@ -8,7 +8,7 @@ CALL_PAUSE=0.1
 
 # caller NUMBER: dry runs of the deletion of a member, until the folder is gone. One line per answer.
 caller() {
-  local answer url=$CALL_SERVER/api/v1/namespaces/prod/pods/etcd-$(($1 % 3))?dryRun=All
+  local answer url="$CALL_SERVER/api/v1/namespaces/prod/pods/etcd-$(($1 % 3))?dryRun=All"
   while [[ -e $CALLS/go ]]; do
     answer=$(curl -sS --max-time 60 --cacert "$TESTBED_DIR/ca.crt" --cert "$CALLS/user.crt" --key "$CALLS/user.key" \
       -X DELETE "$url" 2>&1) || true

@@ -33,13 +33,16 @@ leave() {
   kubectl delete namespace "$1" --timeout="${READY_LIMIT}s" >/dev/null || die "namespace $1 stays"
 }
 
+# How etcdctl reaches a member of mtls.yaml from within its pod.
+MTLS=(--endpoints=https://127.0.0.1:2379 --cacert=/etc/etcd/tls/server/ca.crt
+  --cert=/etc/etcd/tls/server/tls.crt --key=/etc/etcd/tls/server/tls.key)
+
 example_mtls() {
   example mtls
   "$PROJECT/etcd-manifests/mtls-certs" mtls >/dev/null
   permit mtls etcd-client-tls
   apply_example mtls etcd
-  judged mtls etcd 3 --endpoints=https://127.0.0.1:2379 --cacert=/etc/etcd/tls/server/ca.crt \
-    --cert=/etc/etcd/tls/server/tls.crt --key=/etc/etcd/tls/server/tls.key
+  judged mtls etcd 3 "${MTLS[@]}"
 }
 
 example_password() {
@@ -106,6 +109,7 @@ example_single() {
 examples() {
   # One after the other: the node is small.
   example_mtls
+  example_mtls_cert_manager
   example_password
   example bitnami-like
   apply_example bitnami-like etcd

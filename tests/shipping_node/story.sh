@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# What is shipped, on a real node: installed from the manifests and again from the chart, upgraded, drained, killed, taken
-# away. CMD of `scripts/testbed node`: story.sh GUARD HELM REPORT.
+# What is shipped, on a real node: installed from the manifests, again from the chart, and with cert-manager; upgraded, drained,
+# killed, taken away. CMD of `scripts/testbed node`: story.sh REPORT, with the programs in GUARD, HELM and CERT_MANAGER.
 # Writes lines `NAME<tab>VALUE`; tests/shipping_node.rs holds them against what they should be.
 set -euo pipefail
 
-GUARD=$1 HELM=$2 REPORT=$3
+REPORT=$1
 PROJECT=$(realpath -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
 # shellcheck source=tests/shipping_node/calls.sh
 source "$PROJECT/tests/shipping_node/calls.sh"
 # shellcheck source=tests/shipping_node/examples.sh
 source "$PROJECT/tests/shipping_node/examples.sh"
+# shellcheck source=tests/shipping_node/cert_manager.sh
+source "$PROJECT/tests/shipping_node/cert_manager.sh"
 
 # Each takes seconds on an idle machine. None of them is a promise: what is promised is what happens, not how soon.
 READY_LIMIT=300
@@ -177,7 +179,7 @@ plugin_story() {
   tell "$1-status" "$(PATH=$path:$PATH answer kubectl etcd-guard status -n prod)"
 }
 
-# way NAME: install, deny, upgrade, uninstall.
+# way NAME: install, deny, whatever else is to be seen there, uninstall.
 way() {
   say "$1: install"
   "install_by_$1"
@@ -185,8 +187,17 @@ way() {
   tell "$1-image" "$(guard_pods 'spec.containers[0].image')"
   until_true 'the leader is protected' denies_leader prod etcd 3
   tell "$1-denied" "$DENIAL"
-  plugin_story "$1"
 
+  "story_of_$1"
+
+  say "$1: uninstall"
+  "uninstall_by_$1"
+  tell "$1-left" "$(left_behind)"
+}
+
+# upgraded WAY
+upgraded() {
+  plugin_story "$1"
   say "$1: upgrade under load"
   calls_begin
   "upgrade_by_$1"
@@ -196,19 +207,32 @@ way() {
   tell "$1-image-after" "$(guard_pods 'spec.containers[0].image')"
   until_true 'the leader is protected' denies_leader prod etcd 3
   tell "$1-denied-after" "$DENIAL"
+}
 
-  if [[ $1 == manifests ]]; then
-    say 'drain the node of the guard, under load'
-    drain_story
-    say 'kill both replicas'
-    kill_story
-  else
-    examples
-  fi
+story_of_manifests() {
+  upgraded manifests
+  say 'drain the node of the guard, under load'
+  drain_story
+  say 'kill both replicas'
+  kill_story
+}
 
-  say "$1: uninstall"
-  "uninstall_by_$1"
-  tell "$1-left" "$(left_behind)"
+story_of_chart() { upgraded chart; }
+
+story_of_cert_manager() {
+  say 'new certificates, under load'
+  renewal
+  examples
+}
+
+# minikube_story: what the script does on a cluster of one's own, where the images are loaded already.
+minikube_story() {
+  local script=$PROJECT/scripts/minikube
+  "$script" --no-load --no-story >"$TESTBED_DIR/minikube.log" 2>&1 || die "$(cat "$TESTBED_DIR/minikube.log")"
+  until_true 'the leader is protected' denies_leader prod etcd 3
+  tell minikube-denied "$DENIAL"
+  "$script" --remove >"$TESTBED_DIR/minikube.log" 2>&1 || die "$(cat "$TESTBED_DIR/minikube.log")"
+  tell minikube-left "$(left_behind)$(kubectl get namespace prod --ignore-not-found -o name)"
 }
 
 kubectl create namespace prod >/dev/null
@@ -218,8 +242,14 @@ rolled_out prod statefulset/etcd
 
 way manifests
 way chart
+cert_manager_begin
+way cert_manager
+cert_manager_end
 
 say 'a namespace whose guard is gone'
 kubectl delete namespace prod --timeout="${READY_LIMIT}s" >/dev/null || true
 tell namespace-after "$(kubectl get namespace prod --ignore-not-found -o name)"
+
+say 'scripts/minikube'
+minikube_story
 tell end reached
