@@ -268,6 +268,19 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_is_known_to_be_gone_for_as_long_as_its_reservation_stands() {
+        let start = Instant::now();
+        let record = [reservation("gone", "1")];
+        let mut ledger = Ledger::default();
+        ledger.observe(&record, start);
+        ledger.note_living(&record, "prod", &[], start);
+        ledger.observe(&record, start);
+        assert!(ledger.is_gone("gone"));
+        ledger.observe(&[reservation("other", "1")], start);
+        assert!(!ledger.is_gone("gone"), "nobody asks any more");
+    }
+
+    #[test]
     fn members_in_other_namespaces_are_not_cleared_away() {
         let start = Instant::now();
         let elsewhere = Reservation { namespace: String::from("other"), ..reservation("far", "1") };

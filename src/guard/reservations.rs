@@ -45,7 +45,7 @@ pub(super) struct Reservations {
 }
 
 /// What this replica saw of each record, by the Lease's name.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Ledgers(Cache<String, Arc<Mutex<Ledger>>>);
 
 /// A record as it was read, for one decision.
@@ -252,12 +252,6 @@ impl Collector for Ledgers {
     }
 }
 
-impl fmt::Debug for Ledgers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ledgers").finish_non_exhaustive()
-    }
-}
-
 // === impl Record ===
 
 impl Record {
@@ -301,107 +295,4 @@ impl Records {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use prometheus_client::encoding::text::encode;
-    use serde_json::json;
-    use tokio::time::timeout;
-
-    use super::{super::ledger::RESERVATION_LIFE, *};
-    use crate::k8s::fake;
-
-    /// Leases by name, each with its resource version.
-    type Stored = Arc<Mutex<BTreeMap<String, u32>>>;
-
-    /// An apiserver with these Leases. Once there is one called `new`, somebody writes to `late` right
-    /// after each list.
-    fn leases(stored: &Stored) -> Leases {
-        const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/etcd-guard/leases";
-        let stored = Arc::clone(stored);
-        let client = fake::served_by(move |call, body| {
-            let mut stored = stored.lock().unwrap();
-            let name = call.uri.path().strip_prefix(PATH).unwrap().trim_start_matches('/');
-            match (call.method.as_str(), name) {
-                ("GET", "") => {
-                    assert!(call.uri.query().unwrap().contains("labelSelector="), "{}", call.uri);
-                    let lease = |(name, version): (&String, &u32)| json!({"metadata": {"name": name, "resourceVersion": version.to_string()}});
-                    let items: Vec<_> = stored.iter().map(lease).collect();
-                    if stored.contains_key("new") {
-                        stored.entry(String::from("late")).and_modify(|version| *version += 1);
-                    }
-                    (200, json!({"metadata": {}, "items": items}))
-                }
-                ("DELETE", name) => {
-                    let version = &body["preconditions"]["resourceVersion"];
-                    if !version.is_null() && *version != json!(stored[name].to_string()) {
-                        return (409, fake::failure(409, "the object has been modified"));
-                    }
-                    stored.remove(name);
-                    (200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
-                }
-                (method, _) => panic!("{method} {}", call.uri),
-            }
-        });
-        Leases::new(client, "etcd-guard")
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_record_that_does_not_change_for_long_is_cleared_away_and_no_other() {
-        let of = |names: &[&str]| -> BTreeMap<String, u32> {
-            names.iter().map(|name| ((*name).to_owned(), 1)).collect()
-        };
-        let stored: Stored = Arc::new(Mutex::new(of(&["dead", "living", "late"])));
-        let names = || stored.lock().unwrap().keys().cloned().collect::<Vec<_>>();
-        let reservations = Reservations::new(leases(&stored));
-        let mut clearing = std::pin::pin!(reservations.clear_away());
-        let a_moment = Duration::from_secs(1);
-
-        timeout(UNCHANGED_FOR + a_moment, &mut clearing).await.unwrap_err();
-        assert_eq!(names(), ["dead", "late", "living"], "what is seen for the first time may be new");
-        *stored.lock().unwrap().get_mut("living").unwrap() += 1;
-        stored.lock().unwrap().insert(String::from("new"), 1);
-
-        timeout(UNCHANGED_FOR, &mut clearing).await.unwrap_err();
-        assert_eq!(names(), ["late", "living", "new"]);
-
-        timeout(UNCHANGED_FOR, &mut clearing).await.unwrap_err();
-        assert_eq!(names(), ["late"]);
-    }
-
-    fn reservation(uid: &str) -> Reservation {
-        Reservation {
-            uid: uid.to_owned(),
-            namespace: String::from("prod"),
-            pod: String::from("etcd-0"),
-            member: String::new(),
-            at: String::new(),
-            by: String::new(),
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_gauge_counts_what_lives_in_all_records_and_forgets_what_has_expired() {
-        let ledgers = Ledgers(Cache::builder().build());
-        let mut registry = Registry::with_prefix("etcd_guard");
-        registry.register_collector(Box::new(ledgers.clone()));
-        let shown = || {
-            let mut page = String::new();
-            encode(&mut page, &registry).unwrap();
-            let line = page.lines().find(|line| line.starts_with("etcd_guard_reservations ")).unwrap();
-            line.rsplit(' ').next().unwrap().to_owned()
-        };
-        assert_eq!(shown(), "0");
-        let observe = |name: &str, record: &[Reservation]| {
-            let ledger = ledgers.0.get_with(name.to_owned(), Arc::default);
-            lock(&ledger).observe(record, Instant::now());
-        };
-        observe("a", &[reservation("1"), reservation("2")]);
-        observe("b", &[reservation("3")]);
-        assert_eq!(shown(), "3");
-        observe("a", &[reservation("2")]);
-        assert_eq!(shown(), "2");
-        tokio::time::advance(RESERVATION_LIFE).await;
-        assert_eq!(shown(), "0");
-    }
-}
+mod tests;

@@ -84,6 +84,17 @@ fn operations_are_those_of_the_standard() {
 }
 
 #[test]
+fn what_this_program_wrote_is_taken_back_and_nothing_else_with_it() {
+    let mut draft = Draft::new(json!({"metadata": {"annotations": {"theirs": "1", "ours": "2"}}}));
+    assert!(draft.is_unchanged());
+    draft.take_back(&pointer(["metadata", "annotations", "ours"])).unwrap();
+    assert!(!draft.is_unchanged());
+    let (patch, object) = finish(draft);
+    assert_eq!(patch, json!([{"op": "remove", "path": "/metadata/annotations/ours"}]));
+    assert_eq!(object, json!({"metadata": {"annotations": {"theirs": "1"}}}));
+}
+
+#[test]
 fn what_is_there_is_not_added_again_and_no_change_is_no_operation() {
     let mut draft = Draft::new(json!({"metadata": {"annotations": {"ours": "theirs"}}}));
     draft.add_members(ANNOTATIONS, member("ours")).unwrap();
@@ -135,5 +146,6 @@ fn an_operation_that_does_not_apply_leaves_no_patch() {
     draft.add_items(VOLUMES, vec![json!({"name": "b"})], Place::Last).unwrap();
     let error = draft.add_items(VOLUMES, vec![json!({})], Place::Before(7)).unwrap_err();
     assert_eq!(error.to_string(), "the patch does not apply at /spec/volumes/7");
+    draft.add_items(VOLUMES, vec![json!({"name": "c"})], Place::Last).unwrap();
     assert!(matches!(draft.finish().unwrap_err(), PatchError::LeadsElsewhere));
 }

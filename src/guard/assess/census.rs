@@ -1,6 +1,9 @@
 //! A whole cluster in numbers, counted as a verdict on one of its pods would count them, for people who look before
 //! anything goes.
 
+#[cfg(test)]
+mod tests;
+
 use super::{
     Reason, Snapshot, Tally, corrupt, missing, silent_pods, statuses, tally, union_of_lists, unproven, voters,
 };

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The id of the member that pod `etcd-N` runs.
-fn id(n: usize) -> MemberId {
+pub(super) fn id(n: usize) -> MemberId {
     MemberId(0xe7cd_0000 + u64::try_from(n).unwrap())
 }
 
@@ -73,7 +73,7 @@ fn timed_out() -> Cause {
 
 impl Snapshot {
     /// Nothing answers at this pod.
-    fn silence(mut self, n: usize) -> Self {
+    pub(super) fn silence(mut self, n: usize) -> Self {
         self.pods[n].reply = Reply::Silent { cause: timed_out() };
         self
     }
@@ -98,7 +98,7 @@ impl Snapshot {
     }
 
     /// Changes every list that a serving member shows.
-    fn relist(mut self, change: impl Fn(&mut Vec<ListedMember>)) -> Self {
+    pub(super) fn relist(mut self, change: impl Fn(&mut Vec<ListedMember>)) -> Self {
         for pod in &mut self.pods {
             if let Reply::Serving { members, .. } = &mut pod.reply {
                 change(members);
@@ -108,7 +108,7 @@ impl Snapshot {
     }
 
     /// Changes what one member says of itself.
-    fn restate(mut self, n: usize, change: impl Fn(&mut Status)) -> Self {
+    pub(super) fn restate(mut self, n: usize, change: impl Fn(&mut Status)) -> Self {
         match &mut self.pods[n].reply {
             Reply::Serving { status, .. } | Reply::Answering { status, .. } => change(status),
             Reply::Silent { .. } => {}
@@ -428,7 +428,8 @@ fn the_heir_is_a_voter_that_serves_stays_and_has_applied_most() {
     assert_eq!(best(&ahead).as_deref(), Some("etcd-2"));
     assert_ne!(best(&ahead.clone().change(2, |pod| pod.reserved = true)).as_deref(), Some("etcd-2"));
     assert_ne!(best(&ahead.clone().change(2, |pod| pod.terminating = true)).as_deref(), Some("etcd-2"));
-    assert_ne!(best(&ahead.starve(2)).as_deref(), Some("etcd-2"));
+    assert_ne!(best(&ahead.clone().starve(2)).as_deref(), Some("etcd-2"));
+    assert_ne!(best(&ahead.restate(2, |status| status.is_learner = true)).as_deref(), Some("etcd-2"));
     assert_eq!(best(&cluster(3).silence(1).starve(2)), None);
 }
 
@@ -546,6 +547,33 @@ fn a_corrupt_member_is_not_healthy() {
 }
 
 #[test]
+fn a_voter_without_a_pod_is_named_as_its_cluster_names_it() {
+    let mut snapshot = cluster(5);
+    let hidden = snapshot.pods.pop().unwrap();
+    snapshot.elsewhere = vec![Elsewhere { id: id(4), reply: hidden.reply, reserved: true }];
+    let going = snapshot.clone().change(1, |pod| pod.terminating = true);
+    assert!(going.text(2).contains("etcd-1 and etcd-4 are on the way out"), "{}", going.text(2));
+    let unstarted = ListedMember { name: String::new(), client_urls: Vec::new(), ..listed(5) };
+    let corrupt = snapshot.relist(|list| list.push(unstarted.clone())).restate(0, |status| {
+        status.alarms = vec![Alarm { member_id: MemberId(0), kind: AlarmKind::Corrupt }];
+    });
+    let text = corrupt.text(1);
+    assert!(text.contains("etcd-4, member e7cd0005 (its data is corrupt)"), "{text}");
+}
+
+#[test]
+fn leadership_is_moved_for_the_leader_alone_and_where_the_policy_says_so() {
+    let transfer = Policy { leader: LeaderPolicy::Transfer, ..Policy::default() };
+    let wants = |n: usize, policy: &Policy| {
+        let snapshot = cluster(3);
+        assess(&snapshot, &snapshot.pods[n], policy).wants_transfer(policy)
+    };
+    assert!(wants(0, &transfer));
+    assert!(!wants(0, &Policy::default()));
+    assert!(!wants(1, &transfer));
+}
+
+#[test]
 fn a_full_cluster_keeps_its_votes_and_warns() {
     let full = cluster(5).restate(0, |status| {
         status.alarms = vec![Alarm { member_id: id(1), kind: AlarmKind::NoSpace }];
@@ -572,6 +600,8 @@ fn a_yes_that_leaves_no_voter_to_spare_warns() {
 fn without_any_proof_the_reason_says_how_much_answers() {
     assert_eq!(cluster(3).silence(0).silence(1).silence(2).reason(1), Reason::EtcdUnreachable);
     assert_eq!(cluster(3).starve(0).silence(1).silence(2).reason(0), Reason::QuorumLost);
+    let two_of_five = cluster(5).starve(0).starve(1).silence(2).silence(3).silence(4);
+    assert_eq!(two_of_five.reason(0), Reason::QuorumLost, "no election ends with two of five");
     // A leader that died a moment ago, still named by its followers.
     assert_eq!(cluster(3).silence(0).starve(1).starve(2).reason(1), Reason::ElectionInProgress);
     let rejected = Reply::Silent { cause: Cause::CredentialsRejected(String::from("authentication failed")) };

@@ -6,6 +6,15 @@ use std::collections::BTreeMap;
 
 use crate::k8s::pod::{Container, EnvVar, Pod};
 
+/// The most bytes that are put in the place of all names together: Linux by default starts no process with more arguments
+/// and environment (`execve(2)`: a quarter of a stack of 8 MiB). Without a limit variables that each name the one before
+/// twice have no end.
+pub(super) const MOST_PUT_IN: usize = 2 << 20;
+
+/// No variable has a longer name. How far a closing bracket is looked for: without a limit a text of opening ones costs the
+/// square of its length.
+const LONGEST_NAME: usize = 256;
+
 /// The settings of one member.
 pub(super) struct Settings {
     flags: BTreeMap<String, String>,
@@ -17,7 +26,8 @@ pub(super) struct Settings {
 impl Settings {
     /// Reads command, arguments and environment of the container that runs etcd.
     pub(super) fn read(pod: &Pod, container: &Container) -> Self {
-        let environment = environment(pod, container);
+        let mut left = MOST_PUT_IN;
+        let environment = environment(pod, container, &mut left);
         let mut flags = BTreeMap::new();
         let words = words(container);
         let mut words = words.iter().peekable();
@@ -27,7 +37,7 @@ impl Settings {
                 Some((name, value)) => (name, Some(value)),
                 None => (flag, words.next_if(|next| !next.starts_with('-')).map(String::as_str)),
             };
-            flags.insert(name.to_owned(), expand(value.unwrap_or("true"), &environment));
+            flags.insert(name.to_owned(), expand(value.unwrap_or("true"), &environment, &mut left));
         }
         Self { flags, environment }
     }
@@ -37,6 +47,12 @@ impl Settings {
         let variable = || format!("ETCD_{}", flag.replace('-', "_").to_uppercase());
         let value = self.flags.get(flag).or_else(|| self.environment.get(&variable()))?;
         Some(value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    /// All values there are.
+    #[cfg(test)]
+    pub(super) fn all(&self) -> impl Iterator<Item = &str> {
+        self.flags.values().chain(self.environment.values()).map(String::as_str)
     }
 }
 
@@ -50,11 +66,11 @@ pub(super) fn words(container: &Container) -> Vec<String> {
         .collect()
 }
 
-fn environment(pod: &Pod, container: &Container) -> BTreeMap<String, String> {
+fn environment(pod: &Pod, container: &Container, left: &mut usize) -> BTreeMap<String, String> {
     let mut known = BTreeMap::from([(String::from("HOSTNAME"), pod.metadata.name.clone())]);
     for variable in &container.env {
         if let Some(value) = value(pod, variable) {
-            let value = expand(&value, &known);
+            let value = expand(&value, &known, left);
             known.insert(variable.name.clone(), value);
         }
     }
@@ -76,16 +92,18 @@ fn value(pod: &Pod, variable: &EnvVar) -> Option<String> {
     }
 }
 
-/// Puts in `$(NAME)` as Kubernetes does, and `${NAME}` and `$NAME` as a shell does. What is unknown stays as it is.
-fn expand(text: &str, known: &BTreeMap<String, String>) -> String {
+/// Puts in `$(NAME)` as Kubernetes does, and `${NAME}` and `$NAME` as a shell does. What is unknown stays as it is, and
+/// so does what is longer than what is `left` to be put in.
+fn expand(text: &str, known: &BTreeMap<String, String>, left: &mut usize) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
         out.push_str(before);
         let (name, tail) = reference(after);
         match known.get(name) {
-            Some(value) if !name.is_empty() => {
+            Some(value) if !name.is_empty() && value.len() <= *left => {
                 out.push_str(value);
+                *left -= value.len();
                 rest = tail;
             }
             _ => {
@@ -99,9 +117,11 @@ fn expand(text: &str, known: &BTreeMap<String, String>) -> String {
 
 /// The name that follows a dollar sign, and what follows the name.
 fn reference(after: &str) -> (&str, &str) {
-    for (open, close) in [('(', ')'), ('{', '}')] {
-        if let Some((name, tail)) = after.strip_prefix(open).and_then(|inner| inner.split_once(close)) {
-            return (name, tail);
+    for (open, close) in [('(', b')'), ('{', b'}')] {
+        let Some(inner) = after.strip_prefix(open) else { continue };
+        let end = inner.bytes().take(LONGEST_NAME).position(|byte| byte == close);
+        if let Some((name, tail)) = end.and_then(|end| inner.split_at_checked(end)) {
+            return (name, tail.get(1..).unwrap_or_default());
         }
     }
     let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());

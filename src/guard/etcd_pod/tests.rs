@@ -53,6 +53,40 @@ fn flags_tell_name_address_and_data() {
 }
 
 #[test]
+fn what_stands_in_brackets_is_a_name_as_long_as_names_are() {
+    let name = |length: usize| "N".repeat(length);
+    let told = |value: &str| {
+        let env = json!([{"name": name(255), "value": "long"}, {"name": name(257), "value": "too long"}]);
+        read_container(&json!({"name": "etcd", "command": ["etcd"], "args": ["--name", value], "env": env}))
+            .member_name
+    };
+    assert_eq!(told(&format!("a$({})b", name(255))).as_deref(), Some("alongb"));
+    let too_long = format!("$({})", name(257));
+    assert_eq!(told(&too_long).as_deref(), Some(too_long.as_str()));
+    for open in ["$(", "${", "$(\u{e9}"] {
+        assert_eq!(told(open).as_deref(), Some(open), "it is closed nowhere");
+    }
+}
+
+/// Whoever may create a pod could otherwise fill the guard's memory with a few lines.
+#[test]
+fn variables_that_name_each_other_twice_and_so_on_are_not_followed_without_end() {
+    let mut env = vec![json!({"name": "V0", "value": "0123456789abcdef"})];
+    env.extend((1..=20).map(|n| json!({"name": format!("V{n}"), "value": format!("$(V{0})$(V{0})", n - 1)})));
+    let pod = pod(&json!({
+        "name": "etcd",
+        "image": "quay.io/coreos/etcd:v3.6.16",
+        "args": ["--name=$(V20)", "--data-dir=/var/lib/etcd"],
+        "env": env,
+        "volumeMounts": [{"name": "data", "mountPath": "/var/lib/etcd"}]
+    }));
+    let settings = Settings::read(&pod, &pod.spec.containers[1]);
+    let bytes: usize = settings.all().map(str::len).sum();
+    assert!(bytes < 2 * settings::MOST_PUT_IN, "{bytes} bytes");
+    assert_eq!(read_pod(&pod).expect("it runs etcd").storage, Storage::Persistent, "the rest is read");
+}
+
+#[test]
 fn environment_tells_it_too_and_the_shared_service_is_passed_over() {
     let it = read_container(&json!({
         "name": "etcd",

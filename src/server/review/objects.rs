@@ -56,6 +56,14 @@ fn at_once<'a>(body: &'a [u8], reader: Reader<'_>) -> Option<(Review<'a>, Object
     Some((Review { api_version, uid, request: Ok(request) }, objects))
 }
 
+/// Takes a field's value, unless there was one: of two, other readers may take the other.
+fn once<T, E: Error>(field: &mut Option<T>, value: T) -> Result<(), E> {
+    match field.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(E::custom("a field is there twice")),
+    }
+}
+
 /// The whole body; what it is read into is the version and what the request is read into.
 #[derive(Clone, Copy)]
 struct Envelope<'r>(Reader<'r>);
@@ -85,13 +93,13 @@ impl<'de> Visitor<'de> for Envelope<'_> {
         let (mut version, mut kind, mut request) = (None, None, None);
         while let Some(Text(key)) = map.next_key()? {
             match &*key {
-                "apiVersion" => version = known_version(&map.next_value::<Text<'de>>()?.0),
-                "kind" => kind = Some(map.next_value::<Text<'de>>()?.0),
-                "request" if request.is_some() => return Err(A::Error::duplicate_field("request")),
-                "request" => request = Some(map.next_value_seed(Request(self.0))?),
+                "apiVersion" => once(&mut version, map.next_value::<Text<'de>>()?.0)?,
+                "kind" => once(&mut kind, map.next_value::<Text<'de>>()?.0)?,
+                "request" => once(&mut request, map.next_value_seed(Request(self.0))?)?,
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
+        let version = version.and_then(|it| known_version(&it));
         let is_review = kind.is_some_and(|it| it == KIND);
         let read = version.zip(request).filter(|_| is_review);
         read.ok_or_else(|| A::Error::custom("no AdmissionReview that is known"))
@@ -118,34 +126,37 @@ impl<'de> Visitor<'de> for Request<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let (mut uid, mut resource, mut operation) = (None, None, None);
         let (mut sub_resource, mut name, mut namespace) = (None, None, None);
-        let (mut user_info, mut dry_run, mut objects) = (None, None, Objects::default());
+        let (mut user_info, mut dry_run, mut options) = (None, None, None);
+        let (mut new, mut stored) = (None, None);
         while let Some(Text(key)) = map.next_key()? {
             match &*key {
-                "uid" => uid = Some(map.next_value::<Text<'de>>()?.0),
-                "resource" => resource = Some(map.next_value()?),
-                "operation" => operation = Some(map.next_value::<Text<'de>>()?.0),
-                "subResource" => sub_resource = map.next_value::<Option<Text<'de>>>()?,
-                "name" => name = map.next_value::<Option<Text<'de>>>()?,
-                "namespace" => namespace = map.next_value::<Option<Text<'de>>>()?,
-                "userInfo" => user_info = Some(map.next_value()?),
-                "dryRun" => dry_run = map.next_value()?,
-                "object" => objects.new = map.next_value_seed(self.0)?,
-                "oldObject" => objects.stored = map.next_value_seed(self.0)?,
+                "uid" => once(&mut uid, map.next_value::<Text<'de>>()?.0)?,
+                "resource" => once(&mut resource, map.next_value()?)?,
+                "operation" => once(&mut operation, map.next_value::<Text<'de>>()?.0)?,
+                "subResource" => once(&mut sub_resource, map.next_value::<Option<Text<'de>>>()?)?,
+                "name" => once(&mut name, map.next_value::<Option<Text<'de>>>()?)?,
+                "namespace" => once(&mut namespace, map.next_value::<Option<Text<'de>>>()?)?,
+                "userInfo" => once(&mut user_info, map.next_value()?)?,
+                "dryRun" => once(&mut dry_run, map.next_value()?)?,
+                "object" => once(&mut new, map.next_value_seed(self.0)?)?,
+                "oldObject" => once(&mut stored, map.next_value_seed(self.0)?)?,
+                "options" => once(&mut options, map.next_value::<IgnoredAny>()?)?,
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
+        let objects = Objects { new: new.flatten(), stored: stored.flatten() };
         let missing = || A::Error::custom("the request lacks a field");
         let request = AdmissionRequest {
             uid: uid.ok_or_else(missing)?,
             resource: resource.ok_or_else(missing)?,
-            sub_resource: sub_resource.map(|it| it.0),
-            name: name.map(|it| it.0),
-            namespace: namespace.map(|it| it.0),
+            sub_resource: sub_resource.flatten().map(|it| it.0),
+            name: name.flatten().map(|it| it.0),
+            namespace: namespace.flatten().map(|it| it.0),
             operation: operation.ok_or_else(missing)?,
             user_info: user_info.unwrap_or_default(),
             object: None,
             old_object: None,
-            dry_run,
+            dry_run: dry_run.flatten(),
             options: None,
         };
         Ok((request, objects))
@@ -254,6 +265,9 @@ mod tests {
             changed(r#""dryRun":true"#, r#""dryRun":1"#),
             changed(r#""resource":"nodes""#, r#""resources":"nodes""#),
             changed(r#""request""#, r#""request":{},"request""#),
+            changed(r#""uid""#, r#""uid":"4","uid""#),
+            changed(r#""name":"a\"b""#, r#""name":"c","name":"d""#),
+            changed(r#""kind":"AdmissionReview""#, r#""kind":"AdmissionReview","kind":"AdmissionReview""#),
             changed("-1", "-"),
             [whole.as_bytes(), b"}"].concat(),
         ];
