@@ -97,20 +97,21 @@ impl Sieve<'_> {
 
     /// Whether a map with this member is a variable that nobody looks at. One that cannot be read somebody may.
     fn leaves_out(self, key: &str, value: Option<&Json<'_>>) -> bool {
-        let name = if self.part == Part::Variable && key == "name" { value.and_then(Json::as_str) } else { None };
+        let name =
+            if self.part == Part::Variable && key == "name" { value.and_then(Json::as_str) } else { None };
         name.is_some_and(|it| !self.variables.contains(it))
     }
+}
 
-    /// Passes over what is left of a variable, of which most are so: nothing is kept of it.
-    fn pass_over<'de, A: MapAccess<'de>>(self, mut access: A) -> Result<Option<Json<'de>>, A::Error> {
-        while let Some(Text(key)) = access.next_key()? {
-            if key == "name" {
-                return Err(A::Error::duplicate_field("name"));
-            }
-            access.next_value::<IgnoredAny>()?;
+/// Passes over what is left of a variable, of which most are so: nothing is kept of it.
+fn pass_over<'de, A: MapAccess<'de>>(mut access: A) -> Result<Option<Json<'de>>, A::Error> {
+    while let Some(Text(key)) = access.next_key()? {
+        if key == "name" {
+            return Err(A::Error::duplicate_field("name"));
         }
-        Ok(None)
+        access.next_value::<IgnoredAny>()?;
     }
+    Ok(None)
 }
 
 impl<'de> DeserializeSeed<'de> for Sieve<'_> {
@@ -172,7 +173,7 @@ impl<'de> Visitor<'de> for Sieve<'_> {
         while let Some(Text(key)) = access.next_key()? {
             let value = access.next_value_seed(self.of(self.part.member(&key)))?;
             if self.leaves_out(&key, value.as_ref()) {
-                return self.pass_over(access);
+                return pass_over(access);
             }
             members.extend(value.map(|value| (key, value)));
         }

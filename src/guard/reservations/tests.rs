@@ -133,7 +133,7 @@ impl Apiserver {
                     (201, lease(name, &stored[name]))
                 }
                 ("PUT", Some((version, _))) => {
-                    if body["metadata"]["resourceVersion"] != version.to_string() {
+                    if body["metadata"]["resourceVersion"].as_str() != Some(&*version.to_string()) {
                         return (409, fake::failure(409, "the object has been modified"));
                     }
                     stored.insert(name.to_owned(), (version + 1, annotations));
