@@ -6,6 +6,8 @@
 
 pub mod document;
 mod from_pod;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod lifespan;
 mod lxcfs;
 mod lxcfs_mounts;

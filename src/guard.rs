@@ -40,6 +40,8 @@ use moka::sync::Cache;
 use prometheus_client::registry::Registry;
 use tokio::{sync::Mutex, time::Instant};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::etcd_pod::fuzzing;
 use self::{
     credentials::Credentials,
     deadline::TooLate,

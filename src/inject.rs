@@ -8,6 +8,8 @@ mod affinity;
 mod choose;
 mod content;
 mod from_pod;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod lifespan;
 mod lxcfs;
 mod pod;

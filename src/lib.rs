@@ -25,6 +25,9 @@ pub mod certificates;
 pub mod cli;
 pub mod config;
 pub mod etcd;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod guard;
 pub mod inject;
 pub mod json;

@@ -3,6 +3,8 @@
 //! It knows of reviews and verdicts, and never of etcd. Its life: bind both ports, serve, be told to stop, fail readiness
 //! and serve on while callers turn away, stop accepting, let requests finish, end.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod health;
 mod inspect;
 mod metrics;

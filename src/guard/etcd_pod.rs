@@ -5,6 +5,8 @@
 //! force overrule it. Names and addresses from here only find the member; who it is, it says itself when it is dialled.
 
 mod endpoint;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod secrets;
 mod settings;
 mod storage;

@@ -50,7 +50,7 @@ impl Settings {
     }
 
     /// All values there are.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn all(&self) -> impl Iterator<Item = &str> {
         self.flags.values().chain(self.environment.values()).map(String::as_str)
     }

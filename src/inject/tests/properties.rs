@@ -3,77 +3,11 @@
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use serde_json::{Map, Value, json};
 
-use super::{config, inject_read, inject_with, names};
-use crate::{config::Config, inject::INJECTED};
-
-/// All that a configuration can do at once, with names that pods are likely to have already.
-fn everything() -> Config {
-    config(
-        r#"
-lxcfs:
-  nodeAffinity: require
-  match: {podSelector: {matchLabels: {selected: "yes"}}}
-  never: {podSelector: {matchLabels: {never: "yes"}}}
-sidecars:
-  default: [lxcfs, agent]
-  templates:
-  - name: agent
-    position: first
-    native: false
-    containers:
-    - {name: agent, image: "agent:1", volumeMounts: [{name: data, mountPath: /data}]}
-    - {name: helper, image: "helper:1"}
-    initContainers:
-    - {name: prepare, image: "agent:1"}
-    volumes: [{name: data, emptyDir: {}}, {name: agent-data, configMap: {name: other}}]
-    appContainers:
-      env: [{name: AGENT, value: "1"}]
-      volumeMounts: [{name: data, mountPath: /data, readOnly: true}]
-    labels: {selected: "yes", odd/key~name: x}
-    annotations: {"odd/~key": "\"},{"}
-    tolerations: [{key: a, operator: Exists}]
-    imagePullSecrets: [{name: pull}]
-    shareVolumes: true
-    transferEnv: [{names: [AGENT, B]}]
-    overrides: {image: true, resources: true, env: [AGENT]}
-    terminationGracePeriodSeconds: 60
-    dnsConfig: {nameservers: [192.0.2.1, 192.0.2.2], searches: [a.example], options: [{name: ndots}]}
-    hostAliases: [{ip: 192.0.2.1, hostnames: [a, b]}]
-    securityContext: {runAsNonRoot: true}
-  - name: native
-    order: 1
-    match: {podSelector: {matchExpressions: [{key: selected, operator: Exists}]}}
-    containers: [{name: proxy, image: "proxy:1"}]
-    initContainers: [{name: early, image: "early:1", restartPolicy: Always}]
-    affinity:
-      nodeAffinity:
-        requiredDuringSchedulingIgnoredDuringExecution:
-          nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: In, values: [ssd]}]}]
-      podAntiAffinity:
-        requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone}]
-  - name: strict
-    order: 2
-    onConflict: skip
-    volumes: [{name: strict, configMap: {name: c}}]
-    containers: [{name: strict, image: "strict:1", volumeMounts: [{name: strict, mountPath: /strict}]}]
-  - name: kinds
-    order: 3
-    onConflict: skip
-    volumes:
-    - {name: bare}
-    - {name: sized, emptyDir: {sizeLimit: 1024Mi, medium: ""}}
-    - name: told
-      downwardAPI:
-        items:
-        - {path: n, fieldRef: {fieldPath: metadata.name}}
-        - {path: c, resourceFieldRef: {containerName: web, resource: limits.cpu}}
-    - {name: claim, ephemeral: {volumeClaimTemplate: {spec: {resources: {requests: {storage: 1024Mi}}}}}}
-    - {name: pulled, image: {reference: "files:1"}}
-    - {name: token, projected: {sources: [{serviceAccountToken: {path: t}}]}}
-lifespan: {}
-"#,
-    )
-}
+use super::{inject_read, inject_with, names};
+use crate::inject::{
+    INJECTED,
+    fuzzing::{everything, keeps},
+};
 
 /// A pod as the next webhook gets it: defaults filled in, amounts in their usual form, and what is empty dropped
 /// (`pkg/apis/core/v1/defaults.go`).
@@ -279,43 +213,6 @@ fn a_pod() -> impl Strategy<Value = Value> {
         }
         pod
     })
-}
-
-/// Whether all of `before` is in `after`, unchanged and in order.
-fn keeps(after: &Value, before: &Value, place: &str) -> Result<(), String> {
-    let lost = || Err(format!("{place}: {before} became {after}"));
-    match (after, before) {
-        (_, Value::Null) => Ok(()),
-        (Value::Object(after), Value::Object(before)) => before.iter().try_for_each(|(key, before)| {
-            let after = after.get(key).ok_or_else(|| format!("{place}/{key} is gone"))?;
-            // Ours, or only longer than it was.
-            let is_ours = key == INJECTED;
-            let extended = key.ends_with("safe-to-evict-local-volumes")
-                && after.as_str().unwrap().starts_with(before.as_str().unwrap_or_default());
-            // The one field of which the larger value counts.
-            let longer = key == "terminationGracePeriodSeconds" && after.as_u64() >= before.as_u64();
-            if is_ours || extended || longer {
-                Ok(())
-            } else {
-                keeps(after, before, &format!("{place}/{key}"))
-            }
-        }),
-        (Value::Array(after), Value::Array(before)) => {
-            let mut rest = after.iter();
-            let kept = |item: &Value| {
-                let mut found = rest.by_ref().filter(|it| keeps(it, item, place).is_ok());
-                found.next().is_some()
-            };
-            if before.iter().all(kept) { Ok(()) } else { lost() }
-        }
-        (after, before) => {
-            if after == before {
-                Ok(())
-            } else {
-                lost()
-            }
-        }
-    }
 }
 
 proptest! {

@@ -1,0 +1,28 @@
+//! What any configuration file must come to.
+
+#![allow(clippy::expect_used, reason = "a fuzzer is told by a panic")]
+
+use super::Config;
+
+/// A file's text. Either all mistakes are told, each with a line that there is, or the configuration does to pods what
+/// it should.
+///
+/// # Panics
+///
+/// Where that does not hold.
+pub fn config(text: &[u8]) {
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    match Config::read(text) {
+        Ok(config) => crate::inject::fuzzing::assert_injects(&config),
+        Err(mistakes) => {
+            assert!(!mistakes.is_empty());
+            let lines = u64::try_from(text.split('\n').count()).expect("a number of lines");
+            for mistake in mistakes {
+                let line = mistake.line.expect("a mistake has a line");
+                assert!((1..=lines).contains(&line), "{lines} lines: {mistake}");
+                assert!(!mistake.text.is_empty(), "{mistake:?}");
+                assert!(!mistake.to_string().contains('\n'), "{mistake:?}");
+            }
+        }
+    }
+}
