@@ -38,6 +38,9 @@ mod support {
 /// The bar is what 19 of 20 keep.
 const RUNS: usize = 20;
 
+/// How often the writer writes.
+const EVERY: Duration = Duration::from_millis(10);
+
 /// How long the reference writes while nothing happens: as long as a deletion takes.
 const NOTHING: Duration = Duration::from_secs(4);
 
@@ -92,7 +95,7 @@ async fn main() {
 
 async fn writer(etcd: &GuardedCluster) -> Writer {
     let urls = GuardedCluster::names().map(|name| etcd.member(name).url().to_owned());
-    let writer = Writer::start(&urls).await;
+    let writer = Writer::start(&urls, EVERY).await;
     until("somebody writes", START_LIMIT, async || writer.written().acknowledged > 100).await;
     writer
 }

@@ -1,11 +1,12 @@
 //! Stands between the apiserver and the replicas, as a Service does: it hands each review to the next replica, and judges
 //! every yes at the moment when it is given, before the apiserver hears of it.
+//!
+//! Its certificate is that of the Service, which in a cluster is the replicas' own.
 
 use std::{
     collections::BTreeMap,
     convert::Infallible,
     net::SocketAddr,
-    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -17,26 +18,27 @@ use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Collected, Full};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
-use rustls::{
-    ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-};
 use serde_json::Value;
 use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
-use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    leader_only,
-    support::{guard_process::make_certificate, http_client::Connection},
-    truth::Truth,
+    certificates::Certificates,
+    doubles,
+    support::http_client::Connection,
+    truth::{Grounds, Truth, Yes},
 };
 
+/// Reasons of a yes that needs no quorum, because the pod serves nothing or is gone.
+const COSTS_NOTHING: [&str; 4] = ["MemberNotServing", "PodGone", "AlreadyTerminating", "PodFinished"];
+
 /// Who answers a review.
-pub(crate) enum Replica {
-    /// A guard at this address, whose certificate leads to this CA.
-    Guard { address: SocketAddr, ca_pem: String },
+pub(crate) enum Answerer {
+    /// Guards at these addresses.
+    Replicas(Vec<SocketAddr>),
     /// The test double.
     LeaderOnly,
+    /// Whoever asks may do what they like.
+    Nobody,
 }
 
 /// What was answered so far: verdicts with their reasons, and how often.
@@ -45,33 +47,32 @@ pub(crate) type Answers = Arc<Mutex<BTreeMap<String, u32>>>;
 /// A running front.
 pub(crate) struct Front {
     pub(crate) address: SocketAddr,
-    pub(crate) ca_pem: String,
     pub(crate) answers: Answers,
     task: JoinHandle<()>,
 }
 
 /// What every connection needs.
 struct Shared {
-    replicas: Vec<Replica>,
+    answerer: Answerer,
+    certificates: Arc<Certificates>,
     next: AtomicUsize,
     truth: Arc<Truth>,
     answers: Answers,
 }
 
 impl Front {
-    pub(crate) async fn start(files: &Path, replicas: Vec<Replica>, truth: Arc<Truth>) -> Self {
-        std::fs::create_dir_all(files).unwrap();
-        let ca_pem = make_certificate(files);
+    pub(crate) async fn start(
+        answerer: Answerer,
+        certificates: Arc<Certificates>,
+        truth: Arc<Truth>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let certificate = CertificateDer::from_pem_file(files.join("tls.crt")).unwrap();
-        let key = PrivateKeyDer::from_pem_file(files.join("tls.key")).unwrap();
-        let config = ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certificate], key);
-        let acceptor = TlsAcceptor::from(Arc::new(config.unwrap()));
         let answers = Answers::default();
-        let shared = Shared { replicas, next: AtomicUsize::new(0), truth, answers: Arc::clone(&answers) };
-        let task = tokio::spawn(serve(listener, acceptor, Arc::new(shared)));
-        Self { address, ca_pem, answers, task }
+        let next = AtomicUsize::new(0);
+        let shared = Shared { answerer, certificates, next, truth, answers: Arc::clone(&answers) };
+        let task = tokio::spawn(serve(listener, Arc::new(shared)));
+        Self { address, answers, task }
     }
 }
 
@@ -81,9 +82,9 @@ impl Drop for Front {
     }
 }
 
-async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>) {
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     while let Ok((stream, _)) = listener.accept().await {
-        let (acceptor, shared) = (acceptor.clone(), Arc::clone(&shared));
+        let (acceptor, shared) = (shared.certificates.acceptor(), Arc::clone(&shared));
         tokio::spawn(async move {
             let Ok(stream) = acceptor.accept(stream).await else { return };
             let service = service_fn(|request| {
@@ -104,37 +105,46 @@ impl Shared {
         let asked = Instant::now();
         // An eviction names a pod, and whichever has the name now is the one that is judged.
         let (name, uid) = pod_of(&review);
+        let is_by_name = uid.is_none();
         let uid = match uid {
             Some(uid) => Some(uid.to_owned()),
             None => self.truth.uid(name).await,
         };
-        let number = self.next.fetch_add(1, Ordering::Relaxed) % self.replicas.len();
-        let answer = match &self.replicas[number] {
-            Replica::Guard { address, ca_pem } => {
-                ask(*address, ca_pem, &path, String::from_utf8_lossy(&body).into_owned()).await
+        let answer = match &self.answerer {
+            Answerer::Replicas(replicas) => {
+                let number = self.next.fetch_add(1, Ordering::Relaxed) % replicas.len();
+                let ca_pem = self.certificates.trusted();
+                ask(replicas[number], &ca_pem, &path, String::from_utf8_lossy(&body).into_owned()).await
             }
-            Replica::LeaderOnly => Some(leader_only::answer(&review, &self.truth.member(name)).await),
+            Answerer::LeaderOnly => Some(doubles::leader_only(&review, &self.truth.member(name)).await),
+            Answerer::Nobody => Some(doubles::yes(&review)),
         };
         let Some(answer) = answer else {
             self.count("no answer");
             return response(StatusCode::BAD_GATEWAY, String::new());
         };
-        self.note(&review, &answer, name, uid.as_deref(), asked).await;
+        // What has no uid is no pod, or one that is gone.
+        let uid = uid.as_deref().unwrap_or_default();
+        let told = Yes { name, uid, is_by_name, asked, grounds: Grounds::Untold, told: "" };
+        self.note(&review, &answer, told).await;
         response(StatusCode::OK, answer)
     }
 
-    async fn note(&self, review: &Value, answer: &str, name: &str, uid: Option<&str>, asked: Instant) {
+    async fn note(&self, review: &Value, answer: &str, yes: Yes<'_>) {
         let answer: Value = serde_json::from_str(answer).unwrap_or_default();
         let allowed = answer["response"]["allowed"] == true;
         let reason = answer["response"]["auditAnnotations"]["reason"].as_str().unwrap_or("no reason");
         self.count(&format!("{} {reason}", if allowed { "allowed" } else { "denied" }));
         let is_dry_run = review["request"]["dryRun"] == true;
-        // What has no uid is no pod, or one that is gone.
-        if let Some(uid) = uid.filter(|_| allowed && !is_dry_run) {
+        if allowed && !is_dry_run {
             let way = review["request"]["operation"].as_str().unwrap_or_default();
-            let numbers = &answer["response"]["auditAnnotations"];
-            let told = format!("{way}: {numbers}");
-            self.truth.judge(name, uid, asked, reason, &told).await;
+            let told = format!("{way}: {}", answer["response"]["auditAnnotations"]);
+            let grounds = match self.answerer {
+                Answerer::Replicas(_) if COSTS_NOTHING.contains(&reason) => Grounds::ServesNothing,
+                Answerer::Replicas(_) => Grounds::Quorum,
+                Answerer::LeaderOnly | Answerer::Nobody => Grounds::Untold,
+            };
+            self.truth.judge(&Yes { grounds, told: &told, ..yes }).await;
         }
     }
 

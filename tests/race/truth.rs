@@ -1,7 +1,17 @@
 //! What is true, whatever the guard or the apiserver think: which processes run and serve, and which pods were allowed to
 //! go and are not back. Faults are injected here, so that none happens unknown.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+#[path = "truth/faults.rs"]
+mod faults;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use etcd_client::{Error, GetOptions};
 use futures::future::join_all;
@@ -13,9 +23,9 @@ use tokio::{
 };
 
 use crate::support::{
-    member::Member,
+    member::{Member, leads},
     pods::{is_ready, uid},
-    process_node::{Order, ProcessNode},
+    process_node::ProcessNode,
 };
 
 /// Longest that a member's read may take. One that starts refuses connections at once; one that serves answers in
@@ -25,8 +35,9 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 /// Pause before a read that an election cut short is begun again.
 const ELECTION_PAUSE: Duration = Duration::from_millis(50);
 
-/// Reasons of a yes that needs no quorum, because the pod serves nothing or is gone.
-const COSTS_NOTHING: [&str; 4] = ["MemberNotServing", "PodGone", "AlreadyTerminating", "PodFinished"];
+/// Longest that an apiserver may take to be back, and the pause between two tries.
+const POD_LIMIT: Duration = Duration::from_secs(60);
+const POD_PAUSE: Duration = Duration::from_millis(100);
 
 /// A process that runs for less than this may not serve yet, and its kubelet may not have said that it runs.
 const STARTING: Duration = Duration::from_secs(2);
@@ -41,6 +52,7 @@ pub(crate) struct Truth {
     node: Arc<ProcessNode>,
     pods: Api<Pod>,
     known: Mutex<Known>,
+    has_losses: AtomicBool,
 }
 
 /// What was done and allowed so far.
@@ -54,7 +66,44 @@ struct Known {
     faults: BTreeMap<String, Fault>,
     losses: Vec<String>,
     judged: u32,
+    /// Yeses for pods of which nothing could be found out.
+    unjudged: u32,
 }
+
+/// A yes, as it was given.
+pub(crate) struct Yes<'a> {
+    pub(crate) name: &'a str,
+    /// Of the pod that was there when it was asked for.
+    pub(crate) uid: &'a str,
+    /// Whether the question named no uid, so that it may have been about the successor.
+    pub(crate) is_by_name: bool,
+    pub(crate) asked: Instant,
+    pub(crate) grounds: Grounds,
+    /// What was told with it, for people.
+    pub(crate) told: &'a str,
+}
+
+/// What a yes rests on, as far as it says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grounds {
+    /// A quorum of others.
+    Quorum,
+    /// The pod serves nothing or is gone: no quorum is needed.
+    ServesNothing,
+    /// Nobody said. It needs no quorum if the pod's process does not run, whoever may have known that.
+    Untold,
+}
+
+/// A pod's member at the time when it was asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Before {
+    /// Whether its process ran for long enough to serve.
+    ran: bool,
+    served: bool,
+}
+
+/// The apiserver did not tell.
+struct Unknown;
 
 struct Out {
     uid: String,
@@ -70,7 +119,7 @@ struct Fault {
 
 impl Truth {
     pub(crate) fn new(names: Vec<String>, namespace: String, node: Arc<ProcessNode>, pods: Api<Pod>) -> Self {
-        Self { names, namespace, node, pods, known: Mutex::default() }
+        Self { names, namespace, node, pods, known: Mutex::default(), has_losses: AtomicBool::new(false) }
     }
 
     /// The uid of the member's pod of this name, if there is one.
@@ -78,22 +127,70 @@ impl Truth {
         if !self.names.iter().any(|it| it == name) {
             return None;
         }
-        self.pods.get_opt(name).await.ok()??.metadata.uid
+        self.pod(name).await.ok()??.metadata.uid
     }
 
-    /// Judges a yes for this pod, which was asked for at that time. What the guard told with it is for people.
-    pub(crate) async fn judge(&self, name: &str, asked_uid: &str, asked: Instant, reason: &str, told: &str) {
-        if !self.names.iter().any(|it| it == name) {
+    /// The pod of this name, if there is one: whatever happens to the apiserver, it comes back.
+    async fn pod(&self, name: &str) -> Result<Option<Pod>, Unknown> {
+        let end = Instant::now() + POD_LIMIT;
+        loop {
+            match self.pods.get_opt(name).await {
+                Ok(pod) => return Ok(pod),
+                Err(_) if Instant::now() > end => return Err(Unknown),
+                Err(_) => sleep(POD_PAUSE).await,
+            }
+        }
+    }
+
+    /// Judges a yes before anybody hears of it.
+    pub(crate) async fn judge(&self, yes: &Yes<'_>) {
+        if !self.names.iter().any(|it| it == yes.name) {
             return;
         }
         let mut known = self.known.lock().await;
-        let Ok(Some(pod)) = self.pods.get_opt(name).await else { return };
-        let uid = uid(&pod).to_owned();
-        if asked_uid != uid || pod.metadata.deletion_timestamp.is_some() {
+        let pod = match self.pod(yes.name).await {
+            Ok(Some(pod)) => pod,
+            Ok(None) => return,
+            Err(Unknown) => {
+                known.unjudged += 1;
+                return;
+            }
+        };
+        let is_meant = yes.uid == uid(&pod) || (yes.is_by_name && yes.grounds == Grounds::Quorum);
+        if !is_meant || pod.metadata.deletion_timestamp.is_some() {
             // It goes already, or went.
             return;
         }
         let serving = self.serving(&mut known).await;
+        let ran = self.ran_before(yes.name, yes.asked);
+        let before = Before { ran, served: ran && serving.iter().any(|it| it == yes.name) };
+        self.weigh(&mut known, yes, uid(&pod), &serving, before).await;
+    }
+
+    /// Judges a yes that was carried out already, where nobody could be asked in between. What the member was like before
+    /// has to be told.
+    pub(crate) async fn judge_done(&self, yes: &Yes<'_>, before: Before) {
+        let mut known = self.known.lock().await;
+        let serving = self.serving(&mut known).await;
+        self.weigh(&mut known, yes, yes.uid, &serving, before).await;
+    }
+
+    /// The uid of the member's pod, and what that member is like.
+    pub(crate) async fn before(&self, name: &str) -> Option<(String, Before)> {
+        let uid = self.pods.get_opt(name).await.ok()??.metadata.uid?;
+        let ran = self.ran_before(name, Instant::now());
+        Some((uid, Before { ran, served: ran && self.reads(name).await }))
+    }
+
+    async fn weigh(
+        &self,
+        known: &mut MutexGuard<'_, Known>,
+        yes: &Yes<'_>,
+        uid: &str,
+        serving: &[String],
+        before: Before,
+    ) {
+        let Yes { name, asked, told, .. } = *yes;
         if let Some(out) = known.out.get_mut(name).filter(|out| out.uid == uid) {
             out.asked = asked;
             return;
@@ -106,12 +203,11 @@ impl Truth {
         let left: Vec<&String> =
             left.into_iter().filter(|it| *it != name && !known.out.contains_key(*it)).collect();
         let quorum = self.names.len() / 2 + 1;
-        // A member that served nothing when the guard looked costs no quorum.
-        let served = self
-            .node
-            .running_since(&self.namespace, name)
-            .is_some_and(|(_, since)| since + STARTING < asked && serving.iter().any(|it| it == name));
-        let costs_nothing = COSTS_NOTHING.contains(&reason) && !served;
+        let costs_nothing = match yes.grounds {
+            Grounds::Quorum => false,
+            Grounds::ServesNothing => !before.served,
+            Grounds::Untold => !before.ran,
+        };
         let is_loss = left.len() < quorum && !costs_nothing;
         let since = |(name, out): (&String, &Out)| format!("{name} since {:?}", out.asked.elapsed());
         let out: Vec<String> = known.out.iter().map(since).collect();
@@ -123,53 +219,16 @@ impl Truth {
             let faults: Vec<String> = known.faults.iter().map(fault).collect();
             let pods: Vec<String> = join_all(self.names.iter().map(|it| self.state(it))).await;
             let loss = format!(
-                "{name} was allowed to go ({reason}) with {left:?} left, quorum {quorum}; serving: {serving:?}; on the \
-                 way: {out:?}; frozen: {:?}; asked {:?} ago, told: {told}; last faults: {faults:?}; pods: {pods:?}",
+                "{name} was allowed to go with {left:?} left, quorum {quorum}; serving: {serving:?}; on the way: {out:?}; \
+                 frozen: {:?}; asked {:?} ago, told: {told}; last faults: {faults:?}; pods: {pods:?}",
                 known.frozen.keys(),
                 asked.elapsed()
             );
+            eprintln!("storm: loss: {loss}");
             known.losses.push(loss);
+            self.has_losses.store(true, Ordering::Relaxed);
         }
-        known.out.insert(name.to_owned(), Out { uid, asked });
-    }
-
-    /// Kills or freezes the process of a pod that is not on its way out; whether it did.
-    pub(crate) async fn fault(&self, name: &str, order: Order) -> bool {
-        let mut known = self.known.lock().await;
-        let serving = self.serving(&mut known).await;
-        let Some(uid) = self.running_uid(name) else { return false };
-        if known.out.contains_key(name) || known.frozen.contains_key(name) {
-            return false;
-        }
-        let served = serving.iter().any(|it| it == name);
-        if !self.node.try_order(&self.namespace, name, order).await {
-            return false;
-        }
-        // Until the order was carried out the member may have answered: on a busy machine that takes a while.
-        known.faults.insert(name.to_owned(), Fault { at: Instant::now(), served });
-        if order == Order::Pause {
-            known.frozen.insert(name.to_owned(), uid);
-        }
-        true
-    }
-
-    /// Lets a frozen process go on.
-    pub(crate) async fn thaw(&self, name: &str) {
-        let mut known = self.known.lock().await;
-        if known.frozen.remove(name).is_some() {
-            // It may have been replaced meanwhile.
-            self.node.try_order(&self.namespace, name, Order::Resume).await;
-        }
-    }
-
-    /// The pods that are not on their way out, and to which nothing was done that lasts. A yes for a pod that just starts
-    /// is often not carried out: its status changes meanwhile, the apiserver asks again, and gets a no.
-    pub(crate) async fn present(&self) -> Vec<String> {
-        let known = self.known.lock().await;
-        let starts = |it: &String| known.faults.get(it).is_some_and(|fault| fault.at.elapsed() < STARTING);
-        let is_present =
-            |it: &&String| !known.out.contains_key(*it) && !known.frozen.contains_key(*it) && !starts(it);
-        self.names.iter().filter(is_present).cloned().collect()
+        known.out.insert(name.to_owned(), Out { uid: uid.to_owned(), asked });
     }
 
     /// Whether every member serves, in a pod that stays.
@@ -189,10 +248,19 @@ impl Truth {
         join_all(self.names.iter().map(stays)).await.into_iter().all(|stays| stays)
     }
 
-    /// What was lost, and how many yeses were judged.
-    pub(crate) async fn losses(&self) -> (Vec<String>, u32) {
+    pub(crate) fn has_losses(&self) -> bool {
+        self.has_losses.load(Ordering::Relaxed)
+    }
+
+    /// What was lost, how many yeses were judged, and of how many too little could be found out.
+    pub(crate) async fn losses(&self) -> (Vec<String>, u32, u32) {
         let known = self.known.lock().await;
-        (known.losses.clone(), known.judged)
+        (known.losses.clone(), known.judged, known.unjudged)
+    }
+
+    /// Whether the member of this name leads.
+    pub(crate) async fn leads(&self, name: &str) -> bool {
+        self.member(name).status().await.is_some_and(|it| leads(&it))
     }
 
     pub(crate) fn member(&self, name: &str) -> Member {
@@ -226,6 +294,12 @@ impl Truth {
         let metadata = &pod.metadata;
         let (uid, created, deleted) = (uid(&pod), &metadata.creation_timestamp, &metadata.deletion_timestamp);
         format!("{name} {uid} of {created:?}, deleted {deleted:?}, runs {process:?}")
+    }
+
+    /// Whether its process may have served at that time.
+    fn ran_before(&self, name: &str, asked: Instant) -> bool {
+        let running = self.node.running_since(&self.namespace, name);
+        running.is_some_and(|(_, since)| since + STARTING < asked)
     }
 
     fn running_uid(&self, name: &str) -> Option<String> {

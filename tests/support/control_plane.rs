@@ -1,8 +1,12 @@
 //! One real control plane for all tests of a process: etcd, kube-apiserver, kube-controller-manager.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
+    process::Stdio,
     sync::{Arc, OnceLock},
+    thread,
+    time::Duration,
 };
 
 use kube::{
@@ -17,11 +21,16 @@ use nix::{
 
 use super::{
     api_client,
+    child::mortal,
     freeze::freeze,
     kubectl::Kubectl,
     process_node::{Addresses, NodeIdentity, ProcessNode, Settings},
     testbed::{self, Testbed},
+    wait::until,
 };
+
+/// Longest that a killed program may take to be gone, next to compilers.
+const DEATH_LIMIT: Duration = Duration::from_secs(30);
 
 /// Where the pods of most tests run; several tests share its name, each in a namespace of its own.
 pub const SHARED_NODE: &str = "worker";
@@ -136,10 +145,26 @@ impl ControlPlane {
         kill(self.pid(program), Signal::SIGCONT).expect("a program that runs");
     }
 
+    /// Kills one of its programs, and starts it again as it was started first. Returns before it serves.
+    pub async fn restart(&self, program: &str) {
+        let pid = self.pid(program);
+        kill(pid, Signal::SIGKILL).expect("a program that runs");
+        until(&format!("{program} is dead"), DEATH_LIMIT, async || is_dead(pid)).await;
+        let mut command = mortal(self.dir.join(format!("{program}.run")));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // It dies with the thread that spawns it, and must outlive the test that shares this control plane.
+        thread::spawn(move || command.spawn().expect("a run script").wait());
+        let is_new = async || self.try_pid(program).is_some_and(|it| it != pid && !is_dead(it));
+        until(&format!("{program} runs again"), DEATH_LIMIT, is_new).await;
+    }
+
     fn pid(&self, program: &str) -> Pid {
+        self.try_pid(program).expect("a pid file")
+    }
+
+    fn try_pid(&self, program: &str) -> Option<Pid> {
         let file = self.dir.join(format!("{program}.pid"));
-        let pid = std::fs::read_to_string(file).expect("a pid file").trim().parse().expect("a pid");
-        Pid::from_raw(pid)
+        Some(Pid::from_raw(fs::read_to_string(file).ok()?.trim().parse().ok()?))
     }
 
     /// The guard's own kubeconfig, with no more rights than the shipped ones.
@@ -162,6 +187,15 @@ impl ControlPlane {
             user.auth_info = Some(AuthInfo { token, ..AuthInfo::default() });
         }
         let text = serde_json::to_string(&kubeconfig).expect("a kubeconfig as JSON, which is YAML");
-        std::fs::write(self.guard_kubeconfig(), text).expect("the guard's kubeconfig is written");
+        fs::write(self.guard_kubeconfig(), text).expect("the guard's kubeconfig is written");
     }
+}
+
+/// Whether a process is gone, or only waits for its parent to hear of its end. Its ports are free when the last of its
+/// threads has ended, and the first may end long before.
+fn is_dead(pid: Pid) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    // The state follows the name, which stands in brackets.
+    status.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')) && threads <= 1
 }

@@ -23,8 +23,8 @@ use super::{
     wait::{some, until},
 };
 
-/// Longest that the program may take until it listens.
-const START_LIMIT: Duration = Duration::from_secs(20);
+/// Longest that the program may take until it listens and is ready, next to compilers.
+const START_LIMIT: Duration = Duration::from_secs(90);
 
 /// Longest until a controller asks: pod garbage collection waits for 40 s and looks every 20 s.
 const TOLD_LIMIT: Duration = Duration::from_secs(150);

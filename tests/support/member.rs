@@ -44,3 +44,8 @@ impl Member {
         Client::connect([&self.url], None).await
     }
 }
+
+/// Whether the member that says this leads.
+pub fn leads(status: &StatusResponse) -> bool {
+    status.leader() == status.header().map_or(0, etcd_client::ResponseHeader::member_id)
+}

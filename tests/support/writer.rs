@@ -11,9 +11,6 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
-/// How often it writes, whatever became of the writes before: an open loop.
-const EVERY: Duration = Duration::from_millis(10);
-
 /// gRPC's code for a member that cannot be reached, or that ends.
 const UNAVAILABLE: i32 = 14;
 
@@ -42,15 +39,16 @@ pub struct Written {
 
 impl Writer {
     /// Starts one as the client of etcd's own library is: it goes round the members, and passes over those that it
-    /// cannot reach. What a member has taken it does not send again.
-    pub async fn start(urls: &[String]) -> Self {
+    /// cannot reach. What a member has taken it does not send again. It writes that often, whatever became of the writes
+    /// before: an open loop.
+    pub async fn start(urls: &[String], every: Duration) -> Self {
         let mut members = Vec::new();
         for url in urls {
             let options = ConnectOptions::new().with_connect_timeout(CONNECT_LIMIT);
             members.push(Client::connect([url], Some(options)).await.expect("a client").kv_client());
         }
         let written = Arc::new(Mutex::new(Written::new()));
-        let task = tokio::spawn(write(members, Arc::clone(&written)));
+        let task = tokio::spawn(write(members, every, Arc::clone(&written)));
         Self { written, task }
     }
 
@@ -79,8 +77,8 @@ impl Written {
     }
 }
 
-async fn write(members: Vec<KvClient>, written: Arc<Mutex<Written>>) {
-    let mut ticks = interval(EVERY);
+async fn write(members: Vec<KvClient>, every: Duration, written: Arc<Mutex<Written>>) {
+    let mut ticks = interval(every);
     // A writer that was held up itself does not catch up.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     for first in (0..members.len()).cycle() {

@@ -94,9 +94,12 @@ impl Manager {
 
     /// Ends all processes, and returns when their addresses are free.
     pub async fn end(self) {
+        let mut waits = Vec::new();
         for kept in self.kept.values() {
+            let (done, wait) = oneshot::channel();
             // What has ended hears nothing, and need not.
-            let _ = kept.orders.send((Order::Rejoin, oneshot::channel().0));
+            let _ = kept.orders.send((Order::Rejoin, done));
+            waits.push(wait);
             kept.updates.send_replace(None);
         }
         let ends = self.kept.into_values().map(|kept| timeout(END_LIMIT, kept.task));

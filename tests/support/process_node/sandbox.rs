@@ -52,7 +52,8 @@ pub enum Order {
     CrashLoop,
 }
 
-/// An order, and whom to tell that it was carried out.
+/// An order, and whom to tell that it was carried out. Once nobody waits for that any more, it is void: whoever gave it
+/// takes it for not done.
 pub type Ordered = (Order, oneshot::Sender<()>);
 
 /// A pod on the node.
@@ -164,12 +165,16 @@ impl Sandbox {
                     let ready = *is_ready.borrow_and_update();
                     self.report(&State::Running { since, ready }).await;
                 }
-                Some((order, done)) = self.orders.recv() => {
-                    self.carry_out(order, process.as_deref()).await;
-                    // Whoever does not wait for it does not care.
-                    let _ = done.send(());
-                }
+                Some(ordered) = self.orders.recv() => self.obey(ordered, process.as_deref()).await,
             }
+        }
+    }
+
+    async fn obey(&mut self, (order, done): Ordered, process: Option<&Process>) {
+        if !done.is_closed() {
+            self.carry_out(order, process).await;
+            // Whoever has given up meanwhile does not hear of it.
+            let _ = done.send(());
         }
     }
 
@@ -195,10 +200,7 @@ impl Sandbox {
             tokio::select! {
                 exit_code = process.end() => return Some(exit_code),
                 () = sleep_until(deadline) => return Some(kill(Some(process)).await),
-                Some((order, done)) = self.orders.recv() => {
-                    self.carry_out(order, Some(&process)).await;
-                    let _ = done.send(());
-                }
+                Some(ordered) = self.orders.recv() => self.obey(ordered, Some(&process)).await,
                 turn = turn(&mut self.updates) => if let Turn::Gone = turn {
                     kill(Some(process)).await;
                     return None;
