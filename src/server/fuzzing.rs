@@ -1,6 +1,6 @@
 //! What any body that a webhook may get must come to.
 
-#![allow(clippy::expect_used, reason = "a fuzzer is told by a panic")]
+#![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a fuzzer is told by a panic")]
 
 use std::collections::BTreeSet;
 
