@@ -53,9 +53,12 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => error.exit(),
     };
-    logging.start();
+    // It logs from when it knows whether somebody collects its spans.
+    if !matches!(command, Command::Serve(_)) {
+        logging.start(None);
+    }
     let result = match command {
-        Command::Serve(serve) => serve.run(),
+        Command::Serve(serve) => serve.run(&logging),
         Command::Check(check) => return check.run(),
         Command::Status(status) => status.run(),
         Command::Inject(inject) => inject.run(),

@@ -70,6 +70,8 @@ mod storm;
 mod survey;
 #[path = "control_plane/taints.rs"]
 mod taints;
+#[path = "control_plane/traces.rs"]
+mod traces;
 #[path = "control_plane/unhealthy.rs"]
 mod unhealthy;
 #[path = "control_plane/wire.rs"]
@@ -98,6 +100,7 @@ mod support {
     pub mod review;
     pub mod scheduler;
     pub mod testbed;
+    pub mod trace_receiver;
     pub mod wait;
     pub mod webhook;
     pub mod wire;
