@@ -18,6 +18,8 @@ mod collection;
 mod consequences;
 #[path = "control_plane/cost.rs"]
 mod cost;
+#[path = "control_plane/dashboard.rs"]
+mod dashboard;
 #[path = "control_plane/drain.rs"]
 mod drain;
 #[path = "control_plane/dry_run.rs"]
@@ -96,6 +98,7 @@ mod support {
     pub mod member;
     pub mod pods;
     pub mod process_node;
+    pub mod prometheus;
     pub mod recorder;
     pub mod review;
     pub mod scheduler;
