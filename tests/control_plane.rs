@@ -14,6 +14,8 @@ mod arrivals;
 mod check;
 #[path = "control_plane/collection.rs"]
 mod collection;
+#[path = "control_plane/conformance.rs"]
+mod conformance;
 #[path = "control_plane/consequences.rs"]
 mod consequences;
 #[path = "control_plane/cost.rs"]
