@@ -1,9 +1,11 @@
 //! The command line: one file per subcommand, and what all of them share.
 
+mod asked;
 mod check;
 mod client;
 mod completion;
 mod config;
+mod conformance;
 mod inject;
 mod input;
 mod logging;
@@ -35,6 +37,7 @@ enum Command {
     Serve(Box<serve::Serve>),
     Check(Box<check::Check>),
     Status(status::Status),
+    Conformance(Box<conformance::Conformance>),
     Inject(inject::Inject),
     Config(config::ConfigCommand),
     LxcfsLabel(lxcfs_label::LxcfsLabel),
@@ -53,11 +56,15 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => error.exit(),
     };
-    logging.start();
+    // It logs from when it knows whether somebody collects its spans.
+    if !matches!(command, Command::Serve(_)) {
+        logging.start(None);
+    }
     let result = match command {
-        Command::Serve(serve) => serve.run(),
+        Command::Serve(serve) => serve.run(&logging),
         Command::Check(check) => return check.run(),
         Command::Status(status) => status.run(),
+        Command::Conformance(conformance) => return conformance.run(),
         Command::Inject(inject) => inject.run(),
         Command::Config(config) => config.run(),
         Command::LxcfsLabel(label) => label.run(),

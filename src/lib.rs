@@ -19,6 +19,7 @@
 //! - [`config`] is the configuration file.
 //! - [`json`] is JSON that is looked at and changed without a copy of it.
 //! - [`etcd`] asks members through the v3 API, and never knows of Kubernetes.
+//! - [`traces`] is where all of them say what takes how long, for who collects it.
 //! - [`k8s`] reads from the apiserver, and holds the parts of its types that this program needs.
 
 pub mod certificates;
@@ -36,3 +37,4 @@ pub mod node;
 pub mod patch;
 pub mod rules;
 pub mod server;
+pub mod traces;

@@ -12,6 +12,7 @@ mod mutate;
 mod pod_names;
 mod review;
 mod routes;
+mod spans;
 pub mod tls;
 
 use std::{io, iter, net::SocketAddr, pin::pin, sync::Arc, time::Duration};

@@ -14,10 +14,14 @@ mod arrivals;
 mod check;
 #[path = "control_plane/collection.rs"]
 mod collection;
+#[path = "control_plane/conformance.rs"]
+mod conformance;
 #[path = "control_plane/consequences.rs"]
 mod consequences;
 #[path = "control_plane/cost.rs"]
 mod cost;
+#[path = "control_plane/dashboard.rs"]
+mod dashboard;
 #[path = "control_plane/drain.rs"]
 mod drain;
 #[path = "control_plane/dry_run.rs"]
@@ -70,6 +74,8 @@ mod storm;
 mod survey;
 #[path = "control_plane/taints.rs"]
 mod taints;
+#[path = "control_plane/traces.rs"]
+mod traces;
 #[path = "control_plane/unhealthy.rs"]
 mod unhealthy;
 #[path = "control_plane/wire.rs"]
@@ -94,10 +100,12 @@ mod support {
     pub mod member;
     pub mod pods;
     pub mod process_node;
+    pub mod prometheus;
     pub mod recorder;
     pub mod review;
     pub mod scheduler;
     pub mod testbed;
+    pub mod trace_receiver;
     pub mod wait;
     pub mod webhook;
     pub mod wire;

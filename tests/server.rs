@@ -15,6 +15,8 @@ mod metrics;
 mod mutations;
 #[path = "server/tls.rs"]
 mod tls;
+#[path = "server/traces.rs"]
+mod traces;
 #[path = "server/without_apiserver.rs"]
 mod without_apiserver;
 
@@ -24,6 +26,7 @@ mod support {
     pub mod child;
     pub mod guard_process;
     pub mod http_client;
+    pub mod trace_receiver;
     pub mod wait;
 }
 

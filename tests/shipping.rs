@@ -55,6 +55,7 @@ mod support {
     pub mod kubectl;
     pub mod member;
     pub mod process_node;
+    pub mod prometheus;
     pub mod review;
     pub mod scheduler;
     pub mod self_managed_guard;

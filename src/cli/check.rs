@@ -3,7 +3,6 @@
 //! The guard that would be asked is asked: the same program, configuration, reservations and cluster, by the same
 //! review, as a dry run.
 
-mod asked;
 mod question;
 
 use std::process::ExitCode;
@@ -11,11 +10,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
-use self::{
-    asked::Asked,
-    question::{Cascade, Question, Target, Way, own_name},
-};
+use self::question::{Cascade, Question, Target, Way, own_name};
 use super::{
+    asked::Asked,
     client::install_provider,
     reach::{Output, Reach},
     style::{BAD, GOOD, ODD, STRONG, paint},

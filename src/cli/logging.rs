@@ -1,7 +1,15 @@
 //! How the process logs.
 
 use clap::{Args, ValueEnum};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry,
+    filter::{FilterExt, filter_fn},
+    fmt,
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
+
+use crate::traces::SPANS;
 
 /// The Kubernetes client logs each failed call as an error, and so would whoever made the call.
 const DEFAULT_FILTER: &str = "info,kube_client::client::builder=off";
@@ -36,14 +44,15 @@ fn parse_filter(text: &str) -> Result<String, String> {
 // === impl Logging ===
 
 impl Logging {
-    /// Sends all of the process's log lines to standard error, from here on.
-    pub(super) fn start(&self) {
-        let subscriber = tracing_subscriber::fmt()
-            .with_env_filter(EnvFilter::new(&self.log_level))
-            .with_writer(std::io::stderr);
+    /// Sends all of the process's log lines to standard error, from here on, and its spans to `collector`, if there is one.
+    pub(super) fn start(&self, collector: Option<Box<dyn Layer<Registry> + Send + Sync>>) {
+        // A line says all by itself: spans are for the collector.
+        let filter = EnvFilter::new(&self.log_level).and(filter_fn(|it| it.target() != SPANS));
+        let lines = fmt::layer().with_writer(std::io::stderr);
+        let registry = tracing_subscriber::registry().with(collector);
         match self.log_format {
-            LogFormat::Text => subscriber.with_ansi(false).init(),
-            LogFormat::Json => subscriber.json().flatten_event(true).init(),
+            LogFormat::Text => registry.with(lines.with_ansi(false).with_filter(filter)).init(),
+            LogFormat::Json => registry.with(lines.json().flatten_event(true).with_filter(filter)).init(),
         }
     }
 }

@@ -65,6 +65,8 @@ pub(super) enum Output {
 pub(super) struct Reached {
     pub(super) client: Client,
     pub(super) namespace: String,
+    /// Where the apiserver is.
+    pub(super) server: Uri,
     flags: Reach,
 }
 
@@ -90,8 +92,14 @@ impl Reach {
         // A person who waits wants the cause, and not fifteen more attempts.
         config.default_retry = false;
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let server = config.cluster_url.clone();
         let client = Client::try_from(config).context("the client for the apiserver")?;
-        Ok(Reached { client, namespace, flags: self })
+        Ok(Reached { client, namespace, server, flags: self })
+    }
+
+    /// The namespace that the user named, if they did.
+    pub(super) fn own_namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
     }
 }
 

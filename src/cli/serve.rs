@@ -6,6 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use rustls::crypto::CryptoProvider;
 use tokio::{
+    runtime::Runtime,
     signal::unix::{SignalKind, signal},
     sync::{oneshot, watch},
     time::{sleep, timeout},
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     client::{client, install_provider},
+    logging::Logging,
     tls::TlsFlags,
 };
 use crate::{
@@ -21,6 +23,7 @@ use crate::{
     guard::{Guard, Sources},
     k8s::{Annotations, Claims, Events, Leases, Namespaces, Pods, Secrets},
     server::{Mutator, Options, Readiness, Server},
+    traces::{Collector, SpanCounts},
 };
 
 /// Pause between attempts to reach the apiserver before it has answered once.
@@ -56,19 +59,46 @@ pub(super) struct Serve {
     /// How often to look at all guarded clusters unasked, for `etcd_guard_clusters` and its alerts; by default never
     #[arg(long, env = "ETCD_GUARD_SURVEY_INTERVAL", value_parser = humantime::parse_duration)]
     survey_interval: Option<Duration>,
+    /// An OpenTelemetry collector that takes traces by OTLP over gRPC, for instance `http://collector:4317`; by default
+    /// nobody does
+    #[arg(long, env = "ETCD_GUARD_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<http::Uri>,
 }
 
 // === impl Serve ===
 
 impl Serve {
-    pub(super) fn run(self) -> anyhow::Result<()> {
+    pub(super) fn run(self, logging: &Logging) -> anyhow::Result<()> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let spans = SpanCounts::default();
+        let collector = {
+            let _within = runtime.as_ref().ok().map(Runtime::enter);
+            self.otlp_endpoint.as_ref().map(|url| Collector::new(url, spans.clone())).transpose()
+        };
+        logging.start(collector.as_ref().ok().and_then(Option::as_ref).map(Collector::layer));
+        let collector = collector.context("--otlp-endpoint")?;
         let provider = install_provider()?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(self.serve(provider))
+        runtime?.block_on(async {
+            let served = self.serve(provider, spans).await;
+            if let Some(collector) = collector {
+                collector.flush().await;
+            }
+            served
+        })
     }
 
-    async fn serve(self, provider: Arc<CryptoProvider>) -> anyhow::Result<()> {
-        let Self { listen, admin_listen, tls, kubeconfig, namespace, config, linger, survey_interval } = self;
+    async fn serve(self, provider: Arc<CryptoProvider>, spans: SpanCounts) -> anyhow::Result<()> {
+        let Self {
+            listen,
+            admin_listen,
+            tls,
+            kubeconfig,
+            namespace,
+            config,
+            linger,
+            survey_interval,
+            otlp_endpoint: _,
+        } = self;
         let (tls, source) = tls.prepare(provider)?;
         // Asked for before the ports are taken: a signal that comes early must not kill.
         let stop = stop_on_signal()?;
@@ -85,6 +115,7 @@ impl Serve {
         tokio::spawn(mutator.follow_version(told));
         let options = Options { listen, admin_listen, survey_interval };
         let make_guard = |registry: &mut _| {
+            spans.register(registry);
             let sources = Sources {
                 pods: pods.clone(),
                 claims: claims.clone(),

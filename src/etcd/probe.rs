@@ -9,8 +9,10 @@ use std::time::Duration;
 use etcd_client::{Client, Error, GetOptions};
 use futures::future::join_all;
 use tokio::time::{Instant, timeout_at};
+use tracing::{Instrument, Span, field::Empty, info_span};
 
 use super::{Connections, Endpoint, ListedMember, Status};
+use crate::traces::SPANS;
 
 /// Longest that one member is waited for. The whole round takes 3 ms on a healthy cluster and 14 with new TLS
 /// connections; a member that needs a second is of no use to its clients either.
@@ -85,7 +87,29 @@ pub enum Cause {
 /// The replies come in the order of the endpoints.
 pub async fn probe(connections: &Connections, endpoints: &[Endpoint], deadline: Instant) -> Vec<Reply> {
     let deadline = deadline.min(Instant::now() + MEMBER_LIMIT);
-    join_all(endpoints.iter().map(|endpoint| probe_member(connections, endpoint, deadline))).await
+    let round = info_span!(target: SPANS, "asking the members", members = endpoints.len().to_string());
+    join_all(endpoints.iter().map(|endpoint| {
+        let span = info_span!(
+            target: SPANS, parent: &round, "asking a member", address = endpoint.url, answer = Empty, leads = Empty
+        );
+        async {
+            let reply = probe_member(connections, endpoint, deadline).await;
+            note(&reply);
+            reply
+        }
+        .instrument(span)
+    }))
+    .instrument(round.clone())
+    .await
+}
+
+/// The words of an answer for whoever collects spans: of the closed set of [`Cause::LABELS`], where it is none.
+fn note(reply: &Reply) {
+    let span = Span::current();
+    span.record("answer", reply.cause().map_or("serving", Cause::label));
+    if let Some(status) = reply.status() {
+        span.record("leads", status.leader == Some(status.member_id));
+    }
 }
 
 async fn probe_member(connections: &Connections, endpoint: &Endpoint, deadline: Instant) -> Reply {

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
+use tracing::{Instrument, field::Empty, info_span};
 
 use super::{Cause, Connections, Endpoint, MemberId};
+use crate::traces::SPANS;
 
 /// Longest that a transfer is waited for. A good one takes 100 ms; one to a member that froze never ends by itself, and
 /// etcd gives it up after one election timeout, by default a second.
@@ -22,9 +24,14 @@ pub async fn move_leader(
         let (mut client, _) = connections.get(leader).await?;
         client.move_leader(heir.0).await
     };
-    match timeout_at(deadline, transfer).await {
+    let span = info_span!(target: SPANS, "moving leadership", heir = %heir, failed = Empty);
+    let moved = match timeout_at(deadline, transfer).instrument(span.clone()).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => Err(Cause::of(&error)),
         Err(_) => Err(Cause::TimedOut(TRANSFER_LIMIT)),
+    };
+    if let Err(cause) = &moved {
+        span.record("failed", cause.label());
     }
+    moved
 }

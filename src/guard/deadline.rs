@@ -3,6 +3,9 @@
 use std::{future::Future, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
+use tracing::{Instrument, field::Empty, info_span};
+
+use crate::traces::SPANS;
 
 /// What is assumed where the request does not say: the default of `timeoutSeconds`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,9 +44,13 @@ impl Deadline {
         Self { at: Instant::now() + limit, limit }
     }
 
-    /// Waits for `future` until the deadline; `what` names it to the person who waited.
+    /// Waits for `future` until the deadline; `what` names it to the person who waited, and in traces.
     pub(crate) async fn within<F: Future>(self, what: &'static str, future: F) -> Result<F::Output, TooLate> {
-        timeout_at(self.at, future).await.map_err(|_| TooLate { what, limit: self.limit })
+        let span = info_span!(target: SPANS, "step", otel.name = what, otel.status_code = Empty);
+        timeout_at(self.at, future).instrument(span.clone()).await.map_err(|_| {
+            span.record("otel.status_code", "ERROR");
+            TooLate { what, limit: self.limit }
+        })
     }
 
     /// Whether so much time is left, `share` for the rest not counted; `what` names what takes it.

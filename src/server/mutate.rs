@@ -21,11 +21,13 @@ use tokio::{
     sync::oneshot,
     time::{Instant, sleep},
 };
+use tracing::Instrument;
 
 use super::{
     metrics::{Entry, Metrics},
     review::{Mutation, Objects, Review},
     routes::{Parameters, Rejection, Webhooks, json, reject},
+    spans,
 };
 use crate::{
     config::{Config, Labels, Live, ReloadMetrics},
@@ -170,6 +172,11 @@ pub(super) async fn mutate(
     Query(parameters): Query<Parameters>,
     request: Request,
 ) -> Result<Response, Rejection> {
+    let span = spans::begin("POST /mutate", request.headers());
+    answer(webhooks, parameters, request).instrument(span).await
+}
+
+async fn answer(webhooks: Webhooks, parameters: Parameters, request: Request) -> Result<Response, Rejection> {
     let deadline = parameters.deadline().map_err(Rejection::bad_request)?;
     let body = webhooks.read_body(request).await?;
     let started = Instant::now();
@@ -191,6 +198,7 @@ pub(super) async fn mutate(
         answered(&webhooks, &config, request, objects, deadline).await;
     webhooks.metrics.record_answer(entry, mutation.denial.is_none(), reason, started.elapsed());
     log(review.uid(), request, reason, &mutation, started.elapsed());
+    spans::tell_answer(review.uid(), request, mutation.denial.is_none(), reason);
     for warning in &mut mutation.warnings {
         cut(warning);
     }

@@ -8,6 +8,7 @@ use super::{
     metrics::Entry,
     review::{Mutation, Review},
     routes::{Webhooks, json},
+    spans,
 };
 use crate::{k8s::admission::AdmissionRequest, rules::judge_name};
 
@@ -53,6 +54,7 @@ pub(super) fn answer(
     };
     let allowed = denial.is_none();
     webhooks.metrics.record_answer(Entry::Rules, allowed, reason, started.elapsed());
+    spans::tell_answer(review.uid(), request, allowed, reason);
     if !allowed {
         let namespace = request.namespace.as_deref().unwrap_or_default();
         tracing::info!(uid = review.uid(), namespace, pod = name, verdict = "denied", reason);

@@ -16,15 +16,17 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout},
 };
+use tracing::Instrument;
 
 use super::{
     metrics::Metrics,
     mutate::Mutator,
     pod_names,
     review::{Answer, Review, ReviewError},
+    spans,
 };
 use crate::{
-    guard::{Deadline, Guard, Operation, Request, Verdict},
+    guard::{Deadline, Guard, Request, Verdict},
     k8s::admission::clipped,
 };
 
@@ -83,14 +85,20 @@ async fn validate(
 ) -> Result<Response, Rejection> {
     // Counted from now, and told of after the body: whoever gave a uid gets it back.
     let deadline = parameters.deadline();
-    let body = webhooks.read_body(request).await?;
-    // No path in here panics by design. If one does, this request fails, which the apiserver takes as a refusal, and
-    // the server lives on.
-    let judged = std::panic::AssertUnwindSafe(judge(&webhooks, &body.bytes, deadline)).catch_unwind().await;
-    judged.unwrap_or_else(|_| {
-        let text = String::from("an error inside etcd-guard; its log says where");
-        Err(Rejection(StatusCode::INTERNAL_SERVER_ERROR, text))
-    })
+    let span = spans::begin("POST /validate", request.headers());
+    async {
+        let body = webhooks.read_body(request).await?;
+        // No path in here panics by design. If one does, this request fails, which the apiserver takes as a refusal, and
+        // the server lives on.
+        let judged =
+            std::panic::AssertUnwindSafe(judge(&webhooks, &body.bytes, deadline)).catch_unwind().await;
+        judged.unwrap_or_else(|_| {
+            let text = String::from("an error inside etcd-guard; its log says where");
+            Err(Rejection(StatusCode::INTERNAL_SERVER_ERROR, text))
+        })
+    }
+    .instrument(span)
+    .await
 }
 
 async fn judge(
@@ -121,6 +129,7 @@ async fn judge(
     let verdict = webhooks.guard.judge(&request, deadline).await;
     webhooks.metrics.record(request.operation, &verdict, started.elapsed());
     log(review.uid(), &request, &verdict, started.elapsed());
+    spans::tell_verdict(review.uid(), &request, &verdict);
     Ok(json(&review.answer(&verdict, request.operation)))
 }
 
@@ -139,11 +148,7 @@ fn log(uid: &str, request: &Request, verdict: &Verdict, elapsed: Duration) {
         uid = clipped(uid),
         namespace = request.namespace,
         pod = request.name,
-        operation = match request.operation {
-            Operation::Delete => "delete",
-            Operation::Evict => "evict",
-            Operation::Intent(intent) => intent.word(),
-        },
+        operation = spans::word(request.operation),
         user = request.user,
         dry_run = request.dry_run,
         grace_period_seconds = request.grace_period_seconds,

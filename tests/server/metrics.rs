@@ -97,7 +97,19 @@ fn closed_sets() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("reason", reasons),
         (
             "result",
-            ["success", "failure", "moved", "failed", "injected", "unchanged", "skipped", "denied"].into(),
+            [
+                "success",
+                "failure",
+                "moved",
+                "failed",
+                "injected",
+                "unchanged",
+                "skipped",
+                "denied",
+                "sent",
+                "dropped",
+            ]
+            .into(),
         ),
         ("cause", etcd_guard::etcd::Cause::LABELS.into()),
         ("state", ["spare", "no_spare", "single_member", "no_quorum", "unknown"].into()),

@@ -51,6 +51,19 @@ fn the_charts_monitors_carry_the_labels_that_are_asked_for() {
 }
 
 #[test]
+fn the_chart_sends_traces_where_it_is_told_to_and_by_default_nowhere() {
+    let arguments = |flags: &[&str]| {
+        let all = objects(&crate::helm_template(flags));
+        let deployment = all.iter().find(|it| it["kind"] == "Deployment").unwrap();
+        deployment["spec"]["template"]["spec"]["containers"][0]["args"].to_string()
+    };
+    let url = "http://collector.observability:4317";
+    let said = arguments(&[&format!("--set=tracing.otlpEndpoint={url}")]);
+    assert!(said.contains(&format!("\"--otlp-endpoint={url}\"")), "{said}");
+    assert!(!arguments(&[]).contains("otlp"));
+}
+
+#[test]
 fn the_chart_and_the_overlays_for_trying_it_out_are_the_same_objects() {
     assert_same("deploy/overlays/audit-only", "self-managed", &["--set=webhooks.failurePolicy=Ignore"]);
     assert_same("deploy/overlays/minikube", "self-managed", &["--set=image.pullPolicy=Never"]);

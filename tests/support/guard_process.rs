@@ -41,6 +41,9 @@ pub const CLIENT_CA: &str = "client-ca.crt";
 /// How often it surveys, among the guard's files; without this file it does not.
 pub const SURVEY_INTERVAL: &str = "survey-interval";
 
+/// Whom it sends traces to, among the guard's files; without this file nobody.
+pub const OTLP_ENDPOINT: &str = "otlp-endpoint";
+
 /// The most lines of a guard's log that are passed on: a test that asks ten thousand times would bury all else.
 const SHOWN: usize = 2000;
 
@@ -159,6 +162,12 @@ impl GuardProcess {
         .await;
     }
 
+    /// How many lines of its log say this.
+    pub fn count_lines(&self, message: &str) -> usize {
+        let log = self.log.lock().expect("nobody panics here");
+        log.iter().filter(|line| line["message"].as_str().is_some_and(|it| it.contains(message))).count()
+    }
+
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).expect("a pid");
         // It is not waited for yet, so that the number is nobody else's.
@@ -223,6 +232,9 @@ fn spawn(
     }
     if let Ok(interval) = std::fs::read_to_string(files.join(SURVEY_INTERVAL)) {
         command.args(["--survey-interval", &interval]);
+    }
+    if let Ok(endpoint) = std::fs::read_to_string(files.join(OTLP_ENDPOINT)) {
+        command.args(["--otlp-endpoint", &endpoint]);
     }
     spawn_and_listen(command, lines)
 }

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 
 use super::{
     control_plane::{ControlPlane, SHARED_NODE},
-    guard_process::{CONFIG, GuardProcess, SURVEY_INTERVAL},
+    guard_process::{CONFIG, GuardProcess, OTLP_ENDPOINT, SURVEY_INTERVAL},
     kubectl::{Kubectl, Said},
     member::Member,
     pods::{create_pod, delete, is_ready, new_namespace, uid},
@@ -58,13 +58,15 @@ pub struct Setup<'a> {
     pub config: &'a str,
     /// How often the guard surveys; not at all if it is empty.
     pub survey_interval: &'a str,
+    /// Whom the guard sends traces to; nobody if it is empty.
+    pub otlp_endpoint: &'a str,
     /// The guard's kubeconfig, if it is not the one with the shipped rights.
     pub kubeconfig: Option<PathBuf>,
 }
 
 impl Default for Setup<'_> {
     fn default() -> Self {
-        Self { nodes: &[SHARED_NODE], config: "", survey_interval: "", kubeconfig: None }
+        Self { nodes: &[SHARED_NODE], config: "", survey_interval: "", otlp_endpoint: "", kubeconfig: None }
     }
 }
 
@@ -81,7 +83,7 @@ impl GuardedCluster {
 
     /// The same as a test wants it.
     pub async fn start_as(setup: Setup<'_>) -> Self {
-        let Setup { nodes, config, survey_interval, kubeconfig } = setup;
+        let Setup { nodes, config, survey_interval, otlp_endpoint, kubeconfig } = setup;
         let control_plane = ControlPlane::shared();
         let client = control_plane.client().await;
         let namespace = new_namespace(&client, true).await;
@@ -91,7 +93,8 @@ impl GuardedCluster {
         let node = control_plane.process_node(nodes, &namespace, files.path().join("node"));
         let guard_files = files.path().join("guard");
         std::fs::create_dir_all(&guard_files).expect("a directory for the guard");
-        for (name, content) in [(CONFIG, config), (SURVEY_INTERVAL, survey_interval)] {
+        let chosen = [(CONFIG, config), (SURVEY_INTERVAL, survey_interval), (OTLP_ENDPOINT, otlp_endpoint)];
+        for (name, content) in chosen {
             if !content.is_empty() {
                 std::fs::write(guard_files.join(name), content).expect("what the guard is to be is written");
             }
