@@ -97,7 +97,7 @@ impl Scene {
 
     /// Kills the apiserver, and returns when there is one again.
     pub(crate) async fn restart_the_apiserver(&self) {
-        self.control_plane.restart("kube-apiserver").await;
+        self.control_plane.kill("kube-apiserver").await;
         self.wait_for_the_apiserver().await;
     }
 

@@ -90,7 +90,7 @@ pub(crate) enum Grounds {
     Quorum,
     /// The pod serves nothing or is gone: no quorum is needed.
     ServesNothing,
-    /// Nobody said. It needs no quorum if the pod's process does not run, whoever may have known that.
+    /// Nobody said. It needs no quorum if the pod's process does not run or just starts, whoever may have known that.
     Untold,
 }
 
@@ -99,7 +99,7 @@ pub(crate) enum Grounds {
 pub(crate) struct Before {
     /// Whether its process ran for long enough to serve.
     ran: bool,
-    served: bool,
+    serves: bool,
 }
 
 /// The apiserver did not tell.
@@ -163,7 +163,7 @@ impl Truth {
         }
         let serving = self.serving(&mut known).await;
         let ran = self.ran_before(yes.name, yes.asked);
-        let before = Before { ran, served: ran && serving.iter().any(|it| it == yes.name) };
+        let before = Before { ran, serves: serving.iter().any(|it| it == yes.name) };
         self.weigh(&mut known, yes, uid(&pod), &serving, before).await;
     }
 
@@ -179,7 +179,7 @@ impl Truth {
     pub(crate) async fn before(&self, name: &str) -> Option<(String, Before)> {
         let uid = self.pods.get_opt(name).await.ok()??.metadata.uid?;
         let ran = self.ran_before(name, Instant::now());
-        Some((uid, Before { ran, served: ran && self.reads(name).await }))
+        Some((uid, Before { ran, serves: self.reads(name).await }))
     }
 
     async fn weigh(
@@ -205,8 +205,8 @@ impl Truth {
         let quorum = self.names.len() / 2 + 1;
         let costs_nothing = match yes.grounds {
             Grounds::Quorum => false,
-            Grounds::ServesNothing => !before.served,
-            Grounds::Untold => !before.ran,
+            Grounds::ServesNothing => !(before.ran && before.serves),
+            Grounds::Untold => !(before.ran || before.serves),
         };
         let is_loss = left.len() < quorum && !costs_nothing;
         let since = |(name, out): (&String, &Out)| format!("{name} since {:?}", out.asked.elapsed());

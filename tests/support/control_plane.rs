@@ -1,10 +1,11 @@
 //! One real control plane for all tests of a process: etcd, kube-apiserver, kube-controller-manager.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::Stdio,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock},
     thread,
     time::Duration,
 };
@@ -29,8 +30,11 @@ use super::{
     wait::until,
 };
 
-/// Longest that a killed program may take to be gone, next to compilers.
-const DEATH_LIMIT: Duration = Duration::from_secs(30);
+/// Longest that a killed program may take to be gone, or to be started again, next to compilers.
+const DEATH_LIMIT: Duration = Duration::from_secs(90);
+
+/// Pause before a program that ended is started again.
+const START_PAUSE: Duration = Duration::from_millis(200);
 
 /// Where the pods of most tests run; several tests share its name, each in a namespace of its own.
 pub const SHARED_NODE: &str = "worker";
@@ -65,6 +69,8 @@ pub struct ControlPlane {
     /// The program that pods run.
     pub etcd: PathBuf,
     kubectl: PathBuf,
+    /// Programs that are started again whenever they end.
+    kept: Mutex<BTreeSet<String>>,
     _testbed: Testbed,
 }
 
@@ -96,6 +102,7 @@ impl ControlPlane {
             addresses: Addresses::on(testbed.get("TESTBED_NET")),
             etcd: testbed::program("etcd-3.6"),
             kubectl: testbed.path("KUBECTL").to_owned(),
+            kept: Mutex::default(),
             _testbed: testbed,
         }
     }
@@ -145,17 +152,19 @@ impl ControlPlane {
         kill(self.pid(program), Signal::SIGCONT).expect("a program that runs");
     }
 
-    /// Kills one of its programs, and starts it again as it was started first. Returns before it serves.
-    pub async fn restart(&self, program: &str) {
+    /// Kills one of its programs. From then on it is started again whenever it ends, as a kubelet does with what runs on a
+    /// node of its own: the first to follow may find its port in use still. Returns before it serves.
+    pub async fn kill(&self, program: &str) {
         let pid = self.pid(program);
         kill(pid, Signal::SIGKILL).expect("a program that runs");
         until(&format!("{program} is dead"), DEATH_LIMIT, async || is_dead(pid)).await;
-        let mut command = mortal(self.dir.join(format!("{program}.run")));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // It dies with the thread that spawns it, and must outlive the test that shares this control plane.
-        thread::spawn(move || command.spawn().expect("a run script").wait());
-        let is_new = async || self.try_pid(program).is_some_and(|it| it != pid && !is_dead(it));
-        until(&format!("{program} runs again"), DEATH_LIMIT, is_new).await;
+        if self.kept.lock().expect("nobody panics here").insert(program.to_owned()) {
+            let run = self.dir.join(format!("{program}.run"));
+            // What runs dies with the thread that spawns it, and must outlive the test that shares this control plane.
+            thread::spawn(move || keep(&run));
+        }
+        let is_new = async || self.try_pid(program).is_some_and(|it| it != pid);
+        until(&format!("{program} is started again"), DEATH_LIMIT, is_new).await;
     }
 
     fn pid(&self, program: &str) -> Pid {
@@ -191,11 +200,20 @@ impl ControlPlane {
     }
 }
 
-/// Whether a process is gone, or only waits for its parent to hear of its end. Its ports are free when the last of its
-/// threads has ended, and the first may end long before.
+/// Starts a program again and again, as long as its files are there.
+fn keep(run: &Path) {
+    while run.exists() {
+        let mut command = mortal(run);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut program = command.spawn().expect("setpriv starts");
+        program.wait().expect("a child that can be waited for");
+        thread::sleep(START_PAUSE);
+    }
+}
+
+/// Whether a process is gone, or only waits for its parent to hear of its end.
 fn is_dead(pid: Pid) -> bool {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     // The state follows the name, which stands in brackets.
-    status.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')) && threads <= 1
+    status.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
 }
