@@ -104,16 +104,17 @@ impl Guard {
 
         let had_one = reserved.iter().any(|it| it.uid == target.uid);
         let new = reservation(case, &target.uid, &assessment);
-        let reserved = match &mut record {
-            Some(record) => self.reserve(record, new, &siblings, case).await,
-            None => {
-                Err(no_record.unwrap_or_else(|| NoLook::Ledger(String::from("no member tells its cluster"))))
-            }
+        let reserved = match (&mut record, no_record) {
+            (Some(record), _) => self.reserve(record, new, &siblings, case).await,
+            (None, Some(error)) => Err(error),
+            // No member tells its cluster, and none did before: there is nothing to reserve in.
+            (None, None) if assessment.reason == Reason::MemberNotServing => Ok(Reserved::Yes),
+            (None, None) => Err(NoLook::Ledger(String::from("no member tells its cluster"))),
         };
         match reserved {
             Ok(Reserved::StartOver) => return Ok(None),
             Err(error) if wants_transfer || assessment.reason.costs_a_vote() => return Err(error),
-            // What gives the cluster nothing is not held for want of a reservation.
+            // What has no vote is not held for want of a reservation.
             Ok(Reserved::Yes) | Err(_) => {}
         }
         let verdict = match record {
@@ -144,13 +145,9 @@ impl Guard {
             None => self.records(None, deadline).await,
         };
         let reserved = records.as_ref().map(Records::live).unwrap_or_default();
-        // The two reads went side by side. A reservation of a pod that was not listed is that of a pod that is gone, or
-        // of one that came after the list: only a list that is newer than the record tells.
-        let is_unlisted = |it: &Reservation| {
-            it.namespace == request.namespace && !siblings.living().iter().any(|pod| pod.uid == it.uid)
-        };
+        // The two reads went side by side.
         if let Ok(records) = &records
-            && reserved.iter().any(|it| is_unlisted(it) && !records.know_gone(&it.uid))
+            && records.outdate(&request.namespace, &siblings.living())
         {
             siblings = self.looker.siblings(family, request, deadline).await?;
             records.note_living(&request.namespace, &siblings.living());

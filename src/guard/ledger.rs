@@ -57,6 +57,15 @@ pub(super) struct Ledger {
     reserved: HashMap<String, Instant>,
 }
 
+// === impl Reservation ===
+
+impl Reservation {
+    /// Whether this is a pod of the namespace, and none of those that were listed there.
+    fn is_unlisted(&self, namespace: &str, living: &[Living<'_>]) -> bool {
+        self.namespace == namespace && !living.iter().any(|pod| pod.uid == self.uid)
+    }
+}
+
 // === impl Ledger ===
 
 impl Ledger {
@@ -81,16 +90,21 @@ impl Ledger {
         living: &[Living<'_>],
         now: Instant,
     ) {
-        let is_gone =
-            |it: &&Reservation| it.namespace == namespace && !living.iter().any(|pod| pod.uid == it.uid);
-        for reservation in record.iter().filter(is_gone) {
+        for reservation in record.iter().filter(|it| it.is_unlisted(namespace, living)) {
             self.gone.entry(reservation.uid.clone()).or_insert(now);
         }
     }
 
-    /// Whether this pod is known to be gone: no pod after it has its uid.
-    pub(super) fn is_gone(&self, uid: &str) -> bool {
-        self.gone.contains_key(uid)
+    /// Whether the record may be newer than a list of pods that was read beside it: a reservation of a pod that was not
+    /// listed is that of a pod that is gone, or of one that came after the list.
+    pub(super) fn outdates(
+        &self,
+        record: &[Reservation],
+        namespace: &str,
+        living: &[Living<'_>],
+        now: Instant,
+    ) -> bool {
+        self.live(record, now).any(|it| it.is_unlisted(namespace, living) && !self.gone.contains_key(&it.uid))
     }
 
     /// Of a record, what may be on its way out. What an older record made forget counts as new.
@@ -156,6 +170,9 @@ impl Ledger {
 fn is_live(since: Instant, now: Instant) -> bool {
     now.duration_since(since) < RESERVATION_LIFE
 }
+
+#[cfg(test)]
+mod model;
 
 #[cfg(test)]
 mod tests {
@@ -264,7 +281,7 @@ mod tests {
         let soon = start + GONE_FOR.saturating_sub(Duration::from_millis(1));
         assert_eq!(sorted(next(&replaced, soon)), held);
         assert_eq!(next(&replaced, start + GONE_FOR), [reservation("a", "1")]);
-        assert!(ledger.is_gone("gone") && !ledger.is_gone("a"));
+        assert_eq!(ledger.gone.keys().collect::<Vec<_>>(), ["gone"]);
     }
 
     #[test]

@@ -276,9 +276,12 @@ impl Records {
         one.into_iter().chain(all.iter().flatten())
     }
 
-    /// Whether this reserved pod is known to be gone.
-    pub(super) fn know_gone(&self, uid: &str) -> bool {
-        self.each().any(|record| record.ledger().is_gone(uid))
+    /// Whether they may be newer than a list of a namespace's pods that was read beside them.
+    pub(super) fn outdate(&self, namespace: &str, living: &[Living<'_>]) -> bool {
+        let outdates = |record: &Record| {
+            record.ledger().outdates(&record.reservations, namespace, living, Instant::now())
+        };
+        self.each().any(outdates)
     }
 
     /// Takes note of the reserved pods of a namespace that are gone, of which these live.

@@ -151,12 +151,17 @@ impl Reason {
         matches!(self.kind(), Kind::Allows)
     }
 
-    /// Whether a yes for this reason takes a healthy voter away, so that no other deletion may count on it.
+    /// Whether a yes for this reason takes a voter away, so that no other deletion may count on it: one that serves, or one
+    /// that may be back before its deletion arrives.
     #[must_use]
     pub const fn costs_a_vote(self) -> bool {
         matches!(
             self,
-            Self::SafeToDelete | Self::LeaderTransferred | Self::LeaderAllowed | Self::SingleMemberAllowed
+            Self::SafeToDelete
+                | Self::LeaderTransferred
+                | Self::LeaderAllowed
+                | Self::SingleMemberAllowed
+                | Self::MemberNotServing
         )
     }
 

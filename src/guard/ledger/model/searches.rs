@@ -1,0 +1,85 @@
+//! The searches: without a mistake nothing is found, and each mistake is.
+
+use std::time::Instant;
+
+use stateright::{Checker, HasDiscoveries, Model};
+
+use super::{
+    Mistake, World,
+    law::{LAW, LONE},
+};
+
+/// Searches every run.
+#[track_caller]
+fn assert_holds(world: World) {
+    let started = Instant::now();
+    let searched = world.checker().symmetry().spawn_dfs().join();
+    let (unique, all) = (searched.unique_state_count(), searched.state_count());
+    println!("{unique} states by {all} steps in {:?}", started.elapsed());
+    searched.assert_properties();
+}
+
+/// Searches for a run in which this does not hold.
+#[track_caller]
+fn assert_finds(mistake: Mistake, property: &'static str, world: World) {
+    let world = World { mistake: Some(mistake), ..world };
+    let searched = world.checker().finish_when(HasDiscoveries::AnyFailures).symmetry().spawn_dfs().join();
+    println!("{:?}", searched.assert_any_discovery(property).into_actions());
+}
+
+/// So many voters and deletions, two replicas, and nothing that dies or restarts.
+fn world(voters: u8, calls: u8) -> World {
+    World { voters, learners: 0, replicas: 2, calls, deaths: 0, restarts: 0, mistake: None }
+}
+
+#[test]
+fn two_deletions_of_three_members_never_cost_the_quorum() {
+    assert_holds(world(3, 2));
+}
+
+#[test]
+#[ignore = "long; docs/proof.md tells how far it was searched"]
+fn three_deletions_of_three_members_never_cost_the_quorum() {
+    assert_holds(World { deaths: 1, restarts: 1, ..world(3, 3) });
+}
+
+#[test]
+#[ignore = "long; docs/proof.md tells how far it was searched"]
+fn three_deletions_of_five_members_never_cost_the_quorum() {
+    assert_holds(World { deaths: 1, restarts: 1, ..world(5, 3) });
+}
+
+#[test]
+fn a_guard_that_writes_over_what_others_wrote_is_found_out() {
+    assert_finds(Mistake::IgnoresConflicts, LAW, world(3, 2));
+}
+
+#[test]
+fn a_guard_that_says_yes_by_its_last_look_is_found_out() {
+    assert_finds(Mistake::CachesYes, LAW, world(3, 3));
+}
+
+#[test]
+fn a_guard_that_counts_terminating_pods_is_found_out() {
+    assert_finds(Mistake::CountsTerminating, LAW, world(3, 2));
+}
+
+#[test]
+fn a_guard_whose_reservations_end_before_the_apiserver_gives_up_is_found_out() {
+    assert_finds(Mistake::ForgetsEarly, LAW, world(3, 2));
+}
+
+#[test]
+fn a_guard_that_counts_learners_is_found_out() {
+    assert_finds(Mistake::CountsLearners, LAW, World { learners: 1, ..world(2, 1) });
+}
+
+#[test]
+fn a_guard_that_lets_a_crashed_pod_go_unreserved_is_found_out() {
+    assert_finds(Mistake::LetsIdleGoUnreserved, LAW, World { deaths: 1, ..world(3, 2) });
+}
+
+#[test]
+fn a_guard_that_counts_lives_anew_is_found_out() {
+    assert_finds(Mistake::CountsAnew, LONE, world(3, 1));
+}
