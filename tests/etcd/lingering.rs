@@ -64,3 +64,30 @@ async fn a_yes_to_a_pod_that_crashed_counts_when_it_is_back_before_its_deletion(
     let reserved = async || is_told(&pods[other], "DisruptionInProgress").await;
     until("all serve again, and one is on its way", START_LIMIT, reserved).await;
 }
+
+/// It may be back before its deletion arrives, and then nobody else would know that it is on its way.
+#[tokio::test]
+async fn a_pod_that_crashed_goes_unreserved_only_where_no_member_ever_told_of_a_cluster() {
+    let mut cluster = Cluster::of_three("3.6").await;
+    let [crashed, _] = cluster.followers().await[..] else { panic!("two followers") };
+    let mut pods: Vec<Value> = (0..3).map(|n| pod(&cluster, n)).collect();
+    let crash = |pods: &mut [Value], n: usize| {
+        pods[n]["status"]["containerStatuses"][0]["state"] = json!({"waiting": {}});
+    };
+    cluster.kill(crashed);
+    crash(&mut pods, crashed);
+    let scene = Scene::before(&pods).await;
+    scene.objects.fail_writes(true);
+    let (reason, message) = scene.delete(&pods[crashed]).await;
+    assert_eq!(reason, "LedgerUnavailable", "{message}");
+    scene.objects.fail_writes(false);
+    assert_eq!(scene.delete(&pods[crashed]).await.0, "MemberNotServing");
+
+    for n in 0..3 {
+        cluster.kill(n);
+        crash(&mut pods, n);
+    }
+    let scene = Scene::before(&pods).await;
+    scene.objects.fail_writes(true);
+    assert_eq!(scene.delete(&pods[crashed]).await.0, "MemberNotServing", "there is nothing to reserve in");
+}

@@ -4,7 +4,10 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -30,9 +33,13 @@ use crate::{
 /// Longer than the guard's last look may deny.
 const AFTER_LAST_LOOK: Duration = Duration::from_millis(600);
 
-/// What the apiserver answers to a GET of these paths. Writes are taken and shown again; everything else is empty.
+/// What the apiserver answers to a GET of these paths. Writes are taken and shown again, as long as they do not fail;
+/// everything else is empty.
 #[derive(Clone, Default)]
-pub(crate) struct Objects(Arc<Mutex<BTreeMap<String, (u16, Value)>>>);
+pub(crate) struct Objects {
+    known: Arc<Mutex<BTreeMap<String, (u16, Value)>>>,
+    writes_fail: Arc<AtomicBool>,
+}
 
 /// A guard, and what it sees of Kubernetes.
 pub(crate) struct Scene {
@@ -43,7 +50,12 @@ pub(crate) struct Scene {
 
 impl Objects {
     pub(crate) fn put(&self, path: &str, status: u16, object: Value) {
-        self.0.lock().unwrap().insert(path.to_owned(), (status, object));
+        self.known.lock().unwrap().insert(path.to_owned(), (status, object));
+    }
+
+    /// From now on writes fail, or do so no longer.
+    pub(crate) fn fail_writes(&self, fail: bool) {
+        self.writes_fail.store(fail, Ordering::SeqCst);
     }
 
     /// Serves them for as long as the test runs.
@@ -62,7 +74,7 @@ async fn answer(State(objects): State<Objects>, request: Request) -> Response {
     if parts.uri.query().is_some_and(|query| query.contains("watch")) {
         std::future::pending::<()>().await;
     }
-    let known = objects.0.lock().unwrap().get(&path).cloned();
+    let known = objects.known.lock().unwrap().get(&path).cloned();
     let (status, object) = if parts.method == http::Method::GET {
         // A list of nothing, for what nobody put here; an object that is not there.
         let is_object = ["/secrets/", "/persistentvolumeclaims/", "/leases/", "/pods/"]
@@ -75,6 +87,8 @@ async fn answer(State(objects): State<Objects>, request: Request) -> Response {
             (200, json!({"metadata": {"resourceVersion": "1"}, "items": []}))
         };
         known.unwrap_or(nothing)
+    } else if objects.writes_fail.load(Ordering::SeqCst) {
+        (500, json!({"kind": "Status", "status": "Failure", "message": "no write today", "code": 500}))
     } else {
         let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
         let mut object: Value = serde_json::from_slice(&body).unwrap_or_default();
