@@ -292,9 +292,9 @@ mod tests {
         ledger.observe(&record, start);
         ledger.note_living(&record, "prod", &[], start);
         ledger.observe(&record, start);
-        assert!(ledger.is_gone("gone"));
+        assert!(ledger.gone.contains_key("gone"));
         ledger.observe(&[reservation("other", "1")], start);
-        assert!(!ledger.is_gone("gone"), "nobody asks any more");
+        assert!(!ledger.gone.contains_key("gone"), "nobody asks any more");
     }
 
     #[test]

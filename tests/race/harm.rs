@@ -109,7 +109,7 @@ impl Scene {
             (Harm::SlowMember, [name, ..]) => self.truth.slow(name, lasts).await,
             // As many as a cluster should bear, or fewer.
             (Harm::FreezeMembers, names) => {
-                let count = rng.usize(1..=self.truth.names.len().div_ceil(2) - 1).min(names.len());
+                let count = rng.usize(1..self.truth.names.len().div_ceil(2)).min(names.len());
                 let mut did = false;
                 for name in &names[..count] {
                     did |= self.truth.fault(name, Order::Pause).await;

@@ -39,7 +39,7 @@ const GRANT_LIMIT: Duration = Duration::from_secs(300);
 pub(crate) enum Against {
     Guard,
     LeaderOnly,
-    /// A PodDisruptionBudget alone, which evictions ask and deletions do not.
+    /// A `PodDisruptionBudget` alone, which evictions ask and deletions do not.
     Pdb,
     Nothing,
 }

@@ -130,7 +130,11 @@ fn printed(value: &Value) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .filter_map(|it| char::from_digit(it.into(), 16))
+        .collect()
 }
 
 async fn serve(listener: TcpListener, taken: Taken) {

@@ -75,15 +75,12 @@ impl Stage {
     /// Makes the namespace; of this name, which must not be taken, or of a name that nobody has.
     pub(super) async fn set(reached: Reached, name: Option<&str>, limit: Duration) -> anyhow::Result<Self> {
         let caller = Caller::new(reached.client.clone());
-        let mut namespace = json!({
+        let (key, name) = name.map_or(("generateName", "etcd-guard-conformance-"), |it| ("name", it));
+        let namespace = json!({
             "apiVersion": "v1",
             "kind": "Namespace",
-            "metadata": {"labels": {GUARDED: "enabled", OWN_LABEL.0: OWN_LABEL.1}},
+            "metadata": {key: name, "labels": {GUARDED: "enabled", OWN_LABEL.0: OWN_LABEL.1}},
         });
-        match name {
-            Some(name) => namespace["metadata"]["name"] = json!(name),
-            None => namespace["metadata"]["generateName"] = json!("etcd-guard-conformance-"),
-        }
         let made = caller.post("/api/v1/namespaces", &namespace).await?;
         let made = made.object("making a namespace of its own")?;
         let text =
@@ -106,7 +103,7 @@ impl Stage {
         let objects: Vec<Value> =
             serde_saphyr::from_multiple(MANIFEST).context("etcd-manifests/plain.yaml")?;
         for mut object in objects {
-            let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+            let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
             if kind == "StatefulSet" {
                 adapt(&mut object, wanted);
             }
@@ -195,7 +192,7 @@ impl Stage {
     pub(super) async fn pods(&self) -> anyhow::Result<Vec<Seen>> {
         let path = format!("{}?labelSelector=app%3D{SET}", self.path("pods"));
         let list = self.caller.get(&path).await?.object("listing the members' pods")?;
-        Ok(list["items"].as_array().into_iter().flatten().map(Seen::of).collect())
+        Ok(list.get("items").and_then(Value::as_array).into_iter().flatten().map(Seen::of).collect())
     }
 
     /// Of something in here.
@@ -298,7 +295,10 @@ impl Stage {
 
 /// The cluster as it is wanted, under policies that the server's own may not weaken.
 fn adapt(set: &mut Value, wanted: &Wanted<'_>) {
-    set["metadata"]["annotations"] = json!({"etcd-guard.io/leader": "deny", "etcd-guard.io/mode": "enforce"});
+    if let Some(metadata) = set.get_mut("metadata").and_then(Value::as_object_mut) {
+        let policies = json!({"etcd-guard.io/leader": "deny", "etcd-guard.io/mode": "enforce"});
+        metadata.insert("annotations".to_owned(), policies);
+    }
     if let Some(container) = set.pointer_mut("/spec/template/spec/containers/0")
         && let Some(image) = wanted.image
     {

@@ -280,20 +280,21 @@ async fn a_record_that_cannot_be_read_is_told_by_its_name_and_costs_no_other_clu
 }
 
 #[tokio::test]
-async fn a_reserved_pod_that_is_not_among_the_living_of_its_namespace_is_known_to_be_gone() {
+async fn records_outdate_a_list_without_a_reserved_pod_until_that_is_known_to_be_gone() {
     let apiserver = Apiserver::default();
     let replica = apiserver.replica();
     reserve(&replica, "a").await.unwrap();
     for known in [Some(OURS), None] {
         let records = apiserver.replica().read(known).await.unwrap();
-        assert!(!records.know_gone("a"));
+        assert!(records.outdate("prod", &[]));
         records.note_living("other", &[]);
         records.note_living("prod", &living(&["a"]));
-        assert!(!records.know_gone("a"), "it lives");
+        assert!(records.outdate("prod", &[]), "it lives");
+        assert!(!records.outdate("prod", &living(&["a"])) && !records.outdate("other", &[]));
     }
     let records = replica.read(Some(OURS)).await.unwrap();
     records.note_living("prod", &living(&["b"]));
-    assert!(records.know_gone("a") && !records.know_gone("b"));
+    assert!(!records.outdate("prod", &living(&["b"])), "it is gone");
 }
 
 #[tokio::test(start_paused = true)]

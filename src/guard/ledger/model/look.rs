@@ -36,6 +36,7 @@ pub(super) enum Answer {
 
 /// All that a verdict makes a difference of in one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::struct_excessive_bools, reason = "each is another thing to see")]
 struct Seen {
     is_learner: bool,
     terminating: bool,

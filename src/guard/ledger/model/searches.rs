@@ -21,8 +21,8 @@ fn assert_holds(world: World) {
 
 /// Searches for a run in which this does not hold.
 #[track_caller]
-fn assert_finds(mistake: Mistake, property: &'static str, world: World) {
-    let world = World { mistake: Some(mistake), ..world };
+fn assert_finds(mistake: Mistake, property: &'static str, mut world: World) {
+    world.mistake = Some(mistake);
     let searched = world.checker().finish_when(HasDiscoveries::AnyFailures).symmetry().spawn_dfs().join();
     println!("{:?}", searched.assert_any_discovery(property).into_actions());
 }
