@@ -106,6 +106,8 @@ before_runbook_scaling_in() {
 }
 before_runbook_scaling_out() { POD=etcd-2; }
 
+before_runbook_losing_the_quorum() { until_true 'three members serve' three_serve; }
+
 before_runbook_taking_the_guard_out_of_the_way() { until_true 'three members serve' three_serve; }
 
 before_install_3_apply() {
