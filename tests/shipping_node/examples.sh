@@ -28,9 +28,11 @@ judged() {
   leave "$1"
 }
 
+# leave NAME: while it empties, the next example starts.
 leave() {
   kubectl label namespace "$1" etcd-guard.io/guard- >/dev/null
-  kubectl delete namespace "$1" --timeout="${READY_LIMIT}s" >/dev/null || die "namespace $1 stays"
+  kubectl delete namespace "$1" --wait=false >/dev/null
+  LEFT+=("namespace/$1")
 }
 
 # How etcdctl reaches a member of mtls.yaml from within its pod.
@@ -108,6 +110,7 @@ example_single() {
 
 examples() {
   # One after the other: the node is small.
+  LEFT=()
   example_mtls
   example_mtls_cert_manager
   example_password
@@ -117,4 +120,5 @@ examples() {
   example_vcluster_like
   example_five_with_learner
   example_single
+  kubectl wait --for=delete "${LEFT[@]}" --timeout="${READY_LIMIT}s" >/dev/null || die "they stay: $(kubectl get namespaces)"
 }
