@@ -10,8 +10,8 @@ source "$SCRIPTS/demo.d/show.sh"
 source "$SCRIPTS/demo.d/keep.sh"
 source "$SCRIPTS/demo.d/story.sh"
 
-ETCD_READY_LIMIT=60s
-GUARD_READY_LIMIT=20
+ETCD_READY_LIMIT=180s
+GUARD_READY_LIMIT=60
 GUARD_ADDRESS=$TESTBED_NET.1
 
 # in_member POD WORD...: sets IN_MEMBER. Nothing can be executed in a pod without a kubelet, so etcdctl runs here and

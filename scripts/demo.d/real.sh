@@ -10,8 +10,8 @@ source "$SCRIPTS/demo.d/keep.sh"
 source "$SCRIPTS/demo.d/story.sh"
 
 # Each takes a few seconds on an idle machine with 2 cores.
-GUARD_READY_LIMIT=90s
-ETCD_READY_LIMIT=120s
+GUARD_READY_LIMIT=300s
+ETCD_READY_LIMIT=300s
 
 # in_member POD WORD...: sets IN_MEMBER to the command that runs WORD... in the container of a member.
 in_member() {

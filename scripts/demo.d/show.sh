@@ -4,7 +4,7 @@
 if [[ -t 1 ]]; then BOLD=$'\e[1m' DIM=$'\e[2m' PLAIN=$'\e[0m'; else BOLD='' DIM='' PLAIN=''; fi
 
 # No command of the story waits for anything longer than a pod's end.
-COMMAND_LIMIT=90
+COMMAND_LIMIT=300
 
 ROWS=()        # step, asked, expected, answered, between tabs
 DIFFERENCES=0

@@ -3,8 +3,8 @@
 # shellcheck shell=bash source-path=SCRIPTDIR
 
 # Seconds: for the webhook configuration to take effect, and for a deleted member to be back and ready.
-IN_FORCE_LIMIT=30
-MEMBER_BACK_LIMIT=90
+IN_FORCE_LIMIT=120
+MEMBER_BACK_LIMIT=300
 
 MEMBERS=(etcd-0 etcd-1 etcd-2)
 

@@ -6,7 +6,7 @@ source "$ROOMS/certs.sh"
 source "$ROOMS/programs.sh"
 
 # A first election takes about a second; a busy machine may need several.
-ETCD_READY_LIMIT=30
+ETCD_READY_LIMIT=90
 
 etcd_usage() {
   cat <<'USAGE'

@@ -2,8 +2,8 @@
 # shellcheck shell=bash source-path=SCRIPTDIR
 
 # About 3 s on an idle machine with 2 cores; compilers next to it make it many times that.
-APISERVER_READY_LIMIT=90
-SERVICE_ACCOUNT_READY_LIMIT=30
+APISERVER_READY_LIMIT=180
+SERVICE_ACCOUNT_READY_LIMIT=90
 
 # Without a kubelet: what makes sets, Services, budgets, garbage collection and namespaces work. Node lifecycle and
 # taint eviction stay out, as nobody sends heartbeats.

@@ -22,10 +22,10 @@ SERVER=https://$NODE_ADDRESS:6443
 export TESTBED_CONTAINERD=/run/containerd/containerd.sock
 
 # Each of these takes 2 to 6 s on an idle machine with 2 cores.
-CONTAINERD_READY_LIMIT=30
-LXCFS_READY_LIMIT=10
-NODE_READY_LIMIT=90
-DNS_READY_LIMIT=90
+CONTAINERD_READY_LIMIT=90
+LXCFS_READY_LIMIT=30
+NODE_READY_LIMIT=240
+DNS_READY_LIMIT=240
 
 # isolate: mounts, network and kernel settings that end with the namespaces.
 isolate() {
