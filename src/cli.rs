@@ -48,7 +48,14 @@ enum Command {
 /// By this name kubectl finds the program as its plugin.
 const PLUGIN: &str = "kubectl-etcd_guard";
 
-/// Runs what the command line asks for. Exit status 1 after an error, 2 after a wrong command line; `check` has its own.
+/// The exit status of who asked whether something is so: it is not.
+const NO: u8 = 1;
+
+/// The same: that could not be told.
+const UNKNOWN: u8 = 2;
+
+/// Runs what the command line asks for. Exit status 1 after an error, 2 after a wrong command line; who asks a question has
+/// 1 for a no, and 2 without an answer.
 #[must_use]
 pub fn main() -> ExitCode {
     let command = command();
@@ -62,9 +69,9 @@ pub fn main() -> ExitCode {
     }
     let result = match command {
         Command::Serve(serve) => serve.run(&logging),
-        Command::Check(check) => return check.run(),
+        Command::Check(check) => return answered(check.run()),
         Command::Status(status) => status.run(),
-        Command::Conformance(conformance) => return conformance.run(),
+        Command::Conformance(conformance) => return answered(conformance.run()),
         Command::Inject(inject) => inject.run(),
         Command::Config(config) => config.run(),
         Command::LxcfsLabel(label) => label.run(),
@@ -79,6 +86,17 @@ pub fn main() -> ExitCode {
         Err(error) => {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+fn answered(answer: anyhow::Result<bool>) -> ExitCode {
+    match answer {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(NO),
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::from(UNKNOWN)
         }
     }
 }

@@ -5,25 +5,17 @@
 
 mod question;
 
-use std::process::ExitCode;
-
 use clap::Args;
 use serde::Serialize;
 
 use self::question::{Cascade, Question, Target, Way, own_name};
 use super::{
     asked::Asked,
-    client::install_provider,
+    client::run,
     reach::{Output, Reach},
     style::{BAD, GOOD, ODD, STRONG, paint},
 };
 use crate::server::Preview;
-
-/// The answer is no.
-const DENIED: u8 = 1;
-
-/// There is no answer.
-const UNKNOWN: u8 = 2;
 
 /// Tell what the deletion of a pod would be answered, and why
 ///
@@ -74,22 +66,11 @@ struct Answer<'a> {
 // === impl Check ===
 
 impl Check {
-    pub(super) fn run(self) -> ExitCode {
-        let answered = install_provider().and_then(|_| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(self.ask())
-        });
-        match answered {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::from(DENIED),
-            Err(error) => {
-                tracing::error!("{error:#}");
-                ExitCode::from(UNKNOWN)
-            }
-        }
+    /// Whether it would be allowed.
+    pub(super) fn run(self) -> anyhow::Result<bool> {
+        run(self.ask())
     }
 
-    /// Whether it would be allowed.
     async fn ask(self) -> anyhow::Result<bool> {
         let Self { target, reach, evict, grace_period, force, cascade, replicas, user, output } = self;
         let reached = reach.connect().await?;

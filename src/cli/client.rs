@@ -31,6 +31,12 @@ pub(super) async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::
     kube::Client::try_from(config).context("the client for the apiserver")
 }
 
+/// Runs a command that asks the apiserver, to its end.
+pub(super) fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    install_provider()?;
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+}
+
 /// Makes ring the process's provider of cryptography: kube and etcd-client take that one.
 pub(super) fn install_provider() -> anyhow::Result<std::sync::Arc<rustls::crypto::CryptoProvider>> {
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());

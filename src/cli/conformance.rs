@@ -10,7 +10,6 @@ mod stage;
 
 use std::{
     io::{BufRead, IsTerminal, Write},
-    process::ExitCode,
     time::Duration,
 };
 
@@ -24,16 +23,10 @@ use self::{
     stage::{OWN_LABEL, Stage, Wanted},
 };
 use super::{
-    client::install_provider,
+    client::run,
     reach::{Output, Reach, Reached},
     style::{STRONG, paint},
 };
-
-/// Something was answered that should not have been.
-const WRONG: u8 = 1;
-
-/// It could not be tried, or not to its end.
-const UNTRIED: u8 = 2;
 
 /// Try in a test cluster of yours what the guard promises
 ///
@@ -70,22 +63,11 @@ struct Stop {
 // === impl Conformance ===
 
 impl Conformance {
-    pub(super) fn run(self) -> ExitCode {
-        let tried = install_provider().and_then(|_| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(self.try_all())
-        });
-        match tried {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::from(WRONG),
-            Err(error) => {
-                tracing::error!("{error:#}");
-                ExitCode::from(UNTRIED)
-            }
-        }
+    /// Whether all was as it should be.
+    pub(super) fn run(self) -> anyhow::Result<bool> {
+        run(self.try_all())
     }
 
-    /// Whether all was as it should be.
     async fn try_all(self) -> anyhow::Result<bool> {
         let output = self.output;
         let name = self.reach.own_namespace().map(str::to_owned);

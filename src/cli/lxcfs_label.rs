@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::client::{client, install_provider};
+use super::client::{client, run};
 use crate::k8s::NodeLabels;
 
 /// How often lxcfs is looked at: new pods go to a dead one for so long.
@@ -67,9 +67,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 impl LxcfsLabel {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        install_provider()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.keep())
+        run(self.keep())
     }
 
     async fn keep(self) -> anyhow::Result<()> {

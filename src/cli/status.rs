@@ -7,7 +7,7 @@ use tabwriter::TabWriter;
 use tokio::time::sleep;
 
 use super::{
-    client::install_provider,
+    client::run,
     reach::{Output, Reach},
     style::{BAD, GOOD, ODD, STRONG, paint},
 };
@@ -41,9 +41,7 @@ pub(super) struct Status {
 
 impl Status {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        install_provider()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.show())
+        run(self.show())
     }
 
     async fn show(self) -> anyhow::Result<()> {

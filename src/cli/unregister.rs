@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::client::{client, install_provider};
+use super::client::{client, run};
 use crate::{certificates::own_configurations, k8s::webhooks::Configurations};
 
 /// Delete the guard's webhook configurations
@@ -19,9 +19,7 @@ pub(super) struct Unregister {
 
 impl Unregister {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        install_provider()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
+        run(async {
             let configurations = Configurations::new(client(self.kubeconfig).await?);
             for name in own_configurations() {
                 let deleted = configurations.delete(&name).await?;
