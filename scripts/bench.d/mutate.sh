@@ -67,20 +67,24 @@ CONFIG
 }
 
 # mutate_review RESOURCE BYTES WISH: a review, of at least so many bytes, of a new pod with that wish, shaped as a
-# ReplicaSet's pods reach the apiserver: with defaults, a token's volume and managed fields.
+# ReplicaSet's pods reach the apiserver: with defaults, a token's volume, and managed fields that name whatever the controller
+# set, which makes them two fifths of it.
 mutate_review() {
-  local number env='' owned='' containers='' count=0
-  for ((number = 0; number < 20; number++)); do
-    env+="${env:+,}{\"name\":\"VARIABLE_$number\",\"value\":\"the value of variable $number\"}"
-    owned+="${owned:+,}\"k:{\\\"name\\\":\\\"VARIABLE_$number\\\"}\":{\".\":{},\"f:name\":{},\"f:value\":{}}"
+  local number env='' owned_env='' owned='' containers='' count=0 head owner spec tail
+  for ((number = 0; number < 16; number++)); do
+    env+="${env:+,}{\"name\":\"VARIABLE_$number\",\"value\":\"what the value of variable $number is, in a few words\"}"
+    owned_env+=",\"k:{\\\"name\\\":\\\"VARIABLE_$number\\\"}\":{\".\":{},\"f:name\":{},\"f:value\":{}}"
   done
-  local head="{\"kind\":\"AdmissionReview\",\"apiVersion\":\"admission.k8s.io/v1\",\"request\":{\"uid\":\"705ab4f5-6393-11e8-b7cc-42010a800002\",\"kind\":{\"group\":\"\",\"version\":\"v1\",\"kind\":\"Pod\"},\"resource\":{\"group\":\"\",\"version\":\"v1\",\"resource\":\"$1\"},\"namespace\":\"default\",\"operation\":\"CREATE\",\"userInfo\":{\"username\":\"system:serviceaccount:kube-system:replicaset-controller\",\"groups\":[\"system:serviceaccounts\",\"system:authenticated\"]},\"object\":{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{\"generateName\":\"web-\",\"namespace\":\"default\",\"labels\":{\"app\":\"web\"},\"annotations\":{\"etcd-guard.io/inject\":\"$3\"},\"managedFields\":[{\"manager\":\"kube-controller-manager\",\"operation\":\"Update\",\"apiVersion\":\"v1\",\"fieldsType\":\"FieldsV1\",\"fieldsV1\":{\"f:spec\":{\"f:containers\":{\"k:{\\\"name\\\":\\\"web-0\\\"}\":{\"f:env\":{$owned}}}}}}]},\"spec\":{\"volumes\":[{\"name\":\"token\",\"projected\":{\"sources\":[{\"serviceAccountToken\":{\"expirationSeconds\":3607,\"path\":\"token\"}}],\"defaultMode\":420}}],\"containers\":["
-  local tail="],\"restartPolicy\":\"Always\",\"terminationGracePeriodSeconds\":30,\"dnsPolicy\":\"ClusterFirst\",\"serviceAccountName\":\"default\",\"securityContext\":{},\"schedulerName\":\"default-scheduler\",\"tolerations\":[{\"key\":\"node.kubernetes.io/not-ready\",\"operator\":\"Exists\",\"effect\":\"NoExecute\",\"tolerationSeconds\":300}]},\"status\":{}},\"oldObject\":null,\"dryRun\":false,\"options\":{\"kind\":\"CreateOptions\",\"apiVersion\":\"meta.k8s.io/v1\"}}}"
-  while ((${#head} + ${#containers} + ${#tail} < $2)); do
+  head="{\"kind\":\"AdmissionReview\",\"apiVersion\":\"admission.k8s.io/v1\",\"request\":{\"uid\":\"705ab4f5-6393-11e8-b7cc-42010a800002\",\"kind\":{\"group\":\"\",\"version\":\"v1\",\"kind\":\"Pod\"},\"resource\":{\"group\":\"\",\"version\":\"v1\",\"resource\":\"$1\"},\"namespace\":\"default\",\"operation\":\"CREATE\",\"userInfo\":{\"username\":\"system:serviceaccount:kube-system:replicaset-controller\",\"groups\":[\"system:serviceaccounts\",\"system:authenticated\"]},\"object\":{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{\"generateName\":\"web-\",\"namespace\":\"default\",\"labels\":{\"app\":\"web\"},\"annotations\":{\"etcd-guard.io/inject\":\"$3\"},"
+  owner="\"managedFields\":[{\"manager\":\"kube-controller-manager\",\"operation\":\"Update\",\"apiVersion\":\"v1\",\"fieldsType\":\"FieldsV1\",\"fieldsV1\":{\"f:metadata\":{\"f:annotations\":{\".\":{},\"f:etcd-guard.io/inject\":{}},\"f:generateName\":{},\"f:labels\":{\".\":{},\"f:app\":{}}},\"f:spec\":{\"f:containers\":{"
+  spec="},\"f:dnsPolicy\":{},\"f:restartPolicy\":{},\"f:schedulerName\":{},\"f:securityContext\":{},\"f:terminationGracePeriodSeconds\":{}}}}]},\"spec\":{\"volumes\":[{\"name\":\"token\",\"projected\":{\"sources\":[{\"serviceAccountToken\":{\"expirationSeconds\":3607,\"path\":\"token\"}}],\"defaultMode\":420}}],\"containers\":["
+  tail="],\"restartPolicy\":\"Always\",\"terminationGracePeriodSeconds\":30,\"dnsPolicy\":\"ClusterFirst\",\"serviceAccountName\":\"default\",\"securityContext\":{},\"schedulerName\":\"default-scheduler\",\"tolerations\":[{\"key\":\"node.kubernetes.io/not-ready\",\"operator\":\"Exists\",\"effect\":\"NoExecute\",\"tolerationSeconds\":300}]},\"status\":{}},\"oldObject\":null,\"dryRun\":false,\"options\":{\"kind\":\"CreateOptions\",\"apiVersion\":\"meta.k8s.io/v1\"}}}"
+  while ((${#head} + ${#owner} + ${#owned} + ${#spec} + ${#containers} + ${#tail} < $2)); do
+    owned+="${owned:+,}\"k:{\\\"name\\\":\\\"web-$count\\\"}\":{\".\":{},\"f:env\":{\".\":{}$owned_env},\"f:image\":{},\"f:imagePullPolicy\":{},\"f:name\":{},\"f:resources\":{\".\":{},\"f:limits\":{\".\":{},\"f:cpu\":{},\"f:memory\":{}}},\"f:terminationMessagePath\":{}}"
     containers+="${containers:+,}{\"name\":\"web-$count\",\"image\":\"registry.example/web:1\",\"env\":[$env],\"resources\":{\"limits\":{\"cpu\":\"1\",\"memory\":\"256Mi\"}},\"volumeMounts\":[{\"name\":\"token\",\"readOnly\":true,\"mountPath\":\"/var/run/secrets/kubernetes.io/serviceaccount\"}],\"terminationMessagePath\":\"/dev/termination-log\",\"imagePullPolicy\":\"IfNotPresent\"}"
     count=$((count + 1))
   done
-  printf '%s' "$head$containers$tail"
+  printf '%s' "$head$owner$owned$spec$containers$tail"
 }
 
 # mutate_serve: starts the guard on its core, as it is shipped; sets HTTPS.
