@@ -6,8 +6,11 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, Client};
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    core::v1::Namespace,
+};
+use kube::{Api, Client, api::PostParams};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -69,6 +72,27 @@ impl Scene {
         }
     }
 
+    /// Refuses what nobody should: deletions of StatefulSets by the user.
+    async fn refuse(&self) {
+        let name = self.namespace;
+        let policy = json!({"metadata": {"name": name}, "spec": {
+            "matchConstraints": {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}},
+                "resourceRules": [{
+                    "apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["statefulsets"],
+                }],
+            },
+            "matchConditions": [{"name": "user", "expression": "request.userInfo.username == 'admin'"}],
+            "validations": [{"expression": "false", "message": "not on a Sunday"}],
+        }});
+        let binding =
+            json!({"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]}});
+        let policies = Api::<ValidatingAdmissionPolicy>::all(self.client.clone());
+        let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(self.client.clone());
+        policies.create(&PostParams::default(), &serde_json::from_value(policy).unwrap()).await.unwrap();
+        bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+    }
+
     async fn is_left(&self) -> bool {
         Api::<Namespace>::all(self.client.clone()).get_opt(self.namespace).await.unwrap().is_some()
     }
@@ -102,6 +126,34 @@ async fn all_that_the_guard_promises_is_found_true_and_nothing_is_left_of_it() {
     ] {
         assert!(asked.get(told).is_some_and(|count| *count > 0), "{told}: {asked:#?}");
     }
+}
+
+#[tokio::test]
+async fn what_is_not_answered_as_it_should_be_is_shown_and_is_the_exit_status() {
+    let scene = Scene::set("conformance-refused").await;
+    let node = scene.files.path().join("node");
+    let _node = ControlPlane::shared().process_node(&[SHARED_NODE], scene.namespace, node);
+    scene.register().await;
+    scene.refuse().await;
+    let printed = scene.run(&["--yes", "-o", "json"]).await;
+    assert_eq!(printed.status, Some(1), "{printed:?}");
+    let report: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let failed: Vec<&Value> = rows.iter().filter(|row| row["result"] != "passed").collect();
+    let requests: Vec<&Value> = failed.iter().map(|row| &row["request"]).collect();
+    let refused = [
+        "delete the StatefulSet, dry run",
+        "delete it with --cascade=orphan, dry run",
+        "delete the StatefulSet under a break-glass",
+    ]
+    .map(Value::from);
+    assert_eq!(requests, refused.iter().collect::<Vec<_>>(), "{rows:#?}");
+    for row in failed {
+        assert_eq!(row["result"], "failed");
+        assert!(row["answered"].as_str().unwrap().starts_with("refused, and not by the guard"), "{row}");
+        assert!(row["message"].as_str().unwrap().contains("not on a Sunday"), "{row}");
+    }
+    assert!(!scene.is_left().await);
 }
 
 #[tokio::test]
