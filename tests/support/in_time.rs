@@ -39,8 +39,8 @@ pub async fn in_time<T>(mut look: impl AsyncFnMut() -> T) -> T {
 
 /// How many times as long as on an idle machine work takes now.
 fn slowness() -> f64 {
-    let (started, began) = (Instant::now(), processor_time());
-    while processor_time() - began < SPIN {
+    let (started, end) = (Instant::now(), processor_time() + SPIN);
+    while processor_time() < end {
         std::hint::spin_loop();
     }
     (started.elapsed().as_secs_f64() / SPIN.as_secs_f64()).clamp(1.0, SLOWEST)
