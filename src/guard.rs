@@ -222,7 +222,7 @@ impl Guard {
                 request.name
             ));
         }
-        self.tell(request, pod, &verdict);
+        self.tell_of_pod(request, pod, &verdict);
         verdict
     }
 

@@ -26,6 +26,8 @@ mod dashboard;
 mod drain;
 #[path = "control_plane/dry_run.rs"]
 mod dry_run;
+#[path = "control_plane/events.rs"]
+mod events;
 #[path = "control_plane/eviction.rs"]
 mod eviction;
 #[path = "control_plane/floor.rs"]

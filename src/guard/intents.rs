@@ -1,5 +1,7 @@
 //! Verdicts on what deletions of pods follow from.
 
+use k8s_openapi::api::core::v1::ObjectReference;
+
 use super::{
     Guard, NoLook,
     assess::assess,
@@ -13,7 +15,17 @@ use super::{
     scale,
     verdict::{Reason, Verdict},
 };
-use crate::k8s::pod::{Container, Pod};
+use crate::k8s::{
+    Telling,
+    pod::{Container, Pod},
+};
+
+/// A verdict on what is meant.
+struct Weighed {
+    verdict: Verdict,
+    /// The StatefulSet whose members it would cost, where something else is meant.
+    stateful_set: Option<ObjectReference>,
+}
 
 // === impl Guard ===
 
@@ -50,15 +62,15 @@ impl Guard {
             Intent::DeleteNamespace | Intent::DeleteClaim | Intent::OrphanStatefulSet => None,
         };
         let Resolved { policy, mistakes } = self.policies.of_owner(namespace, stateful_set);
-        let mut verdict = match self.weigh(request, intent, deadline).await {
-            Ok(verdict) => verdict,
-            Err(no_look) => no_look.verdict(request),
-        };
+        let weighed = self.weigh(request, intent, deadline).await;
+        let Weighed { mut verdict, stateful_set } =
+            weighed.unwrap_or_else(|no_look| no_look.verdict(request).into());
         self.apply(request, &policy, &mistakes, &mut verdict);
+        self.tell_of_intent(request, intent, stateful_set, &verdict);
         verdict
     }
 
-    async fn weigh(&self, request: &Request, intent: Intent, deadline: Deadline) -> Result<Verdict, NoLook> {
+    async fn weigh(&self, request: &Request, intent: Intent, deadline: Deadline) -> Result<Weighed, NoLook> {
         let (name, namespace) = (&request.name, &request.namespace);
         let list = self.looker.pods.list(namespace);
         let mut pods =
@@ -70,16 +82,19 @@ impl Guard {
         let of_set =
             |pod: &&&Pod| pod.controller().is_some_and(|it| it.kind == "StatefulSet" && it.name == *name);
         match intent {
-            Intent::DeleteNamespace => Ok(match with_data.first() {
-                None => harmless(format!("namespace {namespace} holds no living etcd cluster")),
-                Some(member) => protected(format!(
+            Intent::DeleteNamespace => {
+                let Some(member) = with_data.first() else {
+                    return Ok(harmless(format!("namespace {namespace} holds no living etcd cluster")).into());
+                };
+                let verdict = protected(format!(
                     "namespace {namespace} holds a living etcd cluster ({} pods, {} among them): deleting the namespace \
                      deletes it for good. If that is meant: {}",
                     with_data.len(),
                     member.metadata.name,
                     break_glass(&format!("namespace {namespace}"))
-                )),
-            }),
+                ));
+                Ok(Weighed::of_member(verdict, namespace, member))
+            }
             Intent::DeleteStatefulSet => Ok(match members.iter().filter(of_set).count() {
                 0 => harmless(format!("StatefulSet {name} runs no living etcd cluster")),
                 count => protected(format!(
@@ -87,37 +102,42 @@ impl Guard {
                      the pods: kubectl -n {namespace} delete statefulset {name} --cascade=orphan. If it is meant: {}",
                     break_glass(&format!("-n {namespace} statefulset {name}"))
                 )),
-            }),
+            }
+            .into()),
             Intent::DeleteClaim => {
                 let Some(pod) = with_data.iter().find(|pod| mounts(pod, name)) else {
-                    return Ok(harmless(format!("no living etcd member holds claim {name}")));
+                    return Ok(harmless(format!("no living etcd member holds claim {name}")).into());
                 };
                 if self.has_no_vote(namespace, pod, &pods, deadline).await {
-                    return Ok(harmless(format!(
+                    let text = format!(
                         "claim {name} holds the data of pod {}, whose member has no vote",
                         pod.metadata.name
-                    )));
+                    );
+                    return Ok(harmless(text).into());
                 }
-                Ok(protected(format!(
+                let verdict = protected(format!(
                     "claim {name} holds the data of pod {}, which runs an etcd member: at the pod's next restart the \
                      member is lost for good. Remove the member first: kubectl -n {namespace} exec {} -- etcdctl member \
                      list, then member remove ID; or, if it is meant: {}",
                     pod.metadata.name,
                     pod.metadata.name,
                     break_glass(&format!("namespace {namespace}"))
-                )))
+                ));
+                Ok(Weighed::of_member(verdict, namespace, pod))
             }
             Intent::ScaleDown { first_to_go, relative, .. } => {
                 let Some(any) = members.iter().find(|pod| of_set(pod)) else {
-                    return Ok(harmless(format!("StatefulSet {name} runs no living etcd cluster")));
+                    return Ok(harmless(format!("StatefulSet {name} runs no living etcd cluster")).into());
                 };
                 let family = Family::of(namespace, any);
                 let start = if relative { self.first_ordinal(namespace, name, deadline).await? } else { 0 };
                 let first_to_go = first_to_go.saturating_add(start);
                 let snapshot = self.looker.look_at_list(&family, &pods, deadline).await?;
-                Ok(scale::judge(&snapshot, name, first_to_go))
+                Ok(scale::judge(&snapshot, name, first_to_go).into())
             }
-            Intent::OrphanStatefulSet => Ok(harmless(format!("StatefulSet {name} leaves its pods alone"))),
+            Intent::OrphanStatefulSet => {
+                Ok(harmless(format!("StatefulSet {name} leaves its pods alone")).into())
+            }
         }
     }
 }
@@ -136,6 +156,21 @@ impl Guard {
         let read = self.looker.pods.first_ordinal(namespace, name);
         let read = deadline.within("reading the StatefulSet from the apiserver", read).await?;
         read.map_err(NoLook::Lookup)
+    }
+}
+
+// === impl Weighed ===
+
+impl Weighed {
+    /// On what would cost this pod's cluster a member.
+    fn of_member(verdict: Verdict, namespace: &str, pod: &Pod) -> Self {
+        Self { verdict, stateful_set: Telling::stateful_set(namespace, pod) }
+    }
+}
+
+impl From<Verdict> for Weighed {
+    fn from(verdict: Verdict) -> Self {
+        Self { verdict, stateful_set: None }
     }
 }
 

@@ -29,7 +29,7 @@ pub struct Request {
     /// The pod as the apiserver has it at hand, which may be a copy a moment old; an eviction brings none.
     pub pod: Option<Pod>,
     /// The uid of the pod that is meant, where an eviction says so: the apiserver evicts no other. Before a deletion it
-    /// has compared them itself.
+    /// has compared them itself. Of what a deletion would follow from, its own.
     pub uid: Option<String>,
     /// Whether nothing will happen after a yes.
     pub dry_run: bool,
@@ -148,7 +148,7 @@ impl Request {
             namespace,
             name,
             pod: None,
-            uid: None,
+            uid: Some(clipped(&old.uid).to_owned()).filter(|it| !it.is_empty()),
             dry_run: request.dry_run.unwrap_or(false),
             grace_period_seconds: None,
             user: clipped(&request.user_info.username).to_owned(),
@@ -156,7 +156,7 @@ impl Request {
     }
 }
 
-/// An object of which only the name is of interest.
+/// An object of which only name and uid are of interest.
 #[derive(Default, serde::Deserialize)]
 struct Named {
     #[serde(default)]

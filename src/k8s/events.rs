@@ -1,5 +1,6 @@
-//! Events (`events.k8s.io/v1`) on pods and their StatefulSets: what `kubectl describe` shows. They are written behind the
-//! answer's back and wait for nobody: one that cannot be written in time is lost, and the log has the verdict.
+//! Events (`events.k8s.io/v1`) on what verdicts are about, and on its StatefulSet: what `kubectl describe` shows. They are
+//! written behind the answer's back and wait for nobody: one that cannot be written in time is lost, and the log has the
+//! verdict.
 
 use std::time::Duration;
 
@@ -19,11 +20,11 @@ const CONTROLLER: &str = "etcd-guard";
 /// Longest that one event may take to be written.
 const WRITE_LIMIT: Duration = Duration::from_secs(3);
 
-/// The same verdict on the same pod is told once in so long: a drain asks every 5 s, and a scheduler up to 40 times a
+/// The same verdict on the same request for the same object is told once in so long: a drain asks every 5 s, and a scheduler up to 40 times a
 /// second.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// The most pods and reasons that are kept in mind for that.
+/// The most of these that are kept in mind for that.
 const MOST_RECENT: u64 = 4096;
 
 /// The most events that wait to be written. More at a time come from a storm, of which the first tell enough.
@@ -32,12 +33,12 @@ const MOST_WAITING: usize = 64;
 /// The longest note that the apiserver takes, in bytes.
 const LONGEST_NOTE: usize = 1024;
 
-/// What is told of a pod.
+/// What is told of an object.
 #[derive(Clone, Debug)]
 pub struct Telling {
-    /// The pod.
-    pub pod: ObjectReference,
-    /// Its StatefulSet.
+    /// The pod, or what its deletion would follow from.
+    pub object: ObjectReference,
+    /// The StatefulSet that it belongs to, which is told the same.
     pub stateful_set: Option<ObjectReference>,
     /// Whether somebody should look at it.
     pub warns: bool,
@@ -53,28 +54,46 @@ pub struct Telling {
 #[derive(Clone)]
 pub struct Events {
     waiting: mpsc::Sender<Telling>,
-    recent: Cache<(Option<String>, &'static str), ()>,
+    recent: Cache<(Named, [&'static str; 2]), ()>,
 }
+
+/// Kind, namespace, name and uid: a review that was put together by hand may leave some out.
+type Named = [Option<String>; 4];
 
 // === impl Telling ===
 
 impl Telling {
-    /// The pod and its StatefulSet, as events refer to them.
+    /// The pod, as events refer to it.
     #[must_use]
-    pub fn about(namespace: &str, pod: &Pod) -> (ObjectReference, Option<ObjectReference>) {
-        let refer = |api: &str, kind: &str, name: &str, uid: &str| ObjectReference {
-            api_version: Some(api.to_owned()),
+    pub fn pod(namespace: &str, pod: &Pod) -> ObjectReference {
+        Self::object(("v1", "Pod"), Some(namespace), &pod.metadata.name, Some(&pod.metadata.uid))
+    }
+
+    /// The pod's StatefulSet, if it has one.
+    #[must_use]
+    pub fn stateful_set(namespace: &str, pod: &Pod) -> Option<ObjectReference> {
+        let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet")?;
+        Some(Self::object(("apps/v1", "StatefulSet"), Some(namespace), &owner.name, Some(&owner.uid)))
+    }
+
+    /// Any object. Events on what has no namespace are in `default`: in its own the apiserver takes none on a namespace.
+    ///
+    /// Source: `pkg/apis/core/validation/events.go`.
+    #[must_use]
+    pub fn object(
+        (api_version, kind): (&str, &str),
+        namespace: Option<&str>,
+        name: &str,
+        uid: Option<&str>,
+    ) -> ObjectReference {
+        ObjectReference {
+            api_version: Some(api_version.to_owned()),
             kind: Some(kind.to_owned()),
-            namespace: Some(namespace.to_owned()),
+            namespace: namespace.map(str::to_owned),
             name: Some(name.to_owned()),
-            uid: Some(uid.to_owned()),
+            uid: uid.map(str::to_owned),
             ..ObjectReference::default()
-        };
-        let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet");
-        (
-            refer("v1", "Pod", &pod.metadata.name, &pod.metadata.uid),
-            owner.map(|it| refer("apps/v1", "StatefulSet", &it.name, &it.uid)),
-        )
+        }
     }
 }
 
@@ -89,9 +108,10 @@ impl Events {
         Self { waiting, recent: Cache::builder().max_capacity(MOST_RECENT).time_to_live(QUIET).build() }
     }
 
-    /// Tells of a pod, unless the same was told a moment ago. Never waits.
+    /// Tells of an object, unless the same was told a moment ago. Never waits.
     pub fn tell(&self, telling: Telling) {
-        let key = (telling.pod.uid.clone(), telling.reason);
+        let ObjectReference { kind, namespace, name, uid, .. } = telling.object.clone();
+        let key = ([kind, namespace, name, uid], [telling.reason, telling.action]);
         if !self.recent.entry(key).or_insert(()).is_fresh() {
             return;
         }
@@ -103,7 +123,8 @@ impl Events {
 
 async fn write(client: Client, mut told: mpsc::Receiver<Telling>) {
     let recorder = Recorder::new(client, Reporter::from(CONTROLLER));
-    while let Some(Telling { pod, stateful_set, warns, reason, action, note }) = told.recv().await {
+    while let Some(telling) = told.recv().await {
+        let Telling { object, stateful_set, warns, reason, action, note } = telling;
         let event = |secondary| Event {
             type_: if warns { EventType::Warning } else { EventType::Normal },
             reason: reason.to_owned(),
@@ -111,9 +132,9 @@ async fn write(client: Client, mut told: mpsc::Receiver<Telling>) {
             action: action.to_owned(),
             secondary,
         };
-        let of_pod = (event(None), pod.clone());
-        let of_set = stateful_set.map(|set| (event(Some(pod)), set));
-        for (event, object) in [Some(of_pod), of_set].into_iter().flatten() {
+        let of_object = (event(None), object.clone());
+        let of_set = stateful_set.map(|set| (event(Some(object)), set));
+        for (event, object) in [Some(of_object), of_set].into_iter().flatten() {
             match timeout(WRITE_LIMIT, recorder.publish(&event, &object)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
@@ -146,9 +167,9 @@ mod tests {
             "ownerReferences": [{"kind": "StatefulSet", "name": "etcd", "uid": "s1", "controller": true}],
         }}))
         .unwrap();
-        let (pod, stateful_set) = Telling::about("prod", &pod);
+        let (object, stateful_set) = (Telling::pod("prod", &pod), Telling::stateful_set("prod", &pod));
         let note = String::from("pod etcd-1 is the leader");
-        Telling { pod, stateful_set, warns: true, reason, action: "Delete", note }
+        Telling { object, stateful_set, warns: true, reason, action: "Delete", note }
     }
 
     /// What was written, as `METHOD KIND REASON`.

@@ -9,7 +9,7 @@ use crate::support::{
 #[tokio::test]
 async fn a_namespace_with_a_guarded_cluster_can_be_deleted() {
     let mut etcd = GuardedCluster::start().await;
-    break_glass(&etcd, &format!("namespace/{}", etcd.namespace)).await;
+    etcd.break_glass(&format!("namespace/{}", etcd.namespace)).await;
     let delete = ["delete", "namespace", &etcd.namespace, "--wait=false"];
     until("the break-glass is in force", START_LIMIT, async || {
         etcd.kubectl_everywhere().run(&delete).await.success
@@ -29,7 +29,7 @@ async fn a_namespace_with_a_guarded_cluster_can_be_deleted() {
 async fn the_garbage_collector_takes_the_pods_of_a_deleted_stateful_set() {
     for cascade in ["--cascade=background", "--cascade=foreground"] {
         let etcd = GuardedCluster::start().await;
-        break_glass(&etcd, "statefulset/etcd").await;
+        etcd.break_glass("statefulset/etcd").await;
         let delete = ["delete", "statefulset", "etcd", cascade, "--wait=false"];
         until("the break-glass is in force", START_LIMIT, async || etcd.kubectl(&delete).await.success).await;
         until("all members are gone", START_LIMIT, async || {
@@ -60,13 +60,4 @@ async fn orphans_of_a_stateful_set_are_guarded_like_any_member() {
     let denial = etcd.delete(&leader).await.unwrap_err();
     assert!(denial.contains("is the leader of"), "{denial}");
     assert_eq!(etcd.guard.news().await, ["DELETE allowed IntentHarmless", "DELETE denied LeaderProtected"]);
-}
-
-/// What has to be said before a living cluster may be taken apart.
-async fn break_glass(etcd: &GuardedCluster, object: &str) {
-    let end = k8s_openapi::jiff::Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_mins(10);
-    let until = format!("etcd-guard.io/allow-delete-until={end}");
-    let said =
-        etcd.kubectl(&["annotate", object, &until, "etcd-guard.io/allow-delete-reason=it is meant"]).await;
-    assert!(said.success, "{said:?}");
 }

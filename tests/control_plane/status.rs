@@ -1,4 +1,4 @@
-//! `etcd-guard status`, and the events that `kubectl describe` shows.
+//! `etcd-guard status`.
 
 use serde_json::Value;
 
@@ -69,54 +69,4 @@ async fn status_tells_members_quorum_spare_voters_reservations_and_policies() {
     .await;
     assert_eq!((&reserved["pod"], &reserved["by"]), (&other.as_str().into(), &"admin".into()));
     etcd.wait_until_back(&other, &uid).await;
-}
-
-/// What is told of an object: `TYPE REASON`, each once.
-async fn told(etcd: &GuardedCluster, object: &str) -> Vec<String> {
-    let said = etcd.kubectl(&["get", "events", "-o", "json"]).await;
-    assert!(said.success, "{said:?}");
-    let events: Value = serde_json::from_str(&said.stdout).unwrap();
-    let of_object = events["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|it| it["reportingComponent"] == "etcd-guard" && it["involvedObject"]["name"] == object);
-    of_object
-        .map(|it| format!("{} {}", it["type"].as_str().unwrap(), it["reason"].as_str().unwrap()))
-        .collect()
-}
-
-#[tokio::test]
-async fn a_denial_is_an_event_on_the_pod_and_its_stateful_set_and_a_dry_run_is_none() {
-    let mut etcd = GuardedCluster::start().await;
-    let leader = etcd.leader().await;
-    let [follower, other] = etcd.followers().await;
-    etcd.kubectl(&["delete", "pod", &leader, "--dry-run=server"]).await;
-    assert_eq!(etcd.guard.news().await, ["DELETE denied LeaderProtected"]);
-    // Were the dry run told of, it would be before what comes after it.
-    etcd.order(&follower, Order::Pause).await;
-    for _ in 0..2 {
-        etcd.kubectl(&["delete", "pod", &other]).await;
-    }
-    let news = etcd.guard.news().await;
-    assert_eq!(news, ["DELETE denied QuorumAtRisk"]);
-    until("the denial is told of the pod", START_LIMIT, async || told(&etcd, &other).await.len() == 1).await;
-    assert_eq!(told(&etcd, &other).await, ["Warning QuorumAtRisk"]);
-    until("the denial is told of the set", START_LIMIT, async || told(&etcd, "etcd").await.len() == 1).await;
-    assert_eq!(told(&etcd, "etcd").await, ["Warning QuorumAtRisk"]);
-    assert_eq!(told(&etcd, &leader).await, [""; 0], "a dry run leaves no trace");
-    etcd.order(&follower, Order::Resume).await;
-}
-
-#[tokio::test]
-async fn a_transfer_is_an_event_that_warns_of_nothing() {
-    let etcd = GuardedCluster::start().await;
-    let leader = etcd.leader().await;
-    let said = etcd.kubectl(&["annotate", "statefulset/etcd", "etcd-guard.io/leader=transfer"]).await;
-    assert!(said.success, "{said:?}");
-    until("the leader may go", START_LIMIT, async || etcd.delete(&leader).await.is_ok()).await;
-    until("the transfer is told", START_LIMIT, async || {
-        told(&etcd, &leader).await.contains(&String::from("Normal LeaderTransferred"))
-    })
-    .await;
 }

@@ -9,6 +9,7 @@ use std::{
 use k8s_openapi::{
     api::{core::v1::Pod, policy::v1::Eviction},
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta},
+    jiff::{SignedDuration, Timestamp},
 };
 use kube::{
     Api, Client,
@@ -246,6 +247,15 @@ impl GuardedCluster {
             Err(kube::Error::Api(status)) => Err(status),
             Err(error) => panic!("evicting {name}: {error}"),
         }
+    }
+
+    /// Overrules denials on this object for the next ten minutes, as soon as the guard knows.
+    pub async fn break_glass(&self, object: &str) {
+        let end = Timestamp::now() + SignedDuration::from_mins(10);
+        let until = format!("etcd-guard.io/allow-delete-until={end}");
+        let why = "etcd-guard.io/allow-delete-reason=it is meant";
+        let said = self.kubectl(&["annotate", object, &until, why]).await;
+        assert!(said.success, "{said:?}");
     }
 
     /// Deletes a pod as `kubectl delete pod` does, without waiting for its end.
