@@ -12,6 +12,8 @@ mod apiserver_gone;
 mod arrivals;
 #[path = "control_plane/check.rs"]
 mod check;
+#[path = "control_plane/check_intents.rs"]
+mod check_intents;
 #[path = "control_plane/collection.rs"]
 mod collection;
 #[path = "control_plane/conformance.rs"]
@@ -91,6 +93,7 @@ mod support {
     pub mod child;
     pub mod cli;
     pub mod control_plane;
+    pub mod foretold;
     pub mod freeze;
     pub mod gate;
     pub mod guard_process;

@@ -45,6 +45,9 @@ pub const DRAINED_NODES: [&str; 3] = ["drained-0", "drained-1", "drained-2"];
 /// A node of its own for a test that drains all members at once.
 pub const LONE_NODE: &str = "lone";
 
+/// A node of its own for a test that asks before it drains.
+pub const CHECKED_NODE: &str = "checked";
+
 /// A node of its own for a test that drains by deletion.
 pub const DELETED_NODE: &str = "deleted";
 
@@ -79,7 +82,7 @@ impl ControlPlane {
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<ControlPlane> = OnceLock::new();
         SHARED.get_or_init(|| {
-            let lone = [SHARED_NODE, LONE_NODE, DELETED_NODE, VANISHING_NODE];
+            let lone = [SHARED_NODE, LONE_NODE, CHECKED_NODE, DELETED_NODE, VANISHING_NODE];
             let nodes = [&lone[..], &DRAINED_NODES, &TAINTED_NODES, &CROWDED_NODES].concat();
             let control_plane = Self::start_with(&nodes, &["--controllers", CONTROLLERS]);
             control_plane.let_the_guard_read();
