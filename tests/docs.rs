@@ -18,7 +18,7 @@ use std::{
 
 use etcd_guard::guard::Reason;
 use serde_json::Value;
-use support::documented::{Mark, PAGES, anchors, blocks, page, prose, root};
+use support::documented::{Mark, PAGES, anchors, blocks, mentions, page, prose, root};
 
 /// All pages: the README, the changelog, and what lies under docs/.
 fn pages() -> Vec<String> {
@@ -140,19 +140,53 @@ fn every_command_is_run_or_says_why_not() {
             _ => assert!(!looks_typed, "{place}: commands stand in a block `console`"),
         }
         match &block.mark {
-            Mark::Run | Mark::Denied => run += block.commands.len(),
-            Mark::NotRun(reason) => {
-                assert!(reason.len() > 20, "{place}: {reason:?} is no reason");
-                for file in reason.split([' ', ';', ',']).filter(|it| it.starts_with("tests/")) {
-                    assert!(root().join(file).exists(), "{place}: there is no {file}");
-                }
-            }
+            Mark::Run | Mark::Denied | Mark::Answered => run += block.commands.len(),
+            Mark::NotRun(reason) => assert_reason(place, reason),
             Mark::Unknown(mark) => {
-                panic!("{place}: {mark:?} is no mark; `not run: REASON` and `run: denied` are")
+                panic!(
+                    "{place}: {mark:?} is no mark; `not run: REASON`, `run: denied` and `run: answered` are"
+                )
             }
         }
     }
     assert!(run > 60, "{run} commands are run");
+}
+
+#[track_caller]
+fn assert_reason(place: &str, reason: &str) {
+    assert!(reason.len() > 20, "{place}: {reason:?} is no reason");
+    for file in reason.split([' ', ';', ',']).filter(|it| it.starts_with("tests/")) {
+        assert!(root().join(file).exists(), "{place}: there is no {file}");
+    }
+}
+
+/// What a sentence names is as likely to be typed as what stands in a block.
+#[test]
+fn every_command_in_a_sentence_stands_in_a_block_as_well_or_says_why_it_is_not_run() {
+    let typed: Vec<String> = PAGES.iter().flat_map(|name| blocks(name)).flat_map(|it| it.commands).collect();
+    // Whole, or its beginning: `kubectl apply` is run by whoever runs `kubectl apply -k DIR`.
+    let is_typed = |command: &str| {
+        typed
+            .iter()
+            .any(|it| it.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')))
+    };
+    let (mut named, mut excused) = (0, 0);
+    for mention in PAGES.iter().flat_map(|name| mentions(name)) {
+        named += 1;
+        let (place, command) = (&mention.place, &mention.command);
+        match &mention.mark {
+            Mark::NotRun(reason) => {
+                excused += 1;
+                assert_reason(place, reason);
+            }
+            Mark::Run => assert!(
+                is_typed(command),
+                "{place}: no block has `{command}`, and no `not run: REASON` begins its paragraph"
+            ),
+            mark => panic!("{place}: {mark:?} is for blocks"),
+        }
+    }
+    assert!(named > 15 && excused < named, "{named} commands in sentences, {excused} not run");
 }
 
 #[test]

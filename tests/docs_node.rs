@@ -47,7 +47,7 @@ fn sections() -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
     for page in PAGES {
         let stem = Path::new(page).file_stem().unwrap().to_string_lossy().to_lowercase();
-        for block in blocks(page).into_iter().filter(|it| matches!(it.mark, Mark::Run | Mark::Denied)) {
+        for block in blocks(page).into_iter().filter(Block::is_run) {
             let name = format!("{stem}-{}", block.section);
             match sections.last_mut().filter(|it| it.name == name) {
                 Some(section) => section.blocks.push(block),
@@ -65,7 +65,11 @@ fn script(section: &Section) -> String {
         for command in &block.commands {
             let shown = command.replace('\'', r"'\''");
             writeln!(script, "printf '%s\\n' '$ {shown}' >&2").unwrap();
-            if block.mark == Mark::Denied {
+            if block.mark == Mark::Answered {
+                // 2 is no answer.
+                writeln!(script, "status=0; {{ {command}\n}} || status=$?").unwrap();
+                script.push_str("[[ $status -le 1 ]]\n");
+            } else if block.mark == Mark::Denied {
                 // Its words are looked at: any other failure is none that the page promises.
                 writeln!(
                     script,
@@ -125,6 +129,11 @@ fn the_runbooks_commands_do_what_they_say() {
 #[test]
 fn the_guard_is_installed_and_uninstalled_by_the_commands_of_the_page_about_it() {
     assert_run("docs/install.md");
+}
+
+#[test]
+fn the_commands_of_the_page_about_monitoring_work() {
+    assert_run("docs/monitoring.md");
 }
 
 #[test]

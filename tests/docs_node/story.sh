@@ -8,6 +8,7 @@ PROJECT=$(realpath -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
 
 # What a reader has on PATH, and sets as the runbook says.
 ln -sf -- "$2" "$TESTBED_DIR/bin/etcd-guard"
+ln -sf -- "$2" "$TESTBED_DIR/bin/kubectl-etcd_guard"
 ln -sf -- "$3" "$TESTBED_DIR/bin/helm"
 export NAMESPACE=prod SET=etcd POD=etcd-1 OTHER=etcd-0 NODE=node IMAGE=$4
 

@@ -1,7 +1,9 @@
-//! The commands in the documentation: what stands after `$ ` in blocks marked `console`, in the order of the page.
+//! The commands in the documentation: what stands after `$ ` in blocks marked `console`, in the order of the page, and what is
+//! named in a sentence.
 //!
-//! A mark in a comment above a block says what is to become of it: `<!-- not run: REASON -->`, or `<!-- run: denied -->` where the
-//! guard is to say no. Without a mark it is run, and has to succeed.
+//! A mark in a comment above a block says what is to become of it: `<!-- not run: REASON -->`, `<!-- run: denied -->` where the
+//! guard is to say no, or `<!-- run: answered -->` where `etcd-guard check` may say either. Without a mark it is run, and has to
+//! succeed. A command in a sentence stands in a block as well, or its paragraph begins with `<!-- not run: REASON -->`.
 
 use std::{collections::HashMap, fs, path::PathBuf};
 
@@ -14,6 +16,8 @@ pub enum Mark {
     Run,
     /// Run, and denied by the guard.
     Denied,
+    /// Run, and answered by the guard, whichever way.
+    Answered,
     NotRun(String),
     /// No mark that is known.
     Unknown(String),
@@ -33,6 +37,27 @@ pub struct Block {
     pub commands: Vec<String>,
     /// All of its lines.
     pub text: String,
+}
+
+/// A command in a sentence.
+#[derive(Clone, Debug)]
+pub struct Mention {
+    /// The page and the line where its paragraph begins.
+    pub place: String,
+    pub command: String,
+    /// Its paragraph's.
+    pub mark: Mark,
+}
+
+/// Programs of which a name with something behind it is a command.
+const PROGRAMS: [&str; 9] =
+    ["cargo", "curl", "docker", "etcd-guard", "etcdctl", "etcdutl", "helm", "kubectl", "minikube"];
+
+impl Block {
+    /// Whether its commands are run on a node.
+    pub fn is_run(&self) -> bool {
+        matches!(self.mark, Mark::Run | Mark::Denied | Mark::Answered)
+    }
 }
 
 pub fn root() -> PathBuf {
@@ -105,12 +130,40 @@ pub fn blocks(name: &str) -> Vec<Block> {
     blocks
 }
 
+/// The commands in a page's sentences.
+pub fn mentions(name: &str) -> Vec<Mention> {
+    let page = page(name);
+    let mut paragraphs: Vec<(usize, Vec<&str>)> = Vec::new();
+    for (number, line) in prose(&page).filter(|(_, line)| !line.trim().is_empty()) {
+        match paragraphs.last_mut() {
+            Some((first, lines)) if *first + lines.len() == number => lines.push(line),
+            _ => paragraphs.push((number, vec![line])),
+        }
+    }
+    let mentions_of = |(number, lines): (usize, Vec<&str>)| {
+        let text = lines.join(" ");
+        let spans = text.split('`').skip(1).step_by(2);
+        let commands: Vec<String> =
+            spans.map(|it| it.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let mention =
+            move |command| Mention { place: format!("{name}:{number}"), command, mark: mark(lines[0]) };
+        commands.into_iter().filter(|it| is_command(it)).map(mention).collect::<Vec<_>>()
+    };
+    paragraphs.into_iter().flat_map(mentions_of).collect()
+}
+
+fn is_command(span: &str) -> bool {
+    span.starts_with("scripts/")
+        || span.split_once(' ').is_some_and(|(program, _)| PROGRAMS.contains(&program))
+}
+
 fn mark(before: &str) -> Mark {
     let Some(comment) = before.strip_prefix("<!--").and_then(|it| it.strip_suffix("-->")) else {
         return Mark::Run;
     };
     match comment.trim().split_once(": ") {
         Some(("run", "denied")) => Mark::Denied,
+        Some(("run", "answered")) => Mark::Answered,
         Some(("not run", reason)) => Mark::NotRun(reason.to_owned()),
         _ => Mark::Unknown(comment.trim().to_owned()),
     }
