@@ -76,10 +76,7 @@ pub fn main() -> ExitCode {
         Command::Config(config) => config.run(),
         Command::LxcfsLabel(label) => label.run(),
         Command::Unregister(unregister) => unregister.run(),
-        Command::Completion(completion) => {
-            completion.run(self::command());
-            Ok(())
-        }
+        Command::Completion(completion) => completion.run(self::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
