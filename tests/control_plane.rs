@@ -78,6 +78,8 @@ mod storm;
 mod survey;
 #[path = "control_plane/taints.rs"]
 mod taints;
+#[path = "control_plane/terminal.rs"]
+mod terminal;
 #[path = "control_plane/traces.rs"]
 mod traces;
 #[path = "control_plane/unhealthy.rs"]
@@ -109,6 +111,7 @@ mod support {
     pub mod recorder;
     pub mod review;
     pub mod scheduler;
+    pub mod terminal;
     pub mod testbed;
     pub mod trace_receiver;
     pub mod wait;

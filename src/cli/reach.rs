@@ -53,7 +53,7 @@ pub(super) struct Reach {
 }
 
 /// For whom an answer is printed
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
     /// People
     Text,

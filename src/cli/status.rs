@@ -1,6 +1,9 @@
 //! `etcd-guard status`: the guarded clusters as they are now.
 
-use std::{io::Write, time::Duration};
+use std::{
+    io::{IsTerminal, Write},
+    time::Duration,
+};
 
 use clap::Args;
 use tabwriter::TabWriter;
@@ -54,14 +57,13 @@ impl Status {
         };
         loop {
             let survey: Survey = reached.get(&path).await?;
+            if watch && output == Output::Text && is_screen() {
+                // Not by way of `anstream`: whoever wants no colours wants the table in its place all the same.
+                std::io::stdout().write_all(CLEAR.as_bytes())?;
+            }
             let mut out = anstream::stdout().lock();
             match output {
-                Output::Text => {
-                    if watch && std::io::IsTerminal::is_terminal(&std::io::stdout()) {
-                        write!(out, "{CLEAR}")?;
-                    }
-                    write_text(&survey, &mut out)?;
-                }
+                Output::Text => write_text(&survey, &mut out)?,
                 Output::Json if watch => writeln!(out, "{}", serde_json::to_string(&survey)?)?,
                 Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&survey)?)?,
             }
@@ -77,6 +79,11 @@ impl Status {
             sleep(interval).await;
         }
     }
+}
+
+/// Whether what is written appears on something that can be cleared.
+fn is_screen() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("TERM").is_some_and(|it| it != "dumb")
 }
 
 fn write_text(survey: &Survey, out: &mut impl Write) -> anyhow::Result<()> {

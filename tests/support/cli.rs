@@ -1,6 +1,6 @@
 //! The program as a person's command, beside the guard that it asks.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -14,8 +14,8 @@ pub struct Printed {
     pub stderr: String,
 }
 
-/// Runs `etcd-guard COMMAND ARGUMENTS` as the admin, in the cluster's namespace.
-pub async fn run(etcd: &GuardedCluster, command: &str, arguments: &[&str]) -> Printed {
+/// `etcd-guard COMMAND ARGUMENTS` as the admin, in the cluster's namespace.
+pub fn program(etcd: &GuardedCluster, command: &str, arguments: &[&str]) -> Command {
     let mut program = mortal(env!("CARGO_BIN_EXE_etcd-guard"));
     program.arg(command).args(arguments).stdin(Stdio::null());
     program.arg("--kubeconfig").arg(etcd.control_plane.admin_kubeconfig());
@@ -23,6 +23,12 @@ pub async fn run(etcd: &GuardedCluster, command: &str, arguments: &[&str]) -> Pr
     if !arguments.contains(&"-A") {
         program.args(["-n", &etcd.namespace]);
     }
+    program
+}
+
+/// Runs it to its end.
+pub async fn run(etcd: &GuardedCluster, command: &str, arguments: &[&str]) -> Printed {
+    let program = program(etcd, command, arguments);
     let output = tokio::process::Command::from(program).kill_on_drop(true).output().await;
     let output = output.expect("the program starts");
     Printed {
