@@ -69,7 +69,8 @@ end
             .map(|it| it.parse().unwrap())
             .collect();
         let [requests, per_second, p50, p99, 0] = figures[..] else { panic!("requests failed: {said}") };
+        assert!(requests > 0, "nothing was answered within {seconds} s: is the machine too busy?");
         let [p50, p99] = [p50, p99].map(Duration::from_micros);
-        Run { requests, per_second, p50, p99, cpu: cpu / u32::try_from(requests.max(1)).unwrap() }
+        Run { requests, per_second, p50, p99, cpu: cpu / u32::try_from(requests).unwrap() }
     }
 }
