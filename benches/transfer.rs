@@ -9,12 +9,16 @@
 
 use std::time::Duration;
 
+use rows::{Row, Times, ms};
 use support::{
     guarded_cluster::{GuardedCluster, START_LIMIT},
     wait::until,
     writer::{Writer, Written},
 };
 
+#[allow(dead_code, reason = "shared with another bench, which uses other parts of it")]
+#[path = "shared/rows.rs"]
+mod rows;
 #[allow(dead_code, unreachable_pub, reason = "shared with tests, which use other parts of it")]
 #[path = "../tests/support"]
 mod support {
@@ -37,6 +41,9 @@ mod support {
 
 /// The bar is what 19 of 20 keep.
 const RUNS: usize = 20;
+
+/// What is promised of 19 of 20.
+const BAR: Duration = Duration::from_millis(150);
 
 /// How often the writer writes.
 const EVERY: Duration = Duration::from_millis(10);
@@ -90,7 +97,30 @@ async fn main() {
             });
         }
     }
+    if rows::are_wanted() {
+        rows::add(&rows_of(&gaps));
+    }
     print(runs, gaps);
+}
+
+/// The same for the table of all benches.
+fn rows_of(gaps: &[Vec<Written>; 4]) -> [Row; 2] {
+    let [nothing, guarded, unguarded, _] = gaps;
+    let times = |gaps: &[Written]| Times::new(gaps.iter().map(|it| it.longest_gap).collect());
+    let figure =
+        |times: &Times| format!("{}, 19 of 20 {}", ms(times.percentile(50)), ms(times.percentile(95)));
+    let kept = times(guarded).percentile(95) <= BAR;
+    let row = |reference: &str, gaps: &[Written], bar| Row {
+        what: String::from("no write while the leader goes, transfer"),
+        figure: figure(&times(guarded)),
+        reference: reference.to_owned(),
+        reference_figure: figure(&times(gaps)),
+        bar,
+    };
+    [
+        row("nothing is deleted", nothing, Some((format!("19 of 20 <= {} ms", BAR.as_millis()), kept))),
+        row("unguarded deletion", unguarded, None),
+    ]
 }
 
 async fn writer(etcd: &GuardedCluster) -> Writer {

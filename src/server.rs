@@ -188,6 +188,15 @@ impl Server {
     }
 }
 
+/// Serves these routes as a [`Server`] serves its webhooks, connections, TLS and HTTP alike, for as long as it is awaited:
+/// what a review costs is measured against other handlers on the same server.
+pub async fn serve_routes(listener: TcpListener, tls: Tls, routes: Router) {
+    let (tls, never) = (TlsAcceptor::from(Arc::new(tls.config)), CancellationToken::new());
+    let serve =
+        |stream| serve_connection(stream, tls.clone(), routes.clone(), Readiness::default(), never.clone());
+    accept(listener, MOST_CONNECTIONS, never.clone(), serve).await;
+}
+
 fn ended_early(what: &str, ended: Result<(), JoinError>) -> io::Error {
     let cause = ended.map_or_else(|error| error.to_string(), |()| "it returned".to_owned());
     io::Error::other(format!("{what} ended before the server was told to stop: {cause}"))

@@ -46,7 +46,23 @@ mutate_measure() {
   mutate_row alone 'the same, one connection'
   mutate_row large-alone 'a pod of 100 KiB that gets both, one connection'
   mutate_row large 'the same'
+  mutate_rows
   mutate_bars
+}
+
+# mutate_rows: the same for the table of all.
+mutate_rows() {
+  local reference
+  reference="$(mutate_median reference 3)/s, p99 $(milliseconds "$(mutate_median reference 5)") ms"
+  local text='read and let through'
+  row 'mutate: lxcfs and a sidecar, rate' "$(mutate_median mutated 3)/s" "$text" "$(mutate_median reference 3)/s" \
+    ">= $BAR_RATE/s" "$(kept "$BAR_RATE" "$(mutate_median mutated 3)")"
+  row 'mutate: the same, 16 connections' "$(milliseconds "$(mutate_median mutated 4)") ms, p99 $(milliseconds "$(mutate_median mutated 5)") ms" \
+    "$text" "$reference" "p99 <= $((BAR_P99 / 1000)) ms" "$(kept "$(mutate_median mutated 5)" "$BAR_P99")"
+  row 'mutate: a pod of 100 KiB, one connection' "p99 $(milliseconds "$(mutate_median large-alone 5)") ms" "$text" "$reference" \
+    "p99 <= $((BAR_LARGE_P99 / 1000)) ms" "$(kept "$(mutate_median large-alone 5)" "$BAR_LARGE_P99")"
+  row 'mutate: a pod of 100 KiB, 16 connections' "p99 $(milliseconds "$(mutate_median large 5)") ms" "$text" "$reference" \
+    "p99 <= $((BAR_LARGE_P99 / 1000)) ms" "$(kept "$(mutate_median large 5)" "$BAR_LARGE_P99")"
 }
 
 mutate_configuration() {

@@ -44,6 +44,9 @@ pub const SURVEY_INTERVAL: &str = "survey-interval";
 /// Whom it sends traces to, among the guard's files; without this file nobody.
 pub const OTLP_ENDPOINT: &str = "otlp-endpoint";
 
+/// The variable that names another program than the one that was built with the tests: benches measure a release.
+pub const PROGRAM: &str = "GUARD_UNDER_TEST";
+
 /// The most lines of a guard's log that are passed on: a test that asks ten thousand times would bury all else.
 const SHOWN: usize = 2000;
 
@@ -208,6 +211,11 @@ fn verdict_and_count(line: &str) -> Option<(String, u64)> {
     Some((verdict, count.parse().ok()?))
 }
 
+/// The program that is started.
+pub fn program() -> PathBuf {
+    std::env::var_os(PROGRAM).map_or_else(|| env!("CARGO_BIN_EXE_etcd-guard").into(), PathBuf::from)
+}
+
 fn spawn(
     kubeconfig: &Path,
     files: &Path,
@@ -215,7 +223,7 @@ fn spawn(
     http: SocketAddr,
     lines: &Log,
 ) -> (Child, SocketAddr, SocketAddr) {
-    let mut command = mortal(env!("CARGO_BIN_EXE_etcd-guard"));
+    let mut command = mortal(program());
     command.args(["serve", "--namespace=etcd-guard", "--log-format=json", "--linger", LINGER]);
     command.arg("--tls-reload-interval=100ms");
     command.args(["--listen", &https.to_string(), "--admin-listen", &http.to_string()]);

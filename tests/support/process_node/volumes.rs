@@ -1,11 +1,11 @@
-//! Directories for volumes: claims get one that outlives their pods, `emptyDir` one that goes with the pod.
+//! Directories for volumes: claims get one that outlives their pods, `emptyDir` and Secrets one that goes with the pod.
 
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
 };
 
-use k8s_openapi::api::core::v1::{Container, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use k8s_openapi::api::core::v1::{Container, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Volume};
 use kube::{Api, Client, api::PostParams};
 use serde_json::json;
 
@@ -51,7 +51,8 @@ pub async fn provision(
     Ok(())
 }
 
-/// Where a container's volumes are on this machine, by mount path, or `None` while a claim is not bound.
+/// Where a container's volumes are on this machine, by mount path, or `None` while a claim is not bound or a Secret is not
+/// there.
 pub async fn mounts(
     admin: &Client,
     pod: &Pod,
@@ -68,6 +69,13 @@ pub async fn mounts(
                 Some(directory) => directory,
                 None => return Ok(None),
             }
+        } else if let Some(secret) = volume.secret.as_ref().and_then(|it| it.secret_name.as_deref()) {
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+            let directory = pod_dir.join(&volume.name);
+            if !write_secret(admin, namespace, secret, &directory).await? {
+                return Ok(None);
+            }
+            directory
         } else if let Some(directory) = directory_of(volume, pod_dir) {
             directory
         } else {
@@ -91,6 +99,22 @@ async fn directory_of_claim(
     };
     let volume = Api::<PersistentVolume>::all(admin.clone()).get(&volume).await?;
     Ok(volume.spec.and_then(|spec| spec.host_path).map(|path| PathBuf::from(path.path)))
+}
+
+/// Writes each key of a Secret as a file, and says whether there is such a Secret. It is not written again when it changes.
+async fn write_secret(
+    admin: &Client,
+    namespace: &str,
+    name: &str,
+    directory: &Path,
+) -> Result<bool, kube::Error> {
+    let secrets: Api<Secret> = Api::namespaced(admin.clone(), namespace);
+    let Some(secret) = secrets.get_opt(name).await? else { return Ok(false) };
+    std::fs::create_dir_all(directory).expect("a Secret's directory");
+    for (key, value) in secret.data.unwrap_or_default() {
+        std::fs::write(directory.join(key), value.0).expect("a Secret's file");
+    }
+    Ok(true)
 }
 
 fn directory_of(volume: &Volume, pod_dir: &Path) -> Option<PathBuf> {
