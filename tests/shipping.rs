@@ -10,6 +10,8 @@ mod apiserver_identity;
 mod chart;
 #[path = "shipping/chart_variants.rs"]
 mod chart_variants;
+#[path = "shipping/confined.rs"]
+mod confined;
 #[path = "shipping/differing_replicas.rs"]
 mod differing_replicas;
 #[path = "shipping/ended_files.rs"]
