@@ -12,6 +12,8 @@ mod chart;
 mod chart_variants;
 #[path = "shipping/completion.rs"]
 mod completion;
+#[path = "shipping/confined.rs"]
+mod confined;
 #[path = "shipping/differing_replicas.rs"]
 mod differing_replicas;
 #[path = "shipping/ended_files.rs"]

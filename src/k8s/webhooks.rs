@@ -149,3 +149,27 @@ impl std::fmt::Display for ConfigurationName {
         write!(formatter, "{} {}", self.kind, self.name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_that_is_no_longer_shipped_goes_and_one_of_somebody_else_stays() {
+        let kind = "ValidatingWebhookConfiguration";
+        let entries = |names: &[&str]| {
+            let entries: Vec<_> = names.iter().map(|it| json!({"name": it})).collect();
+            json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {}, "webhooks": entries})
+        };
+        let there = entries(&["guard.etcd-guard.io", "former.guard.etcd-guard.io", "mine.example.com"]);
+        let there = Configuration {
+            name: ConfigurationName { kind: kind.to_owned(), name: String::from("etcd-guard") },
+            object: serde_json::from_value(there).unwrap(),
+        };
+        let shipped = entries(&["guard.etcd-guard.io", "new.guard.etcd-guard.io"]);
+        let rest = there.without_former(&shipped).unwrap();
+        let names: Vec<_> = entry_names(&rest.object.data).collect();
+        assert_eq!(names, ["guard.etcd-guard.io", "mine.example.com"]);
+        assert!(rest.without_former(&shipped).is_none());
+    }
+}

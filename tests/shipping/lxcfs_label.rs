@@ -118,6 +118,9 @@ async fn the_token_of_one_nodes_lxcfs_changes_that_label_of_that_node_and_nothin
         json!({"metadata": {"labels": {"new": "label"}}}),
         json!({"metadata": {"annotations": {"new": "annotation"}}}),
         json!({"metadata": {"finalizers": ["example.com/new"]}}),
+        json!({"metadata": {"ownerReferences": [
+            {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "00000000-0000-0000-0000-000000000000"},
+        ]}}),
         json!({"spec": {"unschedulable": true}}),
         json!({"spec": {"taints": []}}),
     ] {

@@ -2,11 +2,13 @@
 
 use std::{fs, time::Duration};
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
     path_of,
     register_end::free,
+    scripts::ca_of,
     support::{control_plane::ControlPlane, self_managed_guard::SelfManagedGuard, wait::until},
 };
 
@@ -16,10 +18,11 @@ const CONFIGURATION: &str = "validatingwebhookconfiguration/etcd-guard";
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_that_is_missing_is_told_and_an_entry_that_is_no_longer_shipped_goes() {
+async fn a_namespace_that_is_missing_is_told_and_of_an_older_release_only_the_ca_stays_that_is_of_use() {
     let control_plane = ControlPlane::start(&[]);
     let kubectl = control_plane.kubectl();
-    register_older_release(&control_plane);
+    let (ended, living) = (ca_of(2019, 2020), ca_of(2019, 4000));
+    register_older_release(&control_plane, &format!("{ended}{living}"));
     let (address, url) = free();
     let guard = SelfManagedGuard::launch(&control_plane.admin_kubeconfig(), address, &["--register", &url]);
     until("it says what is missing", LIMIT, async || {
@@ -32,10 +35,18 @@ async fn a_namespace_that_is_missing_is_told_and_an_entry_that_is_no_longer_ship
     guard.wait_until_ready().await;
     let names = kubectl.must(&["get", CONFIGURATION, "-o", "jsonpath={.webhooks[*].name}"]).stdout;
     assert_eq!(names, "guard.etcd-guard.io eviction.guard.etcd-guard.io intent.guard.etcd-guard.io");
+    // A replica of that release may still serve what the living one signed.
+    let bundles =
+        kubectl.must(&["get", CONFIGURATION, "-o", "jsonpath={.webhooks[*].clientConfig.caBundle}"]);
+    for bundle in bundles.stdout.split(' ') {
+        let bundle = String::from_utf8(STANDARD.decode(bundle).unwrap()).unwrap();
+        assert_eq!(bundle.matches("BEGIN CERTIFICATE").count(), 2, "{bundle}");
+        assert!(bundle.contains(living.lines().nth(2).unwrap()), "{bundle}");
+    }
 }
 
-/// Leaves behind what a release would that had one entry more: applied once, its bundle written afterwards.
-fn register_older_release(control_plane: &ControlPlane) {
+/// Leaves behind what a release would that had one entry more: applied once, its bundle of these CAs written afterwards.
+fn register_older_release(control_plane: &ControlPlane, cas: &str) {
     let shipped = fs::read_to_string(path_of("deploy/base/webhooks.yaml")).unwrap();
     let mut object: Value = serde_saphyr::from_str(&shipped).unwrap();
     let entries = object["webhooks"].as_array_mut().unwrap();
@@ -48,7 +59,8 @@ fn register_older_release(control_plane: &ControlPlane) {
     let kubectl = control_plane.kubectl();
     let file = file.to_string_lossy();
     kubectl.must(&["apply", "--server-side", "--field-manager=etcd-guard", "-f", &file]);
-    let bundle = |entry| json!({"op": "add", "path": format!("/webhooks/{entry}/clientConfig/caBundle"), "value": "Cg=="});
+    let cas = STANDARD.encode(cas);
+    let bundle = |entry| json!({"op": "add", "path": format!("/webhooks/{entry}/clientConfig/caBundle"), "value": cas});
     let patch = Value::from((0..4).map(bundle).collect::<Vec<_>>()).to_string();
     kubectl.must(&["patch", CONFIGURATION, "--field-manager=etcd-guard", "--type=json", "-p", &patch]);
 }

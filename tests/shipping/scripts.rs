@@ -108,11 +108,12 @@ fn assert_trusted(folder: &Path, bundle: &str, leaf: &str, name: &str) {
     stdout(&mut verify);
 }
 
-fn ended_ca() -> String {
+/// A CA that is valid from the beginning of the one year to the beginning of the other, PEM.
+pub(super) fn ca_of(from: i32, to: i32) -> String {
     let mut ca = CertificateParams::new(Vec::new()).unwrap();
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    ca.not_before = rcgen::date_time_ymd(2019, 1, 1);
-    ca.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    ca.not_before = rcgen::date_time_ymd(from, 1, 1);
+    ca.not_after = rcgen::date_time_ymd(to, 1, 1);
     ca.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
 }
 
@@ -136,7 +137,7 @@ fn new_certificates_are_trusted_before_they_are_stored_and_old_ones_stay_trusted
     }
 
     // Beside it one that has ended, as if years had passed.
-    let with_ended = STANDARD.encode(terminal.bundle(CONFIGURATIONS[1]) + &ended_ca());
+    let with_ended = STANDARD.encode(terminal.bundle(CONFIGURATIONS[1]) + &ca_of(2019, 2020));
     let patch = json!([{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": with_ended}]);
     kubectl.must(&["patch", CONFIGURATIONS[1], "--type=json", "-p", &patch.to_string()]);
     terminal.typed();

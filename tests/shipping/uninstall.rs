@@ -10,14 +10,24 @@ use crate::{
 /// Longest that the namespace controller may take.
 const GONE_LIMIT: Duration = Duration::from_secs(60);
 
+const CONFIGURATIONS: &str = "validatingwebhookconfigurations,mutatingwebhookconfigurations";
+
 #[tokio::test]
 async fn configurations_first_and_then_all_the_rest() {
     let control_plane = ControlPlane::start(&[]);
     let kubectl = control_plane.kubectl();
     let file = control_plane.dir.join("deploy.yaml");
-    fs::write(&file, kustomize("deploy/overlays/self-managed")).unwrap();
+    // With every part that has a configuration of its own.
+    fs::write(&file, kustomize("deploy/overlays/mutating")).unwrap();
     let file = file.to_string_lossy();
     kubectl.must(&["apply", "-f", &file]);
+    let left = |kinds: &str| {
+        let label = "app.kubernetes.io/name=etcd-guard";
+        kubectl.must(&["get", kinds, "-l", label, "-o", "name"]).stdout.lines().count()
+    };
+    assert_eq!(left(CONFIGURATIONS), 4);
+    // The order that must not be: the guard is gone, its configuration is not.
+    kubectl.must(&["-n", "etcd-guard", "delete", "deployment,service", "etcd-guard"]);
     kubectl.must(&["create", "namespace", "prod"]);
     kubectl.must(&["label", "namespace", "prod", "etcd-guard.io/guard=enabled"]);
     let nowhere = "--overrides={\"spec\":{\"nodeName\":\"nowhere\"}}";
@@ -27,8 +37,6 @@ async fn configurations_first_and_then_all_the_rest() {
     })
     .await;
 
-    // The order that must not be: the guard is gone, its configuration is not.
-    kubectl.must(&["-n", "etcd-guard", "delete", "deployment,service", "etcd-guard"]);
     let refused = kubectl.run(&["-n", "prod", "delete", "pod", "pause", "--force", "--grace-period=0"]).await;
     assert!(!refused.success && refused.stderr.contains("failed calling webhook"), "{refused:?}");
 
@@ -36,6 +44,7 @@ async fn configurations_first_and_then_all_the_rest() {
     let mut unregister = crate::support::child::mortal(env!("CARGO_BIN_EXE_etcd-guard"));
     unregister.args(["unregister", "--kubeconfig"]).arg(control_plane.admin_kubeconfig());
     crate::stdout(&mut unregister);
+    assert_eq!(left(CONFIGURATIONS), 0);
     // The apiserver learns of it by a watch. A controller that clears pods of no node may be faster.
     let delete =
         ["-n", "prod", "delete", "pod", "pause", "--force", "--grace-period=0", "--ignore-not-found"];
@@ -47,8 +56,5 @@ async fn configurations_first_and_then_all_the_rest() {
         !left.contains("etcd-guard") && !left.contains("prod")
     })
     .await;
-    let kinds =
-        "clusterroles,clusterrolebindings,validatingwebhookconfigurations,mutatingwebhookconfigurations";
-    let left = kubectl.must(&["get", kinds, "-l", "app.kubernetes.io/name=etcd-guard", "-o", "name"]);
-    assert_eq!(left.stdout, "");
+    assert_eq!(left(&format!("clusterroles,clusterrolebindings,{CONFIGURATIONS}")), 0);
 }

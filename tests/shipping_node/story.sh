@@ -86,11 +86,13 @@ uninstall_by_chart() {
 
 # left_behind: every object that is there now, of all kinds that an installation could make, and was not there before.
 left_behind() {
-  local kinds=namespaces,clusterroles,clusterrolebindings,validatingwebhookconfigurations,mutatingwebhookconfigurations
+  local all kinds=namespaces,clusterroles,clusterrolebindings,validatingwebhookconfigurations,mutatingwebhookconfigurations
   kinds+=,roles,rolebindings,serviceaccounts,secrets,configmaps,services,deployments,poddisruptionbudgets,networkpolicies
   kinds+=,leases,pods,resourcequotas,persistentvolumeclaims,replicasets,daemonsets
-  kubectl get "$kinds" -A -o 'jsonpath={range .items[*]}{.kind}/{.metadata.namespace}/{.metadata.name}{"\n"}{end}' |
-    grep etcd-guard || true
+  # What cannot be listed is not gone.
+  all=$(kubectl get "$kinds" -A -o 'jsonpath={range .items[*]}{.kind}/{.metadata.namespace}/{.metadata.name}{"\n"}{end}' 2>&1) ||
+    printf 'not listed: %s' "$all"
+  grep etcd-guard <<<"$all" || true
 }
 
 guard_pods() { kubectl -n etcd-guard get pods -l app.kubernetes.io/name=etcd-guard -o "jsonpath={.items[*].$1}"; }
