@@ -220,7 +220,7 @@ fn lasting_part(command: &str) -> String {
 /// When the story changes, the record is made anew: `scripts/record`.
 #[test]
 fn the_recorded_session_is_the_story_that_the_demo_tells() {
-    let story = page("scripts/demo.d/story.sh") + &page("scripts/demo.d/real.sh");
+    let story = page("scripts/demo.d/story.sh") + &page("scripts/demo.d/deploy.sh");
     let recorded = recorded();
     let typed: Vec<&str> = recorded.lines().filter_map(|it| it.strip_prefix("$ ")).collect();
     assert!(typed.len() >= 10, "{typed:?}");

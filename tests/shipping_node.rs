@@ -67,6 +67,16 @@ fn the_image_holds_one_static_program_and_nothing_else() {
     assert!(linked.contains("statically linked") || linked.contains("not a dynamic executable"), "{linked}");
 }
 
+/// Docker's own store of images, which minikube loads into by default, reads another list of contents than containerd.
+#[test]
+fn docker_finds_the_same_in_the_image_as_containerd() {
+    let archives: serde_json::Value = serde_json::from_str(seen("image-docker")).unwrap();
+    let [archive] = archives.as_array().unwrap().as_slice() else { panic!("{archives}") };
+    assert_eq!(archive["RepoTags"], serde_json::json!([concat!("etcd-guard:", env!("CARGO_PKG_VERSION"))]));
+    assert_eq!(archive["Config"].as_str().unwrap(), seen("image-config-blob"));
+    assert_eq!(archive["Layers"], serde_json::json!([seen("image-layer-blob")]));
+}
+
 #[test]
 fn the_image_says_what_it_is() {
     let config: serde_json::Value = serde_json::from_str(seen("image-config")).unwrap();
@@ -144,7 +154,8 @@ fn no_admission_call_fails_while_cert_manager_makes_another_leaf_and_another_ca(
 }
 
 #[test]
-fn the_minikube_script_installs_what_denies_where_the_image_is_loaded_already() {
+fn the_minikube_script_tells_the_whole_story_where_the_image_is_loaded_already() {
+    assert_seen("minikube-story", &["9 steps, 0 differences"]);
     assert_leader_protected("minikube-denied", 3);
 }
 

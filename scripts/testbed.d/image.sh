@@ -87,7 +87,7 @@ image_archive() {
   done
 
   key=$({
-    printf '%s\n' 1 "$name" "$(uname -m)" "$user" "${files[@]##*=}" -- "${links[@]}" -- "${tmps[@]}" "${labels[@]/#/label }" -- "${environment[@]}" -- "${entrypoint[@]}"
+    printf '%s\n' 2 "$name" "$(uname -m)" "$user" "${files[@]##*=}" -- "${links[@]}" -- "${tmps[@]}" "${labels[@]/#/label }" -- "${environment[@]}" -- "${entrypoint[@]}"
     sha256sum -- "${files[@]%=*}" | cut -d' ' -f1
   } | sha256sum | cut -c1-16)
   cache_folder images
@@ -126,7 +126,7 @@ image_archive() {
       tar --mtime=@0 --owner=0 --group=0 --numeric-owner --no-recursion -C root -rf layer ".$pair"
     done
     image_pack "$name" "$user"
-    tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "archive" blobs oci-layout index.json
+    tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "archive" blobs oci-layout index.json manifest.json
     mv -- archive "$ARCHIVE"
   ) || die "the image $name could not be made"
   say "made the image $name: $ARCHIVE"
@@ -155,6 +155,8 @@ image_pack() {
   printf '{"imageLayoutVersion":"1.0.0"}' >oci-layout
   printf '{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:%s","size":%s,"platform":{"architecture":"%s","os":"linux"},"annotations":{"org.opencontainers.image.ref.name":"%s","io.containerd.image.name":"%s"}}]}' \
     "$DIGEST" "$SIZE" "$machine" "${1##*:}" "$(image_reference "$1")" >index.json
+  # The same for `docker load`, which knows no other list where images are kept by Docker itself, as in minikube by default.
+  printf '[{"Config":"blobs/sha256/%s","RepoTags":["%s"],"Layers":["blobs/sha256/%s"]}]' "$config_digest" "$1" "$layer_digest" >manifest.json
 }
 
 # The images that the node itself and the etcd examples need. Each sets ARCHIVE.

@@ -230,7 +230,8 @@ story_of_cert_manager() {
 # minikube_story: what the script does on a cluster of one's own, where the images are loaded already.
 minikube_story() {
   local script=$PROJECT/scripts/minikube
-  "$script" --no-load --no-story >"$TESTBED_DIR/minikube.log" 2>&1 || die "$(cat "$TESTBED_DIR/minikube.log")"
+  "$script" --no-load >"$TESTBED_DIR/minikube.log" 2>&1 || die "$(cat "$TESTBED_DIR/minikube.log")"
+  tell minikube-story "$(tail -n 1 "$TESTBED_DIR/minikube.log")"
   until_true 'the leader is protected' denies_leader prod etcd 3
   tell minikube-denied "$DENIAL"
   "$script" --remove >"$TESTBED_DIR/minikube.log" 2>&1 || die "$(cat "$TESTBED_DIR/minikube.log")"
