@@ -61,21 +61,8 @@ example_password() {
 }
 
 example_vcluster_like() {
-  local dir=$TESTBED_DIR/vcluster name=my-vcluster-etcd-headless
-  mkdir -p "$dir"
-  # What a virtual cluster would bring.
-  (
-    source "$PROJECT/scripts/testbed.d/certs.sh"
-    make_ca "$dir/etcd-ca" vcluster
-    for pair in etcd-server etcd-peer; do
-      make_cert "$dir/etcd-ca" "$dir/$pair" "/CN=$pair" serverAuth,clientAuth DNS:localhost IP:127.0.0.1 \
-        "DNS:*.$name.vcluster-like" "DNS:*.$name.vcluster-like.svc" "DNS:*.$name.vcluster-like.svc.cluster.local"
-    done
-  )
   example vcluster-like
-  kubectl -n vcluster-like create secret generic my-vcluster-certs --from-file=etcd-ca.crt="$dir/etcd-ca.crt" \
-    --from-file=etcd-server.crt="$dir/etcd-server.crt" --from-file=etcd-server.key="$dir/etcd-server.key" \
-    --from-file=etcd-peer.crt="$dir/etcd-peer.crt" --from-file=etcd-peer.key="$dir/etcd-peer.key" >/dev/null
+  "$PROJECT/etcd-manifests/vcluster-like-certs" vcluster-like >/dev/null
   permit vcluster-like my-vcluster-certs
   apply_example vcluster-like my-vcluster-etcd
   judged vcluster-like my-vcluster-etcd 3 --endpoints=https://127.0.0.1:2379 --cacert=/run/config/pki/etcd-ca.crt \
