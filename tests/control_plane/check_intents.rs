@@ -141,5 +141,6 @@ async fn check_says_of_intents_and_under_policies_what_the_guard_says() {
     etcd.guard.news().await;
     let moved = ["delete", "pod", &leader, "--wait=false"];
     etcd.kubectl(&moved).await;
-    assert_eq!(etcd.guard.news().await, [format!("DELETE {said}")], "and so it is without a dry run");
+    let news = etcd.guard.news().await;
+    assert!(news.contains(&format!("DELETE {said}")), "and so it is without a dry run: {news:?}");
 }

@@ -70,11 +70,12 @@ async fn a_transfer_is_an_event_that_warns_of_nothing() {
     let said = etcd.kubectl(&["annotate", "statefulset/etcd", "etcd-guard.io/leader=transfer"]).await;
     assert!(said.success, "{said:?}");
     until("the leader may go", START_LIMIT, async || etcd.delete(&leader).await.is_ok()).await;
-    until("the transfer is told", START_LIMIT, async || {
-        let told = told(&etcd, &format!("Pod/{leader}")).await;
-        told.contains(&String::from("Normal LeaderTransferred Delete"))
-    })
-    .await;
+    for object in [&format!("Pod/{leader}"), "StatefulSet/etcd"] {
+        until("the transfer is told", START_LIMIT, async || {
+            told(&etcd, object).await.contains(&String::from("Normal LeaderTransferred Delete"))
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
@@ -133,11 +134,12 @@ async fn whatever_a_break_glass_lets_through_is_an_event() {
     etcd.break_glass("statefulset/etcd").await;
     until("the leader may go", START_LIMIT, async || etcd.delete(&leader).await.is_ok()).await;
     assert!(etcd.guard.news().await.contains(&String::from("DELETE allowed BreakGlass")));
-    until("the break-glass is told of the pod", START_LIMIT, async || {
-        let told = told(&etcd, &format!("Pod/{leader}")).await;
-        told.contains(&String::from("Warning BreakGlass Delete"))
-    })
-    .await;
+    for object in [&format!("Pod/{leader}"), "StatefulSet/etcd"] {
+        until("the break-glass is told", START_LIMIT, async || {
+            told(&etcd, object).await.contains(&String::from("Warning BreakGlass Delete"))
+        })
+        .await;
+    }
     etcd.wait_until_whole().await;
 
     etcd.guard.news().await;

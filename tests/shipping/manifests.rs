@@ -95,6 +95,8 @@ async fn everything_that_is_shipped_passes_strict_validation() {
         "deploy/overlays/nodes",
         "deploy/overlays/lxcfs",
         "tests/data/kustomizations/with-monitoring",
+        "tests/data/kustomizations/with-client-ca",
+        "tests/data/kustomizations/self-managed-with-client-ca",
     ] {
         let mut all = objects(&kustomize(folder));
         // It is there, and its applied form lacks what kubectl would have noted in it.
