@@ -20,8 +20,8 @@ const CONTROLLER: &str = "etcd-guard";
 /// Longest that one event may take to be written.
 const WRITE_LIMIT: Duration = Duration::from_secs(3);
 
-/// The same verdict on the same request for the same object is told once in so long: a drain asks every 5 s, and a scheduler up to 40 times a
-/// second.
+/// The same verdict on the same request for the same object is told once in so long: a drain asks every 5 s, and a scheduler
+/// up to 40 times a second.
 const QUIET: Duration = Duration::from_secs(30);
 
 /// The most of these that are kept in mind for that.
