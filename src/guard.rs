@@ -14,6 +14,7 @@ mod etcd_pod;
 mod eviction;
 mod explain;
 mod family;
+mod glance;
 mod identity;
 mod intent;
 mod intents;
@@ -56,6 +57,7 @@ use self::{
 };
 pub use self::{
     deadline::Deadline,
+    glance::Glance,
     intent::Intent,
     policy::{LeaderPolicy, Mode, Permission, Policy},
     request::{Operation, Request, RequestError},
@@ -66,7 +68,10 @@ pub use self::{
 use crate::{
     config::Live,
     etcd::{ClusterId, Connections},
-    k8s::{Annotations, Claims, Events, Leases, LookupError, Pods, Secrets, pod::Pod},
+    k8s::{
+        Annotations, Claims, Events, Leases, LookupError, Pods, Secrets, admission::AdmissionRequest,
+        pod::Pod,
+    },
 };
 
 /// How long a look at a cluster may deny. A burst of deletions is answered from one round; whoever follows the advice
@@ -174,10 +179,26 @@ impl Guard {
         tokio::join!(self.reservations.clear_away(), survey);
     }
 
+    /// Reads the deletion of a pod that runs no etcd, as a glance at it tells. Nothing where there may be more to it: then the
+    /// pod is to be read as a whole.
+    #[must_use]
+    pub fn pass_by(&self, request: &AdmissionRequest<'_>, pod: &Glance<'_>) -> Option<Request> {
+        let request = Request::read(request).ok()?;
+        let annotations = &self.looker.annotations;
+        let is_said_to_be_member =
+            || annotations.has(&request.namespace, pod.stateful_set(), &[etcd_pod::MEMBER_ANNOTATION]);
+        let is_bystander =
+            request.operation == Operation::Delete && pod.is_bystander() && !is_said_to_be_member();
+        is_bystander.then_some(Request { bystander: true, ..request })
+    }
+
     /// The verdict on a request, in any case before the deadline.
     pub async fn judge(&self, request: &Request, deadline: Deadline) -> Verdict {
         if let Operation::Intent(intent) = request.operation {
             return self.judge_intent(request, intent, deadline).await;
+        }
+        if request.bystander {
+            return not_etcd(&request.name);
         }
         if let Some(verdict) = self.judge_by_name(request, deadline).await {
             return verdict;
@@ -200,7 +221,7 @@ impl Guard {
             return verdict;
         }
         if etcd_pod::read(pod, &pod.metadata.annotations).is_none() {
-            return Verdict::new(Reason::NotEtcd, format!("pod {} runs no etcd", pod.metadata.name));
+            return not_etcd(&pod.metadata.name);
         }
         let family = Family::of(&request.namespace, pod);
         let Resolved { policy, mistakes } = self.policies.of(&family, pod);
@@ -300,6 +321,10 @@ fn settled(pod: &Pod) -> Option<Verdict> {
     } else {
         None
     }
+}
+
+fn not_etcd(pod: &str) -> Verdict {
+    Verdict::new(Reason::NotEtcd, format!("pod {pod} runs no etcd"))
 }
 
 fn gone(request: &Request) -> Verdict {

@@ -46,13 +46,14 @@ fn parse_filter(text: &str) -> Result<String, String> {
 impl Logging {
     /// Sends all of the process's log lines to standard error, from here on, and its spans to `collector`, if there is one.
     pub(super) fn start(&self, collector: Option<Box<dyn Layer<Registry> + Send + Sync>>) {
-        // A line says all by itself: spans are for the collector.
+        // A line says all by itself: spans are for the collector. Without one nobody wants them, and they are not even made.
         let filter = EnvFilter::new(&self.log_level).and(filter_fn(|it| it.target() != SPANS));
         let lines = fmt::layer().with_writer(std::io::stderr);
-        let registry = tracing_subscriber::registry().with(collector);
-        match self.log_format {
-            LogFormat::Text => registry.with(lines.with_ansi(false).with_filter(filter)).init(),
-            LogFormat::Json => registry.with(lines.json().flatten_event(true).with_filter(filter)).init(),
-        }
+        let lines = match self.log_format {
+            LogFormat::Text => lines.with_ansi(false).with_filter(filter).boxed(),
+            LogFormat::Json => lines.json().flatten_event(true).with_filter(filter).boxed(),
+        };
+        let layers: Vec<_> = collector.into_iter().chain([lines]).collect();
+        tracing_subscriber::registry().with(layers).init();
     }
 }

@@ -1,6 +1,6 @@
 //! A look at a cluster: its pods from the apiserver, and what each member answers at its pod's address.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
@@ -288,12 +288,22 @@ impl Looker {
     }
 
     /// The pod that is asked about: the apiserver's copy, or for an eviction, which brings none, a live one.
-    pub(super) async fn pod_of(&self, request: &Request, deadline: Deadline) -> Result<Pod, NoLook> {
+    pub(super) async fn pod_of<'a>(
+        &self,
+        request: &'a Request,
+        deadline: Deadline,
+    ) -> Result<Cow<'a, Pod>, NoLook> {
         let mut pod = match &request.pod {
-            Some(pod) => pod.clone(),
-            None => self.live_pod(request, deadline).await?,
+            Some(pod) => Cow::Borrowed(pod),
+            None => Cow::Owned(self.live_pod(request, deadline).await?),
         };
-        self.inherit(&request.namespace, std::slice::from_mut(&mut pod));
+        // A copy is most of what a denial out of the cache costs, and few have something to inherit.
+        let namespace = &request.namespace;
+        if self.annotations.has(namespace, pod.stateful_set(), &etcd_pod::ANNOTATIONS)
+            || etcd_pod::is_disowned(&pod)
+        {
+            self.inherit(namespace, std::slice::from_mut(pod.to_mut()));
+        }
         Ok(pod)
     }
 

@@ -28,6 +28,8 @@ pub struct Request {
     pub name: String,
     /// The pod as the apiserver has it at hand, which may be a copy a moment old; an eviction brings none.
     pub pod: Option<Pod>,
+    /// Whether a glance at that pod showed that it runs no etcd: then no more of it was read.
+    pub bystander: bool,
     /// The uid of the pod that is meant, where an eviction says so: the apiserver evicts no other. Before a deletion it
     /// has compared them itself. Of what a deletion would follow from, its own.
     pub uid: Option<String>,
@@ -119,6 +121,7 @@ impl Request {
             name,
             namespace,
             pod,
+            bystander: false,
             uid,
             dry_run: request.dry_run.unwrap_or(false) || options.dry_run.is_some_and(|it| !it.is_empty()),
             grace_period_seconds: options.grace_period_seconds,
@@ -148,6 +151,7 @@ impl Request {
             namespace,
             name,
             pod: None,
+            bystander: false,
             uid: Some(clipped(&old.uid).to_owned()).filter(|it| !it.is_empty()),
             dry_run: request.dry_run.unwrap_or(false),
             grace_period_seconds: None,

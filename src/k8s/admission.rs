@@ -18,10 +18,11 @@ pub fn clipped(text: &str) -> &str {
     text.get(..end.last().unwrap_or_default()).unwrap_or_default()
 }
 
-/// What the apiserver asks. Objects stay unparsed until somebody wants them.
+/// What the apiserver asks. Objects stay unparsed until somebody wants them, but for a stored one of a kind that is known
+/// before.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct AdmissionRequest<'a> {
+#[serde(rename_all = "camelCase", bound(deserialize = "Stored: Deserialize<'de>"))]
+pub struct AdmissionRequest<'a, Stored = &'a RawValue> {
     /// Identifies this call; every call has a new one, also the second for the same deletion.
     #[serde(borrow)]
     pub uid: Cow<'a, str>,
@@ -47,14 +48,38 @@ pub struct AdmissionRequest<'a> {
     #[serde(borrow, default)]
     pub object: Option<&'a RawValue>,
     /// The stored object; null on CREATE, so also on an eviction.
-    #[serde(borrow, default)]
-    pub old_object: Option<&'a RawValue>,
+    #[serde(default)]
+    pub old_object: Option<Stored>,
     /// Whether nothing will be written. For an eviction see also its own `deleteOptions.dryRun`.
     #[serde(default)]
     pub dry_run: Option<bool>,
     /// `DeleteOptions` on DELETE, `CreateOptions` on CREATE.
     #[serde(borrow, default)]
     pub options: Option<&'a RawValue>,
+}
+
+// === impl AdmissionRequest ===
+
+impl<'a, Stored> AdmissionRequest<'a, Stored> {
+    /// The request and, beside it, its stored object.
+    #[must_use]
+    pub fn without_stored(self) -> (AdmissionRequest<'a>, Option<Stored>) {
+        let Self { uid, resource, sub_resource, name, namespace, operation, user_info, .. } = self;
+        let request = AdmissionRequest {
+            uid,
+            resource,
+            sub_resource,
+            name,
+            namespace,
+            operation,
+            user_info,
+            object: self.object,
+            old_object: None,
+            dry_run: self.dry_run,
+            options: self.options,
+        };
+        (request, self.old_object)
+    }
 }
 
 /// Group, version and plural name of a resource.

@@ -9,7 +9,10 @@ use std::{
 };
 
 use futures::StreamExt;
-use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Namespace};
+use k8s_openapi::{
+    api::{apps::v1::StatefulSet, core::v1::Namespace},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::{
     Api, Client, Resource,
     core::PartialObjectMeta,
@@ -75,6 +78,17 @@ impl Annotations {
         object.and_then(|it| it.metadata.annotations.clone()).unwrap_or_default()
     }
 
+    /// Whether a namespace, or a StatefulSet in it, has an annotation of one of these names.
+    #[must_use]
+    pub fn has(&self, namespace: &str, stateful_set: Option<&str>, names: &[&str]) -> bool {
+        let among = |it: &ObjectMeta| {
+            it.annotations.as_ref().is_some_and(|it| names.iter().any(|name| it.contains_key(*name)))
+        };
+        let set = stateful_set.and_then(|it| self.stateful_sets.get(&ObjectRef::new(it).within(namespace)));
+        let namespace = self.namespaces.get(&ObjectRef::new(namespace));
+        namespace.is_some_and(|it| among(&it.metadata)) || set.is_some_and(|it| among(&it.metadata))
+    }
+
     /// Whether the deletion of a namespace was accepted: nobody can take that back.
     #[must_use]
     pub fn is_namespace_terminating(&self, name: &str) -> bool {
@@ -105,9 +119,8 @@ impl Annotations {
     pub fn inherit(&self, namespace: &str, pods: &mut [Pod], names: &[&str]) {
         let of_namespace = self.of_namespace(namespace);
         for pod in pods {
-            let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet");
             let of_owner =
-                owner.map(|owner| self.of_stateful_set(namespace, &owner.name)).unwrap_or_default();
+                pod.stateful_set().map(|it| self.of_stateful_set(namespace, it)).unwrap_or_default();
             for (name, value) in of_owner.iter().chain(&of_namespace) {
                 if names.contains(&name.as_str()) {
                     pod.metadata.annotations.entry(name.clone()).or_insert_with(|| value.clone());

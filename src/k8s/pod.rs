@@ -367,6 +367,12 @@ impl Pod {
         self.metadata.owner_references.iter().find(|owner| owner.controller == Some(true))
     }
 
+    /// The name of the StatefulSet that manages this pod.
+    #[must_use]
+    pub fn stateful_set(&self) -> Option<&str> {
+        self.controller().filter(|owner| owner.kind == "StatefulSet").map(|owner| owner.name.as_str())
+    }
+
     /// Whether the kubelet says that `container` runs. A container without a status has not started.
     #[must_use]
     pub fn runs(&self, container: &str) -> bool {

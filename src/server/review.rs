@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 pub(super) use self::objects::Objects;
 use crate::{
-    guard::{Operation, Verdict},
+    guard::{Glance, Operation, Verdict},
     k8s::admission::{AdmissionRequest, clipped},
 };
 
@@ -73,14 +73,14 @@ struct Envelope<'a> {
 
 /// A review without a mistake, read in one pass: the objects inside are most of a body.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Whole<'a> {
+#[serde(rename_all = "camelCase", bound(deserialize = "Stored: Deserialize<'de>"))]
+struct Whole<'a, Stored = &'a RawValue> {
     #[serde(borrow)]
     api_version: Cow<'a, str>,
     #[serde(borrow)]
     kind: Cow<'a, str>,
     #[serde(borrow)]
-    request: AdmissionRequest<'a>,
+    request: AdmissionRequest<'a, Stored>,
 }
 
 /// The request of a review in which anything else may be wrong.
@@ -209,21 +209,47 @@ fn uid_of(request: &RawValue) -> Cow<'_, str> {
     serde_json::from_str::<Identified<'_>>(request.get()).map(|it| it.uid).unwrap_or_default()
 }
 
+// === impl Whole ===
+
+impl<'a, Stored: Deserialize<'a>> Whole<'a, Stored> {
+    /// Version and request of a review without a mistake.
+    fn read(text: &'a str) -> Option<(&'static str, AdmissionRequest<'a, Stored>)> {
+        let whole: Self = serde_json::from_str(text).ok()?;
+        let is_review = whole.kind == KIND && !whole.request.uid.is_empty();
+        let version = known_version(&whole.api_version).filter(|_| is_review)?;
+        Some((version, whole.request))
+    }
+}
+
 // === impl Review ===
 
 impl<'a> Review<'a> {
     /// Reads the envelope.
     pub(super) fn read(body: &'a [u8]) -> Result<Self, ReviewError> {
         // Looked through for wrong characters once, and not text by text.
-        let text = std::str::from_utf8(body).ok();
-        let whole = text.and_then(|it| serde_json::from_str::<Whole<'a>>(it).ok());
-        let whole = whole.filter(|it| it.kind == KIND && !it.request.uid.is_empty());
-        match whole.and_then(|it| Some((known_version(&it.api_version)?, it.request))) {
+        match std::str::from_utf8(body).ok().and_then(Whole::read) {
             Some((api_version, request)) => {
                 Ok(Self { api_version, uid: request.uid.clone(), request: Ok(request) })
             }
             None => Self::read_with_mistake(body),
         }
+    }
+
+    /// Reads the envelope and a glance at the stored pod, in one pass: no longer is that pod in the request, but its names are.
+    pub(super) fn read_with_glance(text: &'a str) -> Option<(Self, Glance<'a>)> {
+        let (api_version, request) = Whole::<Glance<'a>>::read(text)?;
+        let (request, pod) = request.without_stored();
+        let pod = pod?;
+        // A deletion of a collection sends one request per pod, without its name.
+        let or = |it: Option<Cow<'a, str>>, other: &str| {
+            it.filter(|it| !it.is_empty()).or_else(|| Some(Cow::Owned(other.to_owned())))
+        };
+        let request = AdmissionRequest {
+            name: or(request.name, pod.name()),
+            namespace: or(request.namespace, pod.namespace()),
+            ..request
+        };
+        Some((Self { api_version, uid: request.uid.clone(), request: Ok(request) }, pod))
     }
 
     /// Reads step by step, to tell the mistake and whom.

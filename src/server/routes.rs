@@ -107,6 +107,9 @@ async fn judge(
     deadline: Result<Deadline, String>,
 ) -> Result<Response, Rejection> {
     let started = Instant::now();
+    if let (Some((review, request)), Ok(deadline)) = (pass_by(webhooks, body), &deadline) {
+        return Ok(decide(webhooks, &review, &request, *deadline, started).await);
+    }
     let review = match Review::read(body) {
         Ok(review) => review,
         Err(error) => return reject(webhooks, &error),
@@ -126,11 +129,33 @@ async fn judge(
             return Ok(json(&review.bad_request(error)));
         }
     };
-    let verdict = webhooks.guard.judge(&request, deadline).await;
+    Ok(decide(webhooks, &review, &request, deadline, started).await)
+}
+
+/// What most deletions in a namespace come to: the pod runs no etcd, and a glance at it tells.
+fn pass_by<'a>(webhooks: &Webhooks, body: &'a [u8]) -> Option<(Review<'a>, Request)> {
+    let text = std::str::from_utf8(body).ok()?;
+    // Where it says so there is likely more to it, and the glance would be for nothing.
+    if text.contains("etcd") {
+        return None;
+    }
+    let (review, pod) = Review::read_with_glance(text)?;
+    let request = webhooks.guard.pass_by(review.request().ok()?, &pod)?;
+    Some((review, request))
+}
+
+async fn decide(
+    webhooks: &Webhooks,
+    review: &Review<'_>,
+    request: &Request,
+    deadline: Deadline,
+    started: Instant,
+) -> Response {
+    let verdict = webhooks.guard.judge(request, deadline).await;
     webhooks.metrics.record(request.operation, &verdict, started.elapsed());
-    log(review.uid(), &request, &verdict, started.elapsed());
-    spans::tell_verdict(review.uid(), &request, &verdict);
-    Ok(json(&review.answer(&verdict, request.operation)))
+    log(review.uid(), request, &verdict, started.elapsed());
+    spans::tell_verdict(review.uid(), request, &verdict);
+    json(&review.answer(&verdict, request.operation))
 }
 
 /// The answer to a body that is no review.

@@ -34,6 +34,36 @@ async fn what_costs_no_cluster_anything_is_allowed_at_once() {
     }
 }
 
+/// A review in which nothing says "etcd" is read at a glance, any other as a whole.
+#[tokio::test]
+async fn a_pod_without_etcd_passes_with_the_same_words_however_it_is_read() {
+    let guarded = Guarded::by(NOBODY);
+    let pod = json!({
+        "metadata": {"name": "web-0", "namespace": "prod", "uid": "u", "labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "web", "image": "nginx"}]},
+        "status": {"phase": "Running", "podIP": "10.0.0.1"},
+    });
+    for version in ["v1", "v1beta1"] {
+        for nameless in [false, true] {
+            let mut review = deletion_of(&pod);
+            review["apiVersion"] = json!(format!("admission.k8s.io/{version}"));
+            if nameless {
+                review["request"]
+                    .as_object_mut()
+                    .unwrap()
+                    .retain(|key, _| key != "name" && key != "namespace");
+            }
+            assert!(!review.to_string().contains("etcd"));
+            let at_a_glance = guarded.review(&review).await;
+            review["request"]["oldObject"]["metadata"]["labels"]["app"] = json!("etcd-browser");
+            let as_a_whole = guarded.review(&review).await;
+            assert_eq!(at_a_glance, as_a_whole);
+            assert_eq!(at_a_glance["auditAnnotations"]["reason"], "NotEtcd");
+        }
+    }
+    assert_eq!(guarded.guard.counted().await, [(String::from("DELETE allowed NotEtcd"), 8)].into());
+}
+
 #[tokio::test]
 async fn a_review_of_v1beta1_is_answered_in_v1beta1() {
     let guarded = Guarded::by(NOBODY);

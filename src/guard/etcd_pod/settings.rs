@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::program::words_of;
 use crate::k8s::pod::{Container, EnvVar, Pod};
 
 /// The most bytes that are put in the place of all names together: Linux by default starts no process with more arguments
@@ -29,13 +30,12 @@ impl Settings {
         let mut left = MOST_PUT_IN;
         let environment = environment(pod, container, &mut left);
         let mut flags = BTreeMap::new();
-        let words = words(container);
-        let mut words = words.iter().peekable();
+        let mut words = words_of(container).into_iter().peekable();
         while let Some(word) = words.next() {
             let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else { continue };
             let (name, value) = match flag.split_once('=') {
                 Some((name, value)) => (name, Some(value)),
-                None => (flag, words.next_if(|next| !next.starts_with('-')).map(String::as_str)),
+                None => (flag, words.next_if(|next| !next.starts_with('-'))),
             };
             flags.insert(name.to_owned(), expand(value.unwrap_or("true"), &environment, &mut left));
         }
@@ -54,16 +54,6 @@ impl Settings {
     pub(super) fn all(&self) -> impl Iterator<Item = &str> {
         self.flags.values().chain(self.environment.values()).map(String::as_str)
     }
-}
-
-/// Command and arguments, word by word; a script for a shell is taken apart as well.
-pub(super) fn words(container: &Container) -> Vec<String> {
-    let parts = container.command.iter().chain(&container.args);
-    parts
-        .flat_map(|part| part.split([' ', '\t', '\n', ';', '&', '|']))
-        .map(|word| word.trim_matches(['"', '\'', '\\']).to_owned())
-        .filter(|word| !word.is_empty())
-        .collect()
 }
 
 fn environment(pod: &Pod, container: &Container, left: &mut usize) -> BTreeMap<String, String> {

@@ -1,0 +1,155 @@
+//! A glance at the pod that a deletion's review brings. Most run no etcd: of those no more is read, and nothing is copied.
+//!
+//! It says no more than that a pod names etcd nowhere. Whatever else there is to say of it, and whatever is not as expected, is
+//! left to who reads the pod as a whole.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, MapAccess, Visitor},
+};
+
+use super::etcd_pod::{self, MEMBER_ANNOTATION};
+use crate::{json::Text, k8s::pod::MIRROR_ANNOTATION};
+
+/// A pod (`v1`), as far as it takes to pass it by.
+#[derive(Deserialize)]
+pub struct Glance<'a> {
+    #[serde(borrow)]
+    metadata: Metadata<'a>,
+    #[serde(borrow)]
+    spec: Spec<'a>,
+    #[serde(borrow, default)]
+    status: Status<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+    #[serde(borrow)]
+    namespace: Text<'a>,
+    #[serde(default)]
+    annotations: Annotations,
+    #[serde(borrow, default)]
+    owner_references: Vec<Owner<'a>>,
+    #[serde(default)]
+    deletion_timestamp: Option<IgnoredAny>,
+}
+
+/// Whether one of them decides by itself.
+#[derive(Default)]
+struct Annotations {
+    decide: bool,
+}
+
+#[derive(Deserialize)]
+struct Owner<'a> {
+    #[serde(borrow)]
+    kind: Text<'a>,
+    #[serde(borrow)]
+    name: Text<'a>,
+    #[serde(default)]
+    controller: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Spec<'a> {
+    #[serde(borrow)]
+    containers: Vec<Container<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Container<'a> {
+    #[serde(borrow, default)]
+    image: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    command: Vec<Text<'a>>,
+    #[serde(borrow, default)]
+    args: Vec<Text<'a>>,
+    #[serde(borrow, default)]
+    env: Vec<Variable<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Variable<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+}
+
+#[derive(Default, Deserialize)]
+struct Status<'a> {
+    #[serde(borrow, default)]
+    phase: Option<Text<'a>>,
+}
+
+// === impl Glance ===
+
+impl Glance<'_> {
+    /// Whether this pod names etcd nowhere, and is neither on its way out nor a mirror.
+    pub(super) fn is_bystander(&self) -> bool {
+        let is_settled = self.metadata.deletion_timestamp.is_some()
+            || self.metadata.annotations.decide
+            || self.status.phase.as_ref().is_some_and(|it| matches!(&*it.0, "Succeeded" | "Failed"));
+        !is_settled && !self.spec.containers.iter().any(Container::names_etcd)
+    }
+
+    /// The pod's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.metadata.name.0
+    }
+
+    /// The pod's namespace.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.metadata.namespace.0
+    }
+
+    /// The name of the StatefulSet that controls it.
+    pub(super) fn stateful_set(&self) -> Option<&str> {
+        let controller = self.metadata.owner_references.iter().find(|it| it.controller == Some(true))?;
+        (controller.kind.0 == "StatefulSet").then_some(&*controller.name.0)
+    }
+}
+
+// === impl Container ===
+
+impl Container<'_> {
+    fn names_etcd(&self) -> bool {
+        let image = self.image.as_ref().map_or("", |it| &*it.0);
+        let parts = self.command.iter().chain(&self.args).map(|it| &*it.0);
+        etcd_pod::names_etcd(image, parts, self.env.iter().map(|it| &*it.name.0))
+    }
+}
+
+// === impl Annotations ===
+
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Names;
+
+        impl<'de> Visitor<'de> for Names {
+            type Value = Annotations;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("annotations")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Annotations, A::Error> {
+                let mut decide = false;
+                while let Some((Text(name), Text(_))) = map.next_entry()? {
+                    decide |= matches!(&*name, MEMBER_ANNOTATION | MIRROR_ANNOTATION);
+                }
+                Ok(Annotations { decide })
+            }
+        }
+
+        deserializer.deserialize_map(Names)
+    }
+}
+
+#[cfg(test)]
+mod tests;
