@@ -13,7 +13,7 @@ source "$ROOMS/cluster-dns.sh"
 source "$ROOMS/volumes.sh"
 
 # What node.sh handed over is for us, not for CMD.
-export -n RUN_DIR LIFE ROOMS CNI_BIN NODE_CGROUP NODE_VOLUMES NODE_LXCFS NODE_IMAGES
+export -n RUN_DIR LIFE ROOMS CNI_BIN NODE_CGROUP NODE_VOLUMES NODE_LXCFS NODE_STATUS_FREQUENCY NODE_IMAGES
 
 NODE_NAME=node
 NODE_ADDRESS=192.168.77.2
@@ -160,6 +160,8 @@ volumePluginDir: $RUN_DIR/volume-plugins
 evictionHard: {memory.available: 1Mi, nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.available: "0%"}
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
+nodeStatusUpdateFrequency: $NODE_STATUS_FREQUENCY
+nodeStatusReportFrequency: 5m # its default, which the line above would replace
 maxPods: 110
 serializeImagePulls: false
 KUBELET
