@@ -250,6 +250,8 @@ KUBELET_PID=$CHILD
 start_kube_proxy
 link_program kubectl
 export TESTBED_DIR=$RUN_DIR KUBECTL=$FOUND KUBECONFIG=$RUN_DIR/admin.kubeconfig PATH="$RUN_DIR/bin:$PATH"
+# All nodes have the same address, by which kubectl would find what another one's apiserver knows.
+export KUBECACHEDIR=$RUN_DIR/kubectl-cache
 write_enter
 { dns_manifests && volume_manifests "$NODE_VOLUMES"; } | timeout 30 kubectl apply -f - >/dev/null || die 'DNS and volumes were not accepted'
 
