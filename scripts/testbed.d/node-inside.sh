@@ -5,6 +5,7 @@ set -euo pipefail
 
 source "$ROOMS/say.sh"
 source "$ROOMS/lifetime.sh"
+source "$ROOMS/loopback.sh"
 source "$ROOMS/image.sh"
 source "$ROOMS/certs.sh"
 source "$ROOMS/kubernetes.sh"
