@@ -32,7 +32,7 @@ fn play() -> HashMap<String, String> {
     let report = folder.path().join("report");
     let images = [image(), guard_image(folder.path()), lxcfs_image()];
     let status = Command::new(TESTBED)
-        .args(["node", "--lxcfs"])
+        .args(["node", "--lxcfs", "--node-status-update-frequency", "2s"])
         .args(images.iter().flat_map(|it| ["--image", it]))
         .args(["--", STORY, GUARD])
         .arg(&report)

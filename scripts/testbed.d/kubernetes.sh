@@ -62,7 +62,9 @@ kubernetes_start() {
     --service-account-signing-key-file="$RUN_DIR/service-accounts.key" "${APISERVER_EXTRA[@]}"
   start "$RUN_DIR/kube-apiserver"
   program kubectl
-  local kubectl=("$FOUND" --kubeconfig="$RUN_DIR/admin.kubeconfig" --request-timeout=5s)
+  local kubectl=("$FOUND" --kubeconfig="$RUN_DIR/admin.kubeconfig" --cache-dir="$RUN_DIR/kubectl-cache" --request-timeout=5s)
+  # First by the shell alone: a kubectl that finds nobody takes a tenth of a second from what it waits for.
+  wait_until "$APISERVER_READY_LIMIT" 'kube-apiserver does not listen' "$RUN_DIR/kube-apiserver.log" listens "$address" 6443
   wait_until "$APISERVER_READY_LIMIT" 'kube-apiserver is not ready' "$RUN_DIR/kube-apiserver.log" "${kubectl[@]}" get --raw=/readyz
 
   # The default limits (20 requests a second) make a test wait for the client, not for the cluster.
@@ -83,5 +85,5 @@ kubernetes_start() {
   fi
 
   wait_until "$SERVICE_ACCOUNT_READY_LIMIT" 'the default service account does not appear' "$RUN_DIR/kube-controller-manager.log" \
-    "${kubectl[@]}" -n default get serviceaccount default
+    "${kubectl[@]}" -n default wait --for=create serviceaccount/default --timeout=5s
 }

@@ -5,6 +5,7 @@ set -euo pipefail
 
 source "$ROOMS/say.sh"
 source "$ROOMS/lifetime.sh"
+source "$ROOMS/loopback.sh"
 source "$ROOMS/image.sh"
 source "$ROOMS/certs.sh"
 source "$ROOMS/kubernetes.sh"
@@ -13,7 +14,7 @@ source "$ROOMS/cluster-dns.sh"
 source "$ROOMS/volumes.sh"
 
 # What node.sh handed over is for us, not for CMD.
-export -n RUN_DIR LIFE ROOMS CNI_BIN NODE_CGROUP NODE_VOLUMES NODE_LXCFS NODE_IMAGES
+export -n RUN_DIR LIFE ROOMS CNI_BIN NODE_CGROUP NODE_VOLUMES NODE_LXCFS NODE_STATUS_FREQUENCY NODE_IMAGES
 
 NODE_NAME=node
 NODE_ADDRESS=192.168.77.2
@@ -160,6 +161,8 @@ volumePluginDir: $RUN_DIR/volume-plugins
 evictionHard: {memory.available: 1Mi, nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.available: "0%"}
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
+nodeStatusUpdateFrequency: $NODE_STATUS_FREQUENCY
+nodeStatusReportFrequency: 5m # its default, which the line above would replace
 maxPods: 110
 serializeImagePulls: false
 KUBELET
@@ -248,6 +251,8 @@ KUBELET_PID=$CHILD
 start_kube_proxy
 link_program kubectl
 export TESTBED_DIR=$RUN_DIR KUBECTL=$FOUND KUBECONFIG=$RUN_DIR/admin.kubeconfig PATH="$RUN_DIR/bin:$PATH"
+# All nodes have the same address, by which kubectl would find what another one's apiserver knows.
+export KUBECACHEDIR=$RUN_DIR/kubectl-cache
 write_enter
 { dns_manifests && volume_manifests "$NODE_VOLUMES"; } | timeout 30 kubectl apply -f - >/dev/null || die 'DNS and volumes were not accepted'
 

@@ -14,6 +14,8 @@ namespaces of their own. Needs root. CMD runs inside.
   --image ARCHIVE        load an image archive before CMD (may be repeated)
   --volumes 12           how many volumes of 1Gi the storage class `local` (the default class) holds
   --lxcfs                run lxcfs on /var/lib/lxcfs
+  --node-status-update-frequency 10s
+                         how often the kubelet looks at its node, and writes the node's status if that differs
   --dir DIR              keep files in DIR
 
 Variables, for CMD or as lines: TESTBED_DIR, KUBECONFIG, KUBECTL (its path), TESTBED_CONTAINERD (socket), TESTBED_ENTER
@@ -27,7 +29,7 @@ NODE_PROGRAMS=(etcd-3.6 kube-apiserver kube-controller-manager kube-scheduler ku
 CNI_BIN=/usr/lib/cni
 
 node_main() {
-  local dir='' volumes=12 lxcfs='' images=() name
+  local dir='' volumes=12 lxcfs='' frequency=10s images=() name
   while [[ $# -gt 0 ]]; do
     case $1 in
     --dir | --volumes)
@@ -40,6 +42,11 @@ node_main() {
       images+=("$(realpath -- "$2")")
       shift
       ;;
+    --node-status-update-frequency)
+      need_value "$@"
+      frequency=$2
+      shift
+      ;;
     --lxcfs) lxcfs=yes ;;
     --help) node_usage; return ;;
     --) break ;;
@@ -50,6 +57,7 @@ node_main() {
   [[ ${1-} != -- ]] || shift
   node_possible || die "a node cannot run: $REFUSAL; what runs here is: scripts/testbed control-plane"
   [[ $volumes =~ ^[0-9]+$ ]] || die "--volumes wants a number, not $volumes"
+  [[ $frequency =~ ^[1-9][0-9]*s$ ]] || die "--node-status-update-frequency wants seconds, as in 10s, not $frequency"
 
   [[ -z $lxcfs ]] || NODE_PROGRAMS+=(lxcfs)
   (programs_ensure "${NODE_PROGRAMS[@]}")
@@ -66,7 +74,7 @@ node_main() {
 
   local status
   [[ ! -t 0 ]] || [[ $# -eq 0 ]] || trap '' INT
-  export ROOMS RUN_DIR LIFE CNI_BIN NODE_CGROUP=$cgroup NODE_VOLUMES=$volumes NODE_LXCFS=$lxcfs NODE_IMAGES
+  export ROOMS RUN_DIR LIFE CNI_BIN NODE_CGROUP=$cgroup NODE_VOLUMES=$volumes NODE_LXCFS=$lxcfs NODE_STATUS_FREQUENCY=$frequency NODE_IMAGES
   NODE_IMAGES=$(printf '%s\n' "${images[@]}")
   exec {COMMAND_STDIN}<&0
   env --default-signal=INT --default-signal=QUIT setpriv --pdeathsig KILL -- \

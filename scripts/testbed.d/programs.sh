@@ -107,7 +107,7 @@ fits() {
 # program_look NAME [own]: sets FOUND and TAKEN_FROM and returns 0, or returns 1 when it must be built or installed.
 # "own" skips what the machine offers: files that go into images must be the static builds.
 program_look() {
-  local candidate
+  local candidate before=''
   FOUND='' TAKEN_FROM=''
   program_spec "$1"
   if [[ -n ${KUBEBUILDER_ASSETS-} && ${2-} != own && -x $KUBEBUILDER_ASSETS/$EXE ]] && fits "$KUBEBUILDER_ASSETS/$EXE" "$1"; then
@@ -116,6 +116,9 @@ program_look() {
   fi
   if [[ -n $DEB || ${2-} != own ]]; then
     while read -r candidate; do
+      # Where /bin is /usr/bin, every program is on PATH twice.
+      [[ ! $candidate -ef $before ]] || continue
+      before=$candidate
       if fits "$candidate" "$1"; then
         FOUND=$candidate TAKEN_FROM=PATH
         return

@@ -16,7 +16,7 @@ LABEL=node-restriction.kubernetes.io/over-commit
 # tries a failed mount again after up to 122 s, each of eight, and only then begins to start the pod.
 POD_LIMIT=600s
 STEP_LIMIT=300
-# The kubelet looks at its node every ten seconds, and writes whenever that differs from what it reads.
+# The kubelet looks at its node as often as the test has told it to, and writes whenever that differs from what it reads.
 KUBELET_UPDATES=10
 UPDATES_LIMIT=600
 
@@ -237,7 +237,7 @@ POD
     tell large-pod "$(kubectl -n missing describe pod large)"
   fi
 
-  say "ten of the kubelet's updates and three other writers; some two minutes"
+  say "ten of the kubelet's updates and three other writers"
   before=$(counted nodes.etcd-guard.io) deadline=$((SECONDS + UPDATES_LIMIT))
   while ((beats < KUBELET_UPDATES && SECONDS < deadline)); do
     value=$(allocatable) beat=$(heartbeat)

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# What is shipped, on a real node: installed from the manifests, again from the chart, and with cert-manager; upgraded, drained,
-# killed, taken away. CMD of `scripts/testbed node`: story.sh REPORT, with the programs in GUARD, HELM and CERT_MANAGER.
+# What is shipped, on a real node. CMD of `scripts/testbed node`: story.sh PART REPORT, with the programs in GUARD, HELM and
+# CERT_MANAGER. PART is
+#   installing    from the manifests, again from the chart, and by scripts/minikube; upgraded, drained, killed, taken away
+#   cert-manager  with its certificates, and every example of etcd-manifests/
 # Writes lines `NAME<tab>VALUE`; tests/shipping_node.rs holds them against what they should be.
 set -euo pipefail
 
-REPORT=$1
+PART=$1 REPORT=$2
 PROJECT=$(realpath -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
 # shellcheck source=tests/shipping_node/calls.sh
 source "$PROJECT/tests/shipping_node/calls.sh"
@@ -17,7 +19,7 @@ source "$PROJECT/tests/shipping_node/cert_manager.sh"
 READY_LIMIT=300
 NEXT=0.1.0-next
 
-say() { printf 'shipping-node: %s\n' "$1" >&2; }
+say() { printf 'shipping-node, %s: %s\n' "$PART" "$1" >&2; }
 # tell NAME VALUE: one line of the report.
 tell() { printf '%s\t%s\n' "$1" "${2//[$'\t\n']/ }" >>"$REPORT"; }
 die() { say "$1"; exit 1; }
@@ -243,16 +245,25 @@ kubectl label namespace prod etcd-guard.io/guard=enabled >/dev/null
 kubectl -n prod apply -f "$PROJECT/etcd-manifests/plain.yaml" >/dev/null
 rolled_out prod statefulset/etcd
 
-way manifests
-way chart
-cert_manager_begin
-way cert_manager
-cert_manager_end
+case $PART in
+installing)
+  way manifests
+  way chart
+  ;;
+cert-manager)
+  cert_manager_begin
+  way cert_manager
+  cert_manager_end
+  ;;
+*) die "unknown part: $PART" ;;
+esac
 
 say 'a namespace whose guard is gone'
 kubectl delete namespace prod --timeout="${READY_LIMIT}s" >/dev/null || true
-tell namespace-after "$(kubectl get namespace prod --ignore-not-found -o name)"
+tell "$PART-namespace-after" "$(kubectl get namespace prod --ignore-not-found -o name)"
 
-say 'scripts/minikube'
-minikube_story
-tell end reached
+if [[ $PART == installing ]]; then
+  say 'scripts/minikube'
+  minikube_story
+fi
+tell "$PART-end" reached
