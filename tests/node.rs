@@ -5,10 +5,27 @@
 // A test says by a panic what is not as it should be.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+#[allow(dead_code, unreachable_pub, reason = "what tests without a node use as well")]
+#[path = "support"]
+mod support {
+    pub mod child;
+    pub mod http_client;
+    pub mod prometheus;
+    pub mod testbed;
+    pub mod wait;
+}
+
 use std::{
+    fs,
+    net::SocketAddr,
     process::{Command, ExitStatus},
     sync::LazyLock,
 };
+
+use axum::{Router, routing::get};
+use http::header::CONTENT_TYPE;
+use support::prometheus::{Prometheus, panels};
+use tokio::net::TcpListener;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/demo");
 
@@ -36,6 +53,8 @@ static STORY: LazyLock<Story> = LazyLock::new(play);
 struct Story {
     ended: ExitStatus,
     steps: Vec<Step>,
+    /// What each replica of the guard showed at `/metrics` afterwards.
+    metrics: Vec<String>,
 }
 
 /// What one command of the story did.
@@ -60,11 +79,14 @@ fn step(id: &str) -> &'static Step {
 
 fn play() -> Story {
     let folder = tempfile::tempdir().unwrap();
-    let report = folder.path().join("report");
-    let ended = Command::new(DEMO).args(["--debug", "--report"]).arg(&report).status().unwrap();
-    let report = std::fs::read_to_string(&report).unwrap_or_default();
+    let (report, metrics) = (folder.path().join("report"), folder.path().join("metrics"));
+    let mut demo = Command::new(DEMO);
+    demo.args(["--debug", "--report"]).arg(&report).arg("--metrics").arg(&metrics);
+    let ended = demo.status().unwrap();
+    let report = fs::read_to_string(&report).unwrap_or_default();
     assert!(!report.is_empty(), "scripts/demo ended with {ended} before its story began");
-    Story { ended, steps: report.lines().map(read_step).collect() }
+    let pages = fs::read_dir(&metrics).unwrap().map(|it| fs::read_to_string(it.unwrap().path()).unwrap());
+    Story { ended, steps: report.lines().map(read_step).collect(), metrics: pages.collect() }
 }
 
 /// Of a line `id, command, exit status, verdict, expected, output` between tabs.
@@ -173,4 +195,42 @@ fn the_command_in_the_denial_moves_leadership_and_the_pod_may_go_then() {
     assert_allowed("move-leader", "Leadership transferred");
     assert_allowed("delete-former-leader", "deleted");
     assert_allowed("delete-former-leader", NO_VOTER_TO_SPARE);
+}
+
+/// Answers every scrape with this page, for as long as the test lasts.
+async fn serve(page: &'static str) -> SocketAddr {
+    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let routes = Router::new().route("/metrics", get(async move || ([(CONTENT_TYPE, OPEN_METRICS)], page)));
+    tokio::spawn(async { axum::serve(listener, routes).await });
+    address
+}
+
+#[tokio::test]
+async fn after_the_story_every_panel_of_the_dashboard_has_a_series_to_show() {
+    let mut replicas = Vec::new();
+    for page in &STORY.metrics {
+        replicas.push(serve(page).await);
+    }
+    assert_eq!(replicas.len(), 2);
+    let folder = tempfile::tempdir().unwrap();
+    let prometheus = Prometheus::scraping_all(&replicas, folder.path()).await;
+    prometheus.wait_for_series("count(etcd_guard_ready) == 2").await;
+    let panels = panels();
+    assert!(panels.len() > 15, "{panels:?}");
+    for (title, query) in &panels {
+        eprintln!("{title}: {query}");
+        prometheus.wait_for_series(query).await;
+    }
+    // They show the story, and not only that there is a guard.
+    for query in [
+        "sum(etcd_guard_ready) == 2",
+        "sum(etcd_guard_admission_requests_total{webhook=\"guard.etcd-guard.io\",reason=\"LeaderProtected\"}) > 0",
+        "sum(etcd_guard_admission_requests_total{webhook=\"eviction.guard.etcd-guard.io\",verdict=\"denied\"}) > 0",
+        "sum(etcd_guard_admission_requests_total{verdict=\"allowed\",reason=\"SafeToDelete\"}) > 0",
+        "max(etcd_guard_clusters{state=~\"spare|no_spare\"}) == 1",
+    ] {
+        prometheus.wait_for_series(query).await;
+    }
 }

@@ -8,6 +8,7 @@ SPEAKER=demo
 source "$SCRIPTS/testbed.d/say.sh"
 source "$SCRIPTS/demo.d/show.sh"
 source "$SCRIPTS/demo.d/keep.sh"
+source "$SCRIPTS/demo.d/metrics.sh"
 source "$SCRIPTS/demo.d/story.sh"
 
 ETCD_READY_LIMIT=180s
@@ -46,7 +47,8 @@ start_guard() {
   local deadline=$((SECONDS + GUARD_READY_LIMIT)) pid
   guard_kubeconfig
   background etcd-guard "$GUARD" serve --namespace etcd-guard --listen "$GUARD_ADDRESS:8443" --admin-listen "$GUARD_ADDRESS:8080" \
-    --tls-cert "$TESTBED_DIR/guard/tls.crt" --tls-key "$TESTBED_DIR/guard/tls.key" --kubeconfig "$TESTBED_DIR/guard.kubeconfig"
+    --tls-cert "$TESTBED_DIR/guard/tls.crt" --tls-key "$TESTBED_DIR/guard/tls.key" --kubeconfig "$TESTBED_DIR/guard.kubeconfig" \
+    --survey-interval 5s
   pid=$!
   until guard_is_ready; do
     if ((SECONDS >= deadline)) || ! kill -0 "$pid" 2>/dev/null; then
@@ -57,15 +59,18 @@ start_guard() {
   done
 }
 
-# guard_is_ready: GET /readyz answers 200.
-guard_is_ready() {
-  local line
+# guard_says PATH: what the guard's second port answers to a GET, with the answer's head.
+guard_says() {
   { exec 3<>"/dev/tcp/$GUARD_ADDRESS/8080"; } 2>/dev/null || return 1
-  printf 'GET /readyz HTTP/1.1\r\nHost: guard\r\nConnection: close\r\n\r\n' >&3
-  read -r -t 5 line <&3 || line=''
+  printf 'GET %s HTTP/1.1\r\nHost: guard\r\nConnection: close\r\n\r\n' "$1" >&3
+  timeout 5 cat <&3 || true
   exec 3>&-
-  [[ $line == *' 200 '* ]]
 }
+
+guard_is_ready() { [[ $(guard_says /readyz) == 'HTTP/1.1 200 '* ]]; }
+
+guard_replicas() { printf 'etcd-guard'; }
+guard_metrics() { guard_says /metrics | sed '1,/^\r$/d'; }
 
 ln -sf -- "$ETCDCTL" "$TESTBED_DIR/bin/etcdctl"
 
@@ -101,4 +106,5 @@ ENTER
 chmod +x "$TESTBED_DIR/enter"
 status=0
 story || status=$?
+[[ $status -ne 0 ]] || save_metrics
 keep_running "$status" "$TESTBED_DIR/enter"

@@ -24,53 +24,79 @@ pub enum Result {
     Failed,
 }
 
-/// Why something was done or left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+/// Declares the reasons once: name, what it says of what became of the thing, and its text in this program's documentation.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident => $result:ident,)*) => {
+        /// Why something was done or left out.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Reason {
+            /// All reasons there are.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// As it is written everywhere.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)* }
+            }
+
+            /// What it says of what became of the thing.
+            #[must_use]
+            pub const fn result(self) -> Result {
+                match self { $(Self::$name => Result::$result,)* }
+            }
+        }
+    };
+}
+
+reasons! {
     /// The files of lxcfs.
-    Lxcfs,
+    Lxcfs => Injected,
     /// A template.
-    Sidecar,
+    Sidecar => Injected,
     /// Tolerations by the requested lifespan.
-    Lifespan,
+    Lifespan => Injected,
     /// All of it was there.
-    AlreadyInjected,
+    AlreadyInjected => Unchanged,
     /// The pod mirrors a static one.
-    MirrorPod,
+    MirrorPod => Skipped,
     /// The pod is for Windows.
-    Windows,
+    Windows => Skipped,
     /// The configuration leaves the namespace alone.
-    SkippedNamespace,
+    SkippedNamespace => Skipped,
     /// The pod's containers share a process namespace.
-    SharedProcessNamespace,
+    SharedProcessNamespace => Skipped,
     /// The pod sees its node's processes.
-    HostProcesses,
+    HostProcesses => Skipped,
     /// The pod's runtime class does not go with it.
-    RuntimeClass,
+    RuntimeClass => Skipped,
     /// The namespace enforces a Pod Security level that forbids it.
-    PodSecurity,
+    PodSecurity => Skipped,
     /// The namespace's labels could not be read.
-    NamespaceUnknown,
+    NamespaceUnknown => Skipped,
     /// The pod is in its node's network.
-    HostNetwork,
+    HostNetwork => Skipped,
     /// The pod has something of its own of the same name or at the same path.
-    Conflict,
+    Conflict => Skipped,
     /// A volume that the pod should bring is not there.
-    MissingVolume,
+    MissingVolume => Skipped,
     /// No container is left that should get it.
-    NoContainer,
+    NoContainer => Skipped,
     /// The pod asks for a template that there is not.
-    UnknownTemplate,
+    UnknownTemplate => Skipped,
     /// The pod asks for a file of lxcfs that it cannot have.
-    UnknownFile,
+    UnknownFile => Skipped,
     /// The pod would have a template's container otherwise than the template lets it.
-    OverrideRefused,
+    OverrideRefused => Skipped,
     /// The pod asks in words that are not understood.
-    UnknownValue,
+    UnknownValue => Skipped,
     /// The requested lifespan is no number that is allowed.
-    BadLifespan,
+    BadLifespan => Denied,
     /// The patch did not lead where it should.
-    PatchFailed,
+    PatchFailed => Failed,
 }
 
 // === impl Note ===
@@ -84,51 +110,6 @@ impl Note {
     /// Something was left out.
     pub(super) fn skipped(reason: Reason, warning: impl Into<String>) -> Self {
         Self { reason, warning: Some(warning.into()) }
-    }
-}
-
-// === impl Reason ===
-
-impl Reason {
-    /// As it is written everywhere.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Lxcfs => "Lxcfs",
-            Self::Sidecar => "Sidecar",
-            Self::Lifespan => "Lifespan",
-            Self::AlreadyInjected => "AlreadyInjected",
-            Self::MirrorPod => "MirrorPod",
-            Self::Windows => "Windows",
-            Self::SkippedNamespace => "SkippedNamespace",
-            Self::SharedProcessNamespace => "SharedProcessNamespace",
-            Self::HostProcesses => "HostProcesses",
-            Self::RuntimeClass => "RuntimeClass",
-            Self::PodSecurity => "PodSecurity",
-            Self::NamespaceUnknown => "NamespaceUnknown",
-            Self::HostNetwork => "HostNetwork",
-            Self::Conflict => "Conflict",
-            Self::MissingVolume => "MissingVolume",
-            Self::NoContainer => "NoContainer",
-            Self::UnknownTemplate => "UnknownTemplate",
-            Self::UnknownFile => "UnknownFile",
-            Self::OverrideRefused => "OverrideRefused",
-            Self::UnknownValue => "UnknownValue",
-            Self::BadLifespan => "BadLifespan",
-            Self::PatchFailed => "PatchFailed",
-        }
-    }
-
-    /// What it says of what became of the thing.
-    #[must_use]
-    pub fn result(self) -> Result {
-        match self {
-            Self::Lxcfs | Self::Sidecar | Self::Lifespan => Result::Injected,
-            Self::AlreadyInjected => Result::Unchanged,
-            Self::BadLifespan => Result::Denied,
-            Self::PatchFailed => Result::Failed,
-            _ => Result::Skipped,
-        }
     }
 }
 

@@ -8,13 +8,19 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::guard::{Intent, Operation, Verdict};
+use crate::{
+    guard::{Intent, Operation, Verdict},
+    inject,
+};
 
 /// The content type of the text format.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Upper bounds in seconds: from an answer out of the cache to the apiserver's longest patience.
 const ANSWER_BUCKETS: [f64; 10] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 3.0, 10.0];
+
+/// Of a pod that could get nothing.
+pub(super) const NOTHING_TO_INJECT: &str = "NothingToInject";
 
 /// Entries of webhook configurations whose answers hang on no etcd cluster.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +92,15 @@ impl Entry {
     }
 }
 
+// === impl InjectionLabels ===
+
+impl InjectionLabels {
+    fn of(reason: Option<inject::Reason>) -> Self {
+        let result = reason.map_or(inject::Result::Unchanged, inject::Reason::result);
+        Self { result: result.word(), reason: reason.map_or(NOTHING_TO_INJECT, inject::Reason::word) }
+    }
+}
+
 // === impl Metrics ===
 
 impl Metrics {
@@ -100,7 +115,11 @@ impl Metrics {
             "Time from an admission request's last byte to its verdict",
             durations.clone(),
         );
-        let injections = Family::default();
+        let injections: Family<InjectionLabels, Counter> = Family::default();
+        // All from the start: what appears with its first increase has no rate.
+        for reason in inject::Reason::ALL.iter().copied().map(Some).chain([None]) {
+            drop(injections.get_or_create(&InjectionLabels::of(reason)));
+        }
         registry.register("injections", "Things injected into pods, or left out", injections.clone());
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
         registry.register("build", "The release that runs", build);
@@ -115,9 +134,9 @@ impl Metrics {
         self.durations.get_or_create(&WebhookLabel { webhook }).observe(took.as_secs_f64());
     }
 
-    /// Counts what became of one thing that a pod could get.
-    pub(super) fn record_injection(&self, result: &'static str, reason: &'static str) {
-        self.injections.get_or_create(&InjectionLabels { result, reason }).inc();
+    /// Counts what became of one thing that a pod could get, or a pod that could get nothing.
+    pub(super) fn record_injection(&self, reason: Option<inject::Reason>) {
+        self.injections.get_or_create(&InjectionLabels::of(reason)).inc();
     }
 
     /// Counts a verdict.

@@ -24,7 +24,7 @@ use tokio::{
 use tracing::Instrument;
 
 use super::{
-    metrics::{Entry, Metrics},
+    metrics::{Entry, Metrics, NOTHING_TO_INJECT},
     review::{Mutation, Objects, Review},
     routes::{Parameters, Rejection, Webhooks, json, reject},
     spans,
@@ -32,7 +32,7 @@ use super::{
 use crate::{
     config::{Config, Labels, Live, ReloadMetrics},
     guard::Deadline,
-    inject::{Injection, Note, Result as Outcome, Surroundings, inject, needs_namespace},
+    inject::{Injection, Note, Surroundings, inject, needs_namespace},
     json::Json,
     k8s::{NamespaceLabels, Namespaces, Version, admission::AdmissionRequest},
     node::over_commit,
@@ -123,18 +123,17 @@ impl Mutator {
         let injection = match injected {
             Ok(Ok(injection)) => injection,
             Ok(Err(denial)) => {
-                let reason = denial.reason.word();
-                metrics.record_injection(Outcome::Denied.word(), reason);
+                metrics.record_injection(Some(denial.reason));
                 let mutation = Mutation { denial: Some(denial.message), ..Mutation::default() };
-                return Answered { entry: Entry::Inject, reason, mutation };
+                return Answered { entry: Entry::Inject, reason: denial.reason.word(), mutation };
             }
             Err(_) => return Answered::admitted(Entry::Inject, "PatchFailed", INTERNAL),
         };
         for Note { reason, .. } in &injection.notes {
-            metrics.record_injection(reason.result().word(), reason.word());
+            metrics.record_injection(Some(*reason));
         }
         if injection.notes.is_empty() {
-            metrics.record_injection("unchanged", NOTHING);
+            metrics.record_injection(None);
         }
         Answered::of(injection)
     }
@@ -164,7 +163,6 @@ impl Mutator {
     }
 }
 
-const NOTHING: &str = "NothingToInject";
 const INTERNAL: &str = "an error inside etcd-guard; its log says where. Nothing was changed";
 
 pub(super) async fn mutate(
@@ -267,7 +265,7 @@ impl Answered {
         let reason = match injection.notes.first() {
             _ if !injection.is_empty() => "Injected",
             Some(note) => note.reason.word(),
-            None => NOTHING,
+            None => NOTHING_TO_INJECT,
         };
         let patch = injection.patch.into_json();
         let warnings = injection.notes.into_iter().filter_map(|note| note.warning).collect();

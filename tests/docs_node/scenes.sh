@@ -83,6 +83,8 @@ before_runbook_etcdguardbreakglassused() {
 }
 broken() { timeout 60 kubectl -n prod delete pod "$POD" --dry-run=server >/dev/null 2>&1 && logged 'reason="BreakGlass"'; }
 
+before_runbook_moving_leadership_by_hand() { until_true 'three members serve' three_serve; }
+
 before_runbook_a_rolling_upgrade_of_etcd() { until_true 'three members serve' three_serve; }
 
 before_runbook_replacing_a_dead_member() {

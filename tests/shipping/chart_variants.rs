@@ -66,7 +66,11 @@ fn the_chart_sends_traces_where_it_is_told_to_and_by_default_nowhere() {
 #[test]
 fn the_chart_and_the_overlays_for_trying_it_out_are_the_same_objects() {
     assert_same("deploy/overlays/audit-only", "self-managed", &["--set=webhooks.failurePolicy=Ignore"]);
-    assert_same("deploy/overlays/minikube", "self-managed", &["--set=image.pullPolicy=Never"]);
+    assert_same(
+        "deploy/overlays/minikube",
+        "self-managed",
+        &["--set=image.pullPolicy=Never,extraArgs={--survey-interval=5s}"],
+    );
 }
 
 #[test]

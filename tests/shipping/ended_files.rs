@@ -33,7 +33,7 @@ async fn a_replica_whose_certificate_is_not_valid_now_is_not_ready_until_it_has_
         make_valid(&files, from, to);
         until(&format!("it is not ready with that of {from}"), NOTICED, async || {
             let said = http_client::get(guard.http(), "/readyz").await.unwrap();
-            said.status == 503
+            said.status == 500
                 && said.body.contains("no certificate is served that the apiserver would accept")
         })
         .await;

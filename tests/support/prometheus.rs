@@ -24,7 +24,7 @@ pub const DASHBOARD: &str = "deploy/monitoring/dashboard.json";
 /// Longest that Prometheus may take to start, or a query until it has something to tell.
 const SHOWN: Duration = Duration::from_secs(120);
 
-/// A Prometheus that scrapes one guard every second. When it is dropped, it is killed.
+/// A Prometheus that scrapes guards every second. When it is dropped, it is killed.
 pub struct Prometheus {
     child: Child,
     address: SocketAddr,
@@ -32,9 +32,14 @@ pub struct Prometheus {
 
 impl Prometheus {
     pub async fn scraping(guard: SocketAddr, folder: &Path) -> Self {
+        Self::scraping_all(&[guard], folder).await
+    }
+
+    pub async fn scraping_all(guards: &[SocketAddr], folder: &Path) -> Self {
+        let targets: Vec<String> = guards.iter().map(SocketAddr::to_string).collect();
         let config = json!({
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-            "scrape_configs": [{"job_name": "etcd-guard", "static_configs": [{"targets": [guard.to_string()]}]}],
+            "scrape_configs": [{"job_name": "etcd-guard", "static_configs": [{"targets": targets}]}],
         });
         fs::write(folder.join("prometheus.yml"), config.to_string()).unwrap();
         let binary = program("prometheus");
