@@ -96,6 +96,7 @@ mod support {
     pub mod cli;
     pub mod control_plane;
     pub mod foretold;
+    pub mod fourth_member;
     pub mod freeze;
     pub mod gate;
     pub mod guard_process;
