@@ -184,8 +184,15 @@ impl Guard {
         }
         match self.looker.pod_of(request, deadline).await {
             Ok(pod) => self.judge_pod(request, &pod, None, deadline).await,
-            Err(no_look) => no_look.verdict(request),
+            Err(no_look) => self.judge_unread(request, no_look),
         }
+    }
+
+    /// The verdict on a pod of which nothing could be read.
+    fn judge_unread(&self, request: &Request, no_look: NoLook) -> Verdict {
+        let verdict = no_look.verdict(request);
+        self.tell_of_unread_pod(request, &verdict);
+        verdict
     }
 
     /// `read` is what was read of its family already.

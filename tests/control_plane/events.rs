@@ -9,8 +9,12 @@ use std::{
 use serde_json::Value;
 
 use crate::support::{
-    guarded_cluster::{GuardedCluster, START_LIMIT},
+    apiserver_proxy::ApiserverProxy,
+    control_plane::ControlPlane,
+    guarded_cluster::{BYSTANDER, GuardedCluster, START_LIMIT, Setup},
+    http_client::Connection,
     process_node::Order,
+    review::{eviction_of, verdict},
     wait::until,
 };
 
@@ -95,6 +99,39 @@ async fn a_denial_is_an_event_on_the_pod_and_its_stateful_set_and_a_dry_run_is_n
     }
     assert_eq!(told(&etcd, &format!("Pod/{leader}")).await, Told::new(), "a dry run leaves no trace");
     etcd.order(&follower, Order::Resume).await;
+}
+
+/// An eviction brings nothing of the pod but its name. Of that alone `kubectl describe pod` shows nothing, since it asks by the
+/// uid; the StatefulSet's is known without any pod.
+#[tokio::test]
+async fn an_eviction_denied_for_want_of_time_is_an_event_on_the_pod_by_its_name_and_on_its_stateful_set() {
+    let control_plane = ControlPlane::shared();
+    let files = tempfile::tempdir_in(&control_plane.dir).unwrap();
+    let kubeconfig = files.path().join("proxy.kubeconfig");
+    let proxy = ApiserverProxy::start(&control_plane.guard_kubeconfig(), kubeconfig.clone()).await;
+    let etcd = GuardedCluster::start_as(Setup { kubeconfig: Some(kubeconfig), ..Setup::default() }).await;
+    let [member, bystander] =
+        [etcd.pods.get("etcd-1").await.unwrap(), etcd.pods.get(BYSTANDER).await.unwrap()];
+
+    let no_pods = proxy.hold(|call| call.method == "GET" && call.path.contains("/pods"));
+    let since = Instant::now();
+    for pod in [&member, &member, &bystander] {
+        let mut connection = Connection::tls(etcd.guard.https(), &etcd.guard.ca_pem).await.unwrap();
+        let answer = connection.post("/validate?timeout=2s", eviction_of(pod)).await.unwrap();
+        let (allowed, message) = verdict(&answer.body);
+        assert!(!allowed && message.ends_with("[DeadlineExceeded]"), "{message}");
+    }
+    let line = "Warning DeadlineExceeded Evict";
+    // They are written in their order.
+    until_told(&etcd, &format!("Pod/{BYSTANDER}"), line).await;
+    for object in ["Pod/etcd-1", "StatefulSet/etcd"] {
+        assert_told_once(&etcd, object, line, since).await;
+    }
+    no_pods.release();
+    let said = etcd.kubectl(&["events", "--for=pod/etcd-1"]).await;
+    assert!(said.stdout.contains("whether pod etcd-1 may go could not be found out within 1s"), "{said:?}");
+    let said = etcd.kubectl(&["describe", "statefulset/etcd"]).await;
+    assert!(said.stdout.contains("whether pod etcd-1 may go could not be found out within 1s"), "{said:?}");
 }
 
 #[tokio::test]
