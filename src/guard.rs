@@ -15,6 +15,7 @@ mod eviction;
 mod explain;
 mod family;
 mod identity;
+mod in_force;
 mod intent;
 mod intents;
 mod ledger;
@@ -325,24 +326,24 @@ impl NoLook {
         let pod = &request.name;
         match self {
             Self::Settled(verdict) => verdict,
-            Self::Lookup(error) => Verdict::new(
-                Reason::LookupFailed,
-                format!("whether pod {pod} may go is unknown: {error}. Try again when the apiserver answers"),
-            ),
-            Self::Ledger(cause) => Verdict::new(
-                Reason::LedgerUnavailable,
-                format!(
-                    "pod {pod} could go, but the reservation that keeps others from going with it cannot be made: \
-                     {cause}. Try again when the apiserver answers"
-                ),
-            ),
-            Self::TooLate(TooLate { what, limit }) => Verdict::new(
-                Reason::DeadlineExceeded,
-                format!(
-                    "whether pod {pod} may go could not be found out within {}: {what} took too long. Try again",
+            Self::Lookup(error) => {
+                let text = format!("whether pod {pod} may go is unknown: {error}");
+                Verdict::new(Reason::LookupFailed, text).with_next("Try again when the apiserver answers")
+            }
+            Self::Ledger(cause) => {
+                let text = format!(
+                    "pod {pod} could go, but the reservation that keeps others from going with it cannot be made: {cause}"
+                );
+                Verdict::new(Reason::LedgerUnavailable, text)
+                    .with_next("Try again when the apiserver answers")
+            }
+            Self::TooLate(TooLate { what, limit }) => {
+                let text = format!(
+                    "whether pod {pod} may go could not be found out within {}: {what} took too long",
                     humantime::format_duration(limit)
-                ),
-            ),
+                );
+                Verdict::new(Reason::DeadlineExceeded, text).with_next("Try again")
+            }
         }
     }
 }

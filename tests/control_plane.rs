@@ -12,6 +12,8 @@ mod apiserver_gone;
 mod arrivals;
 #[path = "control_plane/check.rs"]
 mod check;
+#[path = "control_plane/check_answer.rs"]
+mod check_answer;
 #[path = "control_plane/check_intents.rs"]
 mod check_intents;
 #[path = "control_plane/collection.rs"]
