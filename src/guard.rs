@@ -16,6 +16,7 @@ mod explain;
 mod family;
 mod glance;
 mod identity;
+mod in_force;
 mod intent;
 mod intents;
 mod ledger;
@@ -205,8 +206,15 @@ impl Guard {
         }
         match self.looker.pod_of(request, deadline).await {
             Ok(pod) => self.judge_pod(request, &pod, None, deadline).await,
-            Err(no_look) => no_look.verdict(request),
+            Err(no_look) => self.judge_unread(request, no_look),
         }
+    }
+
+    /// The verdict on a pod of which nothing could be read.
+    fn judge_unread(&self, request: &Request, no_look: NoLook) -> Verdict {
+        let verdict = no_look.verdict(request);
+        self.tell_of_unread_pod(request, &verdict);
+        verdict
     }
 
     /// `read` is what was read of its family already.
@@ -343,24 +351,24 @@ impl NoLook {
         let pod = &request.name;
         match self {
             Self::Settled(verdict) => verdict,
-            Self::Lookup(error) => Verdict::new(
-                Reason::LookupFailed,
-                format!("whether pod {pod} may go is unknown: {error}. Try again when the apiserver answers"),
-            ),
-            Self::Ledger(cause) => Verdict::new(
-                Reason::LedgerUnavailable,
-                format!(
-                    "pod {pod} could go, but the reservation that keeps others from going with it cannot be made: \
-                     {cause}. Try again when the apiserver answers"
-                ),
-            ),
-            Self::TooLate(TooLate { what, limit }) => Verdict::new(
-                Reason::DeadlineExceeded,
-                format!(
-                    "whether pod {pod} may go could not be found out within {}: {what} took too long. Try again",
+            Self::Lookup(error) => {
+                let text = format!("whether pod {pod} may go is unknown: {error}");
+                Verdict::new(Reason::LookupFailed, text).with_next("Try again when the apiserver answers")
+            }
+            Self::Ledger(cause) => {
+                let text = format!(
+                    "pod {pod} could go, but the reservation that keeps others from going with it cannot be made: {cause}"
+                );
+                Verdict::new(Reason::LedgerUnavailable, text)
+                    .with_next("Try again when the apiserver answers")
+            }
+            Self::TooLate(TooLate { what, limit }) => {
+                let text = format!(
+                    "whether pod {pod} may go could not be found out within {}: {what} took too long",
                     humantime::format_duration(limit)
-                ),
-            ),
+                );
+                Verdict::new(Reason::DeadlineExceeded, text).with_next("Try again")
+            }
         }
     }
 }

@@ -12,6 +12,8 @@ mod apiserver_gone;
 mod arrivals;
 #[path = "control_plane/check.rs"]
 mod check;
+#[path = "control_plane/check_answer.rs"]
+mod check_answer;
 #[path = "control_plane/check_intents.rs"]
 mod check_intents;
 #[path = "control_plane/collection.rs"]
@@ -96,6 +98,7 @@ mod support {
     pub mod cli;
     pub mod control_plane;
     pub mod foretold;
+    pub mod fourth_member;
     pub mod freeze;
     pub mod gate;
     pub mod guard_process;

@@ -3,17 +3,19 @@
 //! The guard that would be asked is asked: the same program, configuration, reservations and cluster, by the same
 //! review, as a dry run.
 
+mod answer;
 mod question;
 
 use clap::Args;
-use serde::Serialize;
 
-use self::question::{Cascade, Question, Target, Way, own_name};
+use self::{
+    answer::Answer,
+    question::{Cascade, Question, Target, Way, own_name},
+};
 use super::{
     asked::Asked,
     client::run,
     reach::{Output, Reach},
-    style::{BAD, GOOD, ODD, STRONG, paint},
 };
 use crate::server::Preview;
 
@@ -49,20 +51,6 @@ pub(super) struct Check {
     output: Output,
 }
 
-/// What is printed as JSON.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Answer<'a> {
-    question: &'a str,
-    user: &'a str,
-    /// Whether the apiserver would ask the guard; `null` if that is not known.
-    asked: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<&'a str>,
-    #[serde(flatten)]
-    preview: &'a Preview,
-}
-
 // === impl Check ===
 
 impl Check {
@@ -88,48 +76,11 @@ impl Check {
             Asked::find(&reached.client, question.webhook, namespace)
         );
         let preview = preview?;
+        let answer = Answer::new(&question.what, &user, &asked, &preview);
         match output {
-            Output::Text => print_text(&question.what, &user, &preview, &asked),
-            Output::Json => {
-                let (asked, note) = match &asked {
-                    Asked::Yes => (Some(true), None),
-                    Asked::No(why) => (Some(false), Some(why.as_str())),
-                    Asked::Unknown(why) => (None, Some(why.as_str())),
-                };
-                let answer = Answer { question: &question.what, user: &user, asked, note, preview: &preview };
-                anstream::println!("{}", serde_json::to_string_pretty(&answer)?);
-            }
+            Output::Text => answer.print(&asked)?,
+            Output::Json => anstream::println!("{}", serde_json::to_string_pretty(&answer)?),
         }
         Ok(preview.verdict != "denied")
-    }
-}
-
-fn print_text(what: &str, user: &str, preview: &Preview, asked: &Asked) {
-    let style = match preview.verdict.as_str() {
-        "allowed" => GOOD,
-        "denied" => BAD,
-        _ => ODD,
-    };
-    let verdict = paint(style, &preview.verdict.to_uppercase());
-    anstream::println!("{verdict} {}: {what}, by {user}", paint(STRONG, &preview.reason));
-    anstream::println!("{}", preview.message);
-    if let (Some(voters), Some(healthy), Some(quorum), Some(remaining)) =
-        (preview.voters, preview.healthy, preview.quorum, preview.remaining)
-    {
-        let cluster = preview.cluster.as_deref().unwrap_or("the cluster");
-        let leader = preview.leader.as_deref().unwrap_or("unknown");
-        anstream::println!(
-            "{cluster}: {voters} voters, {healthy} healthy, {remaining} would remain, quorum {quorum}, leader {leader}"
-        );
-    }
-    for warning in &preview.warnings {
-        anstream::eprintln!("{}: {warning}", paint(ODD, "Warning"));
-    }
-    match asked {
-        Asked::Yes => {}
-        Asked::No(why) => anstream::eprintln!("{}: {why}", paint(BAD, "Not guarded")),
-        Asked::Unknown(why) => {
-            anstream::eprintln!("{}: whether the apiserver would ask: {why}", paint(ODD, "Unknown"));
-        }
     }
 }

@@ -65,11 +65,8 @@ impl Guard {
         };
         let Look { mut snapshot, doubt } = self.looker.look(case, &siblings, &reserved).await?;
         let Some(target) = snapshot.pod(&request.name) else {
-            let text = format!(
-                "pod {} changed its owner or its labels while it was judged. Try again",
-                request.name
-            );
-            return Ok(Some(Verdict::new(Reason::LookupFailed, text)));
+            let text = format!("pod {} changed its owner or its labels while it was judged", request.name);
+            return Ok(Some(Verdict::new(Reason::LookupFailed, text).with_next("Try again")));
         };
         let assessment = doubt.assess(&snapshot, target, policy).map_err(NoLook::Lookup)?;
         let wants_transfer = assessment.wants_transfer(policy);
@@ -97,6 +94,7 @@ impl Guard {
             if wants_transfer {
                 verdict.reason = Reason::LeaderTransferred;
                 verdict.message = format!("leadership would be moved away from pod {} first", target.name);
+                verdict.next = None;
             }
             self.looks.insert(family.clone(), Arc::new(snapshot));
             return Ok(Some(verdict));
@@ -183,11 +181,10 @@ impl Guard {
             }
             Transfer::Failed(why) => {
                 let text = format!(
-                    "pod {} is the leader of etcd cluster {}, and leadership could not be moved: {why}. Nothing is lost: \
-                     try again in 3 s",
+                    "pod {} is the leader of etcd cluster {}, and leadership could not be moved: {why}",
                     target.name, snapshot.cluster
                 );
-                Ok(Verdict::new(Reason::TransferFailed, text))
+                Ok(Verdict::new(Reason::TransferFailed, text).with_next("Nothing is lost: try again in 3 s"))
             }
         }
     }

@@ -41,7 +41,7 @@ impl Guard {
         };
         let reads = match reads {
             Ok(reads) => reads,
-            Err(no_look @ NoLook::TooLate(_)) => return Some(no_look.verdict(request)),
+            Err(no_look @ NoLook::TooLate(_)) => return Some(self.judge_unread(request, no_look)),
             // The pod may be readable all the same, and with it the policy for what cannot be found out.
             Err(_) => return None,
         };

@@ -17,7 +17,10 @@ pub(super) fn explain(
     now: Instant,
 ) -> Verdict {
     let scene = Scene { snapshot, target, assessment };
-    let mut verdict = Verdict::new(assessment.reason, scene.message());
+    let mut verdict = Verdict::new(assessment.reason, scene.what());
+    if let Some(next) = scene.next() {
+        verdict = verdict.with_next(&next);
+    }
     if assessment.reason == Reason::SafeToDelete
         && let Some(tally) = &assessment.tally
         && tally.remaining == tally.quorum
@@ -32,6 +35,7 @@ pub(super) fn explain(
         verdict
             .warn(&format!("etcd {} is out of space (alarm NOSPACE) and refuses writes", snapshot.cluster));
     }
+    verdict.member = assessment.member;
     verdict.tally.clone_from(&assessment.tally);
     verdict.cluster = Some(snapshot.cluster.clone());
     verdict.data_age = Some(now.duration_since(snapshot.taken_at));
@@ -45,8 +49,9 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    fn message(&self) -> String {
-        let (pod, cluster, ns) = (&self.target.name, &self.snapshot.cluster, &self.snapshot.namespace);
+    /// What is so.
+    fn what(&self) -> String {
+        let (pod, cluster) = (&self.target.name, &self.snapshot.cluster);
         let numbers = self.numbers();
         match self.assessment.reason {
             Reason::SafeToDelete => format!("pod {pod} of etcd cluster {cluster} may go ({numbers})"),
@@ -64,68 +69,84 @@ impl Scene<'_> {
                 "pod {pod} serves nothing in etcd cluster {cluster} and keeps its data{}",
                 self.not_healthy()
             ),
-            Reason::LeaderProtected => format!(
-                "pod {pod} is the leader of etcd cluster {cluster} ({numbers}). {}",
-                self.how_to_move_the_leader()
-            ),
-            Reason::QuorumAtRisk => format!(
-                "{}{}. {}",
-                self.what_would_remain(),
-                self.not_healthy(),
-                self.how_to_look_at_the_missing()
-            ),
+            Reason::LeaderProtected => {
+                format!("pod {pod} is the leader of etcd cluster {cluster} ({numbers})")
+            }
+            Reason::QuorumAtRisk => format!("{}{}", self.what_would_remain(), self.not_healthy()),
             Reason::DisruptionInProgress => format!(
-                "{}: {} on the way out{}. Wait until it is back and try again: kubectl -n {ns} get pods -w",
+                "{}: {} on the way out{}",
                 self.what_would_remain(),
                 be(&self.assessment.leaving),
                 self.not_healthy()
             ),
             Reason::SingleMember => format!(
                 "pod {pod} is the only voter of etcd cluster {cluster} ({numbers}): without it every read and write \
-                 stops until it is back. If that is meant: kubectl -n {ns} annotate pod {pod} \
-                 etcd-guard.io/single-member=allow"
+                 stops until it is back"
             ),
             Reason::PermanentLoss => format!(
-                "{}, and etcd cluster {cluster} has no voter to spare ({numbers}). Replace the member instead, first: {}, \
-                 or set etcd-guard.io/ephemeral-data=allow on the pod",
-                self.what_becomes_of_the_member(),
-                self.how_to_remove_the_member()
+                "{}, and etcd cluster {cluster} has no voter to spare ({numbers})",
+                self.what_becomes_of_the_member()
             ),
-            Reason::ElectionInProgress => format!(
-                "etcd cluster {cluster} has no proven leader ({numbers}){}. An election takes about a second: try \
-                 again in 3 s",
-                self.not_healthy()
-            ),
-            Reason::QuorumLost => format!(
-                "no member of etcd cluster {cluster} could prove a quorum{}. Bring its members back first: \
-                 kubectl -n {ns} get pods -o wide",
-                self.not_healthy()
-            ),
-            Reason::EtcdUnreachable => format!(
-                "no member of etcd cluster {cluster} could be reached{}. If they run, look at their ports, TLS and the \
-                 network policies between: kubectl -n {ns} logs {pod} -c {}",
-                self.not_healthy(),
-                self.target.container
-            ),
+            Reason::ElectionInProgress => {
+                format!("etcd cluster {cluster} has no proven leader ({numbers}){}", self.not_healthy())
+            }
+            Reason::QuorumLost => {
+                format!("no member of etcd cluster {cluster} could prove a quorum{}", self.not_healthy())
+            }
+            Reason::EtcdUnreachable => {
+                format!("no member of etcd cluster {cluster} could be reached{}", self.not_healthy())
+            }
             Reason::CredentialsRejected => format!(
-                "the members of etcd cluster {cluster} did not accept the guard's credentials{}. Name the right Secrets \
-                 (docs/tls-and-auth.md): kubectl -n {ns} annotate pod {pod} etcd-guard.io/client-tls-secret=NAME, or \
-                 etcd-guard.io/auth-secret=NAME",
+                "the members of etcd cluster {cluster} did not accept the guard's credentials{}",
                 self.not_healthy()
             ),
             Reason::AmbiguousMember => format!(
-                "which member of etcd cluster {cluster} each pod runs cannot be told{}. Compare the pods with: {}",
-                self.not_healthy(),
-                self.etcdctl(self.helper(), "member list -w table")
+                "which member of etcd cluster {cluster} each pod runs cannot be told{}",
+                self.not_healthy()
             ),
             Reason::SplitCluster => format!(
-                "the pods of {cluster} answer for different etcd clusters ({}), so that none of them can be counted. \
-                 Compare: kubectl -n {ns} get pods -o wide",
+                "the pods of {cluster} answer for different etcd clusters ({}), so that none of them can be counted",
                 list(self.assessment.clusters.iter().map(ToString::to_string))
             ),
             // Reasons that are found without a look at the cluster bring their own words.
             reason => format!("pod {pod} of etcd cluster {cluster}: {reason}"),
         }
+    }
+
+    /// What to do about a denial.
+    fn next(&self) -> Option<String> {
+        let (pod, ns) = (&self.target.name, &self.snapshot.namespace);
+        Some(match self.assessment.reason {
+            Reason::LeaderProtected => self.how_to_move_the_leader(),
+            Reason::QuorumAtRisk => self.how_to_look_at_the_missing(),
+            Reason::DisruptionInProgress => {
+                format!("Wait until it is back and try again: kubectl -n {ns} get pods -w")
+            }
+            Reason::SingleMember => format!(
+                "If that is meant: kubectl -n {ns} annotate pod {pod} etcd-guard.io/single-member=allow"
+            ),
+            Reason::PermanentLoss => format!(
+                "Replace the member instead, first: {}, or set etcd-guard.io/ephemeral-data=allow on the pod",
+                self.how_to_remove_the_member()
+            ),
+            Reason::ElectionInProgress => String::from("An election takes about a second: try again in 3 s"),
+            Reason::QuorumLost => {
+                format!("Bring its members back first: kubectl -n {ns} get pods -o wide")
+            }
+            Reason::EtcdUnreachable => format!(
+                "If they run, look at their ports, TLS and the network policies between: kubectl -n {ns} logs {pod} -c {}",
+                self.target.container
+            ),
+            Reason::CredentialsRejected => format!(
+                "Name the right Secrets (docs/tls-and-auth.md): kubectl -n {ns} annotate pod {pod} \
+                 etcd-guard.io/client-tls-secret=NAME, or etcd-guard.io/auth-secret=NAME"
+            ),
+            Reason::AmbiguousMember => {
+                format!("Compare the pods with: {}", self.etcdctl(self.helper(), "member list -w table"))
+            }
+            Reason::SplitCluster => format!("Compare: kubectl -n {ns} get pods -o wide"),
+            _ => return None,
+        })
     }
 
     /// `member 8e9e05c52164694d, term 7; 3 of 3 voters healthy, quorum 2`.

@@ -29,6 +29,14 @@ pub enum Intent {
 // === impl Intent ===
 
 impl Intent {
+    /// The StatefulSet whose own annotations say what to make of it, where it is one that is asked about.
+    pub(super) fn stateful_set(self, name: &str) -> Option<&str> {
+        match self {
+            Self::DeleteStatefulSet | Self::ScaleDown { .. } => Some(name),
+            Self::DeleteNamespace | Self::DeleteClaim | Self::OrphanStatefulSet => None,
+        }
+    }
+
     /// Reads it from a request; `None` for requests of another kind.
     pub(super) fn read(request: &AdmissionRequest<'_>) -> Result<Option<Self>, RequestError> {
         let resource = (request.resource.group.as_ref(), request.resource.resource.as_ref());

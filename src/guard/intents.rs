@@ -57,11 +57,7 @@ impl Guard {
                 );
             }
         }
-        let stateful_set = match intent {
-            Intent::DeleteStatefulSet | Intent::ScaleDown { .. } => Some(name.as_str()),
-            Intent::DeleteNamespace | Intent::DeleteClaim | Intent::OrphanStatefulSet => None,
-        };
-        let Resolved { policy, mistakes } = self.policies.of_owner(namespace, stateful_set);
+        let Resolved { policy, mistakes } = self.policies.of_owner(namespace, intent.stateful_set(name));
         let weighed = self.weigh(request, intent, deadline).await;
         let Weighed { mut verdict, stateful_set } =
             weighed.unwrap_or_else(|no_look| no_look.verdict(request).into());
@@ -86,22 +82,28 @@ impl Guard {
                 let Some(member) = with_data.first() else {
                     return Ok(harmless(format!("namespace {namespace} holds no living etcd cluster")).into());
                 };
-                let verdict = protected(format!(
+                let text = format!(
                     "namespace {namespace} holds a living etcd cluster ({} pods, {} among them): deleting the namespace \
-                     deletes it for good. If that is meant: {}",
+                     deletes it for good",
                     with_data.len(),
-                    member.metadata.name,
-                    break_glass(&format!("namespace {namespace}"))
-                ));
+                    member.metadata.name
+                );
+                let next = format!("If that is meant: {}", break_glass(&format!("namespace {namespace}")));
+                let verdict = protected(text, &next);
                 Ok(Weighed::of_member(verdict, namespace, member))
             }
             Intent::DeleteStatefulSet => Ok(match members.iter().filter(of_set).count() {
                 0 => harmless(format!("StatefulSet {name} runs no living etcd cluster")),
-                count => protected(format!(
-                    "StatefulSet {name} runs a living etcd cluster ({count} pods): deleting it deletes them all. To keep \
-                     the pods: kubectl -n {namespace} delete statefulset {name} --cascade=orphan. If it is meant: {}",
-                    break_glass(&format!("-n {namespace} statefulset {name}"))
-                )),
+                count => protected(
+                    format!(
+                        "StatefulSet {name} runs a living etcd cluster ({count} pods): deleting it deletes them all"
+                    ),
+                    &format!(
+                        "To keep the pods: kubectl -n {namespace} delete statefulset {name} --cascade=orphan. If it is \
+                         meant: {}",
+                        break_glass(&format!("-n {namespace} statefulset {name}"))
+                    ),
+                ),
             }
             .into()),
             Intent::DeleteClaim => {
@@ -115,14 +117,18 @@ impl Guard {
                     );
                     return Ok(harmless(text).into());
                 }
-                let verdict = protected(format!(
+                let text = format!(
                     "claim {name} holds the data of pod {}, which runs an etcd member: at the pod's next restart the \
-                     member is lost for good. Remove the member first: kubectl -n {namespace} exec {} -- etcdctl member \
-                     list, then member remove ID; or, if it is meant: {}",
-                    pod.metadata.name,
+                     member is lost for good",
+                    pod.metadata.name
+                );
+                let next = format!(
+                    "Remove the member first: kubectl -n {namespace} exec {} -- etcdctl member list, then member remove \
+                     ID; or, if it is meant: {}",
                     pod.metadata.name,
                     break_glass(&format!("namespace {namespace}"))
-                ));
+                );
+                let verdict = protected(text, &next);
                 Ok(Weighed::of_member(verdict, namespace, pod))
             }
             Intent::ScaleDown { first_to_go, relative, .. } => {
@@ -178,8 +184,8 @@ fn harmless(text: String) -> Verdict {
     Verdict::new(Reason::IntentHarmless, text)
 }
 
-fn protected(text: String) -> Verdict {
-    Verdict::new(Reason::IntentProtected, text)
+fn protected(text: String, next: &str) -> Verdict {
+    Verdict::new(Reason::IntentProtected, text).with_next(next)
 }
 
 /// What to write on which object to overrule the denial; the end is the reader's to choose.

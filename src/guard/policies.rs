@@ -59,17 +59,29 @@ impl Policies {
 
     /// The same, choice by choice, with who chose it.
     pub(super) fn settings(&self, family: &Family, pod: &Pod) -> Settings {
-        let of_namespace = self.annotations.of_namespace(family.namespace());
         let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet");
-        let of_owner = owner.map(|owner| self.annotations.of_stateful_set(family.namespace(), &owner.name));
-        let mut sources: Vec<Source<'_>> = vec![(format!("namespace {}", family.namespace()), &of_namespace)];
-        if let (Some(owner), Some(annotations)) = (owner, &of_owner) {
-            sources.push((format!("StatefulSet {}", owner.name), annotations));
-        }
-        sources.push((format!("pod {}", pod.metadata.name), &pod.metadata.annotations));
-        let config = Arc::clone(&self.config.borrow());
-        let settings = settings(&config.guard.defaults, &config.guard.floor, &sources, Timestamp::now());
+        let owner = owner.map(|owner| owner.name.as_str());
+        let settings = self.choices(family.namespace(), owner, Some(pod));
         Settings { settings, mistakes: self.of(family, pod).mistakes }
+    }
+
+    /// What [`Self::of_owner`] resolves, choice by choice, with who chose it.
+    pub(super) fn settings_of_owner(&self, namespace: &str, stateful_set: Option<&str>) -> Vec<Setting> {
+        self.choices(namespace, stateful_set, None)
+    }
+
+    fn choices(&self, namespace: &str, stateful_set: Option<&str>, pod: Option<&Pod>) -> Vec<Setting> {
+        let of_namespace = self.annotations.of_namespace(namespace);
+        let of_owner = stateful_set.map(|name| (name, self.annotations.of_stateful_set(namespace, name)));
+        let mut sources: Vec<Source<'_>> = vec![(format!("namespace {namespace}"), &of_namespace)];
+        if let Some((name, annotations)) = &of_owner {
+            sources.push((format!("StatefulSet {name}"), annotations));
+        }
+        if let Some(pod) = pod {
+            sources.push((format!("pod {}", pod.metadata.name), &pod.metadata.annotations));
+        }
+        let config = Arc::clone(&self.config.borrow());
+        settings(&config.guard.defaults, &config.guard.floor, &sources, Timestamp::now())
     }
 
     fn resolve(&self, sources: &[&BTreeMap<String, String>]) -> Resolved {

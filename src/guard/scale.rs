@@ -50,14 +50,13 @@ pub(super) fn judge(snapshot: &Snapshot, set: &str, first_to_go: u32) -> Verdict
         _ => String::from("etcdctl member remove"),
     };
     if remaining < quorum {
-        return Verdict::new(
-            Reason::IntentProtected,
-            format!(
-                "scaling {set} down to ordinals below {first_to_go} would leave {remaining} of {} voters of etcd cluster \
-                 {cluster} healthy, quorum {quorum}. Remove the members first, one at a time: {remove}",
-                voters.len()
-            ),
+        let text = format!(
+            "scaling {set} down to ordinals below {first_to_go} would leave {remaining} of {} voters of etcd cluster \
+             {cluster} healthy, quorum {quorum}",
+            voters.len()
         );
+        let next = format!("Remove the members first, one at a time: {remove}");
+        return Verdict::new(Reason::IntentProtected, text).with_next(&next);
     }
     let mut verdict = Verdict::new(
         Reason::IntentHarmless,

@@ -20,6 +20,17 @@ impl Guard {
         self.tell(request, verdict, Telling::pod(namespace, pod), Telling::stateful_set(namespace, pod));
     }
 
+    /// Tells of a verdict on a pod of which nothing could be read but its name, and on the StatefulSet whose pods have such
+    /// names: of that the watch knows the uid as well.
+    pub(super) fn tell_of_unread_pod(&self, request: &Request, verdict: &Verdict) {
+        let (namespace, name) = (request.namespace.as_str(), request.name.as_str());
+        let stateful_set = self.looker.annotations.stateful_set_by_pod_name(namespace, name);
+        let stateful_set = stateful_set
+            .map(|(set, uid)| Telling::object(("apps/v1", "StatefulSet"), Some(namespace), &set, Some(&uid)));
+        let pod = Telling::object(("v1", "Pod"), Some(namespace), name, None);
+        self.tell(request, verdict, pod, stateful_set);
+    }
+
     /// Tells of a verdict on what pods' deletions follow from; `stateful_set` is that of the members which it would cost,
     /// if it is another object.
     pub(super) fn tell_of_intent(

@@ -5,6 +5,7 @@
 use std::{fmt, time::Duration};
 
 use super::{assess::Tally, request::Operation};
+use crate::etcd::MemberId;
 
 /// Longest warning: kubectl prints it on one line, and the apiserver cuts what is much longer.
 const LONGEST_WARNING: usize = 120;
@@ -119,6 +120,10 @@ pub struct Verdict {
     pub reason: Reason,
     /// One or two sentences for the person at the terminal.
     pub message: String,
+    /// The second of them, where there is one: what would make it pass, or how to go on.
+    pub next: Option<String>,
+    /// The pod's member, where it is known.
+    pub member: Option<MemberId>,
     /// Shown by kubectl beside the answer, on a yes as on a no.
     pub warnings: Vec<String>,
     /// The numbers that it rests on, where it came to counting.
@@ -191,6 +196,8 @@ impl Verdict {
         Self {
             reason,
             message: message.into(),
+            next: None,
+            member: None,
             warnings: Vec::new(),
             tally: None,
             cluster: None,
@@ -198,6 +205,13 @@ impl Verdict {
             audited: false,
             overruled: None,
         }
+    }
+
+    /// The same with a second sentence, on what to do about it.
+    pub(super) fn with_next(mut self, next: &str) -> Self {
+        self.message = format!("{}. {next}", self.message);
+        self.next = Some(next.to_owned());
+        self
     }
 
     /// Whether the request may go on.
@@ -233,6 +247,7 @@ impl Verdict {
     pub(super) fn overrule(&mut self, why: &str) {
         self.warn(&format!("break-glass overrules {}: {why}", self.reason));
         self.message = format!("{}; overruled by a break-glass: {why}", self.message);
+        self.next = None;
         self.overruled = Some(std::mem::replace(&mut self.reason, Reason::BreakGlass));
     }
 

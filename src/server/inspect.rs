@@ -20,7 +20,7 @@ use super::{
     review::Review,
     routes::{Rejection, Webhooks},
 };
-use crate::guard::{Deadline, Guard, Request as Question, Survey, Verdict};
+use crate::guard::{Deadline, Guard, Reason, Request as Question, Role, Setting, Survey, Verdict};
 
 /// How long an answer may take: a person waits, and a cluster with a frozen member takes two seconds.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -35,6 +35,8 @@ pub struct Preview {
     pub reason: String,
     /// One or two sentences.
     pub message: String,
+    /// The second of them, where there is one: what would make it pass, or how to go on.
+    pub next: Option<String>,
     /// HTTP status of a denial.
     pub code: Option<u16>,
     /// What kubectl would print beside the answer.
@@ -51,6 +53,13 @@ pub struct Preview {
     pub remaining: Option<usize>,
     /// The leader's id in hexadecimal.
     pub leader: Option<String>,
+    /// The id of the pod's own member in hexadecimal, where it came to counting.
+    pub member: Option<String>,
+    /// What that is in its cluster.
+    pub role: Option<Role>,
+    /// The policy in force, choice by choice.
+    #[serde(default)]
+    pub policy: Vec<Setting>,
 }
 
 /// Whether a caller comes from the pod itself.
@@ -90,9 +99,10 @@ async fn check(State(webhooks): State<Webhooks>, request: Request) -> Result<Res
     let mut question = Question::read(request).map_err(|error| bad(&error))?;
     // Whatever the review says: this is a question.
     question.dry_run = true;
-    let verdict = webhooks.guard.judge(&question, deadline).await;
+    let (verdict, policy) =
+        tokio::join!(webhooks.guard.judge(&question, deadline), webhooks.guard.in_force(&question, deadline));
     let code = verdict.refusal(question.operation).map(|it| it.code);
-    Ok(Json(Preview::of(verdict, code)).into_response())
+    Ok(Json(Preview { policy, ..Preview::of(verdict, code) }).into_response())
 }
 
 async fn status(
@@ -117,10 +127,26 @@ impl Preview {
             quorum: tally.map(|it| it.quorum),
             remaining: tally.map(|it| it.remaining),
             leader: tally.and_then(|it| it.leader).map(|id| id.to_string()),
+            member: verdict.member.map(|id| id.to_string()),
+            role: role(&verdict),
+            policy: Vec::new(),
             message: verdict.message,
+            next: verdict.next,
             warnings: verdict.warnings,
             cluster: verdict.cluster,
         }
+    }
+}
+
+/// What the pod's member is, as far as the verdict rests on it.
+fn role(verdict: &Verdict) -> Option<Role> {
+    let leader = verdict.tally.as_ref()?.leader;
+    match (verdict.member, verdict.reason) {
+        (Some(_), Reason::NotAVoter) => Some(Role::Learner),
+        (None, Reason::NotAVoter) => Some(Role::NotListed),
+        (Some(member), _) if leader == Some(member) => Some(Role::Leader),
+        (Some(_), _) => Some(Role::Follower),
+        (None, _) => None,
     }
 }
 

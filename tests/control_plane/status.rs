@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::support::{
     cli,
+    fourth_member::{FOURTH, start_a_learner},
     guarded_cluster::{GuardedCluster, START_LIMIT},
     process_node::Order,
     wait::{some, until},
@@ -69,4 +70,93 @@ async fn status_tells_members_quorum_spare_voters_reservations_and_policies() {
     .await;
     assert_eq!((&reserved["pod"], &reserved["by"]), (&other.as_str().into(), &"admin".into()));
     etcd.wait_until_back(&other, &uid).await;
+}
+
+/// So many keys are written while somebody cannot hear of them.
+const KEYS: u64 = 20;
+
+/// The lag of each member's pod, as programs get it.
+fn lags(cluster: &Value) -> Vec<(&str, Option<u64>)> {
+    let members = cluster["members"].as_array().unwrap().iter();
+    members.map(|it| (it["pod"].as_str().unwrap(), it["lag"].as_u64())).collect()
+}
+
+/// The same as people get it: what stands below LAG.
+fn printed_lags(table: &str) -> Vec<(&str, &str)> {
+    let mut lines = table.lines().skip_while(|line| !line.trim_start().starts_with("POD "));
+    let titles = lines.next().unwrap_or_else(|| panic!("{table}"));
+    let (start, end) = (titles.find("LAG").unwrap(), titles.find("DATA").unwrap());
+    let rows = lines.take_while(|line| line.trim_start().starts_with("etcd-"));
+    rows.map(|row| (row.split_whitespace().next().unwrap(), row[start..end].trim())).collect()
+}
+
+/// How many entries the member has applied, by its own word.
+async fn applied(etcd: &GuardedCluster, pod: &str) -> Option<u64> {
+    etcd.member(pod).status().await.map(|it| it.raft_applied_index())
+}
+
+/// A learner that was frozen while others went on finds no leader when it is back: two voters of three are frozen by then.
+/// So it stays behind for as long as anybody looks, and who is ahead can be asked as well.
+#[tokio::test]
+async fn status_tells_how_far_behind_each_member_is_that_can_be_asked() {
+    let etcd = GuardedCluster::start().await;
+    start_a_learner(&etcd).await;
+    let everybody = [GuardedCluster::names().as_slice(), &[FOURTH]].concat();
+    let nobody_is_behind = async || {
+        until("nobody is behind", START_LIMIT, async || {
+            let cluster = status(&etcd).await;
+            lags(&cluster) == everybody.iter().map(|it| (*it, Some(0))).collect::<Vec<_>>()
+                && member(&cluster, FOURTH)["role"] == "learner"
+        })
+        .await;
+    };
+    nobody_is_behind().await;
+
+    etcd.order(FOURTH, Order::Pause).await;
+    // A new leader sends nobody more than one entry before it is answered, so that the keys do not wait at the learner.
+    let [ahead, _] = etcd.followers().await;
+    etcd.let_lead(&ahead).await;
+    let client = etcd.member(&ahead).client().await.unwrap();
+    for n in 0..KEYS {
+        until("a key is written", START_LIMIT, async || {
+            client.clone().put(format!("key-{n}"), "value", None).await.is_ok()
+        })
+        .await;
+    }
+    let frozen: Vec<&str> = GuardedCluster::names().into_iter().filter(|it| *it != ahead).collect();
+    for pod in &frozen {
+        etcd.order(pod, Order::Pause).await;
+    }
+    until("nobody leads", START_LIMIT, async || {
+        etcd.member(&ahead).status().await.is_some_and(|it| it.leader() == 0)
+    })
+    .await;
+    etcd.order(FOURTH, Order::Resume).await;
+
+    // What waited at the learner it takes in at once, and nobody sends more.
+    until("each lag is the true one", START_LIMIT, async || {
+        let (Some(most), Some(least)) = (applied(&etcd, &ahead).await, applied(&etcd, FOURTH).await) else {
+            return false;
+        };
+        assert!(most >= least + KEYS, "the learner is behind: {least} of {most}");
+        let cluster = status(&etcd).await;
+        let expected = |pod: &&str| match *pod {
+            FOURTH => Some(most - least),
+            pod if pod == ahead => Some(0),
+            _ => None,
+        };
+        let told = lags(&cluster);
+        let printed = cli::run(&etcd, "status", &[]).await;
+        let printed = printed_lags(&printed.stdout);
+        let text = |lag: Option<u64>| lag.map_or_else(|| String::from("-"), |it| it.to_string());
+        told == everybody.iter().map(|it| (*it, expected(it))).collect::<Vec<_>>()
+            && printed.iter().map(|(pod, lag)| (*pod, (*lag).to_owned())).collect::<Vec<_>>()
+                == everybody.iter().map(|it| (*it, text(expected(it)))).collect::<Vec<_>>()
+    })
+    .await;
+
+    for pod in &frozen {
+        etcd.order(pod, Order::Resume).await;
+    }
+    nobody_is_behind().await;
 }
