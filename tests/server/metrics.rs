@@ -223,8 +223,8 @@ async fn what_is_counted_by_few_words_shows_from_the_start_and_the_page_stays_sm
     let shown: BTreeSet<_> = samples(&page).into_iter().map(|(name, _)| name).collect();
     for name in documented() {
         // A histogram has buckets, and no sample of its name.
-        let shows = shown.contains(name.as_str()) || shown.contains(format!("{name}_count").as_str());
-        assert_eq!(shows, !BY_AND_BY.contains(&name.as_str()), "{name} in {page}");
+        let is_there = shown.contains(name.as_str()) || shown.contains(format!("{name}_count").as_str());
+        assert_eq!(is_there, !BY_AND_BY.contains(&name.as_str()), "{name} in {page}");
     }
     let injections = |line: &&str| line.starts_with("etcd_guard_injections_total{");
     assert_eq!(page.lines().filter(injections).count(), inject::Reason::ALL.len() + 1);
