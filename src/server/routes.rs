@@ -1,6 +1,6 @@
 //! `POST /validate`: one body in, one review out. `POST /mutate` is told in `mutate.rs`.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -107,29 +107,46 @@ async fn judge(
     deadline: Result<Deadline, String>,
 ) -> Result<Response, Rejection> {
     let started = Instant::now();
+    let (review, request, deadline) = match question(webhooks, body, deadline, started) {
+        ControlFlow::Continue(question) => question,
+        ControlFlow::Break(answer) => return answer,
+    };
+    let verdict = webhooks.guard.judge(&request, deadline).await;
+    webhooks.metrics.record(request.operation, &verdict, started.elapsed());
+    log(review.uid(), &request, &verdict, started.elapsed());
+    spans::tell_verdict(review.uid(), &request, &verdict);
+    Ok(json(&review.answer(&verdict, request.operation)))
+}
+
+/// What the guard is asked; or the answer, where it is not asked.
+fn question<'a>(
+    webhooks: &Webhooks,
+    body: &'a [u8],
+    deadline: Result<Deadline, String>,
+    started: Instant,
+) -> ControlFlow<Result<Response, Rejection>, (Review<'a>, Request, Deadline)> {
     if let (Some((review, request)), Ok(deadline)) = (pass_by(webhooks, body), &deadline) {
-        return Ok(decide(webhooks, &review, &request, *deadline, started).await);
+        return ControlFlow::Continue((review, request, *deadline));
     }
     let review = match Review::read(body) {
         Ok(review) => review,
-        Err(error) => return reject(webhooks, &error),
+        Err(error) => return ControlFlow::Break(reject(webhooks, &error)),
     };
     let request = match review.request() {
         Ok(request) if pod_names::is_asked(request) => {
-            return Ok(pod_names::answer(webhooks, &review, request, started));
+            return ControlFlow::Break(Ok(pod_names::answer(webhooks, &review, request, started)));
         }
         Ok(request) => Request::read(request).map_err(|error| error.to_string()),
         Err(error) => Err(format!("the AdmissionReview's request is not readable: {error}")),
     };
-    let (request, deadline) = match request.and_then(|request| Ok((request, deadline?))) {
-        Ok(both) => both,
+    match request.and_then(|request| Ok((request, deadline?))) {
+        Ok((request, deadline)) => ControlFlow::Continue((review, request, deadline)),
         Err(error) => {
             webhooks.metrics.record_bad_request();
             tracing::warn!(uid = clipped(review.uid()), %error, "bad request");
-            return Ok(json(&review.bad_request(error)));
+            ControlFlow::Break(Ok(json(&review.bad_request(error))))
         }
-    };
-    Ok(decide(webhooks, &review, &request, deadline, started).await)
+    }
 }
 
 /// What most deletions in a namespace come to: the pod runs no etcd, and a glance at it tells.
@@ -142,20 +159,6 @@ fn pass_by<'a>(webhooks: &Webhooks, body: &'a [u8]) -> Option<(Review<'a>, Reque
     let (review, pod) = Review::read_with_glance(text)?;
     let request = webhooks.guard.pass_by(review.request().ok()?, &pod)?;
     Some((review, request))
-}
-
-async fn decide(
-    webhooks: &Webhooks,
-    review: &Review<'_>,
-    request: &Request,
-    deadline: Deadline,
-    started: Instant,
-) -> Response {
-    let verdict = webhooks.guard.judge(request, deadline).await;
-    webhooks.metrics.record(request.operation, &verdict, started.elapsed());
-    log(review.uid(), request, &verdict, started.elapsed());
-    spans::tell_verdict(review.uid(), request, &verdict);
-    json(&review.answer(&verdict, request.operation))
 }
 
 /// The answer to a body that is no review.
