@@ -69,10 +69,7 @@ pub use self::{
 use crate::{
     config::Live,
     etcd::{ClusterId, Connections},
-    k8s::{
-        Annotations, Claims, Events, Leases, LookupError, Pods, Secrets, admission::AdmissionRequest,
-        pod::Pod,
-    },
+    k8s::{Annotations, Claims, Events, Leases, LookupError, Pods, Secrets, pod::Pod},
 };
 
 /// How long a look at a cluster may deny. A burst of deletions is answered from one round; whoever follows the advice
@@ -180,19 +177,6 @@ impl Guard {
         tokio::join!(self.reservations.clear_away(), survey);
     }
 
-    /// Reads the deletion of a pod that runs no etcd, as a glance at it tells. Nothing where there may be more to it: then the
-    /// pod is to be read as a whole.
-    #[must_use]
-    pub fn pass_by(&self, request: &AdmissionRequest<'_>, pod: &Glance<'_>) -> Option<Request> {
-        let request = Request::read(request).ok()?;
-        let annotations = &self.looker.annotations;
-        let is_said_to_be_member =
-            || annotations.has(&request.namespace, pod.stateful_set(), &[etcd_pod::MEMBER_ANNOTATION]);
-        let is_bystander =
-            request.operation == Operation::Delete && pod.is_bystander() && !is_said_to_be_member();
-        is_bystander.then_some(Request { bystander: true, ..request })
-    }
-
     /// The verdict on a request, in any case before the deadline.
     pub async fn judge(&self, request: &Request, deadline: Deadline) -> Verdict {
         if let Operation::Intent(intent) = request.operation {
@@ -233,8 +217,7 @@ impl Guard {
         }
         let family = Family::of(&request.namespace, pod);
         let Resolved { policy, mistakes } = self.policies.of(&family, pod);
-        let grace_period = request.grace_period_seconds.or(pod.spec.termination_grace_period_seconds);
-        let policy = policy.for_grace_period(grace_period);
+        let policy = policy.for_grace_period(request.grace_period(pod));
         if let Some(verdict) = self.consequence(request, pod, deadline).await {
             return verdict;
         }

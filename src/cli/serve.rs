@@ -57,7 +57,13 @@ pub(super) struct Serve {
     #[arg(long, default_value = "5s", env = "ETCD_GUARD_LINGER", value_parser = humantime::parse_duration)]
     linger: Duration,
     /// How often to look at all guarded clusters unasked, for `etcd_guard_clusters` and its alerts; by default never
-    #[arg(long, env = "ETCD_GUARD_SURVEY_INTERVAL", value_parser = humantime::parse_duration)]
+    // The last counts: an overlay may say it once more.
+    #[arg(
+        long,
+        env = "ETCD_GUARD_SURVEY_INTERVAL",
+        overrides_with = "survey_interval",
+        value_parser = humantime::parse_duration
+    )]
     survey_interval: Option<Duration>,
     /// An OpenTelemetry collector that takes traces by OTLP over gRPC, for instance `http://collector:4317`; by default
     /// nobody does

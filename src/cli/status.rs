@@ -70,10 +70,7 @@ impl Status {
             out.flush()?;
             drop(out);
             if !watch {
-                anyhow::ensure!(
-                    survey.clusters.is_empty() || survey.problems.is_empty(),
-                    "not all was looked at"
-                );
+                anyhow::ensure!(survey.problems.is_empty(), "not all was looked at");
                 return Ok(());
             }
             sleep(interval).await;
@@ -91,7 +88,7 @@ fn write_text(survey: &Survey, out: &mut impl Write) -> anyhow::Result<()> {
         write_cluster(cluster, out)?;
         writeln!(out)?;
     }
-    if survey.clusters.is_empty() {
+    if survey.clusters.is_empty() && survey.problems.is_empty() {
         writeln!(out, "no etcd cluster is there")?;
     }
     for problem in &survey.problems {

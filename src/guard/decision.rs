@@ -89,6 +89,12 @@ impl Guard {
             // The record that was read is not this cluster's.
             return Ok(None);
         }
+        if let Some(error) = no_record.take_if(|_| {
+            // A dry run reserves nothing, and a yes that cannot be recorded would be none.
+            may_go && request.dry_run && (wants_transfer || assessment.reason.costs_a_vote())
+        }) {
+            return Err(error);
+        }
         if !may_go || request.dry_run {
             let mut verdict = explain(&snapshot, target, &assessment, Instant::now());
             if wants_transfer {

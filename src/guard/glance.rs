@@ -1,7 +1,8 @@
 //! A glance at the pod that a deletion's review brings. Most run no etcd: of those no more is read, and nothing is copied.
 //!
-//! It says no more than that a pod names etcd nowhere. Whatever else there is to say of it, and whatever is not as expected, is
-//! left to who reads the pod as a whole.
+//! It says no more than that a pod names etcd nowhere. Whatever else there is to say of it, and whatever of this is not as
+//! expected, is left to who reads the pod as a whole. A mistake in what is not read here goes unnoticed: of such a pod no
+//! verdict hangs on it.
 
 use std::fmt;
 
@@ -10,8 +11,15 @@ use serde::{
     de::{IgnoredAny, MapAccess, Visitor},
 };
 
-use super::etcd_pod::{self, MEMBER_ANNOTATION};
-use crate::{json::Text, k8s::pod::MIRROR_ANNOTATION};
+use super::{
+    Guard,
+    etcd_pod::{self, MEMBER_ANNOTATION},
+    request::{Operation, Request},
+};
+use crate::{
+    json::Text,
+    k8s::{admission::AdmissionRequest, pod::MIRROR_ANNOTATION},
+};
 
 /// A pod (`v1`), as far as it takes to pass it by.
 #[derive(Deserialize)]
@@ -32,17 +40,17 @@ struct Metadata<'a> {
     #[serde(borrow)]
     namespace: Text<'a>,
     #[serde(default)]
-    annotations: Annotations,
+    annotations: Marks,
     #[serde(borrow, default)]
     owner_references: Vec<Owner<'a>>,
     #[serde(default)]
     deletion_timestamp: Option<IgnoredAny>,
 }
 
-/// Whether one of them decides by itself.
+/// Whether there is an annotation that takes a look at the whole pod.
 #[derive(Default)]
-struct Annotations {
-    decide: bool,
+struct Marks {
+    are_there: bool,
 }
 
 #[derive(Deserialize)]
@@ -64,7 +72,7 @@ struct Spec<'a> {
 #[derive(Deserialize)]
 struct Container<'a> {
     #[serde(borrow, default)]
-    image: Option<Text<'a>>,
+    image: Text<'a>,
     #[serde(borrow, default)]
     command: Vec<Text<'a>>,
     #[serde(borrow, default)]
@@ -82,7 +90,24 @@ struct Variable<'a> {
 #[derive(Default, Deserialize)]
 struct Status<'a> {
     #[serde(borrow, default)]
-    phase: Option<Text<'a>>,
+    phase: Text<'a>,
+}
+
+// === impl Guard ===
+
+impl Guard {
+    /// Reads the deletion of a pod that runs no etcd, as a glance at it tells. Nothing where there may be more to it: then the
+    /// pod is to be read as a whole.
+    #[must_use]
+    pub fn pass_by(&self, request: &AdmissionRequest<'_>, pod: &Glance<'_>) -> Option<Request> {
+        let request = Request::read(request).ok()?;
+        let annotations = &self.looker.annotations;
+        let is_said_to_be_member =
+            || annotations.has(&request.namespace, pod.stateful_set(), &[MEMBER_ANNOTATION]);
+        let is_bystander =
+            request.operation == Operation::Delete && pod.is_bystander() && !is_said_to_be_member();
+        is_bystander.then_some(Request { bystander: true, ..request })
+    }
 }
 
 // === impl Glance ===
@@ -91,8 +116,8 @@ impl Glance<'_> {
     /// Whether this pod names etcd nowhere, and is neither on its way out nor a mirror.
     pub(super) fn is_bystander(&self) -> bool {
         let is_settled = self.metadata.deletion_timestamp.is_some()
-            || self.metadata.annotations.decide
-            || self.status.phase.as_ref().is_some_and(|it| matches!(&*it.0, "Succeeded" | "Failed"));
+            || self.metadata.annotations.are_there
+            || matches!(&*self.status.phase.0, "Succeeded" | "Failed");
         !is_settled && !self.spec.containers.iter().any(Container::names_etcd)
     }
 
@@ -119,31 +144,30 @@ impl Glance<'_> {
 
 impl Container<'_> {
     fn names_etcd(&self) -> bool {
-        let image = self.image.as_ref().map_or("", |it| &*it.0);
         let parts = self.command.iter().chain(&self.args).map(|it| &*it.0);
-        etcd_pod::names_etcd(image, parts, self.env.iter().map(|it| &*it.name.0))
+        etcd_pod::names_etcd(&self.image.0, parts, self.env.iter().map(|it| &*it.name.0))
     }
 }
 
-// === impl Annotations ===
+// === impl Marks ===
 
-impl<'de> Deserialize<'de> for Annotations {
+impl<'de> Deserialize<'de> for Marks {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Names;
 
         impl<'de> Visitor<'de> for Names {
-            type Value = Annotations;
+            type Value = Marks;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("annotations")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Annotations, A::Error> {
-                let mut decide = false;
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Marks, A::Error> {
+                let mut are_there = false;
                 while let Some((Text(name), Text(_))) = map.next_entry()? {
-                    decide |= matches!(&*name, MEMBER_ANNOTATION | MIRROR_ANNOTATION);
+                    are_there |= matches!(&*name, MEMBER_ANNOTATION | MIRROR_ANNOTATION);
                 }
-                Ok(Annotations { decide })
+                Ok(Marks { are_there })
             }
         }
 

@@ -37,6 +37,11 @@ impl Intent {
         }
     }
 
+    /// Whether no pod goes, so that no policy is asked for.
+    pub(super) fn is_harmless(self) -> bool {
+        matches!(self, Self::OrphanStatefulSet | Self::ScaleDown { fewer: false, .. })
+    }
+
     /// Reads it from a request; `None` for requests of another kind.
     pub(super) fn read(request: &AdmissionRequest<'_>) -> Result<Option<Self>, RequestError> {
         let resource = (request.resource.group.as_ref(), request.resource.resource.as_ref());

@@ -86,6 +86,13 @@ impl Looker {
         }
     }
 
+    /// Whether [`Self::inherit`] may change this pod: its owners say something, or it says of itself what the floor may
+    /// forbid.
+    fn would_change(&self, namespace: &str, pod: &Pod) -> bool {
+        self.annotations.has(namespace, pod.stateful_set(), &etcd_pod::ANNOTATIONS)
+            || etcd_pod::is_disowned(pod)
+    }
+
     /// The pods of the request's namespace as they are now.
     pub(super) async fn pods_beside(
         &self,
@@ -297,12 +304,9 @@ impl Looker {
             Some(pod) => Cow::Borrowed(pod),
             None => Cow::Owned(self.live_pod(request, deadline).await?),
         };
-        // A copy is most of what a denial out of the cache costs, and few have something to inherit.
-        let namespace = &request.namespace;
-        if self.annotations.has(namespace, pod.stateful_set(), &etcd_pod::ANNOTATIONS)
-            || etcd_pod::is_disowned(&pod)
-        {
-            self.inherit(namespace, std::slice::from_mut(pod.to_mut()));
+        // A copy costs, and few pods would be another one then.
+        if self.would_change(&request.namespace, &pod) {
+            self.inherit(&request.namespace, std::slice::from_mut(pod.to_mut()));
         }
         Ok(pod)
     }

@@ -59,9 +59,7 @@ impl Policies {
 
     /// The same, choice by choice, with who chose it.
     pub(super) fn settings(&self, family: &Family, pod: &Pod) -> Settings {
-        let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet");
-        let owner = owner.map(|owner| owner.name.as_str());
-        let settings = self.choices(family.namespace(), owner, Some(pod));
+        let settings = self.choices(family.namespace(), pod.stateful_set(), Some(pod));
         Settings { settings, mistakes: self.of(family, pod).mistakes }
     }
 

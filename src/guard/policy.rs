@@ -76,10 +76,15 @@ impl Policy {
     /// The policy for a deletion with this grace period: a leader that has no time to hand over is not let go.
     #[must_use]
     pub fn for_grace_period(mut self, seconds: Option<i64>) -> Self {
-        if self.leader == LeaderPolicy::Allow && seconds.is_some_and(|seconds| seconds < GRACEFUL_SECONDS) {
+        if self.leader == LeaderPolicy::Allow && Self::is_too_short(seconds) {
             self.leader = LeaderPolicy::Deny;
         }
         self
+    }
+
+    /// Whether a leader has no time to hand over in this grace period.
+    pub(super) fn is_too_short(seconds: Option<i64>) -> bool {
+        seconds.is_some_and(|seconds| seconds < GRACEFUL_SECONDS)
     }
 }
 

@@ -29,7 +29,7 @@ pub struct Request {
     /// The pod as the apiserver has it at hand, which may be a copy a moment old; an eviction brings none.
     pub pod: Option<Pod>,
     /// Whether a glance at that pod showed that it runs no etcd: then no more of it was read.
-    pub bystander: bool,
+    pub(super) bystander: bool,
     /// The uid of the pod that is meant, where an eviction says so: the apiserver evicts no other. Before a deletion it
     /// has compared them itself. Of what a deletion would follow from, its own.
     pub uid: Option<String>,
@@ -131,6 +131,11 @@ impl Request {
 }
 
 impl Request {
+    /// Seconds between SIGTERM and SIGKILL for this pod: what the request says, or else the pod.
+    pub(super) fn grace_period(&self, pod: &Pod) -> Option<i64> {
+        self.grace_period_seconds.or(pod.spec.termination_grace_period_seconds)
+    }
+
     /// Whether this pod is the one that is meant.
     pub(super) fn means(&self, pod: &Pod) -> bool {
         pod.metadata.name == self.name && self.uid.as_ref().is_none_or(|uid| *uid == pod.metadata.uid)

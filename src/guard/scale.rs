@@ -18,11 +18,16 @@ pub(super) fn judge(snapshot: &Snapshot, set: &str, first_to_go: u32) -> Verdict
         let text = format!(
             "no member of etcd cluster {cluster} proves a quorum: nothing is scaled down in that state"
         );
-        return Verdict::new(Reason::QuorumLost, text);
+        let next = format!("Bring members back first: kubectl -n {} get pods -o wide", snapshot.namespace);
+        return Verdict::new(Reason::QuorumLost, text).with_next(&next);
     }
     let Ok(members) = identity::resolve(snapshot, &list) else {
         let text = format!("which member of etcd cluster {cluster} each pod runs cannot be told");
-        return Verdict::new(Reason::AmbiguousMember, text);
+        let next = format!(
+            "Compare the pods' names with the members': kubectl etcd-guard status -n {}",
+            snapshot.namespace
+        );
+        return Verdict::new(Reason::AmbiguousMember, text).with_next(&next);
     };
     let voters: BTreeSet<_> =
         list.iter().filter(|member| !member.is_learner).map(|member| member.id).collect();

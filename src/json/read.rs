@@ -50,7 +50,7 @@ enum Part {
 }
 
 /// A text that is borrowed where it can be.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 // === impl Reader ===

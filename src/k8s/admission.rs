@@ -58,30 +58,6 @@ pub struct AdmissionRequest<'a, Stored = &'a RawValue> {
     pub options: Option<&'a RawValue>,
 }
 
-// === impl AdmissionRequest ===
-
-impl<'a, Stored> AdmissionRequest<'a, Stored> {
-    /// The request and, beside it, its stored object.
-    #[must_use]
-    pub fn without_stored(self) -> (AdmissionRequest<'a>, Option<Stored>) {
-        let Self { uid, resource, sub_resource, name, namespace, operation, user_info, .. } = self;
-        let request = AdmissionRequest {
-            uid,
-            resource,
-            sub_resource,
-            name,
-            namespace,
-            operation,
-            user_info,
-            object: self.object,
-            old_object: None,
-            dry_run: self.dry_run,
-            options: self.options,
-        };
-        (request, self.old_object)
-    }
-}
-
 /// Group, version and plural name of a resource.
 #[derive(Debug, Deserialize)]
 pub struct Resource<'a> {
@@ -167,6 +143,31 @@ pub struct Eviction {
     /// `kubectl drain --dry-run=server` says so here and nowhere else: the request's own `dryRun` is false then.
     #[serde(default)]
     pub delete_options: Option<DeleteOptions>,
+}
+
+// === impl AdmissionRequest ===
+
+impl<'a, Stored> AdmissionRequest<'a, Stored> {
+    /// The request and, beside it, its stored object.
+    #[must_use]
+    pub fn without_stored(self) -> (AdmissionRequest<'a>, Option<Stored>) {
+        let Self { uid, resource, sub_resource, name, namespace, operation, user_info, .. } = self;
+        let Self { object, old_object, dry_run, options, .. } = self;
+        let request = AdmissionRequest {
+            uid,
+            resource,
+            sub_resource,
+            name,
+            namespace,
+            operation,
+            user_info,
+            object,
+            old_object: None,
+            dry_run,
+            options,
+        };
+        (request, old_object)
+    }
 }
 
 #[cfg(test)]

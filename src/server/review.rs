@@ -235,11 +235,16 @@ impl<'a> Review<'a> {
         }
     }
 
-    /// Reads the envelope and a glance at the stored pod, in one pass: no longer is that pod in the request, but its names are.
-    pub(super) fn read_with_glance(text: &'a str) -> Option<(Self, Glance<'a>)> {
+    /// Reads the envelope and a glance at the stored pod, in one pass. The request comes without that pod, and with its names.
+    pub(super) fn read_with_glance(text: &'a str) -> Option<(Self, Option<Glance<'a>>)> {
         let (api_version, request) = Whole::<Glance<'a>>::read(text)?;
         let (request, pod) = request.without_stored();
-        let pod = pod?;
+        let review = |request: AdmissionRequest<'a>| Self {
+            api_version,
+            uid: request.uid.clone(),
+            request: Ok(request),
+        };
+        let Some(pod) = pod else { return Some((review(request), None)) };
         // A deletion of a collection sends one request per pod, without its name.
         let or = |it: Option<Cow<'a, str>>, other: &str| {
             it.filter(|it| !it.is_empty()).or_else(|| Some(Cow::Owned(other.to_owned())))
@@ -249,7 +254,7 @@ impl<'a> Review<'a> {
             namespace: or(request.namespace, pod.namespace()),
             ..request
         };
-        Some((Self { api_version, uid: request.uid.clone(), request: Ok(request) }, pod))
+        Some((review(request), Some(pod)))
     }
 
     /// Reads step by step, to tell the mistake and whom.

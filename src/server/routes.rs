@@ -26,7 +26,7 @@ use super::{
     spans,
 };
 use crate::{
-    guard::{Deadline, Guard, Request, Verdict},
+    guard::{Deadline, Glance, Guard, Request, Verdict},
     k8s::admission::clipped,
 };
 
@@ -125,10 +125,19 @@ fn question<'a>(
     deadline: Result<Deadline, String>,
     started: Instant,
 ) -> ControlFlow<Result<Response, Rejection>, (Review<'a>, Request, Deadline)> {
-    if let (Some((review, request)), Ok(deadline)) = (pass_by(webhooks, body), &deadline) {
-        return ControlFlow::Continue((review, request, *deadline));
-    }
-    let review = match Review::read(body) {
+    let review = match (glance(body), &deadline) {
+        (Some((review, Some(pod))), Ok(deadline)) => {
+            let request = review.request().ok().and_then(|it| webhooks.guard.pass_by(it, &pod));
+            if let Some(request) = request {
+                return ControlFlow::Continue((review, request, *deadline));
+            }
+            Review::read(body)
+        }
+        // There was no stored object to look at: this is all.
+        (Some((review, None)), _) => Ok(review),
+        _ => Review::read(body),
+    };
+    let review = match review {
         Ok(review) => review,
         Err(error) => return ControlFlow::Break(reject(webhooks, &error)),
     };
@@ -149,16 +158,11 @@ fn question<'a>(
     }
 }
 
-/// What most deletions in a namespace come to: the pod runs no etcd, and a glance at it tells.
-fn pass_by<'a>(webhooks: &Webhooks, body: &'a [u8]) -> Option<(Review<'a>, Request)> {
+/// Most deletions in a namespace are of pods that run no etcd, as a glance tells.
+fn glance(body: &[u8]) -> Option<(Review<'_>, Option<Glance<'_>>)> {
     let text = std::str::from_utf8(body).ok()?;
     // Where it says so there is likely more to it, and the glance would be for nothing.
-    if text.contains("etcd") {
-        return None;
-    }
-    let (review, pod) = Review::read_with_glance(text)?;
-    let request = webhooks.guard.pass_by(review.request().ok()?, &pod)?;
-    Some((review, request))
+    if text.contains("etcd") { None } else { Review::read_with_glance(text) }
 }
 
 /// The answer to a body that is no review.

@@ -140,3 +140,22 @@ async fn a_table_of_what_is_no_pod_has_what_matters_to_it() {
     let (_, told) = answered(&etcd, &["bystander"]).await;
     assert_eq!(told, BTreeMap::new());
 }
+
+#[tokio::test]
+async fn a_leader_without_time_to_hand_over_is_kept_and_the_policy_says_for_what_reason() {
+    let etcd = GuardedCluster::start().await;
+    let leader = etcd.leader().await;
+    let said = etcd.kubectl(&["annotate", "statefulset/etcd", "etcd-guard.io/leader=allow"]).await;
+    assert!(said.success, "{said:?}");
+    let chosen_by = async |question: &[&str]| {
+        let (_, answer) = cli::json(&etcd, "check", question).await;
+        let policy = answer["policy"].as_array().unwrap().clone();
+        let leader = policy.iter().find(|it| it["name"] == "etcd-guard.io/leader").unwrap();
+        format!("{} {} {}", answer["reason"], leader["value"], leader["from"]).replace('"', "")
+    };
+    until("the annotation is known", START_LIMIT, async || {
+        chosen_by(&[&leader]).await == "LeaderAllowed allow StatefulSet etcd"
+    })
+    .await;
+    assert_eq!(chosen_by(&[&leader, "--force"]).await, "LeaderProtected deny a grace period of 0 s");
+}

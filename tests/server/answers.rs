@@ -64,6 +64,47 @@ async fn a_pod_without_etcd_passes_with_the_same_words_however_it_is_read() {
     assert_eq!(guarded.guard.counted().await, [(String::from("DELETE allowed NotEtcd"), 8)].into());
 }
 
+/// What is found by its letters has to be found, too, where JSON writes them otherwise.
+#[tokio::test]
+async fn a_member_is_looked_at_however_json_writes_what_makes_it_one() {
+    const PLAIN: &str = r#"{"metadata":{"name":"a-0","namespace":"prod","uid":"u"},
+        "spec":{"containers":[{"name":"a","image":"a"}]},"status":{"phase":"Running"}}"#;
+    let guarded = Guarded::by(NOBODY);
+    let changes = [
+        ("", "", "allowed"),
+        (r#""image":"a""#, r#""image":"\u0065tcd:3.6""#, "denied"),
+        (r#""image":"a""#, r#""image":"a","command":["/bin/\u0065tcd"]"#, "denied"),
+        (r#""image":"a""#, r#""image":"a","env":[{"name":"ETCD_LISTEN_PEER_URLS"}]"#, "denied"),
+        (r#""uid":"u""#, r#""uid":"u","annotations":{"\u0065tcd-guard.io/member":"true"}"#, "denied"),
+    ];
+    for (from, to, verdict) in changes {
+        let pod = PLAIN.replace(from, to);
+        let review = deletion_of(&json!({"metadata": {"name": "a-0"}})).to_string();
+        let review = review.replace(r#"{"metadata":{"name":"a-0"}}"#, &pod);
+        assert!(review.contains(&pod) && !review.contains("etcd"), "{review}");
+        let answer = guarded.send("/validate", Some("application/json"), review.into_bytes()).await;
+        let answer: Value = serde_json::from_str(&answer.body).unwrap();
+        assert_eq!(answer["response"]["allowed"], verdict == "allowed", "{to}: {answer}");
+    }
+}
+
+/// A mistake in a part that no verdict hangs on holds nobody up.
+#[tokio::test]
+async fn of_a_pod_that_names_etcd_nowhere_only_what_tells_so_is_read() {
+    let guarded = Guarded::by(NOBODY);
+    let mut pod = json!({
+        "metadata": {"name": "a-0", "namespace": "prod", "labels": 7},
+        "spec": {"containers": [{"image": "a"}]},
+    });
+    assert_eq!(guarded.review(&deletion_of(&pod)).await["allowed"], true);
+    for (place, value) in [("/spec/containers/0/image", Value::Null), ("/metadata/name", json!(7))] {
+        let before = pod.pointer(place).unwrap().clone();
+        *pod.pointer_mut(place).unwrap() = value;
+        assert_eq!(guarded.review(&deletion_of(&pod)).await["status"]["code"], 400, "{place}");
+        *pod.pointer_mut(place).unwrap() = before;
+    }
+}
+
 #[tokio::test]
 async fn a_review_of_v1beta1_is_answered_in_v1beta1() {
     let guarded = Guarded::by(NOBODY);

@@ -14,7 +14,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 
-use crate::{Guarded, NOBODY, deletion_of, etcd_pod, eviction_of};
+use crate::{Guarded, NOBODY, deletion_of, etcd_pod, eviction_of, support::guard_process::program};
 
 fn message(response: &Value) -> &str {
     assert_eq!(response["allowed"], false, "{response}");
@@ -103,4 +103,26 @@ async fn serve_busy(listener: tokio::net::TcpListener, asked: Arc<AtomicUsize>) 
         });
         tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     }
+}
+
+#[tokio::test]
+async fn status_says_that_nothing_could_be_looked_at_and_fails() {
+    let guarded = Guarded::by(NOBODY);
+    let said = tokio::process::Command::new(program())
+        .args([
+            "status",
+            "-n",
+            "prod",
+            "--guard",
+            &format!("http://{}", guarded.guard.http()),
+            "--kubeconfig",
+        ])
+        .arg(guarded.files().join("kubeconfig"))
+        .output()
+        .await
+        .unwrap();
+    let (out, error) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert_eq!(said.status.code(), Some(1), "{out}{error}");
+    assert!(out.contains("! ") && !out.contains("no etcd cluster is there"), "{out}");
+    assert!(error.contains("not all was looked at"), "{error}");
 }

@@ -72,6 +72,8 @@ impl<'a> Answer<'a> {
             // Colours would count as letters.
             let pad = width - title.len();
             let title = if title.is_empty() { String::new() } else { paint(STRONG, title) };
+            // Some of it was written by who made the pods: on a terminal it must stay what it is, words in a row.
+            let value = value.replace(char::is_control, " ");
             writeln!(out, "  {title}{:pad$}  {value}", "")?;
         }
         out.flush()

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1 as api;
 
 use super::{MEMBER_ANNOTATION, is_disowned, own_up, read, settings::Settings};
 use crate::{
-    guard::snapshot::Storage,
+    guard::{Glance, settled, snapshot::Storage},
     k8s::pod::{Container, EnvVar, Metadata, Pod, PodSpec, PodStatus},
 };
 
@@ -21,6 +21,7 @@ use crate::{
 pub fn pod(body: &[u8]) {
     if let Ok(pod) = serde_json::from_slice::<Pod>(body) {
         assert_reads(&pod);
+        assert_glance(body, &pod);
     }
     let Ok(typed) = serde_json::from_slice::<api::Pod>(body) else { return };
     if !has_possible_ports(&typed) {
@@ -96,6 +97,20 @@ fn assert_reads(pod: &Pod) {
     own_up(&mut owned_up);
     let is_overruled = is_disowned(pod) && !is_disowned(&owned_up);
     assert!(!is_overruled || read(&owned_up, &owned_up.metadata.annotations).is_some(), "{pod:?}");
+}
+
+/// Who is passed by at a glance is neither settled otherwise nor a member, and is who it is.
+fn assert_glance(body: &[u8], pod: &Pod) {
+    let Some(glance) =
+        std::str::from_utf8(body).ok().and_then(|it| serde_json::from_str::<Glance<'_>>(it).ok())
+    else {
+        return;
+    };
+    if glance.is_bystander() {
+        assert!(settled(pod).is_none() && read(pod, &pod.metadata.annotations).is_none(), "{pod:?}");
+        assert_eq!((glance.name(), glance.namespace()), (&*pod.metadata.name, &*pod.metadata.namespace));
+        assert_eq!(glance.stateful_set(), pod.stateful_set());
+    }
 }
 
 /// All that verdicts rest on, as another reader has it.

@@ -20,14 +20,14 @@ pub(in crate::guard) fn names_etcd<'a>(
     is_image_of_etcd(image)
         || variables.any(|name| OF_MEMBERS.contains(&name))
         // Most have no such word, and need not be taken apart.
-        || (parts.clone().any(|part| part.contains("etcd")) && start_etcd(&words(parts)))
+        || (parts.clone().any(|part| part.contains("etcd")) && starts_etcd(&words(parts)))
 }
 
 /// A container runs etcd if its command does, if it has no command and an image of that name, or if its environment
 /// configures a member.
 pub(super) fn runs_etcd(container: &Container) -> bool {
     let by_environment = container.env.iter().any(|it| OF_MEMBERS.contains(&it.name.as_str()));
-    start_etcd(&words_of(container))
+    starts_etcd(&words_of(container))
         || by_environment
         || (is_image_of_etcd(&container.image) && is_left_as_it_is(container))
 }
@@ -71,7 +71,7 @@ fn is_image_of_etcd(image: &str) -> bool {
 }
 
 /// Whether one of the words is etcd's program: not a flag's value, nor a directory of that name.
-fn start_etcd(words: &[&str]) -> bool {
+fn starts_etcd(words: &[&str]) -> bool {
     let word = |at: usize| words.get(at).copied().unwrap_or_default();
     (0..words.len()).any(|at| {
         let (this, next) = (word(at), word(at + 1));
