@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use kube::core::{Request, params::GetParams, params::ListParams};
 use moka::sync::Cache;
 use serde::Deserialize;
+use tokio::sync::OnceCell;
 
 use super::{LookupError, Pods, pod::Metadata};
 
@@ -17,11 +18,14 @@ const MOST_NAMESPACES: u64 = 4096;
 /// The labels of a namespace.
 pub type NamespaceLabels = Arc<BTreeMap<String, String>>;
 
+/// One read of labels: all who ask while it goes on wait for it.
+type Read = Arc<OnceCell<Result<NamespaceLabels, LookupError>>>;
+
 /// Reads namespaces.
 #[derive(Clone)]
 pub struct Namespaces {
     reader: Pods,
-    labels: Cache<String, NamespaceLabels>,
+    labels: Cache<String, Read>,
 }
 
 /// The apiserver's version.
@@ -57,14 +61,22 @@ impl Namespaces {
 
     /// A namespace's labels, as they were at most a moment ago.
     pub async fn labels(&self, name: &str) -> Result<NamespaceLabels, LookupError> {
-        if let Some(labels) = self.labels.get(name) {
-            return Ok(labels);
-        }
+        let read = self.labels.get(name).unwrap_or_else(|| self.labels.get_with(name.to_owned(), Read::default));
+        let labels = read.get_or_init(|| async {
+            let labels = self.read_labels(name).await;
+            if labels.is_err() {
+                // For those who wait already; who asks from here on has it read again.
+                self.labels.invalidate(name);
+            }
+            labels
+        });
+        labels.await.clone()
+    }
+
+    async fn read_labels(&self, name: &str) -> Result<NamespaceLabels, LookupError> {
         let request = Request::new("/api/v1/namespaces").get(name, &GetParams::default());
         let namespace: Namespace = self.reader.read(format!("namespace {name}"), request).await?;
-        let labels = Arc::new(namespace.metadata.labels);
-        self.labels.insert(name.to_owned(), Arc::clone(&labels));
-        Ok(labels)
+        Ok(Arc::new(namespace.metadata.labels))
     }
 
     /// The apiserver's version.
@@ -89,5 +101,51 @@ impl Version {
     pub fn of(major: &str, minor: &str) -> Option<Self> {
         let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok();
         Some(Self { major: number(major)?, minor: number(minor)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::future::join_all;
+    use serde_json::json;
+
+    use super::*;
+    use crate::k8s::fake::{failure, served_by};
+
+    /// An apiserver that fails so often first, and how often it was asked.
+    fn namespaces(failures: usize) -> (Namespaces, Arc<AtomicUsize>) {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&calls);
+        let client = served_by(move |_, _| {
+            if count.fetch_add(1, Ordering::SeqCst) < failures {
+                return (500, failure(500, "not now"));
+            }
+            (200, json!({"metadata": {"name": "web", "labels": {"a": "b"}}}))
+        });
+        (Namespaces::new(Pods::new(client)), calls)
+    }
+
+    /// Asks eight times at once; how many got the labels.
+    async fn told(namespaces: &Namespaces) -> usize {
+        let answers = join_all((0..8).map(|_| namespaces.labels("web"))).await;
+        answers.into_iter().flatten().filter(|it| it.get("a").is_some_and(|it| it == "b")).count()
+    }
+
+    #[tokio::test]
+    async fn of_those_who_ask_at_once_one_reads() {
+        let (namespaces, calls) = namespaces(0);
+        assert_eq!(told(&namespaces).await, 8);
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn a_read_that_fails_is_told_to_who_waits_and_is_not_remembered() {
+        let (namespaces, calls) = namespaces(1);
+        assert_eq!(told(&namespaces).await, 0);
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+        assert_eq!(told(&namespaces).await, 8);
+        assert_eq!(calls.load(Ordering::SeqCst), 2);
     }
 }
