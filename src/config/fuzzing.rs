@@ -16,7 +16,9 @@ pub fn config(text: &[u8]) {
         Ok(config) => crate::inject::fuzzing::assert_injects(&config),
         Err(mistakes) => {
             assert!(!mistakes.is_empty());
-            let lines = u64::try_from(text.split('\n').count()).expect("a number of lines");
+            // YAML begins a line after a carriage return as well.
+            let breaks = text.replace("\r\n", "\n").matches(['\n', '\r']).count();
+            let lines = u64::try_from(breaks + 1).expect("a number of lines");
             for mistake in mistakes {
                 let line = mistake.line.expect("a mistake has a line");
                 assert!((1..=lines).contains(&line), "{lines} lines: {mistake}");
