@@ -169,6 +169,17 @@ fn the_minikube_script_tells_the_whole_story_where_the_image_is_loaded_already()
 }
 
 #[test]
+fn the_installed_guard_conforms() {
+    let (status, said) = seen("conformance-status").split_once(' ').unwrap();
+    assert_eq!(status, "0", "{said}");
+    let report: serde_json::Value = serde_json::from_str(seen("conformance")).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.len() > 18, "{rows:#?}");
+    assert!(rows.iter().all(|row| row["result"] == "passed"), "{rows:#?}");
+    assert_eq!(seen("conformance-left"), "");
+}
+
+#[test]
 fn nothing_stays_behind() {
     for way in ["manifests", "chart", "cert_manager", "minikube"] {
         assert_eq!(seen(&format!("{way}-left")), "", "{way}");

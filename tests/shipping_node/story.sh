@@ -221,7 +221,21 @@ story_of_manifests() {
   kill_story
 }
 
-story_of_chart() { upgraded chart; }
+story_of_chart() {
+  upgraded chart
+  say 'chart: conformance'
+  conformance_story
+}
+
+# conformance_story: what a user asks of a test cluster, from outside of it.
+conformance_story() {
+  local status=0
+  timeout 900 "$GUARD" conformance --kubeconfig "$KUBECONFIG" --yes -o json </dev/null >"$TESTBED_DIR/conformance.json" \
+    2>"$TESTBED_DIR/conformance.log" || status=$?
+  tell conformance-status "$status $(tail -n 1 "$TESTBED_DIR/conformance.log")"
+  tell conformance "$(<"$TESTBED_DIR/conformance.json")"
+  tell conformance-left "$(kubectl get namespaces -l app.kubernetes.io/managed-by=etcd-guard-conformance -o name)"
+}
 
 story_of_cert_manager() {
   say 'new certificates, under load'
