@@ -77,12 +77,17 @@ pub(crate) async fn all(etcd: &GuardedCluster) -> Vec<Row> {
     let idle = guard.resident();
     let served = ["serve", &certificate, &key];
     let other = Pinned::start(&reference(), &served, folder.join("reference.log"), "serving").await;
+    sleep(REST).await;
+    let idle = [idle, other.resident()];
 
     let leader = raw_pod(etcd, &etcd.leader().await).await;
     // The same pod to the last character but for its program: one that runs no etcd.
     let web = leader.replace("etcd", "webd");
-    let (denied, free) = (review_of(&leader), review_of(&web));
-    for (review, allowed) in [(&denied, false), (&free, true)] {
+    // And one that has the word somewhere: it is read as a whole.
+    let word = web.replacen(r#""labels":{"#, r#""labels":{"beside":"etcd","#, 1);
+    assert_ne!(word, web);
+    let (denied, free, word) = (review_of(&leader), review_of(&web), review_of(&word));
+    for (review, allowed) in [(&denied, false), (&free, true), (&word, true)] {
         let mut connection = Connection::tls(guard.https, &ca_pem).await.unwrap();
         let (said, message) = verdict(&connection.post(PATH, review.clone()).await.unwrap().body);
         assert_eq!(said, allowed, "{message}");
@@ -96,8 +101,9 @@ pub(crate) async fn all(etcd: &GuardedCluster) -> Vec<Row> {
     let no_op = Question::new(folder, "no-op", other.https, "/no-op", &free);
     let partial = Question::new(folder, "partial", other.https, "/partial", &free);
     let free = Question::new(folder, "free", guard.https, PATH, &free);
+    let word = Question::new(folder, "word", guard.https, PATH, &word);
     let denied = Question::new(folder, "denied", guard.https, PATH, &denied);
-    let mut runs: [Vec<Run>; 4] = Default::default();
+    let mut runs: [Vec<Run>; 5] = Default::default();
     let seconds = from_environment("BENCH_SECONDS").unwrap_or(SECONDS_EACH);
     let mut rounds = 0;
     for _ in 0..TURNS {
@@ -107,9 +113,17 @@ pub(crate) async fn all(etcd: &GuardedCluster) -> Vec<Row> {
         let before = counted(&guard, ROUNDS).await;
         runs[3].push(denied.ask(&guard, CONNECTIONS, seconds).await);
         rounds += counted(&guard, ROUNDS).await - before;
+        runs[4].push(word.ask(&guard, CONNECTIONS, seconds).await);
     }
-    let [no_op, partial, free_run, denied_run] = runs.map(median);
+    let [no_op, partial, free_run, denied_run, word] = runs.map(median);
     let mut rows = speed(&no_op, &partial, &free_run, &denied_run);
+    rows.push(Row {
+        what: String::from("the same of a pod that has the word \"etcd\": CPU"),
+        figure: format!("{} us, {}/s", word.cpu.as_micros(), word.per_second),
+        reference: String::from("partial parse, same server"),
+        reference_figure: format!("{} us, {}/s", partial.cpu.as_micros(), partial.per_second),
+        bar: None,
+    });
     let turns = u64::try_from(TURNS).unwrap();
     rows.push(Row {
         what: String::from("probe rounds under such denials"),
@@ -173,7 +187,13 @@ fn speed(no_op: &Run, partial: &Run, free: &Run, denied: &Run) -> Vec<Row> {
 }
 
 /// Asks on, both questions in turn, and watches the memory.
-async fn memory(guard: &Pinned, idle: u64, other: &Pinned, questions: [&Question; 2], seconds: u64) -> Row {
+async fn memory(
+    guard: &Pinned,
+    [idle, other_idle]: [u64; 2],
+    other: &Pinned,
+    questions: [&Question; 2],
+    seconds: u64,
+) -> Row {
     let wanted: u64 = from_environment("BENCH_REVIEWS").unwrap_or(REVIEWS);
     let (mut asked, mut early, mut most) = (0, None, 0);
     let began = Instant::now();
@@ -195,8 +215,8 @@ async fn memory(guard: &Pinned, idle: u64, other: &Pinned, questions: [&Question
     Row {
         what: format!("memory: idle; over {asked} reviews"),
         figure: format!("{}; {} at a tenth, {} at the end", mb(idle), mb(early), mb(last)),
-        reference: String::from("no-op server, loaded"),
-        reference_figure: mb(other.resident()),
+        reference: String::from("no-op server: idle; loaded"),
+        reference_figure: format!("{}; {}", mb(other_idle), mb(other.resident())),
         bar: Some((String::from("<= 20 MB; <= 30 MB and flat"), is_kept)),
     }
 }
