@@ -15,7 +15,7 @@ stolen_since() {
     split(before, a, " ")
     split(now, b, " ")
     for (n = 1; n <= 8; n++) all += b[n] - a[n]
-    printf "%.1f %% stolen", all > 0 ? 100 * (b[8] - a[8]) / all : 0
+    printf "%.1f %% stolen", (all > 0 ? 100 * (b[8] - a[8]) / all : 0)
   }'
 }
 

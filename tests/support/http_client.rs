@@ -49,6 +49,14 @@ pub async fn get(address: SocketAddr, path: &str) -> Result<Response, NoAnswer> 
     connection.send(request.map_err(NoAnswer::because)?).await
 }
 
+/// As an apiserver connects, which sends at once what it has: a question's second part would wait up to 40 ms for an acknowledgement
+/// of the first.
+async fn connect(address: SocketAddr) -> Result<TcpStream, NoAnswer> {
+    let stream = TcpStream::connect(address).await.map_err(NoAnswer::because)?;
+    stream.set_nodelay(true).map_err(NoAnswer::because)?;
+    Ok(stream)
+}
+
 /// A TLS connection to a server whose certificate leads to one of these CAs, as an apiserver makes it with a `caBundle`:
 /// it would rather speak HTTP/2.
 pub async fn tls(address: SocketAddr, ca_pem: &str) -> Result<TlsStream<TcpStream>, NoAnswer> {
@@ -85,14 +93,14 @@ async fn tls_as(
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    let stream = TcpStream::connect(address).await.map_err(NoAnswer::because)?;
+    let stream = connect(address).await?;
     let name = ServerName::from(address.ip());
     TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(NoAnswer::because)
 }
 
 impl Connection {
     pub async fn plain(address: SocketAddr) -> Result<Self, NoAnswer> {
-        Self::over(TcpStream::connect(address).await.map_err(NoAnswer::because)?).await
+        Self::over(connect(address).await?).await
     }
 
     /// HTTP over [`tls`].
