@@ -137,19 +137,20 @@ type Factors = ([(Resource, Factor); 2], Option<String>);
 
 /// The factor of each resource of a node, and a warning about a label that says too much.
 fn factors(node: &Json<'_>, settings: Option<&OverCommit>) -> Result<Factors, Stop> {
-    let Some(settings) = settings else {
-        return Ok(([(Resource::Cpu, Factor::NONE), (Resource::Memory, Factor::NONE)], None));
-    };
+    let unraised = ([(Resource::Cpu, Factor::NONE), (Resource::Memory, Factor::NONE)], None);
+    let Some(settings) = settings else { return Ok(unraised) };
     let labels = node.get("metadata").and_then(|it| it.get("labels")).and_then(Json::as_map);
     let labels = labels.into_iter().flatten();
     let labels: Labels = labels
         .filter_map(|(key, value)| Some((key.clone().into_owned(), value.as_str()?.to_owned())))
         .collect();
+    // Only the label opts a node in: a record brings its status here as well, and a kubelet may write that itself.
+    let Some(text) = labels.get(&settings.label) else { return Ok(unraised) };
     let entry = settings.entry(&labels);
     let mut cpu = entry.map_or(Factor::NONE, |it| it.cpu);
     let memory = entry.map_or(Factor::NONE, |it| it.memory);
     let mut warning = None;
-    if let Some(text) = labels.get(&settings.label).filter(|it| !it.is_empty() && *it != CONFIGURED) {
+    if !text.is_empty() && text != CONFIGURED {
         let own = Factor::parse(text).ok_or_else(|| {
             Stop::Malformed(format!("label {}: {text:?} is no factor, nor {CONFIGURED:?}", settings.label))
         })?;

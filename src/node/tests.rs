@@ -10,6 +10,8 @@ use crate::{
     patch::Patch,
 };
 
+const LABEL: &str = "node-restriction.kubernetes.io/over-commit";
+
 fn settings(text: &str) -> OverCommit {
     let config = Config::read(&format!("apiVersion: etcd-guard.io/v1alpha1\noverCommit: {text}"));
     config.unwrap_or_else(|mistakes| panic!("{mistakes:#?}")).over_commit.unwrap()
@@ -19,10 +21,10 @@ fn double() -> OverCommit {
     settings("{nodes: [{selector: {}, cpu: 2, memory: 1.5}]}")
 }
 
-/// A node as a kubelet sends it.
+/// A node as a kubelet sends it, with the label that leaves the factors to the configuration.
 fn node(cpu: (&str, &str), memory: (&str, &str)) -> Value {
     json!({
-        "metadata": {"name": "n", "labels": {}},
+        "metadata": {"name": "n", "labels": {LABEL: "configured"}},
         "status": {
             "allocatable": {"cpu": cpu.0, "memory": memory.0, "pods": "110"},
             "capacity": {"cpu": cpu.1, "memory": memory.1, "pods": "110"},
@@ -36,7 +38,7 @@ fn plain() -> Value {
 
 /// The node before anybody wrote its status, so that whatever is sent is sent anew.
 fn new() -> Value {
-    json!({"metadata": {"name": "n", "labels": {}}, "status": {}})
+    json!({"metadata": {"name": "n", "labels": {LABEL: "configured"}}, "status": {}})
 }
 
 /// What became of a node's status, with nothing borrowed.
@@ -180,11 +182,40 @@ fn switched_off_by_configuration_or_a_factor_of_one_the_node_gets_its_own_back_a
 }
 
 #[test]
+fn without_the_label_a_node_gets_its_own_back_whatever_entry_selects_it() {
+    let raised = after(&plain(), None, Some(&double()));
+    let mut unlabelled = raised.clone();
+    unlabelled["metadata"]["labels"].as_object_mut().unwrap().remove(LABEL);
+    let outcome = over_commit(unlabelled.clone(), Some(&unlabelled), Some(&double()));
+    assert_eq!(outcome.reason, Reason::Restored);
+    let restored = outcome.node.unwrap();
+    assert_eq!(cpu(&restored), ("3920m", "4"));
+    assert_eq!(restored["status"]["allocatable"]["memory"], "1024000");
+    assert_eq!(restored["metadata"]["annotations"].get(RECORD), None);
+    let again = over_commit(restored.clone(), Some(&restored), Some(&double()));
+    assert_eq!((again.node, again.reason), (None, Reason::NotOverCommitted));
+}
+
+#[test]
+fn a_record_that_a_kubelet_writes_on_its_own_node_opts_it_in_to_nothing() {
+    // A kubelet may annotate its node, and so have the webhook called; the label it cannot set (NodeRestriction).
+    let record = after(&plain(), None, Some(&double()))["metadata"]["annotations"].clone();
+    for (annotations, reason) in
+        [(record, Reason::Restored), (json!({RECORD: "{}"}), Reason::NotOverCommitted)]
+    {
+        let mut sent = plain();
+        sent["metadata"] = json!({"name": "n", "annotations": annotations});
+        let outcome = over_commit(sent.clone(), Some(&new()), Some(&double()));
+        assert_eq!(outcome.reason, reason);
+        assert_eq!(cpu(&outcome.node.unwrap_or(sent)), ("3920m", "4"));
+    }
+}
+
+#[test]
 fn the_protected_label_goes_before_the_list_and_is_cut_down() {
-    let label = "node-restriction.kubernetes.io/over-commit";
     let with = |value: &str| {
         let mut node = plain();
-        node["metadata"]["labels"][label] = json!(value);
+        node["metadata"]["labels"][LABEL] = json!(value);
         over_commit(node, None, Some(&settings("{most: 3, nodes: [{selector: {}, cpu: 2}]}")))
     };
     assert_eq!(cpu(&with("1.5").node.unwrap()).0, "5880m");

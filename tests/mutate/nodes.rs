@@ -21,7 +21,9 @@ async fn patch_status(cluster: &MutatedCluster, node: &str, patch: &Value) {
 
 #[tokio::test]
 async fn a_labelled_node_offers_more_whoever_writes_and_its_own_without_the_label_or_the_guard() {
-    let mut cluster = MutatedCluster::start("overCommit: {}", &[], &["over-commit"]).await;
+    // The label goes before the entry; and without the label the entry says nothing.
+    let settings = "overCommit: {nodes: [{selector: {}, cpu: 3}]}";
+    let mut cluster = MutatedCluster::start(settings, &[], &["over-commit"]).await;
     let name = format!("node-{}", cluster.namespace);
     let node =
         json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {LABEL: "2"}}});
@@ -60,6 +62,16 @@ async fn a_labelled_node_offers_more_whoever_writes_and_its_own_without_the_labe
         cluster.get(&["node", &name])["metadata"]["annotations"].get("etcd-guard.io/over-commit"),
         None
     );
+
+    cluster.must(&["label", "node", &name, &format!("{LABEL}=configured")]);
+    let half = json!({"status": {"allocatable": {"cpu": "1960m"}, "capacity": {"cpu": "2"}}});
+    patch_status(&cluster, &name, &half).await;
+    assert!(cluster.guard.news().await.contains(&String::from("UPDATE allowed OverCommitted")));
+    assert_eq!(cpu(&cluster, &name), (String::from("5880m"), String::from("5920m")), "by the entry");
+    cluster.must(&["label", "node", &name, &format!("{LABEL}-")]);
+    patch_status(&cluster, &name, &json!({"status": {"volumesInUse": ["volume"]}})).await;
+    assert!(cluster.guard.news().await.contains(&String::from("UPDATE allowed Restored")));
+    assert_eq!(cpu(&cluster, &name), (String::from("1960m"), String::from("2")));
 
     // In the same test, as the entry is the whole cluster's: another guard would have its say about these nodes as well.
     cluster.must(&["label", "node", &name, &format!("{LABEL}=2")]);
