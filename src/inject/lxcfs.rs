@@ -70,7 +70,7 @@ pub(super) fn apply<'a>(
     for container in containers(pod, settings) {
         let mut new = Vec::new();
         let taken: Vec<_> = container.mounts().collect();
-        if let Some(path) = hidden(&taken, &sources) {
+        if let Some(path) = hidden(pod, &taken, &sources, settings) {
             let text = format!("container {} has its own {path}: lxcfs was left out of it", container.name());
             notes.push(Note::skipped(Reason::Conflict, text));
             continue;
@@ -201,11 +201,28 @@ fn containers<'a>(pod: Pod<'a>, settings: &'a Lxcfs) -> impl Iterator<Item = Con
 }
 
 /// A mount of the container that hides one of the files: /proc as a whole, for instance.
-fn hidden<'a>(taken: &'a [(&str, Cow<'_, str>)], sources: &[Source<'_>]) -> Option<&'a str> {
+fn hidden<'a>(
+    pod: Pod<'_>,
+    taken: &'a [(&str, Cow<'_, str>)],
+    sources: &[Source<'_>],
+    settings: &Lxcfs,
+) -> Option<&'a str> {
     let files = || sources.iter().filter(|it| it.file.is_some());
     let hides = |path: &str| files().any(|it| is_below(&it.path, path));
-    // The whole cpu directory, mounted before, is lxcfs's own.
-    taken.iter().map(|(_, path)| path.as_ref()).find(|path| hides(path) && LxcfsFile::Cpu.path() != *path)
+    let is_ours =
+        |volume: &str, path: &str| path == LxcfsFile::Cpu.path() && is_cpu_of_lxcfs(pod, volume, settings);
+    let (_, path) = taken.iter().find(|(volume, path)| hides(path) && !is_ours(volume, path))?;
+    Some(path)
+}
+
+/// Whether a volume of the pod is the whole cpu directory as lxcfs serves it.
+fn is_cpu_of_lxcfs(pod: Pod<'_>, volume: &str, settings: &Lxcfs) -> bool {
+    let host_path = |volume: &Json<'_>| {
+        let path = volume.get("hostPath")?.get("path")?.as_str()?;
+        Some(normalised(path).into_owned())
+    };
+    let ours = settings.mount(Some(LxcfsFile::Cpu)).and_then(|it| host_path(it.volume.json()));
+    ours.is_some() && pod.volume(volume).and_then(host_path) == ours
 }
 
 /// Lets the cluster autoscaler empty the node: it takes hostPath volumes for data.

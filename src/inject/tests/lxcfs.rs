@@ -218,6 +218,32 @@ fn what_the_user_mounts_stays_and_a_hidden_proc_leaves_the_container_out() {
 }
 
 #[test]
+fn a_volume_of_the_users_over_the_cpu_directory_leaves_the_container_out_and_lxcfss_own_does_not() {
+    const DIRECTORY: &str = "/sys/devices/system/cpu";
+    let mounting = |mut volume: Value| {
+        volume["name"] = json!("cpu");
+        with(|it| {
+            it["spec"]["volumes"] = json!([volume]);
+            it["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "cpu", "mountPath": DIRECTORY}]);
+        })
+    };
+    let host = |path: &str| json!({"hostPath": {"path": path, "type": "Directory"}});
+    for theirs in [json!({"emptyDir": {}}), host(DIRECTORY), host("/var/lib/other/sys/devices/system/cpu")] {
+        let before = mounting(theirs);
+        let (after, reasons) = injected(&before, &[], &Config::default());
+        assert_eq!(after, before);
+        assert_eq!(reasons, [Reason::Conflict, Reason::NoContainer]);
+        let injection = inject_with(&before, &[], &Config::default()).unwrap();
+        let warning = injection.notes[0].warning.as_deref().unwrap();
+        assert_eq!(warning, "container web has its own /sys/devices/system/cpu: lxcfs was left out of it");
+    }
+    let (after, reasons) =
+        injected(&mounting(host("/var/lib/lxcfs/sys/devices/system/cpu/")), &[], &Config::default());
+    assert_eq!(reasons, [Reason::Lxcfs]);
+    assert!(mount_paths(&after["spec"]["containers"][0]).contains(&"/proc/meminfo"));
+}
+
+#[test]
 fn a_taken_volume_name_is_shared_if_it_is_the_same_and_avoided_if_not() {
     let same = json!({"name": "lxcfs-proc-meminfo", "hostPath": {"path": "/var/lib/lxcfs/proc/meminfo", "type": "File"}});
     let other = json!({"name": "lxcfs-proc-meminfo", "emptyDir": {}});
