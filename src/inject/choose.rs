@@ -49,13 +49,8 @@ pub(super) fn needs_namespace(pod: Pod<'_>, config: &Config) -> bool {
 
 pub(super) fn choose<'a>(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: &'a Config) -> Chosen<'a> {
     let mut notes = Vec::new();
-    let word = pod.annotation(INJECT).or(pod.label(INJECT)).map_or(Word::Nothing, word);
-    if let Word::Names(names) = &word {
-        for name in names.iter().filter(|it| **it != LXCFS && config.sidecars.template(it).is_none()) {
-            let text = format!("there is no template {:?} to inject", shortened(name));
-            notes.push(Note::skipped(Reason::UnknownTemplate, text));
-        }
-    }
+    let text = pod.annotation(INJECT).or(pod.label(INJECT));
+    let word = text.map_or(Word::Nothing, |text| understood(text, config, &mut notes));
     let old_word = pod.annotation(LXCFS_INJECT).and_then(|text| {
         let known = yes_or_no(text);
         if known.is_none() {
@@ -93,6 +88,31 @@ struct Choice<'a> {
     pod: Matched<'a>,
     word: &'a Word<'a>,
     config: &'a Config,
+}
+
+/// What a pod says, with a warning about what of it there is not. Names of which none is known, as a mistyped `true` is,
+/// say nothing: what holds without them still does.
+fn understood<'a>(text: &'a str, config: &Config, notes: &mut Vec<Note>) -> Word<'a> {
+    let word = word(text);
+    match &word {
+        Word::Names(names) => {
+            let is_known = |it: &&str| *it == LXCFS || config.sidecars.template(it).is_some();
+            for name in names.iter().filter(|it| !is_known(it)) {
+                let text = format!("there is no template {:?} to inject", shortened(name));
+                notes.push(Note::skipped(Reason::UnknownTemplate, text));
+            }
+            if names.iter().any(is_known) { word } else { Word::Nothing }
+        }
+        Word::Default if config.sidecars.default.is_empty() => {
+            let text = format!(
+                "{INJECT}: {:?} asks for the default list, which is empty: name templates instead",
+                shortened(text)
+            );
+            notes.push(Note::skipped(Reason::UnknownValue, text));
+            word
+        }
+        _ => word,
+    }
 }
 
 fn word(text: &str) -> Word<'_> {

@@ -91,7 +91,7 @@ reasons! {
     UnknownFile => Skipped,
     /// The pod would have a template's container otherwise than the template lets it.
     OverrideRefused => Skipped,
-    /// The pod asks in words that are not understood.
+    /// The pod asks in words that are not understood, or for the default list where that is empty.
     UnknownValue => Skipped,
     /// The requested lifespan is no number that is allowed.
     BadLifespan => Denied,

@@ -50,6 +50,38 @@ fn a_pod_that_asks_for_a_template_that_there_is_not_is_admitted_with_a_warning()
 }
 
 #[test]
+fn words_of_which_none_is_a_name_are_warned_of_and_leave_the_choice_to_the_rest() {
+    let enabled: &[_] = &[("sidecar-injector", "enabled")];
+    for said in ["ture", "agnet, extar", "agent:3"] {
+        let injection = inject_with(&pod(json!({"etcd-guard.io/inject": said})), enabled, &agent()).unwrap();
+        let notes: Vec<Reason> = injection.notes.iter().map(|it| it.reason).collect();
+        assert!(notes.contains(&Reason::UnknownTemplate), "{said}: {notes:?}");
+        assert_eq!(names(&injection.pod.unwrap()["spec"]["initContainers"]), ["agent"], "{said}");
+    }
+    let (after, _) = injected(&pod(json!({"etcd-guard.io/inject": "extra,ture"})), enabled, &agent());
+    assert_eq!(names(&after["spec"]["containers"]), ["web", "extra"], "one name is known: it is a list");
+    for no in ["none", "false"] {
+        let before = pod(json!({"etcd-guard.io/inject": no}));
+        assert_eq!(injected(&before, enabled, &agent()), (before, vec![]));
+    }
+}
+
+#[test]
+fn a_pod_that_asks_for_the_default_list_where_it_is_empty_is_told() {
+    let without = config("sidecars: {templates: [{name: a, containers: [{name: a, image: i}]}]}");
+    for word in ["true", "yes"] {
+        let injection = inject_with(&pod(json!({"etcd-guard.io/inject": word})), &[], &without).unwrap();
+        assert!(injection.is_empty());
+        let warnings: Vec<_> = injection.notes.iter().filter_map(|it| it.warning.as_deref()).collect();
+        let expected = format!(
+            "etcd-guard.io/inject: {word:?} asks for the default list, which is empty: name templates instead"
+        );
+        assert_eq!(warnings, [expected.as_str()]);
+        assert!(expected.len() <= 120);
+    }
+}
+
+#[test]
 fn a_pod_that_asks_for_a_template_that_there_is_not_is_denied_where_the_configuration_says_so() {
     let strict = config(
         "skipNamespaces: [left-alone]\n\
