@@ -13,6 +13,8 @@ mod lxcfs;
 mod mutated_cluster;
 #[path = "mutate/nodes.rs"]
 mod nodes;
+#[path = "mutate/offline.rs"]
+mod offline;
 #[path = "mutate/order.rs"]
 mod order;
 #[path = "mutate/rules.rs"]

@@ -10,6 +10,7 @@ use crate::{
     config::Labels,
     inject::{Surroundings, inject},
     k8s::Version,
+    rules::judge_name,
 };
 
 /// Show what becomes of a pod, without a cluster
@@ -57,6 +58,21 @@ fn parse_version(text: &str) -> Result<Version, String> {
     Version::of(major, minor).ok_or_else(|| format!("{text:?} is no version such as 1.34"))
 }
 
+/// What is said before the reason of a denial.
+const DENIED: &str = "the pod would be denied";
+
+/// A label or annotation that is no text: the apiserver refuses such a pod before it asks any webhook.
+fn check_texts(pod: &Value) -> anyhow::Result<()> {
+    for (members, what) in [("/metadata/labels", "label"), ("/metadata/annotations", "annotation")] {
+        let mut members = pod.pointer(members).and_then(Value::as_object).into_iter().flatten();
+        // Go reads null as an empty text.
+        if let Some((key, value)) = members.find(|(_, it)| !it.is_string() && !it.is_null()) {
+            bail!("{what} {key} is {value}, which is no text: quote it, or the apiserver refuses the pod");
+        }
+    }
+    Ok(())
+}
+
 // === impl Inject ===
 
 impl Inject {
@@ -68,6 +84,7 @@ impl Inject {
         if pod.get("kind").is_none_or(|kind| kind != "Pod") {
             bail!("{}: one object of kind Pod is expected", file.display());
         }
+        check_texts(&pod).with_context(|| file.display().to_string())?;
         let own = pod.pointer("/metadata/namespace").and_then(Value::as_str).map(str::to_owned);
         let namespace = namespace.or(own).unwrap_or_else(|| String::from("default"));
         let labels: Labels = namespace_labels.into_iter().collect();
@@ -76,7 +93,11 @@ impl Inject {
             namespace_labels: Ok(&labels),
             native_sidecars: kubernetes_version >= Version::NATIVE_SIDECARS,
         };
-        let injection = inject((&pod).into(), &surroundings, &config).context("the pod would be denied")?;
+        let injection = inject((&pod).into(), &surroundings, &config).context(DENIED)?;
+        if let Some(rule) = &config.pod_names {
+            let text = |place| pod.pointer(place).and_then(Value::as_str).unwrap_or_default();
+            judge_name(text("/metadata/name"), text("/metadata/generateName"), rule).context(DENIED)?;
+        }
         for warning in injection.notes.iter().filter_map(|note| note.warning.as_ref()) {
             eprintln!("Warning: {warning}");
         }
