@@ -34,7 +34,7 @@ use crate::{
     json::Json,
     patch::{Draft, Finished, Patch, PatchError, pointer},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The annotation that says what a pod got.
 pub const INJECTED: &str = "etcd-guard.io/injected";
@@ -72,12 +72,13 @@ pub struct Denial {
 }
 
 /// What the status annotation holds. Nothing in it but what was chosen, so that a second pass writes the same.
-#[derive(Default, Serialize)]
+#[derive(Default, Deserialize, Serialize)]
+#[serde(default)]
 struct Record<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    lxcfs: Vec<&'static str>,
+    lxcfs: Vec<Cow<'a, str>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    templates: BTreeMap<Cow<'a, str>, &'a str>,
+    templates: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
 }
 
 /// Whether anything about this pod can hang on its namespace's labels.
@@ -141,7 +142,7 @@ fn change<'a>(
         applied.push(&template.name);
         let containers = chosen.container_names(Pod::of(draft.object()));
         if sidecar::apply(draft, template, &containers, surroundings, notes)? {
-            record.templates.insert(template.full_name(), &template.hash);
+            record.templates.insert(template.full_name(), Cow::from(&template.hash));
         }
         // Another template may select by the labels that this one adds.
         if !template.labels.is_empty() {
@@ -150,9 +151,13 @@ fn change<'a>(
     }
     notes.append(&mut chosen.notes);
     if chosen.lxcfs {
-        record.lxcfs = lxcfs::apply(draft, surroundings, &config.lxcfs, notes)?;
+        let files = lxcfs::apply(draft, surroundings, &config.lxcfs, notes)?;
+        record.lxcfs = files.into_iter().map(Cow::from).collect();
     }
-    if !record.lxcfs.is_empty() || !record.templates.is_empty() {
+    if !record.is_empty() {
+        if surroundings.namespace_labels.is_err() {
+            record.keep(Pod::of(draft.object()).annotation(INJECTED));
+        }
         let text = serde_json::to_string(&record).unwrap_or_default();
         draft.rewrite(&pointer(["metadata", "annotations", INJECTED]), text)?;
     }
@@ -203,6 +208,26 @@ fn left_alone(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: &Config) ->
         Some(Note::skipped(Reason::SkippedNamespace, text))
     } else {
         None
+    }
+}
+
+// === impl Record ===
+
+impl Record<'_> {
+    fn is_empty(&self) -> bool {
+        self.lxcfs.is_empty() && self.templates.is_empty()
+    }
+
+    /// Keeps what an earlier pass wrote, where this one could not choose for want of the namespace.
+    fn keep(&mut self, earlier: Option<&str>) {
+        let earlier: Option<Record<'static>> = earlier.and_then(|it| serde_json::from_str(it).ok());
+        let Some(earlier) = earlier else { return };
+        if self.lxcfs.is_empty() {
+            self.lxcfs = earlier.lxcfs;
+        }
+        for (name, hash) in earlier.templates {
+            self.templates.entry(name).or_insert(hash);
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{config, inject_with, injected, pod};
-use crate::inject::{INJECTED, Reason};
+use super::{Injected, config, inject_with, injected, pod};
+use crate::inject::{INJECTED, Reason, Surroundings};
 
 fn asking() -> Value {
     pod(json!({"etcd-guard.io/inject": "agent"}))
@@ -106,4 +106,27 @@ fn a_container_whose_image_another_webhook_changed_is_still_the_templates() {
         *record = json!(record.as_str().unwrap().replace(&agent.sidecars.templates[0].hash, "000000000000"));
         assert_eq!(inject_with(&after, &[], &agent).unwrap().notes[0].reason, Reason::Conflict);
     }
+}
+
+#[test]
+fn a_pass_that_cannot_read_the_namespace_leaves_in_the_record_what_an_earlier_one_wrote() {
+    let templates = config(
+        "\
+sidecars:
+  default: [agent]
+  templates:
+  - {name: agent, containers: [{name: agent, image: 'agent:1'}]}
+  - {name: extra, match: {podSelector: {matchLabels: {extra: 'yes'}}}, containers: [{name: extra, image: 'extra:1'}]}
+",
+    );
+    let mut before = pod(json!({"sidecar-injector.lxcfs/inject": "true"}));
+    before["metadata"]["labels"] = json!({"extra": "yes"});
+    let (after, _) = injected(&before, &[("sidecar-injector", "enabled")], &templates);
+    let record = after["metadata"]["annotations"][INJECTED].as_str().unwrap();
+    assert!(record.contains("lxcfs") && record.contains("agent") && record.contains("extra"), "{record}");
+
+    let unread =
+        Surroundings { namespace: "prod", namespace_labels: Err("no answer"), native_sidecars: true };
+    let second = Injected::of((&after).into(), &unread, &templates).unwrap();
+    assert!(second.is_empty(), "{:?}", second.patch);
 }
