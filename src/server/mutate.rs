@@ -32,7 +32,7 @@ use super::{
 use crate::{
     config::{Config, Labels, Live, ReloadMetrics},
     guard::Deadline,
-    inject::{Injection, Note, Surroundings, inject, needs_namespace},
+    inject::{Injection, Note, Reason, Surroundings, inject, needs_namespace},
     json::Json,
     k8s::{NamespaceLabels, Namespaces, Version, admission::AdmissionRequest},
     node::over_commit,
@@ -127,7 +127,10 @@ impl Mutator {
                 let mutation = Mutation { denial: Some(denial.message), ..Mutation::default() };
                 return Answered { entry: Entry::Inject, reason: denial.reason.word(), mutation };
             }
-            Err(_) => return Answered::admitted(Entry::Inject, "PatchFailed", INTERNAL),
+            Err(_) => {
+                metrics.record_injection(Some(Reason::PatchFailed));
+                return Answered::admitted(Entry::Inject, Reason::PatchFailed.word(), INTERNAL);
+            }
         };
         for Note { reason, .. } in &injection.notes {
             metrics.record_injection(Some(*reason));
