@@ -167,6 +167,7 @@ fn the_value_does_not_move_over_ten_updates_of_the_kubelet_and_three_other_write
     assert_eq!(millis(seen("out-allocatable")), 2 * millis(seen("raw-allocatable")));
     assert_eq!(seen("seen-allocatable"), seen("out-allocatable"));
     assert_eq!(seen("other-writers"), "3");
+    assert_eq!(seen("writers-answers"), [seen("out-allocatable"); 3].join(" "));
     assert_eq!(seen("kubelet-updates"), "10", "as the node's heartbeats tell");
     assert!(seen("node-updates").parse::<u64>().unwrap() >= 13, "{}", seen("node-updates"));
 }
