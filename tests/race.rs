@@ -90,11 +90,13 @@ async fn storm_by_environment() {
     })
     .await;
     assert!(report.losses.is_empty(), "the law was broken");
+    assert_eq!(report.unjudged, 0, "what was not judged may have broken the law");
 }
 
 async fn hold(storm: &Storm) {
     let report = run(storm).await;
     assert!(report.losses.is_empty(), "{report}");
+    assert_eq!(report.unjudged, 0, "{report}");
     assert!(report.let_go > 0, "{report}");
     assert_eq!(report.done.len(), Harm::against(storm.against).len(), "everything happened: {report}");
 }

@@ -21,7 +21,7 @@ pub(crate) struct Report {
     /// Of these, such that broke the law.
     pub(crate) losses: Vec<String>,
     /// Yeses of which too little could be found out.
-    unjudged: u32,
+    pub(crate) unjudged: u32,
     longest_gap: Duration,
     /// How long a lone deletion had to wait at most while all members served.
     longest_wait: Duration,

@@ -6,6 +6,7 @@ mod faults;
 
 use std::{
     collections::BTreeMap,
+    io::ErrorKind,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -18,14 +19,18 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use tokio::{
+    net::TcpStream,
     sync::{Mutex, MutexGuard},
     time::{Instant, sleep, timeout},
 };
 
-use crate::support::{
-    member::{Member, leads},
-    pods::{is_ready, uid},
-    process_node::ProcessNode,
+use crate::{
+    scene::WHOLE_LIMIT,
+    support::{
+        member::{CLIENT_PORT, Member, leads},
+        pods::{is_ready, uid},
+        process_node::ProcessNode,
+    },
 };
 
 /// Longest that a member's read may take. One that starts refuses connections at once; one that serves answers in
@@ -35,8 +40,8 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 /// Pause before a read that an election cut short is begun again.
 const ELECTION_PAUSE: Duration = Duration::from_millis(50);
 
-/// Longest that an apiserver may take to be back, and the pause between two tries.
-const POD_LIMIT: Duration = Duration::from_secs(60);
+/// Longest that an apiserver may take to be back, as long as whoever killed it waits, and the pause between two tries.
+const POD_LIMIT: Duration = WHOLE_LIMIT;
 const POD_PAUSE: Duration = Duration::from_millis(100);
 
 /// A process that runs for less than this may not serve yet, and its kubelet may not have said that it runs.
@@ -66,7 +71,7 @@ struct Known {
     faults: BTreeMap<String, Fault>,
     losses: Vec<String>,
     judged: u32,
-    /// Yeses for pods of which nothing could be found out.
+    /// Yeses for pods of which nothing could be found out. A storm that has any proves nothing.
     unjudged: u32,
 }
 
@@ -90,7 +95,7 @@ pub(crate) enum Grounds {
     Quorum,
     /// The pod serves nothing or is gone: no quorum is needed.
     ServesNothing,
-    /// Nobody said. It needs no quorum if the pod's process does not run or just starts, whoever may have known that.
+    /// Nobody said. It is believed to have seen that the pod serves nothing, if that is so.
     Untold,
 }
 
@@ -99,6 +104,9 @@ pub(crate) enum Grounds {
 pub(crate) struct Before {
     /// Whether its process ran for long enough to serve.
     ran: bool,
+    /// Whether somebody accepts connections at its address. etcd does before it takes part in anything, and goes on when
+    /// it is frozen or finds no quorum: where nobody does there is no vote.
+    listens: bool,
     serves: bool,
 }
 
@@ -163,7 +171,8 @@ impl Truth {
         }
         let serving = self.serving(&mut known).await;
         let ran = self.ran_before(yes.name, yes.asked);
-        let before = Before { ran, serves: serving.iter().any(|it| it == yes.name) };
+        let serves = serving.iter().any(|it| it == yes.name);
+        let before = Before { ran, listens: serves || self.listens(yes.name).await, serves };
         self.weigh(&mut known, yes, uid(&pod), &serving, before).await;
     }
 
@@ -179,7 +188,8 @@ impl Truth {
     pub(crate) async fn before(&self, name: &str) -> Option<(String, Before)> {
         let uid = self.pods.get_opt(name).await.ok()??.metadata.uid?;
         let ran = self.ran_before(name, Instant::now());
-        Some((uid, Before { ran, serves: self.reads(name).await }))
+        let (listens, serves) = tokio::join!(self.listens(name), self.reads(name));
+        Some((uid, Before { ran, listens, serves }))
     }
 
     async fn weigh(
@@ -203,12 +213,7 @@ impl Truth {
         let left: Vec<&String> =
             left.into_iter().filter(|it| *it != name && !known.out.contains_key(*it)).collect();
         let quorum = self.names.len() / 2 + 1;
-        let costs_nothing = match yes.grounds {
-            Grounds::Quorum => false,
-            Grounds::ServesNothing => !(before.ran && before.serves),
-            Grounds::Untold => !(before.ran || before.serves),
-        };
-        let is_loss = left.len() < quorum && !costs_nothing;
+        let is_loss = left.len() < quorum && yes.grounds.need_a_quorum(before);
         let since = |(name, out): (&String, &Out)| format!("{name} since {:?}", out.asked.elapsed());
         let out: Vec<String> = known.out.iter().map(since).collect();
         known.judged += 1;
@@ -277,10 +282,13 @@ impl Truth {
         };
         let serving: Vec<(String, String)> =
             join_all(self.names.iter().map(serves)).await.into_iter().flatten().collect();
-        known.out.retain(|name, out| {
-            let is_back = serving.iter().any(|(it, uid)| it == name && *uid != out.uid);
-            !is_back && out.asked.elapsed() < YES_LIFE
-        });
+        known.out.retain(|name, out| !serving.iter().any(|(it, uid)| it == name && *uid != out.uid));
+        let old = known.out.iter().filter(|(_, out)| out.asked.elapsed() >= YES_LIFE);
+        let old: Vec<String> = old.map(|(name, _)| name.clone()).collect();
+        for name in old {
+            let Ok(pod) = self.pods.get_opt(&name).await else { continue };
+            known.out.retain(|it, out| *it != name || !out.was_not_used(pod.as_ref()));
+        }
         serving.into_iter().map(|(name, _)| name).collect()
     }
 
@@ -306,6 +314,13 @@ impl Truth {
         self.node.running_since(&self.namespace, name).map(|(uid, _)| uid)
     }
 
+    /// Whether it refuses no connections.
+    async fn listens(&self, name: &str) -> bool {
+        let address = (self.node.address(&self.namespace, name), CLIENT_PORT);
+        let connected = timeout(READ_LIMIT, TcpStream::connect(address)).await;
+        !matches!(connected, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)
+    }
+
     /// A linearizable read at the member itself. One that an election cuts short is begun again: the member serves as
     /// soon as there is a leader. One that starts refuses connections.
     async fn reads(&self, name: &str) -> bool {
@@ -321,5 +336,66 @@ impl Truth {
             }
         };
         matches!(timeout(READ_LIMIT, read).await, Ok(Ok(_)))
+    }
+}
+
+impl Grounds {
+    /// Whether a yes that rests on this, to a member that was like that, takes a quorum of others.
+    fn need_a_quorum(self, before: Before) -> bool {
+        // A pod that runs may vote, even if it does not serve: the others may have a quorum only with it.
+        let may_vote = before.ran && before.listens;
+        match self {
+            Self::Quorum => true,
+            // What has come up since the guard looked is not charged to it.
+            Self::ServesNothing => may_vote,
+            // Of these nobody said that they had looked.
+            Self::Untold => may_vote || before.serves,
+        }
+    }
+}
+
+impl Out {
+    /// Of a yes that is too old to be carried out any more: whether it never was. A pod that is on its way, or gone, is out
+    /// until its successor serves.
+    fn was_not_used(&self, pod: Option<&Pod>) -> bool {
+        pod.is_some_and(|pod| uid(pod) == self.uid && pod.metadata.deletion_timestamp.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+
+    use super::*;
+
+    const SERVES: Before = Before { ran: true, listens: true, serves: true };
+    const FROZEN_OR_ALONE: Before = Before { serves: false, ..SERVES };
+    const JUST_UP: Before = Before { ran: false, ..SERVES };
+    const NOT_YET_UP: Before = Before { listens: false, ..FROZEN_OR_ALONE };
+    const DOWN: Before = Before { ran: false, listens: false, serves: false };
+
+    #[test]
+    fn a_yes_needs_a_quorum_of_others_unless_its_pod_has_no_vote() {
+        let needs = |grounds: Grounds| {
+            [SERVES, FROZEN_OR_ALONE, JUST_UP, NOT_YET_UP, DOWN].map(|it| grounds.need_a_quorum(it))
+        };
+        assert_eq!(needs(Grounds::Quorum), [true, true, true, true, true]);
+        assert_eq!(needs(Grounds::ServesNothing), [true, true, false, false, false]);
+        assert_eq!(needs(Grounds::Untold), [true, true, true, false, false]);
+    }
+
+    #[test]
+    fn only_a_pod_that_stayed_is_no_longer_out_when_its_yes_is_old() {
+        let out = Out { uid: String::from("a"), asked: Instant::now() };
+        let pod = |uid: &str, is_going: bool| {
+            let mut pod = Pod::default();
+            pod.metadata.uid = Some(uid.to_owned());
+            pod.metadata.deletion_timestamp = is_going.then_some(Time(Timestamp::UNIX_EPOCH));
+            pod
+        };
+        assert!(out.was_not_used(Some(&pod("a", false))));
+        assert!(!out.was_not_used(Some(&pod("a", true))), "it may take its grace period");
+        assert!(!out.was_not_used(Some(&pod("b", false))), "its successor has not served yet");
+        assert!(!out.was_not_used(None), "its successor is not there yet");
     }
 }

@@ -8,6 +8,9 @@ use tokio::time::timeout;
 /// Longest that a member is waited for; one that is well answers in milliseconds.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
+/// Where clients find a member.
+pub const CLIENT_PORT: u16 = 2379;
+
 /// A member of a plain cluster.
 pub struct Member {
     url: String,
@@ -15,7 +18,7 @@ pub struct Member {
 
 impl Member {
     pub fn at(address: Ipv4Addr) -> Self {
-        Self { url: format!("http://{address}:2379") }
+        Self { url: format!("http://{address}:{CLIENT_PORT}") }
     }
 
     pub fn url(&self) -> &str {
