@@ -100,19 +100,24 @@ impl Guard {
     /// pod is to be read as a whole.
     #[must_use]
     pub fn pass_by(&self, request: &AdmissionRequest<'_>, pod: &Glance<'_>) -> Option<Request> {
-        let request = Request::read(request).ok()?;
+        let request = pod.pass_by(request)?;
         let annotations = &self.looker.annotations;
         let is_said_to_be_member =
-            || annotations.has(&request.namespace, pod.stateful_set(), &[MEMBER_ANNOTATION]);
-        let is_bystander =
-            request.operation == Operation::Delete && pod.is_bystander() && !is_said_to_be_member();
-        is_bystander.then_some(Request { bystander: true, ..request })
+            annotations.has(&request.namespace, pod.stateful_set(), &[MEMBER_ANNOTATION]);
+        (!is_said_to_be_member).then_some(request)
     }
 }
 
 // === impl Glance ===
 
 impl Glance<'_> {
+    /// Reads the deletion of this pod, if it names etcd nowhere.
+    pub(crate) fn pass_by(&self, request: &AdmissionRequest<'_>) -> Option<Request> {
+        let request = Request::read(request).ok()?;
+        let is_bystander = request.operation == Operation::Delete && self.is_bystander();
+        is_bystander.then_some(Request { bystander: true, ..request })
+    }
+
     /// Whether this pod names etcd nowhere, and is neither on its way out nor a mirror.
     pub(super) fn is_bystander(&self) -> bool {
         let is_settled = self.metadata.deletion_timestamp.is_some()

@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use super::review::{Answer, Mutation, Objects, Review, ReviewError};
 use crate::{
-    guard::{Operation, Request},
+    guard::{Operation, Request, fuzzing::assert_bystander},
     k8s::admission::AdmissionRequest,
 };
 
-/// A body of `POST /validate` or `/mutate`. Both ways to read it read the same, whoever has a uid is answered to that
+/// A body of `POST /validate` or `/mutate`. All ways to read it read the same, whoever has a uid is answered to that
 /// uid, and what becomes a request has names that Kubernetes has.
 ///
 /// # Panics
@@ -22,6 +22,7 @@ pub fn review(body: &[u8]) {
     let read = Review::read(body);
     let with_objects = Review::read_with_objects(body, &BTreeSet::new());
     assert_eq!(told(with_objects.as_ref().map(|(review, _)| review)), told(read.as_ref()));
+    assert_glance(body, read.as_ref());
     let uid = uid_in(body);
     let review = match &read {
         Ok(review) => review,
@@ -59,6 +60,31 @@ fn told(read: Result<&Review<'_>, &ReviewError>) -> String {
         format!("{:?}", (names, &it.user_info, it.dry_run))
     });
     format!("{} {request:?}", review.uid())
+}
+
+/// Who deletes a pod is told apart by a glance at it, and where that is enough the rest is never read. What a request
+/// comes to by it, it comes to as a whole.
+fn assert_glance(body: &[u8], read: Result<&Review<'_>, &ReviewError>) {
+    let glanced = std::str::from_utf8(body).ok().and_then(Review::read_with_glance);
+    let Some((review, pod)) = glanced else { return };
+    let Some(pod) = pod else {
+        assert_eq!(told(Ok(&review)), told(read), "there was nothing to glance at");
+        return;
+    };
+    let Some(passed) = review.request().ok().and_then(|it| pod.pass_by(it)) else { return };
+    assert_eq!(Some(review.uid()), read.ok().map(Review::uid));
+    let whole = read.ok().and_then(|it| it.request().ok()).expect("what a glance reads is readable");
+    // A mistake in what it does not read goes unnoticed.
+    let Ok(whole) = Request::read(whole) else { return };
+    assert_eq!(names(&passed), names(&whole));
+    assert_eq!(passed.operation, Operation::Delete);
+    assert_bystander(&pod, whole.pod.as_ref().expect("the pod that was glanced at"));
+}
+
+/// All of a request but its pod, in words.
+fn names(it: &Request) -> String {
+    let who = (&it.namespace, &it.name, &it.uid, &it.user);
+    format!("{:?}", (it.operation, who, it.dry_run, it.grace_period_seconds))
 }
 
 /// The uid as another reader finds it.

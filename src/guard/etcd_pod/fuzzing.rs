@@ -107,10 +107,19 @@ fn assert_glance(body: &[u8], pod: &Pod) {
         return;
     };
     if glance.is_bystander() {
-        assert!(settled(pod).is_none() && read(pod, &pod.metadata.annotations).is_none(), "{pod:?}");
-        assert_eq!((glance.name(), glance.namespace()), (&*pod.metadata.name, &*pod.metadata.namespace));
-        assert_eq!(glance.stateful_set(), pod.stateful_set());
+        assert_bystander(&glance, pod);
     }
+}
+
+/// Who is passed by at a glance is what it looked like.
+///
+/// # Panics
+///
+/// Where that does not hold.
+pub(crate) fn assert_bystander(glance: &Glance<'_>, pod: &Pod) {
+    assert!(settled(pod).is_none() && read(pod, &pod.metadata.annotations).is_none(), "{pod:?}");
+    assert_eq!((glance.name(), glance.namespace()), (&*pod.metadata.name, &*pod.metadata.namespace));
+    assert_eq!(glance.stateful_set(), pod.stateful_set());
 }
 
 /// All that verdicts rest on, as another reader has it.
