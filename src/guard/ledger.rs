@@ -317,6 +317,58 @@ mod tests {
         assert_eq!(ledger.without(&record, "prod", "a", &living(["a"]), start), []);
     }
 
+    #[test]
+    fn a_record_is_newer_than_a_list_that_lacks_a_reserved_pod() {
+        let now = Instant::now();
+        let record = [reservation("a", "1"), reservation("b", "1")];
+        let mut ledger = Ledger::default();
+        ledger.observe(&record, now);
+        let outdates = |uids: &[Living<'_>]| ledger.outdates(&record, "prod", uids, now);
+        assert!(!outdates(&living(["a", "b"])));
+        assert!(!outdates(&living(["b", "c", "a"])));
+        assert!(outdates(&living(["a"])), "one of the two is missing");
+        assert!(outdates(&living(["b", "successor"])), "another pod of its name is another pod");
+        assert!(outdates(&[]));
+        assert!(!ledger.outdates(&[], "prod", &[], now), "nothing is reserved");
+    }
+
+    #[test]
+    fn a_list_says_nothing_of_pods_in_other_namespaces() {
+        let now = Instant::now();
+        let record = [reservation("a", "1")];
+        let ledger = Ledger::default();
+        assert!(ledger.outdates(&record, "prod", &[], now));
+        assert!(!ledger.outdates(&record, "other", &[], now));
+    }
+
+    #[test]
+    fn a_reservation_that_is_over_makes_no_list_old() {
+        let start = Instant::now();
+        let record = [reservation("a", "1")];
+        let mut ledger = Ledger::default();
+        ledger.observe(&record, start);
+        let soon = start + RESERVATION_LIFE.saturating_sub(Duration::from_millis(1));
+        assert!(ledger.outdates(&record, "prod", &[], soon));
+        assert!(!ledger.outdates(&record, "prod", &[], start + RESERVATION_LIFE));
+    }
+
+    #[test]
+    fn a_pod_that_is_known_to_be_gone_makes_no_list_old() {
+        let now = Instant::now();
+        let gone = [reservation("gone", "1")];
+        let mut ledger = Ledger::default();
+        ledger.observe(&gone, now);
+        ledger.note_living(&gone, "other", &[], now);
+        assert!(ledger.outdates(&gone, "prod", &[], now), "it is no pod of the namespace that was listed");
+        ledger.note_living(&gone, "prod", &living(["gone"]), now);
+        assert!(ledger.outdates(&gone, "prod", &[], now), "it was listed");
+        ledger.note_living(&gone, "prod", &[], now);
+        assert!(!ledger.outdates(&gone, "prod", &[], now));
+        let more = [reservation("gone", "1"), reservation("b", "1")];
+        ledger.observe(&more, now);
+        assert!(ledger.outdates(&more, "prod", &[], now), "of the other nobody knows");
+    }
+
     /// Two reads of one record go side by side, and the older one is taken note of last.
     #[test]
     fn a_record_that_was_read_earlier_and_noted_later_takes_nothing_from_a_newer_one() {
