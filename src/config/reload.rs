@@ -17,11 +17,16 @@ use tokio::{
 
 use super::Config;
 
-/// Pause between two looks at the file. The kubelet itself takes up to a minute to bring a changed `ConfigMap`.
-const POLL: Duration = Duration::from_millis(500);
+/// How often the file is looked at.
+pub(super) struct Pace {
+    /// Pause between two looks.
+    pub(super) poll: Duration,
+    /// A file must keep its content for this long before it is read: whoever writes it may not be done.
+    pub(super) settle: Duration,
+}
 
-/// A file must keep its content for this long before it is read: whoever writes it may not be done.
-const SETTLE: Duration = Duration::from_millis(100);
+/// The kubelet itself takes up to a minute to bring a changed `ConfigMap`.
+pub(super) const PACE: Pace = Pace { poll: Duration::from_millis(500), settle: Duration::from_millis(100) };
 
 /// Longest that one read may take: a file server may be gone.
 const READ_LIMIT: Duration = Duration::from_secs(5);
@@ -43,16 +48,21 @@ struct ResultLabel {
 }
 
 /// Reads the file whenever its content has changed from `seen`, for as long as somebody wants its configuration.
-pub async fn follow(
+pub async fn follow(path: PathBuf, seen: String, told: watch::Sender<Arc<Config>>, metrics: ReloadMetrics) {
+    follow_at(PACE, path, seen, told, metrics).await;
+}
+
+pub(super) async fn follow_at(
+    pace: Pace,
     path: PathBuf,
     mut seen: String,
     told: watch::Sender<Arc<Config>>,
     metrics: ReloadMetrics,
 ) {
     while !told.is_closed() {
-        sleep(POLL).await;
+        sleep(pace.poll).await;
         let Some(text) = read(&path).await.filter(|text| *text != seen) else { continue };
-        sleep(SETTLE).await;
+        sleep(pace.settle).await;
         if read(&path).await.as_ref() != Some(&text) {
             continue;
         }

@@ -5,7 +5,10 @@ use std::{os::unix::fs::symlink, path::Path, sync::Arc, time::Duration};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use tokio::{sync::watch, time::sleep};
 
-use super::super::{Config, Live, ReloadMetrics, follow};
+use super::super::{
+    Config, Live, ReloadMetrics,
+    reload::{PACE, Pace, follow_at},
+};
 
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -19,11 +22,15 @@ fn root(root: &str) -> String {
 }
 
 fn start(file: &Path) -> Followed {
+    start_at(PACE, file)
+}
+
+fn start_at(pace: Pace, file: &Path) -> Followed {
     let text = std::fs::read_to_string(file).unwrap();
     let (told, live) = watch::channel(Arc::new(Config::read(&text).unwrap()));
     let (metrics, mut registry) = (ReloadMetrics::default(), Registry::default());
     metrics.register(&mut registry);
-    tokio::spawn(follow(file.to_owned(), text, told, metrics));
+    tokio::spawn(follow_at(pace, file.to_owned(), text, told, metrics));
     Followed { live, registry }
 }
 
@@ -33,16 +40,19 @@ impl Followed {
     }
 
     fn counted(&self, result: &str) -> u64 {
+        self.shown(&format!("config_reloads_total{{result=\"{result}\"}} "))
+    }
+
+    fn shown(&self, metric: &str) -> u64 {
         let mut page = String::new();
         encode(&mut page, &self.registry).unwrap();
-        let line = format!("config_reloads_total{{result=\"{result}\"}} ");
-        page.lines().find_map(|it| it.strip_prefix(&line)).unwrap().parse().unwrap()
+        page.lines().find_map(|it| it.strip_prefix(metric)).unwrap().parse().unwrap()
     }
 
     async fn until(&self, is_so: impl Fn(&Self) -> bool) {
         let waited = tokio::time::timeout(WAIT, async {
             while !is_so(self) {
-                sleep(Duration::from_millis(20)).await;
+                sleep(Duration::from_millis(2)).await;
             }
         });
         waited.await.expect("in time");
@@ -85,17 +95,33 @@ async fn a_mounted_config_map_is_followed_through_its_symbolic_links() {
 }
 
 #[tokio::test]
-async fn a_storm_of_two_hundred_changes_ends_with_the_last_good_one() {
+async fn of_two_hundred_changes_each_is_counted_and_after_each_the_last_good_one_serves() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.yaml");
     std::fs::write(&file, root("/start")).unwrap();
-    let followed = start(&file);
+    let often = Pace { poll: Duration::from_millis(2), settle: Duration::from_millis(1) };
+    let followed = start_at(often, &file);
+    let (mut successes, mut failures, mut last_good) = (0, 0, String::from("/start"));
     for turn in 0..200 {
-        let text = if turn % 3 == 0 { String::from("lxcfs: [") } else { root(&format!("/{turn}")) };
-        std::fs::write(&file, text).unwrap();
-        assert!(followed.root().starts_with('/'));
-        sleep(Duration::from_millis(5)).await;
+        let good = root(&format!("/{turn}"));
+        let (text, is_good) = match turn % 4 {
+            1 => (format!("{good}lxcfs: [ # {turn}"), false),
+            3 => (good[..good.len() - 3].to_owned(), false),
+            _ => (good, true),
+        };
+        // Renamed, so that no half of it is ever seen.
+        std::fs::write(folder.path().join("next"), text).unwrap();
+        std::fs::rename(folder.path().join("next"), &file).unwrap();
+        if is_good {
+            successes += 1;
+            last_good = format!("/{turn}");
+        } else {
+            failures += 1;
+        }
+        followed.until(|it| it.counted("success") + it.counted("failure") == turn + 1).await;
+        assert_eq!((followed.counted("success"), followed.counted("failure")), (successes, failures));
+        assert_eq!(followed.root(), last_good, "after {turn}");
+        assert_eq!(followed.shown("config_in_force "), u64::from(is_good));
     }
-    std::fs::write(&file, root("/end")).unwrap();
-    followed.until(|it| it.root() == "/end").await;
+    assert_eq!((successes, failures), (100, 100));
 }
