@@ -15,10 +15,12 @@ mod mistake;
 mod names;
 mod over_commit;
 mod policies;
+mod quantities;
 mod reload;
 mod schema;
 mod selector;
 mod sidecars;
+mod syntax;
 mod template;
 mod template_check;
 #[cfg(test)]

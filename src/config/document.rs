@@ -30,7 +30,7 @@ enum Tree {
 
 /// A part of a document and where it begins: for the value of a key, the line of the key.
 #[derive(Clone, Debug)]
-struct Part {
+pub(super) struct Part {
     line: u64,
     tree: Tree,
 }
@@ -48,18 +48,8 @@ pub fn read<T: DeserializeOwned>(
         serde_saphyr::from_str_with_options(text, options).map_err(|error| vec![unreadable(&error)])?;
     let mut root = Part { line: 1, tree: spanned.value };
     let mut mistakes = Vec::new();
-    let read = loop {
-        match serde_path_to_error::deserialize::<_, T>(root.value()) {
-            Ok(read) => break read,
-            Err(error) => {
-                let place = pointer_to(error.path());
-                mistakes.push(root.mistake(&place, error.inner().to_string()));
-                if mistakes.len() >= MOST_MISTAKES || !root.take_out(&place) {
-                    return Err(mistakes);
-                }
-            }
-        }
-    };
+    let fitted = root.fit::<T>(|root, place, text| mistakes.push(root.mistake(place, text)));
+    let Some(read) = fitted else { return Err(mistakes) };
     let mut found = Vec::new();
     check(&read, &mut Check::new(&mut found), root.get("apiVersion").is_some());
     mistakes.extend(found.into_iter().map(|(place, text)| root.mistake(&place, text)));
@@ -87,7 +77,29 @@ fn pointer_to(path: &serde_path_to_error::Path) -> PointerBuf {
 // === impl Part ===
 
 impl Part {
-    fn value(&self) -> Value {
+    /// Reads it into a type. What does not fit is told to `note` with its place, taken out, and the rest read again; nothing
+    /// is read where too little would be left.
+    pub(super) fn fit<T: DeserializeOwned>(
+        &mut self,
+        mut note: impl FnMut(&Self, &Pointer, String),
+    ) -> Option<T> {
+        for _ in 0..MOST_MISTAKES {
+            match serde_path_to_error::deserialize::<_, T>(self.value()) {
+                Ok(read) => return Some(read),
+                Err(error) => {
+                    let place = pointer_to(error.path());
+                    note(self, &place, error.inner().to_string());
+                    if !self.take_out(&place) {
+                        break;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// What is left of it.
+    pub(super) fn value(&self) -> Value {
         match &self.tree {
             Tree::Scalar(value) => value.clone(),
             Tree::List(items) => items.iter().map(|(_, part)| part.value()).collect(),
@@ -107,6 +119,12 @@ impl Part {
 
     /// A mistake at a place, told as it is in the text; with the line of the nearest part around it that is there.
     fn mistake(&self, place: &Pointer, text: String) -> Mistake {
+        let (in_text, line) = self.in_text(place);
+        Mistake { line: Some(line), place: in_words(&in_text), text }
+    }
+
+    /// A place as it was before anything was taken out, and the line of the nearest part around it that is there.
+    pub(super) fn in_text(&self, place: &Pointer) -> (PointerBuf, u64) {
         let (mut part, mut in_text) = (Some(self), PointerBuf::new());
         let mut line = self.line;
         for token in place.tokens() {
@@ -120,7 +138,7 @@ impl Part {
             part = part.and_then(|it| it.get(&step));
             line = part.map_or(line, |it| it.line);
         }
-        Mistake { line: Some(line), place: in_words(&in_text), text }
+        (in_text, line)
     }
 
     /// Takes out the part at a place; whether there was one.
@@ -148,6 +166,20 @@ impl Part {
                 entries.get_mut(index).is_some_and(|(_, part)| part.take_out(rest))
             }
         }
+    }
+}
+
+impl From<Value> for Part {
+    /// A part whose lines nobody asks for.
+    fn from(value: Value) -> Self {
+        let tree = match value {
+            Value::Array(items) => Tree::List(items.into_iter().map(Self::from).enumerate().collect()),
+            Value::Object(fields) => {
+                Tree::Map(fields.into_iter().map(|(key, field)| (key, field.into())).collect())
+            }
+            scalar => Tree::Scalar(scalar),
+        };
+        Self { line: 0, tree }
     }
 }
 

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::Check;
+use super::{Check, syntax::check_key};
 
 /// A pod that asks for N gets tolerations for N to `most`: it runs on nodes with at least so much time left.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -53,9 +53,7 @@ impl Default for Lifespan {
 impl Lifespan {
     pub(super) fn check(&self, check: &mut Check<'_>) {
         for (key, value) in [("label", &self.label), ("taint", &self.taint)] {
-            if value.is_empty() {
-                check.at(key).say("is empty");
-            }
+            check_key(value, &mut check.at(key));
         }
         if self.most < self.least {
             check.at("most").say(format!("is less than the least, {}", self.least));

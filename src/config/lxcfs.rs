@@ -6,7 +6,11 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Check, Match, lxcfs_mounts::Mounts};
+use super::{
+    Check, Match,
+    lxcfs_mounts::Mounts,
+    syntax::{check_key, check_label_value},
+};
 
 /// How pods get the files of lxcfs.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -223,9 +227,8 @@ impl Lxcfs {
             );
             check.at("repairable").say(text);
         }
-        if self.node_label.key.is_empty() {
-            check.at("nodeLabel").say("names no key");
-        }
+        check_key(&self.node_label.key, &mut check.at("nodeLabel").at("key"));
+        check_label_value(&self.node_label.value, &mut check.at("nodeLabel").at("value"));
         for (key, selector) in [("match", &self.always), ("never", &self.never)] {
             if let Some(selector) = selector {
                 selector.check(&mut check.at(key));

@@ -47,6 +47,13 @@ impl<'a> Check<'a> {
         Check { found: self.found, place }
     }
 
+    /// A check of what is further down.
+    pub(super) fn at_place(&mut self, below: &Pointer) -> Check<'_> {
+        let mut place = self.place.clone();
+        place.append(below);
+        Check { found: self.found, place }
+    }
+
     /// Notes a mistake of this part.
     pub fn say(&mut self, text: impl Into<String>) {
         self.found.push((self.place.clone(), text.into()));

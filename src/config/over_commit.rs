@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de::Error};
 
-use super::{Check, Labels, Selector};
+use super::{Check, Labels, Selector, syntax::check_key};
 
 /// Which nodes offer more than they have, and how much more.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -59,9 +59,7 @@ impl OverCommit {
     }
 
     pub(super) fn check(&self, check: &mut Check<'_>) {
-        if self.label.is_empty() {
-            check.at("label").say("is empty");
-        }
+        check_key(&self.label, &mut check.at("label"));
         for (index, entry) in self.nodes.iter().enumerate() {
             let (mut check, most) = (check.at("nodes"), self.most);
             let mut check = check.at(index);

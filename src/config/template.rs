@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::Value;
 
-use super::{Labels, Match, Overrides, TransferEnv, schema};
+use super::{Labels, Match, Overrides, TransferEnv, quantities, schema};
 use crate::json::Shared;
 
 /// What a pod gets under one name. Parts of a pod are written as in a pod.
@@ -166,6 +166,17 @@ impl Template {
     /// Works out what is the same for each pod.
     pub(super) fn settle(&mut self, native: Native) {
         self.native = self.native.or(Some(native));
+        let parts = [
+            &mut self.containers,
+            &mut self.init_containers,
+            &mut self.volumes,
+            &mut self.app_containers.env,
+        ];
+        for part in parts.into_iter().flatten() {
+            let mut value = part.value().clone();
+            quantities::write_as_texts(&mut value);
+            *part = value.into();
+        }
         let content = serde_json::json!([
             self.name,
             self.version,

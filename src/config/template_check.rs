@@ -6,13 +6,18 @@ use json_patch::jsonptr::Token;
 use k8s_openapi::api::core::v1;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use serde_path_to_error::Segment;
 
-use super::{Check, template::Template};
+use super::{
+    Check,
+    document::Part,
+    quantities,
+    syntax::{
+        LONGEST_NAME, check_annotation_key, check_key, check_label_value, check_name, check_toleration,
+        check_word,
+    },
+    template::Template,
+};
 use crate::json::Shared;
-
-/// The longest name of a container or a volume: a DNS label.
-const LONGEST_NAME: usize = 63;
 
 /// Keys that decide what is injected: a template that wrote them would decide about itself.
 const OWN_KEYS: [&str; 2] = ["etcd-guard.io/", "sidecar-injector.lxcfs/"];
@@ -70,6 +75,20 @@ impl Template {
         }
         self.check_containers(check);
         self.check_volumes(check);
+        let variables = self.app_containers.env.iter().map(Shared::value);
+        check_variables(variables, &mut check.at("appContainers").at("env"));
+        for (index, toleration) in self.tolerations.iter().enumerate() {
+            check_toleration(toleration, known, &mut check.at("tolerations").at(index));
+        }
+        for (key, value) in &self.labels {
+            let mut check = check.at("labels");
+            let mut check = check.at(Token::new(key).into_owned());
+            check_key(key, &mut check);
+            check_label_value(value, &mut check);
+        }
+        for key in self.annotations.keys() {
+            check_annotation_key(key, &mut check.at("annotations").at(Token::new(key).into_owned()));
+        }
         for (section, map) in [("annotations", &self.annotations), ("labels", &self.labels)] {
             for key in map.keys().filter(|key| OWN_KEYS.iter().any(|own| key.contains(own))) {
                 let text = "decides what is injected, which a template cannot";
@@ -98,8 +117,8 @@ impl Template {
         }
         check_items::<v1::HostAlias>(&self.host_aliases, known, &mut check.at("hostAliases"));
         for (index, alias) in self.host_aliases.iter().enumerate() {
-            if !is_address(text(alias, "ip")) {
-                let text = format!("{:?} is no IP address", text(alias, "ip"));
+            if let Some(ip) = text(alias, "ip").filter(|ip| !is_address(ip)) {
+                let text = format!("{ip:?} is no IP address");
                 check.at("hostAliases").at(index).at("ip").say(text);
             }
         }
@@ -113,14 +132,23 @@ impl Template {
             for (index, container) in containers.iter().enumerate() {
                 let mut check = check.at(list);
                 let mut check = check.at(index);
-                let name = text(container, "name");
-                check_name(name, &mut check.at("name"));
-                if !name.is_empty() && !names.insert(name) {
-                    check.at("name").say(format!("{name} is the name of another container"));
+                if let Some(name) = text(container, "name") {
+                    check_name(name, &mut check.at("name"));
+                    if !name.is_empty() && !names.insert(name) {
+                        check.at("name").say(format!("{name} is the name of another container"));
+                    }
                 }
-                if text(container, "image").is_empty() {
-                    check.at("image").say("is empty");
+                match text(container, "image") {
+                    Some("") => check.at("image").say("is empty"),
+                    Some(image) if image.trim() != image => {
+                        check.at("image").say(format!("{image:?} begins or ends with a blank"));
+                    }
+                    _ => {}
                 }
+                if !self.allow_unknown_fields {
+                    check_words(container, &mut check);
+                }
+                check_variables(items(container, "env"), &mut check.at("env"));
                 match container.get("restartPolicy").filter(|it| !it.is_null()) {
                     None => {}
                     Some(_) if list == "containers" => {
@@ -139,23 +167,28 @@ impl Template {
         for (index, volume) in self.volumes.iter().enumerate() {
             let mut check = check.at("volumes");
             let mut check = check.at(index);
-            let name = text(volume, "name");
+            let Some(name) = text(volume, "name") else { continue };
             check_name(name, &mut check.at("name"));
             if !name.is_empty() && !volumes.insert(name) {
                 check.at("name").say(format!("{name} is the name of another volume"));
             }
         }
-        let check_mounts = |mounts: Option<&Value>, mut check: Check<'_>| {
+        let check_mounts = |mounts: &mut dyn Iterator<Item = &Value>, mut check: Check<'_>| {
             let mut paths = BTreeSet::new();
-            for (index, mount) in mounts.and_then(Value::as_array).into_iter().flatten().enumerate() {
-                let (name, path) = (text(mount, "name"), text(mount, "mountPath"));
-                if !volumes.contains(name) {
+            for (index, mount) in mounts.enumerate() {
+                if let Some(name) = text(mount, "name").filter(|it| !volumes.contains(it)) {
                     let text =
                         format!("there is no volume {name:?}; one of the pod is named in externalVolumes");
                     check.at(index).at("name").say(text);
                 }
+                let Some(path) = text(mount, "mountPath") else { continue };
                 if !path.starts_with('/') {
                     check.at(index).at("mountPath").say(format!("{path:?} is no absolute path"));
+                } else if path.contains(':') {
+                    check
+                        .at(index)
+                        .at("mountPath")
+                        .say(format!("{path:?} has a ':', which no mount's path may"));
                 } else if !paths.insert(path) {
                     check.at(index).at("mountPath").say(format!("{path} is mounted twice"));
                 }
@@ -167,28 +200,46 @@ impl Template {
             for (index, container) in containers.iter().enumerate() {
                 let mut check = check.at(list);
                 let mut check = check.at(index);
-                check_mounts(container.get("volumeMounts"), check.at("volumeMounts"));
+                check_mounts(&mut items(container, "volumeMounts").iter(), check.at("volumeMounts"));
             }
         }
-        let mounts: Value = self.app_containers.volume_mounts.iter().map(|it| it.value().clone()).collect();
-        check_mounts(Some(&mounts), check.at("appContainers").at("volumeMounts"));
+        let mut mounts = self.app_containers.volume_mounts.iter().map(Shared::value);
+        check_mounts(&mut mounts, check.at("appContainers").at("volumeMounts"));
     }
 }
 
-fn text<'a>(part: &'a Value, key: &str) -> &'a str {
-    part.get(key).and_then(Value::as_str).unwrap_or_default()
+/// The words that a container may choose of (`pkg/apis/core/types.go`).
+fn check_words(container: &Value, check: &mut Check<'_>) {
+    check_word(container, "imagePullPolicy", &["Always", "IfNotPresent", "Never"], check);
+    check_word(container, "terminationMessagePolicy", &["File", "FallbackToLogsOnError"], check);
+    for (index, port) in items(container, "ports").iter().enumerate() {
+        check_word(port, "protocol", &["TCP", "UDP", "SCTP"], &mut check.at("ports").at(index));
+    }
 }
 
-fn check_name(name: &str, check: &mut Check<'_>) {
-    let fits = name.len() <= LONGEST_NAME
-        && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
-        && !name.starts_with('-')
-        && !name.ends_with('-');
-    if name.is_empty() {
-        check.say("is empty");
-    } else if !fits {
-        check.say(format!("{name:?} is no name: a-z, 0-9 and -, at most {LONGEST_NAME}, are expected"));
+fn check_variables<'a>(variables: impl IntoIterator<Item = &'a Value>, check: &mut Check<'_>) {
+    for (index, variable) in variables.into_iter().enumerate() {
+        match text(variable, "name") {
+            Some("") => check.at(index).at("name").say("is empty"),
+            Some(name) if name.contains('=') => {
+                check.at(index).at("name").say(format!("{name:?} has a '=', which no variable's name may"));
+            }
+            _ => {}
+        }
     }
+}
+
+/// A field's text: empty where there is none; `None` where it is no text, which its type has said.
+fn text<'a>(part: &'a Value, key: &str) -> Option<&'a str> {
+    match part.as_object()?.get(key) {
+        None | Some(Value::Null) => Some(""),
+        Some(field) => field.as_str(),
+    }
+}
+
+/// The list of this key; none where it is none.
+fn items<'a>(part: &'a Value, key: &str) -> &'a [Value] {
+    part.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 fn check_items<T: Serialize + DeserializeOwned>(items: &[Shared], known: bool, check: &mut Check<'_>) {
@@ -199,31 +250,17 @@ fn check_items<T: Serialize + DeserializeOwned>(items: &[Shared], known: bool, c
 
 /// Whether a part of a pod is what its type says. A field that the type does not know would vanish in the apiserver.
 fn check_typed<T: Serialize + DeserializeOwned>(value: &Value, known: bool, check: &mut Check<'_>) {
-    let typed = match serde_path_to_error::deserialize::<_, T>(value) {
-        Ok(typed) => typed,
-        Err(error) => {
-            let steps: Vec<Token<'static>> = error.path().iter().filter_map(step).collect();
-            say_at(check, &steps, error.inner().to_string());
-            return;
+    let mut value = value.clone();
+    quantities::write_as_texts(&mut value);
+    quantities::check(&mut value, check);
+    let mut part = Part::from(value);
+    let fitted = part.fit::<T>(|part, place, text| check.at_place(&part.in_text(place).0).say(text));
+    if let Some(typed) = fitted.and_then(|it| serde_json::to_value(it).ok()).filter(|_| known) {
+        let mut unknown = Vec::new();
+        check_known(&part.value(), &typed, &mut Check::new(&mut unknown));
+        for (place, text) in unknown {
+            check.at_place(&part.in_text(&place).0).say(text);
         }
-    };
-    if let Some(typed) = serde_json::to_value(&typed).ok().filter(|_| known) {
-        check_known(value, &typed, check);
-    }
-}
-
-fn step(segment: &Segment) -> Option<Token<'static>> {
-    match segment {
-        Segment::Seq { index } => Some(Token::from(*index)),
-        Segment::Map { key } => Some(Token::new(key.as_str()).into_owned()),
-        Segment::Enum { .. } | Segment::Unknown => None,
-    }
-}
-
-fn say_at(check: &mut Check<'_>, steps: &[Token<'static>], text: String) {
-    match steps.split_first() {
-        None => check.say(text),
-        Some((first, rest)) => say_at(&mut check.at(first.clone()), rest, text),
     }
 }
 

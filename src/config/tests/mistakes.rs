@@ -10,7 +10,7 @@ fn mistakes(text: &str) -> Vec<String> {
 }
 
 #[track_caller]
-fn assert_mistakes(sections: &str, expected: &[(u64, &str)]) {
+pub(super) fn assert_mistakes(sections: &str, expected: &[(u64, &str)]) {
     let found = mistakes(&format!("apiVersion: etcd-guard.io/v1alpha1\n{sections}"));
     assert_eq!(found.len(), expected.len(), "{found:#?}");
     for (found, (line, part)) in found.iter().zip(expected) {

@@ -33,15 +33,19 @@ use serde_json::{Value, json};
 use super::{config, inject_with, injected, lxcfs_pod, mount_paths, names, pod};
 use crate::{config::Config, patch::Patch};
 
-/// A template that brings annotations.
-const ANNOTATING: &str = "sidecars: {templates: [{name: a, annotations: {ours.io/k~ey: ours}}]}";
+/// A template that brings an annotation whose key needs both escapes; in a file the tilde would be a mistake.
+fn annotating() -> Config {
+    let mut config = config("sidecars: {templates: [{name: a}]}");
+    config.sidecars.templates[0].annotations.insert(String::from("ours.io/k~ey"), String::from("ours"));
+    config
+}
 
 /// crazytaxii/lxcfs-hostpath-injector `pkg/webhook/webhook.go` (`updateAnnotation`), morvencao/kube-sidecar-injector
 /// `cmd/webhook.go`, ymping/lxcfs-admission-webhook `cmd/webhook.go`: a map of their own takes the place of the user's.
 #[test]
 fn crazytaxii_morvencao_ymping_lose_the_users_annotations() {
     let before = pod(json!({"etcd-guard.io/inject": "lxcfs,a", "theirs": "1", "a/b~c": "2"}));
-    let (after, _) = injected(&before, &[], &config(ANNOTATING));
+    let (after, _) = injected(&before, &[], &annotating());
     for (key, value) in before["metadata"]["annotations"].as_object().unwrap() {
         assert_eq!(&after["metadata"]["annotations"][key], value);
     }
@@ -268,7 +272,7 @@ fn tumblr_removes_items_whose_places_have_moved() {
 #[test]
 fn tumblr_linkerd_escape_the_slash_and_not_the_tilde() {
     let before = pod(json!({"etcd-guard.io/inject": "a"}));
-    let injection = inject_with(&before, &[], &config(ANNOTATING)).unwrap();
+    let injection = inject_with(&before, &[], &annotating()).unwrap();
     let added = operations(&injection.patch, "add");
     assert!(added.contains(&String::from("/metadata/annotations/ours.io~1k~0ey")), "{added:?}");
 }
@@ -312,7 +316,7 @@ fn vault_overwrites_its_own_volumes() {
 #[test]
 fn linkerd_writes_values_into_json_as_they_are() {
     let value = "\"},{\"op\":\"remove\",\"path\":\"/spec\"\n";
-    let mut quoting = config(ANNOTATING);
+    let mut quoting = annotating();
     quoting.sidecars.templates[0].annotations.insert(String::from("quoted"), String::from(value));
     let (after, _) = injected(&pod(json!({"etcd-guard.io/inject": "a"})), &[], &quoting);
     assert_eq!(after["metadata"]["annotations"]["quoted"], value);
