@@ -1,7 +1,7 @@
 //! A thousand who delete the pods of one cluster at the same moment, each on a connection of its own to the apiserver.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -41,8 +41,9 @@ const CONNECT_AT_A_TIME: usize = 50;
 /// Longest that one deletion is waited for: more than the apiserver's own limit.
 const ANSWER_LIMIT: Duration = Duration::from_secs(70);
 
-/// What is promised, per second that was begun.
-const MOST_ROUNDS: u64 = 2;
+/// What is promised, per second of the whole time. The first yes takes a look and a round of its own within moments: a
+/// crowd that is answered in less than a second has that against it.
+const MOST_ROUNDS: f64 = 2.0;
 
 const ROUNDS: &str = "etcd_guard_probe_duration_seconds_count";
 
@@ -51,8 +52,10 @@ struct Outcome {
     took: Duration,
     /// How often each status was answered.
     answers: BTreeMap<u16, usize>,
+    /// The pods that were allowed to go, to however many who asked for them, whether they go or not.
+    allowed: BTreeSet<String>,
     /// The pods that go.
-    going: Vec<String>,
+    going: BTreeSet<String>,
 }
 
 type Sender = SendRequest<Empty<Bytes>>;
@@ -64,24 +67,27 @@ pub(crate) async fn storm(guarded: &GuardedCluster, unguarded: &GuardedCluster) 
     let rounds = guarded.guard.metric(ROUNDS).await - rounds_before;
     let yes = yes(guarded).await - yes_before;
     let without = run(unguarded).await;
-    let seconds = with.took.as_secs() + 1;
+    let seconds = with.took.as_secs_f64();
+    // So few are exact.
+    let rate = f64::from(u32::try_from(rounds).unwrap()) / seconds;
     let crowd = from_environment("BENCH_CROWD").unwrap_or(CROWD);
-    let went = |outcome: &Outcome| format!("{} of 3 pods go", outcome.going.len());
-    // A second yes to the pod that goes is none: its deletion was allowed, and had not been written yet.
+    let went = |it: &Outcome| format!("{} of 3 pods allowed, {} go", it.allowed.len(), it.going.len());
+    // A second yes to the pod that goes lets no other go: its deletion was allowed, and had not been written yet.
+    let is_one = with.allowed.len() == 1 && with.going == with.allowed;
     vec![
         Row {
             what: format!("{crowd} deletions of one cluster at once"),
-            figure: format!("{} ({yes} yes to it), {}", went(&with), answers(&with)),
+            figure: format!("{} ({yes} yes), {}", went(&with), answers(&with)),
             reference: String::from("unguarded"),
             reference_figure: format!("{}, {}", went(&without), answers(&without)),
-            bar: Some((String::from("exactly one goes"), with.going.len() == 1)),
+            bar: Some((String::from("exactly one is allowed, and goes"), is_one)),
         },
         Row {
-            what: String::from("their probe rounds"),
-            figure: format!("{rounds} in {:.1} s", with.took.as_secs_f64()),
+            what: String::from("their probe rounds, the first look and the yes's own included"),
+            figure: format!("{rounds} in {seconds:.1} s, {rate:.2} per second"),
             reference: String::from("the same crowd, unguarded"),
             reference_figure: format!("{:.1} s", without.took.as_secs_f64()),
-            bar: Some((format!("<= {MOST_ROUNDS} per second"), rounds <= MOST_ROUNDS * seconds)),
+            bar: Some((format!("<= {MOST_ROUNDS:.0} per second"), rate <= MOST_ROUNDS)),
         },
     ]
 }
@@ -117,25 +123,29 @@ async fn run(etcd: &GuardedCluster) -> Outcome {
         senders.extend(join_all((0..next).map(|_| door.connect())).await);
     }
     let began = Instant::now();
-    let deletions = senders.iter_mut().zip(GuardedCluster::names().into_iter().cycle());
+    let asked = || GuardedCluster::names().into_iter().cycle();
+    let deletions = senders.iter_mut().zip(asked());
     let statuses = join_all(deletions.map(|(sender, name)| door.delete(sender, name))).await;
     let took = began.elapsed();
-    let mut answers = BTreeMap::new();
-    for status in statuses {
+    let (mut answers, mut allowed) = (BTreeMap::new(), BTreeSet::new());
+    for (status, name) in statuses.into_iter().zip(asked()) {
         *answers.entry(status.as_u16()).or_default() += 1;
+        if status.is_success() {
+            allowed.insert(name.to_owned());
+        }
     }
-    let mut going = Vec::new();
+    let mut going = BTreeSet::new();
     for (name, uid) in GuardedCluster::names().into_iter().zip(uids) {
         let pod = etcd.pods.get(name).await.unwrap();
         if pod.metadata.deletion_timestamp.is_some() || pod.metadata.uid != Some(uid) {
-            going.push(name.to_owned());
+            going.insert(name.to_owned());
         }
     }
     for name in GuardedCluster::names() {
         etcd.order(name, Order::Rejoin).await;
     }
     etcd.wait_until_whole().await;
-    Outcome { took, answers, going }
+    Outcome { took, answers, allowed, going }
 }
 
 /// The apiserver, as an administrator reaches it.
@@ -174,6 +184,8 @@ impl Door {
 
     async fn connect(&self) -> Sender {
         let stream = TcpStream::connect(self.address).await.unwrap();
+        // As kubectl does.
+        stream.set_nodelay(true).unwrap();
         let name = ServerName::from(self.address.ip());
         let stream = self.tls.connect(name, stream).await.unwrap();
         let (sender, connection) = handshake(TokioIo::new(stream)).await.unwrap();
