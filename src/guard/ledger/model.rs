@@ -213,7 +213,7 @@ impl World {
         }
         // One decision at a time per replica; whoever waits for its turn has not begun.
         for replica in (0..self.replicas).filter(|replica| !state.is_busy(*replica)) {
-            for pod in 0..self.voters {
+            for pod in 0..self.voters + self.learners {
                 actions.push(Action::Ask { pod, replica, first: Read::Record });
                 actions.push(Action::Ask { pod, replica, first: Read::Pods });
                 if state.replicas[usize::from(replica)].last_look.is_some() {

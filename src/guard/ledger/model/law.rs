@@ -2,12 +2,15 @@
 
 use stateright::Property;
 
-use super::{Call, LIFE, Look, Phase, Replica, Stage, State, Uid, World};
+use super::{Action, Call, LIFE, Phase, Read, Stage, State, Uid, World};
 
 pub(super) const LAW: &str = "no yes costs the quorum";
-pub(super) const LONE: &str = "a lone deletion of a healthy cluster's pod is granted in the end";
+pub(super) const LONE: &str = "a lone deletion that costs no quorum is granted in the end";
 pub(super) const SPARE: &str = "all voters that can be spared are allowed to go at once";
 pub(super) const NEXT: &str = "a pod is allowed to go when another has come back";
+
+/// More than a decision takes where nobody else writes: two reads, one more list, a look, a write.
+const MOST_STEPS: u8 = 8;
 
 /// stateright's `eventually` holds on acyclic graphs alone, and time makes cycles here: so the liveness is an `always`, too.
 /// From every state the world can come to rest, and wherever it rests, a deletion is granted.
@@ -15,13 +18,16 @@ pub(super) fn properties() -> Vec<Property<World>> {
     vec![
         Property::always(LAW, |_, state: &State| !state.broken),
         Property::always(LONE, |world: &World, state: &State| {
-            !state.is_at_rest() || (0..world.voters).all(|pod| world.grants_in_the_end(state, pod))
+            let is_free = |pod: &u8| world.others_are_a_quorum(state, *pod);
+            !state.is_at_rest()
+                || (0..).take(state.pods.len()).filter(is_free).all(|pod| world.grants_in_the_end(state, pod))
         }),
         // These keep the search from finding nothing because nothing is ever allowed.
         Property::sometimes(SPARE, |world: &World, state: &State| {
             let serves = |call: &&Call| state.pods[usize::from(call.uid.pod)].phase == Phase::Serving;
             let allowed = state.calls.iter().filter(|call| call.stage == Stage::Allowed).filter(serves);
-            allowed.count() == usize::from(world.voters) - world.quorum()
+            allowed.filter(|call| world.is_voter(call.uid.pod)).count()
+                == usize::from(world.voters) - world.quorum()
         }),
         Property::sometimes(NEXT, |_, state: &State| {
             let is_back = state.pods.iter().any(|pod| pod.incarnation > 0 && pod.phase == Phase::Serving);
@@ -39,8 +45,8 @@ impl World {
     pub(super) fn keeps_the_law(&self, state: &State, call: &Call) -> bool {
         let Stage::Ready(ready) = &call.stage else { return true };
         // A yes to a pod that gave nothing takes nothing; what it may cost later is charged to later ones. A yes to one that
-        // is gone does not reach its successor.
-        if ready.idle || state.uid(call.uid.pod) != call.uid {
+        // is gone does not reach its successor. A learner has no vote.
+        if ready.idle || state.uid(call.uid.pod) != call.uid || !self.is_voter(call.uid.pod) {
             return true;
         }
         let is_going =
@@ -53,22 +59,48 @@ impl World {
         (0..self.voters).filter(serves).count() >= self.quorum()
     }
 
+    /// Whether the voters that serve are a quorum without this pod.
+    fn others_are_a_quorum(&self, state: &State, pod: u8) -> bool {
+        let serves = |it: &u8| *it != pod && state.pods[usize::from(*it)].phase == Phase::Serving;
+        (0..self.voters).filter(serves).count() >= self.quorum()
+    }
+
     /// Whether each replica, and one that has just started, says yes to whoever asks alone, now or at the latest when all
-    /// that it has seen by now is over.
+    /// that it has seen by now is over. It is asked, and answers, by the same steps as anywhere.
     fn grants_in_the_end(&self, state: &State, pod: u8) -> bool {
-        let replicas = state.replicas.iter().cloned().chain([Replica::default()]);
-        let grants = |replica: &mut Replica| {
-            replica.observe(self, &state.record);
-            let answers = self.answers(&state.pods, &state.pods);
-            let held = replica.live(self, &state.record);
-            self.reason(&Look { listed: state.pods.clone(), answers, held }, pod).allows()
-        };
-        replicas.into_iter().all(|mut replica| {
-            grants(&mut replica) || {
-                (0..LIFE).for_each(|_| replica.age());
-                grants(&mut replica)
+        let restarted = self.step(state, Action::Restart(0)).map(|state| (state, 0));
+        let known = (0..self.replicas).map(|replica| (state.clone(), replica));
+        known.chain(restarted).all(|(mut state, replica)| {
+            self.grants(&mut state, pod, replica) || {
+                for _ in 0..LIFE {
+                    self.go(&mut state, Action::Tick);
+                }
+                self.grants(&mut state, pod, replica)
             }
         })
+    }
+
+    /// Asks this replica for a pod, while nobody else does anything: whether it says yes, and keeps the law.
+    fn grants(&self, state: &mut State, pod: u8, replica: u8) -> bool {
+        self.go(state, Action::Ask { pod, replica, first: Read::Record });
+        for _ in 0..MOST_STEPS {
+            let Some(call) = state.calls.first() else { return false };
+            let action = match &call.stage {
+                Stage::Reading { .. } | Stage::Relisting { .. } => Action::Read(0, Read::Pods),
+                Stage::Looking { .. } => Action::Look(0),
+                Stage::Ready(_) => Action::Write(0),
+                Stage::Adrift { .. } => return false,
+                Stage::Allowed => return !state.broken,
+            };
+            self.go(state, action);
+        }
+        false
+    }
+
+    fn go(&self, state: &mut State, action: Action) {
+        if let Some(next) = self.step(state, action) {
+            *state = next;
+        }
     }
 }
 
@@ -79,8 +111,8 @@ impl State {
         Uid { pod, incarnation: self.pods[usize::from(pod)].incarnation }
     }
 
-    /// All members serve, and nothing is under way.
+    /// Nothing is under way. Members may be down.
     fn is_at_rest(&self) -> bool {
-        !self.broken && self.calls.is_empty() && self.pods.iter().all(|pod| pod.phase == Phase::Serving)
+        !self.broken && self.calls.is_empty() && self.pods.iter().all(|pod| pod.phase != Phase::Terminating)
     }
 }

@@ -38,6 +38,30 @@ fn two_deletions_of_three_members_never_cost_the_quorum() {
 }
 
 #[test]
+fn two_deletions_never_cost_the_quorum_where_a_member_dies() {
+    assert_holds(World { deaths: 1, ..world(3, 2) });
+}
+
+#[test]
+fn two_deletions_never_cost_the_quorum_where_a_replica_restarts() {
+    assert_holds(World { restarts: 1, ..world(3, 2) });
+}
+
+/// The learner may be asked for as well.
+#[test]
+fn two_deletions_never_cost_the_quorum_where_there_is_a_learner() {
+    assert_holds(World { learners: 1, ..world(3, 2) });
+}
+
+/// One deletion cannot reach all that two can.
+#[test]
+fn a_member_that_can_be_spared_may_go_while_one_of_five_is_down() {
+    let searched = World { deaths: 1, ..world(5, 1) }.checker().symmetry().spawn_dfs().join();
+    searched.assert_no_discovery(LAW);
+    searched.assert_no_discovery(LONE);
+}
+
+#[test]
 #[ignore = "long; docs/proof.md tells how far it was searched"]
 fn three_deletions_of_three_members_never_cost_the_quorum() {
     assert_holds(World { deaths: 1, restarts: 1, ..world(3, 3) });
