@@ -6,7 +6,9 @@ use crate::support::{
     wait::until,
 };
 
-const CONTROLLER: &str = "system:serviceaccount:kube-system:pod-garbage-collector";
+const COLLECTOR: &str = "system:serviceaccount:kube-system:pod-garbage-collector";
+/// It deletes a failed pod of its set as well: either of the two may be the first.
+const SET: &str = "system:serviceaccount:kube-system:statefulset-controller";
 
 #[tokio::test]
 async fn pod_gc_takes_the_pod_of_a_node_that_is_gone() {
@@ -19,13 +21,19 @@ async fn pod_gc_takes_the_pod_of_a_node_that_is_gone() {
 
     let said = etcd.kubectl_everywhere().run(&["delete", "node", VANISHING_NODE]).await;
     assert!(said.success, "{said:?}");
-    let line = etcd.guard.told(CONTROLLER, "allowed", "PodFinished").await;
-    assert_eq!((line["pod"].as_str(), line["grace_period_seconds"].as_i64()), (Some("etcd-1"), Some(0)));
     until("the set has a new pod", START_LIMIT, async || {
         let pod = etcd.pods.get_opt("etcd-1").await;
         pod.is_ok_and(|pod| pod.is_some_and(|pod| pod.metadata.uid.is_some_and(|it| it != uid)))
     })
     .await;
+    let told = etcd.guard.deletions_of("etcd-1");
+    assert!(told.iter().all(|line| line["verdict"] == "allowed"), "{told:?}");
+    assert!(told.iter().all(|line| line["user"] == COLLECTOR || line["user"] == SET), "{told:?}");
+    let first = told.first().expect("a deletion");
+    assert_eq!(
+        (first["reason"].as_str(), first["grace_period_seconds"].as_i64()),
+        (Some("PodFinished"), Some(0))
+    );
 
     // It waits for its node, and the others stay.
     let denial = etcd.delete("etcd-2").await.unwrap_err();

@@ -165,6 +165,12 @@ impl GuardProcess {
         .await;
     }
 
+    /// What it has told of whoever deleted this pod.
+    pub fn deletions_of(&self, pod: &str) -> Vec<Value> {
+        let log = self.log.lock().expect("nobody panics here");
+        log.iter().filter(|line| line["operation"] == "delete" && line["pod"] == pod).cloned().collect()
+    }
+
     /// How many lines of its log say this.
     pub fn count_lines(&self, message: &str) -> usize {
         let log = self.log.lock().expect("nobody panics here");
