@@ -33,6 +33,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
+pub(crate) use self::routes::HARMLESS;
 use self::tls::Tls;
 pub use self::{health::Readiness, inspect::Preview, mutate::Mutator};
 use crate::guard::Guard;
@@ -117,16 +118,15 @@ impl Server {
         tls.serving.register(&mut registry);
         let guard = Arc::new(make_guard(&mut registry));
         mutator.register(&mut registry);
-        let mutator = Arc::new(mutator);
         let readiness = Readiness::default();
         readiness.register(&mut registry);
         let health = health::Health { readiness: readiness.clone(), registry: Arc::new(registry) };
-        let webhooks = routes::Webhooks::new(Arc::clone(&guard), mutator, metrics);
+        let webhooks = Arc::new(routes::Webhooks::new(Arc::clone(&guard), mutator, metrics));
         Ok(Self {
             webhooks: bind("--listen", options.listen).await?,
             admin: bind("--admin-listen", options.admin_listen).await?,
             tls: TlsAcceptor::from(Arc::new(tls.config)),
-            router: routes::routes(webhooks.clone()),
+            router: routes::routes(Arc::clone(&webhooks)),
             guard,
             admin_router: health::routes(health).merge(inspect::routes(webhooks)),
             readiness,

@@ -1,5 +1,8 @@
 //! How the process logs.
 
+mod json;
+mod waiting;
+
 use clap::{Args, ValueEnum};
 use tracing_subscriber::{
     EnvFilter, Layer, Registry,
@@ -9,6 +12,8 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
+pub(super) use self::waiting::{write_out, write_out_at_rest};
+use self::{json::JsonLines, waiting::Lines};
 use crate::traces::SPANS;
 
 /// The Kubernetes client logs each failed call as an error, and so would whoever made the call.
@@ -48,10 +53,10 @@ impl Logging {
     pub(super) fn start(&self, collector: Option<Box<dyn Layer<Registry> + Send + Sync>>) {
         // A line says all by itself: spans are for the collector. Without one nobody wants them, and they are not even made.
         let filter = EnvFilter::new(&self.log_level).and(filter_fn(|it| it.target() != SPANS));
-        let lines = fmt::layer().with_writer(std::io::stderr);
+        let lines = fmt::layer().with_writer(Lines);
         let lines = match self.log_format {
             LogFormat::Text => lines.with_ansi(false).with_filter(filter).boxed(),
-            LogFormat::Json => lines.json().flatten_event(true).with_filter(filter).boxed(),
+            LogFormat::Json => lines.json().event_format(JsonLines::default()).with_filter(filter).boxed(),
         };
         let layers: Vec<_> = collector.into_iter().chain([lines]).collect();
         tracing_subscriber::registry().with(layers).init();

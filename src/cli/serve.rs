@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     client::{client, install_provider},
-    logging::Logging,
+    logging::{Logging, write_out, write_out_at_rest},
     tls::TlsFlags,
 };
 use crate::{
@@ -75,7 +75,11 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) fn run(self, logging: &Logging) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .on_thread_park(write_out_at_rest)
+            .on_thread_stop(write_out)
+            .build();
         let spans = SpanCounts::default();
         let collector = {
             let _within = runtime.as_ref().ok().map(Runtime::enter);
@@ -187,6 +191,7 @@ fn stop_on_signal() -> anyhow::Result<CancellationToken> {
         told.cancel();
         tokio::select! { _ = term.recv() => {}, _ = interrupt.recv() => {} }
         tracing::warn!("stopped at once by a second signal");
+        write_out();
         std::process::exit(1);
     });
     Ok(stop)

@@ -131,6 +131,11 @@ impl Request {
 }
 
 impl Request {
+    /// Whether a glance at the pod showed that it runs no etcd.
+    pub(crate) fn is_bystander(&self) -> bool {
+        self.bystander
+    }
+
     /// Seconds between SIGTERM and SIGKILL for this pod: what the request says, or else the pod.
     pub(super) fn grace_period(&self, pod: &Pod) -> Option<i64> {
         self.grace_period_seconds.or(pod.spec.termination_grace_period_seconds)

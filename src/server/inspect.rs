@@ -74,7 +74,7 @@ struct StatusParameters {
 }
 
 /// The routes, for local callers.
-pub(super) fn routes(webhooks: Webhooks) -> Router {
+pub(super) fn routes(webhooks: Arc<Webhooks>) -> Router {
     Router::new()
         .route("/check", post(check))
         .route("/status", get(status))
@@ -90,7 +90,7 @@ async fn local_only(request: Request, next: Next) -> Response {
     (StatusCode::FORBIDDEN, text).into_response()
 }
 
-async fn check(State(webhooks): State<Webhooks>, request: Request) -> Result<Response, Rejection> {
+async fn check(State(webhooks): State<Arc<Webhooks>>, request: Request) -> Result<Response, Rejection> {
     let deadline = Deadline::of(Some(LIMIT));
     let body = webhooks.read_body(request).await?;
     let bad = |error: &dyn std::fmt::Display| Rejection::bad_request(error.to_string());
@@ -106,7 +106,7 @@ async fn check(State(webhooks): State<Webhooks>, request: Request) -> Result<Res
 }
 
 async fn status(
-    State(webhooks): State<Webhooks>,
+    State(webhooks): State<Arc<Webhooks>>,
     Query(StatusParameters { namespace }): Query<StatusParameters>,
 ) -> Json<Survey> {
     let guard: &Arc<Guard> = &webhooks.guard;

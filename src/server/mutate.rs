@@ -26,7 +26,7 @@ use tracing::Instrument;
 use super::{
     metrics::{Entry, Metrics, NOTHING_TO_INJECT},
     review::{Mutation, Objects, Review},
-    routes::{Parameters, Rejection, Webhooks, json, reject},
+    routes::{HARMLESS, Parameters, Rejection, Webhooks, json, reject},
     spans,
 };
 use crate::{
@@ -169,15 +169,19 @@ impl Mutator {
 const INTERNAL: &str = "an error inside etcd-guard; its log says where. Nothing was changed";
 
 pub(super) async fn mutate(
-    State(webhooks): State<Webhooks>,
+    State(webhooks): State<Arc<Webhooks>>,
     Query(parameters): Query<Parameters>,
     request: Request,
 ) -> Result<Response, Rejection> {
     let span = spans::begin("POST /mutate", request.headers());
-    answer(webhooks, parameters, request).instrument(span).await
+    answer(&webhooks, parameters, request).instrument(span).await
 }
 
-async fn answer(webhooks: Webhooks, parameters: Parameters, request: Request) -> Result<Response, Rejection> {
+async fn answer(
+    webhooks: &Webhooks,
+    parameters: Parameters,
+    request: Request,
+) -> Result<Response, Rejection> {
     let deadline = parameters.deadline().map_err(Rejection::bad_request)?;
     let body = webhooks.read_body(request).await?;
     let started = Instant::now();
@@ -185,7 +189,7 @@ async fn answer(webhooks: Webhooks, parameters: Parameters, request: Request) ->
     let config = webhooks.mutator.config();
     let (review, objects) = match Review::read_with_objects(&body.bytes, &config.sidecars.variables) {
         Ok(read) => read,
-        Err(error) => return reject(&webhooks, &error),
+        Err(error) => return reject(webhooks, &error),
     };
     let request = match review.request() {
         Ok(request) => request,
@@ -196,7 +200,7 @@ async fn answer(webhooks: Webhooks, parameters: Parameters, request: Request) ->
         }
     };
     let Answered { entry, reason, mut mutation } =
-        answered(&webhooks, &config, request, objects, deadline).await;
+        answered(webhooks, &config, request, objects, deadline).await;
     webhooks.metrics.record_answer(entry, mutation.denial.is_none(), reason, started.elapsed());
     log(review.uid(), request, reason, &mutation, started.elapsed());
     spans::tell_answer(review.uid(), request, mutation.denial.is_none(), reason);
@@ -241,6 +245,7 @@ fn log(uid: &str, request: &AdmissionRequest<'_>, reason: &str, mutation: &Mutat
         return;
     }
     tracing::info!(
+        name: HARMLESS,
         uid,
         namespace = request.namespace.as_deref(),
         name = request.name.as_deref(),

@@ -1,8 +1,14 @@
 //! What is answered without a look at the cluster, and how answers are made.
 
-use serde_json::{Value, json};
+use std::time::Duration;
 
-use crate::{Guarded, NOBODY, deletion_of, etcd_pod, eviction_of};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::{Guarded, NOBODY, deletion_of, etcd_pod, eviction_of, support::wait::until};
+
+/// Longest until a line is in the log, next to compilers.
+const LINE_LIMIT: Duration = Duration::from_secs(30);
 
 fn with(change: impl Fn(&mut Value)) -> Value {
     let mut pod = etcd_pod();
@@ -34,15 +40,20 @@ async fn what_costs_no_cluster_anything_is_allowed_at_once() {
     }
 }
 
+/// A pod in which nothing says "etcd".
+fn web() -> Value {
+    json!({
+        "metadata": {"name": "web-0", "namespace": "prod", "uid": "u", "labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "web", "image": "nginx"}]},
+        "status": {"phase": "Running", "podIP": "10.0.0.1"},
+    })
+}
+
 /// A review in which nothing says "etcd" is read at a glance, any other as a whole.
 #[tokio::test]
 async fn a_pod_without_etcd_passes_with_the_same_words_however_it_is_read() {
     let guarded = Guarded::by(NOBODY);
-    let pod = json!({
-        "metadata": {"name": "web-0", "namespace": "prod", "uid": "u", "labels": {"app": "web"}},
-        "spec": {"containers": [{"name": "web", "image": "nginx"}]},
-        "status": {"phase": "Running", "podIP": "10.0.0.1"},
-    });
+    let pod = web();
     for version in ["v1", "v1beta1"] {
         for nameless in [false, true] {
             let mut review = deletion_of(&pod);
@@ -62,6 +73,24 @@ async fn a_pod_without_etcd_passes_with_the_same_words_however_it_is_read() {
         }
     }
     assert_eq!(guarded.guard.counted().await, [(String::from("DELETE allowed NotEtcd"), 8)].into());
+}
+
+/// Such a line waits for the worker to rest. Any other line would take it along; this one comes by itself.
+#[tokio::test]
+async fn a_pod_that_is_passed_by_has_its_line_in_the_log_before_anything_else_is_told() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let guarded = Guarded::by(&silent.local_addr().unwrap().to_string());
+    let count = |message| guarded.guard.count_lines(message);
+    for sent in 1.. {
+        let others = count("not ready");
+        guarded.review(&deletion_of(&web())).await;
+        until("the line is written", LINE_LIMIT, async || count("web-0 runs no etcd") == sent).await;
+        // Where the apiserver was found silent meanwhile, that line may have taken the other along.
+        if count("not ready") == others {
+            break;
+        }
+        assert!(sent < 10, "each time something else was told");
+    }
 }
 
 /// What is found by its letters has to be found, too, where JSON writes them otherwise.
