@@ -26,6 +26,7 @@ mod policies;
 mod policy;
 mod request;
 mod reservations;
+mod roster;
 mod round;
 mod scale;
 mod settings;
@@ -54,6 +55,7 @@ use self::{
     policies::{Policies, Settings},
     policy::Resolved,
     reservations::Reservations,
+    roster::Roster,
     snapshot::Snapshot,
 };
 pub use self::{
@@ -96,6 +98,8 @@ pub struct Guard {
     looks: Cache<Family, Arc<Snapshot>>,
     /// The id by which each cluster was known last: its record is read before the round that tells it.
     ids: Cache<Family, ClusterId>,
+    /// The pods of each cluster that were all it took when they were listed last: they are read by their names.
+    rosters: Cache<Family, Roster>,
     events: Events,
     /// One survey at a time.
     surveys: Mutex<()>,
@@ -160,6 +164,7 @@ impl Guard {
             turns: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build(),
             looks: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_live(SNAPSHOT_LIFE).build(),
             ids: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build(),
+            rosters: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_live(CLUSTER_LIFE).build(),
             events,
             surveys: Mutex::default(),
         }
@@ -179,11 +184,16 @@ impl Guard {
 
     /// The verdict on a request, in any case before the deadline.
     pub async fn judge(&self, request: &Request, deadline: Deadline) -> Verdict {
-        if let Operation::Intent(intent) = request.operation {
-            return self.judge_intent(request, intent, deadline).await;
-        }
         if request.bystander {
             return not_etcd(&request.name);
+        }
+        // What it takes to judge is large, and would be moved about with the review of every pod that is passed by.
+        Box::pin(self.judge_whole(request, deadline)).await
+    }
+
+    async fn judge_whole(&self, request: &Request, deadline: Deadline) -> Verdict {
+        if let Operation::Intent(intent) = request.operation {
+            return self.judge_intent(request, intent, deadline).await;
         }
         if let Some(verdict) = self.judge_by_name(request, deadline).await {
             return verdict;

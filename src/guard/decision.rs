@@ -10,10 +10,12 @@ use super::{
     assess::{Assessment, assess},
     deadline::Deadline,
     explain::explain,
+    family::Family,
     ledger::Reservation,
     look::{Look, Siblings},
     request::Request,
     reservations::{Record, Records},
+    roster::Roster,
     snapshot::{MemberPod, Snapshot},
     transfer::Transfer,
     verdict::{Reason, Verdict},
@@ -25,8 +27,10 @@ use crate::{
 
 /// What a decision reads before its round.
 pub(super) struct Reads {
-    /// The pods of the namespace.
+    /// The pods of the namespace, or those of the cluster's roster.
     pub(super) pods: Vec<Pod>,
+    /// They are those of the roster.
+    pub(super) by_name: bool,
     /// Where it is not known yet whether there is a cluster to read the record of, none was read.
     pub(super) records: Option<Result<Records, NoLook>>,
 }
@@ -50,7 +54,7 @@ pub(super) enum Reserved {
 
 impl Guard {
     /// One attempt at a verdict: record, round, assessment, reservation. `None` if it must start over, because the
-    /// cluster is another one than it was taken for, or because another replica allowed something meanwhile.
+    /// cluster is another one than it was taken for, has other pods, or because another replica allowed something meanwhile.
     pub(super) async fn decide(
         &self,
         case: &Case<'_>,
@@ -63,7 +67,10 @@ impl Guard {
             Ok(records) => (Some(records), None),
             Err(error) => (None, Some(error)),
         };
-        let Look { mut snapshot, doubt } = self.looker.look(case, &siblings, &reserved).await?;
+        let look = self.looker.look(case, &siblings, &reserved).await?;
+        let Some(Look { mut snapshot, doubt }) = self.keep_roster(family, &siblings, look) else {
+            return Ok(None);
+        };
         let Some(target) = snapshot.pod(&request.name) else {
             let text = format!("pod {} changed its owner or its labels while it was judged", request.name);
             return Ok(Some(Verdict::new(Reason::LookupFailed, text).with_next("Try again")));
@@ -139,11 +146,12 @@ impl Guard {
     /// The pods and what is reserved of them, as they are now; or from what was read of them just now.
     pub(super) async fn facts(&self, case: &Case<'_>, reads: Option<Reads>) -> Result<Facts, NoLook> {
         let &Case { request, family, deadline, .. } = case;
-        let Reads { pods, records } = match reads {
+        let Reads { pods, by_name, records } = match reads {
             Some(reads) => reads,
-            None => self.read(request, self.ids.get(family), deadline).await?,
+            None => self.read(request, family, deadline).await?,
         };
         let mut siblings = self.looker.siblings_among(pods, family, request, deadline).await?;
+        siblings.by_name = by_name;
         let records = match records {
             Some(records) => records,
             None => self.records(None, deadline).await,
@@ -157,6 +165,22 @@ impl Guard {
             records.note_living(&request.namespace, &siblings.living());
         }
         Ok(Facts { siblings, records, reserved })
+    }
+
+    /// Keeps the roster of a look for the next decision. `None` if the look was one at the pods of a roster, and they are not
+    /// all that it takes any more.
+    pub(super) fn keep_roster(&self, family: &Family, siblings: &Siblings, look: Look) -> Option<Look> {
+        match Roster::of(&look.snapshot, siblings) {
+            Some(_) if siblings.by_name => {}
+            Some(roster) => self.rosters.insert(family.clone(), roster),
+            None => {
+                self.rosters.invalidate(family);
+                if siblings.by_name {
+                    return None;
+                }
+            }
+        }
+        Some(look)
     }
 
     /// Moves leadership away from the target, which is reserved; if that fails, its reservation is taken back, unless it
@@ -195,16 +219,32 @@ impl Guard {
         }
     }
 
-    /// The pods of the namespace and the record, side by side.
+    /// The pods and the record, side by side.
     pub(super) async fn read(
         &self,
         request: &Request,
-        known: Option<ClusterId>,
+        family: &Family,
         deadline: Deadline,
     ) -> Result<Reads, NoLook> {
-        let pods = self.looker.pods_beside(request, deadline);
-        let (pods, records) = tokio::join!(pods, self.records(known, deadline));
-        Ok(Reads { pods: pods?, records: Some(records) })
+        let pods = self.read_pods(request, family, deadline);
+        let (pods, records) = tokio::join!(pods, self.records(self.ids.get(family), deadline));
+        let (pods, by_name) = pods?;
+        Ok(Reads { pods, by_name, records: Some(records) })
+    }
+
+    /// The pods of the family's roster, or else of the namespace; and whether they are those of the roster.
+    async fn read_pods(
+        &self,
+        request: &Request,
+        family: &Family,
+        deadline: Deadline,
+    ) -> Result<(Vec<Pod>, bool), NoLook> {
+        if let Some(roster) = self.rosters.get(family)
+            && let Some(pods) = self.looker.pods_of_roster(&roster, request, family, deadline).await?
+        {
+            return Ok((pods, true));
+        }
+        Ok((self.looker.pods_beside(request, deadline).await?, false))
     }
 
     /// The record of the cluster by which this family was known last; at the first look, all records.

@@ -1,8 +1,8 @@
 //! Evictions: their reviews carry no pod, only its name.
 //!
 //! To read the pod first and then list its siblings would be one call more than a deletion takes. A pod of a StatefulSet
-//! tells its family by its name, as far as the watch of StatefulSets knows it: then the pods are listed at once, beside the
-//! record, and the pod is found among them. The list is as fresh as a read of the pod: both ask for the latest.
+//! tells its family by its name, as far as the watch of StatefulSets knows it: then the family's pods are read at once, beside
+//! the record, and the pod is found among them. A list is as fresh as a read of the pod: both ask for the latest.
 //!
 //! All other pods are read alone first: most of them run no etcd, and a namespace may have thousands.
 
@@ -34,9 +34,10 @@ impl Guard {
         let family = Family::of_stateful_set(namespace, set, uid);
         let turn = self.turn_of(&family).try_lock_owned().ok()?;
         let reads = match self.ids.get(&family) {
-            Some(id) => self.read(request, Some(id), deadline).await,
+            Some(_) => self.read(request, &family, deadline).await,
             None => {
-                self.looker.pods_beside(request, deadline).await.map(|pods| Reads { pods, records: None })
+                let pods = self.looker.pods_beside(request, deadline).await;
+                pods.map(|pods| Reads { pods, by_name: false, records: None })
             }
         };
         let reads = match reads {

@@ -50,7 +50,7 @@ pub(super) struct Look {
     pub(super) doubt: Doubt,
 }
 
-/// The etcd pods of a namespace, listed before the round.
+/// The etcd pods of a namespace, read before the round.
 pub(super) struct Siblings {
     cluster: String,
     namespace: String,
@@ -60,6 +60,8 @@ pub(super) struct Siblings {
     strangers: Vec<(Pod, EtcdPod)>,
     /// Said to be no members. Their members may be listed all the same, and found by name.
     disowned: Vec<Pod>,
+    /// These were read by their names. What else there is in the namespace is not known.
+    pub(super) by_name: bool,
 }
 
 // === impl Looker ===
@@ -198,6 +200,9 @@ impl Looker {
         reserved: &[Reservation],
         until: Instant,
     ) {
+        if siblings.by_name {
+            return;
+        }
         if !siblings.strangers.is_empty() && !snapshot.pods.iter().any(|pod| pod.reply.is_serving()) {
             self.look_at_peers(snapshot, siblings, reserved, until).await;
         }
@@ -336,7 +341,7 @@ impl Siblings {
         let is_of_family = |(pod, _): &(Pod, EtcdPod)| family.has(family.namespace(), pod);
         let (pods, strangers) = etcd_pods.into_iter().partition(is_of_family);
         let cluster = format!("{}/{}", family.namespace(), family.name());
-        Self { cluster, namespace: family.namespace().to_owned(), pods, strangers, disowned }
+        Self { cluster, namespace: family.namespace().to_owned(), pods, strangers, disowned, by_name: false }
     }
 
     /// Where the member of this pod listens.

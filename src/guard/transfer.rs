@@ -61,7 +61,11 @@ impl Guard {
         for _ in 0..MOST_LOOKS {
             let began = Instant::now();
             let Facts { siblings, records, reserved } = self.facts(case, None).await?;
-            let Look { snapshot: after, doubt } = self.looker.look(case, &siblings, &reserved).await?;
+            let look = self.looker.look(case, &siblings, &reserved).await?;
+            let Some(Look { snapshot: after, doubt }) = self.keep_roster(case.family, &siblings, look) else {
+                deadline.within("waiting for the new leader", sleep_until(began + HEARTBEAT)).await?;
+                continue;
+            };
             if let Some(target) = after.pod(&target.name) {
                 let assessment = doubt.assess(&after, target, policy).map_err(NoLook::Lookup)?;
                 last = assessment.reason;

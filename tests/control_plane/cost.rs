@@ -3,11 +3,13 @@
 
 use std::{io::Write, path::Path, time::Instant};
 
+use etcd_client::MemberAddOptions;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::support::{
     apiserver_proxy::{ApiserverProxy, Call},
     control_plane::ControlPlane,
+    fourth_member,
     guard_process::GuardProcess,
     guarded_cluster::{BYSTANDER, GuardedCluster, START_LIMIT, Setup},
     http_client::Connection,
@@ -65,36 +67,78 @@ fn words(calls: &[Call]) -> Vec<String> {
     calls.iter().map(|call| format!("{} {}", call.method, call.path)).collect()
 }
 
-/// Asks what is answered by a yes, and says what it cost. The write of the record is a call of this method.
-async fn assert_three_calls(etcd: &GuardedCluster, proxy: &ApiserverProxy, review: String, write: &str) {
+/// Asks what is answered by a yes, and says what it cost: each member's pod and the record are read, by their names, and the record is
+/// written, by a call of this method.
+async fn assert_few_calls(etcd: &GuardedCluster, proxy: &ApiserverProxy, review: String, write: &str) {
     let rounds = etcd.guard.metric(ROUNDS).await;
     let started = Instant::now();
     let (allowed, message) = ask(&etcd.guard, review).await;
     let took = started.elapsed();
     assert!(allowed, "{message}");
     let calls = news(proxy);
-    let [first, second, last] = &calls[..] else { panic!("{:?}", words(&calls)) };
-    let mut reads = [first, second];
-    reads.sort_by_key(|call| !call.lists_pods());
-    assert!(reads[0].lists_pods() && reads[1].reads_lease(), "{:?}", words(&calls));
+    let Some((last, reads)) = calls.split_last() else { panic!("no call of the apiserver") };
+    let mut pods: Vec<&str> = reads
+        .iter()
+        .filter(|call| call.reads_pod())
+        .filter_map(|call| call.path.rsplit('/').next())
+        .collect();
+    pods.sort_unstable();
+    assert_eq!(pods, GuardedCluster::names(), "{:?}", words(&calls));
+    assert_eq!(reads.iter().filter(|call| call.reads_lease()).count(), 1, "{:?}", words(&calls));
+    assert_eq!(reads.len(), pods.len() + 1, "{:?}", words(&calls));
     assert!(last.writes_lease() && last.method == write, "{:?}", words(&calls));
     assert_eq!(etcd.guard.metric(ROUNDS).await - rounds, 1, "probe rounds");
     assert_eq!(etcd.guard.metric(RESERVATIONS).await, 1);
     // Past the capture of what passing tests print.
-    let told = format!("a yes: 3 calls, 1 round, {took:?} with a new TLS connection to the guard\n");
+    let told =
+        format!("a yes: {} calls, 1 round, {took:?} with a new TLS connection to the guard\n", calls.len());
     std::io::stderr().write_all(told.as_bytes()).unwrap();
 }
 
 #[tokio::test]
-async fn a_yes_costs_one_round_and_three_calls_of_the_apiserver() {
+async fn a_yes_costs_one_round_a_read_of_each_pod_and_of_the_record_and_a_write() {
     let (etcd, proxy, _files) = start().await;
     let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
     warm_up(&etcd, &proxy, &follower).await;
     assert_eq!(etcd.guard.metric(RESERVATIONS).await, 0, "a dry run reserves nothing");
     // The first creates the record, the second changes it.
     for write in ["POST", "PUT"] {
-        assert_three_calls(&etcd, &proxy, deletion_of(&follower), write).await;
+        assert_few_calls(&etcd, &proxy, deletion_of(&follower), write).await;
     }
+}
+
+/// Its reservation is of a pod that is not among those of these names.
+#[tokio::test]
+async fn after_a_pod_was_replaced_the_pods_are_listed_once() {
+    let (etcd, proxy, _files) = start().await;
+    let [first, second] = etcd.followers().await;
+    let second = etcd.pods.get(&second).await.unwrap();
+    warm_up(&etcd, &proxy, &second).await;
+    let uid = etcd.uid(&first).await;
+    etcd.delete(&first).await.unwrap();
+    etcd.wait_until_back(&first, &uid).await;
+    for lists in [1, 0] {
+        proxy.news();
+        let rounds = etcd.guard.metric(ROUNDS).await;
+        let (allowed, message) = ask(&etcd.guard, dry_run_of(&second)).await;
+        assert!(allowed, "{message}");
+        let calls = news(&proxy);
+        assert_eq!(calls.iter().filter(|call| call.lists_pods()).count(), lists, "{:?}", words(&calls));
+        assert_eq!(etcd.guard.metric(ROUNDS).await - rounds, 1, "probe rounds");
+    }
+}
+
+/// The pods that were known before are not all that it takes any more.
+#[tokio::test]
+async fn a_member_that_is_added_counts_though_the_pods_were_known_before() {
+    let (etcd, proxy, _files) = start().await;
+    let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
+    warm_up(&etcd, &proxy, &follower).await;
+    fourth_member::add(&etcd, MemberAddOptions::new()).await;
+    proxy.news();
+    let (allowed, message) = ask(&etcd.guard, dry_run_of(&follower)).await;
+    assert!(!allowed && message.contains("of 4"), "{message}");
+    assert!(news(&proxy).iter().any(Call::lists_pods));
 }
 
 /// The review of an eviction carries no pod.
@@ -104,7 +148,7 @@ async fn a_yes_to_an_eviction_costs_no_more() {
     let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
     warm_up(&etcd, &proxy, &follower).await;
     for write in ["POST", "PUT"] {
-        assert_three_calls(&etcd, &proxy, eviction_of(&follower), write).await;
+        assert_few_calls(&etcd, &proxy, eviction_of(&follower), write).await;
     }
 
     let bystander = etcd.pods.get(BYSTANDER).await.unwrap();
@@ -165,7 +209,7 @@ async fn the_pods_and_the_record_are_read_side_by_side() {
     let (etcd, proxy, _files) = start().await;
     let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
     warm_up(&etcd, &proxy, &follower).await;
-    let pods = proxy.hold(Call::lists_pods);
+    let pods = proxy.hold(Call::reads_pod);
     let record = proxy.hold(Call::reads_lease);
     let ask_for_ever = async {
         loop {

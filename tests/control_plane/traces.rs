@@ -35,7 +35,8 @@ async fn a_transfer_is_traced_step_by_step_and_the_guards_token_is_in_no_step() 
     };
     let steps = below(&review);
     for step in [
-        "listing the pods from the apiserver",
+        // By their names, which the dry run has found out.
+        "reading the pods from the apiserver",
         "reading the reservations from the apiserver",
         "asking the members",
         "writing the reservation to the apiserver",

@@ -125,6 +125,11 @@ impl Call {
         self.method == "GET" && self.path.ends_with("/pods") && !self.query.contains("watch")
     }
 
+    /// Whether it asks for one pod by its name.
+    pub fn reads_pod(&self) -> bool {
+        self.method == "GET" && self.path.contains("/pods/")
+    }
+
     pub fn reads_lease(&self) -> bool {
         self.method == "GET" && self.path.contains("/leases/")
     }

@@ -73,7 +73,7 @@ fn timed_out() -> Cause {
 
 impl Snapshot {
     /// Nothing answers at this pod.
-    pub(super) fn silence(mut self, n: usize) -> Self {
+    pub(in crate::guard) fn silence(mut self, n: usize) -> Self {
         self.pods[n].reply = Reply::Silent { cause: timed_out() };
         self
     }

@@ -1,6 +1,7 @@
-//! The protocol of reservations as a model, every run of which is searched: replicas that read the record and list the pods,
-//! look at the members, and write the record if nobody wrote meanwhile; an apiserver that is slow, carries a yes out
-//! late or never, and loses answers; replicas that restart; pods that die by themselves.
+//! The protocol of reservations as a model, every run of which is searched: replicas that read the record and the pods, all
+//! of them at once or each at a moment of its own, look at the members, and write the record if nobody wrote meanwhile; an
+//! apiserver that is slow, carries a yes out late or never, and loses answers; replicas that restart; pods that die by
+//! themselves.
 //!
 //! What replicas do in it is the product's own [`Ledger`] and [`assess`](crate::guard::assess). What is the model's is the
 //! world around them, and the order of steps that `guard/decision.rs` keeps. docs/decisions/0039-a-model-of-reservations.md
@@ -48,6 +49,8 @@ enum Mistake {
     LetsIdleGoUnreserved,
     /// Each time that a replica reads the record it counts the lives in it anew.
     CountsAnew,
+    /// The reads of a decision may lie any time apart.
+    ReadsForLong,
 }
 
 /// A cluster, its guards, and what may happen to them.
@@ -61,7 +64,17 @@ struct World {
     /// How often a pod may die by itself, and a replica restart.
     deaths: u8,
     restarts: u8,
+    reads: Reads,
     mistake: Option<Mistake>,
+}
+
+/// How a decision learns of the pods beside the record. A list that is asked for after it is always one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    /// It lists them, as they are at one moment.
+    AtOnce,
+    /// It reads each by its name, in any order. If nothing happens between, that is a list.
+    OneByOne,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -125,8 +138,8 @@ struct Call {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Stage {
-    /// Record and pods are read side by side.
-    Reading { record: Option<Vec<Held>>, listed: Option<Vec<Pod>> },
+    /// Record and pods are read side by side. What was not read yet is not there.
+    Reading { record: Option<Vec<Held>>, listed: Vec<Option<Pod>> },
     /// The record may be newer than the list: pods are to be listed once more.
     Relisting { record: Vec<Held>, held: Vec<Held> },
     /// The members are to be looked at. Of the record, this may be on its way out.
@@ -154,7 +167,9 @@ struct Ready {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Read {
     Record,
+    /// All of them as they are at this moment.
     Pods,
+    Pod(u8),
 }
 
 /// Calls by their place in the state's list.
@@ -203,8 +218,33 @@ impl World {
         pod < self.voters
     }
 
+    fn pods(&self) -> u8 {
+        self.voters + self.learners
+    }
+
     fn quorum(&self) -> usize {
         usize::from(self.voters / 2 + 1)
+    }
+
+    /// Where a decision starts, and starts over.
+    fn start(&self) -> Stage {
+        Stage::Reading { record: None, listed: vec![None; usize::from(self.pods())] }
+    }
+
+    /// What a decision may read next.
+    fn open_reads(&self, stage: &Stage) -> Vec<Read> {
+        match (stage, self.reads) {
+            (Stage::Reading { record, listed }, reads) => {
+                let unread = (0..).zip(listed).filter(|(_, pod)| pod.is_none()).map(|(n, _)| Read::Pod(n));
+                let pods = match reads {
+                    Reads::AtOnce => unread.take(1).map(|_| Read::Pods).collect::<Vec<_>>(),
+                    Reads::OneByOne => unread.collect(),
+                };
+                record.is_none().then_some(Read::Record).into_iter().chain(pods).collect()
+            }
+            (Stage::Relisting { .. }, _) => vec![Read::Pods],
+            _ => Vec::new(),
+        }
     }
 
     fn asks(&self, state: &State, actions: &mut Vec<Action>) {
@@ -213,9 +253,9 @@ impl World {
         }
         // One decision at a time per replica; whoever waits for its turn has not begun.
         for replica in (0..self.replicas).filter(|replica| !state.is_busy(*replica)) {
-            for pod in 0..self.voters + self.learners {
-                actions.push(Action::Ask { pod, replica, first: Read::Record });
-                actions.push(Action::Ask { pod, replica, first: Read::Pods });
+            for pod in 0..self.pods() {
+                let firsts = self.open_reads(&self.start());
+                actions.extend(firsts.into_iter().map(|first| Action::Ask { pod, replica, first }));
                 if state.replicas[usize::from(replica)].last_look.is_some() {
                     actions.push(Action::AskLastLook { pod, replica });
                 }
@@ -229,10 +269,9 @@ impl Model for World {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let pods = usize::from(self.voters + self.learners);
         vec![State {
             voters: self.voters,
-            pods: vec![Pod { incarnation: 0, phase: Phase::Serving }; pods],
+            pods: vec![Pod { incarnation: 0, phase: Phase::Serving }; usize::from(self.pods())],
             record: Vec::new(),
             replicas: vec![Replica::default(); usize::from(self.replicas)],
             calls: Vec::new(),
@@ -250,12 +289,10 @@ impl Model for World {
         self.asks(state, actions);
         for (n, call) in state.calls.iter().enumerate() {
             match &call.stage {
-                Stage::Reading { record, listed } => {
-                    let reads = [(record.is_none(), Read::Record), (listed.is_none(), Read::Pods)];
-                    let open = reads.into_iter().filter(|(is_open, _)| *is_open);
-                    actions.extend(open.map(|(_, read)| Action::Read(n, read)));
+                Stage::Reading { .. } | Stage::Relisting { .. } => {
+                    actions
+                        .extend(self.open_reads(&call.stage).into_iter().map(|read| Action::Read(n, read)));
                 }
-                Stage::Relisting { .. } => actions.push(Action::Read(n, Read::Pods)),
                 Stage::Looking { .. } => actions.push(Action::Look(n)),
                 Stage::Ready(_) => actions.extend([Action::Write(n), Action::Fail(n), Action::GiveUp(n)]),
                 Stage::Adrift { .. } => actions.push(Action::WriteLate(n)),
@@ -273,7 +310,7 @@ impl Model for World {
         if state.restarts < self.restarts {
             actions.extend((0..self.replicas).map(Action::Restart));
         }
-        if !state.calls.iter().any(Call::is_between_reads) {
+        if self.makes(Mistake::ReadsForLong) || !state.calls.iter().any(Call::is_between_reads) {
             actions.push(Action::Tick);
         }
     }
@@ -321,16 +358,9 @@ impl Call {
     /// Each read takes three seconds at the most.
     fn is_between_reads(&self) -> bool {
         match &self.stage {
-            Stage::Reading { record, listed } => record.is_some() != listed.is_some(),
+            Stage::Reading { record, listed } => record.is_some() || listed.iter().any(Option::is_some),
             Stage::Relisting { .. } => true,
             Stage::Looking { .. } | Stage::Ready(_) | Stage::Adrift { .. } | Stage::Allowed => false,
         }
     }
-}
-
-// === impl Stage ===
-
-impl Stage {
-    /// Where a decision starts, and starts over.
-    const START: Self = Self::Reading { record: None, listed: None };
 }

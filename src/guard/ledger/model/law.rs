@@ -9,8 +9,8 @@ pub(super) const LONE: &str = "a lone deletion that costs no quorum is granted i
 pub(super) const SPARE: &str = "all voters that can be spared are allowed to go at once";
 pub(super) const NEXT: &str = "a pod is allowed to go when another has come back";
 
-/// More than a decision takes where nobody else writes: two reads, one more list, a look, a write.
-const MOST_STEPS: u8 = 8;
+/// More than a decision takes where nobody else writes: reads of the record and of up to six pods, a list, a look, a write.
+const MOST_STEPS: u8 = 12;
 
 /// stateright's `eventually` holds on acyclic graphs alone, and time makes cycles here: so the liveness is an `always`, too.
 /// From every state the world can come to rest, and wherever it rests, a deletion is granted.
@@ -86,7 +86,9 @@ impl World {
         for _ in 0..MOST_STEPS {
             let Some(call) = state.calls.first() else { return false };
             let action = match &call.stage {
-                Stage::Reading { .. } | Stage::Relisting { .. } => Action::Read(0, Read::Pods),
+                Stage::Reading { .. } | Stage::Relisting { .. } => {
+                    Action::Read(0, self.open_reads(&call.stage)[0])
+                }
                 Stage::Looking { .. } => Action::Look(0),
                 Stage::Ready(_) => Action::Write(0),
                 Stage::Adrift { .. } => return false,

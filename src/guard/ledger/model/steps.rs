@@ -12,7 +12,7 @@ impl World {
         let mut state = last.clone();
         match action {
             Action::Ask { pod, replica, first } => {
-                state.ask(pod, replica, Stage::START);
+                state.ask(pod, replica, self.start());
                 self.read(&mut state, last.calls.len(), first);
             }
             Action::AskLastLook { pod, replica } => {
@@ -104,10 +104,11 @@ impl World {
                         call.stale = false;
                         replica.observe(self, &state.record);
                     }
-                    Read::Pods => *listed = Some(state.pods.clone()),
+                    Read::Pods => *listed = state.pods.iter().copied().map(Some).collect(),
+                    Read::Pod(pod) => listed[usize::from(pod)] = Some(state.pods[usize::from(pod)]),
                 }
-                let (Some(record), Some(listed)) = (record, listed) else { return };
-                let (record, listed) = (record.clone(), listed.clone());
+                let all: Option<Vec<Pod>> = listed.iter().copied().collect();
+                let (Some(record), Some(listed)) = (record.clone(), all) else { return };
                 let held = replica.live(self, &record);
                 call.stage = if replica.outdates(self, &record, &listed) {
                     Stage::Relisting { record, held }
@@ -163,7 +164,7 @@ impl World {
 
     fn write(&self, state: &mut State, n: usize) {
         if state.calls[n].stale && !self.makes(Mistake::IgnoresConflicts) {
-            state.calls[n].stage = Stage::START;
+            state.calls[n].stage = self.start();
             return;
         }
         let record = self.next_record(state, n);

@@ -100,10 +100,8 @@ impl State {
         for call in &mut self.calls {
             Held { uid: call.uid, call: call.number } = named(Held { uid: call.uid, call: call.number });
         }
-        for listed in self.lists_mut() {
-            for (pod, n) in listed.iter_mut().zip(0..) {
-                pod.incarnation = incarnation_of(Uid { pod: n, incarnation: pod.incarnation });
-            }
+        for (n, pod) in self.listed_mut() {
+            pod.incarnation = incarnation_of(Uid { pod: n, incarnation: pod.incarnation });
         }
     }
 
@@ -112,10 +110,9 @@ impl State {
         let gone = self.replicas.iter().flat_map(|replica| &replica.gone).map(|(uid, _)| *uid);
         let uids = gone.chain(held.iter().map(|it| it.uid)).filter(|uid| uid.pod == pod);
         let looks = self.replicas.iter().filter_map(|replica| replica.last_look.as_ref());
-        let looked_at = looks.map(|look| look.listed.as_slice()).chain([self.pods.as_slice()]);
-        let lists = self.calls.iter().filter_map(|call| call.stage.listed()).chain(looked_at);
-        let listed = lists.map(|listed| listed[usize::from(pod)].incarnation);
-        let mut all = sorted(uids.map(|uid| uid.incarnation).chain(listed));
+        let looked_at = looks.map(|look| look.listed[usize::from(pod)]).chain([self.pods[usize::from(pod)]]);
+        let listed = self.calls.iter().filter_map(|call| call.stage.listed(pod)).chain(looked_at);
+        let mut all = sorted(uids.map(|uid| uid.incarnation).chain(listed.map(|pod| pod.incarnation)));
         all.dedup();
         all
     }
@@ -176,9 +173,7 @@ impl State {
             all.push(END);
             said_in(call.stage.record(), &mut all);
             said_in(call.stage.held(), &mut all);
-            all.extend(
-                call.stage.listed().map(|listed| said_of(listed[usize::from(n)])).into_iter().flatten(),
-            );
+            all.extend(call.stage.listed(n).map_or([END; 2], said_of));
             if let Stage::Ready(ready) = &call.stage {
                 all.push(u8::from(ready.died.contains(&n)));
             }
@@ -191,17 +186,15 @@ impl State {
         for held in state.held_mut() {
             held.uid.pod = names.pods[usize::from(held.uid.pod)];
         }
-        for listed in state.lists_mut() {
-            *listed = moved(listed, &names.pods);
-        }
         for call in &mut state.calls {
             call.uid.pod = names.pods[usize::from(call.uid.pod)];
             call.replica = names.replicas[usize::from(call.replica)];
-            call.stage.sort(&names.pods);
+            call.stage.rename(&names.pods);
         }
         state.calls = names.calls.iter().map(|n| state.calls[*n].clone()).collect();
         for replica in &mut state.replicas {
             if let Some(look) = &mut replica.last_look {
+                look.listed = moved(&look.listed, &names.pods);
                 look.answers = moved(&look.answers, &names.pods);
                 look.held.sort_unstable();
             }
@@ -211,6 +204,7 @@ impl State {
             replica.first_seen.sort_unstable();
             replica.gone.sort_unstable();
         }
+        state.pods = moved(&state.pods, &names.pods);
         state.replicas = moved(&state.replicas, &names.replicas);
         state.record.sort_unstable();
         state
@@ -226,14 +220,12 @@ impl State {
         self.record.iter_mut().chain(calls).chain(known)
     }
 
-    fn lists_mut(&mut self) -> impl Iterator<Item = &mut Vec<Pod>> {
+    /// All pods as they are, and as anything has them, with their numbers.
+    fn listed_mut(&mut self) -> impl Iterator<Item = (u8, &mut Pod)> {
         let looks = self.replicas.iter_mut().filter_map(|replica| replica.last_look.as_mut());
-        let looked_at = looks.map(|look| &mut look.listed);
-        self.calls
-            .iter_mut()
-            .filter_map(|call| call.stage.listed_mut())
-            .chain(looked_at)
-            .chain([&mut self.pods])
+        let looked_at = looks.flat_map(|look| (0..).zip(&mut look.listed));
+        let read = self.calls.iter_mut().flat_map(|call| call.stage.listed_mut());
+        read.chain(looked_at).chain((0..).zip(&mut self.pods))
     }
 }
 
@@ -243,12 +235,15 @@ impl Call {
     /// All that it says without any pod's name.
     fn nameless(&self, replicas: &[u8]) -> (u8, u8, bool, u8) {
         let stage = match &self.stage {
-            Stage::Reading { record, listed } => u8::from(record.is_some()) + 2 * u8::from(listed.is_some()),
-            Stage::Relisting { .. } => 4,
-            Stage::Looking { .. } => 5,
-            Stage::Ready(ready) => 6 + u8::from(ready.idle) + 2 * u8::from(ready.goes_unreserved),
-            Stage::Adrift { .. } => 10,
-            Stage::Allowed => 11,
+            Stage::Relisting { .. } => 0,
+            Stage::Looking { .. } => 1,
+            Stage::Ready(ready) => 2 + u8::from(ready.idle) + 2 * u8::from(ready.goes_unreserved),
+            Stage::Adrift { .. } => 6,
+            Stage::Allowed => 7,
+            Stage::Reading { record, listed } => {
+                let read: u8 = listed.iter().flatten().map(|_| 1).sum();
+                8 + u8::from(record.is_some()) + 2 * read
+            }
         };
         (replicas[usize::from(self.replica)], self.age, self.stale, stage)
     }
@@ -277,10 +272,13 @@ impl Stage {
         }
     }
 
-    fn listed(&self) -> Option<&[Pod]> {
+    /// What was read of a pod.
+    fn listed(&self, pod: u8) -> Option<Pod> {
         match self {
-            Self::Reading { listed, .. } => listed.as_deref(),
-            Self::Looking { listed, .. } | Self::Ready(Ready { listed, .. }) => Some(listed),
+            Self::Reading { listed, .. } => listed[usize::from(pod)],
+            Self::Looking { listed, .. } | Self::Ready(Ready { listed, .. }) => {
+                Some(listed[usize::from(pod)])
+            }
             Self::Relisting { .. } | Self::Adrift { .. } | Self::Allowed => None,
         }
     }
@@ -297,24 +295,37 @@ impl Stage {
         record.iter_mut().chain(held)
     }
 
-    fn listed_mut(&mut self) -> Option<&mut Vec<Pod>> {
-        match self {
-            Self::Reading { listed, .. } => listed.as_mut(),
-            Self::Looking { listed, .. } | Self::Ready(Ready { listed, .. }) => Some(listed),
-            Self::Relisting { .. } | Self::Adrift { .. } | Self::Allowed => None,
-        }
+    fn listed_mut(&mut self) -> impl Iterator<Item = (u8, &mut Pod)> {
+        let (partial, whole): (&mut [Option<Pod>], &mut [Pod]) = match self {
+            Self::Reading { listed, .. } => (listed.as_mut_slice(), &mut []),
+            Self::Looking { listed, .. } | Self::Ready(Ready { listed, .. }) => {
+                (&mut [], listed.as_mut_slice())
+            }
+            Self::Relisting { .. } | Self::Adrift { .. } | Self::Allowed => (&mut [], &mut []),
+        };
+        let read = (0..).zip(partial).filter_map(|(n, pod)| Some((n, pod.as_mut()?)));
+        read.chain((0..).zip(whole))
     }
 
-    /// Sorts what has new names.
-    fn sort(&mut self, pods: &[u8]) {
+    /// Gives the pods new names, but for those in reservations, which have them; and sorts what has them.
+    fn rename(&mut self, pods: &[u8]) {
         match self {
-            Self::Reading { record, .. } => record.as_deref_mut().unwrap_or_default().sort_unstable(),
-            Self::Relisting { record, held } | Self::Looking { record, held, .. } => {
+            Self::Reading { record, listed } => {
+                record.as_deref_mut().unwrap_or_default().sort_unstable();
+                *listed = moved(listed, pods);
+            }
+            Self::Relisting { record, held } => {
                 record.sort_unstable();
                 held.sort_unstable();
             }
-            Self::Ready(Ready { record, died, .. }) => {
+            Self::Looking { record, held, listed } => {
                 record.sort_unstable();
+                held.sort_unstable();
+                *listed = moved(listed, pods);
+            }
+            Self::Ready(Ready { record, listed, died, .. }) => {
+                record.sort_unstable();
+                *listed = moved(listed, pods);
                 *died = sorted(died.iter().map(|n| pods[usize::from(*n)]));
             }
             Self::Adrift { record } => record.sort_unstable(),
