@@ -189,14 +189,14 @@ impl<'a> Json<'a> {
 
 /// The steps of a pointer, unescaped.
 fn steps(place: &Pointer) -> impl Iterator<Item = Cow<'_, str>> {
-    let mut rest = place.as_str();
+    // Behind the slash that it begins with; the root has none.
+    let mut rest = place.as_str().get(1..);
     iter::from_fn(move || {
+        let left = rest?;
         // By bytes: steps are short, and a search for a character takes longer to begin than to find it.
-        let after = rest.strip_prefix('/')?;
-        let end = after.bytes().position(|it| it == b'/').unwrap_or(after.len());
-        let (step, left) = after.split_at(end);
-        rest = left;
-        Some(unescaped(step))
+        let end = left.bytes().position(|it| it == b'/');
+        rest = end.and_then(|end| left.get(end + 1..));
+        Some(unescaped(end.and_then(|end| left.get(..end)).unwrap_or(left)))
     })
 }
 
@@ -213,8 +213,17 @@ fn index(step: &str, length: usize) -> Option<usize> {
     step.parse::<Index>().ok()?.for_len(length).ok()
 }
 
-fn write_text(text: &str, out: &mut Vec<u8>) -> Option<()> {
-    serde_json::to_writer(out, text).ok()
+/// Writes a text behind what is written, as [`Json::write`] does.
+pub(crate) fn write_text(text: &str, out: &mut Vec<u8>) -> Option<()> {
+    // Most texts have nothing to be escaped, and are copied at once.
+    if text.bytes().any(|it| it < b' ' || it == b'"' || it == b'\\') {
+        return serde_json::to_writer(out, text).ok();
+    }
+    out.reserve(text.len() + 2);
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
+    Some(())
 }
 
 impl PartialEq<Json<'_>> for Json<'_> {

@@ -16,12 +16,18 @@
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
-use json_patch::jsonptr::{Pointer, PointerBuf, Token};
+use json_patch::jsonptr::{Pointer, PointerBuf};
 use serde::{Serialize, Serializer};
 
-use crate::json::{Json, Members};
+use crate::json::{Json, Members, write_text};
+
+/// Longer than most paths, in bytes.
+const COMMON_PATH: usize = 64;
+
+/// Longer than most patches, in bytes: lxcfs and a sidecar for three containers are 7 KB.
+const COMMON_PATCH: usize = 8 << 10;
 
 /// An object and what was changed on it.
 #[derive(Debug)]
@@ -88,7 +94,12 @@ pub enum PatchError {
 
 /// A JSON pointer of these steps; each is escaped as it must be.
 pub fn pointer<'a>(steps: impl IntoIterator<Item = &'a str>) -> PointerBuf {
-    PointerBuf::from_tokens(steps.into_iter().map(Token::new))
+    // The root's, which is an empty text, with room for the steps: without it almost each of them would allocate.
+    let root = PointerBuf::parse(String::with_capacity(COMMON_PATH)).unwrap_or_default();
+    steps.into_iter().fold(root, |mut path, step| {
+        path.push_back(step);
+        path
+    })
 }
 
 // === impl Draft ===
@@ -153,8 +164,8 @@ impl<'a> Draft<'a> {
         items: impl IntoIterator<Item = V>,
         place: Place,
     ) -> Result<(), PatchError> {
-        let items: Vec<Json<'a>> = items.into_iter().map(Into::into).collect();
-        if items.is_empty() {
+        let mut items: Vec<Json<'a>> = items.into_iter().map(Into::into).collect();
+        if items.is_empty() || place == Place::Last && self.append(list, &mut items)? {
             return Ok(());
         }
         match self.get(list).map(Json::as_list) {
@@ -162,13 +173,11 @@ impl<'a> Draft<'a> {
                 self.make_parents(list)?;
                 self.add(list, Json::List(items))
             }
-            Some(Some(_)) => match place {
-                Place::Last => self.append(list, items),
-                Place::Before(index) => {
-                    let place = list.with_trailing_token(index);
-                    items.into_iter().rev().try_for_each(|item| self.add(&place, item))
-                }
-            },
+            Some(Some(present)) => {
+                let index = if let Place::Before(index) = place { index } else { present.len() };
+                let place = list.with_trailing_token(index);
+                items.into_iter().rev().try_for_each(|item| self.add(&place, item))
+            }
             Some(None) => Err(PatchError::WrongShape { place: list.to_buf(), wanted: "list" }),
         }
     }
@@ -220,19 +229,17 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Adds items behind those of a list that is there: one way from the root for all of them.
-    fn append(&mut self, list: &Pointer, items: Vec<Json<'a>>) -> Result<(), PatchError> {
-        let path = list.with_trailing_token("-");
-        let Some(Json::List(present)) = self.object.at_mut(list).map(Json::own) else {
-            self.is_broken = true;
-            return Err(PatchError::DoesNotApply(path));
-        };
+    /// Adds items behind those of a list: one way from the root for all of them. Whether there is a list; if not, they are
+    /// left.
+    fn append(&mut self, list: &Pointer, items: &mut Vec<Json<'a>>) -> Result<bool, PatchError> {
+        let Some(Json::List(present)) = self.object.at_mut(list).map(Json::own) else { return Ok(false) };
         let before = present.len();
-        present.extend(items);
+        present.append(items);
         let new = present.get(before..).unwrap_or_default();
+        let path = [list.as_str(), "/-"].concat();
         let told = self.patch.push_each(Verb::Add, &path, new.iter().map(Some));
         self.is_broken |= told.is_none();
-        told.ok_or(PatchError::LeadsElsewhere)
+        told.map(|()| true).ok_or(PatchError::LeadsElsewhere)
     }
 
     fn add(&mut self, path: &Pointer, value: Json<'a>) -> Result<(), PatchError> {
@@ -243,7 +250,7 @@ impl<'a> Draft<'a> {
         let error = if apply(&mut self.object, verb, path, value).is_none() {
             PatchError::DoesNotApply(path.to_buf())
         } else {
-            match self.patch.push_each(verb, path, [self.object.at(path)]) {
+            match self.patch.push_each(verb, path.as_str(), [self.object.at(path)]) {
                 Some(()) => return Ok(()),
                 None => PatchError::LeadsElsewhere,
             }
@@ -317,22 +324,22 @@ impl Patch {
     fn push_each<'v, 'a: 'v>(
         &mut self,
         verb: Verb,
-        path: &Pointer,
+        path: &str,
         values: impl IntoIterator<Item = Option<&'v Json<'a>>>,
     ) -> Option<()> {
-        let verb_text = match verb {
-            Verb::Add => "add",
-            Verb::Replace => "replace",
-            Verb::Remove => "remove",
-        };
-        let mut head = format!(r#"{{"op":"{verb_text}","path":"#).into_bytes();
-        serde_json::to_writer(&mut head, path.as_str()).ok()?;
+        if self.text.capacity() == 0 {
+            self.text.reserve(COMMON_PATCH);
+        }
+        let mut head = None;
         for value in values {
             if value.is_none() != (verb == Verb::Remove) {
                 return None;
             }
             self.text.push(if self.count == 0 { b'[' } else { b',' });
-            self.text.extend_from_slice(&head);
+            match head.clone() {
+                Some(head) => self.text.extend_from_within(head),
+                None => head = Some(self.push_head(verb, path)?),
+            }
             if let Some(value) = value {
                 self.text.extend_from_slice(br#","value":"#);
                 value.write(&mut self.text)?;
@@ -341,6 +348,18 @@ impl Patch {
             self.count += 1;
         }
         Some(())
+    }
+
+    /// Writes what operations at one path begin with; returns where it is.
+    fn push_head(&mut self, verb: Verb, path: &str) -> Option<Range<usize>> {
+        let begin = self.text.len();
+        self.text.extend_from_slice(match verb {
+            Verb::Add => br#"{"op":"add","path":"#,
+            Verb::Replace => br#"{"op":"replace","path":"#,
+            Verb::Remove => br#"{"op":"remove","path":"#,
+        });
+        write_text(path, &mut self.text)?;
+        Some(begin..self.text.len())
     }
 }
 

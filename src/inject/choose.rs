@@ -3,13 +3,15 @@
 //! In this order, per template: the pod's own word, never-selectors, always-selectors, the namespace's label. What
 //! excludes a pod altogether is looked at later, so that somebody who asked is told.
 
+use std::cell::LazyCell;
+
 use super::Surroundings;
 use super::{
     pod::Pod,
     reason::{Note, Reason},
     sidecar,
 };
-use crate::config::{Config, Match, Matched, Template};
+use crate::config::{Config, Labels, Match, Matched, Template};
 
 /// The pod's annotation, or label, that names what it gets: `true`, `false`, or names with commas. As a label of a
 /// namespace `enabled` chooses the default list.
@@ -59,14 +61,16 @@ pub(super) fn choose<'a>(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: 
         }
         known
     });
+    let namespace = surroundings.namespace_labels.ok();
+    // Most pods get what they ask for or nothing: what selectors look at is read when there is one.
+    let labels = LazyCell::new(|| pod.labels());
     let text = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
-    let pod = Matched {
-        labels: &pod.labels(),
-        annotations: &pod.annotations().map(text).collect(),
-        owner_kind: pod.owner_kind(),
-        namespace: surroundings.namespace_labels.ok(),
+    let annotations = LazyCell::new(|| pod.annotations().map(text).collect());
+    let selects = |it: &Match| {
+        let owner_kind = pod.owner_kind();
+        it.holds(Matched { labels: &labels, annotations: &annotations, owner_kind, namespace })
     };
-    let choice = Choice { pod, word: &word, config };
+    let choice = Choice { selects: &selects, namespace, word: &word, config };
     let is_lxcfs = |asked: &str| asked == LXCFS;
     let lxcfs_word = match choice.own_word(is_lxcfs) {
         // Names of templates say nothing against lxcfs that an older annotation asks for.
@@ -85,7 +89,9 @@ pub(super) fn choose<'a>(pod: Pod<'_>, surroundings: &Surroundings<'_>, config: 
 }
 
 struct Choice<'a> {
-    pod: Matched<'a>,
+    /// Whether a selector holds for the pod, where that can be judged.
+    selects: &'a dyn Fn(&Match) -> Option<bool>,
+    namespace: Option<&'a Labels>,
     word: &'a Word<'a>,
     config: &'a Config,
 }
@@ -162,7 +168,7 @@ impl Choice<'_> {
         never: Option<&Match>,
     ) -> bool {
         // Where a selector cannot be judged, nothing is injected.
-        let holds = |it: Option<&Match>, unknown| it.is_some_and(|it| it.holds(self.pod).unwrap_or(unknown));
+        let holds = |it: Option<&Match>, unknown| it.is_some_and(|it| (self.selects)(it).unwrap_or(unknown));
         own_word.unwrap_or_else(|| {
             !holds(never, true)
                 && (holds(always, false) || self.namespace_opts_in() && self.is_default(is_it))
@@ -174,7 +180,7 @@ impl Choice<'_> {
     }
 
     fn namespace_opts_in(&self) -> bool {
-        let Some(labels) = self.pod.namespace else { return false };
+        let Some(labels) = self.namespace else { return false };
         [NAMESPACE_LABEL, INJECT]
             .iter()
             .any(|key| labels.get(*key).and_then(|it| yes_or_no(it)) == Some(true))

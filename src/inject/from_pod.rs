@@ -35,7 +35,6 @@ pub(super) fn overridden<'a>(
     notes: &mut Vec<Note>,
 ) -> Cow<'a, Value> {
     let name = container.get("name").and_then(Value::as_str).unwrap_or_default();
-    let prefix = format!("{name}{OVERRIDE}");
     let mut changed = Cow::Borrowed(container);
     let mut refuse = |key: &str, why: &str| {
         let text = format!("container {}: {} was not overridden: {why}", shortened(name), shortened(key));
@@ -44,7 +43,7 @@ pub(super) fn overridden<'a>(
     let mut resources = container.get("resources").cloned().unwrap_or_else(|| json!({}));
     let mut of_resources = Vec::new();
     for (key, text) in pod.annotations() {
-        let Some(key) = key.strip_prefix(&prefix) else { continue };
+        let Some(key) = key.strip_prefix(name).and_then(|it| it.strip_prefix(OVERRIDE)) else { continue };
         let resource = RESOURCES.iter().find(|(end, ..)| *end == key);
         let variable = key.strip_prefix("env.");
         match (resource, variable) {

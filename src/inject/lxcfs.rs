@@ -68,7 +68,7 @@ pub(super) fn apply<'a>(
     let mut sources = sources(pod, settings, notes);
     let mut mounts: Vec<(&'static str, usize, Vec<Json<'a>>)> = Vec::new();
     for container in containers(pod, settings) {
-        let mut new = Vec::new();
+        let mut new = Vec::with_capacity(sources.len());
         let taken: Vec<_> = container.mounts().collect();
         if let Some(path) = hidden(pod, &taken, &sources, settings) {
             let text = format!("container {} has its own {path}: lxcfs was left out of it", container.name());
@@ -228,7 +228,9 @@ fn is_cpu_of_lxcfs(pod: Pod<'_>, volume: &str, settings: &Lxcfs) -> bool {
 /// Lets the cluster autoscaler empty the node: it takes hostPath volumes for data.
 fn mark_safe_to_evict(draft: &mut Draft<'_>, names: &[&str]) -> Result<(), PatchError> {
     let present = Pod::of(draft.object()).annotation(SAFE_TO_EVICT).unwrap_or_default();
-    let mut listed = present.to_owned();
+    let length = present.len() + names.iter().map(|it| it.len() + 1).sum::<usize>();
+    let mut listed = String::with_capacity(length);
+    listed.push_str(present);
     for name in names {
         if !present.split(',').any(|it| it.trim() == *name) {
             if !listed.trim().is_empty() {
@@ -242,7 +244,8 @@ fn mark_safe_to_evict(draft: &mut Draft<'_>, names: &[&str]) -> Result<(), Patch
 
 fn want_node(draft: &mut Draft<'_>, settings: &Lxcfs) -> Result<(), PatchError> {
     // On a node that was chosen by hand an affinity could only make the kubelet refuse the pod.
-    if Pod::of(draft.object()).spec("nodeName").is_some_and(|it| *it != "") {
+    let is_placed = Pod::of(draft.object()).spec("nodeName").is_some_and(|it| *it != "");
+    if is_placed || settings.node_affinity == NodeAffinity::Off {
         return Ok(());
     }
     let label = &settings.node_label;

@@ -157,8 +157,9 @@ pub(super) fn mount_path<'a>(mount: &'a Json<'_>) -> Cow<'a, str> {
 
 /// A path without doubled and trailing slashes, `.` and `..`.
 pub(super) fn normalised(path: &str) -> Cow<'_, str> {
-    let is_normal = |step: &str| !matches!(step, "" | "." | "..");
-    if path.strip_prefix('/').is_some_and(|steps| steps.split('/').all(is_normal)) {
+    // By bytes, as most paths are short and normal.
+    let is_normal = |step: &[u8]| !matches!(step, b"" | b"." | b"..");
+    if path.strip_prefix('/').is_some_and(|steps| steps.as_bytes().split(|it| *it == b'/').all(is_normal)) {
         return Cow::Borrowed(path);
     }
     let mut steps: Vec<&str> = Vec::new();

@@ -321,5 +321,8 @@ fn add_missing<'a>(
     let present = Pod::of(draft.object()).items(list);
     let is_new = |item: &&Shared| !present.iter().any(|it| is_same(it, item.json()));
     let new: Vec<&Shared> = items.iter().filter(is_new).collect();
+    if new.is_empty() {
+        return Ok(());
+    }
     draft.add_items(&pointer(["spec", list]), new, Place::Last)
 }

@@ -163,7 +163,9 @@ impl<'de> Visitor<'de> for Sieve<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = access.next_element_seed(self.of(self.part.item()))? {
-            items.extend(item);
+            if let Some(item) = item {
+                items.push(item);
+            }
         }
         Ok(Some(Json::List(items)))
     }
@@ -175,7 +177,9 @@ impl<'de> Visitor<'de> for Sieve<'_> {
             if self.leaves_out(&key, value.as_ref()) {
                 return pass_over(access);
             }
-            members.extend(value.map(|value| (key, value)));
+            if let Some(value) = value {
+                members.push((key, value));
+            }
         }
         Ok(Some(Json::Map(members)))
     }

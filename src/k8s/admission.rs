@@ -13,9 +13,11 @@ const LONGEST_REPEATED: usize = 253;
 /// The beginning of a caller's text, for logs, messages and records.
 #[must_use]
 pub fn clipped(text: &str) -> &str {
-    let end =
-        text.char_indices().map(|(at, it)| at + it.len_utf8()).take_while(|end| *end <= LONGEST_REPEATED);
-    text.get(..end.last().unwrap_or_default()).unwrap_or_default()
+    let mut end = text.len().min(LONGEST_REPEATED);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
 }
 
 /// What the apiserver asks. Objects stay unparsed until somebody wants them, but for a stored one of a kind that is known

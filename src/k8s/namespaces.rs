@@ -61,8 +61,7 @@ impl Namespaces {
 
     /// A namespace's labels, as they were at most a moment ago.
     pub async fn labels(&self, name: &str) -> Result<NamespaceLabels, LookupError> {
-        let read =
-            self.labels.get(name).unwrap_or_else(|| self.labels.get_with(name.to_owned(), Read::default));
+        let read = self.labels.get_with_by_ref(name, Read::default);
         let labels = read.get_or_init(|| async {
             let labels = self.read_labels(name).await;
             if labels.is_err() {

@@ -26,6 +26,30 @@ async fn a_pod_that_asks_is_stored_with_the_files() {
 }
 
 #[tokio::test]
+async fn a_pod_says_which_files_go_to_which_containers_and_nodes_that_have_lxcfs_are_preferred() {
+    let mut cluster = MutatedCluster::start("lxcfs: {nodeAffinity: prefer}", &[], &["inject"]).await;
+    let mut choosy = pod(json!({
+        "sidecar-injector.lxcfs/inject": "true",
+        "etcd-guard.io/lxcfs-files": "meminfo,uptime",
+        "etcd-guard.io/lxcfs-exclude-containers": "proxy",
+    }));
+    let containers = choosy["spec"]["containers"].as_array_mut().unwrap();
+    containers.push(json!({"name": "proxy", "image": "proxy:1"}));
+    let (stored, _) = cluster.applied(&choosy).await;
+    assert!(cluster.guard.news().await.contains(&String::from("CREATE allowed Injected")));
+    let files = |n: usize| -> Vec<&str> {
+        let paths = mount_paths(&stored["spec"]["containers"][n]).into_iter();
+        paths.filter(|it| !it.contains("serviceaccount")).collect()
+    };
+    assert_eq!(files(0), ["/proc/meminfo", "/proc/uptime"]);
+    assert_eq!(files(1), [""; 0]);
+    let affinity = &stored["spec"]["affinity"]["nodeAffinity"];
+    let preferred = &affinity["preferredDuringSchedulingIgnoredDuringExecution"][0]["preference"];
+    assert_eq!(preferred["matchExpressions"][0]["key"], "etcd-guard.io/lxcfs-ready");
+    assert_eq!(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"), None);
+}
+
+#[tokio::test]
 async fn a_pod_that_does_not_ask_is_stored_as_it_came() {
     let mut cluster = MutatedCluster::start("", &[], &["inject"]).await;
     let (stored, _) = cluster.applied(&pod(json!({}))).await;

@@ -22,7 +22,7 @@ async fn patch_status(cluster: &MutatedCluster, node: &str, patch: &Value) {
 #[tokio::test]
 async fn a_labelled_node_offers_more_whoever_writes_and_its_own_without_the_label_or_the_guard() {
     // The label goes before the entry; and without the label the entry says nothing.
-    let settings = "overCommit: {nodes: [{selector: {}, cpu: 3}]}";
+    let settings = "overCommit: {nodes: [{selector: {}, cpu: 3, memory: 1.5}]}";
     let mut cluster = MutatedCluster::start(settings, &[], &["over-commit"]).await;
     let name = format!("node-{}", cluster.namespace);
     let node =
@@ -64,10 +64,16 @@ async fn a_labelled_node_offers_more_whoever_writes_and_its_own_without_the_labe
     );
 
     cluster.must(&["label", "node", &name, &format!("{LABEL}=configured")]);
-    let half = json!({"status": {"allocatable": {"cpu": "1960m"}, "capacity": {"cpu": "2"}}});
+    let half = json!({"status": {
+        "allocatable": {"cpu": "1960m", "memory": "512Mi"},
+        "capacity": {"cpu": "2", "memory": "1536Mi"},
+    }});
     patch_status(&cluster, &name, &half).await;
     assert!(cluster.guard.news().await.contains(&String::from("UPDATE allowed OverCommitted")));
     assert_eq!(cpu(&cluster, &name), (String::from("5880m"), String::from("5920m")), "by the entry");
+    let status = &cluster.get(&["node", &name])["status"];
+    let memory = (&status["allocatable"]["memory"], &status["capacity"]["memory"]);
+    assert_eq!(memory, (&json!("805306368"), &json!("1879048192")), "half as much again, in bytes");
     cluster.must(&["label", "node", &name, &format!("{LABEL}-")]);
     patch_status(&cluster, &name, &json!({"status": {"volumesInUse": ["volume"]}})).await;
     assert!(cluster.guard.news().await.contains(&String::from("UPDATE allowed Restored")));

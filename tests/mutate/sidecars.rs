@@ -74,6 +74,24 @@ sidecars:
 }
 
 #[tokio::test]
+async fn a_pod_that_a_template_never_goes_to_is_stored_as_it_came_unless_it_asks() {
+    let never = format!("{AGENT}    never: {{podSelector: {{matchLabels: {{tier: batch}}}}}}\n");
+    let mut cluster = MutatedCluster::start(&never, &["sidecar-injector=enabled"], &["inject"]).await;
+    let batch = |name: &str, annotations: Value| {
+        let mut batch = pod(annotations);
+        batch["metadata"]["name"] = json!(name);
+        batch["metadata"]["labels"] = json!({"tier": "batch"});
+        batch
+    };
+    let (stored, _) = cluster.applied(&batch("silent", json!({}))).await;
+    assert_eq!(cluster.guard.news().await, ["CREATE allowed NothingToInject"]);
+    assert_eq!(stored["spec"].get("initContainers"), None);
+    let (stored, _) = cluster.applied(&batch("asking", json!({"etcd-guard.io/inject": "agent"}))).await;
+    assert!(cluster.guard.news().await.contains(&String::from("CREATE allowed Injected")));
+    assert_eq!(stored["spec"]["initContainers"][0]["name"], "agent");
+}
+
+#[tokio::test]
 async fn an_unknown_template_is_warned_of_and_the_pod_admitted() {
     let mut cluster = MutatedCluster::start(AGENT, &[], &["inject"]).await;
     let (_, said) = cluster.applied(&pod(json!({"etcd-guard.io/inject": "nobody"}))).await;
