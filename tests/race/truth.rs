@@ -3,6 +3,8 @@
 
 #[path = "truth/faults.rs"]
 mod faults;
+#[path = "truth/grounds.rs"]
+mod grounds;
 
 use std::{
     collections::BTreeMap,
@@ -24,6 +26,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+pub(crate) use self::grounds::{Before, Grounds};
 use crate::{
     scene::WHOLE_LIMIT,
     support::{
@@ -86,28 +89,6 @@ pub(crate) struct Yes<'a> {
     pub(crate) grounds: Grounds,
     /// What was told with it, for people.
     pub(crate) told: &'a str,
-}
-
-/// What a yes rests on, as far as it says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grounds {
-    /// A quorum of others.
-    Quorum,
-    /// The pod serves nothing or is gone: no quorum is needed.
-    ServesNothing,
-    /// Nobody said. It is believed to have seen that the pod serves nothing, if that is so.
-    Untold,
-}
-
-/// A pod's member at the time when it was asked for.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Before {
-    /// Whether its process ran for long enough to serve.
-    ran: bool,
-    /// Whether somebody accepts connections at its address. etcd does before it takes part in anything, and goes on when
-    /// it is frozen or finds no quorum: where nobody does there is no vote.
-    listens: bool,
-    serves: bool,
 }
 
 /// The apiserver did not tell.
@@ -339,21 +320,6 @@ impl Truth {
     }
 }
 
-impl Grounds {
-    /// Whether a yes that rests on this, to a member that was like that, takes a quorum of others.
-    fn need_a_quorum(self, before: Before) -> bool {
-        // A pod that runs may vote, even if it does not serve: the others may have a quorum only with it.
-        let may_vote = before.ran && before.listens;
-        match self {
-            Self::Quorum => true,
-            // What has come up since the guard looked is not charged to it.
-            Self::ServesNothing => may_vote,
-            // Of these nobody said that they had looked.
-            Self::Untold => may_vote || before.serves,
-        }
-    }
-}
-
 impl Out {
     /// Of a yes that is too old to be carried out any more: whether it never was. A pod that is on its way, or gone, is out
     /// until its successor serves.
@@ -367,22 +333,6 @@ mod tests {
     use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
     use super::*;
-
-    const SERVES: Before = Before { ran: true, listens: true, serves: true };
-    const FROZEN_OR_ALONE: Before = Before { serves: false, ..SERVES };
-    const JUST_UP: Before = Before { ran: false, ..SERVES };
-    const NOT_YET_UP: Before = Before { listens: false, ..FROZEN_OR_ALONE };
-    const DOWN: Before = Before { ran: false, listens: false, serves: false };
-
-    #[test]
-    fn a_yes_needs_a_quorum_of_others_unless_its_pod_has_no_vote() {
-        let needs = |grounds: Grounds| {
-            [SERVES, FROZEN_OR_ALONE, JUST_UP, NOT_YET_UP, DOWN].map(|it| grounds.need_a_quorum(it))
-        };
-        assert_eq!(needs(Grounds::Quorum), [true, true, true, true, true]);
-        assert_eq!(needs(Grounds::ServesNothing), [true, true, false, false, false]);
-        assert_eq!(needs(Grounds::Untold), [true, true, true, false, false]);
-    }
 
     #[test]
     fn only_a_pod_that_stayed_is_no_longer_out_when_its_yes_is_old() {
