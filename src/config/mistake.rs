@@ -1,6 +1,6 @@
 //! What is wrong with a configuration, and where.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 use json_patch::jsonptr::{Pointer, PointerBuf, Token};
 
@@ -29,8 +29,20 @@ impl fmt::Display for Mistake {
         if let Some(line) = line {
             write!(f, "line {line}: ")?;
         }
-        if place.is_empty() { f.write_str(text) } else { write!(f, "{place}: {text}") }
+        if !place.is_empty() {
+            write_plain(f, place)?;
+            f.write_str(": ")?;
+        }
+        write_plain(f, text)
     }
+}
+
+/// Writes what may repeat a part of the file: it stays one line, and says nothing to a terminal.
+fn write_plain(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    for letter in text.chars() {
+        if letter.is_control() { write!(f, "{}", letter.escape_debug())? } else { f.write_char(letter)? }
+    }
+    Ok(())
 }
 
 // === impl Check ===

@@ -24,6 +24,16 @@ fn no_file_and_a_file_of_a_version_alone_are_good() {
     assert_mistakes("", &[]);
 }
 
+/// It goes to terminals and logs.
+#[test]
+fn a_mistake_is_one_line_whatever_the_file_has_in_it() {
+    assert_mistakes(
+        "guard: {floor: {\"a.\\n\\e[31m\": 1}}\nlxcfs: {profile: \"\\n\"}",
+        &[(2, r#"guard.floor["a.\n\u{1b}[31m"]: unknown field `a.\n\u{1b}[31m`"#), (3, r"\n")],
+    );
+    assert!(mistakes("\u{e9}: 1").concat().contains('\u{e9}'));
+}
+
 #[test]
 fn off_is_a_word_and_true_is_not() {
     assert_mistakes(
