@@ -1,8 +1,8 @@
 //! Log lines in JSON as `tracing-subscriber` writes them, and cheaper: every review has one.
 
-use std::{fmt, time::SystemTime};
+use std::{fmt, io::Write, time::SystemTime};
 
-use serde::{Serialize, Serializer, ser::SerializeMap};
+use serde::Serialize;
 use tracing::{
     Event, Subscriber,
     field::{Field, Visit},
@@ -14,6 +14,8 @@ use tracing_subscriber::{
     },
     registry::LookupSpan,
 };
+
+use crate::json::write_text;
 
 /// Longer than most lines.
 const COMMON_LENGTH: usize = 512;
@@ -28,9 +30,10 @@ pub(super) struct JsonLines {
 }
 
 /// Writes an event's fields as members of a map.
-struct Fields<M: SerializeMap> {
-    map: M,
-    written: Result<(), M::Error>,
+struct Fields {
+    line: Vec<u8>,
+    /// None once something could not be written, which is never seen.
+    written: Option<()>,
 }
 
 // === impl JsonLines ===
@@ -55,64 +58,69 @@ where
         if !event.metadata().target().starts_with(OWN_TARGET) || context.lookup_current().is_some() {
             return self.others.format_event(context, writer, event);
         }
-        let line = line(event).map_err(|_| fmt::Error)?;
+        let line = line(event).ok_or(fmt::Error)?;
         writer.write_str(std::str::from_utf8(&line).map_err(|_| fmt::Error)?)
     }
 }
 
-fn line(event: &Event<'_>) -> serde_json::Result<Vec<u8>> {
+fn line(event: &Event<'_>) -> Option<Vec<u8>> {
     let metadata = event.metadata();
-    let mut line = Vec::with_capacity(COMMON_LENGTH);
-    let mut serializer = serde_json::Serializer::new(&mut line);
-    let mut map = serializer.serialize_map(None)?;
-    map.serialize_entry(
-        "timestamp",
-        &format_args!("{}", humantime::format_rfc3339_micros(SystemTime::now())),
-    )?;
-    map.serialize_entry("level", metadata.level().as_str())?;
-    let mut fields = Fields { map, written: Ok(()) };
+    let mut fields = Fields { line: Vec::with_capacity(COMMON_LENGTH), written: Some(()) };
+    fields.line.extend_from_slice(br#"{"timestamp":""#);
+    write!(fields.line, "{}", humantime::format_rfc3339_micros(SystemTime::now())).ok()?;
+    fields.line.push(b'"');
+    fields.text("level", metadata.level().as_str());
     event.record(&mut fields);
-    let Fields { mut map, written } = fields;
-    written?;
-    map.serialize_entry("target", metadata.target())?;
-    map.end()?;
-    line.push(b'\n');
-    Ok(line)
+    fields.text("target", metadata.target());
+    fields.written?;
+    fields.line.extend_from_slice(b"}\n");
+    Some(fields.line)
 }
 
 // === impl Fields ===
 
-impl<M: SerializeMap> Fields<M> {
-    fn member(&mut self, field: &Field, value: &(impl Serialize + ?Sized)) {
-        if self.written.is_ok() {
-            self.written = self.map.serialize_entry(field.name(), value);
+impl Fields {
+    fn member(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>) -> Option<()>) {
+        if self.written.is_some() {
+            self.line.push(b',');
+            self.written = write_text(name, &mut self.line);
+            self.line.push(b':');
+            self.written = self.written.and_then(|()| write(&mut self.line));
         }
+    }
+
+    fn text(&mut self, name: &str, text: &str) {
+        self.member(name, |line| write_text(text, line));
+    }
+
+    fn value(&mut self, field: &Field, value: &impl Serialize) {
+        self.member(field.name(), |line| serde_json::to_writer(line, value).ok());
     }
 }
 
-impl<M: SerializeMap> Visit for Fields<M> {
+impl Visit for Fields {
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.member(field, &value);
+        self.value(field, &value);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.member(field, &value);
+        self.value(field, &value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.member(field, &value);
+        self.value(field, &value);
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.member(field, &value);
+        self.value(field, &value);
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.member(field, value);
+        self.text(field.name(), value);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.member(field, &format_args!("{value:?}"));
+        self.value(field, &format_args!("{value:?}"));
     }
 }
 
