@@ -3,6 +3,7 @@
 //! A `serde_json::Value` owns each key and each text. Here they are borrowed from the body, and what a configuration gives to
 //! many pods is shared with it, together with how it is written: decision 0025 has what that saves.
 
+mod abridge;
 mod read;
 mod shared;
 #[cfg(test)]
@@ -14,7 +15,7 @@ use json_patch::jsonptr::{Pointer, Token, index::Index};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Number, Value};
 
-pub(crate) use self::read::Text;
+pub(crate) use self::{abridge::abridged, read::Text};
 pub use self::{
     read::{Reader, read},
     shared::Shared,

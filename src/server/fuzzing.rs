@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::review::{Answer, Mutation, Objects, Review, ReviewError};
+use super::review::{Answer, Body, Mutation, Objects, Review, ReviewError};
 use crate::{
     guard::{Operation, Request, fuzzing::assert_bystander},
     k8s::admission::AdmissionRequest,
@@ -19,10 +19,11 @@ use crate::{
 ///
 /// Where that does not hold.
 pub fn review(body: &[u8]) {
-    let read = Review::read(body);
-    let with_objects = Review::read_with_objects(body, &BTreeSet::new());
+    let whole = Body::of(body);
+    let read = Review::read(&whole);
+    let with_objects = Review::read_with_objects(&whole, &BTreeSet::new());
     assert_eq!(told(with_objects.as_ref().map(|(review, _)| review)), told(read.as_ref()));
-    assert_glance(body, read.as_ref());
+    assert_glance(&whole, read.as_ref());
     let uid = uid_in(body);
     let review = match &read {
         Ok(review) => review,
@@ -64,8 +65,8 @@ fn told(read: Result<&Review<'_>, &ReviewError>) -> String {
 
 /// Who deletes a pod is told apart by a glance at it, and where that is enough the rest is never read. What a request
 /// comes to by it, it comes to as a whole.
-fn assert_glance(body: &[u8], read: Result<&Review<'_>, &ReviewError>) {
-    let glanced = std::str::from_utf8(body).ok().and_then(Review::read_with_glance);
+fn assert_glance(body: &Body<'_>, read: Result<&Review<'_>, &ReviewError>) {
+    let glanced = body.text().and_then(Review::read_with_glance);
     let Some((review, pod)) = glanced else { return };
     let Some(pod) = pod else {
         assert_eq!(told(Ok(&review)), told(read), "there was nothing to glance at");

@@ -17,7 +17,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    review::Review,
+    review::{Body, Review},
     routes::{Rejection, Webhooks},
 };
 use crate::guard::{Deadline, Guard, Reason, Request as Question, Role, Setting, Survey, Verdict};
@@ -94,7 +94,8 @@ async fn check(State(webhooks): State<Arc<Webhooks>>, request: Request) -> Resul
     let deadline = Deadline::of(Some(LIMIT));
     let body = webhooks.read_body(request).await?;
     let bad = |error: &dyn std::fmt::Display| Rejection::bad_request(error.to_string());
-    let review = Review::read(&body.bytes).map_err(|error| bad(&error))?;
+    let body = Body::of(&body.bytes);
+    let review = Review::read(&body).map_err(|error| bad(&error))?;
     let request = review.request().map_err(|error| bad(&error))?;
     let mut question = Question::read(request).map_err(|error| bad(&error))?;
     // Whatever the review says: this is a question.

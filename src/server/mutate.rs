@@ -25,7 +25,7 @@ use tracing::Instrument;
 
 use super::{
     metrics::{Entry, Metrics, NOTHING_TO_INJECT},
-    review::{Mutation, Objects, Review},
+    review::{Body, Mutation, Objects, Review},
     routes::{HARMLESS, Parameters, Rejection, Webhooks, json, reject},
     spans,
 };
@@ -187,7 +187,8 @@ async fn answer(
     let started = Instant::now();
     // One configuration for what is read of an object and for what is done with it.
     let config = webhooks.mutator.config();
-    let (review, objects) = match Review::read_with_objects(&body.bytes, &config.sidecars.variables) {
+    let body = Body::of(&body.bytes);
+    let (review, objects) = match Review::read_with_objects(&body, &config.sidecars.variables) {
         Ok(read) => read,
         Err(error) => return reject(webhooks, &error),
     };

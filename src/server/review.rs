@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 pub(super) use self::objects::Objects;
 use crate::{
     guard::{Glance, Operation, Verdict},
+    json::abridged,
     k8s::admission::{AdmissionRequest, clipped},
 };
 
@@ -25,6 +26,13 @@ const V1: &str = "admission.k8s.io/v1";
 const COMMON_LENGTH: usize = 512;
 
 const VERSIONS: [&str; 2] = [V1, "admission.k8s.io/v1beta1"];
+
+/// A body, and what is read of it where nothing is wrong with it.
+pub(super) struct Body<'a> {
+    whole: &'a [u8],
+    /// None if it is no text.
+    text: Option<Cow<'a, str>>,
+}
 
 /// A review as it came: version checked, its request read if it can be.
 #[derive(Debug)]
@@ -222,17 +230,31 @@ impl<'a, Stored: Deserialize<'a>> Whole<'a, Stored> {
     }
 }
 
+// === impl Body ===
+
+impl<'a> Body<'a> {
+    /// A body as it came.
+    pub(super) fn of(whole: &'a [u8]) -> Self {
+        // Looked through for wrong characters once, and not text by text.
+        Self { whole, text: std::str::from_utf8(whole).ok().map(abridged) }
+    }
+
+    /// What is read of it, if it is text.
+    pub(super) fn text(&self) -> Option<&str> {
+        self.text.as_deref()
+    }
+}
+
 // === impl Review ===
 
 impl<'a> Review<'a> {
     /// Reads the envelope.
-    pub(super) fn read(body: &'a [u8]) -> Result<Self, ReviewError> {
-        // Looked through for wrong characters once, and not text by text.
-        match std::str::from_utf8(body).ok().and_then(Whole::read) {
+    pub(super) fn read(body: &'a Body<'_>) -> Result<Self, ReviewError> {
+        match body.text().and_then(Whole::read) {
             Some((api_version, request)) => {
                 Ok(Self { api_version, uid: request.uid.clone(), request: Ok(request) })
             }
-            None => Self::read_with_mistake(body),
+            None => Self::read_with_mistake(body.whole),
         }
     }
 

@@ -1,6 +1,10 @@
 //! `POST /validate`: one body in, one review out. `POST /mutate` is told in `mutate.rs`.
 
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use std::{
+    ops::ControlFlow,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -11,7 +15,7 @@ use axum::{
 };
 use futures::FutureExt;
 use http::{StatusCode, header};
-use memchr::memmem;
+use memchr::memmem::Finder;
 use serde::Deserialize;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -23,7 +27,7 @@ use super::{
     metrics::Metrics,
     mutate::Mutator,
     pod_names,
-    review::{Answer, Review, ReviewError},
+    review::{Answer, Body, Review, ReviewError},
     spans,
 };
 use crate::{
@@ -56,6 +60,9 @@ pub(super) struct Webhooks {
     pub(super) metrics: Metrics,
     large_bodies: Arc<Semaphore>,
 }
+
+/// Finds the word.
+static ETCD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("etcd"));
 
 /// A body, and its share of what there may be of them.
 pub(super) struct Read {
@@ -111,7 +118,8 @@ async fn judge(
     deadline: Result<Deadline, String>,
 ) -> Result<Response, Rejection> {
     let started = Instant::now();
-    let (review, request, deadline) = match question(webhooks, body, deadline, started) {
+    let body = Body::of(body);
+    let (review, request, deadline) = match question(webhooks, &body, deadline, started) {
         ControlFlow::Continue(question) => question,
         ControlFlow::Break(answer) => return answer,
     };
@@ -125,7 +133,7 @@ async fn judge(
 /// What the guard is asked; or the answer, where it is not asked.
 fn question<'a>(
     webhooks: &Webhooks,
-    body: &'a [u8],
+    body: &'a Body<'_>,
     deadline: Result<Deadline, String>,
     started: Instant,
 ) -> ControlFlow<Result<Response, Rejection>, (Review<'a>, Request, Deadline)> {
@@ -163,13 +171,10 @@ fn question<'a>(
 }
 
 /// Most deletions in a namespace are of pods that run no etcd, as a glance tells.
-fn glance(body: &[u8]) -> Option<(Review<'_>, Option<Glance<'_>>)> {
+fn glance<'a>(body: &'a Body<'_>) -> Option<(Review<'a>, Option<Glance<'a>>)> {
     // Where it says so there is likely more to it, and the glance would be for nothing.
-    if memmem::find(body, b"etcd").is_some() {
-        None
-    } else {
-        Review::read_with_glance(std::str::from_utf8(body).ok()?)
-    }
+    let text = body.text().filter(|it| ETCD.find(it.as_bytes()).is_none())?;
+    Review::read_with_glance(text)
 }
 
 /// The answer to a body that is no review.

@@ -9,7 +9,7 @@ use serde::{
     de::{DeserializeSeed, Error, IgnoredAny, MapAccess, Visitor},
 };
 
-use super::{KIND, Review, ReviewError, known_version};
+use super::{Body, KIND, Review, ReviewError, known_version};
 use crate::{
     json::{self, Json, Reader, Text},
     k8s::admission::AdmissionRequest,
@@ -28,10 +28,10 @@ impl<'a> Review<'a> {
     /// Reads the envelope and the objects, and of containers' variables only these. What was read is no longer in the
     /// request.
     pub(in crate::server) fn read_with_objects(
-        body: &'a [u8],
+        body: &'a Body<'_>,
         variables: &BTreeSet<String>,
     ) -> Result<(Self, Objects<'a>), ReviewError> {
-        if let Some(read) = at_once(body, Reader { variables }) {
+        if let Some(read) = body.text().and_then(|it| at_once(it, Reader { variables })) {
             return Ok(read);
         }
         let review = Self::read(body)?;
@@ -47,8 +47,7 @@ impl<'a> Review<'a> {
 }
 
 /// A review without a mistake.
-fn at_once<'a>(body: &'a [u8], reader: Reader<'_>) -> Option<(Review<'a>, Objects<'a>)> {
-    let text = std::str::from_utf8(body).ok()?;
+fn at_once<'a>(text: &'a str, reader: Reader<'_>) -> Option<(Review<'a>, Objects<'a>)> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let (api_version, (request, objects)) = Envelope(reader).deserialize(&mut deserializer).ok()?;
     deserializer.end().ok()?;
@@ -209,8 +208,9 @@ mod tests {
     /// What both ways read.
     fn both(body: &[u8]) -> (Option<String>, String) {
         let variables = BTreeSet::new();
-        let at_once = at_once(body, Reader { variables: &variables });
-        let one_by_one = Review::read(body).map(|review| {
+        let body = Body::of(body);
+        let at_once = body.text().and_then(|it| at_once(it, Reader { variables: &variables }));
+        let one_by_one = Review::read(&body).map(|review| {
             let (mut new, mut stored) = (None, None);
             if let Ok(request) = review.request() {
                 new = request.object.and_then(|it| json::read(it, &variables));
@@ -283,6 +283,7 @@ mod tests {
             let (at_once, one_by_one) = both(&body);
             let text = String::from_utf8_lossy(&body);
             assert_eq!(at_once, None, "{text}");
+            let body = Body::of(&body);
             let read = Review::read_with_objects(&body, &BTreeSet::new());
             assert_eq!(told(&read), one_by_one, "{text}");
         }
