@@ -1,7 +1,6 @@
-//! The protocol of reservations as a model, every run of which is searched: replicas that read the record and the pods, all
-//! of them at once or each at a moment of its own, look at the members, and write the record if nobody wrote meanwhile; an
-//! apiserver that is slow, carries a yes out late or never, and loses answers; replicas that restart; pods that die by
-//! themselves.
+//! The protocol of reservations as a model, every run of which is searched: replicas that read the record and the pods, each
+//! at a moment of its own, look at the members, and write the record if nobody wrote meanwhile; an apiserver that is slow,
+//! carries a yes out late or never, and loses answers; replicas that restart; pods that die by themselves.
 //!
 //! What replicas do in it is the product's own [`Ledger`] and [`assess`](crate::guard::assess). What is the model's is the
 //! world around them, and the order of steps that `guard/decision.rs` keeps. docs/decisions/0039-a-model-of-reservations.md
@@ -64,17 +63,7 @@ struct World {
     /// How often a pod may die by itself, and a replica restart.
     deaths: u8,
     restarts: u8,
-    reads: Reads,
     mistake: Option<Mistake>,
-}
-
-/// How a decision learns of the pods beside the record. A list that is asked for after it is always one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reads {
-    /// It lists them, as they are at one moment.
-    AtOnce,
-    /// It reads each by its name, in any order. If nothing happens between, that is a list.
-    OneByOne,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -138,8 +127,11 @@ struct Call {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Stage {
-    /// Record and pods are read side by side. What was not read yet is not there.
-    Reading { record: Option<Vec<Held>>, listed: Vec<Option<Pod>> },
+    /// Somebody wrote meanwhile: record and pods are to be read anew.
+    StartingOver,
+    /// Record and pods are read side by side, each at a moment of its own. This is what each has been since the first of these
+    /// moments may have come: in the end any of it may have been read, whatever was read of the others.
+    Reading { records: Vec<Vec<Held>>, pods: Vec<Vec<Pod>> },
     /// The record may be newer than the list: pods are to be listed once more.
     Relisting { record: Vec<Held>, held: Vec<Held> },
     /// The members are to be looked at. Of the record, this may be on its way out.
@@ -164,29 +156,24 @@ struct Ready {
     died: Vec<u8>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Read {
-    Record,
-    /// All of them as they are at this moment.
-    Pods,
-    Pod(u8),
-}
-
 /// Calls by their place in the state's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    /// A replica that has no decision under way begins one with a first read.
+    /// A replica that has no decision under way begins one, and its reads.
     Ask {
         pod: u8,
         replica: u8,
-        first: Read,
     },
     /// The same, where the last look may say yes.
     AskLastLook {
         pod: u8,
         replica: u8,
     },
-    Read(usize, Read),
+    StartOver(usize),
+    /// All was read: of what each has been meanwhile, the choice of this number.
+    Read(usize, usize),
+    /// The pods are listed once more, as they are at this moment.
+    List(usize),
     Look(usize),
     /// The record is written and the answer given.
     Write(usize),
@@ -226,27 +213,6 @@ impl World {
         usize::from(self.voters / 2 + 1)
     }
 
-    /// Where a decision starts, and starts over.
-    fn start(&self) -> Stage {
-        Stage::Reading { record: None, listed: vec![None; usize::from(self.pods())] }
-    }
-
-    /// What a decision may read next.
-    fn open_reads(&self, stage: &Stage) -> Vec<Read> {
-        match (stage, self.reads) {
-            (Stage::Reading { record, listed }, reads) => {
-                let unread = (0..).zip(listed).filter(|(_, pod)| pod.is_none()).map(|(n, _)| Read::Pod(n));
-                let pods = match reads {
-                    Reads::AtOnce => unread.take(1).map(|_| Read::Pods).collect::<Vec<_>>(),
-                    Reads::OneByOne => unread.collect(),
-                };
-                record.is_none().then_some(Read::Record).into_iter().chain(pods).collect()
-            }
-            (Stage::Relisting { .. }, _) => vec![Read::Pods],
-            _ => Vec::new(),
-        }
-    }
-
     fn asks(&self, state: &State, actions: &mut Vec<Action>) {
         if state.asked == self.calls {
             return;
@@ -254,8 +220,7 @@ impl World {
         // One decision at a time per replica; whoever waits for its turn has not begun.
         for replica in (0..self.replicas).filter(|replica| !state.is_busy(*replica)) {
             for pod in 0..self.pods() {
-                let firsts = self.open_reads(&self.start());
-                actions.extend(firsts.into_iter().map(|first| Action::Ask { pod, replica, first }));
+                actions.push(Action::Ask { pod, replica });
                 if state.replicas[usize::from(replica)].last_look.is_some() {
                     actions.push(Action::AskLastLook { pod, replica });
                 }
@@ -289,10 +254,12 @@ impl Model for World {
         self.asks(state, actions);
         for (n, call) in state.calls.iter().enumerate() {
             match &call.stage {
-                Stage::Reading { .. } | Stage::Relisting { .. } => {
-                    actions
-                        .extend(self.open_reads(&call.stage).into_iter().map(|read| Action::Read(n, read)));
+                Stage::StartingOver => actions.push(Action::StartOver(n)),
+                Stage::Reading { records, pods } => {
+                    let choices = pods.iter().map(Vec::len).product::<usize>() * records.len();
+                    actions.extend((0..choices).map(|choice| Action::Read(n, choice)));
                 }
+                Stage::Relisting { .. } => actions.push(Action::List(n)),
                 Stage::Looking { .. } => actions.push(Action::Look(n)),
                 Stage::Ready(_) => actions.extend([Action::Write(n), Action::Fail(n), Action::GiveUp(n)]),
                 Stage::Adrift { .. } => actions.push(Action::WriteLate(n)),
@@ -327,6 +294,27 @@ impl Model for World {
 // === impl State ===
 
 impl State {
+    /// Reads begin.
+    fn start(&self) -> Stage {
+        let pods = self.pods.iter().map(|pod| vec![*pod]).collect();
+        Stage::Reading { records: vec![self.record.clone()], pods }
+    }
+
+    /// What is now, those who read may read.
+    fn show(&mut self) {
+        for call in &mut self.calls {
+            let Stage::Reading { records, pods } = &mut call.stage else { continue };
+            if !records.contains(&self.record) {
+                records.push(self.record.clone());
+            }
+            for (had, pod) in pods.iter_mut().zip(&self.pods) {
+                if let Err(place) = had.binary_search(pod) {
+                    had.insert(place, *pod);
+                }
+            }
+        }
+    }
+
     fn ask(&mut self, pod: u8, replica: u8, stage: Stage) {
         let uid = Uid { pod, incarnation: self.pods[usize::from(pod)].incarnation };
         self.calls.push(Call { number: self.asked, uid, replica, age: 0, stale: false, stage });
@@ -337,7 +325,7 @@ impl State {
     fn store(&mut self, record: Vec<Held>) {
         self.record = record;
         for call in &mut self.calls {
-            call.stale = !matches!(call.stage, Stage::Allowed | Stage::Reading { record: None, .. });
+            call.stale = !matches!(call.stage, Stage::Allowed | Stage::StartingOver | Stage::Reading { .. });
         }
         // Nobody hears that these fail.
         self.calls.retain(|call| !matches!(call.stage, Stage::Adrift { .. }));
@@ -357,10 +345,6 @@ impl Call {
 
     /// Each read takes three seconds at the most.
     fn is_between_reads(&self) -> bool {
-        match &self.stage {
-            Stage::Reading { record, listed } => record.is_some() || listed.iter().any(Option::is_some),
-            Stage::Relisting { .. } => true,
-            Stage::Looking { .. } | Stage::Ready(_) | Stage::Adrift { .. } | Stage::Allowed => false,
-        }
+        matches!(self.stage, Stage::Reading { .. } | Stage::Relisting { .. })
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Instant};
 use stateright::{Checker, HasDiscoveries, Model, Representative};
 
 use super::{
-    Mistake, Reads, State, World,
+    Mistake, State, World,
     law::{LAW, LONE},
 };
 
@@ -27,10 +27,9 @@ fn assert_finds(mistake: Mistake, property: &'static str, mut world: World) {
     println!("{:?}", searched.assert_any_discovery(property).into_actions());
 }
 
-/// So many voters and deletions, two replicas that read the pods one by one, and nothing that dies or restarts.
+/// So many voters and deletions, two replicas, and nothing that dies or restarts.
 fn world(voters: u8, calls: u8) -> World {
-    let reads = Reads::OneByOne;
-    World { voters, learners: 0, replicas: 2, calls, deaths: 0, restarts: 0, reads, mistake: None }
+    World { voters, learners: 0, replicas: 2, calls, deaths: 0, restarts: 0, mistake: None }
 }
 
 /// What can follow a state, but for names.
@@ -57,12 +56,6 @@ fn the_same_follows_a_state_under_other_names() {
 #[test]
 fn two_deletions_of_three_members_never_cost_the_quorum() {
     assert_holds(world(3, 2));
-}
-
-/// Reading one by one can come to all of this, too.
-#[test]
-fn two_deletions_never_cost_the_quorum_where_the_pods_are_listed_at_once() {
-    assert_holds(World { reads: Reads::AtOnce, ..world(3, 2) });
 }
 
 #[test]
@@ -93,18 +86,6 @@ fn a_member_that_can_be_spared_may_go_while_one_of_five_is_down() {
 #[ignore = "long; docs/proof.md tells how far it was searched"]
 fn three_deletions_of_three_members_never_cost_the_quorum() {
     assert_holds(World { deaths: 1, restarts: 1, ..world(3, 3) });
-}
-
-#[test]
-#[ignore = "long; docs/proof.md tells how far it was searched"]
-fn three_deletions_of_three_members_never_cost_the_quorum_where_the_pods_are_listed_at_once() {
-    assert_holds(World { deaths: 1, restarts: 1, reads: Reads::AtOnce, ..world(3, 3) });
-}
-
-#[test]
-#[ignore = "long; docs/proof.md tells how far it was searched"]
-fn three_deletions_of_five_members_never_cost_the_quorum_where_the_pods_are_listed_at_once() {
-    assert_holds(World { deaths: 1, restarts: 1, reads: Reads::AtOnce, ..world(5, 3) });
 }
 
 #[test]

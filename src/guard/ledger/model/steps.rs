@@ -1,9 +1,15 @@
 //! What each action makes of a state.
 
 use super::{
-    Action, Held, Look, Mistake, OLDEST_CALL, Phase, Pod, Read, Ready, Replica, Stage, State, Uid, World,
-    look,
+    Action, Held, Look, Mistake, OLDEST_CALL, Phase, Pod, Ready, Replica, Stage, State, Uid, World, look,
 };
+
+/// One of these by a number that chooses of several lists, one after the other.
+fn chosen<'a, T>(all: &'a [T], choice: &mut usize) -> &'a T {
+    let place = *choice % all.len();
+    *choice /= all.len();
+    &all[place]
+}
 
 // === impl World ===
 
@@ -11,10 +17,7 @@ impl World {
     pub(super) fn step(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         match action {
-            Action::Ask { pod, replica, first } => {
-                state.ask(pod, replica, self.start());
-                self.read(&mut state, last.calls.len(), first);
-            }
+            Action::Ask { pod, replica } => state.ask(pod, replica, state.start()),
             Action::AskLastLook { pod, replica } => {
                 let look = state.replicas[usize::from(replica)].last_look.clone()?;
                 if !self.reason(&look, pod).allows() {
@@ -29,7 +32,9 @@ impl World {
                 };
                 state.ask(pod, replica, Stage::Ready(ready));
             }
-            Action::Read(n, read) => self.read(&mut state, n, read),
+            Action::StartOver(n) => state.calls[n].stage = state.start(),
+            Action::Read(n, choice) => self.read(&mut state, n, choice),
+            Action::List(n) => state.list(n),
             Action::Look(n) => self.look(&mut state, n),
             Action::Write(n) => self.write(&mut state, n),
             Action::Fail(n) => {
@@ -90,39 +95,24 @@ impl World {
                 }
             }
         }
+        state.show();
         Some(state)
     }
 
-    fn read(&self, state: &mut State, n: usize, read: Read) {
+    fn read(&self, state: &mut State, n: usize, mut choice: usize) {
         let call = &mut state.calls[n];
+        let Stage::Reading { records, pods } = &call.stage else { return };
+        let record = chosen(records, &mut choice).clone();
+        let listed: Vec<Pod> = pods.iter().map(|had| *chosen(had, &mut choice)).collect();
+        call.stale = record != state.record;
         let replica = &mut state.replicas[usize::from(call.replica)];
-        match &mut call.stage {
-            Stage::Reading { record, listed } => {
-                match read {
-                    Read::Record => {
-                        *record = Some(state.record.clone());
-                        call.stale = false;
-                        replica.observe(self, &state.record);
-                    }
-                    Read::Pods => *listed = state.pods.iter().copied().map(Some).collect(),
-                    Read::Pod(pod) => listed[usize::from(pod)] = Some(state.pods[usize::from(pod)]),
-                }
-                let all: Option<Vec<Pod>> = listed.iter().copied().collect();
-                let (Some(record), Some(listed)) = (record.clone(), all) else { return };
-                let held = replica.live(self, &record);
-                call.stage = if replica.outdates(self, &record, &listed) {
-                    Stage::Relisting { record, held }
-                } else {
-                    Stage::Looking { record, held, listed }
-                };
-            }
-            Stage::Relisting { record, held } => {
-                replica.note_living(record, &state.pods);
-                let (record, held) = (record.clone(), held.clone());
-                call.stage = Stage::Looking { record, held, listed: state.pods.clone() };
-            }
-            _ => {}
-        }
+        replica.observe(self, &record);
+        let held = replica.live(self, &record);
+        call.stage = if replica.outdates(self, &record, &listed) {
+            Stage::Relisting { record, held }
+        } else {
+            Stage::Looking { record, held, listed }
+        };
     }
 
     fn look(&self, state: &mut State, n: usize) {
@@ -164,7 +154,7 @@ impl World {
 
     fn write(&self, state: &mut State, n: usize) {
         if state.calls[n].stale && !self.makes(Mistake::IgnoresConflicts) {
-            state.calls[n].stage = self.start();
+            state.calls[n].stage = Stage::StartingOver;
             return;
         }
         let record = self.next_record(state, n);
@@ -176,5 +166,17 @@ impl World {
         state.calls[n].stage = Stage::Allowed;
         state.store(record);
         state.replicas[replica].observe(self, &state.record);
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn list(&mut self, n: usize) {
+        let call = &mut self.calls[n];
+        let Stage::Relisting { record, held } = &call.stage else { return };
+        self.replicas[usize::from(call.replica)].note_living(record, &self.pods);
+        let (record, held) = (record.clone(), held.clone());
+        call.stage = Stage::Looking { record, held, listed: self.pods.clone() };
     }
 }

@@ -1,6 +1,8 @@
 //! Pods are alike, and so are replicas and calls: of states that differ in names alone, one is searched. So it is with
 //! what no later step can tell apart.
 
+use std::slice;
+
 use stateright::Representative;
 
 use super::{Call, Held, Phase, Pod, Ready, Stage, State, Uid, look::Answer};
@@ -61,8 +63,9 @@ impl State {
     /// those that the record names live.
     fn forget_what_is_over(&mut self) {
         for (replica, number) in self.replicas.iter_mut().zip(0..) {
-            let own = self.calls.iter().filter(|call| call.replica == number).map(|call| call.stage.record());
-            let known: Vec<&Held> = self.record.iter().chain(own.flatten()).collect();
+            let own = self.calls.iter().filter(|call| call.replica == number);
+            let own = own.flat_map(|call| call.stage.records()).flatten();
+            let known: Vec<&Held> = self.record.iter().chain(own).collect();
             replica.first_seen.retain(|(held, _)| known.contains(&held));
             replica.gone.retain(|(uid, _)| known.iter().any(|held| held.uid == *uid));
         }
@@ -111,7 +114,7 @@ impl State {
         let uids = gone.chain(held.iter().map(|it| it.uid)).filter(|uid| uid.pod == pod);
         let looks = self.replicas.iter().filter_map(|replica| replica.last_look.as_ref());
         let looked_at = looks.map(|look| look.listed[usize::from(pod)]).chain([self.pods[usize::from(pod)]]);
-        let listed = self.calls.iter().filter_map(|call| call.stage.listed(pod)).chain(looked_at);
+        let listed = self.calls.iter().flat_map(|call| call.stage.listed(pod)).copied().chain(looked_at);
         let mut all = sorted(uids.map(|uid| uid.incarnation).chain(listed.map(|pod| pod.incarnation)));
         all.dedup();
         all
@@ -171,9 +174,12 @@ impl State {
                 all.extend([call.uid.incarnation, call.number]);
             }
             all.push(END);
-            said_in(call.stage.record(), &mut all);
+            for record in call.stage.records() {
+                said_in(record, &mut all);
+            }
             said_in(call.stage.held(), &mut all);
-            all.extend(call.stage.listed(n).map_or([END; 2], said_of));
+            all.extend(call.stage.listed(n).iter().copied().flat_map(said_of));
+            all.push(END);
             if let Stage::Ready(ready) = &call.stage {
                 all.push(u8::from(ready.died.contains(&n)));
             }
@@ -233,17 +239,15 @@ impl State {
 
 impl Call {
     /// All that it says without any pod's name.
-    fn nameless(&self, replicas: &[u8]) -> (u8, u8, bool, u8) {
+    fn nameless(&self, replicas: &[u8]) -> (u8, u8, bool, usize) {
         let stage = match &self.stage {
             Stage::Relisting { .. } => 0,
             Stage::Looking { .. } => 1,
-            Stage::Ready(ready) => 2 + u8::from(ready.idle) + 2 * u8::from(ready.goes_unreserved),
+            Stage::Ready(ready) => 2 + usize::from(ready.idle) + 2 * usize::from(ready.goes_unreserved),
             Stage::Adrift { .. } => 6,
             Stage::Allowed => 7,
-            Stage::Reading { record, listed } => {
-                let read: u8 = listed.iter().flatten().map(|_| 1).sum();
-                8 + u8::from(record.is_some()) + 2 * read
-            }
+            Stage::StartingOver => 8,
+            Stage::Reading { records, pods } => 9 + records.len() + pods.iter().map(Vec::len).sum::<usize>(),
         };
         (replicas[usize::from(self.replica)], self.age, self.stale, stage)
     }
@@ -252,15 +256,15 @@ impl Call {
 // === impl Stage ===
 
 impl Stage {
-    /// What was read of the record, or is to be written.
-    fn record(&self) -> &[Held] {
+    /// What was read of the record, or may be, or is to be written.
+    fn records(&self) -> &[Vec<Held>] {
         match self {
-            Self::Reading { record, .. } => record.as_deref().unwrap_or_default(),
+            Self::Reading { records, .. } => records,
             Self::Relisting { record, .. }
             | Self::Looking { record, .. }
             | Self::Ready(Ready { record, .. })
-            | Self::Adrift { record } => record,
-            Self::Allowed => &[],
+            | Self::Adrift { record } => slice::from_ref(record),
+            Self::StartingOver | Self::Allowed => &[],
         }
     }
 
@@ -272,47 +276,49 @@ impl Stage {
         }
     }
 
-    /// What was read of a pod.
-    fn listed(&self, pod: u8) -> Option<Pod> {
+    /// What was read of a pod, or may be.
+    fn listed(&self, pod: u8) -> &[Pod] {
         match self {
-            Self::Reading { listed, .. } => listed[usize::from(pod)],
+            Self::Reading { pods, .. } => &pods[usize::from(pod)],
             Self::Looking { listed, .. } | Self::Ready(Ready { listed, .. }) => {
-                Some(listed[usize::from(pod)])
+                slice::from_ref(&listed[usize::from(pod)])
             }
-            Self::Relisting { .. } | Self::Adrift { .. } | Self::Allowed => None,
+            Self::StartingOver | Self::Relisting { .. } | Self::Adrift { .. } | Self::Allowed => &[],
         }
     }
 
     fn held_mut(&mut self) -> impl Iterator<Item = &mut Held> {
-        let (record, held): (&mut [Held], &mut [Held]) = match self {
-            Self::Reading { record, .. } => (record.as_deref_mut().unwrap_or_default(), &mut []),
+        let (records, held): (&mut [Vec<Held>], &mut [Held]) = match self {
+            Self::Reading { records, .. } => (records, &mut []),
             Self::Relisting { record, held } | Self::Looking { record, held, .. } => {
-                (record.as_mut_slice(), held.as_mut_slice())
+                (slice::from_mut(record), held)
             }
-            Self::Ready(Ready { record, .. }) | Self::Adrift { record } => (record.as_mut_slice(), &mut []),
-            Self::Allowed => (&mut [], &mut []),
+            Self::Ready(Ready { record, .. }) | Self::Adrift { record } => (slice::from_mut(record), &mut []),
+            Self::StartingOver | Self::Allowed => (&mut [], &mut []),
         };
-        record.iter_mut().chain(held)
+        records.iter_mut().flatten().chain(held)
     }
 
     fn listed_mut(&mut self) -> impl Iterator<Item = (u8, &mut Pod)> {
-        let (partial, whole): (&mut [Option<Pod>], &mut [Pod]) = match self {
-            Self::Reading { listed, .. } => (listed.as_mut_slice(), &mut []),
-            Self::Looking { listed, .. } | Self::Ready(Ready { listed, .. }) => {
-                (&mut [], listed.as_mut_slice())
+        let (several, one): (&mut [Vec<Pod>], &mut [Pod]) = match self {
+            Self::Reading { pods, .. } => (pods, &mut []),
+            Self::Looking { listed, .. } | Self::Ready(Ready { listed, .. }) => (&mut [], listed),
+            Self::StartingOver | Self::Relisting { .. } | Self::Adrift { .. } | Self::Allowed => {
+                (&mut [], &mut [])
             }
-            Self::Relisting { .. } | Self::Adrift { .. } | Self::Allowed => (&mut [], &mut []),
         };
-        let read = (0..).zip(partial).filter_map(|(n, pod)| Some((n, pod.as_mut()?)));
-        read.chain((0..).zip(whole))
+        let several = (0..).zip(several).flat_map(|(n, pods)| pods.iter_mut().map(move |pod| (n, pod)));
+        several.chain((0..).zip(one))
     }
 
     /// Gives the pods new names, but for those in reservations, which have them; and sorts what has them.
     fn rename(&mut self, pods: &[u8]) {
         match self {
-            Self::Reading { record, listed } => {
-                record.as_deref_mut().unwrap_or_default().sort_unstable();
-                *listed = moved(listed, pods);
+            Self::Reading { records, pods: had } => {
+                for record in records {
+                    record.sort_unstable();
+                }
+                *had = moved(had, pods);
             }
             Self::Relisting { record, held } => {
                 record.sort_unstable();
@@ -329,7 +335,7 @@ impl Stage {
                 *died = sorted(died.iter().map(|n| pods[usize::from(*n)]));
             }
             Self::Adrift { record } => record.sort_unstable(),
-            Self::Allowed => {}
+            Self::StartingOver | Self::Allowed => {}
         }
     }
 }
