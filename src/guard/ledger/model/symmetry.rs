@@ -5,7 +5,7 @@ use std::slice;
 
 use stateright::Representative;
 
-use super::{Call, Held, Phase, Pod, Ready, Stage, State, Uid, look::Answer};
+use super::{Call, Held, Phase, Pod, Ready, Replica, Stage, State, Uid, look::Answer};
 
 /// New names: for each pod and each replica its new number, for each place in the list of calls who takes it.
 struct Names {
@@ -120,9 +120,10 @@ impl State {
         all
     }
 
-    /// The orders of replicas and calls in which calls are sorted by what they say without the names of pods.
+    /// The orders of replicas and calls in which both are sorted by what they say without any names, but calls by whose they are.
     fn orders(&self) -> Vec<(Vec<u8>, Vec<usize>)> {
-        let replicas = permutations(self.replicas.len()).into_iter();
+        let is_sorted = |order: &Vec<usize>| order.iter().map(|n| self.about_replica(*n)).is_sorted();
+        let replicas = permutations(self.replicas.len()).into_iter().filter(is_sorted);
         let replicas = replicas.map(|order| (0..order.len()).map(|n| rank(&order, &n)).collect::<Vec<u8>>());
         let calls = permutations(self.calls.len());
         replicas
@@ -134,6 +135,13 @@ impl State {
                 sorted.into_iter().map(move |calls| (replicas.clone(), calls))
             })
             .collect()
+    }
+
+    /// Something of a replica that needs no names.
+    fn about_replica(&self, n: usize) -> (usize, u8, usize, usize) {
+        let Replica { first_seen, gone, .. } = &self.replicas[n];
+        let own = self.calls.iter().filter(|call| usize::from(call.replica) == n);
+        (first_seen.len(), first_seen.iter().map(|(_, age)| age).sum(), gone.len(), own.count())
     }
 
     /// New numbers of the pods, by all that is said of each.
