@@ -48,11 +48,11 @@ pub fn read<T: DeserializeOwned>(
         serde_saphyr::from_str_with_options(text, options).map_err(|error| vec![unreadable(&error)])?;
     let mut root = Part { line: 1, tree: spanned.value };
     let mut mistakes = Vec::new();
-    let fitted = root.fit::<T>(|root, place, text| mistakes.push(root.mistake(place, text)));
+    let fitted = root.fit::<T>(|root, place, text| mistakes.push(root.mistake(place, &text)));
     let Some(read) = fitted else { return Err(mistakes) };
     let mut found = Vec::new();
     check(&read, &mut Check::new(&mut found), root.get("apiVersion").is_some());
-    mistakes.extend(found.into_iter().map(|(place, text)| root.mistake(&place, text)));
+    mistakes.extend(found.into_iter().map(|(place, text)| root.mistake(&place, &text)));
     mistakes.sort();
     if mistakes.is_empty() { Ok(read) } else { Err(mistakes) }
 }
@@ -62,7 +62,7 @@ fn unreadable(error: &serde_saphyr::Error) -> Mistake {
     let line = error.location().map(|it| it.line());
     let text = error.to_string();
     let first = text.lines().next().unwrap_or_default();
-    Mistake { line, place: String::new(), text: format!("no YAML that can be read: {first}") }
+    Mistake::new(line, "", &format!("no YAML that can be read: {first}"))
 }
 
 fn pointer_to(path: &serde_path_to_error::Path) -> PointerBuf {
@@ -118,9 +118,9 @@ impl Part {
     }
 
     /// A mistake at a place, told as it is in the text; with the line of the nearest part around it that is there.
-    fn mistake(&self, place: &Pointer, text: String) -> Mistake {
+    fn mistake(&self, place: &Pointer, text: &str) -> Mistake {
         let (in_text, line) = self.in_text(place);
-        Mistake { line: Some(line), place: in_words(&in_text), text }
+        Mistake::new(Some(line), &in_words(&in_text), text)
     }
 
     /// A place as it was before anything was taken out, and the line of the nearest part around it that is there.

@@ -1,6 +1,6 @@
 //! What is wrong with a configuration, and where.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use json_patch::jsonptr::{Pointer, PointerBuf, Token};
 
@@ -23,26 +23,33 @@ pub struct Check<'a> {
 
 // === impl Mistake ===
 
+impl Mistake {
+    pub(super) fn new(line: Option<u64>, place: &str, text: &str) -> Self {
+        Self { line, place: plain(place), text: plain(text) }
+    }
+}
+
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { line, place, text } = self;
         if let Some(line) = line {
             write!(f, "line {line}: ")?;
         }
-        if !place.is_empty() {
-            write_plain(f, place)?;
-            f.write_str(": ")?;
-        }
-        write_plain(f, text)
+        if place.is_empty() { f.write_str(text) } else { write!(f, "{place}: {text}") }
     }
 }
 
-/// Writes what may repeat a part of the file: it stays one line, and says nothing to a terminal.
-fn write_plain(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+/// What may repeat a part of the file, on one line, and without anything that a terminal acts on.
+fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {
-        if letter.is_control() { write!(f, "{}", letter.escape_debug())? } else { f.write_char(letter)? }
+        match letter {
+            // Only these are escaped though they can be shown.
+            '"' | '\'' | '\\' => plain.push(letter),
+            _ => plain.extend(letter.escape_debug()),
+        }
     }
-    Ok(())
+    plain
 }
 
 // === impl Check ===

@@ -39,7 +39,7 @@ use crate::{
 const LARGEST_BODY: usize = 8 << 20;
 
 /// Bodies up to this are read at once, however many there are: a review of a pod has some 10 KB, and so many as there are
-/// connections come to 32 MiB.
+/// connections come to 32 MiB, or twice that with what was abridged of each.
 const SMALL_BODY: usize = 64 << 10;
 
 /// The most that larger bodies under way may come to: two of the largest, which are parsed into a few times as much. The rest

@@ -81,7 +81,7 @@ async fn a_storm_of_two_hundred_changes_leaves_it_ready_and_serving_the_last_goo
 fn config_check_tells_each_mistake_with_its_file_and_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bad.yaml");
-    let text = "apiVersion: etcd-guard.io/v1alpha1\nlxcfs:\n  rot: /x\n  files: [meminfo, memory]\nlifespan: {least: 5, most: 2}\n";
+    let text = "apiVersion: etcd-guard.io/v1alpha1\nlxcfs:\n  rot: /x\n  files: [meminfo, memory]\nlifespan: {least: 5, most: 2}\nguard: {\"a\\n\\e[31m\": 1}\n";
     std::fs::write(&file, text).unwrap();
     let check = || {
         let mut guard = std::process::Command::new(env!("CARGO_BIN_EXE_etcd-guard"));
@@ -90,13 +90,16 @@ fn config_check_tells_each_mistake_with_its_file_and_line() {
     let bad = check();
     let said = String::from_utf8(bad.stderr).unwrap();
     assert!(!bad.status.success());
-    for (line, part) in
-        [(3, "lxcfs.rot: unknown field"), (4, "lxcfs.files[1]: unknown variant"), (5, "lifespan.most: ")]
-    {
+    for (line, part) in [
+        (3, "lxcfs.rot: unknown field"),
+        (4, "lxcfs.files[1]: unknown variant"),
+        (5, "lifespan.most: "),
+        (6, r"guard.a\n\u{1b}[31m: unknown field"),
+    ] {
         let expected = format!("{}:{line}: {part}", file.display());
         assert!(said.lines().any(|it| it.starts_with(&expected)), "{expected} in {said}");
     }
-    assert!(said.contains("has 3 mistakes"), "{said}");
+    assert!(said.contains("has 4 mistakes"), "{said}");
     std::fs::write(&file, "apiVersion: etcd-guard.io/v1alpha1\n").unwrap();
     assert!(check().status.success());
 }
