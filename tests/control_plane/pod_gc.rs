@@ -3,7 +3,7 @@
 use crate::support::{
     control_plane::{SHARED_NODE, VANISHING_NODE},
     guarded_cluster::{GuardedCluster, START_LIMIT},
-    wait::until,
+    wait::{some, until},
 };
 
 const COLLECTOR: &str = "system:serviceaccount:kube-system:pod-garbage-collector";
@@ -26,14 +26,14 @@ async fn pod_gc_takes_the_pod_of_a_node_that_is_gone() {
         pod.is_ok_and(|pod| pod.is_some_and(|pod| pod.metadata.uid.is_some_and(|it| it != uid)))
     })
     .await;
-    let told = etcd.guard.deletions_of("etcd-1");
+    let told = some("a line on its deletion", START_LIMIT, async || {
+        Some(etcd.guard.deletions_of("etcd-1")).filter(|lines| !lines.is_empty())
+    })
+    .await;
     assert!(told.iter().all(|line| line["verdict"] == "allowed"), "{told:?}");
     assert!(told.iter().all(|line| line["user"] == COLLECTOR || line["user"] == SET), "{told:?}");
-    let first = told.first().expect("a deletion");
-    assert_eq!(
-        (first["reason"].as_str(), first["grace_period_seconds"].as_i64()),
-        (Some("PodFinished"), Some(0))
-    );
+    let first = (told[0]["reason"].as_str(), told[0]["grace_period_seconds"].as_i64());
+    assert_eq!(first, (Some("PodFinished"), Some(0)));
 
     // It waits for its node, and the others stay.
     let denial = etcd.delete("etcd-2").await.unwrap_err();

@@ -22,6 +22,14 @@ fn lives(ledger: &Ledger, record: &[Reservation], now: Instant) -> bool {
     ledger.live(record, now).next().is_some()
 }
 
+/// Of a replica that read this record, and found none of its pods.
+fn missing(record: &[Reservation], now: Instant) -> Ledger {
+    let mut ledger = Ledger::default();
+    ledger.observe(record, now);
+    ledger.note_living(record, "prod", &[], now);
+    ledger
+}
+
 /// Edge case 28.
 #[test]
 fn a_reservation_lives_from_when_it_was_first_seen() {
@@ -113,18 +121,14 @@ fn a_pod_that_is_gone_holds_until_a_successor_is_there_and_nobody_can_have_it_in
 fn a_pod_that_is_there_after_all_is_not_gone() {
     let start = Instant::now();
     let record = [reservation("a", "1")];
-    let mut ledger = Ledger::default();
-    ledger.observe(&record, start);
-    ledger.note_living(&record, "prod", &[], start);
+    let mut ledger = missing(&record, start);
     assert_eq!(ledger.without(&record, "prod", "b", &living(["a"]), start + GONE_FOR), record);
 }
 
 #[test]
 fn a_pod_that_was_allowed_anew_is_not_gone() {
     let start = Instant::now();
-    let mut ledger = Ledger::default();
-    ledger.observe(&[reservation("a", "1")], start);
-    ledger.note_living(&[reservation("a", "1")], "prod", &[], start);
+    let mut ledger = missing(&[reservation("a", "1")], start);
     let anew = [reservation("a", "2")];
     ledger.observe(&anew, start + RESERVATION_LIFE);
     assert!(ledger.outdates(&anew, "prod", &[], start + RESERVATION_LIFE));
@@ -134,9 +138,7 @@ fn a_pod_that_was_allowed_anew_is_not_gone() {
 fn a_pod_is_known_to_be_gone_for_as_long_as_its_reservation_stands() {
     let start = Instant::now();
     let record = [reservation("gone", "1")];
-    let mut ledger = Ledger::default();
-    ledger.observe(&record, start);
-    ledger.note_living(&record, "prod", &[], start);
+    let mut ledger = missing(&record, start);
     ledger.observe(&record, start);
     assert!(ledger.gone.contains_key("gone"));
     ledger.observe(&[reservation("other", "1")], start);
