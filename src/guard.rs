@@ -75,8 +75,11 @@ use crate::{
 };
 
 /// How long a look at a cluster may deny. A burst of deletions is answered from one round; whoever follows the advice
-/// of a denial is judged by a new one.
-const SNAPSHOT_LIFE: Duration = Duration::from_millis(500);
+/// of a denial, and asks alone, is judged by a new one.
+const LOOK_LIFE: Duration = Duration::from_millis(500);
+
+/// How long it may deny while a new look is under way: of a crowd, only who looks waits for it.
+const LOOK_LIFE_MEANWHILE: Duration = Duration::from_secs(1);
 
 /// How long a cluster's turn and ledger are kept after their last use; longer than any reservation lives.
 const CLUSTER_LIFE: Duration = Duration::from_secs(600);
@@ -95,7 +98,7 @@ pub struct Guard {
     /// One decision at a time per cluster.
     turns: Cache<Family, Arc<Mutex<()>>>,
     /// The last look at each cluster.
-    looks: Cache<Family, Arc<Snapshot>>,
+    looks: Cache<Family, LastLook>,
     /// The id by which each cluster was known last: its record is read before the round that tells it.
     ids: Cache<Family, ClusterId>,
     /// The pods of each cluster that were all it took when they were listed last: they are read by their names.
@@ -103,6 +106,14 @@ pub struct Guard {
     events: Events,
     /// One survey at a time.
     surveys: Mutex<()>,
+}
+
+/// The last look at a cluster.
+#[derive(Clone)]
+struct LastLook {
+    snapshot: Arc<Snapshot>,
+    /// When its verdict was there: with a member that is silent, a look takes longer than it lives.
+    done_at: Instant,
 }
 
 /// What a guard reads, and whom it tells.
@@ -162,7 +173,7 @@ impl Guard {
             policies: Policies::new(annotations, config),
             reservations,
             turns: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build(),
-            looks: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_live(SNAPSHOT_LIFE).build(),
+            looks: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_live(LOOK_LIFE_MEANWHILE).build(),
             ids: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build(),
             rosters: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_live(CLUSTER_LIFE).build(),
             events,
@@ -268,16 +279,23 @@ impl Guard {
     }
 
     async fn judge_member(&self, case: &Case<'_>, read: Option<InTurn>) -> Result<Verdict, NoLook> {
-        if let Some(denial) = self.denial_from_last_look(case) {
+        if let Some(denial) = self.denial_from_last_look(case, LOOK_LIFE) {
             return Ok(denial);
         }
         let (_turn, mut reads) = match read {
             Some(InTurn { turn, reads }) => (turn, Some(reads)),
             None => {
-                let turn = self.turn_of(case.family).lock_owned();
-                let turn = case.deadline.within("waiting for other deletions of this cluster", turn).await?;
+                let turn = self.turn_of(case.family);
+                let turn = if let Ok(turn) = Arc::clone(&turn).try_lock_owned() {
+                    turn
+                } else if let Some(denial) = self.denial_from_last_look(case, LOOK_LIFE_MEANWHILE) {
+                    return Ok(denial);
+                } else {
+                    let turn = turn.lock_owned();
+                    case.deadline.within("waiting for other deletions of this cluster", turn).await?
+                };
                 // Whoever had the turn before may have looked just now.
-                if let Some(denial) = self.denial_from_last_look(case) {
+                if let Some(denial) = self.denial_from_last_look(case, LOOK_LIFE) {
                     return Ok(denial);
                 }
                 (turn, None)
@@ -294,9 +312,15 @@ impl Guard {
         self.turns.get_with_by_ref(family, Arc::default)
     }
 
-    /// What the last look says, if it says no.
-    fn denial_from_last_look(&self, case: &Case<'_>) -> Option<Verdict> {
-        let snapshot = self.looks.get(case.family)?;
+    fn keep_look(&self, family: &Family, snapshot: Snapshot) {
+        let look = LastLook { snapshot: Arc::new(snapshot), done_at: Instant::now() };
+        self.looks.insert(family.clone(), look);
+    }
+
+    /// What the last look says, if it says no and is no older than this.
+    fn denial_from_last_look(&self, case: &Case<'_>, life: Duration) -> Option<Verdict> {
+        let LastLook { snapshot, .. } =
+            self.looks.get(case.family).filter(|look| look.done_at.elapsed() < life)?;
         let target = snapshot.pod(&case.request.name)?;
         let assessment = assess::assess(&snapshot, target, case.policy);
         let denies = !assessment.reason.allows() && !assessment.wants_transfer(case.policy);

@@ -1,12 +1,10 @@
 //! One decision, from a fresh look to a reservation.
 
-use std::sync::Arc;
-
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    Case, Guard, NoLook,
+    Case, Guard, LastLook, NoLook,
     assess::{Assessment, assess},
     deadline::Deadline,
     explain::explain,
@@ -109,7 +107,7 @@ impl Guard {
                 verdict.message = format!("leadership would be moved away from pod {} first", target.name);
                 verdict.next = None;
             }
-            self.looks.insert(family.clone(), Arc::new(snapshot));
+            self.keep_look(family, snapshot);
             return Ok(Some(verdict));
         }
 
@@ -139,7 +137,7 @@ impl Guard {
         };
         let uid = target.uid.clone();
         snapshot.mark_reserved(&uid);
-        self.looks.insert(family.clone(), Arc::new(snapshot));
+        self.keep_look(family, snapshot);
         Ok(Some(verdict))
     }
 
@@ -274,9 +272,9 @@ impl Guard {
     /// Reserves a deletion that goes on against the guard's own judgement, so that no other counts on this pod. It goes
     /// on all the same if that cannot be done; then this says so.
     pub(super) async fn reserve_unasked(&self, case: &Case<'_>) -> bool {
-        let member = self.looks.get(case.family).and_then(|look| {
-            let target = look.pod(&case.request.name)?;
-            assess(&look, target, case.policy).member
+        let member = self.looks.get(case.family).and_then(|LastLook { snapshot, .. }| {
+            let target = snapshot.pod(&case.request.name)?;
+            assess(&snapshot, target, case.policy).member
         });
         let assessment = Assessment { member, ..Assessment::of(Reason::BreakGlass) };
         let reserved = loop {

@@ -1,10 +1,15 @@
 //! What a verdict costs: calls of the apiserver and probe rounds, counted by a proxy and by the guard itself; and what
 //! becomes of two decisions that meet at the record.
 
-use std::{io::Write, path::Path, time::Instant};
+use std::{
+    io::Write,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use etcd_client::MemberAddOptions;
 use k8s_openapi::api::core::v1::Pod;
+use tokio::time::sleep;
 
 use crate::support::{
     apiserver_proxy::{ApiserverProxy, Call},
@@ -201,6 +206,43 @@ async fn a_first_verdict_on_a_cluster_with_a_frozen_member_comes_in_time() {
     etcd.order(&frozen, Order::Pause).await;
     let (allowed, message) = in_time(async || ask(&new.pop().unwrap(), deletion_of(&pod)).await).await;
     assert!(allowed, "{message}");
+}
+
+/// Of two who ask about the leader so long after the last look, the first looks anew and is held up: whether the second is answered
+/// before it.
+async fn second_is_answered_first(etcd: &GuardedCluster, proxy: &ApiserverProxy, after: Duration) -> bool {
+    let leader = etcd.pods.get(&etcd.leader().await).await.unwrap();
+    let (allowed, message) = ask(&etcd.guard, dry_run_of(&leader)).await;
+    assert!(!allowed, "{message}");
+    sleep(after).await;
+    let reads = proxy.hold(Call::reads_pod);
+    let second = async {
+        until("a new look is under way", START_LIMIT, async || reads.is_waited_at()).await;
+        ask(&etcd.guard, dry_run_of(&leader)).await
+    };
+    tokio::select! {
+        _ = ask(&etcd.guard, dry_run_of(&leader)) => false,
+        (allowed, message) = second => {
+            assert!(!allowed && message.contains("is the leader"), "{message}");
+            true
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_those_who_ask_at_once_only_who_looks_waits_for_the_look() {
+    let (etcd, proxy, _files) = start().await;
+    // A busy machine may not come to ask before the last look is too old.
+    until("a denial while a look is under way", START_LIMIT, async || {
+        second_is_answered_first(&etcd, &proxy, Duration::from_millis(600)).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_look_that_is_older_than_a_second_denies_nobody() {
+    let (etcd, proxy, _files) = start().await;
+    assert!(!second_is_answered_first(&etcd, &proxy, Duration::from_millis(1100)).await);
 }
 
 /// Each of the two is held up, and both wait at one moment.
