@@ -34,6 +34,7 @@ pub mod inject;
 pub mod json;
 pub mod k8s;
 pub mod node;
+mod one_line;
 pub mod patch;
 pub mod rules;
 pub mod server;

@@ -23,6 +23,7 @@ use crate::{
     config::{Factor, Labels, OverCommit},
     json::Json,
     k8s::quantity::Quantity,
+    one_line::one_line,
     patch::{Draft, Finished, Patch, PatchError, pointer},
 };
 
@@ -78,10 +79,10 @@ pub fn over_commit<'a>(
                 let node = (!patch.is_empty()).then_some(object);
                 Outcome { node, patch, reason, warning }
             }
-            Err(error) => Outcome::unchanged(Reason::PatchFailed, error.to_string()),
+            Err(error) => Outcome::unchanged(Reason::PatchFailed, &error.to_string()),
         },
-        Err(Stop::Malformed(text)) => Outcome::unchanged(Reason::Malformed, text),
-        Err(Stop::Failed(error)) => Outcome::unchanged(Reason::PatchFailed, error.to_string()),
+        Err(Stop::Malformed(text)) => Outcome::unchanged(Reason::Malformed, &text),
+        Err(Stop::Failed(error)) => Outcome::unchanged(Reason::PatchFailed, &error.to_string()),
     }
 }
 
@@ -224,8 +225,8 @@ impl Amounts {
 // === impl Outcome ===
 
 impl Outcome<'_> {
-    fn unchanged(reason: Reason, warning: String) -> Self {
-        Self { node: None, patch: Patch::default(), reason, warning: Some(warning) }
+    fn unchanged(reason: Reason, warning: &str) -> Self {
+        Self { node: None, patch: Patch::default(), reason, warning: Some(one_line(warning)) }
     }
 }
 

@@ -4,6 +4,8 @@ use std::fmt;
 
 use json_patch::jsonptr::{Pointer, PointerBuf, Token};
 
+use crate::one_line::one_line;
+
 /// One mistake in a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mistake {
@@ -25,7 +27,7 @@ pub struct Check<'a> {
 
 impl Mistake {
     pub(super) fn new(line: Option<u64>, place: &str, text: &str) -> Self {
-        Self { line, place: plain(place), text: plain(text) }
+        Self { line, place: one_line(place), text: one_line(text) }
     }
 }
 
@@ -37,19 +39,6 @@ impl fmt::Display for Mistake {
         }
         if place.is_empty() { f.write_str(text) } else { write!(f, "{place}: {text}") }
     }
-}
-
-/// What may repeat a part of the file, on one line, and without anything that a terminal acts on.
-fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            // Only these are escaped though they can be shown.
-            '"' | '\'' | '\\' => plain.push(letter),
-            _ => plain.extend(letter.escape_debug()),
-        }
-    }
-    plain
 }
 
 // === impl Check ===

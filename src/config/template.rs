@@ -166,6 +166,11 @@ impl Template {
     /// Works out what is the same for each pod.
     pub(super) fn settle(&mut self, native: Native) {
         self.native = self.native.or(Some(native));
+        for part in self.parts() {
+            let mut value = part.value().clone();
+            drop_nulls(&mut value);
+            *part = value.into();
+        }
         let parts = [
             &mut self.containers,
             &mut self.init_containers,
@@ -209,6 +214,34 @@ impl Template {
         // Twelve digits tell versions of one template apart.
         let digits = digest.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 15]);
         self.hash = digits.take(12).filter_map(|digit| char::from_digit(digit.into(), 16)).collect();
+    }
+
+    /// All that is written as in a pod.
+    fn parts(&mut self) -> impl Iterator<Item = &mut Shared> {
+        let lists = [
+            &mut self.containers,
+            &mut self.init_containers,
+            &mut self.volumes,
+            &mut self.app_containers.env,
+            &mut self.app_containers.volume_mounts,
+            &mut self.image_pull_secrets,
+            &mut self.tolerations,
+            &mut self.host_aliases,
+        ];
+        let singles = [&mut self.affinity, &mut self.dns_config, &mut self.security_context];
+        lists.into_iter().flatten().chain(singles.into_iter().flatten())
+    }
+}
+
+/// Takes out members that are null. That is as good as absent, as in Go; and what counts as absent would be given to a pod in each pass.
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            members.retain(|_, it| !it.is_null());
+            members.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
     }
 }
 

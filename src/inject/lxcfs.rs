@@ -71,7 +71,8 @@ pub(super) fn apply<'a>(
         let mut new = Vec::with_capacity(sources.len());
         let taken: Vec<_> = container.mounts().collect();
         if let Some(path) = hidden(pod, &taken, &sources, settings) {
-            let text = format!("container {} has its own {path}: lxcfs was left out of it", container.name());
+            let name = shortened(container.name());
+            let text = format!("container {name} has its own {path}: lxcfs was left out of it");
             notes.push(Note::skipped(Reason::Conflict, text));
             continue;
         }

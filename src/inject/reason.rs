@@ -1,5 +1,7 @@
 //! Why a pod got something or did not, in closed words for metrics and audits.
 
+use crate::one_line::one_line;
+
 /// One thing that was done or left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
@@ -107,9 +109,9 @@ impl Note {
         Self { reason, warning: None }
     }
 
-    /// Something was left out.
-    pub(super) fn skipped(reason: Reason, warning: impl Into<String>) -> Self {
-        Self { reason, warning: Some(warning.into()) }
+    /// Something was left out. The warning may repeat what the pod says.
+    pub(super) fn skipped(reason: Reason, warning: impl AsRef<str>) -> Self {
+        Self { reason, warning: Some(one_line(warning.as_ref())) }
     }
 }
 

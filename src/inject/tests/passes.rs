@@ -14,6 +14,19 @@ fn volumes(volumes: &str) -> crate::config::Config {
     config(&format!("sidecars: {{templates: [{{name: agent, onConflict: skip, volumes: [{volumes}]}}]}}"))
 }
 
+/// A fuzzer found one in a `securityContext`.
+#[test]
+fn a_template_s_member_that_is_null_is_none() {
+    let template = "securityContext: {fsGroup: 5, runAsUser: null}, dnsConfig: {searches: [a], options: null},
+        volumes: [{name: v, emptyDir: {sizeLimit: null}}], tolerations: [{key: a, operator: Exists, value: null}]";
+    let config = config(&format!("sidecars: {{templates: [{{name: agent, {template}}}]}}"));
+    let (after, reasons) = injected(&asking(), &[], &config);
+    assert_eq!(reasons, [Reason::Sidecar]);
+    assert_eq!(after["spec"]["securityContext"], json!({"fsGroup": 5}));
+    assert!(!after["spec"].to_string().contains("null"), "{after}");
+    assert_eq!(injected(&after, &[], &config).0, after, "a second pass");
+}
+
 #[test]
 fn volumes_are_the_same_as_the_apiserver_rewrites_them() {
     let cases = [
