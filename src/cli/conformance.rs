@@ -5,7 +5,10 @@
 
 mod call;
 mod cases;
+mod clear;
+mod example;
 mod report;
+mod rights;
 mod stage;
 
 use std::{
@@ -19,8 +22,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::{
     cases::{Cases, DELETIONS, EVICTIONS},
+    example::Wanted,
     report::{Outcome, Report},
-    stage::{OWN_LABEL, Stage, Wanted},
+    stage::{OWN_LABEL, Stage},
 };
 use super::{
     client::run,
@@ -30,7 +34,7 @@ use super::{
 
 /// Try in a test cluster of yours what the guard promises
 ///
-/// In a namespace of its own, which it makes and deletes again, it starts an etcd cluster of three and asks for its pods' end in
+/// In a namespace of its own, which it makes and deletes again, it starts etcd clusters and asks for their pods' end in
 /// every way that does no harm elsewhere. Exit status: 0 if all was answered as it should be, 1 if not, 2 if it could not be
 /// tried.
 #[derive(Debug, Args)]
@@ -54,10 +58,12 @@ pub(super) struct Conformance {
     output: Output,
 }
 
-/// The first of a user's wishes to stop ends the trial, the second the cleaning up.
+/// The first of a user's wishes to stop ends the trial, a second one the cleaning up.
 struct Stop {
     interrupt: Signal,
     term: Signal,
+    /// The terminal is gone.
+    hangup: Signal,
 }
 
 // === impl Conformance ===
@@ -83,29 +89,31 @@ impl Conformance {
             played = self.play(&stage, &mut report) => played,
             () = stop.asked() => Err(anyhow::anyhow!("stopped before the end")),
         };
-        print(&report, output)?;
+        // Whatever becomes of the report, what was made is taken away.
+        let printed = print(&report, output).context("printing the report");
         say(&format!("deleting namespace {}", stage.namespace));
         let cleared = tokio::select! {
             cleared = stage.clear() => cleared,
-            () = stop.asked() => Err(anyhow::anyhow!("stopped")),
+            () = stop.asked_again() => Err(anyhow::anyhow!("stopped")),
         };
-        let namespace = &stage.namespace;
+        let (namespace, kubectl) = (&stage.namespace, self.reach.kubectl());
         let cleared = cleared.with_context(|| {
             format!(
-                "namespace {namespace} is left: kubectl label namespace {namespace} etcd-guard.io/guard- && kubectl \
-                 delete namespace {namespace} (all such: kubectl get namespaces -l {}={})",
+                "namespace {namespace} is left: {kubectl} label namespace {namespace} etcd-guard.io/guard- && {kubectl} \
+                 delete namespace {namespace} (all such: {kubectl} get namespaces -l {}={})",
                 OWN_LABEL.0, OWN_LABEL.1
             )
         });
-        // Whoever was told why it ended is told of what is left, too.
-        match (played, cleared) {
-            (Err(error), Err(left)) => {
-                tracing::error!("{left:#}");
-                Err(error)
-            }
-            (Err(error), Ok(())) | (Ok(()), Err(error)) => Err(error),
-            (Ok(()), Ok(())) => Ok(report.count(Outcome::Failed) == 0),
+        let mut errors = [played, printed, cleared].into_iter().filter_map(Result::err);
+        // What was found wrong stays so, whatever else went wrong.
+        if report.count(Outcome::Failed) > 0 {
+            errors.for_each(|error| tracing::error!("{error:#}"));
+            return Ok(false);
         }
+        // Whoever is told why it ended is told of what is left, too.
+        let first = errors.next();
+        errors.for_each(|error| tracing::error!("{error:#}"));
+        first.map_or(Ok(true), Err)
     }
 
     async fn play(&self, stage: &Stage, report: &mut Report) -> anyhow::Result<()> {
@@ -120,17 +128,18 @@ impl Conformance {
         stage.whole().await?;
         if let Err(answer) = Cases::in_force(stage).await? {
             bail!(
-                "the guard is not in force: {answer}. See kubectl get validatingwebhookconfigurations, and kubectl -n \
-                 etcd-guard get pods"
+                "the guard is not in force: {answer}. See kubectl get validatingwebhookconfigurations, and kubectl -n {} \
+                 get pods",
+                self.reach.guard_namespace()
             );
         }
-        Cases { stage, report }.play().await
+        Cases { stage, wanted: &wanted, report }.play().await
     }
 }
 
-/// Progress, beside the report.
+/// Progress, beside the report. Where nobody can read it, all goes on.
 fn say(text: &str) {
-    anstream::eprintln!("{text}");
+    let _ = writeln!(anstream::stderr(), "{text}");
 }
 
 fn confirm(reached: &Reached, name: Option<&str>) -> anyhow::Result<()> {
@@ -139,8 +148,8 @@ fn confirm(reached: &Reached, name: Option<&str>) -> anyhow::Result<()> {
     }
     let namespace = name.unwrap_or("etcd-guard-conformance-*");
     anstream::eprint!(
-        "This makes namespace {} in the cluster at {}, with three etcd pods and a volume for each, deletes and evicts \
-         them, and deletes the namespace with all that is in it. Go on? [y/N] ",
+        "This makes namespace {} in the cluster at {}, with six etcd pods and a volume for five of them, deletes and \
+         evicts them, and deletes the namespace with all that is in it. Go on? [y/N] ",
         paint(STRONG, namespace),
         paint(STRONG, &reached.server.to_string())
     );
@@ -163,6 +172,7 @@ fn print(report: &Report, output: Output) -> anyhow::Result<()> {
         Output::Text => report.write_text(&mut out)?,
         Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(report)?)?,
     }
+    out.flush()?;
     Ok(())
 }
 
@@ -170,12 +180,25 @@ fn print(report: &Report, output: Output) -> anyhow::Result<()> {
 
 impl Stop {
     fn new() -> anyhow::Result<Self> {
-        let interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
-        Ok(Self { interrupt, term: signal(SignalKind::terminate()).context("SIGTERM")? })
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt()).context("SIGINT")?,
+            term: signal(SignalKind::terminate()).context("SIGTERM")?,
+            hangup: signal(SignalKind::hangup()).context("SIGHUP")?,
+        })
     }
 
     /// Returns at the next wish.
     async fn asked(&mut self) {
-        tokio::select! { _ = self.interrupt.recv() => {}, _ = self.term.recv() => {} }
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.term.recv() => {}
+            _ = self.hangup.recv() => {}
+        }
+    }
+
+    /// Returns at the next wish of somebody who is there: of a terminal that goes, shell and kernel may both tell, and whoever
+    /// started both may end them.
+    async fn asked_again(&mut self) {
+        self.interrupt.recv().await;
     }
 }

@@ -79,6 +79,13 @@ fn parse_address(text: &str) -> Result<Uri, String> {
 // === impl Reach ===
 
 impl Reach {
+    /// kubectl, as it reaches the same cluster.
+    pub(super) fn kubectl(&self) -> String {
+        let kubeconfig = self.kubeconfig.as_ref().map(|path| format!(" --kubeconfig '{}'", path.display()));
+        let context = self.context.as_ref().map(|context| format!(" --context '{context}'"));
+        ["kubectl", kubeconfig.as_deref().unwrap_or(""), context.as_deref().unwrap_or("")].concat()
+    }
+
     pub(super) async fn connect(self) -> anyhow::Result<Reached> {
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let kubeconfig = match &self.kubeconfig {
@@ -95,6 +102,11 @@ impl Reach {
         let server = config.cluster_url.clone();
         let client = Client::try_from(config).context("the client for the apiserver")?;
         Ok(Reached { client, namespace, server, flags: self })
+    }
+
+    /// The namespace that the guard runs in.
+    pub(super) fn guard_namespace(&self) -> &str {
+        &self.guard_namespace
     }
 
     /// The namespace that the user named, if they did.

@@ -79,8 +79,10 @@ impl Caller {
             .await
             .with_context(|| format!("{what}: no answer within {}", humantime::format_duration(CALL_LIMIT)))?
             .with_context(|| what.clone())?;
-        let warnings = head.headers.get_all(header::WARNING).iter().filter_map(|it| it.to_str().ok());
-        let warnings = warnings.map(|it| unquoted(it).to_owned()).collect();
+        // A long warning ends with an ellipsis, which is no ASCII.
+        let warnings = head.headers.get_all(header::WARNING).iter();
+        let warnings = warnings.map(|it| String::from_utf8_lossy(it.as_bytes()));
+        let warnings = warnings.map(|it| unquoted(&it).to_owned()).collect();
         let code = head.status.as_u16();
         if head.status.is_success() {
             let object = serde_json::from_slice(&body).with_context(|| what)?;
@@ -107,6 +109,17 @@ impl Answer {
     pub(super) fn object(self, what: &str) -> anyhow::Result<Value> {
         anyhow::ensure!(self.is_success(), "{what}: {} ({})", self.message, self.code);
         Ok(self.object)
+    }
+
+    /// Whether nobody was asked, because the webhook did not answer: the apiserver's `failed calling webhook`. It passes.
+    pub(super) fn is_unasked(&self) -> bool {
+        self.code >= 500 && self.message.contains("failed calling webhook")
+    }
+
+    /// Whether the caller has no right to this, by the words of the apiserver's authorizer (`authorizationErrorMessage` in
+    /// apiserver's `endpoints/handlers/responsewriters/errors.go`): admission refuses with the same status.
+    pub(super) fn is_without_right(&self) -> bool {
+        self.code == 403 && self.message.contains("forbidden: User \"") && self.message.contains("\" cannot ")
     }
 
     /// The webhook that refused, and the guard's reason at the end of its message: `[LeaderProtected]`.

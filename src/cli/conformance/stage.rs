@@ -1,6 +1,9 @@
 //! The place where it is tried: a namespace of its own with an etcd cluster in it. Nothing here touches anything else.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
@@ -9,44 +12,37 @@ use tokio::time::{Instant, sleep};
 use super::{
     super::{asked::Asked, reach::Reached},
     call::{Answer, Caller},
+    example::{SET, Wanted},
+    rights,
 };
 use crate::guard::{ClusterStatus, Role, Survey};
 
-/// The example that users are told to apply.
-const MANIFEST: &str = include_str!("../../../etcd-manifests/plain.yaml");
+/// Members of the example's cluster.
+pub(super) const MEMBERS: u32 = 3;
 
-/// Its StatefulSet, and the value of the label `app` on all that belongs to it.
-pub(super) const SET: &str = "etcd";
-
-/// The members' pods.
-const MEMBERS: [&str; 3] = ["etcd-0", "etcd-1", "etcd-2"];
+/// Their pods.
+const PODS: [&str; 3] = ["etcd-0", "etcd-1", "etcd-2"];
 
 /// Opts a namespace in.
-const GUARDED: &str = "etcd-guard.io/guard";
+pub(super) const GUARDED: &str = "etcd-guard.io/guard";
 
 /// By which namespaces that were left behind are found.
 pub(super) const OWN_LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "etcd-guard-conformance");
 
 /// Between two looks at what is waited for.
-const PAUSE: Duration = Duration::from_millis(500);
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
 
 /// Longest until a change of a label or an annotation counts with every apiserver and every replica of the guard.
 const IN_FORCE_LIMIT: Duration = Duration::from_secs(30);
-
-/// How the cluster is to be.
-pub(super) struct Wanted<'a> {
-    pub(super) image: Option<&'a str>,
-    pub(super) storage_class: Option<&'a str>,
-}
 
 /// A namespace that this program made, and may do anything to.
 pub(super) struct Stage {
     pub(super) caller: Caller,
     reached: Reached,
     pub(super) namespace: String,
-    uid: String,
+    pub(super) uid: String,
     /// Longest until members have started, or are back.
-    limit: Duration,
+    pub(super) limit: Duration,
 }
 
 /// All members serve, and none is on its way.
@@ -64,7 +60,7 @@ pub(super) struct Seen {
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) terminating: bool,
-    ready: bool,
+    pub(super) ready: bool,
     /// Why it does not run, where the apiserver knows.
     trouble: String,
 }
@@ -75,13 +71,17 @@ impl Stage {
     /// Makes the namespace; of this name, which must not be taken, or of a name that nobody has.
     pub(super) async fn set(reached: Reached, name: Option<&str>, limit: Duration) -> anyhow::Result<Self> {
         let caller = Caller::new(reached.client.clone());
+        rights::check(&caller, name).await?;
         let (key, name) = name.map_or(("generateName", "etcd-guard-conformance-"), |it| ("name", it));
         let namespace = json!({
             "apiVersion": "v1",
             "kind": "Namespace",
             "metadata": {key: name, "labels": {GUARDED: "enabled", OWN_LABEL.0: OWN_LABEL.1}},
         });
-        let made = caller.post("/api/v1/namespaces", &namespace).await?;
+        let made = caller.post("/api/v1/namespaces", &namespace).await.with_context(|| {
+            let (key, value) = OWN_LABEL;
+            format!("making a namespace; whether it was made: kubectl get namespaces -l {key}={value}")
+        })?;
         let made = made.object("making a namespace of its own")?;
         let text =
             |pointer: &str| made.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -100,13 +100,13 @@ impl Stage {
 
     /// Applies the example.
     pub(super) async fn start_cluster(&self, wanted: &Wanted<'_>) -> anyhow::Result<()> {
-        let objects: Vec<Value> =
-            serde_saphyr::from_multiple(MANIFEST).context("etcd-manifests/plain.yaml")?;
-        for mut object in objects {
+        self.make(wanted.objects()?).await
+    }
+
+    /// Makes objects of the kinds that the example holds.
+    pub(super) async fn make(&self, objects: Vec<Value>) -> anyhow::Result<()> {
+        for object in objects {
             let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-            if kind == "StatefulSet" {
-                adapt(&mut object, wanted);
-            }
             let collection = match kind.as_str() {
                 "Service" => "/api/v1/namespaces/{}/services",
                 "PodDisruptionBudget" => "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
@@ -141,8 +141,13 @@ impl Stage {
 
     /// The members if all is well, or what is not.
     async fn look(&self) -> anyhow::Result<Result<Whole, String>> {
-        let pods = self.pods().await?;
-        for name in MEMBERS {
+        self.is_whole(&self.cluster().await?).await
+    }
+
+    /// The same, by a look that was taken just now.
+    pub(super) async fn is_whole(&self, cluster: &ClusterStatus) -> anyhow::Result<Result<Whole, String>> {
+        let pods = self.pods(SET).await?;
+        for name in PODS {
             match pods.iter().find(|pod| pod.name == name) {
                 None => return Ok(Err(format!("pod {name} does not exist"))),
                 Some(pod) if pod.terminating => return Ok(Err(format!("pod {name} is terminating"))),
@@ -150,7 +155,6 @@ impl Stage {
                 Some(_) => {}
             }
         }
-        let cluster = self.cluster().await?;
         let mut whole = Whole {
             leader: String::new(),
             followers: [String::new(), String::new()],
@@ -179,18 +183,41 @@ impl Stage {
 
     /// What the guard sees of the cluster.
     pub(super) async fn cluster(&self) -> anyhow::Result<ClusterStatus> {
-        let survey: Survey = self.reached.get(&format!("/status?namespace={}", self.namespace)).await?;
-        let problems = survey.problems.join("; ");
-        survey
-            .clusters
-            .into_iter()
-            .next()
-            .with_context(|| format!("the guard sees no etcd cluster: {problems}"))
+        self.cluster_of(SET).await
     }
 
-    /// The members' pods.
-    pub(super) async fn pods(&self) -> anyhow::Result<Vec<Seen>> {
-        let path = format!("{}?labelSelector=app%3D{SET}", self.path("pods"));
+    /// What the guard sees of the cluster that runs in the pods of this StatefulSet.
+    pub(super) async fn cluster_of(&self, set: &str) -> anyhow::Result<ClusterStatus> {
+        let Survey { clusters, problems, .. } =
+            self.reached.get(&format!("/status?namespace={}", self.namespace)).await?;
+        let problems = problems.join("; ");
+        // Without them a cluster looks as if nobody was on the way.
+        if problems.contains("the reservations") {
+            bail!("what the guard tells is not whole: {problems}");
+        }
+        clusters
+            .into_iter()
+            .find(|it| it.name == set)
+            .with_context(|| format!("the guard sees no etcd cluster {set}: {problems}"))
+    }
+
+    /// What the guard has allowed of late: pods, and when. A yes that is given again has another time.
+    pub(super) async fn allowed(&self) -> anyhow::Result<BTreeSet<(String, String)>> {
+        let end = Instant::now() + IN_FORCE_LIMIT;
+        loop {
+            match self.cluster().await {
+                Ok(cluster) => {
+                    return Ok(cluster.reservations.into_iter().map(|it| (it.pod, it.at)).collect());
+                }
+                Err(error) if Instant::now() > end => return Err(error),
+                Err(_) => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// The pods of a StatefulSet.
+    pub(super) async fn pods(&self, set: &str) -> anyhow::Result<Vec<Seen>> {
+        let path = format!("{}?labelSelector=app%3D{set}", self.path("pods"));
         let list = self.caller.get(&path).await?.object("listing the members' pods")?;
         Ok(list.get("items").and_then(Value::as_array).into_iter().flatten().map(Seen::of).collect())
     }
@@ -219,7 +246,14 @@ impl Stage {
         self.caller.patch(&self.set_path(), &patch).await?.object("annotating the StatefulSet")?;
         let end = Instant::now() + IN_FORCE_LIMIT;
         loop {
-            let policy = self.cluster().await?.policy;
+            let policy = match self.cluster().await {
+                Ok(cluster) => cluster.policy,
+                Err(error) if Instant::now() > end => return Err(error),
+                Err(_) => {
+                    sleep(PAUSE).await;
+                    continue;
+                }
+            };
             let found = policy.iter().find(|it| it.name == setting);
             if found.is_some_and(|it| value.is_none_or(|value| it.value == value)) {
                 return Ok(Ok(()));
@@ -235,7 +269,8 @@ impl Stage {
         }
     }
 
-    /// Repeats a call until its answer is one to go by, for as long as a change may take to be in force.
+    /// Repeats a call until its answer is one to go by, for as long as a change may take to be in force. No answer, and one
+    /// that no webhook was asked for, is none to go by.
     pub(super) async fn until_in_force(
         &self,
         call: impl AsyncFn() -> anyhow::Result<Answer>,
@@ -243,71 +278,30 @@ impl Stage {
     ) -> anyhow::Result<Answer> {
         let end = Instant::now() + IN_FORCE_LIMIT;
         loop {
-            let answer = call().await?;
-            if is_it(&answer) || Instant::now() > end {
-                return Ok(answer);
+            let answer = call().await;
+            let is_final = answer.as_ref().is_ok_and(|it| is_it(it) && !it.is_unasked());
+            if is_final || Instant::now() > end {
+                return answer;
             }
             sleep(PAUSE).await;
         }
     }
 
-    /// Waits until something is so; whether it came to be.
-    pub(super) async fn until(&self, is_so: impl AsyncFn() -> anyhow::Result<bool>) -> anyhow::Result<bool> {
-        let end = Instant::now() + self.limit;
+    /// Waits until something is so, for as long as so many members may take one after the other; whether it came to be. What
+    /// cannot be told is not so yet.
+    pub(super) async fn until(
+        &self,
+        members: u32,
+        is_so: impl AsyncFn() -> anyhow::Result<bool>,
+    ) -> anyhow::Result<bool> {
+        let end = Instant::now() + self.limit * members;
         loop {
-            if is_so().await? {
-                return Ok(true);
-            }
-            if Instant::now() > end {
-                return Ok(false);
+            let told = is_so().await;
+            if matches!(told, Ok(true)) || Instant::now() > end {
+                return told;
             }
             sleep(PAUSE).await;
         }
-    }
-
-    /// Takes the guard off the namespace and deletes it, and waits until it is gone.
-    pub(super) async fn clear(&self) -> anyhow::Result<()> {
-        let path = self.namespace_path();
-        let end = k8s_openapi::jiff::Timestamp::now()
-            .checked_add(k8s_openapi::jiff::SignedDuration::from_hours(1))?;
-        // Where a webhook selects this namespace by something else than the label, the guard goes by the annotations.
-        let off = json!({"metadata": {"uid": self.uid, "labels": {GUARDED: null}, "annotations": {
-            "etcd-guard.io/allow-delete-until": end.to_string(),
-            "etcd-guard.io/allow-delete-reason": "etcd-guard conformance clears away",
-        }}});
-        self.caller.patch(&path, &off).await?.object("taking the guard off the namespace")?;
-        let options = json!({
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "preconditions": {"uid": self.uid},
-        });
-        // For some seconds the apiserver may still ask the guard, which protects what it was told to.
-        let delete = async || self.caller.delete(&path, &options).await;
-        let deleted = self.until_in_force(delete, |answer| answer.denial().is_none()).await?;
-        if deleted.code != 404 {
-            deleted.object("deleting the namespace")?;
-        }
-        let is_gone = async || Ok(self.caller.get(&path).await?.code == 404);
-        anyhow::ensure!(self.until(is_gone).await?, "it is still terminating");
-        Ok(())
-    }
-}
-
-/// The cluster as it is wanted, under policies that the server's own may not weaken.
-fn adapt(set: &mut Value, wanted: &Wanted<'_>) {
-    if let Some(metadata) = set.get_mut("metadata").and_then(Value::as_object_mut) {
-        let policies = json!({"etcd-guard.io/leader": "deny", "etcd-guard.io/mode": "enforce"});
-        metadata.insert("annotations".to_owned(), policies);
-    }
-    if let Some(container) = set.pointer_mut("/spec/template/spec/containers/0")
-        && let Some(image) = wanted.image
-    {
-        container["image"] = json!(image);
-    }
-    if let Some(claim) = set.pointer_mut("/spec/volumeClaimTemplates/0/spec")
-        && let Some(class) = wanted.storage_class
-    {
-        claim["storageClassName"] = json!(class);
     }
 }
 
