@@ -130,7 +130,7 @@ pub(crate) async fn all(etcd: &GuardedCluster) -> Vec<Row> {
         figure: format!("{rounds} in {} s", turns * seconds),
         reference: String::from("denials meanwhile"),
         reference_figure: format!("{}", denied_run.requests * turns),
-        bar: Some((String::from("<= 2 per second"), rounds <= turns * (2 * seconds + 1))),
+        bar: Some((String::from("<= 2 per second, one more per turn"), rounds <= turns * (2 * seconds + 1))),
     });
     rows.push(memory(&guard, idle, &other, [&free, &denied], seconds).await);
     rows

@@ -3,7 +3,7 @@
 
 PROGRAM_NAMES=(etcd-3.6 etcdctl-3.6 etcd-3.5 etcdctl-3.5 etcd-3.7 etcdctl-3.7 etcd-3.4 etcd-3.6.11
   kube-apiserver kube-controller-manager kubectl kube-scheduler kubelet kube-proxy coredns helm cert-manager
-  containerd ctr runc lxcfs buildah catatonit busybox iptables conntrack promtool prometheus wrk protoc faketime zsh fish)
+  containerd ctr runc lxcfs buildah catatonit busybox iptables conntrack promtool prometheus wrk protoc faketime g++ zsh fish)
 
 # After a plain `su`, root's PATH lacks these, and containerd, kube-proxy, CNI plugins and dpkg look up programs by it.
 for folder in /usr/sbin /sbin; do
@@ -50,7 +50,7 @@ program_spec() {
   protoc) DEB='protobuf-compiler libprotobuf-dev' ;; # the second holds the files that every .proto imports
   ip) DEB=iproute2 ;;
   free) DEB=procps ;;
-  runc | lxcfs | buildah | catatonit | iptables | conntrack | wrk | shellcheck | faketime | zsh | fish) DEB=$1 ;;
+  runc | lxcfs | buildah | catatonit | iptables | conntrack | wrk | shellcheck | faketime | g++ | zsh | fish) DEB=$1 ;;
   *) die "unknown program: $1 (known: ${PROGRAM_NAMES[*]})" ;;
   esac
 }
