@@ -21,6 +21,7 @@ use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::{
+    call::CALL_LIMIT,
     cases::{Cases, DELETIONS, EVICTIONS},
     example::Wanted,
     report::{Outcome, Report},
@@ -31,6 +32,7 @@ use super::{
     reach::{Output, Reach, Reached},
     style::{STRONG, paint},
 };
+use crate::guard::Survey;
 
 /// Try in a test cluster of yours what the guard promises
 ///
@@ -77,12 +79,15 @@ impl Conformance {
     async fn try_all(self) -> anyhow::Result<bool> {
         let output = self.output;
         let name = self.reach.own_namespace().map(str::to_owned);
-        let reached = self.reach.clone().connect().await?;
+        let reached = self.reach.clone().connect_within(CALL_LIMIT).await?;
         if !self.yes {
             confirm(&reached, name.as_deref())?;
         }
         let mut stop = Stop::new()?;
         let mut report = Report { server: version(&reached).await?, ..Report::default() };
+        // Whose word on members and reservations it takes; about a namespace in which there are none.
+        let status = format!("/status?namespace={}", self.reach.guard_namespace());
+        reached.get::<Survey>(&status).await.context("asking the guard, before anything is made")?;
         let stage = Stage::set(reached, name.as_deref(), self.wait).await?;
         report.namespace.clone_from(&stage.namespace);
         let played = tokio::select! {
@@ -127,10 +132,10 @@ impl Conformance {
         stage.start_cluster(&wanted).await?;
         stage.whole().await?;
         if let Err(answer) = Cases::in_force(stage).await? {
+            let (kubectl, namespace) = (self.reach.kubectl(), self.reach.guard_namespace());
             bail!(
-                "the guard is not in force: {answer}. See kubectl get validatingwebhookconfigurations, and kubectl -n {} \
-                 get pods",
-                self.reach.guard_namespace()
+                "the guard is not in force: {answer}. See {kubectl} get validatingwebhookconfigurations, and {kubectl} -n \
+                 {namespace} get pods"
             );
         }
         Cases { stage, wanted: &wanted, report }.play().await

@@ -87,6 +87,11 @@ impl Reach {
     }
 
     pub(super) async fn connect(self) -> anyhow::Result<Reached> {
+        self.connect_within(CALL_LIMIT).await
+    }
+
+    /// With calls of the apiserver that may take this long.
+    pub(super) async fn connect_within(self, limit: Duration) -> anyhow::Result<Reached> {
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let kubeconfig = match &self.kubeconfig {
             Some(path) => {
@@ -95,7 +100,7 @@ impl Reach {
             None => Kubeconfig::read().context("no kubeconfig: give --kubeconfig or set KUBECONFIG")?,
         };
         let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
-        config.read_timeout = Some(CALL_LIMIT);
+        config.read_timeout = Some(limit);
         // A person who waits wants the cause, and not fifteen more attempts.
         config.default_retry = false;
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());

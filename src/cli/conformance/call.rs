@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 /// Longest that one call may take: longer than an apiserver waits for all webhooks of a request.
-const CALL_LIMIT: Duration = Duration::from_secs(60);
+pub(super) const CALL_LIMIT: Duration = Duration::from_secs(60);
 
 /// The apiserver, with the user's own rights.
 pub(super) struct Caller {

@@ -26,6 +26,9 @@ use super::{
 /// How often a case is tried again that came too late, or during which another member came to lead.
 const MOST_TRIES: usize = 5;
 
+/// Why such a case is left out.
+const OTHERS_LED: &str = "another member came to lead each time";
+
 /// Longest until a survey tells of what was allowed: the members may be busy with it at this moment.
 const KNOWN_LIMIT: Duration = Duration::from_secs(10);
 
@@ -95,6 +98,11 @@ impl Cases<'_> {
             }
             sleep(PAUSE).await;
         }
+    }
+
+    /// Whether another member came to lead: what was asked about was another pod then, and another answer may be right.
+    async fn has_changed_hands(&self, before: &Whole) -> anyhow::Result<bool> {
+        Ok(self.stage.whole().await?.leader != before.leader)
     }
 
     /// Which of these pods are gone or going.

@@ -163,10 +163,11 @@ impl Stage {
         };
         let mut followers = Vec::new();
         for member in &cluster.members {
-            let (Some(pod), Some(id), true, None) =
-                (&member.pod, &member.id, member.serving, &member.leaving)
-            else {
-                let who = member.pod.as_deref().or(member.name.as_deref()).unwrap_or_default();
+            let who = member.pod.as_deref().or(member.name.as_deref()).unwrap_or_default();
+            if let Some(leaving) = &member.leaving {
+                return Ok(Err(format!("member {who} is {leaving}")));
+            }
+            let (Some(pod), Some(id), true) = (&member.pod, &member.id, member.serving) else {
                 return Ok(Err(format!("member {who} does not serve")));
             };
             whole.ids.insert(pod.clone(), id.clone());

@@ -64,6 +64,11 @@ pub(super) fn is_held_by_budget(answer: &Answer) -> bool {
     answer.code == 429 && answer.denial().is_none() && answer.message.contains("disruption budget")
 }
 
+/// Denied as the leader's, of whichever pod was asked about.
+pub(super) fn is_of_the_leader(answer: &Answer) -> bool {
+    answer.denial().is_some_and(|(_, reason)| reason == "LeaderProtected")
+}
+
 pub(super) fn in_words(answer: &Answer) -> String {
     match answer.denial() {
         Some((_, reason)) => format!("denied {reason} ({})", answer.code),
