@@ -1,24 +1,27 @@
-//! Certificates that the guard makes itself, and the webhook configurations that trust them.
+//! Self-managed certificates, and the webhook configurations that trust them.
 //!
-//! A *generation* is a CA, the one leaf that it signed, and the leaf's key; the CA's own key is forgotten as soon as it
-//! has signed. All replicas share the generations in one Secret: `current`, and for a while before a change `next`.
-//! [`plan`] says what to do, and is pure; the [`Keeper`] looks and does it. The law: no replica serves a leaf whose CA is not in
-//! the `caBundle` of every entry of the guard's own configuration. It holds without any agreement on who has switched already, because a CA leaves a bundle only
-//! when it has expired, and its leaf with it.
+//! A [`CertificateSet`] is a CA certificate, the one leaf certificate that the CA signed, and the key of the leaf. The
+//! key of the CA is dropped as soon as it has signed. All replicas share the sets in one Secret: the current set and,
+//! for a while before a renewal, the next one. [`plan`] decides the next step and is pure; [`CertificateReconciler`]
+//! observes the cluster and carries out the step.
 //!
-//! This room knows TLS and webhook configurations, and never what the webhooks judge.
+//! Safety invariant: no replica serves a leaf whose CA is not in the `caBundle` of every entry of the guard's own
+//! webhook configuration. The replicas need no agreement on which of them already serve the new leaf, because a CA is
+//! removed from a bundle only after it has expired, and its leaf with it.
+//!
+//! This module handles TLS and webhook configurations only; it does not depend on the guard.
 
 mod bundle;
-mod generation;
-mod keeper;
+mod certificate_set;
 pub mod plan;
+mod reconciler;
 mod registration;
-mod stored;
+mod stored_sets;
 mod validity;
 
 pub use self::{
-    generation::{Generation, GenerationError},
-    keeper::{Keeper, Settings},
-    registration::{Part, Registration, own_configurations},
+    certificate_set::{CertificateSet, CertificateSetError},
+    reconciler::{CertificateReconciler, CertificateSettings},
+    registration::{Registration, WebhookGroup, shipped_configurations},
     validity::watch_validity,
 };

@@ -1,27 +1,24 @@
-//! The command line: one file per subcommand, and what all of them share.
+//! The command line. Each subcommand has its own module.
 
-mod asked;
 mod check;
-mod client;
 mod completion;
 mod config;
 mod conformance;
+mod guard_flags;
 mod inject;
 mod input;
+mod kube_client;
 mod logging;
 mod lxcfs_label;
-mod reach;
 mod serve;
 mod status;
-mod style;
-mod tls;
 mod unregister;
 
-use std::process::ExitCode;
+use std::{env, path::Path, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-/// Keeps Kubernetes from deleting an etcd leader or breaking an etcd quorum.
+/// Protects the leader and the quorum of etcd clusters on Kubernetes
 #[derive(Debug, Parser)]
 #[command(name = "etcd-guard", version)]
 struct Arguments {
@@ -33,7 +30,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    // Boxed: it has many more flags than the others.
+    // Boxed because of its size: this command has many more flags than the others.
     Serve(Box<serve::Serve>),
     Check(Box<check::Check>),
     Status(status::Status),
@@ -45,17 +42,19 @@ enum Command {
     Completion(completion::Completion),
 }
 
-/// By this name kubectl finds the program as its plugin.
+/// The name under which kubectl finds the program as a plugin.
 const PLUGIN: &str = "kubectl-etcd_guard";
 
-/// The exit status of who asked whether something is so: it is not.
-const NO: u8 = 1;
+/// Exit status of `check` and `conformance` after a negative result.
+const EXIT_NEGATIVE: u8 = 1;
 
-/// The same: that could not be told.
-const UNKNOWN: u8 = 2;
+/// Exit status of `check` and `conformance` without a result.
+const EXIT_UNKNOWN: u8 = 2;
 
-/// Runs what the command line asks for. Exit status 1 after an error, 2 after a wrong command line; who asks a question has
-/// 1 for a no, and 2 without an answer.
+/// Runs the command of the command line.
+///
+/// The exit status is 1 after an error and 2 after an invalid command line. `check` and `conformance` exit with 1 after
+/// a negative result and with 2 if they have no result.
 #[must_use]
 pub fn main() -> ExitCode {
     let command = command();
@@ -63,15 +62,15 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => error.exit(),
     };
-    // It logs from when it knows whether somebody collects its spans.
+    // `serve` starts logging itself, because its flags decide about the export of spans.
     if !matches!(command, Command::Serve(_)) {
         logging.start(None);
     }
     let result = match command {
         Command::Serve(serve) => serve.run(&logging),
-        Command::Check(check) => return answered(check.run()),
+        Command::Check(check) => return exit_code(check.run()),
         Command::Status(status) => status.run(),
-        Command::Conformance(conformance) => return answered(conformance.run()),
+        Command::Conformance(conformance) => return exit_code(conformance.run()),
         Command::Inject(inject) => inject.run(),
         Command::Config(config) => config.run(),
         Command::LxcfsLabel(label) => label.run(),
@@ -87,22 +86,23 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn answered(answer: anyhow::Result<bool>) -> ExitCode {
-    match answer {
+/// Returns the exit status of a command with a positive or negative result.
+fn exit_code(result: anyhow::Result<bool>) -> ExitCode {
+    match result {
         Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(NO),
+        Ok(false) => ExitCode::from(EXIT_NEGATIVE),
         Err(error) => {
             tracing::error!("{error:#}");
-            ExitCode::from(UNKNOWN)
+            ExitCode::from(EXIT_UNKNOWN)
         }
     }
 }
 
-/// The command line, under the name that its user typed.
+/// Returns the command line parser, under the name by which the program was started.
 fn command() -> clap::Command {
     let command = Arguments::command();
-    let own = std::env::args_os().next();
+    let program = env::args_os().next();
     let is_plugin =
-        own.is_some_and(|it| std::path::Path::new(&it).file_stem().is_some_and(|it| it == PLUGIN));
+        program.is_some_and(|path| Path::new(&path).file_stem().is_some_and(|name| name == PLUGIN));
     if is_plugin { command.bin_name("kubectl etcd-guard") } else { command }
 }

@@ -1,14 +1,19 @@
-//! Asks members of an etcd cluster, each at its own address, through the etcd v3 API.
+//! A client for the members of an etcd cluster, each at its own address, through the etcd v3 API.
 //!
-//! This room never knows of Kubernetes: it gets addresses and returns what answered there. It reads, and moves leadership
-//! where it is told to; it never writes. Above all it never asks for alarms, which is a raft proposal (`Status.errors` carries them for nothing).
+//! This module does not depend on Kubernetes: callers pass addresses and credentials and receive the members'
+//! responses. The module reads, and moves leadership on request. It never writes keys. It reads alarms from
+//! `Status.errors`, because `Maintenance.Alarm` is a raft proposal.
 
 mod connection;
+mod error;
 mod member;
 mod probe;
+mod probe_result;
 mod transfer;
 
 pub use connection::{ClientIdentity, Connections, Endpoint, Tls, User};
+pub use error::MemberError;
 pub use member::{Alarm, AlarmKind, ClusterId, ListedMember, MemberId, Status};
-pub use probe::{Cause, MEMBER_LIMIT, Reply, probe};
+pub use probe::{PROBE_TIMEOUT, probe};
+pub use probe_result::ProbeResult;
 pub use transfer::move_leader;

@@ -1,8 +1,8 @@
-//! What any input must come to, however odd: called by the fuzzers in `fuzz/`, and by a test that replays their seeds and
-//! changes them.
+//! Invariants for arbitrary inputs. The fuzzers in `fuzz/` call these functions, and so does a test that replays and
+//! mutates the fuzzers' seeds.
 //!
-//! Each function takes the bytes of one input and panics where a promise is broken. Only tests and builds with
-//! `--cfg fuzzing` have this room: no user of the library does.
+//! Each function takes the bytes of one input and panics if an invariant is violated. The module exists only in tests
+//! and in builds with `--cfg fuzzing`.
 
 pub mod mutation;
 #[cfg(test)]

@@ -1,397 +1,163 @@
-//! The validating path: may this pod of an etcd cluster be deleted now?
+//! The validating webhook: decides whether a pod of an etcd cluster may be deleted now.
 //!
-//! Request -> pods and members as they are -> [`assess`] (pure) -> reservation -> verdict. The cache says no, never
-//! yes: a look at the cluster that is up to a second old may deny, but every yes rests on a round of its own.
+//! # Data flow
+//!
+//! [`Guard::evaluate`] passes a [`Request`] through these modules. Each module depends only on modules above it in this
+//! list:
+//!
+//! 1. [`model`]: the data types of all modules, from the request to the verdict.
+//! 2. `discovery`: recognizes the pods that run etcd, and finds their members' addresses, credentials and storage.
+//! 3. `policy`: merges the configuration and the annotations of namespace, StatefulSet and pod into the effective
+//!    policy.
+//! 4. `reserve`: reads and writes the ledger, a shared Lease per etcd cluster with the deletions approved recently.
+//! 5. [`observe`]: probes every member and returns a snapshot of the cluster.
+//! 6. [`assess`]: evaluates a target in a snapshot. It has no I/O, no clock and no async code.
+//! 7. `explain`: renders an assessment as a verdict for people.
+//! 8. `decide`: runs these steps for one request, moves leadership under the policy `transfer`, and records events.
+//! 9. `survey`: takes snapshots of all guarded clusters in the background and on demand, and reserves nothing.
+//!
+//! # Invariants
+//!
+//! - Each assessment that approves a deletion rests on its own probe round. A cached snapshot may deny a deletion, but
+//!   never approves one. Only audit mode and a break-glass annotation overrule a denial.
+//! - Reservations are read before the probe round and written after it, with the resource version that was read. Each
+//!   approval that removes a voter is stored in the ledger before it is returned, so that all replicas count it.
+//! - One replica evaluates one deletion per cluster at a time. Between replicas, a conflicting write of the ledger
+//!   starts the evaluation again.
+//! - Every evaluation returns a verdict before its deadline. An evaluation that fails denies the request.
 
 pub mod assess;
-mod consequence;
-mod credentials;
-mod deadline;
-mod decision;
-mod doubt;
-pub mod elsewhere;
-mod etcd_pod;
-mod eviction;
+mod decide;
+mod discovery;
 mod explain;
-mod family;
-mod glance;
-mod identity;
-mod in_force;
-mod intent;
-mod intents;
-mod ledger;
-mod look;
 mod metrics;
-mod policies;
+pub mod model;
+pub mod observe;
 mod policy;
-mod request;
-mod reservations;
-mod roster;
-mod round;
-mod scale;
-mod settings;
-pub mod snapshot;
-mod storage;
+mod reserve;
 mod survey;
-mod tell;
-mod transfer;
-mod verdict;
 
 use std::{sync::Arc, time::Duration};
 
-use moka::sync::Cache;
 use prometheus_client::registry::Registry;
-use tokio::{sync::Mutex, time::Instant};
 
 #[cfg(any(test, fuzzing))]
-pub(crate) use self::etcd_pod::fuzzing;
+pub(crate) use self::discovery::fuzzing;
 use self::{
-    credentials::Credentials,
-    deadline::TooLate,
-    eviction::InTurn,
-    family::Family,
-    look::Looker,
+    decide::{effective_policy::effective_policy, evaluator::Evaluator},
+    discovery::credentials::CredentialReader,
     metrics::Metrics,
-    policies::{Policies, Settings},
-    policy::Resolved,
-    reservations::Reservations,
-    roster::Roster,
-    snapshot::Snapshot,
+    observe::observer::ClusterObserver,
+    policy::resolver::PolicyResolver,
+    reserve::store::ReservationStore,
+    survey::Surveyor,
 };
 pub use self::{
-    deadline::Deadline,
-    glance::Glance,
-    intent::Intent,
-    policy::{LeaderPolicy, Mode, Permission, Policy},
-    request::{Operation, Request, RequestError},
-    settings::Setting,
-    survey::{ClusterStatus, MemberStatus, ReservationStatus, Role, Survey},
-    verdict::{Reason, Refusal, Verdict},
+    discovery::pod_header::PodHeader,
+    model::{
+        deadline::Deadline,
+        reason::{Reason, Refusal},
+        request::RequestError,
+        request::WorkloadOperation,
+        request::{Operation, Request},
+        verdict::Verdict,
+    },
+    policy::effective::{LeaderPolicy, Mode, Permission, Policy, PolicySetting},
+    survey::status::{ClusterStatus, MemberStatus, ReservationStatus, Role, Survey},
 };
 use crate::{
-    config::Live,
-    etcd::{ClusterId, Connections},
-    k8s::{Annotations, Claims, Events, Leases, LookupError, Pods, Secrets, pod::Pod},
+    config::LiveConfig,
+    etcd::Connections,
+    k8s::{
+        AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, SecretReader,
+        admission::AdmissionRequest,
+    },
 };
 
-/// How long a look at a cluster may deny. A burst of deletions is answered from one round; whoever follows the advice
-/// of a denial, and asks alone, is judged by a new one.
-const LOOK_LIFE: Duration = Duration::from_millis(500);
-
-/// How long it may deny while a new look is under way: of a crowd, only who looks waits for it.
-const LOOK_LIFE_MEANWHILE: Duration = Duration::from_secs(1);
-
-/// How long a cluster's turn and ledger are kept after their last use; longer than any reservation lives.
-const CLUSTER_LIFE: Duration = Duration::from_secs(600);
-
-/// More clusters than any guard looks after; a bound against made-up ones.
-const MOST_CLUSTERS: u64 = 4096;
-
-/// What is kept of the time that the apiserver gives, to put an answer together.
-const ANSWER_SHARE: Duration = Duration::from_millis(100);
-
-/// Judges deletions of pods.
+/// Evaluates deletions and evictions of pods, and workload operations.
 pub struct Guard {
-    looker: Looker,
-    policies: Policies,
-    reservations: Reservations,
-    /// One decision at a time per cluster.
-    turns: Cache<Family, Arc<Mutex<()>>>,
-    /// The last look at each cluster.
-    looks: Cache<Family, LastLook>,
-    /// The id by which each cluster was known last: its record is read before the round that tells it.
-    ids: Cache<Family, ClusterId>,
-    /// The pods of each cluster that were all it took when they were listed last: they are read by their names.
-    rosters: Cache<Family, Roster>,
-    events: Events,
-    /// One survey at a time.
-    surveys: Mutex<()>,
+    observer: Arc<ClusterObserver>,
+    policies: Arc<PolicyResolver>,
+    reservations: Arc<ReservationStore>,
+    evaluator: Evaluator,
+    surveyor: Surveyor,
 }
 
-/// The last look at a cluster.
-#[derive(Clone)]
-struct LastLook {
-    snapshot: Arc<Snapshot>,
-    /// When its verdict was there: with a member that is silent, a look takes longer than it lives.
-    done_at: Instant,
-}
-
-/// What a guard reads, and whom it tells.
+/// The sources of a guard, and the recorder of its events.
 pub struct Sources {
-    /// Pods.
-    pub pods: Pods,
-    /// The claims that hold their data.
-    pub claims: Claims,
-    /// What members ask of clients.
-    pub secrets: Secrets,
-    /// The owners' policies.
-    pub annotations: Annotations,
-    /// The server's policies.
-    pub config: Live,
-    /// Where verdicts are told of.
-    pub events: Events,
-}
-
-/// Why there is no look at a cluster.
-enum NoLook {
-    Lookup(LookupError),
-    Ledger(String),
-    TooLate(TooLate),
-    /// The pod needs no look: it is gone, or its deletion was accepted.
-    Settled(Verdict),
-}
-
-/// One request, with what is known of it before any look.
-struct Case<'a> {
-    request: &'a Request,
-    family: &'a Family,
-    policy: &'a Policy,
-    deadline: Deadline,
+    /// Reads pods.
+    pub pods: ApiReader,
+    /// Reads the claims that hold the data of members.
+    pub claims: ClaimReader,
+    /// Reads the credentials that members require from clients.
+    pub secrets: SecretReader,
+    /// Annotations of namespaces and StatefulSets.
+    pub annotations: AnnotationCache,
+    /// The configuration of the server.
+    pub config: LiveConfig,
+    /// Records events on the objects that verdicts concern.
+    pub events: EventRecorder,
 }
 
 // === impl Guard ===
 
 impl Guard {
-    /// A guard that reads from these sources, shares its reservations through `leases`, and shows its metrics in
-    /// `registry`.
+    /// Creates a guard that reads from `sources`, shares its reservations with other replicas through `leases`, and
+    /// registers its metrics in `registry`.
     #[must_use]
     pub fn new(sources: Sources, leases: Leases, registry: &mut Registry) -> Self {
         let Sources { pods, claims, secrets, annotations, config, events } = sources;
         let metrics = Metrics::register(registry);
-        let reservations = Reservations::new(leases);
+        let reservations = ReservationStore::new(leases);
         reservations.register(registry);
-        Self {
-            looker: Looker {
-                pods,
-                claims,
-                annotations: annotations.clone(),
-                config: config.clone(),
-                credentials: Credentials::new(secrets),
-                connections: Connections::new(),
-                metrics,
-            },
-            policies: Policies::new(annotations, config),
-            reservations,
-            turns: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build(),
-            looks: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_live(LOOK_LIFE_MEANWHILE).build(),
-            ids: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_idle(CLUSTER_LIFE).build(),
-            rosters: Cache::builder().max_capacity(MOST_CLUSTERS).time_to_live(CLUSTER_LIFE).build(),
-            events,
-            surveys: Mutex::default(),
-        }
+        let reservations = Arc::new(reservations);
+        let policies = Arc::new(PolicyResolver::new(annotations.clone(), config.clone()));
+        let observer = Arc::new(ClusterObserver {
+            pods,
+            claims,
+            annotations,
+            config,
+            credentials: CredentialReader::new(secrets),
+            connections: Connections::new(),
+            metrics,
+        });
+        let evaluator =
+            Evaluator::new(Arc::clone(&observer), Arc::clone(&policies), Arc::clone(&reservations), events);
+        let surveyor = Surveyor::new(Arc::clone(&observer), Arc::clone(&policies), Arc::clone(&reservations));
+        Self { observer, policies, reservations, evaluator, surveyor }
     }
 
-    /// Keeps house for as long as it is awaited: clears away what clusters that are gone left behind, and looks at all
-    /// guarded clusters every `survey_interval`, if there is one.
-    pub async fn keep_house(&self, survey_interval: Option<Duration>) {
+    /// Returns the verdict on a request before the deadline.
+    pub async fn evaluate(&self, request: &Request, deadline: Deadline) -> Verdict {
+        self.evaluator.evaluate(request, deadline).await
+    }
+
+    /// Returns the request to delete a pod whose header proves that the pod runs no etcd. Returns `None` if the pod may
+    /// run etcd and must be parsed completely.
+    #[must_use]
+    pub fn fast_path_request(&self, request: &AdmissionRequest<'_>, pod: &PodHeader<'_>) -> Option<Request> {
+        pod.fast_path_request(request, &self.observer.annotations)
+    }
+
+    /// Returns the effective policy settings for a request, with the source of each setting.
+    pub async fn effective_policy(&self, request: &Request, deadline: Deadline) -> Vec<PolicySetting> {
+        effective_policy(&self.observer, &self.policies, request, deadline).await
+    }
+
+    /// Takes a snapshot of every etcd cluster in this namespace, or in all guarded namespaces.
+    pub async fn survey(&self, namespace: Option<&str>, deadline: Deadline) -> Survey {
+        self.surveyor.survey(namespace, deadline).await
+    }
+
+    /// Deletes the reservation records of clusters that no longer exist, and surveys all guarded clusters every
+    /// `survey_interval` (`None` disables the surveys). Runs until the future is dropped.
+    pub async fn run_background_tasks(&self, survey_interval: Option<Duration>) {
         let survey = async {
             match survey_interval {
-                Some(interval) => self.survey_for_ever(interval).await,
+                Some(interval) => self.surveyor.survey_periodically(interval).await,
                 None => std::future::pending().await,
             }
         };
-        tokio::join!(self.reservations.clear_away(), survey);
-    }
-
-    /// The verdict on a request, in any case before the deadline.
-    pub async fn judge(&self, request: &Request, deadline: Deadline) -> Verdict {
-        if request.bystander {
-            return not_etcd(&request.name);
-        }
-        // What it takes to judge is large, and would be moved about with the review of every pod that is passed by.
-        Box::pin(self.judge_whole(request, deadline)).await
-    }
-
-    async fn judge_whole(&self, request: &Request, deadline: Deadline) -> Verdict {
-        if let Operation::Intent(intent) = request.operation {
-            return self.judge_intent(request, intent, deadline).await;
-        }
-        if let Some(verdict) = self.judge_by_name(request, deadline).await {
-            return verdict;
-        }
-        match self.looker.pod_of(request, deadline).await {
-            Ok(pod) => self.judge_pod(request, &pod, None, deadline).await,
-            Err(no_look) => self.judge_unread(request, no_look),
-        }
-    }
-
-    /// The verdict on a pod of which nothing could be read.
-    fn judge_unread(&self, request: &Request, no_look: NoLook) -> Verdict {
-        let verdict = no_look.verdict(request);
-        self.tell_of_unread_pod(request, &verdict);
-        verdict
-    }
-
-    /// `read` is what was read of its family already.
-    async fn judge_pod(
-        &self,
-        request: &Request,
-        pod: &Pod,
-        read: Option<InTurn>,
-        deadline: Deadline,
-    ) -> Verdict {
-        if let Some(verdict) = settled(pod) {
-            return verdict;
-        }
-        if etcd_pod::read(pod, &pod.metadata.annotations).is_none() {
-            return not_etcd(&pod.metadata.name);
-        }
-        let family = Family::of(&request.namespace, pod);
-        let Resolved { policy, mistakes } = self.policies.of(&family, pod);
-        let policy = policy.for_grace_period(request.grace_period(pod));
-        if let Some(verdict) = self.consequence(request, pod, deadline).await {
-            return verdict;
-        }
-        let case = Case { request, family: &family, policy: &policy, deadline };
-        let mut verdict = match self.judge_member(&case, read).await {
-            Ok(verdict) => verdict,
-            Err(no_look) => no_look.verdict(request),
-        };
-        let denied = !verdict.reason.allows();
-        self.apply(request, &policy, &mistakes, &mut verdict);
-        if denied && verdict.allows() && !request.dry_run && !self.reserve_unasked(&case).await {
-            verdict.warn(&format!(
-                "that pod {} is on its way could not be recorded: delete no other member until it is back",
-                request.name
-            ));
-        }
-        self.tell_of_pod(request, pod, &verdict);
-        verdict
-    }
-
-    /// What the owners make of a verdict.
-    fn apply(&self, request: &Request, policy: &Policy, mistakes: &[String], verdict: &mut Verdict) {
-        if !verdict.reason.allows() {
-            match (&policy.break_glass, policy.mode) {
-                (Some(why), _) => {
-                    if !request.dry_run {
-                        self.looker.metrics.record_break_glass();
-                    }
-                    verdict.overrule(why);
-                }
-                (None, Mode::Audit) => verdict.audit(),
-                (None, Mode::Enforce) => {}
-            }
-        }
-        for mistake in mistakes {
-            verdict.warn(mistake);
-        }
-    }
-
-    async fn judge_member(&self, case: &Case<'_>, read: Option<InTurn>) -> Result<Verdict, NoLook> {
-        if let Some(denial) = self.denial_from_last_look(case, LOOK_LIFE) {
-            return Ok(denial);
-        }
-        let (_turn, mut reads) = match read {
-            Some(InTurn { turn, reads }) => (turn, Some(reads)),
-            None => {
-                let turn = self.turn_of(case.family);
-                let turn = if let Ok(turn) = Arc::clone(&turn).try_lock_owned() {
-                    turn
-                } else if let Some(denial) = self.denial_from_last_look(case, LOOK_LIFE_MEANWHILE) {
-                    return Ok(denial);
-                } else {
-                    let turn = turn.lock_owned();
-                    case.deadline.within("waiting for other deletions of this cluster", turn).await?
-                };
-                // Whoever had the turn before may have looked just now.
-                if let Some(denial) = self.denial_from_last_look(case, LOOK_LIFE) {
-                    return Ok(denial);
-                }
-                (turn, None)
-            }
-        };
-        loop {
-            if let Some(verdict) = self.decide(case, reads.take()).await? {
-                return Ok(verdict);
-            }
-        }
-    }
-
-    fn turn_of(&self, family: &Family) -> Arc<Mutex<()>> {
-        self.turns.get_with_by_ref(family, Arc::default)
-    }
-
-    fn keep_look(&self, family: &Family, snapshot: Snapshot) {
-        let look = LastLook { snapshot: Arc::new(snapshot), done_at: Instant::now() };
-        self.looks.insert(family.clone(), look);
-    }
-
-    /// What the last look says, if it says no and is no older than this.
-    fn denial_from_last_look(&self, case: &Case<'_>, life: Duration) -> Option<Verdict> {
-        let LastLook { snapshot, .. } =
-            self.looks.get(case.family).filter(|look| look.done_at.elapsed() < life)?;
-        let target = snapshot.pod(&case.request.name)?;
-        let assessment = assess::assess(&snapshot, target, case.policy);
-        let denies = !assessment.reason.allows() && !assessment.wants_transfer(case.policy);
-        denies.then(|| explain::explain(&snapshot, target, &assessment, Instant::now()))
-    }
-}
-
-/// What needs no look at the cluster.
-fn settled(pod: &Pod) -> Option<Verdict> {
-    let name = &pod.metadata.name;
-    if pod.is_terminating() {
-        Some(Verdict::new(
-            Reason::AlreadyTerminating,
-            format!("the deletion of pod {name} was accepted before"),
-        ))
-    } else if pod.is_finished() {
-        Some(Verdict::new(Reason::PodFinished, format!("pod {name} has ended ({})", pod.status.phase)))
-    } else if pod.is_mirror() {
-        Some(Verdict::new(
-            Reason::MirrorPod,
-            format!("pod {name} mirrors a static pod, which goes on running"),
-        ))
-    } else {
-        None
-    }
-}
-
-fn not_etcd(pod: &str) -> Verdict {
-    Verdict::new(Reason::NotEtcd, format!("pod {pod} runs no etcd"))
-}
-
-fn gone(request: &Request) -> Verdict {
-    Verdict::new(Reason::PodGone, format!("pod {}/{} does not exist", request.namespace, request.name))
-}
-
-// === impl NoLook ===
-
-impl NoLook {
-    /// A record that cannot be read.
-    fn unreadable(error: &LookupError) -> Self {
-        Self::Ledger(error.to_string())
-    }
-
-    fn verdict(self, request: &Request) -> Verdict {
-        let pod = &request.name;
-        match self {
-            Self::Settled(verdict) => verdict,
-            Self::Lookup(error) => {
-                let text = format!("whether pod {pod} may go is unknown: {error}");
-                Verdict::new(Reason::LookupFailed, text).with_next("Try again when the apiserver answers")
-            }
-            Self::Ledger(cause) => {
-                let text = format!(
-                    "pod {pod} could go, but the reservation that keeps others from going with it cannot be made: {cause}"
-                );
-                Verdict::new(Reason::LedgerUnavailable, text)
-                    .with_next("Try again when the apiserver answers")
-            }
-            Self::TooLate(TooLate { what, limit }) => {
-                let text = format!(
-                    "whether pod {pod} may go could not be found out within {}: {what} took too long",
-                    humantime::format_duration(limit)
-                );
-                Verdict::new(Reason::DeadlineExceeded, text).with_next("Try again")
-            }
-        }
-    }
-}
-
-impl From<TooLate> for NoLook {
-    fn from(too_late: TooLate) -> Self {
-        Self::TooLate(too_late)
+        tokio::join!(self.reservations.delete_stale_records(), survey);
     }
 }

@@ -1,34 +1,30 @@
-//! What is read from and written to the apiserver, and the parts of Kubernetes' types that this program needs.
+//! Reads from and writes to the Kubernetes API server, and the parts of Kubernetes' types that this program requires.
 //!
-//! The types are partial on purpose: a pod with its managed fields is nine kilobytes, of which the guard needs a few
-//! hundred bytes; and fields of newer releases pass unseen. This room never knows of etcd.
+//! The types are partial by design. A pod with its managed fields has nine kilobytes, of which the guard requires a few
+//! hundred bytes. Unknown fields of newer releases are ignored. This module does not depend on etcd.
 
-pub mod admission;
-mod annotations;
 mod call;
-mod claim;
-mod claims;
-mod events;
+mod error;
 #[cfg(test)]
 pub(crate) mod fake;
-mod lease;
-mod lookup;
-mod namespaces;
-mod node_labels;
-mod own_secret;
-pub mod pod;
-pub mod quantity;
-mod secrets;
-pub mod webhooks;
+mod objects;
+mod read;
+mod write;
 
-pub use annotations::Annotations;
-pub use call::{CallError, apiserver_time};
-pub use claim::Claim;
-pub use claims::Claims;
-pub use events::{Events, Telling};
-pub use lease::{Leases, Page, WriteError};
-pub use lookup::{LookupError, Pods};
-pub use namespaces::{NamespaceLabels, Namespaces, Version};
-pub use node_labels::NodeLabels;
-pub use own_secret::{Content, OwnSecret};
-pub use secrets::{Secret, Secrets};
+pub use call::api_server_time;
+pub use error::{CallError, LookupError, WriteError};
+pub use objects::{admission, claim::Claim, pod, quantity};
+pub use read::{
+    annotations::AnnotationCache,
+    api_reader::ApiReader,
+    claims::ClaimReader,
+    namespaces::{ApiServerVersion, NamespaceLabels, NamespaceReader},
+    secrets::{Secret, SecretReader},
+};
+pub use write::{
+    events::{EventRecord, EventRecorder},
+    leases::{LeaseRecord, Leases},
+    managed_secret::{ManagedSecret, SecretContent},
+    node_labels::NodeLabels,
+    webhooks,
+};

@@ -1,41 +1,50 @@
-//! etcd-guard: an admission webhook server that keeps Kubernetes from deleting an etcd leader or breaking an etcd quorum.
+//! etcd-guard: an admission webhook server that prevents Kubernetes from deleting the leader of an etcd cluster or
+//! breaking its quorum.
 //!
-//! Kubernetes knows readiness, not raft. Before a pod of an etcd cluster is deleted or evicted, the apiserver asks this
-//! server, and this server asks the cluster itself. The rule above all others: what could not be proven safe is denied.
+//! Kubernetes knows the readiness of pods, but not the state of Raft. Before the API server deletes or evicts a pod of
+//! an etcd cluster, it calls this server, which probes the members of the cluster. The guard denies each request that
+//! it cannot prove safe.
 //!
-//! The rooms, and the one direction in which they know each other:
+//! Dependencies between modules point in one direction:
 //!
 //! ```text
-//! cli -> certificates -> server -> guard -> etcd, k8s
-//!                               -> inject, node, rules -> config, patch, k8s -> json
+//! cli -> certificates -> server -> guard -> etcd, config, k8s
+//!                               -> inject, nodes, rules -> patch, config, k8s -> json
+//! cli -> conformance -> guard_client, guard
 //! ```
 //!
-//! - [`certificates`] makes and renews the server's own certificates in the cluster, and registers its webhooks; it knows
-//!   of TLS from [`server`] and of Secrets and configurations from [`k8s`], and never of guarding.
-//! - [`server`] speaks HTTPS and `AdmissionReview`, and never knows of etcd.
-//! - [`guard`] judges deletions of pods; [`guard::assess`] is its pure heart.
-//! - [`inject`] changes pods at their creation, [`node`] nodes' status, both by a [`patch`] on untyped JSON; [`rules`]
-//!   judges pods' names.
-//! - [`config`] is the configuration file.
-//! - [`json`] is JSON that is looked at and changed without a copy of it.
-//! - [`etcd`] asks members through the v3 API, and never knows of Kubernetes.
-//! - [`traces`] is where all of them say what takes how long, for who collects it.
-//! - [`k8s`] reads from the apiserver, and holds the parts of its types that this program needs.
+//! - [`cli`]: the command line, one module per subcommand.
+//! - `conformance`: the conformance suite, which tests the guard in a cluster of the user.
+//! - `guard_client`: the client of the guard's admin port, for commands that people run.
+//! - [`certificates`]: creates and renews the server's certificates in the cluster, and registers its webhooks. It uses
+//!   the TLS types of [`server`], and Secrets and webhook configurations from [`k8s`].
+//! - [`server`]: HTTPS, `AdmissionReview`, and the admin port. It does not depend on etcd.
+//! - [`guard`]: evaluates deletions, evictions and workload operations of etcd pods.
+//! - [`inject`], [`nodes`] and [`rules`]: mutate new pods, mutate the status of nodes, and validate the names of pods.
+//! - [`config`]: the configuration file.
+//! - [`patch`] and [`json`]: JSON patches, and JSON that is read and changed without a copy.
+//! - [`etcd`]: the client of etcd's v3 API. It does not depend on Kubernetes.
+//! - [`k8s`]: the client of the API server, with the parts of its types that this program needs.
+//! - [`traces`]: the export of trace spans. All modules can open spans.
+//! - `escape` and `terminal`: escaping of foreign text, and text styles of the terminal.
 
 pub mod certificates;
 pub mod cli;
 pub mod config;
+mod conformance;
+mod escape;
 pub mod etcd;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod guard;
+mod guard_client;
 pub mod inject;
 pub mod json;
 pub mod k8s;
-pub mod node;
-mod one_line;
+pub mod nodes;
 pub mod patch;
 pub mod rules;
 pub mod server;
+mod terminal;
 pub mod traces;

@@ -1,4 +1,4 @@
-//! The `etcd-guard` program: parses the command line and hands over to [`etcd_guard::cli`].
+//! The `etcd-guard` program. [`etcd_guard::cli`] implements the command line.
 
 use std::process::ExitCode;
 

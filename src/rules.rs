@@ -1,29 +1,35 @@
-//! Small rules about pods. Pure; knows nothing of reviews.
+//! Rules for new pods. The module is pure and does not know admission reviews.
 
 use crate::config::PodNames;
 
-/// A name that holds a forbidden word.
+/// A pod name that contains a forbidden word.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("pod name {name:?} contains {word:?}, which no pod's name may here; choose another name")]
+#[error("pod name {name:?} contains the forbidden word {word:?}. Choose another name, then retry")]
 pub struct ForbiddenName {
-    /// The name, or what it is generated from.
+    /// The name, or the base of a generated name.
     pub name: String,
-    /// The word.
+    /// The forbidden word.
     pub word: String,
 }
 
-/// What the apiserver keeps of `generateName`, and what it adds to it (`apiserver/pkg/storage/names/generate.go`,
-/// `apimachinery/pkg/util/rand/rand.go`).
-const LONGEST_BASE: usize = 58;
-const ADDED: usize = 5;
-const ALPHABET: &str = "bcdfghjklmnpqrstvwxz2456789";
+/// Maximum length of `generateName` after truncation by the API server (`apiserver/pkg/storage/names/generate.go`).
+const MAX_BASE_LENGTH: usize = 58;
 
-/// Judges a new pod's name. One that is generated is judged by what its maker chose, so that no pod is denied for the
-/// five letters that the apiserver made up.
-pub fn judge_name(name: &str, generate_name: &str, settings: &PodNames) -> Result<(), ForbiddenName> {
-    let base = generate_name.get(..LONGEST_BASE).unwrap_or(generate_name);
-    let is_added = |end: &str| end.len() == ADDED && end.chars().all(|it| ALPHABET.contains(it));
-    let is_generated = !base.is_empty() && (name.is_empty() || name.strip_prefix(base).is_some_and(is_added));
+/// Length of the random suffix that the API server appends to `generateName`.
+const SUFFIX_LENGTH: usize = 5;
+
+/// Characters of the random suffix (`apimachinery/pkg/util/rand/rand.go`).
+const SUFFIX_ALPHABET: &str = "bcdfghjklmnpqrstvwxz2456789";
+
+/// Rejects a new pod's name if it contains a forbidden word. Only the chosen part of a generated name is checked,
+/// because the API server's random suffix may contain any word.
+pub fn check_pod_name(name: &str, generate_name: &str, settings: &PodNames) -> Result<(), ForbiddenName> {
+    let base = generate_name.get(..MAX_BASE_LENGTH).unwrap_or(generate_name);
+    let is_suffix = |text: &str| {
+        text.len() == SUFFIX_LENGTH && text.chars().all(|letter| SUFFIX_ALPHABET.contains(letter))
+    };
+    let is_generated =
+        !base.is_empty() && (name.is_empty() || name.strip_prefix(base).is_some_and(is_suffix));
     let chosen = if is_generated { base } else { name };
     match settings.forbidden_words.iter().find(|word| chosen.contains(word.as_str())) {
         Some(word) => Err(ForbiddenName { name: chosen.to_owned(), word: word.clone() }),
@@ -33,48 +39,54 @@ pub fn judge_name(name: &str, generate_name: &str, settings: &PodNames) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use super::{PodNames, judge_name};
+    use super::{PodNames, check_pod_name};
 
-    fn words() -> PodNames {
+    fn settings() -> PodNames {
         PodNames { forbidden_words: vec![String::from("offensive"), String::from("x2x")] }
     }
 
     #[test]
-    fn the_forbidden_word_is_named() {
-        let denial = judge_name("an-offensive-pod", "", &words()).unwrap_err();
+    fn reports_the_forbidden_word() {
+        let denial = check_pod_name("an-offensive-pod", "", &settings()).unwrap_err();
         assert_eq!(
             denial.to_string(),
-            "pod name \"an-offensive-pod\" contains \"offensive\", which no pod's name may here; choose another name"
+            "pod name \"an-offensive-pod\" contains the forbidden word \"offensive\". Choose another name, then retry"
         );
-        assert_eq!(judge_name("a-pod", "", &words()), Ok(()));
+        assert_eq!(check_pod_name("a-pod", "", &settings()), Ok(()));
     }
 
     #[test]
-    fn a_generated_name_is_judged_by_what_was_chosen() {
-        assert_eq!(judge_name("offensive-bcd24", "offensive-", &words()).unwrap_err().name, "offensive-");
-        assert_eq!(judge_name("", "offensive-", &words()).unwrap_err().name, "offensive-");
-        assert_eq!(judge_name("web-x2xzb", "web-", &words()), Ok(()), "nobody chose this");
-        assert!(judge_name("x2x", "web-", &words()).is_err(), "a name of its own in spite of generateName");
+    fn checks_only_the_chosen_part_of_a_generated_name() {
+        assert_eq!(
+            check_pod_name("offensive-bcd24", "offensive-", &settings()).unwrap_err().name,
+            "offensive-"
+        );
+        assert_eq!(check_pod_name("", "offensive-", &settings()).unwrap_err().name, "offensive-");
+        assert_eq!(check_pod_name("web-x2xzb", "web-", &settings()), Ok(()), "random suffix");
+        assert!(
+            check_pod_name("x2x", "web-", &settings()).is_err(),
+            "an explicit name takes precedence over generateName"
+        );
     }
 
     #[test]
-    fn a_name_that_only_begins_like_a_generated_one_is_judged_whole() {
+    fn checks_a_name_that_only_resembles_a_generated_one() {
         for chosen in ["offensive-pod", "o-offensive", "offensive", "ooffensive", "ox2x1b"] {
-            assert_eq!(judge_name(chosen, "o", &words()).unwrap_err().name, chosen);
+            assert_eq!(check_pod_name(chosen, "o", &settings()).unwrap_err().name, chosen);
         }
-        // The StatefulSet controller gives both: the name is its own.
-        assert!(judge_name("web-x2x", "web-", &words()).is_err());
-        // Five characters, of which the generator has no vowels, no 1 and no l.
-        assert!(judge_name("web-x2xa1", "web-", &words()).is_err());
-        assert_eq!(judge_name("web-x2xbz", "web-", &words()), Ok(()));
+        // The StatefulSet controller sets both fields: the name is explicit.
+        assert!(check_pod_name("web-x2x", "web-", &settings()).is_err());
+        // Five characters, but the generator uses no vowels, no 1 and no l.
+        assert!(check_pod_name("web-x2xa1", "web-", &settings()).is_err());
+        assert_eq!(check_pod_name("web-x2xbz", "web-", &settings()), Ok(()));
     }
 
     #[test]
-    fn of_a_long_generate_name_counts_what_is_left_of_it() {
+    fn checks_the_truncated_base_of_a_long_generate_name() {
         let base = "b".repeat(58);
         let name = format!("{base}x2xzz");
-        assert_eq!(judge_name(&name, &format!("{base}offensive-"), &words()), Ok(()));
-        assert_eq!(judge_name("", &format!("{base}offensive-"), &words()), Ok(()));
-        assert!(judge_name("", &format!("{}x2x-", "b".repeat(55)), &words()).is_err());
+        assert_eq!(check_pod_name(&name, &format!("{base}offensive-"), &settings()), Ok(()));
+        assert_eq!(check_pod_name("", &format!("{base}offensive-"), &settings()), Ok(()));
+        assert!(check_pod_name("", &format!("{}x2x-", "b".repeat(55)), &settings()).is_err());
     }
 }

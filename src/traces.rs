@@ -1,10 +1,12 @@
-//! Traces: one span for each review, with the steps of its answer below it, sent to an OpenTelemetry collector.
+//! Traces: one span per admission review, with child spans for the steps of its evaluation, exported to an
+//! OpenTelemetry collector.
 //!
-//! Any room may open a span under [`SPANS`]; they cost nothing while nobody collects them, and never stand in the log. What is
-//! written into one leaves the cluster's own records: names and numbers that the log has too, never a body and never a
-//! secret.
+//! Every module may open spans with the target [`SPAN_TARGET`]. Without a collector they are disabled and cost nothing.
+//! They never appear in the log. Span attributes leave the cluster, so they contain only names and numbers that the log
+//! contains as well: no request bodies, no secrets.
 
 mod collector;
+mod names;
 
 use http::HeaderMap;
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
@@ -12,25 +14,27 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-pub use self::collector::{Collector, CollectorError, SpanCounts};
+pub(crate) use self::names::DEFERRABLE_EVENT;
+pub use self::{
+    collector::{Collector, CollectorError, SpanCounts},
+    names::SPAN_TARGET,
+};
 
-/// The target of all spans that are sent, and of nothing else.
-pub const SPANS: &str = "etcd_guard_spans";
-
-/// Makes a span part of the trace that its caller began, if the caller says so: an apiserver that traces its requests sends
-/// a W3C `traceparent` to webhooks, too.
+/// Attaches a span to the trace of its caller. An API server with tracing enabled sends a W3C `traceparent` header to
+/// webhooks.
 pub(crate) fn continue_trace(span: &Span, headers: &HeaderMap) {
     if span.is_disabled() || !headers.contains_key("traceparent") {
         return;
     }
-    let context = TraceContextPropagator::new().extract(&Headers(headers));
-    // It fails for a span that has begun, which this one has not.
+    let context = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
+    // An error is returned only for a span that was entered already; this one was not.
     let _ = span.set_parent(context);
 }
 
-struct Headers<'a>(&'a HeaderMap);
+/// Reads the trace context from HTTP headers.
+struct HeaderExtractor<'a>(&'a HeaderMap);
 
-impl Extractor for Headers<'_> {
+impl Extractor for HeaderExtractor<'_> {
     fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key)?.to_str().ok()
     }

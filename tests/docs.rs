@@ -1,14 +1,8 @@
-//! The documentation, as far as it can be told without running it: links lead somewhere, every alert and every reason has its
-//! place, and every command is run by `tests/docs_node.rs` or says why not.
+//! Checks of the documentation that need no cluster: links have targets, alerts and reasons have runbook sections, and every
+//! command is run by `tests/docs_node/main.rs` or marked with the reason why it is not.
 
-// A test says by a panic what is not as it should be.
+// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
-
-#[allow(dead_code, unreachable_pub, reason = "shared with the test that runs the commands")]
-#[path = "support"]
-mod support {
-    pub mod documented;
-}
 
 use std::{
     collections::BTreeSet,
@@ -18,9 +12,9 @@ use std::{
 
 use etcd_guard::guard::Reason;
 use serde_json::Value;
-use support::documented::{Mark, PAGES, anchors, blocks, mentions, page, prose, root};
+use test_support::documentation::{Mark, PAGES, anchors, blocks, mentions, page, prose, root};
 
-/// All pages: the README, the changelog, and what lies under docs/.
+/// All pages: the README, the changelog, and the files under docs/.
 fn pages() -> Vec<String> {
     let mut pages = vec![String::from("README.md"), String::from("CHANGELOG.md")];
     let mut folders = vec![root().join("docs")];
@@ -29,7 +23,7 @@ fn pages() -> Vec<String> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|it| it == "md") {
+            } else if path.extension().is_some_and(|item| item == "md") {
                 pages.push(path.strip_prefix(root()).unwrap().to_string_lossy().into_owned());
             }
         }
@@ -38,12 +32,12 @@ fn pages() -> Vec<String> {
     pages
 }
 
-/// The targets of a line's links, those of pictures too.
+/// The targets of the links and images in a line.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
-    line.split("](").skip(1).filter_map(|it| it.split(')').next())
+    line.split("](").skip(1).filter_map(|item| item.split(')').next())
 }
 
-/// A path without `.` and `..` in it.
+/// A path with `.` and `..` resolved.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -57,24 +51,24 @@ fn plain(path: &Path) -> PathBuf {
 }
 
 #[test]
-fn every_link_leads_to_a_file_and_a_heading_that_are_there() {
+fn links_have_existing_targets() {
     let mut links = 0;
     for name in pages() {
-        // A link may be broken over two lines, in its text.
+        // The text of a link may span two lines.
         let text = page(&name);
         for (number, line) in prose(&text) {
-            for target in targets(line).filter(|it| !it.contains("://")) {
+            for target in targets(line).filter(|target| !target.contains("://")) {
                 links += 1;
                 let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
                 let path = match file {
                     "" => root().join(&name),
                     file => plain(&root().join(&name).parent().unwrap().join(file)),
                 };
-                assert!(path.exists(), "{name}:{number}: {target} leads nowhere");
+                assert!(path.exists(), "{name}:{number}: {target} does not exist");
                 if !anchor.is_empty() {
                     let there = anchors(&fs::read_to_string(&path).unwrap());
                     assert!(
-                        there.iter().any(|it| it == anchor),
+                        there.iter().any(|item| item == anchor),
                         "{name}:{number}: {target}: no such heading"
                     );
                 }
@@ -85,15 +79,41 @@ fn every_link_leads_to_a_file_and_a_heading_that_are_there() {
 }
 
 #[test]
-fn every_decision_is_in_the_list_of_decisions() {
+fn index_lists_every_decision() {
     let list = page("docs/decisions/README.md");
-    for name in pages().iter().filter_map(|it| it.strip_prefix("docs/decisions/")) {
+    for name in pages().iter().filter_map(|item| item.strip_prefix("docs/decisions/")) {
         assert!(name == "README.md" || list.contains(&format!("]({name})")), "{name} is not in the list");
     }
 }
 
+/// Numbers without gaps, a status, a date and the sections of the template, in this order.
 #[test]
-fn every_reason_has_a_paragraph_and_its_place_in_the_runbook() {
+fn decision_records_follow_the_template() {
+    let index = page("docs/decisions/README.md");
+    let records: Vec<String> = pages()
+        .into_iter()
+        .filter(|name| name.starts_with("docs/decisions/") && !name.ends_with("/README.md"))
+        .collect();
+    for (number, name) in (1..).zip(&records) {
+        assert!(name.starts_with(&format!("docs/decisions/{number:04}-")), "{name} is not number {number}");
+        let text = page(name);
+        let mut lines = text.lines();
+        let mut next_line = || lines.find(|line| !line.is_empty()).unwrap_or_default();
+        let title = next_line().strip_prefix(&format!("# {number}. ")).expect(name);
+        let status = next_line().strip_prefix("- Status: ").expect(name);
+        assert!(status == "Accepted" || status.starts_with("Superseded by "), "{name}: {status}");
+        assert!(next_line().starts_with("- Date: 20"), "{name} has no date");
+        let row =
+            format!("| {number} | [{title}]({}) | {status} |", name.trim_start_matches("docs/decisions/"));
+        assert!(index.contains(&row), "no row {row:?} in the index");
+        let sections: Vec<&str> = text.lines().filter(|line| line.starts_with("## ")).collect();
+        assert_eq!(sections, ["## Context", "## Decision", "## Consequences", "## Alternatives"], "{name}");
+    }
+    assert!(records.len() >= 41, "{} records", records.len());
+}
+
+#[test]
+fn every_reason_has_paragraph_and_runbook_entry() {
     let reasons = page("docs/reasons.md");
     let text = page("docs/runbook.md");
     let runbook = anchors(&text);
@@ -101,72 +121,75 @@ fn every_reason_has_a_paragraph_and_its_place_in_the_runbook() {
     for reason in Reason::ALL {
         let bold = format!("**{reason}**");
         let part = if reason.allows() { allowed } else { denied };
-        assert!(part.contains(&bold), "docs/reasons.md has no {bold} where it should be");
-        // Those of a yes have a line of the table.
+        assert!(part.contains(&bold), "docs/reasons.md has no {bold} in the expected section");
+        // The reasons of approvals have a row in the table.
         let has_line = || {
-            let rows = text.lines().filter(|it| it.starts_with("| `"));
-            rows.filter_map(|it| it.split('|').nth(1)).any(|it| it.contains(&format!("`{reason}`")))
+            let rows = text.lines().filter(|item| item.starts_with("| `"));
+            rows.filter_map(|item| item.split('|').nth(1)).any(|item| item.contains(&format!("`{reason}`")))
         };
-        let has_section = || runbook.contains(&reason.word().to_lowercase());
+        let has_section = || runbook.contains(&reason.as_str().to_lowercase());
         let has_place = if reason.allows() { has_line() } else { has_section() };
-        assert!(has_place, "docs/runbook.md has nothing about {reason}");
+        assert!(has_place, "docs/runbook.md does not mention {reason}");
     }
 }
 
-/// A link to elsewhere is no help at three in the morning.
+/// During an incident, the section must suffice without following links.
 #[test]
-fn every_alert_and_every_reason_of_a_denial_has_commands_of_its_own() {
+fn every_alert_and_denial_has_runbook_commands() {
     let text = page("docs/runbook.md");
     let (_, after) = text.split_once("\n## Alerts\n").unwrap();
     let (sections, _) = after.split_once("\n## Recipes\n").unwrap();
     let sections = anchors(sections);
     assert!(sections.len() > 25, "{sections:?}");
     let blocks = blocks("docs/runbook.md");
-    for section in sections.iter().filter(|it| *it != "reasons") {
-        let mut of_it = blocks.iter().filter(|it| it.section == *section);
-        assert!(of_it.any(|it| !it.commands.is_empty()), "docs/runbook.md#{section} has no command");
+    for section in sections.iter().filter(|section| *section != "reasons") {
+        let mut own_blocks = blocks.iter().filter(|item| item.section == *section);
+        assert!(
+            own_blocks.any(|block| !block.commands.is_empty()),
+            "docs/runbook.md#{section} has no command"
+        );
     }
 }
 
 #[test]
-fn every_alert_leads_to_its_section_of_the_runbook() {
+fn every_alert_links_to_its_runbook_section() {
     let file = page("deploy/components/monitoring/prometheus-rule.yaml");
     let rule: Value = serde_saphyr::from_str(&file).unwrap();
     let runbook = anchors(&page("docs/runbook.md"));
     let mut alerts = BTreeSet::new();
     for rule in
-        rule["spec"]["groups"].as_array().unwrap().iter().flat_map(|it| it["rules"].as_array().unwrap())
+        rule["spec"]["groups"].as_array().unwrap().iter().flat_map(|item| item["rules"].as_array().unwrap())
     {
         let anchor = rule["alert"].as_str().unwrap().to_lowercase();
         assert_eq!(rule["annotations"]["runbook_url"], format!("docs/runbook.md#{anchor}"));
         assert!(runbook.contains(&anchor), "docs/runbook.md has no section {anchor}");
         alerts.insert(anchor);
     }
-    let told: BTreeSet<_> = runbook.into_iter().filter(|it| it.starts_with("etcdguard")).collect();
-    assert_eq!(told, alerts, "sections of alerts that there are");
+    let documented: BTreeSet<_> = runbook.into_iter().filter(|item| item.starts_with("etcdguard")).collect();
+    assert_eq!(documented, alerts, "the alert sections match the defined alerts");
 }
 
-/// So that nobody adds a command that no test runs: what has no mark is run.
+/// Prevents adding a command that no test runs: commands without a mark are run.
 #[test]
-fn every_command_is_run_or_says_why_not() {
+fn every_command_is_run_or_excused() {
     let mut run = 0;
     for block in PAGES.iter().flat_map(|name| blocks(name)) {
         let place = &block.place;
         let looks_typed =
-            block.text.lines().any(|it| it.trim_start().starts_with("$ ")) || !block.commands.is_empty();
+            block.text.lines().any(|item| item.trim_start().starts_with("$ ")) || !block.commands.is_empty();
         match block.language.as_str() {
             "console" => assert!(!block.commands.is_empty(), "{place}: a command begins with `$ `"),
             "sh" | "bash" | "shell" | "" => {
-                panic!("{place}: commands stand in a block `console`, after `$ `")
+                panic!("{place}: commands belong in a `console` block, after `$ `")
             }
-            _ => assert!(!looks_typed, "{place}: commands stand in a block `console`"),
+            _ => assert!(!looks_typed, "{place}: commands belong in a `console` block"),
         }
         match &block.mark {
             Mark::Run | Mark::Denied | Mark::Answered => run += block.commands.len(),
             Mark::NotRun(reason) => assert_reason(place, reason),
             Mark::Unknown(mark) => {
                 panic!(
-                    "{place}: {mark:?} is no mark; `not run: REASON`, `run: denied` and `run: answered` are"
+                    "{place}: {mark:?} is not a valid mark; use `not run: REASON`, `run: denied` or `run: answered`"
                 )
             }
         }
@@ -176,21 +199,22 @@ fn every_command_is_run_or_says_why_not() {
 
 #[track_caller]
 fn assert_reason(place: &str, reason: &str) {
-    assert!(reason.len() > 20, "{place}: {reason:?} is no reason");
-    for file in reason.split([' ', ';', ',']).filter(|it| it.starts_with("tests/")) {
-        assert!(root().join(file).exists(), "{place}: there is no {file}");
+    assert!(reason.len() > 20, "{place}: {reason:?} is too short for a reason");
+    for file in reason.split([' ', ';', ',']).filter(|item| item.starts_with("tests/")) {
+        assert!(root().join(file).exists(), "{place}: {file} does not exist");
     }
 }
 
-/// What a sentence names is as likely to be typed as what stands in a block.
+/// Users type the commands in sentences as well as those in blocks.
 #[test]
-fn every_command_in_a_sentence_stands_in_a_block_as_well_or_says_why_it_is_not_run() {
-    let typed: Vec<String> = PAGES.iter().flat_map(|name| blocks(name)).flat_map(|it| it.commands).collect();
-    // Whole, or its beginning: `kubectl apply` is run by whoever runs `kubectl apply -k DIR`.
+fn commands_in_prose_are_run_or_excused() {
+    let typed: Vec<String> =
+        PAGES.iter().flat_map(|name| blocks(name)).flat_map(|item| item.commands).collect();
+    // A command or its beginning counts: a test that runs `kubectl apply -k DIR` also covers `kubectl apply`.
     let is_typed = |command: &str| {
-        typed
-            .iter()
-            .any(|it| it.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')))
+        typed.iter().any(|item| {
+            item.strip_prefix(command).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        })
     };
     let (mut named, mut excused) = (0, 0);
     for mention in PAGES.iter().flat_map(|name| mentions(name)) {
@@ -203,21 +227,21 @@ fn every_command_in_a_sentence_stands_in_a_block_as_well_or_says_why_it_is_not_r
             }
             Mark::Run => assert!(
                 is_typed(command),
-                "{place}: no block has `{command}`, and no `not run: REASON` begins its paragraph"
+                "{place}: no block has `{command}`, and its paragraph does not begin with `not run: REASON`"
             ),
-            mark => panic!("{place}: {mark:?} is for blocks"),
+            mark => panic!("{place}: {mark:?} is valid only for blocks"),
         }
     }
     assert!(named > 15 && excused < named, "{named} commands in sentences, {excused} not run");
 }
 
 #[test]
-fn a_new_user_reads_the_readme_in_one_go() {
+fn readme_is_short() {
     let lines = page("README.md").lines().count();
     assert!(lines <= 150, "{lines} lines");
 }
 
-/// What the recorded terminal showed, without what makes it bold or dim.
+/// The recorded terminal output without formatting codes.
 fn recorded() -> String {
     let record = page("docs/demo.cast");
     let mut shown = String::new();
@@ -232,36 +256,39 @@ fn recorded() -> String {
     shown.replace('\r', "")
 }
 
-/// What of a command is the same in every run: up to the first word that names a pod, a node or a member of that one.
-fn lasting_part(command: &str) -> String {
+/// The part of a command that is the same in every run: up to the first word that names a pod, a node or a member.
+fn stable_part(command: &str) -> String {
     let words =
-        command.split(' ').take_while(|it| *it != "node" && !it.contains(|it: char| it.is_ascii_digit()));
+        command.split(' ').take_while(|word| *word != "node" && !word.contains(|c: char| c.is_ascii_digit()));
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// When the story changes, the record is made anew: `scripts/record`.
+/// After a change of the demo script, repeat the recording with `scripts/record`.
 #[test]
-fn the_recorded_session_is_the_story_that_the_demo_tells() {
-    let story = page("scripts/demo.d/story.sh") + &page("scripts/demo.d/deploy.sh");
+fn recording_matches_demo_script() {
+    let script = page("scripts/lib/demo/scenario.sh") + &page("scripts/lib/demo/deploy.sh");
     let recorded = recorded();
-    let typed: Vec<&str> = recorded.lines().filter_map(|it| it.strip_prefix("$ ")).collect();
+    let typed: Vec<&str> = recorded.lines().filter_map(|item| item.strip_prefix("$ ")).collect();
     assert!(typed.len() >= 10, "{typed:?}");
     for command in typed {
-        let lasting = lasting_part(command);
-        assert!(lasting.contains(' ') && story.contains(&lasting), "no {lasting:?} in the story: {command}");
+        let stable = stable_part(command);
+        assert!(
+            stable.contains(' ') && script.contains(&stable),
+            "no {stable:?} in the demo script: {command}"
+        );
     }
-    let story = page("scripts/demo.d/story.sh");
-    let headings = story.lines().filter_map(|it| it.trim().strip_prefix("heading "));
-    // The first stands above a table that no README is wide enough for.
+    let script = page("scripts/lib/demo/scenario.sh");
+    let headings = script.lines().filter_map(|item| item.trim().strip_prefix("heading "));
+    // The first heading precedes a table that is too wide for the README.
     for heading in headings.skip(1) {
         let words = heading.trim_matches(['\'', '"']).split([',', '$']).next().unwrap();
-        assert!(recorded.contains(&format!("== {words}")), "no heading {words:?} in the record");
+        assert!(recorded.contains(&format!("== {words}")), "no heading {words:?} in the recording");
     }
     assert!(recorded.contains(" 0 differences"), "{recorded}");
 }
 
 #[test]
-fn the_picture_of_the_demo_shows_its_record_and_needs_nothing_from_elsewhere() {
+fn demo_picture_matches_recording_and_is_self_contained() {
     let picture = page("docs/demo.svg");
     let recorded = recorded();
     let parsed = roxmltree::Document::parse(&picture).unwrap();
@@ -272,20 +299,20 @@ fn the_picture_of_the_demo_shows_its_record_and_needs_nothing_from_elsewhere() {
         if name == "text" {
             shown += 1;
             let text = node.text().unwrap_or_default().replace('\u{a0}', " ");
-            assert!(recorded.contains(text.trim()), "{text:?} is not in the record");
+            assert!(recorded.contains(text.trim()), "{text:?} is not in the recording");
         }
-        for attribute in node.attributes().filter(|it| it.name() == "href") {
+        for attribute in node.attributes().filter(|item| item.name() == "href") {
             assert!(attribute.value().starts_with('#'), "{attribute:?}");
         }
     }
     assert!(shown > 50, "{shown}");
-    assert!(!["url(", "@import", "@font-face"].iter().any(|it| picture.contains(it)));
+    assert!(!["url(", "@import", "@font-face"].iter().any(|part| picture.contains(part)));
     assert!(picture.len() <= 150_000, "{} bytes", picture.len());
     assert!(page("README.md").contains("](docs/demo.svg)"));
 }
 
 #[test]
-fn the_record_tells_nothing_of_the_machine_that_it_was_made_on() {
+fn recording_has_no_local_paths() {
     for file in ["docs/demo.cast", "docs/demo.svg"] {
         let text = page(file);
         for folder in ["/tmp", "/root", "/home", "/work", "/var"] {

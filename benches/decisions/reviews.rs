@@ -1,4 +1,4 @@
-//! Reviews that need no look at a cluster, by the thousand on one core; and the memory that they leave behind.
+//! Throughput of reviews that need no probe, on one core, and the memory that they leave allocated.
 
 use std::{
     fs,
@@ -10,46 +10,47 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
-    allow::PATH,
     from_environment,
-    pinned::{Pinned, leave_core},
+    pinned_server::{Pinned, leave_server_core},
     reference,
-    rows::{Row, ms},
-    support::{
-        guard_process::{make_certificate, program},
-        guarded_cluster::GuardedCluster,
-        http_client::{self, Connection},
-        review::verdict,
-    },
-    wrk::{Question, Run},
+    webhook::PATH,
+    wrk::{Load, Run},
+};
+use test_support::bench_table::{Row, ms};
+use test_support::{
+    guard::process::{make_certificate, program},
+    guard::review::verdict,
+    guarded_cluster::GuardedCluster,
+    http_client::{self, Connection},
 };
 
-/// Each question is asked in turn, so often and so long; the medians count.
-const TURNS: usize = 3;
+/// The runs of each kind of review, which take turns; the table has the medians.
+const ROUNDS: usize = 3;
 const SECONDS_EACH: u64 = 5;
 
-/// As many as the bars are for.
+/// The number of connections that the bars apply to.
 const CONNECTIONS: usize = 16;
 
-/// How many reviews the memory is watched over.
+/// The number of reviews for the measurement of memory.
 const REVIEWS: u64 = 1_000_000;
 
-/// Longest that this is watched; on one core of a quiet machine it takes some minutes.
-const WATCH_LIMIT: Duration = Duration::from_secs(900);
+/// The time limit of the measurement of memory; on one core of an idle machine it takes some minutes.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// How long a server rests before its memory is read.
-const REST: Duration = Duration::from_secs(5);
+/// The pause before the memory of a server is read.
+const SETTLE_TIME: Duration = Duration::from_secs(5);
 
-/// What is promised.
+/// The promised limits.
 const BAR_CPU: f64 = 1.3;
 const BAR_RATE: u64 = 20_000;
 const BAR_P99: f64 = 2.0;
 const BAR_IDLE: u64 = 20_000_000;
 const BAR_LOADED: u64 = 30_000_000;
-/// What counts as flat, from a tenth of the reviews on: more is a leak, less is what allocators do.
-const FLAT: u64 = 1_000_000;
+/// The largest growth after the first tenth of the reviews that counts as flat. Allocators cause less, a leak causes
+/// more.
+const MAX_GROWTH: u64 = 1_000_000;
 
-const ROUNDS: &str = "etcd_guard_probe_duration_seconds_count ";
+const PROBE_ROUNDS: &str = "etcd_guard_probe_duration_seconds_count ";
 const ANSWERED: &str = "etcd_guard_admission_requests_total{";
 
 pub(crate) async fn all(etcd: &GuardedCluster) -> Vec<Row> {
@@ -57,7 +58,7 @@ pub(crate) async fn all(etcd: &GuardedCluster) -> Vec<Row> {
     let folder = files.path();
     let ca_pem = make_certificate(folder);
     let (certificate, key) = (text(&folder.join("tls.crt")), text(&folder.join("tls.key")));
-    leave_core();
+    leave_server_core();
     let kubeconfig = text(&etcd.control_plane.guard_kubeconfig());
     let arguments = [
         "serve",
@@ -73,24 +74,25 @@ pub(crate) async fn all(etcd: &GuardedCluster) -> Vec<Row> {
         &key,
     ];
     let guard = Pinned::start(&program(), &arguments, folder.join("guard.log"), "ready").await;
-    sleep(REST).await;
+    sleep(SETTLE_TIME).await;
     let idle = guard.resident();
     let served = ["serve", &certificate, &key];
     let other = Pinned::start(&reference(), &served, folder.join("reference.log"), "serving").await;
-    sleep(REST).await;
+    sleep(SETTLE_TIME).await;
     let idle = [idle, other.resident()];
 
     let leader = raw_pod(etcd, &etcd.leader().await).await;
-    // The same pod to the last character but for its program: one that runs no etcd.
+    // The same pod with another program, so that it does not run etcd.
     let web = leader.replace("etcd", "webd");
-    // And one that has the word somewhere: it is read as a whole.
-    let word = web.replacen(r#""labels":{"#, r#""labels":{"beside":"etcd","#, 1);
+    // The word "etcd" in a label makes the guard parse the whole pod.
+    let word = web.replacen(r#""labels":{"#, r#""labels":{"other":"etcd","#, 1);
     assert_ne!(word, web);
-    let (denied, free, word) = (review_of(&leader), review_of(&web), review_of(&word));
+    let (denied, free, word) =
+        (pod_deletion_review(&leader), pod_deletion_review(&web), pod_deletion_review(&word));
     for (review, allowed) in [(&denied, false), (&free, true), (&word, true)] {
         let mut connection = Connection::tls(guard.https, &ca_pem).await.unwrap();
-        let (said, message) = verdict(&connection.post(PATH, review.clone()).await.unwrap().body);
-        assert_eq!(said, allowed, "{message}");
+        let (actual, message) = verdict(&connection.post(PATH, review.clone()).await.unwrap().body);
+        assert_eq!(actual, allowed, "{message}");
     }
     let mut connection = Connection::tls(other.https, &ca_pem).await.unwrap();
     assert!(
@@ -98,39 +100,42 @@ pub(crate) async fn all(etcd: &GuardedCluster) -> Vec<Row> {
         "the partial reference"
     );
 
-    let no_op = Question::new(folder, "no-op", other.https, "/no-op", &free);
-    let partial = Question::new(folder, "partial", other.https, "/partial", &free);
-    let free = Question::new(folder, "free", guard.https, PATH, &free);
-    let word = Question::new(folder, "word", guard.https, PATH, &word);
-    let denied = Question::new(folder, "denied", guard.https, PATH, &denied);
+    let no_op = Load::new(folder, "no-op", other.https, "/no-op", &free);
+    let partial = Load::new(folder, "partial", other.https, "/partial", &free);
+    let free = Load::new(folder, "free", guard.https, PATH, &free);
+    let word = Load::new(folder, "word", guard.https, PATH, &word);
+    let denied = Load::new(folder, "denied", guard.https, PATH, &denied);
     let mut runs: [Vec<Run>; 5] = Default::default();
     let seconds = from_environment("BENCH_SECONDS").unwrap_or(SECONDS_EACH);
-    let mut rounds = 0;
-    for _ in 0..TURNS {
-        runs[0].push(no_op.ask(&other, CONNECTIONS, seconds).await);
-        runs[1].push(partial.ask(&other, CONNECTIONS, seconds).await);
-        runs[2].push(free.ask(&guard, CONNECTIONS, seconds).await);
-        let before = counted(&guard, ROUNDS).await;
-        runs[3].push(denied.ask(&guard, CONNECTIONS, seconds).await);
-        rounds += counted(&guard, ROUNDS).await - before;
-        runs[4].push(word.ask(&guard, CONNECTIONS, seconds).await);
+    let mut probe_rounds = 0;
+    for _ in 0..ROUNDS {
+        runs[0].push(no_op.run(&other, CONNECTIONS, seconds).await);
+        runs[1].push(partial.run(&other, CONNECTIONS, seconds).await);
+        runs[2].push(free.run(&guard, CONNECTIONS, seconds).await);
+        let before = counted(&guard, PROBE_ROUNDS).await;
+        runs[3].push(denied.run(&guard, CONNECTIONS, seconds).await);
+        probe_rounds += counted(&guard, PROBE_ROUNDS).await - before;
+        runs[4].push(word.run(&guard, CONNECTIONS, seconds).await);
     }
     let [no_op, partial, free_run, denied_run, word] = runs.map(median);
     let mut rows = speed(&no_op, &partial, &free_run, &denied_run);
     rows.push(Row {
-        what: String::from("the same of a pod that has the word \"etcd\": CPU"),
+        quantity: String::from("the same, pod with the word \"etcd\": CPU"),
         figure: format!("{} us, {}/s", word.cpu.as_micros(), word.per_second),
         reference: String::from("partial parse, same server"),
         reference_figure: format!("{} us, {}/s", partial.cpu.as_micros(), partial.per_second),
         bar: None,
     });
-    let turns = u64::try_from(TURNS).unwrap();
+    let rounds = u64::try_from(ROUNDS).unwrap();
     rows.push(Row {
-        what: String::from("probe rounds under such denials"),
-        figure: format!("{rounds} in {} s", turns * seconds),
-        reference: String::from("denials meanwhile"),
-        reference_figure: format!("{}", denied_run.requests * turns),
-        bar: Some((String::from("<= 2 per second, one more per turn"), rounds <= turns * (2 * seconds + 1))),
+        quantity: String::from("probe rounds under such denials"),
+        figure: format!("{probe_rounds} in {} s", rounds * seconds),
+        reference: String::from("denials in that time"),
+        reference_figure: format!("{}", denied_run.requests * rounds),
+        bar: Some((
+            String::from("<= 2 per second, one more per turn"),
+            probe_rounds <= rounds * (2 * seconds + 1),
+        )),
     });
     rows.push(memory(&guard, idle, &other, [&free, &denied], seconds).await);
     rows
@@ -141,7 +146,7 @@ fn speed(no_op: &Run, partial: &Run, free: &Run, denied: &Run) -> Vec<Row> {
     let times = |one: Duration, other: Duration| one.as_secs_f64() / other.as_secs_f64();
     let (cpu, p99) = (times(free.cpu, partial.cpu), times(denied.p99, no_op.p99));
     let row = |what: &str, figure: String, reference: &str, reference_figure: String, bar| Row {
-        what: what.to_owned(),
+        quantity: what.to_owned(),
         figure,
         reference: reference.to_owned(),
         reference_figure,
@@ -186,38 +191,38 @@ fn speed(no_op: &Run, partial: &Run, free: &Run, denied: &Run) -> Vec<Row> {
     ]
 }
 
-/// Asks on, both questions in turn, and watches the memory.
+/// Sends both kinds of reviews in turn, and measures the memory.
 async fn memory(
     guard: &Pinned,
     [idle, other_idle]: [u64; 2],
     other: &Pinned,
-    questions: [&Question; 2],
+    loads: [&Load; 2],
     seconds: u64,
 ) -> Row {
-    let wanted: u64 = from_environment("BENCH_REVIEWS").unwrap_or(REVIEWS);
-    let (mut asked, mut early, mut most) = (0, None, 0);
-    let began = Instant::now();
-    while asked < wanted && began.elapsed() < WATCH_LIMIT {
-        for question in questions {
-            asked += question.ask(guard, CONNECTIONS, seconds).await.requests;
+    let target: u64 = from_environment("BENCH_REVIEWS").unwrap_or(REVIEWS);
+    let (mut sent, mut early, mut most) = (0, None, 0);
+    let started = Instant::now();
+    while sent < target && started.elapsed() < MEMORY_TIMEOUT {
+        for load in loads {
+            sent += load.run(guard, CONNECTIONS, seconds).await.requests;
         }
         let resident = guard.resident();
-        eprintln!("{asked} reviews: {}", mb(resident));
+        eprintln!("{sent} reviews: {}", mb(resident));
         most = most.max(resident);
-        if asked * 10 >= wanted && early.is_none() {
+        if sent * 10 >= target && early.is_none() {
             early = Some(resident);
         }
     }
     let early = early.unwrap_or(most);
     let last = guard.resident();
-    assert!(counted(guard, ANSWERED).await >= asked, "the guard counts what it answered");
-    let is_kept = asked >= wanted && idle <= BAR_IDLE && most <= BAR_LOADED && last <= early + FLAT;
+    assert!(counted(guard, ANSWERED).await >= sent, "the guard counts every response");
+    let meets_bar = sent >= target && idle <= BAR_IDLE && most <= BAR_LOADED && last <= early + MAX_GROWTH;
     Row {
-        what: format!("memory: idle; over {asked} reviews"),
+        quantity: format!("memory: idle; over {sent} reviews"),
         figure: format!("{}; {} at a tenth, {} at the end", mb(idle), mb(early), mb(last)),
         reference: String::from("no-op server: idle; loaded"),
         reference_figure: format!("{}; {}", mb(other_idle), mb(other.resident())),
-        bar: Some((String::from("<= 20 MB; <= 30 MB and flat"), is_kept)),
+        bar: Some((String::from("<= 20 MB; <= 30 MB and flat"), meets_bar)),
     }
 }
 
@@ -225,22 +230,22 @@ fn mb(bytes: u64) -> String {
     format!("{}.{} MB", bytes / 1_000_000, bytes % 1_000_000 / 100_000)
 }
 
-/// The sum of all lines of the metrics page that begin so.
+/// Returns the sum of all series whose line starts with this text.
 async fn counted(guard: &Pinned, name: &str) -> u64 {
     let page = http_client::get(guard.http.unwrap(), "/metrics").await.unwrap();
     let lines = page.body.lines().filter(|line| line.starts_with(name));
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
-/// A pod as the apiserver writes it, managed fields and all.
+/// Returns a pod as the API server serializes it, including managed fields.
 async fn raw_pod(etcd: &GuardedCluster, name: &str) -> String {
     let path = format!("/api/v1/namespaces/{}/pods/{name}", etcd.namespace);
     let request = http::Request::get(path).body(Vec::new()).unwrap();
     etcd.client.request_text(request).await.unwrap()
 }
 
-/// "May this pod be deleted?", the pod as it is.
-fn review_of(pod: &str) -> String {
+/// Returns a review of a pod's deletion that contains the pod unchanged.
+fn pod_deletion_review(pod: &str) -> String {
     let read: Value = serde_json::from_str(pod).unwrap();
     let mut review = json!({
         "kind": "AdmissionReview",
@@ -272,7 +277,7 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Of some runs each figure's median.
+/// Returns the median of each figure.
 fn median(mut runs: Vec<Run>) -> Run {
     let middle = runs.len() / 2;
     let mut take = |key: fn(&Run) -> u128| {
@@ -280,10 +285,10 @@ fn median(mut runs: Vec<Run>) -> Run {
         runs[middle]
     };
     Run {
-        requests: take(|it| it.requests.into()).requests,
-        per_second: take(|it| it.per_second.into()).per_second,
-        p50: take(|it| it.p50.as_nanos()).p50,
-        p99: take(|it| it.p99.as_nanos()).p99,
-        cpu: take(|it| it.cpu.as_nanos()).cpu,
+        requests: take(|run| run.requests.into()).requests,
+        per_second: take(|run| run.per_second.into()).per_second,
+        p50: take(|run| run.p50.as_nanos()).p50,
+        p99: take(|run| run.p99.as_nanos()).p99,
+        cpu: take(|run| run.cpu.as_nanos()).cpu,
     }
 }

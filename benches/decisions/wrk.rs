@@ -1,4 +1,4 @@
-//! wrk asks one question again and again, on connections that it keeps.
+//! Sends one request repeatedly on persistent connections, by the program wrk.
 
 use std::{
     net::SocketAddr,
@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::pinned::Pinned;
+use crate::pinned_server::Pinned;
 
 /// One run of wrk against a server.
 #[derive(Clone, Copy, Debug)]
@@ -20,13 +20,13 @@ pub(crate) struct Run {
     pub(crate) cpu: Duration,
 }
 
-/// What is asked, and where.
-pub(crate) struct Question {
+/// The request and its URL.
+pub(crate) struct Load {
     script: PathBuf,
     url: String,
 }
 
-impl Question {
+impl Load {
     pub(crate) fn new(folder: &Path, name: &str, server: SocketAddr, path: &str, body: &str) -> Self {
         let (body_file, script) = (folder.join(format!("{name}.json")), folder.join(format!("{name}.lua")));
         std::fs::write(&body_file, body).unwrap();
@@ -47,8 +47,8 @@ end
         Self { script, url: format!("https://{server}{path}") }
     }
 
-    /// Asks for so many seconds.
-    pub(crate) async fn ask(&self, server: &Pinned, connections: usize, seconds: u64) -> Run {
+    /// Sends requests for this number of seconds.
+    pub(crate) async fn run(&self, server: &Pinned, connections: usize, seconds: u64) -> Run {
         let before = server.cpu();
         let output = tokio::process::Command::from(Command::new("wrk"))
             .args(["--threads", "1", "--timeout", "10s", "--connections", &connections.to_string()])
@@ -60,16 +60,16 @@ end
             .await
             .expect("wrk is missing: apt-get install wrk");
         let cpu = server.cpu().saturating_sub(before);
-        server.cut_log();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let figures = said.lines().find_map(|line| line.strip_prefix("figures "));
+        server.truncate_log();
+        let output = String::from_utf8_lossy(&output.stderr).into_owned();
+        let figures = output.lines().find_map(|line| line.strip_prefix("figures "));
         let figures: Vec<u64> = figures
-            .unwrap_or_else(|| panic!("wrk: {said}"))
+            .unwrap_or_else(|| panic!("wrk: {output}"))
             .split(' ')
-            .map(|it| it.parse().unwrap())
+            .map(|figure| figure.parse().unwrap())
             .collect();
-        let [requests, per_second, p50, p99, 0] = figures[..] else { panic!("requests failed: {said}") };
-        assert!(requests > 0, "nothing was answered within {seconds} s: is the machine too busy?");
+        let [requests, per_second, p50, p99, 0] = figures[..] else { panic!("requests failed: {output}") };
+        assert!(requests > 0, "nothing was answered within {seconds} s: the machine may be too busy");
         let [p50, p99] = [p50, p99].map(Duration::from_micros);
         Run { requests, per_second, p50, p99, cpu: cpu / u32::try_from(requests).unwrap() }
     }

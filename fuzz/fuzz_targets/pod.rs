@@ -1,10 +1,7 @@
 #![no_main]
 
+use etcd_guard_fuzz::mutator;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-
-#[path = "../mutator.rs"]
-#[allow(dead_code, reason = "shared with the other fuzzers")]
-mod mutator;
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     mutator::json(data, size, max_size, seed)

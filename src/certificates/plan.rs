@@ -1,109 +1,110 @@
-//! PURE: what a replica does next about certificates. No clock, no calls.
+//! PURE: the next step of a replica towards the desired certificates. No clock, no I/O.
 //!
-//! A change goes: `Renew` (the Secret gets a next generation), `Publish` (every entry trusts it too), a pause in which
-//! every apiserver sees that, `Promote` (the next becomes the current one), `Serve`. Any replica may do any of the steps, at
-//! any time; the first three are guarded by resource versions, and the last is each replica's own.
+//! A renewal consists of these steps: `Renew` (the Secret gets a next set), `Publish` (every entry also trusts its CA),
+//! a pause in which all API servers observe that, `Promote` (the next set becomes the current one), `Serve`. Any
+//! replica may do any step at any time: the writes are protected by resource versions, and `Serve` concerns only the
+//! replica itself.
 
 #[cfg(test)]
 mod tests;
 
-/// What a replica knows when it has looked.
+/// The state that a replica observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// What the Secret holds; `None` where there is no Secret, or nothing usable in it.
+pub struct State {
+    /// The sets in the Secret; `None` if there is no Secret or no usable set in it.
     pub stored: Option<Stored>,
-    /// What this replica serves.
+    /// The set that this replica serves.
     pub served: Served,
-    /// Whether a configuration lacks a CA that it should have, or has one that ended.
+    /// Whether a configuration lacks a required CA or contains an expired one.
     pub must_publish: bool,
 }
 
-/// What the Secret holds.
+/// The state of the sets in the Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// The generation that all should serve.
-    pub current: Standing,
-    /// The one that is to come.
-    pub next: Option<Standing>,
+    /// The set that all replicas should serve.
+    pub current: SetState,
+    /// The set that replaces it.
+    pub next: Option<SetState>,
 }
 
-/// How one stored generation stands.
+/// The state of one stored set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// Whether an apiserver that trusts its CA would accept it.
-    pub fit: bool,
-    /// Whether it is time for a new one.
-    pub due: bool,
-    /// Whether all entries trust it.
+pub struct SetState {
+    /// Whether an API server that trusts the CA would accept the leaf.
+    pub is_valid: bool,
+    /// Whether the set must be renewed.
+    pub renewal_due: bool,
+    /// Whether all entries trust the CA.
     pub trust: Trust,
-    /// Whether this replica serves it.
-    pub served: bool,
+    /// Whether this replica serves the set.
+    pub is_served: bool,
 }
 
 /// Whether all entries trust a CA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Some entry does not.
-    Lacking,
-    /// All do, but not for so long that every apiserver must have seen it.
-    Fresh,
-    /// All do, and every apiserver knows, or there is no entry and nobody asks.
-    Settled,
+    /// At least one entry does not.
+    Missing,
+    /// All entries do, but API servers may not have observed it yet.
+    Propagating,
+    /// All entries do and all API servers have observed it, or there is no entry.
+    Propagated,
 }
 
-/// What this replica serves.
+/// The state of the set that this replica serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// Nothing yet.
+    /// The replica serves no set yet.
     Nothing,
-    /// Something that is no longer valid.
-    Unfit,
-    /// Something valid.
-    Fit,
+    /// The set is no longer valid.
+    Invalid,
+    /// The set is valid.
+    Valid,
 }
 
-/// What to do.
+/// A step of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Store a new generation as the current one.
-    Found,
-    /// Store what this replica serves: the Secret was lost, and the others should not have to change.
+    /// Store a new set as the current one.
+    Create,
+    /// Store the served set: the Secret was lost, and the other replicas should not have to change.
     Restore,
-    /// Serve the current generation.
+    /// Serve the current set.
     Serve,
-    /// Give all entries the CAs of both generations, keep what is there, and take away what has ended.
+    /// Add the CAs of both sets to all entries, keep other CAs and remove expired ones.
     Publish,
-    /// Make the next generation the current one.
+    /// Make the next set the current one.
     Promote,
-    /// Store a new next generation.
+    /// Store a new next set.
     Renew,
-    /// Look again soon: trust has to settle.
-    Settle,
-    /// Look again later.
-    Rest,
+    /// Observe again soon: the trust is propagating.
+    AwaitPropagation,
+    /// Observe again later.
+    Idle,
 }
 
-/// What to do next.
+/// Returns the next step.
 #[must_use]
-pub fn next_step(facts: &Facts) -> Step {
-    let Some(Stored { current, next }) = facts.stored else {
-        return if facts.served == Served::Fit { Step::Restore } else { Step::Found };
+pub fn next_step(state: &State) -> Step {
+    let Some(Stored { current, next }) = state.stored else {
+        return if state.served == Served::Valid { Step::Restore } else { Step::Create };
     };
-    if !current.served && current.fit && current.trust == Trust::Settled {
+    if !current.is_served && current.is_valid && current.trust == Trust::Propagated {
         return Step::Serve;
     }
-    if facts.must_publish {
+    if state.must_publish {
         return Step::Publish;
     }
-    let renewal_is_due = match next {
-        // What is to come was made for other names, or by a clock that was wrong.
-        Some(next) => !next.fit || next.due,
-        None => !current.fit || current.due,
+    let must_renew = match next {
+        // The next set may be for other names, or may have been created by a clock that was wrong.
+        Some(next) => !next.is_valid || next.renewal_due,
+        None => !current.is_valid || current.renewal_due,
     };
     match next {
-        _ if renewal_is_due => Step::Renew,
-        Some(next) if next.trust == Trust::Settled => Step::Promote,
-        None if current.served => Step::Rest,
-        Some(_) | None => Step::Settle,
+        _ if must_renew => Step::Renew,
+        Some(next) if next.trust == Trust::Propagated => Step::Promote,
+        None if current.is_served => Step::Idle,
+        Some(_) | None => Step::AwaitPropagation,
     }
 }

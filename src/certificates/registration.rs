@@ -1,59 +1,59 @@
-//! The webhook configurations that this program ships with, for a server that applies them itself.
+//! The webhook configurations that are built into the program, for a server that applies them itself.
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use crate::k8s::webhooks::{ConfigurationName, set_bundle};
+use crate::k8s::webhooks::{ConfigurationName, set_ca_bundle};
 
-/// What can be registered: each is one webhook configuration, from the files that are shipped for `kubectl`, so that there
-/// is one source for all ways of installing.
+/// The webhook configurations that can be registered. They are built from the manifests for `kubectl`, so that all ways
+/// of installation use the same source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Part {
-    /// Deletions and evictions of etcd's pods, and what they follow from.
+pub enum WebhookGroup {
+    /// Deletions and evictions of etcd pods, and the workload operations that cause them.
     Guard,
     /// lxcfs files, sidecars and tolerations for new pods.
     Inject,
-    /// Over-commit on nodes' status.
+    /// Over-commit in the status of nodes.
     Nodes,
-    /// Words that pods' names must not contain.
+    /// Forbidden words in the names of pods.
     Rules,
 }
 
-/// The namespace that the shipped files name.
+/// The namespace in the manifests.
 const SHIPPED_NAMESPACE: &str = "etcd-guard";
 
-/// How the server registers itself.
+/// How the server registers its webhooks.
 #[derive(Clone, Debug)]
 pub struct Registration {
-    /// The namespace of the Service; it is never guarded itself.
+    /// The namespace of the Service. It is excluded from the webhooks.
     pub namespace: String,
-    /// What is registered.
-    pub parts: Vec<Part>,
-    /// `https://HOST:PORT` of a server that is behind no Service.
+    /// The configurations to register.
+    pub groups: Vec<WebhookGroup>,
+    /// `https://HOST:PORT` of a server without a Service.
     pub url: Option<String>,
 }
 
-/// The names of the shipped configurations.
+/// Returns the names of all webhook configurations of this program.
 #[must_use]
-pub fn own_configurations() -> Vec<ConfigurationName> {
-    Part::value_variants().iter().filter_map(|part| name_of(&part.shipped()?)).collect()
+pub fn shipped_configurations() -> Vec<ConfigurationName> {
+    WebhookGroup::value_variants().iter().filter_map(|group| configuration_name(&group.shipped()?)).collect()
 }
 
-fn name_of(object: &Value) -> Option<ConfigurationName> {
+fn configuration_name(object: &Value) -> Option<ConfigurationName> {
     let text = |pointer: &str| Some(object.pointer(pointer)?.as_str()?.to_owned());
     Some(ConfigurationName { kind: text("/kind")?, name: text("/metadata/name")? })
 }
 
-// === impl Part ===
+// === impl WebhookGroup ===
 
-impl Part {
-    /// Whether its configuration is called this.
+impl WebhookGroup {
+    /// Whether the configuration has this name.
     #[must_use]
     pub fn is_named(self, name: &ConfigurationName) -> bool {
-        self.shipped().and_then(|it| name_of(&it)).as_ref() == Some(name)
+        self.shipped().and_then(|object| configuration_name(&object)).as_ref() == Some(name)
     }
 
-    /// The configuration as it is shipped. It is part of the program, and a test reads all of them.
+    /// The configuration in the manifests. A test parses all of them.
     fn shipped(self) -> Option<Value> {
         let text = match self {
             Self::Guard => include_str!("../../deploy/base/webhooks.yaml"),
@@ -68,21 +68,22 @@ impl Part {
 // === impl Registration ===
 
 impl Registration {
-    /// The names of what is registered.
+    /// The names of the configurations to register.
     pub fn names(&self) -> impl Iterator<Item = ConfigurationName> {
-        self.parts.iter().filter_map(|part| name_of(&part.shipped()?))
+        self.groups.iter().filter_map(|group| configuration_name(&group.shipped()?))
     }
 
-    /// The object to apply under this name, with this `caBundle`; `version` is the one that it may replace. `None` where
-    /// that name is not registered.
+    /// Returns the object to apply under this name with this `caBundle`. `version` is the resourceVersion that it
+    /// replaces. `None` if the name is not to be registered.
     #[must_use]
     pub fn object(&self, name: &ConfigurationName, bundle: &str, version: Option<&str>) -> Option<Value> {
-        let shipped = self.parts.iter().filter_map(|part| part.shipped());
-        let mut object = shipped.into_iter().find(|it| name_of(it).as_ref() == Some(name))?;
+        let shipped = self.groups.iter().filter_map(|group| group.shipped());
+        let mut object =
+            shipped.into_iter().find(|object| configuration_name(object).as_ref() == Some(name))?;
         for entry in object.get_mut("webhooks").and_then(Value::as_array_mut).into_iter().flatten() {
             self.localize(entry);
         }
-        set_bundle(&mut object, bundle);
+        set_ca_bundle(&mut object, bundle);
         if let (Some(version), Some(metadata)) =
             (version, object.get_mut("metadata").and_then(Value::as_object_mut))
         {
@@ -91,7 +92,7 @@ impl Registration {
         Some(object)
     }
 
-    /// Leads an entry to this server.
+    /// Sets the address of this server in an entry.
     fn localize(&self, entry: &mut Value) {
         let excluded = entry.pointer_mut("/namespaceSelector/matchExpressions/0/values");
         for value in excluded.and_then(Value::as_array_mut).into_iter().flatten() {
@@ -119,9 +120,9 @@ mod tests {
     use super::*;
 
     fn registered(url: Option<&str>) -> Vec<Value> {
-        let parts = Part::value_variants().to_vec();
+        let groups = WebhookGroup::value_variants().to_vec();
         let registration =
-            Registration { namespace: String::from("ops"), parts, url: url.map(str::to_owned) };
+            Registration { namespace: String::from("ops"), groups, url: url.map(str::to_owned) };
         let objects = registration.names().map(|name| registration.object(&name, "Y2E=", Some("7")).unwrap());
         objects.collect()
     }
@@ -131,8 +132,8 @@ mod tests {
     }
 
     #[test]
-    fn every_part_is_a_configuration_of_its_own() {
-        let names: Vec<_> = own_configurations().into_iter().map(|it| it.to_string()).collect();
+    fn ships_one_configuration_per_group() {
+        let names: Vec<_> = shipped_configurations().into_iter().map(|name| name.to_string()).collect();
         let wanted = [
             "ValidatingWebhookConfiguration etcd-guard",
             "MutatingWebhookConfiguration etcd-guard-inject",
@@ -143,9 +144,9 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_leads_to_the_service_of_its_namespace_and_spares_that_namespace() {
+    fn sets_service_and_excludes_own_namespace() {
         let objects = registered(None);
-        assert!(objects.iter().all(|it| it["metadata"]["resourceVersion"] == "7"));
+        assert!(objects.iter().all(|object| object["metadata"]["resourceVersion"] == "7"));
         assert!(entries(&objects).count() >= 6);
         for entry in entries(&objects) {
             let service = &entry["clientConfig"]["service"];
@@ -156,17 +157,21 @@ mod tests {
                 json!({"name": "etcd-guard", "namespace": "ops", "port": 443, "path": path})
             );
             assert_eq!(entry["clientConfig"]["caBundle"], "Y2E=");
-            // Nodes are in no namespace.
+            // Nodes are not namespaced.
             if entry["name"] != "nodes.etcd-guard.io" {
-                let spared = entry["namespaceSelector"]["matchExpressions"][0]["values"].as_array().unwrap();
-                assert!(spared.contains(&json!("kube-system")) && spared.contains(&json!("ops")), "{entry}");
-                assert!(!spared.contains(&json!("etcd-guard")), "{entry}");
+                let excluded =
+                    entry["namespaceSelector"]["matchExpressions"][0]["values"].as_array().unwrap();
+                assert!(
+                    excluded.contains(&json!("kube-system")) && excluded.contains(&json!("ops")),
+                    "{entry}"
+                );
+                assert!(!excluded.contains(&json!("etcd-guard")), "{entry}");
             }
         }
     }
 
     #[test]
-    fn every_entry_leads_to_the_url_instead() {
+    fn sets_url_in_every_entry() {
         for entry in entries(&registered(Some("https://192.0.2.1:8443/"))) {
             let client = entry["clientConfig"].as_object().unwrap();
             assert_eq!(client.keys().collect::<Vec<_>>(), ["caBundle", "url"]);
@@ -178,10 +183,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_for_is_not_applied() {
+    fn applies_only_selected_groups() {
         let registration =
-            Registration { namespace: String::from("ops"), parts: vec![Part::Guard], url: None };
-        for name in own_configurations() {
+            Registration { namespace: String::from("ops"), groups: vec![WebhookGroup::Guard], url: None };
+        for name in shipped_configurations() {
             let is_guard = name.name == "etcd-guard";
             assert_eq!(registration.object(&name, "Y2E=", None).is_some(), is_guard, "{name}");
         }

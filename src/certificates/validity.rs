@@ -1,4 +1,4 @@
-//! Certificates from files: whether what is served is valid now.
+//! Validity of certificates from files.
 
 use std::time::Duration;
 
@@ -6,29 +6,33 @@ use kube::Client;
 use tokio::time::sleep;
 
 use crate::{
-    k8s::apiserver_time,
-    server::{Readiness, tls::Serving},
+    k8s::api_server_time,
+    server::{Readiness, tls::ServedCertificate},
 };
 
-/// How often it is asked. Certificates end by the second, and a Service turns away within two.
-const PAUSE: Duration = Duration::from_secs(5);
+/// Interval of the checks. A Service needs up to two seconds to stop routing to a replica that is not ready.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Says through `readiness` whether what is served is valid by the apiserver's clock, so that callers turn to a replica that
-/// has a newer one. While the time cannot be asked, what was said stays. Runs for as long as it is awaited.
-pub async fn watch_validity(client: Client, serving: Serving, readiness: Readiness) {
+/// Reports to `readiness` whether the served certificate is valid by the clock of the API server, so that the Service
+/// routes to replicas with a newer certificate. While the time cannot be read, the last result stays. Never returns.
+pub async fn watch_validity(client: Client, serving: ServedCertificate, readiness: Readiness) {
     let mut was_valid = true;
     loop {
-        match apiserver_time(&client).await {
+        match api_server_time(&client).await {
             Ok(now) => {
                 let is_valid = serving.is_valid(now.unix_timestamp());
-                readiness.certificate_trusted(is_valid);
+                readiness.set_certificate_trusted(is_valid);
                 if was_valid && !is_valid {
-                    tracing::warn!("not ready: the certificate has ended or is not valid yet");
+                    tracing::warn!(
+                        "not ready: the certificate has expired or is not valid yet; replace the certificate files"
+                    );
                 }
                 was_valid = is_valid;
             }
-            Err(error) => tracing::debug!(%error, "whether the certificate is valid is not known"),
+            Err(error) => {
+                tracing::debug!(%error, "cannot read the time of the API server to check the certificate");
+            }
         }
-        sleep(PAUSE).await;
+        sleep(CHECK_INTERVAL).await;
     }
 }

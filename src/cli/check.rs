@@ -1,52 +1,51 @@
-//! `etcd-guard check`: what a deletion would be answered, before anybody deletes.
+//! `etcd-guard check`: previews the verdict on a deletion, an eviction or a scale-down.
 //!
-//! The guard that would be asked is asked: the same program, configuration, reservations and cluster, by the same
-//! review, as a dry run.
+//! The running guard evaluates a dry-run review, so that the program, its configuration, the reservations and the
+//! cluster are those of the real request.
 
-mod answer;
-mod question;
+mod report;
+mod review;
 
 use clap::Args;
 
 use self::{
-    answer::Answer,
-    question::{Cascade, Question, Target, Way, own_name},
+    report::CheckReport,
+    review::{Cascade, Operation, PreviewRequest, Target, current_user},
 };
 use super::{
-    asked::Asked,
-    client::run,
-    reach::{Output, Reach},
+    guard_flags::{GuardFlags, Output},
+    kube_client::run,
 };
-use crate::server::Preview;
+use crate::{guard_client::webhook_coverage::WebhookCoverage, server::Preview};
 
-/// Tell what the deletion of a pod would be answered, and why
+/// Preview the verdict on the deletion of a pod, with the reason
 ///
-/// Exit status: 0 if it would be allowed, 1 if it would be denied, 2 if that could not be told.
+/// Exit status: 0 if the request would be allowed, 1 if it would be denied, 2 if the preview failed.
 #[derive(Debug, Args)]
 pub(super) struct Check {
     /// A pod, or TYPE/NAME, where TYPE is pod, statefulset, namespace or pvc
     target: Target,
     #[command(flatten)]
-    reach: Reach,
-    /// Ask about an eviction, as kubectl drain does, instead of a deletion
+    guard: GuardFlags,
+    /// Preview an eviction, as kubectl drain requests, instead of a deletion
     #[arg(long)]
     evict: bool,
-    /// Seconds between SIGTERM and SIGKILL; by default the pod's own
+    /// Grace period of the deletion, in seconds; by default the grace period of the pod
     #[arg(long, value_name = "SECONDS")]
     grace_period: Option<i64>,
-    /// Ask about a deletion by --force --grace-period=0
+    /// Preview a deletion with --force --grace-period=0
     #[arg(long, conflicts_with = "grace_period")]
     force: bool,
-    /// What becomes of the pods of a StatefulSet
+    /// How the deletion of a StatefulSet propagates to its pods, as in kubectl delete --cascade
     #[arg(long, value_enum, default_value = "background")]
     cascade: Cascade,
-    /// Ask about scaling a StatefulSet to so many pods
+    /// Preview scaling a StatefulSet to this number of replicas
     #[arg(long, conflicts_with_all = ["evict", "grace_period", "force"])]
     replicas: Option<u32>,
-    /// Who would delete, such as system:serviceaccount:kube-system:statefulset-controller; by default you
+    /// The requesting user, such as system:serviceaccount:kube-system:statefulset-controller; by default the user of the kubeconfig
     #[arg(long = "as", value_name = "USER")]
     user: Option<String>,
-    /// What to print
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
 }
@@ -54,32 +53,32 @@ pub(super) struct Check {
 // === impl Check ===
 
 impl Check {
-    /// Whether it would be allowed.
+    /// Prints the preview and returns whether the request would be allowed.
     pub(super) fn run(self) -> anyhow::Result<bool> {
-        run(self.ask())
+        run(self.preview())
     }
 
-    async fn ask(self) -> anyhow::Result<bool> {
-        let Self { target, reach, evict, grace_period, force, cascade, replicas, user, output } = self;
-        let reached = reach.connect().await?;
+    async fn preview(self) -> anyhow::Result<bool> {
+        let Self { target, guard, evict, grace_period, force, cascade, replicas, user, output } = self;
+        let client = guard.connect().await?;
         let user = match user {
             Some(user) => user,
-            None => own_name(&reached.client).await?,
+            None => current_user(&client.client).await?,
         };
         let grace_period = if force { Some(0) } else { grace_period };
-        let way = Way { evict, grace_period, cascade, replicas };
-        let namespace = target.namespace(&reached.namespace);
-        let question = Question::about(&reached.client, namespace, &target, &way, &user).await?;
-        let review = serde_json::to_vec(&question.review)?;
-        let (preview, asked) = tokio::join!(
-            reached.post::<Preview>("/check", review),
-            Asked::find(&reached.client, question.webhook, namespace)
+        let operation = Operation { evict, grace_period, cascade, replicas };
+        let namespace = target.namespace(&client.namespace);
+        let request = PreviewRequest::new(&client.client, namespace, &target, &operation, &user).await?;
+        let review = serde_json::to_vec(&request.review)?;
+        let (preview, coverage) = tokio::join!(
+            client.post::<Preview>("/check", review),
+            WebhookCoverage::find(&client.client, request.webhook, namespace)
         );
         let preview = preview?;
-        let answer = Answer::new(&question.what, &user, &asked, &preview);
+        let report = CheckReport::new(&request.summary, &user, &coverage, &preview);
         match output {
-            Output::Text => answer.print(&asked)?,
-            Output::Json => anstream::println!("{}", serde_json::to_string_pretty(&answer)?),
+            Output::Text => report.print(&coverage)?,
+            Output::Json => anstream::println!("{}", serde_json::to_string_pretty(&report)?),
         }
         Ok(preview.verdict != "denied")
     }

@@ -1,13 +1,13 @@
-//! `etcd-guard config`: what is wrong with a configuration file, and what may be in one.
+//! `etcd-guard config`: validates a configuration file and prints the schema.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
 
-use crate::config::{Config, Mistake, schema};
+use crate::config::{Config, Diagnostic, schema};
 
-/// Check a configuration file, or print its schema
+/// Validate a configuration file, or print its schema
 #[derive(Debug, Args)]
 pub(super) struct ConfigCommand {
     #[command(subcommand)]
@@ -16,12 +16,12 @@ pub(super) struct ConfigCommand {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Say all that is wrong with a file, line by line
+    /// Validate a file and report every error with its line
     Check {
-        /// The file; - for standard input
+        /// The file, or - for standard input
         file: PathBuf,
     },
-    /// Print the JSON schema of the file
+    /// Print the JSON schema of configuration files
     Schema,
 }
 
@@ -31,8 +31,8 @@ impl ConfigCommand {
     pub(super) fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Check { file } => {
-                read(&file, |mistake| eprintln!("{mistake}"))?;
-                println!("{}: good", file.display());
+                read(&file, |diagnostic| eprintln!("{diagnostic}"))?;
+                println!("{}: valid", file.display());
             }
             Command::Schema => println!("{}", serde_json::to_string_pretty(&schema())?),
         }
@@ -40,27 +40,27 @@ impl ConfigCommand {
     }
 }
 
-/// The configuration in a file, and its text. Mistakes are told one by one, as compilers write them.
-fn read(file: &Path, tell: impl Fn(&str)) -> anyhow::Result<(Config, String)> {
+/// Reads the configuration and its text from a file. Passes each diagnostic to `report`, in the format of compilers.
+fn read(file: &Path, report: impl Fn(&str)) -> anyhow::Result<(Config, String)> {
     let text = super::input::read(file)?;
     match Config::read(&text) {
         Ok(config) => Ok((config, text)),
-        Err(mistakes) => {
-            for Mistake { line, place, text } in &mistakes {
-                let line = line.map(|it| format!("{it}:")).unwrap_or_default();
-                let colon = if place.is_empty() { "" } else { ": " };
-                tell(&format!("{}:{line} {place}{colon}{text}", file.display()));
+        Err(diagnostics) => {
+            for Diagnostic { line, path, message } in &diagnostics {
+                let line = line.map(|line| format!("{line}:")).unwrap_or_default();
+                let colon = if path.is_empty() { "" } else { ": " };
+                report(&format!("{}:{line} {path}{colon}{message}", file.display()));
             }
-            let plural = if mistakes.len() == 1 { "" } else { "s" };
-            anyhow::bail!("{} has {} mistake{plural}", file.display(), mistakes.len())
+            let plural = if diagnostics.len() == 1 { "" } else { "s" };
+            anyhow::bail!("{} has {} error{plural}", file.display(), diagnostics.len())
         }
     }
 }
 
-/// The default configuration where no file is given.
+/// Reads the configuration of `--config`, or returns the default one if the flag is absent.
 pub(super) fn read_or_default(file: Option<&Path>) -> anyhow::Result<(Config, String)> {
     match file {
-        Some(file) => read(file, |mistake| tracing::error!("{mistake}")).context("--config"),
+        Some(file) => read(file, |diagnostic| tracing::error!("{diagnostic}")).context("--config"),
         None => Ok((Config::default(), String::new())),
     }
 }

@@ -1,173 +1,120 @@
-//! `etcd-guard conformance`: what the guard promises, tried in a user's own test cluster.
-//!
-//! It makes a namespace, starts an etcd cluster there, asks in every way for its pods' end, compares the answers with what
-//! docs/requesters.md and docs/edge-cases.md promise, and takes all of it away again, whatever happens in between.
-
-mod call;
-mod cases;
-mod clear;
-mod example;
-mod report;
-mod rights;
-mod stage;
+//! `etcd-guard conformance`: runs the conformance suite in a test cluster of the user.
 
 use std::{
     io::{BufRead, IsTerminal, Write},
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use self::{
-    call::CALL_LIMIT,
-    cases::{Cases, DELETIONS, EVICTIONS},
-    example::Wanted,
-    report::{Outcome, Report},
-    stage::{OWN_LABEL, Stage},
-};
 use super::{
-    client::run,
-    reach::{Output, Reach, Reached},
-    style::{STRONG, paint},
+    guard_flags::{GuardFlags, Output},
+    kube_client::run,
 };
-use crate::guard::Survey;
+use crate::{
+    conformance::{API_TIMEOUT, Options, Outcome, Report, Suite},
+    guard_client::GuardClient,
+    terminal::{EMPHASIS, paint},
+};
 
-/// Try in a test cluster of yours what the guard promises
+/// Test the guarantees of the guard in a test cluster
 ///
-/// In a namespace of its own, which it makes and deletes again, it starts etcd clusters and asks for their pods' end in
-/// every way that does no harm elsewhere. Exit status: 0 if all was answered as it should be, 1 if not, 2 if it could not be
-/// tried.
+/// Creates a namespace, starts etcd clusters in it, requests deletions of their pods, and deletes the namespace. Uses
+/// every kind of deletion that affects no object outside the namespace. Exit status: 0 if all responses were as
+/// expected, 1 if a response was not, 2 if the suite could not run.
 #[derive(Debug, Args)]
 pub(super) struct Conformance {
     #[command(flatten)]
-    reach: Reach,
-    /// Do not ask before anything is made
+    guard: GuardFlags,
+    /// Start without confirmation
     #[arg(short, long)]
     yes: bool,
-    /// The image of etcd; by default that of etcd-manifests/plain.yaml
+    /// The etcd image; by default the image of etcd-manifests/plain.yaml
     #[arg(long)]
     image: Option<String>,
-    /// The class of the members' volumes; by default the cluster's default
+    /// The storage class of the members' volumes; by default the default class of the cluster
     #[arg(long)]
     storage_class: Option<String>,
-    /// Longest to wait for members to start or to come back
+    /// Maximum time for members to start or to recover
     #[arg(long, default_value = "5m", value_parser = humantime::parse_duration)]
     wait: Duration,
-    /// What to print
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
 }
 
-/// The first of a user's wishes to stop ends the trial, a second one the cleaning up.
-struct Stop {
+/// The signals that stop a run. The first one stops the cases, the next SIGINT stops the cleanup.
+struct StopSignals {
     interrupt: Signal,
     term: Signal,
-    /// The terminal is gone.
     hangup: Signal,
 }
 
 // === impl Conformance ===
 
 impl Conformance {
-    /// Whether all was as it should be.
+    /// Runs the suite. Returns whether all responses were the expected ones.
     pub(super) fn run(self) -> anyhow::Result<bool> {
-        run(self.try_all())
+        run(self.run_suite())
     }
 
-    async fn try_all(self) -> anyhow::Result<bool> {
-        let output = self.output;
-        let name = self.reach.own_namespace().map(str::to_owned);
-        let reached = self.reach.clone().connect_within(CALL_LIMIT).await?;
+    async fn run_suite(self) -> anyhow::Result<bool> {
+        let options = Options {
+            namespace: self.guard.namespace_flag().map(str::to_owned),
+            image: self.image,
+            storage_class: self.storage_class,
+            timeout: self.wait,
+            guard_namespace: self.guard.guard_namespace().to_owned(),
+            kubectl: self.guard.kubectl(),
+        };
+        let client = self.guard.connect_within(API_TIMEOUT).await?;
         if !self.yes {
-            confirm(&reached, name.as_deref())?;
+            confirm(&client, options.namespace.as_deref())?;
         }
-        let mut stop = Stop::new()?;
-        let mut report = Report { server: version(&reached).await?, ..Report::default() };
-        // Whose word on members and reservations it takes; about a namespace in which there are none.
-        let status = format!("/status?namespace={}", self.reach.guard_namespace());
-        reached.get::<Survey>(&status).await.context("asking the guard, before anything is made")?;
-        let stage = Stage::set(reached, name.as_deref(), self.wait).await?;
-        report.namespace.clone_from(&stage.namespace);
-        let played = tokio::select! {
-            played = self.play(&stage, &mut report) => played,
-            () = stop.asked() => Err(anyhow::anyhow!("stopped before the end")),
+        let mut signals = StopSignals::new()?;
+        let mut suite = Suite::start(client, options).await?;
+        let run = tokio::select! {
+            result = suite.run() => result,
+            () = signals.next() => Err(anyhow!("stopped before the end")),
         };
-        // Whatever becomes of the report, what was made is taken away.
-        let printed = print(&report, output).context("printing the report");
-        say(&format!("deleting namespace {}", stage.namespace));
-        let cleared = tokio::select! {
-            cleared = stage.clear() => cleared,
-            () = stop.asked_again() => Err(anyhow::anyhow!("stopped")),
+        // The namespace is deleted even if the report cannot be printed.
+        let printed = print(suite.report(), self.output).context("printing the report");
+        let cleaned_up = tokio::select! {
+            result = suite.clean_up() => result,
+            () = signals.next_interrupt() => Err(anyhow!("stopped")),
         };
-        let (namespace, kubectl) = (&stage.namespace, self.reach.kubectl());
-        let cleared = cleared.with_context(|| {
-            format!(
-                "namespace {namespace} is left: {kubectl} label namespace {namespace} etcd-guard.io/guard- && {kubectl} \
-                 delete namespace {namespace} (all such: {kubectl} get namespaces -l {}={})",
-                OWN_LABEL.0, OWN_LABEL.1
-            )
-        });
-        let mut errors = [played, printed, cleared].into_iter().filter_map(Result::err);
-        // What was found wrong stays so, whatever else went wrong.
-        if report.count(Outcome::Failed) > 0 {
+        let cleaned_up = cleaned_up.map_err(|error| anyhow!("{error:#}; {}", suite.manual_clean_up()));
+        let mut errors = [run, printed, cleaned_up].into_iter().filter_map(Result::err);
+        // A failed case decides the exit status, also if an error followed.
+        if suite.report().count(Outcome::Failed) > 0 {
             errors.for_each(|error| tracing::error!("{error:#}"));
             return Ok(false);
         }
-        // Whoever is told why it ended is told of what is left, too.
+        // The first error is returned, the others are logged: the command that deletes the namespace must not get lost.
         let first = errors.next();
         errors.for_each(|error| tracing::error!("{error:#}"));
         first.map_or(Ok(true), Err)
     }
-
-    async fn play(&self, stage: &Stage, report: &mut Report) -> anyhow::Result<()> {
-        for webhook in [DELETIONS, EVICTIONS] {
-            if let Err(why) = stage.is_asked(webhook).await {
-                bail!("the guard is not in force: {why}. Install it first (docs/install.md)");
-            }
-        }
-        say(&format!("an etcd cluster starts in namespace {}", stage.namespace));
-        let wanted = Wanted { image: self.image.as_deref(), storage_class: self.storage_class.as_deref() };
-        stage.start_cluster(&wanted).await?;
-        stage.whole().await?;
-        if let Err(answer) = Cases::in_force(stage).await? {
-            let (kubectl, namespace) = (self.reach.kubectl(), self.reach.guard_namespace());
-            bail!(
-                "the guard is not in force: {answer}. See {kubectl} get validatingwebhookconfigurations, and {kubectl} -n \
-                 {namespace} get pods"
-            );
-        }
-        Cases { stage, wanted: &wanted, report }.play().await
-    }
 }
 
-/// Progress, beside the report. Where nobody can read it, all goes on.
-fn say(text: &str) {
-    let _ = writeln!(anstream::stderr(), "{text}");
-}
-
-fn confirm(reached: &Reached, name: Option<&str>) -> anyhow::Result<()> {
+fn confirm(client: &GuardClient, namespace: Option<&str>) -> anyhow::Result<()> {
     if !std::io::stdin().is_terminal() {
-        bail!("nobody can be asked whether to go on: give --yes");
+        bail!("stdin is not a terminal; pass --yes");
     }
-    let namespace = name.unwrap_or("etcd-guard-conformance-*");
+    let namespace = namespace.unwrap_or("etcd-guard-conformance-*");
     anstream::eprint!(
-        "This makes namespace {} in the cluster at {}, with six etcd pods and a volume for five of them, deletes and \
-         evicts them, and deletes the namespace with all that is in it. Go on? [y/N] ",
-        paint(STRONG, namespace),
-        paint(STRONG, &reached.server.to_string())
+        "This creates namespace {} in the cluster at {}, with six etcd pods and a volume for five of them, deletes and \
+         evicts them, and deletes the namespace with everything in it. Continue? [y/N] ",
+        paint(EMPHASIS, namespace),
+        paint(EMPHASIS, &client.server.to_string())
     );
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
-    anyhow::ensure!(matches!(answer.trim(), "y" | "Y" | "yes"), "nothing was done");
+    anyhow::ensure!(matches!(answer.trim(), "y" | "Y" | "yes"), "not confirmed; nothing was changed");
     Ok(())
-}
-
-async fn version(reached: &Reached) -> anyhow::Result<String> {
-    let version = reached.client.apiserver_version().await.context("asking the apiserver for its version")?;
-    Ok(version.git_version)
 }
 
 fn print(report: &Report, output: Output) -> anyhow::Result<()> {
@@ -181,9 +128,9 @@ fn print(report: &Report, output: Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-// === impl Stop ===
+// === impl StopSignals ===
 
-impl Stop {
+impl StopSignals {
     fn new() -> anyhow::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("SIGINT")?,
@@ -192,8 +139,8 @@ impl Stop {
         })
     }
 
-    /// Returns at the next wish.
-    async fn asked(&mut self) {
+    /// Returns at the next SIGINT, SIGTERM or SIGHUP.
+    async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.term.recv() => {}
@@ -201,9 +148,9 @@ impl Stop {
         }
     }
 
-    /// Returns at the next wish of somebody who is there: of a terminal that goes, shell and kernel may both tell, and whoever
-    /// started both may end them.
-    async fn asked_again(&mut self) {
+    /// Returns at the next SIGINT. SIGHUP and SIGTERM do not count: shell, kernel and parent process may each send one
+    /// when a terminal closes.
+    async fn next_interrupt(&mut self) {
         self.interrupt.recv().await;
     }
 }

@@ -1,10 +1,10 @@
-//! Files that the user names.
+//! Input files of commands.
 
 use std::{io::Read, path::Path};
 
 use anyhow::Context;
 
-/// A file's text; of standard input for `-`.
+/// Returns the text of a file, or of standard input for `-`.
 pub(super) fn read(file: &Path) -> anyhow::Result<String> {
     if file == Path::new("-") {
         let mut text = String::new();

@@ -1,7 +1,7 @@
-//! How the process logs.
+//! Logging of the process.
 
+mod deferred;
 mod json;
-mod waiting;
 
 use clap::{Args, ValueEnum};
 use tracing_subscriber::{
@@ -12,20 +12,20 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-pub(super) use self::waiting::{write_out, write_out_at_rest};
-use self::{json::JsonLines, waiting::Lines};
-use crate::traces::SPANS;
+pub(super) use self::deferred::{flush_deferred_lines, try_flush_deferred_lines};
+use self::{deferred::DeferringWriter, json::JsonFormat};
+use crate::traces::SPAN_TARGET;
 
-/// The Kubernetes client logs each failed call as an error, and so would whoever made the call.
+/// Excludes the error log of the Kubernetes client for each failed call, because the callers log these errors.
 const DEFAULT_FILTER: &str = "info,kube_client::client::builder=off";
 
 /// Flags of every subcommand.
 #[derive(Debug, Args)]
 pub(super) struct Logging {
-    /// The shape of log lines
+    /// The format of log lines
     #[arg(long, global = true, value_enum, default_value = "text", env = "ETCD_GUARD_LOG_FORMAT")]
     log_format: LogFormat,
-    /// What to log: error, warn, info, debug, trace, or a filter such as `info,etcd_guard::etcd=debug`
+    /// The log level: error, warn, info, debug, trace, or a filter such as `info,etcd_guard::etcd=debug`
     #[arg(
         long,
         global = true,
@@ -49,14 +49,15 @@ fn parse_filter(text: &str) -> Result<String, String> {
 // === impl Logging ===
 
 impl Logging {
-    /// Sends all of the process's log lines to standard error, from here on, and its spans to `collector`, if there is one.
+    /// Starts logging to standard error, and passes spans to `collector`, if present.
     pub(super) fn start(&self, collector: Option<Box<dyn Layer<Registry> + Send + Sync>>) {
-        // A line says all by itself: spans are for the collector. Without one nobody wants them, and they are not even made.
-        let filter = EnvFilter::new(&self.log_level).and(filter_fn(|it| it.target() != SPANS));
-        let lines = fmt::layer().with_writer(Lines);
+        // Log lines are complete without spans. Spans are for the collector only, and are disabled without one.
+        let filter =
+            EnvFilter::new(&self.log_level).and(filter_fn(|metadata| metadata.target() != SPAN_TARGET));
+        let lines = fmt::layer().with_writer(DeferringWriter);
         let lines = match self.log_format {
             LogFormat::Text => lines.with_ansi(false).with_filter(filter).boxed(),
-            LogFormat::Json => lines.json().event_format(JsonLines::default()).with_filter(filter).boxed(),
+            LogFormat::Json => lines.json().event_format(JsonFormat::default()).with_filter(filter).boxed(),
         };
         let layers: Vec<_> = collector.into_iter().chain([lines]).collect();
         tracing_subscriber::registry().with(layers).init();

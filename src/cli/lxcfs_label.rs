@@ -1,5 +1,5 @@
-//! `etcd-guard lxcfs-label`: a label tells whether lxcfs answers on a node, so that pods that want its files go where they are.
-//! Runs beside lxcfs, in deploy/lxcfs.
+//! `etcd-guard lxcfs-label`: labels a node while lxcfs responds on it, so that pods that mount lxcfs files are
+//! scheduled to such nodes. It runs beside lxcfs, see deploy/lxcfs.
 
 use std::{
     fs::File,
@@ -17,49 +17,49 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::client::{client, run};
+use super::kube_client::{client, run};
 use crate::k8s::NodeLabels;
 
-/// How often lxcfs is looked at: new pods go to a dead one for so long.
-const PERIOD: Duration = Duration::from_secs(5);
+/// Interval of probes. For this long, new pods may be scheduled to a node with a failed lxcfs.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Longest that lxcfs may take for one file, which costs it less than a millisecond.
-const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+/// Timeout of a probe. A working lxcfs responds within a millisecond.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How often the label is written anew without need: somebody may have removed it, or the node may have been registered again.
-const REPEAT: Duration = Duration::from_secs(60);
+/// Interval of writes without a change: the label may have been removed, or the node may have been registered again.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the file begins with in every release of Linux and lxcfs.
-const BEGIN: &[u8] = b"MemTotal:";
+/// Start of the probed file in every release of Linux and lxcfs.
+const MEMINFO_PREFIX: &[u8] = b"MemTotal:";
 
-/// Keep a node's label while lxcfs answers on it
+/// Label a node while lxcfs responds on it
 #[derive(Debug, Args)]
 pub(super) struct LxcfsLabel {
-    /// The node's name
+    /// The name of the node
     #[arg(long)]
     node: String,
-    /// Where lxcfs is mounted: lxcfs.root of the configuration file
+    /// The mount point of lxcfs, as lxcfs.root in the configuration file
     #[arg(long, default_value = "/var/lib/lxcfs")]
     root: PathBuf,
-    /// The label: lxcfs.nodeLabel of the configuration file
-    #[arg(long, default_value = "etcd-guard.io/lxcfs-ready=true", value_parser = pair)]
+    /// The label, as lxcfs.nodeLabel in the configuration file
+    #[arg(long, default_value = "etcd-guard.io/lxcfs-ready=true", value_parser = parse_label)]
     label: (String, String),
-    /// How to reach the apiserver; by default $KUBECONFIG, then the pod's service account
+    /// The kubeconfig file; by default $KUBECONFIG, then the service account of the pod
     #[arg(long, env = "ETCD_GUARD_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
 }
 
-/// Reads a file of lxcfs now and then. The read may hang for as long as lxcfs does, so a thread of its own does it.
+/// Reads a file of lxcfs on a separate thread, because the read hangs if lxcfs does.
 struct Probe {
     file: PathBuf,
-    /// A read that has not come back yet.
+    /// The read in progress, if any.
     pending: Option<oneshot::Receiver<bool>>,
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+fn parse_label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(String::from("a label is KEY=VALUE")),
+        _ => Err(String::from("expected KEY=VALUE")),
     }
 }
 
@@ -67,48 +67,52 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 impl LxcfsLabel {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        run(self.keep())
+        run(self.maintain_label())
     }
 
-    async fn keep(self) -> anyhow::Result<()> {
-        let mut term = signal(SignalKind::terminate()).context("SIGTERM")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+    async fn maintain_label(self) -> anyhow::Result<()> {
+        let mut term = signal(SignalKind::terminate()).context("failed to handle SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("failed to handle SIGINT")?;
         let nodes = NodeLabels::new(client(self.kubeconfig).await?);
         let (key, value) = self.label;
         let mut probe = Probe { file: self.root.join("proc/meminfo"), pending: None };
         let mut written: Option<(bool, Instant)> = None;
         loop {
-            let answers = probe.answers().await;
-            let known = written.is_some_and(|(it, at)| it == answers && at.elapsed() < REPEAT);
-            if !known {
-                match nodes.set(&self.node, &key, answers.then_some(value.as_str())).await {
+            let responds = probe.responds().await;
+            let is_current =
+                written.is_some_and(|(value, at)| value == responds && at.elapsed() < REFRESH_INTERVAL);
+            if !is_current {
+                match nodes.set(&self.node, &key, responds.then_some(value.as_str())).await {
                     Ok(()) => {
-                        if written.is_none_or(|(it, _)| it != answers) {
-                            tracing::info!(node = %self.node, label = %key, answers, "lxcfs");
+                        if written.is_none_or(|(value, _)| value != responds) {
+                            tracing::info!(node = %self.node, label = %key, responds, "lxcfs");
                         }
-                        written = Some((answers, Instant::now()));
+                        written = Some((responds, Instant::now()));
                     }
-                    // Tried again after the period.
+                    // The next iteration retries.
                     Err(error) => tracing::warn!(node = %self.node, "{error}"),
                 }
             }
             tokio::select! {
-                () = sleep(PERIOD) => {}
+                () = sleep(PROBE_INTERVAL) => {}
                 _ = term.recv() => break,
                 _ = interrupt.recv() => break,
             }
         }
-        nodes.set(&self.node, &key, None).await.context("the label stays: nobody looks at lxcfs any more")
+        nodes
+            .set(&self.node, &key, None)
+            .await
+            .context("failed to remove the label, which may become outdated")
     }
 }
 
 // === impl Probe ===
 
 impl Probe {
-    /// Whether lxcfs answers within the limit. While a read hangs no other is begun.
-    async fn answers(&mut self) -> bool {
-        let mut pending = self.pending.take().unwrap_or_else(|| begin(self.file.clone()));
-        match timeout(ANSWER_LIMIT, &mut pending).await {
+    /// Returns whether lxcfs responds before the timeout. Starts no new read while one is in progress.
+    async fn responds(&mut self) -> bool {
+        let mut pending = self.pending.take().unwrap_or_else(|| start_read(self.file.clone()));
+        match timeout(PROBE_TIMEOUT, &mut pending).await {
             Ok(answer) => answer.unwrap_or(false),
             Err(_) => {
                 self.pending = Some(pending);
@@ -118,17 +122,17 @@ impl Probe {
     }
 }
 
-/// Reads on a thread that nobody waits for, not even the end of the program.
-fn begin(file: PathBuf) -> oneshot::Receiver<bool> {
+/// Starts a read on a detached thread, which does not delay the exit of the program if it hangs.
+fn start_read(file: PathBuf) -> oneshot::Receiver<bool> {
     let (sender, receiver) = oneshot::channel();
     thread::spawn(move || {
-        // Nobody may be listening any more.
+        // Fails if the receiver was dropped.
         let _ = sender.send(is_meminfo(&file));
     });
     receiver
 }
 
 fn is_meminfo(file: &Path) -> bool {
-    let mut begin = [0; BEGIN.len()];
-    File::open(file).and_then(|mut it| it.read_exact(&mut begin)).is_ok() && begin == BEGIN
+    let mut prefix = [0; MEMINFO_PREFIX.len()];
+    File::open(file).and_then(|mut file| file.read_exact(&mut prefix)).is_ok() && prefix == MEMINFO_PREFIX
 }

@@ -1,5 +1,7 @@
 //! `etcd-guard serve`: the webhook server.
 
+mod certificates;
+
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
@@ -13,51 +15,53 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use self::certificates::CertificateFlags;
 use super::{
-    client::{client, install_provider},
-    logging::{Logging, write_out, write_out_at_rest},
-    tls::TlsFlags,
+    kube_client::{client, install_provider},
+    logging::{Logging, flush_deferred_lines, try_flush_deferred_lines},
 };
 use crate::{
-    config::{Live, ReloadMetrics, follow},
+    config::{LiveConfig, ReloadMetrics, follow},
     guard::{Guard, Sources},
-    k8s::{Annotations, Claims, Events, Leases, Namespaces, Pods, Secrets},
+    k8s::{AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, NamespaceReader, SecretReader},
     server::{Mutator, Options, Readiness, Server},
     traces::{Collector, SpanCounts},
 };
 
-/// Pause between attempts to reach the apiserver before it has answered once.
-const REACH_PAUSE: Duration = Duration::from_millis(500);
+/// Interval between attempts to reach the API server before its first response.
+const CONNECT_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long a version that cannot be read keeps the process from being ready: some looks at it, and no wait for the
-/// guard's own work, which does not need it.
-const VERSION_WAIT: Duration = Duration::from_secs(10);
+/// Maximum delay of readiness while the version of the API server cannot be read: time for a few attempts. It is
+/// limited, because the guard works without the version.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serve the admission webhooks
 #[derive(Debug, Args)]
 pub(super) struct Serve {
-    /// Address of the HTTPS port that the apiserver calls
+    /// Address of the HTTPS port that the API server calls
     #[arg(long, default_value = "0.0.0.0:8443", env = "ETCD_GUARD_LISTEN")]
     listen: SocketAddr,
-    /// Address of the plain port with /livez, /readyz and /metrics
+    /// Address of the plain HTTP port with /livez, /readyz and /metrics
     #[arg(long, default_value = "0.0.0.0:8080", env = "ETCD_GUARD_ADMIN_LISTEN")]
     admin_listen: SocketAddr,
     #[command(flatten)]
-    tls: TlsFlags,
-    /// How to reach the apiserver; by default $KUBECONFIG, then the pod's service account
+    tls: CertificateFlags,
+    /// The kubeconfig file; by default $KUBECONFIG, then the service account of the pod
     #[arg(long, env = "ETCD_GUARD_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
-    /// Where the guard keeps its reservations; by default the namespace of its service account or kubeconfig
+    /// The namespace of the reservations; by default the namespace of the service account or kubeconfig
     #[arg(long, env = "ETCD_GUARD_NAMESPACE")]
     namespace: Option<String>,
-    /// The configuration file; it is read again whenever it changes
+    /// The configuration file; it is reloaded when it changes
     #[arg(long, env = "ETCD_GUARD_CONFIG")]
     config: Option<PathBuf>,
-    /// How long to serve on after SIGTERM, not ready, while callers turn to other replicas
+    /// Time for which the server still serves requests after SIGTERM while /readyz fails, so that callers move to another
+    /// replica
     #[arg(long, default_value = "5s", env = "ETCD_GUARD_LINGER", value_parser = humantime::parse_duration)]
     linger: Duration,
-    /// How often to look at all guarded clusters unasked, for `etcd_guard_clusters` and its alerts; by default never
-    // The last counts: an overlay may say it once more.
+    /// Interval of background surveys of all guarded clusters, for `etcd_guard_clusters` and its alerts; by default
+    /// disabled
+    // The last value wins, so that an overlay can append the flag again.
     #[arg(
         long,
         env = "ETCD_GUARD_SURVEY_INTERVAL",
@@ -65,8 +69,8 @@ pub(super) struct Serve {
         value_parser = humantime::parse_duration
     )]
     survey_interval: Option<Duration>,
-    /// An OpenTelemetry collector that takes traces by OTLP over gRPC, for instance `http://collector:4317`; by default
-    /// nobody does
+    /// URL of an OpenTelemetry collector for traces by OTLP over gRPC, such as `http://collector:4317`; by default
+    /// disabled
     #[arg(long, env = "ETCD_GUARD_OTLP_ENDPOINT", value_name = "URL")]
     otlp_endpoint: Option<http::Uri>,
 }
@@ -77,12 +81,12 @@ impl Serve {
     pub(super) fn run(self, logging: &Logging) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
-            .on_thread_park(write_out_at_rest)
-            .on_thread_stop(write_out)
+            .on_thread_park(try_flush_deferred_lines)
+            .on_thread_stop(flush_deferred_lines)
             .build();
         let spans = SpanCounts::default();
         let collector = {
-            let _within = runtime.as_ref().ok().map(Runtime::enter);
+            let _runtime = runtime.as_ref().ok().map(Runtime::enter);
             self.otlp_endpoint.as_ref().map(|url| Collector::new(url, spans.clone())).transpose()
         };
         logging.start(collector.as_ref().ok().and_then(Option::as_ref).map(Collector::layer));
@@ -110,21 +114,21 @@ impl Serve {
             otlp_endpoint: _,
         } = self;
         let (tls, source) = tls.prepare(provider)?;
-        // Asked for before the ports are taken: a signal that comes early must not kill.
+        // Handlers are installed before the ports are bound, so that an early signal does not kill the process.
         let stop = stop_on_signal()?;
         let (live, reloads) = follow_config(config)?;
         let client = client(kubeconfig).await?;
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-        let (pods, secrets) = (Pods::new(client.clone()), Secrets::new(client.clone()));
-        let annotations = Annotations::watch(&client);
-        let claims = Claims::watch(&client, annotations.guarded_namespaces());
+        let (pods, secrets) = (ApiReader::new(client.clone()), SecretReader::new(client.clone()));
+        let annotations = AnnotationCache::watch(&client);
+        let claims = ClaimReader::watch(&client, annotations.guarded_namespaces());
         let leases = Leases::new(client.clone(), &namespace);
-        let events = Events::start(client.clone());
-        let mutator = Mutator::new(live.clone(), Namespaces::new(pods.clone()), reloads);
-        let (told, version_known) = oneshot::channel();
-        tokio::spawn(mutator.follow_version(told));
+        let events = EventRecorder::start(client.clone());
+        let mutator = Mutator::new(live.clone(), NamespaceReader::new(pods.clone()), reloads);
+        let (sender, version_known) = oneshot::channel();
+        tokio::spawn(mutator.follow_version(sender));
         let options = Options { listen, admin_listen, survey_interval };
-        let make_guard = |registry: &mut _| {
+        let new_guard = |registry: &mut _| {
             spans.register(registry);
             let sources = Sources {
                 pods: pods.clone(),
@@ -136,10 +140,10 @@ impl Serve {
             };
             Guard::new(sources, leases.clone(), registry)
         };
-        let server = Server::bind(&options, tls, &make_guard, mutator).await?;
+        let server = Server::bind(&options, tls, &new_guard, mutator).await?;
         let (https, http) = server.addresses()?;
         tracing::info!(%https, %http, version = env!("CARGO_PKG_VERSION"), "serving");
-        tokio::spawn(reach_apiserver(pods, annotations.clone(), version_known, server.readiness()));
+        tokio::spawn(set_ready(pods, annotations.clone(), version_known, server.readiness()));
         source.start(&client, &namespace, server.readiness())?;
         server.serve(stop, linger).await?;
         tracing::info!("stopped");
@@ -147,51 +151,53 @@ impl Serve {
     }
 }
 
-/// The configuration as it is, and from now on as it becomes. A file that is bad at the start is an error.
-fn follow_config(file: Option<PathBuf>) -> anyhow::Result<(Live, ReloadMetrics)> {
+/// Reads the configuration and follows its changes. An invalid file at the start is an error.
+fn follow_config(file: Option<PathBuf>) -> anyhow::Result<(LiveConfig, ReloadMetrics)> {
     let (config, text) = super::config::read_or_default(file.as_deref())?;
-    let (told, live) = watch::channel(Arc::new(config));
+    let (sender, live) = watch::channel(Arc::new(config));
     let reloads = ReloadMetrics::default();
     if let Some(file) = file {
-        tokio::spawn(follow(file, text, told, reloads.clone()));
+        tokio::spawn(follow(file, text, sender, reloads.clone()));
     }
     Ok((live, reloads))
 }
 
-/// Ready from when the apiserver answers, its version and the policies are known.
-async fn reach_apiserver(
-    pods: Pods,
-    annotations: Annotations,
+/// Marks the server as ready after the API server has responded and its version and the policies are known.
+async fn set_ready(
+    pods: ApiReader,
+    annotations: AnnotationCache,
     version_known: oneshot::Receiver<()>,
     readiness: Readiness,
 ) {
-    while let Err(error) = pods.reach_apiserver().await {
+    while let Err(error) = pods.check_connection().await {
         tracing::warn!(%error, "not ready");
-        sleep(REACH_PAUSE).await;
+        sleep(CONNECT_RETRY_INTERVAL).await;
     }
-    while !annotations.synced().await {
-        tracing::warn!("not ready: namespaces and StatefulSets are not listed yet");
+    while !annotations.wait_until_synced().await {
+        tracing::warn!("not ready: waiting for the lists of namespaces and StatefulSets");
     }
-    // The first Jobs after a start would get sidecars that never let them finish.
-    if timeout(VERSION_WAIT, version_known).await.is_err() {
-        tracing::warn!("the apiserver's version is not known: sidecars are ordinary containers until it is");
+    // Without the version, the first Jobs after a start would get ordinary containers as sidecars and never finish.
+    if timeout(VERSION_TIMEOUT, version_known).await.is_err() {
+        tracing::warn!(
+            "the version of the API server is unknown: sidecars are injected as ordinary containers until it is known"
+        );
     }
-    readiness.apiserver_answered();
+    readiness.set_apiserver_answered();
     tracing::info!("ready");
 }
 
-/// The first SIGTERM or SIGINT stops gently, the second at once.
+/// The first SIGTERM or SIGINT stops gracefully, the second one immediately.
 fn stop_on_signal() -> anyhow::Result<CancellationToken> {
-    let mut term = signal(SignalKind::terminate()).context("SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+    let mut term = signal(SignalKind::terminate()).context("failed to handle SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to handle SIGINT")?;
     let stop = CancellationToken::new();
-    let told = stop.clone();
+    let stopping = stop.clone();
     tokio::spawn(async move {
         tokio::select! { _ = term.recv() => {}, _ = interrupt.recv() => {} }
-        told.cancel();
+        stopping.cancel();
         tokio::select! { _ = term.recv() => {}, _ = interrupt.recv() => {} }
-        tracing::warn!("stopped at once by a second signal");
-        write_out();
+        tracing::warn!("stopping immediately after a second signal");
+        flush_deferred_lines();
         std::process::exit(1);
     });
     Ok(stop)

@@ -1,4 +1,4 @@
-//! `etcd-guard status`: the guarded clusters as they are now.
+//! `etcd-guard status`: the current state of the guarded clusters.
 
 use std::{
     io::{IsTerminal, Write},
@@ -10,32 +10,34 @@ use tabwriter::TabWriter;
 use tokio::time::sleep;
 
 use super::{
-    client::run,
-    reach::{Output, Reach},
-    style::{BAD, GOOD, ODD, STRONG, paint},
+    guard_flags::{GuardFlags, Output},
+    kube_client::run,
 };
-use crate::guard::{ClusterStatus, MemberStatus, Role, Survey};
+use crate::{
+    guard::{ClusterStatus, MemberStatus, Role, Survey},
+    terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, paint},
+};
 
-/// Clears the terminal and begins at its top.
-const CLEAR: &str = "\x1b[H\x1b[2J";
+/// Clears the terminal and moves the cursor to its top.
+const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 
-/// Show the guarded etcd clusters: members, quorum, spare voters, reservations and the policy in force
+/// Show the guarded etcd clusters: members, quorum, spare voters, reservations and the effective policy
 ///
-/// Exit status: 1 if something could not be looked at.
+/// Exit status: 1 if the status is incomplete.
 #[derive(Debug, Args)]
 pub(super) struct Status {
     #[command(flatten)]
-    reach: Reach,
-    /// All namespaces that are guarded
+    guard: GuardFlags,
+    /// Show all guarded namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     all_namespaces: bool,
-    /// Show it again and again
+    /// Repeat until interrupted
     #[arg(short, long)]
     watch: bool,
-    /// How long to wait in between
+    /// Interval of --watch
     #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
     interval: Duration,
-    /// What to print; with --watch, JSON comes as one line each
+    /// Output format; with --watch, JSON is printed as one line per status
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
 }
@@ -48,18 +50,18 @@ impl Status {
     }
 
     async fn show(self) -> anyhow::Result<()> {
-        let Self { reach, all_namespaces, watch, interval, output } = self;
-        let reached = reach.connect().await?;
+        let Self { guard, all_namespaces, watch, interval, output } = self;
+        let client = guard.connect().await?;
         let path = if all_namespaces {
             String::from("/status")
         } else {
-            format!("/status?namespace={}", reached.namespace)
+            format!("/status?namespace={}", client.namespace)
         };
         loop {
-            let survey: Survey = reached.get(&path).await?;
+            let survey: Survey = client.get(&path).await?;
             if watch && output == Output::Text && is_screen() {
-                // Not by way of `anstream`: whoever wants no colours wants the table in its place all the same.
-                std::io::stdout().write_all(CLEAR.as_bytes())?;
+                // Bypasses `anstream`, which removes escape sequences if colors are disabled.
+                std::io::stdout().write_all(CLEAR_SCREEN.as_bytes())?;
             }
             let mut out = anstream::stdout().lock();
             match output {
@@ -70,7 +72,7 @@ impl Status {
             out.flush()?;
             drop(out);
             if !watch {
-                anyhow::ensure!(survey.problems.is_empty(), "not all was looked at");
+                anyhow::ensure!(survey.problems.is_empty(), "the status is incomplete");
                 return Ok(());
             }
             sleep(interval).await;
@@ -78,9 +80,9 @@ impl Status {
     }
 }
 
-/// Whether what is written appears on something that can be cleared.
+/// Returns whether standard output is a terminal that can be cleared.
 fn is_screen() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("TERM").is_some_and(|it| it != "dumb")
+    std::io::stdout().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
 fn write_text(survey: &Survey, out: &mut impl Write) -> anyhow::Result<()> {
@@ -89,10 +91,10 @@ fn write_text(survey: &Survey, out: &mut impl Write) -> anyhow::Result<()> {
         writeln!(out)?;
     }
     if survey.clusters.is_empty() && survey.problems.is_empty() {
-        writeln!(out, "no etcd cluster is there")?;
+        writeln!(out, "no etcd cluster found")?;
     }
     for problem in &survey.problems {
-        writeln!(out, "{} {problem}", paint(BAD, "!"))?;
+        writeln!(out, "{} {problem}", paint(FAILURE, "!"))?;
     }
     Ok(())
 }
@@ -100,15 +102,17 @@ fn write_text(survey: &Survey, out: &mut impl Write) -> anyhow::Result<()> {
 fn write_cluster(cluster: &ClusterStatus, out: &mut impl Write) -> anyhow::Result<()> {
     let ClusterStatus { namespace, name, id, members, reservations, policy, problems, .. } = cluster;
     let id = id.as_deref().unwrap_or("unknown");
-    let title = paint(STRONG, &format!("{namespace}/{name}"));
-    writeln!(out, "{title}  cluster id {id}  {}", numbers(cluster))?;
+    let title = paint(EMPHASIS, &format!("{namespace}/{name}"));
+    writeln!(out, "{title}  cluster id {id}  {}", quorum_summary(cluster))?;
     let rows = std::iter::once(None).chain(members.iter().map(Some));
     for (line, member) in table(members)?.lines().zip(rows) {
         let line = line.trim_end();
         match member {
-            Some(it) if !it.serving && it.role != Role::Learner => writeln!(out, "{}", paint(BAD, line)),
-            Some(it) if it.leaving.is_some() => writeln!(out, "{}", paint(ODD, line)),
-            Some(it) if it.role == Role::Leader => writeln!(out, "{}", paint(STRONG, line)),
+            Some(member) if !member.serving && member.role != Role::Learner => {
+                writeln!(out, "{}", paint(FAILURE, line))
+            }
+            Some(member) if member.leaving.is_some() => writeln!(out, "{}", paint(WARNING, line)),
+            Some(member) if member.role == Role::Leader => writeln!(out, "{}", paint(EMPHASIS, line)),
             _ => writeln!(out, "{line}"),
         }?;
     }
@@ -116,45 +120,46 @@ fn write_cluster(cluster: &ClusterStatus, out: &mut impl Write) -> anyhow::Resul
         let name = setting.name.trim_start_matches("etcd-guard.io/");
         writeln!(out, "  policy {name}: {} ({})", setting.value, setting.from)?;
     }
-    for it in reservations {
-        writeln!(out, "  {} {} since {}, for {}", paint(ODD, "reserved"), it.pod, it.at, it.by)?;
+    for reservation in reservations {
+        let title = paint(WARNING, "reserved");
+        writeln!(out, "  {title} {} since {}, for {}", reservation.pod, reservation.at, reservation.by)?;
     }
     for problem in problems {
-        writeln!(out, "  {} {problem}", paint(BAD, "!"))?;
+        writeln!(out, "  {} {problem}", paint(FAILURE, "!"))?;
     }
     Ok(())
 }
 
-/// A line of titles, and one per member. Without colours, which would count as letters.
+/// Returns a header and a row per member. Without colors, whose codes would count for the width of columns.
 fn table(members: &[MemberStatus]) -> anyhow::Result<String> {
     let mut table = TabWriter::new(Vec::new()).padding(2);
     writeln!(table, "  POD\tMEMBER\tROLE\tSTATE\tVERSION\tLAG\tDATA")?;
     for member in members {
         let MemberStatus { pod, id, name, version, storage, lag, .. } = member;
         let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| String::from("-"));
-        let who = pod.clone().or_else(|| name.as_ref().map(|name| format!("({name})")));
+        let label = pod.clone().or_else(|| name.as_ref().map(|name| format!("({name})")));
         let lag = lag.map_or_else(|| String::from("-"), |lag| lag.to_string());
-        let (id, role, state) = (dash(id), member.role.word(), state(member));
-        let (who, version, storage) = (dash(&who), dash(version), dash(storage));
-        writeln!(table, "  {who}\t{id}\t{role}\t{state}\t{version}\t{lag}\t{storage}")?;
+        let (id, role, state) = (dash(id), member.role.as_str(), state(member));
+        let (label, version, storage) = (dash(&label), dash(version), dash(storage));
+        writeln!(table, "  {label}\t{id}\t{role}\t{state}\t{version}\t{lag}\t{storage}")?;
     }
     Ok(String::from_utf8(table.into_inner()?)?)
 }
 
-fn numbers(cluster: &ClusterStatus) -> String {
+fn quorum_summary(cluster: &ClusterStatus) -> String {
     let (Some(voters), Some(healthy), Some(quorum), Some(spare)) =
         (cluster.voters, cluster.healthy, cluster.quorum, cluster.spare)
     else {
-        return paint(BAD, "its voters cannot be counted");
+        return paint(FAILURE, "unknown number of voters");
     };
     let style = match spare {
-        ..0 => BAD,
-        0 => ODD,
-        1.. => GOOD,
+        ..0 => FAILURE,
+        0 => WARNING,
+        1.. => SUCCESS,
     };
     let spare = match spare {
-        ..0 => format!("{} short of a quorum", -spare),
-        0 => String::from("none to spare"),
+        ..0 => format!("{} missing for a quorum", -spare),
+        0 => String::from("0 to spare"),
         1.. => format!("{spare} to spare"),
     };
     format!("{voters} voters, {healthy} healthy, quorum {quorum}, {}", paint(style, &spare))

@@ -1,16 +1,16 @@
-//! `etcd-guard unregister`: takes the webhook configurations away, so that nothing asks the guard any more.
+//! `etcd-guard unregister`: deletes the webhook configurations, so that the API server stops calling the guard.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::client::{client, run};
-use crate::{certificates::own_configurations, k8s::webhooks::Configurations};
+use super::kube_client::{client, run};
+use crate::{certificates::shipped_configurations, k8s::webhooks::Configurations};
 
 /// Delete the guard's webhook configurations
 #[derive(Debug, Args)]
 pub(super) struct Unregister {
-    /// How to reach the apiserver; by default $KUBECONFIG, then the pod's service account
+    /// The kubeconfig file; by default $KUBECONFIG, then the service account of the pod
     #[arg(long, env = "ETCD_GUARD_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
 }
@@ -21,9 +21,9 @@ impl Unregister {
     pub(super) fn run(self) -> anyhow::Result<()> {
         run(async {
             let configurations = Configurations::new(client(self.kubeconfig).await?);
-            for name in own_configurations() {
+            for name in shipped_configurations() {
                 let deleted = configurations.delete(&name).await?;
-                tracing::info!(configuration = %name, "{}", if deleted { "deleted" } else { "was not there" });
+                tracing::info!(configuration = %name, "{}", if deleted { "deleted" } else { "not found" });
             }
             Ok(())
         })

@@ -1,18 +1,18 @@
-//! What any configuration file must come to.
+//! Properties of every input of the configuration parser.
 
-#![allow(clippy::expect_used, reason = "a fuzzer is told by a panic")]
+#![allow(clippy::expect_used, reason = "a fuzzer detects a violation by its panic")]
 
 use serde_json::Value;
 
-use super::{Config, Template};
+use super::sections::{Config, Template};
 use crate::k8s::quantity::Quantity;
 
-/// A file's text. Either all mistakes are told, each with a line that there is, or the configuration does to pods what
-/// it should.
+/// Parses the text of a configuration file. A valid one must inject correctly; an invalid one must have diagnostics on
+/// existing lines.
 ///
 /// # Panics
 ///
-/// Where that does not hold.
+/// If a property is violated.
 pub fn config(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     match Config::read(text) {
@@ -20,22 +20,22 @@ pub fn config(text: &[u8]) {
             config.sidecars.templates.iter().for_each(assert_decodes);
             crate::inject::fuzzing::assert_injects(&config);
         }
-        Err(mistakes) => {
-            assert!(!mistakes.is_empty());
+        Err(diagnostics) => {
+            assert!(!diagnostics.is_empty());
             // YAML begins a line after a carriage return as well.
             let breaks = text.replace("\r\n", "\n").matches(['\n', '\r']).count();
             let lines = u64::try_from(breaks + 1).expect("a number of lines");
-            for mistake in mistakes {
-                let line = mistake.line.expect("a mistake has a line");
-                assert!((1..=lines).contains(&line), "{lines} lines: {mistake}");
-                assert!(!mistake.text.is_empty(), "{mistake:?}");
-                assert!(!mistake.to_string().contains('\n'), "{mistake:?}");
+            for diagnostic in diagnostics {
+                let line = diagnostic.line.expect("a diagnostic has a line");
+                assert!((1..=lines).contains(&line), "{lines} lines: {diagnostic}");
+                assert!(!diagnostic.message.is_empty(), "{diagnostic:?}");
+                assert!(!diagnostic.to_string().contains('\n'), "{diagnostic:?}");
             }
         }
     }
 }
 
-/// An apiserver can decode what containers get.
+/// Asserts that an API server can decode the quantities of the template's containers.
 fn assert_decodes(template: &Template) {
     for container in template.containers.iter().chain(&template.init_containers) {
         for list in ["/resources/limits", "/resources/requests"] {

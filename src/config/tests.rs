@@ -1,6 +1,6 @@
-//! What is told of bad files, and what becomes of a file that changes.
+//! Tests of validation and hot reload.
 
-mod mistakes;
+mod diagnostics;
 mod parts;
 mod reload;
 mod schema;

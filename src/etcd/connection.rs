@@ -1,29 +1,31 @@
-//! One client per member: a client with several endpoints asks one of them by chance, which says nothing of the others.
+//! Connections to members, with one client per member. A client with several endpoints would send each call to an
+//! arbitrary endpoint, and its response would prove nothing about the other members.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 use moka::sync::Cache;
 
-/// A connection that nobody used for this long is closed. Deletions come in waves: a rollout, a drain.
-const IDLE_LIMIT: Duration = Duration::from_secs(300);
+/// Time after which an unused connection is closed. It exceeds the pause between two pods of a rollout or drain.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// More members than any guard looks after; a bound against an endless list of pods that come and go.
-const MOST_CONNECTIONS: u64 = 1024;
+/// Upper bound of pooled connections. It exceeds the members of all guarded clusters and limits memory when pods are
+/// replaced frequently.
+const MAX_CONNECTIONS: u64 = 1024;
 
-/// Where one member listens to its clients.
+/// The client address of one member, with the credentials for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// Scheme, host and port, for instance `https://10.244.0.7:2379`.
     pub url: String,
-    /// What a TLS connection needs; for plain HTTP nothing.
+    /// Settings of the TLS connection; `None` for plain HTTP.
     pub tls: Option<Tls>,
-    /// Whom to log in as, where members ask for a user and a password.
+    /// The user of the login, if members require a user and a password.
     pub user: Option<User>,
 }
 
-/// A user of etcd's own. A login is a raft proposal and takes 80 ms of computing on purpose, so that connections are kept;
-/// a client certificate with the user's name needs none.
+/// A user of etcd. A login is a raft proposal and takes 80 ms of computing by design. Connections are therefore pooled.
+/// A client certificate with the user's name needs no login.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct User {
     /// The user's name.
@@ -32,14 +34,15 @@ pub struct User {
     pub password: Arc<str>,
 }
 
-/// What a TLS connection to a member needs.
+/// Settings of a TLS connection to a member.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Tls {
-    /// The name that the member's certificate is checked against; the address is dialled, not this name.
+    /// The name that the member's certificate must contain. The connection goes to the endpoint's address, not to this
+    /// name.
     pub server_name: String,
-    /// The certificates (PEM) that the member's must lead to; without them no certificate is accepted.
+    /// Trusted certificate authorities (PEM) for the member's certificate. `None` accepts no certificate.
     pub ca: Option<Arc<[u8]>>,
-    /// Who this client is, where members ask for a certificate.
+    /// The client certificate, if members require one.
     pub identity: Option<ClientIdentity>,
 }
 
@@ -52,7 +55,7 @@ pub struct ClientIdentity {
     pub key: Arc<[u8]>,
 }
 
-/// Open connections, kept for the next round.
+/// A pool of open connections, reused by the next probe rounds.
 #[derive(Clone)]
 pub struct Connections {
     open: Cache<Endpoint, Client>,
@@ -61,20 +64,20 @@ pub struct Connections {
 // === impl Connections ===
 
 impl Connections {
-    /// No connection yet.
+    /// Creates an empty pool.
     #[must_use]
     pub fn new() -> Self {
-        Self { open: Cache::builder().max_capacity(MOST_CONNECTIONS).time_to_idle(IDLE_LIMIT).build() }
+        Self { open: Cache::builder().max_capacity(MAX_CONNECTIONS).time_to_idle(IDLE_TIMEOUT).build() }
     }
 
-    /// The connection to this member, and whether it served an earlier round.
+    /// Returns the connection to this member, and whether it is a pooled one.
     pub(super) async fn get(&self, endpoint: &Endpoint) -> Result<(Client, bool), Error> {
         if let Some(client) = self.open.get(endpoint) {
             return Ok((client, true));
         }
-        // No limits here: those of this client leave a TLS handshake unbounded. Every caller has a limit around all of it.
+        // The timeouts of `etcd_client` do not limit a TLS handshake. Every caller sets a timeout for this call.
         let client = match Box::pin(Client::connect([&endpoint.url], Some(endpoint.options()))).await {
-            Err(error) if endpoint.user.is_some() && is_without_users(&error) => {
+            Err(error) if endpoint.user.is_some() && is_authentication_disabled(&error) => {
                 let options = Endpoint { user: None, ..endpoint.clone() }.options();
                 Box::pin(Client::connect([&endpoint.url], Some(options))).await?
             }
@@ -84,8 +87,8 @@ impl Connections {
         Ok((client, false))
     }
 
-    /// Makes the next round connect anew.
-    pub(super) fn forget(&self, endpoint: &Endpoint) {
+    /// Removes the connection from the pool: the next probe round opens a new one.
+    pub(super) fn remove(&self, endpoint: &Endpoint) {
         self.open.invalidate(endpoint);
     }
 }
@@ -96,8 +99,8 @@ impl Default for Connections {
     }
 }
 
-/// Whether authentication is switched off, so that nobody can log in, and nobody needs to.
-fn is_without_users(error: &Error) -> bool {
+/// Whether the cluster has authentication disabled. A login then fails, and is not required.
+fn is_authentication_disabled(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.message().contains("authentication is not enabled"))
 }
 
@@ -115,8 +118,8 @@ impl Endpoint {
         }
     }
 
-    /// Who the member sees, in words for a person.
-    pub(super) fn who(&self) -> String {
+    /// Describes the user as which the member authenticates this client, for messages.
+    pub(super) fn identity_description(&self) -> String {
         let has_certificate = self.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
         match &self.user {
             Some(user) => format!("user {}", user.name),
@@ -128,7 +131,7 @@ impl Endpoint {
 
 // === impl User ===
 
-/// Only the name: passwords stay out of every log.
+/// Shows only the name: logs must not contain passwords.
 impl fmt::Debug for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("User").field("name", &self.name).finish_non_exhaustive()
@@ -144,13 +147,13 @@ impl Tls {
             options = options.ca_certificate(Certificate::from_pem(ca));
         }
         match &self.identity {
-            Some(own) => options.identity(Identity::from_pem(&own.certificate, &own.key)),
+            Some(identity) => options.identity(Identity::from_pem(&identity.certificate, &identity.key)),
             None => options,
         }
     }
 }
 
-/// Names only the server: keys stay out of every log.
+/// Shows only the server name: logs must not contain keys.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls").field("server_name", &self.server_name).finish_non_exhaustive()

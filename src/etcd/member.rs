@@ -1,74 +1,75 @@
-//! What a member says of itself and of its cluster.
+//! A member's view of itself and of its cluster.
 
 use std::fmt;
 
-/// A member's id, as `header.member_id` and the member list give it. Shown in hexadecimal, as etcdctl does.
+/// A member's id, from `header.member_id` or the member list. Displayed in hexadecimal, as by etcdctl.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub u64);
 
-/// A cluster's id, as `header.cluster_id` gives it. Shown in hexadecimal, as etcdctl does.
+/// A cluster's id, from `header.cluster_id`. Displayed in hexadecimal, as by etcdctl.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId(pub u64);
 
-/// A member's answer to `Maintenance.Status`: its own belief, which proves neither quorum nor leadership.
+/// A member's response to `Maintenance.Status`: its local view, which proves neither quorum nor leadership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Who really answered.
+    /// The member that responded.
     pub member_id: MemberId,
-    /// The cluster it belongs to.
+    /// The cluster of the member.
     pub cluster_id: ClusterId,
-    /// Whom it takes for the leader; a dead leader is named for up to two seconds.
+    /// The leader in the member's view. Members report a dead leader for up to two seconds.
     pub leader: Option<MemberId>,
-    /// Its raft term; of contradicting answers the higher term is right.
+    /// The raft term. If two members report different leaders, the report with the higher term is current.
     pub term: u64,
-    /// The last index that it has applied (zero before 3.4).
+    /// The last applied raft index (zero before 3.4).
     pub applied_index: u64,
-    /// Its release, for instance `3.6.16`.
+    /// The release, for instance `3.6.16`.
     pub version: String,
-    /// Whether it is a learner: it has no vote.
+    /// Whether the member is a learner, which has no vote.
     pub is_learner: bool,
-    /// Alarms that are raised anywhere in the cluster, as this member knows them.
+    /// Alarms of all members of the cluster, in this member's view.
     pub alarms: Vec<Alarm>,
 }
 
-/// An alarm that is raised at a member.
+/// An active alarm of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alarm {
-    /// At which member; zero where etcd could not tell which.
+    /// The member with the alarm; zero if etcd could not determine it.
     pub member_id: MemberId,
-    /// What is wrong there.
+    /// The kind of alarm.
     pub kind: AlarmKind,
 }
 
-/// The kinds of alarm that bear on a verdict.
+/// The kinds of alarm that affect a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlarmKind {
-    /// The member's data differs from its peers'.
+    /// The member's data differs from the data of its peers.
     Corrupt,
-    /// The cluster refuses writes until space is freed; votes are not touched by it.
+    /// The cluster rejects writes until space is freed. Votes are not affected.
     NoSpace,
 }
 
-/// A member as the member list names it; it may never have started.
+/// An entry of the member list. The member may never have started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedMember {
-    /// Its id, which is unique.
+    /// The unique id.
     pub id: MemberId,
-    /// Its name, which need not be unique, and is empty until it has started.
+    /// The name. It need not be unique, and is empty until the member has started.
     pub name: String,
-    /// Where its peers reach it.
+    /// The addresses for its peers.
     pub peer_urls: Vec<String>,
-    /// Where clients are told to reach it; empty until it has started, and possibly a Service that all members share.
+    /// The advertised addresses for clients. Empty until the member has started; may name a Service that all members
+    /// share.
     pub client_urls: Vec<String>,
-    /// Whether it is a learner: it has no vote.
+    /// Whether the member is a learner, which has no vote.
     pub is_learner: bool,
 }
 
 // === impl Status ===
 
 impl Status {
-    /// `None` without a header, which every server sends.
-    pub(super) fn read(response: &etcd_client::StatusResponse) -> Option<Self> {
+    /// Converts a response. Returns `None` for a response without a header, which no etcd server sends.
+    pub(super) fn from_response(response: &etcd_client::StatusResponse) -> Option<Self> {
         let header = response.header()?;
         Some(Self {
             member_id: MemberId(header.member_id()),
@@ -86,13 +87,13 @@ impl Status {
 // === impl Alarm ===
 
 impl Alarm {
-    /// Reads `memberID:10276657743932975437 alarm:CORRUPT ` of `Status.errors`: the id in decimal. How many blanks stand
-    /// between and at the end differs by release, since 3.7 even by build (protobuf does not promise its text form).
-    /// Other texts ("etcdserver: no leader") are no alarms.
+    /// Parses an entry of `Status.errors` such as `memberID:10276657743932975437 alarm:CORRUPT `, with the id in
+    /// decimal. The number of blanks between the parts and at the end differs by release, and since 3.7 by build,
+    /// because protobuf does not guarantee its text format. Other entries ("etcdserver: no leader") are not alarms.
     fn parse(text: &str) -> Option<Self> {
-        let mut words = text.split_whitespace();
-        let id = words.next()?.strip_prefix("memberID:")?;
-        let kind = match words.next()?.strip_prefix("alarm:")? {
+        let mut parts = text.split_whitespace();
+        let id = parts.next()?.strip_prefix("memberID:")?;
+        let kind = match parts.next()?.strip_prefix("alarm:")? {
             "CORRUPT" => AlarmKind::Corrupt,
             "NOSPACE" => AlarmKind::NoSpace,
             _ => return None,
@@ -104,7 +105,7 @@ impl Alarm {
 // === impl ListedMember ===
 
 impl ListedMember {
-    pub(super) fn read(member: &etcd_client::Member) -> Self {
+    pub(super) fn from_response(member: &etcd_client::Member) -> Self {
         Self {
             id: MemberId(member.id()),
             name: member.name().to_owned(),
@@ -114,7 +115,7 @@ impl ListedMember {
         }
     }
 
-    /// Whether it has ever published itself. A voter counts for the quorum before that.
+    /// Whether the member has ever started. A voter counts towards the quorum before its first start.
     #[must_use]
     pub fn has_started(&self) -> bool {
         !self.name.is_empty()
@@ -152,7 +153,7 @@ mod tests {
     use super::{Alarm, AlarmKind, MemberId};
 
     #[test]
-    fn alarms_are_read_from_status_errors() {
+    fn parses_alarms_of_status_errors() {
         let alarm = Alarm::parse("memberID:10276657743932975437 alarm:CORRUPT ");
         assert_eq!(
             alarm,
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn other_errors_are_no_alarms() {
+    fn ignores_status_errors_that_are_no_alarms() {
         assert_eq!(Alarm::parse("etcdserver: no leader"), None);
         assert_eq!(Alarm::parse("memberID:x alarm:CORRUPT"), None);
         assert_eq!(Alarm::parse("memberID:7 alarm:SOMETHING_NEW"), None);

@@ -1,34 +1,39 @@
-//! Moves leadership from one voter to another.
+//! Transfer of the leadership from one voter to another.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument, field::Empty, info_span};
 
-use super::{Cause, Connections, Endpoint, MemberId};
-use crate::traces::SPANS;
+use super::{
+    connection::{Connections, Endpoint},
+    error::MemberError,
+    member::MemberId,
+};
+use crate::traces::SPAN_TARGET;
 
-/// Longest that a transfer is waited for. A good one takes 100 ms; one to a member that froze never ends by itself, and
-/// etcd gives it up after one election timeout, by default a second.
-const TRANSFER_LIMIT: Duration = Duration::from_secs(2);
+/// Timeout of a transfer. A successful transfer takes 100 ms. A transfer to a frozen member never completes, and etcd
+/// aborts it after one election timeout, by default one second.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Asks the leader at `leader` to hand over to the voter `heir`. etcd accepts this at the leader alone.
+/// Transfers the leadership from the member at the endpoint `leader` to the voter `transferee`. Only the leader accepts
+/// this request.
 pub async fn move_leader(
     connections: &Connections,
     leader: &Endpoint,
-    heir: MemberId,
+    transferee: MemberId,
     deadline: Instant,
-) -> Result<(), Cause> {
-    let deadline = deadline.min(Instant::now() + TRANSFER_LIMIT);
+) -> Result<(), MemberError> {
+    let deadline = deadline.min(Instant::now() + TRANSFER_TIMEOUT);
     let transfer = async {
         let (mut client, _) = connections.get(leader).await?;
-        client.move_leader(heir.0).await
+        client.move_leader(transferee.0).await
     };
-    let span = info_span!(target: SPANS, "moving leadership", heir = %heir, failed = Empty);
+    let span = info_span!(target: SPAN_TARGET, "moving leadership", transferee = %transferee, failed = Empty);
     let moved = match timeout_at(deadline, transfer).instrument(span.clone()).await {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(Cause::of(&error)),
-        Err(_) => Err(Cause::TimedOut(TRANSFER_LIMIT)),
+        Ok(Err(error)) => Err(MemberError::from(&error)),
+        Err(_) => Err(MemberError::TimedOut(TRANSFER_TIMEOUT)),
     };
     if let Err(cause) = &moved {
         span.record("failed", cause.label());

@@ -1,9 +1,9 @@
-//! Inputs made of other inputs: a part taken out, doubled, moved or replaced. Bytes changed at random are seldom JSON,
-//! and what is no JSON is never looked at closely.
+//! Mutations of inputs: parts are removed, duplicated, moved or replaced. Random changes of bytes rarely result in
+//! valid JSON, and parsers reject invalid JSON before they reach the interesting code.
 
 use serde_json::{Map, Value, json};
 
-/// Words that the program knows, and some that make trouble: for texts, keys, flags and variables.
+/// Strings, keys, flags and variables that the program handles specially, and some that are difficult to parse.
 const WORDS: &[&str] = &[
     "",
     "-",
@@ -44,28 +44,28 @@ const WORDS: &[&str] = &[
     "etcdctl member remove",
 ];
 
-/// A source of numbers that gives the same ones for the same seed.
+/// A deterministic random number generator.
 #[derive(Debug)]
 pub struct Random(u64);
 
 // === impl Random ===
 
 impl Random {
-    /// One that begins with this seed.
+    /// Creates a generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A number below this limit; 0 if that is 0.
+    /// Returns a number below this limit, or 0 if the limit is 0.
     pub fn below(&mut self, limit: usize) -> usize {
         // SplitMix64 (Steele, Lea and Flood, 2014).
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut it = self.0;
-        it = (it ^ (it >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        it = (it ^ (it >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        it ^= it >> 31;
-        usize::try_from(it >> 1).unwrap_or_default().checked_rem(limit).unwrap_or_default()
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        usize::try_from(mixed >> 1).unwrap_or_default().checked_rem(limit).unwrap_or_default()
     }
 
     fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
@@ -77,7 +77,7 @@ impl Random {
     }
 }
 
-/// Another JSON text, with one to four parts of this one changed; `None` if it is none.
+/// Changes one to four parts of a JSON text. Returns `None` if the text is not valid JSON.
 #[must_use]
 pub fn json(text: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     let mut value: Value = serde_json::from_slice(text).ok()?;
@@ -91,7 +91,7 @@ pub fn json(text: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     serde_json::to_vec(&value).ok()
 }
 
-/// Another text, with one to four of this one's lines changed.
+/// Changes one to four lines of a text.
 #[must_use]
 pub fn lines(text: &str, random: &mut Random) -> String {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -104,9 +104,9 @@ pub fn lines(text: &str, random: &mut Random) -> String {
             2 if !lines.is_empty() => lines.swap(at, other),
             3 => lines.insert(at, random.word().to_owned()),
             4 => lines.insert(at, String::new()),
-            how => {
+            change => {
                 if let Some(line) = lines.get_mut(at) {
-                    *line = if how == 5 { indented(line, random) } else { reworded(line, random) };
+                    *line = if change == 5 { reindent(line, random) } else { replace_word(line, random) };
                 }
             }
         }
@@ -114,7 +114,7 @@ pub fn lines(text: &str, random: &mut Random) -> String {
     lines.join("\n")
 }
 
-/// Another text, with one to four of this one's bytes changed.
+/// Changes one to four bytes of a text.
 #[must_use]
 pub fn bytes(text: &[u8], random: &mut Random) -> Vec<u8> {
     let mut text = text.to_vec();
@@ -124,19 +124,19 @@ pub fn bytes(text: &[u8], random: &mut Random) -> Vec<u8> {
             0 => text.insert(at, byte),
             1 => text.truncate(at.max(1)),
             2 if !text.is_empty() => drop(text.remove(at)),
-            _ => text.iter_mut().skip(at).take(1).for_each(|it| *it ^= byte),
+            _ => text.iter_mut().skip(at).take(1).for_each(|changed| *changed ^= byte),
         }
     }
     text
 }
 
-fn indented(line: &str, random: &mut Random) -> String {
+fn reindent(line: &str, random: &mut Random) -> String {
     let (bare, blanks) = (line.trim_start(), line.len() - line.trim_start().len());
     " ".repeat((blanks + random.below(5)).saturating_sub(2)) + bare
 }
 
-/// With a word in the place of one of its own.
-fn reworded(line: &str, random: &mut Random) -> String {
+/// Replaces one word of a line by one of [`WORDS`].
+fn replace_word(line: &str, random: &mut Random) -> String {
     let words: Vec<&str> = line.split_inclusive([' ', ':', '=', ',', '/']).collect();
     let at = random.below(words.len());
     let new = random.word();
@@ -149,26 +149,26 @@ fn change(part: &mut Value, donor: Value, random: &mut Random) {
         (2, Value::Array(items)) => items.insert(random.below(items.len() + 1), donor),
         (3, Value::Array(items)) => items.extend(items.get(random.below(items.len())).cloned()),
         (0 | 1, Value::Object(members)) => {
-            if let Some(key) = key_of(members, random) {
+            if let Some(key) = random_key(members, random) {
                 members.remove(&key);
             }
         }
         (2, Value::Object(members)) => drop(members.insert(random.word().to_owned(), donor)),
         (3, Value::Object(members)) => {
-            let value = key_of(members, random).and_then(|key| members.remove(&key));
+            let value = random_key(members, random).and_then(|key| members.remove(&key));
             members.extend(value.map(|value| (random.word().to_owned(), value)));
         }
         (4, _) => *part = donor,
-        (5, Value::String(text)) => *text = reworded(text, random),
-        _ => *part = simple(random),
+        (5, Value::String(text)) => *text = replace_word(text, random),
+        _ => *part = random_scalar(random),
     }
 }
 
-fn key_of(members: &Map<String, Value>, random: &mut Random) -> Option<String> {
+fn random_key(members: &Map<String, Value>, random: &mut Random) -> Option<String> {
     members.keys().nth(random.below(members.len())).cloned()
 }
 
-fn simple(random: &mut Random) -> Value {
+fn random_scalar(random: &mut Random) -> Value {
     match random.below(10) {
         0 => Value::Null,
         1 => json!(true),
@@ -181,7 +181,7 @@ fn simple(random: &mut Random) -> Value {
     }
 }
 
-/// How many parts a value has, itself included.
+/// Returns the number of values in a JSON value, including itself.
 fn count(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(count).sum(),
@@ -190,6 +190,7 @@ fn count(value: &Value) -> usize {
     }
 }
 
+/// Returns the value at this position in depth-first order.
 fn nth(value: &Value, at: usize) -> Option<&Value> {
     let children: Vec<&Value> = match value {
         _ if at == 0 => return Some(value),
@@ -199,11 +200,11 @@ fn nth(value: &Value, at: usize) -> Option<&Value> {
     };
     let mut rest = at - 1;
     for child in children {
-        let here = count(child);
-        if rest < here {
+        let size = count(child);
+        if rest < size {
             return nth(child, rest);
         }
-        rest -= here;
+        rest -= size;
     }
     None
 }
@@ -219,11 +220,11 @@ fn nth_mut(value: &mut Value, at: usize) -> Option<&mut Value> {
     };
     let mut rest = at - 1;
     for child in children {
-        let here = count(child);
-        if rest < here {
+        let size = count(child);
+        if rest < size {
             return nth_mut(child, rest);
         }
-        rest -= here;
+        rest -= size;
     }
     None
 }

@@ -1,14 +1,19 @@
-//! From a reason and its numbers to what a person at a terminal reads: what is so, how many there are, what to do next.
+//! Verdicts as text: the facts of an assessment with their numbers, and a command that helps.
+//!
+//! A denial starts with its reason code and ends with a command that can be pasted. kubectl prints it on one line.
 
 use tokio::time::Instant;
 
-use super::{
-    assess::{self, Assessment, Missing},
-    snapshot::{MemberPod, Snapshot, Storage},
-    verdict::{Reason, Verdict},
+use crate::guard::{
+    assess::{self, Assessment, MissingVoter},
+    model::{
+        reason::Reason,
+        snapshot::{MemberPod, Snapshot, Storage},
+        verdict::Verdict,
+    },
 };
 
-/// Puts an assessment of `target` into words.
+/// Renders the assessment of `target` as a verdict.
 #[must_use]
 pub(super) fn explain(
     snapshot: &Snapshot,
@@ -16,24 +21,24 @@ pub(super) fn explain(
     assessment: &Assessment,
     now: Instant,
 ) -> Verdict {
-    let scene = Scene { snapshot, target, assessment };
-    let mut verdict = Verdict::new(assessment.reason, scene.what());
-    if let Some(next) = scene.next() {
-        verdict = verdict.with_next(&next);
+    let explanation = Explanation { snapshot, target, assessment };
+    let mut verdict = Verdict::new(assessment.reason, explanation.facts());
+    if let Some(remedy) = explanation.remedy() {
+        verdict = verdict.with_remedy(&remedy);
     }
     if assessment.reason == Reason::SafeToDelete
         && let Some(tally) = &assessment.tally
-        && tally.remaining == tally.quorum
+        && tally.has_no_spare()
     {
         let (cluster, pod) = (&snapshot.cluster, &target.name);
         verdict.warn(&format!(
-            "etcd {cluster} has no voter to spare until {pod} is back: {} of {} remain, quorum {}",
+            "etcd {cluster} has no voter to spare until {pod} is ready: {} of {} remain, quorum {}",
             tally.remaining, tally.voters, tally.quorum
         ));
     }
     if assessment.no_space {
         verdict
-            .warn(&format!("etcd {} is out of space (alarm NOSPACE) and refuses writes", snapshot.cluster));
+            .warn(&format!("etcd {} is out of space (alarm NOSPACE) and rejects writes", snapshot.cluster));
     }
     verdict.member = assessment.member;
     verdict.tally.clone_from(&assessment.tally);
@@ -42,220 +47,234 @@ pub(super) fn explain(
     verdict
 }
 
-struct Scene<'a> {
+/// One assessment and the snapshot on which it is based.
+struct Explanation<'a> {
     snapshot: &'a Snapshot,
     target: &'a MemberPod,
     assessment: &'a Assessment,
 }
 
-impl Scene<'_> {
-    /// What is so.
-    fn what(&self) -> String {
+impl Explanation<'_> {
+    /// The facts on which the verdict is based.
+    fn facts(&self) -> String {
         let (pod, cluster) = (&self.target.name, &self.snapshot.cluster);
         let numbers = self.numbers();
         match self.assessment.reason {
-            Reason::SafeToDelete => format!("pod {pod} of etcd cluster {cluster} may go ({numbers})"),
+            Reason::SafeToDelete => format!("{pod} can be deleted from {cluster} ({numbers})"),
             Reason::LeaderTransferred => {
-                format!("pod {pod} of etcd cluster {cluster} leads no longer and may go ({numbers})")
+                format!("{pod} no longer leads {cluster} and can be deleted ({numbers})")
             }
             Reason::LeaderAllowed => format!(
-                "pod {pod} is the leader of etcd cluster {cluster} and may go: it has the time to hand over ({numbers})"
+                "{pod} leads {cluster} and can be deleted by policy: the grace period is long enough for \
+                 etcd to hand over leadership ({numbers})"
             ),
             Reason::SingleMemberAllowed => {
-                format!("pod {pod} is the only voter of etcd cluster {cluster} and may go ({numbers})")
+                format!("{pod} is the only voter of {cluster} and can be deleted by policy ({numbers})")
             }
-            Reason::NotAVoter => format!("pod {pod} has no vote in etcd cluster {cluster} ({numbers})"),
-            Reason::MemberNotServing => format!(
-                "pod {pod} serves nothing in etcd cluster {cluster} and keeps its data{}",
-                self.not_healthy()
-            ),
-            Reason::LeaderProtected => {
-                format!("pod {pod} is the leader of etcd cluster {cluster} ({numbers})")
+            Reason::NotAVoter => format!("{pod} is not a voter of {cluster} ({numbers})"),
+            Reason::MemberNotServing => {
+                format!(
+                    "{pod} serves no requests in {cluster}, and its data is preserved{}",
+                    self.not_healthy()
+                )
             }
-            Reason::QuorumAtRisk => format!("{}{}", self.what_would_remain(), self.not_healthy()),
+            Reason::LeaderProtected => format!("{pod} leads {cluster} ({numbers})"),
+            Reason::QuorumAtRisk => format!("{}{}", self.remaining_voters(), self.not_healthy()),
             Reason::DisruptionInProgress => format!(
-                "{}: {} on the way out{}",
-                self.what_would_remain(),
-                be(&self.assessment.leaving),
+                "{}: {} leaving{}",
+                self.remaining_voters(),
+                with_verb(&self.assessment.leaving),
                 self.not_healthy()
             ),
             Reason::SingleMember => format!(
-                "pod {pod} is the only voter of etcd cluster {cluster} ({numbers}): without it every read and write \
-                 stops until it is back"
+                "{pod} is the only voter of {cluster} ({numbers}): reads and writes stop until the pod is ready again"
             ),
-            Reason::PermanentLoss => format!(
-                "{}, and etcd cluster {cluster} has no voter to spare ({numbers})",
-                self.what_becomes_of_the_member()
-            ),
+            Reason::PermanentLoss => {
+                format!("{}, and {cluster} has no voter to spare ({numbers})", self.data_loss())
+            }
             Reason::ElectionInProgress => {
-                format!("etcd cluster {cluster} has no proven leader ({numbers}){}", self.not_healthy())
+                format!("{cluster} has no proven leader ({numbers}){}", self.not_healthy())
             }
             Reason::QuorumLost => {
-                format!("no member of etcd cluster {cluster} could prove a quorum{}", self.not_healthy())
+                format!("no member of {cluster} could prove a quorum{}", self.not_healthy())
             }
             Reason::EtcdUnreachable => {
-                format!("no member of etcd cluster {cluster} could be reached{}", self.not_healthy())
+                format!("no member of {cluster} could be reached{}", self.not_healthy())
             }
-            Reason::CredentialsRejected => format!(
-                "the members of etcd cluster {cluster} did not accept the guard's credentials{}",
-                self.not_healthy()
-            ),
-            Reason::AmbiguousMember => format!(
-                "which member of etcd cluster {cluster} each pod runs cannot be told{}",
-                self.not_healthy()
-            ),
+            Reason::CredentialsRejected => {
+                format!("the members of {cluster} rejected the guard's credentials{}", self.not_healthy())
+            }
+            Reason::AmbiguousMember => {
+                format!("the pods of {cluster} cannot be matched with its members{}", self.not_healthy())
+            }
             Reason::SplitCluster => format!(
-                "the pods of {cluster} answer for different etcd clusters ({}), so that none of them can be counted",
+                "the pods of {cluster} belong to different etcd clusters ({})",
                 list(self.assessment.clusters.iter().map(ToString::to_string))
             ),
-            // Reasons that are found without a look at the cluster bring their own words.
-            reason => format!("pod {pod} of etcd cluster {cluster}: {reason}"),
+            // The remaining reasons are determined without a snapshot and have texts of their own.
+            reason => format!("{pod} of {cluster}: {reason}"),
         }
     }
 
-    /// What to do about a denial.
-    fn next(&self) -> Option<String> {
+    /// What to do about a denial, with a command at the end.
+    fn remedy(&self) -> Option<String> {
         let (pod, ns) = (&self.target.name, &self.snapshot.namespace);
         Some(match self.assessment.reason {
-            Reason::LeaderProtected => self.how_to_move_the_leader(),
-            Reason::QuorumAtRisk => self.how_to_look_at_the_missing(),
+            Reason::LeaderProtected => self.move_leadership(),
+            Reason::QuorumAtRisk => self.restore_missing_voter(),
             Reason::DisruptionInProgress => {
-                format!("Wait until it is back and try again: kubectl -n {ns} get pods -w")
+                format!("Wait until all pods are ready, then retry: kubectl -n {ns} get pods -w")
             }
-            Reason::SingleMember => format!(
-                "If that is meant: kubectl -n {ns} annotate pod {pod} etcd-guard.io/single-member=allow"
+            Reason::SingleMember => {
+                format!(
+                    "If intended: kubectl -n {ns} annotate --overwrite pod {pod} etcd-guard.io/single-member=allow"
+                )
+            }
+            Reason::PermanentLoss => self.prevent_data_loss(),
+            Reason::ElectionInProgress => format!(
+                "An election takes about a second: retry in 3 s. If it persists: {}",
+                self.etcdctl(self.other_serving_pod(), "endpoint status -w table")
             ),
-            Reason::PermanentLoss => format!(
-                "Replace the member instead, first: {}, or set etcd-guard.io/ephemeral-data=allow on the pod",
-                self.how_to_remove_the_member()
-            ),
-            Reason::ElectionInProgress => String::from("An election takes about a second: try again in 3 s"),
             Reason::QuorumLost => {
-                format!("Bring its members back first: kubectl -n {ns} get pods -o wide")
+                format!("Restore the members first: kubectl -n {ns} get pods -o wide")
             }
             Reason::EtcdUnreachable => format!(
-                "If they run, look at their ports, TLS and the network policies between: kubectl -n {ns} logs {pod} -c {}",
+                "If the pods run, check ports, TLS and network policies: kubectl -n {ns} logs {pod} -c {}",
                 self.target.container
             ),
             Reason::CredentialsRejected => format!(
-                "Name the right Secrets (docs/tls-and-auth.md): kubectl -n {ns} annotate pod {pod} \
-                 etcd-guard.io/client-tls-secret=NAME, or etcd-guard.io/auth-secret=NAME"
+                "Set the annotation etcd-guard.io/client-tls-secret or etcd-guard.io/auth-secret to the Secret with \
+                 valid credentials: kubectl -n {ns} get secrets"
             ),
-            Reason::AmbiguousMember => {
-                format!("Compare the pods with: {}", self.etcdctl(self.helper(), "member list -w table"))
+            Reason::AmbiguousMember => format!(
+                "Compare the pods with the member list: {}",
+                self.etcdctl(self.other_serving_pod(), "member list -w table")
+            ),
+            Reason::SplitCluster => {
+                format!("Compare the pods: kubectl -n {ns} get pods -o wide --show-labels")
             }
-            Reason::SplitCluster => format!("Compare: kubectl -n {ns} get pods -o wide"),
             _ => return None,
         })
     }
 
-    /// `member 8e9e05c52164694d, term 7; 3 of 3 voters healthy, quorum 2`.
+    /// Returns for example `member 8e9e05c52164694d, term 7; 3 of 3 voters healthy, quorum 2`.
     fn numbers(&self) -> String {
         let member = self.assessment.member.map(|id| format!("member {id}, ")).unwrap_or_default();
         match &self.assessment.tally {
-            Some(it) => format!(
+            Some(tally) => format!(
                 "{member}term {}; {} of {} voters healthy, quorum {}",
-                it.term, it.healthy, it.voters, it.quorum
+                tally.term, tally.healthy, tally.voters, tally.quorum
             ),
             None => {
-                let answering = self.snapshot.pods.iter().filter(|pod| pod.reply.status().is_some()).count();
-                format!("{answering} of {} pods answer, none proves a quorum", self.snapshot.pods.len())
+                let replies = self.snapshot.pods.iter().filter(|pod| pod.reply.status().is_some()).count();
+                format!("{replies} of {} pods reply, no quorum is proven", self.snapshot.pods.len())
             }
         }
     }
 
-    fn what_would_remain(&self) -> String {
+    fn remaining_voters(&self) -> String {
         let (pod, cluster) = (&self.target.name, &self.snapshot.cluster);
         match &self.assessment.tally {
-            Some(it) => format!(
-                "without pod {pod} etcd cluster {cluster} would have {} of {} voters healthy, quorum {}",
-                it.remaining, it.voters, it.quorum
+            Some(tally) => format!(
+                "without {pod}, {cluster} would have {} of {} voters healthy, quorum {}",
+                tally.remaining, tally.voters, tally.quorum
             ),
-            None => format!("without pod {pod} etcd cluster {cluster} would have no quorum"),
+            None => format!("without {pod}, {cluster} would have no quorum"),
         }
     }
 
-    /// `; not healthy: etcd-2 (connection refused)`, or nothing.
+    /// Returns `; not healthy: etcd-2 (connection refused)`, or an empty text.
     fn not_healthy(&self) -> String {
         if self.assessment.missing.is_empty() {
             return String::new();
         }
-        // What is wrong with several is said once: a Secret that is missing is missing for all.
+        // A cause that several voters share, such as a missing Secret, is stated once.
         let mut groups: Vec<(Vec<&str>, &str)> = Vec::new();
-        for Missing { who, why } in &self.assessment.missing {
-            match groups.iter_mut().find(|(_, known)| known == why) {
-                Some((names, _)) => names.push(who),
-                None => groups.push((vec![who], why)),
+        for MissingVoter { name, cause } in &self.assessment.missing {
+            match groups.iter_mut().find(|(_, known)| known == cause) {
+                Some((names, _)) => names.push(name),
+                None => groups.push((vec![name], cause)),
             }
         }
         format!(
             "; not healthy: {}",
-            list(groups.iter().map(|(names, why)| format!("{} ({why})", names.join(", "))))
+            list(groups.iter().map(|(names, cause)| format!("{} ({cause})", names.join(", "))))
         )
     }
 
-    fn how_to_look_at_the_missing(&self) -> String {
+    fn restore_missing_voter(&self) -> String {
         let ns = &self.snapshot.namespace;
-        let is_pod = |missing: &&Missing| self.snapshot.pod(&missing.who).is_some();
+        let is_pod = |missing: &&MissingVoter| self.snapshot.pod(&missing.name).is_some();
         match self.assessment.missing.iter().find(is_pod) {
-            Some(missing) => format!("Bring it back first: kubectl -n {ns} describe pod {}", missing.who),
-            None if self.assessment.missing.is_empty() => {
-                String::from("The cluster has too few voters to spare one: add a member first")
+            Some(missing) => {
+                format!("Restore {0}, then retry: kubectl -n {ns} describe pod {0}", missing.name)
             }
             None => {
-                format!("Bring it back or remove it first: {}", self.etcdctl(self.helper(), "member list"))
+                let advice = if self.assessment.missing.is_empty() {
+                    "The cluster has no voter to spare. Add a member first. List the members"
+                } else {
+                    "Restore or remove the voters that are not healthy first. List the members"
+                };
+                format!("{advice}: {}", self.etcdctl(self.other_serving_pod(), "member list -w table"))
             }
         }
     }
 
-    /// etcd takes this order only at the leader itself, which is the target.
-    fn how_to_move_the_leader(&self) -> String {
-        match assess::heir(self.snapshot, self.target) {
-            Some((pod, status)) => format!(
-                "Move leadership first, by etcd-guard.io/leader=transfer on the StatefulSet or by hand, for instance to \
-                 {}: {}",
-                pod.name,
+    /// etcd accepts the command only at the leader, which is the target.
+    fn move_leadership(&self) -> String {
+        match assess::transferee(self.snapshot, self.target) {
+            Some((_, status)) => format!(
+                "Move leadership, then retry: {}",
                 self.etcdctl(self.target, &format!("move-leader {}", status.member_id))
             ),
-            None => String::from("No other voter could take over at the moment: try again later"),
+            None => format!(
+                "No other voter can take over now. Wait until one is ready: kubectl -n {} get pods -w",
+                self.snapshot.namespace
+            ),
         }
     }
 
-    fn what_becomes_of_the_member(&self) -> String {
+    fn data_loss(&self) -> String {
         let pod = &self.target.name;
         match self.target.storage {
             Storage::OnNode => format!(
-                "the data of pod {pod} lies on its node, and nothing makes its successor come back there, so that the \
-                 member may be lost"
+                "the data of {pod} is on its node, and the replacement pod may start on another node without the data"
             ),
-            Storage::ClaimTerminating => format!(
-                "the claim that holds the data of pod {pod} goes with it, so that its member can never come back"
-            ),
-            Storage::RemovedByHook => format!("a preStop hook of pod {pod} removes its member"),
+            Storage::ClaimTerminating => {
+                format!("the claim with the data of {pod} is deleted as well, so its member cannot return")
+            }
+            Storage::RemovedByHook => format!("a preStop hook of {pod} removes its member"),
             Storage::Ephemeral | Storage::Persistent => {
-                format!("the data of pod {pod} goes with it, so that its member can never come back")
+                format!("the data of {pod} is deleted as well, so its member cannot return")
             }
         }
     }
 
-    fn how_to_remove_the_member(&self) -> String {
-        match self.assessment.member {
-            Some(id) => self.etcdctl(self.helper(), &format!("member remove {id}")),
-            None => self.etcdctl(self.helper(), "member list"),
+    /// etcd does not remove the last voter of a cluster.
+    fn prevent_data_loss(&self) -> String {
+        let (pod, ns) = (&self.target.name, &self.snapshot.namespace);
+        let accept =
+            format!("kubectl -n {ns} annotate --overwrite pod {pod} etcd-guard.io/ephemeral-data=allow");
+        let remove = self
+            .assessment
+            .member
+            .map(|id| self.etcdctl(self.other_serving_pod(), &format!("member remove {id}")));
+        match (remove, &self.assessment.tally) {
+            (Some(remove), Some(tally)) if tally.voters > 1 => format!(
+                "Replace the member first (or annotate the pod with etcd-guard.io/ephemeral-data=allow): {remove}"
+            ),
+            _ => format!("If intended: {accept}"),
         }
     }
 
-    /// A pod that serves and stays, to run a command in.
-    fn helper(&self) -> &MemberPod {
-        let serves = |pod: &&MemberPod| pod.reply.is_serving() && pod.name != self.target.name;
+    /// A serving pod other than the target, in which a command can run.
+    fn other_serving_pod(&self) -> &MemberPod {
+        let serves = |pod: &&MemberPod| pod.reply.is_healthy() && pod.name != self.target.name;
         self.snapshot.pods.iter().find(serves).unwrap_or(self.target)
     }
 
-    fn etcdctl(&self, pod: &MemberPod, command: &str) -> String {
-        format!(
-            "kubectl -n {} exec {} -c {} -- etcdctl {command}",
-            self.snapshot.namespace, pod.name, pod.container
-        )
+    fn etcdctl(&self, pod: &MemberPod, arguments: &str) -> String {
+        pod.etcdctl_command(&self.snapshot.namespace, arguments)
     }
 }
 
@@ -263,11 +282,11 @@ fn list(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(", ")
 }
 
-/// `etcd-2 is`, `etcd-1 and etcd-2 are`.
-fn be(names: &[String]) -> String {
+/// Returns `etcd-2 is`, or `etcd-1 and etcd-2 are`.
+fn with_verb(names: &[String]) -> String {
     match names {
         [] => String::from("another pod is"),
-        [one] => format!("{one} is"),
+        [name] => format!("{name} is"),
         [first @ .., last] => format!("{} and {last} are", first.join(", ")),
     }
 }

@@ -1,4 +1,4 @@
-//! What the guard counts of its own work.
+//! Metrics of the guard: probe rounds, leader transfers, break-glass approvals and surveyed clusters.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::survey::State;
-use crate::etcd::{Cause, Reply};
+use crate::etcd::{MemberError, ProbeResult};
+use crate::guard::model::cluster_state::ClusterState;
 
-/// Upper bounds in seconds: from a round on reused connections to one that waits for a frozen member.
-const ROUND_BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 0.5, 1.0];
+/// Upper bounds in seconds: from a probe round on reused connections to one that waits for a frozen member.
+const PROBE_DURATION_BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 0.5, 1.0];
 
-/// Counters and histograms of probe rounds.
+/// The guard's metrics. Clones share the values.
 #[derive(Clone)]
 pub(super) struct Metrics {
-    rounds: Histogram,
-    failures: Family<FailureLabels, Counter>,
+    probe_durations: Histogram,
+    probe_failures: Family<FailureLabels, Counter>,
     transfers: Family<TransferLabels, Counter>,
     break_glass: Counter,
     clusters: Family<StateLabel, Gauge>,
@@ -42,23 +42,23 @@ struct StateLabel {
 // === impl Metrics ===
 
 impl Metrics {
-    /// Registers the guard's metrics.
+    /// Registers the metrics in `registry`.
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let rounds = Histogram::new(ROUND_BUCKETS);
-        let failures: Family<FailureLabels, Counter> = Family::default();
-        // All from the start: what appears with its first increase has no rate.
-        for cause in Cause::LABELS {
-            drop(failures.get_or_create(&FailureLabels { cause }));
+        let probe_durations = Histogram::new(PROBE_DURATION_BUCKETS);
+        let probe_failures: Family<FailureLabels, Counter> = Family::default();
+        // All labels exist from the start: a counter that appears with its first increase has no rate.
+        for cause in MemberError::LABELS {
+            drop(probe_failures.get_or_create(&FailureLabels { cause }));
         }
         registry.register(
             "probe_duration_seconds",
-            "Time of a probe round, in which all members of a cluster are asked in parallel",
-            rounds.clone(),
+            "Duration of a probe round, which probes all members of a cluster in parallel",
+            probe_durations.clone(),
         );
         registry.register(
             "probe_failures",
-            "Members that did not serve a linearizable read, by cause",
-            failures.clone(),
+            "Members that failed to serve a linearizable read, by cause",
+            probe_failures.clone(),
         );
         let transfers: Family<TransferLabels, Counter> = Family::default();
         for result in ["moved", "failed"] {
@@ -67,45 +67,48 @@ impl Metrics {
         let break_glass = Counter::default();
         registry.register(
             "leader_transfers",
-            "Attempts to move leadership before a deletion, by result",
+            "Leader transfers before deletions, by result",
             transfers.clone(),
         );
         registry.register(
             "break_glass",
-            "Denials that a break-glass annotation overruled",
+            "Denials overruled by a break-glass annotation",
             break_glass.clone(),
         );
         let clusters = Family::default();
         registry.register(
             "clusters",
-            "Guarded etcd clusters by what the last survey found: none without --survey-interval",
+            "Guarded etcd clusters by their state in the last survey; empty without --survey-interval",
             clusters.clone(),
         );
-        Self { rounds, failures, transfers, break_glass, clusters }
+        Self { probe_durations, probe_failures, transfers, break_glass, clusters }
     }
 
-    pub(super) fn record_transfer(&self, moved: bool) {
-        let result = if moved { "moved" } else { "failed" };
+    /// Counts an attempt to move leadership.
+    pub(super) fn record_transfer(&self, is_moved: bool) {
+        let result = if is_moved { "moved" } else { "failed" };
         self.transfers.get_or_create(&TransferLabels { result }).inc();
     }
 
+    /// Counts a denial that a break-glass annotation overruled.
     pub(super) fn record_break_glass(&self) {
         self.break_glass.inc();
     }
 
-    /// Shows how many clusters a survey found in each state.
-    pub(super) fn record_survey(&self, found: &[State]) {
-        for state in State::ALL {
-            let count = found.iter().filter(|it| **it == state).count();
+    /// Sets the number of clusters in each state after a survey.
+    pub(super) fn record_survey(&self, states: &[ClusterState]) {
+        for state in ClusterState::ALL {
+            let count = states.iter().filter(|found| **found == state).count();
             let count = i64::try_from(count).unwrap_or(i64::MAX);
-            self.clusters.get_or_create(&StateLabel { state: state.word() }).set(count);
+            self.clusters.get_or_create(&StateLabel { state: state.as_str() }).set(count);
         }
     }
 
-    pub(super) fn record_round(&self, took: Duration, replies: &[Reply]) {
-        self.rounds.observe(took.as_secs_f64());
-        for cause in replies.iter().filter_map(Reply::cause) {
-            self.failures.get_or_create(&FailureLabels { cause: cause.label() }).inc();
+    /// Records the duration and the failures of a probe round.
+    pub(super) fn record_probe_round(&self, duration: Duration, results: &[ProbeResult]) {
+        self.probe_durations.observe(duration.as_secs_f64());
+        for cause in results.iter().filter_map(ProbeResult::cause) {
+            self.probe_failures.get_or_create(&FailureLabels { cause: cause.label() }).inc();
         }
     }
 }

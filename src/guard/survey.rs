@@ -1,72 +1,91 @@
-//! All guarded clusters as they are now, for people who look before anything goes. It reads what a verdict reads and counts as
-//! a verdict counts, and reserves nothing.
+//! Status of all guarded clusters. A survey reads and counts the same data as an evaluation, and reserves nothing.
 
-mod repeated;
-mod status;
+mod background;
+pub(in crate::guard) mod status;
 #[cfg(test)]
 mod tests;
 
-use futures::{StreamExt, stream};
+use std::sync::Arc;
 
-pub(super) use self::repeated::State;
-pub use self::status::{ClusterStatus, MemberStatus, ReservationStatus, Role, Survey};
-use super::{
-    Deadline, Guard, NoLook, Settings,
-    assess::census,
-    etcd_pod,
-    family::Family,
-    ledger::Reservation,
-    look::{Looker, Siblings},
-    snapshot::Snapshot,
-    storage,
+use futures::{StreamExt, stream};
+use tokio::sync::Mutex;
+
+use crate::guard::{
+    assess::cluster_summary::ClusterSummary,
+    discovery::etcd_pod,
+    model::{cluster_key::ClusterKey, deadline::Deadline, reservation::Reservation},
+    observe::observer::ClusterObserver,
+    policy::{effective::ResolvedPolicy, resolver::PolicyResolver},
+    reserve::store::ReservationStore,
+    survey::status::{ClusterStatus, Survey},
 };
 use crate::k8s::pod::Pod;
 
-/// How many namespaces are looked at side by side: enough that one with a frozen member does not hold up the others, and
-/// few enough that a survey is no storm.
-const AT_ONCE: usize = 4;
+/// Maximum number of namespaces that are surveyed concurrently: one namespace with a frozen member does not delay the
+/// others, and the load on the API server and the members is bounded.
+const MAX_CONCURRENT_NAMESPACES: usize = 4;
 
-// === impl Guard ===
+/// Surveys the guarded clusters.
+pub(in crate::guard) struct Surveyor {
+    observer: Arc<ClusterObserver>,
+    policies: Arc<PolicyResolver>,
+    reservations: Arc<ReservationStore>,
+    /// Admits one survey at a time.
+    lock: Mutex<()>,
+}
 
-impl Guard {
-    /// Looks at every etcd cluster of this namespace, or of all that carry the guard's label. One survey at a time: who
-    /// watches costs the clusters no more than who asks once.
-    pub async fn survey(&self, namespace: Option<&str>, deadline: Deadline) -> Survey {
+// === impl Surveyor ===
+
+impl Surveyor {
+    /// Creates a surveyor that takes snapshots with `observer`.
+    pub(in crate::guard) fn new(
+        observer: Arc<ClusterObserver>,
+        policies: Arc<PolicyResolver>,
+        reservations: Arc<ReservationStore>,
+    ) -> Self {
+        Self { observer, policies, reservations, lock: Mutex::default() }
+    }
+
+    /// Surveys the etcd clusters of this namespace, or of all namespaces with the guard's label. Surveys run one at a time,
+    /// so that several clients that watch the status cause no more load than one.
+    pub(in crate::guard) async fn survey(&self, namespace: Option<&str>, deadline: Deadline) -> Survey {
         let mut survey = Survey::default();
-        let turn = deadline.within("waiting for another survey", self.surveys.lock()).await;
-        let _turn = match turn {
-            Ok(turn) => turn,
-            Err(late) => return survey.with_problem(NoLook::TooLate(late).problem("a survey")),
+        let lock = deadline.within("waiting for another survey", self.lock.lock()).await;
+        let _lock = match lock {
+            Ok(lock) => lock,
+            Err(late) => return survey.with_problem(problem("a survey", &late.to_string())),
         };
         let read =
-            deadline.within("reading the reservations from the apiserver", self.reservations.read_all());
+            deadline.within("reading the reservations from the API server", self.reservations.read_active());
         let reserved = match read.await {
             Ok(Ok(reserved)) => reserved,
             Ok(Err(error)) => {
-                survey.problems.push(format!("the reservations are not known: {error}"));
+                survey.problems.push(format!("the reservations are unknown: {error}"));
                 Vec::new()
             }
-            Err(late) => return survey.with_problem(NoLook::TooLate(late).problem("the reservations")),
+            Err(late) => {
+                return survey.with_problem(problem("the reservations", &late.to_string()));
+            }
         };
-        let guarded = self.looker.annotations.guarded_namespaces().borrow().clone();
+        let guarded = self.observer.annotations.guarded_namespaces().borrow().clone();
         let namespaces = match namespace {
-            Some(one) => {
-                if !guarded.contains(one) {
+            Some(name) => {
+                if !guarded.contains(name) {
                     survey.problems.push(format!(
-                        "namespace {one} is not guarded: kubectl label namespace {one} etcd-guard.io/guard=enabled"
+                        "namespace {name} is not guarded: kubectl label namespace {name} etcd-guard.io/guard=enabled"
                     ));
                 }
-                vec![one.to_owned()]
+                vec![name.to_owned()]
             }
             None => guarded.into_iter().collect(),
         };
-        let looks: Vec<_> = namespaces
+        let surveys: Vec<_> = namespaces
             .iter()
             .map(|namespace| self.survey_namespace(namespace, &reserved, deadline))
             .collect();
-        let mut looks = stream::iter(looks).buffered(AT_ONCE);
-        while let Some(look) = looks.next().await {
-            match look {
+        let mut surveys = stream::iter(surveys).buffered(MAX_CONCURRENT_NAMESPACES);
+        while let Some(result) = surveys.next().await {
+            match result {
                 Ok(clusters) => survey.clusters.extend(clusters),
                 Err(problem) => survey.problems.push(problem),
             }
@@ -80,21 +99,18 @@ impl Guard {
         reserved: &[Reservation],
         deadline: Deadline,
     ) -> Result<Vec<ClusterStatus>, String> {
-        let listed = deadline.within("listing the pods", self.looker.pods.list(namespace)).await;
-        let listed = match listed {
-            Ok(pods) => pods.map_err(NoLook::Lookup),
-            Err(late) => Err(NoLook::TooLate(late)),
-        };
-        let mut pods = listed.map_err(|it| it.problem(&format!("namespace {namespace}")))?;
-        self.looker.inherit(namespace, &mut pods);
+        let listed = self.observer.list_pods(namespace, deadline).await;
+        let pods = listed.map_err(|error| problem(&format!("namespace {namespace}"), &error.to_string()))?;
         let mut clusters: Vec<ClusterStatus> = Vec::new();
-        for (family, first) in families(namespace, &pods) {
-            let snapshot = self.looker.survey(&family, &pods, reserved, deadline).await;
-            let Settings { settings, mistakes } = self.policies.settings(&family, first);
-            let status = ClusterStatus::of(&snapshot, &census(&snapshot), reserved, settings, mistakes);
-            // Where every member has a StatefulSet of its own, each of them leads to the same cluster.
-            let same = |it: &&mut ClusterStatus| it.id.is_some() && it.id == status.id;
-            match clusters.iter_mut().find(same) {
+        for (cluster_key, first) in cluster_keys(namespace, &pods) {
+            let snapshot = self.observer.observe_with_storage(&cluster_key, &pods, reserved, deadline).await;
+            let ResolvedPolicy { settings, warnings, .. } =
+                self.policies.resolve_for_pod(cluster_key.namespace(), first);
+            let status =
+                ClusterStatus::new(&snapshot, &ClusterSummary::new(&snapshot), reserved, settings, warnings);
+            // If each member has a StatefulSet of its own, several keys identify the same cluster.
+            let is_same = |known: &&mut ClusterStatus| known.id.is_some() && known.id == status.id;
+            match clusters.iter_mut().find(is_same) {
                 Some(known) => known.name = format!("{},{}", known.name, status.name),
                 None => clusters.push(status),
             }
@@ -103,58 +119,21 @@ impl Guard {
     }
 }
 
-/// Each family that runs etcd, in the order of names, with one of its pods.
-fn families<'a>(namespace: &str, pods: &'a [Pod]) -> Vec<(Family, &'a Pod)> {
-    let mut families: Vec<(Family, &Pod)> = Vec::new();
+/// Returns the keys of the clusters that run etcd, in the order of the pods, each with its first pod.
+fn cluster_keys<'a>(namespace: &str, pods: &'a [Pod]) -> Vec<(ClusterKey, &'a Pod)> {
+    let mut keys: Vec<(ClusterKey, &Pod)> = Vec::new();
     for pod in pods {
         if pod.is_finished() || pod.is_mirror() || etcd_pod::read(pod, &pod.metadata.annotations).is_none() {
             continue;
         }
-        let family = Family::of(namespace, pod);
-        if !families.iter().any(|(known, _)| *known == family) {
-            families.push((family, pod));
+        let key = ClusterKey::from_pod(namespace, pod);
+        if !keys.iter().any(|(known, _)| *known == key) {
+            keys.push((key, pod));
         }
     }
-    families
+    keys
 }
 
-// === impl Looker ===
-
-impl Looker {
-    /// A look at one family of a list that was read already, with what would become of each pod's data.
-    async fn survey(
-        &self,
-        family: &Family,
-        pods: &[Pod],
-        reserved: &[Reservation],
-        deadline: Deadline,
-    ) -> Snapshot {
-        let siblings = self.complete(Siblings::of(family, pods.to_vec()), deadline).await;
-        let mut snapshot = self.look_from(&siblings, None, reserved, deadline).await.snapshot;
-        for (pod, etcd_pod) in &siblings.pods {
-            let storage = storage::of_pod(&self.claims, family.namespace(), "", pod, etcd_pod);
-            // What is not known now the status leaves as the pod tells it.
-            let Ok(Ok(storage)) = deadline.within("reading a claim", storage).await else { continue };
-            for it in snapshot.pods.iter_mut().filter(|it| it.uid == pod.metadata.uid) {
-                it.storage = storage;
-            }
-        }
-        snapshot
-    }
-}
-
-// === impl NoLook ===
-
-impl NoLook {
-    fn problem(self, what: &str) -> String {
-        match self {
-            Self::Lookup(error) => format!("{what}: {error}"),
-            Self::Ledger(cause) => format!("{what}: {cause}"),
-            Self::TooLate(late) => {
-                let limit = humantime::format_duration(late.limit);
-                format!("{what}: {} took longer than {limit}", late.what)
-            }
-            Self::Settled(verdict) => format!("{what}: {}", verdict.message),
-        }
-    }
+fn problem(subject: &str, cause: &str) -> String {
+    format!("{subject}: {cause}")
 }

@@ -1,7 +1,7 @@
-//! The files of lxcfs in the place of /proc's: single files, read-only, and only where lxcfs serves them.
+//! Mounts of files of lxcfs over files of /proc and /sys: single files, read-only, and only those that lxcfs serves.
 //!
-//! Each is a hostPath of type `File`: where lxcfs is missing, the pod waits and starts by itself once it is there. Without
-//! a type, containerd would make a directory in its place, which lxcfs then could not mount over.
+//! Each file is a hostPath of type `File`: on a node without lxcfs the pod waits, and starts as soon as lxcfs runs.
+//! Without a type, containerd would create a directory at the path, over which lxcfs could not mount.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -9,75 +9,77 @@ use json_patch::jsonptr::Pointer;
 use serde_json::json;
 
 use super::{
-    Surroundings, affinity,
-    choose::shortened,
-    pod::{Container, Pod, is_below, normalised},
-    reason::{Note, Reason},
-    volumes::{self, Placed},
+    context::InjectionContext,
+    pod::{
+        ContainerView, PodView, affinity, is_below, normalized,
+        volumes::{self, PlacedVolume},
+    },
+    reason::{Note, Reason, truncated},
 };
 use crate::{
     config::{Labels, Lxcfs, LxcfsFile, LxcfsMount, NodeAffinity, SharedProcessNamespace},
     json::Json,
-    patch::{Draft, PatchError, Place, pointer},
+    patch::{ListPosition, PatchBuilder, PatchError, pointer},
 };
 
-/// The pod's annotation that lists the files that it wants, with commas.
+/// The pod's annotation with the requested files, separated by commas.
 pub const FILES: &str = "etcd-guard.io/lxcfs-files";
-/// The pod's annotation that lists the containers that get files; absent: all.
+/// The pod's annotation with the containers that receive files; all containers if absent.
 pub const ONLY_CONTAINERS: &str = "etcd-guard.io/lxcfs-containers";
-/// The pod's annotation that lists the containers that get none.
+/// The pod's annotation with the containers that receive no files.
 pub const EXCLUDED_CONTAINERS: &str = "etcd-guard.io/lxcfs-exclude-containers";
 
-/// What the cluster autoscaler reads: volumes that need not stay where they are.
+/// The cluster autoscaler's annotation with volumes that may be lost.
 const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes";
 
 const VOLUMES: &Pointer = Pointer::from_static("/spec/volumes");
 
-/// Something to mount, and the volume that it comes from.
+/// A mount and its volume.
 struct Source<'a> {
-    /// Absent for the root's parent.
+    /// Absent for the mount of the root's parent directory.
     file: Option<LxcfsFile>,
     path: Cow<'a, str>,
     mount: Json<'a>,
-    volume: Placed<'a>,
-    /// Whether a container has it, or gets it.
+    volume: PlacedVolume<'a>,
+    /// Whether a container has or receives the mount.
     is_used: bool,
 }
 
-/// Mounts the files; returns the names of those that the pod has then.
+/// Mounts the files. Returns the names of the files that are mounted in the patched pod.
 pub(super) fn apply<'a>(
-    draft: &mut Draft<'a>,
-    surroundings: &Surroundings<'_>,
+    builder: &mut PatchBuilder<'a>,
+    context: &InjectionContext<'_>,
     settings: &'a Lxcfs,
     notes: &mut Vec<Note>,
 ) -> Result<Vec<&'static str>, PatchError> {
-    let pod = Pod::of(draft.object());
-    let Ok(namespace) = surroundings.namespace_labels else { return Ok(Vec::new()) };
-    if let Some(note) = skip(pod, namespace, settings) {
+    let pod = PodView::new(builder.object());
+    let Ok(namespace) = context.namespace_labels else { return Ok(Vec::new()) };
+    if let Some(note) = exclusion(pod, namespace, settings) {
         notes.push(note);
         return Ok(Vec::new());
     }
-    if pod.is("hostPID") {
+    if pod.is_set("hostPID") {
         notes
             .push(Note::skipped(Reason::HostProcesses, "lxcfs shows the node's uptime: the pod has hostPID"));
     }
-    if pod.is("shareProcessNamespace") {
+    if pod.is_set("shareProcessNamespace") {
         let text = "lxcfs shows the pod's limits, not the containers': the pod has shareProcessNamespace";
         notes.push(Note::skipped(Reason::SharedProcessNamespace, text));
     }
-    let mut sources = sources(pod, settings, notes);
+    let mut sources = mount_sources(pod, settings, notes);
     let mut mounts: Vec<(&'static str, usize, Vec<Json<'a>>)> = Vec::new();
     for container in containers(pod, settings) {
         let mut new = Vec::with_capacity(sources.len());
-        let taken: Vec<_> = container.mounts().collect();
-        if let Some(path) = hidden(pod, &taken, &sources, settings) {
-            let name = shortened(container.name());
-            let text = format!("container {name} has its own {path}: lxcfs was left out of it");
+        let own_mounts: Vec<_> = container.mounts().collect();
+        if let Some(path) = hiding_mount(pod, &own_mounts, &sources, settings) {
+            let name = truncated(container.name());
+            let text =
+                format!("container {name} has its own mount at {path}: lxcfs was not injected into it");
             notes.push(Note::skipped(Reason::Conflict, text));
             continue;
         }
         for source in &mut sources {
-            match taken.iter().find(|(_, path)| *path == source.path || is_below(path, &source.path)) {
+            match own_mounts.iter().find(|(_, path)| *path == source.path || is_below(path, &source.path)) {
                 None => {
                     source.is_used = true;
                     new.push(source.mount.clone());
@@ -85,7 +87,7 @@ pub(super) fn apply<'a>(
                 Some((volume, path)) if *volume == source.volume.name && *path == source.path => {
                     source.is_used = true;
                 }
-                // The user's own stays.
+                // The user's own mount takes precedence.
                 Some(_) => {}
             }
         }
@@ -93,64 +95,77 @@ pub(super) fn apply<'a>(
             mounts.push((container.list, container.index, new));
         }
     }
-    sources.retain(|it| it.is_used);
+    sources.retain(|source| source.is_used);
     if sources.is_empty() {
         notes.push(Note::skipped(Reason::NoContainer, "lxcfs was injected into no container"));
         return Ok(Vec::new());
     }
-    let before = draft.changes();
-    draft.add_items(VOLUMES, sources.iter_mut().filter_map(|it| it.volume.new.take()), Place::Last)?;
+    let before = builder.operation_count();
+    builder.add_items(
+        VOLUMES,
+        sources.iter_mut().filter_map(|source| source.volume.new.take()),
+        ListPosition::Last,
+    )?;
     for (list, index, mounts) in mounts {
         let index = index.to_string();
-        draft.add_items(&pointer(["spec", list, &index, "volumeMounts"]), mounts, Place::Last)?;
+        builder.add_items(&pointer(["spec", list, &index, "volumeMounts"]), mounts, ListPosition::Last)?;
     }
-    let names: Vec<&str> = sources.iter().map(|it| it.volume.name.as_ref()).collect();
-    mark_safe_to_evict(draft, &names)?;
-    want_node(draft, settings)?;
-    notes.push(Note::done(if draft.changes() == before { Reason::AlreadyInjected } else { Reason::Lxcfs }));
-    let mut files: Vec<_> = sources.iter().filter_map(|it| it.file.map(LxcfsFile::name)).collect();
+    let names: Vec<&str> = sources.iter().map(|source| source.volume.name.as_ref()).collect();
+    mark_safe_to_evict(builder, &names)?;
+    add_node_affinity(builder, settings)?;
+    notes.push(Note::without_warning(if builder.operation_count() == before {
+        Reason::AlreadyInjected
+    } else {
+        Reason::Lxcfs
+    }));
+    let mut files: Vec<_> = sources.iter().filter_map(|source| source.file.map(LxcfsFile::name)).collect();
     files.sort_unstable();
     Ok(files)
 }
 
-fn skip(pod: Pod<'_>, namespace: &Labels, settings: &Lxcfs) -> Option<Note> {
-    let left_out =
-        |reason, why: String| Some(Note::skipped(reason, format!("lxcfs was not injected: {why}")));
+fn exclusion(pod: PodView<'_>, namespace: &Labels, settings: &Lxcfs) -> Option<Note> {
+    let skipped =
+        |reason, cause: String| Some(Note::skipped(reason, format!("lxcfs was not injected: {cause}")));
     let level = namespace.get("pod-security.kubernetes.io/enforce").map(String::as_str);
     if let Some(level @ ("baseline" | "restricted")) = level {
-        let why = format!("the namespace enforces Pod Security {level}, which forbids hostPath volumes");
-        return left_out(Reason::PodSecurity, why);
+        let cause = format!("the namespace enforces Pod Security {level}, which forbids hostPath volumes");
+        return skipped(Reason::PodSecurity, cause);
     }
-    if pod.is("shareProcessNamespace") && settings.shared_process_namespace == SharedProcessNamespace::Skip {
-        let why = String::from("with shareProcessNamespace it shows the pod's limits, not the containers'");
-        return left_out(Reason::SharedProcessNamespace, why);
+    if pod.is_set("shareProcessNamespace")
+        && settings.shared_process_namespace == SharedProcessNamespace::Skip
+    {
+        let cause = String::from("with shareProcessNamespace it shows the pod's limits, not the containers'");
+        return skipped(Reason::SharedProcessNamespace, cause);
     }
     let class = pod.runtime_class()?;
-    let is_it = |pattern: &String| match pattern.strip_suffix('*') {
-        Some(beginning) => class.starts_with(beginning),
+    let matches = |pattern: &String| match pattern.strip_suffix('*') {
+        Some(prefix) => class.starts_with(prefix),
         None => class == pattern,
     };
-    if settings.skip_runtime_classes.iter().any(is_it) {
-        return left_out(
+    if settings.skip_runtime_classes.iter().any(matches) {
+        return skipped(
             Reason::RuntimeClass,
-            format!("runtime class {} does not go with it", shortened(class)),
+            format!(
+                "runtime class {} is excluded by skipRuntimeClasses of the configuration",
+                truncated(class)
+            ),
         );
     }
     None
 }
 
-/// What there is to mount, without what the pod cannot have.
-fn sources<'a>(pod: Pod<'_>, settings: &'a Lxcfs, notes: &mut Vec<Note>) -> Vec<Source<'a>> {
+/// Returns the requested mounts. Adds a note for each file that cannot be mounted.
+fn mount_sources<'a>(pod: PodView<'_>, settings: &'a Lxcfs, notes: &mut Vec<Note>) -> Vec<Source<'a>> {
     let mut unknown = |text: String| notes.push(Note::skipped(Reason::UnknownFile, text));
     let mut files = match pod.annotation(FILES) {
         None => settings.files(),
         Some(names) => {
             let mut files = Vec::new();
-            for name in names.split(',').map(str::trim).filter(|it| !it.is_empty()) {
-                match LxcfsFile::of(name).map(|file| (file, settings.obstacle(file))) {
+            for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+                match LxcfsFile::parse(name).map(|file| (file, settings.obstacle(file))) {
                     Some((file, None)) => files.push(file),
                     Some((_, Some(obstacle))) => unknown(format!("lxcfs: {obstacle}")),
-                    None => unknown(format!("lxcfs has no file {:?}", shortened(name))),
+                    None => unknown(format!("lxcfs has no file {:?}", truncated(name))),
                 }
             }
             files.sort_unstable();
@@ -159,22 +174,25 @@ fn sources<'a>(pod: Pod<'_>, settings: &'a Lxcfs, notes: &mut Vec<Note>) -> Vec<
         }
     };
     if files.contains(&LxcfsFile::Cpu) {
-        files.retain(|it| *it != LxcfsFile::CpuOnline);
+        files.retain(|file| *file != LxcfsFile::CpuOnline);
     }
     let mut sources: Vec<Source<'a>> =
-        files.into_iter().filter_map(|file| source(pod, settings.mount(Some(file))?, notes)).collect();
+        files.into_iter().filter_map(|file| mount_source(pod, settings.mount(Some(file))?, notes)).collect();
     if settings.repairable && !sources.is_empty() {
-        sources.extend(settings.mount(None).and_then(|it| source(pod, it, notes)));
+        sources.extend(settings.mount(None).and_then(|mount| mount_source(pod, mount, notes)));
     }
     sources
 }
 
-fn source<'a>(pod: Pod<'_>, wanted: &'a LxcfsMount, notes: &mut Vec<Note>) -> Option<Source<'a>> {
+fn mount_source<'a>(pod: PodView<'_>, wanted: &'a LxcfsMount, notes: &mut Vec<Note>) -> Option<Source<'a>> {
     let own_name = wanted.volume.json().get("name").and_then(Json::as_str).unwrap_or_default();
-    // The names of these volumes and their other names all differ.
+    // The names of these volumes and their alternative names are all distinct.
     let other_name = || Some(format!("etcd-guard-{own_name}"));
     let Some(volume) = volumes::place(pod, &wanted.volume, other_name, &BTreeMap::new()) else {
-        let text = format!("lxcfs: the pod has other volumes of the names that {} needs", wanted.path);
+        let text = format!(
+            "lxcfs: {} was not mounted: the pod has different volumes with both names of its volume",
+            wanted.path
+        );
         notes.push(Note::skipped(Reason::Conflict, text));
         return None;
     };
@@ -182,18 +200,19 @@ fn source<'a>(pod: Pod<'_>, wanted: &'a LxcfsMount, notes: &mut Vec<Note>) -> Op
     if volume.name != own_name {
         mount = mount.with("name", volume.name.clone().into_owned());
     }
-    Some(Source { file: wanted.file, path: normalised(&wanted.path), mount, volume, is_used: false })
+    Some(Source { file: wanted.file, path: normalized(&wanted.path), mount, volume, is_used: false })
 }
 
-/// The containers that get files.
-fn containers<'a>(pod: Pod<'a>, settings: &'a Lxcfs) -> impl Iterator<Item = Container<'a>> {
+/// Returns the containers that receive files.
+fn containers<'a>(pod: PodView<'a>, settings: &'a Lxcfs) -> impl Iterator<Item = ContainerView<'a>> {
     let names = |key: &str| {
         let text = pod.annotation(key)?;
-        Some(text.split(',').map(str::trim).filter(|it| !it.is_empty()).collect::<Vec<_>>())
+        Some(text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect::<Vec<_>>())
     };
     let (only, except) = (names(ONLY_CONTAINERS), names(EXCLUDED_CONTAINERS).unwrap_or_default());
-    let early =
-        pod.containers("initContainers").filter(|it| settings.init_containers || it.is_native_sidecar());
+    let early = pod
+        .containers("initContainers")
+        .filter(|container| settings.init_containers || container.is_native_sidecar());
     early.chain(pod.containers("containers")).filter(move |container| {
         only.as_ref().is_none_or(|only| only.contains(&container.name()))
             && !except.contains(&container.name())
@@ -201,52 +220,53 @@ fn containers<'a>(pod: Pod<'a>, settings: &'a Lxcfs) -> impl Iterator<Item = Con
     })
 }
 
-/// A mount of the container that hides one of the files: /proc as a whole, for instance.
-fn hidden<'a>(
-    pod: Pod<'_>,
-    taken: &'a [(&str, Cow<'_, str>)],
+/// Returns the path of a container's mount that hides one of the files, for instance a mount of /proc.
+fn hiding_mount<'a>(
+    pod: PodView<'_>,
+    own_mounts: &'a [(&str, Cow<'_, str>)],
     sources: &[Source<'_>],
     settings: &Lxcfs,
 ) -> Option<&'a str> {
-    let files = || sources.iter().filter(|it| it.file.is_some());
-    let hides = |path: &str| files().any(|it| is_below(&it.path, path));
-    let is_ours =
+    let files = || sources.iter().filter(|source| source.file.is_some());
+    let hides = |path: &str| files().any(|source| is_below(&source.path, path));
+    let is_from_lxcfs =
         |volume: &str, path: &str| path == LxcfsFile::Cpu.path() && is_cpu_of_lxcfs(pod, volume, settings);
-    let (_, path) = taken.iter().find(|(volume, path)| hides(path) && !is_ours(volume, path))?;
+    let (_, path) = own_mounts.iter().find(|(volume, path)| hides(path) && !is_from_lxcfs(volume, path))?;
     Some(path)
 }
 
-/// Whether a volume of the pod is the whole cpu directory as lxcfs serves it.
-fn is_cpu_of_lxcfs(pod: Pod<'_>, volume: &str, settings: &Lxcfs) -> bool {
+/// Whether a volume of the pod is the cpu directory that lxcfs serves.
+fn is_cpu_of_lxcfs(pod: PodView<'_>, volume: &str, settings: &Lxcfs) -> bool {
     let host_path = |volume: &Json<'_>| {
         let path = volume.get("hostPath")?.get("path")?.as_str()?;
-        Some(normalised(path).into_owned())
+        Some(normalized(path).into_owned())
     };
-    let ours = settings.mount(Some(LxcfsFile::Cpu)).and_then(|it| host_path(it.volume.json()));
-    ours.is_some() && pod.volume(volume).and_then(host_path) == ours
+    let lxcfs_path = settings.mount(Some(LxcfsFile::Cpu)).and_then(|mount| host_path(mount.volume.json()));
+    lxcfs_path.is_some() && pod.volume(volume).and_then(host_path) == lxcfs_path
 }
 
-/// Lets the cluster autoscaler empty the node: it takes hostPath volumes for data.
-fn mark_safe_to_evict(draft: &mut Draft<'_>, names: &[&str]) -> Result<(), PatchError> {
-    let present = Pod::of(draft.object()).annotation(SAFE_TO_EVICT).unwrap_or_default();
-    let length = present.len() + names.iter().map(|it| it.len() + 1).sum::<usize>();
+/// Adds the volumes to the cluster autoscaler's annotation. Without it, the autoscaler does not drain the node, because
+/// it treats hostPath volumes as local data.
+fn mark_safe_to_evict(builder: &mut PatchBuilder<'_>, names: &[&str]) -> Result<(), PatchError> {
+    let present = PodView::new(builder.object()).annotation(SAFE_TO_EVICT).unwrap_or_default();
+    let length = present.len() + names.iter().map(|name| name.len() + 1).sum::<usize>();
     let mut listed = String::with_capacity(length);
     listed.push_str(present);
     for name in names {
-        if !present.split(',').any(|it| it.trim() == *name) {
+        if !present.split(',').any(|volume| volume.trim() == *name) {
             if !listed.trim().is_empty() {
                 listed.push(',');
             }
             listed += name;
         }
     }
-    draft.rewrite(&pointer(["metadata", "annotations", SAFE_TO_EVICT]), listed)
+    builder.set(&pointer(["metadata", "annotations", SAFE_TO_EVICT]), listed)
 }
 
-fn want_node(draft: &mut Draft<'_>, settings: &Lxcfs) -> Result<(), PatchError> {
-    // On a node that was chosen by hand an affinity could only make the kubelet refuse the pod.
-    let is_placed = Pod::of(draft.object()).spec("nodeName").is_some_and(|it| *it != "");
-    if is_placed || settings.node_affinity == NodeAffinity::Off {
+fn add_node_affinity(builder: &mut PatchBuilder<'_>, settings: &Lxcfs) -> Result<(), PatchError> {
+    // The scheduler ignores a pod with a node name; an affinity could only make the kubelet reject it.
+    let is_assigned = PodView::new(builder.object()).spec("nodeName").is_some_and(|name| *name != "");
+    if is_assigned || settings.node_affinity == NodeAffinity::Off {
         return Ok(());
     }
     let label = &settings.node_label;
@@ -254,11 +274,11 @@ fn want_node(draft: &mut Draft<'_>, settings: &Lxcfs) -> Result<(), PatchError> 
     match settings.node_affinity {
         NodeAffinity::Off => Ok(()),
         NodeAffinity::Require => {
-            affinity::require(draft, &[(affinity::EXPRESSIONS, &[Json::from(expression)])])
+            affinity::require(builder, &[(affinity::EXPRESSIONS, &[Json::from(expression)])])
         }
         NodeAffinity::Prefer => {
             let term = json!({"weight": 100, "preference": {"matchExpressions": [expression]}});
-            affinity::prefer(draft, &[Json::from(term)])
+            affinity::prefer(builder, &[Json::from(term)])
         }
     }
 }

@@ -1,54 +1,57 @@
-//! Why a pod got something or did not, in closed words for metrics and audits.
+//! Reasons for injections and their absence, from a closed set for metrics and audit annotations.
 
-use crate::one_line::one_line;
+use crate::escape::to_single_line;
 
-/// One thing that was done or left out.
+/// Maximum length of a user's text in a warning, in characters.
+const MAX_QUOTED_CHARS: usize = 40;
+
+/// A part that was injected or skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// What the user is told, on one line.
+    /// The warning for the user, on one line.
     pub warning: Option<String>,
 }
 
-/// What became of something.
+/// The outcome for a part of an injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Result {
-    /// The pod gets it.
+pub enum Outcome {
+    /// The part is added to the pod.
     Injected,
-    /// It was there already.
+    /// The pod already has the part.
     Unchanged,
-    /// It was left out.
+    /// The part is skipped.
     Skipped,
     /// The pod is denied.
     Denied,
-    /// An error of this program's own; the pod is admitted as it came.
+    /// An internal error. The pod is admitted unchanged.
     Failed,
 }
 
-/// Declares the reasons once: name, what it says of what became of the thing, and its text in this program's documentation.
+/// Declares each reason once: its documentation, its name and its outcome.
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident => $result:ident,)*) => {
-        /// Why something was done or left out.
+    ($($(#[$doc:meta])* $name:ident => $outcome:ident,)*) => {
+        /// Why a part was injected or skipped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reason {
             $($(#[$doc])* $name,)*
         }
 
         impl Reason {
-            /// All reasons there are.
+            /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// As it is written everywhere.
+            /// The reason code.
             #[must_use]
-            pub const fn word(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// What it says of what became of the thing.
+            /// The outcome that the reason implies.
             #[must_use]
-            pub const fn result(self) -> Result {
-                match self { $(Self::$name => Result::$result,)* }
+            pub const fn outcome(self) -> Outcome {
+                match self { $(Self::$name => Outcome::$outcome,)* }
             }
         }
     };
@@ -59,68 +62,73 @@ reasons! {
     Lxcfs => Injected,
     /// A template.
     Sidecar => Injected,
-    /// Tolerations by the requested lifespan.
+    /// Tolerations for the requested lifespan.
     Lifespan => Injected,
-    /// All of it was there.
+    /// The pod already has all parts.
     AlreadyInjected => Unchanged,
-    /// The pod mirrors a static one.
+    /// The pod is the mirror of a static pod.
     MirrorPod => Skipped,
     /// The pod is for Windows.
     Windows => Skipped,
-    /// The configuration leaves the namespace alone.
+    /// The configuration excludes the namespace.
     SkippedNamespace => Skipped,
     /// The pod's containers share a process namespace.
     SharedProcessNamespace => Skipped,
-    /// The pod sees its node's processes.
+    /// The pod shares its node's process namespace.
     HostProcesses => Skipped,
-    /// The pod's runtime class does not go with it.
+    /// lxcfs does not support the pod's runtime class.
     RuntimeClass => Skipped,
-    /// The namespace enforces a Pod Security level that forbids it.
+    /// The namespace enforces a Pod Security level that forbids hostPath volumes.
     PodSecurity => Skipped,
     /// The namespace's labels could not be read.
     NamespaceUnknown => Skipped,
-    /// The pod is in its node's network.
+    /// The pod uses its node's network.
     HostNetwork => Skipped,
-    /// The pod has something of its own of the same name or at the same path.
+    /// The pod has a different part with the same name or path.
     Conflict => Skipped,
-    /// A volume that the pod should bring is not there.
+    /// The pod lacks a volume that the template requires.
     MissingVolume => Skipped,
-    /// No container is left that should get it.
+    /// No container is selected.
     NoContainer => Skipped,
-    /// The pod asks for a template that there is not.
+    /// The pod requests a template that does not exist.
     UnknownTemplate => Skipped,
-    /// The pod asks for a file of lxcfs that it cannot have.
+    /// The pod requests a file that lxcfs does not serve.
     UnknownFile => Skipped,
-    /// The pod would have a template's container otherwise than the template lets it.
+    /// The pod overrides a field of a template's container, and the template does not allow the override.
     OverrideRefused => Skipped,
-    /// The pod asks in words that are not understood, or for the default list where that is empty.
+    /// The pod's request has an unknown value, or requests the default list, which is empty.
     UnknownValue => Skipped,
-    /// The requested lifespan is no number that is allowed.
+    /// The requested lifespan is not an allowed number.
     BadLifespan => Denied,
-    /// The patch did not lead where it should.
+    /// The patch is inconsistent.
     PatchFailed => Failed,
+}
+
+/// Truncates a user's text to [`MAX_QUOTED_CHARS`] characters, for warnings.
+pub(super) fn truncated(text: &str) -> &str {
+    text.char_indices().nth(MAX_QUOTED_CHARS).map_or(text, |(end, _)| text.get(..end).unwrap_or(text))
 }
 
 // === impl Note ===
 
 impl Note {
-    /// Something was done, of which nobody needs to be told.
-    pub(super) fn done(reason: Reason) -> Self {
+    /// Creates a note without a warning, for an injected part or a part that the pod already has.
+    pub(super) fn without_warning(reason: Reason) -> Self {
         Self { reason, warning: None }
     }
 
-    /// Something was left out. The warning may repeat what the pod says.
+    /// Creates a note about a skipped part. The warning may contain texts of the pod.
     pub(super) fn skipped(reason: Reason, warning: impl AsRef<str>) -> Self {
-        Self { reason, warning: Some(one_line(warning.as_ref())) }
+        Self { reason, warning: Some(to_single_line(warning.as_ref())) }
     }
 }
 
-// === impl Result ===
+// === impl Outcome ===
 
-impl Result {
-    /// As it is written everywhere.
+impl Outcome {
+    /// The value of a metric's label.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Injected => "injected",
             Self::Unchanged => "unchanged",

@@ -1,33 +1,33 @@
-//! What pods come to, on configurations and pods as users write them.
+//! Injections with configurations and pods in the form that users write.
 
-mod choice;
 mod documented;
-mod from_pod;
 mod lxcfs;
+mod overrides_and_transfers;
 mod passes;
 mod peers;
+mod pod_settings;
 mod properties;
+mod selection;
 mod sidecars;
-mod small;
 mod template_volumes;
-mod whole_pod;
+mod tolerations;
 
 use serde_json::{Value, json};
 
-use super::{Denial, Note, Reason, Surroundings, inject};
+use super::{Denial, InjectionContext, Note, Reason, inject};
 use crate::{
     config::{Config, Labels},
     json::Json,
     patch::Patch,
 };
 
-/// A configuration of these sections.
+/// A configuration with these sections.
 fn config(sections: &str) -> Config {
     let text = format!("apiVersion: etcd-guard.io/v1alpha1\n{sections}");
-    Config::read(&text).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
+    Config::read(&text).unwrap_or_else(|diagnostics| panic!("{diagnostics:#?}"))
 }
 
-/// What became of a pod, with nothing borrowed.
+/// An owned result.
 #[derive(Debug)]
 struct Injected {
     pod: Option<Value>,
@@ -38,8 +38,8 @@ struct Injected {
 // === impl Injected ===
 
 impl Injected {
-    fn of(pod: Json<'_>, surroundings: &Surroundings<'_>, config: &Config) -> Result<Self, Denial> {
-        let injection = inject(pod, surroundings, config)?;
+    fn new(pod: Json<'_>, context: &InjectionContext<'_>, config: &Config) -> Result<Self, Denial> {
+        let injection = inject(pod, context, config)?;
         let pod = injection.pod.as_ref().map(Value::from);
         Ok(Self { pod, patch: injection.patch, notes: injection.notes })
     }
@@ -55,22 +55,22 @@ fn inject_with(pod: &Value, namespace: &[(&str, &str)], config: &Config) -> Resu
 
 fn inject_read(pod: Json<'_>, namespace: &[(&str, &str)], config: &Config) -> Result<Injected, Denial> {
     let labels: Labels = namespace.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-    let surroundings =
-        Surroundings { namespace: "prod", namespace_labels: Ok(&labels), native_sidecars: true };
-    Injected::of(pod, &surroundings, config)
+    let context =
+        InjectionContext { namespace: "prod", namespace_labels: Ok(&labels), native_sidecars: true };
+    Injected::new(pod, &context, config)
 }
 
-/// The pod after an injection, which must be all there after one pass.
+/// Returns the pod after an injection and its reasons; asserts that a second pass changes nothing.
 #[track_caller]
 fn injected(pod: &Value, namespace: &[(&str, &str)], config: &Config) -> (Value, Vec<Reason>) {
     let injection = inject_with(pod, namespace, config).unwrap();
     let after = injection.pod.unwrap_or_else(|| pod.clone());
     let second = inject_with(&after, namespace, config).unwrap();
-    assert!(second.patch.is_empty(), "a second pass changes it: {:#?}", second.patch);
+    assert!(second.patch.is_empty(), "a second pass changes the pod: {:#?}", second.patch);
     (after, injection.notes.into_iter().map(|note| note.reason).collect())
 }
 
-/// A pod of one container with these annotations.
+/// A pod with one container and these annotations.
 #[allow(clippy::needless_pass_by_value, reason = "callers write it in place")]
 fn pod(annotations: Value) -> Value {
     json!({
@@ -81,14 +81,14 @@ fn pod(annotations: Value) -> Value {
     })
 }
 
-/// A pod that asks for the files of lxcfs.
+/// A pod that requests the files of lxcfs.
 fn lxcfs_pod() -> Value {
     pod(json!({"sidecar-injector.lxcfs/inject": "true"}))
 }
 
 fn mount_paths(container: &Value) -> Vec<&str> {
     let mounts = container["volumeMounts"].as_array().map(Vec::as_slice).unwrap_or_default();
-    mounts.iter().filter_map(|it| it["mountPath"].as_str()).collect()
+    mounts.iter().filter_map(|mount| mount["mountPath"].as_str()).collect()
 }
 
 fn names(list: &Value) -> Vec<&str> {
@@ -96,6 +96,6 @@ fn names(list: &Value) -> Vec<&str> {
         .map(Vec::as_slice)
         .unwrap_or_default()
         .iter()
-        .filter_map(|it| it["name"].as_str())
+        .filter_map(|item| item["name"].as_str())
         .collect()
 }

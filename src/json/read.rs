@@ -1,4 +1,4 @@
-//! An object, read to be changed.
+//! Reads of objects that are changed later, without the parts that this program never uses.
 
 use std::{borrow::Cow, collections::BTreeSet, fmt};
 
@@ -8,33 +8,33 @@ use serde::{
 };
 use serde_json::{Number, value::RawValue};
 
-use super::Json;
+use super::value::Json;
 
-/// Who set which field: often as long as the rest of the object, and nothing here reads or changes it.
+/// The owners of fields: often as long as the rest of the object, and never read or changed by this program.
 const MANAGED_FIELDS: &str = "managedFields";
 
-/// Reads an object, without its managed fields, and of containers' variables only those of these names: of most pods the
-/// rest of what is long. Nothing if it is no map, or its metadata none.
+/// Reads an object without its managed fields, and of its containers' variables only those with the given names. These
+/// two parts are most of the text of most pods. `None` if the object or its metadata is no map.
 #[must_use]
-pub fn read<'a>(object: &'a RawValue, variables: &BTreeSet<String>) -> Option<Json<'a>> {
-    Reader { variables }.deserialize(&mut serde_json::Deserializer::from_str(object.get())).ok()?
+pub fn read_object<'a>(object: &'a RawValue, variables: &BTreeSet<String>) -> Option<Json<'a>> {
+    ObjectReader { variables }.deserialize(&mut serde_json::Deserializer::from_str(object.get())).ok()?
 }
 
-/// Reads an object as [`read`] does, where it stands in other JSON.
+/// Reads an object inside other JSON, as [`read_object`] does.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'a> {
-    /// Names of variables that are read.
+pub struct ObjectReader<'a> {
+    /// Names of the variables to read.
     pub variables: &'a BTreeSet<String>,
 }
 
-/// Reads a part of an object, or passes it over.
+/// Reads or skips a part of an object.
 #[derive(Clone, Copy)]
-struct Sieve<'a> {
+struct PartReader<'a> {
     part: Part,
     variables: &'a BTreeSet<String>,
 }
 
-/// The parts in which something may be left out.
+/// A part of an object, by the members that are skipped in it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Object,
@@ -45,23 +45,24 @@ enum Part {
     Container,
     Variables,
     Variable,
-    /// Whatever else there is, with all that is in it.
-    Whole,
+    /// A part that is read completely.
+    Complete,
 }
 
-/// A text that is borrowed where it can be.
+/// A text that is borrowed unless it has to be unescaped.
 #[derive(Default, Deserialize)]
-pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
+pub(crate) struct CowStr<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
-// === impl Reader ===
+// === impl ObjectReader ===
 
-impl<'de> DeserializeSeed<'de> for Reader<'_> {
+impl<'de> DeserializeSeed<'de> for ObjectReader<'_> {
     type Value = Option<Json<'de>>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        let object = Sieve { part: Part::Object, variables: self.variables }.deserialize(deserializer)?;
-        let is_map = |it: &Json<'_>| it.as_map().is_some() || it.is_null();
-        Ok(object.filter(|it| it.as_map().is_some() && it.get("metadata").is_none_or(is_map)))
+        let object =
+            PartReader { part: Part::Object, variables: self.variables }.deserialize(deserializer)?;
+        let is_map = |value: &Json<'_>| value.as_map().is_some() || value.is_null();
+        Ok(object.filter(|object| object.as_map().is_some() && object.get("metadata").is_none_or(is_map)))
     }
 }
 
@@ -75,7 +76,7 @@ impl Part {
             (Self::Metadata, MANAGED_FIELDS) => Self::ManagedFields,
             (Self::Spec, "containers" | "initContainers") => Self::Containers,
             (Self::Container, "env") => Self::Variables,
-            _ => Self::Whole,
+            _ => Self::Complete,
         }
     }
 
@@ -83,29 +84,29 @@ impl Part {
         match self {
             Self::Containers => Self::Container,
             Self::Variables => Self::Variable,
-            _ => Self::Whole,
+            _ => Self::Complete,
         }
     }
 }
 
-// === impl Sieve ===
+// === impl PartReader ===
 
-impl Sieve<'_> {
-    fn of(self, part: Part) -> Self {
+impl PartReader<'_> {
+    fn for_part(self, part: Part) -> Self {
         Self { part, ..self }
     }
 
-    /// Whether a map with this member is a variable that nobody looks at. One that cannot be read somebody may.
-    fn leaves_out(self, key: &str, value: Option<&Json<'_>>) -> bool {
+    /// Whether a map with this member is a variable that is not used. A variable without a readable name is read.
+    fn is_unused_variable(self, key: &str, value: Option<&Json<'_>>) -> bool {
         let name =
             if self.part == Part::Variable && key == "name" { value.and_then(Json::as_str) } else { None };
-        name.is_some_and(|it| !self.variables.contains(it))
+        name.is_some_and(|name| !self.variables.contains(name))
     }
 }
 
-/// Passes over what is left of a variable, of which most are so: nothing is kept of it.
-fn pass_over<'de, A: MapAccess<'de>>(mut access: A) -> Result<Option<Json<'de>>, A::Error> {
-    while let Some(Text(key)) = access.next_key()? {
+/// Skips the other members of an unused variable. Most variables are unused.
+fn skip_variable<'de, A: MapAccess<'de>>(mut access: A) -> Result<Option<Json<'de>>, A::Error> {
+    while let Some(CowStr(key)) = access.next_key()? {
         if key == "name" {
             return Err(A::Error::duplicate_field("name"));
         }
@@ -114,7 +115,7 @@ fn pass_over<'de, A: MapAccess<'de>>(mut access: A) -> Result<Option<Json<'de>>,
     Ok(None)
 }
 
-impl<'de> DeserializeSeed<'de> for Sieve<'_> {
+impl<'de> DeserializeSeed<'de> for PartReader<'_> {
     type Value = Option<Json<'de>>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -125,7 +126,7 @@ impl<'de> DeserializeSeed<'de> for Sieve<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Sieve<'_> {
+impl<'de> Visitor<'de> for PartReader<'_> {
     type Value = Option<Json<'de>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -162,7 +163,7 @@ impl<'de> Visitor<'de> for Sieve<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = access.next_element_seed(self.of(self.part.item()))? {
+        while let Some(item) = access.next_element_seed(self.for_part(self.part.item()))? {
             if let Some(item) = item {
                 items.push(item);
             }
@@ -172,10 +173,10 @@ impl<'de> Visitor<'de> for Sieve<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
         let mut members = Vec::new();
-        while let Some(Text(key)) = access.next_key()? {
-            let value = access.next_value_seed(self.of(self.part.member(&key)))?;
-            if self.leaves_out(&key, value.as_ref()) {
-                return pass_over(access);
+        while let Some(CowStr(key)) = access.next_key()? {
+            let value = access.next_value_seed(self.for_part(self.part.member(&key)))?;
+            if self.is_unused_variable(&key, value.as_ref()) {
+                return skip_variable(access);
             }
             if let Some(value) = value {
                 members.push((key, value));
@@ -191,15 +192,15 @@ mod tests {
 
     use serde_json::{Value, json, value::to_raw_value};
 
-    use super::read;
+    use super::read_object;
 
     fn read_value(object: &Value) -> Option<Value> {
         let raw = to_raw_value(object).unwrap();
-        read(&raw, &BTreeSet::from([String::from("WANTED")])).as_ref().map(Value::from)
+        read_object(&raw, &BTreeSet::from([String::from("WANTED")])).as_ref().map(Value::from)
     }
 
     #[test]
-    fn of_variables_those_that_somebody_looks_at_are_read() {
+    fn reads_only_used_variables_of_containers() {
         let variables =
             json!([{"name": "A", "value": "1"}, {"name": "WANTED", "value": "2"}, {"odd": 1}, "odd", null]);
         let containers =
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn all_but_the_managed_fields_is_read_as_it_is() {
+    fn reads_everything_except_managed_fields() {
         let mut object = json!({
             "metadata": {"name": "a", "tomorrow": {"managedFields": [1]}, "annotations": null},
             "spec": {"managedFields": {"x": 18_446_744_073_709_551_615_u64}, "list": [{}, null, "\u{e9}\n", 1.5]},
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_not_read() {
+    fn rejects_values_that_are_no_object() {
         for odd in [json!([]), json!("x"), json!(null), json!({"metadata": []})] {
             assert_eq!(read_value(&odd), None, "{odd}");
         }

@@ -1,4 +1,4 @@
-//! An apiserver for unit tests that answers a few paths.
+//! A fake API server for unit tests that serves a few paths.
 
 use std::{collections::BTreeMap, convert::Infallible};
 
@@ -7,27 +7,27 @@ use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
 
-/// A client of an apiserver that gives these answers, and knows of nothing else.
-pub(crate) fn apiserver<const N: usize>(answers: [(&str, u16, Value); N]) -> Client {
-    let answers: BTreeMap<String, (u16, Value)> =
-        answers.into_iter().map(|(path, status, body)| (path.to_owned(), (status, body))).collect();
-    served_by(move |call, _| {
+/// Returns a client of an API server with these responses by path; all other paths are 404.
+pub(crate) fn api_server<const N: usize>(responses: [(&str, u16, Value); N]) -> Client {
+    let responses: BTreeMap<String, (u16, Value)> =
+        responses.into_iter().map(|(path, status, body)| (path.to_owned(), (status, body))).collect();
+    api_server_with(move |call, _| {
         let path = call.uri.path();
-        let nothing = (404, failure(404, &format!("{path} not found")));
-        answers.get(path).cloned().unwrap_or(nothing)
+        let not_found = (404, status_failure(404, &format!("{path} not found")));
+        responses.get(path).cloned().unwrap_or(not_found)
     })
 }
 
-/// A client of an apiserver that answers like this: a status and a body, to a call and its body.
-pub(crate) fn served_by(
-    answer: impl Fn(&Parts, &Value) -> (u16, Value) + Clone + Send + Sync + 'static,
+/// Returns a client of an API server with this handler: from a call and its body to a status code and a body.
+pub(crate) fn api_server_with(
+    handler: impl Fn(&Parts, &Value) -> (u16, Value) + Clone + Send + Sync + 'static,
 ) -> Client {
     let serve = move |request: http::Request<Body>| {
-        let answer = answer.clone();
+        let handler = handler.clone();
         async move {
             let (call, body) = request.into_parts();
             let body = body.collect().await.unwrap().to_bytes();
-            let (status, body) = answer(&call, &serde_json::from_slice(&body).unwrap_or_default());
+            let (status, body) = handler(&call, &serde_json::from_slice(&body).unwrap_or_default());
             let body = Body::from(body.to_string().into_bytes());
             Ok::<_, Infallible>(http::Response::builder().status(status).body(body).unwrap())
         }
@@ -35,7 +35,7 @@ pub(crate) fn served_by(
     Client::new(tower::service_fn(serve), "default")
 }
 
-/// A refusal, as the apiserver words it.
-pub(crate) fn failure(code: u16, message: &str) -> Value {
+/// A failure in the format of the API server (`meta/v1` `Status`).
+pub(crate) fn status_failure(code: u16, message: &str) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code})
 }

@@ -1,11 +1,11 @@
-//! TLS as the apiserver sees it: which pair of certificate and key is served, and whose certificates are asked for.
+//! TLS of the webhook port: the served certificate, and the verification of client certificates.
 //!
-//! The pair can be exchanged at any moment. A connection keeps what it was opened with; a new one gets the new pair. Where
-//! pairs come from is not known here but for [`files`].
+//! The certificate can be replaced at any time. Existing connections keep theirs, new connections get the new one. The
+//! certificate comes from [`files`] or from the certificate controller, which uses [`ServedCertificate`].
 
+mod certificate_pair;
 pub mod files;
-mod pair;
-mod serving;
+mod served_certificate;
 
 use std::{
     path::{Path, PathBuf},
@@ -20,28 +20,28 @@ use rustls::{
 };
 
 pub use self::{
-    pair::{Pair, PairError},
-    serving::Serving,
+    certificate_pair::{CertificatePair, CertificatePairError},
+    served_certificate::ServedCertificate,
 };
 
-/// What the HTTPS port speaks.
+/// The TLS configuration of the HTTPS port.
 pub struct Tls {
     pub(super) config: ServerConfig,
-    pub(super) serving: Serving,
+    pub(super) served: ServedCertificate,
 }
 
-/// What is wrong with TLS' settings; each text names the flag to look at.
+/// An invalid TLS setting. Each message names the flag to correct.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The provider of cryptography lacks what TLS needs.
-    #[error("TLS cannot be set up: {0}")]
+    /// The cryptography provider does not support the required TLS versions.
+    #[error("failed to configure TLS: {0}")]
     Provider(#[from] rustls::Error),
-    /// The file of `--client-ca` holds no usable certificate.
+    /// The file of `--client-ca` contains no usable certificate.
     #[error("--client-ca {}: {cause}", path.display())]
     ClientCa {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         cause: String,
     },
 }
@@ -49,13 +49,15 @@ pub enum TlsError {
 // === impl Tls ===
 
 impl Tls {
-    /// TLS 1.2 and 1.3 with whatever pair is served, HTTP/1.1 alone: all that the apiserver speaks to a Service, and it
-    /// would take HTTP/2 on loopback if it were offered.
+    /// Configures TLS 1.2 and 1.3 with the certificate of `served`.
     ///
-    /// With `client_ca`, only callers whose certificate leads to one of that file's get through the handshake.
+    /// ALPN offers HTTP/1.1 only: the API server uses HTTP/1.1 with Services, but would select HTTP/2 on loopback if it
+    /// were offered.
+    ///
+    /// With `client_ca`, the handshake fails for callers without a certificate that chains to one of that file.
     pub fn new(
         provider: Arc<CryptoProvider>,
-        serving: Serving,
+        served: ServedCertificate,
         client_ca: Option<&Path>,
     ) -> Result<Self, TlsError> {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -63,24 +65,25 @@ impl Tls {
         let builder = match client_ca {
             None => builder.with_no_client_auth(),
             Some(path) => {
-                let in_file = |cause: String| TlsError::ClientCa { path: path.to_owned(), cause };
-                let roots = roots(path).map_err(in_file)?;
+                let invalid_file = |cause: String| TlsError::ClientCa { path: path.to_owned(), cause };
+                let roots = read_roots(path).map_err(invalid_file)?;
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                     .build()
-                    .map_err(|error| in_file(error.to_string()))?;
+                    .map_err(|error| invalid_file(error.to_string()))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let mut config = builder.with_cert_resolver(Arc::new(serving.clone()));
+        let mut config = builder.with_cert_resolver(Arc::new(served.clone()));
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self { config, serving })
+        Ok(Self { config, served })
     }
 }
 
-fn roots(path: &Path) -> Result<RootCertStore, String> {
+/// Reads the CA certificates of a PEM file.
+fn read_roots(path: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| error.to_string())? {
         roots.add(certificate.map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
     }
-    if roots.is_empty() { Err(String::from("it holds no certificate")) } else { Ok(roots) }
+    if roots.is_empty() { Err(String::from("the file contains no certificate")) } else { Ok(roots) }
 }

@@ -1,4 +1,5 @@
-//! The way to the collector: a queue with an end, and a thread that empties it. Nobody ever waits for either.
+//! The exporter of spans: a bounded queue, and a background thread that sends its content. Evaluations never wait for
+//! it.
 
 use std::{
     sync::{
@@ -26,41 +27,40 @@ use prometheus_client::{
 use tokio::{runtime::Handle, time::timeout};
 use tracing_subscriber::{Layer, Registry as Subscribers, filter::filter_fn};
 
-use super::SPANS;
+use super::names::SPAN_TARGET;
 
-/// The most spans that wait to be sent, of about 1 KB each: what some hundred verdicts leave behind. Further ones are dropped.
-const MOST_WAITING: usize = 2048;
+/// Capacity of the queue, in spans of about 1 KB: the spans of a few hundred verdicts. Further spans are dropped.
+const MAX_QUEUED_SPANS: usize = 2048;
 
-/// The most spans that are sent at a time.
-const MOST_AT_A_TIME: usize = 512;
+/// Maximum number of spans in one export request.
+const MAX_BATCH_SPANS: usize = 512;
 
-/// Longest that a span waits for others to be sent with.
+/// Maximum time that a span waits in the queue for a batch to fill.
 const SEND_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Longest that the collector is waited for, a new connection included: what exporters commonly wait. No verdict waits with
-/// it.
-const SEND_LIMIT: Duration = Duration::from_secs(10);
+/// Timeout of one export request, including a new connection: the usual default of exporters.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest that a process which ends waits for what is left to be sent.
-const FLUSH_LIMIT: Duration = Duration::from_secs(5);
+/// Timeout for the export of the remaining spans at shutdown.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where spans go.
+/// The exporter of spans to one OpenTelemetry collector.
 pub struct Collector {
     provider: SdkTracerProvider,
 }
 
-/// A collector that cannot be sent to.
+/// A collector that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectorError {
-    /// TLS is the business of an agent beside the guard, or of the network.
-    #[error("{0}: a collector is reached by http://HOST:PORT (OTLP over gRPC, mostly port 4317)")]
+    /// The URL is not of the form `http://HOST:PORT`. TLS is left to an agent beside the guard, or to the network.
+    #[error("{0} is not the URL of a collector; pass http://HOST:PORT (OTLP over gRPC, usually port 4317)")]
     NotHttp(http::Uri),
-    /// What the exporter makes of it.
+    /// The exporter rejects the URL.
     #[error("{0}")]
     Unusable(#[from] ExporterBuildError),
 }
 
-/// What became of spans.
+/// Counts spans by result.
 #[derive(Clone, Debug)]
 pub struct SpanCounts(Family<ResultLabel, Counter>);
 
@@ -69,35 +69,37 @@ struct ResultLabel {
     result: &'static str,
 }
 
-/// How many spans wait, and what became of the others.
+/// The length of the queue, and the results of spans that left it.
 #[derive(Debug)]
-struct Queue {
-    waiting: AtomicUsize,
+struct QueueState {
+    queued: AtomicUsize,
     counts: SpanCounts,
-    /// Whether somebody was told that spans are lost, since the collector took some last.
-    is_told: AtomicBool,
+    /// Whether the loss of spans was logged since the last successful export.
+    is_loss_logged: AtomicBool,
 }
 
-/// Lets spans into the queue for as long as there is room.
+/// Puts ended spans into the queue, and drops them while the queue is full.
 #[derive(Debug)]
-struct Entrance {
-    queue: Arc<Queue>,
+struct BoundedSpanProcessor {
+    state: Arc<QueueState>,
     batches: BatchSpanProcessor,
 }
 
-/// Sends what left the queue.
+/// Sends batches of spans to the collector and counts the results.
 #[derive(Debug)]
-struct Exit {
-    queue: Arc<Queue>,
+struct CountingExporter {
+    state: Arc<QueueState>,
     exporter: Arc<OtlpExporter>,
-    /// The queue is emptied by a thread that is not the runtime's, and time limits are.
+    /// Runs the exports: the thread of the batch processor is outside the runtime, and timeouts need it.
     runtime: Handle,
 }
 
 // === impl Collector ===
 
 impl Collector {
-    /// A way to the collector at this URL, which need not be there yet. Within a runtime, which must outlive it.
+    /// Creates an exporter for the collector at this URL. The collector may be unavailable.
+    ///
+    /// Must be called within a Tokio runtime, which must outlive the exporter.
     pub fn new(url: &http::Uri, counts: SpanCounts) -> Result<Self, CollectorError> {
         if url.scheme_str() != Some("http") || url.port_u16().is_none() {
             return Err(CollectorError::NotHttp(url.clone()));
@@ -105,26 +107,33 @@ impl Collector {
         let exporter = OtlpExporter::builder()
             .with_tonic()
             .with_endpoint(url.to_string())
-            .with_timeout(SEND_LIMIT)
+            .with_timeout(EXPORT_TIMEOUT)
             .build()?;
-        let queue = Arc::new(Queue { waiting: AtomicUsize::new(0), counts, is_told: AtomicBool::new(false) });
-        let exit =
-            Exit { queue: Arc::clone(&queue), exporter: Arc::new(exporter), runtime: Handle::current() };
+        let state = Arc::new(QueueState {
+            queued: AtomicUsize::new(0),
+            counts,
+            is_loss_logged: AtomicBool::new(false),
+        });
+        let exporter = CountingExporter {
+            state: Arc::clone(&state),
+            exporter: Arc::new(exporter),
+            runtime: Handle::current(),
+        };
         let config = BatchConfigBuilder::default()
-            // Twice what is let in: its own end is never reached.
-            .with_max_queue_size(2 * MOST_WAITING)
-            .with_max_export_batch_size(MOST_AT_A_TIME)
+            // Twice the capacity that `BoundedSpanProcessor` enforces, so that this limit is never reached.
+            .with_max_queue_size(2 * MAX_QUEUED_SPANS)
+            .with_max_export_batch_size(MAX_BATCH_SPANS)
             .with_scheduled_delay(SEND_INTERVAL)
             .build();
-        let batches = BatchSpanProcessor::builder(exit).with_batch_config(config).build();
+        let batches = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
         let provider = SdkTracerProvider::builder()
-            .with_span_processor(Entrance { queue, batches })
+            .with_span_processor(BoundedSpanProcessor { state, batches })
             .with_resource(resource())
             .build();
         Ok(Self { provider })
     }
 
-    /// Takes the spans of [`SPANS`] out of all that a process tells of.
+    /// Returns a subscriber layer that exports the spans with the target [`SPAN_TARGET`].
     #[must_use]
     pub fn layer(&self) -> Box<dyn Layer<Subscribers> + Send + Sync> {
         tracing_opentelemetry::layer()
@@ -133,23 +142,23 @@ impl Collector {
             .with_threads(false)
             .with_target(false)
             .with_tracked_inactivity(false)
-            .with_filter(filter_fn(|metadata| metadata.target() == SPANS))
+            .with_filter(filter_fn(|metadata| metadata.target() == SPAN_TARGET))
             .boxed()
     }
 
-    /// Sends what is left, for a limited time.
+    /// Exports the remaining spans, within a time limit.
     pub async fn flush(self) {
         let flushed =
-            tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(FLUSH_LIMIT)).await;
+            tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(FLUSH_TIMEOUT)).await;
         if let Ok(Err(error)) = flushed {
-            tracing::warn!(%error, "the last spans were not sent");
+            tracing::warn!(%error, "failed to export the remaining trace spans");
         }
     }
 }
 
-/// Who sends. `OTEL_RESOURCE_ATTRIBUTES` adds to it.
+/// Describes this process to the collector. `OTEL_RESOURCE_ATTRIBUTES` adds attributes.
 fn resource() -> Resource {
-    let instance = std::env::var("HOSTNAME").ok().map(|it| KeyValue::new("service.instance.id", it));
+    let instance = std::env::var("HOSTNAME").ok().map(|host| KeyValue::new("service.instance.id", host));
     Resource::builder()
         .with_service_name("etcd-guard")
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
@@ -170,9 +179,9 @@ impl Default for SpanCounts {
 }
 
 impl SpanCounts {
-    /// Shows the counts.
+    /// Registers the counters.
     pub fn register(&self, registry: &mut Registry) {
-        let help = "Spans that the collector took, that it did not, and that found no room to wait for it";
+        let help = "Trace spans by result: accepted by the collector, not accepted, dropped because the queue was full";
         registry.register("trace_spans", help, self.0.clone());
     }
 
@@ -182,31 +191,32 @@ impl SpanCounts {
     }
 }
 
-// === impl Queue ===
+// === impl QueueState ===
 
-impl Queue {
-    /// Told once, until the collector takes spans again: every batch fails while it is gone.
-    fn lose(&self, result: &'static str, spans: usize, cause: &str) {
+impl QueueState {
+    /// Counts lost spans. Logs the first loss only, until an export succeeds: every batch fails while the collector is
+    /// unavailable.
+    fn record_loss(&self, result: &'static str, spans: usize, cause: &str) {
         self.counts.add(result, spans);
-        if !self.is_told.swap(true, Ordering::Relaxed) {
+        if !self.is_loss_logged.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 cause,
-                "spans are lost, which no verdict waits for; etcd_guard_trace_spans_total counts them"
+                "trace spans are lost, verdicts are not affected; the metric etcd_guard_trace_spans_total counts them"
             );
         }
     }
 
-    fn sent(&self, spans: usize) {
+    fn record_sent(&self, spans: usize) {
         self.counts.add("sent", spans);
-        if self.is_told.swap(false, Ordering::Relaxed) {
-            tracing::info!("the collector takes spans again");
+        if self.is_loss_logged.swap(false, Ordering::Relaxed) {
+            tracing::info!("the collector accepts trace spans again");
         }
     }
 }
 
-// === impl Entrance ===
+// === impl BoundedSpanProcessor ===
 
-impl SpanProcessor for Entrance {
+impl SpanProcessor for BoundedSpanProcessor {
     fn on_start(&self, span: &mut Span, context: &Context) {
         self.batches.on_start(span, context);
     }
@@ -215,9 +225,9 @@ impl SpanProcessor for Entrance {
         if !span.span_context.is_sampled() {
             return;
         }
-        if self.queue.waiting.fetch_add(1, Ordering::Relaxed) >= MOST_WAITING {
-            self.queue.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.queue.lose("dropped", 1, "too many wait to be sent");
+        if self.state.queued.fetch_add(1, Ordering::Relaxed) >= MAX_QUEUED_SPANS {
+            self.state.queued.fetch_sub(1, Ordering::Relaxed);
+            self.state.record_loss("dropped", 1, "the queue of trace spans is full");
             return;
         }
         self.batches.on_end(span);
@@ -236,19 +246,19 @@ impl SpanProcessor for Entrance {
     }
 }
 
-// === impl Exit ===
+// === impl CountingExporter ===
 
-impl SpanExporter for Exit {
+impl SpanExporter for CountingExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len();
-        self.queue.waiting.fetch_sub(spans, Ordering::Relaxed);
+        self.state.queued.fetch_sub(spans, Ordering::Relaxed);
         let exporter = Arc::clone(&self.exporter);
-        let sent = self.runtime.spawn(async move { timeout(SEND_LIMIT, exporter.export(batch)).await });
+        let sent = self.runtime.spawn(async move { timeout(EXPORT_TIMEOUT, exporter.export(batch)).await });
         match sent.await {
-            Ok(Ok(Ok(()))) => self.queue.sent(spans),
-            Ok(Ok(Err(error))) => self.queue.lose("failed", spans, &error.to_string()),
-            Ok(Err(_)) => self.queue.lose("failed", spans, "the collector did not answer in time"),
-            Err(_) => self.queue.lose("failed", spans, "the process ends"),
+            Ok(Ok(Ok(()))) => self.state.record_sent(spans),
+            Ok(Ok(Err(error))) => self.state.record_loss("failed", spans, &error.to_string()),
+            Ok(Err(_)) => self.state.record_loss("failed", spans, "the export timed out"),
+            Err(_) => self.state.record_loss("failed", spans, "the process is stopping"),
         }
         Ok(())
     }
@@ -258,7 +268,7 @@ impl SpanExporter for Exit {
     }
 
     fn set_resource(&mut self, resource: &Resource) {
-        // Before the first batch, nobody else holds it.
+        // Called before the first export, when this is the only reference.
         if let Some(exporter) = Arc::get_mut(&mut self.exporter) {
             exporter.set_resource(resource);
         }

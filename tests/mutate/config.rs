@@ -1,41 +1,40 @@
-//! The configuration file of a running guard.
+//! Changes of the configuration file of a running guard.
 
 use std::time::Duration;
 
 use serde_json::json;
 
-use crate::{
-    mutated_cluster::{MutatedCluster, pod},
-    support::{guard_process::CONFIG, http_client, wait::until},
-};
+use crate::mutated_cluster::{MutatedCluster, pod};
+use test_support::{guard::process::CONFIG, http_client, wait::wait_until};
 
-/// The file is read every half second: only a broken guard takes so long.
-const LIMIT: Duration = Duration::from_secs(60);
+/// The file is read every half second, so only a broken guard exceeds this.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn reloads(cluster: &MutatedCluster, result: &str) -> u64 {
     let page = http_client::get(cluster.guard.http(), "/metrics").await.unwrap().body;
-    let line = format!("etcd_guard_config_reloads_total{{result=\"{result}\"}} ");
-    page.lines().find_map(|it| it.strip_prefix(&line)).unwrap().parse().unwrap()
+    let prefix = format!("etcd_guard_config_reloads_total{{result=\"{result}\"}} ");
+    page.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap().parse().unwrap()
 }
 
 #[tokio::test]
-async fn a_changed_file_counts_at_once_and_a_bad_one_changes_nothing() {
+async fn applies_changed_file_and_ignores_invalid_one() {
     let mut cluster = MutatedCluster::start("", &[], &["inject"]).await;
     let file = cluster.files.join(CONFIG);
     let good = "apiVersion: etcd-guard.io/v1alpha1\nsidecars: {templates: [{name: a, native: false, containers: [{name: a, image: i}]}]}\n";
     std::fs::write(&file, good).unwrap();
-    until("the file is read", LIMIT, async || reloads(&cluster, "success").await == 1).await;
+    wait_until("the file is read", RELOAD_TIMEOUT, async || reloads(&cluster, "success").await == 1).await;
     std::fs::write(&file, &good[..good.len() - 8]).unwrap();
-    until("the bad file is counted", LIMIT, async || reloads(&cluster, "failure").await == 1).await;
+    wait_until("the bad file is counted", RELOAD_TIMEOUT, async || reloads(&cluster, "failure").await == 1)
+        .await;
     assert!(cluster.guard.is_ready().await);
 
     let (stored, _) = cluster.applied(&pod(json!({"etcd-guard.io/inject": "a"}))).await;
-    assert!(cluster.guard.news().await.contains(&String::from("CREATE allowed Injected")));
+    assert!(cluster.guard.new_verdicts().await.contains(&String::from("CREATE allowed Injected")));
     assert_eq!(stored["spec"]["containers"].as_array().unwrap().len(), 2);
 }
 
 #[tokio::test]
-async fn a_storm_of_two_hundred_changes_leaves_it_ready_and_serving_the_last_good_one() {
+async fn serves_last_valid_file_after_many_changes() {
     let template = |image: &str| {
         format!(
             "apiVersion: etcd-guard.io/v1alpha1\nsidecars: {{templates: [{{name: a, native: false, containers: [{{name: a, image: {image}}}]}}]}}\n"
@@ -43,9 +42,9 @@ async fn a_storm_of_two_hundred_changes_leaves_it_ready_and_serving_the_last_goo
     };
     let mut cluster = MutatedCluster::start("", &[], &["inject"]).await;
     let file = cluster.files.join(CONFIG);
-    let asking = pod(json!({"etcd-guard.io/inject": "a"}));
+    let requesting = pod(json!({"etcd-guard.io/inject": "a"}));
     std::fs::write(&file, template("start")).unwrap();
-    until("the file is read", LIMIT, async || reloads(&cluster, "success").await == 1).await;
+    wait_until("the file is read", RELOAD_TIMEOUT, async || reloads(&cluster, "success").await == 1).await;
     for turn in 0..200 {
         let good = template(&format!("turn-{turn}"));
         let text = match turn % 3 {
@@ -55,30 +54,37 @@ async fn a_storm_of_two_hundred_changes_leaves_it_ready_and_serving_the_last_goo
         };
         std::fs::write(&file, text).unwrap();
         if turn % 40 == 0 {
-            let said = cluster.create(&asking, &["--dry-run=server", "-o", "json"]).await;
-            let shown: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
-            assert_eq!(shown["spec"]["containers"].as_array().unwrap().len(), 2, "by whichever good one");
+            let output = cluster.create(&requesting, &["--dry-run=server", "-o", "json"]).await;
+            let shown: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
+            assert_eq!(
+                shown["spec"]["containers"].as_array().unwrap().len(),
+                2,
+                "one of the valid files applies"
+            );
             assert!(cluster.guard.is_ready().await);
         }
     }
     std::fs::write(&file, template("end")).unwrap();
     let read = async || {
-        let said = cluster.create(&asking, &["--dry-run=server", "-o", "json"]).await;
-        said.stdout.contains("\"image\": \"end\"")
+        let output = cluster.create(&requesting, &["--dry-run=server", "-o", "json"]).await;
+        output.stdout.contains("\"image\": \"end\"")
     };
-    until("the last good one is read", LIMIT, read).await;
+    wait_until("the last good one is read", RELOAD_TIMEOUT, read).await;
     let failures = reloads(&cluster, "failure").await;
     std::fs::write(&file, "sidecars: [").unwrap();
-    until("the bad one is counted", LIMIT, async || reloads(&cluster, "failure").await > failures).await;
+    wait_until("the bad one is counted", RELOAD_TIMEOUT, async || {
+        reloads(&cluster, "failure").await > failures
+    })
+    .await;
     assert!(cluster.guard.is_ready().await);
-    cluster.guard.news().await;
-    let (stored, _) = cluster.applied(&asking).await;
-    assert!(cluster.guard.news().await.contains(&String::from("CREATE allowed Injected")));
+    cluster.guard.new_verdicts().await;
+    let (stored, _) = cluster.applied(&requesting).await;
+    assert!(cluster.guard.new_verdicts().await.contains(&String::from("CREATE allowed Injected")));
     assert_eq!(stored["spec"]["containers"][1]["image"], "end");
 }
 
 #[test]
-fn config_check_tells_each_mistake_with_its_file_and_line() {
+fn config_check_reports_each_error_with_file_and_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bad.yaml");
     let text = "apiVersion: etcd-guard.io/v1alpha1\nlxcfs:\n  rot: /x\n  files: [meminfo, memory]\nlifespan: {least: 5, most: 2}\nguard: {\"a\\n\\e[31m\": 1}\n";
@@ -88,7 +94,7 @@ fn config_check_tells_each_mistake_with_its_file_and_line() {
         guard.args(["config", "check"]).arg(&file).output().unwrap()
     };
     let bad = check();
-    let said = String::from_utf8(bad.stderr).unwrap();
+    let output = String::from_utf8(bad.stderr).unwrap();
     assert!(!bad.status.success());
     for (line, part) in [
         (3, "lxcfs.rot: unknown field"),
@@ -97,16 +103,16 @@ fn config_check_tells_each_mistake_with_its_file_and_line() {
         (6, r"guard.a\n\u{1b}[31m: unknown field"),
     ] {
         let expected = format!("{}:{line}: {part}", file.display());
-        assert!(said.lines().any(|it| it.starts_with(&expected)), "{expected} in {said}");
+        assert!(output.lines().any(|line| line.starts_with(&expected)), "{expected} in {output}");
     }
-    assert!(said.contains("has 4 mistakes"), "{said}");
+    assert!(output.contains("has 4 errors"), "{output}");
     std::fs::write(&file, "apiVersion: etcd-guard.io/v1alpha1\n").unwrap();
     assert!(check().status.success());
 }
 
 #[test]
-fn the_shipped_overlay_is_whole() {
-    let kubectl = crate::support::testbed::program("kubectl");
+fn shipped_overlay_is_complete() {
+    let kubectl = test_support::processes::testbed::program("kubectl");
     let overlay = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/overlays/mutating");
     let output = std::process::Command::new(kubectl).args(["kustomize", overlay]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,4 +1,4 @@
-//! One control plane for all tests, and per test a namespace and a guard that mutates what happens in it.
+//! A control plane for all tests, and for each test a namespace and a guard that mutates its pods.
 
 use std::{
     any::Any,
@@ -12,21 +12,22 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{
-    guard_process::{CONFIG, GuardProcess},
-    kubectl::{Kubectl, Said},
-    testbed,
-    wait::until,
+use test_support::{
+    guard::process::{CONFIG, GuardProcess},
+    kubernetes::kubectl::{CommandOutput, Kubectl},
+    processes::testbed,
+    wait::wait_until,
 };
 
-/// Longest that the controller manager may take to make a namespace's service account: only a broken one takes so long.
-pub(crate) const ACCOUNT_LIMIT: Duration = Duration::from_secs(120);
+/// The longest time until the controller manager creates the service account of a namespace; only a broken one exceeds
+/// this.
+pub(crate) const ACCOUNT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Longest that the apiserver may take to hear of a webhook, which it does by a watch.
-const HEARD_LIMIT: Duration = Duration::from_secs(60);
+/// The longest time until the API server learns of a webhook by its watch.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A namespace that the shipped configurations leave out.
-pub(crate) const SYSTEM: &str = "kube-system";
+/// A namespace that the shipped configurations exclude.
+pub(crate) const SYSTEM_NAMESPACE: &str = "kube-system";
 
 struct ControlPlane {
     dir: PathBuf,
@@ -52,33 +53,34 @@ fn control_plane() -> &'static ControlPlane {
 }
 
 impl MutatedCluster {
-    /// A guard with this configuration, a namespace with these labels, and the shipped entries that are named.
+    /// Starts a guard with this configuration, creates a namespace with these labels, and registers these shipped
+    /// components.
     pub(crate) async fn start(config: &str, labels: &[&str], shipped: &[&str]) -> Self {
         let control_plane = control_plane();
-        let (namespace, files) = fresh();
+        let (namespace, files) = new_namespace();
         std::fs::create_dir_all(&files).unwrap();
         std::fs::write(files.join(CONFIG), format!("apiVersion: etcd-guard.io/v1alpha1\n{config}")).unwrap();
         let admin = control_plane.dir.join("admin.kubeconfig");
         let guard = GuardProcess::start(&admin, &files).await;
         let kubectl = Kubectl::new(&control_plane.kubectl, &admin, &control_plane.dir.join("kubectl-cache"));
         let mut cluster = Self { guard, namespace, files, kubectl };
-        cluster.kubectl.must(&["create", "namespace", &cluster.namespace]);
+        cluster.kubectl.run_checked(&["create", "namespace", &cluster.namespace]);
         for label in labels {
-            cluster.kubectl.must(&["label", "namespace", &cluster.namespace, label]);
+            cluster.kubectl.run_checked(&["label", "namespace", &cluster.namespace, label]);
         }
-        until("the namespace has its service account", ACCOUNT_LIMIT, async || {
+        wait_until("the namespace has its service account", ACCOUNT_TIMEOUT, async || {
             cluster.kubectl(&["get", "serviceaccount", "default"]).await.success
         })
         .await;
         for shipped in shipped {
             cluster.register(shipped, &cluster.guard, "").await;
         }
-        // What was asked while the apiserver had not heard of all of them is nobody's news.
-        cluster.guard.news().await;
+        // Verdicts before all webhooks are registered are ignored.
+        cluster.guard.new_verdicts().await;
         cluster
     }
 
-    /// Registers a guard for this namespace, by a shipped configuration, and waits until the apiserver asks it.
+    /// Registers a guard for this namespace by a shipped configuration, and waits until the API server calls it.
     pub(crate) async fn register(&self, shipped: &str, guard: &GuardProcess, prefix: &str) {
         self.configure(shipped, guard, prefix);
         let node = format!("heard-{}", self.namespace);
@@ -88,8 +90,8 @@ impl MutatedCluster {
                 json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": labels}});
             assert!(self.create(&node, &[]).await.success);
         }
-        let before = guard.requests().await;
-        until("the apiserver asks the guard", HEARD_LIMIT, async || {
+        let before = guard.request_count().await;
+        wait_until("the API server calls the guard", REGISTRATION_TIMEOUT, async || {
             if shipped == "over-commit" {
                 let patch = json!({"status": {"phase": "Pending"}}).to_string();
                 let patch = ["patch", "node", &node, "--subresource=status", "--type=merge", "-p", &patch];
@@ -97,11 +99,11 @@ impl MutatedCluster {
             } else {
                 self.create(&pod(json!({})), &["--dry-run=server"]).await;
             }
-            guard.requests().await > before
+            guard.request_count().await > before
         })
         .await;
         if shipped == "over-commit" {
-            self.must(&["delete", "node", &node]);
+            self.run_checked(&["delete", "node", &node]);
         }
     }
 
@@ -120,47 +122,47 @@ impl MutatedCluster {
         let bundle = k8s_openapi::ByteString(guard.ca_pem.clone().into_bytes());
         webhook["clientConfig"] =
             json!({"url": format!("https://{}{path}", guard.https()), "caBundle": bundle});
-        // The selector is the shipped one. What keeps tests from meeting is a condition beside it, which would let a
-        // namespace of the system in.
+        // The selector remains the shipped one. A condition restricts the webhook to the namespace of the test and to
+        // the excluded one.
         if webhook.get("namespaceSelector").is_some() {
-            let expression = format!("request.namespace in ['{}', '{SYSTEM}']", self.namespace);
+            let expression = format!("request.namespace in ['{}', '{SYSTEM_NAMESPACE}']", self.namespace);
             webhook["matchConditions"] = json!([{"name": "this-test", "expression": expression}]);
         }
         self.apply(&format!("{name}.json"), &configuration);
     }
 
-    /// What `kubectl -n NAMESPACE ...` says.
-    pub(crate) async fn kubectl(&self, arguments: &[&str]) -> Said {
+    /// Runs `kubectl` in the namespace of the test.
+    pub(crate) async fn kubectl(&self, arguments: &[&str]) -> CommandOutput {
         self.kubectl.run(&[&["--namespace", &self.namespace], arguments].concat()).await
     }
 
-    pub(crate) fn must(&self, arguments: &[&str]) -> Said {
-        self.kubectl.must(&[&["--namespace", &self.namespace], arguments].concat())
+    pub(crate) fn run_checked(&self, arguments: &[&str]) -> CommandOutput {
+        self.kubectl.run_checked(&[&["--namespace", &self.namespace], arguments].concat())
     }
 
-    /// What `kubectl get` shows.
+    /// Runs `kubectl get` and returns the JSON document.
     pub(crate) fn get(&self, arguments: &[&str]) -> Value {
-        let said = self.must(&[&["get", "-o", "json"], arguments].concat());
-        serde_json::from_str(&said.stdout).unwrap()
+        let output = self.run_checked(&[&["get", "-o", "json"], arguments].concat());
+        serde_json::from_str(&output.stdout).unwrap()
     }
 
-    /// `kubectl create` of an object; further arguments may follow.
-    pub(crate) async fn create(&self, object: &Value, arguments: &[&str]) -> Said {
+    /// Runs `kubectl create` for an object, with further arguments.
+    pub(crate) async fn create(&self, object: &Value, arguments: &[&str]) -> CommandOutput {
         let file = self.write("object.json", object);
         self.kubectl(&[&["create", "-f", &file], arguments].concat()).await
     }
 
-    /// The pod as it is stored after `kubectl apply`.
-    pub(crate) async fn applied(&self, pod: &Value) -> (Value, Said) {
+    /// Applies a pod and returns it as stored.
+    pub(crate) async fn applied(&self, pod: &Value) -> (Value, CommandOutput) {
         let file = self.write("pod.json", pod);
-        let said = self.kubectl(&["apply", "-f", &file]).await;
-        assert!(said.success, "{said:?}");
-        (self.get(&["pod", pod["metadata"]["name"].as_str().unwrap()]), said)
+        let output = self.kubectl(&["apply", "-f", &file]).await;
+        assert!(output.success, "{output:?}");
+        (self.get(&["pod", pod["metadata"]["name"].as_str().unwrap()]), output)
     }
 
     fn apply(&self, name: &str, object: &Value) {
         let file = self.write(name, object);
-        self.must(&["apply", "-f", &file]);
+        self.run_checked(&["apply", "-f", &file]);
     }
 
     fn write(&self, name: &str, object: &Value) -> String {
@@ -170,24 +172,24 @@ impl MutatedCluster {
     }
 }
 
-/// A name that no other test has, and a folder of that name.
-pub(crate) fn fresh() -> (String, PathBuf) {
+/// Returns a unique name and a folder of that name.
+pub(crate) fn new_namespace() -> (String, PathBuf) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("mutate-{}", NEXT.fetch_add(1, Ordering::Relaxed));
     let files = control_plane().dir.join(&name);
     (name, files)
 }
 
-/// Another guard in the same control plane.
+/// Starts another guard in the same control plane.
 pub(crate) async fn another_guard(config: &str) -> GuardProcess {
-    let (_, files) = fresh();
+    let (_, files) = new_namespace();
     std::fs::create_dir_all(&files).unwrap();
     std::fs::write(files.join(CONFIG), format!("apiVersion: etcd-guard.io/v1alpha1\n{config}")).unwrap();
     GuardProcess::start(&control_plane().dir.join("admin.kubeconfig"), &files).await
 }
 
-/// A pod of one container with these annotations.
-#[allow(clippy::needless_pass_by_value, reason = "callers write it in place")]
+/// Returns a pod with one container and these annotations.
+#[allow(clippy::needless_pass_by_value, reason = "callers pass a literal")]
 pub(crate) fn pod(annotations: Value) -> Value {
     json!({
         "apiVersion": "v1",
@@ -198,5 +200,10 @@ pub(crate) fn pod(annotations: Value) -> Value {
 }
 
 pub(crate) fn mount_paths(container: &Value) -> Vec<&str> {
-    container["volumeMounts"].as_array().unwrap().iter().filter_map(|it| it["mountPath"].as_str()).collect()
+    container["volumeMounts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|mount| mount["mountPath"].as_str())
+        .collect()
 }

@@ -1,4 +1,4 @@
-//! Templates.
+//! Sidecar templates.
 
 use serde_json::{Value, json};
 
@@ -15,11 +15,14 @@ sidecars:
 ";
 
 #[tokio::test]
-async fn pods_of_a_labelled_namespace_get_a_native_sidecar_with_its_service_account_token() {
+async fn injects_native_sidecar_with_token() {
     let mut cluster = MutatedCluster::start(AGENT, &["sidecar-injector=enabled"], &["inject"]).await;
     let (stored, _) = cluster.applied(&pod(json!({}))).await;
-    // Asked again, because the in-tree plugins changed what it had made.
-    assert_eq!(cluster.guard.news().await, ["CREATE allowed AlreadyInjected", "CREATE allowed Injected"]);
+    // The API server calls the webhook again, because in-tree plugins changed the injected container.
+    assert_eq!(
+        cluster.guard.new_verdicts().await,
+        ["CREATE allowed AlreadyInjected", "CREATE allowed Injected"]
+    );
     let agent = &stored["spec"]["initContainers"][0];
     assert_eq!((&agent["name"], &agent["restartPolicy"]), (&json!("agent"), &json!("Always")));
     let token = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -28,7 +31,7 @@ async fn pods_of_a_labelled_namespace_get_a_native_sidecar_with_its_service_acco
 }
 
 #[tokio::test]
-async fn what_a_template_asks_of_a_pod_and_takes_from_it_is_what_the_apiserver_stores() {
+async fn stores_every_part_of_a_template() {
     let mut cluster = MutatedCluster::start(
         "
 sidecars:
@@ -48,19 +51,19 @@ sidecars:
         &["inject"],
     )
     .await;
-    let mut asking = pod(json!({
+    let mut requesting = pod(json!({
         "etcd-guard.io/inject": "agent",
         "agent.inject.etcd-guard.io/image": "agent:2",
         "agent.inject.etcd-guard.io/memory-limit": "64Mi",
         "agent.inject.etcd-guard.io/env.LEVEL": "debug",
     }));
-    asking["spec"]["volumes"] = json!([{"name": "logs", "emptyDir": {}}]);
-    asking["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "logs", "mountPath": "/logs"}]);
-    asking["spec"]["containers"][0]["env"] = json!([{"name": "REGION", "value": "north"}]);
-    let (stored, _) = cluster.applied(&asking).await;
-    assert!(cluster.guard.news().await.contains(&String::from("CREATE allowed Injected")));
+    requesting["spec"]["volumes"] = json!([{"name": "logs", "emptyDir": {}}]);
+    requesting["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "logs", "mountPath": "/logs"}]);
+    requesting["spec"]["containers"][0]["env"] = json!([{"name": "REGION", "value": "north"}]);
+    let (stored, _) = cluster.applied(&requesting).await;
+    assert!(cluster.guard.new_verdicts().await.contains(&String::from("CREATE allowed Injected")));
     let (spec, agent) = (&stored["spec"], &stored["spec"]["containers"][1]);
-    assert_eq!(spec["terminationGracePeriodSeconds"], 60, "the apiserver had filled in 30");
+    assert_eq!(spec["terminationGracePeriodSeconds"], 60, "the API server had set the default of 30");
     assert_eq!(spec["dnsConfig"]["nameservers"], json!(["192.0.2.1"]));
     assert_eq!(spec["hostAliases"], json!([{"ip": "192.0.2.2", "hostnames": ["agent.example"]}]));
     assert_eq!(spec["securityContext"]["fsGroup"], 2000);
@@ -74,7 +77,7 @@ sidecars:
 }
 
 #[tokio::test]
-async fn a_pod_that_a_template_never_goes_to_is_stored_as_it_came_unless_it_asks() {
+async fn excluded_pod_is_injected_only_on_request() {
     let never = format!("{AGENT}    never: {{podSelector: {{matchLabels: {{tier: batch}}}}}}\n");
     let mut cluster = MutatedCluster::start(&never, &["sidecar-injector=enabled"], &["inject"]).await;
     let batch = |name: &str, annotations: Value| {
@@ -84,23 +87,23 @@ async fn a_pod_that_a_template_never_goes_to_is_stored_as_it_came_unless_it_asks
         batch
     };
     let (stored, _) = cluster.applied(&batch("silent", json!({}))).await;
-    assert_eq!(cluster.guard.news().await, ["CREATE allowed NothingToInject"]);
+    assert_eq!(cluster.guard.new_verdicts().await, ["CREATE allowed NothingToInject"]);
     assert_eq!(stored["spec"].get("initContainers"), None);
     let (stored, _) = cluster.applied(&batch("asking", json!({"etcd-guard.io/inject": "agent"}))).await;
-    assert!(cluster.guard.news().await.contains(&String::from("CREATE allowed Injected")));
+    assert!(cluster.guard.new_verdicts().await.contains(&String::from("CREATE allowed Injected")));
     assert_eq!(stored["spec"]["initContainers"][0]["name"], "agent");
 }
 
 #[tokio::test]
-async fn an_unknown_template_is_warned_of_and_the_pod_admitted() {
+async fn warns_about_unknown_template() {
     let mut cluster = MutatedCluster::start(AGENT, &[], &["inject"]).await;
-    let (_, said) = cluster.applied(&pod(json!({"etcd-guard.io/inject": "nobody"}))).await;
-    assert!(said.stderr.contains("Warning: there is no template \"nobody\" to inject"), "{said:?}");
-    assert_eq!(cluster.guard.news().await, ["CREATE allowed UnknownTemplate"]);
+    let (_, output) = cluster.applied(&pod(json!({"etcd-guard.io/inject": "nobody"}))).await;
+    assert!(output.stderr.contains("Warning: there is no template \"nobody\" to inject"), "{output:?}");
+    assert_eq!(cluster.guard.new_verdicts().await, ["CREATE allowed UnknownTemplate"]);
 }
 
 #[tokio::test]
-async fn the_offline_command_shows_what_the_webhook_makes() {
+async fn offline_command_matches_webhook() {
     let mut cluster = MutatedCluster::start(AGENT, &["sidecar-injector=enabled"], &["inject"]).await;
     let plain = pod(json!({"etcd-guard.io/inject": "agent,lxcfs"}));
     let file = cluster.files.join("plain.json");
@@ -114,7 +117,7 @@ async fn the_offline_command_shows_what_the_webhook_makes() {
         .unwrap();
     let offline: Value = serde_json::from_slice(&output.stdout).unwrap();
     let (stored, _) = cluster.applied(&plain).await;
-    assert!(cluster.guard.news().await.contains(&String::from("CREATE allowed Injected")));
+    assert!(cluster.guard.new_verdicts().await.contains(&String::from("CREATE allowed Injected")));
     for place in [
         "/metadata/annotations/etcd-guard.io~1injected",
         "/spec/initContainers/0/image",
@@ -122,9 +125,9 @@ async fn the_offline_command_shows_what_the_webhook_makes() {
     ] {
         assert_eq!(stored.pointer(place), offline.pointer(place), "{place}");
     }
-    let ours = |pod: &Value| {
+    let own_mounts = |pod: &Value| {
         let paths = mount_paths(&pod["spec"]["containers"][0]).into_iter().map(str::to_owned);
-        paths.filter(|it| !it.contains("serviceaccount")).collect::<Vec<_>>()
+        paths.filter(|path| !path.contains("serviceaccount")).collect::<Vec<_>>()
     };
-    assert_eq!(ours(&stored), ours(&offline));
+    assert_eq!(own_mounts(&stored), own_mounts(&offline));
 }

@@ -1,4 +1,4 @@
-//! The serving certificate of the webhook's Service, and its rotation while all serve on.
+//! The serving certificate of the webhook's Service, and its rotation under load.
 
 use std::{
     fs,
@@ -12,12 +12,12 @@ use rustls::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::support::guard_process::make_certificate;
+use test_support::guard::process::make_certificate;
 
-/// What is served, and what callers trust.
+/// The served certificates and the CAs that callers trust.
 pub(crate) struct Certificates {
     files: PathBuf,
-    /// Where the replicas read theirs.
+    /// The folders of the replicas' certificates.
     replicas: Vec<PathBuf>,
     trusted: Mutex<String>,
     acceptor: Mutex<TlsAcceptor>,
@@ -30,7 +30,8 @@ pub(crate) struct Next {
 }
 
 impl Certificates {
-    /// The front's own, in this folder, beside those that the replicas made for themselves.
+    /// Creates the proxy's certificate in this folder; the bundle also contains the CAs of the replicas' own
+    /// certificates.
     pub(crate) fn new(files: PathBuf, replicas: Vec<PathBuf>, replicas_ca_pem: &str) -> Self {
         fs::create_dir_all(&files).unwrap();
         let trusted = make_certificate(&files) + replicas_ca_pem;
@@ -38,7 +39,7 @@ impl Certificates {
         Self { files, replicas, trusted: Mutex::new(trusted), acceptor }
     }
 
-    /// The `caBundle`.
+    /// Returns the `caBundle`.
     pub(crate) fn trusted(&self) -> String {
         self.trusted.lock().unwrap().clone()
     }
@@ -47,7 +48,7 @@ impl Certificates {
         self.acceptor.lock().unwrap().clone()
     }
 
-    /// Makes the next one, and trusts it beside the one that is served.
+    /// Creates the next certificate, and trusts its CA in addition to the current ones.
     pub(crate) fn make_next(&self) -> Next {
         let files = self.files.join("next");
         fs::create_dir_all(&files).unwrap();
@@ -56,11 +57,11 @@ impl Certificates {
         Next { ca_pem, files }
     }
 
-    /// Serves it: the front at once, the replicas as soon as they read their files again.
+    /// Serves the next certificate: the proxy at once, the replicas when they reload their files.
     pub(crate) fn serve(&self, next: &Next) {
         for folder in self.replicas.iter().chain([&self.files]) {
             for file in ["tls.crt", "tls.key"] {
-                // Exchanged whole: it is read at any time.
+                // Replaced atomically, because a replica may read it at any time.
                 let fresh = folder.join(format!("{file}.next"));
                 fs::copy(next.files.join(file), &fresh).unwrap();
                 fs::rename(&fresh, folder.join(file)).unwrap();
@@ -69,8 +70,8 @@ impl Certificates {
         *self.acceptor.lock().unwrap() = acceptor(&self.files);
     }
 
-    /// Trusts nothing else any more.
-    pub(crate) fn forget_all_but(&self, next: &Next) {
+    /// Trusts only the CA of this certificate.
+    pub(crate) fn trust_only(&self, next: &Next) {
         self.trusted.lock().unwrap().clone_from(&next.ca_pem);
     }
 }

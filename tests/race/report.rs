@@ -1,65 +1,79 @@
-//! What became of a storm, as a table that can be laid beside another guard's.
+//! The report of a stress test, as a table that can be compared with the tables of other subjects.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use crate::{
-    askers::{Asked, Said},
-    harm::Done,
-    scene::Scene,
-    storm::{Against, Storm},
+    clients::{RequestResult, RequestStats},
+    disruptions::DisruptionCounts,
+    environment::Environment,
+    stress::{StressTest, Subject},
 };
 
-/// What became of it.
+/// The results of a stress test.
 #[derive(Debug)]
 pub(crate) struct Report {
-    storm: Storm,
-    asked: usize,
-    /// By what the API said.
-    said: [u32; 4],
-    /// Yeses that let a pod go that was not on its way already.
-    pub(crate) let_go: u32,
-    /// Of these, such that broke the law.
-    pub(crate) losses: Vec<String>,
-    /// Yeses of which too little could be found out.
-    pub(crate) unjudged: u32,
+    test: StressTest,
+    requests: usize,
+    /// The number of requests by result.
+    output: [u32; 4],
+    /// The number of approvals for pods that were not approved or terminating already.
+    pub(crate) approved: u32,
+    /// Descriptions of the approvals that violated the safety invariant.
+    pub(crate) violations: Vec<String>,
+    /// The number of approvals for pods in an unknown state.
+    pub(crate) unchecked: u32,
     longest_gap: Duration,
-    /// How long a lone deletion had to wait at most while all members served.
+    /// The longest time that a single deletion waited while all members served.
     longest_wait: Duration,
     took: Duration,
-    pub(crate) done: Done,
+    pub(crate) completed: DisruptionCounts,
     answers: BTreeMap<String, u32>,
 }
 
 impl Report {
-    pub(crate) async fn of(
-        storm: Storm,
-        scene: &Scene,
-        asked: &Asked,
-        done: &Done,
+    pub(crate) async fn new(
+        test: StressTest,
+        environment: &Environment,
+        requests: &RequestStats,
+        completed: &DisruptionCounts,
         longest_gap: Duration,
         longest_wait: Duration,
         took: Duration,
     ) -> Self {
-        let (losses, let_go, unjudged) = scene.truth.losses().await;
-        let said = [Said::Yes, Said::No, Said::Gone, Said::Failed].map(|it| asked.said(it));
-        let answers = scene.front.answers.lock().unwrap().clone();
-        let (asked, done) = (asked.count(), done.clone());
-        Self { storm, asked, said, let_go, losses, unjudged, longest_gap, longest_wait, took, done, answers }
+        let (violations, approved, unchecked) = environment.oracle.violations().await;
+        let output =
+            [RequestResult::Allowed, RequestResult::Denied, RequestResult::Absent, RequestResult::Failed]
+                .map(|result| requests.results(result));
+        let answers = environment.proxy.answers.lock().unwrap().clone();
+        let (requests, completed) = (requests.count(), completed.clone());
+        Self {
+            test,
+            requests,
+            output,
+            approved,
+            violations,
+            unchecked,
+            longest_gap,
+            longest_wait,
+            took,
+            completed,
+            answers,
+        }
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Storm { members, replicas, seed, against, .. } = self.storm;
-        let against = match against {
-            Against::Guard => "guard",
-            Against::LeaderOnly => "leader-only",
-            Against::Pdb => "pdb",
-            Against::Nothing => "nothing",
+        let StressTest { members, replicas, seed, subject, .. } = self.test;
+        let subject = match subject {
+            Subject::Guard => "guard",
+            Subject::LeaderOnly => "leader-only",
+            Subject::Pdb => "pdb",
+            Subject::Nothing => "nothing",
         };
         writeln!(
             f,
-            "storm: {members} members, {replicas} replicas, seed {seed}, {:.0} s",
+            "stress test: {members} members, {replicas} replicas, seed {seed}, {:.0} s",
             self.took.as_secs_f64()
         )?;
         writeln!(
@@ -69,36 +83,36 @@ impl fmt::Display for Report {
             "deletions",
             "allowed",
             "denied",
-            "gone",
+            "absent",
             "failed",
-            "let go",
+            "granted",
             "losses",
             "longest write gap",
             "longest lone wait"
         )?;
-        let [yes, no, gone, failed] = self.said;
+        let [allowed, denied, absent, failed] = self.output;
         writeln!(
             f,
-            "  {against:<12} {:>9} {yes:>8} {no:>8} {gone:>6} {failed:>7} {:>7} {:>7} {:>16.1} s {:>16.1} s",
-            self.asked,
-            self.let_go,
-            self.losses.len(),
+            "  {subject:<12} {:>9} {allowed:>8} {denied:>8} {absent:>6} {failed:>7} {:>7} {:>7} {:>16.1} s {:>16.1} s",
+            self.requests,
+            self.approved,
+            self.violations.len(),
             self.longest_gap.as_secs_f64(),
             self.longest_wait.as_secs_f64()
         )?;
-        if self.unjudged > 0 {
-            writeln!(f, "  not judged: {}", self.unjudged)?;
+        if self.unchecked > 0 {
+            writeln!(f, "  not checked: {}", self.unchecked)?;
         }
-        writeln!(f, "  what happened meanwhile:")?;
-        for (harm, count) in &self.done {
-            writeln!(f, "    {:<30} {count:>6}", harm.words())?;
+        writeln!(f, "  disruptions:")?;
+        for (disruption, count) in &self.completed {
+            writeln!(f, "    {:<30} {count:>6}", disruption.description())?;
         }
-        writeln!(f, "  what the webhook said:")?;
-        for (what, count) in &self.answers {
-            writeln!(f, "    {what:<30} {count:>6}")?;
+        writeln!(f, "  verdicts of the webhook:")?;
+        for (verdict, count) in &self.answers {
+            writeln!(f, "    {verdict:<30} {count:>6}")?;
         }
-        for loss in &self.losses {
-            writeln!(f, "  loss: {loss}")?;
+        for violation in &self.violations {
+            writeln!(f, "  loss: {violation}")?;
         }
         Ok(())
     }

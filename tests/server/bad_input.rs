@@ -1,4 +1,5 @@
-//! Whatever is sent: a clear answer, the uid whenever there is one, never a panic, never a hang.
+//! Malformed requests: every response is clear and contains the uid if the request has one; the server never panics or
+//! hangs.
 
 use std::time::Duration;
 
@@ -9,20 +10,21 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Guarded, NOBODY, deletion_of, etcd_pod, eviction_of, support::http_client};
+use crate::{Server, UNREACHABLE, deletion_review, etcd_pod, eviction_review};
+use test_support::http_client;
 
 const JSON: Option<&str> = Some("application/json");
 
-/// A review of the deletion of an etcd pod with one change.
+/// Returns a review of the deletion of an etcd pod with one changed value.
 fn changed(pointer: &str, value: Value) -> Vec<u8> {
-    let mut review = deletion_of(&etcd_pod());
+    let mut review = deletion_review(&etcd_pod());
     *review.pointer_mut(pointer).expect("a place in the review") = value;
     review.to_string().into_bytes()
 }
 
-/// The same without a field.
+/// Returns a review without a field.
 fn without(pointer: &str, field: &str) -> Vec<u8> {
-    let mut review = deletion_of(&etcd_pod());
+    let mut review = deletion_review(&etcd_pod());
     review
         .pointer_mut(pointer)
         .unwrap()
@@ -33,31 +35,31 @@ fn without(pointer: &str, field: &str) -> Vec<u8> {
     review.to_string().into_bytes()
 }
 
-/// The same with a field that stands there twice.
+/// Returns a review with a duplicate field.
 fn twice(field: &str) -> Vec<u8> {
-    let review = deletion_of(&etcd_pod()).to_string();
+    let review = deletion_review(&etcd_pod()).to_string();
     format!("{{{field:?}: \"AdmissionReview\", {}", &review[1..]).into_bytes()
 }
 
-/// Its name, content type and body; the status and words of the answer.
+/// The name, content type and body of a case, and the status and a part of the response.
 type Case = (&'static str, Option<&'static str>, Vec<u8>, u16, &'static str);
 
 #[tokio::test]
-async fn what_holds_no_uid_is_refused_by_status_and_text() {
-    let guarded = Guarded::by(NOBODY);
-    let review = deletion_of(&etcd_pod()).to_string().into_bytes();
+async fn rejects_requests_without_uid_by_status() {
+    let server = Server::start(UNREACHABLE);
+    let review = deletion_review(&etcd_pod()).to_string().into_bytes();
     let cases: Vec<Case> = vec![
         ("no body", JSON, vec![], 400, "the body is empty"),
         ("blanks", JSON, b" \n".to_vec(), 400, "the body is empty"),
-        ("no content type", None, review.clone(), 415, "application/json is"),
-        ("wrong content type", Some("text/yaml"), review.clone(), 415, "\"text/yaml\" is not read here"),
-        ("not JSON", JSON, b"kind: AdmissionReview".to_vec(), 400, "no AdmissionReview in JSON"),
-        ("half of it", JSON, review[..review.len() / 2].to_vec(), 400, "no AdmissionReview in JSON"),
-        ("a list", JSON, b"[]".to_vec(), 400, "names no kind"),
-        ("null", JSON, b"null".to_vec(), 400, "no AdmissionReview in JSON"),
-        ("not UTF-8", JSON, b"{\"kind\": \"\xff\"}".to_vec(), 400, "no AdmissionReview in JSON"),
-        ("very deep", JSON, "[".repeat(100_000).into_bytes(), 400, "no AdmissionReview in JSON"),
-        ("a pod", JSON, etcd_pod().to_string().into_bytes(), 400, "the body is a \"Pod\""),
+        ("no content type", None, review.clone(), 415, "use application/json"),
+        ("wrong content type", Some("text/yaml"), review.clone(), 415, "\"text/yaml\" is not supported"),
+        ("not JSON", JSON, b"kind: AdmissionReview".to_vec(), 400, "not an AdmissionReview in JSON"),
+        ("half of it", JSON, review[..review.len() / 2].to_vec(), 400, "not an AdmissionReview in JSON"),
+        ("a list", JSON, b"[]".to_vec(), 400, "has no kind"),
+        ("null", JSON, b"null".to_vec(), 400, "not an AdmissionReview in JSON"),
+        ("not UTF-8", JSON, b"{\"kind\": \"\xff\"}".to_vec(), 400, "not an AdmissionReview in JSON"),
+        ("very deep", JSON, "[".repeat(100_000).into_bytes(), 400, "not an AdmissionReview in JSON"),
+        ("a pod", JSON, etcd_pod().to_string().into_bytes(), 400, "the body is of kind \"Pod\""),
         ("no request", JSON, without("", "request"), 400, "has no request"),
         ("null for a request", JSON, changed("/request", Value::Null), 400, "has no request"),
         ("text for a request", JSON, changed("/request", json!("x")), 400, "request has no uid"),
@@ -65,35 +67,39 @@ async fn what_holds_no_uid_is_refused_by_status_and_text() {
         ("10 MiB", JSON, vec![b' '; 10 << 20], 413, "larger than 8 MiB"),
     ];
     for (name, content_type, body, status, text) in cases {
-        let response = guarded.send("/validate?timeout=10s", content_type, body).await;
+        let response = server.send("/validate?timeout=10s", content_type, body).await;
         assert_eq!(response.status.as_u16(), status, "{name}: {}", response.body);
         assert!(response.body.contains(text), "{name}: {}", response.body);
     }
-    assert_eq!(guarded.send("/nothing", JSON, review).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(server.send("/nothing", JSON, review).await.status, StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]
-async fn every_mistake_beside_a_uid_is_told_as_a_denial_of_that_uid() {
-    let guarded = Guarded::by(NOBODY);
+async fn denies_malformed_reviews_by_uid() {
+    let server = Server::start(UNREACHABLE);
     let other = |operation: &str, resource: &str, sub_resource: &str| {
-        let mut review = deletion_of(&etcd_pod());
+        let mut review = deletion_review(&etcd_pod());
         review["request"]["operation"] = json!(operation);
         review["request"]["resource"]["resource"] = json!(resource);
         review["request"]["subResource"] = json!(sub_resource);
         review.to_string().into_bytes()
     };
-    let mut nameless = deletion_of(&json!({"metadata": {}}));
+    let mut nameless = deletion_review(&json!({"metadata": {}}));
     nameless["request"]["name"] = Value::Null;
     let cases: Vec<(&str, Vec<u8>, &str)> = vec![
-        ("wrong kind", changed("/kind", json!("ConversionReview")), "the body is a \"ConversionReview\""),
+        (
+            "wrong kind",
+            changed("/kind", json!("ConversionReview")),
+            "the body is of kind \"ConversionReview\"",
+        ),
         (
             "wrong version",
             changed("/apiVersion", json!("admission.k8s.io/v7")),
             "version \"admission.k8s.io/v7\"",
         ),
-        ("a number for a version", changed("/apiVersion", json!(5)), "no AdmissionReview in JSON"),
-        ("null for a kind", changed("/kind", Value::Null), "no AdmissionReview in JSON"),
-        ("two kinds", twice("kind"), "no AdmissionReview in JSON"),
+        ("a number for a version", changed("/apiVersion", json!(5)), "not an AdmissionReview in JSON"),
+        ("null for a kind", changed("/kind", Value::Null), "not an AdmissionReview in JSON"),
+        ("two kinds", twice("kind"), "not an AdmissionReview in JSON"),
         ("no operation", without("/request", "operation"), "missing field `operation`"),
         ("no resource", without("/request", "resource"), "missing field `resource`"),
         ("a number for a name", changed("/request/name", json!(7)), "invalid type: integer `7`"),
@@ -104,7 +110,7 @@ async fn every_mistake_beside_a_uid_is_told_as_a_denial_of_that_uid() {
             "oldObject is not readable",
         ),
         ("text for options", changed("/request/options", json!("x")), "options is not readable"),
-        ("no name anywhere", nameless.to_string().into_bytes(), "names no pod name"),
+        ("no name anywhere", nameless.to_string().into_bytes(), "has no pod name"),
         (
             "a path for a name",
             changed("/request/name", json!("../../secrets")),
@@ -115,28 +121,24 @@ async fn every_mistake_beside_a_uid_is_told_as_a_denial_of_that_uid() {
             changed("/request/namespace", json!("a/b")),
             "\"a/b\" is not a valid namespace",
         ),
-        ("another operation", other("UPDATE", "pods", ""), "asked about UPDATE of pods:"),
-        ("another resource", other("DELETE", "configmaps", ""), "asked about DELETE of configmaps:"),
-        ("another subresource", other("CREATE", "pods", "binding"), "asked about CREATE of pods/binding:"),
-        (
-            "a pod of another group",
-            changed("/request/resource/group", json!("x.io")),
-            "asked about DELETE of pods:",
-        ),
+        ("another operation", other("UPDATE", "pods", ""), "not UPDATE of pods:"),
+        ("another resource", other("DELETE", "configmaps", ""), "not DELETE of configmaps:"),
+        ("another subresource", other("CREATE", "pods", "binding"), "not CREATE of pods/binding:"),
+        ("a pod of another group", changed("/request/resource/group", json!("x.io")), "not DELETE of pods:"),
     ];
     let with_timeout = |timeout: &str| format!("/validate?timeout={timeout}");
     let mut cases: Vec<(String, &str, Vec<u8>, &str)> =
         cases.into_iter().map(|(name, body, text)| (with_timeout("10s"), name, body, text)).collect();
-    let review = deletion_of(&etcd_pod()).to_string().into_bytes();
+    let review = deletion_review(&etcd_pod()).to_string().into_bytes();
     for (timeout, text) in [
-        ("soon", "timeout=\"soon\" is no duration such as 10s or 1m0s"),
-        ("-1s", "timeout=\"-1s\" is no duration"),
-        ("99999999999999999999s", "timeout=\"99999999999999999999s\" is no duration"),
+        ("soon", "timeout=\"soon\" is not a duration such as 10s or 1m0s"),
+        ("-1s", "timeout=\"-1s\" is not a duration"),
+        ("99999999999999999999s", "timeout=\"99999999999999999999s\" is not a duration"),
     ] {
         cases.push((with_timeout(timeout), timeout, review.clone(), text));
     }
     for (path, name, body, text) in cases {
-        let response = guarded.send(&path, JSON, body).await;
+        let response = server.send(&path, JSON, body).await;
         assert_eq!(response.status, StatusCode::OK, "{name}: {}", response.body);
         let answer: Value = serde_json::from_str(&response.body).unwrap();
         assert_eq!(answer["response"]["uid"], "5a1b-4711", "{name}");
@@ -148,11 +150,11 @@ async fn every_mistake_beside_a_uid_is_told_as_a_denial_of_that_uid() {
 }
 
 #[tokio::test]
-async fn a_timeout_that_no_apiserver_gives_is_cut_to_the_longest_that_one_gives() {
-    let guarded = Guarded::by(NOBODY);
-    let review = deletion_of(&etcd_pod()).to_string().into_bytes();
+async fn limits_timeout_to_longest_of_api_server() {
+    let server = Server::start(UNREACHABLE);
+    let review = deletion_review(&etcd_pod()).to_string().into_bytes();
     for timeout in ["9999999999999999999s", "1h", "0s"] {
-        let response = guarded.send(&format!("/validate?timeout={timeout}"), JSON, review.clone()).await;
+        let response = server.send(&format!("/validate?timeout={timeout}"), JSON, review.clone()).await;
         assert_eq!(response.status, StatusCode::OK, "{timeout}: {}", response.body);
         let answer: Value = serde_json::from_str(&response.body).unwrap();
         assert_eq!(answer["response"]["uid"], "5a1b-4711", "{timeout}");
@@ -161,58 +163,61 @@ async fn a_timeout_that_no_apiserver_gives_is_cut_to_the_longest_that_one_gives(
 }
 
 #[tokio::test]
-async fn fields_of_the_future_are_passed_over() {
-    let guarded = Guarded::by(NOBODY);
+async fn ignores_unknown_fields() {
+    let server = Server::start(UNREACHABLE);
     let mut pod = etcd_pod();
     pod["status"] = json!({"phase": "Failed", "mood": "bad"});
     pod["spec"]["containers"][0]["color"] = json!({"r": 1});
-    let mut review = deletion_of(&pod);
+    let mut review = deletion_review(&pod);
     review["future"] = json!(1);
     review["request"]["future"] = json!([{}]);
     review["request"]["options"]["future"] = json!(null);
-    assert_eq!(guarded.review(&review).await["auditAnnotations"]["reason"], "PodFinished");
-    let mut review = eviction_of("etcd-0");
+    assert_eq!(server.review(&review).await["auditAnnotations"]["reason"], "PodFinished");
+    let mut review = eviction_review("etcd-0");
     review["request"]["object"]["deleteOptions"] = json!({"future": 1});
-    assert_eq!(guarded.review(&review).await["auditAnnotations"]["reason"], "LookupFailed");
+    assert_eq!(server.review(&review).await["auditAnnotations"]["reason"], "LookupFailed");
 }
 
 #[tokio::test]
-async fn a_body_that_never_ends_is_given_up_and_the_server_lives_on() {
-    let guarded = Guarded::by(NOBODY);
-    // A connection without TLS, then one that says nothing: neither holds up the next.
-    let mut plain = tokio::net::TcpStream::connect(guarded.address()).await.unwrap();
+async fn times_out_incomplete_body() {
+    let server = Server::start(UNREACHABLE);
+    // A connection without TLS and one that sends nothing must not delay the next one.
+    let mut plain = tokio::net::TcpStream::connect(server.address()).await.unwrap();
     plain.write_all(b"POST /validate HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-    let _silent = tokio::net::TcpStream::connect(guarded.address()).await.unwrap();
-    let mut slow = http_client::tls(guarded.address(), &guarded.guard.ca_pem).await.unwrap();
+    let _silent = tokio::net::TcpStream::connect(server.address()).await.unwrap();
+    let mut slow = http_client::tls(server.address(), &server.guard.ca_pem).await.unwrap();
     let head = "POST /validate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
     slow.write_all(head.as_bytes()).await.unwrap();
     let mut answer = [0; 20];
     timeout(Duration::from_secs(8), slow.read_exact(&mut answer)).await.expect("an answer in time").unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 408 Request"), "{}", String::from_utf8_lossy(&answer));
-    assert_eq!(guarded.review(&deletion_of(&json!({"metadata": {"name": "web-0"}}))).await["allowed"], true);
+    assert_eq!(
+        server.review(&deletion_review(&json!({"metadata": {"name": "web-0"}}))).await["allowed"],
+        true
+    );
 }
 
-/// Large bodies wait for each other, so that they cannot end the server; what a deletion takes waits for none of them.
+/// Large bodies are read one after the other, so that they cannot exhaust the memory. Reviews of common size do not
+/// wait for them.
 #[tokio::test]
-async fn a_review_of_common_size_does_not_wait_for_large_bodies() {
-    let guarded = Guarded::by(NOBODY);
+async fn common_reviews_do_not_wait_for_large_bodies() {
+    let server = Server::start(UNREACHABLE);
     let head = format!(
         "POST /validate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         8 << 20
     );
     let mut slow = Vec::new();
     for _ in 0..8 {
-        let mut stream = http_client::tls(guarded.address(), &guarded.guard.ca_pem).await.unwrap();
+        let mut stream = http_client::tls(server.address(), &server.guard.ca_pem).await.unwrap();
         stream.write_all(head.as_bytes()).await.unwrap();
         slow.push(stream);
     }
-    let mut connection =
-        http_client::Connection::tls(guarded.address(), &guarded.guard.ca_pem).await.unwrap();
-    let review = deletion_of(&etcd_pod()).to_string();
+    let mut connection = http_client::Connection::tls(server.address(), &server.guard.ca_pem).await.unwrap();
+    let review = deletion_review(&etcd_pod()).to_string();
     let small = connection.post("/validate?timeout=10s", review);
     let answer = tokio::select! {
         biased;
-        _ = slow[0].read_u8() => panic!("the large bodies were given up first"),
+        _ = slow[0].read_u8() => panic!("the large bodies timed out first"),
         answer = small => answer.unwrap(),
     };
     assert_eq!(answer.status, StatusCode::OK);

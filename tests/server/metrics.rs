@@ -1,4 +1,4 @@
-//! The page of metrics: what stands on it, and that nothing on it comes from a request.
+//! The metrics page: its contents, and that no label value is taken from a request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,17 +7,15 @@ use fastrand::Rng;
 use futures::future::join_all;
 use serde_json::{Value, json};
 
-use crate::{
-    Guarded, NOBODY,
-    support::{
-        guard_process::SURVEY_INTERVAL,
-        http_client::{Connection, get},
-    },
+use crate::{Server, UNREACHABLE};
+use test_support::{
+    guard::process::SURVEY_INTERVAL,
+    http_client::{Connection, get},
 };
 
 const PAGE: &str = include_str!("../../docs/monitoring.md");
 
-/// What `/mutate` and the rules answer, beside the guard's own reasons and those of injections.
+/// The reasons of `/mutate` and of the rules, in addition to those of the guard and of injections.
 const OTHER_REASONS: [&str; 12] = [
     "BadRequest",
     "ForbiddenName",
@@ -33,29 +31,29 @@ const OTHER_REASONS: [&str; 12] = [
     "Unreadable",
 ];
 
-/// Connections that ask side by side, as those of an apiserver do.
+/// The number of concurrent connections, similar to those of API servers.
 const CONNECTIONS: u64 = 8;
 const REQUESTS: u64 = 10_000;
 
-/// Of all products of its labels' values, which are hundreds, it shows those that came up.
+/// Shows only the label combinations that occurred, because all combinations would be hundreds.
 const REQUESTS_METRIC: &str = "etcd_guard_admission_requests_total";
 
-/// What shows with its first answer or its first survey, and nothing before: that there was none is not the same as zero.
-const BY_AND_BY: [&str; 3] =
+/// Metrics that appear with the first verdict or the first survey: absence is different from zero.
+const SHOWN_AFTER_FIRST_USE: [&str; 3] =
     [REQUESTS_METRIC, "etcd_guard_admission_duration_seconds", "etcd_guard_clusters"];
 
-/// As many bytes as the page of a guard that was asked nothing may have: it is fetched twice a minute for years.
-const MOST_IDLE_BYTES: usize = 10_000;
+/// The largest size of the page before the first review. It is scraped twice a minute for years.
+const MAX_IDLE_BYTES: usize = 10_000;
 
-/// One line of the page: the metric's name and its labels.
+/// A line of the page: the name of the metric and its labels.
 type Sample<'a> = (&'a str, Vec<(&'a str, &'a str)>);
 
 fn sample(line: &str) -> Sample<'_> {
     let (series, _) = line.rsplit_once(' ').expect("a value");
     let Some((name, labels)) = series.split_once('{') else { return (series, Vec::new()) };
     let labels = labels.strip_suffix('}').expect("an end of the labels");
-    let labels = labels.split("\",").filter(|it| !it.is_empty());
-    let labels = labels.map(|it| it.split_once("=\"").expect("a name and a value"));
+    let labels = labels.split("\",").filter(|label| !label.is_empty());
+    let labels = labels.map(|label| label.split_once("=\"").expect("a name and a value"));
     (name, labels.map(|(name, value)| (name, value.trim_end_matches('"'))).collect())
 }
 
@@ -63,10 +61,11 @@ fn samples(page: &str) -> Vec<Sample<'_>> {
     page.lines().filter(|line| !line.starts_with('#')).map(sample).collect()
 }
 
-/// All that may stand in a label, but for the bounds of histograms.
+/// Returns the allowed values of each label, except the bounds of histograms.
 fn closed_sets() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
-    let injections = inject::Reason::ALL.iter().map(|it| it.word());
-    let reasons = Reason::ALL.iter().map(|it| it.word()).chain(injections).chain(OTHER_REASONS).collect();
+    let injections = inject::Reason::ALL.iter().map(|reason| reason.as_str());
+    let reasons =
+        Reason::ALL.iter().map(|reason| reason.as_str()).chain(injections).chain(OTHER_REASONS).collect();
     [
         (
             "webhook",
@@ -100,7 +99,7 @@ fn closed_sets() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
             ]
             .into(),
         ),
-        ("cause", etcd_guard::etcd::Cause::LABELS.into()),
+        ("cause", etcd_guard::etcd::MemberError::LABELS.into()),
         ("state", ["spare", "no_spare", "single_member", "no_quorum", "unknown"].into()),
         ("version", [env!("CARGO_PKG_VERSION")].into()),
     ]
@@ -111,7 +110,7 @@ fn pick<'a>(random: &mut Rng, known: &[&'a str]) -> &'a str {
     random.choice(known).copied().expect("a word")
 }
 
-/// A word that the server knows, or one that nobody does.
+/// Returns one of these words, or random text.
 fn word(random: &mut Rng, known: &[&str]) -> String {
     if random.u8(..) < 200 { pick(random, known).to_owned() } else { noise(random) }
 }
@@ -143,7 +142,7 @@ fn object(random: &mut Rng) -> Value {
     object
 }
 
-/// What somebody might send: mostly a review, of anything.
+/// Returns a random path and body; most are reviews.
 fn request(random: &mut Rng) -> (String, String) {
     let path = pick(random, &["/validate", "/mutate"]);
     let path = match random.u8(..20) {
@@ -179,9 +178,9 @@ fn request(random: &mut Rng) -> (String, String) {
     (path, body)
 }
 
-async fn ask(guarded: &Guarded, seed: u64) {
+async fn send_random_requests(server: &Server, seed: u64) {
     let mut random = Rng::with_seed(seed);
-    let mut connection = Connection::tls(guarded.address(), &guarded.guard.ca_pem).await.unwrap();
+    let mut connection = Connection::tls(server.address(), &server.guard.ca_pem).await.unwrap();
     for _ in 0..REQUESTS / CONNECTIONS {
         let (path, body) = request(&mut random);
         connection.post(&path, body).await.unwrap();
@@ -189,11 +188,11 @@ async fn ask(guarded: &Guarded, seed: u64) {
 }
 
 #[tokio::test]
-async fn ten_thousand_random_requests_bring_no_value_into_a_label_that_is_not_the_servers_own() {
-    let guarded = Guarded::by(NOBODY);
-    join_all((0..CONNECTIONS).map(|seed| ask(&guarded, seed))).await;
+async fn random_requests_add_no_label_values() {
+    let server = Server::start(UNREACHABLE);
+    join_all((0..CONNECTIONS).map(|seed| send_random_requests(&server, seed))).await;
 
-    let page = get(guarded.guard.http(), "/metrics").await.unwrap().body;
+    let page = get(server.guard.http(), "/metrics").await.unwrap().body;
     let closed = closed_sets();
     let mut reasons = BTreeSet::new();
     for (name, labels) in samples(&page) {
@@ -204,54 +203,53 @@ async fn ten_thousand_random_requests_bring_no_value_into_a_label_that_is_not_th
             }
             let known = closed.get(label).unwrap_or_else(|| panic!("{name} has a label {label:?}"));
             assert!(known.contains(value), "{name}: {label}={value:?}");
-            // Those of injections stand there from the start.
+            // The reasons of injections are on the page from the start.
             if label == "reason" && name == REQUESTS_METRIC {
                 reasons.insert(value.to_owned());
             }
         }
     }
-    let asked = guarded.guard.requests().await;
-    assert!(asked > REQUESTS / 2, "{asked} of {REQUESTS} requests were counted");
+    let counted = server.guard.request_count().await;
+    assert!(counted > REQUESTS / 2, "{counted} of {REQUESTS} requests were counted");
     assert!(reasons.len() > 8, "few paths were taken: {reasons:?}");
 }
 
-/// What appears with its first increase has no rate, and a panel or an alert of it nothing to look at.
+/// A metric that appears with its first increase has no rate, so panels and alerts would miss that increase.
 #[tokio::test]
-async fn what_is_counted_by_few_words_shows_from_the_start_and_the_page_stays_small() {
-    let guarded = Guarded::by(NOBODY);
-    let page = get(guarded.guard.http(), "/metrics").await.unwrap().body;
+async fn shows_series_from_start_on_a_small_page() {
+    let server = Server::start(UNREACHABLE);
+    let page = get(server.guard.http(), "/metrics").await.unwrap().body;
     let shown: BTreeSet<_> = samples(&page).into_iter().map(|(name, _)| name).collect();
     for name in documented() {
-        // A histogram has buckets, and no sample of its name.
+        // A histogram has buckets, and no sample with its plain name.
         let is_there = shown.contains(name.as_str()) || shown.contains(format!("{name}_count").as_str());
-        assert_eq!(is_there, !BY_AND_BY.contains(&name.as_str()), "{name} in {page}");
+        assert_eq!(is_there, !SHOWN_AFTER_FIRST_USE.contains(&name.as_str()), "{name} in {page}");
     }
     let injections = |line: &&str| line.starts_with("etcd_guard_injections_total{");
     assert_eq!(page.lines().filter(injections).count(), inject::Reason::ALL.len() + 1);
-    assert!(page.lines().filter(injections).all(|it| it.ends_with(" 0")), "{page}");
-    assert!(page.len() <= MOST_IDLE_BYTES, "{} bytes", page.len());
+    assert!(page.lines().filter(injections).all(|line| line.ends_with(" 0")), "{page}");
+    assert!(page.len() <= MAX_IDLE_BYTES, "{} bytes", page.len());
 }
 
-/// The names in the table of the page about metrics.
+/// Returns the names in the table of the metrics page.
 fn documented() -> BTreeSet<String> {
     let row = |line: &str| Some(line.strip_prefix("| `etcd_guard_")?.split(['`', '{']).next()?.to_owned());
-    PAGE.lines().filter_map(row).map(|it| format!("etcd_guard_{it}")).collect()
+    PAGE.lines().filter_map(row).map(|name| format!("etcd_guard_{name}")).collect()
 }
 
 #[tokio::test]
-async fn every_metric_has_a_help_text_and_a_line_in_the_documentation_and_no_line_is_of_a_metric_of_the_past()
-{
+async fn documents_exactly_the_exported_metrics() {
     let files = tempfile::tempdir().unwrap();
     std::fs::write(files.path().join(SURVEY_INTERVAL), "100ms").unwrap();
-    let guarded = Guarded::with_files(NOBODY, files);
-    // What is counted by labels shows with its first count.
-    ask(&guarded, 1).await;
-    crate::support::wait::until("a survey was made", std::time::Duration::from_secs(60), async || {
-        get(guarded.guard.http(), "/metrics").await.unwrap().body.contains("etcd_guard_clusters{")
+    let server = Server::with_files(UNREACHABLE, files);
+    // Metrics with labels appear with their first increase.
+    send_random_requests(&server, 1).await;
+    test_support::wait::wait_until("a survey was made", std::time::Duration::from_secs(60), async || {
+        get(server.guard.http(), "/metrics").await.unwrap().body.contains("etcd_guard_clusters{")
     })
     .await;
 
-    let page = get(guarded.guard.http(), "/metrics").await.unwrap().body;
+    let page = get(server.guard.http(), "/metrics").await.unwrap().body;
     let mut shown = BTreeSet::new();
     for line in page.lines().filter_map(|line| line.strip_prefix("# HELP ")) {
         let (name, help) = line.split_once(' ').expect("a name and a text");
@@ -261,7 +259,7 @@ async fn every_metric_has_a_help_text_and_a_line_in_the_documentation_and_no_lin
     for line in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, kind) = line.split_once(' ').expect("a name and a type");
         assert!(shown.remove(name), "{name} has no help text");
-        // As a query names it.
+        // Names as in queries.
         let suffix = match kind {
             "counter" => "_total",
             "info" => "_info",

@@ -1,22 +1,20 @@
-//! Certificates in files: a new pair is served without a restart, a broken one is not.
+//! Certificates in files: a new pair is served without a restart, an invalid one is not.
 
 use std::{path::Path, process::Command, time::Duration};
 
 use rcgen::{CertificateParams, KeyPair};
 
-use crate::{
-    Guarded, NOBODY, deletion_of,
-    support::{
-        guard_process::{GuardProcess, make_certificate},
-        http_client::{self, Connection},
-        wait::until,
-    },
+use crate::{Server, UNREACHABLE, deletion_review};
+use test_support::{
+    guard::process::{GuardProcess, make_certificate},
+    http_client::{self, Connection},
+    wait::wait_until,
 };
 
-/// Longest until a changed file is noticed; the tests' guard looks ten times a second.
-const NOTICED: Duration = Duration::from_secs(10);
+/// The longest time until a changed file is noticed; the guard of these tests checks ten times a second.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A metric of the guard, without labels or with these.
+/// Returns the value of a series.
 async fn metric(guard: &GuardProcess, name: &str) -> f64 {
     let page = http_client::get(guard.http(), "/metrics").await.unwrap().body;
     let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
@@ -27,43 +25,43 @@ async fn reloads(guard: &GuardProcess, result: &str) -> f64 {
     metric(guard, &format!("etcd_guard_certificate_reloads_total{{result=\"{result}\"}}")).await
 }
 
-async fn trusts(guarded: &Guarded, ca: &str) -> bool {
-    Connection::tls(guarded.address(), ca).await.is_ok()
+async fn trusts(server: &Server, ca: &str) -> bool {
+    Connection::tls(server.address(), ca).await.is_ok()
 }
 
-/// Puts both files of a folder in place at once, as a mounted Secret does: by a symlink.
+/// Replaces both files of a folder atomically by a symlink, as a mounted Secret does.
 fn swap(folder: &Path, name: &str) {
     let made = Command::new("ln").args(["-sfn", name]).arg(folder.join("..data")).status().unwrap();
     assert!(made.success());
 }
 
 #[tokio::test]
-async fn a_caller_that_prefers_http_2_is_told_to_speak_http_1_1() {
-    let guarded = Guarded::by(NOBODY);
-    let stream = http_client::tls(guarded.address(), &guarded.guard.ca_pem).await.unwrap();
+async fn negotiates_http_1_1() {
+    let server = Server::start(UNREACHABLE);
+    let stream = http_client::tls(server.address(), &server.guard.ca_pem).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
 }
 
 #[tokio::test]
-async fn a_new_pair_is_served_and_old_connections_live_on() {
-    let guarded = Guarded::by(NOBODY);
-    let old_ca = guarded.guard.ca_pem.clone();
-    let mut open = Connection::tls(guarded.address(), &old_ca).await.unwrap();
-    let review = deletion_of(&crate::etcd_pod()).to_string();
+async fn serves_new_pair_and_keeps_connections() {
+    let server = Server::start(UNREACHABLE);
+    let old_ca = server.guard.ca_pem.clone();
+    let mut open = Connection::tls(server.address(), &old_ca).await.unwrap();
+    let review = deletion_review(&crate::etcd_pod()).to_string();
     assert_eq!(open.post("/validate?timeout=10s", review.clone()).await.unwrap().status, 200);
-    let successes = reloads(&guarded.guard, "success").await;
+    let successes = reloads(&server.guard, "success").await;
 
-    let new_ca = make_certificate(guarded.files());
-    until("the new pair is served", NOTICED, async || trusts(&guarded, &new_ca).await).await;
-    assert!(!trusts(&guarded, &old_ca).await);
+    let new_ca = make_certificate(server.files());
+    wait_until("the new pair is served", RELOAD_TIMEOUT, async || trusts(&server, &new_ca).await).await;
+    assert!(!trusts(&server, &old_ca).await);
     assert_eq!(open.post("/validate?timeout=10s", review).await.unwrap().status, 200);
-    assert!(reloads(&guarded.guard, "success").await > successes);
+    assert!(reloads(&server.guard, "success").await > successes);
 }
 
 #[tokio::test]
-async fn a_mounted_secret_that_swaps_its_symlink_is_noticed() {
-    let guarded = Guarded::by(NOBODY);
-    let folder = guarded.files().to_owned();
+async fn notices_symlink_swap_of_mounted_secret() {
+    let server = Server::start(UNREACHABLE);
+    let folder = server.files().to_owned();
     std::fs::create_dir(folder.join("one")).unwrap();
     std::fs::create_dir(folder.join("two")).unwrap();
     let (one, two) = (make_certificate(&folder.join("one")), make_certificate(&folder.join("two")));
@@ -72,26 +70,29 @@ async fn a_mounted_secret_that_swaps_its_symlink_is_noticed() {
         std::fs::remove_file(folder.join(file)).unwrap();
         std::os::unix::fs::symlink(Path::new("..data").join(file), folder.join(file)).unwrap();
     }
-    until("the first pair is served", NOTICED, async || trusts(&guarded, &one).await).await;
+    wait_until("the first pair is served", RELOAD_TIMEOUT, async || trusts(&server, &one).await).await;
     swap(&folder, "two");
-    until("the second pair is served", NOTICED, async || trusts(&guarded, &two).await).await;
+    wait_until("the second pair is served", RELOAD_TIMEOUT, async || trusts(&server, &two).await).await;
 }
 
-/// Whatever the files hold now, the old pair stays, and that is counted.
+/// Asserts that the old pair is served after the files were damaged, and that the failure is counted.
 async fn assert_old_pair_stays(spoil: impl Fn(&Path)) {
-    let guarded = Guarded::by(NOBODY);
-    let before = reloads(&guarded.guard, "failure").await;
-    spoil(guarded.files());
-    until("a failure is counted", NOTICED, async || reloads(&guarded.guard, "failure").await > before).await;
-    assert!(trusts(&guarded, &guarded.guard.ca_pem).await);
+    let server = Server::start(UNREACHABLE);
+    let before = reloads(&server.guard, "failure").await;
+    spoil(server.files());
+    wait_until("a failure is counted", RELOAD_TIMEOUT, async || {
+        reloads(&server.guard, "failure").await > before
+    })
+    .await;
+    assert!(trusts(&server, &server.guard.ca_pem).await);
 
-    // And it is not the end: a good pair is taken all the same.
-    let new_ca = make_certificate(guarded.files());
-    until("the new pair is served", NOTICED, async || trusts(&guarded, &new_ca).await).await;
+    // A later valid pair is served.
+    let new_ca = make_certificate(server.files());
+    wait_until("the new pair is served", RELOAD_TIMEOUT, async || trusts(&server, &new_ca).await).await;
 }
 
 #[tokio::test]
-async fn a_truncated_certificate_keeps_the_old_pair() {
+async fn truncated_certificate_keeps_old_pair() {
     assert_old_pair_stays(|files| {
         let path = files.join("tls.crt");
         let text = std::fs::read(&path).unwrap();
@@ -101,7 +102,7 @@ async fn a_truncated_certificate_keeps_the_old_pair() {
 }
 
 #[tokio::test]
-async fn a_key_of_another_certificate_keeps_the_old_pair() {
+async fn mismatched_key_keeps_old_pair() {
     assert_old_pair_stays(|files| {
         std::fs::write(files.join("tls.key"), KeyPair::generate().unwrap().serialize_pem()).unwrap();
     })
@@ -109,21 +110,21 @@ async fn a_key_of_another_certificate_keeps_the_old_pair() {
 }
 
 #[tokio::test]
-async fn rubbish_and_missing_files_keep_the_old_pair() {
+async fn invalid_and_missing_files_keep_old_pair() {
     assert_old_pair_stays(|files| std::fs::write(files.join("tls.crt"), "rubbish").unwrap()).await;
     assert_old_pair_stays(|files| std::fs::remove_file(files.join("tls.key")).unwrap()).await;
 }
 
 #[tokio::test]
-async fn the_end_of_the_certificate_is_told() {
-    let guarded = Guarded::by(NOBODY);
+async fn exports_expiry_of_certificate() {
+    let server = Server::start(UNREACHABLE);
     let key = KeyPair::generate().unwrap();
     let mut leaf = CertificateParams::new(vec![String::from("localhost")]).unwrap();
     leaf.not_after = rcgen::date_time_ymd(2031, 1, 1);
-    std::fs::write(guarded.files().join("tls.crt"), leaf.self_signed(&key).unwrap().pem()).unwrap();
-    std::fs::write(guarded.files().join("tls.key"), key.serialize_pem()).unwrap();
-    until("the metric tells it", NOTICED, async || {
-        let expiry = metric(&guarded.guard, "etcd_guard_certificate_expiry_timestamp_seconds").await;
+    std::fs::write(server.files().join("tls.crt"), leaf.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(server.files().join("tls.key"), key.serialize_pem()).unwrap();
+    wait_until("the metric has the expiry", RELOAD_TIMEOUT, async || {
+        let expiry = metric(&server.guard, "etcd_guard_certificate_expiry_timestamp_seconds").await;
         (expiry - 1_924_992_000.0).abs() < 1.0
     })
     .await;

@@ -1,9 +1,10 @@
-# Every file of etcd-manifests/ as its head says, each in a namespace of its own, and the guard's answer about its leader.
+# Applies every manifest of etcd-manifests/ as its header describes, each in a separate namespace, and records the denial
+# for its leader.
 # shellcheck shell=bash source-path=SCRIPTDIR
 
-# example NAME: a namespace, guarded.
+# example NAME: creates a guarded namespace.
 example() {
-  say "example $1"
+  log "example $1"
   kubectl create namespace "$1" >/dev/null
   kubectl label namespace "$1" etcd-guard.io/guard=enabled >/dev/null
 }
@@ -11,29 +12,29 @@ example() {
 # apply_example NAME
 apply_example() { kubectl -n "$1" apply -f "$PROJECT/etcd-manifests/$1.yaml" >/dev/null; }
 
-# permit NAME SECRET...: the shipped Role, with the names of these Secrets.
+# permit NAME SECRET...: applies the shipped Role for these Secrets.
 permit() {
   local names
   names=$(IFS=,; printf '%s' "${*:2}")
   sed "s/resourceNames: .*/resourceNames: [${names//,/, }]/" "$PROJECT/deploy/secrets-role.yaml" | kubectl -n "$1" apply -f - >/dev/null
 }
 
-# judged NAME SET COUNT [WORD...]: its members are there, and the guard knows who leads; then the namespace goes, opted out first.
-judged() {
+# assert_protected NAME SET COUNT [WORD...]: waits for the members, records the denial for the leader, and deletes the namespace.
+assert_protected() {
+  local denial
   rolled_out "$1" "statefulset/$2"
-  until_true "the leader of $1 is protected" denies_leader "$@"
-  tell "example-$1" "$DENIAL"
-  leave "$1"
+  denial=$(wait_until "the leader of $1 is protected" leader_denial "$@")
+  report "example-$1" "$denial"
+  remove "$1"
 }
 
-# leave NAME: while it empties, the next examples run.
-leave() {
+# remove NAME: opts the namespace out and deletes it while the next examples run.
+remove() {
   kubectl label namespace "$1" etcd-guard.io/guard- >/dev/null
   kubectl delete namespace "$1" --wait=false >/dev/null
-  LEFT+=("namespace/$1")
 }
 
-# How etcdctl reaches a member of mtls.yaml from within its pod.
+# Flags of etcdctl inside the pods of mtls.yaml.
 MTLS=(--endpoints=https://127.0.0.1:2379 --cacert=/etc/etcd/tls/server/ca.crt
   --cert=/etc/etcd/tls/server/tls.crt --key=/etc/etcd/tls/server/tls.key)
 
@@ -43,7 +44,7 @@ begin_mtls() {
   permit mtls etcd-client-tls
   apply_example mtls
 }
-end_mtls() { judged mtls etcd 3 "${MTLS[@]}"; }
+end_mtls() { assert_protected mtls etcd 3 "${MTLS[@]}"; }
 
 begin_password() {
   example password
@@ -58,14 +59,14 @@ end_password() {
   "${etcdctl[@]}" auth enable >/dev/null
   kubectl -n password create secret generic etcd-guard-user --from-literal=username=etcd-guard --from-literal=password=other >/dev/null
   permit password etcd-guard-user
-  judged password etcd 3 --user=root:secret
+  assert_protected password etcd 3 --user=root:secret
 }
 
 begin_bitnami_like() {
   example bitnami-like
   apply_example bitnami-like
 }
-end_bitnami_like() { judged bitnami-like etcd 3; }
+end_bitnami_like() { assert_protected bitnami-like etcd 3; }
 
 begin_vcluster_like() {
   example vcluster-like
@@ -74,7 +75,7 @@ begin_vcluster_like() {
   apply_example vcluster-like
 }
 end_vcluster_like() {
-  judged vcluster-like my-vcluster-etcd 3 --endpoints=https://127.0.0.1:2379 --cacert=/run/config/pki/etcd-ca.crt \
+  assert_protected vcluster-like my-vcluster-etcd 3 --endpoints=https://127.0.0.1:2379 --cacert=/run/config/pki/etcd-ca.crt \
     --cert=/run/config/pki/etcd-server.crt --key=/run/config/pki/etcd-server.key
 }
 
@@ -82,15 +83,15 @@ begin_five_with_learner() {
   example five-with-learner
   apply_example five-with-learner
   rolled_out five-with-learner statefulset/etcd
-  until_true 'etcd takes a learner' learner_is_added
+  wait_until 'etcd accepts a learner' learner_is_added
 }
 end_five_with_learner() {
-  until_true 'the learner runs' learner_is_started
-  # Its loss costs nothing, and the guard says so.
-  tell example-learner "$(answer kubectl -n five-with-learner delete pod etcd-learner-0 --dry-run=server)"
-  judged five-with-learner etcd 5
+  wait_until 'the learner runs' learner_is_started
+  # The deletion of a learner is approved.
+  report example-learner "$(output_of kubectl -n five-with-learner delete pod etcd-learner-0 --dry-run=server)"
+  assert_protected five-with-learner etcd 5
 }
-# learner_is_added: in its first seconds etcd calls itself unhealthy and changes no membership.
+# learner_is_added: etcd rejects membership changes as unhealthy during its first seconds.
 learner_is_added() {
   kubectl -n five-with-learner exec etcd-0 -- etcdctl member add etcd-learner-0 --learner \
     --peer-urls=http://etcd-learner-0.etcd.five-with-learner.svc:2380 >/dev/null 2>&1 ||
@@ -106,22 +107,24 @@ begin_single() {
 }
 end_single() {
   rolled_out single statefulset/etcd
-  tell example-single "$(answer kubectl -n single delete pod etcd-0 --dry-run=server)"
-  leave single
+  report example-single "$(output_of kubectl -n single delete pod etcd-0 --dry-run=server)"
+  remove single
 }
 
 examples() {
-  local name before=''
-  LEFT=()
-  # The kubelet has seen its learner fail, and takes its time to start it again.
+  local name before='' names=(mtls mtls_cert_manager password bitnami_like vcluster_like single) namespaces
+  # The first start of the learner fails, and the kubelet delays the restart.
   begin_five_with_learner
-  # Two at a time: the node is small, and most of an example is waiting for its members.
-  for name in mtls mtls_cert_manager password bitnami_like vcluster_like single; do
+  # Two examples at a time: the node is small, and an example mostly waits for its members.
+  for name in "${names[@]}"; do
     "begin_$name"
     [[ -z $before ]] || "end_$before"
     before=$name
   done
   "end_$before"
   end_five_with_learner
-  kubectl wait --for=delete "${LEFT[@]}" --timeout="${READY_LIMIT}s" >/dev/null || die "they stay: $(kubectl get namespaces)"
+  names+=(five_with_learner)
+  namespaces=("${names[@]//_/-}")
+  kubectl wait --for=delete "${namespaces[@]/#/namespace/}" --timeout="${READY_TIMEOUT}s" >/dev/null ||
+    fail "namespaces remain: $(kubectl get namespaces)"
 }

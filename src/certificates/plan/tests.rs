@@ -1,70 +1,72 @@
-//! A few sentences, and the law: replicas that take turns in any order, with Secrets lost and clocks running on, never
-//! serve what is not trusted.
+//! Single decisions, and the safety invariant: replicas that act in any order, with lost Secrets and a running clock,
+//! never serve a set that is not trusted.
 
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
 
-const GOOD: Standing = Standing { fit: true, due: false, trust: Trust::Settled, served: true };
+const SETTLED: SetState =
+    SetState { is_valid: true, renewal_due: false, trust: Trust::Propagated, is_served: true };
 
-fn facts(current: Standing, next: Option<Standing>) -> Facts {
-    Facts { stored: Some(Stored { current, next }), served: Served::Fit, must_publish: false }
+fn state(current: SetState, next: Option<SetState>) -> State {
+    State { stored: Some(Stored { current, next }), served: Served::Valid, must_publish: false }
 }
 
 #[test]
-fn nothing_is_done_while_all_is_well() {
-    assert_eq!(next_step(&facts(GOOD, None)), Step::Rest);
+fn is_idle_while_current_set_is_valid() {
+    assert_eq!(next_step(&state(SETTLED, None)), Step::Idle);
 }
 
 #[test]
-fn a_lost_secret_is_written_again_from_what_is_served() {
-    let lost = Facts { stored: None, served: Served::Fit, must_publish: false };
+fn restores_lost_secret_from_served_set() {
+    let lost = State { stored: None, served: Served::Valid, must_publish: false };
     assert_eq!(next_step(&lost), Step::Restore);
-    assert_eq!(next_step(&Facts { served: Served::Nothing, ..lost }), Step::Found);
-    assert_eq!(next_step(&Facts { served: Served::Unfit, ..lost }), Step::Found);
+    assert_eq!(next_step(&State { served: Served::Nothing, ..lost }), Step::Create);
+    assert_eq!(next_step(&State { served: Served::Invalid, ..lost }), Step::Create);
 }
 
 #[test]
-fn a_new_leaf_waits_until_its_ca_is_trusted_everywhere() {
-    let new = Standing { served: false, ..GOOD };
+fn serves_new_leaf_only_after_all_entries_trust_its_ca() {
+    let new = SetState { is_served: false, ..SETTLED };
     for (trust, must_publish, step) in [
-        (Trust::Lacking, true, Step::Publish),
-        (Trust::Fresh, false, Step::Settle),
-        (Trust::Settled, false, Step::Serve),
+        (Trust::Missing, true, Step::Publish),
+        (Trust::Propagating, false, Step::AwaitPropagation),
+        (Trust::Propagated, false, Step::Serve),
     ] {
-        let facts = Facts { must_publish, ..facts(Standing { trust, ..new }, None) };
-        assert_eq!(next_step(&facts), step, "{trust:?}");
+        let state = State { must_publish, ..state(SetState { trust, ..new }, None) };
+        assert_eq!(next_step(&state), step, "{trust:?}");
     }
 }
 
 #[test]
 fn togettoyou_makes_a_new_certificate_at_each_start() {
-    // togettoyou/sidecar-injector `main.go`; a start here serves what is stored, and writes nothing.
-    let stored = Some(Stored { current: Standing { served: false, ..GOOD }, next: None });
-    let start = Facts { stored, served: Served::Nothing, must_publish: false };
+    // togettoyou/sidecar-injector `main.go`. A start of etcd-guard serves the stored set and writes nothing.
+    let stored = Some(Stored { current: SetState { is_served: false, ..SETTLED }, next: None });
+    let start = State { stored, served: Served::Nothing, must_publish: false };
     assert_eq!(next_step(&start), Step::Serve);
-    assert_eq!(next_step(&facts(GOOD, None)), Step::Rest);
+    assert_eq!(next_step(&state(SETTLED, None)), Step::Idle);
 }
 
 #[test]
-fn what_is_due_or_unfit_gets_a_successor_but_is_never_served_anew() {
-    assert_eq!(next_step(&facts(Standing { due: true, ..GOOD }, None)), Step::Renew);
-    assert_eq!(next_step(&facts(Standing { fit: false, served: false, ..GOOD }, None)), Step::Renew);
-    let unfit_next = Standing { fit: false, served: false, ..GOOD };
-    assert_eq!(next_step(&facts(GOOD, Some(unfit_next))), Step::Renew);
+fn renews_due_or_invalid_set_and_never_serves_invalid_one() {
+    assert_eq!(next_step(&state(SetState { renewal_due: true, ..SETTLED }, None)), Step::Renew);
+    let invalid = SetState { is_valid: false, is_served: false, ..SETTLED };
+    assert_eq!(next_step(&state(invalid, None)), Step::Renew);
+    assert_eq!(next_step(&state(SETTLED, Some(invalid))), Step::Renew);
 }
 
-/// A generation ends at this time; its number is its index.
-const LIFE: u32 = 30;
+/// The lifetime of a set. A set is identified by its index.
+const LIFETIME: u32 = 30;
 
-/// How long trust takes to be known everywhere.
-const SETTLE: u32 = 2;
+/// The time until all API servers have observed a trusted CA.
+const PROPAGATION_TIME: u32 = 2;
 
+/// The cluster.
 #[derive(Clone, Debug, Default)]
-struct World {
+struct Cluster {
     now: u32,
-    /// When each generation ends.
-    ends: Vec<u32>,
+    /// The expiry of each set.
+    expiries: Vec<u32>,
     secret: Option<(usize, Option<usize>)>,
     secret_version: u32,
     bundle: Vec<usize>,
@@ -74,160 +76,164 @@ struct World {
 #[derive(Clone, Debug, Default)]
 struct Replica {
     serves: Option<usize>,
-    /// Since when it has seen each generation trusted without a break.
+    /// The time since which the replica has observed each set as trusted without interruption.
     trusted_since: Vec<(usize, u32)>,
-    /// What it looked at, to act on later: that is what races are made of.
-    seen: Option<World>,
+    /// The observed state on which the replica acts later, so that races occur.
+    observed: Option<Cluster>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    Look(usize),
+    Observe(usize),
     Act(usize),
     Restart(usize),
     LoseSecret,
-    Pass,
+    AdvanceTime,
 }
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        8 => (0..3_usize).prop_map(Event::Look),
+        8 => (0..3_usize).prop_map(Event::Observe),
         8 => (0..3_usize).prop_map(Event::Act),
         1 => (0..3_usize).prop_map(Event::Restart),
         1 => Just(Event::LoseSecret),
-        4 => Just(Event::Pass),
+        4 => Just(Event::AdvanceTime),
     ]
 }
 
 impl Replica {
-    fn look(&mut self, world: &World) {
-        self.trusted_since.retain(|(generation, _)| world.bundle.contains(generation));
-        for generation in &world.bundle {
-            if !self.trusted_since.iter().any(|(known, _)| known == generation) {
-                self.trusted_since.push((*generation, world.now));
+    fn observe(&mut self, cluster: &Cluster) {
+        self.trusted_since.retain(|(set, _)| cluster.bundle.contains(set));
+        for set in &cluster.bundle {
+            if !self.trusted_since.iter().any(|(known, _)| known == set) {
+                self.trusted_since.push((*set, cluster.now));
             }
         }
-        self.seen = Some(world.clone());
+        self.observed = Some(cluster.clone());
     }
 
-    fn standing(&self, seen: &World, generation: usize) -> Standing {
-        let since = self.trusted_since.iter().find(|(known, _)| *known == generation);
-        Standing {
-            fit: seen.ends[generation] >= seen.now,
-            due: seen.ends[generation] < seen.now + LIFE / 3,
+    fn set_state(&self, observed: &Cluster, set: usize) -> SetState {
+        let since = self.trusted_since.iter().find(|(known, _)| *known == set);
+        SetState {
+            is_valid: observed.expiries[set] >= observed.now,
+            renewal_due: observed.expiries[set] < observed.now + LIFETIME / 3,
             trust: match since {
-                None => Trust::Lacking,
-                Some((_, since)) if seen.now - since < SETTLE => Trust::Fresh,
-                Some(_) => Trust::Settled,
+                None => Trust::Missing,
+                Some((_, since)) if observed.now - since < PROPAGATION_TIME => Trust::Propagating,
+                Some(_) => Trust::Propagated,
             },
-            served: self.serves == Some(generation),
+            is_served: self.serves == Some(set),
         }
     }
 
-    fn act(&mut self, world: &mut World) {
-        let Some(seen) = self.seen.take() else { return };
-        let stored = seen.secret.map(|(current, next)| Stored {
-            current: self.standing(&seen, current),
-            next: next.map(|next| self.standing(&seen, next)),
+    fn act(&mut self, cluster: &mut Cluster) {
+        let Some(observed) = self.observed.take() else { return };
+        let stored = observed.secret.map(|(current, next)| Stored {
+            current: self.set_state(&observed, current),
+            next: next.map(|next| self.set_state(&observed, next)),
         });
-        let wanted: Vec<usize> =
-            seen.secret.iter().flat_map(|(one, other)| [Some(*one), *other]).flatten().collect();
-        let is_over = |generation: &usize| seen.ends[*generation] < seen.now;
-        let facts = Facts {
+        let required: Vec<usize> =
+            observed.secret.iter().flat_map(|(current, next)| [Some(*current), *next]).flatten().collect();
+        let is_expired = |set: &usize| observed.expiries[*set] < observed.now;
+        let state = State {
             stored,
             served: match self.serves {
                 None => Served::Nothing,
-                Some(it) if is_over(&it) => Served::Unfit,
-                Some(_) => Served::Fit,
+                Some(set) if is_expired(&set) => Served::Invalid,
+                Some(_) => Served::Valid,
             },
-            must_publish: wanted.iter().any(|it| !is_over(it) && !seen.bundle.contains(it))
-                || seen.bundle.iter().any(is_over),
+            must_publish: required.iter().any(|set| !is_expired(set) && !observed.bundle.contains(set))
+                || observed.bundle.iter().any(is_expired),
         };
-        let step = next_step(&facts);
-        let current = seen.secret.map(|(current, _)| current);
+        let step = next_step(&state);
+        let current = observed.secret.map(|(current, _)| current);
         let new_secret = match step {
-            Step::Found => Some((world.make(), None)),
+            Step::Create => Some((cluster.generate_set(), None)),
             Step::Restore => Some((self.serves.unwrap(), None)),
-            Step::Promote => Some((seen.secret.unwrap().1.unwrap(), None)),
-            Step::Renew => Some((current.unwrap(), Some(world.make()))),
+            Step::Promote => Some((observed.secret.unwrap().1.unwrap(), None)),
+            Step::Renew => Some((current.unwrap(), Some(cluster.generate_set()))),
             Step::Serve => {
                 self.serves = current;
                 None
             }
-            Step::Publish if seen.bundle_version == world.bundle_version => {
-                world.bundle.retain(|it| !is_over(it));
-                let missing = wanted.into_iter().filter(|it| !is_over(it) && !seen.bundle.contains(it));
-                world.bundle.extend(missing);
-                world.bundle_version += 1;
+            Step::Publish if observed.bundle_version == cluster.bundle_version => {
+                cluster.bundle.retain(|set| !is_expired(set));
+                let missing =
+                    required.into_iter().filter(|set| !is_expired(set) && !observed.bundle.contains(set));
+                cluster.bundle.extend(missing);
+                cluster.bundle_version += 1;
                 None
             }
-            Step::Publish | Step::Settle | Step::Rest => None,
+            Step::Publish | Step::AwaitPropagation | Step::Idle => None,
         };
-        if new_secret.is_some() && seen.secret_version == world.secret_version {
-            world.secret = new_secret;
-            world.secret_version += 1;
+        if new_secret.is_some() && observed.secret_version == cluster.secret_version {
+            cluster.secret = new_secret;
+            cluster.secret_version += 1;
         }
     }
 }
 
-impl World {
-    fn make(&mut self) -> usize {
-        self.ends.push(self.now + LIFE);
-        self.ends.len() - 1
+impl Cluster {
+    fn generate_set(&mut self) -> usize {
+        self.expiries.push(self.now + LIFETIME);
+        self.expiries.len() - 1
     }
 
-    fn take(&mut self, event: Event, replicas: &mut [Replica]) {
+    fn apply(&mut self, event: Event, replicas: &mut [Replica]) {
         match event {
-            Event::Look(one) => replicas[one].look(self),
-            Event::Act(one) => replicas[one].act(self),
-            Event::Restart(one) => replicas[one] = Replica::default(),
+            Event::Observe(replica) => replicas[replica].observe(self),
+            Event::Act(replica) => replicas[replica].act(self),
+            Event::Restart(replica) => replicas[replica] = Replica::default(),
             Event::LoseSecret => {
                 self.secret = None;
                 self.secret_version += 1;
             }
-            Event::Pass => self.now += 1,
+            Event::AdvanceTime => self.now += 1,
         }
     }
 
-    /// What an apiserver would find at each replica.
+    /// Asserts that an API server would trust every replica whose leaf has not expired.
     fn assert_trusted(&self, replicas: &[Replica]) {
-        for served in replicas.iter().filter_map(|it| it.serves) {
-            let over = self.ends[served] < self.now;
-            assert!(over || self.bundle.contains(&served), "{served} is served and not trusted: {self:?}");
+        for served in replicas.iter().filter_map(|replica| replica.serves) {
+            let is_expired = self.expiries[served] < self.now;
+            assert!(
+                is_expired || self.bundle.contains(&served),
+                "{served} is served and not trusted: {self:?}"
+            );
         }
     }
 }
 
 proptest! {
     #[test]
-    fn no_replica_ever_serves_what_is_not_trusted(events in vec(event(), 0..400)) {
-        let mut world = World::default();
+    fn no_replica_serves_untrusted_set(events in vec(event(), 0..400)) {
+        let mut cluster = Cluster::default();
         let mut replicas = vec![Replica::default(); 3];
         for event in events {
-            world.take(event, &mut replicas);
-            world.assert_trusted(&replicas);
+            cluster.apply(event, &mut replicas);
+            cluster.assert_trusted(&replicas);
         }
     }
 
     #[test]
-    fn replicas_that_go_on_all_come_to_serve_one_valid_generation(events in vec(event(), 0..200)) {
-        let mut world = World::default();
+    fn replicas_converge_to_one_valid_set(events in vec(event(), 0..200)) {
+        let mut cluster = Cluster::default();
         let mut replicas = vec![Replica::default(); 3];
         for event in events {
-            world.take(event, &mut replicas);
+            cluster.apply(event, &mut replicas);
         }
-        for _ in 0..LIFE {
+        for _ in 0..LIFETIME {
             for _ in 0..4 {
                 for replica in &mut replicas {
-                    replica.look(&world);
-                    replica.act(&mut world);
-                    world.assert_trusted(std::slice::from_ref(replica));
+                    replica.observe(&cluster);
+                    replica.act(&mut cluster);
+                    cluster.assert_trusted(std::slice::from_ref(replica));
                 }
             }
-            world.now += 1;
+            cluster.now += 1;
         }
-        let current = world.secret.map(|(current, _)| current);
-        prop_assert!(replicas.iter().all(|it| it.serves == current), "{world:?} {replicas:?}");
-        prop_assert!(current.is_some_and(|it| world.ends[it] >= world.now));
+        let current = cluster.secret.map(|(current, _)| current);
+        prop_assert!(replicas.iter().all(|replica| replica.serves == current), "{cluster:?} {replicas:?}");
+        prop_assert!(current.is_some_and(|set| cluster.expiries[set] >= cluster.now));
     }
 }

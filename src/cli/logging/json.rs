@@ -1,4 +1,4 @@
-//! Log lines in JSON as `tracing-subscriber` writes them, and cheaper: every review has one.
+//! Log lines in the JSON format of `tracing-subscriber`, at a lower cost, because every review has one.
 
 use std::{fmt, io::Write, time::SystemTime};
 
@@ -17,34 +17,35 @@ use tracing_subscriber::{
 
 use crate::json::write_text;
 
-/// Longer than most lines.
-const COMMON_LENGTH: usize = 512;
+/// Initial capacity of a line in bytes: more than most lines need.
+const INITIAL_CAPACITY: usize = 512;
 
-/// Where this program's own lines come from.
+/// Prefix of the targets of this crate's events.
 const OWN_TARGET: &str = "etcd_guard";
 
-/// Writes a line of this program's own in one piece, where `tracing-subscriber` hands over each quotation mark by itself.
-pub(super) struct JsonLines {
-    /// What libraries tell, and what is told within their spans, is seldom and has more to it.
-    others: Format<Json>,
+/// Writes each event of this crate with one call of the writer, whereas `tracing-subscriber` passes each token
+/// separately.
+pub(super) struct JsonFormat {
+    /// Formats events of libraries and events within spans, which are rare and more complex.
+    fallback: Format<Json>,
 }
 
 /// Writes an event's fields as members of a map.
 struct Fields {
     line: Vec<u8>,
-    /// None once something could not be written, which is never seen.
+    /// Absent after a failed write, which is not expected.
     written: Option<()>,
 }
 
-// === impl JsonLines ===
+// === impl JsonFormat ===
 
-impl Default for JsonLines {
+impl Default for JsonFormat {
     fn default() -> Self {
-        Self { others: Format::default().json().flatten_event(true) }
+        Self { fallback: Format::default().json().flatten_event(true) }
     }
 }
 
-impl<S, N> FormatEvent<S, N> for JsonLines
+impl<S, N> FormatEvent<S, N> for JsonFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -56,7 +57,7 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         if !event.metadata().target().starts_with(OWN_TARGET) || context.lookup_current().is_some() {
-            return self.others.format_event(context, writer, event);
+            return self.fallback.format_event(context, writer, event);
         }
         let line = line(event).ok_or(fmt::Error)?;
         writer.write_str(std::str::from_utf8(&line).map_err(|_| fmt::Error)?)
@@ -65,7 +66,7 @@ where
 
 fn line(event: &Event<'_>) -> Option<Vec<u8>> {
     let metadata = event.metadata();
-    let mut fields = Fields { line: Vec::with_capacity(COMMON_LENGTH), written: Some(()) };
+    let mut fields = Fields { line: Vec::with_capacity(INITIAL_CAPACITY), written: Some(()) };
     fields.line.extend_from_slice(br#"{"timestamp":""#);
     write!(fields.line, "{}", humantime::format_rfc3339_micros(SystemTime::now())).ok()?;
     fields.line.push(b'"');

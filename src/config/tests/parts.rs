@@ -1,14 +1,14 @@
-//! What an apiserver would refuse in every pod that gets it is a mistake of the file.
+//! Values that an API server would reject in every pod are errors of the file.
 
-use super::{super::Config, mistakes::assert_mistakes};
+use super::{super::Config, diagnostics::assert_diagnostics};
 
 fn template(parts: &str) -> String {
     format!("sidecars:\n  templates:\n  - name: a\n{parts}")
 }
 
 #[test]
-fn quantities_must_parse_wherever_a_template_has_one() {
-    assert_mistakes(
+fn rejects_invalid_quantities_in_all_parts_of_a_template() {
+    assert_diagnostics(
         &template(
             "    containers:
     - name: c
@@ -34,30 +34,30 @@ fn quantities_must_parse_wherever_a_template_has_one() {
 ",
         ),
         &[
-            (10, "sidecars.templates[0].containers[0].resources.limits.memory: \"64Mb\" is no quantity"),
-            (11, "containers[0].resources.limits.cpu: -1 is less than 0"),
-            (13, "containers[0].resources.limits.memroy: is no resource"),
+            (10, "sidecars.templates[0].containers[0].resources.limits.memory: \"64Mb\" is not a quantity"),
+            (11, "containers[0].resources.limits.cpu: -1 is negative"),
+            (13, "containers[0].resources.limits.memroy: is not a resource name"),
             (14, "containers[0].resources.requests.cpu: invalid type"),
-            (14, "containers[0].resources.requests.memory: \"1 Gi\" is no quantity"),
-            (16, "containers[0].env[0].valueFrom.resourceFieldRef.divisor: \"one\" is no quantity"),
-            (18, "initContainers[0].resources.requests.ephemeral-storage: \"\" is no quantity"),
-            (20, "volumes[0].emptyDir.sizeLimit: \"lots\" is no quantity"),
-            (21, "volumes[1].downwardAPI.items[0].resourceFieldRef.divisor: \"1x\" is no quantity"),
+            (14, "containers[0].resources.requests.memory: \"1 Gi\" is not a quantity"),
+            (16, "containers[0].env[0].valueFrom.resourceFieldRef.divisor: \"one\" is not a quantity"),
+            (18, "initContainers[0].resources.requests.ephemeral-storage: \"\" is not a quantity"),
+            (20, "volumes[0].emptyDir.sizeLimit: \"lots\" is not a quantity"),
+            (21, "volumes[1].downwardAPI.items[0].resourceFieldRef.divisor: \"1x\" is not a quantity"),
             (23, "volumes[2].ephemeral.volumeClaimTemplate.spec.resources.requests.storage: \"ten\""),
-            (25, "appContainers.env[0].valueFrom.resourceFieldRef.divisor: \"two\" is no quantity"),
+            (25, "appContainers.env[0].valueFrom.resourceFieldRef.divisor: \"two\" is not a quantity"),
         ],
     );
 }
 
 #[test]
-fn a_number_is_a_quantity_and_becomes_its_text() {
+fn converts_numeric_quantities_to_strings() {
     let text = template(
         "    containers: [{name: c, image: i, resources: {limits: {cpu: 1}, requests: {cpu: 0.5}, claims: [{name: r}]}}]
     volumes: [{name: v, emptyDir: {sizeLimit: 1024}}]
 ",
     );
     let config = Config::read(&format!("apiVersion: etcd-guard.io/v1alpha1\n{text}"))
-        .unwrap_or_else(|mistakes| panic!("{mistakes:#?}"));
+        .unwrap_or_else(|diagnostics| panic!("{diagnostics:#?}"));
     let template = &config.sidecars.templates[0];
     let resources = &template.containers[0]["resources"];
     assert_eq!((&resources["limits"]["cpu"], &resources["requests"]["cpu"]), (&"1".into(), &"0.5".into()));
@@ -65,17 +65,17 @@ fn a_number_is_a_quantity_and_becomes_its_text() {
 }
 
 #[test]
-fn all_mistakes_of_a_container_are_told_and_none_that_it_has_not() {
-    assert_mistakes(
+fn reports_all_errors_of_a_container_and_no_others() {
+    assert_diagnostics(
         &template("    containers:\n    - {name: a, image: 5, workingDir: 6, volumeMount: []}\n"),
         &[
             (6, "containers[0].image: invalid type"),
-            (6, "containers[0].volumeMount: is no field that Kubernetes knows"),
+            (6, "containers[0].volumeMount: is not a field of Kubernetes"),
             (6, "containers[0].workingDir: invalid type"),
         ],
     );
-    // Each keeps its number.
-    assert_mistakes(
+    // The indexes are those of the file.
+    assert_diagnostics(
         &template(
             "    containers:
     - name: a
@@ -94,7 +94,7 @@ fn all_mistakes_of_a_container_are_told_and_none_that_it_has_not() {
             (8, "containers[0].command[0]: invalid type"),
             (8, "containers[0].command[2]: invalid type"),
             (10, "containers[0].env[0]: invalid type"),
-            (11, "containers[0].env[1].valu: is no field that Kubernetes knows"),
+            (11, "containers[0].env[1].valu: is not a field of Kubernetes"),
             (12, "containers[0].volumeMounts[0].mountPath: invalid type"),
             (12, "containers[0].volumeMounts[0].name: invalid type"),
             (13, "containers[1]: invalid type"),
@@ -105,9 +105,9 @@ fn all_mistakes_of_a_container_are_told_and_none_that_it_has_not() {
 }
 
 #[test]
-fn names_keys_and_values_must_have_the_form_that_an_apiserver_takes() {
+fn rejects_names_keys_and_values_of_wrong_syntax() {
     let long = "a".repeat(64);
-    assert_mistakes(
+    assert_diagnostics(
         &format!(
             "lxcfs: {{nodeLabel: {{key: lxcfs ready, value: not yet}}}}
 lifespan: {{label: /days, taint: bad key}}
@@ -123,32 +123,32 @@ overCommit: {{label: ''}}
             ))
         ),
         &[
-            (2, "lxcfs.nodeLabel.key: \"lxcfs ready\" is no qualified name: its name part"),
-            (2, "lxcfs.nodeLabel.value: \"not yet\" is no label value"),
-            (3, "lifespan.label: \"/days\" is no qualified name: its prefix part"),
-            (3, "lifespan.taint: \"bad key\" is no qualified name"),
+            (2, "lxcfs.nodeLabel.key: \"lxcfs ready\" is not a qualified name: its name part"),
+            (2, "lxcfs.nodeLabel.value: \"not yet\" is not a label value"),
+            (3, "lifespan.label: \"/days\" is not a qualified name: its prefix part"),
+            (3, "lifespan.taint: \"bad key\" is not a qualified name"),
             (4, "overCommit.label: is empty"),
-            (9, "containers[0].env[0].name: \"A=B\" has a '='"),
+            (9, "containers[0].env[0].name: \"A=B\" contains '='"),
             (9, "containers[0].env[1].name: is empty"),
-            (9, "containers[0].image: \" i\" begins or ends with a blank"),
+            (9, "containers[0].image: \" i\" starts or ends with white space"),
             (9, "containers[0].name: \"aaa"),
-            (9, "containers[0].volumeMounts[0].mountPath: \"/a:b\" has a ':'"),
-            (9, "containers[0].volumeMounts[1].mountPath: \"\" is no absolute path"),
-            (10, "volumes[1].name: \"-w\" is no name"),
+            (9, "containers[0].volumeMounts[0].mountPath: \"/a:b\" contains ':'"),
+            (9, "containers[0].volumeMounts[1].mountPath: \"\" is not an absolute path"),
+            (10, "volumes[1].name: \"-w\" is not a DNS label"),
             (11, "labels.: is empty"),
-            (11, "labels.a b: \"a b\" is no qualified name"),
+            (11, "labels.a b: \"a b\" is not a qualified name"),
             (11, &format!("labels.{long}: ")),
-            (11, "labels.d: \"e f\" is no label value"),
+            (11, "labels.d: \"e f\" is not a label value"),
             (11, "labels.z: \"aaa"),
-            (11, "labels[\"Example.com/a\"]: \"Example.com/a\" is no qualified name: its prefix part"),
-            (11, "labels[\"example.com/a/b\"]: \"example.com/a/b\" is no qualified name"),
-            (12, "annotations.a b: \"a b\" is no qualified name"),
+            (11, "labels[\"Example.com/a\"]: \"Example.com/a\" is not a qualified name: its prefix part"),
+            (11, "labels[\"example.com/a/b\"]: \"example.com/a/b\" is not a qualified name"),
+            (12, "annotations.a b: \"a b\" is not a qualified name"),
         ],
     );
 }
 
 #[test]
-fn words_must_be_those_that_kubernetes_knows() {
+fn rejects_values_that_kubernetes_does_not_have() {
     let parts = "    containers:
     - {name: c, image: i, imagePullPolicy: always, terminationMessagePolicy: file, ports: [{containerPort: 1, protocol: tcp}]}
     tolerations:
@@ -163,20 +163,23 @@ fn words_must_be_those_that_kubernetes_knows() {
 ";
     let later = [
         (10, "tolerations[2].operator: must be Exists where key is empty"),
-        (11, "tolerations[3].key: \"a b\" is no qualified name"),
+        (11, "tolerations[3].key: \"a b\" is not a qualified name"),
         (11, "tolerations[3].value: must be empty where operator is Exists"),
         (12, "tolerations[4].effect: must be NoExecute where tolerationSeconds is set"),
-        (12, "tolerations[4].value: \"b c\" is no label value"),
+        (12, "tolerations[4].value: \"b c\" is not a label value"),
         (15, "tolerations[7].key: invalid type"),
     ];
-    let words = [
-        (6, "containers[0].imagePullPolicy: \"always\" is not known: Always, IfNotPresent, Never are"),
-        (6, "containers[0].ports[0].protocol: \"tcp\" is not known: TCP, UDP, SCTP are"),
-        (6, "containers[0].terminationMessagePolicy: \"file\" is not known"),
-        (8, "tolerations[0].operator: \"exists\" is not known: Equal, Exists are"),
-        (9, "tolerations[1].effect: \"noSchedule\" is not known"),
+    let values = [
+        (
+            6,
+            "containers[0].imagePullPolicy: unknown value \"always\": expected one of Always, IfNotPresent, Never",
+        ),
+        (6, "containers[0].ports[0].protocol: unknown value \"tcp\": expected one of TCP, UDP, SCTP"),
+        (6, "containers[0].terminationMessagePolicy: unknown value \"file\""),
+        (8, "tolerations[0].operator: unknown value \"exists\": expected one of Equal, Exists"),
+        (9, "tolerations[1].effect: unknown value \"noSchedule\""),
     ];
-    assert_mistakes(&template(parts), &[&words[..], &later].concat());
-    // A later release may know more of them.
-    assert_mistakes(&template(&format!("{parts}    allowUnknownFields: true\n")), &later);
+    assert_diagnostics(&template(parts), &[&values[..], &later].concat());
+    // A later release of Kubernetes may have more values.
+    assert_diagnostics(&template(&format!("{parts}    allowUnknownFields: true\n")), &later);
 }

@@ -1,11 +1,11 @@
-//! What identifies a template's content.
+//! The hash of a template's content.
 
 use std::collections::BTreeMap;
 
 use super::super::Config;
 
 #[test]
-fn whatever_changes_what_pods_get_changes_the_hash() {
+fn changes_hash_with_every_setting() {
     let parts = [
         "",
         "native: false",
@@ -31,7 +31,7 @@ fn whatever_changes_what_pods_get_changes_the_hash() {
         let text = format!(
             "apiVersion: etcd-guard.io/v1alpha1\nsidecars: {{templates: [{{name: a{comma} {part}, containers: [{{name: a, image: i}}]}}]}}"
         );
-        let config = Config::read(&text).unwrap_or_else(|mistakes| panic!("{part}: {mistakes:#?}"));
+        let config = Config::read(&text).unwrap_or_else(|diagnostics| panic!("{part}: {diagnostics:#?}"));
         let hash = config.sidecars.templates[0].hash.clone();
         if let Some(other) = seen.insert(hash, part) {
             panic!("{part:?} has the hash of {other:?}");

@@ -1,24 +1,27 @@
-//! What is told of a cluster: plain words and numbers, as JSON for programs.
+//! Status of clusters and members, as JSON for programs.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    etcd::{ListedMember, MemberId, Reply},
+    etcd::{ListedMember, MemberId, ProbeResult, Status},
     guard::{
-        assess::Census,
-        ledger::Reservation,
-        settings::Setting,
-        snapshot::{MemberPod, Snapshot, Storage},
+        assess::{NO_POD, cluster_summary::ClusterSummary},
+        model::{
+            membership::Member,
+            reservation::Reservation,
+            snapshot::{Departure, MemberPod, Snapshot},
+        },
+        policy::effective::PolicySetting,
     },
 };
 
-/// All clusters that were looked at.
+/// Status of all surveyed clusters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Survey {
     /// The clusters, by namespace and name.
     pub clusters: Vec<ClusterStatus>,
-    /// What could not be looked at, one sentence each.
+    /// What could not be surveyed, one sentence each.
     pub problems: Vec<String>,
 }
 
@@ -28,88 +31,89 @@ pub struct Survey {
 pub struct ClusterStatus {
     /// The namespace of its pods.
     pub namespace: String,
-    /// What manages its pods, or their labels.
+    /// Name of the pods' controller, or the pods' labels.
     pub name: String,
-    /// Its id in hexadecimal, where its members tell one.
+    /// Cluster id in hexadecimal, if the members agree on it.
     pub id: Option<String>,
-    /// Voters in the member list; `None` where they could not be counted.
+    /// Voters in the member list; `None` if they could not be counted.
     pub voters: Option<usize>,
-    /// Voters that were just proven healthy.
+    /// Voters that the probe round proved healthy.
     pub healthy: Option<usize>,
-    /// Voters that a majority takes.
+    /// Number of voters in a majority.
     pub quorum: Option<usize>,
-    /// How many healthy voters may go until only a quorum is left; below zero where there is none.
+    /// Number of healthy voters above the quorum; negative without a quorum.
     pub spare: Option<i64>,
     /// The raft term.
     pub term: Option<u64>,
-    /// Its members: those in pods, then those without.
+    /// The members: first those in pods, then the others.
     pub members: Vec<MemberStatus>,
-    /// Deletions that were allowed and may be on their way.
+    /// Approved deletions that may not be visible yet.
     pub reservations: Vec<ReservationStatus>,
-    /// The policy in force for its first pod, choice by choice.
-    pub policy: Vec<Setting>,
-    /// What is wrong, one sentence each.
+    /// The effective policy of the first pod, by setting.
+    pub policy: Vec<PolicySetting>,
+    /// Problems, one sentence each.
     pub problems: Vec<String>,
 }
 
 /// A member, or a pod that should run one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberStatus {
-    /// The pod that runs it, if one is seen.
+    /// The pod that runs it, if one is known.
     pub pod: Option<String>,
     /// Its id in hexadecimal.
     pub id: Option<String>,
     /// Its name in the member list.
     pub name: Option<String>,
-    /// What it is in its cluster.
+    /// Role in the cluster.
     pub role: Role,
-    /// Whether the linearizable read passed at its own address.
+    /// Whether the linearizable read succeeded at its own address.
     pub serving: bool,
     /// Why it is not serving.
     pub cause: Option<String>,
     /// etcd's release.
     pub version: Option<String>,
-    /// How many raft entries it has applied fewer than whoever has applied most.
+    /// Number of raft entries that it has applied fewer than the most advanced member.
     pub lag: Option<u64>,
-    /// What a deletion of the pod does to its data.
+    /// Effect of the pod's deletion on the data.
     pub storage: Option<String>,
-    /// `terminating`, or `reserved` where its deletion was allowed a moment ago.
+    /// `terminating`, or `reserved` if the guard has just approved its deletion.
     pub leaving: Option<String>,
 }
 
-/// What a member is in its cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Role of a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// The serving members name it with one voice.
+    /// All serving members of the highest term name it as the leader.
     Leader,
     /// Any other voter.
     Follower,
-    /// It has no vote.
+    /// A member that does not vote.
     Learner,
     /// The pod runs a member that is not in the member list.
     NotListed,
-    /// Which member the pod runs is not known.
+    /// The pod cannot be matched with a member.
+    #[default]
     Unknown,
 }
 
-/// A deletion that was allowed and may be on its way.
+/// An approved deletion that may not be visible yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReservationStatus {
     /// The pod.
     pub pod: String,
-    /// When it was allowed (RFC 3339), by the clock of whoever allowed it.
+    /// Time of the approval (RFC 3339), by the clock of the replica that approved it.
     pub at: String,
-    /// For whom.
+    /// User whose deletion was approved.
     pub by: String,
 }
 
 // === impl Survey ===
 
 impl Survey {
-    pub(super) fn with_problem(mut self, problem: String) -> Self {
+    pub(in crate::guard) fn with_problem(mut self, problem: String) -> Self {
         self.problems.push(problem);
         self
     }
@@ -118,9 +122,9 @@ impl Survey {
 // === impl Role ===
 
 impl Role {
-    /// The role's word, as JSON has it.
+    /// Value of the role in JSON.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Leader => "leader",
             Self::Follower => "follower",
@@ -130,7 +134,7 @@ impl Role {
         }
     }
 
-    fn of(member: &ListedMember, leader: Option<MemberId>) -> Self {
+    fn new(member: &ListedMember, leader: Option<MemberId>) -> Self {
         if member.is_learner {
             Self::Learner
         } else if leader == Some(member.id) {
@@ -144,140 +148,113 @@ impl Role {
 // === impl ClusterStatus ===
 
 impl ClusterStatus {
-    pub(super) fn of(
+    pub(in crate::guard) fn new(
         snapshot: &Snapshot,
-        census: &Census,
+        summary: &ClusterSummary<'_>,
         reserved: &[Reservation],
-        policy: Vec<Setting>,
-        mistakes: Vec<String>,
+        policy: Vec<PolicySetting>,
+        warnings: Vec<String>,
     ) -> Self {
-        let tally = census.tally.as_ref();
+        let tally = summary.tally.as_ref();
         let signed = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let prefix = format!("{}/", snapshot.namespace);
         let name = snapshot.cluster.strip_prefix(&prefix).unwrap_or(&snapshot.cluster).to_owned();
-        let ours = |it: &&Reservation| {
-            let of_member = census.list.iter().any(|member| member.id.to_string() == it.member);
-            of_member || snapshot.pods.iter().any(|pod| pod.uid == it.uid)
+        let is_of_cluster = |reservation: &&Reservation| {
+            summary.list.iter().any(|member| member.id.to_string() == reservation.member)
+                || snapshot.pods.iter().any(|pod| pod.uid == reservation.uid)
         };
-        let reservations = reserved.iter().filter(ours).map(|it| ReservationStatus {
-            pod: it.pod.clone(),
-            at: it.at.clone(),
-            by: it.by.clone(),
+        let reservations = reserved.iter().filter(is_of_cluster).map(|reservation| ReservationStatus {
+            pod: reservation.pod.clone(),
+            at: reservation.at.clone(),
+            by: reservation.by.clone(),
         });
         Self {
             namespace: snapshot.namespace.clone(),
             name,
             id: snapshot.cluster_id().map(|id| id.to_string()),
-            voters: tally.map(|it| it.voters),
-            healthy: tally.map(|it| it.healthy),
-            quorum: tally.map(|it| it.quorum),
-            spare: tally.map(|it| signed(it.remaining) - signed(it.quorum)),
-            term: tally.map(|it| it.term),
-            members: members(snapshot, census),
+            voters: tally.map(|tally| tally.voters),
+            healthy: tally.map(|tally| tally.healthy),
+            quorum: tally.map(|tally| tally.quorum),
+            spare: tally.map(|tally| signed(tally.remaining) - signed(tally.quorum)),
+            term: tally.map(|tally| tally.term),
+            members: members(snapshot, summary),
             reservations: reservations.collect(),
             policy,
-            problems: problems(census).chain(mistakes).collect(),
+            problems: problems(summary).into_iter().chain(warnings).collect(),
         }
     }
 }
 
-fn problems(census: &Census) -> impl Iterator<Item = String> {
-    let obstacle = census.obstacle.iter().map(|(reason, text)| format!("{text} [{reason}]"));
-    let missing = census.missing.iter().map(|it| format!("{}: {}", it.who, it.why));
-    let corrupt = census.corrupt.iter().map(|id| match id.0 {
-        0 => String::from("data is corrupt somewhere, and etcd cannot tell at which member (alarm CORRUPT)"),
+fn problems(summary: &ClusterSummary<'_>) -> Vec<String> {
+    let obstacle = summary.obstacle.iter().map(|(reason, text)| format!("{reason}: {text}"));
+    let missing = summary.missing.iter().map(|voter| format!("{}: {}", voter.name, voter.cause));
+    let corrupt = summary.corrupt.iter().map(|id| match id.0 {
+        0 => String::from("data is corrupt at a member that etcd cannot determine (alarm CORRUPT)"),
         _ => format!("member {id}: its data is corrupt (alarm CORRUPT)"),
     });
-    let space = census.no_space.then(|| {
-        String::from("the cluster is out of space and refuses writes until some is freed (alarm NOSPACE)")
+    let space = summary.no_space.then(|| {
+        String::from("the cluster is out of space and rejects writes until space is freed (alarm NOSPACE)")
     });
-    let problems: Vec<String> = obstacle.chain(missing).chain(corrupt).chain(space).collect();
-    problems.into_iter()
+    obstacle.chain(missing).chain(corrupt).chain(space).collect()
 }
 
-fn members(snapshot: &Snapshot, census: &Census) -> Vec<MemberStatus> {
-    let leader = census.tally.as_ref().and_then(|it| it.leader);
-    let most = snapshot.replies().filter_map(Reply::status).map(|it| it.applied_index).max();
-    let lag = |reply: &Reply| Some(most?.saturating_sub(reply.status()?.applied_index));
-    let told = |reply: &Reply| MemberStatus {
-        pod: None,
-        id: reply.status().map(|it| it.member_id.to_string()),
-        name: None,
-        role: Role::Unknown,
-        serving: reply.is_serving(),
-        cause: reply.cause().map(ToString::to_string),
-        version: reply.status().map(|it| it.version.clone()),
-        lag: lag(reply),
-        storage: None,
-        leaving: None,
-    };
-    let listed = |status: MemberStatus, member: &ListedMember| MemberStatus {
+/// Returns the status of each pod, then of each member without a pod.
+fn members(snapshot: &Snapshot, summary: &ClusterSummary<'_>) -> Vec<MemberStatus> {
+    let leader = summary.tally.as_ref().and_then(|tally| tally.leader);
+    let max_applied = snapshot.statuses().map(|status| status.applied_index).max();
+    let with_member = |status: MemberStatus, member: &ListedMember| MemberStatus {
         id: Some(member.id.to_string()),
         name: Some(member.name.clone()).filter(|_| member.has_started()),
-        role: Role::of(member, leader),
+        role: Role::new(member, leader),
         ..status
     };
     let in_pod = |pod: &MemberPod| {
         let mut status = MemberStatus {
             pod: Some(pod.name.clone()),
-            storage: Some(pod.storage.word().to_owned()),
-            leaving: leaving(pod.terminating, pod.reserved),
-            ..told(&pod.reply)
+            storage: Some(pod.storage.as_str().to_owned()),
+            leaving: leaving(pod.departure()),
+            ..MemberStatus::new(&pod.reply, max_applied)
         };
-        // Whoever answers knows its id; if the list does not, it was removed.
-        if pod.reply.status().is_some() && !census.list.is_empty() {
+        // A reply contains the member's id. A member that is not listed was removed.
+        if pod.reply.status().is_some() && !summary.list.is_empty() {
             status.role = Role::NotListed;
         }
-        match census.member_of(&pod.name) {
-            Some(member) => listed(status, member),
+        match summary.member_of_pod(&pod.name) {
+            Some(member) => with_member(status, member),
             None => status,
         }
     };
-    let without_pod = |member: &ListedMember| {
-        let seen = snapshot.elsewhere.iter().find(|it| it.id == member.id);
-        let silent = || MemberStatus {
-            pod: None,
-            id: None,
-            name: None,
-            role: Role::Unknown,
-            serving: false,
-            cause: Some(String::from("no pod of it is seen, and none of its client URLs answers for it")),
-            version: None,
-            lag: None,
-            storage: None,
-            leaving: None,
+    let without_pod = |member: &Member<'_>| {
+        let status = match member.external {
+            Some(external) => MemberStatus {
+                leaving: leaving(member.departure()),
+                ..MemberStatus::new(&external.reply, max_applied)
+            },
+            None => MemberStatus { cause: Some(NO_POD.to_owned()), ..MemberStatus::default() },
         };
-        let status = seen.map_or_else(silent, |it| MemberStatus {
-            leaving: leaving(false, it.reserved),
-            ..told(&it.reply)
-        });
-        listed(status, member)
+        with_member(status, &member.listed)
     };
-    let in_pods = snapshot.pods.iter().map(in_pod);
-    // Where nothing can be counted, nobody knows which members these pods run.
-    let without_pods = census.without_pod().filter(|_| census.tally.is_some()).map(without_pod);
-    in_pods.chain(without_pods).collect()
+    snapshot.pods.iter().map(in_pod).chain(summary.without_pod().map(without_pod)).collect()
 }
 
-fn leaving(terminating: bool, reserved: bool) -> Option<String> {
-    match (terminating, reserved) {
-        (true, _) => Some(String::from("terminating")),
-        (false, true) => Some(String::from("reserved")),
-        (false, false) => None,
-    }
+fn leaving(departure: Option<Departure>) -> Option<String> {
+    departure.map(|departure| departure.as_str().to_owned())
 }
 
-// === impl Storage ===
+// === impl MemberStatus ===
 
-impl Storage {
-    /// In a word, for people.
-    const fn word(self) -> &'static str {
-        match self {
-            Self::Persistent => "persistent",
-            Self::Ephemeral => "ephemeral",
-            Self::OnNode => "on-node",
-            Self::ClaimTerminating => "claim-terminating",
-            Self::RemovedByHook => "removed-by-hook",
+impl MemberStatus {
+    /// The facts of a reply, without the entry of the member list.
+    fn new(reply: &ProbeResult, max_applied: Option<u64>) -> Self {
+        let status = reply.status();
+        let lag = |status: &Status| Some(max_applied?.saturating_sub(status.applied_index));
+        Self {
+            id: status.map(|status| status.member_id.to_string()),
+            serving: reply.is_healthy(),
+            cause: reply.cause().map(ToString::to_string),
+            version: status.map(|status| status.version.clone()),
+            lag: status.and_then(lag),
+            ..Self::default()
         }
     }
 }

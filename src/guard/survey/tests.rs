@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn each_cluster_of_a_namespace_is_looked_at_once_and_what_runs_no_etcd_never() {
+fn lists_each_etcd_cluster_once() {
     let pod = |name: &str, owner: &str, image: &str, phase: &str| -> Pod {
         let pod = json!({
             "metadata": {
@@ -24,6 +24,6 @@ fn each_cluster_of_a_namespace_is_looked_at_once_and_what_runs_no_etcd_never() {
         pod("c-0", "c", etcd, "Failed"),
         pod("web-0", "web", "nginx", "Running"),
     ];
-    let names: Vec<_> = families("prod", &pods).iter().map(|(family, _)| family.name()).collect();
+    let names: Vec<_> = cluster_keys("prod", &pods).iter().map(|(key, _)| key.name()).collect();
     assert_eq!(names, ["a", "b"]);
 }

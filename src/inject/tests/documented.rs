@@ -1,4 +1,4 @@
-//! What docs/injection.md shows is what a pod gets.
+//! The examples in docs/injection.md match the results.
 
 use serde_json::Value;
 
@@ -7,28 +7,28 @@ use crate::config::Config;
 
 const PAGE: &str = include_str!("../../../docs/injection.md");
 
-/// The YAML of a section, block by block.
+/// The YAML blocks of a section.
 fn blocks(section: &str) -> Vec<&'static str> {
     let (_, section) = PAGE.split_once(&format!("\n## {section}\n")).unwrap();
     let section = section.split("\n## ").next().unwrap();
-    section.split("```yaml\n").skip(1).map(|it| it.split("```").next().unwrap()).collect()
+    section.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap()).collect()
 }
 
 #[test]
-fn the_files_of_lxcfs_that_are_shown_are_those_that_the_pod_that_is_shown_gets() {
+fn documented_lxcfs_example_matches_the_injection() {
     let [before, after, ..] = blocks("lxcfs")[..] else { panic!("two blocks of YAML") };
-    let [before, after]: [Value; 2] = [before, after].map(|it| serde_saphyr::from_str(it).unwrap());
+    let [before, after]: [Value; 2] = [before, after].map(|block| serde_saphyr::from_str(block).unwrap());
     let injection = inject_with(&before, &[], &Config::default()).unwrap();
-    assert_eq!(injection.notes.iter().filter_map(|it| it.warning.as_ref()).count(), 0);
+    assert_eq!(injection.notes.iter().filter_map(|note| note.warning.as_ref()).count(), 0);
     assert_eq!(injection.pod, Some(after));
 }
 
 #[test]
-fn the_sidecar_that_is_shown_is_what_the_pod_that_is_shown_gets() {
+fn documented_sidecar_example_matches_the_injection() {
     let [file, before, after, ..] = blocks("Sidecars")[..] else { panic!("three blocks of YAML") };
     let config = Config::read(file).unwrap();
     let before: Value = serde_saphyr::from_str(before).unwrap();
     let injection = inject_with(&before, &[], &config).unwrap();
-    assert_eq!(injection.notes.iter().filter_map(|it| it.warning.as_ref()).count(), 0);
+    assert_eq!(injection.notes.iter().filter_map(|note| note.warning.as_ref()).count(), 0);
     assert_eq!(serde_saphyr::to_string(&injection.pod.unwrap()).unwrap(), after);
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Injected, config, inject_with, injected, lxcfs_pod, mount_paths, names, pod};
 use crate::{
     config::{Config, Labels},
-    inject::{Reason, Surroundings},
+    inject::{InjectionContext, Reason},
 };
 
 /// The labels of a namespace.
@@ -29,7 +29,7 @@ fn with(change: impl Fn(&mut Value)) -> Value {
 }
 
 #[test]
-fn a_pod_that_asks_gets_single_files_read_only_and_checked_by_the_kubelet() {
+fn mounts_single_read_only_files_of_type_file() {
     for (key, value) in [
         ("sidecar-injector.lxcfs/inject", "true"),
         ("sidecar-injector.lxcfs/inject", "yes"),
@@ -50,7 +50,7 @@ fn a_pod_that_asks_gets_single_files_read_only_and_checked_by_the_kubelet() {
 }
 
 #[test]
-fn a_pod_that_does_not_ask_or_refuses_stays_as_it_is() {
+fn leaves_pods_without_request_or_with_refusal_unchanged() {
     let default = config("sidecars: {default: [lxcfs]}");
     for annotations in
         [json!({}), json!({"sidecar-injector.lxcfs/inject": "false"}), json!({"etcd-guard.io/inject": "no"})]
@@ -65,7 +65,7 @@ fn a_pod_that_does_not_ask_or_refuses_stays_as_it_is() {
 }
 
 #[test]
-fn a_word_that_is_neither_yes_nor_no_is_warned_of_and_leaves_the_choice_to_the_rest() {
+fn warns_of_unknown_value_and_applies_the_other_rules() {
     let before = pod(json!({"sidecar-injector.lxcfs/inject": "maybe"}));
     let injection = inject_with(&before, &[], &Config::default()).unwrap();
     let warning = injection.notes[0].warning.as_deref().unwrap();
@@ -74,34 +74,34 @@ fn a_word_that_is_neither_yes_nor_no_is_warned_of_and_leaves_the_choice_to_the_r
 }
 
 #[test]
-fn pods_that_it_would_mislead_or_harm_are_left_alone_with_a_warning() {
+fn excludes_unsuitable_pods_with_a_warning() {
     let cases: [(Reason, &str, Value, Labelled); 8] = [
         (
             Reason::SharedProcessNamespace,
             "shareProcessNamespace",
-            with(|it| it["spec"]["shareProcessNamespace"] = json!(true)),
+            with(|pod| pod["spec"]["shareProcessNamespace"] = json!(true)),
             &[],
         ),
-        (Reason::Windows, "Windows", with(|it| it["spec"]["os"] = json!({"name": "windows"})), &[]),
+        (Reason::Windows, "Windows", with(|pod| pod["spec"]["os"] = json!({"name": "windows"})), &[]),
         (
             Reason::Windows,
             "Windows",
-            with(|it| it["spec"]["nodeSelector"] = json!({"kubernetes.io/os": "windows"})),
+            with(|pod| pod["spec"]["nodeSelector"] = json!({"kubernetes.io/os": "windows"})),
             &[],
         ),
         (
             Reason::MirrorPod,
-            "mirrors a static",
-            with(|it| it["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("x")),
+            "mirror of a static pod",
+            with(|pod| pod["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("x")),
             &[],
         ),
         (
             Reason::RuntimeClass,
             "kata-qemu",
-            with(|it| it["spec"]["runtimeClassName"] = json!("kata-qemu")),
+            with(|pod| pod["spec"]["runtimeClassName"] = json!("kata-qemu")),
             &[],
         ),
-        (Reason::RuntimeClass, "gvisor", with(|it| it["spec"]["runtimeClassName"] = json!("gvisor")), &[]),
+        (Reason::RuntimeClass, "gvisor", with(|pod| pod["spec"]["runtimeClassName"] = json!("gvisor")), &[]),
         (
             Reason::PodSecurity,
             "restricted",
@@ -120,25 +120,26 @@ fn pods_that_it_would_mislead_or_harm_are_left_alone_with_a_warning() {
 }
 
 #[test]
-fn a_namespace_that_cannot_be_read_gets_nothing_that_its_pod_security_might_forbid() {
-    let surroundings =
-        Surroundings { namespace: "prod", namespace_labels: Err("no answer"), native_sidecars: true };
-    let injection = Injected::of(lxcfs_pod().into(), &surroundings, &Config::default()).unwrap();
+fn injects_no_files_if_namespace_labels_are_unknown() {
+    let context =
+        InjectionContext { namespace: "prod", namespace_labels: Err("no answer"), native_sidecars: true };
+    let injection = Injected::new(lxcfs_pod().into(), &context, &Config::default()).unwrap();
     assert!(injection.is_empty());
     assert_eq!(injection.notes[0].reason, Reason::NamespaceUnknown);
 }
 
 #[test]
-fn a_pod_that_sees_the_nodes_processes_is_told_whose_uptime_it_shows() {
-    let (after, reasons) = injected(&with(|it| it["spec"]["hostPID"] = json!(true)), &[], &Config::default());
+fn warns_pods_with_host_pid_about_uptime() {
+    let (after, reasons) =
+        injected(&with(|pod| pod["spec"]["hostPID"] = json!(true)), &[], &Config::default());
     assert_eq!(mount_paths(&after["spec"]["containers"][0]), ALL);
     assert_eq!(reasons, [Reason::HostProcesses, Reason::Lxcfs]);
 }
 
 #[test]
-fn containers_that_share_processes_get_the_files_if_configured_and_are_told_whose_limits_they_show() {
+fn warns_pods_with_shared_process_namespace_about_limits() {
     // lxc/lxcfs#543
-    let before = with(|it| it["spec"]["shareProcessNamespace"] = json!(true));
+    let before = with(|pod| pod["spec"]["shareProcessNamespace"] = json!(true));
     let inject = config("lxcfs: {sharedProcessNamespace: inject}");
     let (after, reasons) = injected(&before, &[], &inject);
     assert_eq!(mount_paths(&after["spec"]["containers"][0]), ALL);
@@ -149,11 +150,11 @@ fn containers_that_share_processes_get_the_files_if_configured_and_are_told_whos
 }
 
 #[test]
-fn native_sidecars_get_the_files_and_init_containers_only_if_configured() {
-    let before = with(|it| {
-        it["spec"]["initContainers"] =
+fn mounts_into_native_sidecars_but_not_init_containers() {
+    let before = with(|pod| {
+        pod["spec"]["initContainers"] =
             json!([{"name": "early"}, {"name": "native", "restartPolicy": "Always"}]);
-        it["spec"]["ephemeralContainers"] = json!([{"name": "debug"}]);
+        pod["spec"]["ephemeralContainers"] = json!([{"name": "debug"}]);
     });
     let (after, _) = injected(&before, &[], &Config::default());
     assert_eq!(mount_paths(&after["spec"]["initContainers"][0]), [""; 0]);
@@ -164,7 +165,7 @@ fn native_sidecars_get_the_files_and_init_containers_only_if_configured() {
 }
 
 #[test]
-fn files_and_containers_can_be_chosen_per_pod() {
+fn annotations_select_files_and_containers() {
     let mut before = pod(json!({
         "etcd-guard.io/inject": "lxcfs",
         "etcd-guard.io/lxcfs-files": "meminfo, uptime,pressure-cpu,none-such",
@@ -180,9 +181,9 @@ fn files_and_containers_can_be_chosen_per_pod() {
 }
 
 #[test]
-fn only_containers_with_limits_get_them_where_that_is_configured() {
-    let before = with(|it| {
-        it["spec"]["containers"] =
+fn mounts_only_into_containers_with_limits_if_configured() {
+    let before = with(|pod| {
+        pod["spec"]["containers"] =
             json!([{"name": "a"}, {"name": "b", "resources": {"limits": {"memory": "1Gi"}}}]);
     });
     let (after, _) = injected(&before, &[], &config("lxcfs: {onlyWithLimits: true}"));
@@ -191,21 +192,24 @@ fn only_containers_with_limits_get_them_where_that_is_configured() {
 }
 
 #[test]
-fn profiles_have_the_files_of_their_release() {
+fn profiles_contain_the_files_of_their_release() {
     for (profile, count) in [("lxcfs-3.0", 6), ("lxcfs-4", 8), ("lxcfs-5", 8), ("lxcfs-6", 8), ("lxcfs-7", 8)]
     {
         let (after, _) = injected(&lxcfs_pod(), &[], &config(&format!("lxcfs: {{profile: {profile}}}")));
         let paths = mount_paths(&after["spec"]["containers"][0]);
         assert_eq!(paths.len(), count, "{profile}: {paths:?}");
-        assert!(!paths.iter().any(|it| it.starts_with("/proc/pressure")), "runc refuses them");
+        assert!(
+            !paths.iter().any(|path| path.starts_with("/proc/pressure")),
+            "runc rejects mounts over them"
+        );
     }
 }
 
 #[test]
-fn what_the_user_mounts_stays_and_a_hidden_proc_leaves_the_container_out() {
-    let before = with(|it| {
-        it["spec"]["volumes"] = json!([{"name": "mine", "emptyDir": {}}]);
-        it["spec"]["containers"] = json!([
+fn preserves_user_mounts_and_skips_hidden_proc() {
+    let before = with(|pod| {
+        pod["spec"]["volumes"] = json!([{"name": "mine", "emptyDir": {}}]);
+        pod["spec"]["containers"] = json!([
             {"name": "a", "volumeMounts": [{"name": "mine", "mountPath": "/proc//meminfo/"}]},
             {"name": "b", "volumeMounts": [{"name": "mine", "mountPath": "/proc"}]},
         ]);
@@ -213,18 +217,18 @@ fn what_the_user_mounts_stays_and_a_hidden_proc_leaves_the_container_out() {
     let (after, reasons) = injected(&before, &[], &Config::default());
     assert_eq!(reasons, [Reason::Conflict, Reason::Lxcfs]);
     let containers = after["spec"]["containers"].as_array().unwrap();
-    assert_eq!(mount_paths(&containers[0]).iter().filter(|it| it.contains("meminfo")).count(), 1);
+    assert_eq!(mount_paths(&containers[0]).iter().filter(|path| path.contains("meminfo")).count(), 1);
     assert_eq!(containers[1], before["spec"]["containers"][1]);
 }
 
 #[test]
-fn a_volume_of_the_users_over_the_cpu_directory_leaves_the_container_out_and_lxcfss_own_does_not() {
+fn skips_container_with_a_foreign_cpu_directory() {
     const DIRECTORY: &str = "/sys/devices/system/cpu";
     let mounting = |mut volume: Value| {
         volume["name"] = json!("cpu");
-        with(|it| {
-            it["spec"]["volumes"] = json!([volume]);
-            it["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "cpu", "mountPath": DIRECTORY}]);
+        with(|pod| {
+            pod["spec"]["volumes"] = json!([volume]);
+            pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "cpu", "mountPath": DIRECTORY}]);
         })
     };
     let host = |path: &str| json!({"hostPath": {"path": path, "type": "Directory"}});
@@ -235,7 +239,10 @@ fn a_volume_of_the_users_over_the_cpu_directory_leaves_the_container_out_and_lxc
         assert_eq!(reasons, [Reason::Conflict, Reason::NoContainer]);
         let injection = inject_with(&before, &[], &Config::default()).unwrap();
         let warning = injection.notes[0].warning.as_deref().unwrap();
-        assert_eq!(warning, "container web has its own /sys/devices/system/cpu: lxcfs was left out of it");
+        assert_eq!(
+            warning,
+            "container web has its own mount at /sys/devices/system/cpu: lxcfs was not injected into it"
+        );
     }
     let (after, reasons) =
         injected(&mounting(host("/var/lib/lxcfs/sys/devices/system/cpu/")), &[], &Config::default());
@@ -244,7 +251,7 @@ fn a_volume_of_the_users_over_the_cpu_directory_leaves_the_container_out_and_lxc
 }
 
 #[test]
-fn a_taken_volume_name_is_shared_if_it_is_the_same_and_avoided_if_not() {
+fn reuses_equal_volume_and_renames_conflicting_one() {
     let same = json!({"name": "lxcfs-proc-meminfo", "hostPath": {"path": "/var/lib/lxcfs/proc/meminfo", "type": "File"}});
     let other = json!({"name": "lxcfs-proc-meminfo", "emptyDir": {}});
     let files = config("lxcfs: {files: [meminfo]}");
@@ -252,23 +259,23 @@ fn a_taken_volume_name_is_shared_if_it_is_the_same_and_avoided_if_not() {
         (same, vec!["lxcfs-proc-meminfo"]),
         (other, vec!["lxcfs-proc-meminfo", "etcd-guard-lxcfs-proc-meminfo"]),
     ] {
-        let (after, _) = injected(&with(|it| it["spec"]["volumes"] = json!([volume])), &[], &files);
+        let (after, _) = injected(&with(|pod| pod["spec"]["volumes"] = json!([volume])), &[], &files);
         assert_eq!(names(&after["spec"]["volumes"]), expected);
         assert_eq!(after["spec"]["containers"][0]["volumeMounts"][0]["name"], *expected.last().unwrap());
     }
 }
 
 #[test]
-fn the_autoscalers_list_is_extended_and_never_replaced() {
+fn extends_the_autoscaler_annotation() {
     // istio/istio#19395
     let key = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes";
-    let before = with(|it| it["metadata"]["annotations"][key] = json!("mine,lxcfs-proc-uptime"));
+    let before = with(|pod| pod["metadata"]["annotations"][key] = json!("mine,lxcfs-proc-uptime"));
     let (after, _) = injected(&before, &[], &config("lxcfs: {files: [meminfo, uptime]}"));
     assert_eq!(after["metadata"]["annotations"][key], "mine,lxcfs-proc-uptime,lxcfs-proc-meminfo");
 }
 
 #[test]
-fn a_required_node_is_required_by_each_of_the_pods_alternatives() {
+fn adds_required_affinity_to_each_term() {
     let terms =
         "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
     let ours = json!({"key": "etcd-guard.io/lxcfs-ready", "operator": "In", "values": ["true"]});
@@ -277,8 +284,8 @@ fn a_required_node_is_required_by_each_of_the_pods_alternatives() {
     assert_eq!(after.pointer(terms).unwrap(), &json!([{"matchExpressions": [ours]}]));
 
     let theirs = json!({"key": "disk", "operator": "Exists"});
-    let before = with(|it| {
-        it["spec"]["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+    let before = with(|pod| {
+        pod["spec"]["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
             "nodeSelectorTerms": [{"matchExpressions": [theirs]}, {"matchFields": [theirs]}, {}]
         }}});
     });
@@ -294,12 +301,12 @@ fn a_required_node_is_required_by_each_of_the_pods_alternatives() {
         "a term without a condition selects nothing, and stays so"
     );
 
-    let (after, _) = injected(&with(|it| it["spec"]["nodeName"] = json!("n")), &[], &require);
-    assert_eq!(after.pointer(terms), None, "the kubelet would refuse it");
+    let (after, _) = injected(&with(|pod| pod["spec"]["nodeName"] = json!("n")), &[], &require);
+    assert_eq!(after.pointer(terms), None, "the kubelet would reject the pod");
 }
 
 #[test]
-fn a_preferred_node_is_one_more_preference() {
+fn adds_preferred_affinity_to_existing_preferences() {
     let (after, _) = injected(&lxcfs_pod(), &[], &config("lxcfs: {nodeAffinity: prefer}"));
     let preferred =
         &after["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
@@ -307,7 +314,7 @@ fn a_preferred_node_is_one_more_preference() {
 }
 
 #[test]
-fn the_repairable_profile_mounts_the_roots_parent_for_propagation() {
+fn repairable_profile_mounts_the_parent_of_the_root() {
     let repairable = config("lxcfs: {root: /var/lib/lxcfs-root/lxcfs, repairable: true, files: [meminfo]}");
     let (after, _) = injected(&lxcfs_pod(), &[], &repairable);
     assert_eq!(
@@ -317,10 +324,10 @@ fn the_repairable_profile_mounts_the_roots_parent_for_propagation() {
 }
 
 #[test]
-fn system_namespaces_are_left_alone_whoever_asks() {
+fn excludes_system_namespaces_despite_requests() {
     let labels = Labels::new();
-    let surroundings =
-        Surroundings { namespace: "kube-system", namespace_labels: Ok(&labels), native_sidecars: true };
-    let injection = Injected::of(lxcfs_pod().into(), &surroundings, &Config::default()).unwrap();
+    let context =
+        InjectionContext { namespace: "kube-system", namespace_labels: Ok(&labels), native_sidecars: true };
+    let injection = Injected::new(lxcfs_pod().into(), &context, &Config::default()).unwrap();
     assert_eq!((injection.is_empty(), injection.notes[0].reason), (true, Reason::SkippedNamespace));
 }

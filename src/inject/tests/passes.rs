@@ -1,26 +1,26 @@
-//! What happens to a pod between two passes over it: the apiserver fills in and rewrites, and other webhooks change.
+//! Changes of a pod between two passes: by the API server, which sets defaults and normalizes, and by other webhooks.
 
 use serde_json::{Value, json};
 
 use super::{Injected, config, inject_with, injected, pod};
-use crate::inject::{INJECTED, Reason, Surroundings};
+use crate::inject::{INJECTED, InjectionContext, Reason};
 
-fn asking() -> Value {
+fn requesting_pod() -> Value {
     pod(json!({"etcd-guard.io/inject": "agent"}))
 }
 
-/// A template of these volumes that is left out of pods with others of their names.
+/// A template with these volumes that is skipped on conflicts.
 fn volumes(volumes: &str) -> crate::config::Config {
     config(&format!("sidecars: {{templates: [{{name: agent, onConflict: skip, volumes: [{volumes}]}}]}}"))
 }
 
-/// A fuzzer found one in a `securityContext`.
+/// A fuzzer found a null member in a `securityContext`.
 #[test]
-fn a_template_s_member_that_is_null_is_none() {
+fn treats_null_members_of_templates_as_absent() {
     let template = "securityContext: {fsGroup: 5, runAsUser: null}, dnsConfig: {searches: [a], options: null},
         volumes: [{name: v, emptyDir: {sizeLimit: null}}], tolerations: [{key: a, operator: Exists, value: null}]";
     let config = config(&format!("sidecars: {{templates: [{{name: agent, {template}}}]}}"));
-    let (after, reasons) = injected(&asking(), &[], &config);
+    let (after, reasons) = injected(&requesting_pod(), &[], &config);
     assert_eq!(reasons, [Reason::Sidecar]);
     assert_eq!(after["spec"]["securityContext"], json!({"fsGroup": 5}));
     assert!(!after["spec"].to_string().contains("null"), "{after}");
@@ -28,7 +28,7 @@ fn a_template_s_member_that_is_null_is_none() {
 }
 
 #[test]
-fn volumes_are_the_same_as_the_apiserver_rewrites_them() {
+fn recognizes_volumes_that_the_api_server_normalized() {
     let cases = [
         ("{name: v}", json!({"emptyDir": {}})),
         ("{name: v, emptyDir: {sizeLimit: 1024Mi, medium: ''}}", json!({"emptyDir": {"sizeLimit": "1Gi"}})),
@@ -73,18 +73,18 @@ fn volumes_are_the_same_as_the_apiserver_rewrites_them() {
     ];
     for (template, mut stored) in cases {
         let template = volumes(template);
-        let (mut after, _) = injected(&asking(), &[], &template);
+        let (mut after, _) = injected(&requesting_pod(), &[], &template);
         stored["name"] = json!("v");
         after["spec"]["volumes"] = json!([stored]);
         let second = inject_with(&after, &[], &template).unwrap();
-        let notes: Vec<Reason> = second.notes.iter().map(|it| it.reason).collect();
+        let notes: Vec<Reason> = second.notes.iter().map(|note| note.reason).collect();
         assert!(second.is_empty(), "{stored}: {:?}", second.patch);
         assert_eq!(notes, [Reason::AlreadyInjected], "{stored}");
     }
 }
 
 #[test]
-fn volumes_of_another_content_are_others() {
+fn distinguishes_volumes_with_different_content() {
     let cases = [
         ("{name: v, emptyDir: {sizeLimit: 1Gi}}", json!({"emptyDir": {"sizeLimit": "1G"}})),
         ("{name: v, emptyDir: {}}", json!({"emptyDir": {"sizeLimit": "1Gi"}})),
@@ -99,22 +99,22 @@ fn volumes_of_another_content_are_others() {
     ];
     for (template, mut theirs) in cases {
         theirs["name"] = json!("v");
-        let mut before = asking();
+        let mut before = requesting_pod();
         before["spec"]["volumes"] = json!([theirs]);
         assert_eq!(injected(&before, &[], &volumes(template)).1, [Reason::Conflict], "{theirs}");
     }
 }
 
 #[test]
-fn a_container_whose_image_another_webhook_changed_is_still_the_templates() {
+fn recognizes_container_with_a_changed_image() {
     for on_conflict in ["adapt", "skip"] {
         let agent = config(&format!(
             "sidecars: {{templates: [{{name: agent, onConflict: {on_conflict}, containers: [{{name: agent, image: 'agent:1'}}]}}]}}"
         ));
-        let (mut after, _) = injected(&asking(), &[], &agent);
+        let (mut after, _) = injected(&requesting_pod(), &[], &agent);
         after["spec"]["initContainers"][0]["image"] = json!("mirror.example/agent:1");
         assert_eq!(injected(&after, &[], &agent), (after.clone(), vec![Reason::AlreadyInjected]));
-        // A record of another content of the template says nothing.
+        // A record of a different version of the template is no evidence.
         let record = &mut after["metadata"]["annotations"][INJECTED];
         *record = json!(record.as_str().unwrap().replace(&agent.sidecars.templates[0].hash, "000000000000"));
         assert_eq!(inject_with(&after, &[], &agent).unwrap().notes[0].reason, Reason::Conflict);
@@ -122,7 +122,7 @@ fn a_container_whose_image_another_webhook_changed_is_still_the_templates() {
 }
 
 #[test]
-fn a_pass_that_cannot_read_the_namespace_leaves_in_the_record_what_an_earlier_one_wrote() {
+fn preserves_record_if_namespace_labels_are_unknown() {
     let templates = config(
         "\
 sidecars:
@@ -139,7 +139,7 @@ sidecars:
     assert!(record.contains("lxcfs") && record.contains("agent") && record.contains("extra"), "{record}");
 
     let unread =
-        Surroundings { namespace: "prod", namespace_labels: Err("no answer"), native_sidecars: true };
-    let second = Injected::of((&after).into(), &unread, &templates).unwrap();
+        InjectionContext { namespace: "prod", namespace_labels: Err("no answer"), native_sidecars: true };
+    let second = Injected::new((&after).into(), &unread, &templates).unwrap();
     assert!(second.is_empty(), "{:?}", second.patch);
 }

@@ -1,30 +1,30 @@
-//! Bugs of other injectors, each as a test that names where it was found.
+//! Bugs of other injectors. Each test asserts that this implementation does not have the bug.
 //!
-//! | where | bug | test |
+//! | project | bug | test |
 //! | --- | --- | --- |
-//! | crazytaxii/lxcfs-hostpath-injector, morvencao/kube-sidecar-injector, ymping/lxcfs-admission-webhook | annotations of the user's are lost | `crazytaxii_morvencao_ymping_lose_the_users_annotations` |
-//! | crazytaxii, morvencao | a key that is replaced is not escaped | `crazytaxii_morvencao_do_not_escape_the_key_that_they_replace` |
-//! | crazytaxii | no annotation required: nothing is injected | `crazytaxii_injects_nothing_where_no_annotation_is_required` |
-//! | crazytaxii | the file is overwritten by defaults; the status is never looked at | `crazytaxii_overwrites_the_configuration_and_injects_twice` |
-//! | crazytaxii, denverdino/lxcfs-admission-webhook | an answer without apiVersion and kind, v1beta1 only | `mutate` and `a_pod_that_asks_for_nothing_...` of the server's tests |
-//! | denverdino | the operation " replace" | `denverdino_cannot_change_a_status_of_another_value` |
-//! | denverdino, kubeservice-stack/lxcfs-webhook | a path or a volume twice | `denverdino_kubeservice_mount_a_path_twice`, `..._name_a_volume_twice` |
-//! | cndoit18/lxcfs-on-kubernetes | sorts, and drops fields | `cndoit18_sorts_what_is_the_users_and_drops_what_it_does_not_know` |
-//! | cndoit18 | conflicts by name, not path; every pod gets it | `cndoit18_looks_at_names_and_not_at_paths`, `cndoit18_leaves_no_pod_alone` |
-//! | togettoyou/sidecar-injector | injects twice; one template, in the program | `togettoyou_injects_a_container_twice` |
-//! | togettoyou | a review without a request panics | `a_review_without_a_request_...` of the server's tests |
-//! | togettoyou | deletes and makes its configuration at each start, with a new certificate | `togettoyou_takes_its_configuration_away_at_each_start`, `togettoyou_makes_a_new_certificate_at_each_start` (`certificates/plan`) |
-//! | tumblr/k8s-sidecar-injector | adds to lists, and replaces fields, that are not there | `tumblr_adds_to_a_list_that_is_not_there`, `tumblr_replaces_a_field_that_is_not_there` |
-//! | tumblr | removes by ascending index | `tumblr_removes_items_whose_places_have_moved` |
-//! | tumblr, linkerd/linkerd2 | `~` is not escaped | `tumblr_linkerd_escape_the_slash_and_not_the_tilde` |
-//! | morvencao, crazytaxii | keys in camel case vanish | `morvencao_crazytaxii_lose_keys_in_camel_case` |
-//! | morvencao | also asked on UPDATE, where a pod cannot change | `morvencao_changes_pods_that_cannot_change` |
-//! | hashicorp/vault-k8s | each list of volumes looks at the pod as it came | `vault_overwrites_its_own_volumes` |
-//! | linkerd | values in JSON by a text template | `linkerd_writes_values_into_json_as_they_are` |
-//! | linkerd | an image's name makes a sidecar | `linkerd_takes_an_image_for_a_sidecar` |
-//! | slackhq/simple-kubernetes-webhook | a bad label is HTTP 500 | `a_label_that_is_no_lifespan_is_denied_and_told_what_is_allowed` (`small.rs`) |
-//! | BoomChao/simple-kubernetes-webhook | rounds up, doubles again, writes to maps that are not there | `src/node/tests.rs` |
-//! | the same | `Fail` on nodes/status: a new node never gets ready | `boomchao_keeps_nodes_from_reporting` |
+//! | crazytaxii/lxcfs-hostpath-injector, morvencao/kube-sidecar-injector, ymping/lxcfs-admission-webhook | user annotations are lost | `preserves_user_annotations` |
+//! | crazytaxii, morvencao | replaced keys are not escaped | `escapes_replaced_annotation_keys` |
+//! | crazytaxii | nothing is injected if no annotation is required | `injects_by_selector_without_annotation` |
+//! | crazytaxii | defaults overwrite the configuration; the record is ignored | `uses_configured_mounts_and_injects_once` |
+//! | crazytaxii, denverdino/lxcfs-admission-webhook | the response lacks apiVersion and kind; only v1beta1 | `mutate` and the tests of the server |
+//! | denverdino | the operation " replace" | `replaces_a_different_record` |
+//! | denverdino, kubeservice-stack/lxcfs-webhook | duplicate paths or volumes | `never_mounts_a_path_twice`, `never_uses_a_volume_name_twice` |
+//! | cndoit18/lxcfs-on-kubernetes | lists are sorted and fields dropped | `preserves_order_and_unknown_fields` |
+//! | cndoit18 | conflicts by name instead of path; no exclusions | `detects_mount_conflicts_by_path`, `excludes_pods_by_selector_and_refusal` |
+//! | togettoyou/sidecar-injector | containers are injected twice; one hard-coded template | `injects_a_container_once` |
+//! | togettoyou | a review without a request panics | the tests of the server |
+//! | togettoyou | the webhook configuration is deleted and created at each start, with a new certificate | `roles_cannot_delete_webhook_configurations`, and `certificates/plan` |
+//! | tumblr/k8s-sidecar-injector | operations on missing lists and fields | `creates_missing_lists`, `adds_missing_fields_instead_of_replacing_them` |
+//! | tumblr | removals by ascending index | `never_removes_user_mounts` |
+//! | tumblr, linkerd/linkerd2 | `~` is not escaped | `escapes_slash_and_tilde_in_keys` |
+//! | morvencao, crazytaxii | keys in camel case are lost | `preserves_camel_case_keys_of_templates` |
+//! | morvencao | registered for UPDATE, although pods are immutable | `shipped_webhook_registers_only_pod_creation` |
+//! | hashicorp/vault-k8s | each list of volumes is based on the original pod | `combines_volumes_of_several_templates` |
+//! | linkerd | values are inserted into JSON by a text template | `serializes_annotation_values_safely` |
+//! | linkerd | sidecars are recognized by their image | `does_not_recognize_sidecars_by_image_alone` |
+//! | slackhq/simple-kubernetes-webhook | an invalid label results in HTTP 500 | `denies_invalid_lifespan_with_the_allowed_range` (`tolerations.rs`) |
+//! | BoomChao/simple-kubernetes-webhook | rounds up, raises twice, writes to missing maps | `src/nodes/tests.rs` |
+//! | BoomChao | `Fail` on nodes/status: new nodes never become ready | `shipped_node_webhook_ignores_failures` |
 
 use std::path::{Path, PathBuf};
 
@@ -33,30 +33,34 @@ use serde_json::{Value, json};
 use super::{config, inject_with, injected, lxcfs_pod, mount_paths, names, pod};
 use crate::{config::Config, patch::Patch};
 
-/// A template that brings an annotation whose key needs both escapes; in a file the tilde would be a mistake.
-fn annotating() -> Config {
+/// A template with an annotation with a key that requires both escapes. The configuration file rejects such a key.
+fn annotating_config() -> Config {
     let mut config = config("sidecars: {templates: [{name: a}]}");
     config.sidecars.templates[0].annotations.insert(String::from("ours.io/k~ey"), String::from("ours"));
     config
 }
 
 /// crazytaxii/lxcfs-hostpath-injector `pkg/webhook/webhook.go` (`updateAnnotation`), morvencao/kube-sidecar-injector
-/// `cmd/webhook.go`, ymping/lxcfs-admission-webhook `cmd/webhook.go`: a map of their own takes the place of the user's.
+/// `cmd/webhook.go`, ymping/lxcfs-admission-webhook `cmd/webhook.go`: replace the user's annotations by a new map.
 #[test]
-fn crazytaxii_morvencao_ymping_lose_the_users_annotations() {
+fn preserves_user_annotations() {
     let before = pod(json!({"etcd-guard.io/inject": "lxcfs,a", "theirs": "1", "a/b~c": "2"}));
-    let (after, _) = injected(&before, &[], &annotating());
+    let (after, _) = injected(&before, &[], &annotating_config());
     for (key, value) in before["metadata"]["annotations"].as_object().unwrap() {
         assert_eq!(&after["metadata"]["annotations"][key], value);
     }
     assert_eq!(after["metadata"]["annotations"]["ours.io/k~ey"], "ours");
     let skipped = pod(json!({"etcd-guard.io/inject": "none", "theirs": "1"}));
-    assert_eq!(injected(&skipped, &[], &Config::default()).0, skipped, "ymping does so even when skipping");
+    assert_eq!(
+        injected(&skipped, &[], &Config::default()).0,
+        skipped,
+        "ymping replaces them even for skipped pods"
+    );
 }
 
-/// crazytaxii, morvencao (the same functions): the key of an annotation that is there already, and has a slash.
+/// crazytaxii, morvencao (the same functions): the key of an existing annotation, which contains a slash.
 #[test]
-fn crazytaxii_morvencao_do_not_escape_the_key_that_they_replace() {
+fn escapes_replaced_annotation_keys() {
     let key = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes";
     let before = pod(json!({"etcd-guard.io/inject": "lxcfs", key: "theirs"}));
     let injection = inject_with(&before, &[], &config("lxcfs: {files: [uptime]}")).unwrap();
@@ -68,14 +72,14 @@ fn crazytaxii_morvencao_do_not_escape_the_key_that_they_replace() {
 /// The paths of a patch's operations of one kind.
 fn operations(patch: &Patch, kind: &str) -> Vec<String> {
     let patch = serde_json::to_value(patch).unwrap();
-    let of_kind = patch.as_array().unwrap().iter().filter(|it| it["op"] == kind);
-    of_kind.map(|it| it["path"].as_str().unwrap().to_owned()).collect()
+    let of_kind = patch.as_array().unwrap().iter().filter(|operation| operation["op"] == kind);
+    of_kind.map(|operation| operation["path"].as_str().unwrap().to_owned()).collect()
 }
 
-/// crazytaxii `webhook.go` (`mutationRequired`, `LoadWebhookServerConfig`): configured mounts are always overwritten by
-/// the defaults, and a pod that was injected before gets all of it again.
+/// crazytaxii `webhook.go` (`mutationRequired`, `LoadWebhookServerConfig`): the defaults always overwrite
+/// configured mounts, and a second pass injects everything again.
 #[test]
-fn crazytaxii_overwrites_the_configuration_and_injects_twice() {
+fn uses_configured_mounts_and_injects_once() {
     let files = config("lxcfs: {files: [uptime], root: /lxcfs}");
     let (after, _) = injected(&lxcfs_pod(), &[], &files);
     assert_eq!(
@@ -84,18 +88,18 @@ fn crazytaxii_overwrites_the_configuration_and_injects_twice() {
     );
 }
 
-/// crazytaxii `webhook.go` (`mutationRequired`): not to require the annotation switches injection off altogether.
+/// crazytaxii `webhook.go` (`mutationRequired`): if the annotation is not required, nothing is injected.
 #[test]
-fn crazytaxii_injects_nothing_where_no_annotation_is_required() {
+fn injects_by_selector_without_annotation() {
     let all = config("lxcfs: {match: {podSelector: {}}}");
     let (after, _) = injected(&pod(json!({})), &[], &all);
     assert_eq!(mount_paths(&after["spec"]["containers"][0]).len(), 8);
 }
 
-/// denverdino/lxcfs-admission-webhook `lxcfs.go` (`createPodPatch`): the operation " replace" when the status has another
-/// value.
+/// denverdino/lxcfs-admission-webhook `lxcfs.go` (`createPodPatch`): the operation " replace" if the record has a
+/// different value.
 #[test]
-fn denverdino_cannot_change_a_status_of_another_value() {
+fn replaces_a_different_record() {
     let before = pod(json!({"etcd-guard.io/inject": "lxcfs", "etcd-guard.io/injected": "other"}));
     let injection = inject_with(&before, &[], &Config::default()).unwrap();
     let patch = serde_json::to_value(&injection.patch).unwrap();
@@ -103,15 +107,15 @@ fn denverdino_cannot_change_a_status_of_another_value() {
         .as_array()
         .unwrap()
         .iter()
-        .find(|it| it["path"] == "/metadata/annotations/etcd-guard.io~1injected")
+        .find(|operation| operation["path"] == "/metadata/annotations/etcd-guard.io~1injected")
         .unwrap();
     assert_eq!(operation["op"], "replace");
 }
 
-/// denverdino, kubeservice-stack/lxcfs-webhook `pkg/webhook/webhook.go`: no look at mounts that are there, so that the
-/// apiserver refuses the pod for two mounts at one path.
+/// denverdino, kubeservice-stack/lxcfs-webhook `pkg/webhook/webhook.go`: existing mounts are ignored, and the API
+/// server rejects the pod because of two mounts at one path.
 #[test]
-fn denverdino_kubeservice_mount_a_path_twice() {
+fn never_mounts_a_path_twice() {
     let mut before = lxcfs_pod();
     before["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "mine", "mountPath": "/proc/uptime"}]);
     let (after, _) = injected(&before, &[], &Config::default());
@@ -123,9 +127,9 @@ fn denverdino_kubeservice_mount_a_path_twice() {
     assert_eq!(after["spec"]["containers"][0]["volumeMounts"][0]["name"], "mine");
 }
 
-/// The same: no look at the names of volumes.
+/// The same projects: existing names of volumes are ignored.
 #[test]
-fn denverdino_kubeservice_name_a_volume_twice() {
+fn never_uses_a_volume_name_twice() {
     let mut before = lxcfs_pod();
     before["spec"]["volumes"] = json!([{"name": "lxcfs-proc-uptime", "emptyDir": {}}]);
     let (after, _) = injected(&before, &[], &Config::default());
@@ -137,9 +141,10 @@ fn denverdino_kubeservice_name_a_volume_twice() {
     assert_eq!(after["spec"]["volumes"][0], before["spec"]["volumes"][0]);
 }
 
-/// cndoit18/lxcfs-on-kubernetes `pkg/admission/mutate.go`: a mount of another name at the same path is no conflict.
+/// cndoit18/lxcfs-on-kubernetes `pkg/admission/mutate.go`: a mount with another name at the same path is not
+/// detected as a conflict.
 #[test]
-fn cndoit18_looks_at_names_and_not_at_paths() {
+fn detects_mount_conflicts_by_path() {
     let mut before = lxcfs_pod();
     before["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "lxcfs-proc-uptime", "mountPath": "/elsewhere"}, {"name": "v", "mountPath": "/proc/stat/"}]);
     before["spec"]["volumes"] = json!([{"name": "lxcfs-proc-uptime", "hostPath": {"path": "/var/lib/lxcfs/proc/uptime", "type": "File"}}]);
@@ -148,9 +153,9 @@ fn cndoit18_looks_at_names_and_not_at_paths() {
     assert_eq!(paths, ["/elsewhere", "/proc/stat/", "/proc/uptime"]);
 }
 
-/// cndoit18: no way to leave pods alone.
+/// cndoit18: pods cannot be excluded.
 #[test]
-fn cndoit18_leaves_no_pod_alone() {
+fn excludes_pods_by_selector_and_refusal() {
     let all = config("lxcfs: {match: {podSelector: {}}, never: {podSelector: {matchLabels: {raw: \"1\"}}}}");
     let mut before = pod(json!({}));
     before["metadata"]["labels"] = json!({"raw": "1"});
@@ -160,9 +165,9 @@ fn cndoit18_leaves_no_pod_alone() {
 }
 
 /// cndoit18/lxcfs-on-kubernetes `pkg/admission/mutate.go`: sorts the user's volumes and mounts, and removes fields that
-/// its library does not know.
+/// are unknown to its library.
 #[test]
-fn cndoit18_sorts_what_is_the_users_and_drops_what_it_does_not_know() {
+fn preserves_order_and_unknown_fields() {
     let mut before = lxcfs_pod();
     before["spec"]["volumes"] = json!([{"name": "z", "fieldOfTomorrow": {}}, {"name": "a", "emptyDir": {}}]);
     before["spec"]["containers"][0]["volumeMounts"] =
@@ -176,9 +181,9 @@ fn cndoit18_sorts_what_is_the_users_and_drops_what_it_does_not_know() {
     assert_eq!(after["spec"]["fieldOfTomorrow"], before["spec"]["fieldOfTomorrow"]);
 }
 
-/// togettoyou/sidecar-injector `inject.go`: injects without a look at what is there.
+/// togettoyou/sidecar-injector `inject.go`: existing containers are ignored.
 #[test]
-fn togettoyou_injects_a_container_twice() {
+fn injects_a_container_once() {
     let agent = config(
         "sidecars: {default: [a], templates: [{name: a, native: false, containers: [{name: a, image: i}]}]}",
     );
@@ -187,20 +192,20 @@ fn togettoyou_injects_a_container_twice() {
     assert_eq!(names(&after["spec"]["containers"]), ["web", "a"]);
 }
 
-/// togettoyou `main.go`: deletes its webhook configuration and makes it anew, so that pods of that moment get nothing. None
-/// of the shipped roles may delete one, and only those that register may create it. (The new certificate that it makes
-/// at each start is a test of `certificates/plan`.)
+/// togettoyou `main.go`: deletes and creates its webhook configuration at each start, so that pods created in between
+/// are not injected. The shipped roles cannot delete a configuration, and only those of the registration may create
+/// one. (A test of `certificates/plan` covers the new certificate at each start.)
 #[test]
-fn togettoyou_takes_its_configuration_away_at_each_start() {
-    let mut seen = 0;
+fn roles_cannot_delete_webhook_configurations() {
+    let mut count = 0;
     for (file, text) in shipped_files() {
         for rule in text.split("apiGroups:").skip(1) {
             let list = |text: &str| text.split_once(']').map(|(list, _)| list.to_owned());
             let groups = list(rule).unwrap();
-            // The rules of a webhook have operations, those of a role have verbs.
-            let Some(verbs) = rule.split_once("verbs:").and_then(|(_, it)| list(it)) else { continue };
+            // Rules of a webhook have operations, rules of a role have verbs.
+            let Some(verbs) = rule.split_once("verbs:").and_then(|(_, verbs)| list(verbs)) else { continue };
             if groups.contains("admissionregistration.k8s.io") || groups.contains('*') {
-                seen += 1;
+                count += 1;
                 let registers = file.ends_with("components/register/rbac.yaml")
                     || file.ends_with("templates/rbac-register.yaml");
                 let creates = verbs.contains("create") && !registers;
@@ -208,10 +213,10 @@ fn togettoyou_takes_its_configuration_away_at_each_start() {
             }
         }
     }
-    assert!(seen >= 7, "those of the chart, of the register and of the self-managed component: {seen}");
+    assert!(count >= 7, "rules of the chart, the register and the self-managed component: {count}");
 }
 
-/// All YAML that is shipped, the chart's templates included.
+/// All shipped YAML files, including the chart's templates.
 fn shipped_files() -> Vec<(PathBuf, String)> {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")];
     let mut files = Vec::new();
@@ -220,7 +225,7 @@ fn shipped_files() -> Vec<(PathBuf, String)> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|it| it == "yaml") {
+            } else if path.extension().is_some_and(|extension| extension == "yaml") {
                 let text = std::fs::read_to_string(&path).unwrap();
                 files.push((path, text));
             }
@@ -229,18 +234,18 @@ fn shipped_files() -> Vec<(PathBuf, String)> {
     files
 }
 
-/// tumblr/k8s-sidecar-injector `pkg/server/webhook.go`: adds to lists that are not there.
+/// tumblr/k8s-sidecar-injector `pkg/server/webhook.go`: adds to missing lists.
 #[test]
-fn tumblr_adds_to_a_list_that_is_not_there() {
+fn creates_missing_lists() {
     let bare =
         json!({"metadata": {"annotations": {"etcd-guard.io/inject": "lxcfs"}}, "spec": {"containers": [{}]}});
     let (after, _) = injected(&bare, &[], &Config::default());
     assert_eq!(after["spec"]["volumes"].as_array().unwrap().len(), 8);
 }
 
-/// tumblr: replaces fields that are not there, which no apiserver takes.
+/// tumblr: replaces missing fields, which the API server rejects.
 #[test]
-fn tumblr_replaces_a_field_that_is_not_there() {
+fn adds_missing_fields_instead_of_replacing_them() {
     let longer = config("sidecars: {templates: [{name: a, terminationGracePeriodSeconds: 60}]}");
     let before = pod(json!({"etcd-guard.io/inject": "a"}));
     let injection = inject_with(&before, &[], &longer).unwrap();
@@ -250,9 +255,9 @@ fn tumblr_replaces_a_field_that_is_not_there() {
     );
 }
 
-/// tumblr: takes mounts out one by one, each by an index that was true before the first.
+/// tumblr: removes mounts one by one, by indexes that were valid before the first removal.
 #[test]
-fn tumblr_removes_items_whose_places_have_moved() {
+fn never_removes_user_mounts() {
     let mut before = pod(json!({"etcd-guard.io/inject": "a,lxcfs"}));
     let mounts = json!([{"name": "x", "mountPath": "/x"}, {"name": "y", "mountPath": "/proc/stat"}, {"name": "z", "mountPath": "/data"}]);
     before["spec"]["containers"][0]["volumeMounts"] = mounts.clone();
@@ -270,16 +275,16 @@ fn tumblr_removes_items_whose_places_have_moved() {
 
 /// tumblr `pkg/server/webhook.go`, linkerd/linkerd2 `charts/patch/templates/patch.json`.
 #[test]
-fn tumblr_linkerd_escape_the_slash_and_not_the_tilde() {
+fn escapes_slash_and_tilde_in_keys() {
     let before = pod(json!({"etcd-guard.io/inject": "a"}));
-    let injection = inject_with(&before, &[], &annotating()).unwrap();
+    let injection = inject_with(&before, &[], &annotating_config()).unwrap();
     let added = operations(&injection.patch, "add");
     assert!(added.contains(&String::from("/metadata/annotations/ours.io~1k~0ey")), "{added:?}");
 }
 
-/// morvencao `cmd/webhookconfig.go`: registers UPDATE, so that a changed label of a running pod fails.
+/// morvencao `cmd/webhookconfig.go`: registers UPDATE, so that changing a label of a running pod fails.
 #[test]
-fn morvencao_changes_pods_that_cannot_change() {
+fn shipped_webhook_registers_only_pod_creation() {
     let shipped: Value =
         serde_saphyr::from_str(include_str!("../../../deploy/components/inject/webhook.yaml")).unwrap();
     for rule in shipped["webhooks"][0]["rules"].as_array().unwrap() {
@@ -287,9 +292,9 @@ fn morvencao_changes_pods_that_cannot_change() {
     }
 }
 
-/// morvencao, crazytaxii: a YAML library that ignores the names of JSON, so that keys in camel case vanish.
+/// morvencao, crazytaxii: a YAML library that ignores JSON names, so that keys in camel case are lost.
 #[test]
-fn morvencao_crazytaxii_lose_keys_in_camel_case() {
+fn preserves_camel_case_keys_of_templates() {
     let agent = config(
         "sidecars: {templates: [{name: a, native: false, containers: [{name: a, image: i, imagePullPolicy: Always, securityContext: {runAsNonRoot: true}}]}]}",
     );
@@ -300,10 +305,10 @@ fn morvencao_crazytaxii_lose_keys_in_camel_case() {
     );
 }
 
-/// hashicorp/vault-k8s `agent-inject/agent/patch.go`: each list of volumes looks at the pod as it came, so that the second
-/// takes the place of the first.
+/// hashicorp/vault-k8s `agent-inject/agent/patch.go`: each list of volumes is based on the original pod, so that the
+/// second list replaces the first one.
 #[test]
-fn vault_overwrites_its_own_volumes() {
+fn combines_volumes_of_several_templates() {
     let agent = config(
         "sidecars: {templates: [{name: a, volumes: [{name: a, emptyDir: {}}]}, {name: b, volumes: [{name: b, emptyDir: {}}]}]}",
     );
@@ -312,19 +317,20 @@ fn vault_overwrites_its_own_volumes() {
     assert_eq!(names(&after["spec"]["volumes"]).len(), 10);
 }
 
-/// linkerd/linkerd2 `charts/patch/templates/patch.json`: values of annotations are put into JSON as they are.
+/// linkerd/linkerd2 `charts/patch/templates/patch.json`: values of annotations are inserted into JSON without
+/// escapes.
 #[test]
-fn linkerd_writes_values_into_json_as_they_are() {
+fn serializes_annotation_values_safely() {
     let value = "\"},{\"op\":\"remove\",\"path\":\"/spec\"\n";
-    let mut quoting = annotating();
+    let mut quoting = annotating_config();
     quoting.sidecars.templates[0].annotations.insert(String::from("quoted"), String::from(value));
     let (after, _) = injected(&pod(json!({"etcd-guard.io/inject": "a"})), &[], &quoting);
     assert_eq!(after["metadata"]["annotations"]["quoted"], value);
 }
 
-/// linkerd/linkerd2 `charts/patch/templates/patch.json`: whether a sidecar is there is partly judged by its image's name.
+/// linkerd/linkerd2 `charts/patch/templates/patch.json`: a sidecar is partly recognized by its image's name.
 #[test]
-fn linkerd_takes_an_image_for_a_sidecar() {
+fn does_not_recognize_sidecars_by_image_alone() {
     let agent = config(
         "sidecars: {templates: [{name: a, native: false, containers: [{name: a, image: \"proxy:1\"}]}]}",
     );
@@ -334,20 +340,20 @@ fn linkerd_takes_an_image_for_a_sidecar() {
     assert_eq!(names(&after["spec"]["containers"]), ["web", "a"]);
 }
 
-/// aws/amazon-eks-pod-identity-webhook#61, DataDog/datadog-agent PR #37091: a status that says "injected" hides
-/// containers that came later.
+/// aws/amazon-eks-pod-identity-webhook#61, DataDog/datadog-agent PR #37091: a record of an injection hides
+/// containers that were added later.
 #[test]
-fn a_container_that_another_webhook_added_later_gets_its_mounts() {
+fn mounts_into_containers_added_by_later_webhooks() {
     let (mut after, _) = injected(&lxcfs_pod(), &[], &Config::default());
     after["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "late"}));
     let (again, _) = injected(&after, &[], &Config::default());
     assert_eq!(mount_paths(&again["spec"]["containers"][1]).len(), 8);
 }
 
-/// BoomChao/simple-kubernetes-webhook: `Fail` with two seconds on nodes/status, so that without the webhook no new node
-/// can say that it is ready.
+/// BoomChao/simple-kubernetes-webhook: `Fail` with two seconds on nodes/status, so that without the webhook no new
+/// node becomes ready.
 #[test]
-fn boomchao_keeps_nodes_from_reporting() {
+fn shipped_node_webhook_ignores_failures() {
     let shipped: Value =
         serde_saphyr::from_str(include_str!("../../../deploy/components/over-commit/webhook.yaml")).unwrap();
     let webhook = &shipped["webhooks"][0];

@@ -1,4 +1,5 @@
-//! For any pod: the patch applies, nothing of the user's is changed, a second pass does nothing, the bytes are the same.
+//! Properties for any pod: the patch applies and preserves the user's values, a second pass changes nothing, and the
+//! bytes are deterministic.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use serde_json::{Map, Value, json};
@@ -6,12 +7,12 @@ use serde_json::{Map, Value, json};
 use super::{inject_read, inject_with, names};
 use crate::inject::{
     INJECTED,
-    fuzzing::{everything, keeps},
+    fuzzing::{full_config, preserves},
 };
 
-/// A pod as the next webhook gets it: defaults filled in, amounts in their usual form, and what is empty dropped
+/// A pod as the next webhook receives it: with defaults, normalized quantities and without empty fields
 /// (`pkg/apis/core/v1/defaults.go`).
-fn as_the_apiserver_has_it(pod: &Value) -> Value {
+fn normalized_by_api_server(pod: &Value) -> Value {
     let mut pod = pod.clone();
     let Some(volumes) = pod["spec"]["volumes"].as_array_mut() else { return pod };
     for volume in volumes.iter_mut().filter_map(Value::as_object_mut) {
@@ -23,7 +24,7 @@ fn as_the_apiserver_has_it(pod: &Value) -> Value {
                 "emptyDir" => {
                     let source = source.as_object_mut().unwrap();
                     source.retain(|_, value| *value != "");
-                    source.entry("sizeLimit").and_modify(|it| *it = json!("1Gi"));
+                    source.entry("sizeLimit").and_modify(|limit| *limit = json!("1Gi"));
                 }
                 "configMap" | "secret" | "downwardAPI" | "projected" => {
                     source["defaultMode"] = json!(420);
@@ -54,7 +55,7 @@ fn as_the_apiserver_has_it(pod: &Value) -> Value {
     pod
 }
 
-/// A pod as another webhook leaves it that has images come from a mirror.
+/// A pod after another webhook that redirects images to a registry mirror.
 fn with_mirrored_images(pod: &Value) -> Value {
     let mut pod = pod.clone();
     for list in ["initContainers", "containers"] {
@@ -67,8 +68,8 @@ fn with_mirrored_images(pod: &Value) -> Value {
     pod
 }
 
-/// The names of a pod's volumes that it has more than once.
-fn doubled_volumes(pod: &Value) -> Vec<&str> {
+/// The names that several volumes of a pod have.
+fn duplicate_volumes(pod: &Value) -> Vec<&str> {
     let mut names = names(&pod["spec"]["volumes"]);
     names.sort_unstable();
     names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect()
@@ -82,8 +83,8 @@ fn text() -> impl Strategy<Value = String> {
     ]
 }
 
-/// null, nothing, or a value.
-fn maybe(value: impl Strategy<Value = Value> + 'static) -> BoxedStrategy<Option<Value>> {
+/// Null, an absent member, or a value.
+fn optional(value: impl Strategy<Value = Value> + 'static) -> BoxedStrategy<Option<Value>> {
     prop_oneof![Just(None), Just(Some(Value::Null)), value.prop_map(Some)].boxed()
 }
 
@@ -125,16 +126,16 @@ fn container() -> impl Strategy<Value = Value> {
         text()
     ];
     object(vec![
-        ("name".into(), name.prop_map(|it| Some(json!(it))).boxed()),
-        ("image".into(), maybe(select(vec!["agent:1", "web:1"]).prop_map(|it| json!(it)))),
-        ("volumeMounts".into(), maybe(vec(mount(), 0..4).prop_map(Value::from))),
+        ("name".into(), name.prop_map(|text| Some(json!(text))).boxed()),
+        ("image".into(), optional(select(vec!["agent:1", "web:1"]).prop_map(|text| json!(text)))),
+        ("volumeMounts".into(), optional(vec(mount(), 0..4).prop_map(Value::from))),
         (
             "env".into(),
-            maybe(Just(json!([{"name": "AGENT", "value": "theirs"}, {"name": "ELSE"}, {"name": "B"}]))),
+            optional(Just(json!([{"name": "AGENT", "value": "theirs"}, {"name": "ELSE"}, {"name": "B"}]))),
         ),
-        ("resources".into(), maybe(Just(json!({"limits": {"cpu": "1"}})))),
-        ("restartPolicy".into(), maybe(Just(json!("Always")))),
-        ("fieldOfTomorrow".into(), maybe(Just(json!({"a": [1, {"b~/c": null}]})))),
+        ("resources".into(), optional(Just(json!({"limits": {"cpu": "1"}})))),
+        ("restartPolicy".into(), optional(Just(json!("Always")))),
+        ("fieldOfTomorrow".into(), optional(Just(json!({"a": [1, {"b~/c": null}]})))),
     ])
 }
 
@@ -152,7 +153,7 @@ fn volume() -> impl Strategy<Value = Value> {
     })
 }
 
-fn a_pod() -> impl Strategy<Value = Value> {
+fn any_pod() -> impl Strategy<Value = Value> {
     let annotations = texts(
         vec![
             "etcd-guard.io/inject",
@@ -170,41 +171,44 @@ fn a_pod() -> impl Strategy<Value = Value> {
         vec!["selected", "never", "acme.com/lifespan-requested", "etcd-guard.io/inject"],
         vec!["yes", "1", "14", "7"],
     );
-    let flag = || maybe(any::<bool>().prop_map(Value::from));
+    let flag = || optional(any::<bool>().prop_map(Value::from));
     let containers = || vec(container(), 0..6).prop_map(Value::from);
     let terms = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
         {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}, {}, {"matchFields": [{"key": "n"}]}
     ]}}});
     let metadata = object(vec![
-        ("generateName".into(), maybe(text().prop_map(Value::from))),
-        ("annotations".into(), maybe(annotations)),
-        ("labels".into(), maybe(labels)),
+        ("generateName".into(), optional(text().prop_map(Value::from))),
+        ("annotations".into(), optional(annotations)),
+        ("labels".into(), optional(labels)),
     ]);
     let spec = object(vec![
         ("containers".into(), containers().prop_map(Some).boxed()),
-        ("initContainers".into(), maybe(containers())),
-        ("volumes".into(), maybe(vec(volume(), 0..4).prop_map(Value::from))),
+        ("initContainers".into(), optional(containers())),
+        ("volumes".into(), optional(vec(volume(), 0..4).prop_map(Value::from))),
         ("hostPID".into(), flag()),
         ("shareProcessNamespace".into(), flag()),
-        ("affinity".into(), maybe(select(vec![json!({}), terms]))),
-        ("tolerations".into(), maybe(Just(json!([{"key": "a", "operator": "Exists"}])))),
-        ("terminationGracePeriodSeconds".into(), maybe(select(vec![json!(0), json!(30), json!(90)]))),
+        ("affinity".into(), optional(select(vec![json!({}), terms]))),
+        ("tolerations".into(), optional(Just(json!([{"key": "a", "operator": "Exists"}])))),
+        ("terminationGracePeriodSeconds".into(), optional(select(vec![json!(0), json!(30), json!(90)]))),
         (
             "dnsConfig".into(),
-            maybe(select(vec![json!({}), json!({"nameservers": ["192.0.2.2", "192.0.2.9", "192.0.2.8"]})])),
+            optional(select(vec![
+                json!({}),
+                json!({"nameservers": ["192.0.2.2", "192.0.2.9", "192.0.2.8"]}),
+            ])),
         ),
         (
             "hostAliases".into(),
-            maybe(select(vec![
+            optional(select(vec![
                 json!([]),
                 json!([{"ip": "192.0.2.1", "hostnames": ["a"]}, {"ip": "192.0.2.3"}]),
             ])),
         ),
         (
             "securityContext".into(),
-            maybe(select(vec![json!({}), json!({"runAsNonRoot": false, "tomorrow": {}})])),
+            optional(select(vec![json!({}), json!({"runAsNonRoot": false, "tomorrow": {}})])),
         ),
-        ("tomorrow".into(), maybe(Just(json!({"x": 18_446_744_073_709_551_615_u64})))),
+        ("tomorrow".into(), optional(Just(json!({"x": 18_446_744_073_709_551_615_u64})))),
     ]);
     (option::weighted(0.9, metadata), spec).prop_map(|(metadata, spec)| {
         let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": spec, "fieldOfTomorrow": 1});
@@ -219,11 +223,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_pod_keeps_what_is_its_own_and_a_second_pass_does_nothing(
-        pod in a_pod(),
+    fn preserves_user_values_and_second_pass_is_empty(
+        pod in any_pod(),
         opted_in in any::<bool>(),
     ) {
-        let config = everything();
+        let config = full_config();
         let namespace: &[_] = if opted_in { &[("sidecar-injector", "enabled")] } else { &[] };
         let injection = match inject_with(&pod, namespace, &config) {
             Ok(injection) => injection,
@@ -232,28 +236,28 @@ proptest! {
                 return Ok(());
             }
         };
-        let failed = injection.notes.iter().any(|note| note.reason.result().word() == "failed");
+        let failed = injection.notes.iter().any(|note| note.reason.outcome().as_str() == "failed");
         prop_assert!(!failed, "{:?}", injection.notes);
         let mut applied = pod.clone();
         json_patch::patch(&mut applied, &injection.patch.operations()).unwrap();
         prop_assert_eq!(&applied, injection.pod.as_ref().unwrap_or(&pod));
-        if let Err(lost) = keeps(&applied, &pod, "") {
+        if let Err(lost) = preserves(&applied, &pod, "") {
             prop_assert!(false, "{lost}");
         }
         let again = inject_with(&applied, namespace, &config).unwrap();
         prop_assert!(again.patch.is_empty(), "a second pass: {:#?}", again.patch);
-        for between in [as_the_apiserver_has_it(&applied), with_mirrored_images(&applied)] {
+        for between in [normalized_by_api_server(&applied), with_mirrored_images(&applied)] {
             let again = inject_with(&between, namespace, &config).unwrap();
             prop_assert!(again.patch.is_empty(), "a second pass after others: {:#?}", again.patch);
         }
-        prop_assert_eq!(doubled_volumes(&applied), doubled_volumes(&pod));
+        prop_assert_eq!(duplicate_volumes(&applied), duplicate_volumes(&pod));
         let same = inject_with(&pod, namespace, &config).unwrap();
         let raw = serde_json::value::to_raw_value(&pod).unwrap();
-        let read = crate::json::read(&raw, &config.sidecars.variables).unwrap();
-        let of_what_is_read = inject_read(read, namespace, &config).unwrap();
-        prop_assert_eq!(&of_what_is_read.patch, &injection.patch, "what is left out of {} counts", pod);
+        let read = crate::json::read_object(&raw, &config.sidecars.variables).unwrap();
+        let trimmed = inject_read(read, namespace, &config).unwrap();
+        prop_assert_eq!(&trimmed.patch, &injection.patch, "the trimmed parts of {} affect the patch", pod);
         prop_assert_eq!(same.patch, injection.patch);
-        for warning in injection.notes.iter().filter_map(|it| it.warning.as_ref()) {
+        for warning in injection.notes.iter().filter_map(|note| note.warning.as_ref()) {
             prop_assert!(!warning.contains('\n'), "{warning}");
         }
     }

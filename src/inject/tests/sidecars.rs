@@ -1,14 +1,14 @@
-//! What a template brings.
+//! The injected parts of a template.
 
 use serde_json::{Value, json};
 
 use super::{Injected, config, injected, names, pod};
 use crate::{
     config::{Config, Labels},
-    inject::{Reason, Surroundings},
+    inject::{InjectionContext, Reason},
 };
 
-/// Two templates, of which the first is the default.
+/// Two templates; the first one is the default.
 pub(super) fn agent() -> Config {
     config(
         r#"
@@ -38,7 +38,7 @@ sidecars:
     )
 }
 
-/// A pod that asks for the first.
+/// A pod that requests the first template.
 pub(super) fn agents_pod(change: impl Fn(&mut Value)) -> Value {
     let mut pod = pod(json!({"etcd-guard.io/inject": "agent"}));
     change(&mut pod);
@@ -46,7 +46,7 @@ pub(super) fn agents_pod(change: impl Fn(&mut Value)) -> Value {
 }
 
 #[test]
-fn a_template_brings_all_its_parts() {
+fn injects_all_parts_of_a_template() {
     let (after, reasons) = injected(&agents_pod(|_| {}), &[], &agent());
     assert_eq!(reasons, [Reason::Sidecar]);
     assert_eq!(names(&after["spec"]["initContainers"]), ["agent"]);
@@ -65,7 +65,7 @@ fn a_template_brings_all_its_parts() {
 }
 
 #[test]
-fn what_the_pod_has_of_its_own_goes_before() {
+fn existing_parts_of_the_pod_take_precedence() {
     let before = agents_pod(|pod| {
         pod["metadata"]["annotations"]["a"] = json!("theirs");
         pod["metadata"]["labels"] = json!({"l": "theirs"});
@@ -84,24 +84,24 @@ fn what_the_pod_has_of_its_own_goes_before() {
 }
 
 #[test]
-fn native_sidecars_are_for_clusters_that_know_them() {
+fn uses_native_sidecars_only_if_supported() {
     let (labels, agents) = (Labels::new(), agents_pod(|_| {}));
-    let old = Surroundings { namespace: "prod", namespace_labels: Ok(&labels), native_sidecars: false };
-    let after = Injected::of((&agents).into(), &old, &agent()).unwrap().pod.unwrap();
+    let old = InjectionContext { namespace: "prod", namespace_labels: Ok(&labels), native_sidecars: false };
+    let after = Injected::new((&agents).into(), &old, &agent()).unwrap().pod.unwrap();
     assert_eq!(names(&after["spec"]["containers"]), ["web", "agent"]);
     assert_eq!(after["spec"]["initContainers"], Value::Null);
 
     let explicit = config(
         "sidecars: {templates: [{name: agent, initContainers: [{name: s, image: i, restartPolicy: Always}, {name: e, image: i}]}]}",
     );
-    let after = Injected::of((&agents).into(), &old, &explicit).unwrap().pod.unwrap();
+    let after = Injected::new((&agents).into(), &old, &explicit).unwrap().pod.unwrap();
     assert_eq!(after["spec"]["containers"][1], json!({"name": "s", "image": "i"}));
     let (after, _) = injected(&agents, &[], &explicit);
     assert_eq!(names(&after["spec"]["initContainers"]), ["s", "e"]);
 }
 
 #[test]
-fn a_container_that_a_template_moved_between_lists_is_not_there_twice() {
+fn does_not_duplicate_container_moved_between_lists() {
     // istio/istio#56455
     let before = agents_pod(|pod| {
         pod["spec"]["containers"] = json!([{"name": "web"}, {"name": "agent", "image": "agent:1"}]);
@@ -111,7 +111,7 @@ fn a_container_that_a_template_moved_between_lists_is_not_there_twice() {
 }
 
 #[test]
-fn a_container_of_the_users_with_the_same_name_stays_and_is_warned_of() {
+fn preserves_user_container_with_the_same_name() {
     let before = agents_pod(|pod| pod["spec"]["containers"][0] = json!({"name": "agent", "image": "mine:1"}));
     let (after, reasons) = injected(&before, &[], &agent());
     assert_eq!(reasons, [Reason::Conflict, Reason::Sidecar]);
@@ -126,7 +126,7 @@ fn a_container_of_the_users_with_the_same_name_stays_and_is_warned_of() {
 }
 
 #[test]
-fn a_container_that_goes_first_is_not_the_one_that_kubectl_means() {
+fn sets_default_container_annotation_for_first_position() {
     let first = config(
         "sidecars: {templates: [{name: a, order: 1, position: first, native: false, containers: [{name: a, image: i}]},
          {name: b, order: 2, position: first, native: false, containers: [{name: b, image: i}]}]}",
@@ -137,21 +137,21 @@ fn a_container_that_goes_first_is_not_the_one_that_kubectl_means() {
 }
 
 #[test]
-fn a_container_of_the_users_gets_what_is_for_the_pods_own_whatever_its_name() {
+fn extends_user_container_named_like_a_template_container() {
     let before = agents_pod(|pod| pod["spec"]["containers"][0] = json!({"name": "extra", "image": "mine:1"}));
     let mut both = before.clone();
     both["metadata"]["annotations"]["etcd-guard.io/inject"] = json!("agent,extra");
     let (after, reasons) = injected(&both, &[], &agent());
     assert_eq!(reasons, [Reason::Sidecar, Reason::Conflict, Reason::AlreadyInjected]);
     assert_eq!(after["spec"]["containers"][0]["env"], json!([{"name": "AGENT", "value": "here"}]));
-    // The template's own, which is there already, gets nothing.
+    // The existing container of the template receives no additions.
     both["spec"]["containers"][0]["image"] = json!("extra:1");
     let (after, _) = injected(&both, &[], &agent());
     assert_eq!(after["spec"]["containers"][0].get("env"), None);
 }
 
 #[test]
-fn nodes_that_a_template_names_by_field_are_asked_for_in_each_of_the_pods_terms() {
+fn adds_field_conditions_to_each_affinity_term() {
     let placed = config(
         r"
 sidecars:

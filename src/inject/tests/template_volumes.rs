@@ -1,4 +1,4 @@
-//! The volumes of templates, and the names that they get.
+//! The volumes of templates and their names in the pod.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use super::{
 use crate::inject::Reason;
 
 #[test]
-fn a_volume_of_another_content_keeps_its_name_and_the_template_takes_another() {
+fn renames_template_volume_on_conflict() {
     let before =
         agents_pod(|pod| pod["spec"]["volumes"] = json!([{"name": "data", "hostPath": {"path": "/"}}]));
     let (after, _) = injected(&before, &[], &agent());
@@ -19,7 +19,7 @@ fn a_volume_of_another_content_keeps_its_name_and_the_template_takes_another() {
 }
 
 #[test]
-fn what_the_apiserver_fills_in_between_two_passes_is_no_difference() {
+fn ignores_defaults_set_between_two_passes() {
     let template = config(
         "sidecars: {templates: [{name: agent, onConflict: skip, volumes: [{name: c, configMap: {name: x}}, {name: h, hostPath: {path: /h}}]}]}",
     );
@@ -30,8 +30,8 @@ fn what_the_apiserver_fills_in_between_two_passes_is_no_difference() {
 }
 
 #[test]
-fn two_new_volumes_never_get_one_name() {
-    // The pod has another `buf`, so that the template's would be `log-buf`, which is the other one's name.
+fn never_assigns_one_name_to_two_volumes() {
+    // The pod has a different `buf`: the template's volume would become `log-buf`, the name of its other volume.
     let log = |volumes: &str| {
         config(&format!(
             "sidecars: {{templates: [{{name: log, volumes: [{volumes}], containers: [{{name: log, image: i, \
@@ -42,7 +42,7 @@ fn two_new_volumes_never_get_one_name() {
     before["spec"]["volumes"] = json!([{"name": "buf", "hostPath": {"path": "/"}}]);
     let mounted = |after: &Value| -> Vec<String> {
         let mounts = after["spec"]["initContainers"][0]["volumeMounts"].as_array().unwrap();
-        mounts.iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect()
+        mounts.iter().map(|mount| mount["name"].as_str().unwrap().to_owned()).collect()
     };
     let (after, reasons) = injected(
         &before,
@@ -54,17 +54,17 @@ fn two_new_volumes_never_get_one_name() {
     assert_eq!(mounted(&after), ["log-buf", "log-log-buf"]);
     assert_eq!(after["spec"]["volumes"][2]["emptyDir"]["sizeLimit"], "1Gi");
 
-    // Alike, they are two nevertheless.
+    // Two volumes with equal content remain two volumes.
     let (after, _) = injected(&before, &[], &log("{name: buf, emptyDir: {}}, {name: log-buf, emptyDir: {}}"));
     assert_eq!(mounted(&after), ["log-buf", "log-log-buf"]);
 
-    // In the other order no name is left: the template is left out, and the pod admitted.
+    // In the other order no name is available: the template is skipped and the pod admitted.
     let other_order = log("{name: log-buf, emptyDir: {}}, {name: buf, emptyDir: {}}");
     assert_eq!(injected(&before, &[], &other_order), (before, vec![Reason::Conflict]));
 }
 
 #[test]
-fn names_that_are_cut_alike_are_not_used_twice() {
+fn never_assigns_equal_truncated_names() {
     let long = "a".repeat(60);
     let template = config(&format!(
         "sidecars: {{templates: [{{name: {long}, volumes: [{{name: one, emptyDir: {{}}}}, {{name: on, emptyDir: {{}}}}]}}]}}"
@@ -76,7 +76,7 @@ fn names_that_are_cut_alike_are_not_used_twice() {
 }
 
 #[test]
-fn a_device_has_the_name_that_its_volume_got() {
+fn renames_devices_with_their_volume() {
     let block = config(
         "sidecars: {templates: [{name: agent, volumes: [{name: raw, persistentVolumeClaim: {claimName: c}}], \
          containers: [{name: a, image: i, volumeDevices: [{name: raw, devicePath: /dev/raw}]}]}]}",

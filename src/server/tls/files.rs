@@ -1,109 +1,124 @@
-//! A pair in two files, read again and again.
+//! A certificate and key in two files, which are read periodically.
 //!
-//! By content, not by file events: a mounted Secret changes by a symlink two directories up, which watches of the file do
-//! not see, and a comparison of a few kilobytes costs nothing.
+//! Changes are detected by content, not by file events: a mounted Secret changes by a symlink two directories up, which
+//! file watches miss, and comparing a few kilobytes costs little.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use rustls::crypto::CryptoProvider;
 use tokio::time::sleep;
 
-use super::{Pair, PairError, Serving};
+use super::{
+    certificate_pair::{CertificatePair, CertificatePairError},
+    served_certificate::ServedCertificate,
+};
 
-/// Where the pair is.
+/// Paths of a certificate and its key.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub struct CertificateFiles {
     /// The certificate chain, PEM.
     pub certificate: PathBuf,
-    /// Its key, PEM.
+    /// The private key, PEM.
     pub key: PathBuf,
 }
 
-/// Why the files hold no pair; each text names the flag to look at.
+/// Files without a usable certificate and key. Each message names the flag to correct.
 #[derive(Debug, thiserror::Error)]
-pub enum FilesError {
-    /// One of them cannot be read.
+pub enum CertificateFilesError {
+    /// A file cannot be read.
     #[error("{flag} {}: {cause}", path.display())]
     Read {
         /// The flag that names the file.
         flag: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         cause: io::Error,
     },
-    /// What they hold is no pair.
+    /// The content is invalid.
     #[error("--tls-cert {} and --tls-key {}: {cause}", files.certificate.display(), files.key.display())]
     Pair {
         /// Both files.
-        files: Files,
-        /// What is wrong.
-        cause: PairError,
+        files: CertificateFiles,
+        /// The cause.
+        cause: CertificatePairError,
     },
 }
 
-/// What was read last: both contents, or why not.
-type Seen = Result<(Vec<u8>, Vec<u8>), String>;
+/// The result of the last read: the content of both files, or an error message.
+type LastRead = Result<(Vec<u8>, Vec<u8>), String>;
 
-/// Serves what the files hold, and keeps an eye on them.
-pub struct Watcher {
-    files: Files,
+/// Serves the certificate of two files and replaces it when they change.
+pub struct CertificateFileWatcher {
+    files: CertificateFiles,
     provider: Arc<CryptoProvider>,
-    serving: Serving,
-    seen: Seen,
+    served: ServedCertificate,
+    last_read: LastRead,
 }
 
-// === impl Watcher ===
+// === impl CertificateFileWatcher ===
 
-impl Watcher {
-    /// Serves the pair that the files hold now. Without one there is nothing to start with.
-    pub fn start(files: Files, provider: Arc<CryptoProvider>, serving: Serving) -> Result<Self, FilesError> {
+impl CertificateFileWatcher {
+    /// Serves the certificate that the files contain now. Fails if it is unusable.
+    pub fn start(
+        files: CertificateFiles,
+        provider: Arc<CryptoProvider>,
+        served: ServedCertificate,
+    ) -> Result<Self, CertificateFilesError> {
         let content = files.read()?;
-        serving.replace(files.pair(&content, &provider)?);
-        Ok(Self { files, provider, serving, seen: Ok(content) })
+        served.replace(files.pair(&content, &provider)?);
+        Ok(Self { files, provider, served, last_read: Ok(content) })
     }
 
-    /// Looks at the files every `interval`, for as long as it is awaited.
+    /// Reads the files every `interval`. Never returns.
     pub async fn watch(mut self, interval: Duration) {
         loop {
             sleep(interval).await;
-            self.look();
+            self.reload_if_changed();
         }
     }
 
-    /// Takes a new pair into use. A broken one is told once, and the old one stays.
-    fn look(&mut self) {
+    /// Serves a changed certificate. Logs an unusable one once and continues with the old one.
+    fn reload_if_changed(&mut self) {
         let read = self.files.read();
-        let seen = read.as_ref().map(Clone::clone).map_err(ToString::to_string);
-        if seen == self.seen {
+        let current = read.as_ref().map(Clone::clone).map_err(ToString::to_string);
+        if current == self.last_read {
             return;
         }
-        self.seen = seen;
+        self.last_read = current;
         match read.and_then(|content| self.files.pair(&content, &self.provider)) {
             Ok(pair) => {
                 tracing::info!(expiry = pair.expiry(), "serving a new certificate");
-                self.serving.replace(pair);
+                self.served.replace(pair);
             }
             Err(error) => {
-                tracing::warn!(%error, "new certificate not usable, the old one is served on");
-                self.serving.count_failure();
+                tracing::warn!(%error, "the new certificate is not usable, still serving the old one");
+                self.served.count_failure();
             }
         }
     }
 }
 
-// === impl Files ===
+// === impl CertificateFiles ===
 
-impl Files {
-    fn read(&self) -> Result<(Vec<u8>, Vec<u8>), FilesError> {
+impl CertificateFiles {
+    fn read(&self) -> Result<(Vec<u8>, Vec<u8>), CertificateFilesError> {
         let read = |flag, path: &PathBuf| {
-            std::fs::read(path).map_err(|cause| FilesError::Read { flag, path: path.clone(), cause })
+            std::fs::read(path).map_err(|cause| CertificateFilesError::Read {
+                flag,
+                path: path.clone(),
+                cause,
+            })
         };
         Ok((read("--tls-cert", &self.certificate)?, read("--tls-key", &self.key)?))
     }
 
-    fn pair(&self, content: &(Vec<u8>, Vec<u8>), provider: &CryptoProvider) -> Result<Pair, FilesError> {
-        Pair::from_pem(&content.0, &content.1, provider)
-            .map_err(|cause| FilesError::Pair { files: self.clone(), cause })
+    fn pair(
+        &self,
+        content: &(Vec<u8>, Vec<u8>),
+        provider: &CryptoProvider,
+    ) -> Result<CertificatePair, CertificateFilesError> {
+        CertificatePair::from_pem(&content.0, &content.1, provider)
+            .map_err(|cause| CertificateFilesError::Pair { files: self.clone(), cause })
     }
 }

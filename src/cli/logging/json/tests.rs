@@ -7,12 +7,12 @@ use serde_json::Value;
 use tracing::subscriber::with_default;
 use tracing_subscriber::{Layer, Registry, fmt, layer::SubscriberExt};
 
-use super::JsonLines;
+use super::JsonFormat;
 
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
+struct Buffer(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Kept {
+impl Write for Buffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -22,15 +22,15 @@ impl Write for Kept {
     }
 }
 
-/// What `tell` tells, as our own format writes it or that of `tracing-subscriber`, each line without its time.
-fn lines(is_own: bool, tell: fn()) -> Vec<String> {
-    let kept = Kept::default();
-    let into = kept.clone();
-    let layer = fmt::layer().with_writer(move || into.clone()).json().flatten_event(true);
+/// Returns the lines that `log` writes, in the format of this crate or of `tracing-subscriber`, without timestamps.
+fn lines(own_format: bool, log: fn()) -> Vec<String> {
+    let buffer = Buffer::default();
+    let writer = buffer.clone();
+    let layer = fmt::layer().with_writer(move || writer.clone()).json().flatten_event(true);
     let layer: Box<dyn Layer<Registry> + Send + Sync> =
-        if is_own { layer.event_format(JsonLines::default()).boxed() } else { layer.boxed() };
-    with_default(tracing_subscriber::registry().with(layer), tell);
-    let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+        if own_format { layer.event_format(JsonFormat::default()).boxed() } else { layer.boxed() };
+    with_default(tracing_subscriber::registry().with(layer), log);
+    let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
     text.lines().map(without_time).collect()
 }
 
@@ -46,27 +46,27 @@ fn without_time(line: &str) -> String {
 }
 
 #[test]
-fn a_line_is_that_of_tracing_subscriber_to_the_last_character() {
-    let tell = || {
+fn writes_same_lines_as_tracing_subscriber() {
+    let log = || {
         let nothing: Option<usize> = None;
         let text = "a \"quoted\" \\ \u{e9}\u{1b}[31m\n\ttext";
         tracing::info!(
             text,
-            none = nothing,
-            some = Some(3_usize),
-            yes = true,
-            less = -1,
-            share = 0.25,
-            "told"
+            absent = nothing,
+            present = Some(3_usize),
+            flag = true,
+            negative = -1,
+            fraction = 0.25,
+            "message"
         );
-        tracing::warn!(error = %io::Error::other("no \"way\""), list = ?[1, 2], whole = 2.0, nan = f64::NAN);
+        tracing::warn!(error = %io::Error::other("a \"quoted\" error"), list = ?[1, 2], whole = 2.0, nan = f64::NAN);
         tracing::error!("{}: 100 %", text);
         tracing::debug!(uid = String::from("a"), message = String::new());
-        tracing::info!(target: "elsewhere", a = 1, "of a library");
+        tracing::info!(target: "library", a = 1, "of a library");
         tracing::info_span!("outer", b = 2).in_scope(|| tracing::info!("within a span"));
     };
-    let own = lines(true, tell);
-    assert_eq!(own, lines(false, tell));
+    let own = lines(true, log);
+    assert_eq!(own, lines(false, log));
     assert_eq!(own.len(), 6);
     assert!(own[5].contains(r#""span":{"b":2,"name":"outer"}"#), "{}", own[5]);
 }

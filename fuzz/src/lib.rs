@@ -1,0 +1,3 @@
+//! Code that the fuzzers in `fuzz_targets` share.
+
+pub mod mutator;

@@ -1,0 +1,102 @@
+# Builds the guard as a static program and packs it into an image.
+# shellcheck shell=bash source-path=SCRIPTDIR/..
+source "$LIB/xtask.sh"
+
+# Linker flags of a static program. The image holds nothing else.
+STATIC=(-C target-feature=+crt-static)
+
+# target_directory: the target directory of Cargo, as an absolute path: Cargo runs in another directory than this
+# script.
+target_directory() { realpath -m -- "${CARGO_TARGET_DIR:-$PROJECT/target}"; }
+
+# guard_cargo NAME PROFILE COMMAND WORD...: runs Cargo for a package of this workspace, and logs progress under NAME. A
+# development build uses the artifacts of the tests. Other builds are static throughout: with --target the flags apply
+# to everything except build scripts, which cannot be static.
+guard_cargo() {
+  local name=$1 profile=$2 command=$3 flags=()
+  shift 3
+  require_rust
+  (
+    PROTOC=$(protoc_path)
+    CARGO_TARGET_DIR=$(target_directory)
+    export PROTOC CARGO_TARGET_DIR
+    # `cargo test` sets variables that describe the tested package. Build scripts that read variables of those names,
+    # and all crates that depend on them, would be built again.
+    # shellcheck disable=SC2086 # names have no blanks
+    unset ${!CARGO_PKG_*} ${!CARGO_MANIFEST_*}
+    if [[ $profile != dev ]]; then
+      export RUSTFLAGS="${RUSTFLAGS-} ${STATIC[*]}"
+      flags=(--profile "$profile" --target "$(host_target)")
+    fi
+    cd "$PROJECT" && xtask progress --message "building $name" -- cargo "$command" --locked "${flags[@]}" "$@" >&2
+  ) || fail "$name could not be built"
+}
+
+host_target() { rustc -vV | sed -n 's/^host: //p'; }
+
+# program_directory PROFILE: prints the directory of the programs that are built with this profile.
+program_directory() {
+  if [[ $1 == dev ]]; then
+    printf '%s/debug' "$(target_directory)"
+  else
+    printf '%s/%s/%s' "$(target_directory)" "$(host_target)" "$1"
+  fi
+}
+
+# build_guard PROFILE: prints the path of the guard's program. Cargo decides which parts to build; a warm call takes
+# less than a second.
+build_guard() {
+  local directory guard
+  directory=$(program_directory "$1")
+  if [[ $1 == dev ]]; then
+    # Static by its linker flags, and under another name: the program of the tests has shared libraries.
+    guard=$directory/static-guard
+    announce "$guard" "etcd-guard, profile $1"
+    guard_cargo etcd-guard "$1" rustc --package etcd-guard-test-programs --bin static-guard -- "${STATIC[@]}"
+  else
+    guard=$directory/etcd-guard
+    announce "$guard" "etcd-guard, profile $1"
+    guard_cargo etcd-guard "$1" build --bin etcd-guard
+  fi
+  printf '%s\n' "$guard"
+}
+
+# build_test_program PROFILE NAME: prints the path of a program of tests/programs.
+build_test_program() {
+  local program
+  program=$(program_directory "$1")/$2
+  announce "$program" "$2"
+  guard_cargo "$2" "$1" build --package etcd-guard-test-programs --bin "$2"
+  printf '%s\n' "$program"
+}
+
+# announce FILE NAME: logs that a long build starts, if the file does not exist.
+announce() { [[ -x $1 ]] || log "building $2 (once; some minutes)"; }
+
+# guard_archive GUARD [PROFILE]: prints the path of an image archive with the guard, under the name that deploy/base
+# uses. The image of a release build must not exceed the limit of deploy/Dockerfile.
+guard_archive() {
+  local archive
+  archive=$(guard_image "$1" "etcd-guard:$(sed -n 's/^ *newTag: *//p' "$PROJECT/deploy/base/kustomization.yaml")")
+  [[ ${2-} != release ]] || check_image_size "$archive"
+  printf '%s\n' "$archive"
+}
+
+# check_image_size ARCHIVE: fails if the image is larger than deploy/Dockerfile allows.
+check_image_size() {
+  local bytes limit
+  bytes=$(stat -c %s -- "$1")
+  limit=$(sed -nE 's/^ARG [A-Z_]*BYTES=([0-9]+)$/\1/p' "$PROJECT/deploy/Dockerfile")
+  ((bytes <= limit)) || fail "the image has $bytes bytes, the limit is $limit: $1"
+}
+
+# guard_image GUARD NAME:TAG: prints the path of an image archive with the guard and the labels of deploy/Dockerfile.
+guard_image() {
+  local labels=()
+  mapfile -t labels < <(sed -nE 's/^(LABEL| +) (org\.opencontainers\.[a-z.]+)="([^"]*)".*/--label\n\2=\3/p' "$PROJECT/deploy/Dockerfile")
+  xtask image "$2" --file "$1=/usr/local/bin/etcd-guard" --user 65532:65532 \
+    "${labels[@]//\$VERSION/${2##*:}}" --entrypoint /usr/local/bin/etcd-guard
+}
+
+# first_image FILE: prints the first image that a manifest names.
+first_image() { sed -n 's/^ *image: *//p' "$1" | head -n 1; }

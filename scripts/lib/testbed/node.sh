@@ -1,0 +1,72 @@
+# A whole Kubernetes node in its own namespaces: this file checks, builds and starts; node-inside.sh is the node.
+# shellcheck shell=bash source-path=SCRIPTDIR/..
+source "$LIB/images.sh"
+
+node_usage() {
+  cat <<'USAGE'
+usage: scripts/testbed node [OPTION...] [-- CMD...]
+
+A real kubelet, containerd, kube-proxy, scheduler, CoreDNS and control plane in separate PID, mount and network
+namespaces. Needs root. CMD runs inside.
+
+  --image ARCHIVE        load an image archive before CMD (may be repeated)
+  --volumes 12           number of volumes of 1Gi in the storage class `local` (the default class)
+  --lxcfs                run lxcfs on /var/lib/lxcfs
+  --node-status-update-frequency 10s
+                         interval at which the kubelet checks its node and reports changes of the node's status
+  --dir DIR              store files in DIR
+
+Variables, for CMD or as lines: TESTBED_DIR, KUBECONFIG, KUBECTL (path), TESTBED_CONTAINERD (socket), TESTBED_ENTER
+(a script that runs a command, or a shell, inside; for use outside). kubectl is also on the PATH of CMD.
+Files in DIR: those of `control-plane`, and containerd.log, kubelet.log, kube-proxy.log.
+USAGE
+}
+
+NODE_PROGRAMS=(etcd-3.6 kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl coredns
+  containerd runc catatonit iptables conntrack ip cni-plugins)
+
+node_main() {
+  local dir='' volumes=12 lxcfs='' frequency=10s images=() reason arguments=("$@")
+  while [[ $# -gt 0 ]]; do
+    case $1 in
+    --dir | --volumes)
+      require_value "$@"
+      printf -v "${1#--}" '%s' "$2"
+      shift
+      ;;
+    --image)
+      require_value "$@"
+      images+=("$(realpath -- "$2")")
+      shift
+      ;;
+    --node-status-update-frequency)
+      require_value "$@"
+      frequency=$2
+      shift
+      ;;
+    --lxcfs) lxcfs=lxcfs ;;
+    --help) node_usage; return ;;
+    --) break ;;
+    *) fail "unknown option of node: $1" ;;
+    esac
+    shift
+  done
+  [[ ${1-} != -- ]] || shift
+  [[ $volumes =~ ^[0-9]+$ ]] || fail "--volumes needs a number, not $volumes"
+  [[ $frequency =~ ^[1-9][0-9]*s$ ]] || fail "--node-status-update-frequency needs seconds, as in 10s, not $frequency"
+  if ! is_supervised; then
+    if reason=$(node_obstacle); then fail "a node cannot run: $reason; this runs here: scripts/testbed control-plane"; fi
+    # Containers have a cgroup of this testbed, which the reaper can distinguish from others.
+    supervise "$dir" --cgroup -- node "${arguments[@]}"
+  fi
+
+  provide "${NODE_PROGRAMS[@]}" ${lxcfs:+"$lxcfs"}
+  local coredns pause
+  coredns=$(coredns_archive)
+  pause=$(pause_archive)
+  images=("$coredns" "$pause" "${images[@]}")
+  export LIB RUN_DIR NODE_VOLUMES=$volumes NODE_LXCFS=$lxcfs NODE_STATUS_FREQUENCY=$frequency NODE_IMAGES
+  NODE_IMAGES=$(printf '%s\n' "${images[@]}")
+  exec unshare --fork --pid --mount --net --kill-child -- \
+    "$XTASK" init --pid-file "$RUN_DIR/inside" -- bash "$LIB/testbed/node-inside.sh" "$@"
+}

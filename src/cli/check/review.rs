@@ -1,0 +1,246 @@
+//! The AdmissionReview that the API server would send for a request.
+
+use std::{fmt, str::FromStr};
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::{Api, Client, api::PostParams};
+use serde_json::{Value, json};
+
+/// The object of the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) kind: TargetKind,
+    pub(super) name: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TargetKind {
+    Pod,
+    StatefulSet,
+    Namespace,
+    Claim,
+}
+
+/// How the deletion of a StatefulSet propagates to its pods
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Cascade {
+    Background,
+    Foreground,
+    Orphan,
+}
+
+/// The operation on the object: an eviction, a change of `replicas`, otherwise a deletion.
+#[derive(Clone, Debug)]
+pub(super) struct Operation {
+    pub(super) evict: bool,
+    pub(super) grace_period: Option<i64>,
+    pub(super) cascade: Cascade,
+    pub(super) replicas: Option<u32>,
+}
+
+/// A request whose verdict the guard previews.
+pub(super) struct PreviewRequest {
+    /// The AdmissionReview.
+    pub(super) review: Value,
+    /// The webhook that the API server would call.
+    pub(super) webhook: &'static str,
+    /// Description of the request.
+    pub(super) summary: String,
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Returns the namespace by whose labels webhooks are selected.
+    pub(super) fn namespace<'a>(&'a self, default: &'a str) -> &'a str {
+        match self.kind {
+            TargetKind::Namespace => &self.name,
+            TargetKind::Pod | TargetKind::StatefulSet | TargetKind::Claim => default,
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, name) = text.split_once('/').unwrap_or(("pod", text));
+        let kind = match kind {
+            "pod" | "pods" | "po" => TargetKind::Pod,
+            "statefulset" | "statefulsets" | "sts" | "statefulset.apps" => TargetKind::StatefulSet,
+            "namespace" | "namespaces" | "ns" => TargetKind::Namespace,
+            "persistentvolumeclaim" | "persistentvolumeclaims" | "pvc" => TargetKind::Claim,
+            _ => return Err(format!("unknown type {kind:?}; use pod, statefulset, namespace or pvc")),
+        };
+        if name.is_empty() {
+            return Err(String::from("the name is missing"));
+        }
+        Ok(Self { kind, name: name.to_owned() })
+    }
+}
+
+// === impl TargetKind ===
+
+impl TargetKind {
+    const fn group(self) -> &'static str {
+        match self {
+            Self::StatefulSet => "apps",
+            Self::Pod | Self::Namespace | Self::Claim => "",
+        }
+    }
+
+    const fn plural(self) -> &'static str {
+        match self {
+            Self::Pod => "pods",
+            Self::StatefulSet => "statefulsets",
+            Self::Namespace => "namespaces",
+            Self::Claim => "persistentvolumeclaims",
+        }
+    }
+
+    fn path(self, namespace: &str, name: &str) -> String {
+        let root = match self {
+            Self::StatefulSet => "/apis/apps/v1",
+            Self::Pod | Self::Namespace | Self::Claim => "/api/v1",
+        };
+        match self {
+            Self::Namespace => format!("{root}/namespaces/{name}"),
+            _ => format!("{root}/namespaces/{namespace}/{}/{name}", self.plural()),
+        }
+    }
+}
+
+impl fmt::Display for TargetKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pod => "pod",
+            Self::StatefulSet => "StatefulSet",
+            Self::Namespace => "namespace",
+            Self::Claim => "PersistentVolumeClaim",
+        })
+    }
+}
+
+// === impl Cascade ===
+
+impl Cascade {
+    const fn policy(self) -> &'static str {
+        match self {
+            Self::Background => "Background",
+            Self::Foreground => "Foreground",
+            Self::Orphan => "Orphan",
+        }
+    }
+}
+
+// === impl PreviewRequest ===
+
+impl PreviewRequest {
+    /// Reads the object from the API server and builds the review.
+    pub(super) async fn new(
+        client: &Client,
+        namespace: &str,
+        target: &Target,
+        operation: &Operation,
+        user: &str,
+    ) -> anyhow::Result<Self> {
+        let Target { kind, name } = target;
+        let description = match kind {
+            TargetKind::Namespace => format!("{kind} {name}"),
+            _ => format!("{kind} {namespace}/{name}"),
+        };
+        if operation.evict && *kind != TargetKind::Pod {
+            bail!("--evict requires a pod");
+        }
+        if operation.replicas.is_some() && *kind != TargetKind::StatefulSet {
+            bail!("--replicas requires a StatefulSet");
+        }
+        let request = http::Request::get(kind.path(namespace, name)).body(Vec::new())?;
+        let object: Value = match client.request(request).await {
+            Ok(object) => object,
+            Err(kube::Error::Api(status)) if status.code == 404 => bail!("{description} does not exist"),
+            Err(error) => return Err(error).with_context(|| format!("failed to read {description}")),
+        };
+        let mut request = json!({
+            "uid": format!("check-{}", std::process::id()),
+            "resource": {"group": kind.group(), "version": "v1", "resource": kind.plural()},
+            "name": name,
+            "namespace": if *kind == TargetKind::Namespace { name } else { namespace },
+            "userInfo": {"username": user},
+            "dryRun": true,
+        });
+        let Some(fields) = request.as_object_mut() else { bail!("the request is not a JSON object") };
+        let mut put = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
+        let (webhook, verb) = if operation.evict {
+            put("operation", json!("CREATE"));
+            put("subResource", json!("eviction"));
+            let options = json!({"gracePeriodSeconds": operation.grace_period});
+            put(
+                "object",
+                json!({"metadata": {"name": name, "namespace": namespace}, "deleteOptions": options}),
+            );
+            ("eviction.guard.etcd-guard.io", String::from("evict"))
+        } else if let Some(replicas) = operation.replicas {
+            put("operation", json!("UPDATE"));
+            let mut scaled = object.clone();
+            if let Some(spec) = scaled.get_mut("spec").and_then(Value::as_object_mut) {
+                spec.insert(String::from("replicas"), json!(replicas));
+            }
+            put("object", scaled);
+            put("oldObject", object);
+            ("intent.guard.etcd-guard.io", format!("scale to {replicas}:"))
+        } else {
+            put("operation", json!("DELETE"));
+            let default = object.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
+            put(
+                "options",
+                json!({
+                    "gracePeriodSeconds": operation.grace_period.or(default),
+                    "propagationPolicy": operation.cascade.policy(),
+                }),
+            );
+            put("oldObject", object);
+            let webhook = match kind {
+                TargetKind::Pod => "guard.etcd-guard.io",
+                TargetKind::StatefulSet | TargetKind::Namespace | TargetKind::Claim => {
+                    "intent.guard.etcd-guard.io"
+                }
+            };
+            (webhook, String::from("delete"))
+        };
+        let review =
+            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
+        Ok(Self { review, webhook, summary: format!("{verb} {description}") })
+    }
+}
+
+/// Returns the user name by which the API server authenticates the caller.
+pub(super) async fn current_user(client: &Client) -> anyhow::Result<String> {
+    let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
+    let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
+    let review = review
+        .context("failed to determine the user name; this requires Kubernetes 1.28, otherwise pass --as")?;
+    let user = review.status.and_then(|status| status.user_info).and_then(|info| info.username);
+    user.context("the API server returned no user name; pass --as")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_without_type_is_a_pod() {
+        assert_eq!("etcd-0".parse(), Ok(Target { kind: TargetKind::Pod, name: String::from("etcd-0") }));
+        assert_eq!(
+            "sts/etcd".parse(),
+            Ok(Target { kind: TargetKind::StatefulSet, name: String::from("etcd") })
+        );
+        assert_eq!(
+            "deployment/x".parse::<Target>().unwrap_err(),
+            "unknown type \"deployment\"; use pod, statefulset, namespace or pvc"
+        );
+        assert_eq!("pod/".parse::<Target>().unwrap_err(), "the name is missing");
+    }
+}

@@ -1,0 +1,48 @@
+//! The client for the API server, and the runtime of commands that use it.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::Context;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+/// Maximum time without data on a connection to the API server. It exceeds the 290 s after which the API server ends an
+/// idle watch.
+const READ_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Creates a client with the identity of a kubeconfig, or of the pod that the process runs in.
+pub(super) async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
+    let mut config = match kubeconfig {
+        Some(path) => {
+            let kubeconfig =
+                Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;
+            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+                .await
+                .with_context(|| format!("--kubeconfig {}", path.display()))?
+        }
+        None => kube::Config::infer().await.context(
+            "no access to the API server; pass --kubeconfig, or run in a pod with a service account",
+        )?,
+    };
+    // By default the client retries up to fifteen times with the delay that the server requests, which would consume
+    // the deadline of an evaluation. Callers get the error at once and retry themselves.
+    config.default_retry = false;
+    // Without a timeout, a watch on a dead connection would return stale data forever.
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.reset_reader_on_write = true;
+    kube::Client::try_from(config).context("failed to create a client for the API server")
+}
+
+/// Runs a command that uses the API server to its completion.
+pub(super) fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    install_provider()?;
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+}
+
+/// Installs ring as the cryptography provider of the process. kube and etcd-client use the installed provider.
+pub(super) fn install_provider() -> anyhow::Result<std::sync::Arc<rustls::crypto::CryptoProvider>> {
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    if provider.as_ref().clone().install_default().is_err() {
+        anyhow::bail!("another cryptography provider is installed already");
+    }
+    Ok(provider)
+}

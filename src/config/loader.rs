@@ -1,0 +1,24 @@
+//! Reads the configuration file, and reads it again when its content changes.
+
+mod reload;
+
+#[cfg(test)]
+pub(super) use self::reload::{DEFAULT_INTERVALS, Intervals, follow_at};
+pub use self::reload::{LiveConfig, ReloadMetrics, follow};
+use super::{
+    sections::Config,
+    validation::{Diagnostic, document},
+};
+
+// === impl Config ===
+
+impl Config {
+    /// Parses and validates the text of a configuration file. The error holds all diagnostics in the order of their
+    /// lines.
+    pub fn read(text: &str) -> Result<Self, Vec<Diagnostic>> {
+        document::read(text, Self::validate).map(|mut config: Self| {
+            config.sidecars.prepare();
+            config
+        })
+    }
+}

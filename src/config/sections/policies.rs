@@ -1,0 +1,149 @@
+//! The `guard` section: default policies for deletions, and the floor below which annotations have no effect.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::config::validation::Validator;
+
+/// Policies for the deletion of etcd pods.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Policies {
+    /// The policies of clusters without annotations. A policy without an entry has its strictest value.
+    pub defaults: Defaults,
+    /// The least strict values that annotations may choose. A less strict annotation is replaced by the floor, with a
+    /// warning. A policy without an entry has no floor.
+    pub floor: Floor,
+}
+
+/// The policies of clusters without annotations.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Defaults {
+    /// Deletion of the leader's pod.
+    pub leader: LeaderPolicy,
+    /// Deletion of the pod of the only voter.
+    pub single_member: Permission,
+    /// Deletion of a pod that loses its data, while every other voter is needed for the quorum.
+    pub ephemeral_data: Permission,
+    /// Whether denials are enforced.
+    pub mode: Mode,
+}
+
+/// The least strict values that annotations may choose.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Floor {
+    /// `transfer` excludes `allow`; `deny` excludes `transfer` and `allow`.
+    pub leader: LeaderPolicy,
+    /// `deny` excludes `allow`.
+    pub single_member: Permission,
+    /// `deny` excludes `allow`.
+    pub ephemeral_data: Permission,
+    /// `enforce` excludes `audit`.
+    pub mode: Mode,
+    /// `deny` disables the break-glass annotations.
+    pub break_glass: Permission,
+}
+
+/// The policy for a deletion of the leader. Later variants are stricter.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "lowercase")]
+pub enum LeaderPolicy {
+    /// Approve it if its grace period is long enough for etcd to hand over leadership by itself.
+    Allow,
+    /// Move leadership to another voter first.
+    Transfer,
+    /// Deny it.
+    #[default]
+    Deny,
+}
+
+/// The policy for a deletion that causes an outage or a loss of data in any case. Later variants are stricter.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "lowercase")]
+pub enum Permission {
+    /// Approve it.
+    Allow,
+    /// Deny it.
+    #[default]
+    Deny,
+}
+
+/// Whether denials are enforced. Later variants are stricter.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Approve, with a warning and a count in the metrics.
+    Audit,
+    /// Deny.
+    #[default]
+    Enforce,
+}
+
+/// A policy with named values in files and annotations.
+pub trait PolicyValue: Copy + Ord + 'static {
+    /// All values with their names.
+    const VARIANTS: &'static [(&'static str, Self)];
+
+    /// The name of this value.
+    #[must_use]
+    fn as_str(self) -> &'static str {
+        Self::VARIANTS.iter().find(|(_, value)| *value == self).map_or("", |(name, _)| name)
+    }
+
+    /// The value with this name.
+    #[must_use]
+    fn parse(text: &str) -> Option<Self> {
+        Self::VARIANTS.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
+    }
+}
+
+// === impl PolicyValue ===
+
+impl PolicyValue for LeaderPolicy {
+    const VARIANTS: &'static [(&'static str, Self)] =
+        &[("deny", Self::Deny), ("transfer", Self::Transfer), ("allow", Self::Allow)];
+}
+
+impl PolicyValue for Permission {
+    const VARIANTS: &'static [(&'static str, Self)] = &[("deny", Self::Deny), ("allow", Self::Allow)];
+}
+
+impl PolicyValue for Mode {
+    const VARIANTS: &'static [(&'static str, Self)] = &[("enforce", Self::Enforce), ("audit", Self::Audit)];
+}
+
+// === impl Floor ===
+
+impl Default for Floor {
+    fn default() -> Self {
+        Self {
+            leader: LeaderPolicy::Allow,
+            single_member: Permission::Allow,
+            ephemeral_data: Permission::Allow,
+            mode: Mode::Audit,
+            break_glass: Permission::Allow,
+        }
+    }
+}
+
+// === impl Policies ===
+
+impl Policies {
+    pub(in crate::config) fn validate(&self, validator: &mut Validator<'_>) {
+        let Self { defaults, floor } = self;
+        let mut validator = validator.at("defaults");
+        check_floor(&mut validator, "leader", defaults.leader, floor.leader);
+        check_floor(&mut validator, "singleMember", defaults.single_member, floor.single_member);
+        check_floor(&mut validator, "ephemeralData", defaults.ephemeral_data, floor.ephemeral_data);
+        check_floor(&mut validator, "mode", defaults.mode, floor.mode);
+    }
+}
+
+fn check_floor<T: PolicyValue>(validator: &mut Validator<'_>, key: &'static str, value: T, floor: T) {
+    if value < floor {
+        let message = format!("{} is less strict than guard.floor.{key}, {}", value.as_str(), floor.as_str());
+        validator.at(key).report(message);
+    }
+}

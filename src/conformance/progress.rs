@@ -1,0 +1,8 @@
+//! Progress messages on stderr, beside the report on stdout.
+
+use std::io::Write;
+
+/// Writes a line to stderr. An error is ignored: the run continues without a terminal.
+pub(super) fn report_progress(text: &str) {
+    let _ = writeln!(anstream::stderr(), "{text}");
+}

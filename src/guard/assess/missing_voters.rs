@@ -1,0 +1,50 @@
+//! Voters that are not healthy, and the causes.
+
+use crate::guard::model::{
+    membership::{Member, Membership},
+    snapshot::{MemberPod, Snapshot},
+};
+
+/// Cause of a voter that runs in no pod of the snapshot and was not reached at its client URLs.
+pub(in crate::guard) const NO_POD: &str =
+    "no visible pod runs this member, and none of its client URLs replies";
+
+/// A voter that is not healthy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingVoter {
+    /// Name of the pod or, without a pod, of the member.
+    pub name: String,
+    /// Why the voter is not healthy.
+    pub cause: String,
+}
+
+/// Returns the voters that are not healthy.
+pub(super) fn missing_voters(membership: &Membership<'_>) -> Vec<MissingVoter> {
+    let missing = membership.voters().filter(|voter| !voter.is_healthy());
+    missing.map(|voter| MissingVoter { name: voter.name(), cause: cause(voter) }).collect()
+}
+
+/// Returns all pods of a snapshot in which no member proved a quorum.
+pub(super) fn silent_pods(snapshot: &Snapshot) -> Vec<MissingVoter> {
+    let pods = snapshot.pods.iter();
+    pods.map(|pod| MissingVoter { name: pod.name.clone(), cause: pod_cause(pod) }).collect()
+}
+
+fn cause(voter: &Member<'_>) -> String {
+    match voter.pod {
+        _ if voter.is_corrupt => String::from("its data is corrupt"),
+        Some(pod) => pod_cause(pod),
+        None if !voter.listed.has_started() => String::from("it has never started"),
+        None => match voter.external.and_then(|member| member.reply.cause()) {
+            Some(cause) => cause.to_string(),
+            None => NO_POD.to_owned(),
+        },
+    }
+}
+
+fn pod_cause(pod: &MemberPod) -> String {
+    match pod.reply.cause() {
+        None => String::from("its pod replies as another member"),
+        Some(cause) => cause.to_string(),
+    }
+}

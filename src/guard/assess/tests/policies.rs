@@ -1,0 +1,86 @@
+//! Verdicts that depend on the policy: single members, ephemeral data, leaders.
+
+use super::*;
+
+#[test]
+fn denies_single_member() {
+    assert_eq!(cluster(1).reason(0), Reason::SingleMember);
+    assert_eq!(cluster(1).crash(0).reason(0), Reason::MemberNotServing);
+}
+
+#[test]
+fn two_members_can_lose_none() {
+    assert_eq!(cluster(2).reason(1), Reason::QuorumAtRisk);
+    assert!(cluster(2).text(1).contains("Add a member first"));
+}
+
+#[test]
+fn policy_allows_single_member() {
+    let policy = Policy { single_member: Permission::Allow, ..Policy::default() };
+    let snapshot = cluster(1);
+    assert_eq!(assess(&snapshot, &snapshot.pods[0], &policy).reason, Reason::SingleMemberAllowed);
+    let three = cluster(3).silence(1).silence(2);
+    assert!(!assess(&three, &three.pods[0], &policy).reason.allows(), "one of three is no single member");
+}
+
+#[test]
+fn policy_allows_data_loss() {
+    let policy = Policy { ephemeral_data: Permission::Allow, ..Policy::default() };
+    let snapshot = cluster(3).change(1, |pod| pod.storage = Storage::Ephemeral);
+    assert_eq!(assess(&snapshot, &snapshot.pods[1], &policy).reason, Reason::SafeToDelete);
+    let down = snapshot.silence(2);
+    assert_eq!(assess(&down, &down.pods[1], &policy).reason, Reason::QuorumAtRisk);
+}
+
+#[test]
+fn policy_allows_leader_but_not_quorum_loss() {
+    let policy = Policy { leader: LeaderPolicy::Allow, ..Policy::default() };
+    let snapshot = cluster(3);
+    assert_eq!(assess(&snapshot, &snapshot.pods[0], &policy).reason, Reason::LeaderAllowed);
+    let down = snapshot.silence(2);
+    assert_eq!(assess(&down, &down.pods[0], &policy).reason, Reason::QuorumAtRisk);
+}
+
+#[test]
+fn selects_the_most_advanced_voter_as_transferee() {
+    let best = |snapshot: &Snapshot| transferee(snapshot, &snapshot.pods[0]).map(|(pod, _)| pod.name.clone());
+    let ahead = cluster(5).restate(2, |status| status.applied_index = 200);
+    assert_eq!(best(&ahead).as_deref(), Some("etcd-2"));
+    assert_ne!(best(&ahead.clone().change(2, |pod| pod.reserved = true)).as_deref(), Some("etcd-2"));
+    assert_ne!(best(&ahead.clone().change(2, |pod| pod.terminating = true)).as_deref(), Some("etcd-2"));
+    assert_ne!(best(&ahead.clone().starve(2)).as_deref(), Some("etcd-2"));
+    assert_ne!(best(&ahead.restate(2, |status| status.is_learner = true)).as_deref(), Some("etcd-2"));
+    assert_eq!(best(&cluster(3).silence(1).starve(2)), None);
+}
+
+/// Edge cases 23 and 24.
+#[test]
+fn permanent_loss_requires_one_spare_voter() {
+    let ends = [
+        (
+            Storage::Ephemeral,
+            "the data of etcd-1 is deleted as well, so its member cannot return, and prod/etcd has no",
+        ),
+        (
+            Storage::OnNode,
+            "the data of etcd-1 is on its node, and the replacement pod may start on another node",
+        ),
+        (Storage::ClaimTerminating, "the claim with the data of etcd-1 is deleted as well"),
+        (Storage::RemovedByHook, "a preStop hook of etcd-1 removes its member, and prod/etcd has no"),
+    ];
+    for (storage, words) in ends {
+        let ends = |pod: &mut MemberPod| pod.storage = storage;
+        let three = cluster(3).change(1, ends);
+        assert_eq!(three.reason(1), Reason::PermanentLoss, "{storage:?}");
+        assert!(three.text(1).starts_with(&format!("PermanentLoss: {words}")), "{}", three.text(1));
+        assert_eq!(cluster(5).change(1, ends).reason(1), Reason::SafeToDelete, "{storage:?}");
+    }
+}
+
+#[test]
+fn stopped_member_is_lost_with_data_not_by_hook() {
+    let crashed = |storage| cluster(3).change(1, |pod| pod.storage = storage).crash(1).reason(1);
+    assert_eq!(crashed(Storage::Ephemeral), Reason::PermanentLoss);
+    assert_eq!(crashed(Storage::ClaimTerminating), Reason::PermanentLoss);
+    assert_eq!(crashed(Storage::RemovedByHook), Reason::MemberNotServing);
+}

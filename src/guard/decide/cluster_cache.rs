@@ -1,0 +1,92 @@
+//! State of each cluster that outlives one evaluation: the cluster lock, the last snapshot, the cluster id and the
+//! names of the member pods.
+
+use std::{sync::Arc, time::Duration};
+
+use moka::sync::Cache;
+use tokio::{sync::Mutex, time::Instant};
+
+use crate::etcd::ClusterId;
+use crate::guard::{
+    model::{
+        cluster_key::{CLUSTER_TTL, ClusterKey, MAX_CLUSTERS},
+        snapshot::Snapshot,
+    },
+    observe::member_pod_cache::MemberPodCache,
+};
+
+/// The time for which a snapshot may deny further deletions. A burst of deletions is evaluated with one probe round. A
+/// client that retries later gets a new probe round.
+pub(super) const SNAPSHOT_TTL: Duration = Duration::from_millis(500);
+
+/// The time for which a snapshot may deny while a new probe round is in progress. Only the request that started the
+/// round waits for its result.
+pub(super) const SNAPSHOT_TTL_WHILE_PROBING: Duration = Duration::from_secs(1);
+
+/// Caches by cluster. Each cache evicts unused clusters, and has a maximum size.
+pub(in crate::guard) struct ClusterCache {
+    locks: Cache<ClusterKey, Arc<Mutex<()>>>,
+    snapshots: Cache<ClusterKey, CachedSnapshot>,
+    cluster_ids: Cache<ClusterKey, ClusterId>,
+    /// The pods of each cluster that ran all voters in the last snapshot.
+    pub(super) member_pods: MemberPodCache,
+}
+
+/// The last snapshot of a cluster.
+#[derive(Clone)]
+struct CachedSnapshot {
+    snapshot: Arc<Snapshot>,
+    /// The time at which the verdict was ready. With a silent member a probe round takes longer than [`SNAPSHOT_TTL`],
+    /// so the age does not count from the start of the round.
+    evaluated_at: Instant,
+}
+
+// === impl ClusterCache ===
+
+impl ClusterCache {
+    /// Creates empty caches.
+    pub(in crate::guard) fn new() -> Self {
+        Self {
+            locks: Cache::builder().max_capacity(MAX_CLUSTERS).time_to_idle(CLUSTER_TTL).build(),
+            snapshots: Cache::builder()
+                .max_capacity(MAX_CLUSTERS)
+                .time_to_live(SNAPSHOT_TTL_WHILE_PROBING)
+                .build(),
+            cluster_ids: Cache::builder().max_capacity(MAX_CLUSTERS).time_to_idle(CLUSTER_TTL).build(),
+            member_pods: MemberPodCache::new(),
+        }
+    }
+
+    /// Returns the lock that admits one evaluation of this cluster at a time.
+    pub(super) fn lock(&self, key: &ClusterKey) -> Arc<Mutex<()>> {
+        self.locks.get_with_by_ref(key, Arc::default)
+    }
+
+    /// Returns the last snapshot of this cluster, unless it is older than `max_age`.
+    pub(super) fn snapshot(&self, key: &ClusterKey, max_age: Duration) -> Option<Arc<Snapshot>> {
+        let cached = self.snapshots.get(key).filter(|cached| cached.evaluated_at.elapsed() < max_age)?;
+        Some(cached.snapshot)
+    }
+
+    /// Stores the snapshot of the latest verdict.
+    pub(super) fn store_snapshot(&self, key: &ClusterKey, snapshot: Snapshot) {
+        let cached = CachedSnapshot { snapshot: Arc::new(snapshot), evaluated_at: Instant::now() };
+        self.snapshots.insert(key.clone(), cached);
+    }
+
+    /// Removes the last snapshot, because the cluster has changed since.
+    pub(super) fn invalidate_snapshot(&self, key: &ClusterKey) {
+        self.snapshots.invalidate(key);
+    }
+
+    /// Returns the etcd cluster id of the last snapshot. With a known id, the record of reservations can be read in
+    /// parallel with the pods, before the probe round.
+    pub(super) fn cluster_id(&self, key: &ClusterKey) -> Option<ClusterId> {
+        self.cluster_ids.get(key)
+    }
+
+    /// Stores the etcd cluster id that a probe round returned.
+    pub(super) fn store_cluster_id(&self, key: &ClusterKey, id: ClusterId) {
+        self.cluster_ids.insert(key.clone(), id);
+    }
+}

@@ -1,0 +1,103 @@
+//! The context of one evaluation, and the reasons why an evaluation ends without an assessment.
+
+use crate::guard::{
+    model::{
+        cluster_key::ClusterKey,
+        deadline::{Deadline, DeadlineExceeded},
+        reason::Reason,
+        request::WorkloadOperation,
+        request::{Operation, Request},
+        verdict::Verdict,
+    },
+    observe::error::ObserveError,
+    policy::effective::Policy,
+};
+use crate::k8s::LookupError;
+
+/// One request, with the data that is known before the first read from the API server.
+pub(in crate::guard) struct EvaluationContext<'a> {
+    /// The request.
+    pub(in crate::guard) request: &'a Request,
+    /// The cluster of the request's pod.
+    pub(in crate::guard) cluster_key: &'a ClusterKey,
+    /// The effective policy of the pod.
+    pub(in crate::guard) policy: &'a Policy,
+    /// The time by which the verdict must be ready.
+    pub(in crate::guard) deadline: Deadline,
+}
+
+/// The reason why an evaluation ends without an assessment.
+pub(in crate::guard) enum EvaluationError {
+    /// An object could not be read from the API server.
+    Lookup(LookupError),
+    /// The reservations could not be read or written.
+    Ledger(String),
+    /// The deadline passed.
+    DeadlineExceeded(DeadlineExceeded),
+    /// No snapshot is required: the pod does not exist, or its deletion was accepted earlier.
+    Settled(Verdict),
+}
+
+// === impl EvaluationError ===
+
+impl EvaluationError {
+    /// Returns the error for a record of reservations that cannot be read.
+    pub(in crate::guard) fn unreadable_record(error: &LookupError) -> Self {
+        Self::Ledger(error.to_string())
+    }
+
+    /// Returns the verdict on a request after its evaluation ended with this error.
+    pub(in crate::guard) fn into_verdict(self, request: &Request) -> Verdict {
+        const UNAVAILABLE: &str = "Retry when the API server is ready: kubectl get --raw /readyz";
+        let subject = subject(request);
+        match self {
+            Self::Settled(verdict) => verdict,
+            Self::Lookup(error) => {
+                let text = format!("could not evaluate {subject}: {error}");
+                Verdict::new(Reason::LookupFailed, text).with_remedy(UNAVAILABLE)
+            }
+            Self::Ledger(cause) => {
+                let text = format!("could not reserve the deletion of {subject}: {cause}");
+                Verdict::new(Reason::LedgerUnavailable, text).with_remedy(UNAVAILABLE)
+            }
+            Self::DeadlineExceeded(error) => {
+                let (limit, cause) = (humantime::format_duration(error.limit), error.cause());
+                let text = format!("could not evaluate {subject} within {limit}: {cause}");
+                let remedy =
+                    format!("Check the pods, then retry: kubectl -n {} get pods -o wide", request.namespace);
+                Verdict::new(Reason::DeadlineExceeded, text).with_remedy(&remedy)
+            }
+        }
+    }
+}
+
+impl From<DeadlineExceeded> for EvaluationError {
+    fn from(error: DeadlineExceeded) -> Self {
+        Self::DeadlineExceeded(error)
+    }
+}
+
+impl From<ObserveError> for EvaluationError {
+    fn from(error: ObserveError) -> Self {
+        match error {
+            ObserveError::Lookup(error) => Self::Lookup(error),
+            ObserveError::DeadlineExceeded(error) => Self::DeadlineExceeded(error),
+            ObserveError::Settled(verdict) => Self::Settled(verdict),
+        }
+    }
+}
+
+/// Returns kind and name of the object that a request deletes or scales.
+fn subject(request: &Request) -> String {
+    let kind = match request.operation {
+        Operation::Delete | Operation::Evict => "pod",
+        Operation::Workload(WorkloadOperation::DeleteNamespace) => "namespace",
+        Operation::Workload(WorkloadOperation::DeleteClaim) => "PersistentVolumeClaim",
+        Operation::Workload(
+            WorkloadOperation::DeleteStatefulSet
+            | WorkloadOperation::OrphanStatefulSet
+            | WorkloadOperation::ScaleDown { .. },
+        ) => "StatefulSet",
+    };
+    format!("{kind} {}", request.name)
+}

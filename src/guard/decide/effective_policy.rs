@@ -1,0 +1,55 @@
+//! The effective policy of a request, with the source of each setting, for previews of a deletion.
+
+use crate::guard::{
+    discovery::{etcd_pod, settled::settled_verdict},
+    model::{
+        annotations::{ALLOW_UNTIL, LEADER, MODE},
+        deadline::Deadline,
+        request::{Operation, Request},
+    },
+    observe::observer::ClusterObserver,
+    policy::{
+        effective::{LeaderPolicy, Policy, PolicySetting},
+        resolver::PolicyResolver,
+    },
+};
+use crate::{config::PolicyValue, k8s::pod::Pod};
+
+/// Returns the effective policy settings for a request, with the source of each setting. The list is empty for pods
+/// that run no etcd, because no setting applies to them, and for pods that cannot be read.
+pub(in crate::guard) async fn effective_policy(
+    observer: &ClusterObserver,
+    policies: &PolicyResolver,
+    request: &Request,
+    deadline: Deadline,
+) -> Vec<PolicySetting> {
+    let (namespace, name) = (&request.namespace, &request.name);
+    if let Operation::Workload(operation) = request.operation {
+        if operation.is_harmless() {
+            return Vec::new();
+        }
+        let mut settings = policies.resolve_for_owner(namespace, operation.stateful_set(name)).settings;
+        // The settings for leaders and data apply only to pods.
+        settings.retain(|setting| [MODE, ALLOW_UNTIL].contains(&setting.name.as_str()));
+        return settings;
+    }
+    match observer.requested_pod(request, deadline).await {
+        Ok(pod) if settled_verdict(&pod).is_none() && runs_etcd(&pod) => {
+            let mut settings = policies.resolve_for_pod(namespace, &pod).settings;
+            let seconds = request.grace_period(&pod);
+            if let Some(leader) = settings.iter_mut().find(|setting| setting.name == LEADER)
+                && leader.value == LeaderPolicy::Allow.as_str()
+                && Policy::is_grace_period_too_short(seconds)
+            {
+                LeaderPolicy::Deny.as_str().clone_into(&mut leader.value);
+                leader.from = format!("a grace period of {} s", seconds.unwrap_or_default());
+            }
+            settings
+        }
+        Ok(_) | Err(_) => Vec::new(),
+    }
+}
+
+fn runs_etcd(pod: &Pod) -> bool {
+    etcd_pod::read(pod, &pod.metadata.annotations).is_some()
+}

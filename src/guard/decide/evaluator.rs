@@ -1,0 +1,205 @@
+//! The evaluation of a request, from the pod or parent object to the verdict.
+
+use std::sync::Arc;
+
+use crate::guard::{
+    decide::{
+        cascade::CascadeDetector,
+        cluster_cache::ClusterCache,
+        context::{EvaluationContext, EvaluationError},
+        events::VerdictEvents,
+        eviction::{NamedPod, find_named_pod},
+        inputs::InputReader,
+        member_evaluator::{LockedInputs, MemberEvaluator},
+        workload_operations::{OperationVerdict, WorkloadEvaluator, harmless_verdict},
+    },
+    discovery::{
+        etcd_pod,
+        settled::{not_etcd, pod_gone, settled_verdict},
+    },
+    metrics::Metrics,
+    model::{
+        cluster_key::ClusterKey,
+        deadline::Deadline,
+        request::WorkloadOperation,
+        request::{Operation, Request},
+        verdict::Verdict,
+    },
+    observe::observer::ClusterObserver,
+    policy::{
+        effective::{Mode, Policy, ResolvedPolicy},
+        resolver::PolicyResolver,
+    },
+    reserve::store::ReservationStore,
+};
+use crate::k8s::{AnnotationCache, EventRecorder, pod::Pod};
+
+/// Evaluates deletions and evictions of pods, and workload operations.
+pub(in crate::guard) struct Evaluator {
+    observer: Arc<ClusterObserver>,
+    policies: Arc<PolicyResolver>,
+    cache: Arc<ClusterCache>,
+    members: MemberEvaluator,
+    workloads: WorkloadEvaluator,
+    cascades: CascadeDetector,
+    events: VerdictEvents,
+    annotations: AnnotationCache,
+    metrics: Metrics,
+}
+
+// === impl Evaluator ===
+
+impl Evaluator {
+    /// Creates an evaluator that takes snapshots with `observer`, stores approvals in `reservations` and records
+    /// events in `events`.
+    pub(in crate::guard) fn new(
+        observer: Arc<ClusterObserver>,
+        policies: Arc<PolicyResolver>,
+        reservations: Arc<ReservationStore>,
+        events: EventRecorder,
+    ) -> Self {
+        let cache = Arc::new(ClusterCache::new());
+        let annotations = observer.annotations.clone();
+        let metrics = observer.metrics.clone();
+        Self {
+            members: MemberEvaluator {
+                inputs: InputReader {
+                    observer: Arc::clone(&observer),
+                    reservations: Arc::clone(&reservations),
+                    cache: Arc::clone(&cache),
+                },
+                reservations,
+                cache: Arc::clone(&cache),
+                connections: observer.connections.clone(),
+                metrics: metrics.clone(),
+            },
+            workloads: WorkloadEvaluator { observer: Arc::clone(&observer) },
+            cascades: CascadeDetector { annotations: annotations.clone(), pods: observer.pods.clone() },
+            events: VerdictEvents::new(events, annotations.clone()),
+            observer,
+            policies,
+            cache,
+            annotations,
+            metrics,
+        }
+    }
+
+    /// Returns the verdict on a request before the deadline.
+    pub(in crate::guard) async fn evaluate(&self, request: &Request, deadline: Deadline) -> Verdict {
+        if request.runs_no_etcd {
+            return not_etcd(&request.name);
+        }
+        // The future of a full evaluation is large. A boxed future does not enlarge the futures of fast-path reviews.
+        Box::pin(self.evaluate_fully(request, deadline)).await
+    }
+
+    async fn evaluate_fully(&self, request: &Request, deadline: Deadline) -> Verdict {
+        if let Operation::Workload(operation) = request.operation {
+            return self.evaluate_operation(request, operation, deadline).await;
+        }
+        let inputs = &self.members.inputs;
+        match find_named_pod(inputs, &self.cache, &self.annotations, request, deadline).await {
+            Ok(NamedPod::Found(pod, locked)) => {
+                return self.evaluate_pod(request, &pod, Some(*locked), deadline).await;
+            }
+            Ok(NamedPod::NotFound) => return pod_gone(request),
+            Ok(NamedPod::ReadIndividually) => {}
+            Err(error) => return self.unreadable_pod_verdict(request, error),
+        }
+        match self.observer.requested_pod(request, deadline).await {
+            Ok(pod) => self.evaluate_pod(request, &pod, None, deadline).await,
+            Err(error) => self.unreadable_pod_verdict(request, error.into()),
+        }
+    }
+
+    /// Returns the verdict on a pod that could not be read.
+    fn unreadable_pod_verdict(&self, request: &Request, error: EvaluationError) -> Verdict {
+        let verdict = error.into_verdict(request);
+        self.events.record_unreadable_pod(request, &verdict);
+        verdict
+    }
+
+    /// Returns the verdict on a pod. `locked` contains the inputs of its cluster, if they were already read.
+    async fn evaluate_pod(
+        &self,
+        request: &Request,
+        pod: &Pod,
+        locked: Option<LockedInputs>,
+        deadline: Deadline,
+    ) -> Verdict {
+        if let Some(verdict) = settled_verdict(pod) {
+            return verdict;
+        }
+        if etcd_pod::read(pod, &pod.metadata.annotations).is_none() {
+            return not_etcd(&pod.metadata.name);
+        }
+        let cluster_key = ClusterKey::from_pod(&request.namespace, pod);
+        let ResolvedPolicy { policy, warnings, .. } = self.policies.resolve_for_pod(&request.namespace, pod);
+        let policy = policy.for_grace_period(request.grace_period(pod));
+        if let Some(verdict) = self.cascades.pod_verdict(request, pod, deadline).await {
+            return verdict;
+        }
+        let context = EvaluationContext { request, cluster_key: &cluster_key, policy: &policy, deadline };
+        let mut verdict = match self.members.evaluate(&context, locked).await {
+            Ok(verdict) => verdict,
+            Err(error) => error.into_verdict(request),
+        };
+        let is_denied = !verdict.reason.allows();
+        self.apply_policy(request, &policy, &warnings, &mut verdict);
+        let is_overruled = is_denied && verdict.allows() && !request.dry_run;
+        if is_overruled && !self.members.reserve_overruled(&context).await {
+            verdict.warn(&format!(
+                "the deletion of pod {} could not be reserved: delete no other member until the pod is ready again",
+                request.name
+            ));
+        }
+        self.events.record_pod(request, pod, &verdict);
+        verdict
+    }
+
+    async fn evaluate_operation(
+        &self,
+        request: &Request,
+        operation: WorkloadOperation,
+        deadline: Deadline,
+    ) -> Verdict {
+        if let Some(verdict) = harmless_verdict(request, operation) {
+            return verdict;
+        }
+        if operation != WorkloadOperation::DeleteNamespace {
+            let is_scale_down = matches!(operation, WorkloadOperation::ScaleDown { .. });
+            let verdict = self.cascades.operation_verdict(request, is_scale_down, deadline).await;
+            if let Some(verdict) = verdict {
+                return verdict;
+            }
+        }
+        let (namespace, name) = (&request.namespace, &request.name);
+        let ResolvedPolicy { policy, warnings, .. } =
+            self.policies.resolve_for_owner(namespace, operation.stateful_set(name));
+        let result = self.workloads.evaluate(request, operation, deadline).await;
+        let OperationVerdict { mut verdict, stateful_set } =
+            result.unwrap_or_else(|error| error.into_verdict(request).into());
+        self.apply_policy(request, &policy, &warnings, &mut verdict);
+        self.events.record_operation(request, operation, stateful_set, &verdict);
+        verdict
+    }
+
+    /// Applies break-glass annotations and audit mode to a denial, and adds a warning for each invalid annotation.
+    fn apply_policy(&self, request: &Request, policy: &Policy, warnings: &[String], verdict: &mut Verdict) {
+        if !verdict.reason.allows() {
+            match (&policy.break_glass, policy.mode) {
+                (Some(cause), _) => {
+                    if !request.dry_run {
+                        self.metrics.record_break_glass();
+                    }
+                    verdict.overrule(cause);
+                }
+                (None, Mode::Audit) => verdict.audit(),
+                (None, Mode::Enforce) => {}
+            }
+        }
+        for warning in warnings {
+            verdict.warn(warning);
+        }
+    }
+}

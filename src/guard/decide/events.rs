@@ -1,0 +1,103 @@
+//! Events for verdicts: denials (in audit mode, the warnings that replace them), leader transfers, and approvals under
+//! break-glass annotations.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+
+use crate::guard::model::{
+    reason::Reason,
+    request::WorkloadOperation,
+    request::{Operation, Request},
+    verdict::Verdict,
+};
+use crate::k8s::{AnnotationCache, EventRecord, EventRecorder, pod::Pod};
+
+/// Records events on the objects that verdicts concern.
+pub(super) struct VerdictEvents {
+    events: EventRecorder,
+    annotations: AnnotationCache,
+}
+
+// === impl VerdictEvents ===
+
+impl VerdictEvents {
+    /// Creates a recorder that writes events to `events` and finds StatefulSets by the names of their pods in
+    /// `annotations`.
+    pub(super) fn new(events: EventRecorder, annotations: AnnotationCache) -> Self {
+        Self { events, annotations }
+    }
+
+    /// Records a verdict on a pod, and on the StatefulSet of that pod.
+    pub(super) fn record_pod(&self, request: &Request, pod: &Pod, verdict: &Verdict) {
+        let namespace = &request.namespace;
+        let stateful_set = EventRecord::stateful_set(namespace, pod);
+        self.record(request, verdict, EventRecord::pod(namespace, pod), stateful_set);
+    }
+
+    /// Records a verdict on a pod that could not be read, and on its StatefulSet. The name of the StatefulSet is
+    /// derived from the name of the pod, and the watch of StatefulSets provides the uid.
+    pub(super) fn record_unreadable_pod(&self, request: &Request, verdict: &Verdict) {
+        let (namespace, name) = (request.namespace.as_str(), request.name.as_str());
+        let stateful_set = self.annotations.stateful_set_by_pod_name(namespace, name);
+        let stateful_set = stateful_set.map(|(set, uid)| {
+            EventRecord::object(("apps/v1", "StatefulSet"), Some(namespace), &set, Some(&uid))
+        });
+        let pod = EventRecord::object(("v1", "Pod"), Some(namespace), name, None);
+        self.record(request, verdict, pod, stateful_set);
+    }
+
+    /// Records a verdict on a workload operation. `stateful_set` is the StatefulSet of the member that the operation
+    /// would remove, if it is not the object of the operation itself.
+    pub(super) fn record_operation(
+        &self,
+        request: &Request,
+        operation: WorkloadOperation,
+        stateful_set: Option<ObjectReference>,
+        verdict: &Verdict,
+    ) {
+        let (name, namespace) = (request.name.as_str(), request.namespace.as_str());
+        let (kind, namespace) = match operation {
+            WorkloadOperation::DeleteStatefulSet
+            | WorkloadOperation::OrphanStatefulSet
+            | WorkloadOperation::ScaleDown { .. } => (("apps/v1", "StatefulSet"), Some(namespace)),
+            WorkloadOperation::DeleteClaim => (("v1", "PersistentVolumeClaim"), Some(namespace)),
+            WorkloadOperation::DeleteNamespace => (("v1", "Namespace"), None),
+        };
+        let object = EventRecord::object(kind, namespace, name, request.uid.as_deref());
+        // The API server rejects new objects in a terminating namespace.
+        let is_terminating = operation == WorkloadOperation::DeleteNamespace && verdict.allows();
+        self.record(request, verdict, object, stateful_set.filter(|_| !is_terminating));
+    }
+
+    /// Records a verdict unless the request is a dry run, which must have no effects.
+    fn record(
+        &self,
+        request: &Request,
+        verdict: &Verdict,
+        object: ObjectReference,
+        stateful_set: Option<ObjectReference>,
+    ) {
+        let is_denial = !verdict.reason.allows();
+        let is_recorded =
+            is_denial || matches!(verdict.reason, Reason::BreakGlass | Reason::LeaderTransferred);
+        if request.dry_run || !is_recorded {
+            return;
+        }
+        let note = if verdict.audited {
+            format!("would be denied without audit mode: {}", verdict.text())
+        } else {
+            verdict.text()
+        };
+        self.events.record(EventRecord {
+            object,
+            stateful_set,
+            is_warning: verdict.reason != Reason::LeaderTransferred,
+            reason: verdict.reason.as_str(),
+            action: match request.operation {
+                Operation::Evict => "Evict",
+                Operation::Workload(WorkloadOperation::ScaleDown { .. }) => "Scale",
+                Operation::Delete | Operation::Workload(_) => "Delete",
+            },
+            note,
+        });
+    }
+}

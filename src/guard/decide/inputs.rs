@@ -1,0 +1,132 @@
+//! The inputs of an evaluation: the cluster's pods, its reservations and a snapshot.
+
+use std::sync::Arc;
+
+use crate::etcd::ClusterId;
+use crate::guard::{
+    decide::{
+        cluster_cache::ClusterCache,
+        context::{EvaluationContext, EvaluationError},
+    },
+    model::{cluster_key::ClusterKey, deadline::Deadline, request::Request, reservation::Reservation},
+    observe::{
+        observer::{ClusterObserver, Observation},
+        siblings::Siblings,
+    },
+    reserve::store::{Records, ReservationStore},
+};
+use crate::k8s::pod::Pod;
+
+/// Reads the inputs of evaluations.
+pub(super) struct InputReader {
+    pub(super) observer: Arc<ClusterObserver>,
+    pub(super) reservations: Arc<ReservationStore>,
+    pub(super) cache: Arc<ClusterCache>,
+}
+
+/// Pods and reservations as the API server returned them.
+pub(super) struct RawInputs {
+    /// The pods of the namespace, or only the known member pods of the cluster.
+    pub(super) pods: Vec<Pod>,
+    /// Whether `pods` are the known member pods, each read by its name.
+    pub(super) are_read_by_name: bool,
+    /// The reservations. `None` if they were not read, because the pod may run no etcd.
+    pub(super) records: Option<Result<Records, EvaluationError>>,
+}
+
+/// The inputs of a probe round and of the assessment after it.
+pub(super) struct EvaluationInputs {
+    /// The pods of the cluster and the other etcd pods of the namespace.
+    pub(super) siblings: Siblings,
+    /// The records of reservations. If they cannot be read, approvals are not possible, but a denial for another reason
+    /// takes precedence over the error.
+    pub(super) records: Result<Records, EvaluationError>,
+    /// The reservations of these records that have not expired.
+    pub(super) reserved: Vec<Reservation>,
+}
+
+// === impl InputReader ===
+
+impl InputReader {
+    /// Reads the pods and the reservations in parallel.
+    pub(super) async fn read_raw(
+        &self,
+        request: &Request,
+        cluster_key: &ClusterKey,
+        deadline: Deadline,
+    ) -> Result<RawInputs, EvaluationError> {
+        let records = self.read_records(self.cache.cluster_id(cluster_key), deadline);
+        let (pods, records) = tokio::join!(self.read_pods(request, cluster_key, deadline), records);
+        let (pods, are_read_by_name) = pods?;
+        Ok(RawInputs { pods, are_read_by_name, records: Some(records) })
+    }
+
+    /// Returns the current inputs. `raw` contains pods and reservations that the caller has just read, if any.
+    pub(super) async fn read(
+        &self,
+        context: &EvaluationContext<'_>,
+        raw: Option<RawInputs>,
+    ) -> Result<EvaluationInputs, EvaluationError> {
+        let &EvaluationContext { request, cluster_key, deadline, .. } = context;
+        let RawInputs { pods, are_read_by_name, records } = match raw {
+            Some(raw) => raw,
+            None => self.read_raw(request, cluster_key, deadline).await?,
+        };
+        let mut siblings = self.observer.group_siblings(pods, cluster_key, request, deadline).await?;
+        siblings.are_read_by_name = are_read_by_name;
+        let records = match records {
+            Some(records) => records,
+            None => self.read_records(None, deadline).await,
+        };
+        let reserved = records.as_ref().map(Records::active).unwrap_or_default();
+        // Pods and records were read in parallel. The records may reserve a pod that was created after the list.
+        if let Ok(records) = &records
+            && records.may_be_newer_than(&request.namespace, &siblings.live_pods())
+        {
+            siblings = self.observer.siblings(cluster_key, request, deadline).await?;
+            records.observe_pods(&request.namespace, &siblings.live_pods());
+        }
+        Ok(EvaluationInputs { siblings, records, reserved })
+    }
+
+    /// Probes the members and updates the member pod cache. Returns `None` if the pods were read by the cached names
+    /// and the evaluation requires further pods.
+    pub(super) async fn observe(
+        &self,
+        context: &EvaluationContext<'_>,
+        siblings: &Siblings,
+        reserved: &[Reservation],
+    ) -> Result<Option<Observation>, EvaluationError> {
+        let &EvaluationContext { request, cluster_key, deadline, .. } = context;
+        let observation = self.observer.observe(request, siblings, reserved, deadline).await?;
+        let is_complete = self.cache.member_pods.update(cluster_key, &observation.snapshot, siblings);
+        Ok(is_complete.then_some(observation))
+    }
+
+    /// Reads the record of the cluster with this id, or all records if the id is not known.
+    pub(super) async fn read_records(
+        &self,
+        known: Option<ClusterId>,
+        deadline: Deadline,
+    ) -> Result<Records, EvaluationError> {
+        let read = self.reservations.read(known);
+        let read = deadline.within("reading the reservations from the API server", read).await?;
+        read.map_err(|error| EvaluationError::unreadable_record(&error))
+    }
+
+    /// Reads the known member pods by their names, or lists the pods of the namespace. The second value is true if the
+    /// pods were read by name.
+    async fn read_pods(
+        &self,
+        request: &Request,
+        cluster_key: &ClusterKey,
+        deadline: Deadline,
+    ) -> Result<(Vec<Pod>, bool), EvaluationError> {
+        if let Some(names) = self.cache.member_pods.get(cluster_key)
+            && let Some(pods) = self.observer.read_by_name(&names, request, cluster_key, deadline).await?
+        {
+            return Ok((pods, true));
+        }
+        Ok((self.observer.list_pods(&request.namespace, deadline).await?, false))
+    }
+}

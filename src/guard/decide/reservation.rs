@@ -1,0 +1,54 @@
+//! The reservation that precedes an approval.
+
+use k8s_openapi::jiff::Timestamp;
+
+use crate::guard::{
+    assess::Assessment,
+    decide::context::{EvaluationContext, EvaluationError},
+    model::reservation::Reservation,
+    observe::siblings::Siblings,
+    reserve::store::{Record, ReservationStore},
+};
+use crate::k8s::WriteError;
+
+/// Result of writing a reservation.
+pub(super) enum ReserveOutcome {
+    /// The reservation is stored.
+    Stored,
+    /// Another replica has approved a deletion since the record was read: the evaluation must start again.
+    Conflict,
+}
+
+/// Creates the reservation of the request's pod. The uid is that of the live pod, because the request may lack it.
+pub(super) fn new_reservation(
+    context: &EvaluationContext<'_>,
+    uid: &str,
+    assessment: &Assessment,
+) -> Reservation {
+    Reservation {
+        uid: uid.to_owned(),
+        namespace: context.request.namespace.clone(),
+        pod: context.request.name.clone(),
+        member: assessment.member.map(|id| id.to_string()).unwrap_or_default(),
+        at: Timestamp::now().to_string(),
+        by: context.request.user.clone(),
+    }
+}
+
+/// Writes a reservation to the record of its cluster.
+pub(super) async fn reserve(
+    store: &ReservationStore,
+    context: &EvaluationContext<'_>,
+    record: &mut Record,
+    new: Reservation,
+    siblings: &Siblings,
+) -> Result<ReserveOutcome, EvaluationError> {
+    let live_pods = siblings.live_pods();
+    let cluster = format!("{}/{}", context.cluster_key.namespace(), context.cluster_key.name());
+    let add = store.add(record, cluster, new, &live_pods);
+    match context.deadline.within("writing the reservation to the API server", add).await? {
+        Ok(()) => Ok(ReserveOutcome::Stored),
+        Err(WriteError::Conflict) => Ok(ReserveOutcome::Conflict),
+        Err(error) => Err(EvaluationError::Ledger(error.to_string())),
+    }
+}

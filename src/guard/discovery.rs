@@ -1,0 +1,15 @@
+//! From a pod to its etcd member: recognition, endpoint, credentials, storage, and the fast path.
+
+pub(in crate::guard) mod claim_storage;
+mod credential_sources;
+pub(in crate::guard) mod credentials;
+mod endpoint;
+pub(in crate::guard) mod etcd_pod;
+mod etcdctl;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+mod member_settings;
+pub(in crate::guard) mod pod_header;
+mod recognition;
+pub(in crate::guard) mod settled;
+mod storage;

@@ -1,0 +1,105 @@
+//! The durability of a member's data, including the state of the claim that holds it.
+
+use crate::guard::{discovery::etcd_pod::EtcdPod, model::snapshot::Storage};
+use crate::k8s::{Claim, ClaimReader, LookupError, pod::Pod};
+
+/// Users of the StatefulSet controller. During a scale-down, the controller makes the pod the owner of its claim
+/// immediately before it deletes the pod, and the watch of claims can lag behind. The second user is that of all
+/// controllers if the controller manager runs without `--use-service-account-credentials`.
+const STATEFUL_SET_CONTROLLERS: [&str; 2] =
+    ["system:serviceaccount:kube-system:statefulset-controller", "system:kube-controller-manager"];
+
+/// Returns the durability of the member's data when `user` deletes the pod.
+///
+/// The watch of claims is trusted only if it shows a claim that outlives the pod; otherwise the claim is read from the
+/// API server. The watch can lag by one event. A deletion that loses the data is then assessed like one that preserves
+/// the data. The cluster can lose the spare voter that a permanent loss requires, but never the quorum.
+pub(in crate::guard) async fn read_storage(
+    claims: &ClaimReader,
+    namespace: &str,
+    user: &str,
+    pod: &Pod,
+    etcd_pod: &EtcdPod,
+) -> Result<Storage, LookupError> {
+    let Some(name) = etcd_pod.claim.as_ref().filter(|_| etcd_pod.storage.preserves_data()) else {
+        return Ok(etcd_pod.storage);
+    };
+    let outlives_pod = |claim: &Claim| !claim.is_terminating() && !claim.is_owned_by_pod(&pod.metadata.uid);
+    if !STATEFUL_SET_CONTROLLERS.contains(&user)
+        && claims.cached(namespace, name).as_ref().is_some_and(outlives_pod)
+    {
+        return Ok(etcd_pod.storage);
+    }
+    match claims.read(namespace, name).await {
+        Ok(claim) if outlives_pod(&claim) => Ok(etcd_pod.storage),
+        // Kubernetes protects the claim of a running pod. If it is missing, its finalizer was removed.
+        Ok(_) | Err(LookupError::NotFound { .. }) => Ok(Storage::ClaimTerminating),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        guard::discovery::etcd_pod,
+        k8s::{ApiReader, fake},
+    };
+
+    /// Returns the durability for a pod whose claim is in this state.
+    async fn with_claim(status: u16, claim: &serde_json::Value) -> Result<Storage, LookupError> {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "etcd-1", "namespace": "prod", "uid": "u1"},
+            "spec": {
+                "containers": [{"name": "etcd", "image": "etcd", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data-etcd-1"}}]
+            }
+        }))
+        .unwrap();
+        let etcd_pod = etcd_pod::read(&pod, &pod.metadata.annotations).unwrap();
+        let path = "/api/v1/namespaces/prod/persistentvolumeclaims/data-etcd-1";
+        let claims =
+            ClaimReader::without_watches(ApiReader::new(fake::api_server([(path, status, claim.clone())])));
+        read_storage(&claims, "prod", "kubernetes-admin", &pod, &etcd_pod).await
+    }
+
+    #[tokio::test]
+    async fn claim_that_outlives_its_pod_is_persistent() {
+        // With `whenDeleted: Delete` the StatefulSet owns the claim: its own deletion is required to delete the claim.
+        let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "etcd", "uid": "set"});
+        let claim = json!({"metadata": {"name": "data-etcd-1", "ownerReferences": [owner]}});
+        assert_eq!(with_claim(200, &claim).await.unwrap(), Storage::Persistent);
+    }
+
+    #[tokio::test]
+    async fn claim_that_is_terminating_or_gone_is_lost() {
+        let claim = json!({"metadata": {"name": "data-etcd-1", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        assert_eq!(with_claim(200, &claim).await.unwrap(), Storage::ClaimTerminating);
+        assert_eq!(
+            with_claim(404, &fake::status_failure(404, "not found")).await.unwrap(),
+            Storage::ClaimTerminating
+        );
+    }
+
+    /// `whenScaled: Delete`: the controller makes the pod the owner of the claim immediately before it deletes the pod.
+    #[tokio::test]
+    async fn claim_that_its_pod_owns_is_lost() {
+        let owner = |uid| json!({"apiVersion": "v1", "kind": "Pod", "name": "etcd-1", "uid": uid});
+        let claim = |uid| json!({"metadata": {"name": "data-etcd-1", "ownerReferences": [owner(uid)]}});
+        assert_eq!(with_claim(200, &claim("u1")).await.unwrap(), Storage::ClaimTerminating);
+        assert_eq!(
+            with_claim(200, &claim("u0")).await.unwrap(),
+            Storage::Persistent,
+            "the owner is an earlier pod"
+        );
+    }
+
+    #[tokio::test]
+    async fn error_names_a_claim_that_cannot_be_read() {
+        let error = with_claim(403, &fake::status_failure(403, "no rights")).await.unwrap_err();
+        let text = "reading PersistentVolumeClaim prod/data-etcd-1 is forbidden: no rights";
+        assert_eq!(error.to_string(), text);
+    }
+}

@@ -1,0 +1,138 @@
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    etcd::{Endpoint, MemberError, ProbeResult},
+    guard::discovery::etcd_pod,
+    k8s::{fake, pod::Pod},
+};
+
+/// A password that must not appear in any text.
+const PASSWORD: &str = "hunter2";
+
+fn secret(pairs: &[(&str, &str)]) -> Value {
+    let data: serde_json::Map<String, Value> = pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), json!(ByteString(value.as_bytes().to_vec()))))
+        .collect();
+    json!({"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "s"}, "data": data})
+}
+
+fn path(name: &str) -> String {
+    format!("/api/v1/namespaces/prod/secrets/{name}")
+}
+
+/// Returns the member of pod `etcd-1` of a TLS cluster with these annotations.
+fn pod(annotations: &[(&str, &str)]) -> EtcdPod {
+    let annotations: serde_json::Map<String, Value> =
+        annotations.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "etcd-1", "namespace": "prod", "uid": "u1", "annotations": annotations},
+        "spec": {
+            "containers": [{
+                "name": "etcd",
+                "image": "etcd",
+                "command": ["etcd", "--advertise-client-urls=https://etcd-1.etcd:2379", "--cert-file=/tls/server.crt",
+                            "--key-file=/tls/server.key", "--trusted-ca-file=/tls/own-ca.crt"],
+                "volumeMounts": [{"name": "tls", "mountPath": "/tls"}]
+            }],
+            "volumes": [{"name": "tls", "secret": {"secretName": "etcd-server"}}]
+        },
+        "status": {"podIP": "10.0.0.1"}
+    }))
+    .unwrap();
+    etcd_pod::read(&pod, &pod.metadata.annotations).unwrap()
+}
+
+/// Returns the member after its credentials were read from these responses of the API server.
+async fn complete<const N: usize>(pod: EtcdPod, answers: [(&str, u16, Value); N]) -> EtcdPod {
+    let credentials = CredentialReader::new(SecretReader::new(fake::api_server(answers)));
+    let mut pods = [((), pod)];
+    credentials.add_to("prod", &mut pods, Instant::now() + Duration::from_secs(5)).await;
+    let [((), pod)] = pods;
+    pod
+}
+
+fn certificate(endpoint: &Endpoint) -> Option<&[u8]> {
+    Some(&endpoint.tls.as_ref()?.identity.as_ref()?.certificate)
+}
+
+fn ca(endpoint: &Endpoint) -> Option<&[u8]> {
+    endpoint.tls.as_ref()?.ca.as_deref()
+}
+
+#[tokio::test]
+async fn prefers_client_secret_to_server_secret() {
+    let of_clients = secret(&[("tls.crt", "client"), ("tls.key", "k"), ("ca.crt", "ca of clients")]);
+    let of_server = secret(&[("server.crt", "server"), ("server.key", "k"), ("own-ca.crt", "ca of server")]);
+    let (clients, server) = (path("etcd-client-tls"), path("etcd-server"));
+    let member = complete(pod(&[]), [(&clients, 200, of_clients), (&server, 200, of_server.clone())]).await;
+    let endpoint = member.endpoint.unwrap();
+    assert_eq!((certificate(&endpoint), ca(&endpoint)), (Some(&b"client"[..]), Some(&b"ca of clients"[..])));
+    assert_eq!(member.problem, None);
+
+    let member = complete(pod(&[]), [(&server, 200, of_server)]).await;
+    let endpoint = member.endpoint.unwrap();
+    assert_eq!((certificate(&endpoint), ca(&endpoint)), (Some(&b"server"[..]), Some(&b"ca of server"[..])));
+    assert_eq!(member.problem, None);
+}
+
+#[tokio::test]
+async fn reads_ca_and_certificate_from_two_secrets() {
+    let of_clients = secret(&[("tls.crt", "client"), ("tls.key", "k")]);
+    let of_server = secret(&[("own-ca.crt", "ca of server")]);
+    let (clients, server) = (path("etcd-client-tls"), path("etcd-server"));
+    let member = complete(pod(&[]), [(&clients, 200, of_clients), (&server, 200, of_server)]).await;
+    let endpoint = member.endpoint.unwrap();
+    assert_eq!((certificate(&endpoint), ca(&endpoint)), (Some(&b"client"[..]), Some(&b"ca of server"[..])));
+}
+
+#[tokio::test]
+async fn names_forbidden_secret_and_the_role_to_apply() {
+    let named = pod(&[("etcd-guard.io/client-tls-secret", "own")]);
+    let member = complete(named, [(&path("own"), 403, fake::status_failure(403, "forbidden"))]).await;
+    let expected = "found neither a CA nor a client certificate: the guard is not allowed to read Secret prod/own: apply Role \
+                    etcd-guard-secrets in namespace prod";
+    assert_eq!(member.problem.as_deref(), Some(expected));
+    // Without a CA the handshake fails, and the missing credentials are the cause.
+    let result =
+        member.with_problem(ProbeResult::NoStatus { cause: MemberError::Tls(String::from("UnknownIssuer")) });
+    assert_eq!(
+        result.cause(),
+        Some(&MemberError::CredentialsRejected(format!("TLS: UnknownIssuer; {expected}")))
+    );
+    let refused = ProbeResult::NoStatus { cause: MemberError::Refused(String::from("Connection refused")) };
+    assert_eq!(member.with_problem(refused.clone()), refused, "an absent member rejects no credentials");
+}
+
+#[tokio::test]
+async fn names_every_secret_that_does_not_exist() {
+    let problem = complete(pod(&[]), []).await.problem.unwrap();
+    for name in ["etcd-client-tls", "etcd-client-certs", "etcd-root-client-certs", "etcd-server"] {
+        assert!(problem.contains(&format!("Secret prod/{name} does not exist")), "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn reads_user_without_showing_the_password() {
+    let annotated =
+        || pod(&[("etcd-guard.io/auth-secret", "users"), ("etcd-guard.io/endpoints", "http://:2379")]);
+    let users = path("users");
+    let member =
+        complete(annotated(), [(&users, 200, secret(&[("username", "guard"), ("password", PASSWORD)]))])
+            .await;
+    let user = member.endpoint.clone().unwrap().user.unwrap();
+    assert_eq!((user.name.as_str(), user.password.as_ref()), ("guard", PASSWORD));
+    assert!(!format!("{member:?}").contains(PASSWORD));
+
+    let member = complete(annotated(), [(&users, 200, secret(&[("token", PASSWORD)]))]).await;
+    let problem = "Secret prod/users contains no password (password, etcd-root-password, root-password)";
+    assert_eq!((member.endpoint.unwrap().user, member.problem.as_deref()), (None, Some(problem)));
+
+    // An invalid Secret is named, and its content is not quoted.
+    let member = complete(annotated(), [(&users, 200, json!({"data": PASSWORD}))]).await;
+    assert_eq!(member.problem.as_deref(), Some("reading Secret prod/users failed: the body is not a Secret"));
+}

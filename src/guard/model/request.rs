@@ -1,0 +1,174 @@
+//! Requests to the guard: the deletion or the eviction of one pod, or a workload operation.
+
+mod error;
+mod workload_operation;
+
+use self::error::parse;
+pub use self::{error::RequestError, workload_operation::WorkloadOperation};
+use crate::k8s::{
+    admission::{AdmissionRequest, DeleteOptions, Eviction, truncated},
+    pod::{Metadata, Pod},
+};
+
+/// Operation of a request. The API server sends no second review for the deletion of an evicted pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// DELETE of a pod, or of one pod of a collection.
+    Delete,
+    /// CREATE of a pod's eviction.
+    Evict,
+    /// An operation that leads to deletions of pods.
+    Workload(WorkloadOperation),
+}
+
+/// One operation to evaluate.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The operation.
+    pub operation: Operation,
+    /// Namespace of the object; the name of the object if that is a namespace.
+    pub namespace: String,
+    /// Name of the pod, or of the object of a workload operation.
+    pub name: String,
+    /// The API server's copy of the pod, which may be slightly older than the pod. An eviction contains no pod.
+    pub pod: Option<Pod>,
+    /// Whether the fast path found that the pod runs no etcd. Then `pod` holds only the fields that the fast path read.
+    pub(in crate::guard) runs_no_etcd: bool,
+    /// Uid precondition of an eviction: the API server evicts no other pod. For a deletion, the API server has compared
+    /// the uid before the review. For a workload operation, the uid of the object.
+    pub uid: Option<String>,
+    /// Whether the API server changes nothing after an approval.
+    pub dry_run: bool,
+    /// Seconds between SIGTERM and SIGKILL, if the request contains them.
+    pub grace_period_seconds: Option<i64>,
+    /// Name of the requesting user.
+    pub user: String,
+}
+
+/// Maximum length of a pod's name in Kubernetes.
+const MAX_NAME_LENGTH: usize = 253;
+
+// === impl Request ===
+
+impl Request {
+    /// Reads the request of a review.
+    pub fn from_admission(request: &AdmissionRequest<'_>) -> Result<Self, RequestError> {
+        let sub_resource = request.sub_resource.as_deref().unwrap_or_default();
+        let resource = request.resource.resource.as_ref();
+        let is_core = request.resource.group.is_empty();
+        if let Some(operation) = WorkloadOperation::from_admission(request)? {
+            return Self::from_workload_operation(request, operation);
+        }
+        let operation = match (request.operation.as_ref(), resource, sub_resource) {
+            ("DELETE", "pods", "") if is_core => Operation::Delete,
+            ("CREATE", "pods", "eviction") if is_core => Operation::Evict,
+            (operation, ..) => {
+                let separator = if sub_resource.is_empty() { "" } else { "/" };
+                return Err(RequestError::UnsupportedOperation {
+                    operation: truncated(operation).to_owned(),
+                    resource: truncated(&format!("{resource}{separator}{sub_resource}")).to_owned(),
+                });
+            }
+        };
+        let pod: Option<Pod> = match operation {
+            Operation::Delete => parse("oldObject", request.old_object)?,
+            Operation::Evict | Operation::Workload(_) => None,
+        };
+        let options = match operation {
+            Operation::Delete => parse("options", request.options)?,
+            Operation::Evict | Operation::Workload(_) => {
+                parse::<Eviction>("object", request.object)?.and_then(|eviction| eviction.delete_options)
+            }
+        }
+        .unwrap_or_else(DeleteOptions::default);
+
+        let (mut name, mut namespace) = (request.name.as_deref(), request.namespace.as_deref());
+        if let Some(pod) = &pod {
+            // The deletion of a collection sends one request per pod, without the pod's name.
+            name = name.filter(|name| !name.is_empty()).or(Some(&pod.metadata.name));
+            namespace = namespace.filter(|name| !name.is_empty()).or(Some(&pod.metadata.namespace));
+        }
+        let (name, namespace) = (validated(name, "pod name")?, validated(namespace, "namespace")?);
+        let uid = options
+            .preconditions
+            .and_then(|preconditions| preconditions.uid)
+            .filter(|_| operation == Operation::Evict);
+        Ok(Self {
+            operation,
+            name,
+            namespace,
+            pod,
+            runs_no_etcd: false,
+            uid,
+            dry_run: request.dry_run.unwrap_or(false)
+                || options.dry_run.is_some_and(|stages| !stages.is_empty()),
+            grace_period_seconds: options.grace_period_seconds,
+            user: truncated(&request.user_info.username).to_owned(),
+        })
+    }
+}
+
+impl Request {
+    /// Whether the fast path found that the pod runs no etcd.
+    pub(crate) fn runs_no_etcd(&self) -> bool {
+        self.runs_no_etcd
+    }
+
+    /// Seconds between SIGTERM and SIGKILL for this pod, from the request or else from the pod.
+    pub(in crate::guard) fn grace_period(&self, pod: &Pod) -> Option<i64> {
+        self.grace_period_seconds.or(pod.spec.termination_grace_period_seconds)
+    }
+
+    /// Whether this pod is the request's target.
+    pub(in crate::guard) fn matches(&self, pod: &Pod) -> bool {
+        pod.metadata.name == self.name && self.uid.as_ref().is_none_or(|uid| *uid == pod.metadata.uid)
+    }
+
+    fn from_workload_operation(
+        request: &AdmissionRequest<'_>,
+        operation: WorkloadOperation,
+    ) -> Result<Self, RequestError> {
+        let old: Option<NamedObject> = parse("oldObject", request.old_object)?;
+        let old = old.unwrap_or_default().metadata;
+        let or_old =
+            |name: Option<&str>, old: String| name.filter(|name| !name.is_empty()).map_or(old, str::to_owned);
+        let name = validated(Some(&or_old(request.name.as_deref(), old.name)), "name")?;
+        let namespace = match operation {
+            WorkloadOperation::DeleteNamespace => name.clone(),
+            _ => validated(Some(&or_old(request.namespace.as_deref(), old.namespace)), "namespace")?,
+        };
+        Ok(Self {
+            operation: Operation::Workload(operation),
+            namespace,
+            name,
+            pod: None,
+            runs_no_etcd: false,
+            uid: Some(truncated(&old.uid).to_owned()).filter(|uid| !uid.is_empty()),
+            dry_run: request.dry_run.unwrap_or(false),
+            grace_period_seconds: None,
+            user: truncated(&request.user_info.username).to_owned(),
+        })
+    }
+}
+
+/// An object of which only name and uid are read.
+#[derive(Default, serde::Deserialize)]
+struct NamedObject {
+    #[serde(default)]
+    metadata: Metadata,
+}
+
+/// Returns the name if it is a DNS subdomain as Kubernetes defines it: names become parts of URL paths and of terminal
+/// output.
+fn validated(name: Option<&str>, kind: &'static str) -> Result<String, RequestError> {
+    let name = name.filter(|name| !name.is_empty()).ok_or(RequestError::MissingName(kind))?;
+    let is_valid = name.len() <= MAX_NAME_LENGTH
+        && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'))
+        && name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
+        && name.bytes().last().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    if is_valid {
+        Ok(name.to_owned())
+    } else {
+        Err(RequestError::InvalidName(truncated(name).to_owned(), kind))
+    }
+}

@@ -1,0 +1,33 @@
+//! Reservations of approved deletions, as the shared record stores them.
+
+use serde::{Deserialize, Serialize};
+
+/// One approved deletion in the shared record.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(in crate::guard) struct Reservation {
+    /// Uid of the pod that may be leaving. Its successor has another uid.
+    pub(in crate::guard) uid: String,
+    /// Namespace of the pod: one etcd cluster may have members in several.
+    #[serde(default)]
+    pub(in crate::guard) namespace: String,
+    /// Name of the pod, for display.
+    pub(in crate::guard) pod: String,
+    /// The pod's member id in hexadecimal, for display and for members in other namespaces.
+    #[serde(default)]
+    pub(in crate::guard) member: String,
+    /// Time of the approval by the wall clock of the replica that approved it. No lifetime is measured from it; together
+    /// with the uid it distinguishes two approvals of one pod.
+    pub(in crate::guard) at: String,
+    /// Name of the user whose deletion was approved.
+    #[serde(default)]
+    pub(in crate::guard) by: String,
+}
+
+/// A pod that exists and may run a member.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::guard) struct LivePod<'a> {
+    /// Name of the pod.
+    pub(in crate::guard) name: &'a str,
+    /// Uid of the pod.
+    pub(in crate::guard) uid: &'a str,
+}

@@ -1,0 +1,216 @@
+//! Snapshot of one etcd cluster: the facts on which a verdict is based.
+
+mod etcdctl;
+#[cfg(test)]
+pub(in crate::guard) mod fixture;
+
+use std::collections::BTreeSet;
+
+use tokio::time::Instant;
+
+pub use self::etcdctl::EtcdctlFlags;
+use crate::etcd::{Alarm, AlarmKind, ClusterId, MemberId, ProbeResult, Status};
+
+/// Result of one probe round: the pods of a cluster as the API server returns them, and each member's reply.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Display name of the cluster: `NAMESPACE/OWNER`.
+    pub cluster: String,
+    /// Namespace of the pods.
+    pub namespace: String,
+    /// Start of the probe round: the facts are not older than this.
+    pub taken_at: Instant,
+    /// All pods of the cluster.
+    pub pods: Vec<MemberPod>,
+    /// Members that run in none of these pods and replied at one of their client URLs.
+    pub external_members: Vec<ExternalMember>,
+}
+
+/// A pod that runs a member.
+#[derive(Clone, Debug)]
+pub struct MemberPod {
+    /// Name of the pod.
+    pub name: String,
+    /// Uid of the pod. Its successor with the same name has another uid.
+    pub uid: String,
+    /// Name of the container that runs etcd.
+    pub container: String,
+    /// Flags that `etcdctl` needs in that container.
+    pub etcdctl: EtcdctlFlags,
+    /// Address of the pod; empty if it has none yet.
+    pub ip: String,
+    /// Name of the member, if etcd's flags or environment in the pod contain it.
+    pub member_name: Option<String>,
+    /// Whether the pod has a deletion timestamp.
+    pub terminating: bool,
+    /// Whether this guard approved the pod's deletion, which may not be visible yet.
+    pub reserved: bool,
+    /// Whether etcd's container runs according to the kubelet.
+    pub running: bool,
+    /// Effect of a deletion on the member's data.
+    pub storage: Storage,
+    /// Reply from the pod's address.
+    pub reply: ProbeResult,
+}
+
+/// A listed member that runs in no pod of the snapshot: in another namespace, or outside of Kubernetes.
+#[derive(Clone, Debug)]
+pub struct ExternalMember {
+    /// Id of the member, from its own reply at one of its client URLs.
+    pub id: MemberId,
+    /// The member's reply.
+    pub reply: ProbeResult,
+    /// Whether this guard approved the deletion of the member's pod, which may not be visible yet.
+    pub reserved: bool,
+}
+
+/// Effect of a pod's deletion on its member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// The data remains, and the pod's successor is the same member.
+    Persistent,
+    /// The data is deleted with the pod: the member cannot return, and still counts as a voter.
+    Ephemeral,
+    /// The data is on the pod's node, and the pod's successor may be scheduled to another node.
+    OnNode,
+    /// The claim that holds the data is being deleted, or is deleted with the pod.
+    ClaimTerminating,
+    /// The data remains, but a preStop hook removes the member from the member list.
+    RemovedByHook,
+}
+
+/// Why a pod counts as leaving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::guard) enum Departure {
+    /// The pod has a deletion timestamp.
+    Terminating,
+    /// The guard approved its deletion, which may not be visible yet.
+    Reserved,
+}
+
+const fn departure(is_terminating: bool, is_reserved: bool) -> Option<Departure> {
+    match (is_terminating, is_reserved) {
+        (true, _) => Some(Departure::Terminating),
+        (false, true) => Some(Departure::Reserved),
+        (false, false) => None,
+    }
+}
+
+// === impl ExternalMember ===
+
+impl ExternalMember {
+    /// Why the member's pod is leaving, if it is. External members of terminating pods are not part of a snapshot.
+    pub(in crate::guard) fn departure(&self) -> Option<Departure> {
+        departure(false, self.reserved)
+    }
+}
+
+// === impl Departure ===
+
+impl Departure {
+    /// Value of the status field.
+    pub(in crate::guard) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Terminating => "terminating",
+            Self::Reserved => "reserved",
+        }
+    }
+}
+
+// === impl Storage ===
+
+impl Storage {
+    /// Whether the successor of the deleted pod is the same member.
+    #[must_use]
+    pub fn preserves_member(self) -> bool {
+        self == Self::Persistent
+    }
+
+    /// Whether the data remains if the container does not run: a preStop hook runs only in a running container.
+    #[must_use]
+    pub fn preserves_data(self) -> bool {
+        matches!(self, Self::Persistent | Self::RemovedByHook)
+    }
+
+    /// Value of the status field.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Persistent => "persistent",
+            Self::Ephemeral => "ephemeral",
+            Self::OnNode => "on-node",
+            Self::ClaimTerminating => "claim-terminating",
+            Self::RemovedByHook => "removed-by-hook",
+        }
+    }
+}
+
+// === impl MemberPod ===
+
+impl MemberPod {
+    /// Why the pod is leaving, if it is.
+    pub(in crate::guard) fn departure(&self) -> Option<Departure> {
+        departure(self.terminating, self.reserved)
+    }
+
+    /// The command that runs `etcdctl` in this pod.
+    pub(in crate::guard) fn etcdctl_command(&self, namespace: &str, arguments: &str) -> String {
+        self.etcdctl.command(namespace, &self.name, &self.container, arguments)
+    }
+}
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    /// Cluster id of the pods' replies, if all are the same.
+    #[must_use]
+    pub fn cluster_id(&self) -> Option<ClusterId> {
+        let mut ids = self.pods.iter().filter_map(|pod| pod.reply.status()).map(|status| status.cluster_id);
+        let id = ids.next()?;
+        ids.all(|other| other == id).then_some(id)
+    }
+
+    /// Marks the deletion of this pod as approved.
+    pub(in crate::guard) fn mark_reserved(&mut self, uid: &str) {
+        for pod in self.pods.iter_mut().filter(|pod| pod.uid == uid) {
+            pod.reserved = true;
+        }
+    }
+
+    /// Replies of all pods and external members.
+    pub(in crate::guard) fn replies(&self) -> impl Iterator<Item = &ProbeResult> {
+        self.pods.iter().map(|pod| &pod.reply).chain(self.external_members.iter().map(|member| &member.reply))
+    }
+
+    /// Statuses of all pods and external members that reply.
+    pub(in crate::guard) fn statuses(&self) -> impl Iterator<Item = &Status> {
+        self.replies().filter_map(ProbeResult::status)
+    }
+
+    /// Ids of the clusters that the replies name, in ascending order. More than one means that the pods belong to
+    /// different clusters.
+    pub(in crate::guard) fn cluster_ids(&self) -> BTreeSet<ClusterId> {
+        self.statuses().map(|status| status.cluster_id).collect()
+    }
+
+    /// Ids of the members with a CORRUPT alarm; 0 if etcd cannot determine the member.
+    pub(in crate::guard) fn corrupt_members(&self) -> Vec<MemberId> {
+        let alarms = self.alarms().filter(|alarm| alarm.kind == AlarmKind::Corrupt);
+        alarms.map(|alarm| alarm.member_id).collect()
+    }
+
+    /// Whether a member reports a NOSPACE alarm.
+    pub(in crate::guard) fn is_out_of_space(&self) -> bool {
+        self.alarms().any(|alarm| alarm.kind == AlarmKind::NoSpace)
+    }
+
+    fn alarms(&self) -> impl Iterator<Item = &Alarm> {
+        self.statuses().flat_map(|status| &status.alarms)
+    }
+
+    /// The pod with this name.
+    #[must_use]
+    pub fn pod(&self, name: &str) -> Option<&MemberPod> {
+        self.pods.iter().find(|pod| pod.name == name)
+    }
+}

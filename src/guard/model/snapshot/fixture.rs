@@ -1,0 +1,126 @@
+//! Snapshots for tests: `cluster(3)` is healthy and led by `etcd-0`. Methods then add faults.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::{
+    etcd::{ClusterId, ListedMember, MemberError, MemberId, ProbeResult, Status},
+    guard::model::snapshot::{EtcdctlFlags, MemberPod, Snapshot, Storage},
+};
+
+/// Id of the member in pod `etcd-N`.
+pub(in crate::guard) fn id(n: usize) -> MemberId {
+    MemberId(0xe7cd_0000 + u64::try_from(n).unwrap())
+}
+
+/// Entry of the member list for pod `etcd-N`.
+pub(in crate::guard) fn listed(n: usize) -> ListedMember {
+    ListedMember {
+        id: id(n),
+        name: format!("etcd-{n}"),
+        peer_urls: vec![format!("http://etcd-{n}.etcd.prod.svc:2380")],
+        client_urls: vec![format!("http://etcd-{n}.etcd.prod.svc:2379")],
+        is_learner: false,
+    }
+}
+
+/// Status of the member in pod `etcd-N`, with `etcd-0` as the leader.
+pub(in crate::guard) fn status(n: usize) -> Status {
+    Status {
+        member_id: id(n),
+        cluster_id: ClusterId(0xc1),
+        leader: Some(id(0)),
+        term: 7,
+        applied_index: 100,
+        version: String::from("3.6.16"),
+        is_learner: false,
+        alarms: Vec::new(),
+    }
+}
+
+fn pod(n: usize, list: &[ListedMember]) -> MemberPod {
+    MemberPod {
+        name: format!("etcd-{n}"),
+        uid: format!("uid-{n}"),
+        container: String::from("etcd"),
+        etcdctl: EtcdctlFlags::default(),
+        ip: format!("10.0.0.{n}"),
+        member_name: None,
+        terminating: false,
+        reserved: false,
+        running: true,
+        storage: Storage::Persistent,
+        reply: ProbeResult::Healthy { status: status(n), members: list.to_vec() },
+    }
+}
+
+/// A healthy cluster with this number of voters, led by `etcd-0`.
+pub(in crate::guard) fn cluster(size: usize) -> Snapshot {
+    let list: Vec<ListedMember> = (0..size).map(listed).collect();
+    Snapshot {
+        cluster: String::from("prod/etcd"),
+        namespace: String::from("prod"),
+        taken_at: Instant::now(),
+        pods: (0..size).map(|n| pod(n, &list)).collect(),
+        external_members: Vec::new(),
+    }
+}
+
+/// Cause of a request that times out.
+pub(in crate::guard) fn timed_out() -> MemberError {
+    MemberError::TimedOut(Duration::from_millis(750))
+}
+
+impl Snapshot {
+    /// No reply from this pod.
+    pub(in crate::guard) fn silence(mut self, n: usize) -> Self {
+        self.pods[n].reply = ProbeResult::NoStatus { cause: timed_out() };
+        self
+    }
+
+    /// Connections to this pod are refused.
+    pub(in crate::guard) fn refuse(mut self, n: usize) -> Self {
+        self.pods[n].reply = ProbeResult::NoStatus {
+            cause: MemberError::Refused(String::from("Connection refused (os error 111)")),
+        };
+        self
+    }
+
+    /// This pod's container has terminated, and connections are refused.
+    pub(in crate::guard) fn crash(mut self, n: usize) -> Self {
+        self.pods[n].running = false;
+        self.refuse(n)
+    }
+
+    /// The member replies to Status, but no linearizable read succeeds.
+    pub(in crate::guard) fn starve(mut self, n: usize) -> Self {
+        self.pods[n].reply = ProbeResult::StatusOnly { status: status(n), cause: timed_out() };
+        self
+    }
+
+    /// Changes the member list of each serving member.
+    pub(in crate::guard) fn relist(mut self, change: impl Fn(&mut Vec<ListedMember>)) -> Self {
+        for pod in &mut self.pods {
+            if let ProbeResult::Healthy { members, .. } = &mut pod.reply {
+                change(members);
+            }
+        }
+        self
+    }
+
+    /// Changes the status of one member.
+    pub(in crate::guard) fn restate(mut self, n: usize, change: impl Fn(&mut Status)) -> Self {
+        match &mut self.pods[n].reply {
+            ProbeResult::Healthy { status, .. } | ProbeResult::StatusOnly { status, .. } => change(status),
+            ProbeResult::NoStatus { .. } => {}
+        }
+        self
+    }
+
+    /// Changes one pod.
+    pub(in crate::guard) fn change(mut self, n: usize, change: impl Fn(&mut MemberPod)) -> Self {
+        change(&mut self.pods[n]);
+        self
+    }
+}

@@ -1,0 +1,149 @@
+//! Verdict on a request: a reason, numbers and a remedy.
+
+use std::time::Duration;
+
+use crate::etcd::MemberId;
+use crate::guard::model::{
+    reason::{Reason, Refusal},
+    request::Operation,
+    tally::Tally,
+};
+
+/// Maximum length of a warning: kubectl prints it on one line, and the API server truncates longer ones.
+const MAX_WARNING_LENGTH: usize = 120;
+
+/// The guard's response to a request.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// Reason of the approval or denial.
+    pub reason: Reason,
+    /// One or two sentences for the user, the remedy included.
+    pub message: String,
+    /// The second sentence, if there is one: how to continue after the denial.
+    pub remedy: Option<String>,
+    /// The pod's member, if it is known.
+    pub member: Option<MemberId>,
+    /// Warnings, which kubectl prints for approvals and denials.
+    pub warnings: Vec<String>,
+    /// The numbers of the evaluation, if voters were counted.
+    pub tally: Option<Tally>,
+    /// The cluster, if it is known: `NAMESPACE/OWNER`.
+    pub cluster: Option<String>,
+    /// Age of the snapshot.
+    pub data_age: Option<Duration>,
+    /// Whether audit mode approves the request in spite of the denial.
+    pub audited: bool,
+    /// The denial that a break-glass annotation overruled.
+    pub overruled: Option<Reason>,
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    /// A verdict without a snapshot of the cluster.
+    pub(in crate::guard) fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            reason,
+            message: message.into(),
+            remedy: None,
+            member: None,
+            warnings: Vec::new(),
+            tally: None,
+            cluster: None,
+            data_age: None,
+            audited: false,
+            overruled: None,
+        }
+    }
+
+    /// Adds a second sentence: how to continue after the denial.
+    pub(in crate::guard) fn with_remedy(mut self, remedy: &str) -> Self {
+        self.message = format!("{}. {remedy}", self.message);
+        self.remedy = Some(remedy.to_owned());
+        self
+    }
+
+    /// Whether the request is approved.
+    #[must_use]
+    pub fn allows(&self) -> bool {
+        self.reason.allows() || self.audited
+    }
+
+    /// HTTP status of a denial.
+    #[must_use]
+    pub fn refusal(&self, operation: Operation) -> Option<Refusal> {
+        if self.allows() { None } else { self.reason.refusal(operation) }
+    }
+
+    /// The outcome as logs and metrics name it.
+    #[must_use]
+    pub fn outcome(&self) -> &'static str {
+        match (self.reason.allows(), self.audited) {
+            (true, _) => "allowed",
+            (false, true) => "audited",
+            (false, false) => "denied",
+        }
+    }
+
+    /// Turns a denial into a warning.
+    pub(in crate::guard) fn audit(&mut self) {
+        self.audited = true;
+        let text = format!("would be denied: {}", self.text());
+        self.warn(&text);
+    }
+
+    /// Overrules a denial because of a break-glass annotation with this reason.
+    pub(in crate::guard) fn overrule(&mut self, cause: &str) {
+        self.warn(&format!("break-glass overrules {}: {cause}", self.reason));
+        self.message = format!("{}; overruled by a break-glass annotation: {cause}", self.summary());
+        self.remedy = None;
+        self.overruled = Some(std::mem::replace(&mut self.reason, Reason::BreakGlass));
+    }
+
+    /// Adds a warning, without control characters and truncated to [`MAX_WARNING_LENGTH`].
+    pub(in crate::guard) fn warn(&mut self, text: &str) {
+        let mut warning: String = text.chars().filter(|c| !c.is_control()).take(MAX_WARNING_LENGTH).collect();
+        if warning.len() < text.len() {
+            warning.pop();
+            warning.push('…');
+        }
+        self.warnings.push(warning);
+    }
+
+    /// The message as the user reads it: the reason's code, the facts and the remedy.
+    #[must_use]
+    pub fn text(&self) -> String {
+        format!("{}: {}", self.reason, self.message)
+    }
+
+    /// The message without the remedy.
+    fn summary(&self) -> &str {
+        let remedy = self.remedy.as_deref().unwrap_or_default();
+        self.message.strip_suffix(remedy).and_then(|text| text.strip_suffix(". ")).unwrap_or(&self.message)
+    }
+
+    /// Keys and values for the API server's audit log.
+    #[must_use]
+    pub fn audit_annotations(&self) -> Vec<(&'static str, String)> {
+        let mut pairs = vec![("reason", self.reason.as_str().to_owned())];
+        if let Some(cluster) = &self.cluster {
+            pairs.push(("cluster", cluster.clone()));
+        }
+        if let Some(tally) = &self.tally {
+            pairs.push(("voters", tally.voters.to_string()));
+            pairs.push(("healthy", tally.healthy.to_string()));
+            pairs.push(("quorum", tally.quorum.to_string()));
+            pairs.push(("leader", tally.leader.map_or_else(|| String::from("unknown"), |id| id.to_string())));
+        }
+        if let Some(reason) = self.overruled {
+            pairs.push(("overruled", reason.as_str().to_owned()));
+        }
+        if self.audited {
+            pairs.push(("mode", String::from("audit")));
+        }
+        if let Some(age) = self.data_age {
+            pairs.push(("data-age", format!("{}ms", age.as_millis())));
+        }
+        pairs
+    }
+}

@@ -1,0 +1,8 @@
+//! Probe rounds: reads the pods of a cluster, probes its members, and returns a snapshot.
+
+pub(in crate::guard) mod error;
+pub mod external;
+pub(in crate::guard) mod member_pod_cache;
+pub(in crate::guard) mod observer;
+mod probe_round;
+pub(in crate::guard) mod siblings;

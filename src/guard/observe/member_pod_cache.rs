@@ -1,0 +1,216 @@
+//! The member pod cache: names of the pods that run all voters of a cluster, which the next evaluation reads directly.
+//!
+//! A consistent list of pods waits until the API server's watch cache has caught up with etcd, which takes up to 100 ms
+//! after a write to any other resource. A read of a single pod by its name is served from etcd itself. If the last
+//! snapshot has a pod for every voter, the next evaluation reads these pods by name, and lists the namespace only if it
+//! requires further pods: docs/decisions/0039-read-known-pods-by-name.md.
+
+use std::sync::Arc;
+
+use futures::future::try_join_all;
+use moka::sync::Cache;
+
+use crate::guard::{
+    model::{
+        cluster_key::{CLUSTER_TTL, ClusterKey, MAX_CLUSTERS},
+        membership::Membership,
+        snapshot::{MemberPod, Snapshot},
+    },
+    observe::siblings::Siblings,
+};
+use crate::k8s::{ApiReader, LookupError, pod::Pod};
+
+/// Maximum number of pods that are read one by one. etcd recommends at most seven members.
+const MAX_PODS: usize = 9;
+
+/// The names of each cluster's member pods.
+pub(in crate::guard) struct MemberPodCache(Cache<ClusterKey, MemberPodNames>);
+
+/// The names of a cluster's etcd pods, which together run every voter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::guard) struct MemberPodNames(Arc<[String]>);
+
+// === impl MemberPodCache ===
+
+impl MemberPodCache {
+    /// Creates an empty cache.
+    pub(in crate::guard) fn new() -> Self {
+        Self(Cache::builder().max_capacity(MAX_CLUSTERS).time_to_live(CLUSTER_TTL).build())
+    }
+
+    /// Returns the names of the cluster's member pods.
+    pub(in crate::guard) fn get(&self, cluster_key: &ClusterKey) -> Option<MemberPodNames> {
+        self.0.get(cluster_key)
+    }
+
+    /// Stores or removes the names after a snapshot of these pods. Returns false if the pods were read by name and an
+    /// evaluation requires further pods.
+    pub(in crate::guard) fn update(
+        &self,
+        cluster_key: &ClusterKey,
+        snapshot: &Snapshot,
+        siblings: &Siblings,
+    ) -> bool {
+        match MemberPodNames::from_snapshot(snapshot, siblings) {
+            Some(_) if siblings.are_read_by_name => true,
+            Some(names) => {
+                self.0.insert(cluster_key.clone(), names);
+                true
+            }
+            None => {
+                self.0.invalidate(cluster_key);
+                !siblings.are_read_by_name
+            }
+        }
+    }
+}
+
+// === impl MemberPodNames ===
+
+impl MemberPodNames {
+    /// Returns the names of the cluster's pods, or `None` unless every listed voter runs in one of them. Then no other
+    /// pod of the namespace can change the number of voters.
+    fn from_snapshot(snapshot: &Snapshot, siblings: &Siblings) -> Option<Self> {
+        let membership = Membership::new(snapshot).ok()?;
+        let names = siblings.pods.iter().map(|(pod, _)| &pod.metadata.name);
+        let is_known = |pod: &MemberPod| names.clone().any(|name| *name == pod.name);
+        membership.voters().next()?;
+        let is_complete = siblings.pods.len() <= MAX_PODS
+            && snapshot.cluster_id().is_some()
+            && membership.voters().all(|voter| voter.pod.is_some_and(is_known));
+        is_complete.then(|| Self(names.cloned().collect()))
+    }
+
+    /// Returns whether the cache contains a pod with this name.
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.0.iter().any(|known| known == name)
+    }
+
+    /// Reads each pod by its name. Returns `None` if a pod does not exist or cannot be read: a list may still succeed.
+    pub(super) async fn read(
+        &self,
+        pods: &ApiReader,
+        namespace: &str,
+    ) -> Result<Option<Vec<Pod>>, LookupError> {
+        match try_join_all(self.0.iter().map(|name| pods.get_pod(namespace, name))).await {
+            Ok(pods) => Ok(Some(pods)),
+            // A list would probably time out as well.
+            Err(error @ LookupError::TimedOut { .. }) => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        etcd::ProbeResult,
+        guard::model::snapshot::fixture::cluster,
+        k8s::fake::{api_server, status_failure},
+    };
+
+    fn pod(n: usize) -> Value {
+        json!({
+            "metadata": {
+                "name": format!("etcd-{n}"), "namespace": "prod", "uid": format!("uid-{n}"),
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "etcd", "uid": "etcd",
+                    "controller": true}],
+            },
+            "spec": {"containers": [{"name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16"}]},
+            "status": {"phase": "Running"},
+        })
+    }
+
+    /// The pods `etcd-0` to `etcd-N` of one StatefulSet.
+    fn siblings(size: usize) -> Siblings {
+        let pods: Vec<Pod> = (0..size).map(|n| serde_json::from_value(pod(n)).unwrap()).collect();
+        Siblings::new(&ClusterKey::from_pod("prod", &pods[0]), pods)
+    }
+
+    fn strings(names: &MemberPodNames) -> Vec<&str> {
+        names.0.iter().map(String::as_str).collect()
+    }
+
+    /// Applies `change` to the member list that each member returns.
+    fn with_lists(mut snapshot: Snapshot, change: impl Fn(&mut Vec<crate::etcd::ListedMember>)) -> Snapshot {
+        for pod in &mut snapshot.pods {
+            if let ProbeResult::Healthy { members, .. } = &mut pod.reply {
+                change(members);
+            }
+        }
+        snapshot
+    }
+
+    #[test]
+    fn stores_pods_that_run_all_voters() {
+        let names = MemberPodNames::from_snapshot(&cluster(3), &siblings(3)).unwrap();
+        assert_eq!(strings(&names), ["etcd-0", "etcd-1", "etcd-2"]);
+    }
+
+    /// The voter is matched to its pod by its peer URL.
+    #[test]
+    fn stores_the_pod_of_a_crashed_voter() {
+        assert!(MemberPodNames::from_snapshot(&cluster(3).crash(1), &siblings(3)).is_some());
+    }
+
+    #[test]
+    fn rejects_voters_without_a_pod_of_the_owner() {
+        let complete = cluster(3);
+        let mut seen = complete.clone();
+        seen.pods.pop();
+        assert_eq!(MemberPodNames::from_snapshot(&seen, &siblings(2)), None);
+        // The third voter runs in a pod of another owner.
+        assert_eq!(MemberPodNames::from_snapshot(&complete, &siblings(2)), None);
+    }
+
+    #[test]
+    fn rejects_voters_that_never_started_but_not_learners() {
+        let added = |is_learner: bool| {
+            with_lists(cluster(3), |members| {
+                let mut new = members[2].clone();
+                new.id.0 += 1;
+                (new.name, new.peer_urls) =
+                    (String::new(), vec![String::from("http://etcd-3.etcd.prod.svc:2380")]);
+                new.is_learner = is_learner;
+                members.push(new);
+            })
+        };
+        assert_eq!(MemberPodNames::from_snapshot(&added(false), &siblings(3)), None);
+        assert!(MemberPodNames::from_snapshot(&added(true), &siblings(3)).is_some());
+    }
+
+    #[test]
+    fn rejects_silent_clusters_and_ambiguous_members() {
+        assert_eq!(
+            MemberPodNames::from_snapshot(&cluster(3).silence(0).silence(1).silence(2), &siblings(3)),
+            None
+        );
+        let mut twice = cluster(3);
+        twice.pods[1].reply = twice.pods[0].reply.clone();
+        assert_eq!(MemberPodNames::from_snapshot(&twice, &siblings(3)), None);
+    }
+
+    #[test]
+    fn rejects_more_pods_than_are_read_by_name() {
+        assert!(MemberPodNames::from_snapshot(&cluster(MAX_PODS), &siblings(MAX_PODS)).is_some());
+        assert_eq!(MemberPodNames::from_snapshot(&cluster(MAX_PODS + 1), &siblings(MAX_PODS + 1)), None);
+    }
+
+    #[tokio::test]
+    async fn reads_all_pods_by_name_or_returns_none() {
+        let path = |n: usize| format!("/api/v1/namespaces/prod/pods/etcd-{n}");
+        let (first, second) = (path(0), path(1));
+        let names = MemberPodNames::from_snapshot(&cluster(2), &siblings(2)).unwrap();
+        let all = ApiReader::new(api_server([(&first, 200, pod(0)), (&second, 200, pod(1))]));
+        let read = names.read(&all, "prod").await.unwrap().unwrap();
+        assert_eq!(read.iter().map(|pod| pod.metadata.name.as_str()).collect::<Vec<_>>(), strings(&names));
+        let one_gone = ApiReader::new(api_server([(&first, 200, pod(0))]));
+        assert!(names.read(&one_gone, "prod").await.unwrap().is_none());
+        let forbidden = status_failure(403, "no");
+        let forbidden = ApiReader::new(api_server([(&first, 200, pod(0)), (&second, 403, forbidden)]));
+        assert!(names.read(&forbidden, "prod").await.unwrap().is_none());
+    }
+}

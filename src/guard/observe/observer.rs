@@ -1,0 +1,397 @@
+//! Snapshots of a cluster: its pods from the API server, and the results of probing each member at its pod's address.
+
+use std::{borrow::Cow, time::Duration};
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::guard::{
+    discovery::{
+        claim_storage,
+        credentials::CredentialReader,
+        etcd_pod::{self, EtcdPod},
+        settled::{pod_gone, settled_verdict},
+    },
+    metrics::Metrics,
+    model::{
+        cluster_key::ClusterKey,
+        deadline::{ANSWER_RESERVE, Deadline},
+        membership::identity,
+        request::Request,
+        reservation::Reservation,
+        snapshot::{ExternalMember, Snapshot, Storage},
+    },
+    observe::{
+        error::ObserveError,
+        external,
+        member_pod_cache::MemberPodNames,
+        probe_round::probe_pods,
+        siblings::{Siblings, is_member_pod, member_pod},
+    },
+    policy::effective::Mode,
+};
+use crate::{
+    config::LiveConfig,
+    etcd::{Connections, ListedMember, ProbeResult},
+    k8s::{AnnotationCache, ApiReader, ClaimReader, LookupError, pod::Pod},
+};
+
+/// Minimum time for a probe round. A healthy cluster replies within milliseconds, on a busy machine within tens of
+/// milliseconds.
+const MIN_PROBE_TIME: Duration = Duration::from_millis(600);
+
+/// Maximum number of pods of other owners that are probed to find out whether they run peers.
+const MAX_OTHER_PODS: usize = 16;
+
+/// Takes snapshots of clusters.
+pub(in crate::guard) struct ClusterObserver {
+    /// Reads pods.
+    pub(in crate::guard) pods: ApiReader,
+    /// Reads the claims that hold the data of members.
+    pub(in crate::guard) claims: ClaimReader,
+    /// Annotations of the pods' owners.
+    pub(in crate::guard) annotations: AnnotationCache,
+    /// The configuration with the floor for annotations.
+    pub(in crate::guard) config: LiveConfig,
+    /// Credentials that members require from clients.
+    pub(in crate::guard) credentials: CredentialReader,
+    /// Connections to members, reused by later rounds.
+    pub(in crate::guard) connections: Connections,
+    /// Durations and failures of probe rounds.
+    pub(in crate::guard) metrics: Metrics,
+}
+
+/// The result of a probe round for one request.
+pub(in crate::guard) struct Observation {
+    /// The cluster.
+    pub(in crate::guard) snapshot: Snapshot,
+    /// The reason why the claim of the request's pod could not be read.
+    pub(in crate::guard) claim_error: Option<LookupError>,
+}
+
+// === impl ClusterObserver ===
+
+impl ClusterObserver {
+    /// Returns the pod of a request: the copy that the API server sent, or a live pod for evictions, which contain only
+    /// the name.
+    pub(in crate::guard) async fn requested_pod<'a>(
+        &self,
+        request: &'a Request,
+        deadline: Deadline,
+    ) -> Result<Cow<'a, Pod>, ObserveError> {
+        let mut pod = match &request.pod {
+            Some(pod) => Cow::Borrowed(pod),
+            None => Cow::Owned(self.read_live_pod(request, deadline).await?),
+        };
+        // The pod is cloned only if annotations can change it, which is rare.
+        if self.may_inherit(&request.namespace, &pod) {
+            self.apply_inherited(&request.namespace, std::slice::from_mut(pod.to_mut()));
+        }
+        Ok(pod)
+    }
+
+    /// Lists the pods of a namespace, with the annotations of their owners.
+    pub(in crate::guard) async fn list_pods(
+        &self,
+        namespace: &str,
+        deadline: Deadline,
+    ) -> Result<Vec<Pod>, ObserveError> {
+        let list = self.pods.list_pods(namespace);
+        let pods = deadline.within("listing the pods from the API server", list).await?;
+        let mut pods = pods.map_err(ObserveError::Lookup)?;
+        self.apply_inherited(namespace, &mut pods);
+        Ok(pods)
+    }
+
+    /// Reads the known member pods of a cluster by their names. Returns `None` if the request's pod is not among
+    /// them, or if one of them does not exist or no longer runs etcd for this cluster.
+    pub(in crate::guard) async fn read_by_name(
+        &self,
+        names: &MemberPodNames,
+        request: &Request,
+        cluster_key: &ClusterKey,
+        deadline: Deadline,
+    ) -> Result<Option<Vec<Pod>>, ObserveError> {
+        if !names.contains(&request.name) {
+            return Ok(None);
+        }
+        let read = names.read(&self.pods, &request.namespace);
+        let pods = deadline.within("reading the pods from the API server", read).await?;
+        let Some(mut pods) = pods.map_err(ObserveError::Lookup)? else { return Ok(None) };
+        self.apply_inherited(&request.namespace, &mut pods);
+        Ok(pods.iter().all(|pod| is_member_pod(cluster_key, pod)).then_some(pods))
+    }
+
+    /// Lists the pods of the request's namespace and groups them by cluster.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ObserveError::Settled`] if the list shows that the request requires no snapshot.
+    pub(in crate::guard) async fn siblings(
+        &self,
+        cluster_key: &ClusterKey,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Result<Siblings, ObserveError> {
+        let pods = self.list_pods(&request.namespace, deadline).await?;
+        self.group_siblings(pods, cluster_key, request, deadline).await
+    }
+
+    /// Groups pods that the caller has just read, with the errors of [`Self::siblings`].
+    pub(in crate::guard) async fn group_siblings(
+        &self,
+        pods: Vec<Pod>,
+        cluster_key: &ClusterKey,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Result<Siblings, ObserveError> {
+        // The copy of the pod in the request may be older than these pods.
+        let Some(pod) = pods.iter().find(|pod| request.matches(pod)) else {
+            return Err(ObserveError::Settled(pod_gone(request)));
+        };
+        if let Some(verdict) = settled_verdict(pod) {
+            return Err(ObserveError::Settled(verdict));
+        }
+        Ok(self.siblings_with_credentials(cluster_key, pods, deadline).await)
+    }
+
+    /// Probes the members for a request, and reads the claim of its pod. The caller reads `reserved` before this call:
+    /// a reservation that another replica adds later causes a write conflict.
+    ///
+    /// # Errors
+    ///
+    /// Fails if too little time remains. Healthy members could not reply in time and would not count as serving.
+    pub(in crate::guard) async fn observe(
+        &self,
+        request: &Request,
+        siblings: &Siblings,
+        reserved: &[Reservation],
+        deadline: Deadline,
+    ) -> Result<Observation, ObserveError> {
+        deadline.ensure_remaining(MIN_PROBE_TIME, ANSWER_RESERVE, "to probe the members")?;
+        let until = deadline.minus(ANSWER_RESERVE);
+        let taken_at = Instant::now();
+        let (replies, storage) = tokio::join!(
+            self.probe(&siblings.namespace, &siblings.pods, until),
+            self.target_storage(request, siblings, until)
+        );
+        let mut snapshot = build_snapshot(siblings, replies, reserved, taken_at);
+        let claim_error = match storage {
+            Some(Ok(storage)) => {
+                for target in snapshot.pods.iter_mut().filter(|pod| pod.name == request.name) {
+                    target.storage = storage;
+                }
+                None
+            }
+            Some(Err(error)) => Some(error),
+            None => None,
+        };
+        self.probe_members_without_pod(&mut snapshot, siblings, reserved, until).await;
+        Ok(Observation { snapshot, claim_error })
+    }
+
+    /// Takes a snapshot of a cluster from pods that were already listed, without reservations and claims.
+    pub(in crate::guard) async fn observe_listed(
+        &self,
+        cluster_key: &ClusterKey,
+        pods: &[Pod],
+        deadline: Deadline,
+    ) -> Snapshot {
+        let siblings = self.siblings_with_credentials(cluster_key, pods.to_vec(), deadline).await;
+        self.observe_siblings(&siblings, &[], deadline).await
+    }
+
+    /// Takes a snapshot of a cluster from pods that were already listed, with the storage of each pod.
+    pub(in crate::guard) async fn observe_with_storage(
+        &self,
+        cluster_key: &ClusterKey,
+        pods: &[Pod],
+        reserved: &[Reservation],
+        deadline: Deadline,
+    ) -> Snapshot {
+        let siblings = self.siblings_with_credentials(cluster_key, pods.to_vec(), deadline).await;
+        let mut snapshot = self.observe_siblings(&siblings, reserved, deadline).await;
+        for (pod, etcd_pod) in &siblings.pods {
+            let read = claim_storage::read_storage(&self.claims, cluster_key.namespace(), "", pod, etcd_pod);
+            // If the claim cannot be read, the storage derived from the pod's volumes remains.
+            let Ok(Ok(storage)) = deadline.within("reading a claim", read).await else { continue };
+            for member in snapshot.pods.iter_mut().filter(|member| member.uid == pod.metadata.uid) {
+                member.storage = storage;
+            }
+        }
+        snapshot
+    }
+
+    async fn observe_siblings(
+        &self,
+        siblings: &Siblings,
+        reserved: &[Reservation],
+        deadline: Deadline,
+    ) -> Snapshot {
+        let until = deadline.minus(ANSWER_RESERVE);
+        let taken_at = Instant::now();
+        let replies = self.probe(&siblings.namespace, &siblings.pods, until).await;
+        let mut snapshot = build_snapshot(siblings, replies, reserved, taken_at);
+        self.probe_members_without_pod(&mut snapshot, siblings, reserved, until).await;
+        snapshot
+    }
+
+    /// Probes listed members that run in no pod of the cluster: in other pods of the namespace, and at the client URLs
+    /// that they advertise.
+    async fn probe_members_without_pod(
+        &self,
+        snapshot: &mut Snapshot,
+        siblings: &Siblings,
+        reserved: &[Reservation],
+        until: Instant,
+    ) {
+        if siblings.are_read_by_name {
+            return;
+        }
+        let is_any_healthy = snapshot.pods.iter().any(|pod| pod.reply.is_healthy());
+        if !siblings.other_pods.is_empty() && !is_any_healthy {
+            self.probe_peers(snapshot, siblings, reserved, until).await;
+        }
+        let without_pod = external::voters_without_pod(snapshot);
+        let Some(known) = siblings.pods.iter().find_map(|(_, etcd_pod)| etcd_pod.endpoint.as_ref()) else {
+            return;
+        };
+        if without_pod.is_empty() {
+            return;
+        }
+        let may_run_member = |pod: &Pod| without_pod.iter().any(|member| has_peer_at(member, pod));
+        let others = siblings.other_pods.iter().filter(|(pod, _)| may_run_member(pod));
+        let mut others: Vec<(&Pod, EtcdPod)> =
+            others.map(|(pod, etcd_pod)| (pod, etcd_pod.clone())).collect();
+        self.credentials.add_to(&snapshot.namespace, &mut others, until).await;
+        let (replies, external_members) = tokio::join!(
+            self.probe(&snapshot.namespace, &others, until),
+            external::probe_external_members(&self.connections, known, snapshot, &without_pod, until)
+        );
+        let is_terminating = |external: &ExternalMember| {
+            let Some(member) = without_pod.iter().find(|member| member.id == external.id) else {
+                return false;
+            };
+            let mut pods = others.iter().map(|(pod, _)| *pod).chain(&siblings.excluded);
+            pods.any(|pod| pod.is_terminating() && has_peer_at(member, pod))
+        };
+        snapshot.external_members = external_members;
+        snapshot.external_members.retain(|external| !is_terminating(external));
+        for external in &mut snapshot.external_members {
+            // The reservation is matched by the member id, because the pod of an external member is not in this
+            // snapshot.
+            let member = external.id.to_string();
+            external.reserved = reserved.iter().any(|reservation| reservation.member == member);
+        }
+        for ((pod, etcd_pod), reply) in others.iter().zip(replies) {
+            let is_listed = reply.status().is_some_and(|status| {
+                snapshot.cluster_id() == Some(status.cluster_id)
+                    && without_pod.iter().any(|member| member.id == status.member_id)
+            });
+            if is_listed {
+                snapshot.pods.push(member_pod(pod, etcd_pod, reply, reserved));
+            }
+        }
+    }
+
+    /// Probes pods of other owners. Only called if no pod of the cluster is healthy: if each member has its own
+    /// StatefulSet, all healthy peers have other owners.
+    async fn probe_peers(
+        &self,
+        snapshot: &mut Snapshot,
+        siblings: &Siblings,
+        reserved: &[Reservation],
+        until: Instant,
+    ) {
+        let mut others: Vec<_> = siblings.other_pods.iter().take(MAX_OTHER_PODS).cloned().collect();
+        self.credentials.add_to(&snapshot.namespace, &mut others, until).await;
+        let replies = self.probe(&snapshot.namespace, &others, until).await;
+        for ((pod, etcd_pod), reply) in others.iter().zip(replies) {
+            let ProbeResult::Healthy { members, .. } = &reply else { continue };
+            let is_cluster_member =
+                |member: &ListedMember| siblings.pods.iter().any(|(pod, _)| has_peer_at(member, pod));
+            if members.iter().any(is_cluster_member) {
+                snapshot.pods.push(member_pod(pod, etcd_pod, reply, reserved));
+            }
+        }
+    }
+
+    async fn probe<P>(&self, namespace: &str, pods: &[(P, EtcdPod)], until: Instant) -> Vec<ProbeResult> {
+        probe_pods(&self.connections, &self.credentials, &self.metrics, namespace, pods, until).await
+    }
+
+    /// Returns the effect of a deletion on the data of the request's pod, or `None` if the pod is not in the cluster.
+    async fn target_storage(
+        &self,
+        request: &Request,
+        siblings: &Siblings,
+        until: Instant,
+    ) -> Option<Result<Storage, LookupError>> {
+        let (pod, etcd_pod) = siblings.pods.iter().find(|(pod, _)| pod.metadata.name == request.name)?;
+        let started = Instant::now();
+        let read =
+            claim_storage::read_storage(&self.claims, &request.namespace, &request.user, pod, etcd_pod);
+        Some(timeout_at(until, read).await.unwrap_or_else(|_| {
+            Err(LookupError::TimedOut {
+                subject: format!("the claim of pod {}/{}", request.namespace, request.name),
+                limit: until.duration_since(started),
+            })
+        }))
+    }
+
+    async fn read_live_pod(&self, request: &Request, deadline: Deadline) -> Result<Pod, ObserveError> {
+        let read = self.pods.get_pod(&request.namespace, &request.name);
+        match deadline.within("reading the pod from the API server", read).await? {
+            Ok(pod) if request.matches(&pod) => Ok(pod),
+            Ok(_) | Err(LookupError::NotFound { .. }) => Err(ObserveError::Settled(pod_gone(request))),
+            Err(error) => Err(ObserveError::Lookup(error)),
+        }
+    }
+
+    async fn siblings_with_credentials(
+        &self,
+        cluster_key: &ClusterKey,
+        pods: Vec<Pod>,
+        deadline: Deadline,
+    ) -> Siblings {
+        let mut siblings = Siblings::new(cluster_key, pods);
+        let until = deadline.minus(ANSWER_RESERVE);
+        self.credentials.add_to(&siblings.namespace, &mut siblings.pods, until).await;
+        siblings
+    }
+
+    /// Adds the annotations of the pods' owners, and removes annotations that the floor of the configuration forbids.
+    fn apply_inherited(&self, namespace: &str, pods: &mut [Pod]) {
+        self.annotations.apply_inherited(namespace, pods, &etcd_pod::MEMBER_ANNOTATIONS);
+        if self.config.borrow().guard.floor.mode == Mode::Enforce {
+            for pod in pods {
+                etcd_pod::include_evident_member(pod);
+            }
+        }
+    }
+
+    /// Returns whether [`Self::apply_inherited`] may change this pod.
+    fn may_inherit(&self, namespace: &str, pod: &Pod) -> bool {
+        self.annotations.has_any(namespace, pod.stateful_set(), &etcd_pod::MEMBER_ANNOTATIONS)
+            || etcd_pod::is_excluded(pod)
+    }
+}
+
+fn build_snapshot(
+    siblings: &Siblings,
+    replies: Vec<ProbeResult>,
+    reserved: &[Reservation],
+    taken_at: Instant,
+) -> Snapshot {
+    let pods = siblings.pods.iter().zip(replies);
+    Snapshot {
+        cluster: siblings.cluster.clone(),
+        namespace: siblings.namespace.clone(),
+        taken_at,
+        pods: pods.map(|((pod, etcd_pod), reply)| member_pod(pod, etcd_pod, reply, reserved)).collect(),
+        external_members: Vec::new(),
+    }
+}
+
+fn has_peer_at(member: &ListedMember, pod: &Pod) -> bool {
+    identity::has_peer_at(member, &pod.metadata.name, &pod.status.pod_ip)
+}

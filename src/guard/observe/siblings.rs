@@ -1,0 +1,134 @@
+//! The etcd pods of a namespace, grouped into the cluster of a request and other clusters.
+
+use crate::etcd::{Endpoint, ProbeResult};
+use crate::guard::{
+    discovery::etcd_pod::{self, EtcdPod},
+    model::{
+        cluster_key::ClusterKey,
+        reservation::{LivePod, Reservation},
+        snapshot::MemberPod,
+    },
+};
+use crate::k8s::pod::Pod;
+
+/// The etcd pods of a namespace, read before the probe round.
+pub(in crate::guard) struct Siblings {
+    /// The cluster's display name: `NAMESPACE/OWNER`.
+    pub(super) cluster: String,
+    /// The namespace of all these pods.
+    pub(super) namespace: String,
+    /// The pods of the cluster.
+    pub(in crate::guard) pods: Vec<(Pod, EtcdPod)>,
+    /// Etcd pods of other owners.
+    pub(super) other_pods: Vec<(Pod, EtcdPod)>,
+    /// Pods that an annotation excludes from the guard. Their members can still be in the member list, and are then
+    /// probed as external members.
+    pub(super) excluded: Vec<Pod>,
+    /// Whether the pods were read by their names. Other pods of the namespace are then unknown.
+    pub(in crate::guard) are_read_by_name: bool,
+}
+
+// === impl Siblings ===
+
+impl Siblings {
+    /// Groups the pods of a namespace. Finished pods are omitted.
+    pub(in crate::guard) fn new(cluster_key: &ClusterKey, pods: Vec<Pod>) -> Self {
+        let (mut etcd_pods, mut excluded) = (Vec::new(), Vec::new());
+        for pod in pods.into_iter().filter(|pod| !pod.is_finished()) {
+            match etcd_pod::read(&pod, &pod.metadata.annotations) {
+                Some(etcd_pod) => etcd_pods.push((pod, etcd_pod)),
+                None if etcd_pod::is_excluded(&pod) => excluded.push(pod),
+                None => {}
+            }
+        }
+        let namespace = cluster_key.namespace().to_owned();
+        let is_in_cluster = |(pod, _): &(Pod, EtcdPod)| cluster_key.contains(&namespace, pod);
+        let (pods, other_pods) = etcd_pods.into_iter().partition(is_in_cluster);
+        let cluster = format!("{namespace}/{}", cluster_key.name());
+        Self { cluster, namespace, pods, other_pods, excluded, are_read_by_name: false }
+    }
+
+    /// Returns the address of the member in the pod with this name.
+    pub(in crate::guard) fn endpoint(&self, name: &str) -> Option<&Endpoint> {
+        let (_, etcd_pod) = self.pods.iter().find(|(pod, _)| pod.metadata.name == name)?;
+        etcd_pod.endpoint.as_ref()
+    }
+
+    /// Returns the uid of the pod with this name.
+    pub(in crate::guard) fn uid(&self, name: &str) -> Option<&str> {
+        let mut metadata = self.pods.iter().map(|(pod, _)| &pod.metadata);
+        metadata.find(|metadata| metadata.name == name).map(|metadata| metadata.uid.as_str())
+    }
+
+    /// Returns all pods that exist and may run members.
+    pub(in crate::guard) fn live_pods(&self) -> Vec<LivePod<'_>> {
+        let pods = self.pods.iter().chain(&self.other_pods);
+        pods.map(|(pod, _)| LivePod { name: &pod.metadata.name, uid: &pod.metadata.uid }).collect()
+    }
+}
+
+/// Combines a pod with the result of probing its member.
+pub(super) fn member_pod(
+    pod: &Pod,
+    etcd_pod: &EtcdPod,
+    reply: ProbeResult,
+    reserved: &[Reservation],
+) -> MemberPod {
+    let user = etcd_pod.endpoint.as_ref().and_then(|endpoint| endpoint.user.as_ref());
+    let user = user.map(|user| user.name.as_str());
+    MemberPod {
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+        container: etcd_pod.container.clone(),
+        etcdctl: etcd_pod.etcdctl.with_user(user),
+        ip: pod.status.pod_ip.clone(),
+        member_name: etcd_pod.member_name.clone(),
+        terminating: pod.is_terminating(),
+        reserved: reserved.iter().any(|reservation| reservation.uid == pod.metadata.uid),
+        running: pod.is_container_running(&etcd_pod.container),
+        storage: etcd_pod.storage,
+        reply,
+    }
+}
+
+/// Returns whether this pod still runs etcd for the cluster.
+pub(super) fn is_member_pod(cluster_key: &ClusterKey, pod: &Pod) -> bool {
+    !pod.is_finished()
+        && cluster_key.contains(cluster_key.namespace(), pod)
+        && etcd_pod::read(pod, &pod.metadata.annotations).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod() -> Value {
+        json!({
+            "metadata": {
+                "name": "etcd-0", "namespace": "prod", "uid": "uid-0",
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "etcd", "uid": "etcd",
+                    "controller": true}],
+            },
+            "spec": {"containers": [{"name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16"}]},
+            "status": {"phase": "Running"},
+        })
+    }
+
+    #[test]
+    fn accepts_only_running_etcd_pods_of_the_owner() {
+        let cluster_key = ClusterKey::from_pod("prod", &serde_json::from_value(pod()).unwrap());
+        let accepts = |pod: Value| is_member_pod(&cluster_key, &serde_json::from_value(pod).unwrap());
+        assert!(accepts(pod()));
+        let mut finished = pod();
+        finished["status"]["phase"] = json!("Failed");
+        assert!(!accepts(finished));
+        let mut adopted = pod();
+        adopted["metadata"]["ownerReferences"][0]["uid"] = json!("another");
+        assert!(!accepts(adopted));
+        let mut other = pod();
+        other["spec"]["containers"][0]["image"] = json!("nginx");
+        assert!(!accepts(other));
+    }
+}

@@ -1,0 +1,212 @@
+//! Merges the defaults, the annotations and the floor of the configuration into the effective policy. Pure.
+//!
+//! The sources are ordered from the weakest to the strongest: the defaults, the namespace, the StatefulSet, the pod. A
+//! value below the floor of the configuration is raised to the floor.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Defaults, Floor, PolicyValue};
+pub use crate::config::{LeaderPolicy, Mode, Permission};
+use crate::guard::model::annotations::{
+    ALLOW_REASON, ALLOW_UNTIL, EPHEMERAL_DATA, LEADER, MEMBER, MEMBER_OVERRULED, MODE, SINGLE_MEMBER,
+};
+
+/// Shortest grace period in which a leader hands leadership over by itself, in seconds: etcd drains its clients for up
+/// to seven seconds first, and two seconds remain for the transfer.
+const MIN_GRACE_PERIOD_OF_LEADER: i64 = 9;
+
+/// Longest time that a break-glass may last from now on.
+const MAX_BREAK_GLASS: SignedDuration = SignedDuration::from_hours(24);
+
+/// Source that a [`PolicySetting`] names for a default.
+const CONFIGURATION: &str = "configuration";
+
+/// Source that a [`PolicySetting`] names for a value that was raised to the floor.
+const CONFIGURATION_FLOOR: &str = "floor of the configuration";
+
+/// The effective policy for one pod, or for the pods of one owner.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Deletions of the leader.
+    pub leader: LeaderPolicy,
+    /// Deletions of the only voter.
+    pub single_member: Permission,
+    /// Deletions that end a member for good while the cluster has no spare voter.
+    pub ephemeral_data: Permission,
+    /// Whether denials are enforced.
+    pub mode: Mode,
+    /// Reason and end of the break-glass that is active, as its author wrote them.
+    pub break_glass: Option<String>,
+}
+
+/// One value of the effective policy, with the source that chose it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicySetting {
+    /// Annotation that chooses the value, for instance `etcd-guard.io/leader`.
+    pub name: String,
+    /// The value; for a break-glass, its reason and its end.
+    pub value: String,
+    /// The source: the configuration, its floor, or an object with the annotation.
+    pub from: String,
+}
+
+/// The effective policy with its sources, and warnings about annotations that have no effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::guard) struct ResolvedPolicy {
+    /// The effective policy.
+    pub(in crate::guard) policy: Policy,
+    /// Each of its values with its source.
+    pub(in crate::guard) settings: Vec<PolicySetting>,
+    /// One line for each annotation that is invalid or below the floor.
+    pub(in crate::guard) warnings: Vec<String>,
+}
+
+/// An object whose annotations choose policies.
+pub(in crate::guard) struct PolicySource<'a> {
+    /// Kind and name, for instance `pod etcd-0`.
+    pub(in crate::guard) object: String,
+    /// All annotations of the object.
+    pub(in crate::guard) annotations: &'a BTreeMap<String, String>,
+}
+
+/// A resolution in progress.
+struct Resolution<'a> {
+    sources: &'a [PolicySource<'a>],
+    settings: Vec<PolicySetting>,
+    invalid: Vec<String>,
+    below_floor: Vec<String>,
+}
+
+/// Resolves the effective policy from `sources`, the weakest first.
+#[must_use]
+pub(in crate::guard) fn resolve(
+    defaults: &Defaults,
+    floor: &Floor,
+    sources: &[PolicySource<'_>],
+    now: Timestamp,
+) -> ResolvedPolicy {
+    let mut resolution =
+        Resolution { sources, settings: Vec::new(), invalid: Vec::new(), below_floor: Vec::new() };
+    let policy = Policy {
+        leader: resolution.choose(LEADER, defaults.leader, floor.leader),
+        single_member: resolution.choose(SINGLE_MEMBER, defaults.single_member, floor.single_member),
+        ephemeral_data: resolution.choose(EPHEMERAL_DATA, defaults.ephemeral_data, floor.ephemeral_data),
+        mode: resolution.choose(MODE, defaults.mode, floor.mode),
+        break_glass: resolution.choose_break_glass(floor.break_glass, now),
+    };
+    let Resolution { settings, invalid: mut warnings, below_floor, .. } = resolution;
+    warnings.extend(below_floor);
+    ResolvedPolicy { policy, settings, warnings }
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// Returns the policy for a deletion with this grace period in seconds. `leader: allow` becomes `deny` if the
+    /// grace period is too short for the leader to hand leadership over.
+    #[must_use]
+    pub fn for_grace_period(mut self, seconds: Option<i64>) -> Self {
+        if self.leader == LeaderPolicy::Allow && Self::is_grace_period_too_short(seconds) {
+            self.leader = LeaderPolicy::Deny;
+        }
+        self
+    }
+
+    /// Whether a leader cannot hand leadership over in this grace period, in seconds.
+    pub(in crate::guard) fn is_grace_period_too_short(seconds: Option<i64>) -> bool {
+        seconds.is_some_and(|seconds| seconds < MIN_GRACE_PERIOD_OF_LEADER)
+    }
+}
+
+// === impl Resolution ===
+
+impl Resolution<'_> {
+    /// Returns the value of the strongest source with a valid value for the annotation `name`.
+    fn choose<T: PolicyValue>(&mut self, name: &str, default: T, floor: T) -> T {
+        let (mut value, mut from) = (default, CONFIGURATION);
+        for source in self.sources {
+            let Some(text) = source.annotations.get(name) else { continue };
+            match T::parse(text) {
+                Some(chosen) => (value, from) = (chosen, source.object.as_str()),
+                None => self.invalid.push(invalid_value::<T>(name, text)),
+            }
+        }
+        // The configuration is rejected if a default is below the floor, so an annotation chose such a value.
+        if value < floor {
+            self.below_floor.push(format!(
+                "{name}={} is below the floor of the configuration: {} applies",
+                value.as_str(),
+                floor.as_str()
+            ));
+            (value, from) = (floor, CONFIGURATION_FLOOR);
+        }
+        self.settings.push(PolicySetting {
+            name: name.to_owned(),
+            value: value.as_str().to_owned(),
+            from: from.to_owned(),
+        });
+        value
+    }
+
+    fn choose_break_glass(&mut self, floor: Permission, now: Timestamp) -> Option<String> {
+        let mut chosen = None;
+        for source in self.sources {
+            let Some(until) = source.annotations.get(ALLOW_UNTIL) else { continue };
+            match break_glass(until, source.annotations.get(ALLOW_REASON), now) {
+                Ok(reason) => chosen = Some((reason, source)),
+                Err(warning) => self.invalid.push(warning),
+            }
+        }
+        let is_overruled = |source: &PolicySource<'_>| {
+            source.annotations.get(MEMBER).is_some_and(|value| value == MEMBER_OVERRULED)
+        };
+        if self.sources.iter().any(is_overruled) {
+            self.below_floor.push(format!(
+                "{MEMBER}=false is below the floor of the configuration: a pod that runs etcd is a member"
+            ));
+        }
+        let (reason, source) = chosen?;
+        if floor == Permission::Deny {
+            self.below_floor.push(format!(
+                "{ALLOW_UNTIL} is below the floor of the configuration: denials stay in effect"
+            ));
+            return None;
+        }
+        self.settings.push(PolicySetting {
+            name: ALLOW_UNTIL.to_owned(),
+            value: reason.clone(),
+            from: source.object.clone(),
+        });
+        Some(reason)
+    }
+}
+
+fn invalid_value<T: PolicyValue>(name: &str, text: &str) -> String {
+    let values: Vec<&str> = T::VARIANTS.iter().map(|(value, _)| *value).collect();
+    format!("{name}={text:?} has no effect: the values are {}", values.join(", "))
+}
+
+/// Returns reason and end of a break-glass, or a warning where it has no effect. It requires a reason and an end that
+/// is in the future and at most [`MAX_BREAK_GLASS`] ahead.
+fn break_glass(until: &str, reason: Option<&String>, now: Timestamp) -> Result<String, String> {
+    let end: Timestamp = until.parse().map_err(|_| {
+        format!("{ALLOW_UNTIL}={until:?} has no effect: it is not a time such as 2026-01-31T12:00:00Z")
+    })?;
+    let Some(reason) = reason.map(|reason| reason.trim()).filter(|reason| !reason.is_empty()) else {
+        return Err(format!("{ALLOW_UNTIL} has no effect without {ALLOW_REASON}"));
+    };
+    let left = end.duration_since(now);
+    if left <= SignedDuration::ZERO {
+        Err(format!("{ALLOW_UNTIL}={until} has no effect: it is in the past"))
+    } else if left > MAX_BREAK_GLASS {
+        Err(format!("{ALLOW_UNTIL}={until} has no effect: it is more than 24 hours ahead"))
+    } else {
+        Ok(format!("{reason} (until {until})"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

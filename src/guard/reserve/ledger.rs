@@ -1,0 +1,163 @@
+//! Reservations of approved deletions. After an approval the pod appears healthy until the API server marks it as
+//! terminating. Until then the reservation prevents other evaluations from counting the pod as serving.
+//!
+//! All replicas share one record of reservations per etcd cluster. Each replica measures the lifetime of a reservation
+//! on its own monotonic clock, starting at its first read, as leader election does. Clock skew and clock changes
+//! therefore cannot shorten a reservation. The ledger is a state machine without clock or I/O: records and times are
+//! arguments.
+
+use std::{collections::HashMap, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::guard::model::reservation::{LivePod, Reservation};
+
+/// Maximum time between an approval and the visible deletion. The API server cancels a request after 34 s; a write that is
+/// in progress at that moment can complete shortly afterwards.
+pub(in crate::guard) const RESERVATION_TTL: Duration = Duration::from_secs(60);
+
+/// Time for which a reservation remains after its pod is gone. Another replica can still use a list that contains the pod
+/// and read the record later; each of its reads takes up to 3 s.
+const GONE_TTL: Duration = Duration::from_secs(10);
+
+/// The knowledge of one replica about the record of one cluster: the time of its first read of each reservation. Concurrent
+/// evaluations can observe older and newer versions of the record in any order.
+#[derive(Clone, Debug, Default)]
+pub(in crate::guard) struct Ledger {
+    first_seen: HashMap<Reservation, Instant>,
+    /// Time at which the replica found each reserved pod missing, by uid.
+    gone: HashMap<String, Instant>,
+    /// Time since which each pod has been reserved without a break, by uid. Used only by a metric.
+    reserved: HashMap<String, Instant>,
+}
+
+// === impl Reservation ===
+
+impl Reservation {
+    /// Whether the pod belongs to the namespace and is not among its listed pods.
+    fn is_unlisted(&self, namespace: &str, live_pods: &[LivePod<'_>]) -> bool {
+        self.namespace == namespace && !live_pods.iter().any(|pod| pod.uid == self.uid)
+    }
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// Records the content of the record at the time of a read.
+    pub(in crate::guard) fn observe(&mut self, record: &[Reservation], now: Instant) {
+        self.first_seen.retain(|reservation, _| record.contains(reservation));
+        for reservation in record.iter().filter(|reservation| !self.first_seen.contains_key(reservation)) {
+            // The replica that approved the deletion read the pod, so the pod existed.
+            self.gone.remove(&reservation.uid);
+        }
+        for reservation in record {
+            self.first_seen.entry(reservation.clone()).or_insert(now);
+        }
+        self.gone.retain(|uid, _| record.iter().any(|reservation| reservation.uid == *uid));
+        self.reserved.retain(|uid, _| record.iter().any(|reservation| reservation.uid == *uid));
+        for reservation in record {
+            self.reserved.entry(reservation.uid.clone()).or_insert(now);
+        }
+    }
+
+    /// Records the reserved pods of a namespace that are gone. A pod that is listed again was only absent from an earlier,
+    /// partial list.
+    pub(in crate::guard) fn observe_pods(
+        &mut self,
+        record: &[Reservation],
+        namespace: &str,
+        live_pods: &[LivePod<'_>],
+        now: Instant,
+    ) {
+        self.gone.retain(|uid, _| !live_pods.iter().any(|pod| pod.uid == uid));
+        for reservation in record.iter().filter(|reservation| reservation.is_unlisted(namespace, live_pods)) {
+            self.gone.entry(reservation.uid.clone()).or_insert(now);
+        }
+    }
+
+    /// Whether the record can be newer than the list of pods that was read at the same time: it contains an active
+    /// reservation of an unlisted pod that is not known to be gone.
+    pub(in crate::guard) fn may_be_newer_than(
+        &self,
+        record: &[Reservation],
+        namespace: &str,
+        live_pods: &[LivePod<'_>],
+        now: Instant,
+    ) -> bool {
+        self.active(record, now).any(|reservation| {
+            reservation.is_unlisted(namespace, live_pods) && !self.gone.contains_key(&reservation.uid)
+        })
+    }
+
+    /// Returns the reservations of the record that have not expired. A reservation that the ledger does not know counts as
+    /// new.
+    pub(in crate::guard) fn active<'a>(
+        &'a self,
+        record: &'a [Reservation],
+        now: Instant,
+    ) -> impl Iterator<Item = &'a Reservation> {
+        record.iter().filter(move |reservation| {
+            self.first_seen.get(reservation).is_none_or(|since| is_live(*since, now))
+        })
+    }
+
+    /// Returns the number of active reservations in the record that was read last.
+    pub(in crate::guard) fn active_count(&self, now: Instant) -> usize {
+        self.first_seen.values().filter(|since| is_live(**since, now)).count()
+    }
+
+    /// Returns the longest time for which a pod has been reserved without a break. A long time means that its deletion
+    /// was approved repeatedly and the pod still exists.
+    pub(in crate::guard) fn longest_reservation(&self, now: Instant) -> Duration {
+        let live = self.first_seen.iter().filter(|(_, since)| is_live(**since, now));
+        let since = live.filter_map(|(reservation, _)| self.reserved.get(&reservation.uid));
+        since.map(|since| now.duration_since(*since)).max().unwrap_or_default()
+    }
+
+    /// Returns the record with a new reservation. It omits earlier reservations of the same pod, expired reservations, and
+    /// reservations of pods in the same namespace that were replaced at least [`GONE_TTL`] ago; their successors must prove
+    /// their health. A reservation of a missing pod without a successor remains: after a forced deletion the process can
+    /// still run, and the member is then found by its name.
+    pub(in crate::guard) fn record_with(
+        &mut self,
+        record: &[Reservation],
+        new: Reservation,
+        live_pods: &[LivePod<'_>],
+        now: Instant,
+    ) -> Vec<Reservation> {
+        let mut record = self.record_without(record, &new.namespace, &new.uid, live_pods, now);
+        record.push(new);
+        record
+    }
+
+    /// Returns the record without the reservations of this pod and without obsolete reservations.
+    pub(in crate::guard) fn record_without(
+        &mut self,
+        record: &[Reservation],
+        namespace: &str,
+        uid: &str,
+        live_pods: &[LivePod<'_>],
+        now: Instant,
+    ) -> Vec<Reservation> {
+        self.observe_pods(record, namespace, live_pods, now);
+        let is_obsolete = |reservation: &Reservation| {
+            reservation.namespace == namespace
+                && live_pods.iter().any(|pod| pod.name == reservation.pod)
+                && self.gone.get(&reservation.uid).is_some_and(|since| now.duration_since(*since) >= GONE_TTL)
+        };
+        let remains = |reservation: &&Reservation| reservation.uid != uid && !is_obsolete(reservation);
+        let mut record: Vec<Reservation> = self.active(record, now).filter(remains).cloned().collect();
+        record.sort_by(|left, right| left.uid.cmp(&right.uid));
+        record
+    }
+}
+
+fn is_live(since: Instant, now: Instant) -> bool {
+    now.duration_since(since) < RESERVATION_TTL
+}
+
+#[cfg(test)]
+mod protocol;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,312 @@
+//! The shared records of reservations: one Lease per etcd cluster in the guard's namespace.
+//!
+//! A replica reads the record before the probe round and writes it afterwards with the resource version of the read. If
+//! another replica approved a deletion in between, the write fails and the evaluation restarts.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use moka::sync::Cache;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{TypedMetric, gauge::ConstGauge},
+    registry::Registry,
+};
+use tokio::time::{Instant, sleep};
+
+use crate::guard::{
+    model::cluster_key::{CLUSTER_TTL, MAX_CLUSTERS},
+    model::reservation::{LivePod, Reservation},
+    reserve::ledger::Ledger,
+};
+use crate::{
+    etcd::ClusterId,
+    k8s::{LeaseRecord, Leases, LookupError, WriteError},
+};
+
+/// Annotation of the Lease that contains the reservations as a JSON list.
+const RESERVATIONS_ANNOTATION: &str = "etcd-guard.io/reservations";
+
+/// Annotation of the Lease with the cluster, as `NAMESPACE/OWNER` of the pods. A replica finds the record by this name while
+/// no member reports the cluster id.
+const CLUSTER_ANNOTATION: &str = "etcd-guard.io/cluster";
+
+/// Interval after which an unchanged record is deleted: ten times the lifetime of a reservation.
+const STALE_RECORD_INTERVAL: Duration = Duration::from_secs(600);
+
+/// Reads and writes the records of reservations.
+pub(in crate::guard) struct ReservationStore {
+    leases: Leases,
+    ledgers: Ledgers,
+}
+
+/// The ledger of each record that this replica has read, by the name of the Lease.
+#[derive(Clone, Debug)]
+struct Ledgers(Cache<String, Arc<Mutex<Ledger>>>);
+
+/// The content of a cluster's Lease at the time of one evaluation's read.
+pub(in crate::guard) struct Record {
+    lease: LeaseRecord,
+    /// Content of the Lease at the time of the read. Concurrent evaluations have copies of their own.
+    reservations: Vec<Reservation>,
+    ledger: Arc<Mutex<Ledger>>,
+}
+
+/// The records that an evaluation reads before its probe round.
+pub(in crate::guard) enum Records {
+    /// The record of the cluster that the previous probe round reported for these pods.
+    Known(ClusterId, Record),
+    /// All records, while the cluster id is unknown.
+    All(Vec<Result<Record, InvalidRecord>>),
+}
+
+/// A record that cannot be parsed.
+pub(in crate::guard) struct InvalidRecord {
+    name: String,
+    error: LookupError,
+}
+
+// === impl ReservationStore ===
+
+impl ReservationStore {
+    pub(in crate::guard) fn new(leases: Leases) -> Self {
+        let ledgers = Cache::builder().max_capacity(MAX_CLUSTERS).time_to_idle(CLUSTER_TTL).build();
+        Self { leases, ledgers: Ledgers(ledgers) }
+    }
+
+    /// Registers the metrics of reservations.
+    pub(in crate::guard) fn register(&self, registry: &mut Registry) {
+        registry.register_collector(Box::new(self.ledgers.clone()));
+    }
+
+    /// Reads the record of a cluster, or all records if the cluster id is unknown. A record that cannot be parsed is an error,
+    /// because it can contain reservations.
+    pub(in crate::guard) async fn read(&self, cluster: Option<ClusterId>) -> Result<Records, LookupError> {
+        match cluster {
+            Some(cluster) => {
+                let lease = self.leases.read(&lease_name(cluster)).await?;
+                let record = self.parse_record(lease).map_err(|invalid| invalid.error)?;
+                Ok(Records::Known(cluster, self.observe(record)))
+            }
+            None => {
+                let leases = self.leases.list().await?;
+                Ok(Records::All(leases.into_iter().map(|lease| self.parse_record(lease)).collect()))
+            }
+        }
+    }
+
+    /// Reads all records and returns the active reservations of all clusters.
+    pub(in crate::guard) async fn read_active(&self) -> Result<Vec<Reservation>, LookupError> {
+        let leases = self.leases.list().await?;
+        let records =
+            leases.into_iter().map(|lease| self.parse_record(lease).map_err(|invalid| invalid.error));
+        let records: Result<Vec<Record>, LookupError> =
+            records.map(|record| record.map(|record| self.observe(record))).collect();
+        Ok(records?.iter().flat_map(Record::active).collect())
+    }
+
+    /// Returns the record of this cluster; `None` if it was not read.
+    pub(in crate::guard) fn select(
+        &self,
+        records: Records,
+        cluster: ClusterId,
+    ) -> Result<Option<Record>, LookupError> {
+        let name = lease_name(cluster);
+        match records {
+            Records::Known(known, record) => Ok((known == cluster).then_some(record)),
+            Records::All(records) => {
+                let is_wanted = |candidate: &Result<Record, InvalidRecord>| match candidate {
+                    Ok(record) => record.lease.name == name,
+                    Err(invalid) => invalid.name == name,
+                };
+                let empty =
+                    || self.parse_record(LeaseRecord { name: name.clone(), ..LeaseRecord::default() });
+                let found = records.into_iter().find(is_wanted).unwrap_or_else(empty);
+                found.map(|record| Some(self.observe(record))).map_err(|invalid| invalid.error)
+            }
+        }
+    }
+
+    /// Returns the record of the cluster with this name. Used while no member reports the cluster id.
+    pub(in crate::guard) fn select_by_name(&self, records: Records, cluster: &str) -> Option<Record> {
+        match records {
+            Records::Known(_, record) => Some(record),
+            Records::All(records) => {
+                let is_wanted = |record: &Record| {
+                    record.lease.annotations.get(CLUSTER_ANNOTATION).is_some_and(|name| name == cluster)
+                };
+                records.into_iter().flatten().find(is_wanted).map(|record| self.observe(record))
+            }
+        }
+    }
+
+    fn parse_record(&self, lease: LeaseRecord) -> Result<Record, InvalidRecord> {
+        let reservations =
+            parse(&lease).map_err(|error| InvalidRecord { name: lease.name.clone(), error })?;
+        let ledger = self.ledgers.0.get(&lease.name).unwrap_or_default();
+        Ok(Record { lease, reservations, ledger })
+    }
+
+    /// Observes the record in the ledger of this replica, which starts the lifetimes of new reservations.
+    fn observe(&self, mut record: Record) -> Record {
+        record.ledger = self.ledgers.0.get_with_by_ref(&record.lease.name, Arc::default);
+        record.ledger().observe(&record.reservations, Instant::now());
+        record
+    }
+
+    /// Adds a reservation to the record. Returns [`WriteError::Conflict`] if the Lease changed since the read.
+    pub(in crate::guard) async fn add(
+        &self,
+        record: &mut Record,
+        cluster: String,
+        new: Reservation,
+        live_pods: &[LivePod<'_>],
+    ) -> Result<(), WriteError> {
+        record.lease.annotations.insert(CLUSTER_ANNOTATION.to_owned(), cluster);
+        let reservations = record.ledger().record_with(&record.reservations, new, live_pods, Instant::now());
+        self.write(record, reservations).await
+    }
+
+    /// Removes the reservations of a pod. Returns [`WriteError::Conflict`] if the Lease changed since the read.
+    pub(in crate::guard) async fn cancel(
+        &self,
+        record: &mut Record,
+        namespace: &str,
+        uid: &str,
+        live_pods: &[LivePod<'_>],
+    ) -> Result<(), WriteError> {
+        let reservations =
+            record.ledger().record_without(&record.reservations, namespace, uid, live_pods, Instant::now());
+        self.write(record, reservations).await
+    }
+
+    /// Deletes stale records periodically and never returns. A record is stale if it did not change between two reads
+    /// that are [`STALE_RECORD_INTERVAL`] apart on the clock of this replica.
+    pub(in crate::guard) async fn delete_stale_records(&self) {
+        let mut last: HashMap<String, Option<String>> = HashMap::new();
+        loop {
+            sleep(STALE_RECORD_INTERVAL).await;
+            let leases = match self.leases.list().await {
+                Ok(leases) => leases,
+                Err(error) => {
+                    tracing::warn!(%error, "could not delete stale reservation records");
+                    continue;
+                }
+            };
+            let (stale, changed): (Vec<LeaseRecord>, Vec<LeaseRecord>) =
+                leases.into_iter().partition(|lease| last.get(&lease.name) == Some(&lease.version));
+            for lease in stale {
+                // A conflict means that the record is in use again.
+                match self.leases.delete(&lease).await {
+                    Ok(()) | Err(WriteError::Conflict) => {}
+                    Err(error) => tracing::warn!(%error, "could not delete stale reservation records"),
+                }
+            }
+            last = changed.into_iter().map(|lease| (lease.name, lease.version)).collect();
+        }
+    }
+
+    async fn write(&self, record: &mut Record, reservations: Vec<Reservation>) -> Result<(), WriteError> {
+        let text = serde_json::to_string(&reservations).map_err(|error| WriteError::Failed {
+            name: record.lease.name.clone(),
+            cause: error.to_string(),
+        })?;
+        let cluster = record.lease.annotations.remove_entry(CLUSTER_ANNOTATION);
+        let annotations = cluster.into_iter().chain([(RESERVATIONS_ANNOTATION.to_owned(), text)]).collect();
+        record.lease = self.leases.write(&record.lease, annotations).await?;
+        record.ledger().observe(&reservations, Instant::now());
+        record.reservations = reservations;
+        Ok(())
+    }
+}
+
+fn lease_name(cluster: ClusterId) -> String {
+    format!("etcd-guard.{cluster}")
+}
+
+fn parse(lease: &LeaseRecord) -> Result<Vec<Reservation>, LookupError> {
+    let text = lease.annotations.get(RESERVATIONS_ANNOTATION).map_or("[]", String::as_str);
+    serde_json::from_str(text).map_err(|error| LookupError::Failed {
+        subject: format!("Lease {}", lease.name),
+        cause: format!(
+            "its annotation {RESERVATIONS_ANNOTATION} cannot be parsed ({error}); delete the Lease if no deletion is in progress"
+        ),
+    })
+}
+
+fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
+    ledger.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// === impl Ledgers ===
+
+impl Collector for Ledgers {
+    /// Counts the reservations at each scrape, because they expire.
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let now = Instant::now();
+        let active: usize = self.0.iter().map(|(_, ledger)| lock(&ledger).active_count(now)).sum();
+        let gauge = ConstGauge::new(i64::try_from(active).unwrap_or(i64::MAX));
+        let help =
+            "Approved deletions that may still be in progress, in the records that this replica read last";
+        gauge.encode(encoder.encode_descriptor("reservations", help, None, ConstGauge::<i64>::TYPE)?)?;
+        let longest =
+            self.0.iter().map(|(_, ledger)| lock(&ledger).longest_reservation(now)).max().unwrap_or_default();
+        let gauge = ConstGauge::new(longest.as_secs_f64());
+        let help = "Longest time for which a pod that still exists has been reserved; 0 without reservations";
+        let name = "longest_reservation_seconds";
+        gauge.encode(encoder.encode_descriptor(name, help, None, ConstGauge::<f64>::TYPE)?)
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        lock(&self.ledger)
+    }
+
+    /// Returns the reservations that have not expired.
+    fn active(&self) -> Vec<Reservation> {
+        self.ledger().active(&self.reservations, Instant::now()).cloned().collect()
+    }
+}
+
+// === impl Records ===
+
+impl Records {
+    fn iter(&self) -> impl Iterator<Item = &Record> {
+        let (one, all): (Option<&Record>, &[Result<Record, InvalidRecord>]) = match self {
+            Self::Known(_, record) => (Some(record), &[]),
+            Self::All(records) => (None, records),
+        };
+        one.into_iter().chain(all.iter().flatten())
+    }
+
+    /// Returns whether a record may be newer than a list of a namespace's pods that was read in parallel.
+    pub(in crate::guard) fn may_be_newer_than(&self, namespace: &str, live_pods: &[LivePod<'_>]) -> bool {
+        let is_newer = |record: &Record| {
+            record.ledger().may_be_newer_than(&record.reservations, namespace, live_pods, Instant::now())
+        };
+        self.iter().any(is_newer)
+    }
+
+    /// Records which reserved pods of a namespace are gone. `live_pods` are the pods that exist.
+    pub(in crate::guard) fn observe_pods(&self, namespace: &str, live_pods: &[LivePod<'_>]) {
+        for record in self.iter() {
+            record.ledger().observe_pods(&record.reservations, namespace, live_pods, Instant::now());
+        }
+    }
+
+    /// Returns the reservations that have not expired.
+    pub(in crate::guard) fn active(&self) -> Vec<Reservation> {
+        self.iter().flat_map(Record::active).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

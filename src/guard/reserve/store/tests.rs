@@ -1,0 +1,319 @@
+//! Content of the shared records, and the reservations that are active.
+
+use std::collections::BTreeMap;
+
+use prometheus_client::encoding::text::encode;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::*;
+use crate::guard::reserve::ledger::RESERVATION_TTL;
+use crate::k8s::fake;
+
+/// Leases by name, each with its resource version.
+type Stored = Arc<Mutex<BTreeMap<String, u32>>>;
+
+/// Returns the Leases of an API server. After a Lease `new` exists, another client writes to `late` after each list.
+fn leases(stored: &Stored) -> Leases {
+    const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/etcd-guard/leases";
+    let stored = Arc::clone(stored);
+    let client = fake::api_server_with(move |call, body| {
+        let mut stored = stored.lock().unwrap();
+        let name = call.uri.path().strip_prefix(PATH).unwrap().trim_start_matches('/');
+        match (call.method.as_str(), name) {
+            ("GET", "") => {
+                assert!(call.uri.query().unwrap().contains("labelSelector="), "{}", call.uri);
+                let lease = |(name, version): (&String, &u32)| json!({"metadata": {"name": name, "resourceVersion": version.to_string()}});
+                let items: Vec<_> = stored.iter().map(lease).collect();
+                if stored.contains_key("new") {
+                    stored.entry(String::from("late")).and_modify(|version| *version += 1);
+                }
+                (200, json!({"metadata": {}, "items": items}))
+            }
+            ("DELETE", name) => {
+                let version = &body["preconditions"]["resourceVersion"];
+                if !version.is_null() && *version != json!(stored[name].to_string()) {
+                    return (409, fake::status_failure(409, "the object has been modified"));
+                }
+                stored.remove(name);
+                (200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
+            }
+            (method, _) => panic!("{method} {}", call.uri),
+        }
+    });
+    Leases::new(client, "etcd-guard")
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletes_only_records_that_did_not_change() {
+    let leases_named = |names: &[&str]| -> BTreeMap<String, u32> {
+        names.iter().map(|name| ((*name).to_owned(), 1)).collect()
+    };
+    let stored: Stored = Arc::new(Mutex::new(leases_named(&["dead", "live", "late"])));
+    let names = || stored.lock().unwrap().keys().cloned().collect::<Vec<_>>();
+    let reservations = ReservationStore::new(leases(&stored));
+    let mut clearing = std::pin::pin!(reservations.delete_stale_records());
+    let margin = Duration::from_secs(1);
+
+    timeout(STALE_RECORD_INTERVAL + margin, &mut clearing).await.unwrap_err();
+    assert_eq!(names(), ["dead", "late", "live"], "a record at its first read may be new");
+    *stored.lock().unwrap().get_mut("live").unwrap() += 1;
+    stored.lock().unwrap().insert(String::from("new"), 1);
+
+    timeout(STALE_RECORD_INTERVAL, &mut clearing).await.unwrap_err();
+    assert_eq!(names(), ["late", "live", "new"]);
+
+    timeout(STALE_RECORD_INTERVAL, &mut clearing).await.unwrap_err();
+    assert_eq!(names(), ["late"]);
+}
+
+fn reservation(uid: &str) -> Reservation {
+    Reservation {
+        uid: uid.to_owned(),
+        namespace: String::from("prod"),
+        pod: String::from("etcd-0"),
+        member: String::new(),
+        at: String::new(),
+        by: String::new(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn gauge_counts_active_reservations_of_all_records() {
+    let ledgers = Ledgers(Cache::builder().build());
+    let mut registry = Registry::with_prefix("etcd_guard");
+    registry.register_collector(Box::new(ledgers.clone()));
+    let shown = || {
+        let mut page = String::new();
+        encode(&mut page, &registry).unwrap();
+        let line = page.lines().find(|line| line.starts_with("etcd_guard_reservations ")).unwrap();
+        line.rsplit(' ').next().unwrap().to_owned()
+    };
+    assert_eq!(shown(), "0");
+    let observe = |name: &str, record: &[Reservation]| {
+        let ledger = ledgers.0.get_with(name.to_owned(), Arc::default);
+        lock(&ledger).observe(record, Instant::now());
+    };
+    observe("a", &[reservation("1"), reservation("2")]);
+    observe("b", &[reservation("3")]);
+    assert_eq!(shown(), "3");
+    observe("a", &[reservation("2")]);
+    assert_eq!(shown(), "2");
+    tokio::time::advance(RESERVATION_TTL).await;
+    assert_eq!(shown(), "0");
+}
+
+/// The Leases of an API server, which several replicas can share: version and annotations by name.
+#[derive(Clone, Default)]
+struct ApiServer(Arc<Mutex<BTreeMap<String, (u32, Value)>>>);
+
+impl ApiServer {
+    /// Returns the store of a replica that uses these Leases.
+    fn replica(&self) -> ReservationStore {
+        const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/etcd-guard/leases";
+        let stored = Arc::clone(&self.0);
+        let client = fake::api_server_with(move |call, body| {
+            let mut stored = stored.lock().unwrap();
+            let lease = |name: &str, (version, annotations): &(u32, Value)| json!({"metadata": {"name": name, "resourceVersion": version.to_string(), "annotations": annotations}});
+            let name = call.uri.path().strip_prefix(PATH).unwrap().trim_start_matches('/');
+            let present = stored.get(name).cloned();
+            let annotations = body["metadata"]["annotations"].clone();
+            match (call.method.as_str(), present) {
+                ("GET", _) if name.is_empty() => {
+                    let items: Vec<_> = stored.iter().map(|(name, stored)| lease(name, stored)).collect();
+                    (200, json!({"metadata": {}, "items": items}))
+                }
+                ("GET", Some(present)) => (200, lease(name, &present)),
+                ("POST", _) => {
+                    let name = body["metadata"]["name"].as_str().unwrap();
+                    if stored.contains_key(name) {
+                        return (409, fake::status_failure(409, "already exists"));
+                    }
+                    stored.insert(name.to_owned(), (1, annotations));
+                    (201, lease(name, &stored[name]))
+                }
+                ("PUT", Some((version, _))) => {
+                    if body["metadata"]["resourceVersion"].as_str() != Some(&*version.to_string()) {
+                        return (409, fake::status_failure(409, "the object has been modified"));
+                    }
+                    stored.insert(name.to_owned(), (version + 1, annotations));
+                    (200, lease(name, &stored[name]))
+                }
+                _ => {
+                    let mut nothing = fake::status_failure(404, "not found");
+                    nothing["reason"] = json!("NotFound");
+                    (404, nothing)
+                }
+            }
+        });
+        ReservationStore::new(Leases::new(client, "etcd-guard"))
+    }
+
+    fn write(&self, name: &str, annotations: Value) {
+        self.0.lock().unwrap().insert(name.to_owned(), (1, annotations));
+    }
+
+    fn annotation(&self, name: &str, key: &str) -> Value {
+        self.0.lock().unwrap()[name].1[key].clone()
+    }
+}
+
+const OURS: ClusterId = ClusterId(0xc1);
+const OTHER: ClusterId = ClusterId(0xc2);
+
+fn live_pods<'a>(uids: &[&'a str]) -> Vec<LivePod<'a>> {
+    uids.iter().map(|uid| LivePod { name: "etcd-0", uid }).collect()
+}
+
+fn uids(reservations: &[Reservation]) -> Vec<&str> {
+    reservations.iter().map(|reservation| reservation.uid.as_str()).collect()
+}
+
+/// Reads the record of the known cluster.
+async fn read_known(replica: &ReservationStore) -> Record {
+    let records = replica.read(Some(OURS)).await.unwrap();
+    replica.select(records, OURS).unwrap().expect("the record that was read")
+}
+
+async fn reserve(replica: &ReservationStore, uid: &str) -> Result<(), WriteError> {
+    let mut record = read_known(replica).await;
+    replica.add(&mut record, String::from("prod/etcd"), reservation(uid), &live_pods(&[uid])).await
+}
+
+#[tokio::test]
+async fn other_replicas_read_a_reservation() {
+    let api_server = ApiServer::default();
+    let (one, other) = (api_server.replica(), api_server.replica());
+    assert_eq!(one.read(Some(OURS)).await.unwrap().active(), []);
+    reserve(&one, "a").await.unwrap();
+    assert_eq!(uids(&other.read(Some(OURS)).await.unwrap().active()), ["a"]);
+    assert_eq!(uids(&other.read(None).await.unwrap().active()), ["a"]);
+    assert_eq!(uids(&other.read_active().await.unwrap()), ["a"]);
+    assert_eq!(other.read(Some(OTHER)).await.unwrap().active(), []);
+    assert_eq!(api_server.annotation("etcd-guard.c1", CLUSTER_ANNOTATION), "prod/etcd");
+}
+
+#[tokio::test]
+async fn second_write_of_the_same_version_conflicts() {
+    let api_server = ApiServer::default();
+    let (one, other) = (api_server.replica(), api_server.replica());
+    for (first, second) in [("a", "b"), ("c", "d")] {
+        let (mut early, mut late) = (read_known(&one).await, read_known(&other).await);
+        let cluster = || String::from("prod/etcd");
+        one.add(&mut early, cluster(), reservation(first), &[]).await.unwrap();
+        let conflict = other.add(&mut late, cluster(), reservation(second), &[]).await.unwrap_err();
+        assert!(matches!(conflict, WriteError::Conflict), "{conflict}");
+    }
+    assert_eq!(uids(&other.read_active().await.unwrap()), ["a", "c"]);
+}
+
+#[tokio::test]
+async fn cancels_only_the_reservation_of_the_pod() {
+    let api_server = ApiServer::default();
+    let replica = api_server.replica();
+    reserve(&replica, "a").await.unwrap();
+    let mut record = read_known(&replica).await;
+    let new = reservation("b");
+    replica.add(&mut record, String::from("prod/etcd"), new, &live_pods(&["a", "b"])).await.unwrap();
+    assert_eq!(uids(&record.active()), ["a", "b"]);
+    replica.cancel(&mut record, "prod", "b", &live_pods(&["a", "b"])).await.unwrap();
+    assert_eq!(uids(&record.active()), ["a"]);
+    assert_eq!(uids(&replica.read_active().await.unwrap()), ["a"]);
+    assert_eq!(api_server.annotation("etcd-guard.c1", CLUSTER_ANNOTATION), "prod/etcd", "the owner remains");
+}
+
+#[tokio::test(start_paused = true)]
+async fn reservation_expires_by_the_clock_of_each_replica() {
+    let api_server = ApiServer::default();
+    let (one, late) = (api_server.replica(), api_server.replica());
+    reserve(&one, "a").await.unwrap();
+    tokio::time::advance(RESERVATION_TTL).await;
+    assert_eq!(one.read_active().await.unwrap(), []);
+    assert_eq!(one.read(Some(OURS)).await.unwrap().active(), []);
+    assert_eq!(uids(&late.read_active().await.unwrap()), ["a"], "its first read starts the lifetime");
+    // Both reads expire: of one record, and of all records.
+    for known in [Some(OURS), None] {
+        let replica = api_server.replica();
+        let records = replica.read(known).await.unwrap();
+        drop(replica.select(records, OURS).unwrap());
+        tokio::time::advance(RESERVATION_TTL).await;
+        assert_eq!(replica.read(Some(OURS)).await.unwrap().active(), [], "{known:?}");
+    }
+}
+
+#[tokio::test]
+async fn finds_record_by_cluster_id_or_owner() {
+    let api_server = ApiServer::default();
+    let replica = api_server.replica();
+    reserve(&replica, "a").await.unwrap();
+    let all = || async { replica.read(None).await.unwrap() };
+    let ours = replica.select(all().await, OURS).unwrap().unwrap();
+    assert_eq!(uids(&ours.active()), ["a"]);
+    let mut new = replica.select(all().await, OTHER).unwrap().expect("a cluster without a record gets one");
+    assert_eq!(new.active(), []);
+    replica.add(&mut new, String::from("prod/other"), reservation("b"), &[]).await.unwrap();
+    assert_eq!(uids(&replica.read(Some(OTHER)).await.unwrap().active()), ["b"]);
+    let named = replica.select_by_name(all().await, "prod/etcd").unwrap();
+    assert_eq!(uids(&named.active()), ["a"]);
+    assert!(replica.select_by_name(all().await, "prod/third").is_none());
+    let known = || async { replica.read(Some(OURS)).await.unwrap() };
+    assert!(replica.select(known().await, OTHER).unwrap().is_none(), "the record was not read");
+    assert_eq!(uids(&replica.select_by_name(known().await, "prod/etcd").unwrap().active()), ["a"]);
+}
+
+#[tokio::test]
+async fn invalid_record_affects_only_its_own_cluster() {
+    let api_server = ApiServer::default();
+    let replica = api_server.replica();
+    api_server.write("etcd-guard.c2", json!({RESERVATIONS_ANNOTATION: "not JSON"}));
+    reserve(&replica, "a").await.unwrap();
+    let assert_names_lease = |error: LookupError| {
+        let text = error.to_string();
+        assert!(text.contains("Lease etcd-guard.c2") && text.contains("delete the Lease"), "{text}");
+    };
+    let all = || async { replica.read(None).await.unwrap() };
+    assert_eq!(uids(&all().await.active()), ["a"]);
+    assert_eq!(uids(&replica.select(all().await, OURS).unwrap().unwrap().active()), ["a"]);
+    assert_names_lease(replica.select(all().await, OTHER).err().unwrap());
+    assert_names_lease(replica.read(Some(OTHER)).await.err().unwrap());
+    assert_names_lease(replica.read_active().await.unwrap_err());
+}
+
+#[tokio::test]
+async fn records_can_be_newer_than_a_list_without_reserved_pod() {
+    let api_server = ApiServer::default();
+    let replica = api_server.replica();
+    reserve(&replica, "a").await.unwrap();
+    for known in [Some(OURS), None] {
+        let records = api_server.replica().read(known).await.unwrap();
+        assert!(records.may_be_newer_than("prod", &[]));
+        records.observe_pods("other", &[]);
+        records.observe_pods("prod", &live_pods(&["a"]));
+        assert!(records.may_be_newer_than("prod", &[]), "the reservation is active");
+        assert!(
+            !records.may_be_newer_than("prod", &live_pods(&["a"]))
+                && !records.may_be_newer_than("other", &[])
+        );
+    }
+    let records = replica.read(Some(OURS)).await.unwrap();
+    records.observe_pods("prod", &live_pods(&["b"]));
+    assert!(!records.may_be_newer_than("prod", &live_pods(&["b"])), "the pod is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn gauges_show_number_and_age_of_reservations() {
+    let api_server = ApiServer::default();
+    let replica = api_server.replica();
+    let mut registry = Registry::with_prefix("etcd_guard");
+    replica.register(&mut registry);
+    let shown = || {
+        let mut page = String::new();
+        encode(&mut page, &registry).unwrap();
+        let is_told = |line: &&str| !line.starts_with('#');
+        page.lines().filter(is_told).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(), ["etcd_guard_reservations 0", "etcd_guard_longest_reservation_seconds 0.0"]);
+    reserve(&replica, "a").await.unwrap();
+    tokio::time::advance(Duration::from_secs(20)).await;
+    assert_eq!(shown(), ["etcd_guard_reservations 1", "etcd_guard_longest_reservation_seconds 20.0"]);
+}

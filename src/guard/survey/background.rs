@@ -1,0 +1,130 @@
+//! Periodic surveys, which report a missing voter before a deletion is denied because of it. No verdict depends on them.
+//!
+//! The metric counts clusters by state and has no label with their names: users choose names, and the values of a label
+//! must be a closed set. The log names a cluster when its state changes.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::guard::{
+    model::{cluster_state::ClusterState, deadline::Deadline},
+    survey::{Surveyor, status::ClusterStatus},
+};
+
+/// Time limit of one survey: the maximum timeout of any request.
+const SURVEY_TIMEOUT: Duration = Duration::from_secs(30);
+
+// === impl Surveyor ===
+
+impl Surveyor {
+    /// Surveys all guarded clusters at this interval until the future is dropped.
+    pub(in crate::guard) async fn survey_periodically(&self, every: Duration) {
+        let mut known: BTreeMap<String, ClusterState> = BTreeMap::new();
+        // `interval` panics if the period is zero.
+        let mut ticks = interval(every.max(Duration::from_millis(1)));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let survey = self.survey(None, Deadline::from_timeout(Some(SURVEY_TIMEOUT))).await;
+            for problem in &survey.problems {
+                tracing::warn!(problem, "survey");
+            }
+            let found: Vec<ClusterState> = survey.clusters.iter().map(cluster_state).collect();
+            // Each problem hides at least one cluster.
+            let unknown = survey.problems.iter().map(|_| ClusterState::Unknown);
+            let counted: Vec<ClusterState> = found.iter().copied().chain(unknown).collect();
+            self.observer.metrics.record_survey(&counted);
+            let mut now = BTreeMap::new();
+            for (cluster, state) in survey.clusters.iter().zip(found) {
+                let name = format!("{}/{}", cluster.namespace, cluster.name);
+                if known.get(&name) != Some(&state) {
+                    log_state(&name, cluster, state);
+                }
+                now.insert(name, state);
+            }
+            known = now;
+        }
+    }
+}
+
+/// Logs the new state of a cluster.
+fn log_state(name: &str, cluster: &ClusterStatus, state: ClusterState) {
+    let ClusterStatus { voters, healthy, quorum, .. } = cluster;
+    match state {
+        ClusterState::NoSpare | ClusterState::NoQuorum | ClusterState::Unknown => {
+            tracing::warn!(cluster = name, state = state.as_str(), voters, healthy, quorum, "survey");
+        }
+        ClusterState::Spare | ClusterState::SingleMember => {
+            tracing::info!(cluster = name, state = state.as_str(), voters, healthy, quorum, "survey");
+        }
+    }
+}
+
+fn cluster_state(cluster: &ClusterStatus) -> ClusterState {
+    let (Some(voters), Some(healthy), Some(spare)) = (cluster.voters, cluster.healthy, cluster.spare) else {
+        // Without a linearizable read, a missing quorum is proven only if members reply.
+        let has_replies = cluster.members.iter().any(|member| member.version.is_some());
+        return if has_replies { ClusterState::NoQuorum } else { ClusterState::Unknown };
+    };
+    match (voters, healthy, spare) {
+        (1, 1, _) => ClusterState::SingleMember,
+        (_, _, ..0) => ClusterState::NoQuorum,
+        (_, _, 0) => ClusterState::NoSpare,
+        (_, _, 1..) => ClusterState::Spare,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::guard::{
+        assess::cluster_summary::ClusterSummary,
+        model::snapshot::{Snapshot, fixture::cluster},
+    };
+
+    fn status(snapshot: &Snapshot) -> ClusterStatus {
+        ClusterStatus::new(snapshot, &ClusterSummary::new(snapshot), &[], Vec::new(), Vec::new())
+    }
+
+    fn state(snapshot: &Snapshot) -> ClusterState {
+        cluster_state(&status(snapshot))
+    }
+
+    #[test]
+    fn state_depends_on_spare_voters() {
+        assert_eq!(state(&cluster(3)), ClusterState::Spare);
+        assert_eq!(state(&cluster(3).crash(1)), ClusterState::NoSpare);
+        assert_eq!(state(&cluster(5).crash(1)), ClusterState::Spare);
+        assert_eq!(state(&cluster(5).crash(1).crash(2)), ClusterState::NoSpare);
+        assert_eq!(state(&cluster(2)), ClusterState::NoSpare, "two voters have none to spare");
+    }
+
+    #[test]
+    fn silent_first_pod_does_not_hide_the_numbers() {
+        let found = status(&cluster(3).crash(0));
+        assert_eq!(
+            (found.voters, found.healthy, found.quorum, found.spare),
+            (Some(3), Some(2), Some(2), Some(0))
+        );
+    }
+
+    #[test]
+    fn serving_single_voter_is_a_state_of_its_own() {
+        assert_eq!(state(&cluster(1)), ClusterState::SingleMember);
+    }
+
+    #[test]
+    fn distinguishes_unknown_from_no_quorum() {
+        assert_eq!(state(&cluster(3).crash(0).crash(1).crash(2)), ClusterState::Unknown);
+        assert_eq!(state(&cluster(3).crash(0).starve(1).starve(2)), ClusterState::NoQuorum);
+    }
+
+    #[test]
+    fn labels_of_states_are_distinct() {
+        let labels: BTreeSet<_> = ClusterState::ALL.iter().map(|state| state.as_str()).collect();
+        assert_eq!(labels.len(), ClusterState::ALL.len());
+    }
+}

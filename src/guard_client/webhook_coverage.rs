@@ -1,0 +1,64 @@
+//! Checks whether the API server would send requests of a namespace to the guard. Without a matching webhook the guard
+//! does not protect the namespace, however it would answer.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration},
+    core::v1::Namespace,
+};
+use kube::{
+    Api, Client,
+    api::ListParams,
+    core::{Selector, SelectorExt},
+};
+
+/// Whether a webhook of the guard covers a namespace.
+pub(crate) enum WebhookCoverage {
+    /// The API server would call the webhook.
+    Covered,
+    /// It would not, for this reason.
+    NotCovered(String),
+    /// The user lacks the rights to find out, or the API server did not answer, with the cause.
+    Unknown(String),
+}
+
+// === impl WebhookCoverage ===
+
+impl WebhookCoverage {
+    /// Searches the registered webhooks for one of this name that selects the namespace.
+    pub(crate) async fn find(client: &Client, webhook: &str, namespace: &str) -> Self {
+        let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let parameters = ListParams::default();
+        let (configurations, namespace_object) =
+            tokio::join!(configurations.list(&parameters), namespaces.get(namespace));
+        let configurations = match configurations {
+            Ok(configurations) => configurations.items,
+            Err(error) => return Self::Unknown(format!("failed to list webhook configurations: {error}")),
+        };
+        let labels = match namespace_object {
+            Ok(namespace) => namespace.metadata.labels.unwrap_or_default(),
+            Err(error) => return Self::Unknown(format!("failed to read namespace {namespace}: {error}")),
+        };
+        let entries =
+            configurations.into_iter().flat_map(|configuration| configuration.webhooks.unwrap_or_default());
+        let entries: Vec<ValidatingWebhook> = entries.filter(|entry| entry.name == webhook).collect();
+        if entries.is_empty() {
+            return Self::NotCovered(format!("webhook {webhook} is not registered with the API server"));
+        }
+        if entries.into_iter().any(|entry| selects(entry, &labels)) {
+            return Self::Covered;
+        }
+        Self::NotCovered(format!(
+            "webhook {webhook} does not select namespace {namespace}: kubectl label namespace {namespace} \
+             etcd-guard.io/guard=enabled"
+        ))
+    }
+}
+
+fn selects(webhook: ValidatingWebhook, labels: &BTreeMap<String, String>) -> bool {
+    let selector = webhook.namespace_selector.unwrap_or_default();
+    // The API server rejects configurations with an invalid selector, so an error does not occur.
+    Selector::try_from(selector).is_ok_and(|selector| selector.matches(labels))
+}

@@ -1,0 +1,162 @@
+//! Read-only views of an untyped pod and its containers. Absent, null and empty fields are equal, as in Go.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::paths::normalized;
+use crate::{config::Labels, inject::record::INJECTED, json::Json, k8s::pod::MIRROR_ANNOTATION};
+
+/// A view of a pod.
+#[derive(Clone, Copy)]
+pub(in crate::inject) struct PodView<'a>(&'a Json<'a>);
+
+/// A view of a container, with its position.
+#[derive(Clone, Copy)]
+pub(in crate::inject) struct ContainerView<'a> {
+    /// `containers` or `initContainers`.
+    pub(in crate::inject) list: &'static str,
+    pub(in crate::inject) index: usize,
+    pub(in crate::inject) value: &'a Json<'a>,
+}
+
+/// The lists of containers that templates are compared with.
+const CONTAINER_LISTS: [&str; 2] = ["initContainers", "containers"];
+
+// === impl PodView ===
+
+impl<'a> PodView<'a> {
+    pub(in crate::inject) fn new(pod: &'a Json<'_>) -> Self {
+        Self(pod)
+    }
+
+    pub(in crate::inject) fn annotation(self, key: &str) -> Option<&'a str> {
+        self.0.get("metadata")?.get("annotations")?.get(key)?.as_str()
+    }
+
+    /// All annotations with a text as value.
+    pub(in crate::inject) fn annotations(self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let annotations = self.0.get("metadata").and_then(|metadata| metadata.get("annotations"));
+        let annotations = annotations.and_then(Json::as_map).into_iter().flatten();
+        annotations.filter_map(|(key, value)| Some((key.as_ref(), value.as_str()?)))
+    }
+
+    pub(in crate::inject) fn label(self, key: &str) -> Option<&'a str> {
+        self.0.get("metadata")?.get("labels")?.get(key)?.as_str()
+    }
+
+    pub(in crate::inject) fn labels(self) -> Labels {
+        let labels =
+            self.0.get("metadata").and_then(|metadata| metadata.get("labels")).and_then(Json::as_map);
+        let labels = labels.into_iter().flatten();
+        labels
+            .filter_map(|(key, value)| Some((key.clone().into_owned(), value.as_str()?.to_owned())))
+            .collect()
+    }
+
+    /// Whether the pod's record lists a template with this hash.
+    pub(in crate::inject) fn is_recorded(self, hash: &str) -> bool {
+        let record: Option<Value> =
+            self.annotation(INJECTED).and_then(|text| serde_json::from_str(text).ok());
+        let templates = record.as_ref().and_then(|record| record.get("templates")).and_then(Value::as_object);
+        templates.is_some_and(|hashes| hashes.values().any(|recorded| recorded == hash))
+    }
+
+    /// The kind of the pod's controller.
+    pub(in crate::inject) fn owner_kind(self) -> Option<&'a str> {
+        let owners = self.0.get("metadata")?.get("ownerReferences")?.as_list()?;
+        let controller = owners.iter().find(|owner| owner.get("controller").is_some_and(Json::is_true))?;
+        controller.get("kind")?.as_str()
+    }
+
+    pub(in crate::inject) fn is_mirror(self) -> bool {
+        self.annotation(MIRROR_ANNOTATION).is_some()
+    }
+
+    pub(in crate::inject) fn is_windows(self) -> bool {
+        let os = self.spec("os").and_then(|os| os.get("name"));
+        let selected = self.spec("nodeSelector").and_then(|selector| selector.get("kubernetes.io/os"));
+        os.or(selected).is_some_and(|os| os == "windows")
+    }
+
+    /// Whether a boolean field of the spec is true.
+    pub(in crate::inject) fn is_set(self, field: &str) -> bool {
+        self.spec(field).is_some_and(Json::is_true)
+    }
+
+    pub(in crate::inject) fn runtime_class(self) -> Option<&'a str> {
+        self.spec("runtimeClassName")?.as_str()
+    }
+
+    /// A field of the spec.
+    pub(in crate::inject) fn spec(self, field: &str) -> Option<&'a Json<'a>> {
+        self.0.get("spec")?.get(field).filter(|value| !value.is_null())
+    }
+
+    /// The items of a list of the spec.
+    pub(in crate::inject) fn items(self, list: &str) -> &'a [Json<'a>] {
+        self.spec(list).map_or(&[], Json::items)
+    }
+
+    /// The containers of a list.
+    pub(in crate::inject) fn containers(self, list: &'static str) -> impl Iterator<Item = ContainerView<'a>> {
+        self.items(list).iter().enumerate().map(move |(index, value)| ContainerView { list, index, value })
+    }
+
+    /// The container with this name, in either list.
+    pub(in crate::inject) fn container(self, name: &str) -> Option<ContainerView<'a>> {
+        CONTAINER_LISTS
+            .into_iter()
+            .flat_map(move |list| self.containers(list))
+            .find(|container| container.name() == name)
+    }
+
+    /// The volume with this name.
+    pub(in crate::inject) fn volume(self, name: &str) -> Option<&'a Json<'a>> {
+        self.items("volumes").iter().find(|volume| volume.get("name").is_some_and(|present| present == name))
+    }
+}
+
+// === impl ContainerView ===
+
+impl<'a> ContainerView<'a> {
+    pub(in crate::inject) fn name(self) -> &'a str {
+        self.text("name")
+    }
+
+    pub(in crate::inject) fn image(self) -> &'a str {
+        self.text("image")
+    }
+
+    /// Whether this is an init container that runs beside the other containers.
+    pub(in crate::inject) fn is_native_sidecar(self) -> bool {
+        self.list == "initContainers" && self.text("restartPolicy") == "Always"
+    }
+
+    /// Whether the container has a limit of CPU or memory.
+    pub(in crate::inject) fn has_limits(self) -> bool {
+        let limits = self.value.get("resources").and_then(|resources| resources.get("limits"));
+        limits.is_some_and(|limits| ["cpu", "memory"].iter().any(|key| limits.get(key).is_some()))
+    }
+
+    /// The volumes' names and the normalized paths of the container's mounts.
+    pub(in crate::inject) fn mounts(self) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
+        self.items("volumeMounts").iter().map(|mount| {
+            let name = mount.get("name").and_then(Json::as_str).unwrap_or_default();
+            (name, mount_path(mount))
+        })
+    }
+
+    pub(in crate::inject) fn items(self, list: &str) -> &'a [Json<'a>] {
+        self.value.get(list).map_or(&[], Json::items)
+    }
+
+    fn text(self, key: &str) -> &'a str {
+        self.value.get(key).and_then(Json::as_str).unwrap_or_default()
+    }
+}
+
+/// The normalized path of a mount.
+pub(in crate::inject) fn mount_path<'a>(mount: &'a Json<'_>) -> Cow<'a, str> {
+    normalized(mount.get("mountPath").and_then(Json::as_str).unwrap_or_default())
+}

@@ -1,0 +1,398 @@
+//! The parts of a pod (`v1`) that identify its etcd member and its state.
+//!
+//! Source: `k8s.io/api/core/v1/types.go`. Absent fields are empty, as in Go.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+
+/// Annotation of the mirror of a static pod. The deletion of a mirror does not stop the pod.
+pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+
+/// A pod, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Pod {
+    /// Name, namespace, uid, owners.
+    #[serde(default)]
+    pub metadata: Metadata,
+    /// Containers and volumes.
+    #[serde(default)]
+    pub spec: PodSpec,
+    /// Phase, address, containers.
+    #[serde(default)]
+    pub status: PodStatus,
+}
+
+/// `ObjectMeta`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Metadata {
+    /// The pod's name.
+    #[serde(default)]
+    pub name: String,
+    /// The pod's namespace.
+    #[serde(default)]
+    pub namespace: String,
+    /// Distinguishes a pod from its successor of the same name.
+    #[serde(default)]
+    pub uid: String,
+    /// Labels.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub annotations: BTreeMap<String, String>,
+    /// Owners, of which at most one is the controller.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub owner_references: Vec<OwnerReference>,
+    /// Set as soon as the deletion is accepted (RFC 3339).
+    #[serde(default)]
+    pub deletion_timestamp: Option<String>,
+}
+
+/// An owner of an object.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct OwnerReference {
+    /// For instance `StatefulSet`.
+    #[serde(default)]
+    pub kind: String,
+    /// The owner's name.
+    #[serde(default)]
+    pub name: String,
+    /// The owner's uid.
+    #[serde(default)]
+    pub uid: String,
+    /// Whether this owner manages the object.
+    #[serde(default)]
+    pub controller: Option<bool>,
+}
+
+/// `PodSpec`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSpec {
+    /// Containers without init containers.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub containers: Vec<Container>,
+    /// Seconds between SIGTERM and SIGKILL, unless a deletion sets its own.
+    #[serde(default)]
+    pub termination_grace_period_seconds: Option<i64>,
+    /// Volumes.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub volumes: Vec<Volume>,
+    /// The headless Service that gives the pod its DNS name.
+    #[serde(default)]
+    pub subdomain: String,
+    /// Labels that the pod's node must have.
+    #[serde(default, rename = "nodeSelector", deserialize_with = "null_as_default")]
+    pub node_selector: BTreeMap<String, String>,
+}
+
+/// `Container`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Container {
+    /// The container's name, by which its status refers to it.
+    #[serde(default)]
+    pub name: String,
+    /// The image reference.
+    #[serde(default)]
+    pub image: String,
+    /// Overrides the image's entrypoint.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub command: Vec<String>,
+    /// Overrides the image's arguments.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub args: Vec<String>,
+    /// Environment variables in order: later ones may refer to earlier ones as `$(NAME)`.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub env: Vec<EnvVar>,
+    /// Mounts of volumes.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub volume_mounts: Vec<VolumeMount>,
+    /// Declared ports.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub ports: Vec<ContainerPort>,
+    /// Lifecycle hooks.
+    #[serde(default)]
+    pub lifecycle: Option<Lifecycle>,
+}
+
+/// `ContainerPort`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerPort {
+    /// The port's name; may be empty.
+    #[serde(default)]
+    pub name: String,
+    /// The port's number.
+    #[serde(default)]
+    pub container_port: u16,
+}
+
+/// `Lifecycle`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lifecycle {
+    /// Runs before a running container receives its stop signal.
+    #[serde(default)]
+    pub pre_stop: Option<Hook>,
+}
+
+/// `LifecycleHandler`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Hook {
+    /// A command in the container.
+    #[serde(default)]
+    pub exec: Option<ExecAction>,
+}
+
+/// `ExecAction`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ExecAction {
+    /// The program and its arguments.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub command: Vec<String>,
+}
+
+/// An environment variable.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvVar {
+    /// The variable's name.
+    #[serde(default)]
+    pub name: String,
+    /// A literal value.
+    #[serde(default)]
+    pub value: Option<String>,
+    /// The source of the value, instead of a literal one.
+    #[serde(default)]
+    pub value_from: Option<EnvVarSource>,
+}
+
+/// The source of a variable's value. Only values of the pod's own fields can be derived from the pod.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvVarSource {
+    /// A field of the pod.
+    #[serde(default)]
+    pub field_ref: Option<FieldRef>,
+    /// A key of a Secret.
+    #[serde(default)]
+    pub secret_key_ref: Option<SecretKeyRef>,
+}
+
+/// A key of a Secret in the pod's namespace.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct SecretKeyRef {
+    /// The Secret's name.
+    #[serde(default)]
+    pub name: String,
+    /// The key in the Secret.
+    #[serde(default)]
+    pub key: String,
+}
+
+/// A field of the pod itself.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FieldRef {
+    /// For instance `metadata.name`.
+    #[serde(default)]
+    pub field_path: String,
+}
+
+/// A mount of a volume in a container.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeMount {
+    /// The volume's name.
+    #[serde(default)]
+    pub name: String,
+    /// The path in the container.
+    #[serde(default)]
+    pub mount_path: String,
+}
+
+/// `Volume`, in part: the kinds that determine whether data outlives the pod, and those that hold Secrets.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Volume {
+    /// The volume's name.
+    #[serde(default)]
+    pub name: String,
+    /// A claim: the data outlives the pod.
+    #[serde(default)]
+    pub persistent_volume_claim: Option<VolumeClaim>,
+    /// A path of the node: the data outlives the pod, on that node.
+    #[serde(default)]
+    pub host_path: Option<serde::de::IgnoredAny>,
+    /// A Secret, as files.
+    #[serde(default)]
+    pub secret: Option<SecretVolume>,
+    /// Several sources in one volume.
+    #[serde(default)]
+    pub projected: Option<ProjectedVolume>,
+}
+
+/// `PersistentVolumeClaimVolumeSource`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeClaim {
+    /// The claim's name.
+    #[serde(default)]
+    pub claim_name: String,
+}
+
+/// `SecretVolumeSource` and `SecretProjection`, in part: the name is in `secretName` in the first type, and in `name`
+/// in the second.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretVolume {
+    /// The Secret's name.
+    #[serde(default, alias = "name")]
+    pub secret_name: String,
+    /// The keys and their files. If empty, each key becomes a file with the key's name.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub items: Vec<KeyToPath>,
+}
+
+/// A key of a Secret and its file.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct KeyToPath {
+    /// The key.
+    #[serde(default)]
+    pub key: String,
+    /// The file's path in the volume.
+    #[serde(default)]
+    pub path: String,
+}
+
+/// `ProjectedVolumeSource`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ProjectedVolume {
+    /// The sources of the volume.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub sources: Vec<Projection>,
+}
+
+/// `VolumeProjection`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Projection {
+    /// A Secret.
+    #[serde(default)]
+    pub secret: Option<SecretVolume>,
+}
+
+/// `PodStatus`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodStatus {
+    /// Pending, Running, Succeeded, Failed or Unknown.
+    #[serde(default)]
+    pub phase: String,
+    /// The pod's address; empty until the pod has one.
+    #[serde(default, rename = "podIP")]
+    pub pod_ip: String,
+    /// Status of each container, reported by the kubelet.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub container_statuses: Vec<ContainerStatus>,
+}
+
+/// `ContainerStatus`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ContainerStatus {
+    /// The container's name.
+    #[serde(default)]
+    pub name: String,
+    /// Waiting, running or terminated.
+    #[serde(default)]
+    pub state: ContainerState,
+}
+
+/// `ContainerState`, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ContainerState {
+    /// Present while the container runs.
+    #[serde(default)]
+    pub running: Option<serde::de::IgnoredAny>,
+}
+
+// === impl Volume ===
+
+impl Volume {
+    /// The Secrets in this volume.
+    pub fn secrets(&self) -> impl Iterator<Item = &SecretVolume> {
+        let projected = self
+            .projected
+            .iter()
+            .flat_map(|volume| &volume.sources)
+            .filter_map(|source| source.secret.as_ref());
+        self.secret.iter().chain(projected).filter(|secret| !secret.secret_name.is_empty())
+    }
+}
+
+// === impl SecretVolume ===
+
+impl SecretVolume {
+    /// The key that provides the file at this path of the volume.
+    #[must_use]
+    pub fn key_for_path(&self, path: &str) -> Option<String> {
+        if self.items.is_empty() {
+            return (!path.is_empty() && !path.contains('/')).then(|| path.to_owned());
+        }
+        self.items.iter().find(|item| item.path == path).map(|item| item.key.clone())
+    }
+}
+
+// === impl Pod ===
+
+impl Pod {
+    /// Whether the deletion of this pod was accepted.
+    #[must_use]
+    pub fn is_terminating(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether all containers terminated and will not restart.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// Whether this is the mirror of a static pod.
+    #[must_use]
+    pub fn is_mirror(&self) -> bool {
+        self.metadata.annotations.contains_key(MIRROR_ANNOTATION)
+    }
+
+    /// The owner that manages this pod.
+    #[must_use]
+    pub fn controller(&self) -> Option<&OwnerReference> {
+        self.metadata.owner_references.iter().find(|owner| owner.controller == Some(true))
+    }
+
+    /// The name of the StatefulSet that manages this pod.
+    #[must_use]
+    pub fn stateful_set(&self) -> Option<&str> {
+        self.controller().filter(|owner| owner.kind == "StatefulSet").map(|owner| owner.name.as_str())
+    }
+
+    /// Whether the kubelet reports that `container` is running. A container without a status has not started.
+    #[must_use]
+    pub fn is_container_running(&self, container: &str) -> bool {
+        self.status
+            .container_statuses
+            .iter()
+            .any(|status| status.name == container && status.state.running.is_some())
+    }
+}
+
+/// Deserializes null as the default: Go encodes an empty slice or map as null unless its field is `omitempty`.
+pub(in crate::k8s) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}

@@ -1,0 +1,192 @@
+//! Live reads. Verdicts require the current pods, therefore no read of this module is served from a cache.
+
+use std::time::Duration;
+
+use kube::{
+    Client,
+    core::{
+        Request,
+        params::{GetParams, ListParams},
+    },
+};
+use serde::{Deserialize, de::DeserializeOwned};
+
+use crate::k8s::{
+    error::{LookupError, error_message},
+    objects::{
+        admission::ScaleTarget,
+        pod::{Metadata, Pod},
+    },
+};
+
+/// Timeout of one read. A healthy API server responds within milliseconds. If the API server is slower, a denial that
+/// names it is more useful than a longer wait, which would leave no time for etcd.
+const READ_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Maximum number of pods in one page of a list; a pod has up to some tens of KB. All pages have the same resource
+/// version.
+const MAX_PAGE_SIZE: u32 = 500;
+
+/// Reads pods and the state of their owners from the API server.
+#[derive(Clone)]
+pub struct ApiReader {
+    client: Client,
+}
+
+/// An object of which only the metadata is read.
+#[derive(Deserialize)]
+struct Owner {
+    metadata: Metadata,
+}
+
+/// A page of a list of objects.
+#[derive(Deserialize)]
+struct List<T> {
+    #[serde(default)]
+    metadata: ListMetadata,
+    items: Vec<T>,
+}
+
+#[derive(Default, Deserialize)]
+struct ListMetadata {
+    /// Continue token of the next page.
+    #[serde(default, rename = "continue")]
+    next: Option<String>,
+}
+
+// === impl ApiReader ===
+
+impl ApiReader {
+    /// Creates a reader that calls the API server through this client.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Returns the stored pod.
+    pub async fn get_pod(&self, namespace: &str, name: &str) -> Result<Pod, LookupError> {
+        let subject = format!("pod {namespace}/{name}");
+        let request = pod_requests(namespace).get(name, &GetParams::default());
+        self.read(subject, request).await
+    }
+
+    /// Returns all stored pods of a namespace. Without a resource version the read is consistent.
+    pub async fn list_pods(&self, namespace: &str) -> Result<Vec<Pod>, LookupError> {
+        let (mut pods, mut page) = (Vec::new(), ListParams::default().limit(MAX_PAGE_SIZE));
+        loop {
+            let subject = format!("the pods of namespace {namespace}");
+            let list: List<Pod> = self.read(subject, pod_requests(namespace).list(&page)).await?;
+            pods.extend(list.items);
+            match list.metadata.next {
+                Some(next) if !next.is_empty() => page = page.continue_token(&next),
+                _ => return Ok(pods),
+            }
+        }
+    }
+
+    /// Whether the StatefulSet of this name and uid is terminating or no longer exists. The read is live, because a
+    /// watch may not have delivered a new StatefulSet yet.
+    pub async fn is_stateful_set_terminating(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<bool, LookupError> {
+        let subject = format!("StatefulSet {namespace}/{name}");
+        let path = format!("/apis/apps/v1/namespaces/{namespace}/statefulsets");
+        let request = Request::new(path).get(name, &GetParams::default());
+        match self.read::<Owner>(subject, request).await {
+            Ok(owner) => Ok(owner.metadata.uid != uid || owner.metadata.deletion_timestamp.is_some()),
+            Err(LookupError::NotFound { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the ordinal of a StatefulSet's first pod.
+    pub async fn first_ordinal(&self, namespace: &str, name: &str) -> Result<u32, LookupError> {
+        let subject = format!("StatefulSet {namespace}/{name}");
+        let path = format!("/apis/apps/v1/namespaces/{namespace}/statefulsets");
+        let set: ScaleTarget =
+            self.read(subject, Request::new(path).get(name, &GetParams::default())).await?;
+        Ok(set.spec.ordinals.map_or(0, |ordinals| ordinals.start))
+    }
+
+    /// Whether the namespace's deletion was accepted. The read is live, because a watch may still contain a deleted
+    /// namespace that was created again. It is a list, because the guard's role permits `list` of namespaces, but not
+    /// `get`.
+    pub async fn is_namespace_terminating(&self, name: &str) -> Result<bool, LookupError> {
+        let subject = format!("namespace {name}");
+        let selection = ListParams::default().fields(&format!("metadata.name={name}"));
+        let list: List<Owner> =
+            self.read(subject, Request::new("/api/v1/namespaces").list(&selection)).await?;
+        Ok(list.items.iter().any(|namespace| namespace.metadata.deletion_timestamp.is_some()))
+    }
+
+    /// Returns an error if the API server does not serve this client. This is the first call of a new process.
+    pub async fn check_connection(&self) -> Result<(), LookupError> {
+        let subject = String::from("the version of the API server");
+        self.read::<serde::de::IgnoredAny>(subject, Request::new("/version").list(&ListParams::default()))
+            .await?;
+        Ok(())
+    }
+
+    /// Reads and parses a body. `kube::Client::request` is not used, because it logs a body that it cannot parse.
+    pub(super) async fn read<T: DeserializeOwned>(
+        &self,
+        subject: String,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<T, LookupError> {
+        let text = read_text(&self.client, &subject, request).await?;
+        serde_json::from_str(&text).map_err(|error| LookupError::Failed { subject, cause: error.to_string() })
+    }
+}
+
+/// Returns the body of a response. `kube::Client::request` is not used, because it logs a body that it cannot parse.
+pub(in crate::k8s) async fn read_text(
+    client: &Client,
+    subject: &str,
+    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+) -> Result<String, LookupError> {
+    let subject = || subject.to_owned();
+    let failed = |cause| LookupError::Failed { subject: subject(), cause };
+    let request = request.map_err(|error| failed(error.to_string()))?;
+    match tokio::time::timeout(READ_TIMEOUT, client.request_text(request)).await {
+        Err(_) => Err(LookupError::TimedOut { subject: subject(), limit: READ_TIMEOUT }),
+        Ok(Err(kube::Error::Api(status))) => Err(match status.code {
+            404 => LookupError::NotFound { subject: subject() },
+            403 => LookupError::Forbidden { subject: subject(), cause: status.message.clone() },
+            _ => failed(status.message.clone()),
+        }),
+        Ok(Err(error)) => Err(failed(error_message(&error))),
+        Ok(Ok(text)) => Ok(text),
+    }
+}
+
+fn pod_requests(namespace: &str) -> Request {
+    Request::new(format!("/api/v1/namespaces/{namespace}/pods"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::k8s::fake;
+
+    #[tokio::test]
+    async fn reads_all_pages_of_a_namespace_with_many_pods() {
+        let reader = ApiReader::new(fake::api_server_with(|call, _| {
+            let query = call.uri.query().unwrap_or_default();
+            assert!(query.contains("limit=500"), "{query}");
+            let pod = |name: &str| json!({"metadata": {"name": name, "namespace": "prod", "uid": name}});
+            if query.contains("continue=there") {
+                (200, json!({"metadata": {"continue": ""}, "items": [pod("etcd-1")]}))
+            } else {
+                (200, json!({"metadata": {"continue": "there"}, "items": [pod("etcd-0")]}))
+            }
+        }));
+        let names: Vec<_> =
+            reader.list_pods("prod").await.unwrap().into_iter().map(|pod| pod.metadata.name).collect();
+        assert_eq!(names, ["etcd-0", "etcd-1"]);
+    }
+}

@@ -1,0 +1,142 @@
+//! Leases (`coordination.k8s.io/v1`) that several processes annotate with optimistic concurrency: a write
+//! succeeds only if the Lease is unchanged since it was read.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, PostParams, Preconditions},
+};
+
+use crate::k8s::error::{LookupError, WriteError, error_message};
+
+/// Timeout of one call: a healthy API server responds within milliseconds.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The label of this program's Leases. Leases without this label are not listed, and therefore never deleted.
+const MANAGED_BY_LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "etcd-guard");
+
+/// Leases of one namespace.
+#[derive(Clone)]
+pub struct Leases {
+    api: Api<Lease>,
+}
+
+/// The annotations of a Lease and the version of the object that was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseRecord {
+    /// The Lease's name.
+    pub name: String,
+    /// The resource version; `None` if the Lease does not exist.
+    pub version: Option<String>,
+    /// The annotations.
+    pub annotations: BTreeMap<String, String>,
+}
+
+// === impl Leases ===
+
+impl Leases {
+    /// Creates a handle for the Leases of this namespace.
+    #[must_use]
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self { api: Api::namespaced(client, namespace) }
+    }
+
+    /// Returns the stored Lease of this name.
+    pub async fn read(&self, name: &str) -> Result<LeaseRecord, LookupError> {
+        let subject = || format!("Lease {name}");
+        match tokio::time::timeout(CALL_TIMEOUT, self.api.get_opt(name)).await {
+            Err(_) => Err(LookupError::TimedOut { subject: subject(), limit: CALL_TIMEOUT }),
+            Ok(Err(error)) => Err(LookupError::Failed { subject: subject(), cause: error_message(&error) }),
+            Ok(Ok(None)) => {
+                Ok(LeaseRecord { name: name.to_owned(), version: None, annotations: BTreeMap::new() })
+            }
+            Ok(Ok(Some(lease))) => Ok(LeaseRecord::from(lease)),
+        }
+    }
+
+    /// Writes these annotations if the Lease is unchanged since `record` was read. Returns the new record.
+    pub async fn write(
+        &self,
+        record: &LeaseRecord,
+        annotations: BTreeMap<String, String>,
+    ) -> Result<LeaseRecord, WriteError> {
+        let lease = Lease {
+            metadata: ObjectMeta {
+                name: Some(record.name.clone()),
+                labels: Some(
+                    [MANAGED_BY_LABEL].map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+                ),
+                annotations: Some(annotations),
+                resource_version: record.version.clone(),
+                ..ObjectMeta::default()
+            },
+            spec: Some(LeaseSpec::default()),
+        };
+        let parameters = PostParams::default();
+        let call = async {
+            match record.version {
+                Some(_) => self.api.replace(&record.name, &parameters, &lease).await,
+                None => self.api.create(&parameters, &lease).await,
+            }
+        };
+        let failed = |cause| WriteError::Failed { name: record.name.clone(), cause };
+        match tokio::time::timeout(CALL_TIMEOUT, call).await {
+            // The write may have taken effect: the next read shows it.
+            Err(_) => Err(failed(format!("no answer within {}", humantime::format_duration(CALL_TIMEOUT)))),
+            // 404: the Lease was deleted since it was read.
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+                Err(WriteError::Conflict)
+            }
+            Ok(Err(error)) => Err(failed(error_message(&error))),
+            Ok(Ok(lease)) => Ok(LeaseRecord::from(lease)),
+        }
+    }
+
+    /// Returns all Leases of this program.
+    pub async fn list(&self) -> Result<Vec<LeaseRecord>, LookupError> {
+        let subject = || String::from("the Leases of etcd-guard");
+        let parameters =
+            ListParams::default().labels(&format!("{}={}", MANAGED_BY_LABEL.0, MANAGED_BY_LABEL.1));
+        match tokio::time::timeout(CALL_TIMEOUT, self.api.list(&parameters)).await {
+            Err(_) => Err(LookupError::TimedOut { subject: subject(), limit: CALL_TIMEOUT }),
+            Ok(Err(error)) => Err(LookupError::Failed { subject: subject(), cause: error_message(&error) }),
+            Ok(Ok(list)) => Ok(list.items.into_iter().map(LeaseRecord::from).collect()),
+        }
+    }
+
+    /// Deletes a Lease if it is unchanged since `record` was read.
+    pub async fn delete(&self, record: &LeaseRecord) -> Result<(), WriteError> {
+        let parameters = DeleteParams::default()
+            .preconditions(Preconditions { resource_version: record.version.clone(), uid: None });
+        match tokio::time::timeout(CALL_TIMEOUT, self.api.delete(&record.name, &parameters)).await {
+            Err(_) => Err(WriteError::Failed {
+                name: record.name.clone(),
+                cause: String::from("no answer in time"),
+            }),
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+                Err(WriteError::Conflict)
+            }
+            Ok(Err(error)) => {
+                Err(WriteError::Failed { name: record.name.clone(), cause: error_message(&error) })
+            }
+            Ok(Ok(_)) => Ok(()),
+        }
+    }
+}
+
+// === impl LeaseRecord ===
+
+impl From<Lease> for LeaseRecord {
+    fn from(lease: Lease) -> Self {
+        Self {
+            name: lease.metadata.name.unwrap_or_default(),
+            version: lease.metadata.resource_version,
+            annotations: lease.metadata.annotations.unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Connections: HTTPS for the API server, plain HTTP on the admin port.
+
+use std::{convert::Infallible, pin::pin, time::Duration};
+
+use axum::Router;
+use http::{HeaderValue, Request, header};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{io::BufReader, net::TcpStream, time::timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use super::readiness::Readiness;
+
+/// Timeout of a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Size of the read buffer of a connection in bytes: a TLS record of maximum length. rustls alone reads 4 KiB at a
+/// time, which takes three system calls for a common review.
+const READ_BUFFER_SIZE: usize = (16 << 10) + 256;
+
+/// Maximum time for a connection to be idle or to send the head of a request. The API server closes idle connections
+/// after 90 s. A connection that this server closes first can lose the next request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The same on the admin port. It is short because clients reconnect at no cost there, and idle connections keep other
+/// clients out.
+const ADMIN_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum time for the first request of a new connection to arrive after the listener is closed.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Whether the peer of an admin connection has a loopback address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IsLoopbackPeer(pub(super) bool);
+
+/// Serves one connection of the admin port.
+pub(super) async fn serve_admin_connection(stream: TcpStream, router: Router) {
+    let is_loopback = stream.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(IsLoopbackPeer(is_loopback));
+        router.clone().oneshot(request)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(ADMIN_IDLE_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "connection ended with an error");
+    }
+}
+
+/// Serves one HTTPS connection. After `close`, it finishes the current request, or waits a moment for the first one.
+pub(super) async fn serve_connection(
+    stream: TcpStream,
+    tls: TlsAcceptor,
+    router: Router,
+    readiness: Readiness,
+    close: CancellationToken,
+) {
+    // Responses are small and complete. Nagle's algorithm would only delay them.
+    let _ = stream.set_nodelay(true);
+    let stream = BufReader::with_capacity(READ_BUFFER_SIZE, stream);
+    let stream = match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "TLS handshake failed");
+            return;
+        }
+        Err(_) => {
+            tracing::debug!("TLS handshake timed out");
+            return;
+        }
+    };
+    let first_request = CancellationToken::new();
+    let first_request_arrived = first_request.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        first_request.cancel();
+        let (router, readiness) = (router.clone(), readiness.clone());
+        async move {
+            let mut response = router.oneshot(request).await?;
+            if readiness.is_stopping() {
+                // Lets the client open its next connection to another replica, before this one is closed.
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE_TIMEOUT)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let closing = async {
+        close.cancelled().await;
+        // A client that has just connected is about to send a request, which would fail if the connection closed now.
+        let _ = timeout(FIRST_REQUEST_TIMEOUT, first_request_arrived.cancelled()).await;
+    };
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = closing => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "connection ended with an error");
+    }
+}

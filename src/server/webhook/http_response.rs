@@ -1,0 +1,36 @@
+//! HTTP responses: reviews, and errors for requests that contain no review.
+
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
+
+use super::review_response::ReviewResponse;
+
+/// An HTTP error with a plain-text message.
+pub(in crate::server) struct Rejection(StatusCode, String);
+
+/// Returns HTTP 200 with this review.
+pub(super) fn json_response(review: &ReviewResponse<'_>) -> Response {
+    match review.to_json() {
+        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => Rejection::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+// === impl Rejection ===
+
+impl Rejection {
+    pub(super) fn new(status: StatusCode, message: String) -> Self {
+        Self(status, message)
+    }
+
+    pub(in crate::server) fn bad_request(message: String) -> Self {
+        Self(StatusCode::BAD_REQUEST, message)
+    }
+}
+
+impl IntoResponse for Rejection {
+    fn into_response(self) -> Response {
+        let Self(status, message) = self;
+        (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], message + "\n").into_response()
+    }
+}

@@ -1,0 +1,88 @@
+//! The trace span of a review. Its attributes are the fields of the log line.
+
+use http::HeaderMap;
+use tracing::{Span, field::Empty, info_span};
+
+use crate::{
+    guard::{Operation, Request, Verdict},
+    k8s::admission::{AdmissionRequest, truncated},
+    traces::{SPAN_TARGET, continue_trace},
+};
+
+/// Creates the span of a new review, as part of the caller's trace if there is one.
+pub(super) fn start_review(name: &'static str, headers: &HeaderMap) -> Span {
+    let span = info_span!(
+        target: SPAN_TARGET,
+        "review",
+        otel.name = name,
+        otel.kind = "server",
+        uid = Empty,
+        namespace = Empty,
+        pod = Empty,
+        resource = Empty,
+        name = Empty,
+        operation = Empty,
+        user = Empty,
+        dry_run = Empty,
+        grace_period_seconds = Empty,
+        verdict = Empty,
+        reason = Empty,
+        cluster = Empty,
+        voters = Empty,
+        healthy = Empty,
+        quorum = Empty,
+        message = Empty,
+    );
+    continue_trace(&span, headers);
+    span
+}
+
+/// Returns the name of an operation in logs and spans.
+pub(super) fn operation_name(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Delete => "delete",
+        Operation::Evict => "evict",
+        Operation::Workload(operation) => operation.as_str(),
+    }
+}
+
+/// Records a verdict of the guard in the current span.
+pub(super) fn record_verdict(uid: &str, request: &Request, verdict: &Verdict) {
+    let span = Span::current();
+    if span.is_disabled() {
+        return;
+    }
+    span.record("uid", truncated(uid));
+    span.record("namespace", &request.namespace);
+    span.record("pod", &request.name);
+    span.record("operation", operation_name(request.operation));
+    span.record("user", &request.user);
+    span.record("dry_run", request.dry_run);
+    span.record("grace_period_seconds", request.grace_period_seconds);
+    span.record("verdict", verdict.outcome());
+    span.record("reason", verdict.reason.as_str());
+    span.record("cluster", &verdict.cluster);
+    if let Some(tally) = &verdict.tally {
+        let counts = [("voters", tally.voters), ("healthy", tally.healthy), ("quorum", tally.quorum)];
+        for (name, count) in counts {
+            span.record(name, i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+    span.record("message", &verdict.message);
+}
+
+/// Records a result that does not depend on an etcd cluster in the current span.
+pub(super) fn record_result(uid: &str, request: &AdmissionRequest<'_>, allowed: bool, reason: &str) {
+    let span = Span::current();
+    if span.is_disabled() {
+        return;
+    }
+    span.record("uid", truncated(uid));
+    span.record("namespace", request.namespace.as_deref());
+    span.record("resource", request.resource.resource.as_ref());
+    span.record("name", request.name.as_deref());
+    span.record("operation", request.operation.as_ref());
+    span.record("dry_run", request.dry_run);
+    span.record("verdict", if allowed { "allowed" } else { "denied" });
+    span.record("reason", reason);
+}

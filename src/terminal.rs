@@ -1,0 +1,20 @@
+//! Text styles for terminals. `anstream` removes them from other outputs, and if `NO_COLOR` is set.
+
+use anstyle::{AnsiColor, Style};
+
+/// A good state.
+pub(crate) const SUCCESS: Style = AnsiColor::Green.on_default().bold();
+
+/// A bad state, or an error.
+pub(crate) const FAILURE: Style = AnsiColor::Red.on_default().bold();
+
+/// A state that needs attention.
+pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+
+/// Titles and other emphasized text.
+pub(crate) const EMPHASIS: Style = Style::new().bold();
+
+/// Returns `text` in this style.
+pub(crate) fn paint(style: Style, text: &str) -> String {
+    format!("{style}{text}{style:#}")
+}

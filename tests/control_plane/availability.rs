@@ -1,0 +1,8 @@
+//! Outages and restarts of the guard and of the API server, and concurrent deletions.
+
+mod api_server_outage;
+mod guard_outage;
+mod lease_records;
+mod shutdown;
+mod stress;
+mod testbed_cleanup;

@@ -1,0 +1,76 @@
+//! Deletions by the StatefulSet controller.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use test_support::{
+    guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    wait::wait_until,
+};
+
+const CONTROLLER: &str = "system:serviceaccount:kube-system:statefulset-controller";
+
+/// The controller waits longer after each attempt; a change of the set triggers the next attempt.
+const ROLLOUT_LIMIT: &str = "--timeout=90s";
+
+/// Edge case 30.
+#[tokio::test]
+async fn rollout_continues_after_leadership_moves() {
+    let mut etcd = GuardedCluster::start().await;
+    etcd.make_leader("etcd-1").await;
+    let leader_uid = etcd.uid("etcd-1").await;
+    let first_uid = etcd.uid("etcd-2").await;
+
+    let output = etcd.kubectl(&["rollout", "restart", "statefulset/etcd"]).await;
+    assert!(output.success, "{}", output.stderr);
+    etcd.wait_until_replaced("etcd-2", &first_uid).await;
+    wait_until("the denial is an event of the set", START_TIMEOUT, async || {
+        let output = etcd.kubectl(&["get", "events", "--field-selector=reason=FailedDelete"]).await;
+        output.stdout.contains("delete Pod etcd-1 in StatefulSet etcd failed error: admission webhook")
+            && output.stdout.contains("LeaderProtected: etcd-1 leads ")
+    })
+    .await;
+    assert_eq!(etcd.uid("etcd-1").await, leader_uid);
+    let verdicts = etcd.guard.new_verdicts().await;
+    assert!(verdicts.contains(&String::from("DELETE allowed SafeToDelete")), "{verdicts:?}");
+    assert!(verdicts.contains(&String::from("DELETE denied LeaderProtected")), "{verdicts:?}");
+
+    etcd.make_leader("etcd-2").await;
+    wait_until("no cached denial applies", START_TIMEOUT, async || {
+        etcd.kubectl(&["delete", "pod", "etcd-1", "--dry-run=server"]).await.success
+    })
+    .await;
+    etcd.kubectl(&["annotate", "statefulset/etcd", "leadership=moved"]).await;
+    let output = etcd.kubectl(&["rollout", "status", "statefulset/etcd", ROLLOUT_LIMIT]).await;
+    assert!(output.success, "{} {}", output.stdout, output.stderr);
+    etcd.wait_until_healthy().await;
+}
+
+#[tokio::test]
+async fn scale_down_continues_after_leadership_moves() {
+    let etcd = GuardedCluster::start().await;
+    etcd.make_leader("etcd-2").await;
+    let output = etcd.kubectl(&["scale", "statefulset/etcd", "--replicas=2"]).await;
+    assert!(output.success && output.stderr.contains("remains a voter of etcd"), "{output:?}");
+    let line = etcd.guard.wait_for_verdict(CONTROLLER, "denied", "LeaderProtected").await;
+    assert_eq!(line["pod"], "etcd-2");
+
+    etcd.make_leader("etcd-0").await;
+    wait_until("the controller has tried again", START_TIMEOUT, async || {
+        // A change of the set triggers the next attempt.
+        etcd.kubectl(&["annotate", "--overwrite", "statefulset/etcd", &format!("attempt={}", attempt())])
+            .await;
+        etcd.pods.get_opt("etcd-2").await.is_ok_and(|pod| pod.is_none())
+    })
+    .await;
+    etcd.guard.wait_for_verdict(CONTROLLER, "allowed", "SafeToDelete").await;
+
+    // The deleted pod's member is still in the list, so the quorum needs both other members.
+    let denial = etcd.delete("etcd-1").await.unwrap_err();
+    assert!(denial.contains("would have 1 of 3 voters healthy, quorum 2"), "{denial}");
+}
+
+/// Returns a new value each time.
+fn attempt() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

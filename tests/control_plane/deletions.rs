@@ -1,0 +1,14 @@
+//! Single deletions of pods: which are approved, which are denied, and by which policy.
+
+mod collection;
+mod dry_run;
+mod floor;
+mod follower;
+mod later_refusal;
+mod leader;
+mod membership;
+mod one_at_a_time;
+mod policies;
+mod replicas;
+mod unguarded_pods;
+mod unhealthy;

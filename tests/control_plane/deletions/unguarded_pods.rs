@@ -1,0 +1,98 @@
+//! Pods outside the guard's scope are allowed at once, or are not sent to the guard.
+
+use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
+use kube::{Api, ResourceExt, api::PostParams};
+use serde_json::json;
+
+use test_support::{
+    guard::review::dry_run_review,
+    guarded_cluster::{GuardedCluster, START_TIMEOUT, UNRELATED_POD},
+    http_client::Connection,
+    kubernetes::pods::{create_pod, delete, new_namespace},
+    wait::wait_until,
+};
+
+/// The annotation for members that are not recognized otherwise.
+const MEMBER: &str = "etcd-guard.io/member=true";
+
+#[tokio::test]
+async fn allows_pod_without_etcd() {
+    let mut etcd = GuardedCluster::start().await;
+    let output = etcd.kubectl(&["delete", "pod", UNRELATED_POD]).await;
+    assert!(output.success, "{}", output.stderr);
+    assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed NotEtcd"]);
+}
+
+#[tokio::test]
+async fn is_not_called_for_unlabelled_namespace() {
+    let mut etcd = GuardedCluster::start().await;
+    let calls_before = etcd.guard.request_count().await;
+    let pods = Api::namespaced(etcd.client.clone(), &new_namespace(&etcd.client, false).await);
+    create_pod(&pods, "free").await;
+    delete(&pods, "free").await.unwrap();
+    wait_until("the pod is deleted", START_TIMEOUT, async || {
+        pods.get_opt("free").await.is_ok_and(|pod| pod.is_none())
+    })
+    .await;
+    assert_eq!(etcd.guard.request_count().await, calls_before);
+
+    // The guard is running and registered.
+    etcd.delete(UNRELATED_POD).await.unwrap();
+    assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed NotEtcd"]);
+}
+
+/// Uses only dry runs: until the guard's watch receives the annotation, the deletion would be approved.
+#[tokio::test]
+async fn guards_pods_declared_members_by_namespace() {
+    let etcd = GuardedCluster::start().await;
+    let output = etcd.kubectl(&["annotate", "namespace", &etcd.namespace, MEMBER]).await;
+    assert!(output.success, "{output:?}");
+    wait_until("the deletion is denied", START_TIMEOUT, async || {
+        !etcd.kubectl(&["delete", "pod", UNRELATED_POD, "--dry-run=server"]).await.success
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn guards_pods_declared_members_by_stateful_set() {
+    let etcd = GuardedCluster::start().await;
+    let set = json!({
+        "metadata": {"name": "plain"},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {"app": "plain"}},
+            "serviceName": "plain",
+            "template": {
+                "metadata": {"labels": {"app": "plain"}},
+                "spec": {"containers": [{"name": "app", "image": "app"}]},
+            },
+        },
+    });
+    let sets: Api<StatefulSet> = Api::namespaced(etcd.client.clone(), &etcd.namespace);
+    let set = sets.create(&PostParams::default(), &serde_json::from_value(set).unwrap()).await.unwrap();
+    let owner = json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "plain", "uid": set.uid(), "controller": true,
+    });
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "plain-7", "namespace": etcd.namespace, "uid": "u", "ownerReferences": [owner]},
+        "spec": {"containers": [{"name": "app", "image": "app"}]},
+        "status": {"phase": "Running"},
+    }))
+    .unwrap();
+    assert!(is_out_of_scope(&etcd, &pod).await, "no annotation declares a member");
+
+    let output = etcd.kubectl(&["annotate", "statefulset/plain", MEMBER]).await;
+    assert!(output.success, "{output:?}");
+    wait_until("the pod is evaluated as a member", START_TIMEOUT, async || {
+        !is_out_of_scope(&etcd, &pod).await
+    })
+    .await;
+}
+
+/// Whether the guard takes this pod, which need not exist, for one without etcd.
+async fn is_out_of_scope(etcd: &GuardedCluster, pod: &Pod) -> bool {
+    let review = dry_run_review(pod);
+    assert!(!review.contains("etcd"), "{review}");
+    let mut connection = Connection::tls(etcd.guard.https(), &etcd.guard.ca_pem).await.unwrap();
+    connection.post("/validate?timeout=5s", review).await.unwrap().body.contains("NotEtcd")
+}

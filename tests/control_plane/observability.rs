@@ -1,0 +1,10 @@
+//! Events, metrics and traces, and the calls that the guard sends and receives.
+
+mod admission_requests;
+mod cost;
+mod dashboard;
+mod events;
+mod grpc_calls;
+mod requesters;
+mod survey;
+mod traces;

@@ -1,0 +1,66 @@
+//! Clusters with TLS and users whose credentials are stored in Secrets.
+
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::{Cluster, Layout, PASSWORD},
+    guarded_cluster::{GuardedPods, forbidden, pod, secret},
+};
+
+#[tokio::test]
+async fn reads_certificates_from_secret_with_known_name() {
+    let cluster = Cluster::start(Layout { version: "3.6", members: 3, spare: 0, tls: true }).await;
+    let pods: Vec<Value> = (0..3).map(|n| pod(&cluster, n)).collect();
+    let (leader, follower) = (&pods[cluster.leader().await], &pods[cluster.followers().await[0]]);
+    let guarded = GuardedPods::start(&pods).await;
+    let path = "/api/v1/namespaces/prod/secrets/etcd-client-tls";
+
+    guarded.objects.put(path, 403, forbidden());
+    let (reason, message) = guarded.dry_run(follower).await;
+    assert_eq!(reason, "CredentialsRejected", "{message}");
+    let expected = "the guard is not allowed to read Secret prod/etcd-client-tls: apply Role etcd-guard-secrets in namespace prod";
+    assert!(message.contains(expected), "{message}");
+
+    // After the Role is applied, the next request reads the Secret again.
+    let (ca, certificate, key) = cluster.client_files();
+    guarded.objects.put(path, 200, secret(&[("ca.crt", ca), ("tls.crt", certificate), ("tls.key", key)]));
+    assert_eq!(guarded.dry_run(leader).await.0, "LeaderProtected");
+    assert_eq!(guarded.dry_run(follower).await.0, "SafeToDelete");
+
+    // The claim is deleted, and only the pod still protects it.
+    let claim = format!("data-{}", follower["metadata"]["name"].as_str().unwrap());
+    let deleted = json!({"metadata": {"name": claim, "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    guarded.objects.put(&format!("/api/v1/namespaces/prod/persistentvolumeclaims/{claim}"), 200, deleted);
+    let (reason, message) = guarded.dry_run(follower).await;
+    assert_eq!(reason, "PermanentLoss", "{message}");
+    assert!(message.contains("is deleted as well"), "{message}");
+}
+
+/// The member without a visible pod runs in another namespace. Edge cases 13 and 16.
+#[tokio::test]
+async fn uses_annotated_password_for_members_without_pod() {
+    let mut cluster = Cluster::three_members("3.6").await;
+    let (leader, followers) = (cluster.leader().await, cluster.followers().await);
+    cluster.enable_auth().await;
+    let mut pods: Vec<Value> = [leader, followers[0]].map(|n| pod(&cluster, n)).into();
+    for pod in &mut pods {
+        pod["metadata"]["annotations"] = json!({"etcd-guard.io/auth-secret": "etcd-guard-user"});
+    }
+    let guarded = GuardedPods::start(&pods).await;
+    let path = "/api/v1/namespaces/prod/secrets/etcd-guard-user";
+
+    let (reason, message) = guarded.dry_run(&pods[1]).await;
+    assert_eq!(reason, "CredentialsRejected", "{message}");
+    assert!(message.contains("Secret prod/etcd-guard-user does not exist"), "{message}");
+
+    guarded.objects.put(path, 200, secret(&[("username", b"root"), ("password", b"wrong horse")]));
+    let (reason, message) = guarded.dry_run(&pods[1]).await;
+    assert_eq!(reason, "CredentialsRejected", "{message}");
+    assert!(message.contains("invalid user ID or password") && !message.contains("wrong horse"), "{message}");
+
+    guarded.objects.put(path, 200, secret(&[("username", b"root"), ("password", PASSWORD.as_bytes())]));
+    assert_eq!(guarded.dry_run(&pods[1]).await.0, "SafeToDelete");
+    assert_eq!(guarded.dry_run(&pods[0]).await.0, "LeaderProtected");
+    cluster.kill(followers[1]);
+    assert_eq!(guarded.dry_run(&pods[1]).await.0, "QuorumAtRisk");
+}

@@ -1,0 +1,406 @@
+//! A real etcd cluster on loopback. Tests can kill, freeze and restart its members.
+//!
+//! `scripts/testbed etcd --layout` writes the files of each member; the processes belong to the test.
+
+use std::{
+    io::Read,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use etcd_guard::{
+    etcd::{self, ClientIdentity, Connections, Endpoint, MemberError, ProbeResult, Tls, User},
+    guard::model::{
+        snapshot::EtcdctlFlags,
+        snapshot::{MemberPod, Snapshot, Storage},
+    },
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tempfile::TempDir;
+
+use test_support::processes::freeze::freeze;
+
+/// A first election takes about a second, on a busy machine several.
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The number of the next network: clusters that exist at the same time must not share addresses.
+static NEXT_NETWORK: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) struct Cluster {
+    members: Vec<Member>,
+    tls: Option<ClientTls>,
+    dir: TempDir,
+    /// The user that the guard logs in as.
+    pub(crate) user: Option<User>,
+    /// Whether root and the guest exist.
+    has_users: bool,
+    /// Whether the members require authentication.
+    has_auth: bool,
+}
+
+/// The password of all users.
+pub(crate) const PASSWORD: &str = "correct horse";
+
+/// A user without any permissions.
+pub(crate) const GUEST: &str = "guest";
+
+struct Member {
+    address: String,
+    process: Option<Child>,
+    /// Whether the status of the member's pod would be "running".
+    running: bool,
+}
+
+struct ClientTls {
+    ca: Vec<u8>,
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+}
+
+/// The parameters of a cluster.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout {
+    pub(crate) version: &'static str,
+    pub(crate) members: usize,
+    /// The number of members with files that do not start with the cluster.
+    pub(crate) spare: usize,
+    pub(crate) tls: bool,
+}
+
+impl Cluster {
+    /// Starts a cluster with three members of this version, and waits until it has a leader.
+    pub(crate) async fn three_members(version: &'static str) -> Self {
+        Self::start(Layout { version, members: 3, spare: 0, tls: false }).await
+    }
+
+    /// Starts a cluster with one member.
+    pub(crate) async fn single_member(version: &'static str) -> Self {
+        Self::start(Layout { version, members: 1, spare: 0, tls: false }).await
+    }
+
+    pub(crate) async fn start(layout: Layout) -> Self {
+        Self::start_named(layout, |n| format!("etcd-{n}")).await
+    }
+
+    /// Starts a cluster whose initial members have these names; the spare members use the same names for them.
+    pub(crate) async fn start_named(layout: Layout, name: impl Fn(usize) -> String) -> Self {
+        let dir = tempfile::Builder::new().prefix("etcd-guard-test-").tempdir().unwrap();
+        // Below the networks that scripts/testbed derives from process ids.
+        let number = NEXT_NETWORK.fetch_add(1, Ordering::Relaxed);
+        let network = format!("127.{}.{}", 128 + std::process::id() % 100, number % 250);
+        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/testbed"));
+        command.args(["etcd", "--layout", "--version", layout.version, "--net", &network]);
+        command.args(["--members", &layout.members.to_string(), "--spare", &layout.spare.to_string()]);
+        command.arg("--dir").arg(dir.path()).stdin(Stdio::null());
+        if layout.tls {
+            command.arg("--tls");
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let tls = layout.tls.then(|| {
+            let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
+            ClientTls { ca: read("ca.crt"), certificate: read("client.crt"), key: read("client.key") }
+        });
+        let members = (0..layout.members + layout.spare)
+            .map(|n| Member { address: format!("{network}.{}", 10 + n), process: None, running: false })
+            .collect();
+        let mut cluster = Self { members, tls, dir, user: None, has_users: false, has_auth: false };
+        let names: Vec<String> = (0..layout.members).map(name).collect();
+        let first: Vec<(usize, &str)> = names.iter().map(String::as_str).enumerate().collect();
+        for n in 0..layout.members + layout.spare {
+            let own = names.get(n).cloned().unwrap_or_else(|| format!("etcd-{n}"));
+            cluster.rename(n, &own, &first);
+        }
+        for n in 0..layout.members {
+            cluster.restart(n);
+        }
+        for n in 0..layout.members {
+            cluster.wait_until_serving(n).await;
+        }
+        cluster
+    }
+
+    /// Starts the process of a member, as the kubelet would.
+    pub(crate) fn restart(&mut self, n: usize) {
+        let process = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(self.folder(n).join("run"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(
+                std::fs::File::options().append(true).create(true).open(self.folder(n).join("log")).unwrap(),
+            )
+            .spawn()
+            .unwrap();
+        self.members[n].process = Some(process);
+        self.members[n].running = true;
+    }
+
+    /// Renames a stopped member, and changes the names of other members in its `--initial-cluster` list. etcd
+    /// identifies them by their peer URLs.
+    pub(crate) fn rename(&self, n: usize, name: &str, others: &[(usize, &str)]) {
+        let run = self.folder(n).join("run");
+        let mut script = std::fs::read_to_string(&run).unwrap();
+        for (member, name) in others.iter().chain([&(n, name)]) {
+            let url = self.peer_url(*member);
+            let old = listed_name(&script, &url).unwrap_or_else(|| panic!("no member at {url}:\n{script}"));
+            script = script.replace(&format!("{old}={url}"), &format!("{name}={url}"));
+        }
+        let (before, rest) = script.split_once("--name=").unwrap();
+        let (_, after) = rest.split_once(' ').unwrap();
+        std::fs::write(run, format!("{before}--name={name} {after}")).unwrap();
+    }
+
+    /// Adds a spare voter to the member list without starting it. etcd refuses during the first five seconds of a
+    /// cluster.
+    pub(crate) async fn add(&self, client: &mut Client, n: usize) {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while let Err(error) = client.member_add([self.peer_url(n)], None).await {
+            assert!(error.to_string().contains("unhealthy cluster"), "member add: {error}");
+            assert!(Instant::now() < deadline, "member add: still refused: {error}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Kills the process of a member.
+    pub(crate) fn kill(&mut self, n: usize) {
+        self.members[n].running = false;
+        if let Some(mut process) = self.members[n].process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    /// Stops the process of a member: it accepts connections and never responds.
+    pub(crate) async fn freeze(&self, n: usize) {
+        freeze(self.pid(n)).await;
+    }
+
+    pub(crate) fn thaw(&self, n: usize) {
+        kill(self.pid(n), Signal::SIGCONT).unwrap();
+    }
+
+    fn pid(&self, n: usize) -> Pid {
+        let process = self.members[n].process.as_ref().unwrap();
+        Pid::from_raw(i32::try_from(process.id()).unwrap())
+    }
+
+    pub(crate) async fn wait_until_serving(&self, n: usize) {
+        let connections = Connections::new();
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let results = etcd::probe(&connections, &[self.endpoint(n)], probe_deadline()).await;
+            match &results[0] {
+                ProbeResult::Healthy { .. } | ProbeResult::StatusOnly { cause: MemberError::Learner, .. } => {
+                    return;
+                }
+                _ if Instant::now() < deadline => tokio::time::sleep(Duration::from_millis(50)).await,
+                result => panic!("etcd-{n} does not serve: {result:?}\n{}", self.log(n)),
+            }
+        }
+    }
+
+    fn log(&self, n: usize) -> String {
+        let mut text = String::new();
+        let _ = std::fs::File::open(self.folder(n).join("log")).unwrap().read_to_string(&mut text);
+        text
+    }
+
+    fn folder(&self, n: usize) -> PathBuf {
+        self.dir.path().join(format!("etcd-{n}"))
+    }
+
+    pub(crate) fn peer_url(&self, n: usize) -> String {
+        format!("{}://{}:2380", self.scheme(), self.members[n].address)
+    }
+
+    pub(crate) fn address(&self, n: usize) -> &str {
+        &self.members[n].address
+    }
+
+    /// Returns the CA, and the certificate and the key of a client, of a cluster with TLS.
+    pub(crate) fn client_files(&self) -> (&[u8], &[u8], &[u8]) {
+        let tls = self.tls.as_ref().unwrap();
+        (&tls.ca, &tls.certificate, &tls.key)
+    }
+
+    /// Returns the certificate and the key of a member of a cluster with TLS.
+    pub(crate) fn server_files(&self, n: usize) -> (Vec<u8>, Vec<u8>) {
+        let read = |name: &str| std::fs::read(self.folder(n).join(name)).unwrap();
+        (read("server.crt"), read("server.key"))
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// Returns the endpoint at which the guard connects to this member.
+    pub(crate) fn endpoint(&self, n: usize) -> Endpoint {
+        let address = &self.members[n].address;
+        Endpoint {
+            url: format!("{}://{address}:2379", self.scheme()),
+            tls: self.tls.as_ref().map(|tls| Tls {
+                server_name: address.clone(),
+                ca: Some(tls.ca.clone().into()),
+                identity: Some(ClientIdentity {
+                    certificate: tls.certificate.clone().into(),
+                    key: tls.key.clone().into(),
+                }),
+            }),
+            user: self.user.clone(),
+        }
+    }
+
+    pub(crate) fn endpoints(&self) -> Vec<Endpoint> {
+        (0..self.members.len()).map(|n| self.endpoint(n)).collect()
+    }
+
+    /// Returns an admin client of one member.
+    pub(crate) async fn client(&self, n: usize) -> Client {
+        let mut options = ConnectOptions::new();
+        if let Some(tls) = &self.tls {
+            let identity = Identity::from_pem(&tls.certificate, &tls.key);
+            let tls = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.ca)).identity(identity);
+            options = options.with_tls(tls);
+        }
+        if self.has_auth {
+            options = options.with_user("root", PASSWORD);
+        }
+        Client::connect([self.endpoint(n).url], Some(options)).await.unwrap()
+    }
+
+    /// Creates root and a guest with the same password, and enables authentication.
+    pub(crate) async fn enable_auth(&mut self) {
+        let mut client = self.client(0).await;
+        if !self.has_users {
+            for name in ["root", GUEST] {
+                client.user_add(name, PASSWORD, None).await.unwrap();
+            }
+            client.role_add("root").await.unwrap();
+            client.user_grant_role("root", "root").await.unwrap();
+        }
+        client.auth_enable().await.unwrap();
+        (self.has_users, self.has_auth) = (true, true);
+    }
+
+    /// Disables authentication; the users remain.
+    pub(crate) async fn disable_auth(&mut self) {
+        self.client(0).await.auth_disable().await.unwrap();
+        self.has_auth = false;
+    }
+
+    /// Sets the user that the guard logs in as.
+    pub(crate) fn log_in_as(&mut self, name: &str, password: &str) {
+        self.user = Some(User { name: name.to_owned(), password: password.into() });
+    }
+
+    /// Replaces the program of a member by another release, as an upgrade of its pod does.
+    pub(crate) fn upgrade(&self, n: usize, version: &str) {
+        let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/testbed"))
+            .args(["programs", &format!("etcd-{version}")])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let program = text.lines().find_map(|line| line.strip_prefix(&format!("etcd-{version}="))).unwrap();
+        let run = self.folder(n).join("run");
+        let script = std::fs::read_to_string(&run).unwrap();
+        let script: Vec<String> = script
+            .lines()
+            .map(|line| match line.strip_prefix("exec ").and_then(|command| command.split_once(' ')) {
+                Some((_, flags)) => format!("exec {program} {flags}"),
+                None => line.to_owned(),
+            })
+            .collect();
+        std::fs::write(run, script.join("\n")).unwrap();
+    }
+
+    /// Returns a snapshot as the guard would take it of the pods `etcd-0`, `etcd-1` and so on.
+    pub(crate) async fn snapshot(&self, connections: &Connections) -> Snapshot {
+        let results = etcd::probe(connections, &self.endpoints(), probe_deadline()).await;
+        let pods = self.members.iter().zip(results).enumerate().map(|(n, (member, reply))| MemberPod {
+            name: format!("etcd-{n}"),
+            uid: format!("uid-{n}"),
+            container: String::from("etcd"),
+            etcdctl: EtcdctlFlags::default(),
+            ip: member.address.clone(),
+            member_name: None,
+            terminating: false,
+            reserved: false,
+            running: member.running,
+            storage: Storage::Persistent,
+            reply,
+        });
+        Snapshot {
+            cluster: String::from("test/etcd"),
+            namespace: String::from("test"),
+            taken_at: tokio::time::Instant::now(),
+            pods: pods.collect(),
+            external_members: Vec::new(),
+        }
+    }
+
+    /// Returns a snapshot in which all members serve. On a busy machine a member or its login may be late for a while.
+    pub(crate) async fn healthy_snapshot(&self, connections: &Connections) -> Snapshot {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let snapshot = self.snapshot(connections).await;
+            if snapshot.pods.iter().all(|pod| matches!(pod.reply, ProbeResult::Healthy { .. })) {
+                return snapshot;
+            }
+            assert!(Instant::now() < deadline, "not all members serve: {:?}", snapshot.pods);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Returns the index of the leader, once there is one.
+    pub(crate) async fn leader(&self) -> usize {
+        let connections = Connections::new();
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let results = etcd::probe(&connections, &self.endpoints(), probe_deadline()).await;
+            let leads = |reply: &ProbeResult| match reply {
+                ProbeResult::Healthy { status, .. } => status.leader == Some(status.member_id),
+                _ => false,
+            };
+            if let Some(leader) = results.iter().position(leads) {
+                return leader;
+            }
+            assert!(Instant::now() < deadline, "no leader: {results:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Returns the indices of the running members that are not the leader.
+    pub(crate) async fn followers(&self) -> Vec<usize> {
+        let leader = self.leader().await;
+        (0..self.members.len()).filter(|n| *n != leader && self.members[*n].running).collect()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for n in 0..self.members.len() {
+            self.kill(n);
+        }
+    }
+}
+
+/// Returns the name that a member's script uses for the member with this peer URL.
+fn listed_name(script: &str, peer_url: &str) -> Option<String> {
+    let end = format!("={peer_url}");
+    // The URL also follows flags. Names in the list follow `=` or an escaped comma.
+    let names = script.match_indices(&end).filter_map(|(at, _)| script[..at].rsplit(['=', ',', ' ']).next());
+    names.into_iter().find(|name| !name.starts_with("--")).map(str::to_owned)
+}
+
+/// Returns a deadline that is later than every timeout for a single member.
+pub(crate) fn probe_deadline() -> tokio::time::Instant {
+    tokio::time::Instant::now() + Duration::from_secs(5)
+}

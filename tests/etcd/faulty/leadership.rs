@@ -1,0 +1,97 @@
+//! Deletions of leaders, and failing transfers of leadership.
+
+use std::time::Duration;
+
+use etcd_client::MemberAddOptions;
+use etcd_guard::{
+    etcd::{Connections, MemberError, ProbeResult, move_leader},
+    guard::{
+        LeaderPolicy, Policy, Reason,
+        assess::{assess, transferee},
+    },
+};
+use tokio::time::{Instant, timeout};
+
+use crate::cluster::{Cluster, Layout, START_TIMEOUT};
+use test_support::wait::wait_until;
+
+/// Longer than the guard's own time limits: etcd never responds to a transfer to a frozen member.
+const LONG: Duration = Duration::from_secs(20);
+
+on_every_version! {
+    /// Edge case 2, under each leader policy.
+    async fn leader_policies_determine_reason(version) {
+        let cluster = Cluster::three_members(version).await;
+        let leader = cluster.leader().await;
+        let snapshot = cluster.healthy_snapshot(&Connections::new()).await;
+        let policies = [
+            (LeaderPolicy::Deny, Reason::LeaderProtected),
+            (LeaderPolicy::Transfer, Reason::LeaderProtected),
+            (LeaderPolicy::Allow, Reason::LeaderAllowed),
+        ];
+        for (policy, reason) in policies {
+            let policy = Policy { leader: policy, ..Policy::default() };
+            assert_eq!(assess(&snapshot, &snapshot.pods[leader], &policy).reason, reason);
+        }
+    }
+
+    /// Leadership moves to the transferee that the guard chooses.
+    async fn transfers_leadership_to_serving_voter(version) {
+        let cluster = Cluster::three_members(version).await;
+        let connections = Connections::new();
+        let leader = cluster.leader().await;
+        let snapshot = cluster.healthy_snapshot(&connections).await;
+        let (_, status) = transferee(&snapshot, &snapshot.pods[leader]).unwrap();
+        let id = status.member_id;
+        move_leader(&connections, &cluster.endpoint(leader), id, Instant::now() + LONG).await.unwrap();
+        wait_until("the transferee leads", START_TIMEOUT, async || {
+                let snapshot = cluster.snapshot(&connections).await;
+                let assessment = assess(&snapshot, &snapshot.pods[leader], &Policy::default());
+                assessment.tally.is_some_and(|tally| tally.leader == Some(id))
+                    && assessment.reason == Reason::SafeToDelete
+            })
+            .await;
+    }
+
+    /// Edge case 22: etcd accepts no writes until it aborts the transfer after an election timeout.
+    async fn aborts_transfer_to_frozen_member(version) {
+        let cluster = Cluster::three_members(version).await;
+        let connections = Connections::new();
+        let (leader, followers) = (cluster.leader().await, cluster.followers().await);
+        let snapshot = cluster.healthy_snapshot(&connections).await;
+        let frozen = snapshot.pods[followers[0]].reply.status().unwrap().member_id;
+        cluster.freeze(followers[0]).await;
+        let endpoint = cluster.endpoint(leader);
+        let moved = move_leader(&connections, &endpoint, frozen, Instant::now() + LONG);
+        let cause = timeout(LONG, moved).await.expect("the guard aborts the transfer").unwrap_err();
+        // Some releases return an error by themselves, given enough time.
+        assert!(matches!(cause, MemberError::TimedOut(_) | MemberError::Other(_)), "{cause:?}");
+
+        wait_until("the others serve, and their deletions are denied", START_TIMEOUT, async || {
+                let snapshot = cluster.snapshot(&connections).await;
+                let assessment = assess(&snapshot, &snapshot.pods[followers[1]], &Policy::default());
+                assert!(!assessment.reason.allows(), "{:?}", snapshot.pods);
+                assessment.tally.is_some_and(|tally| tally.healthy == 2 && tally.leader.is_some())
+            })
+            .await;
+        cluster.thaw(followers[0]);
+        cluster.healthy_snapshot(&connections).await;
+    }
+
+    /// Edge case 8: neither the guard nor etcd chooses a learner.
+    async fn learner_is_no_transferee(version) {
+        let mut cluster = Cluster::start(Layout { version, members: 1, spare: 1, tls: false }).await;
+        let options = MemberAddOptions::new().with_is_learner();
+        cluster.client(0).await.member_add([cluster.peer_url(1)], Some(options)).await.unwrap();
+        cluster.restart(1);
+        cluster.wait_until_serving(1).await;
+        let connections = Connections::new();
+        let snapshot = cluster.snapshot(&connections).await;
+        assert!(transferee(&snapshot, &snapshot.pods[0]).is_none());
+        let ProbeResult::StatusOnly { status, .. } = &snapshot.pods[1].reply else { panic!("{:?}", snapshot.pods) };
+        let deadline = Instant::now() + LONG;
+        let cause =
+            move_leader(&connections, &cluster.endpoint(0), status.member_id, deadline).await.unwrap_err();
+        assert!(cause.to_string().contains("bad leader transferee"), "{cause}");
+    }
+}

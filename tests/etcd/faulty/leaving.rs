@@ -1,0 +1,114 @@
+//! Members that terminate, catch up, or would be lost permanently.
+
+use etcd_client::{Client, Error};
+use etcd_guard::{
+    etcd::{Connections, ProbeResult},
+    guard::{
+        Policy, Reason,
+        assess::{Assessment, assess},
+        model::snapshot::{Snapshot, Storage},
+    },
+};
+use futures::future::try_join_all;
+
+use crate::cluster::{Cluster, Layout, START_TIMEOUT};
+use test_support::wait::wait_until;
+
+/// The number of writes that a frozen member misses; it needs a moment to apply them.
+const MISSED_WRITES: usize = 3000;
+
+/// The number of concurrent writes.
+const CONCURRENT_WRITES: usize = 100;
+
+fn review(snapshot: &Snapshot, n: usize) -> Assessment {
+    assess(snapshot, &snapshot.pods[n], &Policy::default())
+}
+
+async fn applied_index(client: &mut Client) -> u64 {
+    client.status().await.unwrap().raft_applied_index()
+}
+
+async fn write(client: &Client) -> Result<(), Error> {
+    for round in 0..MISSED_WRITES / CONCURRENT_WRITES {
+        try_join_all((0..CONCURRENT_WRITES).map(async |n| {
+            let key = format!("key-{round}-{n}");
+            client.clone().put(key, vec![b'x'; 1024], None).await
+        }))
+        .await?;
+    }
+    Ok(())
+}
+
+on_every_version! {
+    /// Edge case 3.
+    async fn terminating_member_does_not_count(version) {
+        let cluster = Cluster::three_members(version).await;
+        let followers = cluster.followers().await;
+        let mut snapshot = cluster.healthy_snapshot(&Connections::new()).await;
+        assert_eq!(review(&snapshot, followers[1]).reason, Reason::SafeToDelete);
+        snapshot.pods[followers[0]].terminating = true;
+        let assessment = review(&snapshot, followers[1]);
+        assert_eq!(assessment.reason, Reason::DisruptionInProgress);
+        assert_eq!(assessment.leaving, [format!("etcd-{}", followers[0])]);
+        let tally = assessment.tally.unwrap();
+        assert_eq!((tally.healthy, tally.remaining), (3, 1), "the member serves, and does not count for the quorum");
+    }
+
+    /// Edge case 4: a resumed member serves only after it has applied every entry that was committed at the time of the
+    /// read.
+    async fn member_counts_only_after_catching_up(version) {
+        let cluster = Cluster::three_members(version).await;
+        let (leader, followers) = (cluster.leader().await, cluster.followers().await);
+        let connections = Connections::new();
+        cluster.healthy_snapshot(&connections).await;
+        let mut client = cluster.client(leader).await;
+        cluster.freeze(followers[0]).await;
+        write(&client).await.unwrap();
+        assert_eq!(review(&cluster.snapshot(&connections).await, followers[1]).reason, Reason::QuorumAtRisk);
+
+        cluster.thaw(followers[0]);
+        wait_until("the member serves", START_TIMEOUT, async || {
+                let committed = applied_index(&mut client).await;
+                let snapshot = cluster.snapshot(&connections).await;
+                let serves = match &snapshot.pods[followers[0]].reply {
+                    ProbeResult::Healthy { status, .. } => {
+                        assert!(status.applied_index >= committed, "{} of {committed}", status.applied_index);
+                        true
+                    }
+                    _ => false,
+                };
+                let reason = review(&snapshot, followers[1]).reason;
+                assert!(serves || reason != Reason::SafeToDelete, "{reason}: {:?}", snapshot.pods);
+                serves
+            })
+            .await;
+    }
+
+    /// Edge cases 6, 23 and 24: a permanent loss of a member requires one more voter than a restart.
+    async fn permanent_loss_requires_spare_voter(version) {
+        let mut cluster = Cluster::start(Layout { version, members: 5, spare: 0, tls: false }).await;
+        let followers = cluster.followers().await;
+        let connections = Connections::new();
+        let losses = [Storage::Ephemeral, Storage::OnNode, Storage::ClaimTerminating, Storage::RemovedByHook];
+        let mut snapshot = cluster.healthy_snapshot(&connections).await;
+        for storage in losses {
+            snapshot.pods[followers[1]].storage = storage;
+            assert_eq!(review(&snapshot, followers[1]).reason, Reason::SafeToDelete, "{storage:?}: 4 would remain");
+        }
+        cluster.kill(followers[0]);
+        wait_until("the other four serve", START_TIMEOUT, async || {
+                let mut snapshot = cluster.snapshot(&connections).await;
+                let tally = review(&snapshot, followers[1]).tally;
+                if tally.is_none_or(|tally| tally.healthy != 4) {
+                    return false;
+                }
+                assert_eq!(review(&snapshot, followers[1]).reason, Reason::SafeToDelete, "3 of 5 would remain");
+                for storage in losses {
+                    snapshot.pods[followers[1]].storage = storage;
+                    assert_eq!(review(&snapshot, followers[1]).reason, Reason::PermanentLoss, "{storage:?}");
+                }
+                true
+            })
+            .await;
+    }
+}

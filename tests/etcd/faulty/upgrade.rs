@@ -1,0 +1,62 @@
+//! Clusters with members of two releases, as during an upgrade.
+
+use etcd_guard::{
+    etcd::{Connections, ProbeResult},
+    guard::{Policy, Reason, assess::assess},
+};
+
+use crate::cluster::{Cluster, PASSWORD};
+
+async fn assess_during_upgrade(from: &str, to: &str, cluster: &mut Cluster) {
+    let connections = Connections::new();
+    for (n, follower) in cluster.followers().await.into_iter().enumerate() {
+        cluster.snapshot(&connections).await;
+        cluster.kill(follower);
+        cluster.upgrade(follower, to);
+        cluster.restart(follower);
+        cluster.wait_until_serving(follower).await;
+        let leader = cluster.leader().await;
+        let snapshot = cluster.healthy_snapshot(&connections).await;
+        for pod in &snapshot.pods {
+            let ProbeResult::Healthy { status, members } = &pod.reply else {
+                panic!("{}: {:?}", pod.name, pod.reply)
+            };
+            assert_eq!(members.len(), 3);
+            let expected = if pod.name == format!("etcd-{leader}") {
+                Reason::LeaderProtected
+            } else {
+                Reason::SafeToDelete
+            };
+            let assessment = assess(&snapshot, pod, &Policy::default());
+            assert_eq!(assessment.reason, expected, "{} ({}): {assessment:?}", pod.name, status.version);
+        }
+        let upgraded = snapshot
+            .pods
+            .iter()
+            .filter_map(|pod| pod.reply.status())
+            .filter(|status| status.version.starts_with(to));
+        assert_eq!(upgraded.count(), n + 1, "from {from} to {to}");
+    }
+}
+
+macro_rules! upgrades {
+    ($($name:ident: $from:literal to $to:literal,)*) => {
+        $(
+            /// Edge case 29.
+            #[tokio::test]
+            async fn $name() {
+                let mut cluster = Cluster::three_members($from).await;
+                // With users, because releases differ most in the permissions for status and member list.
+                cluster.enable_auth().await;
+                cluster.log_in_as("root", PASSWORD);
+                assess_during_upgrade($from, $to, &mut cluster).await;
+            }
+        )*
+    };
+}
+
+upgrades! {
+    from_3_4: "3.4" to "3.5",
+    from_3_5: "3.5" to "3.6",
+    from_3_6: "3.6" to "3.7",
+}

@@ -1,0 +1,197 @@
+//! The whole program in front of real members, with a fake API server that has Secrets, claims and pods.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use http::header;
+use k8s_openapi::{ByteString, api::core::v1::Pod};
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use test_support::{
+    guard::process::GuardProcess,
+    guard::review::{deletion_review, dry_run_review},
+    http_client::Connection,
+};
+
+/// Longer than a cached denial is used.
+const CACHE_TTL: Duration = Duration::from_millis(600);
+
+/// The responses of the fake API server to GET requests, by path. Written objects are stored and returned, unless
+/// writes fail; all other lists are empty.
+#[derive(Clone, Default)]
+pub(crate) struct Objects {
+    known: Arc<Mutex<BTreeMap<String, (u16, Value)>>>,
+    writes_fail: Arc<AtomicBool>,
+}
+
+/// A guard and its fake API server.
+pub(crate) struct GuardedPods {
+    guard: GuardProcess,
+    pub(crate) objects: Objects,
+    _files: tempfile::TempDir,
+}
+
+impl Objects {
+    pub(crate) fn put(&self, path: &str, status: u16, object: Value) {
+        self.known.lock().unwrap().insert(path.to_owned(), (status, object));
+    }
+
+    /// Sets whether writes fail.
+    pub(crate) fn fail_writes(&self, fail: bool) {
+        self.writes_fail.store(fail, Ordering::SeqCst);
+    }
+
+    /// Serves the objects as long as the test runs.
+    async fn serve(&self) -> SocketAddr {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().fallback(respond).with_state(self.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        address
+    }
+}
+
+async fn respond(State(objects): State<Objects>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path().to_owned();
+    if parts.uri.query().is_some_and(|query| query.contains("watch")) {
+        std::future::pending::<()>().await;
+    }
+    let known = objects.known.lock().unwrap().get(&path).cloned();
+    let (status, object) = if parts.method == http::Method::GET {
+        // The default is an empty list, or "not found" for a single object.
+        let is_object = ["/secrets/", "/persistentvolumeclaims/", "/leases/", "/pods/"]
+            .iter()
+            .any(|resource| path.contains(resource));
+        let missing = json!({"kind": "Status", "status": "Failure", "message": "not found", "reason": "NotFound", "code": 404});
+        let nothing = if is_object {
+            (404, missing)
+        } else {
+            (200, json!({"metadata": {"resourceVersion": "1"}, "items": []}))
+        };
+        known.unwrap_or(nothing)
+    } else if objects.writes_fail.load(Ordering::SeqCst) {
+        (500, json!({"kind": "Status", "status": "Failure", "message": "writes are disabled", "code": 500}))
+    } else {
+        let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+        let mut object: Value = serde_json::from_slice(&body).unwrap_or_default();
+        object["metadata"]["resourceVersion"] = json!("1");
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let own = if path.ends_with(name) { path } else { format!("{path}/{name}") };
+        objects.put(&own, 200, object.clone());
+        (200, object)
+    };
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    (StatusCode::from_u16(status).unwrap(), json, object.to_string()).into_response()
+}
+
+impl GuardedPods {
+    pub(crate) async fn start(pods: &[Value]) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let objects = Objects::default();
+        objects.put("/api/v1/namespaces/prod/pods", 200, json!({"items": pods}));
+        for pod in pods {
+            let name = pod["metadata"]["name"].as_str().unwrap();
+            let claim = format!("/api/v1/namespaces/prod/persistentvolumeclaims/data-{name}");
+            objects.put(&claim, 200, json!({"metadata": {"name": format!("data-{name}")}}));
+        }
+        let files = tempfile::tempdir().unwrap();
+        let kubeconfig = files.path().join("kubeconfig");
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", objects.serve().await)}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x"
+        });
+        std::fs::write(&kubeconfig, config.to_string()).unwrap();
+        Self { guard: GuardProcess::start(&kubeconfig, files.path()).await, objects, _files: files }
+    }
+
+    /// Returns the reason and the message for a dry run of this pod's deletion.
+    pub(crate) async fn dry_run(&self, pod: &Value) -> (String, String) {
+        self.review(pod, true).await
+    }
+
+    /// Returns the reason and the message for this pod's deletion, which does not take effect: the pod remains.
+    pub(crate) async fn delete(&self, pod: &Value) -> (String, String) {
+        self.review(pod, false).await
+    }
+
+    async fn review(&self, pod: &Value, dry_run: bool) -> (String, String) {
+        tokio::time::sleep(CACHE_TTL).await;
+        let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
+        let review = if dry_run { dry_run_review(&pod) } else { deletion_review(&pod) };
+        let mut connection = Connection::tls(self.guard.https(), &self.guard.ca_pem).await.unwrap();
+        let answer = connection.post("/validate?timeout=10s", review).await.unwrap();
+        let answer: Value = serde_json::from_str(&answer.body).unwrap();
+        let response = &answer["response"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        (text(&response["auditAnnotations"]["reason"]), text(&response["status"]["message"]))
+    }
+}
+
+/// Returns the pod of a member, as a StatefulSet with a claim per pod creates it.
+pub(crate) fn pod(cluster: &Cluster, n: usize) -> Value {
+    let (name, address) = (format!("etcd-{n}"), cluster.address(n));
+    let url = cluster.endpoint(n).url;
+    let mut command = vec![
+        json!("etcd"),
+        json!(format!("--name={name}")),
+        json!(format!("--advertise-client-urls={url}")),
+        json!("--data-dir=/data"),
+    ];
+    if url.starts_with("https") {
+        command.extend([json!("--cert-file=/tls/server.crt"), json!("--trusted-ca-file=/tls/ca.crt")]);
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "prod",
+            "uid": format!("uid-{n}"),
+            "annotations": {},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "etcd", "uid": "set", "controller": true}]
+        },
+        "spec": {
+            "containers": [{
+                "name": "etcd",
+                "image": "etcd",
+                "command": command,
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}]
+            }],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": format!("data-{name}")}}]
+        },
+        "status": {
+            "phase": "Running",
+            "podIP": address,
+            "containerStatuses": [{"name": "etcd", "state": {"running": {}}}]
+        }
+    })
+}
+
+pub(crate) fn secret(pairs: &[(&str, &[u8])]) -> Value {
+    let data: serde_json::Map<String, Value> =
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), json!(ByteString(value.to_vec())))).collect();
+    json!({"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "s"}, "data": data})
+}
+
+pub(crate) fn forbidden() -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": "Forbidden", "code": 403})
+}

@@ -1,0 +1,80 @@
+//! Members without a visible pod.
+
+use etcd_guard::{
+    etcd::{Connections, MemberId, ProbeResult},
+    guard::{Policy, Reason, assess::assess, model::snapshot::Snapshot, observe::external},
+};
+
+use serde_json::json;
+
+use crate::{
+    cluster::{Cluster, START_TIMEOUT, probe_deadline},
+    guarded_cluster::{GuardedPods, pod},
+};
+use test_support::wait::wait_until;
+
+/// Returns a snapshot without the pod of one follower, the index of the other follower, and the id of the hidden
+/// member.
+async fn snapshot_without_one(cluster: &Cluster, connections: &Connections) -> (Snapshot, usize, MemberId) {
+    let followers = cluster.followers().await;
+    let mut snapshot = cluster.snapshot(connections).await;
+    let hidden = snapshot.pods.remove(followers[1]);
+    (snapshot, followers[0], hidden.reply.status().unwrap().member_id)
+}
+
+on_every_version! {
+    /// Edge case 13.
+    async fn member_without_pod_counts_if_it_responds(version) {
+        let cluster = Cluster::three_members(version).await;
+        let connections = Connections::new();
+        let (mut snapshot, follower, hidden) = snapshot_without_one(&cluster, &connections).await;
+        assert_eq!(assess(&snapshot, &snapshot.pods[follower], &Policy::default()).reason, Reason::QuorumAtRisk);
+        let unseen = external::voters_without_pod(&snapshot);
+        assert_eq!(unseen.iter().map(|member| member.id).collect::<Vec<_>>(), [hidden]);
+        snapshot.external_members =
+            external::probe_external_members(&connections, &cluster.endpoint(follower), &snapshot, &unseen, probe_deadline()).await;
+        assert!(matches!(&snapshot.external_members[0].reply, ProbeResult::Healthy { status, .. } if status.member_id == hidden));
+        let assessment = assess(&snapshot, &snapshot.pods[follower], &Policy::default());
+        assert_eq!(assessment.reason, Reason::SafeToDelete);
+        assert_eq!(assessment.tally.unwrap().healthy, 3);
+        assert!(external::voters_without_pod(&cluster.snapshot(&connections).await).is_empty());
+    }
+
+    /// Edge case 13: all members share one Service, so that another member answers.
+    async fn url_of_another_member_proves_nothing(version) {
+        let cluster = Cluster::three_members(version).await;
+        let connections = Connections::new();
+        let (snapshot, follower, _) = snapshot_without_one(&cluster, &connections).await;
+        let known = cluster.endpoint(follower);
+        let mut unseen = external::voters_without_pod(&snapshot);
+        unseen[0].client_urls = vec![known.url.clone()];
+        let found = external::probe_external_members(&connections, &known, &snapshot, &unseen, probe_deadline()).await;
+        assert!(found.is_empty(), "{found:?}");
+    }
+}
+
+/// Some operators create one StatefulSet per member, so that a silent member has no sibling with the same owner.
+#[tokio::test]
+async fn members_with_separate_owners_form_one_cluster() {
+    let cluster = Cluster::three_members("3.6").await;
+    let followers = cluster.followers().await;
+    let with_own_set = |n: usize| {
+        let mut pod = pod(&cluster, n);
+        let owner = &mut pod["metadata"]["ownerReferences"][0];
+        owner["name"] = json!(format!("etcd-{n}"));
+        owner["uid"] = json!(format!("set-{n}"));
+        pod
+    };
+    let pods: Vec<_> = (0..3).map(with_own_set).collect();
+    let guarded = GuardedPods::start(&pods).await;
+    cluster.freeze(followers[0]).await;
+    let has_reason = async |n: usize, reason| guarded.dry_run(&pods[followers[n]]).await.0 == reason;
+    wait_until("the deletion of the frozen member is approved", START_TIMEOUT, async || {
+        has_reason(0, "SafeToDelete").await
+    })
+    .await;
+    wait_until("the deletion of the other follower is denied", START_TIMEOUT, async || {
+        has_reason(1, "QuorumAtRisk").await
+    })
+    .await;
+}

@@ -1,0 +1,240 @@
+//! The reference that the guard is measured against, with the same build settings.
+//!
+//! `reference serve CERTIFICATE KEY`: the guard's own HTTPS server with two minimal handlers. `/no-op` reads the body
+//! and
+//! responds; `/partial` also parses, without a copy, the fields that show that a pod does not run etcd: the lower bound
+//! of
+//! the cost of a review outside the guard's scope.
+//!
+//! `reference rounds COUNT [--tls CA CERTIFICATE KEY] URL[,SERVER-NAME]...`: bare probe rounds by the guard's own
+//! client on
+//! persistent connections; prints the duration of each round in microseconds.
+
+// The program fails by a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::{borrow::Cow, collections::BTreeMap, env, fs, io::Write, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::Bytes,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use etcd_guard::{
+    etcd::{ClientIdentity, Connections, Endpoint, ProbeResult, Tls, probe},
+    server::{
+        self,
+        tls::{self, CertificatePair, ServedCertificate},
+    },
+};
+use rustls::crypto::{CryptoProvider, ring};
+use serde::{Deserialize, Serialize};
+use tokio::{net::TcpListener, time::Instant};
+
+/// Longer than the timeout for a single member.
+const ROUND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Rounds that are not printed; the first one opens the connections.
+const WARM_UP: usize = 20;
+
+const NO_OP: &str = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"705ab4f5-6393-11e8-b7cc-42010a800002","allowed":true}}"#;
+
+fn main() {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let provider = Arc::new(ring::default_provider());
+    CryptoProvider::install_default((*provider).clone()).expect("no other provider");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    match arguments.as_slice() {
+        ["serve", certificate, key] => runtime.block_on(serve(provider, certificate, key)),
+        ["rounds", count, "--tls", ca, certificate, key, urls @ ..] => {
+            let read = |file: &str| Arc::from(fs::read(file).expect(file));
+            let tls = Tls {
+                server_name: String::new(),
+                ca: Some(read(ca)),
+                identity: Some(ClientIdentity { certificate: read(certificate), key: read(key) }),
+            };
+            runtime.block_on(rounds(count, Some(&tls), urls));
+        }
+        ["rounds", count, urls @ ..] => runtime.block_on(rounds(count, None, urls)),
+        _ => panic!(
+            "reference serve CERTIFICATE KEY | rounds COUNT [--tls CA CERTIFICATE KEY] URL[,SERVER-NAME]..."
+        ),
+    }
+}
+
+/// Serves forever, and logs its address.
+async fn serve(provider: Arc<CryptoProvider>, certificate: &str, key: &str) {
+    let read = |file: &str| fs::read(file).expect(file);
+    let pair = CertificatePair::from_pem(&read(certificate), &read(key), &provider).expect("a pair");
+    let serving = ServedCertificate::default();
+    serving.replace(pair);
+    let tls = tls::Tls::new(provider, serving, None).expect("TLS");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    eprintln!(r#"{{"message":"serving","https":"{}"}}"#, listener.local_addr().expect("an address"));
+    let routes = Router::new().route("/no-op", post(no_op)).route("/partial", post(partial));
+    server::serve_routes(listener, tls, routes).await;
+}
+
+async fn rounds(count: &str, tls: Option<&Tls>, urls: &[&str]) {
+    let count: usize = count.parse().expect("the number of rounds");
+    let endpoint = |url: &&str| {
+        let (url, server_name) = url.split_once(',').unwrap_or((url, ""));
+        let tls = tls.map(|tls| Tls { server_name: server_name.to_owned(), ..tls.clone() });
+        Endpoint { url: url.to_owned(), tls, user: None }
+    };
+    let endpoints: Vec<Endpoint> = urls.iter().map(endpoint).collect();
+    let connections = Connections::new();
+    let mut took = Vec::new();
+    for _ in 0..WARM_UP + count {
+        let began = Instant::now();
+        let results = probe(&connections, &endpoints, began + ROUND_TIMEOUT).await;
+        took.push(began.elapsed());
+        assert!(results.iter().all(|result| matches!(result, ProbeResult::Healthy { .. })), "{results:?}");
+    }
+    let mut out = std::io::stdout().lock();
+    for round in took.iter().skip(WARM_UP) {
+        writeln!(out, "{}", round.as_micros()).expect("standard output is open");
+    }
+}
+
+/// Reads the whole body, as every handler of this server must.
+async fn no_op(body: Bytes) -> Response {
+    drop(body);
+    json(NO_OP.into())
+}
+
+async fn partial(body: Bytes) -> Response {
+    let Ok(review) = serde_json::from_slice::<Review<'_>>(&body) else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
+    let Request { uid, operation, namespace, name, old_object: pod } = review.request;
+    let is_named = !name.unwrap_or(pod.metadata.name).is_empty() && !namespace.is_empty();
+    let runs_etcd = pod.spec.containers.iter().any(|container| {
+        let words = container.command.iter().chain(&container.args);
+        base_name(&container.image).starts_with("etcd")
+            || words.into_iter().any(|word| base_name(word) == "etcd")
+    });
+    let settles = !pod.metadata.labels.is_empty()
+        || !pod.metadata.annotations.is_empty()
+        || pod
+            .metadata
+            .owner_references
+            .iter()
+            .any(|owner| owner.controller == Some(true) && !owner.uid.is_empty())
+        || pod.metadata.deletion_timestamp.is_some()
+        || !pod.status.phase.is_empty();
+    let allowed = operation == "DELETE" && is_named && settles && !runs_etcd;
+    let answer = Answer {
+        api_version: review.api_version,
+        kind: "AdmissionReview",
+        response: Verdict { uid, allowed },
+    };
+    match serde_json::to_vec(&answer) {
+        Ok(body) => json(body),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn json(body: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a> {
+    #[serde(borrow)]
+    api_version: Cow<'a, str>,
+    #[serde(borrow)]
+    request: Request<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request<'a> {
+    #[serde(borrow)]
+    uid: Cow<'a, str>,
+    #[serde(borrow)]
+    operation: Cow<'a, str>,
+    #[serde(borrow, default)]
+    namespace: Cow<'a, str>,
+    #[serde(borrow, default)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    old_object: Pod<'a>,
+}
+
+#[derive(Deserialize)]
+struct Pod<'a> {
+    #[serde(borrow)]
+    metadata: Metadata<'a>,
+    #[serde(borrow)]
+    spec: Spec<'a>,
+    #[serde(borrow)]
+    status: Status<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow, default)]
+    labels: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+    #[serde(borrow, default)]
+    annotations: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+    #[serde(borrow, default)]
+    owner_references: Vec<Owner<'a>>,
+    #[serde(borrow, default)]
+    deletion_timestamp: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct Owner<'a> {
+    #[serde(borrow)]
+    uid: Cow<'a, str>,
+    #[serde(default)]
+    controller: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Spec<'a> {
+    #[serde(borrow)]
+    containers: Vec<Container<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Container<'a> {
+    #[serde(borrow, default)]
+    image: Cow<'a, str>,
+    #[serde(borrow, default)]
+    command: Vec<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    args: Vec<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct Status<'a> {
+    #[serde(borrow, default)]
+    phase: Cow<'a, str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer<'a> {
+    api_version: Cow<'a, str>,
+    kind: &'static str,
+    response: Verdict<'a>,
+}
+
+#[derive(Serialize)]
+struct Verdict<'a> {
+    uid: Cow<'a, str>,
+    allowed: bool,
+}

@@ -1,0 +1,154 @@
+//! Clients that delete and evict pods, and the results of their requests.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use fastrand::Rng;
+use k8s_openapi::{
+    api::policy::v1::Eviction,
+    apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions},
+};
+use kube::{
+    Error,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    environment::Environment,
+    oracle::{Approval, Claim},
+    stress::Subject,
+};
+
+/// The longest pause of a client between two deletions, in milliseconds. A pod is replaced after two or three seconds.
+const MAX_PAUSE: u64 = 1000;
+
+/// The pause before a request to an unreachable API server is repeated.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
+/// The result of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RequestResult {
+    Allowed,
+    Denied,
+    /// The pod does not exist, or another pod has its name.
+    Absent,
+    /// The API server could not call a webhook, or had another error.
+    Failed,
+}
+
+/// Counts of requests and their results.
+#[derive(Debug, Default)]
+pub(crate) struct RequestStats {
+    count: AtomicUsize,
+    results: Mutex<BTreeMap<RequestResult, u32>>,
+}
+
+/// The kind of request.
+#[derive(Clone, Copy)]
+enum Method {
+    Delete,
+    Force,
+    Evict,
+}
+
+impl RequestStats {
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn results(&self, result: RequestResult) -> u32 {
+        self.results.lock().unwrap().get(&result).copied().unwrap_or_default()
+    }
+
+    fn record(&self, result: RequestResult) {
+        *self.results.lock().unwrap().entry(result).or_default() += 1;
+    }
+}
+
+impl Environment {
+    /// Deletes and evicts random pods as long as the condition holds.
+    pub(crate) async fn run_client(
+        &self,
+        mut rng: Rng,
+        requests: &RequestStats,
+        is_running: impl Fn() -> bool,
+    ) {
+        while is_running() {
+            requests.count.fetch_add(1, Ordering::Relaxed);
+            loop {
+                // One in ten requests is for a pod that may be terminating already.
+                let present = self.oracle.present().await;
+                let takes_any = present.is_empty() || rng.u8(..10) == 0;
+                let name = rng.choice(if takes_any { &self.oracle.names } else { &present }).unwrap();
+                let method = match rng.u8(..10) {
+                    0..6 => Method::Delete,
+                    6 => Method::Force,
+                    _ => Method::Evict,
+                };
+                if let Some(result) = self.request_deletion(name, method).await {
+                    requests.record(result);
+                    break;
+                }
+                sleep(RETRY_PAUSE).await;
+            }
+            sleep(Duration::from_millis(rng.u64(..MAX_PAUSE))).await;
+        }
+    }
+
+    /// Deletes a pod once, and returns whether the deletion was allowed.
+    pub(crate) async fn delete_once(&self, name: &str) -> bool {
+        self.request_deletion(name, Method::Delete).await == Some(RequestResult::Allowed)
+    }
+
+    /// Sends a request and returns its result, unless the API server is unreachable. Against a `PodDisruptionBudget`,
+    /// every request is an eviction.
+    async fn request_deletion(&self, name: &str, method: Method) -> Option<RequestResult> {
+        let result = match method {
+            _ if self.subject == Subject::Pdb => self.evict_and_check(name).await,
+            Method::Evict => self.evict(name, None).await,
+            Method::Delete => self.pods.delete(name, &DeleteParams::default()).await.map(drop),
+            Method::Force => self.pods.delete(name, &DeleteParams::default().grace_period(0)).await.map(drop),
+        };
+        match result {
+            Ok(()) => Some(RequestResult::Allowed),
+            Err(Error::Api(status)) => Some(match status.code {
+                403 | 429 => RequestResult::Denied,
+                404 | 409 => RequestResult::Absent,
+                _ => RequestResult::Failed,
+            }),
+            Err(_) => None,
+        }
+    }
+
+    async fn evict(&self, name: &str, uid: Option<String>) -> Result<(), Error> {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        let preconditions = uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None });
+        let delete_options = Some(DeleteOptions { preconditions, ..DeleteOptions::default() });
+        let eviction = Eviction { delete_options, metadata };
+        let parameters = PostParams::default();
+        let response: Value = self.pods.create_subresource("eviction", name, &parameters, &eviction).await?;
+        drop(response);
+        Ok(())
+    }
+
+    /// Evicts a pod and then checks the approval, because no webhook receives it beforehand.
+    async fn evict_and_check(&self, name: &str) -> Result<(), Error> {
+        let state_before = self.oracle.state_before(name).await;
+        let (uid, state_before) = state_before.unwrap_or_default();
+        let requested_at = Instant::now();
+        self.evict(name, (!uid.is_empty()).then(|| uid.clone())).await?;
+        let note = "the budget allows it";
+        let approval =
+            Approval { name, uid: &uid, is_by_name: false, requested_at, claim: Claim::Unstated, note };
+        self.oracle.check_completed(&approval, state_before).await;
+        Ok(())
+    }
+}

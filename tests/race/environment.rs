@@ -1,0 +1,181 @@
+//! The etcd cluster, the replicas of the guard, and the proxy in front of them.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client};
+use tempfile::TempDir;
+use tokio::{sync::Mutex, time::sleep};
+
+use crate::{
+    certificates::Certificates,
+    oracle::Oracle,
+    review_proxy::{Responder, ReviewProxy},
+    stress::{StressTest, Subject},
+};
+use test_support::{
+    guard::process::GuardProcess,
+    http_client,
+    kubernetes::control_plane::{ControlPlane, SHARED_NODE},
+    kubernetes::pods::new_namespace,
+    kubernetes::webhook,
+    wait::wait_until,
+};
+
+/// The longest time until a cluster, an API server or a certificate is available, on a busy machine.
+pub(crate) const HEALTHY_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The time for the API server to load a changed bundle, which its watch reports within a moment. If it takes longer,
+/// webhook calls fail for a while and requests are denied.
+const TRUST_PAUSE: Duration = Duration::from_secs(1);
+
+const MANIFEST: &str = "etcd-manifests/plain.yaml";
+
+/// All parts of a stress test.
+pub(crate) struct Environment {
+    pub(crate) oracle: Arc<Oracle>,
+    pub(crate) pods: Api<Pod>,
+    pub(crate) replicas: Mutex<Vec<GuardProcess>>,
+    pub(crate) proxy: ReviewProxy,
+    pub(crate) subject: Subject,
+    control_plane: &'static ControlPlane,
+    client: Client,
+    namespace: String,
+    certificates: Arc<Certificates>,
+    /// Removed last, after all writers have ended.
+    _files: TempDir,
+}
+
+impl Environment {
+    pub(crate) async fn start(test: &StressTest) -> Self {
+        let control_plane = ControlPlane::shared();
+        let client = control_plane.client().await;
+        let namespace = new_namespace(&client, true).await;
+        let files = tempfile::tempdir_in(&control_plane.dir).unwrap();
+        apply(control_plane, &namespace, &files, test);
+        let node = control_plane.process_node(&[SHARED_NODE], &namespace, files.path().join("node"));
+        let names = (0..test.members).map(|ordinal| format!("etcd-{ordinal}")).collect();
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        let oracle = Arc::new(Oracle::new(names, namespace.clone(), Arc::new(node), pods.clone()));
+        let (mut replicas, mut folders) = (Vec::new(), Vec::new());
+        if test.subject == Subject::Guard {
+            for n in 0..test.replicas {
+                let folder = files.path().join(format!("replica-{n}"));
+                replicas.push(GuardProcess::start(&control_plane.guard_kubeconfig(), &folder).await);
+                folders.push(folder);
+            }
+        }
+        let bundle: String = replicas.iter().map(|replica| replica.ca_pem.as_str()).collect();
+        let certificates = Arc::new(Certificates::new(files.path().join("front"), folders, &bundle));
+        let responder = match test.subject {
+            Subject::Guard => Responder::Replicas(replicas.iter().map(GuardProcess::https).collect()),
+            Subject::LeaderOnly => Responder::LeaderOnly,
+            Subject::Pdb | Subject::Nothing => Responder::AllowAll,
+        };
+        let proxy = ReviewProxy::start(responder, Arc::clone(&certificates), Arc::clone(&oracle)).await;
+        let (replicas, subject) = (Mutex::new(replicas), test.subject);
+        let environment = Self {
+            oracle,
+            pods,
+            replicas,
+            proxy,
+            subject,
+            control_plane,
+            client,
+            namespace,
+            certificates,
+            _files: files,
+        };
+        wait_until("all members serve", HEALTHY_TIMEOUT, async || environment.oracle.is_healthy().await)
+            .await;
+        // A budget is charged after all webhooks have been called, so a webhook cannot observe what the budget allows.
+        if subject != Subject::Pdb {
+            environment.register().await;
+            environment.wait_until_called().await;
+        }
+        environment
+    }
+
+    /// Kills the API server, and returns when its successor is ready.
+    pub(crate) async fn restart_api_server(&self) {
+        self.control_plane.kill("kube-apiserver").await;
+        self.wait_for_api_server().await;
+    }
+
+    /// Waits until the API server is ready.
+    pub(crate) async fn wait_for_api_server(&self) {
+        wait_until("the API server is ready", HEALTHY_TIMEOUT, async || {
+            let ready = http::Request::get("/readyz").body(Vec::new()).unwrap();
+            self.client.request_text(ready).await.is_ok()
+        })
+        .await;
+    }
+
+    /// Replaces the certificate of the webhook's Service by one of another CA under load.
+    pub(crate) async fn rotate_certificates(&self) {
+        let next = self.certificates.make_next();
+        self.register().await;
+        sleep(TRUST_PAUSE).await;
+        self.certificates.serve(&next);
+        for replica in self.replicas.lock().await.iter() {
+            wait_until("a replica serves its new certificate", HEALTHY_TIMEOUT, async || {
+                http_client::tls(replica.https(), &next.ca_pem).await.is_ok()
+            })
+            .await;
+        }
+        self.certificates.trust_only(&next);
+        self.register().await;
+    }
+
+    /// Registers the webhook with the current bundle.
+    async fn register(&self) {
+        let bundle = self.certificates.trusted();
+        webhook::register_at(&self.client, &self.namespace, self.proxy.address, &bundle, |_| {}).await;
+    }
+
+    /// Waits until the API server calls the proxy.
+    async fn wait_until_called(&self) {
+        let dry_run = kube::api::DeleteParams { dry_run: true, ..kube::api::DeleteParams::default() };
+        wait_until("the API server calls the webhook", HEALTHY_TIMEOUT, async || {
+            // The verdict is irrelevant: the test only waits until the proxy receives a review.
+            let _ = self.pods.delete(&self.oracle.names[0], &dry_run).await;
+            !self.proxy.answers.lock().unwrap().is_empty()
+        })
+        .await;
+        self.proxy.answers.lock().unwrap().clear();
+    }
+}
+
+/// Applies the shipped example with this number of members and the policy `leader=transfer`.
+fn apply(control_plane: &ControlPlane, namespace: &str, files: &TempDir, parameters: &StressTest) {
+    let members = parameters.members;
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(MANIFEST)).unwrap();
+    let member = |ordinal: usize| format!("etcd-{ordinal}=http://etcd-{ordinal}.etcd.$(NAMESPACE).svc:2380");
+    let list = |count: usize| (0..count).map(member).collect::<Vec<_>>().join(",");
+    assert!(text.contains(&list(3)) && text.contains("replicas: 3"), "{MANIFEST} has changed");
+    let text = text.replace(&list(3), &list(members)).replace("replicas: 3", &format!("replicas: {members}"));
+    let file = files.path().join("etcd.yaml");
+    std::fs::write(&file, text).unwrap();
+    let kubectl = control_plane.kubectl();
+    kubectl.run_checked(&["apply", "-n", namespace, "-f", &file.to_string_lossy()]);
+    if parameters.subject == Subject::Pdb {
+        // The default policy is safer without a guard: unready pods may not be evicted while other pods are unready.
+        let default = r#"{"spec":{"unhealthyPodEvictionPolicy":null}}"#;
+        kubectl.run_checked(&[
+            "patch",
+            "-n",
+            namespace,
+            "poddisruptionbudget",
+            "etcd",
+            "--type=merge",
+            "-p",
+            default,
+        ]);
+    } else {
+        // Denials of the budget after an approval leave unused reservations, which
+        // control_plane/deletions/later_refusal.rs tests.
+        kubectl.run_checked(&["delete", "-n", namespace, "poddisruptionbudget", "etcd"]);
+    }
+    let transfer = "etcd-guard.io/leader=transfer";
+    kubectl.run_checked(&["annotate", "-n", namespace, "statefulset", "etcd", transfer]);
+}

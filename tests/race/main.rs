@@ -1,0 +1,99 @@
+//! Concurrent deletions through several replicas of the guard, while members are killed, frozen and slowed, replicas
+//! and
+//! the API server are restarted, and certificates are rotated. Safety invariant: at the moment of each approval, the
+//! voters
+//! that actually serve, without the target and without every pod that was approved earlier and has not been replaced,
+//! form
+//! a quorum. Afterwards, a single deletion in a healthy cluster is approved.
+//!
+//! As a control, the same test against a naive guard that only protects the leader must find violations.
+
+// A test function fails by a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod certificates;
+mod clients;
+mod disruptions;
+mod environment;
+mod naive_guards;
+mod oracle;
+mod report;
+mod review_proxy;
+mod stress;
+
+use std::{fmt::Debug, str::FromStr};
+
+use disruptions::Disruption;
+use report::Report;
+use stress::{StressTest, Subject};
+use tokio::sync::Mutex;
+
+/// One stress test uses more than two cores, so they run one after the other.
+static SERIAL: Mutex<()> = Mutex::const_new(());
+
+/// Takes about 30 s.
+const SHORT: StressTest = StressTest {
+    deletes: 50,
+    members: 3,
+    replicas: 3,
+    seed: 1,
+    subject: Subject::Guard,
+    stops_at_violation: false,
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keeps_quorum_of_three_members_under_stress() {
+    check(&SHORT).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keeps_quorum_of_five_members_under_stress() {
+    check(&StressTest { members: 5, ..SHORT }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn finds_violations_of_a_guard_that_protects_only_the_leader() {
+    let test = StressTest { deletes: 2000, subject: Subject::LeaderOnly, stops_at_violation: true, ..SHORT };
+    let report = run(&test).await;
+    assert!(!report.violations.is_empty(), "{report}");
+}
+
+/// `scripts/storm` runs this with variables from its options.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes; scripts/storm runs it"]
+async fn stress_test_by_environment() {
+    let report = run(&StressTest {
+        deletes: from_environment("STORM_DELETES").unwrap_or(500),
+        members: from_environment("STORM_MEMBERS").unwrap_or(3),
+        replicas: from_environment("STORM_REPLICAS").unwrap_or(3),
+        seed: from_environment("STORM_SEED").unwrap_or(1),
+        subject: from_environment("STORM_AGAINST").unwrap_or(Subject::Guard),
+        stops_at_violation: false,
+    })
+    .await;
+    assert!(report.violations.is_empty(), "the safety invariant was violated");
+    assert_eq!(report.unchecked, 0, "an approval that was not checked may have violated the invariant");
+}
+
+async fn check(test: &StressTest) {
+    let report = run(test).await;
+    assert!(report.violations.is_empty(), "{report}");
+    assert_eq!(report.unchecked, 0, "{report}");
+    assert!(report.approved > 0, "{report}");
+    assert_eq!(
+        report.completed.len(),
+        Disruption::for_subject(test.subject).len(),
+        "every disruption happened: {report}"
+    );
+}
+
+fn from_environment<T: FromStr<Err: Debug>>(name: &str) -> Option<T> {
+    std::env::var(name).ok().map(|text| text.parse().expect(name))
+}
+
+async fn run(test: &StressTest) -> Report {
+    let _guard = SERIAL.lock().await;
+    let report = test.run().await;
+    println!("{report}");
+    report
+}

@@ -1,0 +1,179 @@
+//! A proxy between the API server and the replicas, in the place of the Service. It forwards each review to the next
+//! replica, and checks each approval before the API server receives it.
+//!
+//! Its certificate is that of the Service, which in a cluster the replicas themselves serve.
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Collected, Full};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
+
+use crate::{
+    certificates::Certificates,
+    naive_guards,
+    oracle::{Approval, Claim, Oracle},
+};
+use test_support::http_client::Connection;
+
+/// Reasons of approvals that need no quorum, because the pod serves nothing or does not exist.
+const REASONS_WITHOUT_QUORUM: [&str; 4] =
+    ["MemberNotServing", "PodGone", "AlreadyTerminating", "PodFinished"];
+
+/// The server that answers reviews.
+pub(crate) enum Responder {
+    /// The guards at these addresses, in turn.
+    Replicas(Vec<SocketAddr>),
+    /// The test double that only protects the leader.
+    LeaderOnly,
+    /// The test double that allows every request.
+    AllowAll,
+}
+
+/// The number of answers for each verdict and reason.
+pub(crate) type Answers = Arc<Mutex<BTreeMap<String, u32>>>;
+
+/// A running proxy.
+pub(crate) struct ReviewProxy {
+    pub(crate) address: SocketAddr,
+    pub(crate) answers: Answers,
+    task: JoinHandle<()>,
+}
+
+/// State that all connections share.
+struct Shared {
+    responder: Responder,
+    certificates: Arc<Certificates>,
+    next: AtomicUsize,
+    oracle: Arc<Oracle>,
+    answers: Answers,
+}
+
+impl ReviewProxy {
+    pub(crate) async fn start(
+        responder: Responder,
+        certificates: Arc<Certificates>,
+        oracle: Arc<Oracle>,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let answers = Answers::default();
+        let next = AtomicUsize::new(0);
+        let shared = Shared { responder, certificates, next, oracle, answers: Arc::clone(&answers) };
+        let task = tokio::spawn(serve(listener, Arc::new(shared)));
+        Self { address, answers, task }
+    }
+}
+
+impl Drop for ReviewProxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let (acceptor, shared) = (shared.certificates.acceptor(), Arc::clone(&shared));
+        tokio::spawn(async move {
+            let Ok(stream) = acceptor.accept(stream).await else { return };
+            let service = service_fn(|request| {
+                let shared = Arc::clone(&shared);
+                async move { Ok::<_, Infallible>(shared.answer(request).await) }
+            });
+            // The client reports a broken connection.
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+impl Shared {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
+        let body = request.into_body().collect().await.map(Collected::to_bytes).unwrap_or_default();
+        let review: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let requested_at = Instant::now();
+        // An eviction contains only the name, so the current pod of this name is checked.
+        let (name, uid) = reviewed_pod(&review);
+        let is_by_name = uid.is_none();
+        let uid = match uid {
+            Some(uid) => Some(uid.to_owned()),
+            None => self.oracle.uid(name).await,
+        };
+        let answer = match &self.responder {
+            Responder::Replicas(replicas) => {
+                let number = self.next.fetch_add(1, Ordering::Relaxed) % replicas.len();
+                let ca_pem = self.certificates.trusted();
+                post(replicas[number], &ca_pem, &path, String::from_utf8_lossy(&body).into_owned()).await
+            }
+            Responder::LeaderOnly => {
+                Some(naive_guards::leader_only(&review, &self.oracle.member(name)).await)
+            }
+            Responder::AllowAll => Some(naive_guards::allow(&review)),
+        };
+        let Some(answer) = answer else {
+            self.count("no response");
+            return response(StatusCode::BAD_GATEWAY, String::new());
+        };
+        // Without a uid, the name belongs to no pod, or to a deleted one.
+        let uid = uid.as_deref().unwrap_or_default();
+        let approval = Approval { name, uid, is_by_name, requested_at, claim: Claim::Unstated, note: "" };
+        self.record(&review, &answer, approval).await;
+        response(StatusCode::OK, answer)
+    }
+
+    async fn record(&self, review: &Value, answer: &str, approval: Approval<'_>) {
+        let answer: Value = serde_json::from_str(answer).unwrap_or_default();
+        let allowed = answer["response"]["allowed"] == true;
+        let reason = answer["response"]["auditAnnotations"]["reason"].as_str().unwrap_or("no reason");
+        self.count(&format!("{} {reason}", if allowed { "allowed" } else { "denied" }));
+        let is_dry_run = review["request"]["dryRun"] == true;
+        if allowed && !is_dry_run {
+            let operation = review["request"]["operation"].as_str().unwrap_or_default();
+            let note = format!("{operation}: {}", answer["response"]["auditAnnotations"]);
+            let claim = match self.responder {
+                Responder::Replicas(_) if REASONS_WITHOUT_QUORUM.contains(&reason) => Claim::ServesNothing,
+                Responder::Replicas(_) => Claim::Quorum,
+                Responder::LeaderOnly | Responder::AllowAll => Claim::Unstated,
+            };
+            self.oracle.check(&Approval { claim, note: &note, ..approval }).await;
+        }
+    }
+
+    fn count(&self, verdict: &str) {
+        *self.answers.lock().unwrap().entry(verdict.to_owned()).or_default() += 1;
+    }
+}
+
+/// Returns the name of the reviewed pod, and its uid if the review contains it.
+fn reviewed_pod(review: &Value) -> (&str, Option<&str>) {
+    let request = &review["request"];
+    if request["resource"]["resource"] != "pods" {
+        return ("", None);
+    }
+    let old = &request["oldObject"]["metadata"];
+    let name = request["name"].as_str().or(old["name"].as_str()).unwrap_or_default();
+    (name, old["uid"].as_str())
+}
+
+async fn post(address: SocketAddr, ca_pem: &str, path: &str, body: String) -> Option<String> {
+    let mut connection = Connection::tls(address, ca_pem).await.ok()?;
+    let answer = connection.post(path, body).await.ok()?;
+    answer.status.is_success().then_some(answer.body)
+}
+
+fn response(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    let response = Response::builder().status(status).header(header::CONTENT_TYPE, "application/json");
+    response.body(Full::from(body)).unwrap()
+}

@@ -1,0 +1,164 @@
+//! Concurrent deletions with disruptions in between, and quiet phases after them.
+
+use std::{
+    str::FromStr,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use futures::future::join_all;
+use tokio::time::Instant;
+
+use crate::{
+    clients::RequestStats,
+    disruptions::{Disruption, DisruptionCounts},
+    environment::{Environment, HEALTHY_TIMEOUT},
+    report::Report,
+};
+use test_support::{etcd::writer::Writer, wait::wait_until};
+
+/// The number of concurrent clients.
+const CLIENTS: usize = 8;
+
+/// The interval of the heartbeat writes.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The number of single deletions in a quiet phase.
+const SINGLE_DELETIONS: usize = 2;
+
+/// The number of deletions between two quiet phases.
+const ROUND: usize = 200;
+
+/// The longest time until a single deletion in a healthy cluster is approved: an unused reservation expires after 60 s,
+/// and one more may follow it.
+const APPROVAL_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The subject of the test: the server that answers reviews.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Guard,
+    LeaderOnly,
+    /// A `PodDisruptionBudget` alone, which applies to evictions and not to deletions.
+    Pdb,
+    Nothing,
+}
+
+/// The parameters of a stress test.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StressTest {
+    pub(crate) deletes: usize,
+    pub(crate) members: usize,
+    pub(crate) replicas: usize,
+    /// The seed of all random choices; their timing depends on the machine.
+    pub(crate) seed: u64,
+    pub(crate) subject: Subject,
+    /// Whether the test ends with the first violation.
+    pub(crate) stops_at_violation: bool,
+}
+
+impl StressTest {
+    pub(crate) async fn run(&self) -> Report {
+        let environment = Environment::start(self).await;
+        let began = Instant::now();
+        let urls: Vec<String> = environment
+            .oracle
+            .names
+            .iter()
+            .map(|name| environment.oracle.member(name).url().to_owned())
+            .collect();
+        let writer = Writer::start(&urls, HEARTBEAT_INTERVAL).await;
+        let (requests, mut completed, mut longest_wait) =
+            (RequestStats::default(), DisruptionCounts::new(), Duration::ZERO);
+        let mut rng = Rng::with_seed(self.seed);
+        loop {
+            let limit = (requests.count() + ROUND).min(self.deletes);
+            self.run_phase(&environment, &mut rng, &requests, limit, &mut completed).await;
+            wait_until_healthy(&environment).await;
+            longest_wait = longest_wait.max(self.delete_alone(&environment, &mut rng).await);
+            let gap = writer.stats().longest_gap;
+            let report =
+                Report::new(*self, &environment, &requests, &completed, gap, longest_wait, began.elapsed())
+                    .await;
+            if requests.count() >= self.deletes || self.is_finished(&environment) {
+                return report;
+            }
+            // Progress for users who wait for a long run.
+            eprintln!("{report}");
+        }
+    }
+
+    /// Runs clients and disruptions until this number of requests is reached.
+    async fn run_phase(
+        &self,
+        environment: &Environment,
+        rng: &mut Rng,
+        requests: &RequestStats,
+        limit: usize,
+        completed: &mut DisruptionCounts,
+    ) {
+        // Against a guard, every kind of disruption happens at least once, independent of the number of deletions.
+        let kinds =
+            if self.subject == Subject::Guard { Disruption::for_subject(self.subject).len() } else { 0 };
+        let has_all = AtomicBool::new(false);
+        let is_running = || {
+            let is_below_limit = requests.count() < limit && !self.is_finished(environment);
+            is_below_limit || !has_all.load(Ordering::Relaxed)
+        };
+        let clients =
+            join_all((0..CLIENTS).map(|_| environment.run_client(rng.fork(), requests, &is_running)));
+        let disrupt = environment.run_disruptions(rng.fork(), completed, |completed| {
+            has_all.store(completed.len() >= kinds, Ordering::Relaxed);
+            is_running()
+        });
+        tokio::join!(clients, disrupt);
+    }
+
+    fn is_finished(&self, environment: &Environment) -> bool {
+        self.stops_at_violation && environment.oracle.has_violations()
+    }
+
+    /// Deletes some pods, each alone while all members serve, and returns the longest wait.
+    async fn delete_alone(&self, environment: &Environment, rng: &mut Rng) -> Duration {
+        let mut longest = Duration::ZERO;
+        for name in rng.choose_multiple(&environment.oracle.names, SINGLE_DELETIONS) {
+            // The naive guard would deny this forever.
+            if self.subject == Subject::LeaderOnly && environment.oracle.leads(name).await {
+                continue;
+            }
+            let began = Instant::now();
+            wait_until(&format!("the deletion of {name} alone is approved"), APPROVAL_TIMEOUT, async || {
+                environment.delete_once(name).await
+            })
+            .await;
+            longest = longest.max(began.elapsed());
+            wait_until_healthy(environment).await;
+        }
+        longest
+    }
+}
+
+/// Ends all faults, and waits until every member serves and every replica is ready.
+async fn wait_until_healthy(environment: &Environment) {
+    for name in &environment.oracle.names {
+        environment.oracle.thaw(name).await;
+    }
+    for replica in environment.replicas.lock().await.iter() {
+        replica.wait_until_ready().await;
+    }
+    wait_until("all members serve", HEALTHY_TIMEOUT, async || environment.oracle.is_healthy().await).await;
+}
+
+impl FromStr for Subject {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "guard" => Ok(Self::Guard),
+            "leader-only" => Ok(Self::LeaderOnly),
+            "pdb" => Ok(Self::Pdb),
+            "nothing" => Ok(Self::Nothing),
+            other => Err(format!("unknown subject {other}: use guard, pdb, leader-only or nothing")),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The completion scripts in real shells.
+
+use std::{
+    fs,
+    process::{Command, Output},
+};
+
+use tempfile::TempDir;
+
+use test_support::processes::testbed::program;
+
+fn output(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    assert!(status.success(), "{command:?}: {}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap()
+}
+
+/// Returns a folder with the script of a shell as the file `script`.
+fn script_of(shell: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let script = output(Command::new(env!("CARGO_BIN_EXE_etcd-guard")).args(["completion", shell]));
+    assert!(script.contains("etcd-guard") && script.contains("conformance"), "{script}");
+    fs::write(folder.path().join("script"), script).unwrap();
+    folder
+}
+
+#[test]
+fn completion_scripts_have_valid_syntax() {
+    for (shell, read_only) in [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")] {
+        let folder = script_of(shell);
+        let path = if shell == "bash" { shell.into() } else { program(shell) };
+        output(Command::new(path).arg(read_only).arg(folder.path().join("script")));
+    }
+}
+
+/// Returns the completions of bash for the last of these words.
+fn offered_by_bash(folder: &TempDir, words: &[&str]) -> Vec<String> {
+    let complete = "source ./script
+        completer=$(complete -p etcd-guard) completer=${completer#*-F } completer=${completer%% *}
+        COMP_WORDS=(\"$@\") COMP_CWORD=$(($# - 1))
+        \"$completer\" etcd-guard \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"
+        printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut bash = Command::new("bash");
+    bash.args(["--noprofile", "--norc", "-c", complete, "bash", "etcd-guard"]).args(words);
+    output(bash.current_dir(folder.path())).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_commands_flags_and_values() {
+    let folder = script_of("bash");
+    assert_eq!(offered_by_bash(&folder, &["che"]), ["check"]);
+    assert_eq!(offered_by_bash(&folder, &["check", "--ca"]), ["--cascade"]);
+    let cascades = offered_by_bash(&folder, &["check", "--cascade", ""]);
+    assert_eq!(cascades, ["background", "foreground", "orphan"]);
+    let flags = offered_by_bash(&folder, &["status", "--"]);
+    assert!(flags.contains(&String::from("--watch")), "{flags:?}");
+}
+
+#[test]
+fn fish_completes_commands_with_descriptions() {
+    let folder = script_of("fish");
+    let complete = "source ./script; complete --do-complete 'etcd-guard che'";
+    let mut fish = Command::new(program("fish"));
+    let offered = output(fish.args(["--no-config", "-c", complete]).current_dir(folder.path()));
+    assert_eq!(offered.trim_end(), "check\tPreview the verdict on the deletion of a pod, with the reason");
+}

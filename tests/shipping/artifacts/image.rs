@@ -1,0 +1,161 @@
+//! The Dockerfiles, as far as they can be checked without a container tool.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{kustomize, objects, project_path};
+use test_support::processes::child::scoped_command;
+
+fn read(file: &str) -> String {
+    fs::read_to_string(project_path(file)).unwrap()
+}
+
+#[test]
+fn image_and_tests_use_same_build_settings() {
+    let dockerfile = read("deploy/Dockerfile");
+    let install = dockerfile.split("apt-get install").nth(1).unwrap().lines().next().unwrap();
+    let programs = read("xtask/src/programs/catalog.rs");
+    let protoc =
+        programs.lines().find_map(|line| line.trim().strip_prefix("\"protoc\" => (\"protoc\", ")).unwrap();
+    let packages: Vec<&str> = protoc.split('"').skip(1).step_by(2).collect();
+    assert_eq!(packages.len(), 2, "{protoc}");
+    for package in packages {
+        assert!(install.split(' ').any(|word| word == package), "{package} is not in: {install}");
+    }
+}
+
+#[test]
+fn image_build_copies_every_cargo_target() {
+    let dockerfile = read("deploy/Dockerfile");
+    let copied: Vec<_> = dockerfile.lines().filter_map(|line| line.strip_prefix("COPY ")).collect();
+    let manifest = read("Cargo.toml");
+    let members =
+        manifest.lines().find_map(|line| line.strip_prefix("members = [")?.strip_suffix(']')).unwrap();
+    let members: Vec<_> = members.split(", ").map(|member| member.trim_matches('"')).collect();
+    assert!(members.contains(&"tests/support"), "{members:?}");
+    // Cargo requires the sources of each `[[bench]]` and the manifest of each member.
+    for folder in members.into_iter().chain(["benches", "src", "tests"]) {
+        let top = folder.split('/').next().unwrap();
+        assert!(copied.contains(&format!("{top} {top}").as_str()), "{folder} is not in: {copied:?}");
+    }
+}
+
+/// Returns all files of a folder and its subfolders.
+fn files_of(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files_of(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn image_build_copies_every_embedded_file() {
+    let dockerfile = read("deploy/Dockerfile");
+    let copied: Vec<_> = dockerfile.lines().filter_map(|line| line.strip_prefix("COPY ")).collect();
+    let copied: Vec<_> = copied.iter().map(|line| project_path(line.split(' ').next().unwrap())).collect();
+    let source = project_path("src");
+    // The fuzzing and test modules are not part of this build.
+    let is_built = |file: &Path| {
+        let mut parts = file.strip_prefix(&source).unwrap().iter();
+        parts.all(|part| part != "tests" && part != "fuzzing.rs")
+    };
+    let mut embedded = Vec::new();
+    for file in files_of(&source).into_iter().filter(|file| is_built(file)) {
+        let text = fs::read_to_string(&file).unwrap();
+        let named = text.split("include_str!(\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+        embedded.extend(named.map(|name| file.parent().unwrap().join(name).canonicalize().unwrap()));
+    }
+    assert!(embedded.len() > 3, "{embedded:?}");
+    for file in embedded {
+        assert!(
+            copied.iter().any(|folder| file.starts_with(folder)),
+            "{} is not in: {copied:?}",
+            file.display()
+        );
+    }
+}
+
+/// Returns the base images of a Dockerfile.
+fn bases(file: &str) -> Vec<String> {
+    let dockerfile = read(file);
+    let named = dockerfile.lines().filter_map(|line| line.strip_prefix("FROM "));
+    named.map(|line| line.split(' ').next().unwrap().to_owned()).filter(|base| base != "scratch").collect()
+}
+
+#[test]
+fn every_base_is_pinned_by_digest() {
+    for file in ["deploy/Dockerfile", "deploy/lxcfs/Dockerfile"] {
+        let bases = bases(file);
+        assert_eq!(bases.len(), 1, "{file}: {bases:?}");
+        let (tag, digest) = bases[0].split_once("@sha256:").unwrap_or_else(|| panic!("{file}: {bases:?}"));
+        let version = tag.split_once(':').map_or("", |(_, version)| version);
+        assert!(!version.is_empty(), "{file}: {tag} names no version");
+        assert!(
+            digest.len() == 64 && digest.chars().all(|character| character.is_ascii_hexdigit()),
+            "{file}: {digest}"
+        );
+    }
+}
+
+#[test]
+fn image_compiler_supports_required_rust_version() {
+    let number = |text: &str| -> Vec<u32> { text.split('.').map(|part| part.parse().unwrap()).collect() };
+    let base = bases("deploy/Dockerfile").remove(0);
+    let compiler = base.strip_prefix("rust:").unwrap().split('-').next().unwrap();
+    assert!(number(compiler) >= number(env!("CARGO_PKG_RUST_VERSION")), "{compiler}");
+}
+
+/// The image has the user of the Deployment, and its entrypoint is a path in the image.
+#[test]
+fn image_runs_its_program_without_root() {
+    let dockerfile = read("deploy/Dockerfile");
+    let instruction = |word: &str| {
+        let mut lines = dockerfile.lines().filter_map(|line| line.strip_prefix(word));
+        lines.next().unwrap_or_else(|| panic!("no {word}")).trim().to_owned()
+    };
+    let pod =
+        objects(&kustomize("deploy/base")).into_iter().find(|object| object["kind"] == "Deployment").unwrap();
+    let context = &pod["spec"]["template"]["spec"]["securityContext"];
+    assert_eq!(instruction("USER"), format!("{}:{}", context["runAsUser"], context["runAsGroup"]));
+    let entrypoint: Vec<String> = serde_json::from_str(&instruction("ENTRYPOINT")).unwrap();
+    assert_eq!(instruction("COPY --from=build"), "/image/ /");
+    assert!(
+        dockerfile.contains(&format!("/release/etcd-guard\" /image{} ", entrypoint[0])),
+        "{entrypoint:?}"
+    );
+}
+
+#[test]
+fn all_artifacts_have_current_version() {
+    let version = env!("CARGO_PKG_VERSION");
+    for (file, field) in [
+        ("deploy/Dockerfile", "ARG VERSION="),
+        ("deploy/lxcfs/Dockerfile", "ARG VERSION="),
+        ("deploy/chart/etcd-guard/Chart.yaml", "version: "),
+        ("deploy/chart/etcd-guard/Chart.yaml", "appVersion: "),
+        ("deploy/base/kustomization.yaml", "  newTag: "),
+        ("deploy/lxcfs/kustomization.yaml", "  newTag: "),
+    ] {
+        let text = read(file);
+        let named: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(field)).collect();
+        assert!(!named.is_empty() && named.iter().all(|value| *value == version), "{file}: {field}{named:?}");
+    }
+}
+
+/// Result and stderr of `check_image_size` for an image of this size.
+fn check_image_size(bytes: u64) -> (bool, String) {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(bytes).unwrap();
+    let script = r#"set -eu; LIB=$1/scripts/lib
+        source "$LIB/log.sh"; source "$LIB/demo/build.sh"; check_image_size "$2""#;
+    let mut bash = scoped_command("bash");
+    let output = bash.args(["-c", script, "bash"]).arg(project_path("")).arg(image.path()).output().unwrap();
+    (output.status.success(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn rejects_images_over_fifteen_megabytes() {
+    assert_eq!(check_image_size(15_000_000), (true, String::new()));
+    let (fits, output) = check_image_size(15_000_001);
+    assert!(!fits && output.contains("the image has 15000001 bytes, the limit is 15000000"), "{output}");
+}

@@ -1,0 +1,278 @@
+//! The setup of most tests: a namespace with the shipped etcd StatefulSet and a guard of its own.
+
+use std::{
+    net::Ipv4Addr,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::{
+    api::{core::v1::Pod, policy::v1::Eviction},
+    apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta},
+    jiff::{SignedDuration, Timestamp},
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, PostParams},
+    core::Status,
+};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+
+use crate::{
+    etcd::member::Member,
+    guard::process::{CONFIG, GuardProcess, OTLP_ENDPOINT, SURVEY_INTERVAL},
+    kubernetes::control_plane::{ControlPlane, SHARED_NODE},
+    kubernetes::kubectl::{CommandOutput, Kubectl},
+    kubernetes::pods::{create_pod, delete, is_ready, new_namespace, uid},
+    kubernetes::webhook,
+    process_node::{ProcessAction, ProcessNode},
+    project, wait,
+};
+
+/// Three processes and an election take about three seconds, on a busy machine many times that.
+pub const START_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// The shipped example for users.
+const MANIFEST: &str = "etcd-manifests/plain.yaml";
+
+/// A pod beside the members that does not run etcd.
+pub const UNRELATED_POD: &str = "unrelated";
+
+/// A guarded etcd cluster with three members in a namespace of its own.
+pub struct GuardedCluster {
+    /// The namespace, which is also the value of its guard label.
+    pub namespace: String,
+    /// The API as the admin.
+    pub client: Client,
+    /// The pods of the namespace.
+    pub pods: Api<Pod>,
+    /// The guard of this namespace.
+    pub guard: GuardProcess,
+    /// The process node of this namespace.
+    pub node: ProcessNode,
+    /// The control plane, shared with other tests.
+    pub control_plane: &'static ControlPlane,
+    /// Removed last, after all writers have ended.
+    _files: TempDir,
+}
+
+/// Deviations from the default setup.
+pub struct Setup<'a> {
+    /// The nodes of the members, in order; the list is repeated as needed.
+    pub nodes: &'a [&'a str],
+    /// The guard's configuration file; the guard gets no file if this is empty.
+    pub config: &'a str,
+    /// The survey interval; the guard does not survey if this is empty.
+    pub survey_interval: &'a str,
+    /// The endpoint for traces; the guard sends no traces if this is empty.
+    pub otlp_endpoint: &'a str,
+    /// The guard's kubeconfig, if not the one with the shipped permissions.
+    pub kubeconfig: Option<PathBuf>,
+}
+
+impl Default for Setup<'_> {
+    fn default() -> Self {
+        Self { nodes: &[SHARED_NODE], config: "", survey_interval: "", otlp_endpoint: "", kubeconfig: None }
+    }
+}
+
+impl GuardedCluster {
+    /// Starts a cluster, and returns when its members serve and the API server calls its guard.
+    pub async fn start() -> Self {
+        Self::start_as(Setup::default()).await
+    }
+
+    /// Starts a cluster whose members run on these nodes, in order.
+    pub async fn start_on(nodes: &[&str]) -> Self {
+        Self::start_as(Setup { nodes, ..Setup::default() }).await
+    }
+
+    /// Starts a cluster with this setup.
+    pub async fn start_as(setup: Setup<'_>) -> Self {
+        let Setup { nodes, config, survey_interval, otlp_endpoint, kubeconfig } = setup;
+        let control_plane = ControlPlane::shared();
+        let client = control_plane.client().await;
+        let namespace = new_namespace(&client, true).await;
+        let manifest = project::path(MANIFEST);
+        control_plane.kubectl().run_checked(&["apply", "-n", &namespace, "-f", &manifest.to_string_lossy()]);
+        let files = tempfile::tempdir_in(&control_plane.dir).expect("a directory");
+        let node = control_plane.process_node(nodes, &namespace, files.path().join("node"));
+        let guard_files = files.path().join("guard");
+        std::fs::create_dir_all(&guard_files).expect("a directory for the guard");
+        let chosen = [(CONFIG, config), (SURVEY_INTERVAL, survey_interval), (OTLP_ENDPOINT, otlp_endpoint)];
+        for (name, content) in chosen {
+            if !content.is_empty() {
+                std::fs::write(guard_files.join(name), content).expect("the guard's files are written");
+            }
+        }
+        let kubeconfig = kubeconfig.unwrap_or_else(|| control_plane.guard_kubeconfig());
+        let guard = GuardProcess::start(&kubeconfig, &guard_files).await;
+        let pods = Api::namespaced(client.clone(), &namespace);
+        let mut cluster = Self { namespace, client, pods, guard, node, control_plane, _files: files };
+        cluster.register_webhook(|_| {}).await;
+        cluster.wait_until_healthy().await;
+        cluster
+    }
+
+    /// Registers the guard with a changed configuration, and returns when the API server calls it.
+    pub async fn register_webhook(&mut self, change: impl Fn(&mut Value)) {
+        webhook::register(&self.client, &self.namespace, &self.guard, change).await;
+        create_pod(&self.pods, UNRELATED_POD).await;
+        let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
+        let calls_before = self.guard.request_count().await;
+        wait::wait_until("the API server calls the guard", START_TIMEOUT, async || {
+            self.pods.delete(UNRELATED_POD, &dry_run).await.is_ok()
+                && self.guard.request_count().await > calls_before
+        })
+        .await;
+        self.guard.new_verdicts().await;
+    }
+
+    /// Delays every approved deletion by two seconds, as long as the listener exists.
+    pub async fn delay_deletions(&self) -> TcpListener {
+        let listener = webhook::add_slow_webhook(&self.client, &self.namespace, &self.guard).await;
+        let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
+        wait::wait_until("the API server calls the slow webhook", START_TIMEOUT, async || {
+            let started = Instant::now();
+            self.pods.delete(UNRELATED_POD, &dry_run).await.is_ok()
+                && started.elapsed() > Duration::from_secs(1)
+        })
+        .await;
+        listener
+    }
+
+    /// Adds another webhook that rejects all deletions of pods. Returns the name of its configuration.
+    pub async fn reject_deletions(&self) -> String {
+        let name = webhook::add_failing_webhook(&self.client, &self.namespace, &self.guard).await;
+        let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
+        wait::wait_until("the other webhook rejects deletions", START_TIMEOUT, async || {
+            self.pods.delete(UNRELATED_POD, &dry_run).await.is_err()
+        })
+        .await;
+        name
+    }
+
+    /// Returns the names of the members' pods.
+    pub fn names() -> [&'static str; 3] {
+        ["etcd-0", "etcd-1", "etcd-2"]
+    }
+
+    /// Waits until all members serve and their pods are ready and not terminating.
+    pub async fn wait_until_healthy(&self) {
+        for name in Self::names() {
+            self.wait_until_replaced(name, "").await;
+        }
+    }
+
+    /// Waits until the pod has another uid than this one, is ready and not terminating, and its member serves.
+    pub async fn wait_until_replaced(&self, name: &str, uid_before: &str) {
+        wait::wait_until(&format!("{name} serves"), START_TIMEOUT, async || {
+            let Ok(Some(pod)) = self.pods.get_opt(name).await else { return false };
+            uid(&pod) != uid_before
+                && pod.metadata.deletion_timestamp.is_none()
+                && is_ready(&pod)
+                && self.member(name).serves().await
+        })
+        .await;
+    }
+
+    /// Returns the pod of the leader, once all members agree on it.
+    pub async fn leader(&self) -> String {
+        wait::wait_for("a leader", START_TIMEOUT, async || {
+            let mut leader = None;
+            for name in Self::names() {
+                let status = self.member(name).status().await?;
+                if status.leader() == 0 {
+                    return None;
+                }
+                if status.leader() == status.header()?.member_id() {
+                    leader = Some(name.to_owned());
+                }
+            }
+            leader
+        })
+        .await
+    }
+
+    /// Transfers leadership to the member of this pod, unless it leads already.
+    pub async fn make_leader(&self, name: &str) {
+        let leader = self.leader().await;
+        if leader != name {
+            let transferee = self.member(name).status().await.expect("the member answers");
+            let transferee = transferee.header().expect("a header").member_id();
+            let mut client = self.member(&leader).client().await.expect("the leader answers");
+            client.move_leader(transferee).await.expect("the leader transfers leadership");
+        }
+        assert_eq!(self.leader().await, name);
+    }
+
+    /// Returns the pods of the two followers.
+    pub async fn followers(&self) -> [String; 2] {
+        let leader = self.leader().await;
+        let followers: Vec<String> =
+            Self::names().iter().filter(|name| **name != leader).map(|name| (*name).into()).collect();
+        followers.try_into().expect("two of three")
+    }
+
+    /// Returns the member of this pod.
+    pub fn member(&self, name: &str) -> Member {
+        Member::at(self.address(name))
+    }
+
+    /// Returns the address of a pod.
+    pub fn address(&self, name: &str) -> Ipv4Addr {
+        self.node.address(&self.namespace, name)
+    }
+
+    /// Returns the uid of a pod.
+    pub async fn uid(&self, name: &str) -> String {
+        uid(&self.pods.get(name).await.expect("a pod")).to_owned()
+    }
+
+    /// Applies an action to the process of a pod.
+    pub async fn apply(&self, name: &str, action: ProcessAction) {
+        self.node.apply(&self.namespace, name, action).await;
+    }
+
+    /// Runs `kubectl` in this namespace.
+    pub async fn kubectl(&self, arguments: &[&str]) -> CommandOutput {
+        let namespace = ["-n", &self.namespace];
+        self.kubectl_everywhere().run(&[&namespace, arguments].concat()).await
+    }
+
+    /// `kubectl` without a namespace flag.
+    pub fn kubectl_everywhere(&self) -> Kubectl {
+        self.control_plane.kubectl()
+    }
+
+    /// Evicts a pod with these delete options, as autoscalers do. The method of `kube` does not accept options.
+    pub async fn evict(&self, name: &str, options: Option<DeleteOptions>) -> Result<(), Box<Status>> {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        let eviction = Eviction { delete_options: options, metadata };
+        let parameters = PostParams::default();
+        let result: Result<Value, _> =
+            self.pods.create_subresource("eviction", name, &parameters, &eviction).await;
+        match result {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) => Err(status),
+            Err(error) => panic!("evicting {name}: {error}"),
+        }
+    }
+
+    /// Annotates an object with a break-glass that lasts ten minutes; the guard learns of it by a watch.
+    pub async fn break_glass(&self, object: &str) {
+        let end = Timestamp::now() + SignedDuration::from_mins(10);
+        let until = format!("etcd-guard.io/allow-delete-until={end}");
+        let reason = "etcd-guard.io/allow-delete-reason=planned maintenance";
+        let output = self.kubectl(&["annotate", object, &until, reason]).await;
+        assert!(output.success, "{output:?}");
+    }
+
+    /// Deletes a pod as `kubectl delete pod` does, without waiting for its end. The error is the message of the API
+    /// server.
+    pub async fn delete(&self, name: &str) -> Result<(), String> {
+        delete(&self.pods, name).await
+    }
+}

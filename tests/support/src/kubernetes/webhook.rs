@@ -1,0 +1,95 @@
+//! The shipped webhook configuration with the address of a test's guard.
+
+use std::net::SocketAddr;
+
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::{guard::process::GuardProcess, project};
+
+/// The label that enables the guard in a namespace. Each test uses its own value, so that guards do not receive the
+/// reviews of other tests.
+pub const LABEL: &str = "etcd-guard.io/guard";
+
+const SHIPPED: &str = "deploy/base/webhooks.yaml";
+
+/// Registers the guard by the shipped configuration for namespaces with this label value. `change` modifies each
+/// webhook.
+pub async fn register(client: &Client, label: &str, guard: &GuardProcess, change: impl Fn(&mut Value)) {
+    register_at(client, label, guard.https(), &guard.ca_pem, change).await;
+}
+
+/// Registers a server at this address, whose certificate is signed by this CA.
+pub async fn register_at(
+    client: &Client,
+    label: &str,
+    address: SocketAddr,
+    ca_pem: &str,
+    change: impl Fn(&mut Value),
+) {
+    let file = project::path(SHIPPED);
+    let text = std::fs::read_to_string(&file).expect(SHIPPED);
+    let mut configuration: Value = serde_saphyr::from_str(&text).expect(SHIPPED);
+    let name = format!("etcd-guard-{label}");
+    configuration["metadata"]["name"] = json!(name);
+    for webhook in configuration["webhooks"].as_array_mut().expect("webhooks") {
+        let path = webhook["clientConfig"]["service"]["path"].as_str().expect("a path").to_owned();
+        webhook["clientConfig"] =
+            json!({"url": format!("https://{address}{path}"), "caBundle": base64(ca_pem)});
+        let chosen =
+            webhook["namespaceSelector"]["matchLabels"].get_mut(LABEL).expect("the label that opts in");
+        assert_eq!(*chosen, "enabled", "the documented value of the label");
+        *chosen = json!(label);
+        change(webhook);
+    }
+    apply(client, &name, configuration).await;
+}
+
+/// Adds a second webhook for deletions of pods that never responds and is ignored, so that each approved deletion
+/// happens two seconds later. It works as long as the listener exists.
+pub async fn add_slow_webhook(client: &Client, label: &str, guard: &GuardProcess) -> TcpListener {
+    // The kernel accepts connections, so the API server waits for a response until its timeout.
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("https://{}", silent.local_addr().expect("an address"));
+    add(client, &format!("slow-{label}"), label, guard, json!({"url": url, "failurePolicy": "Ignore"})).await;
+    silent
+}
+
+/// Adds a second webhook for deletions of pods that fails, so that the API server rejects them all. Returns the name of
+/// its configuration.
+pub async fn add_failing_webhook(client: &Client, label: &str, guard: &GuardProcess) -> String {
+    let name = format!("refusing-{label}");
+    add(client, &name, label, guard, json!({"url": "https://127.0.0.1:1", "failurePolicy": "Fail"})).await;
+    name
+}
+
+async fn add(client: &Client, name: &str, label: &str, guard: &GuardProcess, settings: Value) {
+    let webhook = json!({
+        "name": "other.test.io",
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}],
+        "clientConfig": {"url": settings["url"], "caBundle": base64(&guard.ca_pem)},
+        "namespaceSelector": {"matchLabels": {LABEL: label}},
+        "failurePolicy": settings["failurePolicy"],
+        "timeoutSeconds": 2,
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    });
+    apply(client, name, json!({"metadata": {"name": name}, "webhooks": [webhook]})).await;
+}
+
+async fn apply(client: &Client, name: &str, mut configuration: Value) {
+    configuration["apiVersion"] = json!("admissionregistration.k8s.io/v1");
+    configuration["kind"] = json!("ValidatingWebhookConfiguration");
+    let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let parameters = PatchParams::apply("test").force();
+    api.patch(name, &parameters, &Patch::Apply(configuration)).await.expect("the configuration is accepted");
+}
+
+fn base64(text: &str) -> Value {
+    json!(k8s_openapi::ByteString(text.as_bytes().to_vec()))
+}

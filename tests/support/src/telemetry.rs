@@ -1,0 +1,4 @@
+//! Receivers of metrics and traces.
+
+pub mod prometheus;
+pub mod trace_receiver;

@@ -1,0 +1,7 @@
+//! Inputs and reports of `scripts/bench`.
+
+pub(crate) mod idle;
+pub(crate) mod mutate;
+pub(crate) mod review;
+mod rows;
+pub(crate) mod table;

@@ -1,0 +1,156 @@
+//! The programs and the source of each.
+
+use anyhow::{Result, bail};
+
+/// Programs of a call without names.
+pub(super) const DEFAULT_NAMES: [&str; 34] = [
+    "etcd-3.6",
+    "etcdctl-3.6",
+    "etcd-3.5",
+    "etcdctl-3.5",
+    "etcd-3.7",
+    "etcdctl-3.7",
+    "etcd-3.4",
+    "etcd-3.6.11",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kubectl",
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+    "coredns",
+    "helm",
+    "cert-manager",
+    "containerd",
+    "ctr",
+    "runc",
+    "lxcfs",
+    "buildah",
+    "catatonit",
+    "busybox",
+    "iptables",
+    "conntrack",
+    "promtool",
+    "prometheus",
+    "wrk",
+    "protoc",
+    "faketime",
+    "g++",
+    "zsh",
+    "fish",
+];
+
+/// A program that scripts call by a name of their own.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) name: String,
+    /// File name of the program on `PATH` and in the cache.
+    pub(super) executable: &'static str,
+    pub(super) source: Source,
+}
+
+/// Where a program comes from if the machine has no fitting one.
+#[derive(Debug)]
+pub(super) enum Source {
+    Go(Module),
+    Debian { packages: &'static [&'static str] },
+}
+
+/// A program of a Go module.
+#[derive(Debug)]
+pub(super) struct Module {
+    /// Directory below `scripts/lib/programs`; its `go.mod` pins the version.
+    pub(super) directory: &'static str,
+    /// Module that defines the version.
+    pub(super) path: &'static str,
+    /// Package to build, relative to the module; `None` for the package in the directory itself.
+    pub(super) package: Option<&'static str>,
+}
+
+const KUBERNETES: &str = "k8s.io/kubernetes";
+const ETCD: &str = "go.etcd.io/etcd/server/v3";
+const ETCDCTL: &str = "go.etcd.io/etcd/etcdctl/v3";
+
+const fn go_module(directory: &'static str, path: &'static str, package: &'static str) -> Source {
+    Source::Go(Module { directory, path, package: Some(package) })
+}
+
+const fn debian(packages: &'static [&'static str]) -> Source {
+    Source::Debian { packages }
+}
+
+/// Returns the program of a name.
+pub(super) fn program(name: &str) -> Result<Program> {
+    let (executable, source) = match name {
+        "kube-apiserver" => ("kube-apiserver", go_module("kubernetes", KUBERNETES, "/cmd/kube-apiserver")),
+        "kube-controller-manager" => {
+            ("kube-controller-manager", go_module("kubernetes", KUBERNETES, "/cmd/kube-controller-manager"))
+        }
+        "kube-scheduler" => ("kube-scheduler", go_module("kubernetes", KUBERNETES, "/cmd/kube-scheduler")),
+        "kube-proxy" => ("kube-proxy", go_module("kubernetes", KUBERNETES, "/cmd/kube-proxy")),
+        "kubelet" => ("kubelet", go_module("kubernetes", KUBERNETES, "/cmd/kubelet")),
+        "kubectl" => ("kubectl", go_module("kubernetes", KUBERNETES, "/cmd/kubectl")),
+        // 3.4.21, by the name that Go has for that commit.
+        "etcd-3.4" => ("etcd", go_module("etcd-3.4", "go.etcd.io/etcd", "")),
+        "etcd-3.5" => ("etcd", go_module("etcd-3.5", ETCD, "")),
+        "etcd-3.6" => ("etcd", go_module("etcd-3.6", ETCD, "")),
+        "etcd-3.6.11" => ("etcd", go_module("etcd-3.6.11", ETCD, "")),
+        "etcd-3.7" => ("etcd", go_module("etcd-3.7", ETCD, "")),
+        "etcdctl-3.5" => ("etcdctl", go_module("etcd-3.5", ETCDCTL, "")),
+        "etcdctl-3.6" => ("etcdctl", go_module("etcd-3.6", ETCDCTL, "")),
+        "etcdctl-3.7" => ("etcdctl", go_module("etcd-3.7", ETCDCTL, "")),
+        "coredns" => ("coredns", go_module("coredns", "github.com/coredns/coredns", "")),
+        "helm" => ("helm", go_module("helm", "helm.sh/helm/v3", "/cmd/helm")),
+        // main.go in that directory selects the controllers.
+        "cert-manager" => {
+            let path = "github.com/cert-manager/cert-manager";
+            ("cert-manager", Source::Go(Module { directory: "cert-manager", path, package: None }))
+        }
+        // Installed at CNI_PLUGIN, not on PATH.
+        "cni-plugins" => ("ptp", debian(&["containernetworking-plugins"])),
+        "containerd" => ("containerd", debian(&["containerd"])),
+        "ctr" => ("ctr", debian(&["containerd"])),
+        "busybox" => ("busybox", debian(&["busybox-static"])),
+        "promtool" => ("promtool", debian(&["prometheus"])),
+        "prometheus" => ("prometheus", debian(&["prometheus"])),
+        // The second package holds the files that every .proto file imports.
+        "protoc" => ("protoc", debian(&["protobuf-compiler", "libprotobuf-dev"])),
+        "ip" => ("ip", debian(&["iproute2"])),
+        "free" => ("free", debian(&["procps"])),
+        "runc" => ("runc", debian(&["runc"])),
+        "lxcfs" => ("lxcfs", debian(&["lxcfs"])),
+        "buildah" => ("buildah", debian(&["buildah"])),
+        "catatonit" => ("catatonit", debian(&["catatonit"])),
+        "iptables" => ("iptables", debian(&["iptables"])),
+        "conntrack" => ("conntrack", debian(&["conntrack"])),
+        "wrk" => ("wrk", debian(&["wrk"])),
+        "shellcheck" => ("shellcheck", debian(&["shellcheck"])),
+        "faketime" => ("faketime", debian(&["faketime"])),
+        "g++" => ("g++", debian(&["g++"])),
+        "zsh" => ("zsh", debian(&["zsh"])),
+        "fish" => ("fish", debian(&["fish"])),
+        _ => bail!("unknown program: {name} (known: {})", DEFAULT_NAMES.join(" ")),
+    };
+    Ok(Program { name: name.to_owned(), executable, source })
+}
+
+/// A plugin that indicates the package `containernetworking-plugins`.
+pub(super) const CNI_PLUGIN: &str = "/usr/lib/cni/ptp";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_name_is_known() {
+        for name in DEFAULT_NAMES {
+            assert_eq!(program(name).unwrap().name, name);
+        }
+    }
+
+    #[test]
+    fn unknown_name_is_rejected_with_the_known_ones() {
+        let error = program("etcd-9.9").unwrap_err().to_string();
+        assert!(error.contains("unknown program: etcd-9.9") && error.contains("etcdctl-3.6"), "{error}");
+    }
+}
