@@ -57,6 +57,14 @@ fn numbers_of_tests(text: &str, is_in: impl Fn(&str) -> bool) -> BTreeSet<u32> {
     found
 }
 
+/// Returns the cells of each row of the table of edge cases.
+fn rows(page: &str) -> Vec<Vec<&str>> {
+    page.lines()
+        .filter(|line| line.starts_with("| ") && line.as_bytes()[2].is_ascii_digit())
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect()
+}
+
 #[test]
 fn reads_numbers_from_comments_on_tests() {
     let text = "\
@@ -87,7 +95,9 @@ fn every_edge_case_has_a_test() {
             }
         }
     }
-    assert_eq!(found, (1..=32).collect());
+    let table = fs::read_to_string(root().join("docs/edge-cases.md")).unwrap();
+    let listed: BTreeSet<u32> = rows(&table).iter().map(|row| row[0].parse().unwrap()).collect();
+    assert_eq!(found, listed);
 }
 
 #[test]
@@ -104,13 +114,9 @@ fn tests_without_kubernetes_run_on_every_release_line() {
 #[test]
 fn table_has_every_edge_case_and_no_empty_cell() {
     let table = fs::read_to_string(root().join("docs/edge-cases.md")).unwrap();
-    let rows: Vec<Vec<&str>> = table
-        .lines()
-        .filter(|line| line.starts_with("| ") && line.as_bytes()[2].is_ascii_digit())
-        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
-        .collect();
-    let expected: Vec<String> = (1..=32).map(|number| number.to_string()).collect();
-    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), expected);
+    let rows = rows(&table);
+    let numbers: Vec<u32> = rows.iter().map(|row| row[0].parse().unwrap()).collect();
+    assert!(numbers.len() >= 32 && numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
     for row in rows {
         assert!(row[1..].iter().all(|cell| !cell.is_empty() && *cell != "-"), "{row:?}");
     }
