@@ -7,6 +7,7 @@ mod follower;
 mod later_refusal;
 mod leader;
 mod membership;
+mod native_sidecars;
 mod one_at_a_time;
 mod policies;
 mod replicas;

@@ -23,10 +23,7 @@ use crate::guard::{
     observe::observer::ClusterObserver,
     policy::effective::Policy,
 };
-use crate::k8s::{
-    EventRecord,
-    pod::{Container, Pod},
-};
+use crate::k8s::{EventRecord, pod::Pod};
 
 /// The duration of the break-glass annotation in the command of a denial. The guard accepts at most 24 hours.
 const BREAK_GLASS_TIME: SignedDuration = SignedDuration::from_hours(1);
@@ -216,12 +213,10 @@ fn is_controlled_by(pod: &Pod, stateful_set: &str) -> bool {
 
 /// Returns whether etcd runs in this pod and the pod is not terminating.
 fn runs_member(pod: &Pod) -> bool {
-    let runs = |container: &Container| pod.is_container_running(&container.name);
     !pod.is_terminating()
         && !pod.is_finished()
-        && etcd_pod::read(pod, &pod.metadata.annotations).is_some_and(|member| {
-            pod.spec.containers.iter().any(|container| container.name == member.container && runs(container))
-        })
+        && etcd_pod::read(pod, &pod.metadata.annotations)
+            .is_some_and(|member| pod.is_container_running(&member.container))
 }
 
 /// Returns whether this is the pod of a member. A terminating pod counts, because its successor mounts the same claim.

@@ -9,7 +9,8 @@ use crate::k8s::{Claim, ClaimReader, LookupError, pod::Pod};
 const STATEFUL_SET_CONTROLLERS: [&str; 2] =
     ["system:serviceaccount:kube-system:statefulset-controller", "system:kube-controller-manager"];
 
-/// Returns the durability of the member's data when `user` deletes the pod.
+/// Returns the durability of the member's data when `user` deletes the pod. The write-ahead log can have a claim of its
+/// own; the member returns only if every claim outlives the pod.
 ///
 /// The watch of claims is trusted only if it shows a claim that outlives the pod; otherwise the claim is read from the
 /// API server. The watch can lag by one event. A deletion that loses the data is then assessed like one that preserves
@@ -21,21 +22,21 @@ pub(in crate::guard) async fn read_storage(
     pod: &Pod,
     etcd_pod: &EtcdPod,
 ) -> Result<Storage, LookupError> {
-    let Some(name) = etcd_pod.claim.as_ref().filter(|_| etcd_pod.storage.preserves_data()) else {
-        return Ok(etcd_pod.storage);
-    };
     let outlives_pod = |claim: &Claim| !claim.is_terminating() && !claim.is_owned_by_pod(&pod.metadata.uid);
-    if !STATEFUL_SET_CONTROLLERS.contains(&user)
-        && claims.cached(namespace, name).as_ref().is_some_and(outlives_pod)
-    {
-        return Ok(etcd_pod.storage);
+    for name in &etcd_pod.claims {
+        if !STATEFUL_SET_CONTROLLERS.contains(&user)
+            && claims.cached(namespace, name).as_ref().is_some_and(outlives_pod)
+        {
+            continue;
+        }
+        match claims.read(namespace, name).await {
+            Ok(claim) if outlives_pod(&claim) => {}
+            // Kubernetes protects the claim of a running pod. If it is missing, its finalizer was removed.
+            Ok(_) | Err(LookupError::NotFound { .. }) => return Ok(Storage::ClaimTerminating),
+            Err(error) => return Err(error),
+        }
     }
-    match claims.read(namespace, name).await {
-        Ok(claim) if outlives_pod(&claim) => Ok(etcd_pod.storage),
-        // Kubernetes protects the claim of a running pod. If it is missing, its finalizer was removed.
-        Ok(_) | Err(LookupError::NotFound { .. }) => Ok(Storage::ClaimTerminating),
-        Err(error) => Err(error),
-    }
+    Ok(etcd_pod.storage)
 }
 
 #[cfg(test)]
@@ -94,6 +95,38 @@ mod tests {
             Storage::Persistent,
             "the owner is an earlier pod"
         );
+    }
+
+    #[tokio::test]
+    async fn write_ahead_log_with_terminating_claim_is_lost() {
+        let mount = |name: &str| json!({"name": name, "mountPath": format!("/{name}")});
+        let volume = |name: &str| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "etcd-1", "namespace": "prod", "uid": "u1"},
+            "spec": {
+                "containers": [{
+                    "name": "etcd",
+                    "command": ["etcd", "--data-dir=/data", "--wal-dir=/wal"],
+                    "volumeMounts": [mount("data"), mount("wal")],
+                }],
+                "volumes": [volume("data"), volume("wal")]
+            }
+        }))
+        .unwrap();
+        let etcd_pod = etcd_pod::read(&pod, &pod.metadata.annotations).unwrap();
+        let path = |name: &str| format!("/api/v1/namespaces/prod/persistentvolumeclaims/{name}");
+        let with_log = async |deletion: Option<&str>| {
+            let log = json!({"metadata": {"name": "wal", "deletionTimestamp": deletion}});
+            let (data_path, log_path) = (path("data"), path("wal"));
+            let replies = [
+                (data_path.as_str(), 200, json!({"metadata": {"name": "data"}})),
+                (log_path.as_str(), 200, log),
+            ];
+            let claims = ClaimReader::without_watches(ApiReader::new(fake::api_server(replies)));
+            read_storage(&claims, "prod", "kubernetes-admin", &pod, &etcd_pod).await.unwrap()
+        };
+        assert_eq!(with_log(None).await, Storage::Persistent);
+        assert_eq!(with_log(Some("2026-01-01T00:00:00Z")).await, Storage::ClaimTerminating);
     }
 
     #[tokio::test]

@@ -111,7 +111,7 @@ fn conventional_secrets(pod: &Pod, container: &Container, settings: &MemberSetti
             sources.push(source);
         }
     };
-    let mounted = pod.spec.containers.iter().flat_map(|container| mounted_secrets(pod, container));
+    let mounted = pod.lasting_containers().flat_map(|container| mounted_secrets(pod, container));
     for mounted in mounted.filter(MountedSecret::is_for_clients) {
         add(TlsSecret::new(&mounted.secret.secret_name));
     }

@@ -32,7 +32,7 @@ pub(in crate::guard) const MEMBER_ANNOTATIONS: [&str; 4] =
 /// The etcd member of a pod, as the pod's specification describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::guard) struct EtcdPod {
-    /// The container that runs etcd.
+    /// The container or native sidecar that runs etcd.
     pub container: String,
     /// The client endpoint of the member; `None` if the pod has no address or the annotation is invalid.
     pub endpoint: Option<Endpoint>,
@@ -46,8 +46,8 @@ pub(in crate::guard) struct EtcdPod {
     pub etcdctl: EtcdctlFlags,
     /// The durability of the data, as far as the pod's specification shows it.
     pub storage: Storage,
-    /// The name of the claim that holds the data.
-    pub claim: Option<String>,
+    /// The names of the claims that hold the data and the write-ahead log; empty if the data does not outlive the pod.
+    pub claims: Vec<String>,
 }
 
 /// Returns the member of a pod, or `None` for a pod that does not run etcd. `annotations` are the pod's own, merged with
@@ -57,15 +57,15 @@ pub(in crate::guard) fn read(pod: &Pod, annotations: &BTreeMap<String, String>) 
     let container = match annotations.get(MEMBER).map(String::as_str) {
         Some("false") => return None,
         Some("true") => member_container(pod)?,
-        _ => {
-            let containers = &pod.spec.containers;
-            containers
-                .iter()
-                .find(|container| runs_etcd(container))
-                .or_else(|| containers.iter().find(|container| may_run_etcd(pod, container)))?
-        }
+        _ => pod
+            .lasting_containers()
+            .find(|container| runs_etcd(container))
+            .or_else(|| pod.lasting_containers().find(|container| may_run_etcd(pod, container)))?,
     };
     let settings = MemberSettings::read(pod, container);
+    let storage = storage::read(pod, container, &settings);
+    let claims =
+        if storage.preserves_data() { storage::claims(pod, container, &settings) } else { Vec::new() };
     let (endpoint, problem) = match endpoint::read(pod, container, &settings, annotations) {
         Ok(endpoint) => (Some(endpoint), None),
         Err(problem) => (None, Some(problem)),
@@ -77,8 +77,8 @@ pub(in crate::guard) fn read(pod: &Pod, annotations: &BTreeMap<String, String>) 
         endpoint,
         problem,
         member_name: settings.get("name").map(str::to_owned),
-        storage: storage::read(pod, container, &settings),
-        claim: storage::claim(pod, container, &settings),
+        storage,
+        claims,
     })
 }
 
@@ -89,7 +89,7 @@ pub(in crate::guard) fn is_excluded(pod: &Pod) -> bool {
 
 /// Overrules the exclusion of a pod that evidently runs etcd. The floor of the configuration can require this.
 pub(in crate::guard) fn include_evident_member(pod: &mut Pod) {
-    if is_excluded(pod) && pod.spec.containers.iter().any(runs_etcd) {
+    if is_excluded(pod) && pod.lasting_containers().any(runs_etcd) {
         pod.metadata.annotations.insert(MEMBER.to_owned(), MEMBER_OVERRULED.to_owned());
     }
 }
@@ -97,16 +97,14 @@ pub(in crate::guard) fn include_evident_member(pod: &mut Pod) {
 /// Returns the most likely etcd container of a pod whose annotation declares it a member: a container that runs etcd, that
 /// exposes the client port, or that is named `etcd`; otherwise the first container.
 fn member_container(pod: &Pod) -> Option<&Container> {
-    let containers = &pod.spec.containers;
     let exposes_client_port = |container: &&Container| {
         container.ports.iter().any(|port| port.container_port == DEFAULT_CLIENT_PORT)
     };
-    containers
-        .iter()
+    pod.lasting_containers()
         .find(|container| runs_etcd(container))
-        .or_else(|| containers.iter().find(exposes_client_port))
-        .or_else(|| containers.iter().find(|container| container.name == "etcd"))
-        .or_else(|| containers.first())
+        .or_else(|| pod.lasting_containers().find(exposes_client_port))
+        .or_else(|| pod.lasting_containers().find(|container| container.name == "etcd"))
+        .or_else(|| pod.lasting_containers().next())
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::guard::discovery::{
 use crate::guard::model::annotations::MEMBER;
 use crate::{
     guard::{PodHeader, model::snapshot::Storage},
-    k8s::pod::{Container, EnvVar, Metadata, Pod, PodSpec, PodStatus},
+    k8s::pod::{ALWAYS, Container, EnvVar, Metadata, Pod, PodSpec, PodStatus},
 };
 
 /// Checks a pod in JSON. If the types of `k8s_openapi` can parse the pod, the types of this program must read the same
@@ -89,7 +89,7 @@ fn assert_reads(pod: &Pod) {
         assert!(member.endpoint.is_some() != member.problem.is_some(), "{member:?}");
         assert!(member.member_name.as_ref().is_none_or(|name| !name.is_empty()), "{member:?}");
         let outlives = matches!(member.storage, Storage::Persistent | Storage::RemovedByHook);
-        assert!(member.claim.is_none() || outlives, "{member:?}");
+        assert!(member.claims.is_empty() || outlives, "{member:?}");
         if let Some(endpoint) = &member.endpoint {
             assert_eq!(endpoint.url.starts_with("https://"), endpoint.tls.is_some(), "{endpoint:?}");
             assert!(endpoint.tls.is_some() || member.credentials.tls.is_empty(), "{member:?}");
@@ -144,25 +144,36 @@ fn assert_same(pod: &Pod, typed: &api::Pod) {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
     let controller = owners.iter().find(|owner| owner.controller == Some(true));
     assert_eq!(pod.controller().map(|owner| &owner.uid), controller.map(|owner| &owner.uid));
-    let containers: Vec<String> =
-        pod.spec.containers.iter().map(|container| container.name.clone()).collect();
-    assert_eq!(containers, spec.map(|spec| names(&spec.containers)).unwrap_or_default());
+    let containers: Vec<String> = pod.lasting_containers().map(|container| container.name.clone()).collect();
+    let expected = spec.map(|spec| {
+        let mut lasting = spec.containers.clone();
+        let is_sidecar = |container: &&api::Container| container.restart_policy.as_deref() == Some(ALWAYS);
+        lasting.extend(spec.init_containers.iter().flatten().filter(is_sidecar).cloned());
+        names(&lasting)
+    });
+    assert_eq!(containers, expected.unwrap_or_default());
     let phase = status.map(|status| text(&status.phase)).unwrap_or_default();
     assert_eq!(pod.is_finished(), matches!(phase.as_str(), "Succeeded" | "Failed"));
     assert_eq!(pod.status.pod_ip, status.map(|status| text(&status.pod_ip)).unwrap_or_default());
-    let statuses = status.and_then(|status| status.container_statuses.as_deref()).unwrap_or_default();
+    let statuses: Vec<&api::ContainerStatus> = status
+        .iter()
+        .flat_map(|status| [&status.container_statuses, &status.init_container_statuses])
+        .flatten()
+        .flatten()
+        .collect();
     for name in containers {
         let running = |status: &&api::ContainerStatus| {
             status.state.as_ref().is_some_and(|state| state.running.is_some())
         };
-        let is_running = statuses.iter().filter(running).any(|status| status.name == name);
+        let is_running = statuses.iter().copied().filter(running).any(|status| status.name == name);
         assert_eq!(pod.is_container_running(&name), is_running, "{name}");
     }
 }
 
 /// Returns whether an API server would accept the ports of the pod.
 fn has_possible_ports(pod: &api::Pod) -> bool {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let containers =
+        pod.spec.iter().flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
     let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
     ports.all(|port| u16::try_from(port.container_port).is_ok())
 }

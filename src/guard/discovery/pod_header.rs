@@ -19,7 +19,11 @@ use crate::guard::{
 };
 use crate::{
     json::CowStr,
-    k8s::{AnnotationCache, admission::AdmissionRequest, pod::MIRROR_ANNOTATION},
+    k8s::{
+        AnnotationCache,
+        admission::AdmissionRequest,
+        pod::{ALWAYS, MIRROR_ANNOTATION},
+    },
 };
 
 /// The fields of a pod (`v1`) that determine whether the pod can run etcd.
@@ -65,12 +69,16 @@ struct Owner<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Spec<'a> {
     #[serde(borrow)]
     containers: Vec<Container<'a>>,
+    #[serde(borrow, default)]
+    init_containers: Vec<Container<'a>>,
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Container<'a> {
     #[serde(borrow, default)]
     image: CowStr<'a>,
@@ -80,6 +88,8 @@ struct Container<'a> {
     args: Vec<CowStr<'a>>,
     #[serde(borrow, default)]
     env: Vec<Variable<'a>>,
+    #[serde(borrow, default)]
+    restart_policy: CowStr<'a>,
 }
 
 #[derive(Deserialize)]
@@ -122,7 +132,8 @@ impl PodHeader<'_> {
         let is_settled = self.metadata.deletion_timestamp.is_some()
             || self.metadata.annotations.is_present
             || matches!(&*self.status.phase.0, "Succeeded" | "Failed");
-        !is_settled && !self.spec.containers.iter().any(Container::mentions_etcd)
+        let sidecars = self.spec.init_containers.iter().filter(|container| container.is_native_sidecar());
+        !is_settled && !self.spec.containers.iter().chain(sidecars).any(Container::mentions_etcd)
     }
 
     /// Returns the name of the pod.
@@ -148,6 +159,11 @@ impl PodHeader<'_> {
 // === impl Container ===
 
 impl Container<'_> {
+    /// Whether this init container runs as long as its pod.
+    fn is_native_sidecar(&self) -> bool {
+        &*self.restart_policy.0 == ALWAYS
+    }
+
     fn mentions_etcd(&self) -> bool {
         let parts = self.command.iter().chain(&self.args).map(|part| &*part.0);
         mentions_etcd(&self.image.0, parts, self.env.iter().map(|variable| &*variable.name.0))

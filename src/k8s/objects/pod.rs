@@ -9,6 +9,9 @@ use serde::{Deserialize, Deserializer};
 /// Annotation of the mirror of a static pod. The deletion of a mirror does not stop the pod.
 pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
+/// Restart policy of an init container that runs as long as its pod, as a native sidecar.
+pub const ALWAYS: &str = "Always";
+
 /// A pod, in part.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Pod {
@@ -74,6 +77,9 @@ pub struct PodSpec {
     /// Containers without init containers.
     #[serde(default, deserialize_with = "null_as_default")]
     pub containers: Vec<Container>,
+    /// Init containers. Those with the restart policy `Always` are native sidecars.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub init_containers: Vec<Container>,
     /// Seconds between SIGTERM and SIGKILL, unless a deletion sets its own.
     #[serde(default)]
     pub termination_grace_period_seconds: Option<i64>,
@@ -116,6 +122,9 @@ pub struct Container {
     /// Lifecycle hooks.
     #[serde(default)]
     pub lifecycle: Option<Lifecycle>,
+    /// The restart policy of an init container: [`ALWAYS`] makes it a native sidecar.
+    #[serde(default)]
+    pub restart_policy: String,
 }
 
 /// `ContainerPort`, in part.
@@ -297,6 +306,9 @@ pub struct PodStatus {
     /// Status of each container, reported by the kubelet.
     #[serde(default, deserialize_with = "null_as_default")]
     pub container_statuses: Vec<ContainerStatus>,
+    /// Status of each init container, reported by the kubelet.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub init_container_statuses: Vec<ContainerStatus>,
 }
 
 /// `ContainerStatus`, in part.
@@ -378,13 +390,19 @@ impl Pod {
         self.controller().filter(|owner| owner.kind == "StatefulSet").map(|owner| owner.name.as_str())
     }
 
-    /// Whether the kubelet reports that `container` is running. A container without a status has not started.
+    /// The containers that run as long as the pod: the containers, followed by the native sidecars.
+    pub fn lasting_containers(&self) -> impl Iterator<Item = &Container> {
+        let sidecars =
+            self.spec.init_containers.iter().filter(|container| container.restart_policy == ALWAYS);
+        self.spec.containers.iter().chain(sidecars)
+    }
+
+    /// Whether the kubelet reports that `container` is running. A container without a status has not started. The
+    /// names of containers and init containers are distinct.
     #[must_use]
     pub fn is_container_running(&self, container: &str) -> bool {
-        self.status
-            .container_statuses
-            .iter()
-            .any(|status| status.name == container && status.state.running.is_some())
+        let statuses = self.status.container_statuses.iter().chain(&self.status.init_container_statuses);
+        statuses.into_iter().any(|status| status.name == container && status.state.running.is_some())
     }
 }
 

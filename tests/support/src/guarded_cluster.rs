@@ -70,11 +70,20 @@ pub struct Setup<'a> {
     pub otlp_endpoint: &'a str,
     /// The guard's kubeconfig, if not the one with the shipped permissions.
     pub kubeconfig: Option<PathBuf>,
+    /// Changes the text of the shipped manifest.
+    pub change_manifest: fn(&str) -> String,
 }
 
 impl Default for Setup<'_> {
     fn default() -> Self {
-        Self { nodes: &[SHARED_NODE], config: "", survey_interval: "", otlp_endpoint: "", kubeconfig: None }
+        Self {
+            nodes: &[SHARED_NODE],
+            config: "",
+            survey_interval: "",
+            otlp_endpoint: "",
+            kubeconfig: None,
+            change_manifest: str::to_owned,
+        }
     }
 }
 
@@ -91,13 +100,15 @@ impl GuardedCluster {
 
     /// Starts a cluster with this setup.
     pub async fn start_as(setup: Setup<'_>) -> Self {
-        let Setup { nodes, config, survey_interval, otlp_endpoint, kubeconfig } = setup;
+        let Setup { nodes, config, survey_interval, otlp_endpoint, kubeconfig, change_manifest } = setup;
         let control_plane = ControlPlane::shared();
         let client = control_plane.client().await;
         let namespace = new_namespace(&client, true).await;
-        let manifest = project::path(MANIFEST);
-        control_plane.kubectl().run_checked(&["apply", "-n", &namespace, "-f", &manifest.to_string_lossy()]);
         let files = tempfile::tempdir_in(&control_plane.dir).expect("a directory");
+        let shipped = std::fs::read_to_string(project::path(MANIFEST)).expect(MANIFEST);
+        let manifest = files.path().join("etcd.yaml");
+        std::fs::write(&manifest, change_manifest(&shipped)).expect("the manifest is written");
+        control_plane.kubectl().run_checked(&["apply", "-n", &namespace, "-f", &manifest.to_string_lossy()]);
         let node = control_plane.process_node(nodes, &namespace, files.path().join("node"));
         let guard_files = files.path().join("guard");
         std::fs::create_dir_all(&guard_files).expect("a directory for the guard");

@@ -31,7 +31,7 @@ fn assert_reads(yaml: &str, expected: &Expected<'_>) {
         server_name: endpoint.tls.as_ref().map(|tls| tls.server_name.as_str()),
         member_name: member.member_name.as_deref(),
         storage: member.storage,
-        claim: member.claim.as_deref(),
+        claim: member.claims.first().map(String::as_str),
         tls: &tls,
         user: member.credentials.user.as_ref().map(|source| source.secret.as_str()),
     };

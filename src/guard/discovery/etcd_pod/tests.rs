@@ -297,7 +297,7 @@ fn prefers_claim_to_host_path_for_the_data() {
     let zone = json!({"name": "zone", "hostPath": {"path": "/etc/localtime"}});
     pod.spec.volumes.insert(0, serde_json::from_value(zone).unwrap());
     let member = read_pod(&pod).unwrap();
-    assert_eq!((member.storage, member.claim.as_deref()), (Storage::Persistent, Some("data-etcd-1")));
+    assert_eq!((member.storage, member.claims), (Storage::Persistent, vec![String::from("data-etcd-1")]));
 }
 
 #[test]
@@ -311,4 +311,84 @@ fn overrules_exclusion_only_for_evident_members() {
     };
     assert!(is_included(json!({"name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16"})));
     assert!(!is_included(json!({"name": "proxy", "image": "nginx", "ports": [{"containerPort": 2379}]})));
+}
+
+/// Returns a pod with a web server and these init containers, with the volumes of [`pod`].
+fn pod_with_init_containers(init_containers: &serde_json::Value) -> Pod {
+    let mut pod = pod(&json!({"name": "web", "image": "nginx", "command": ["nginx"]}));
+    pod.spec.init_containers = serde_json::from_value(init_containers.clone()).unwrap();
+    pod
+}
+
+/// Edge case 40.
+#[test]
+fn recognizes_etcd_in_a_native_sidecar() {
+    let etcd = json!({
+        "name": "etcd",
+        "image": "quay.io/coreos/etcd:v3.6.16",
+        "command": ["etcd"],
+        "args": ["--name=etcd-1", "--data-dir=/data", "--listen-client-urls=http://0.0.0.0:4001"],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "restartPolicy": "Always",
+    });
+    let mut pod = pod_with_init_containers(&json!([{"name": "wait", "image": "wait"}, etcd]));
+    let member = read_pod(&pod).unwrap();
+    assert_eq!((member.container.as_str(), member.storage), ("etcd", Storage::Persistent));
+    assert_eq!(member.endpoint.unwrap().url, "http://10.244.0.7:4001");
+    assert!(!pod.is_container_running("etcd"));
+    pod.status.init_container_statuses =
+        serde_json::from_value(json!([{"name": "etcd", "state": {"running": {}}}])).unwrap();
+    assert!(pod.is_container_running("etcd"));
+
+    let mut starts_once = etcd;
+    starts_once.as_object_mut().unwrap().remove("restartPolicy");
+    assert!(
+        read_pod(&pod_with_init_containers(&json!([starts_once]))).is_none(),
+        "it ends before the pod runs"
+    );
+}
+
+#[test]
+fn finds_removing_hook_in_a_native_sidecar() {
+    let hook = json!({"preStop": {"exec": {"command": ["etcdctl", "member", "remove", "1"]}}});
+    let mut pod = pod(&json!({
+        "name": "etcd", "image": "etcd", "volumeMounts": [{"name": "data", "mountPath": "/data"}]
+    }));
+    let agent = json!([{"name": "agent", "image": "agent", "lifecycle": hook, "restartPolicy": "Always"}]);
+    pod.spec.init_containers = serde_json::from_value(agent).unwrap();
+    assert_eq!(read_pod(&pod).unwrap().storage, Storage::RemovedByHook);
+}
+
+/// Edge case 40.
+#[test]
+fn requires_persistent_volume_for_the_write_ahead_log() {
+    let member = |args: serde_json::Value, env: serde_json::Value| {
+        let mut pod = pod(&json!({
+            "name": "etcd",
+            "image": "etcd",
+            "args": args,
+            "env": env,
+            "volumeMounts": [
+                {"name": "data", "mountPath": "/data"},
+                {"name": "tmp", "mountPath": "/tmp"},
+                {"name": "log", "mountPath": "/log"},
+                {"name": "disk", "mountPath": "/disk"}
+            ]
+        }));
+        let log = json!({"name": "log", "persistentVolumeClaim": {"claimName": "log-etcd-1"}});
+        let disk = json!({"name": "disk", "hostPath": {"path": "/srv/etcd"}});
+        pod.spec.volumes.extend([log, disk].map(|volume| serde_json::from_value(volume).unwrap()));
+        let member = read_pod(&pod).unwrap();
+        (member.storage, member.claims.join(" "))
+    };
+    let with_flag = |dir: &str| member(json!(["--data-dir=/data/etcd", "--wal-dir", dir]), json!([]));
+    assert_eq!(with_flag("/data/wal"), (Storage::Persistent, String::from("data-etcd-1")));
+    assert_eq!(with_flag("/log"), (Storage::Persistent, String::from("data-etcd-1 log-etcd-1")));
+    assert_eq!(with_flag("/tmp/wal"), (Storage::Ephemeral, String::new()));
+    assert_eq!(with_flag("/var/wal"), (Storage::Ephemeral, String::new()), "the container's file system");
+    assert_eq!(with_flag("/disk").0, Storage::OnNode);
+    let env = json!([{"name": "ETCD_WAL_DIR", "value": "/tmp/wal"}]);
+    assert_eq!(member(json!(["--data-dir=/data"]), env.clone()).0, Storage::Ephemeral);
+    assert_eq!(member(json!([]), env).0, Storage::Ephemeral, "the data directory is not set");
+    assert_eq!(member(json!(["--data-dir=/tmp", "--wal-dir=/log"]), json!([])).0, Storage::Ephemeral);
 }

@@ -40,6 +40,16 @@ fn reads_names_of_a_pod_without_etcd() {
     assert_eq!((header.name(), header.namespace(), header.stateful_set()), ("web-0", "shop", Some("web")));
 }
 
+/// Edge case 40.
+#[test]
+fn considers_native_sidecars_but_no_other_init_containers() {
+    let mut pod = web();
+    pod["spec"]["initContainers"] = json!([{"name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16"}]);
+    assert!(is_unrelated(&pod));
+    pod["spec"]["initContainers"][0]["restartPolicy"] = json!("Always");
+    assert!(!is_unrelated(&pod));
+}
+
 #[test]
 fn returns_only_a_stateful_set_that_is_the_controller() {
     for owners in [
@@ -119,9 +129,16 @@ fn container() -> impl Strategy<Value = Value> {
         prop::collection::vec(word(), 0..4),
         many(variable.boxed()),
         many(port.boxed()),
+        prop::option::of(Just("Always")),
     )
-        .prop_map(|(image, command, args, env, ports)| {
-            json!({"name": "c", "image": image, "command": command, "args": args, "env": env, "ports": ports})
+        .prop_map(|(image, command, args, env, ports, policy)| {
+            let mut container = json!({
+                "name": "c", "image": image, "command": command, "args": args, "env": env, "ports": ports
+            });
+            if let Some(policy) = policy {
+                container["restartPolicy"] = json!(policy);
+            }
+            container
         })
 }
 
@@ -150,9 +167,11 @@ proptest! {
     fn approves_no_pod_that_the_full_parser_recognizes(
         metadata in metadata(),
         containers in prop::collection::vec(container(), 0..3),
+        init_containers in prop::collection::vec(container(), 0..3),
         phase in prop::sample::select(&["Running", "Failed", ""][..]),
     ) {
-        let pod = json!({"metadata": metadata, "spec": {"containers": containers}, "status": {"phase": phase}});
+        let spec = json!({"containers": containers, "initContainers": init_containers});
+        let pod = json!({"metadata": metadata, "spec": spec, "status": {"phase": phase}});
         let whole: Pod = serde_json::from_value(pod.clone()).unwrap();
         if is_unrelated(&pod) {
             prop_assert!(etcd_pod::read(&whole, &whole.metadata.annotations).is_none());

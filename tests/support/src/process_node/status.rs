@@ -2,8 +2,10 @@
 
 use std::{net::Ipv4Addr, time::SystemTime};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use serde_json::{Value, json};
+
+use super::translation::is_native_sidecar;
 
 /// The state of a pod's containers, which follows the etcd container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +42,7 @@ pub(super) fn patch(pod: &Pod, facts: &Facts, state: &State) -> Value {
     };
     let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let condition = |kind: &str, met: bool| json!({"type": kind, "status": if met { "True" } else { "False" }, "lastTransitionTime": now});
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers).map(|container| {
+    let lasting = |container: &Container| {
         json!({
             "name": container.name,
             "image": container.image,
@@ -50,6 +52,22 @@ pub(super) fn patch(pod: &Pod, facts: &Facts, state: &State) -> Value {
             "restartCount": facts.restarts,
             "state": container_state(state),
         })
+    };
+    let completed = |container: &Container| {
+        json!({
+            "name": container.name,
+            "image": container.image,
+            "imageID": "",
+            "ready": true,
+            "started": false,
+            "restartCount": 0,
+            "state": container_state(&State::Ended { exit_code: 0 }),
+        })
+    };
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers).map(lasting);
+    let init_containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    let init_containers = init_containers.map(|container| {
+        if is_native_sidecar(container) { lasting(container) } else { completed(container) }
     });
     json!({
         "metadata": {"uid": pod.metadata.uid},
@@ -64,6 +82,7 @@ pub(super) fn patch(pod: &Pod, facts: &Facts, state: &State) -> Value {
                 condition("Ready", ready),
             ],
             "containerStatuses": containers.collect::<Vec<_>>(),
+            "initContainerStatuses": init_containers.collect::<Vec<_>>(),
         },
     })
 }

@@ -31,14 +31,21 @@ pub(super) struct Translation<'a> {
     pub(super) mounts: BTreeMap<String, PathBuf>,
 }
 
-/// Returns the container that runs etcd, by its command or, without one, by its image.
+/// Returns the container or native sidecar that runs etcd, by its command or, without one, by its image.
 pub(super) fn etcd_container(pod: &Pod) -> Option<&Container> {
     let program =
         |path: &str| path.rsplit('/').next().unwrap_or(path).split([':', '@']).next() == Some("etcd");
-    pod.spec.as_ref()?.containers.iter().find(|container| match container.command.as_deref() {
+    let spec = pod.spec.as_ref()?;
+    let sidecars = spec.init_containers.iter().flatten().filter(|container| is_native_sidecar(container));
+    spec.containers.iter().chain(sidecars).find(|container| match container.command.as_deref() {
         Some([first, ..]) => program(first),
         _ => container.image.as_deref().is_some_and(program),
     })
+}
+
+/// Whether an init container runs as long as its pod.
+pub(super) fn is_native_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
 }
 
 impl Translation<'_> {
