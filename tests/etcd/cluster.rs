@@ -6,34 +6,32 @@ use std::{
     io::Read,
     path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
-use etcd_guard::{
-    etcd::{self, ClientIdentity, Connections, Endpoint, MemberError, ProbeResult, Tls, User},
-    guard::model::{
-        snapshot::EtcdctlFlags,
-        snapshot::{MemberPod, Snapshot, Storage},
-    },
-};
+use etcd_guard::etcd::{self, ClientIdentity, Connections, Endpoint, MemberError, ProbeResult, Tls, User};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use tempfile::TempDir;
 
+use crate::snapshots::probe_deadline;
 use test_support::processes::freeze::freeze;
 
-/// A first election takes about a second, on a busy machine several.
-pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest time until members serve. A first election takes about a second, and half a minute on a machine with two
+/// slow cores that runs the members of several tests.
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// The number of the next network: clusters that exist at the same time must not share addresses.
 static NEXT_NETWORK: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) struct Cluster {
-    members: Vec<Member>,
+    pub(super) members: Vec<Member>,
+    /// The number of members in the initial cluster.
+    pub(super) initial: usize,
     tls: Option<ClientTls>,
     dir: TempDir,
     /// The user that the guard logs in as.
@@ -50,11 +48,13 @@ pub(crate) const PASSWORD: &str = "correct horse";
 /// A user without any permissions.
 pub(crate) const GUEST: &str = "guest";
 
-struct Member {
-    address: String,
+pub(super) struct Member {
+    pub(super) address: String,
     process: Option<Child>,
     /// Whether the status of the member's pod would be "running".
-    running: bool,
+    pub(super) running: bool,
+    /// Whether the member must answer: it runs, is not frozen, and was not removed from the cluster.
+    pub(super) must_answer: AtomicBool,
 }
 
 struct ClientTls {
@@ -108,9 +108,15 @@ impl Cluster {
             ClientTls { ca: read("ca.crt"), certificate: read("client.crt"), key: read("client.key") }
         });
         let members = (0..layout.members + layout.spare)
-            .map(|n| Member { address: format!("{network}.{}", 10 + n), process: None, running: false })
+            .map(|n| Member {
+                address: format!("{network}.{}", 10 + n),
+                process: None,
+                running: false,
+                must_answer: AtomicBool::new(false),
+            })
             .collect();
-        let mut cluster = Self { members, tls, dir, user: None, has_users: false, has_auth: false };
+        let initial = layout.members;
+        let mut cluster = Self { members, initial, tls, dir, user: None, has_users: false, has_auth: false };
         let names: Vec<String> = (0..layout.members).map(name).collect();
         let first: Vec<(usize, &str)> = names.iter().map(String::as_str).enumerate().collect();
         for n in 0..layout.members + layout.spare {
@@ -140,6 +146,7 @@ impl Cluster {
             .unwrap();
         self.members[n].process = Some(process);
         self.members[n].running = true;
+        self.set_must_answer(n, true);
     }
 
     /// Renames a stopped member, and changes the names of other members in its `--initial-cluster` list. etcd
@@ -171,6 +178,7 @@ impl Cluster {
     /// Kills the process of a member.
     pub(crate) fn kill(&mut self, n: usize) {
         self.members[n].running = false;
+        self.set_must_answer(n, false);
         if let Some(mut process) = self.members[n].process.take() {
             process.kill().unwrap();
             process.wait().unwrap();
@@ -179,11 +187,18 @@ impl Cluster {
 
     /// Stops the process of a member: it accepts connections and never responds.
     pub(crate) async fn freeze(&self, n: usize) {
+        self.set_must_answer(n, false);
         freeze(self.pid(n)).await;
     }
 
     pub(crate) fn thaw(&self, n: usize) {
         kill(self.pid(n), Signal::SIGCONT).unwrap();
+        self.set_must_answer(n, true);
+    }
+
+    /// Sets whether snapshots are repeated if this member is late.
+    pub(crate) fn set_must_answer(&self, n: usize, must_answer: bool) {
+        self.members[n].must_answer.store(must_answer, Ordering::Relaxed);
     }
 
     fn pid(&self, n: usize) -> Pid {
@@ -320,68 +335,6 @@ impl Cluster {
             .collect();
         std::fs::write(run, script.join("\n")).unwrap();
     }
-
-    /// Returns a snapshot as the guard would take it of the pods `etcd-0`, `etcd-1` and so on.
-    pub(crate) async fn snapshot(&self, connections: &Connections) -> Snapshot {
-        let results = etcd::probe(connections, &self.endpoints(), probe_deadline()).await;
-        let pods = self.members.iter().zip(results).enumerate().map(|(n, (member, reply))| MemberPod {
-            name: format!("etcd-{n}"),
-            uid: format!("uid-{n}"),
-            container: String::from("etcd"),
-            etcdctl: EtcdctlFlags::default(),
-            ip: member.address.clone(),
-            member_name: None,
-            terminating: false,
-            reserved: false,
-            running: member.running,
-            storage: Storage::Persistent,
-            reply,
-        });
-        Snapshot {
-            cluster: String::from("test/etcd"),
-            namespace: String::from("test"),
-            taken_at: tokio::time::Instant::now(),
-            pods: pods.collect(),
-            external_members: Vec::new(),
-        }
-    }
-
-    /// Returns a snapshot in which all members serve. On a busy machine a member or its login may be late for a while.
-    pub(crate) async fn healthy_snapshot(&self, connections: &Connections) -> Snapshot {
-        let deadline = Instant::now() + START_TIMEOUT;
-        loop {
-            let snapshot = self.snapshot(connections).await;
-            if snapshot.pods.iter().all(|pod| matches!(pod.reply, ProbeResult::Healthy { .. })) {
-                return snapshot;
-            }
-            assert!(Instant::now() < deadline, "not all members serve: {:?}", snapshot.pods);
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    /// Returns the index of the leader, once there is one.
-    pub(crate) async fn leader(&self) -> usize {
-        let connections = Connections::new();
-        let deadline = Instant::now() + START_TIMEOUT;
-        loop {
-            let results = etcd::probe(&connections, &self.endpoints(), probe_deadline()).await;
-            let leads = |reply: &ProbeResult| match reply {
-                ProbeResult::Healthy { status, .. } => status.leader == Some(status.member_id),
-                _ => false,
-            };
-            if let Some(leader) = results.iter().position(leads) {
-                return leader;
-            }
-            assert!(Instant::now() < deadline, "no leader: {results:?}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    /// Returns the indices of the running members that are not the leader.
-    pub(crate) async fn followers(&self) -> Vec<usize> {
-        let leader = self.leader().await;
-        (0..self.members.len()).filter(|n| *n != leader && self.members[*n].running).collect()
-    }
 }
 
 impl Drop for Cluster {
@@ -398,9 +351,4 @@ fn listed_name(script: &str, peer_url: &str) -> Option<String> {
     // The URL also follows flags. Names in the list follow `=` or an escaped comma.
     let names = script.match_indices(&end).filter_map(|(at, _)| script[..at].rsplit(['=', ',', ' ']).next());
     names.into_iter().find(|name| !name.starts_with("--")).map(str::to_owned)
-}
-
-/// Returns a deadline that is later than every timeout for a single member.
-pub(crate) fn probe_deadline() -> tokio::time::Instant {
-    tokio::time::Instant::now() + Duration::from_secs(5)
 }

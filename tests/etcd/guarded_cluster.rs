@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -20,7 +20,7 @@ use http::header;
 use k8s_openapi::{ByteString, api::core::v1::Pod};
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, START_TIMEOUT};
 use test_support::{
     guard::process::GuardProcess,
     guard::review::{deletion_review, dry_run_review},
@@ -29,6 +29,13 @@ use test_support::{
 
 /// Longer than a cached denial is used.
 const CACHE_TTL: Duration = Duration::from_millis(600);
+
+/// Reasons that do not last.
+const LATE_REASONS: [&str; 2] = ["DeadlineExceeded", "ElectionInProgress"];
+
+/// The texts of causes that do not last.
+const LATE_CAUSES: [&str; 4] =
+    ["no answer within", "did not pass within", "has no leader", "did not respond within"];
 
 /// The responses of the fake API server to GET requests, by path. Written objects are stored and returned, unless
 /// writes fail; all other lists are empty.
@@ -133,6 +140,16 @@ impl GuardedPods {
         self.review(pod, false).await
     }
 
+    /// Expects this reason for a dry run of this pod's deletion, and returns the message.
+    pub(crate) async fn expect_dry_run(&self, pod: &Value, reason: &str) -> String {
+        expect(reason, async || self.dry_run(pod).await).await
+    }
+
+    /// Expects this reason for this pod's deletion, and returns the message.
+    pub(crate) async fn expect_deletion(&self, pod: &Value, reason: &str) -> String {
+        expect(reason, async || self.delete(pod).await).await
+    }
+
     async fn review(&self, pod: &Value, dry_run: bool) -> (String, String) {
         tokio::time::sleep(CACHE_TTL).await;
         let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
@@ -143,6 +160,21 @@ impl GuardedPods {
         let response = &answer["response"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         (text(&response["auditAnnotations"]["reason"]), text(&response["status"]["message"]))
+    }
+}
+
+/// Repeats a request while it is denied because a member or the API server was late, as on a busy machine. Any other
+/// unexpected reason fails at once. Returns the message.
+async fn expect(expected: &str, request: impl AsyncFn() -> (String, String)) -> String {
+    let deadline = Instant::now() + START_TIMEOUT;
+    loop {
+        let (reason, message) = request().await;
+        if reason == expected {
+            return message;
+        }
+        let is_late = LATE_REASONS.contains(&reason.as_str())
+            || LATE_CAUSES.iter().any(|cause| message.contains(cause));
+        assert!(is_late && Instant::now() < deadline, "expected {expected}, not {reason}: {message}");
     }
 }
 

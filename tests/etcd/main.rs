@@ -34,3 +34,4 @@ mod edge_cases;
 mod faulty;
 mod guarded_cluster;
 mod identity;
+mod snapshots;

@@ -6,12 +6,14 @@
 use std::{collections::BTreeSet, time::Instant};
 
 use etcd_guard::{
-    etcd::{self, ClientIdentity, Connections, Endpoint, MemberError, ProbeResult},
+    etcd::{ClientIdentity, Connections, Endpoint, MemberError, ProbeResult},
     guard::{Policy, Reason, assess::assess},
 };
 
-use crate::cluster::{Cluster, GUEST, Layout, PASSWORD, START_TIMEOUT, probe_deadline};
-use test_support::deadline::within_deadline;
+use crate::{
+    cluster::{Cluster, GUEST, Layout, PASSWORD, START_TIMEOUT},
+    snapshots::probe_until_settled,
+};
 
 /// Asserts the verdicts for the leader and the followers of a healthy cluster.
 async fn assert_verdicts(cluster: &Cluster, connections: &Connections, case: &str) {
@@ -129,7 +131,7 @@ on_every_version! {
         let leader = cluster.leader().await;
         cluster.kill(followers[0]);
         cluster.kill(followers[1]);
-        let snapshot = within_deadline(async || cluster.snapshot(&Connections::new()).await).await;
+        let snapshot = cluster.settle_in_time(Connections::new).await;
         let reply = &snapshot.pods[leader].reply;
         assert!(matches!(reply.cause(), Some(MemberError::LoginTimedOut(_) | MemberError::NoLeader)), "{reply:?}");
         assert_eq!(assess(&snapshot, &snapshot.pods[leader], &Policy::default()).reason, Reason::QuorumLost, "{reply:?}");
@@ -158,7 +160,7 @@ on_every_version! {
             }
             endpoints
         };
-        for reply in etcd::probe(&Connections::new(), &with(&forged), probe_deadline()).await {
+        for reply in probe_until_settled(&with(&forged)).await {
             let ProbeResult::NoStatus { cause } = reply else { panic!("{reply:?}") };
             assert!(!cause.is_unanswered(), "the member counts as not serving: {cause}");
         }
@@ -166,7 +168,7 @@ on_every_version! {
         for tls in strangers.iter_mut().filter_map(|endpoint| endpoint.tls.as_mut()) {
             tls.ca = Some(certificate.pem().into_bytes().into());
         }
-        for reply in etcd::probe(&Connections::new(), &strangers, probe_deadline()).await {
+        for reply in probe_until_settled(&strangers).await {
             assert!(matches!(&reply, ProbeResult::NoStatus { cause: MemberError::Tls(_) }), "{reply:?}");
         }
     }

@@ -16,23 +16,21 @@ async fn reads_certificates_from_secret_with_known_name() {
     let path = "/api/v1/namespaces/prod/secrets/etcd-client-tls";
 
     guarded.objects.put(path, 403, forbidden());
-    let (reason, message) = guarded.dry_run(follower).await;
-    assert_eq!(reason, "CredentialsRejected", "{message}");
+    let message = guarded.expect_dry_run(follower, "CredentialsRejected").await;
     let expected = "the guard is not allowed to read Secret prod/etcd-client-tls: apply Role etcd-guard-secrets in namespace prod";
     assert!(message.contains(expected), "{message}");
 
     // After the Role is applied, the next request reads the Secret again.
     let (ca, certificate, key) = cluster.client_files();
     guarded.objects.put(path, 200, secret(&[("ca.crt", ca), ("tls.crt", certificate), ("tls.key", key)]));
-    assert_eq!(guarded.dry_run(leader).await.0, "LeaderProtected");
-    assert_eq!(guarded.dry_run(follower).await.0, "SafeToDelete");
+    guarded.expect_dry_run(leader, "LeaderProtected").await;
+    guarded.expect_dry_run(follower, "SafeToDelete").await;
 
     // The claim is deleted, and only the pod still protects it.
     let claim = format!("data-{}", follower["metadata"]["name"].as_str().unwrap());
     let deleted = json!({"metadata": {"name": claim, "deletionTimestamp": "2026-01-01T00:00:00Z"}});
     guarded.objects.put(&format!("/api/v1/namespaces/prod/persistentvolumeclaims/{claim}"), 200, deleted);
-    let (reason, message) = guarded.dry_run(follower).await;
-    assert_eq!(reason, "PermanentLoss", "{message}");
+    let message = guarded.expect_dry_run(follower, "PermanentLoss").await;
     assert!(message.contains("is deleted as well"), "{message}");
 }
 
@@ -49,18 +47,16 @@ async fn uses_annotated_password_for_members_without_pod() {
     let guarded = GuardedPods::start(&pods).await;
     let path = "/api/v1/namespaces/prod/secrets/etcd-guard-user";
 
-    let (reason, message) = guarded.dry_run(&pods[1]).await;
-    assert_eq!(reason, "CredentialsRejected", "{message}");
+    let message = guarded.expect_dry_run(&pods[1], "CredentialsRejected").await;
     assert!(message.contains("Secret prod/etcd-guard-user does not exist"), "{message}");
 
     guarded.objects.put(path, 200, secret(&[("username", b"root"), ("password", b"wrong horse")]));
-    let (reason, message) = guarded.dry_run(&pods[1]).await;
-    assert_eq!(reason, "CredentialsRejected", "{message}");
+    let message = guarded.expect_dry_run(&pods[1], "CredentialsRejected").await;
     assert!(message.contains("invalid user ID or password") && !message.contains("wrong horse"), "{message}");
 
     guarded.objects.put(path, 200, secret(&[("username", b"root"), ("password", PASSWORD.as_bytes())]));
-    assert_eq!(guarded.dry_run(&pods[1]).await.0, "SafeToDelete");
-    assert_eq!(guarded.dry_run(&pods[0]).await.0, "LeaderProtected");
+    guarded.expect_dry_run(&pods[1], "SafeToDelete").await;
+    guarded.expect_dry_run(&pods[0], "LeaderProtected").await;
     cluster.kill(followers[1]);
-    assert_eq!(guarded.dry_run(&pods[1]).await.0, "QuorumAtRisk");
+    guarded.expect_dry_run(&pods[1], "QuorumAtRisk").await;
 }

@@ -5,7 +5,10 @@ use etcd_guard::{
     guard::{Policy, Reason, assess::assess},
 };
 
-use crate::cluster::{Cluster, Layout, probe_deadline};
+use crate::{
+    cluster::{Cluster, Layout},
+    snapshots::{followers_in, leader_of, probe_deadline, probe_until_settled},
+};
 use test_support::deadline::within_deadline;
 
 async fn three_members(version: &'static str) -> Cluster {
@@ -15,10 +18,10 @@ async fn three_members(version: &'static str) -> Cluster {
 on_every_version! {
     async fn assesses_with_client_certificate(version) {
         let cluster = three_members(version).await;
-        let leader = cluster.leader().await;
-        let snapshot = cluster.snapshot(&Connections::new()).await;
+        let snapshot = cluster.settled_snapshot(&Connections::new()).await;
+        let leader = leader_of(&snapshot).unwrap();
         assert_eq!(assess(&snapshot, &snapshot.pods[leader], &Policy::default()).reason, Reason::LeaderProtected);
-        let follower = cluster.followers().await[0];
+        let follower = followers_in(&snapshot)[0];
         assert_eq!(assess(&snapshot, &snapshot.pods[follower], &Policy::default()).reason, Reason::SafeToDelete);
     }
 
@@ -28,7 +31,7 @@ on_every_version! {
         for tls in endpoints.iter_mut().filter_map(|endpoint| endpoint.tls.as_mut()) {
             tls.identity = None;
         }
-        for reply in etcd::probe(&Connections::new(), &endpoints, probe_deadline()).await {
+        for reply in probe_until_settled(&endpoints).await {
             let ProbeResult::NoStatus { cause } = reply else { panic!("a client without a certificate was accepted: {reply:?}") };
             assert!(cause.to_string().ends_with("(over TLS, without a client certificate)"), "{cause}");
         }

@@ -6,7 +6,10 @@ use etcd_guard::{
     guard::{Policy, Reason, assess::assess},
 };
 
-use crate::cluster::{Cluster, START_TIMEOUT};
+use crate::{
+    cluster::{Cluster, START_TIMEOUT},
+    snapshots::{is_in_election, leader_of},
+};
 use test_support::wait::wait_until;
 
 async fn raise(cluster: &Cluster, alarm: AlarmType, member: MemberId) {
@@ -25,18 +28,18 @@ on_every_version! {
     async fn warns_about_cluster_without_space(version) {
         let cluster = Cluster::three_members(version).await;
         let connections = Connections::new();
-        let (leader, followers) = (cluster.leader().await, cluster.followers().await);
         let snapshot = cluster.healthy_snapshot(&connections).await;
-        let id = snapshot.pods[followers[0]].reply.status().unwrap().member_id;
+        let id = snapshot.pods[0].reply.status().unwrap().member_id;
         raise(&cluster, AlarmType::Nospace, id).await;
         wait_until("every member reports the alarm", START_TIMEOUT, async || {
-                let snapshot = cluster.snapshot(&connections).await;
-                if !snapshot.pods.iter().all(|pod| reports_alarm(&pod.reply, id)) {
+            let snapshot = cluster.snapshot(&connections).await;
+            if !snapshot.pods.iter().all(|pod| reports_alarm(&pod.reply, id)) || is_in_election(&snapshot) {
                 return false;
             }
+            let leader = leader_of(&snapshot);
             for n in 0..3 {
                     let assessment = assess(&snapshot, &snapshot.pods[n], &Policy::default());
-                    let reason = if n == leader { Reason::LeaderProtected } else { Reason::SafeToDelete };
+                    let reason = if Some(n) == leader { Reason::LeaderProtected } else { Reason::SafeToDelete };
                     assert_eq!((assessment.reason, assessment.no_space), (reason, true), "etcd-{n}");
                 }
                 true
@@ -48,18 +51,18 @@ on_every_version! {
     async fn corrupt_member_does_not_count(version) {
         let cluster = Cluster::three_members(version).await;
         let connections = Connections::new();
-        let (leader, followers) = (cluster.leader().await, cluster.followers().await);
+        let followers = cluster.followers().await;
         let snapshot = cluster.healthy_snapshot(&connections).await;
         let id = snapshot.pods[followers[0]].reply.status().unwrap().member_id;
         raise(&cluster, AlarmType::Corrupt, id).await;
         wait_until("every member reports the alarm", START_TIMEOUT, async || {
             let snapshot = cluster.snapshot(&connections).await;
-            if !snapshot.pods.iter().all(|pod| reports_alarm(&pod.reply, id)) {
+            if !snapshot.pods.iter().all(|pod| reports_alarm(&pod.reply, id)) || is_in_election(&snapshot) {
                 return false;
             }
             let assess_pod = |n: usize| assess(&snapshot, &snapshot.pods[n], &Policy::default());
             assert_eq!(assess_pod(followers[0]).reason, Reason::SafeToDelete, "the corrupt member does not count for the quorum");
-            for n in [leader, followers[1]] {
+            for n in (0..3).filter(|n| *n != followers[0]) {
                 let assessment = assess_pod(n);
                 assert_eq!(assessment.reason, Reason::QuorumAtRisk, "etcd-{n}");
                 assert_eq!(assessment.missing[0].cause, "its data is corrupt");

@@ -12,7 +12,10 @@ use etcd_guard::{
 };
 use tokio::time::{Instant, timeout};
 
-use crate::cluster::{Cluster, Layout, START_TIMEOUT};
+use crate::{
+    cluster::{Cluster, Layout, START_TIMEOUT},
+    snapshots::leader_of,
+};
 use test_support::wait::wait_until;
 
 /// Longer than the guard's own time limits: etcd never responds to a transfer to a frozen member.
@@ -22,8 +25,8 @@ on_every_version! {
     /// Edge case 2, under each leader policy.
     async fn leader_policies_determine_reason(version) {
         let cluster = Cluster::three_members(version).await;
-        let leader = cluster.leader().await;
         let snapshot = cluster.healthy_snapshot(&Connections::new()).await;
+        let leader = leader_of(&snapshot).unwrap();
         let policies = [
             (LeaderPolicy::Deny, Reason::LeaderProtected),
             (LeaderPolicy::Transfer, Reason::LeaderProtected),
@@ -39,8 +42,8 @@ on_every_version! {
     async fn transfers_leadership_to_serving_voter(version) {
         let cluster = Cluster::three_members(version).await;
         let connections = Connections::new();
-        let leader = cluster.leader().await;
         let snapshot = cluster.healthy_snapshot(&connections).await;
+        let leader = leader_of(&snapshot).unwrap();
         let (_, status) = transferee(&snapshot, &snapshot.pods[leader]).unwrap();
         let id = status.member_id;
         move_leader(&connections, &cluster.endpoint(leader), id, Instant::now() + LONG).await.unwrap();
@@ -86,7 +89,7 @@ on_every_version! {
         cluster.restart(1);
         cluster.wait_until_serving(1).await;
         let connections = Connections::new();
-        let snapshot = cluster.snapshot(&connections).await;
+        let snapshot = cluster.settled_snapshot(&connections).await;
         assert!(transferee(&snapshot, &snapshot.pods[0]).is_none());
         let ProbeResult::StatusOnly { status, .. } = &snapshot.pods[1].reply else { panic!("{:?}", snapshot.pods) };
         let deadline = Instant::now() + LONG;

@@ -18,7 +18,7 @@ async fn member_that_outlives_its_pod_does_not_count() {
         guarded.objects.put("/api/v1/namespaces/prod/pods", 200, json!({"items": pods}));
     };
 
-    assert_eq!(guarded.delete(&pods[forced]).await.0, "SafeToDelete");
+    guarded.expect_deletion(&pods[forced], "SafeToDelete").await;
     // The pod is deleted at once, without a successor, and its process still responds.
     let mut left = pods.clone();
     left.remove(forced);
@@ -30,10 +30,9 @@ async fn member_that_outlives_its_pod_does_not_count() {
     let mut left = pods.clone();
     left.remove(forced);
     list(&left);
-    assert_eq!(guarded.delete(&pods[killed]).await.0, "MemberNotServing");
+    guarded.expect_deletion(&pods[killed], "MemberNotServing").await;
 
-    let (reason, message) = guarded.delete(&pods[third]).await;
-    assert_eq!(reason, "DisruptionInProgress", "{message}");
+    guarded.expect_deletion(&pods[third], "DisruptionInProgress").await;
 }
 
 /// No member reports the cluster id while all members are down. An approval in this state may take effect after they
@@ -56,7 +55,7 @@ async fn approval_for_crashed_pod_counts_after_restart() {
         pod["status"]["containerStatuses"][0]["state"] = json!({"waiting": {}});
     }
     show(&pods);
-    assert_eq!(guarded.delete(&pods[crashed]).await.0, "MemberNotServing");
+    guarded.expect_deletion(&pods[crashed], "MemberNotServing").await;
 
     for (n, pod) in pods.iter_mut().enumerate() {
         cluster.restart(n);
@@ -81,10 +80,9 @@ async fn unreserved_approval_requires_unknown_cluster_id() {
     crash(&mut pods, crashed);
     let guarded = GuardedPods::start(&pods).await;
     guarded.objects.fail_writes(true);
-    let (reason, message) = guarded.delete(&pods[crashed]).await;
-    assert_eq!(reason, "LedgerUnavailable", "{message}");
+    guarded.expect_deletion(&pods[crashed], "LedgerUnavailable").await;
     guarded.objects.fail_writes(false);
-    assert_eq!(guarded.delete(&pods[crashed]).await.0, "MemberNotServing");
+    guarded.expect_deletion(&pods[crashed], "MemberNotServing").await;
 
     for n in 0..3 {
         cluster.kill(n);

@@ -5,18 +5,21 @@ use etcd_guard::{
     guard::{Policy, Reason, assess::assess},
 };
 
-use crate::cluster::{Cluster, PASSWORD};
+use crate::{
+    cluster::{Cluster, PASSWORD},
+    snapshots::leader_of,
+};
 
 async fn assess_during_upgrade(from: &str, to: &str, cluster: &mut Cluster) {
     let connections = Connections::new();
     for (n, follower) in cluster.followers().await.into_iter().enumerate() {
-        cluster.snapshot(&connections).await;
+        cluster.settled_snapshot(&connections).await;
         cluster.kill(follower);
         cluster.upgrade(follower, to);
         cluster.restart(follower);
         cluster.wait_until_serving(follower).await;
-        let leader = cluster.leader().await;
         let snapshot = cluster.healthy_snapshot(&connections).await;
+        let leader = leader_of(&snapshot).unwrap();
         for pod in &snapshot.pods {
             let ProbeResult::Healthy { status, members } = &pod.reply else {
                 panic!("{}: {:?}", pod.name, pod.reply)

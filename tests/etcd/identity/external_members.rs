@@ -8,16 +8,17 @@ use etcd_guard::{
 use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, START_TIMEOUT, probe_deadline},
+    cluster::{Cluster, START_TIMEOUT},
     guarded_cluster::{GuardedPods, pod},
+    snapshots::{followers_in, probe_deadline},
 };
-use test_support::wait::wait_until;
+use test_support::wait::{wait_for, wait_until};
 
 /// Returns a snapshot without the pod of one follower, the index of the other follower, and the id of the hidden
 /// member.
 async fn snapshot_without_one(cluster: &Cluster, connections: &Connections) -> (Snapshot, usize, MemberId) {
-    let followers = cluster.followers().await;
-    let mut snapshot = cluster.snapshot(connections).await;
+    let mut snapshot = cluster.healthy_snapshot(connections).await;
+    let followers = followers_in(&snapshot);
     let hidden = snapshot.pods.remove(followers[1]);
     (snapshot, followers[0], hidden.reply.status().unwrap().member_id)
 }
@@ -31,13 +32,17 @@ on_every_version! {
         assert_eq!(assess(&snapshot, &snapshot.pods[follower], &Policy::default()).reason, Reason::QuorumAtRisk);
         let unseen = external::voters_without_pod(&snapshot);
         assert_eq!(unseen.iter().map(|member| member.id).collect::<Vec<_>>(), [hidden]);
-        snapshot.external_members =
-            external::probe_external_members(&connections, &cluster.endpoint(follower), &snapshot, &unseen, probe_deadline()).await;
+        snapshot.external_members = wait_for("the member without a pod answers", START_TIMEOUT, async || {
+            let found =
+                external::probe_external_members(&connections, &cluster.endpoint(follower), &snapshot, &unseen, probe_deadline()).await;
+            found.iter().any(|member| matches!(member.reply, ProbeResult::Healthy { .. })).then_some(found)
+        })
+        .await;
         assert!(matches!(&snapshot.external_members[0].reply, ProbeResult::Healthy { status, .. } if status.member_id == hidden));
         let assessment = assess(&snapshot, &snapshot.pods[follower], &Policy::default());
         assert_eq!(assessment.reason, Reason::SafeToDelete);
         assert_eq!(assessment.tally.unwrap().healthy, 3);
-        assert!(external::voters_without_pod(&cluster.snapshot(&connections).await).is_empty());
+        assert!(external::voters_without_pod(&cluster.settled_snapshot(&connections).await).is_empty());
     }
 
     /// Edge case 13: all members share one Service, so that another member answers.

@@ -44,7 +44,7 @@ on_every_version! {
         assert_eq!(answered[3], added[0]);
         // The duplicate name and the missing name are resolved without a response of these members.
         cluster.kill(3);
-        let snapshot = cluster.snapshot(&connections).await;
+        let snapshot = cluster.settled_snapshot(&connections).await;
         let known: Vec<_> = (0..5).map(|n| member(&snapshot, n)).collect();
         let expected: Vec<_> = answered.iter().chain([&added[1]]).copied().map(Some).collect();
         assert_eq!(known, expected);
