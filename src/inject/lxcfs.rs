@@ -137,6 +137,10 @@ fn exclusion(pod: PodView<'_>, namespace: &Labels, settings: &Lxcfs) -> Option<N
         let cause = String::from("with shareProcessNamespace it shows the pod's limits, not the containers'");
         return skipped(Reason::SharedProcessNamespace, cause);
     }
+    if pod.has_own_user_namespace() && !settings.user_namespaces {
+        let cause = String::from("with hostUsers: false, the pod would not start (lxcfs.userNamespaces)");
+        return skipped(Reason::UserNamespace, cause);
+    }
     let class = pod.runtime_class()?;
     let matches = |pattern: &String| match pattern.strip_suffix('*') {
         Some(prefix) => class.starts_with(prefix),

@@ -76,6 +76,8 @@ reasons! {
     SharedProcessNamespace => Skipped,
     /// The pod shares its node's process namespace.
     HostProcesses => Skipped,
+    /// The pod has a user namespace of its own.
+    UserNamespace => Skipped,
     /// lxcfs does not support the pod's runtime class.
     RuntimeClass => Skipped,
     /// The namespace enforces a Pod Security level that forbids hostPath volumes.

@@ -106,6 +106,12 @@ impl<'a> Json<'a> {
         matches!(self.resolved(), Self::Bool(true))
     }
 
+    /// Whether this is the boolean `false`.
+    #[must_use]
+    pub fn is_false(&self) -> bool {
+        matches!(self.resolved(), Self::Bool(false))
+    }
+
     /// Appends the serialized value to `out`. `None` if serialization fails, which no input is known to cause.
     pub(crate) fn write(&self, out: &mut Vec<u8>) -> Option<()> {
         match self {

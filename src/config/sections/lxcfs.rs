@@ -39,6 +39,10 @@ pub struct Lxcfs {
     pub only_with_limits: bool,
     /// How to treat pods with a shared process namespace. lxcfs shows the limits of the pod in all of their containers.
     pub shared_process_namespace: SharedProcessNamespace,
+    /// Also mount the files in pods with `hostUsers: false`. The kubelet id-maps the volumes of these pods, and they do
+    /// not start if the file system of lxcfs does not support that. It requires Linux 6.12 or newer and an lxcfs that
+    /// sets `FUSE_ALLOW_IDMAP`; test it on every kind of node.
+    pub user_namespaces: bool,
     /// Runtime classes of pods to skip, because they cannot mount files of the host or have their own view of
     /// resources. A trailing `*` matches any suffix.
     pub skip_runtime_classes: Vec<String>,
@@ -112,6 +116,7 @@ impl Default for Lxcfs {
             init_containers: false,
             only_with_limits: false,
             shared_process_namespace: SharedProcessNamespace::default(),
+            user_namespaces: false,
             skip_runtime_classes: ["gvisor*", "kata*", "runsc*", "sysbox*"].map(String::from).into(),
             node_affinity: NodeAffinity::default(),
             node_label: NodeLabel::default(),

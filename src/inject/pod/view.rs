@@ -84,6 +84,11 @@ impl<'a> PodView<'a> {
         self.spec(field).is_some_and(Json::is_true)
     }
 
+    /// Whether the users of the pod are mapped to other users of the node: `hostUsers` is false, not absent.
+    pub(in crate::inject) fn has_own_user_namespace(self) -> bool {
+        self.spec("hostUsers").is_some_and(Json::is_false)
+    }
+
     pub(in crate::inject) fn runtime_class(self) -> Option<&'a str> {
         self.spec("runtimeClassName")?.as_str()
     }

@@ -75,7 +75,8 @@ fn warns_of_unknown_value_and_applies_the_other_rules() {
 
 #[test]
 fn excludes_unsuitable_pods_with_a_warning() {
-    let cases: [(Reason, &str, Value, Labelled); 8] = [
+    let cases: [(Reason, &str, Value, Labelled); 9] = [
+        (Reason::UserNamespace, "hostUsers: false", with(|pod| pod["spec"]["hostUsers"] = json!(false)), &[]),
         (
             Reason::SharedProcessNamespace,
             "shareProcessNamespace",
@@ -134,6 +135,23 @@ fn warns_pods_with_host_pid_about_uptime() {
         injected(&with(|pod| pod["spec"]["hostPID"] = json!(true)), &[], &Config::default());
     assert_eq!(mount_paths(&after["spec"]["containers"][0]), ALL);
     assert_eq!(reasons, [Reason::HostProcesses, Reason::Lxcfs]);
+}
+
+/// Edge case 59.
+#[test]
+fn injects_into_user_namespaces_only_if_configured() {
+    let (skipped, reasons) =
+        injected(&with(|pod| pod["spec"]["hostUsers"] = json!(false)), &[], &Config::default());
+    assert_eq!((skipped["spec"].get("volumes"), reasons), (None, vec![Reason::UserNamespace]));
+    let supported = config("lxcfs: {userNamespaces: true}");
+    for (host_users, config) in
+        [(json!(false), &supported), (json!(true), &Config::default()), (Value::Null, &Config::default())]
+    {
+        let before = with(|pod| pod["spec"]["hostUsers"] = host_users.clone());
+        let (after, reasons) = injected(&before, &[], config);
+        assert_eq!(mount_paths(&after["spec"]["containers"][0]), ALL, "{host_users}");
+        assert_eq!(reasons, [Reason::Lxcfs]);
+    }
 }
 
 #[test]
