@@ -19,6 +19,7 @@ use crate::guard::{
     },
     metrics::Metrics,
     model::{
+        annotations::MEMBER,
         cluster_key::ClusterKey,
         deadline::Deadline,
         request::WorkloadOperation,
@@ -144,6 +145,12 @@ impl Evaluator {
             Ok(verdict) => verdict,
             Err(error) => error.into_verdict(request),
         };
+        if verdict.member.is_none()
+            && verdict.reason.may_concern_pod_without_member()
+            && self.observer.accepts_exclusion(pod)
+        {
+            verdict.add_advice(&exclusion_advice(request));
+        }
         let is_denied = !verdict.reason.allows();
         self.apply_policy(request, &policy, &warnings, &mut verdict);
         let is_overruled = is_denied && verdict.allows() && !request.dry_run;
@@ -202,4 +209,13 @@ impl Evaluator {
             verdict.warn(warning);
         }
     }
+}
+
+/// Returns the advice to exclude the request's pod from the guard. The annotation of the pod takes precedence over those
+/// of its StatefulSet and its namespace, and it is part of the next review, while those depend on a watch.
+fn exclusion_advice(request: &Request) -> String {
+    let Request { namespace, name, .. } = request;
+    format!(
+        "if pod {name} runs no etcd member, exclude it: kubectl -n {namespace} annotate --overwrite pod {name} {MEMBER}=false"
+    )
 }

@@ -87,9 +87,14 @@ pub(in crate::guard) fn is_excluded(pod: &Pod) -> bool {
     pod.metadata.annotations.get(MEMBER).is_some_and(|value| value == "false")
 }
 
+/// Whether the command, the environment or the image of one of the pod's containers shows that the pod runs etcd.
+pub(in crate::guard) fn is_evident_member(pod: &Pod) -> bool {
+    pod.lasting_containers().any(runs_etcd)
+}
+
 /// Overrules the exclusion of a pod that evidently runs etcd. The floor of the configuration can require this.
 pub(in crate::guard) fn include_evident_member(pod: &mut Pod) {
-    if is_excluded(pod) && pod.lasting_containers().any(runs_etcd) {
+    if is_excluded(pod) && is_evident_member(pod) {
         pod.metadata.annotations.insert(MEMBER.to_owned(), MEMBER_OVERRULED.to_owned());
     }
 }

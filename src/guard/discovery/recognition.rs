@@ -11,6 +11,16 @@ const DEFAULT_PEER_PORT: u16 = 2380;
 /// Environment variables that configure a member.
 const MEMBER_VARIABLES: [&str; 2] = ["ETCD_INITIAL_ADVERTISE_PEER_URLS", "ETCD_LISTEN_PEER_URLS"];
 
+/// Programs of etcd's image that are not etcd.
+const TOOLS: [&str; 2] = ["etcdctl", "etcdutl"];
+
+/// Commands of the etcd program that forward requests to members and run none. etcd compares only its first argument with
+/// them (`server/etcdmain/main.go`).
+const PROXY_COMMANDS: [&str; 2] = ["grpc-proxy", "gateway"];
+
+/// Shells whose option `-c` is followed by a script.
+const SHELLS: [&str; 4] = ["sh", "bash", "ash", "dash"];
+
 /// Whether any part of a container mentions etcd. If no part does, [`runs_etcd`] and [`may_run_etcd`] are both false.
 pub(in crate::guard) fn mentions_etcd<'a>(
     image: &str,
@@ -24,13 +34,55 @@ pub(in crate::guard) fn mentions_etcd<'a>(
 }
 
 /// Whether the container runs etcd: its command starts etcd, its environment configures a member, or its image is etcd's
-/// and runs its default command.
+/// and runs its default command. A container that runs one of etcd's tools or proxies runs no member, whatever its
+/// environment contains.
 pub(in crate::guard) fn runs_etcd(container: &Container) -> bool {
     let by_environment =
         container.env.iter().any(|variable| MEMBER_VARIABLES.contains(&variable.name.as_str()));
-    starts_etcd(&command_words(container))
+    let runs = starts_etcd(&command_words(container))
         || by_environment
-        || (is_etcd_image(&container.image) && runs_default_command(container))
+        || (is_etcd_image(&container.image) && runs_default_command(container));
+    runs && !runs_tool_or_proxy(container)
+}
+
+/// Whether the container certainly runs one of etcd's tools or proxies and nothing else, by the position of the words in
+/// its command: `etcdctl ...`, `etcd grpc-proxy ...`, or one of them as the only command of a shell.
+fn runs_tool_or_proxy(container: &Container) -> bool {
+    let words: Vec<&str> = container.command.iter().chain(&container.args).map(String::as_str).collect();
+    let words = match words.as_slice() {
+        [shell, option, script, ..] if SHELLS.contains(&basename(shell)) && is_script_option(option) => {
+            match only_command(script) {
+                Some(words) => words,
+                None => return false,
+            }
+        }
+        _ => words,
+    };
+    let word = |at: usize| words.get(at).copied().unwrap_or_default();
+    let is_proxy = |command: &str| PROXY_COMMANDS.contains(&command);
+    // Without a command, the arguments can belong to the entrypoint of the image, which is etcd.
+    let is_argument_of_etcd =
+        container.command.is_empty() && is_etcd_image(&container.image) && is_proxy(word(0));
+    TOOLS.contains(&basename(word(0)))
+        || (basename(word(0)) == "etcd" && is_proxy(word(1)))
+        || is_argument_of_etcd
+}
+
+/// Whether this option of a shell is followed by a script: `-c`, or `-ec` with further options.
+fn is_script_option(option: &str) -> bool {
+    option.starts_with('-') && !option.starts_with("--") && option.ends_with('c')
+}
+
+/// Returns the words of a script that consists of one command, or `None` if it can contain further commands.
+fn only_command(script: &str) -> Option<Vec<&str>> {
+    if script.trim().contains([';', '&', '|', '\n', '`', '(', ')', '<', '>', '"', '\'', '\\']) {
+        return None;
+    }
+    let words: Vec<&str> = script.split_whitespace().collect();
+    match words.as_slice() {
+        ["exec", rest @ ..] => Some(rest.to_vec()),
+        _ => Some(words),
+    }
 }
 
 /// Whether the container runs the default program of its image. Arguments without a command belong to that program if they
@@ -46,9 +98,10 @@ fn runs_default_command(container: &Container) -> bool {
 pub(in crate::guard) fn may_run_etcd(pod: &Pod, container: &Container) -> bool {
     let is_port = |port: u16| matches!(port, DEFAULT_CLIENT_PORT | DEFAULT_PEER_PORT);
     let words = command_words(container);
-    let uses_tool = words.iter().any(|word| word.contains("etcdctl") || word.contains("etcdutl"));
+    let uses_tool = words.iter().any(|word| TOOLS.iter().any(|tool| word.contains(tool)));
     is_etcd_image(&container.image)
         && !uses_tool
+        && !runs_tool_or_proxy(container)
         && (pod.controller().is_some_and(|owner| owner.kind == "StatefulSet")
             || container.ports.iter().any(|port| is_port(port.container_port)))
 }

@@ -143,6 +143,20 @@ impl Reason {
         )
     }
 
+    /// Whether a denial with this reason can concern a pod that only mentions etcd: the evaluation did not prove that the
+    /// pod runs a member.
+    #[must_use]
+    pub const fn may_concern_pod_without_member(self) -> bool {
+        matches!(
+            self,
+            Self::EtcdUnreachable
+                | Self::CredentialsRejected
+                | Self::AmbiguousMember
+                | Self::SplitCluster
+                | Self::DeadlineExceeded
+        )
+    }
+
     /// HTTP status of a denial. `kubectl drain` retries an eviction only after 429. A DELETE receives 403 in every case:
     /// after 429, clients would wait inside a call while a user watches.
     #[must_use]

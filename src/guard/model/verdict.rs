@@ -63,6 +63,18 @@ impl Verdict {
         self
     }
 
+    /// Adds another way to continue after the denial, behind the remedy. A semicolon ends the remedy's command in a shell.
+    pub(in crate::guard) fn add_advice(&mut self, advice: &str) {
+        match &mut self.remedy {
+            Some(remedy) => {
+                let advice = format!("; {advice}");
+                self.message.push_str(&advice);
+                remedy.push_str(&advice);
+            }
+            None => *self = self.clone().with_remedy(advice),
+        }
+    }
+
     /// Whether the request is approved.
     #[must_use]
     pub fn allows(&self) -> bool {

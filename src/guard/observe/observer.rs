@@ -359,10 +359,20 @@ impl ClusterObserver {
         siblings
     }
 
+    /// Whether the annotation of this pod could exclude it from the guard. The floor of the configuration can forbid the
+    /// exclusion of pods that evidently run etcd.
+    pub(in crate::guard) fn accepts_exclusion(&self, pod: &Pod) -> bool {
+        !self.includes_evident_members() || !etcd_pod::is_evident_member(pod)
+    }
+
+    fn includes_evident_members(&self) -> bool {
+        self.config.borrow().guard.floor.mode == Mode::Enforce
+    }
+
     /// Adds the annotations of the pods' owners, and removes annotations that the floor of the configuration forbids.
     fn apply_inherited(&self, namespace: &str, pods: &mut [Pod]) {
         self.annotations.apply_inherited(namespace, pods, &etcd_pod::MEMBER_ANNOTATIONS);
-        if self.config.borrow().guard.floor.mode == Mode::Enforce {
+        if self.includes_evident_members() {
             for pod in pods {
                 etcd_pod::include_evident_member(pod);
             }

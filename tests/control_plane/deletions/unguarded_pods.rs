@@ -8,7 +8,7 @@ use test_support::{
     guard::review::dry_run_review,
     guarded_cluster::{GuardedCluster, START_TIMEOUT, UNRELATED_POD},
     http_client::Connection,
-    kubernetes::pods::{create_pod, delete, new_namespace},
+    kubernetes::pods::{create_pod, create_pod_with, delete, new_namespace},
     wait::wait_until,
 };
 
@@ -39,6 +39,37 @@ async fn is_not_called_for_unlabelled_namespace() {
     // The guard is running and registered.
     etcd.delete(UNRELATED_POD).await.unwrap();
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed NotEtcd"]);
+}
+
+/// Edge case 45.
+#[tokio::test]
+async fn approves_proxies_and_names_exclusion_for_mentions_of_etcd() {
+    let mut etcd = GuardedCluster::start().await;
+    let proxy = json!({
+        "name": "proxy", "image": "quay.io/coreos/etcd:v3.6.16", "ports": [{"containerPort": 2379}],
+        "command": ["etcd", "grpc-proxy", "start", "--endpoints=etcd:2379"],
+    });
+    let waiting = json!({
+        "name": "app", "image": "app", "command": ["sh", "-c", "until nc -z etcd 2379; do sleep 1; done; exec app"],
+    });
+    for (name, container) in [("proxy", proxy), ("waiting", waiting)] {
+        create_pod_with(&etcd.pods, name, json!({"containers": [container]})).await;
+        wait_until("the pod runs", START_TIMEOUT, async || {
+            etcd.kubectl(&["get", "pod", name]).await.stdout.contains("Running")
+        })
+        .await;
+    }
+    etcd.delete("proxy").await.unwrap();
+    assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed NotEtcd"]);
+
+    let denial = etcd.delete("waiting").await.unwrap_err();
+    assert!(denial.contains("EtcdUnreachable"), "{denial}");
+    let (_, command) = denial.rsplit_once("exclude it: kubectl ").unwrap();
+    assert!(command.ends_with("annotate --overwrite pod waiting etcd-guard.io/member=false"), "{denial}");
+    let words: Vec<&str> = command.split(' ').collect();
+    let output = etcd.kubectl_everywhere().run(&words).await;
+    assert!(output.success, "{output:?}");
+    etcd.delete("waiting").await.unwrap();
 }
 
 /// Uses only dry runs: until the guard's watch receives the annotation, the deletion would be approved.

@@ -392,3 +392,43 @@ fn requires_persistent_volume_for_the_write_ahead_log() {
     assert_eq!(member(json!([]), env).0, Storage::Ephemeral, "the data directory is not set");
     assert_eq!(member(json!(["--data-dir=/tmp", "--wal-dir=/log"]), json!([])).0, Storage::Ephemeral);
 }
+
+/// Edge case 45.
+#[test]
+fn tools_and_proxies_by_command_position_are_not_members() {
+    let env = json!([{"name": "ETCD_LISTEN_PEER_URLS", "value": "http://0.0.0.0:2380"}]);
+    let is_member = |command: serde_json::Value, args: serde_json::Value| {
+        let mut pod = pod(&json!({
+            "name": "box",
+            "image": "quay.io/coreos/etcd:v3.6.16",
+            "command": command,
+            "args": args,
+            "env": env,
+            "ports": [{"containerPort": 2379}],
+        }));
+        pod.spec.containers.remove(0);
+        assert_eq!(read_pod(&pod).is_some(), is_evident_member(&pod));
+        read_pod(&pod).is_some()
+    };
+    for (command, args) in [
+        (json!(["etcd", "grpc-proxy", "start"]), json!([])),
+        (json!(["/usr/local/bin/etcd"]), json!(["gateway", "start", "--endpoints=etcd:2379"])),
+        (json!([]), json!(["grpc-proxy", "start"])),
+        (json!(["etcdctl", "snapshot", "save", "/backup/etcd"]), json!([])),
+        (json!(["/usr/local/bin/etcdutl"]), json!(["defrag", "--data-dir", "/var/lib/etcd"])),
+        (json!(["sh", "-c", "exec etcd grpc-proxy start --endpoints=etcd:2379"]), json!([])),
+        (json!(["/bin/sh", "-ec"]), json!([" etcdctl snapshot save /backup/etcd "])),
+    ] {
+        assert!(!is_member(command.clone(), args.clone()), "{command} {args}");
+    }
+    for (command, args) in [
+        (json!(["etcd", "--name=gateway"]), json!([])),
+        (json!(["etcd", "--name", "grpc-proxy"]), json!([])),
+        (json!(["sh", "-c", "etcdctl endpoint health; exec /start"]), json!([])),
+        (json!(["sh", "-c", "etcd & gateway"]), json!([])),
+        (json!(["sh", "-c", "etcd --name=a\ngateway"]), json!([])),
+        (json!(["/start"]), json!(["gateway"])),
+    ] {
+        assert!(is_member(command.clone(), args.clone()), "{command} {args}");
+    }
+}

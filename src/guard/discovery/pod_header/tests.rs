@@ -92,7 +92,7 @@ fn rejects_settled_annotated_invalid_and_etcd_pods() {
 }
 
 /// Words of generated commands.
-const WORDS: [&str; 13] = [
+const WORDS: [&str; 15] = [
     "etcd",
     "/usr/local/bin/etcd",
     "exec etcd",
@@ -101,6 +101,8 @@ const WORDS: [&str; 13] = [
     "--name",
     "--name=etcd",
     "etcdctl",
+    "grpc-proxy",
+    "exec etcd gateway",
     "'etcd'",
     "etcd-wrapper",
     "nginx && etcd --x",

@@ -39,25 +39,26 @@ pub async fn create_pod(pods: &Api<Pod>, name: &str) {
         "containers": [{"name": "app", "image": "app"}],
         "terminationGracePeriodSeconds": 1,
     });
-    create(pods, name, spec).await;
+    create_pod_with(pods, name, spec).await;
 }
 
 /// Creates a pod whose containers have failed, as a kubelet leaves it.
 pub async fn create_failed_pod(pods: &Api<Pod>, name: &str) {
     let containers = json!([{"name": "app", "image": "app"}]);
     let spec = json!({"schedulerName": "no-scheduler", "restartPolicy": "Never", "containers": containers});
-    create(pods, name, spec).await;
+    create_pod_with(pods, name, spec).await;
     set_status(pods, name, json!({"phase": "Failed"})).await;
 }
 
 /// Creates a pod that is recognized as an etcd pod, at an address that may have no listener.
 pub async fn create_etcd_pod(pods: &Api<Pod>, name: &str, address: Ipv4Addr) -> Pod {
     let container = json!({"name": "etcd", "image": "etcd", "command": ["etcd"]});
-    create(pods, name, json!({"schedulerName": "no-scheduler", "containers": [container]})).await;
+    create_pod_with(pods, name, json!({"schedulerName": "no-scheduler", "containers": [container]})).await;
     set_status(pods, name, json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]})).await
 }
 
-async fn create(pods: &Api<Pod>, name: &str, spec: Value) {
+/// Creates a pod with this specification, unless it exists.
+pub async fn create_pod_with(pods: &Api<Pod>, name: &str, spec: Value) {
     let pod = json!({"metadata": {"name": name, "labels": {"name": name}}, "spec": spec});
     let pod = serde_json::from_value(pod).expect("a Pod");
     wait_until(&format!("pod {name}"), CREATE_TIMEOUT, async || {

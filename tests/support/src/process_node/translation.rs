@@ -38,7 +38,8 @@ pub(super) fn etcd_container(pod: &Pod) -> Option<&Container> {
     let spec = pod.spec.as_ref()?;
     let sidecars = spec.init_containers.iter().flatten().filter(|container| is_native_sidecar(container));
     spec.containers.iter().chain(sidecars).find(|container| match container.command.as_deref() {
-        Some([first, ..]) => program(first),
+        Some([first, command, ..]) => program(first) && !matches!(command.as_str(), "gateway" | "grpc-proxy"),
+        Some([first]) => program(first),
         _ => container.image.as_deref().is_some_and(program),
     })
 }
