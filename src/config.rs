@@ -17,10 +17,10 @@ pub use self::{
     schema::schema,
     sections::{
         API_VERSION, AppContainers, Config, Defaults, Expression, Factor, Floor, Labels, LeaderPolicy,
-        Lifespan, Lxcfs, LxcfsFile, LxcfsMount, Match, Mode, Native, NodeAffinity, NodeFactors, NodeLabel,
-        OnConflict, Operator, OverCommit, Overrides, Permission, PodAttributes, PodNames, Policies,
-        PolicyValue, Position, Profile, Selector, SharedProcessNamespace, Sidecars, Template, TransferEnv,
-        UnknownTemplate,
+        Lifespan, Lxcfs, LxcfsFile, LxcfsMount, Match, Mode, Native, Network, NodeAffinity, NodeFactors,
+        NodeLabel, OnConflict, Operator, OverCommit, Overrides, Permission, PodAttributes, PodNames,
+        Policies, PolicyValue, Position, Probe, Profile, Selector, SharedProcessNamespace, Sidecars,
+        Template, TransferEnv, UnknownTemplate,
     },
     validation::{Diagnostic, MAX_NAME_SERVERS, MAX_SEARCH_DOMAINS},
 };

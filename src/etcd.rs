@@ -6,14 +6,16 @@
 
 mod connection;
 mod error;
+mod limits;
 mod member;
 mod probe;
 mod probe_result;
 mod transfer;
 
-pub use connection::{ClientIdentity, Connections, Endpoint, Tls, User};
+pub use connection::{ClientIdentity, Connections, Endpoint, Tls, User, url_host};
 pub use error::MemberError;
-pub use member::{Alarm, AlarmKind, ClusterId, ListedMember, MemberId, Status};
+pub use limits::{MAX_LISTED_MEMBERS, MAX_LISTED_URLS};
+pub use member::{Alarm, AlarmKind, ClusterId, ListedMember, MemberId, Scheme, Status};
 pub use probe::{PROBE_TIMEOUT, probe};
 pub use probe_result::ProbeResult;
 pub use transfer::move_leader;

@@ -47,7 +47,7 @@ use self::{
     decide::{effective_policy::effective_policy, evaluator::Evaluator},
     discovery::credentials::CredentialReader,
     metrics::Metrics,
-    observe::observer::ClusterObserver,
+    observe::{external::ProbeGate, observer::ClusterObserver},
     policy::resolver::PolicyResolver,
     reserve::store::ReservationStore,
     survey::Surveyor,
@@ -97,6 +97,8 @@ pub struct Sources {
     pub config: LiveConfig,
     /// Records events on the objects that verdicts concern.
     pub events: EventRecorder,
+    /// `HOST:PORT` of the API server, at which no member is probed.
+    pub api_servers: Vec<String>,
 }
 
 // === impl Guard ===
@@ -106,7 +108,7 @@ impl Guard {
     /// registers its metrics in `registry`.
     #[must_use]
     pub fn new(sources: Sources, leases: Leases, registry: &mut Registry) -> Self {
-        let Sources { pods, claims, secrets, annotations, config, events } = sources;
+        let Sources { pods, claims, secrets, annotations, config, events, api_servers } = sources;
         let metrics = Metrics::register(registry);
         let reservations = ReservationStore::new(leases);
         reservations.register(registry);
@@ -116,6 +118,7 @@ impl Guard {
             pods,
             claims,
             annotations,
+            gate: ProbeGate::new(config.clone(), api_servers),
             config,
             credentials: CredentialReader::new(secrets),
             connections: Connections::new(),

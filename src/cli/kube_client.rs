@@ -11,6 +11,13 @@ const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Creates a client with the identity of a kubeconfig, or of the pod that the process runs in.
 pub(super) async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
+    Ok(client_and_api_servers(kubeconfig).await?.0)
+}
+
+/// Creates a client, and returns it with the addresses of the API server, each as `HOST:PORT`.
+pub(super) async fn client_and_api_servers(
+    kubeconfig: Option<PathBuf>,
+) -> anyhow::Result<(kube::Client, Vec<String>)> {
     let mut config = match kubeconfig {
         Some(path) => {
             let kubeconfig =
@@ -29,7 +36,21 @@ pub(super) async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::
     // Without a timeout, a watch on a dead connection would return stale data forever.
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
-    kube::Client::try_from(config).context("failed to create a client for the API server")
+    let api_servers = api_servers(&config.cluster_url);
+    let client = kube::Client::try_from(config).context("failed to create a client for the API server")?;
+    Ok((client, api_servers))
+}
+
+/// Returns `HOST:PORT` of the URL, and of the Service whose address a pod finds in its environment.
+fn api_servers(url: &http::Uri) -> Vec<String> {
+    let default_port = if url.scheme_str() == Some("http") { 80 } else { 443 };
+    let port = url.port_u16().unwrap_or(default_port);
+    let service = || {
+        let host = std::env::var("KUBERNETES_SERVICE_HOST").ok()?;
+        let port = std::env::var("KUBERNETES_SERVICE_PORT").ok()?;
+        Some(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
+    };
+    url.host().map(|host| format!("{host}:{port}")).into_iter().chain(service()).collect()
 }
 
 /// Runs a command that uses the API server to its completion.

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::certificates::CertificateFlags;
 use super::{
-    kube_client::{client, install_provider},
+    kube_client::{client_and_api_servers, install_provider},
     logging::{Logging, flush_deferred_lines, try_flush_deferred_lines},
 };
 use crate::{
@@ -117,7 +117,7 @@ impl Serve {
         // Handlers are installed before the ports are bound, so that an early signal does not kill the process.
         let stop = stop_on_signal()?;
         let (live, reloads) = follow_config(config)?;
-        let client = client(kubeconfig).await?;
+        let (client, api_servers) = client_and_api_servers(kubeconfig).await?;
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         let (pods, secrets) = (ApiReader::new(client.clone()), SecretReader::new(client.clone()));
         let annotations = AnnotationCache::watch(&client);
@@ -137,6 +137,7 @@ impl Serve {
                 annotations: annotations.clone(),
                 config: live.clone(),
                 events: events.clone(),
+                api_servers: api_servers.clone(),
             };
             Guard::new(sources, leases.clone(), registry)
         };

@@ -5,6 +5,7 @@ mod lxcfs;
 mod over_commit;
 mod pod_names;
 mod policies;
+mod probe;
 mod selector;
 mod sidecars;
 mod template;
@@ -18,6 +19,7 @@ pub use self::{
     over_commit::{Factor, NodeFactors, OverCommit},
     pod_names::PodNames,
     policies::{Defaults, Floor, LeaderPolicy, Mode, Permission, Policies, PolicyValue},
+    probe::{Network, Probe},
     selector::{Expression, Labels, Match, Operator, PodAttributes, Selector},
     sidecars::{Sidecars, UnknownTemplate},
     template::{AppContainers, Native, OnConflict, Overrides, Position, Template, TransferEnv},

@@ -6,6 +6,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 use moka::sync::Cache;
 
+use super::{limits::LimitedChannel, member::Scheme};
+
 /// Time after which an unused connection is closed. It exceeds the pause between two pods of a rollout or drain.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -18,6 +20,8 @@ const MAX_CONNECTIONS: u64 = 1024;
 pub struct Endpoint {
     /// Scheme, host and port, for instance `https://10.244.0.7:2379`.
     pub url: String,
+    /// Further URLs of the same member, for a pod with several addresses.
+    pub other_urls: Vec<String>,
     /// Settings of the TLS connection; `None` for plain HTTP.
     pub tls: Option<Tls>,
     /// The user of the login, if members require a user and a password.
@@ -59,6 +63,8 @@ pub struct ClientIdentity {
 #[derive(Clone)]
 pub struct Connections {
     open: Cache<Endpoint, Client>,
+    /// The URL that answered last, of members with several URLs.
+    answering_urls: Cache<Endpoint, String>,
 }
 
 // === impl Connections ===
@@ -67,7 +73,10 @@ impl Connections {
     /// Creates an empty pool.
     #[must_use]
     pub fn new() -> Self {
-        Self { open: Cache::builder().max_capacity(MAX_CONNECTIONS).time_to_idle(IDLE_TIMEOUT).build() }
+        Self {
+            open: Cache::builder().max_capacity(MAX_CONNECTIONS).time_to_idle(IDLE_TIMEOUT).build(),
+            answering_urls: Cache::builder().max_capacity(MAX_CONNECTIONS).time_to_idle(IDLE_TIMEOUT).build(),
+        }
     }
 
     /// Returns the connection to this member, and whether it is a pooled one.
@@ -76,15 +85,36 @@ impl Connections {
             return Ok((client, true));
         }
         // The timeouts of `etcd_client` do not limit a TLS handshake. Every caller sets a timeout for this call.
-        let client = match Box::pin(Client::connect([&endpoint.url], Some(endpoint.options()))).await {
+        let connect = |options| {
+            Box::pin(Client::connect_with_balanced_channel([&endpoint.url], Some(options), LimitedChannel))
+        };
+        let client = match connect(endpoint.options()).await {
             Err(error) if endpoint.user.is_some() && is_authentication_disabled(&error) => {
-                let options = Endpoint { user: None, ..endpoint.clone() }.options();
-                Box::pin(Client::connect([&endpoint.url], Some(options))).await?
+                connect(Endpoint { user: None, ..endpoint.clone() }.options()).await?
             }
             connected => connected?,
         };
         self.open.insert(endpoint.clone(), client.clone());
         Ok((client, false))
+    }
+
+    /// Returns one endpoint for each URL of a member, first the one that answered last.
+    pub(super) fn addresses(&self, endpoint: &Endpoint) -> Vec<Endpoint> {
+        if endpoint.other_urls.is_empty() {
+            return vec![endpoint.clone()];
+        }
+        let mut urls: Vec<&String> = [&endpoint.url].into_iter().chain(&endpoint.other_urls).collect();
+        if let Some(answering) = self.answering_urls.get(endpoint) {
+            urls.sort_by_key(|url| **url != answering);
+        }
+        urls.into_iter().map(|url| endpoint.at(url)).collect()
+    }
+
+    /// Records that a member answered at this address, which is one of [`Self::addresses`].
+    pub(super) fn record_answer(&self, endpoint: &Endpoint, address: &Endpoint) {
+        if !endpoint.other_urls.is_empty() {
+            self.answering_urls.insert(endpoint.clone(), address.url.clone());
+        }
     }
 
     /// Removes the connection from the pool: the next probe round opens a new one.
@@ -107,6 +137,25 @@ fn is_authentication_disabled(error: &Error) -> bool {
 // === impl Endpoint ===
 
 impl Endpoint {
+    /// Returns the endpoint of the same member with this URL only. A certificate that must name the first address must
+    /// name this URL's address instead.
+    fn at(&self, url: &str) -> Self {
+        let mut endpoint = Self { url: url.to_owned(), other_urls: Vec::new(), ..self.clone() };
+        if let Some(tls) = &mut endpoint.tls
+            && host(&self.url).is_some_and(|first| first == tls.server_name)
+            && let Some(own) = host(url)
+        {
+            tls.server_name = own;
+        }
+        endpoint
+    }
+
+    /// Returns the scheme of the URL.
+    #[must_use]
+    pub fn scheme(&self) -> Scheme {
+        if self.tls.is_some() { Scheme::Https } else { Scheme::Http }
+    }
+
     fn options(&self) -> ConnectOptions {
         let mut options = ConnectOptions::new();
         if let Some(tls) = &self.tls {
@@ -127,6 +176,19 @@ impl Endpoint {
             None => String::from("a client without a user"),
         }
     }
+}
+
+/// Returns the host of a URL. An IPv6 address has no brackets, as in certificates and in the status of pods.
+#[must_use]
+pub fn url_host(uri: &http::Uri) -> Option<&str> {
+    let host = uri.host()?;
+    Some(host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host))
+}
+
+/// Returns the host in the text of a URL, as [`url_host`] does.
+fn host(url: &str) -> Option<String> {
+    let uri: http::Uri = url.parse().ok()?;
+    url_host(&uri).map(str::to_owned)
 }
 
 // === impl User ===

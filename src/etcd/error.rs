@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use etcd_client::Error;
 
+use super::limits::MAX_RESPONSE_BYTES;
+
 /// The numbers of gRPC status codes. The crate with their names is only an indirect dependency.
 mod code {
     pub(super) const INVALID_ARGUMENT: i32 = 3;
@@ -11,6 +13,9 @@ mod code {
     pub(super) const UNAVAILABLE: i32 = 14;
     pub(super) const UNAUTHENTICATED: i32 = 16;
 }
+
+/// The text of the error with which rustls reports that the peer closed the connection during the handshake.
+const HANDSHAKE_EOF: &str = "tls handshake eof";
 
 /// The failure of a call to a member.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,6 +47,12 @@ pub enum MemberError {
     /// The member rejected this client's certificate, user or password.
     #[error("credentials rejected: {0}")]
     CredentialsRejected(String),
+    /// The response exceeds the limits for responses of members.
+    #[error("{0}")]
+    Oversized(String),
+    /// The reply came over a scheme that the member does not advertise. Another process may have sent it.
+    #[error("it answers over {0}, and the member advertises no such client URL")]
+    UnadvertisedScheme(&'static str),
     /// Any other failure.
     #[error("{0}")]
     Other(String),
@@ -51,7 +62,7 @@ pub enum MemberError {
 
 impl MemberError {
     /// All values of [`Self::label`].
-    pub const LABELS: [&'static str; 10] = [
+    pub const LABELS: [&'static str; 12] = [
         "timed_out",
         "refused",
         "unreachable",
@@ -61,6 +72,8 @@ impl MemberError {
         "no_leader",
         "learner",
         "credentials_rejected",
+        "oversized",
+        "unadvertised_scheme",
         "other",
     ];
 
@@ -77,6 +90,8 @@ impl MemberError {
             Self::NoLeader => "no_leader",
             Self::Learner => "learner",
             Self::CredentialsRejected(_) => "credentials_rejected",
+            Self::Oversized(_) => "oversized",
+            Self::UnadvertisedScheme(_) => "unadvertised_scheme",
             Self::Other(_) => "other",
         }
     }
@@ -87,8 +102,18 @@ impl MemberError {
         matches!(self, Self::TimedOut(_) | Self::Refused(_) | Self::Unreachable(_))
     }
 
+    /// Whether the peer closed the connection before the TLS handshake was complete. A member completes the handshake,
+    /// also with a client whose certificate it rejects.
+    pub(super) fn is_closed_in_handshake(&self) -> bool {
+        matches!(self, Self::Closed(text) if text == HANDSHAKE_EOF)
+    }
+
     /// Classifies an error that prevented a connection.
     fn from_connection_error(error: &(dyn std::error::Error + 'static)) -> Self {
+        if causes(error).any(<dyn std::error::Error>::is::<http_body_util::LengthLimitError>) {
+            let limit = MAX_RESPONSE_BYTES >> 10;
+            return Self::Oversized(format!("the response is larger than {limit} KiB"));
+        }
         match tls_error(error) {
             Some(rustls::Error::AlertReceived(alert)) => {
                 Self::CredentialsRejected(format!("the member refused this client's certificate ({alert:?})"))

@@ -2,6 +2,11 @@
 
 use std::fmt;
 
+use super::{
+    error::MemberError,
+    limits::{MAX_LISTED_MEMBERS, MAX_LISTED_URLS},
+};
+
 /// A member's id, from `header.member_id` or the member list. Displayed in hexadecimal, as by etcdctl.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub u64);
@@ -49,6 +54,15 @@ pub enum AlarmKind {
     NoSpace,
 }
 
+/// The scheme of a client URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Without TLS.
+    Http,
+    /// Over TLS.
+    Https,
+}
+
 /// An entry of the member list. The member may never have started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedMember {
@@ -63,6 +77,24 @@ pub struct ListedMember {
     pub client_urls: Vec<String>,
     /// Whether the member is a learner, which has no vote.
     pub is_learner: bool,
+}
+
+/// Returns the entries of a member list, or the error for a list that is too long.
+pub(super) fn listed_members(members: &[etcd_client::Member]) -> Result<Vec<ListedMember>, MemberError> {
+    let count = members.len();
+    if count > MAX_LISTED_MEMBERS {
+        let text =
+            format!("the member list has {count} members, and at most {MAX_LISTED_MEMBERS} are evaluated");
+        return Err(MemberError::Oversized(text));
+    }
+    let url_counts = members.iter().flat_map(|member| [member.peer_urls().len(), member.client_urls().len()]);
+    if let Some(count) = url_counts.max().filter(|count| *count > MAX_LISTED_URLS) {
+        let text = format!(
+            "a member of the member list has {count} URLs, and at most {MAX_LISTED_URLS} are evaluated"
+        );
+        return Err(MemberError::Oversized(text));
+    }
+    Ok(members.iter().map(ListedMember::from_response).collect())
 }
 
 // === impl Status ===
@@ -102,6 +134,19 @@ impl Alarm {
     }
 }
 
+// === impl Scheme ===
+
+impl Scheme {
+    /// The scheme as in a URL.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+}
+
 // === impl ListedMember ===
 
 impl ListedMember {
@@ -113,6 +158,14 @@ impl ListedMember {
             client_urls: member.client_urls().to_vec(),
             is_learner: member.is_learner(),
         }
+    }
+
+    /// Whether a client URL of the member has this scheme.
+    #[must_use]
+    pub fn advertises(&self, scheme: Scheme) -> bool {
+        let expected = scheme.as_str();
+        let mut schemes = self.client_urls.iter().filter_map(|url| url.split_once("://"));
+        schemes.any(|(scheme, _)| scheme.eq_ignore_ascii_case(expected))
     }
 
     /// Whether the member has ever started. A voter counts towards the quorum before its first start.

@@ -8,14 +8,18 @@
 use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
-use futures::future::join_all;
-use tokio::time::{Instant, timeout_at};
+use futures::{StreamExt, future::join_all, stream::FuturesUnordered};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout_at},
+};
 use tracing::{Instrument, Span, field::Empty, info_span};
 
 use super::{
     connection::{Connections, Endpoint},
     error::{MemberError, is_refused_after_read_index},
-    member::{ListedMember, Status},
+    limits::MAX_CONCURRENT_PROBES,
+    member::{Status, listed_members},
     probe_result::ProbeResult,
 };
 use crate::traces::SPAN_TARGET;
@@ -27,6 +31,9 @@ pub const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The part of a probe's time that is reserved for `Status`, because the read does not return without a quorum.
 const STATUS_RESERVE: Duration = Duration::from_millis(250);
 
+/// Time after which the next address of a member is probed while the earlier ones have not answered.
+const NEXT_ADDRESS_DELAY: Duration = Duration::from_millis(150);
+
 /// The key of the linearizable read. It need not exist; `etcdctl endpoint health` reads the same key.
 const HEALTH_KEY: &str = "health";
 
@@ -35,12 +42,18 @@ const HEALTH_KEY: &str = "health";
 pub async fn probe(connections: &Connections, endpoints: &[Endpoint], deadline: Instant) -> Vec<ProbeResult> {
     let deadline = deadline.min(Instant::now() + PROBE_TIMEOUT);
     let round = info_span!(target: SPAN_TARGET, "probing the members", members = endpoints.len().to_string());
+    let permits = Semaphore::new(MAX_CONCURRENT_PROBES);
     join_all(endpoints.iter().map(|endpoint| {
         let span = info_span!(
             target: SPAN_TARGET, parent: &round, "probing a member", address = endpoint.url, answer = Empty, leads = Empty
         );
         async {
-            let result = probe_member(connections, endpoint, deadline).await;
+            // The semaphore is never closed, so that an error means that the deadline passed.
+            let permit = timeout_at(deadline, permits.acquire()).await;
+            let result = match permit {
+                Ok(_permit) => probe_member(connections, endpoint, deadline).await,
+                Err(_) => ProbeResult::NoStatus { cause: MemberError::TimedOut(PROBE_TIMEOUT) },
+            };
             record_in_span(&result);
             result
         }
@@ -59,7 +72,50 @@ fn record_in_span(result: &ProbeResult) {
     }
 }
 
+/// Probes a member at each of its addresses until one of them answers.
 async fn probe_member(connections: &Connections, endpoint: &Endpoint, deadline: Instant) -> ProbeResult {
+    if endpoint.other_urls.is_empty() {
+        return probe_address(connections, endpoint, deadline).await;
+    }
+    let addresses = connections.addresses(endpoint);
+    let probe = async |address| (address, probe_address(connections, address, deadline).await);
+    let mut waiting = addresses.iter();
+    let mut in_flight: FuturesUnordered<_> = waiting.next().map(probe).into_iter().collect();
+    let mut failure: Option<ProbeResult> = None;
+    loop {
+        tokio::select! {
+            result = in_flight.next() => match result {
+                Some((address, result)) if result.status().is_some() => {
+                    connections.record_answer(endpoint, address);
+                    return result;
+                }
+                Some((_, result)) => {
+                    failure = Some(failure.map_or(result.clone(), |earlier| stronger_failure(earlier, result)));
+                    in_flight.extend(waiting.next().map(probe));
+                }
+                None => break,
+            },
+            () = sleep(NEXT_ADDRESS_DELAY), if waiting.len() > 0 => {
+                in_flight.extend(waiting.next().map(probe));
+            }
+        }
+    }
+    failure.unwrap_or(ProbeResult::NoStatus { cause: MemberError::TimedOut(PROBE_TIMEOUT) })
+}
+
+/// Returns the failure of the address that provides more evidence of a running member. A host that refuses connections
+/// is reached, so that an address family that this process cannot use provides less evidence.
+fn stronger_failure(a: ProbeResult, b: ProbeResult) -> ProbeResult {
+    let strength = |result: &ProbeResult| match result.cause() {
+        None | Some(MemberError::Unreachable(_)) => 0,
+        Some(MemberError::Refused(_)) => 1,
+        Some(MemberError::TimedOut(_)) => 2,
+        Some(_) => 3,
+    };
+    if strength(&b) > strength(&a) { b } else { a }
+}
+
+async fn probe_address(connections: &Connections, endpoint: &Endpoint, deadline: Instant) -> ProbeResult {
     let started = Instant::now();
     let result = match timeout_at(deadline, probe_with_retry(connections, endpoint, deadline)).await {
         Ok(result) => result,
@@ -147,10 +203,10 @@ async fn probe_client(mut client: Client, endpoint: &Endpoint, read_deadline: In
         return ProbeResult::StatusOnly { status, cause };
     }
     match client.member_list().await {
-        Ok(response) => {
-            let members = response.members().iter().map(ListedMember::from_response).collect();
-            ProbeResult::Healthy { status, members }
-        }
+        Ok(response) => match listed_members(response.members()) {
+            Ok(members) => ProbeResult::Healthy { status, members },
+            Err(cause) => ProbeResult::StatusOnly { status, cause },
+        },
         Err(error) => ProbeResult::StatusOnly { status, cause: MemberError::from(&error) },
     }
 }
@@ -193,6 +249,9 @@ fn with_status_hint(cause: MemberError, endpoint: &Endpoint) -> MemberError {
 /// the handshake, without a reason.
 fn with_tls_hint(cause: MemberError, endpoint: &Endpoint) -> MemberError {
     let Some(tls) = &endpoint.tls else { return cause };
+    if cause.is_closed_in_handshake() {
+        return cause;
+    }
     match (cause, tls.identity.is_some()) {
         (MemberError::Closed(text), true) => {
             MemberError::Tls(format!("{text} (after the handshake, with a client certificate)"))

@@ -26,17 +26,32 @@ pub async fn move_leader(
 ) -> Result<(), MemberError> {
     let deadline = deadline.min(Instant::now() + TRANSFER_TIMEOUT);
     let transfer = async {
-        let (mut client, _) = connections.get(leader).await?;
-        client.move_leader(transferee.0).await
+        let mut moved = Err(MemberError::Unreachable(String::from("the member has no address")));
+        for address in connections.addresses(leader) {
+            moved = move_leader_at(connections, &address, transferee).await;
+            // Another address can only help if no process received the request.
+            if !matches!(moved, Err(MemberError::Refused(_) | MemberError::Unreachable(_))) {
+                break;
+            }
+        }
+        moved
     };
     let span = info_span!(target: SPAN_TARGET, "moving leadership", transferee = %transferee, failed = Empty);
     let moved = match timeout_at(deadline, transfer).instrument(span.clone()).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(MemberError::from(&error)),
+        Ok(moved) => moved,
         Err(_) => Err(MemberError::TimedOut(TRANSFER_TIMEOUT)),
     };
     if let Err(cause) = &moved {
         span.record("failed", cause.label());
     }
     moved
+}
+
+async fn move_leader_at(
+    connections: &Connections,
+    leader: &Endpoint,
+    transferee: MemberId,
+) -> Result<(), MemberError> {
+    let (mut client, _) = connections.get(leader).await.map_err(|error| MemberError::from(&error))?;
+    client.move_leader(transferee.0).await.map(drop).map_err(|error| MemberError::from(&error))
 }

@@ -10,7 +10,7 @@ pub(in crate::guard) mod scale_down;
 mod unproven;
 
 pub use self::missing_voters::MissingVoter;
-pub(in crate::guard) use self::missing_voters::NO_POD;
+pub(in crate::guard) use self::missing_voters::unreached_cause;
 use self::{
     missing_voters::{missing_voters, silent_pods},
     unproven::unproven,
@@ -61,7 +61,8 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
         Err(MembershipError::Unproven) => {
             // The kubelet reports late that a container runs: only a refused connection, or a pod without an address,
             // proves that the member does not vote.
-            let is_stopped = is_idle && (is_refused(target) || target.ip.is_empty());
+            let is_stopped = is_idle
+                && (is_refused(target) || target.ip.is_empty() || is_closed_by_proxy(snapshot, target));
             let reason = if is_stopped { Reason::MemberNotServing } else { unproven(snapshot) };
             return Assessment { missing: silent_pods(snapshot), ..Assessment::new(reason) };
         }
@@ -137,15 +138,30 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
 }
 
 /// Whether a deletion of the target costs nothing: no reply from its address, its container does not run according to the
-/// kubelet, and its data remains.
+/// kubelet, and its data remains. The proxy of a service mesh accepts and closes connections while etcd does not run.
 fn is_idle(target: &MemberPod) -> bool {
-    let is_silent = matches!(&target.reply, ProbeResult::NoStatus { cause } if cause.is_unanswered());
+    let is_silent = match &target.reply {
+        ProbeResult::NoStatus { cause: MemberError::Closed(_) } => target.other_containers > 0,
+        ProbeResult::NoStatus { cause } => cause.is_unanswered(),
+        ProbeResult::Healthy { .. } | ProbeResult::StatusOnly { .. } => false,
+    };
     is_silent && !target.running && target.storage.preserves_data()
 }
 
 /// Whether the target's address refuses connections: then it serves no clients, also if the kubelet reports late.
 fn is_refused(target: &MemberPod) -> bool {
     matches!(&target.reply, ProbeResult::NoStatus { cause: MemberError::Refused(_) })
+}
+
+/// Whether a proxy in the target's pod closes connections because etcd does not listen. A member can close connections as
+/// well, if the guard uses the wrong scheme or credentials: then the members whose containers run reject it too.
+fn is_closed_by_proxy(snapshot: &Snapshot, target: &MemberPod) -> bool {
+    let is_closed = matches!(&target.reply, ProbeResult::NoStatus { cause: MemberError::Closed(_) });
+    let rejects_guard = |pod: &MemberPod| match &pod.reply {
+        ProbeResult::NoStatus { cause } => pod.running && !cause.is_unanswered(),
+        ProbeResult::Healthy { .. } | ProbeResult::StatusOnly { .. } => false,
+    };
+    is_closed && target.other_containers > 0 && !snapshot.pods.iter().any(rejects_guard)
 }
 
 /// Names of healthy voters that are leaving, without the target.

@@ -260,6 +260,7 @@ impl Cluster {
         let address = &self.members[n].address;
         Endpoint {
             url: format!("{}://{address}:2379", self.scheme()),
+            other_urls: Vec::new(),
             tls: self.tls.as_ref().map(|tls| Tls {
                 server_name: address.clone(),
                 ca: Some(tls.ca.clone().into()),

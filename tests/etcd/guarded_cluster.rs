@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, START_TIMEOUT};
 use test_support::{
-    guard::process::GuardProcess,
+    guard::process::{ALL_NETWORKS, CONFIG, GuardProcess},
     guard::review::{deletion_review, dry_run_review},
     http_client::Connection,
 };
@@ -108,6 +108,11 @@ async fn respond(State(objects): State<Objects>, request: Request) -> Response {
 
 impl GuardedPods {
     pub(crate) async fn start(pods: &[Value]) -> Self {
+        Self::start_with_config(pods, ALL_NETWORKS).await
+    }
+
+    /// Starts a guard with this configuration file.
+    pub(crate) async fn start_with_config(pods: &[Value], config: &str) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let objects = Objects::default();
         objects.put("/api/v1/namespaces/prod/pods", 200, json!({"items": pods}));
@@ -118,7 +123,7 @@ impl GuardedPods {
         }
         let files = tempfile::tempdir().unwrap();
         let kubeconfig = files.path().join("kubeconfig");
-        let config = json!({
+        let access = json!({
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", objects.serve().await)}}],
@@ -126,7 +131,8 @@ impl GuardedPods {
             "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
             "current-context": "x"
         });
-        std::fs::write(&kubeconfig, config.to_string()).unwrap();
+        std::fs::write(&kubeconfig, access.to_string()).unwrap();
+        std::fs::write(files.path().join(CONFIG), config).unwrap();
         Self { guard: GuardProcess::start(&kubeconfig, files.path()).await, objects, _files: files }
     }
 

@@ -1,5 +1,6 @@
 //! The relation between pods and members of the member list.
 
+mod addresses;
 mod external_members;
 mod membership;
 mod names;

@@ -35,3 +35,4 @@ mod faulty;
 mod guarded_cluster;
 mod identity;
 mod snapshots;
+mod untrusted;

@@ -34,7 +34,9 @@ impl Cluster {
             terminating: false,
             reserved: false,
             running: member.running,
+            other_containers: 0,
             storage: Storage::Persistent,
+            scheme: self.endpoint(n).scheme(),
             reply,
         });
         Snapshot {
@@ -43,6 +45,7 @@ impl Cluster {
             taken_at: tokio::time::Instant::now(),
             pods: pods.collect(),
             external_members: Vec::new(),
+            denied_members: Vec::new(),
         }
     }
 

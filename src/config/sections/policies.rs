@@ -1,9 +1,10 @@
-//! The `guard` section: default policies for deletions, and the floor below which annotations have no effect.
+//! The `guard` section: default policies for deletions, the floor below which annotations have no effect, and the
+//! addresses of probes.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::config::validation::Validator;
+use crate::config::{sections::probe::Probe, validation::Validator};
 
 /// Policies for the deletion of etcd pods.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -14,6 +15,8 @@ pub struct Policies {
     /// The least strict values that annotations may choose. A less strict annotation is replaced by the floor, with a
     /// warning. A policy without an entry has no floor.
     pub floor: Floor,
+    /// The addresses at which members are probed.
+    pub probe: Probe,
 }
 
 /// The policies of clusters without annotations.
@@ -132,7 +135,7 @@ impl Default for Floor {
 
 impl Policies {
     pub(in crate::config) fn validate(&self, validator: &mut Validator<'_>) {
-        let Self { defaults, floor } = self;
+        let Self { defaults, floor, probe: _ } = self;
         let mut validator = validator.at("defaults");
         check_floor(&mut validator, "leader", defaults.leader, floor.leader);
         check_floor(&mut validator, "singleMember", defaults.single_member, floor.single_member);

@@ -35,6 +35,18 @@ fn formats_diagnostic_on_one_line() {
 }
 
 #[test]
+fn reports_denied_networks_that_are_no_networks() {
+    assert_diagnostics(
+        "guard:\n  probe:\n    deniedNetworks:\n    - 10.0.0.0/8\n    - 10.0.0/8\n    - fd00::/129",
+        &[
+            (6, "guard.probe.deniedNetworks[1]: \"10.0.0/8\" is not a network in CIDR notation"),
+            (7, "guard.probe.deniedNetworks[2]: \"fd00::/129\" is not a network"),
+        ],
+    );
+    assert_diagnostics("guard: {probe: {deniedNetworks: []}}", &[]);
+}
+
+#[test]
 fn reads_off_as_string_and_true_as_boolean() {
     assert_diagnostics(
         "lxcfs: {nodeAffinity: off}\nsidecars: {native: true, templates: [{name: a, annotations: {b: on}}]}",

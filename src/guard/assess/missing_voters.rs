@@ -6,8 +6,11 @@ use crate::guard::model::{
 };
 
 /// Cause of a voter that runs in no pod of the snapshot and was not reached at its client URLs.
-pub(in crate::guard) const NO_POD: &str =
-    "no visible pod runs this member, and none of its client URLs replies";
+const NO_POD: &str = "no visible pod runs this member, and none of its client URLs replies";
+
+/// Cause of a voter that runs in no pod of the snapshot, and whose client URLs are not probed.
+const DENIED: &str =
+    "no visible pod runs this member, and guard.probe.deniedNetworks rejects its client URLs";
 
 /// A voter that is not healthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,14 +33,22 @@ pub(super) fn silent_pods(snapshot: &Snapshot) -> Vec<MissingVoter> {
     pods.map(|pod| MissingVoter { name: pod.name.clone(), cause: pod_cause(pod) }).collect()
 }
 
+/// Returns the cause of a voter that runs in no pod of the snapshot and did not reply at its client URLs.
+pub(in crate::guard) fn unreached_cause(voter: &Member<'_>) -> &'static str {
+    if voter.is_address_denied { DENIED } else { NO_POD }
+}
+
 fn cause(voter: &Member<'_>) -> String {
     match voter.pod {
         _ if voter.is_corrupt => String::from("its data is corrupt"),
+        Some(pod) if voter.is_serving() && !voter.listed.advertises(pod.scheme) => {
+            String::from("the member advertises no client URL with the scheme at which its pod replies")
+        }
         Some(pod) => pod_cause(pod),
         None if !voter.listed.has_started() => String::from("it has never started"),
         None => match voter.external.and_then(|member| member.reply.cause()) {
             Some(cause) => cause.to_string(),
-            None => NO_POD.to_owned(),
+            None => unreached_cause(voter).to_owned(),
         },
     }
 }

@@ -301,6 +301,26 @@ fn member_that_rejects_requests_is_not_idle() {
     }
 }
 
+/// Edge case 61: etcd does not run, and the proxy of a service mesh accepts and closes connections.
+#[test]
+fn closed_connection_of_proxy_is_no_reply() {
+    let closed =
+        ProbeResult::NoStatus { cause: MemberError::Closed(String::from("connection reset by peer")) };
+    let behind_proxy = |snapshot: Snapshot, n: usize| {
+        snapshot.crash(n).change(n, |pod| (pod.other_containers, pod.reply) = (1, closed.clone()))
+    };
+    let one = behind_proxy(cluster(3), 2);
+    assert_eq!(one.reason(2), Reason::MemberNotServing);
+    assert_eq!(one.change(2, |pod| pod.other_containers = 0).reason(2), Reason::SafeToDelete);
+    let lost = behind_proxy(behind_proxy(cluster(3).starve(0), 1), 2);
+    assert_eq!(lost.reason(1), Reason::MemberNotServing);
+    let all = behind_proxy(lost.clone(), 0);
+    assert_eq!(all.reason(0), Reason::MemberNotServing);
+    // A running member closes connections as well, so that the guard may use the wrong scheme or credentials.
+    let rejected = lost.change(0, |pod| pod.reply = closed.clone());
+    assert_eq!(rejected.reason(1), Reason::EtcdUnreachable);
+}
+
 /// Edge case 13.
 #[test]
 fn external_member_counts_by_its_own_reply() {

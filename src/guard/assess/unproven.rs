@@ -16,7 +16,11 @@ pub(super) fn unproven(snapshot: &Snapshot) -> Reason {
     let running = snapshot.pods.iter().filter(is_running).count();
     let is_rejected =
         |pod: &MemberPod| matches!(pod.reply.cause(), Some(MemberError::CredentialsRejected(_)));
-    if snapshot.pods.iter().any(is_rejected) {
+    // The members are known, and their list cannot be evaluated.
+    let is_oversized = |pod: &MemberPod| matches!(pod.reply.cause(), Some(MemberError::Oversized(_)));
+    if snapshot.pods.iter().any(is_oversized) {
+        Reason::AmbiguousMember
+    } else if snapshot.pods.iter().any(is_rejected) {
         Reason::CredentialsRejected
     } else if running == 0 {
         Reason::EtcdUnreachable

@@ -115,6 +115,14 @@ impl CredentialReader {
             let pair = source.pair(&secret).and_then(|(certificate, key)| {
                 Some(ClientIdentity { certificate: secret.get(certificate)?, key: secret.get(key)? })
             });
+            let is_authority = pair.as_ref().is_some_and(|pair| is_authority(&pair.certificate));
+            if is_authority {
+                failures.push(format!(
+                    "Secret {namespace}/{} contains the key of a CA, which is not used as a client certificate",
+                    source.secret
+                ));
+            }
+            let pair = pair.filter(|_| !is_authority);
             let ca = source.ca(&secret).and_then(|key| secret.get(key));
             // A CA in the same Secret as the certificate takes precedence.
             let uses_pair = found.identity.is_none() && pair.is_some();
@@ -124,7 +132,7 @@ impl CredentialReader {
             if uses_pair {
                 found.identity.clone_from(&pair);
             }
-            if ca.is_none() && pair.is_none() {
+            if ca.is_none() && pair.is_none() && !is_authority {
                 failures.push(format!(
                     "Secret {namespace}/{} contains neither a certificate nor a CA",
                     source.secret
@@ -154,6 +162,13 @@ impl CredentialReader {
             )),
         }
     }
+}
+
+/// Whether a certificate chain (PEM) begins with the certificate of a CA. The key of a CA can sign certificates of any
+/// user, and etcd would authenticate its holder as the user with the name of the CA.
+fn is_authority(chain: &[u8]) -> bool {
+    let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(chain) else { return false };
+    pem.parse_x509().is_ok_and(|certificate| certificate.is_ca())
 }
 
 fn describe_read_error(namespace: &str, secret: &str, error: &LookupError) -> String {

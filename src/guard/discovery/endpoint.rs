@@ -1,11 +1,11 @@
 //! The client endpoint of a member.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use http::Uri;
 
 use crate::{
-    etcd::{Endpoint, Tls},
+    etcd::{Endpoint, Tls, url_host},
     guard::{
         discovery::{member_settings::MemberSettings, recognition::DEFAULT_CLIENT_PORT},
         model::{annotations::ENDPOINTS, membership::identity::is_own_host},
@@ -20,7 +20,7 @@ struct Listener {
     port: u16,
 }
 
-/// Returns the endpoint at the pod's address. The DNS name is not dialled, because it can still resolve to the
+/// Returns the endpoint at the pod's addresses. The DNS name is not dialled, because it can still resolve to the
 /// terminating process after a forced deletion. The certificate is verified against the advertised name. The error
 /// states the missing or invalid part.
 pub(in crate::guard) fn read(
@@ -33,16 +33,19 @@ pub(in crate::guard) fn read(
         Some(template) => Listener::from_template(pod, template)?,
         None => Listener::from_pod(pod, container, settings),
     };
-    let ip =
-        Some(pod.status.pod_ip.as_str()).filter(|ip| !ip.is_empty()).ok_or("the pod has no IP address")?;
-    let address = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
+    let mut addresses = pod.addresses();
+    let ip = addresses.next().ok_or("the pod has no IP address")?;
     let Listener { scheme, host, port } = listener;
+    let url = |ip: &str| {
+        let address = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
+        format!("{scheme}://{address}:{port}")
+    };
     let tls = (scheme == "https").then(|| Tls {
         server_name: host.unwrap_or_else(|| dns_name(pod, ip)),
         ca: None,
         identity: None,
     });
-    Ok(Endpoint { url: format!("{scheme}://{address}:{port}"), tls, user: None })
+    Ok(Endpoint { url: url(ip), other_urls: addresses.map(url).collect(), tls, user: None })
 }
 
 /// Returns the DNS name that a headless Service gives the pod. Certificates of members usually carry this name.
@@ -60,6 +63,11 @@ fn urls(settings: &MemberSettings, flag: &str) -> Vec<Uri> {
     list.split(',').filter_map(|url| url.trim().parse().ok()).filter(is_http).collect()
 }
 
+/// Whether two texts are the same address. An IPv6 address has several forms.
+fn is_address(host: &str, ip: &str) -> bool {
+    host == ip || host.parse::<IpAddr>().is_ok_and(|host| ip.parse() == Ok(host))
+}
+
 fn is_loopback(url: &Uri) -> bool {
     url.host().is_some_and(|host| host == "localhost" || host == "[::1]" || host.starts_with("127."))
 }
@@ -70,7 +78,10 @@ impl Listener {
     fn from_pod(pod: &Pod, container: &Container, settings: &MemberSettings) -> Self {
         let advertised = urls(settings, "advertise-client-urls");
         let names_pod = |url: &&Uri| {
-            url.host().is_some_and(|host| is_own_host(&pod.metadata.name, &pod.status.pod_ip, host))
+            let is_own = |host: &str| {
+                is_own_host(&pod.metadata.name, "", host) || pod.addresses().any(|ip| is_address(host, ip))
+            };
+            url_host(url).is_some_and(is_own)
         };
         let own_url = advertised.iter().find(names_pod);
         let listened = urls(settings, "listen-client-urls");
@@ -81,7 +92,7 @@ impl Listener {
         let has_certificate =
             settings.get("cert-file").or_else(|| settings.get("etcd-client-cert-path")).is_some();
         let default = if has_certificate { "https" } else { "http" };
-        let host = named.and_then(Uri::host).or_else(|| settings.get("etcd-server-name"));
+        let host = named.and_then(url_host).or_else(|| settings.get("etcd-server-name"));
         match own_url.or(reachable).or_else(|| advertised.first()) {
             Some(url) => Self {
                 scheme: url.scheme_str().unwrap_or(default).to_owned(),

@@ -1,6 +1,7 @@
 //! Members of one cluster, each with its evidence: the pod that runs it, and the replies of the probe round.
 
 pub(in crate::guard) mod identity;
+pub(in crate::guard) mod scheme;
 
 use self::identity::{AmbiguousIdentity, identify};
 use crate::etcd::{ListedMember, MemberId, ProbeResult};
@@ -21,6 +22,8 @@ pub(in crate::guard) struct Member<'a> {
     pub(in crate::guard) pod: Option<&'a MemberPod>,
     /// The reply at one of the member's client URLs, if no pod was known to run it.
     pub(in crate::guard) external: Option<&'a ExternalMember>,
+    /// Whether the configuration denies probes of all addresses of the member's client URLs.
+    pub(in crate::guard) is_address_denied: bool,
     /// Whether the member's data is corrupt.
     pub(in crate::guard) is_corrupt: bool,
 }
@@ -50,6 +53,7 @@ impl<'a> Membership<'a> {
         let members = list.into_iter().map(|listed| Member {
             pod: snapshot.pods.iter().find(|pod| by_pod.get(pod.name.as_str()) == Some(&listed.id)),
             external: snapshot.external_members.iter().find(|member| member.id == listed.id),
+            is_address_denied: snapshot.denied_members.contains(&listed.id),
             is_corrupt: all_corrupt || corrupt.contains(&listed.id),
             listed,
         });
@@ -115,9 +119,10 @@ impl Member<'_> {
         self.reply().is_some_and(ProbeResult::is_healthy)
     }
 
-    /// Whether the member serves and its data is not corrupt.
+    /// Whether the member serves over a scheme that it advertises, and its data is not corrupt.
     pub(in crate::guard) fn is_healthy(&self) -> bool {
-        !self.is_corrupt && self.is_serving()
+        let has_scheme = self.pod.is_none_or(|pod| self.listed.advertises(pod.scheme));
+        !self.is_corrupt && self.is_serving() && has_scheme
     }
 
     /// Whether the member's process responds, even with an error.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 pub use self::etcdctl::EtcdctlFlags;
-use crate::etcd::{Alarm, AlarmKind, ClusterId, MemberId, ProbeResult, Status};
+use crate::etcd::{Alarm, AlarmKind, ClusterId, MemberId, ProbeResult, Scheme, Status};
 
 /// Result of one probe round: the pods of a cluster as the API server returns them, and each member's reply.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub struct Snapshot {
     pub pods: Vec<MemberPod>,
     /// Members that run in none of these pods and replied at one of their client URLs.
     pub external_members: Vec<ExternalMember>,
+    /// Members that run in none of these pods, and of whose client URLs the configuration denies all addresses.
+    pub denied_members: Vec<MemberId>,
 }
 
 /// A pod that runs a member.
@@ -47,8 +49,13 @@ pub struct MemberPod {
     pub reserved: bool,
     /// Whether etcd's container runs according to the kubelet.
     pub running: bool,
+    /// Number of other containers of the pod that run. They can accept connections in the place of etcd, as the proxy of
+    /// a service mesh does.
+    pub other_containers: usize,
     /// Effect of a deletion on the member's data.
     pub storage: Storage,
+    /// Scheme over which the member is probed. A reply over `https` proves a certificate of the cluster's CA.
+    pub scheme: Scheme,
     /// Reply from the pod's address.
     pub reply: ProbeResult,
 }

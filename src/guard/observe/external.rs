@@ -5,17 +5,31 @@
 //! one Service for all members. A reply counts only if it contains the expected member id. The guard does not know
 //! whether the pod of an external member is terminating, unless it approved the deletion itself. The observer marks
 //! such members by the member id in the reservation.
+//!
+//! [`gate`] selects the addresses, and [`access`] the credentials. Members are described by the class of their failure
+//! only: the error of a connection would describe an address that a member list names.
+
+mod access;
+mod gate;
 
 use tokio::time::Instant;
 
-use crate::etcd::{self, Connections, Endpoint, ListedMember, Tls};
+use self::gate::Selection;
+pub use self::{access::ClusterAccess, gate::ProbeGate};
+use crate::etcd::{self, Connections, ListedMember, MemberError, MemberId, ProbeResult};
 use crate::guard::model::{
     membership::Membership,
     snapshot::{ExternalMember, Snapshot},
 };
 
-/// Maximum number of client URLs at which one member is probed.
-const MAX_URLS: usize = 4;
+/// The result of probing external members.
+#[derive(Debug, Default)]
+pub struct ExternalProbe {
+    /// The members that replied.
+    pub members: Vec<ExternalMember>,
+    /// Members of whose client URLs the gate denied all addresses.
+    pub denied: Vec<MemberId>,
+}
 
 /// Returns the voters that have started and run in no pod of the snapshot.
 #[must_use]
@@ -26,21 +40,19 @@ pub fn voters_without_pod(snapshot: &Snapshot) -> Vec<ListedMember> {
     voters.map(|voter| voter.listed.clone()).collect()
 }
 
-/// Probes these members at the URLs that they advertise, with the credentials of the `known` member.
+/// Probes these members at the URLs that they advertise, with the access of their cluster.
 pub async fn probe_external_members(
     connections: &Connections,
-    known: &Endpoint,
+    gate: &ProbeGate,
+    access: &ClusterAccess,
     snapshot: &Snapshot,
     members: &[ListedMember],
     deadline: Instant,
-) -> Vec<ExternalMember> {
-    let urls = |member: &ListedMember| {
-        let urls = member.client_urls.iter().take(MAX_URLS);
-        urls.filter_map(|url| endpoint(url, known)).map(|endpoint| (member.id, endpoint)).collect::<Vec<_>>()
-    };
-    let (ids, endpoints): (Vec<_>, Vec<_>) = members.iter().flat_map(urls).unzip();
+) -> ExternalProbe {
+    let Selection { endpoints, denied } = gate.select(members, access, deadline).await;
+    let (ids, endpoints): (Vec<_>, Vec<_>) = endpoints.into_iter().unzip();
     if endpoints.is_empty() {
-        return Vec::new();
+        return ExternalProbe { members: Vec::new(), denied };
     }
     let replies = etcd::probe(connections, &endpoints, deadline).await;
     let mut found: Vec<ExternalMember> = Vec::new();
@@ -51,23 +63,25 @@ pub async fn probe_external_members(
         if !is_expected {
             continue;
         }
+        let reply = without_details(reply);
         match found.iter_mut().find(|known| known.id == id) {
             Some(known) if known.reply.is_healthy() => {}
             Some(known) => known.reply = reply,
             None => found.push(ExternalMember { id, reply, reserved: false }),
         }
     }
-    found
+    ExternalProbe { members: found, denied }
 }
 
-fn endpoint(url: &str, known: &Endpoint) -> Option<Endpoint> {
-    let uri: http::Uri = url.parse().ok()?;
-    let host = uri.host()?;
-    // A password that is sent to members over TLS must not be sent without TLS.
-    let tls = match (uri.scheme_str()?, &known.tls) {
-        ("https", Some(tls)) => Some(Tls { server_name: host.to_owned(), ..tls.clone() }),
-        ("http", None) => None,
-        _ => return None,
+/// Replaces the text of a failure by its class.
+fn without_details(reply: ProbeResult) -> ProbeResult {
+    let ProbeResult::StatusOnly { status, cause } = reply else { return reply };
+    let cause = match cause {
+        cause @ (MemberError::TimedOut(_)
+        | MemberError::LoginTimedOut(_)
+        | MemberError::NoLeader
+        | MemberError::Learner) => cause,
+        _ => MemberError::Other(String::from("the member does not serve linearizable reads to the guard")),
     };
-    Some(Endpoint { url: url.trim_end_matches('/').to_owned(), tls, user: known.user.clone() })
+    ProbeResult::StatusOnly { status, cause }
 }

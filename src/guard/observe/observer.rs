@@ -15,14 +15,14 @@ use crate::guard::{
     model::{
         cluster_key::ClusterKey,
         deadline::{ANSWER_RESERVE, Deadline},
-        membership::identity,
+        membership::{identity, scheme::reject_unadvertised_schemes},
         request::Request,
         reservation::Reservation,
         snapshot::{ExternalMember, Snapshot, Storage},
     },
     observe::{
         error::ObserveError,
-        external,
+        external::{self, ClusterAccess, ExternalProbe, ProbeGate},
         member_pod_cache::MemberPodNames,
         probe_round::probe_pods,
         siblings::{Siblings, is_member_pod, member_pod},
@@ -54,6 +54,8 @@ pub(in crate::guard) struct ClusterObserver {
     pub(in crate::guard) config: LiveConfig,
     /// Credentials that members require from clients.
     pub(in crate::guard) credentials: CredentialReader,
+    /// Selects the addresses of member lists that are probed.
+    pub(in crate::guard) gate: ProbeGate,
     /// Connections to members, reused by later rounds.
     pub(in crate::guard) connections: Connections,
     /// Durations and failures of probe rounds.
@@ -247,14 +249,13 @@ impl ClusterObserver {
         if siblings.are_read_by_name {
             return;
         }
+        let access = ClusterAccess::new(siblings.endpoints());
         let is_any_healthy = snapshot.pods.iter().any(|pod| pod.reply.is_healthy());
         if !siblings.other_pods.is_empty() && !is_any_healthy {
-            self.probe_peers(snapshot, siblings, reserved, until).await;
+            self.probe_peers(snapshot, siblings, &access, reserved, until).await;
+            reject_unadvertised_schemes(snapshot);
         }
         let without_pod = external::voters_without_pod(snapshot);
-        let Some(known) = siblings.pods.iter().find_map(|(_, etcd_pod)| etcd_pod.endpoint.as_ref()) else {
-            return;
-        };
         if without_pod.is_empty() {
             return;
         }
@@ -263,10 +264,20 @@ impl ClusterObserver {
         let mut others: Vec<(&Pod, EtcdPod)> =
             others.map(|(pod, etcd_pod)| (pod, etcd_pod.clone())).collect();
         self.credentials.add_to(&snapshot.namespace, &mut others, until).await;
-        let (replies, external_members) = tokio::join!(
+        access.limit(&mut others, &without_pod);
+        let (replies, external) = tokio::join!(
             self.probe(&snapshot.namespace, &others, until),
-            external::probe_external_members(&self.connections, known, snapshot, &without_pod, until)
+            external::probe_external_members(
+                &self.connections,
+                &self.gate,
+                &access,
+                snapshot,
+                &without_pod,
+                until
+            )
         );
+        let ExternalProbe { members: external_members, denied } = external;
+        snapshot.denied_members = denied;
         let is_terminating = |external: &ExternalMember| {
             let Some(member) = without_pod.iter().find(|member| member.id == external.id) else {
                 return false;
@@ -291,6 +302,7 @@ impl ClusterObserver {
                 snapshot.pods.push(member_pod(pod, etcd_pod, reply, reserved));
             }
         }
+        reject_unadvertised_schemes(snapshot);
     }
 
     /// Probes pods of other owners. Only called if no pod of the cluster is healthy: if each member has its own
@@ -299,11 +311,13 @@ impl ClusterObserver {
         &self,
         snapshot: &mut Snapshot,
         siblings: &Siblings,
+        access: &ClusterAccess,
         reserved: &[Reservation],
         until: Instant,
     ) {
         let mut others: Vec<_> = siblings.other_pods.iter().take(MAX_OTHER_PODS).cloned().collect();
         self.credentials.add_to(&snapshot.namespace, &mut others, until).await;
+        access.limit(&mut others, &[]);
         let replies = self.probe(&snapshot.namespace, &others, until).await;
         for ((pod, etcd_pod), reply) in others.iter().zip(replies) {
             let ProbeResult::Healthy { members, .. } = &reply else { continue };
@@ -393,13 +407,16 @@ fn build_snapshot(
     taken_at: Instant,
 ) -> Snapshot {
     let pods = siblings.pods.iter().zip(replies);
-    Snapshot {
+    let mut snapshot = Snapshot {
         cluster: siblings.cluster.clone(),
         namespace: siblings.namespace.clone(),
         taken_at,
         pods: pods.map(|((pod, etcd_pod), reply)| member_pod(pod, etcd_pod, reply, reserved)).collect(),
         external_members: Vec::new(),
-    }
+        denied_members: Vec::new(),
+    };
+    reject_unadvertised_schemes(&mut snapshot);
+    snapshot
 }
 
 fn has_peer_at(member: &ListedMember, pod: &Pod) -> bool {

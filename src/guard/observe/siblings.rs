@@ -1,6 +1,6 @@
 //! The etcd pods of a namespace, grouped into the cluster of a request and other clusters.
 
-use crate::etcd::{Endpoint, ProbeResult};
+use crate::etcd::{Endpoint, ProbeResult, Scheme};
 use crate::guard::{
     discovery::etcd_pod::{self, EtcdPod},
     model::{
@@ -54,6 +54,11 @@ impl Siblings {
         etcd_pod.endpoint.as_ref()
     }
 
+    /// Returns the endpoints of the cluster's pods.
+    pub(super) fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.pods.iter().filter_map(|(_, etcd_pod)| etcd_pod.endpoint.as_ref())
+    }
+
     /// Returns the uid of the pod with this name.
     pub(in crate::guard) fn uid(&self, name: &str) -> Option<&str> {
         let mut metadata = self.pods.iter().map(|(pod, _)| &pod.metadata);
@@ -86,7 +91,9 @@ pub(super) fn member_pod(
         terminating: pod.is_terminating(),
         reserved: reserved.iter().any(|reservation| reservation.uid == pod.metadata.uid),
         running: pod.is_container_running(&etcd_pod.container),
+        other_containers: pod.count_other_running_containers(&etcd_pod.container),
         storage: etcd_pod.storage,
+        scheme: etcd_pod.endpoint.as_ref().map_or(Scheme::Http, Endpoint::scheme),
         reply,
     }
 }

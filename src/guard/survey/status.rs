@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     etcd::{ListedMember, MemberId, ProbeResult, Status},
     guard::{
-        assess::{NO_POD, cluster_summary::ClusterSummary},
+        assess::{cluster_summary::ClusterSummary, unreached_cause},
         model::{
             membership::Member,
             reservation::Reservation,
@@ -230,7 +230,9 @@ fn members(snapshot: &Snapshot, summary: &ClusterSummary<'_>) -> Vec<MemberStatu
                 leaving: leaving(member.departure()),
                 ..MemberStatus::new(&external.reply, max_applied)
             },
-            None => MemberStatus { cause: Some(NO_POD.to_owned()), ..MemberStatus::default() },
+            None => {
+                MemberStatus { cause: Some(unreached_cause(member).to_owned()), ..MemberStatus::default() }
+            }
         };
         with_member(status, &member.listed)
     };

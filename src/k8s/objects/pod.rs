@@ -303,12 +303,23 @@ pub struct PodStatus {
     /// The pod's address; empty until the pod has one.
     #[serde(default, rename = "podIP")]
     pub pod_ip: String,
+    /// All addresses of the pod, one per address family. The first one is `pod_ip`.
+    #[serde(default, rename = "podIPs", deserialize_with = "null_as_default")]
+    pub pod_ips: Vec<PodIp>,
     /// Status of each container, reported by the kubelet.
     #[serde(default, deserialize_with = "null_as_default")]
     pub container_statuses: Vec<ContainerStatus>,
     /// Status of each init container, reported by the kubelet.
     #[serde(default, deserialize_with = "null_as_default")]
     pub init_container_statuses: Vec<ContainerStatus>,
+}
+
+/// `PodIP`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct PodIp {
+    /// The address.
+    #[serde(default)]
+    pub ip: String,
 }
 
 /// `ContainerStatus`, in part.
@@ -395,6 +406,22 @@ impl Pod {
         let sidecars =
             self.spec.init_containers.iter().filter(|container| container.restart_policy == ALWAYS);
         self.spec.containers.iter().chain(sidecars)
+    }
+
+    /// The addresses of the pod, the primary one first; empty until the pod has one.
+    pub fn addresses(&self) -> impl Iterator<Item = &str> {
+        let status = &self.status;
+        let others = status.pod_ips.iter().map(|address| address.ip.as_str());
+        let others = others.filter(|ip| !ip.is_empty() && *ip != status.pod_ip);
+        [status.pod_ip.as_str()].into_iter().chain(others).filter(|_| !status.pod_ip.is_empty())
+    }
+
+    /// Number of containers other than `container` that the kubelet reports as running, sidecars included.
+    #[must_use]
+    pub fn count_other_running_containers(&self, container: &str) -> usize {
+        let statuses = self.status.container_statuses.iter().chain(&self.status.init_container_statuses);
+        let running = statuses.filter(|status| status.state.running.is_some());
+        running.filter(|status| status.name != container).count()
     }
 
     /// Whether the kubelet reports that `container` is running. A container without a status has not started. The

@@ -131,7 +131,7 @@ on_every_version! {
         let follower = cluster.followers().await[0];
         cluster.freeze(follower).await;
         let (_queue, address) = black_hole().await;
-        let unreachable = Endpoint { url: format!("http://{address}"), tls: None, user: None };
+        let unreachable = Endpoint { url: format!("http://{address}"), other_urls: Vec::new(), tls: None, user: None };
         let endpoints = [cluster.endpoint(follower), unreachable];
         let results = within_deadline(async || etcd::probe(&Connections::new(), &endpoints, probe_deadline()).await).await;
         for reply in results {

@@ -1,8 +1,16 @@
 //! Members without a visible pod.
 
+use std::sync::Arc;
+
 use etcd_guard::{
+    config::Config,
     etcd::{Connections, MemberId, ProbeResult},
-    guard::{Policy, Reason, assess::assess, model::snapshot::Snapshot, observe::external},
+    guard::{
+        Policy, Reason,
+        assess::assess,
+        model::snapshot::Snapshot,
+        observe::external::{self, ClusterAccess, ProbeGate, probe_external_members},
+    },
 };
 
 use serde_json::json;
@@ -23,6 +31,13 @@ async fn snapshot_without_one(cluster: &Cluster, connections: &Connections) -> (
     (snapshot, followers[0], hidden.reply.status().unwrap().member_id)
 }
 
+/// Returns a gate that admits the loopback addresses of the members.
+fn open_gate() -> ProbeGate {
+    let mut config = Config::default();
+    config.guard.probe.denied_networks.clear();
+    ProbeGate::new(tokio::sync::watch::channel(Arc::new(config)).1, Vec::new())
+}
+
 on_every_version! {
     /// Edge case 13.
     async fn member_without_pod_counts_if_it_responds(version) {
@@ -32,9 +47,10 @@ on_every_version! {
         assert_eq!(assess(&snapshot, &snapshot.pods[follower], &Policy::default()).reason, Reason::QuorumAtRisk);
         let unseen = external::voters_without_pod(&snapshot);
         assert_eq!(unseen.iter().map(|member| member.id).collect::<Vec<_>>(), [hidden]);
+        let access = ClusterAccess::new([&cluster.endpoint(follower)]);
+        let gate = open_gate();
         snapshot.external_members = wait_for("the member without a pod answers", START_TIMEOUT, async || {
-            let found =
-                external::probe_external_members(&connections, &cluster.endpoint(follower), &snapshot, &unseen, probe_deadline()).await;
+            let found = probe_external_members(&connections, &gate, &access, &snapshot, &unseen, probe_deadline()).await.members;
             found.iter().any(|member| matches!(member.reply, ProbeResult::Healthy { .. })).then_some(found)
         })
         .await;
@@ -53,8 +69,9 @@ on_every_version! {
         let known = cluster.endpoint(follower);
         let mut unseen = external::voters_without_pod(&snapshot);
         unseen[0].client_urls = vec![known.url.clone()];
-        let found = external::probe_external_members(&connections, &known, &snapshot, &unseen, probe_deadline()).await;
-        assert!(found.is_empty(), "{found:?}");
+        let access = ClusterAccess::new([&known]);
+        let found = probe_external_members(&connections, &open_gate(), &access, &snapshot, &unseen, probe_deadline()).await;
+        assert!(found.members.is_empty(), "{found:?}");
     }
 }
 

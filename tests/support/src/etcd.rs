@@ -1,5 +1,7 @@
-//! Members of etcd clusters, a client that writes continuously, and a proxy in front of members.
+//! Members of etcd clusters, a client that writes continuously, a proxy in front of members, and a
+//! process that answers in place of one.
 
+pub mod fake_member;
 pub mod fourth_member;
 pub mod grpc_proxy;
 pub mod member;

@@ -90,6 +90,23 @@ async fn reads_ca_and_certificate_from_two_secrets() {
     assert_eq!((certificate(&endpoint), ca(&endpoint)), (Some(&b"client"[..]), Some(&b"ca of server"[..])));
 }
 
+/// etcd would authenticate the holder of a CA's key as the user with the name of the CA.
+#[tokio::test]
+async fn key_of_ca_is_no_client_certificate() {
+    let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let (pem, key_pem) = (authority.self_signed(&key).unwrap().pem(), key.serialize_pem());
+    let named = || pod(&[("etcd-guard.io/client-tls-secret", "own")]);
+    let content = secret(&[("ca.crt", "ca"), ("tls.crt", &pem), ("tls.key", &key_pem)]);
+    let member = complete(named(), [(&path("own"), 200, content)]).await;
+    let endpoint = member.endpoint.unwrap();
+    assert_eq!((certificate(&endpoint), ca(&endpoint)), (None, Some(&b"ca"[..])));
+    let problem = "found no client certificate: Secret prod/own contains the key of a CA, which is not used as a client \
+                   certificate";
+    assert_eq!(member.problem.as_deref(), Some(problem));
+}
+
 #[tokio::test]
 async fn names_forbidden_secret_and_the_role_to_apply() {
     let named = pod(&[("etcd-guard.io/client-tls-secret", "own")]);

@@ -1,7 +1,10 @@
 use serde_json::json;
 
 use super::*;
-use crate::{guard::discovery::member_settings::MAX_EXPANDED_BYTES, k8s::Secret};
+use crate::{
+    guard::discovery::member_settings::MAX_EXPANDED_BYTES,
+    k8s::{Secret, pod::PodIp},
+};
 
 /// Returns a pod with this container, a volume `data` from a claim, and an emptyDir `tmp`.
 fn pod(container: &serde_json::Value) -> Pod {
@@ -127,7 +130,12 @@ fn uses_default_port_without_settings() {
     let member = read_container(&json!({"name": "etcd", "image": "registry.k8s.io/etcd:3.6.4-0"}));
     assert_eq!(
         member.endpoint.unwrap(),
-        Endpoint { url: String::from("http://10.244.0.7:2379"), tls: None, user: None }
+        Endpoint {
+            url: String::from("http://10.244.0.7:2379"),
+            other_urls: Vec::new(),
+            tls: None,
+            user: None
+        }
     );
     assert_eq!(member.storage, Storage::Ephemeral, "the container's file system is lost with the pod");
 }
@@ -139,6 +147,27 @@ fn pod_without_address_has_no_endpoint() {
     assert_eq!(read_pod(&pod).unwrap().endpoint, None);
     pod.status.pod_ip = String::from("fd00::7");
     assert_eq!(read_pod(&pod).unwrap().endpoint.unwrap().url, "http://[fd00::7]:2379");
+}
+
+/// Edge case 61.
+#[test]
+fn all_addresses_of_pod_are_endpoints() {
+    let mut pod = pod(&json!({"name": "etcd", "image": "etcd"}));
+    pod.status.pod_ips = ["10.244.0.7", "fd00::7"].map(|ip| PodIp { ip: ip.to_owned() }).into();
+    let endpoint = read_pod(&pod).unwrap().endpoint.unwrap();
+    assert_eq!(endpoint.url, "http://10.244.0.7:2379");
+    assert_eq!(endpoint.other_urls, ["http://[fd00::7]:2379"]);
+}
+
+/// Edge case 61: certificates name addresses without brackets.
+#[test]
+fn server_name_of_ipv6_url_has_no_brackets() {
+    let advertised = "--advertise-client-urls=https://[fd00:0::7]:12379";
+    let mut pod = pod(&json!({"name": "etcd", "image": "etcd", "command": ["etcd", advertised]}));
+    pod.status.pod_ip = String::from("fd00::7");
+    let endpoint = read_pod(&pod).unwrap().endpoint.unwrap();
+    assert_eq!(endpoint.url, "https://[fd00::7]:12379");
+    assert_eq!(endpoint.tls.unwrap().server_name, "fd00:0::7");
 }
 
 #[test]
@@ -185,7 +214,12 @@ fn annotation_replaces_the_endpoint() {
     );
     assert_eq!(
         endpoint("http://:2379"),
-        Endpoint { url: String::from("http://10.244.0.7:2379"), tls: None, user: None }
+        Endpoint {
+            url: String::from("http://10.244.0.7:2379"),
+            other_urls: Vec::new(),
+            tls: None,
+            user: None
+        }
     );
     for wrong in ["12379", "etcd:12379", "ftp://:2379", "https://:port", "https://a b:2379", ""] {
         let member = with_annotations(&[("etcd-guard.io/endpoints", wrong)]).unwrap();

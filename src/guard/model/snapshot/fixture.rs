@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::{
-    etcd::{ClusterId, ListedMember, MemberError, MemberId, ProbeResult, Status},
+    etcd::{ClusterId, ListedMember, MemberError, MemberId, ProbeResult, Scheme, Status},
     guard::model::snapshot::{EtcdctlFlags, MemberPod, Snapshot, Storage},
 };
 
@@ -50,7 +50,9 @@ fn pod(n: usize, list: &[ListedMember]) -> MemberPod {
         terminating: false,
         reserved: false,
         running: true,
+        other_containers: 0,
         storage: Storage::Persistent,
+        scheme: Scheme::Http,
         reply: ProbeResult::Healthy { status: status(n), members: list.to_vec() },
     }
 }
@@ -64,6 +66,7 @@ pub(in crate::guard) fn cluster(size: usize) -> Snapshot {
         taken_at: Instant::now(),
         pods: (0..size).map(|n| pod(n, &list)).collect(),
         external_members: Vec::new(),
+        denied_members: Vec::new(),
     }
 }
 

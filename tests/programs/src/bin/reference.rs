@@ -83,7 +83,7 @@ async fn rounds(count: &str, tls: Option<&Tls>, urls: &[&str]) {
     let endpoint = |url: &&str| {
         let (url, server_name) = url.split_once(',').unwrap_or((url, ""));
         let tls = tls.map(|tls| Tls { server_name: server_name.to_owned(), ..tls.clone() });
-        Endpoint { url: url.to_owned(), tls, user: None }
+        Endpoint { url: url.to_owned(), other_urls: Vec::new(), tls, user: None }
     };
     let endpoints: Vec<Endpoint> = urls.iter().map(endpoint).collect();
     let connections = Connections::new();

@@ -36,6 +36,14 @@ const LINGER: &str = "500ms";
 /// The name of the configuration file in the guard's folder.
 pub const CONFIG: &str = "config.yaml";
 
+/// A configuration file without settings.
+pub const CONFIG_HEADER: &str = "apiVersion: etcd-guard.io/v1alpha1\n";
+
+/// The default configuration file of tests. Members that run as processes have loopback addresses, which the shipped
+/// configuration does not probe without a pod.
+pub const ALL_NETWORKS: &str =
+    "apiVersion: etcd-guard.io/v1alpha1\nguard:\n  probe:\n    deniedNetworks: []\n";
+
 /// The name of the CA file for callers in the guard's folder.
 pub const CLIENT_CA: &str = "client-ca.crt";
 
@@ -77,9 +85,14 @@ impl GuardProcess {
         guard
     }
 
-    /// Starts a guard without waiting: without an API server, it never becomes ready.
+    /// Starts a guard without waiting: without an API server, it never becomes ready. Without a configuration file in
+    /// its folder, the guard gets [`ALL_NETWORKS`].
     pub fn launch(kubeconfig: &Path, files: &Path) -> Self {
         std::fs::create_dir_all(files).expect("a directory for the guard");
+        let config = files.join(CONFIG);
+        if !config.exists() {
+            std::fs::write(config, ALL_NETWORKS).expect("the configuration is written");
+        }
         let ca_pem = make_certificate(files);
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let log = Log::default();
@@ -240,11 +253,8 @@ fn spawn(
     command.args(["--listen", &https.to_string(), "--admin-listen", &http.to_string()]);
     command.arg("--kubeconfig").arg(kubeconfig);
     command.arg("--tls-cert").arg(files.join("tls.crt")).arg("--tls-key").arg(files.join("tls.key"));
+    command.arg("--config").arg(files.join(CONFIG));
     // Optional files that the test wrote before it started the guard.
-    let config = files.join(CONFIG);
-    if config.exists() {
-        command.arg("--config").arg(config);
-    }
     let client_ca = files.join(CLIENT_CA);
     if client_ca.exists() {
         command.arg("--client-ca").arg(client_ca);

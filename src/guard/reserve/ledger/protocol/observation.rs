@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::guard::reserve::ledger::protocol::{Defect, Phase, Pod, Reserved, Uid, World};
 use crate::{
-    etcd::{ClusterId, ListedMember, MemberError, MemberId, ProbeResult, Status},
+    etcd::{ClusterId, ListedMember, MemberError, MemberId, ProbeResult, Scheme, Status},
     guard::{
         assess::assess,
         model::{
@@ -103,7 +103,9 @@ fn assess_pods(pods: &[PodView], target: u8) -> Reason {
         terminating: seen.terminating,
         reserved: seen.reserved,
         running: seen.running,
+        other_containers: 0,
         storage: Storage::Persistent,
+        scheme: Scheme::Http,
         reply: reply(seen, n),
     });
     let snapshot = Snapshot {
@@ -112,6 +114,7 @@ fn assess_pods(pods: &[PodView], target: u8) -> Reason {
         taken_at: *TAKEN_AT,
         pods: pods.collect(),
         external_members: Vec::new(),
+        denied_members: Vec::new(),
     };
     // The model does not cover leadership.
     let policy = Policy { leader: LeaderPolicy::Allow, ..Policy::default() };

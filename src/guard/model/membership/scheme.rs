@@ -1,0 +1,123 @@
+//! Acceptance of replies by the scheme over which they came.
+//!
+//! A pod that is no member can know the public ids of a cluster and answer like one of its members. It cannot answer over
+//! TLS with a certificate of the cluster's CA. A reply therefore counts only over a scheme that the member advertises:
+//! an impostor of a member with TLS would need TLS. Members of one cluster may use different schemes, while TLS is being
+//! enabled member by member.
+
+use crate::etcd::{ListedMember, MemberError, MemberId, ProbeResult, Scheme};
+use crate::guard::model::snapshot::{MemberPod, Snapshot};
+
+/// Replaces each reply that came over a scheme which its member does not advertise by a failure.
+///
+/// The lists of members that replied over TLS are proven, and decide about the others. Without such a list, every list
+/// must contain the scheme, because the list of an impostor may contain its own.
+pub(in crate::guard) fn reject_unadvertised_schemes(snapshot: &mut Snapshot) {
+    let is_proven = |pod: &&MemberPod| pod.scheme == Scheme::Https && pod.reply.is_healthy();
+    let has_proven = snapshot.pods.iter().any(|pod| is_proven(&pod));
+    let external = snapshot.external_members.iter().filter(|_| !has_proven).map(|member| &member.reply);
+    let of_pods = snapshot.pods.iter().filter(|pod| !has_proven || is_proven(pod)).map(|pod| &pod.reply);
+    let lists: Vec<&[ListedMember]> = of_pods.chain(external).filter_map(list).collect();
+    let is_rejected = |pod: &MemberPod| {
+        let Some(status) = pod.reply.status() else { return false };
+        lists.iter().any(|list| lacks_scheme(list, status.member_id, pod.scheme))
+    };
+    let rejected: Vec<bool> = snapshot.pods.iter().map(is_rejected).collect();
+    for (pod, _) in snapshot.pods.iter_mut().zip(rejected).filter(|(_, is_rejected)| *is_rejected) {
+        pod.reply = ProbeResult::NoStatus { cause: MemberError::UnadvertisedScheme(pod.scheme.as_str()) };
+    }
+}
+
+fn list(reply: &ProbeResult) -> Option<&[ListedMember]> {
+    match reply {
+        ProbeResult::Healthy { members, .. } => Some(members),
+        ProbeResult::StatusOnly { .. } | ProbeResult::NoStatus { .. } => None,
+    }
+}
+
+/// Whether the list has client URLs of this member, and none with the scheme. A member advertises no URL for a moment
+/// after its first start.
+fn lacks_scheme(list: &[ListedMember], id: MemberId, scheme: Scheme) -> bool {
+    let member = list.iter().find(|member| member.id == id);
+    member.is_some_and(|member| !member.client_urls.is_empty() && !member.advertises(scheme))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::{
+        assess::assess,
+        model::{
+            reason::Reason,
+            snapshot::fixture::{cluster, listed},
+        },
+        policy::effective::Policy,
+    };
+
+    /// Changes the scheme of a member's client URLs in each list.
+    fn advertise(snapshot: Snapshot, n: usize, scheme: &str) -> Snapshot {
+        snapshot.relist(|list| {
+            for url in &mut list[n].client_urls {
+                *url = format!("{scheme}{}", url.strip_prefix("http").unwrap());
+            }
+        })
+    }
+
+    fn tls_cluster() -> Snapshot {
+        let snapshot = (0..3).fold(cluster(3), |snapshot, n| advertise(snapshot, n, "https"));
+        (0..3).fold(snapshot, |snapshot, n| snapshot.change(n, |pod| pod.scheme = Scheme::Https))
+    }
+
+    fn reason(mut snapshot: Snapshot, n: usize) -> Reason {
+        reject_unadvertised_schemes(&mut snapshot);
+        assess(&snapshot, &snapshot.pods[n], &Policy::default()).reason
+    }
+
+    /// Edge case 39.
+    #[test]
+    fn plain_reply_does_not_count_for_member_with_tls() {
+        assert_eq!(reason(tls_cluster(), 1), Reason::SafeToDelete);
+        let impostor = tls_cluster().change(2, |pod| pod.scheme = Scheme::Http);
+        assert_eq!(reason(impostor.clone(), 1), Reason::QuorumAtRisk);
+        assert_eq!(reason(impostor.clone(), 2), Reason::SafeToDelete, "the impostor may be deleted");
+        // The assessment applies the rule also to a snapshot that was not changed before.
+        assert_eq!(assess(&impostor, &impostor.pods[1], &Policy::default()).reason, Reason::QuorumAtRisk);
+    }
+
+    /// The impostor is the first pod, and its list names plain HTTP for all members.
+    #[test]
+    fn list_of_impostor_does_not_prove_its_scheme() {
+        let mut impostor = tls_cluster().change(0, |pod| pod.scheme = Scheme::Http);
+        let ProbeResult::Healthy { members, status } = &mut impostor.pods[0].reply else { panic!() };
+        *members = (0..3).map(listed).collect();
+        status.term = 1_000_000;
+        status.leader = Some(members[2].id);
+        assert_eq!(reason(impostor.clone(), 1), Reason::QuorumAtRisk);
+        assert_eq!(reason(impostor.clone().silence(2), 1), Reason::QuorumAtRisk);
+        reject_unadvertised_schemes(&mut impostor);
+        let tally = assess(&impostor, &impostor.pods[1], &Policy::default()).tally.unwrap();
+        assert_eq!((tally.healthy, tally.term), (2, 7), "neither its vote nor its term counts");
+    }
+
+    /// Members 1 and 2 do not use TLS yet.
+    #[test]
+    fn mixed_schemes_count_while_tls_is_being_enabled() {
+        let mixed = advertise(cluster(3), 0, "https").change(0, |pod| pod.scheme = Scheme::Https);
+        assert_eq!(reason(mixed.clone(), 1), Reason::SafeToDelete);
+        assert_eq!(reason(mixed.clone(), 2), Reason::SafeToDelete);
+        assert_eq!(reason(mixed.crash(0), 0), Reason::MemberNotServing);
+    }
+
+    #[test]
+    fn member_with_both_schemes_counts_over_each() {
+        let both = cluster(3).relist(|list| list[2].client_urls.push(String::from("HTTPS://10.0.0.2:2379")));
+        assert_eq!(reason(both.clone(), 1), Reason::SafeToDelete);
+        assert_eq!(reason(both.change(2, |pod| pod.scheme = Scheme::Https), 1), Reason::SafeToDelete);
+    }
+
+    #[test]
+    fn voter_without_client_url_is_not_healthy() {
+        let unpublished = cluster(3).relist(|list| list[2].client_urls.clear());
+        assert_eq!(reason(unpublished, 1), Reason::QuorumAtRisk);
+    }
+}

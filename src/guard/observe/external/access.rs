@@ -1,0 +1,114 @@
+//! The schemes and the credentials with which a cluster is probed, and the limits of their use for other processes.
+//!
+//! Credentials travel only over the scheme and the CA of the cluster: a pod of another owner, or a URL of the member list,
+//! must not choose weaker ones.
+
+use crate::etcd::{Endpoint, ListedMember, Scheme, Tls, User};
+use crate::guard::discovery::etcd_pod::EtcdPod;
+
+/// The access of the request's cluster, from the endpoints of its own pods.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterAccess {
+    /// The settings of TLS connections, if pods of the cluster use TLS.
+    tls: Option<(Tls, Option<User>)>,
+    /// Whether pods of the cluster use plain HTTP.
+    is_plain: bool,
+    /// The user of the first of these pods.
+    plain_user: Option<User>,
+}
+
+// === impl ClusterAccess ===
+
+impl ClusterAccess {
+    /// Returns the access of the cluster whose pods have these endpoints.
+    #[must_use]
+    pub fn new<'a>(endpoints: impl IntoIterator<Item = &'a Endpoint>) -> Self {
+        let mut access = Self::default();
+        for Endpoint { tls, user, .. } in endpoints {
+            match tls {
+                // The endpoint of a pod whose Secrets are missing has no CA.
+                Some(tls) if access.tls.as_ref().is_none_or(|(known, _)| known.ca.is_none()) => {
+                    access.tls = Some((tls.clone(), user.clone()));
+                }
+                None if !access.is_plain => (access.is_plain, access.plain_user) = (true, user.clone()),
+                _ => {}
+            }
+        }
+        access
+    }
+
+    /// Returns the endpoint without a URL for a member of the cluster with this scheme and host, or `None` if the
+    /// cluster does not use the scheme.
+    pub(super) fn endpoint(&self, scheme: Scheme, host: &str) -> Option<Endpoint> {
+        let (tls, user) = match scheme {
+            Scheme::Https => {
+                let (tls, user) = self.tls.clone()?;
+                (Some(Tls { server_name: host.to_owned(), ..tls }), user)
+            }
+            // A password that is sent to members over TLS must not be sent without TLS.
+            Scheme::Http if self.is_plain => (None, self.plain_user.clone().filter(|_| self.tls.is_none())),
+            Scheme::Http => return None,
+        };
+        Some(Endpoint { url: String::new(), other_urls: Vec::new(), tls, user })
+    }
+
+    /// Limits the credentials for pods of other owners. Their certificates must be signed by the CA of the cluster. Over
+    /// plain HTTP they receive a password only if the cluster uses no TLS, or if a voter advertises plain HTTP: `voters`
+    /// are the voters that these pods may run.
+    pub(in crate::guard) fn limit<P>(&self, pods: &mut [(P, EtcdPod)], voters: &[ListedMember]) {
+        let Some((cluster_tls, _)) = &self.tls else { return };
+        let is_mixed = self.is_plain || voters.iter().any(|voter| voter.advertises(Scheme::Http));
+        for endpoint in pods.iter_mut().filter_map(|(_, pod)| pod.endpoint.as_mut()) {
+            match &mut endpoint.tls {
+                Some(tls) => {
+                    tls.ca.clone_from(&cluster_tls.ca);
+                    if tls.identity.is_none() {
+                        tls.identity.clone_from(&cluster_tls.identity);
+                    }
+                }
+                None if is_mixed => {}
+                None => endpoint.user = None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(url: &str, ca: Option<&[u8]>) -> Endpoint {
+        let tls = url.starts_with("https").then(|| Tls {
+            server_name: String::from("etcd-0.etcd"),
+            ca: ca.map(Into::into),
+            identity: None,
+        });
+        let user = Some(User { name: String::from("root"), password: "secret".into() });
+        Endpoint { url: url.to_owned(), other_urls: Vec::new(), tls, user }
+    }
+
+    #[test]
+    fn sends_no_password_over_http_if_members_use_tls() {
+        let (tls, plain) =
+            (endpoint("https://10.0.0.1:2379", Some(b"ca")), endpoint("http://10.0.0.2:2379", None));
+        let only_tls = ClusterAccess::new([&tls]);
+        assert!(only_tls.endpoint(Scheme::Http, "etcd").is_none());
+        let over_tls = only_tls.endpoint(Scheme::Https, "other").unwrap();
+        assert_eq!(over_tls.user, tls.user);
+        let over_tls = over_tls.tls.unwrap();
+        assert_eq!((over_tls.server_name.as_str(), over_tls.ca), ("other", tls.tls.clone().unwrap().ca));
+        let mixed = ClusterAccess::new([&tls, &plain]);
+        assert_eq!(mixed.endpoint(Scheme::Http, "etcd").unwrap().user, None);
+        let only_plain = ClusterAccess::new([&plain]);
+        assert_eq!(only_plain.endpoint(Scheme::Http, "etcd").unwrap().user, plain.user);
+        assert!(only_plain.endpoint(Scheme::Https, "etcd").is_none());
+    }
+
+    #[test]
+    fn prefers_endpoint_with_ca() {
+        let (without, with) =
+            (endpoint("https://10.0.0.1:2379", None), endpoint("https://10.0.0.2:2379", Some(b"ca")));
+        let access = ClusterAccess::new([&without, &with]);
+        assert!(access.endpoint(Scheme::Https, "etcd").unwrap().tls.unwrap().ca.is_some());
+    }
+}

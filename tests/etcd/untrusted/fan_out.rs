@@ -1,0 +1,114 @@
+//! Member lists of a process that is no member: the guard probes few of their addresses, and describes none of them.
+
+use std::{net::SocketAddr, time::Instant};
+
+use serde_json::{Value, json};
+
+use crate::guarded_cluster::GuardedPods;
+use test_support::{
+    etcd::fake_member::{DialCounter, FakeListed, FakeMember, FakeReplies},
+    guard::process::{ALL_NETWORKS, CONFIG_HEADER},
+};
+
+/// The result of one review of a pod whose member returns a chosen list.
+struct Review {
+    reason: String,
+    message: String,
+    /// Connections to addresses of the list, and the number of these addresses.
+    dials: (usize, usize),
+}
+
+/// Sends a review of the pod of a fake member. Its list has this number of further voters, with this number of client
+/// URLs each.
+async fn review(voters: u64, urls: u64, config: &str) -> Review {
+    let counter = DialCounter::start().await;
+    let url = |n: u64| {
+        let [_, a, b, c] = u32::try_from(n).unwrap().to_be_bytes();
+        format!("http://127.{}.{b}.{c}:{}", 100 + a, counter.port())
+    };
+    let listed = |n: u64| FakeListed {
+        id: 2 + n,
+        name: format!("etcd-{}", n + 1),
+        peer_urls: vec![format!("http://etcd-{}.example:2380", n + 1)],
+        client_urls: (0..urls).map(|at| url(n * urls + at)).collect(),
+    };
+    let own = FakeListed {
+        id: 1,
+        name: String::from("etcd-0"),
+        peer_urls: vec![String::from("http://etcd-0.example:2380")],
+        client_urls: vec![String::from("http://etcd-0.example:2379")],
+    };
+    let members = [own].into_iter().chain((0..voters).map(listed)).collect();
+    let replies = FakeReplies { cluster_id: 7, member_id: 1, leader: 1, term: 3, members };
+    let member = FakeMember::start(SocketAddr::from(([127, 0, 0, 1], 0)), replies).await;
+    let pod = pod("etcd-0", member.address());
+    let guarded = GuardedPods::start_with_config(std::slice::from_ref(&pod), config).await;
+    let started = Instant::now();
+    let (reason, message) = guarded.dry_run(&pod).await;
+    let took = started.elapsed();
+    let dials = counter.take();
+    eprintln!(
+        "{voters} voters with {urls} URLs: {dials:?} connections and addresses in {took:?}: {message:.300}"
+    );
+    Review { reason, message, dials }
+}
+
+/// Returns a pod whose member listens at this address.
+fn pod(name: &str, address: SocketAddr) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "prod",
+            "uid": format!("uid-{name}"),
+            "annotations": {"etcd-guard.io/endpoints": format!("http://:{}", address.port())},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "etcd", "uid": "set", "controller": true}]
+        },
+        "spec": {"containers": [{"name": "etcd", "image": "etcd", "command": ["etcd", "--data-dir=/data"]}]},
+        "status": {
+            "phase": "Running",
+            "podIP": address.ip().to_string(),
+            "containerStatuses": [{"name": "etcd", "state": {"running": {}}}]
+        }
+    })
+}
+
+/// Edge case 52: a list of 4 MiB, and a list that is only a little too long.
+#[tokio::test]
+async fn oversized_member_lists_are_errors() {
+    let Review { reason, message, dials } = review(13_000, 4, ALL_NETWORKS).await;
+    assert_eq!(dials, (0, 0));
+    assert_eq!(reason, "AmbiguousMember", "{message}");
+    assert!(message.contains("etcd-0 (the response is larger than 256 KiB)"), "{message}");
+
+    let Review { reason, message, dials } = review(64, 1, ALL_NETWORKS).await;
+    assert_eq!((reason.as_str(), dials), ("AmbiguousMember", (0, 0)), "{message}");
+    assert!(message.contains("the member list has 65 members, and at most 64 are evaluated"), "{message}");
+}
+
+/// Edge case 52.
+#[tokio::test]
+async fn probes_one_address_per_voter_and_16_in_total() {
+    let Review { reason, message, dials } = review(63, 4, ALL_NETWORKS).await;
+    assert_eq!((reason.as_str(), dials.1), ("QuorumAtRisk", 16), "{message}");
+    let Review { dials, .. } = review(3, 4, ALL_NETWORKS).await;
+    assert_eq!(dials.1, 12);
+}
+
+/// Edge case 52: the shipped configuration denies loopback, and the text does not describe the address.
+#[tokio::test]
+async fn denied_addresses_are_not_probed_or_described() {
+    let Review { reason, message, dials } = review(2, 2, CONFIG_HEADER).await;
+    assert_eq!((reason.as_str(), dials), ("QuorumAtRisk", (0, 0)), "{message}");
+    let class = "etcd-1, etcd-2 (no visible pod runs this member, and guard.probe.deniedNetworks rejects its client URLs)";
+    assert!(message.contains(class), "{message}");
+
+    let Review { message, .. } = review(2, 2, ALL_NETWORKS).await;
+    assert!(
+        message.contains(
+            "etcd-1, etcd-2 (no visible pod runs this member, and none of its client URLs replies)"
+        ),
+        "{message}"
+    );
+}

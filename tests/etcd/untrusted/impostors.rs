@@ -1,0 +1,76 @@
+//! A pod that answers with the public ids of a cluster, in the place of a member that is down.
+
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::{Cluster, Layout},
+    guarded_cluster::{GuardedPods, pod, secret},
+};
+use test_support::etcd::fake_member::{FakeListed, FakeMember, FakeReplies};
+
+/// Returns the replies that a process needs to pass for member `n`, from public responses of another member.
+async fn replies_of(cluster: &Cluster, n: usize, other: usize, scheme: Option<&str>) -> FakeReplies {
+    let mut client = cluster.client(other).await;
+    let status = client.status().await.unwrap();
+    let list = client.member_list().await.unwrap();
+    let url = cluster.peer_url(n);
+    let members: Vec<FakeListed> = list
+        .members()
+        .iter()
+        .map(|member| FakeListed {
+            id: member.id(),
+            name: member.name().to_owned(),
+            peer_urls: member.peer_urls().to_vec(),
+            client_urls: match scheme {
+                Some(scheme) => member.client_urls().iter().map(|url| url.replace("https", scheme)).collect(),
+                None => member.client_urls().to_vec(),
+            },
+        })
+        .collect();
+    FakeReplies {
+        cluster_id: status.header().unwrap().cluster_id(),
+        member_id: members.iter().find(|member| member.peer_urls.contains(&url)).unwrap().id,
+        leader: status.leader(),
+        term: status.raft_term(),
+        members,
+    }
+}
+
+/// Edge case 39: the member is down, and a pod with its name answers over plain HTTP.
+#[tokio::test]
+async fn plain_impostor_is_no_voter_of_tls_cluster() {
+    let mut cluster = Cluster::start(Layout { version: "3.6", members: 3, spare: 0, tls: true }).await;
+    let followers = cluster.followers().await;
+    let (absent, target) = (followers[0], followers[1]);
+    let mut pods: Vec<Value> = (0..3).map(|n| pod(&cluster, n)).collect();
+    let guarded = GuardedPods::start(&pods).await;
+    let (ca, certificate, key) = cluster.client_files();
+    let secret = secret(&[("ca.crt", ca), ("tls.crt", certificate), ("tls.key", key)]);
+    guarded.objects.put("/api/v1/namespaces/prod/secrets/etcd-client-tls", 200, secret);
+    assert_eq!(guarded.dry_run(&pods[target]).await.0, "SafeToDelete");
+
+    let url = format!("http://{}:2379", cluster.address(absent));
+    pods[absent]["metadata"]["uid"] = json!("impostor");
+    pods[absent]["spec"]["containers"][0]["command"] = json!([
+        "etcd",
+        format!("--name=etcd-{absent}"),
+        format!("--advertise-client-urls={url}"),
+        "--data-dir=/data"
+    ]);
+    guarded.objects.put("/api/v1/namespaces/prod/pods", 200, json!({"items": pods}));
+    // The impostor returns the list unchanged, or claims that the members advertise plain HTTP.
+    for scheme in [None, Some("http")] {
+        let replies = replies_of(&cluster, absent, target, scheme).await;
+        cluster.kill(absent);
+        let address = format!("{}:2379", cluster.address(absent)).parse().unwrap();
+        let impostor = FakeMember::start(address, replies).await;
+        let (reason, message) = guarded.dry_run(&pods[target]).await;
+        assert_eq!(reason, "QuorumAtRisk", "{message}");
+        let cause =
+            format!("etcd-{absent} (it answers over http, and the member advertises no such client URL)");
+        assert!(message.contains(&cause), "{message}");
+        drop(impostor);
+        cluster.restart(absent);
+        cluster.wait_until_serving(absent).await;
+    }
+}
