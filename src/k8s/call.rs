@@ -28,6 +28,22 @@ pub(super) async fn create<T>(
     with_timeout(operation, call, &[409]).await
 }
 
+/// Awaits the deletion of an object. False if the object does not exist. Status 409 is a conflict: the object still
+/// exists.
+pub(super) async fn delete<T>(
+    operation: &str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<bool, CallError> {
+    let deletion = async {
+        match call.await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+            Err(error) => Err(error),
+        }
+    };
+    with_timeout(operation, deletion, &[409]).await
+}
+
 async fn with_timeout<T>(
     operation: &str,
     call: impl Future<Output = Result<T, kube::Error>>,

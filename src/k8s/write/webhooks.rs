@@ -8,13 +8,20 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::k8s::{call::call, error::CallError};
+use crate::k8s::{
+    call::{call, delete},
+    error::CallError,
+};
 
 /// The field manager of this program's writes.
 const FIELD_MANAGER: &str = "etcd-guard";
 
 /// Suffix of the names of all webhooks of this program.
 const ENTRY_SUFFIX: &str = "etcd-guard.io";
+
+/// Maximum number of attempts to delete a configuration. A conflict comes from a concurrent write, and the guard's replicas
+/// write a configuration at most every few seconds.
+const MAX_DELETE_ATTEMPTS: usize = 3;
 
 /// Kind and name of a webhook configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,13 +79,16 @@ impl Configurations {
         Ok(())
     }
 
-    /// Deletes a configuration; false if it does not exist.
+    /// Deletes a configuration; false if it does not exist. After a conflict, the deletion is repeated.
     pub async fn delete(&self, name: &ConfigurationName) -> Result<bool, CallError> {
-        let parameters = DeleteParams::default();
-        match call(&format!("deleting {name}"), self.api(name).delete(&name.name, &parameters)).await {
-            Ok(_) => Ok(true),
-            Err(CallError::Conflict { .. }) => Ok(false),
-            Err(error) => Err(error),
+        let (operation, parameters) = (format!("deleting {name}"), DeleteParams::default());
+        let api = self.api(name);
+        let mut attempts = 1;
+        loop {
+            match delete(&operation, api.delete(&name.name, &parameters)).await {
+                Err(CallError::Conflict { .. }) if attempts < MAX_DELETE_ATTEMPTS => attempts += 1,
+                result => return result,
+            }
         }
     }
 
@@ -154,7 +164,41 @@ impl std::fmt::Display for ConfigurationName {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
     use super::*;
+    use crate::k8s::fake;
+
+    /// Deletes a configuration whose first deletions have these statuses. Returns the result and the number of calls.
+    async fn delete_after(statuses: &'static [u16]) -> (Result<bool, String>, usize) {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&calls);
+        let client = fake::api_server_with(move |call, _| {
+            assert_eq!(call.method, http::Method::DELETE);
+            let status = statuses.get(counter.fetch_add(1, Ordering::Relaxed)).copied().unwrap_or(200);
+            let success = json!({"kind": "Status", "apiVersion": "v1", "status": "Success"});
+            (status, if status == 200 { success } else { fake::status_failure(status, "no") })
+        });
+        let name = ConfigurationName {
+            kind: String::from("ValidatingWebhookConfiguration"),
+            name: String::from("etcd-guard"),
+        };
+        let result = Configurations::new(client).delete(&name).await;
+        (result.map_err(|error| error.to_string()), calls.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn repeats_conflicting_deletion_and_reports_absence() {
+        assert_eq!(delete_after(&[404]).await, (Ok(false), 1));
+        assert_eq!(delete_after(&[409]).await, (Ok(true), 2));
+        assert_eq!(delete_after(&[409, 404]).await, (Ok(false), 2));
+        let (result, calls) = delete_after(&[409, 409, 409]).await;
+        assert_eq!(calls, MAX_DELETE_ATTEMPTS);
+        assert!(result.unwrap_err().contains("deleting ValidatingWebhookConfiguration etcd-guard"));
+    }
 
     #[test]
     fn removes_obsolete_webhooks_and_preserves_foreign_ones() {
