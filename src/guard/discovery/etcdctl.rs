@@ -10,7 +10,9 @@ use crate::{
 };
 
 /// Returns the flags for this member. Certificates are the member's own server certificate and CA as its container mounts
-/// them: with client authentication, etcd connects to itself with that certificate as well.
+/// them: with client authentication, etcd connects to itself with that certificate as well. Without a CA, the server
+/// certificate itself is the trusted certificate: Go accepts a certificate that is in the pool of roots, whichever CA
+/// issued it.
 pub(in crate::guard) fn read(
     container: &Container,
     settings: &MemberSettings,
@@ -29,7 +31,8 @@ pub(in crate::guard) fn read(
             name => name.to_owned(),
         };
         connection.push(("endpoints", Some(format!("https://{host}:{port}"))));
-        connection.push(("cacert", settings.get("trusted-ca-file").map(str::to_owned)));
+        let trusted = settings.get("trusted-ca-file").or_else(|| settings.get("cert-file"));
+        connection.push(("cacert", trusted.map(str::to_owned)));
         if settings.get("client-cert-auth") == Some("true") {
             connection.push(("cert", settings.get("cert-file").map(str::to_owned)));
             connection.push(("key", settings.get("key-file").map(str::to_owned)));
@@ -84,6 +87,15 @@ mod tests {
             command(&TLS, &json!([])),
             "kubectl -n prod exec etcd-1 -c etcd -- etcdctl --endpoints=https://etcd-1.etcd:2379 \
              --cacert=/certs/ca.crt --cert=/certs/server.crt --key=/certs/server.key member list"
+        );
+    }
+
+    #[test]
+    fn trusts_the_server_certificate_without_ca() {
+        assert_eq!(
+            command(&TLS[..3], &json!([])),
+            "kubectl -n prod exec etcd-1 -c etcd -- etcdctl --endpoints=https://etcd-1.etcd:2379 \
+             --cacert=/certs/server.crt member list"
         );
     }
 
