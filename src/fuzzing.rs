@@ -10,7 +10,7 @@ mod tests;
 
 pub use crate::{
     config::fuzzing::config,
-    guard::fuzzing::{pod, settings},
+    guard::fuzzing::{member_settings, pod},
     inject::fuzzing::patch,
     server::fuzzing::review,
 };

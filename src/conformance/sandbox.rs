@@ -112,7 +112,7 @@ impl Sandbox {
     }
 
     /// Sets annotations of the StatefulSet and waits until the guard reports the policy `name`, with `value` if given.
-    /// The inner error is the reason why the policy is not in force.
+    /// The inner error states the policy that applies instead.
     pub(super) async fn set_policy(
         &self,
         annotations: &Value,
@@ -137,7 +137,7 @@ impl Sandbox {
             }
             if Instant::now() > end {
                 let reason = found.map_or_else(
-                    || format!("{name} is not in force"),
+                    || format!("the guard reports no policy {name}"),
                     |policy| format!("{name} is {}, set by the {}", policy.value, policy.from),
                 );
                 return Ok(Err(reason));

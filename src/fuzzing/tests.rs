@@ -76,5 +76,5 @@ fn any_configuration_is_valid_or_gets_diagnostics() {
 
 #[test]
 fn any_settings_are_parsed_as_by_etcd() {
-    replay("settings", MUTATIONS, super::settings, lines);
+    replay("settings", MUTATIONS, super::member_settings, lines);
 }

@@ -111,7 +111,7 @@ impl Cases<'_> {
     /// Checks that the guard still denies. A guard that stopped during the run would otherwise not be noticed.
     pub(super) async fn final_enforcement(&mut self) -> anyhow::Result<()> {
         let annotations = json!({"etcd-guard.io/leader": "deny"});
-        // If the policy is not in force, the row fails.
+        // If the annotation does not take effect, the row fails.
         let _ = self.sandbox.set_policy(&annotations, "etcd-guard.io/leader", Some("deny")).await?;
         let enforcement = Self::check_enforcement(self.sandbox).await?;
         let observed = enforcement.as_ref().err().map_or("denied", String::as_str);

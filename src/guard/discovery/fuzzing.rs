@@ -46,7 +46,7 @@ pub fn pod(body: &[u8]) {
 /// # Panics
 ///
 /// If an invariant is violated.
-pub fn settings(text: &[u8]) {
+pub fn member_settings(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let (variables, words) = text.split_once("\n\n").unwrap_or(("", text));
     let variable = |line: &str| {
