@@ -1,11 +1,14 @@
 //! A model of the reservation protocol for exhaustive search with stateright.
 //!
 //! Replicas read the record and the pods at separate moments, probe the members, and write the record by compare-and-swap.
-//! The API server executes an approval late or never and loses responses. Replicas restart, and pods crash.
+//! The API server executes an approval late or never and loses responses. Replicas restart, and pods crash. In some
+//! searches a voter leads, so that its deletion requires a transfer, a link between two voters is cut, or owners of pods
+//! are deleted.
 //!
 //! The replicas run the shipped [`Ledger`] and [`assess`](crate::guard::assess). The model contains the environment and the
 //! order of steps of `guard::decide`. docs/decisions/0032-reservation-model.md lists the omissions.
 
+mod leadership;
 mod observation;
 mod properties;
 mod replica;
@@ -53,6 +56,14 @@ enum Defect {
     RestartsLifetimes,
     /// The reads of one evaluation can be arbitrarily far apart.
     ReadsFarApart,
+    /// The deletion of a leader is approved without a transfer.
+    SkipsTransfer,
+    /// The deletion of a leader is approved after the transfer, without a second probe.
+    SkipsSecondProbe,
+    /// An approval can rest on a leader that is leaving.
+    AcceptsLeavingLeader,
+    /// The accepted deletion of an owner does not reserve the pod.
+    SkipsReservationOfCascades,
 }
 
 /// Parameters of a search: the cluster, the replicas, and the number of requests and faults.
@@ -67,6 +78,13 @@ struct World {
     crashes: u8,
     /// Maximum number of restarts of replicas.
     restarts: u8,
+    /// Whether a voter leads, which the deletion of this voter has to transfer. Otherwise any serving voter counts as the
+    /// leader.
+    leadership: bool,
+    /// Whether two of the voters cannot reach each other. Requires `leadership`.
+    cut: bool,
+    /// Maximum number of requests that are accepted deletions of owners.
+    cascades: u8,
     defect: Option<Defect>,
 }
 
@@ -82,8 +100,15 @@ struct State {
     started: u8,
     crashes: u8,
     restarts: u8,
+    cascades: u8,
+    /// The voter that leads; `None` during an election and in searches without leadership.
+    leader: Option<u8>,
+    /// Two voters that cannot reach each other.
+    cut: Option<(u8, u8)>,
     /// Whether an approval violated the safety invariant.
     violated: bool,
+    /// Whether an approval rested on a leader that is leaving.
+    misled: bool,
 }
 
 /// A pod of the StatefulSet. The name is stable; each successor is another incarnation.
@@ -126,6 +151,10 @@ struct Request {
     age: u8,
     /// Whether the record changed since this request read it.
     stale: bool,
+    /// Whether the request follows from an accepted deletion of the pod's owner, which is approved in any case.
+    is_cascade: bool,
+    /// Whether leadership was transferred for this request.
+    moved: bool,
     stage: RequestStage,
 }
 
@@ -142,6 +171,8 @@ enum RequestStage {
     Probing { record: Vec<Reserved>, held: Vec<Reserved>, listed: Vec<Pod> },
     /// The assessment approves the deletion. The replica writes the record.
     Ready(Ready),
+    /// The target is reserved. The replica transfers leadership to one of these voters.
+    Transferring { candidates: Vec<u8> },
     /// The replica abandoned its write. The write can still arrive, without a response.
     WriteAbandoned { record: Vec<Reserved> },
     /// The deletion is approved. The API server can execute it.
@@ -158,6 +189,10 @@ struct Ready {
     proceeds_unreserved: bool,
     /// Pods that served during the probe and crashed since.
     crashed: Vec<u8>,
+    /// The leader during the probe.
+    leader: Option<u8>,
+    /// The voters to one of which leadership is transferred before the approval. Empty if no transfer is required.
+    candidates: Vec<u8>,
 }
 
 /// A transition. Requests are identified by their index in the state.
@@ -170,6 +205,11 @@ enum Action {
     },
     /// An idle replica evaluates a request from its cached snapshot.
     EvaluateFromCache {
+        pod: u8,
+        replica: u8,
+    },
+    /// The deletion of the pod's owner is accepted.
+    DeleteOwner {
         pod: u8,
         replica: u8,
     },
@@ -187,6 +227,10 @@ enum Action {
     Abandon(usize),
     /// An abandoned write arrives.
     WriteLate(usize),
+    /// The replica transfers leadership to this voter and evaluates the deletion again.
+    Transfer(usize, u8),
+    /// The voters elect a leader.
+    Elect(u8),
     /// The API server executes an approved deletion.
     Delete(usize),
     /// A terminating pod ends, and its successor exists.
@@ -228,6 +272,9 @@ impl World {
                 if state.replicas[usize::from(replica)].cached.is_some() {
                     actions.push(Action::EvaluateFromCache { pod, replica });
                 }
+                if state.cascades < self.cascades {
+                    actions.push(Action::DeleteOwner { pod, replica });
+                }
             }
         }
     }
@@ -247,12 +294,17 @@ impl Model for World {
             started: 0,
             crashes: 0,
             restarts: 0,
+            cascades: 0,
+            // The leader reaches all voters.
+            leader: self.leadership.then(|| self.voters - 1),
+            cut: self.cut.then_some((0, 1)),
             violated: false,
+            misled: false,
         }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        if state.violated {
+        if state.violated || state.misled {
             return;
         }
         self.evaluations(state, actions);
@@ -268,6 +320,9 @@ impl Model for World {
                 RequestStage::Ready(_) => {
                     actions.extend([Action::Write(n), Action::Fail(n), Action::Abandon(n)]);
                 }
+                RequestStage::Transferring { candidates } => {
+                    actions.extend(candidates.iter().map(|pod| Action::Transfer(n, *pod)));
+                }
                 RequestStage::WriteAbandoned { .. } => actions.push(Action::WriteLate(n)),
                 RequestStage::Approved => actions.push(Action::Delete(n)),
             }
@@ -279,6 +334,9 @@ impl Model for World {
                 Phase::Terminating => actions.push(Action::Stop(n)),
                 Phase::Down => actions.push(Action::Serve(n)),
             }
+        }
+        if self.leadership && state.leader.is_none() {
+            actions.extend((0..self.voters).filter(|pod| self.can_lead(state, *pod)).map(Action::Elect));
         }
         if state.restarts < self.restarts {
             actions.extend((0..self.replicas).map(Action::Restart));
@@ -323,7 +381,8 @@ impl State {
 
     fn begin(&mut self, pod: u8, replica: u8, stage: RequestStage) {
         let uid = Uid { pod, incarnation: self.pods[usize::from(pod)].incarnation };
-        self.requests.push(Request { number: self.started, uid, replica, age: 0, stale: false, stage });
+        let (number, is_cascade, moved) = (self.started, false, false);
+        self.requests.push(Request { number, uid, replica, age: 0, stale: false, is_cascade, moved, stage });
         self.started += 1;
     }
 
@@ -333,7 +392,10 @@ impl State {
         for request in &mut self.requests {
             request.stale = !matches!(
                 request.stage,
-                RequestStage::Approved | RequestStage::Retrying | RequestStage::Reading { .. }
+                RequestStage::Approved
+                    | RequestStage::Retrying
+                    | RequestStage::Transferring { .. }
+                    | RequestStage::Reading { .. }
             );
         }
         // Abandoned writes fail without an effect.

@@ -4,16 +4,16 @@ use std::{cell::RefCell, collections::HashMap, sync::LazyLock, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::guard::reserve::ledger::protocol::{Defect, Phase, Pod, Reserved, Uid, World};
+use crate::guard::reserve::ledger::protocol::{Defect, Phase, Pod, Reserved, State, Uid, World};
 use crate::{
     etcd::{ClusterId, ListedMember, MemberError, MemberId, ProbeResult, Scheme, Status},
     guard::{
-        assess::assess,
+        assess::{assess, transferee},
         model::{
             reason::Reason,
             snapshot::{MemberPod, Snapshot, Storage},
         },
-        policy::effective::{LeaderPolicy, Policy},
+        policy::effective::Policy,
     },
 };
 
@@ -23,6 +23,16 @@ pub(in crate::guard) struct Observation {
     pub(in crate::guard) listed: Vec<Pod>,
     pub(in crate::guard) answers: Vec<Answer>,
     pub(in crate::guard) held: Vec<Reserved>,
+    /// The leader, in searches with leadership.
+    pub(in crate::guard) leader: Option<u8>,
+}
+
+/// The result of an assessment.
+#[derive(Clone, Debug)]
+pub(in crate::guard) struct Judgement {
+    pub(in crate::guard) reason: Reason,
+    /// The voters of which one would take over leadership from the target: the most advanced one, which can be any of them.
+    pub(in crate::guard) candidates: Vec<u8>,
 }
 
 /// The response from the address of a pod.
@@ -45,13 +55,14 @@ struct PodView {
     running: bool,
     reserved: bool,
     answer: Answer,
+    leads: bool,
 }
 
 static TAKEN_AT: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 thread_local! {
     /// Results of [`assess`], which is pure.
-    static REASONS: RefCell<HashMap<(Vec<PodView>, u8), Reason>> = RefCell::default();
+    static JUDGEMENTS: RefCell<HashMap<(Vec<PodView>, u8), Judgement>> = RefCell::default();
 }
 
 /// Whether the reason of an approval is that the pod does not serve.
@@ -59,7 +70,7 @@ pub(in crate::guard) fn is_idle(reason: Reason) -> bool {
     reason == Reason::MemberNotServing
 }
 
-fn assess_pods(pods: &[PodView], target: u8) -> Reason {
+fn assess_pods(pods: &[PodView], target: u8) -> Judgement {
     let id = |pod: u8| MemberId(u64::from(pod) + 1);
     let member = |(seen, n): (&PodView, u8)| ListedMember {
         id: id(n),
@@ -69,8 +80,7 @@ fn assess_pods(pods: &[PodView], target: u8) -> Reason {
         is_learner: seen.is_learner,
     };
     let members: Vec<ListedMember> = pods.iter().zip(0..).map(member).collect();
-    let leads = |(seen, _): &(&PodView, u8)| seen.answer == Answer::Serves && !seen.is_learner;
-    let leader = pods.iter().zip(0..).find(leads).map(|(_, n)| id(n));
+    let leader = pods.iter().zip(0..).find(|(seen, _)| seen.leads).map(|(_, n)| id(n));
     let status = |seen: &PodView, n: u8| Status {
         member_id: id(n),
         cluster_id: ClusterId(1),
@@ -116,29 +126,35 @@ fn assess_pods(pods: &[PodView], target: u8) -> Reason {
         external_members: Vec::new(),
         denied_members: Vec::new(),
     };
-    // The model does not cover leadership.
-    let policy = Policy { leader: LeaderPolicy::Allow, ..Policy::default() };
-    assess(&snapshot, &snapshot.pods[usize::from(target)], &policy).reason
+    let target = &snapshot.pods[usize::from(target)];
+    let reason = assess(&snapshot, target, &Policy::default()).reason;
+    let is_candidate = |n: &u8| {
+        let mut snapshot = snapshot.clone();
+        if let ProbeResult::Healthy { status, .. } = &mut snapshot.pods[usize::from(*n)].reply {
+            status.applied_index += 1;
+        }
+        transferee(&snapshot, target).is_some_and(|(pod, _)| pod.uid == n.to_string())
+    };
+    let candidates = (0..).take(snapshot.pods.len()).filter(is_candidate).collect();
+    Judgement { reason, candidates }
 }
 
 // === impl World ===
 
 impl World {
     /// Returns the responses from the addresses of a list of pods, which can be older than the pods.
-    pub(in crate::guard) fn answers(&self, pods: &[Pod], listed: &[Pod]) -> Vec<Answer> {
-        let running =
-            pods.iter().take(usize::from(self.voters)).filter(|pod| pod.phase != Phase::Down).count();
-        let answer = |(pod, listed): (&Pod, &Pod)| match pod.phase {
+    pub(in crate::guard) fn answers(&self, state: &State, listed: &[Pod]) -> Vec<Answer> {
+        let answer = |((pod, listed), n): ((&Pod, &Pod), u8)| match pod.phase {
             _ if pod.incarnation != listed.incarnation => Answer::NoResponse,
             Phase::Down => Answer::Refuses,
-            Phase::Serving | Phase::Terminating if running >= self.quorum() => Answer::Serves,
+            Phase::Serving | Phase::Terminating if self.serves_reads(state, n) => Answer::Serves,
             Phase::Serving | Phase::Terminating => Answer::NoQuorum,
         };
-        pods.iter().zip(listed).map(answer).collect()
+        state.pods.iter().zip(listed).zip(0..).map(answer).collect()
     }
 
-    /// Returns the reason that the shipped assessment gives for an observation.
-    pub(in crate::guard) fn reason(&self, observation: &Observation, target: u8) -> Reason {
+    /// Returns the result of the shipped assessment of an observation.
+    pub(in crate::guard) fn judge(&self, observation: &Observation, target: u8) -> Judgement {
         let seen = |((listed, answer), n): ((&Pod, &Answer), u8)| PodView {
             is_learner: !self.is_voter(n) && !self.has_defect(Defect::CountsLearners),
             terminating: listed.phase == Phase::Terminating && !self.has_defect(Defect::CountsTerminating),
@@ -148,17 +164,37 @@ impl World {
                 .iter()
                 .any(|reserved| reserved.uid == Uid { pod: n, incarnation: listed.incarnation }),
             answer: *answer,
+            leads: false,
         };
-        let pods: Vec<PodView> =
+        let mut pods: Vec<PodView> =
             observation.listed.iter().zip(&observation.answers).zip(0..).map(seen).collect();
-        REASONS.with_borrow_mut(|reasons| {
+        if let Some(leader) = self.reported_leader(&pods, observation.leader, target) {
+            pods[usize::from(leader)].leads = true;
+        }
+        JUDGEMENTS.with_borrow_mut(|known| {
             let key = (pods, target);
-            if let Some(reason) = reasons.get(&key) {
-                return *reason;
+            if let Some(judgement) = known.get(&key) {
+                return judgement.clone();
             }
-            let reason = assess_pods(&key.0, target);
-            reasons.insert(key, reason);
-            reason
+            let judgement = assess_pods(&key.0, target);
+            known.insert(key, judgement.clone());
+            judgement
         })
+    }
+
+    /// Returns the leader that the members report. In searches without leadership, this is a voter that is neither the
+    /// target nor leaving, if there is one.
+    fn reported_leader(&self, pods: &[PodView], leader: Option<u8>, target: u8) -> Option<u8> {
+        let serves = |(seen, _): &(&PodView, u8)| seen.answer == Answer::Serves && !seen.is_learner;
+        let is_leaving = |seen: &PodView| seen.terminating || seen.reserved;
+        let is_hidden = self.has_defect(Defect::AcceptsLeavingLeader)
+            && leader.is_some_and(|leader| leader != target && is_leaving(&pods[usize::from(leader)]));
+        if self.leadership && !is_hidden {
+            return leader;
+        }
+        let stays = |(seen, n): &(&PodView, u8)| *n != target && !is_leaving(seen);
+        let mut serving = pods.iter().zip(0..).filter(serves);
+        let first = serving.clone().next();
+        serving.find(stays).or(first).map(|(_, n)| n)
     }
 }

@@ -7,21 +7,25 @@ use crate::guard::reserve::ledger::protocol::{
 };
 
 pub(in crate::guard) const SAFETY: &str = "no approval costs the quorum";
+pub(in crate::guard) const LEADERSHIP: &str = "no approval rests on a leader that is leaving";
 pub(in crate::guard) const LIVENESS: &str = "a single harmless deletion is eventually approved";
 pub(in crate::guard) const ALL_SPARE_VOTERS: &str = "all spare voters can be approved at the same time";
 pub(in crate::guard) const AFTER_RETURN: &str = "a deletion is approved after another pod has returned";
 
-/// Upper bound for the steps of an evaluation without concurrent writes: reads, a list, a probe, a write.
-const MAX_STEPS: u8 = 6;
+/// Upper bound for the steps of an evaluation without concurrent writes: reads, a list, a probe, a write, and after a
+/// transfer of leadership the same again.
+const MAX_STEPS: u8 = 12;
 
 /// Returns the properties. Liveness is an `always` property, because `eventually` of stateright requires acyclic graphs and
 /// time creates cycles. Every state can reach a quiescent state, and every quiescent state must approve a harmless deletion.
 pub(in crate::guard) fn properties() -> Vec<Property<World>> {
     vec![
         Property::always(SAFETY, |_, state: &State| !state.violated),
+        Property::always(LEADERSHIP, |_, state: &State| !state.misled),
         Property::always(LIVENESS, |world: &World, state: &State| {
             let is_free = |pod: &u8| world.others_are_a_quorum(state, *pod);
             !state.is_quiescent()
+                || (world.leadership && state.leader.is_none())
                 || (0..)
                     .take(state.pods.len())
                     .filter(is_free)
@@ -36,7 +40,7 @@ pub(in crate::guard) fn properties() -> Vec<Property<World>> {
                 .iter()
                 .filter(|request| request.stage == RequestStage::Approved)
                 .filter(serves);
-            allowed.filter(|request| world.is_voter(request.uid.pod)).count()
+            allowed.filter(|request| world.is_voter(request.uid.pod) && !request.is_cascade).count()
                 == usize::from(world.voters) - world.quorum()
         }),
         Property::sometimes(AFTER_RETURN, |_, state: &State| {
@@ -73,13 +77,18 @@ impl World {
                 && (phase == Phase::Serving || ready.crashed.contains(pod))
                 && !is_leaving(*pod)
         };
-        (0..self.voters).filter(serves).count() >= self.quorum()
+        let voters: Vec<u8> = (0..self.voters).filter(serves).collect();
+        self.are_a_quorum(state, &voters)
     }
 
-    /// Whether the serving voters form a quorum without this pod.
+    /// Whether the serving voters form a quorum without this pod. The guard counts a voter only if its reads pass.
     fn others_are_a_quorum(&self, state: &State, pod: u8) -> bool {
-        let serves = |other: &u8| *other != pod && state.pods[usize::from(*other)].phase == Phase::Serving;
-        (0..self.voters).filter(serves).count() >= self.quorum()
+        let serves = |other: &u8| {
+            let is_up = state.pods[usize::from(*other)].phase == Phase::Serving;
+            *other != pod && is_up && (!self.leadership || self.serves_reads(state, *other))
+        };
+        let voters: Vec<u8> = (0..self.voters).filter(serves).collect();
+        self.are_a_quorum(state, &voters)
     }
 
     /// Whether every replica, and a replica that has just restarted, approves a single request now or after all
@@ -108,8 +117,9 @@ impl World {
                 RequestStage::Relisting { .. } => Action::List(0),
                 RequestStage::Probing { .. } => Action::Probe(0),
                 RequestStage::Ready(_) => Action::Write(0),
+                RequestStage::Transferring { candidates } => Action::Transfer(0, candidates[0]),
                 RequestStage::Retrying | RequestStage::WriteAbandoned { .. } => return false,
-                RequestStage::Approved => return !state.violated,
+                RequestStage::Approved => return !state.violated && !state.misled,
             };
             self.apply(state, action);
         }
@@ -133,6 +143,7 @@ impl State {
     /// Whether no request is in progress and no pod is terminating. Members can be down.
     fn is_quiescent(&self) -> bool {
         !self.violated
+            && !self.misled
             && self.requests.is_empty()
             && self.pods.iter().all(|pod| pod.phase != Phase::Terminating)
     }

@@ -163,6 +163,7 @@ impl State {
 
     fn pod_profile(&self, n: u8, replicas: &[u8], requests: &[usize]) -> Vec<u8> {
         const END: u8 = u8::MAX;
+        let is_named = |pod: Option<u8>| u8::from(pod == Some(n));
         let pod_data = |pod: Pod| {
             [pod.incarnation, u8::from(pod.phase != Phase::Serving) + u8::from(pod.phase == Phase::Down)]
         };
@@ -174,7 +175,8 @@ impl State {
             );
             all.push(END);
         };
-        let mut all = vec![u8::from(n >= self.voters)];
+        let is_cut = self.cut.is_some_and(|(one, other)| n == one || n == other);
+        let mut all = vec![u8::from(n >= self.voters), is_named(self.leader), u8::from(is_cut)];
         all.extend(pod_data(self.pods[usize::from(n)]));
         record_data(&self.record, &mut all);
         for replica in moved(&self.replicas.iter().collect::<Vec<_>>(), replicas) {
@@ -189,6 +191,7 @@ impl State {
             if let Some(observation) = &replica.cached {
                 all.extend(pod_data(observation.listed[usize::from(n)]));
                 all.push(u8::from(observation.answers[usize::from(n)] == Answer::Serves));
+                all.push(is_named(observation.leader));
                 record_data(&observation.held, &mut all);
             }
         }
@@ -205,6 +208,10 @@ impl State {
             all.push(END);
             if let RequestStage::Ready(ready) = &request.stage {
                 all.push(u8::from(ready.crashed.contains(&n)));
+                all.extend([is_named(ready.leader), u8::from(ready.candidates.contains(&n))]);
+            }
+            if let RequestStage::Transferring { candidates } = &request.stage {
+                all.push(u8::from(candidates.contains(&n)));
             }
         }
         all
@@ -226,6 +233,7 @@ impl State {
                 observation.listed = moved(&observation.listed, &numbering.pods);
                 observation.answers = moved(&observation.answers, &numbering.pods);
                 observation.held.sort_unstable();
+                observation.leader = observation.leader.map(|pod| numbering.pods[usize::from(pod)]);
             }
             for (uid, _) in &mut replica.gone {
                 uid.pod = numbering.pods[usize::from(uid.pod)];
@@ -233,6 +241,9 @@ impl State {
             replica.first_seen.sort_unstable();
             replica.gone.sort_unstable();
         }
+        let new = |pod: u8| numbering.pods[usize::from(pod)];
+        state.leader = state.leader.map(new);
+        state.cut = state.cut.map(|(one, other)| (new(one).min(new(other)), new(one).max(new(other))));
         state.pods = moved(&state.pods, &numbering.pods);
         state.replicas = moved(&state.replicas, &numbering.replicas);
         state.record.sort_unstable();
@@ -262,7 +273,7 @@ impl State {
 
 impl Request {
     /// Returns the data of the request that does not depend on the numbers of pods.
-    fn unnumbered(&self, replicas: &[u8]) -> (u8, u8, bool, usize) {
+    fn unnumbered(&self, replicas: &[u8]) -> (u8, u8, [bool; 3], usize) {
         let stage = match &self.stage {
             RequestStage::Relisting { .. } => 0,
             RequestStage::Probing { .. } => 1,
@@ -272,11 +283,12 @@ impl Request {
             RequestStage::WriteAbandoned { .. } => 6,
             RequestStage::Approved => 7,
             RequestStage::Retrying => 8,
+            RequestStage::Transferring { .. } => 9,
             RequestStage::Reading { records, pods } => {
-                9 + records.len() + pods.iter().map(Vec::len).sum::<usize>()
+                10 + records.len() + pods.iter().map(Vec::len).sum::<usize>()
             }
         };
-        (replicas[usize::from(self.replica)], self.age, self.stale, stage)
+        (replicas[usize::from(self.replica)], self.age, [self.stale, self.is_cascade, self.moved], stage)
     }
 }
 
@@ -291,7 +303,7 @@ impl RequestStage {
             | Self::Probing { record, .. }
             | Self::Ready(Ready { record, .. })
             | Self::WriteAbandoned { record } => slice::from_ref(record),
-            Self::Retrying | Self::Approved => &[],
+            Self::Retrying | Self::Transferring { .. } | Self::Approved => &[],
         }
     }
 
@@ -310,7 +322,11 @@ impl RequestStage {
             Self::Probing { listed, .. } | Self::Ready(Ready { listed, .. }) => {
                 slice::from_ref(&listed[usize::from(pod)])
             }
-            Self::Retrying | Self::Relisting { .. } | Self::WriteAbandoned { .. } | Self::Approved => &[],
+            Self::Retrying
+            | Self::Relisting { .. }
+            | Self::Transferring { .. }
+            | Self::WriteAbandoned { .. }
+            | Self::Approved => &[],
         }
     }
 
@@ -323,7 +339,7 @@ impl RequestStage {
             Self::Ready(Ready { record, .. }) | Self::WriteAbandoned { record } => {
                 (slice::from_mut(record), &mut [])
             }
-            Self::Retrying | Self::Approved => (&mut [], &mut []),
+            Self::Retrying | Self::Transferring { .. } | Self::Approved => (&mut [], &mut []),
         };
         records.iter_mut().flatten().chain(held)
     }
@@ -332,9 +348,11 @@ impl RequestStage {
         let (several, one): (&mut [Vec<Pod>], &mut [Pod]) = match self {
             Self::Reading { pods, .. } => (pods, &mut []),
             Self::Probing { listed, .. } | Self::Ready(Ready { listed, .. }) => (&mut [], listed),
-            Self::Retrying | Self::Relisting { .. } | Self::WriteAbandoned { .. } | Self::Approved => {
-                (&mut [], &mut [])
-            }
+            Self::Retrying
+            | Self::Relisting { .. }
+            | Self::Transferring { .. }
+            | Self::WriteAbandoned { .. }
+            | Self::Approved => (&mut [], &mut []),
         };
         let several = (0..).zip(several).flat_map(|(n, pods)| pods.iter_mut().map(move |pod| (n, pod)));
         several.chain((0..).zip(one))
@@ -358,10 +376,15 @@ impl RequestStage {
                 held.sort_unstable();
                 *listed = moved(listed, pods);
             }
-            Self::Ready(Ready { record, listed, crashed, .. }) => {
+            Self::Ready(Ready { record, listed, crashed, leader, candidates, .. }) => {
                 record.sort_unstable();
                 *listed = moved(listed, pods);
                 *crashed = sorted(crashed.iter().map(|n| pods[usize::from(*n)]));
+                *leader = leader.map(|n| pods[usize::from(n)]);
+                *candidates = sorted(candidates.iter().map(|n| pods[usize::from(*n)]));
+            }
+            Self::Transferring { candidates } => {
+                *candidates = sorted(candidates.iter().map(|n| pods[usize::from(*n)]));
             }
             Self::WriteAbandoned { record } => record.sort_unstable(),
             Self::Retrying | Self::Approved => {}

@@ -1,8 +1,12 @@
 //! The effect of each action on a state.
 
-use crate::guard::reserve::ledger::protocol::{
-    Action, Defect, MAX_REQUEST_AGE, Observation, Phase, Pod, Ready, Replica, RequestStage, Reserved, State,
-    Uid, World, observation,
+use crate::guard::{
+    model::reason::Reason,
+    reserve::ledger::protocol::{
+        Action, Defect, MAX_REQUEST_AGE, Observation, Phase, Pod, Ready, Replica, RequestStage, Reserved,
+        State, Uid, World,
+        observation::{self, Judgement},
+    },
 };
 
 /// Returns one element, selected by a number that encodes the choices from several lists.
@@ -21,7 +25,7 @@ impl World {
             Action::Evaluate { pod, replica } => state.begin(pod, replica, state.begin_reads()),
             Action::EvaluateFromCache { pod, replica } => {
                 let observation = state.replicas[usize::from(replica)].cached.clone()?;
-                if !self.reason(&observation, pod).allows() {
+                if !self.judge(&observation, pod).reason.allows() {
                     return None;
                 }
                 let ready = Ready {
@@ -30,9 +34,20 @@ impl World {
                     idle: false,
                     proceeds_unreserved: false,
                     crashed: Vec::new(),
+                    leader: observation.leader,
+                    candidates: Vec::new(),
                 };
                 state.begin(pod, replica, RequestStage::Ready(ready));
             }
+            Action::DeleteOwner { pod, replica } => {
+                state.begin(pod, replica, state.begin_reads());
+                state.cascades += 1;
+                if let Some(request) = state.requests.last_mut() {
+                    request.is_cascade = true;
+                }
+            }
+            Action::Transfer(n, transferee) => self.transfer(&mut state, n, transferee),
+            Action::Elect(pod) => state.leader = Some(pod),
             Action::Retry(n) => state.requests[n].stage = state.begin_reads(),
             Action::Read(n, choice) => self.read(&mut state, n, choice),
             Action::List(n) => state.list(n),
@@ -101,6 +116,7 @@ impl World {
                 }
             }
         }
+        self.update_leader(&mut state);
         state.extend_reads();
         Some(state)
     }
@@ -122,29 +138,43 @@ impl World {
     }
 
     fn probe(&self, state: &mut State, n: usize) {
-        let request = &mut state.requests[n];
+        let request = &state.requests[n];
         let RequestStage::Probing { record, held, listed } = &request.stage else { return };
         let Uid { pod, incarnation } = request.uid;
         let target = state.pods[usize::from(pod)];
-        let answers = self.answers(&state.pods, listed);
-        let observation = Observation { listed: listed.clone(), answers, held: held.clone() };
-        let reason = self.reason(&observation, pod);
+        let (listed, held, record) = (listed.clone(), held.clone(), record.clone());
+        let (is_cascade, moved, replica) = (request.is_cascade, request.moved, request.replica);
+        let answers = self.answers(state, &listed);
+        let observation = Observation { listed, answers, held, leader: state.leader };
+        let Judgement { reason, candidates } = self.judge(&observation, pod);
+        let listed = &observation.listed;
+        let transfers = self.leadership
+            && reason == Reason::LeaderProtected
+            && !moved
+            && !is_cascade
+            && !self.has_defect(Defect::SkipsTransfer);
+        let is_approved = is_cascade
+            || reason.allows()
+            || (transfers && !candidates.is_empty())
+            || (self.has_defect(Defect::SkipsTransfer) && reason == Reason::LeaderProtected);
         // A pod that was replaced can no longer be deleted.
         let is_asked_for = listed[usize::from(pod)].incarnation == incarnation
             && listed[usize::from(pod)].phase != Phase::Terminating;
         let ready = Ready {
-            record: record.clone(),
+            record,
             listed: listed.clone(),
             idle: observation::is_idle(reason) && target.phase == Phase::Down,
-            proceeds_unreserved: !reason.removes_a_voter()
+            proceeds_unreserved: (!is_cascade && reason.allows() && !reason.removes_a_voter())
                 || (self.has_defect(Defect::SkipsReservationOfIdlePods) && observation::is_idle(reason)),
             crashed: Vec::new(),
+            leader: state.leader,
+            candidates: if transfers { candidates } else { Vec::new() },
         };
         if self.has_defect(Defect::ApprovesFromCache) {
-            state.replicas[usize::from(request.replica)].cached = Some(observation);
+            state.replicas[usize::from(replica)].cached = Some(observation);
         }
-        if is_asked_for && reason.allows() {
-            request.stage = RequestStage::Ready(ready);
+        if is_asked_for && is_approved {
+            state.requests[n].stage = RequestStage::Ready(ready);
         } else {
             state.requests.remove(n);
         }
@@ -165,9 +195,24 @@ impl World {
             state.requests[n].stage = RequestStage::Retrying;
             return;
         }
+        if state.requests[n].is_cascade && self.has_defect(Defect::SkipsReservationOfCascades) {
+            state.requests[n].stage = RequestStage::Approved;
+            return;
+        }
         let record = self.next_record(state, n);
-        state.violated |= !self.satisfies_safety(state, &state.requests[n]);
         let replica = usize::from(state.requests[n].replica);
+        if let RequestStage::Ready(Ready { candidates, .. }) = &state.requests[n].stage
+            && !candidates.is_empty()
+        {
+            state.requests[n].stage = RequestStage::Transferring { candidates: candidates.clone() };
+            state.store(record);
+            state.replicas[replica].observe(self, &state.record);
+            return;
+        }
+        if !state.requests[n].is_cascade {
+            state.violated |= !self.satisfies_safety(state, &state.requests[n]);
+            state.misled |= self.rests_on_leaving_leader(state, &state.requests[n]);
+        }
         if let Some(observation) = &mut state.replicas[replica].cached {
             observation.held.push(Reserved { uid: state.requests[n].uid, request: state.requests[n].number });
         }
