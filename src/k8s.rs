@@ -13,7 +13,9 @@ mod write;
 
 pub use call::api_server_time;
 pub use error::{CallError, LookupError, WriteError};
-pub use objects::{admission, claim::Claim, pod, quantity};
+pub use objects::{
+    admission, claim::Claim, pod, pod_references::PodReferences, quantity, stateful_set::StatefulSet,
+};
 pub use read::{
     annotations::AnnotationCache,
     api_reader::ApiReader,

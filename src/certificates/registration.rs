@@ -17,6 +17,8 @@ pub enum WebhookGroup {
     Nodes,
     /// Forbidden words in the names of pods.
     Rules,
+    /// Deletions of nodes with members that a quorum needs.
+    NodeDeletions,
 }
 
 /// The namespace in the manifests.
@@ -60,6 +62,7 @@ impl WebhookGroup {
             Self::Inject => include_str!("../../deploy/components/inject/webhook.yaml"),
             Self::Nodes => include_str!("../../deploy/components/over-commit/webhook.yaml"),
             Self::Rules => include_str!("../../deploy/components/pod-names/webhook.yaml"),
+            Self::NodeDeletions => include_str!("../../deploy/components/node-deletions/webhook.yaml"),
         };
         serde_saphyr::from_str(text).ok()
     }
@@ -139,6 +142,7 @@ mod tests {
             "MutatingWebhookConfiguration etcd-guard-inject",
             "MutatingWebhookConfiguration etcd-guard-nodes",
             "ValidatingWebhookConfiguration etcd-guard-rules",
+            "ValidatingWebhookConfiguration etcd-guard-node-deletions",
         ];
         assert_eq!(names, wanted);
     }
@@ -147,7 +151,7 @@ mod tests {
     fn sets_service_and_excludes_own_namespace() {
         let objects = registered(None);
         assert!(objects.iter().all(|object| object["metadata"]["resourceVersion"] == "7"));
-        assert!(entries(&objects).count() >= 6);
+        assert!(entries(&objects).count() >= 8);
         for entry in entries(&objects) {
             let service = &entry["clientConfig"]["service"];
             let path = &service["path"];
@@ -158,7 +162,9 @@ mod tests {
             );
             assert_eq!(entry["clientConfig"]["caBundle"], "Y2E=");
             // Nodes are not namespaced.
-            if entry["name"] != "nodes.etcd-guard.io" {
+            if !["nodes.etcd-guard.io", "nodes.guard.etcd-guard.io"]
+                .contains(&entry["name"].as_str().unwrap())
+            {
                 let excluded =
                     entry["namespaceSelector"]["matchExpressions"][0]["values"].as_array().unwrap();
                 assert!(
@@ -167,6 +173,18 @@ mod tests {
                 );
                 assert!(!excluded.contains(&json!("etcd-guard")), "{entry}");
             }
+        }
+    }
+
+    /// The guard writes events and reservations, but not on a dry run.
+    #[test]
+    fn declares_side_effects_of_every_guard_entry() {
+        let objects = registered(None);
+        let of_guard = |entry: &&Value| entry["name"].as_str().unwrap().ends_with("guard.etcd-guard.io");
+        let of_guard: Vec<_> = entries(&objects).filter(of_guard).collect();
+        assert_eq!(of_guard.len(), 5);
+        for entry in of_guard {
+            assert_eq!(entry["sideEffects"], "NoneOnDryRun", "{}", entry["name"]);
         }
     }
 

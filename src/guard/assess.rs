@@ -6,6 +6,7 @@
 
 pub(in crate::guard) mod cluster_summary;
 mod missing_voters;
+pub(in crate::guard) mod node_deletion;
 pub(in crate::guard) mod scale_down;
 mod unproven;
 

@@ -1,5 +1,6 @@
 //! From a pod to its etcd member: recognition, endpoint, credentials, storage, and the fast path.
 
+pub(in crate::guard) mod advertised_hosts;
 pub(in crate::guard) mod claim_storage;
 mod credential_sources;
 pub(in crate::guard) mod credentials;

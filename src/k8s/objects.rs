@@ -3,4 +3,6 @@
 pub mod admission;
 pub(super) mod claim;
 pub mod pod;
+pub(super) mod pod_references;
 pub mod quantity;
+pub(super) mod stateful_set;

@@ -122,7 +122,7 @@ async fn denies_malformed_reviews_by_uid() {
             "\"a/b\" is not a valid namespace",
         ),
         ("another operation", other("UPDATE", "pods", ""), "not UPDATE of pods:"),
-        ("another resource", other("DELETE", "configmaps", ""), "not DELETE of configmaps:"),
+        ("another resource", other("DELETE", "endpoints", ""), "not DELETE of endpoints:"),
         ("another subresource", other("CREATE", "pods", "binding"), "not CREATE of pods/binding:"),
         ("a pod of another group", changed("/request/resource/group", json!("x.io")), "not DELETE of pods:"),
     ];

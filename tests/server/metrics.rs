@@ -73,6 +73,8 @@ fn closed_sets() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
                 "guard.etcd-guard.io",
                 "eviction.guard.etcd-guard.io",
                 "intent.guard.etcd-guard.io",
+                "resources.guard.etcd-guard.io",
+                "nodes.guard.etcd-guard.io",
                 "rules.etcd-guard.io",
                 "inject.etcd-guard.io",
                 "nodes.etcd-guard.io",

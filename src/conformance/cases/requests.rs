@@ -11,6 +11,9 @@ pub(in crate::conformance) const EVICTION_WEBHOOK: &str = "eviction.guard.etcd-g
 /// The webhook for workload operations.
 pub(super) const INTENT_WEBHOOK: &str = "intent.guard.etcd-guard.io";
 
+/// The webhook for objects that members use.
+pub(super) const RESOURCES_WEBHOOK: &str = "resources.guard.etcd-guard.io";
+
 /// The expected response.
 #[derive(Clone, Copy)]
 pub(super) enum Expected {
@@ -112,7 +115,7 @@ impl Expected {
         let is_denied = |code: u16, reasons: &[&str]| {
             response.code == code
                 && response.denial().is_some_and(|(webhook, reason)| {
-                    [DELETION_WEBHOOK, EVICTION_WEBHOOK, INTENT_WEBHOOK].contains(&webhook)
+                    [DELETION_WEBHOOK, EVICTION_WEBHOOK, INTENT_WEBHOOK, RESOURCES_WEBHOOK].contains(&webhook)
                         && reasons.contains(&reason)
                 })
         };

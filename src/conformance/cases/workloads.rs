@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
-    requests::{Expected, INTENT_WEBHOOK, delete_options},
+    requests::{Expected, INTENT_WEBHOOK, RESOURCES_WEBHOOK, delete_options},
     runner::{Case, Cases, Observation, WARNING_MISSING},
 };
 use crate::conformance::{api::Response, manifests::SET, sandbox::cluster_state::MEMBERS};
@@ -49,6 +49,12 @@ const SCALE_TO_ONE: Case = Case {
     request: "scale to one replica, dry run",
     expected: PROTECTED,
     why: "one of three voters is not a quorum",
+};
+
+const SERVICE_DELETION: Case = Case {
+    request: "delete the Service of the members, dry run",
+    expected: PROTECTED,
+    why: "members and clients would not find each other",
 };
 
 const FINAL_ENFORCEMENT: Observation = Observation {
@@ -105,6 +111,13 @@ impl Cases<'_> {
             let is_unwarned = response.is_success() && !response.has_warning("voter");
             self.record(case, &response, is_unwarned.then(|| String::from(WARNING_MISSING)));
         }
+        if let Err(reason) = self.sandbox.check_coverage(RESOURCES_WEBHOOK).await {
+            self.skip(SERVICE_DELETION, &reason);
+            return Ok(());
+        }
+        let service = self.sandbox.path(&format!("services/{SET}"));
+        let response = self.sandbox.api.delete(&service, &delete_options(&dry_run)).await?;
+        self.record(SERVICE_DELETION, &response, None);
         Ok(())
     }
 

@@ -98,6 +98,8 @@ fn subject(request: &Request) -> String {
             | WorkloadOperation::OrphanStatefulSet
             | WorkloadOperation::ScaleDown { .. },
         ) => "StatefulSet",
+        Operation::Workload(WorkloadOperation::DeleteResource(kind)) => kind.as_str(),
+        Operation::Workload(WorkloadOperation::DeleteNode { .. }) => "node",
     };
     format!("{kind} {}", request.name)
 }

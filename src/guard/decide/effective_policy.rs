@@ -5,11 +5,11 @@ use crate::guard::{
     model::{
         annotations::{ALLOW_UNTIL, LEADER, MODE},
         deadline::Deadline,
-        request::{Operation, Request},
+        request::{Operation, Request, WorkloadOperation},
     },
     observe::observer::ClusterObserver,
     policy::{
-        effective::{LeaderPolicy, Policy, PolicySetting},
+        effective::{LeaderPolicy, Policy, PolicySetting, ResolvedPolicy},
         resolver::PolicyResolver,
     },
 };
@@ -23,12 +23,13 @@ pub(in crate::guard) async fn effective_policy(
     request: &Request,
     deadline: Deadline,
 ) -> Vec<PolicySetting> {
-    let (namespace, name) = (&request.namespace, &request.name);
+    let namespace = &request.namespace;
     if let Operation::Workload(operation) = request.operation {
-        if operation.is_harmless() {
+        // The policy on a node's deletion is that of the pods on the node.
+        if operation.is_harmless() || matches!(operation, WorkloadOperation::DeleteNode { .. }) {
             return Vec::new();
         }
-        let mut settings = policies.resolve_for_owner(namespace, operation.stateful_set(name)).settings;
+        let mut settings = operation_policy(observer, policies, request, operation, deadline).await.settings;
         // The settings for leaders and data apply only to pods.
         settings.retain(|setting| [MODE, ALLOW_UNTIL].contains(&setting.name.as_str()));
         return settings;
@@ -48,6 +49,25 @@ pub(in crate::guard) async fn effective_policy(
         }
         Ok(_) | Err(_) => Vec::new(),
     }
+}
+
+/// Returns the effective policy for a workload operation. The annotations of a claim are read from the API server. If the
+/// claim cannot be read, the policy of its namespace applies.
+pub(super) async fn operation_policy(
+    observer: &ClusterObserver,
+    policies: &PolicyResolver,
+    request: &Request,
+    operation: WorkloadOperation,
+    deadline: Deadline,
+) -> ResolvedPolicy {
+    let (namespace, name) = (&request.namespace, &request.name);
+    if operation == WorkloadOperation::DeleteClaim {
+        let read = observer.claims.read(namespace, name);
+        if let Ok(Ok(claim)) = deadline.within("reading the claim from the API server", read).await {
+            return policies.resolve_for_claim(namespace, &claim);
+        }
+    }
+    policies.resolve_for_owner(namespace, operation.stateful_set(name))
 }
 
 fn runs_etcd(pod: &Pod) -> bool {

@@ -7,6 +7,7 @@ use crate::guard::{
         cascade::CascadeDetector,
         cluster_cache::ClusterCache,
         context::{EvaluationContext, EvaluationError},
+        effective_policy::operation_policy,
         events::VerdictEvents,
         eviction::{NamedPod, find_named_pod},
         inputs::InputReader,
@@ -69,12 +70,16 @@ impl Evaluator {
                     reservations: Arc::clone(&reservations),
                     cache: Arc::clone(&cache),
                 },
-                reservations,
+                reservations: Arc::clone(&reservations),
                 cache: Arc::clone(&cache),
                 connections: observer.connections.clone(),
                 metrics: metrics.clone(),
             },
-            workloads: WorkloadEvaluator { observer: Arc::clone(&observer) },
+            workloads: WorkloadEvaluator {
+                observer: Arc::clone(&observer),
+                policies: Arc::clone(&policies),
+                reservations: Arc::clone(&reservations),
+            },
             cascades: CascadeDetector { annotations: annotations.clone(), pods: observer.pods.clone() },
             events: VerdictEvents::new(events, annotations.clone()),
             observer,
@@ -174,18 +179,17 @@ impl Evaluator {
             return verdict;
         }
         if operation != WorkloadOperation::DeleteNamespace {
-            let is_scale_down = matches!(operation, WorkloadOperation::ScaleDown { .. });
-            let verdict = self.cascades.operation_verdict(request, is_scale_down, deadline).await;
+            let is_dependent = operation.is_deletion_of_dependent();
+            let verdict = self.cascades.operation_verdict(request, !is_dependent, deadline).await;
             if let Some(verdict) = verdict {
                 return verdict;
             }
         }
-        let (namespace, name) = (&request.namespace, &request.name);
-        let ResolvedPolicy { policy, warnings, .. } =
-            self.policies.resolve_for_owner(namespace, operation.stateful_set(name));
-        let result = self.workloads.evaluate(request, operation, deadline).await;
-        let OperationVerdict { mut verdict, stateful_set } =
+        let of_owners = operation_policy(&self.observer, &self.policies, request, operation, deadline).await;
+        let result = self.workloads.evaluate(request, operation, &of_owners.policy, deadline).await;
+        let OperationVerdict { mut verdict, stateful_set, policy } =
             result.unwrap_or_else(|error| error.into_verdict(request).into());
+        let ResolvedPolicy { policy, warnings, .. } = policy.unwrap_or(of_owners);
         self.apply_policy(request, &policy, &warnings, &mut verdict);
         self.events.record_operation(request, operation, stateful_set, &verdict);
         verdict

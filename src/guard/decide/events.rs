@@ -60,7 +60,9 @@ impl VerdictEvents {
             | WorkloadOperation::OrphanStatefulSet
             | WorkloadOperation::ScaleDown { .. } => (("apps/v1", "StatefulSet"), Some(namespace)),
             WorkloadOperation::DeleteClaim => (("v1", "PersistentVolumeClaim"), Some(namespace)),
+            WorkloadOperation::DeleteResource(kind) => (("v1", kind.as_str()), Some(namespace)),
             WorkloadOperation::DeleteNamespace => (("v1", "Namespace"), None),
+            WorkloadOperation::DeleteNode { .. } => (("v1", "Node"), None),
         };
         let object = EventRecord::object(kind, namespace, name, request.uid.as_deref());
         // The API server rejects new objects in a terminating namespace.

@@ -1,77 +1,92 @@
 //! Evaluates workload operations: deletions and scaling of the objects to which member pods belong.
+//!
+//! An operation is harmless if no member runs that it affects, and no data of a member is deleted. Data counts also
+//! while its container is stopped.
+
+mod data;
+mod nodes;
+mod resources;
+mod verdicts;
 
 use std::sync::Arc;
 
-use k8s_openapi::{
-    api::core::v1::ObjectReference,
-    jiff::{SignedDuration, Timestamp},
+pub(super) use self::verdicts::OperationVerdict;
+use self::{
+    data::{
+        MemberPods, are_stopped, claims_of_set, has_absent_pod_no_vote, holds_ephemeral_data,
+        is_controlled_by, is_etcd_template,
+    },
+    verdicts::{break_glass_advice, harmless, protected},
 };
-
 use crate::guard::{
     assess::{assess, scale_down},
     decide::context::EvaluationError,
-    discovery::etcd_pod,
     model::{
-        annotations::{ALLOW_REASON, ALLOW_UNTIL},
         cluster_key::ClusterKey,
         deadline::Deadline,
         reason::Reason,
-        request::Request,
-        request::WorkloadOperation,
+        request::{Request, WorkloadOperation},
         verdict::Verdict,
     },
     observe::observer::ClusterObserver,
-    policy::effective::Policy,
+    policy::{
+        effective::{Permission, Policy},
+        resolver::PolicyResolver,
+    },
+    reserve::store::ReservationStore,
 };
-use crate::k8s::{EventRecord, pod::Pod};
+use crate::k8s::{Claim, LookupError, StatefulSet, pod::Pod};
 
-/// The duration of the break-glass annotation in the command of a denial. The guard accepts at most 24 hours.
-const BREAK_GLASS_TIME: SignedDuration = SignedDuration::from_hours(1);
+/// The patch with which the claims of a StatefulSet outlive the StatefulSet.
+const RETAIN_PATCH: &str = r#"{"spec":{"persistentVolumeClaimRetentionPolicy":{"whenDeleted":"Retain"}}}"#;
 
 /// Evaluates workload operations.
 pub(super) struct WorkloadEvaluator {
     pub(super) observer: Arc<ClusterObserver>,
-}
-
-/// The verdict on a workload operation.
-pub(super) struct OperationVerdict {
-    pub(super) verdict: Verdict,
-    /// The StatefulSet of the member that the operation would remove, if it is not the object of the operation itself.
-    pub(super) stateful_set: Option<ObjectReference>,
-}
-
-/// The member pods of a namespace.
-struct MemberPods<'a> {
-    /// Pods in which etcd runs, without terminating pods.
-    running: Vec<&'a Pod>,
-    /// Pods of members, also if etcd does not run: the member's data exists while its container is stopped.
-    with_data: Vec<&'a Pod>,
+    pub(super) policies: Arc<PolicyResolver>,
+    pub(super) reservations: Arc<ReservationStore>,
 }
 
 // === impl WorkloadEvaluator ===
 
 impl WorkloadEvaluator {
-    /// Returns the verdict on an operation, before the policies of its owners are applied.
+    /// Returns the verdict on an operation, before the policies of its owners are applied. `policy` is the policy of
+    /// these owners.
     pub(super) async fn evaluate(
         &self,
         request: &Request,
         operation: WorkloadOperation,
+        policy: &Policy,
         deadline: Deadline,
     ) -> Result<OperationVerdict, EvaluationError> {
+        match operation {
+            WorkloadOperation::DeleteResource(kind) => {
+                return self.evaluate_resource(request, kind, deadline).await;
+            }
+            WorkloadOperation::DeleteNode { .. } => return Ok(self.evaluate_node(request, deadline).await),
+            _ => {}
+        }
         let (name, namespace) = (&request.name, &request.namespace);
         let pods = self.observer.list_pods(namespace, deadline).await?;
         let members = MemberPods::new(&pods);
         match operation {
-            WorkloadOperation::DeleteNamespace => Ok(evaluate_namespace(namespace, &members)),
+            WorkloadOperation::DeleteNamespace => {
+                self.evaluate_namespace(namespace, &members, deadline).await
+            }
             WorkloadOperation::DeleteStatefulSet => {
-                Ok(evaluate_stateful_set(namespace, name, &members).into())
+                self.evaluate_stateful_set(namespace, name, policy, &pods, deadline).await.map(Into::into)
             }
             WorkloadOperation::DeleteClaim => {
-                let Some(pod) = members.with_data.iter().find(|pod| mounts_claim(pod, name)) else {
-                    return Ok(harmless(format!("no etcd member uses claim {name}")).into());
-                };
-                let has_vote = !self.has_no_vote(namespace, pod, &pods, deadline).await;
-                Ok(evaluate_claim(namespace, name, pod, has_vote))
+                match members.with_data.iter().find(|pod| mounts_claim(pod, name)) {
+                    Some(pod) => {
+                        let has_vote = !self.has_no_vote(namespace, pod, &pods, deadline).await;
+                        Ok(evaluate_claim(namespace, name, pod, has_vote))
+                    }
+                    None => {
+                        let verdict = self.evaluate_unmounted_claim(namespace, name, &pods, deadline).await?;
+                        Ok(verdict.into())
+                    }
+                }
             }
             WorkloadOperation::ScaleDown { first_to_go, relative, .. } => {
                 let Some(member) = members.running.iter().find(|pod| is_controlled_by(pod, name)) else {
@@ -82,8 +97,189 @@ impl WorkloadEvaluator {
                 let snapshot = self.observer.observe_listed(&cluster_key, &pods, deadline).await;
                 Ok(scale_down::evaluate_scale_down(&snapshot, name, first_to_go.saturating_add(start)).into())
             }
-            WorkloadOperation::OrphanStatefulSet => Ok(orphan_verdict(name).into()),
+            // Evaluated above, or harmless.
+            WorkloadOperation::DeleteResource(_)
+            | WorkloadOperation::DeleteNode { .. }
+            | WorkloadOperation::OrphanStatefulSet => Ok(orphan_verdict(name).into()),
         }
+    }
+
+    /// Evaluates the deletion of a StatefulSet: it is denied while a member of the StatefulSet runs, and if data of a
+    /// member is deleted with the StatefulSet. If no member runs and the data stays, the deletion loses nothing, and a
+    /// new StatefulSet continues with the same claims.
+    async fn evaluate_stateful_set(
+        &self,
+        namespace: &str,
+        name: &str,
+        policy: &Policy,
+        pods: &[Pod],
+        deadline: Deadline,
+    ) -> Result<Verdict, EvaluationError> {
+        let of_set = |pods: &[&Pod]| pods.iter().filter(|pod| is_controlled_by(pod, name)).count();
+        let members = MemberPods::new(pods);
+        let advice = break_glass_advice(&format!("-n {namespace} statefulset {name}"));
+        let remedy = format!("To orphan the pods, add --cascade=orphan; to {advice}");
+        let running = of_set(&members.running);
+        if running > 0 {
+            let text = format!(
+                "StatefulSet {name} runs an etcd cluster ({running} pods): deleting the StatefulSet deletes all of them"
+            );
+            return Ok(protected(text, &remedy));
+        }
+        let Some(set) = self.stateful_set(namespace, name, deadline).await? else {
+            return Ok(harmless(format!("StatefulSet {name} does not exist")));
+        };
+        if of_set(&members.with_data) == 0 && !self.runs_etcd(namespace, &set) {
+            return Ok(harmless(format!("StatefulSet {name} runs no etcd cluster")));
+        }
+        let claims = self.claims(namespace, deadline).await?;
+        let deleted: Vec<&Claim> = claims.iter().filter(|claim| set.deletes_claim(claim)).collect();
+        if let Some(claim) = deleted.first() {
+            let text = format!(
+                "StatefulSet {name} owns the data of etcd members ({} PersistentVolumeClaims, including {}): deleting \
+                 the StatefulSet deletes the data permanently",
+                deleted.len(),
+                claim.metadata.name
+            );
+            let remedy = format!(
+                "To keep the data, first run: kubectl -n {namespace} patch statefulset {name} --type=merge -p \
+                 '{RETAIN_PATCH}'; to {advice}"
+            );
+            return Ok(protected(text, &remedy));
+        }
+        let mut of_set = pods.iter().filter(|pod| is_controlled_by(pod, name));
+        if policy.ephemeral_data == Permission::Deny
+            && let Some(pod) = of_set.clone().find(|pod| holds_ephemeral_data(pod))
+        {
+            let text = format!(
+                "pod {} of StatefulSet {name} holds the data of an etcd member, and no volume outlives the pod: deleting \
+                 the StatefulSet deletes the data permanently",
+                pod.metadata.name
+            );
+            return Ok(protected(text, &remedy));
+        }
+        if let Some(pod) = of_set.next() {
+            let snapshot =
+                self.observer.observe_listed(&ClusterKey::from_pod(namespace, pod), pods, deadline).await;
+            let is_of_set = |pod: &str| {
+                members
+                    .with_data
+                    .iter()
+                    .any(|member| member.metadata.name == pod && is_controlled_by(member, name))
+            };
+            if !are_stopped(&snapshot, is_of_set) {
+                let text = format!(
+                    "StatefulSet {name} may run an etcd cluster: its containers do not run according to the kubelet, \
+                     but not every pod refuses connections"
+                );
+                return Ok(protected(text, &remedy));
+            }
+        }
+        Ok(harmless(format!("StatefulSet {name} runs no etcd member, and the data of its members stays")))
+    }
+
+    async fn evaluate_namespace(
+        &self,
+        namespace: &str,
+        members: &MemberPods<'_>,
+        deadline: Deadline,
+    ) -> Result<OperationVerdict, EvaluationError> {
+        let remedy = format!("To {}", break_glass_advice(&format!("namespace {namespace}")));
+        if let Some(member) = members.with_data.first() {
+            let text = format!(
+                "namespace {namespace} contains an etcd cluster ({} pods, including {}): deleting the namespace \
+                 destroys the cluster permanently",
+                members.with_data.len(),
+                member.metadata.name
+            );
+            return Ok(OperationVerdict::with_member(protected(text, &remedy), namespace, member));
+        }
+        let sets = self.etcd_sets(namespace, deadline).await?;
+        let claims = if sets.is_empty() { Vec::new() } else { self.claims(namespace, deadline).await? };
+        for set in &sets {
+            let of_set = claims_of_set(set, &claims);
+            let Some(claim) = of_set.first() else { continue };
+            let text = format!(
+                "namespace {namespace} contains the data of etcd StatefulSet {} ({} PersistentVolumeClaims, including \
+                 {claim}): deleting the namespace deletes the data permanently",
+                set.metadata.name,
+                of_set.len(),
+            );
+            return Ok(protected(text, &remedy).into());
+        }
+        Ok(harmless(format!("namespace {namespace} contains no etcd cluster")).into())
+    }
+
+    /// Evaluates the deletion of a claim that no pod mounts. The claim still holds the data of a member if its
+    /// StatefulSet runs etcd, for instance with fewer replicas at the moment.
+    async fn evaluate_unmounted_claim(
+        &self,
+        namespace: &str,
+        name: &str,
+        pods: &[Pod],
+        deadline: Deadline,
+    ) -> Result<Verdict, EvaluationError> {
+        let sets = self.etcd_sets(namespace, deadline).await?;
+        let owner = sets.iter().find_map(|set| Some((set, set.ordinal_of_claim(name)?)));
+        let Some((set, ordinal)) = owner else {
+            return Ok(harmless(format!("no etcd member uses claim {name}")));
+        };
+        let set_name = &set.metadata.name;
+        let pod = format!("{set_name}-{ordinal}");
+        if pods.iter().any(|other| is_controlled_by(other, set_name)) {
+            let uid = set.metadata.uid.clone();
+            let cluster_key = ClusterKey::from_stateful_set(namespace, set_name.clone(), uid);
+            let snapshot = self.observer.observe_listed(&cluster_key, pods, deadline).await;
+            if has_absent_pod_no_vote(&snapshot, &pod) {
+                let text = format!("claim {name} belongs to pod {pod}, whose member has no vote");
+                return Ok(harmless(text));
+            }
+        }
+        let text = format!(
+            "claim {name} belongs to pod {pod} of etcd StatefulSet {set_name}, which does not run: the data of its \
+             member is lost permanently"
+        );
+        let advice = break_glass_advice(&format!("-n {namespace} pvc {name}"));
+        Ok(protected(text, &format!("Remove its member from the cluster first; to {advice}")))
+    }
+
+    /// Returns the StatefulSets of a namespace whose pods run etcd.
+    async fn etcd_sets(
+        &self,
+        namespace: &str,
+        deadline: Deadline,
+    ) -> Result<Vec<StatefulSet>, EvaluationError> {
+        let list = self.observer.pods.list_stateful_sets(namespace);
+        let sets = deadline.within("listing the StatefulSets from the API server", list).await?;
+        let mut sets = sets.map_err(EvaluationError::Lookup)?;
+        sets.retain(|set| self.runs_etcd(namespace, set));
+        Ok(sets)
+    }
+
+    /// Returns whether pods of this StatefulSet run etcd, also if none exists.
+    fn runs_etcd(&self, namespace: &str, set: &StatefulSet) -> bool {
+        is_etcd_template(&self.observer.pod_of_set(namespace, set))
+    }
+
+    /// Returns the StatefulSet, or `None` if it does not exist.
+    async fn stateful_set(
+        &self,
+        namespace: &str,
+        name: &str,
+        deadline: Deadline,
+    ) -> Result<Option<StatefulSet>, EvaluationError> {
+        let read = self.observer.pods.get_stateful_set(namespace, name);
+        match deadline.within("reading the StatefulSet from the API server", read).await? {
+            Ok(set) => Ok(Some(set)),
+            Err(LookupError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(EvaluationError::Lookup(error)),
+        }
+    }
+
+    async fn claims(&self, namespace: &str, deadline: Deadline) -> Result<Vec<Claim>, EvaluationError> {
+        let list = self.observer.pods.list_claims(namespace);
+        let claims = deadline.within("listing the claims from the API server", list).await?;
+        claims.map_err(EvaluationError::Lookup)
     }
 
     /// Returns whether a probe proves that this pod's member has no vote, because it was removed or is a learner.
@@ -113,38 +309,17 @@ pub(super) fn harmless_verdict(request: &Request, operation: WorkloadOperation) 
         WorkloadOperation::ScaleDown { fewer: false, .. } => {
             Some(harmless(format!("scaling StatefulSet {} removes no pod", request.name)))
         }
+        WorkloadOperation::DeleteNode { has_finalizers: true } => {
+            let text =
+                format!("finalizers delay the deletion of node {}, which is drained first", request.name);
+            Some(harmless(text))
+        }
         _ => None,
     }
 }
 
 fn orphan_verdict(name: &str) -> Verdict {
     harmless(format!("deleting StatefulSet {name} orphans its pods, which continue to run"))
-}
-
-fn evaluate_namespace(namespace: &str, members: &MemberPods<'_>) -> OperationVerdict {
-    let Some(member) = members.with_data.first() else {
-        return harmless(format!("namespace {namespace} contains no etcd cluster")).into();
-    };
-    let text = format!(
-        "namespace {namespace} contains an etcd cluster ({} pods, including {}): deleting the namespace destroys the \
-         cluster permanently",
-        members.with_data.len(),
-        member.metadata.name
-    );
-    let advice = break_glass_advice(&format!("namespace {namespace}"));
-    OperationVerdict::with_member(protected(text, &format!("To {advice}")), namespace, member)
-}
-
-fn evaluate_stateful_set(namespace: &str, name: &str, members: &MemberPods<'_>) -> Verdict {
-    let count = members.running.iter().filter(|pod| is_controlled_by(pod, name)).count();
-    if count == 0 {
-        return harmless(format!("StatefulSet {name} runs no etcd cluster"));
-    }
-    let text = format!(
-        "StatefulSet {name} runs an etcd cluster ({count} pods): deleting the StatefulSet deletes all of them"
-    );
-    let advice = break_glass_advice(&format!("-n {namespace} statefulset {name}"));
-    protected(text, &format!("To orphan the pods, add --cascade=orphan; to {advice}"))
 }
 
 fn evaluate_claim(namespace: &str, name: &str, pod: &Pod, has_vote: bool) -> OperationVerdict {
@@ -158,106 +333,13 @@ fn evaluate_claim(namespace: &str, name: &str, pod: &Pod, has_vote: bool) -> Ope
         "claim {name} holds the data of pod {pod_name}, which runs an etcd member: the next \
          restart of the pod loses the member permanently"
     );
-    let advice = break_glass_advice(&format!("namespace {namespace}"));
+    let advice = break_glass_advice(&format!("-n {namespace} pvc {name}"));
     let remedy = format!("Remove its member from the cluster first; to {advice}");
     OperationVerdict::with_member(protected(text, &remedy), namespace, pod)
-}
-
-// === impl MemberPods ===
-
-impl<'a> MemberPods<'a> {
-    fn new(pods: &'a [Pod]) -> Self {
-        Self {
-            running: pods.iter().filter(|pod| runs_member(pod)).collect(),
-            with_data: pods.iter().filter(|pod| is_member_pod(pod)).collect(),
-        }
-    }
-}
-
-// === impl OperationVerdict ===
-
-impl OperationVerdict {
-    /// Creates a verdict on an operation that would remove the member of this pod.
-    fn with_member(verdict: Verdict, namespace: &str, pod: &Pod) -> Self {
-        Self { verdict, stateful_set: EventRecord::stateful_set(namespace, pod) }
-    }
-}
-
-impl From<Verdict> for OperationVerdict {
-    fn from(verdict: Verdict) -> Self {
-        Self { verdict, stateful_set: None }
-    }
-}
-
-fn harmless(text: String) -> Verdict {
-    Verdict::new(Reason::IntentHarmless, text)
-}
-
-fn protected(text: String, remedy: &str) -> Verdict {
-    Verdict::new(Reason::IntentProtected, text).with_remedy(remedy)
-}
-
-/// Returns the advice to overrule the denial for [`BREAK_GLASS_TIME`] by break-glass annotations of the object.
-fn break_glass_advice(object: &str) -> String {
-    let now = Timestamp::now();
-    let until = now.checked_add(BREAK_GLASS_TIME).unwrap_or(now).strftime("%Y-%m-%dT%H:%M:%SZ");
-    format!(
-        "overrule the guard for one hour: kubectl annotate --overwrite {object} {ALLOW_UNTIL}={until} \
-         {ALLOW_REASON}='REASON'"
-    )
-}
-
-fn is_controlled_by(pod: &Pod, stateful_set: &str) -> bool {
-    pod.controller().is_some_and(|owner| owner.kind == "StatefulSet" && owner.name == *stateful_set)
-}
-
-/// Returns whether etcd runs in this pod and the pod is not terminating.
-fn runs_member(pod: &Pod) -> bool {
-    !pod.is_terminating()
-        && !pod.is_finished()
-        && etcd_pod::read(pod, &pod.metadata.annotations)
-            .is_some_and(|member| pod.is_container_running(&member.container))
-}
-
-/// Returns whether this is the pod of a member. A terminating pod counts, because its successor mounts the same claim.
-fn is_member_pod(pod: &Pod) -> bool {
-    !pod.is_finished() && etcd_pod::read(pod, &pod.metadata.annotations).is_some()
 }
 
 fn mounts_claim(pod: &Pod, claim: &str) -> bool {
     pod.spec.volumes.iter().any(|volume| {
         volume.persistent_volume_claim.as_ref().is_some_and(|source| source.claim_name == claim)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn pod(state: &serde_json::Value, metadata: &serde_json::Value) -> Pod {
-        let mut pod = json!({
-            "metadata": {"name": "etcd-2", "namespace": "prod", "uid": "u2"},
-            "spec": {"containers": [{"name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16"}]},
-            "status": {"phase": "Running", "containerStatuses": [{"name": "etcd", "state": state}]}
-        });
-        for (name, value) in metadata.as_object().unwrap() {
-            pod["metadata"][name] = value.clone();
-        }
-        serde_json::from_value(pod).unwrap()
-    }
-
-    #[test]
-    fn finds_member_data_in_every_pod_state_but_finished() {
-        let running = pod(&json!({"running": {}}), &json!({}));
-        assert!(runs_member(&running) && is_member_pod(&running));
-        let crashing = pod(&json!({"waiting": {"reason": "CrashLoopBackOff"}}), &json!({}));
-        assert!(!runs_member(&crashing) && is_member_pod(&crashing));
-        let terminating = pod(&json!({"running": {}}), &json!({"deletionTimestamp": "2026-01-31T12:00:00Z"}));
-        assert!(!runs_member(&terminating) && is_member_pod(&terminating));
-        let mut ended = running;
-        ended.status.phase = String::from("Succeeded");
-        assert!(!is_member_pod(&ended));
-    }
 }

@@ -3,11 +3,18 @@
 mod error;
 mod workload_operation;
 
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
 use self::error::parse;
-pub use self::{error::RequestError, workload_operation::WorkloadOperation};
+pub use self::{
+    error::RequestError,
+    workload_operation::{ResourceKind, WorkloadOperation},
+};
 use crate::k8s::{
     admission::{AdmissionRequest, DeleteOptions, Eviction, truncated},
-    pod::{Metadata, Pod},
+    pod::Pod,
 };
 
 /// Operation of a request. The API server sends no second review for the deletion of an evicted pod.
@@ -43,6 +50,8 @@ pub struct Request {
     pub grace_period_seconds: Option<i64>,
     /// Name of the requesting user.
     pub user: String,
+    /// The labels of the pods that a deleted Service selects; empty for all other requests.
+    pub(in crate::guard) selector: BTreeMap<String, String>,
 }
 
 /// Maximum length of a pod's name in Kubernetes.
@@ -104,6 +113,7 @@ impl Request {
                 || options.dry_run.is_some_and(|stages| !stages.is_empty()),
             grace_period_seconds: options.grace_period_seconds,
             user: truncated(&request.user_info.username).to_owned(),
+            selector: BTreeMap::new(),
         })
     }
 }
@@ -130,11 +140,20 @@ impl Request {
     ) -> Result<Self, RequestError> {
         let old: Option<NamedObject> = parse("oldObject", request.old_object)?;
         let old = old.unwrap_or_default().metadata;
+        let selector = match operation {
+            WorkloadOperation::DeleteResource(ResourceKind::Service) => {
+                let service: Option<ServiceObject> = parse("oldObject", request.old_object)?;
+                service.unwrap_or_default().spec.selector.unwrap_or_default()
+            }
+            _ => BTreeMap::new(),
+        };
         let or_old =
             |name: Option<&str>, old: String| name.filter(|name| !name.is_empty()).map_or(old, str::to_owned);
         let name = validated(Some(&or_old(request.name.as_deref(), old.name)), "name")?;
         let namespace = match operation {
             WorkloadOperation::DeleteNamespace => name.clone(),
+            // Nodes have no namespace.
+            WorkloadOperation::DeleteNode { .. } => String::new(),
             _ => validated(Some(&or_old(request.namespace.as_deref(), old.namespace)), "namespace")?,
         };
         Ok(Self {
@@ -147,15 +166,39 @@ impl Request {
             dry_run: request.dry_run.unwrap_or(false),
             grace_period_seconds: None,
             user: truncated(&request.user_info.username).to_owned(),
+            selector,
         })
     }
 }
 
-/// An object of which only name and uid are read.
-#[derive(Default, serde::Deserialize)]
+/// An object of which only name and uid are read: annotations can contain a copy of a Secret.
+#[derive(Default, Deserialize)]
 struct NamedObject {
     #[serde(default)]
-    metadata: Metadata,
+    metadata: ObjectName,
+}
+
+#[derive(Default, Deserialize)]
+struct ObjectName {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    uid: String,
+}
+
+/// A Service, in part.
+#[derive(Default, Deserialize)]
+struct ServiceObject {
+    #[serde(default)]
+    spec: ServiceSpec,
+}
+
+#[derive(Default, Deserialize)]
+struct ServiceSpec {
+    #[serde(default)]
+    selector: Option<BTreeMap<String, String>>,
 }
 
 /// Returns the name if it is a DNS subdomain as Kubernetes defines it: names become parts of URL paths and of terminal

@@ -32,7 +32,7 @@ use crate::guard::{
 use crate::{
     config::LiveConfig,
     etcd::{Connections, ListedMember, ProbeResult},
-    k8s::{AnnotationCache, ApiReader, ClaimReader, LookupError, pod::Pod},
+    k8s::{AnnotationCache, ApiReader, ClaimReader, LookupError, PodReferences, StatefulSet, pod::Pod},
 };
 
 /// Minimum time for a probe round. A healthy cluster replies within milliseconds, on a busy machine within tens of
@@ -101,6 +101,21 @@ impl ClusterObserver {
         let pods = deadline.within("listing the pods from the API server", list).await?;
         let mut pods = pods.map_err(ObserveError::Lookup)?;
         self.apply_inherited(namespace, &mut pods);
+        Ok(pods)
+    }
+
+    /// Lists the pods of a namespace, with the annotations of their owners and with their references to other objects.
+    pub(in crate::guard) async fn list_pods_with_references(
+        &self,
+        namespace: &str,
+        deadline: Deadline,
+    ) -> Result<Vec<(Pod, PodReferences)>, ObserveError> {
+        let list = self.pods.list_pods_with_references(namespace);
+        let pods = deadline.within("listing the pods from the API server", list).await?;
+        let mut pods = pods.map_err(ObserveError::Lookup)?;
+        for (pod, _) in &mut pods {
+            self.apply_inherited(namespace, std::slice::from_mut(pod));
+        }
         Ok(pods)
     }
 
@@ -381,6 +396,13 @@ impl ClusterObserver {
 
     fn includes_evident_members(&self) -> bool {
         self.config.borrow().guard.floor.mode == Mode::Enforce
+    }
+
+    /// Returns a pod of this StatefulSet as the controller would create it, with the annotations of its owners.
+    pub(in crate::guard) fn pod_of_set(&self, namespace: &str, set: &StatefulSet) -> Pod {
+        let mut pod = set.template(namespace);
+        self.apply_inherited(namespace, std::slice::from_mut(&mut pod));
+        pod
     }
 
     /// Adds the annotations of the pods' owners, and removes annotations that the floor of the configuration forbids.

@@ -1,4 +1,4 @@
-//! Reads the sources of policies: the configuration, and the annotations of namespaces, StatefulSets and pods.
+//! Reads the sources of policies: the configuration, and the annotations of namespaces, StatefulSets, pods and claims.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     config::LiveConfig,
     guard::policy::effective::{PolicySource, ResolvedPolicy, resolve},
-    k8s::{AnnotationCache, pod::Pod},
+    k8s::{AnnotationCache, Claim, pod::Pod},
 };
 
 /// Resolves effective policies from the current configuration and the watched annotations.
@@ -34,10 +34,24 @@ impl PolicyResolver {
 
     /// Returns the effective policy for a pod of the namespace.
     pub(in crate::guard) fn resolve_for_pod(&self, namespace: &str, pod: &Pod) -> ResolvedPolicy {
-        self.resolve(namespace, pod.stateful_set(), Some(pod))
+        let object = format!("pod {}", pod.metadata.name);
+        let source = PolicySource { object, annotations: &pod.metadata.annotations };
+        self.resolve(namespace, pod.stateful_set(), Some(source))
     }
 
-    fn resolve(&self, namespace: &str, stateful_set: Option<&str>, pod: Option<&Pod>) -> ResolvedPolicy {
+    /// Returns the effective policy for a claim of the namespace.
+    pub(in crate::guard) fn resolve_for_claim(&self, namespace: &str, claim: &Claim) -> ResolvedPolicy {
+        let object = format!("PersistentVolumeClaim {}", claim.metadata.name);
+        let source = PolicySource { object, annotations: &claim.metadata.annotations };
+        self.resolve(namespace, None, Some(source))
+    }
+
+    fn resolve(
+        &self,
+        namespace: &str,
+        stateful_set: Option<&str>,
+        nearest: Option<PolicySource<'_>>,
+    ) -> ResolvedPolicy {
         let of_namespace = self.annotations.namespace_annotations(namespace);
         let of_stateful_set =
             stateful_set.map(|name| (name, self.annotations.stateful_set_annotations(namespace, name)));
@@ -46,10 +60,7 @@ impl PolicyResolver {
         if let Some((name, annotations)) = &of_stateful_set {
             sources.push(PolicySource { object: format!("StatefulSet {name}"), annotations });
         }
-        if let Some(pod) = pod {
-            let object = format!("pod {}", pod.metadata.name);
-            sources.push(PolicySource { object, annotations: &pod.metadata.annotations });
-        }
+        sources.extend(nearest);
         let config = Arc::clone(&self.config.borrow());
         resolve(&config.guard.defaults, &config.guard.floor, &sources, Timestamp::now())
     }

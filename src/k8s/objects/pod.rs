@@ -324,6 +324,7 @@ pub struct PodIp {
 
 /// `ContainerStatus`, in part.
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ContainerStatus {
     /// The container's name.
     #[serde(default)]
@@ -331,6 +332,12 @@ pub struct ContainerStatus {
     /// Waiting, running or terminated.
     #[serde(default)]
     pub state: ContainerState,
+    /// The state of the previous run, if there was one.
+    #[serde(default)]
+    pub last_state: ContainerState,
+    /// Number of restarts.
+    #[serde(default)]
+    pub restart_count: u32,
 }
 
 /// `ContainerState`, in part.
@@ -339,6 +346,9 @@ pub struct ContainerState {
     /// Present while the container runs.
     #[serde(default)]
     pub running: Option<serde::de::IgnoredAny>,
+    /// Present after the container has ended.
+    #[serde(default)]
+    pub terminated: Option<serde::de::IgnoredAny>,
 }
 
 // === impl Volume ===
@@ -430,6 +440,16 @@ impl Pod {
     pub fn is_container_running(&self, container: &str) -> bool {
         let statuses = self.status.container_statuses.iter().chain(&self.status.init_container_statuses);
         statuses.into_iter().any(|status| status.name == container && status.state.running.is_some())
+    }
+
+    /// Whether `container` has ever run in this pod, as far as the kubelet reports.
+    #[must_use]
+    pub fn has_started(&self, container: &str) -> bool {
+        self.is_container_running(container)
+            || self.status.container_statuses.iter().any(|status| {
+                let has_ended = status.state.terminated.is_some() || status.last_state.terminated.is_some();
+                status.name == container && (has_ended || status.restart_count > 0)
+            })
     }
 }
 

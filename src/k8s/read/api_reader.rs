@@ -10,12 +10,16 @@ use kube::{
     },
 };
 use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
 
 use crate::k8s::{
     error::{LookupError, error_message},
     objects::{
         admission::ScaleTarget,
+        claim::Claim,
         pod::{Metadata, Pod},
+        pod_references::PodReferences,
+        stateful_set::StatefulSet,
     },
 };
 
@@ -23,7 +27,7 @@ use crate::k8s::{
 /// names it is more useful than a longer wait, which would leave no time for etcd.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Maximum number of pods in one page of a list; a pod has up to some tens of KB. All pages have the same resource
+/// Maximum number of objects in one page of a list; a pod has up to some tens of KB. All pages have the same resource
 /// version.
 const MAX_PAGE_SIZE: u32 = 500;
 
@@ -72,16 +76,48 @@ impl ApiReader {
 
     /// Returns all stored pods of a namespace. Without a resource version the read is consistent.
     pub async fn list_pods(&self, namespace: &str) -> Result<Vec<Pod>, LookupError> {
-        let (mut pods, mut page) = (Vec::new(), ListParams::default().limit(MAX_PAGE_SIZE));
-        loop {
-            let subject = format!("the pods of namespace {namespace}");
-            let list: List<Pod> = self.read(subject, pod_requests(namespace).list(&page)).await?;
-            pods.extend(list.items);
-            match list.metadata.next {
-                Some(next) if !next.is_empty() => page = page.continue_token(&next),
-                _ => return Ok(pods),
-            }
-        }
+        let subject = format!("the pods of namespace {namespace}");
+        self.list(&subject, &pod_requests(namespace), ListParams::default()).await
+    }
+
+    /// Returns all stored pods of a namespace, each with its references to other objects.
+    pub async fn list_pods_with_references(
+        &self,
+        namespace: &str,
+    ) -> Result<Vec<(Pod, PodReferences)>, LookupError> {
+        let subject = format!("the pods of namespace {namespace}");
+        let pods: Vec<Box<RawValue>> =
+            self.list(&subject, &pod_requests(namespace), ListParams::default()).await?;
+        let parse =
+            |pod: Box<RawValue>| Ok((serde_json::from_str(pod.get())?, serde_json::from_str(pod.get())?));
+        let parsed: Result<_, serde_json::Error> = pods.into_iter().map(parse).collect();
+        parsed.map_err(|error| LookupError::Failed { subject, cause: error.to_string() })
+    }
+
+    /// Returns all stored pods of a node, of all namespaces.
+    pub async fn list_pods_of_node(&self, node: &str) -> Result<Vec<Pod>, LookupError> {
+        let subject = format!("the pods of node {node}");
+        let selection = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        self.list(&subject, &Request::new("/api/v1/pods"), selection).await
+    }
+
+    /// Returns all stored claims of a namespace.
+    pub async fn list_claims(&self, namespace: &str) -> Result<Vec<Claim>, LookupError> {
+        let subject = format!("the PersistentVolumeClaims of namespace {namespace}");
+        let claims = Request::new(format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims"));
+        self.list(&subject, &claims, ListParams::default()).await
+    }
+
+    /// Returns all stored StatefulSets of a namespace.
+    pub async fn list_stateful_sets(&self, namespace: &str) -> Result<Vec<StatefulSet>, LookupError> {
+        let subject = format!("the StatefulSets of namespace {namespace}");
+        self.list(&subject, &stateful_set_requests(namespace), ListParams::default()).await
+    }
+
+    /// Returns the stored StatefulSet.
+    pub async fn get_stateful_set(&self, namespace: &str, name: &str) -> Result<StatefulSet, LookupError> {
+        let subject = format!("StatefulSet {namespace}/{name}");
+        self.read(subject, stateful_set_requests(namespace).get(name, &GetParams::default())).await
     }
 
     /// Whether the StatefulSet of this name and uid is terminating or no longer exists. The read is live, because a
@@ -130,6 +166,24 @@ impl ApiReader {
         Ok(())
     }
 
+    /// Reads all pages of a list.
+    async fn list<T: DeserializeOwned>(
+        &self,
+        subject: &str,
+        requests: &Request,
+        selection: ListParams,
+    ) -> Result<Vec<T>, LookupError> {
+        let (mut items, mut page) = (Vec::new(), selection.limit(MAX_PAGE_SIZE));
+        loop {
+            let list: List<T> = self.read(subject.to_owned(), requests.list(&page)).await?;
+            items.extend(list.items);
+            match list.metadata.next {
+                Some(next) if !next.is_empty() => page = page.continue_token(&next),
+                _ => return Ok(items),
+            }
+        }
+    }
+
     /// Reads and parses a body. `kube::Client::request` is not used, because it logs a body that it cannot parse.
     pub(super) async fn read<T: DeserializeOwned>(
         &self,
@@ -164,6 +218,10 @@ pub(in crate::k8s) async fn read_text(
 
 fn pod_requests(namespace: &str) -> Request {
     Request::new(format!("/api/v1/namespaces/{namespace}/pods"))
+}
+
+fn stateful_set_requests(namespace: &str) -> Request {
+    Request::new(format!("/apis/apps/v1/namespaces/{namespace}/statefulsets"))
 }
 
 #[cfg(test)]

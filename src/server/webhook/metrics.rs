@@ -71,6 +71,10 @@ fn operation_labels(operation: Operation) -> (&'static str, &'static str) {
         Operation::Delete => ("guard.etcd-guard.io", "DELETE"),
         Operation::Evict => ("eviction.guard.etcd-guard.io", "CREATE"),
         Operation::Workload(WorkloadOperation::ScaleDown { .. }) => ("intent.guard.etcd-guard.io", "UPDATE"),
+        Operation::Workload(WorkloadOperation::DeleteResource(_)) => {
+            ("resources.guard.etcd-guard.io", "DELETE")
+        }
+        Operation::Workload(WorkloadOperation::DeleteNode { .. }) => ("nodes.guard.etcd-guard.io", "DELETE"),
         Operation::Workload(_) => ("intent.guard.etcd-guard.io", "DELETE"),
     }
 }

@@ -109,6 +109,24 @@ async fn records_denials_and_no_dry_runs() {
     etcd.apply(&follower, ProcessAction::Resume).await;
 }
 
+/// Edge case 57.
+#[tokio::test]
+async fn records_no_dry_runs_of_workload_operations() {
+    let etcd = GuardedCluster::start().await;
+    for object in ["statefulset/etcd", "pvc/data-etcd-0", "service/etcd"] {
+        let output = etcd.kubectl(&["delete", object, "--dry-run=server"]).await;
+        assert!(!output.success && output.stderr.contains("IntentProtected"), "{object}: {output:?}");
+    }
+    // Events are recorded in order, so that the earlier ones would precede this one.
+    wait_for_denial(&etcd, &["scale", "statefulset/etcd", "--replicas=1"], "IntentProtected").await;
+    wait_for_event(&etcd, "StatefulSet/etcd", "Warning IntentProtected Scale").await;
+    let recorded = events(&etcd, "StatefulSet/etcd").await;
+    assert_eq!(recorded.keys().collect::<Vec<_>>(), ["Warning IntentProtected Scale"]);
+    for object in ["PersistentVolumeClaim/data-etcd-0", "Service/etcd"] {
+        assert_eq!(events(&etcd, object).await, EventCounts::new(), "{object}");
+    }
+}
+
 /// The review of an eviction contains only the name of the pod. `kubectl describe pod` does not show an event without a
 /// uid. The StatefulSet is found without reading a pod.
 #[tokio::test]

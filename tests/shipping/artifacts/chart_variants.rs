@@ -35,6 +35,26 @@ fn chart_renders_same_objects_with_monitoring() {
     );
 }
 
+#[test]
+fn chart_renders_same_objects_with_node_deletions() {
+    let folder = "tests/data/kustomizations/with-node-deletions";
+    assert_same(folder, "self-managed", &["--set=parts.nodeDeletions=true"]);
+}
+
+#[test]
+fn chart_renders_same_objects_without_resources() {
+    let folder = "tests/data/kustomizations/without-resources";
+    assert_same(folder, "self-managed", &["--set=webhooks.resources="]);
+    let objects = objects(&kustomize(folder));
+    let is_configuration = |object: &&serde_json::Value| object["kind"] == "ValidatingWebhookConfiguration";
+    let entries = objects.iter().find(is_configuration).unwrap()["webhooks"].as_array().unwrap();
+    let names: Vec<_> = entries.iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+    assert_eq!(
+        names,
+        ["guard", "eviction.guard", "intent.guard"].map(|name| format!("{name}.etcd-guard.io"))
+    );
+}
+
 /// A Prometheus of the operator selects monitors by these labels.
 #[test]
 fn chart_sets_configured_monitor_labels() {
@@ -84,6 +104,7 @@ fn rejects_values_ignored_by_self_registration() {
         ("certificates.mode=files", "certificates.mode"),
         ("webhooks.failurePolicy=Ignore", "webhooks.failurePolicy"),
         ("webhooks.timeoutSeconds=5", "webhooks.timeoutSeconds"),
+        ("webhooks.resources=Fail", "webhooks.resources"),
     ] {
         let mut template = scoped_command(program("helm"));
         template

@@ -102,6 +102,8 @@ async fn all_manifests_pass_strict_validation() {
         "deploy/overlays/nodes",
         "deploy/overlays/lxcfs",
         "tests/data/kustomizations/with-monitoring",
+        "tests/data/kustomizations/with-node-deletions",
+        "tests/data/kustomizations/without-resources",
         "tests/data/kustomizations/with-client-ca",
         "tests/data/kustomizations/self-managed-with-client-ca",
     ] {

@@ -32,7 +32,8 @@ async fn reports_missing_namespace_and_drops_unusable_old_ca() {
     kubectl.run_checked(&["create", "namespace", "etcd-guard"]);
     guard.wait_until_ready().await;
     let names = kubectl.run_checked(&["get", CONFIGURATION, "-o", "jsonpath={.webhooks[*].name}"]).stdout;
-    assert_eq!(names, "guard.etcd-guard.io eviction.guard.etcd-guard.io intent.guard.etcd-guard.io");
+    let entries = ["guard", "eviction.guard", "intent.guard", "resources.guard"];
+    assert_eq!(names, entries.map(|entry| format!("{entry}.etcd-guard.io")).join(" "));
     // A replica of the older release may still serve a certificate of the valid CA.
     let bundles =
         kubectl.run_checked(&["get", CONFIGURATION, "-o", "jsonpath={.webhooks[*].clientConfig.caBundle}"]);

@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 pub enum RequestError {
     /// The webhook configuration sends requests that the guard does not evaluate.
     #[error(
-        "etcd-guard evaluates deletions and evictions of pods, and deletions and scaling of their owners, not \
-         {operation} of {resource}: correct the rules of the webhook configuration"
+        "etcd-guard evaluates deletions and evictions of pods, deletions and scaling of their owners, and deletions of \
+         objects that they use, not {operation} of {resource}: correct the rules of the webhook configuration"
     )]
     UnsupportedOperation {
         /// CREATE, UPDATE, DELETE or CONNECT.

@@ -61,6 +61,9 @@ pub const FULL_NODES: [&str; 3] = ["full-0", "full-1", "full-2"];
 /// A node that a test deletes.
 pub const VANISHING_NODE: &str = "vanishing";
 
+/// A node with two of three members, which a test tries to delete.
+pub const NEEDED_NODE: &str = "needed";
+
 /// The controller that evicts from tainted nodes, in addition to the default ones.
 const CONTROLLERS: &str = "taint-eviction-controller";
 
@@ -83,7 +86,7 @@ impl ControlPlane {
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<ControlPlane> = OnceLock::new();
         SHARED.get_or_init(|| {
-            let single = [SHARED_NODE, SINGLE_NODE, CHECKED_NODE, DELETED_NODE, VANISHING_NODE];
+            let single = [SHARED_NODE, SINGLE_NODE, CHECKED_NODE, DELETED_NODE, VANISHING_NODE, NEEDED_NODE];
             let nodes = [&single[..], &DRAINED_NODES, &TAINTED_NODES, &FULL_NODES].concat();
             let control_plane = Self::start_with(&nodes, &["--controllers", CONTROLLERS]);
             control_plane.grant_guard_permissions();

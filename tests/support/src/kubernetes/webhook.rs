@@ -18,6 +18,8 @@ pub const LABEL: &str = "etcd-guard.io/guard";
 
 const SHIPPED: &str = "deploy/base/webhooks.yaml";
 
+const SHIPPED_FOR_NODES: &str = "deploy/components/node-deletions/webhook.yaml";
+
 /// Registers the guard by the shipped configuration for namespaces with this label value. `change` modifies each
 /// webhook.
 pub async fn register(client: &Client, label: &str, guard: &GuardProcess, change: impl Fn(&mut Value)) {
@@ -46,6 +48,22 @@ pub async fn register_at(
         assert_eq!(*chosen, "enabled", "the documented value of the label");
         *chosen = json!(label);
         change(webhook);
+    }
+    apply(client, &name, configuration).await;
+}
+
+/// Registers the guard by the shipped configuration for deletions of nodes, for the node with this name.
+pub async fn register_node_deletions(client: &Client, label: &str, guard: &GuardProcess, node: &str) {
+    let file = project::path(SHIPPED_FOR_NODES);
+    let text = std::fs::read_to_string(&file).expect(SHIPPED_FOR_NODES);
+    let mut configuration: Value = serde_saphyr::from_str(&text).expect(SHIPPED_FOR_NODES);
+    let name = format!("etcd-guard-node-deletions-{label}");
+    configuration["metadata"]["name"] = json!(name);
+    for webhook in configuration["webhooks"].as_array_mut().expect("webhooks") {
+        let url = format!("https://{}/validate", guard.https());
+        webhook["clientConfig"] = json!({"url": url, "caBundle": base64(&guard.ca_pem)});
+        let conditions = webhook["matchConditions"].as_array_mut().expect("conditions");
+        conditions.push(json!({"name": "node-of-test", "expression": format!("request.name == '{node}'")}));
     }
     apply(client, &name, configuration).await;
 }

@@ -1,0 +1,211 @@
+//! The objects that member pods need to start or to find each other: Services, Secrets, `ConfigMaps` and service
+//! accounts. Package managers delete some of them before the workload, and continue after an error.
+
+use crate::guard::{
+    decide::{
+        context::EvaluationError,
+        workload_operations::{
+            WorkloadEvaluator,
+            data::runs_member,
+            verdicts::{
+                OperationVerdict, break_glass_advice, first_enforced, harmless, owner_arguments, protected,
+            },
+        },
+    },
+    discovery::advertised_hosts::advertised_hosts,
+    model::{
+        deadline::Deadline,
+        request::{Request, ResourceKind},
+    },
+};
+use crate::k8s::{PodReferences, pod::Pod};
+
+// === impl WorkloadEvaluator ===
+
+impl WorkloadEvaluator {
+    /// Evaluates the deletion of an object that pods need. It is denied while a member runs that needs the object, unless
+    /// the policies of all these members overrule the denial.
+    pub(super) async fn evaluate_resource(
+        &self,
+        request: &Request,
+        kind: ResourceKind,
+        deadline: Deadline,
+    ) -> Result<OperationVerdict, EvaluationError> {
+        let (name, namespace) = (&request.name, &request.namespace);
+        let pods = self.observer.list_pods_with_references(namespace, deadline).await?;
+        let mut users = pods_that_use(request, kind, &pods);
+        let mut deleted_sets: Vec<&str> = Vec::new();
+        let mut checked: Vec<&str> = Vec::new();
+        for owner in users.iter().filter_map(|pod| pod.controller()) {
+            if owner.kind != "StatefulSet" || checked.contains(&owner.uid.as_str()) {
+                continue;
+            }
+            checked.push(&owner.uid);
+            let read = self.observer.pods.is_stateful_set_terminating(namespace, &owner.name, &owner.uid);
+            let read = deadline.within("reading the StatefulSet from the API server", read).await?;
+            if read.map_err(EvaluationError::Lookup)? {
+                deleted_sets.push(&owner.uid);
+            }
+        }
+        // These pods are leaving: the deletion of their StatefulSet was accepted.
+        users.retain(|pod| pod.controller().is_none_or(|owner| !deleted_sets.contains(&owner.uid.as_str())));
+        let policies = users.iter().map(|pod| self.policies.resolve_for_pod(namespace, pod));
+        let (policies, users): (Vec<_>, Vec<_>) = policies.zip(users.iter().copied()).unzip();
+        let Some((pod, policy)) = first_enforced(users.iter().copied().zip(policies)) else {
+            let text = format!("no etcd member that runs uses {} {name}", kind.as_str());
+            return Ok(harmless(text).into());
+        };
+        let advice = break_glass_advice(&owner_arguments(namespace, pod));
+        let remedy = format!("Delete the members first; to {advice}");
+        let verdict = protected(describe(request, kind, &users), &remedy);
+        Ok(OperationVerdict::with_member(verdict, namespace, pod).with_policy(policy))
+    }
+}
+
+/// Returns the pods with a running member that use the object of a request.
+fn pods_that_use<'a>(
+    request: &Request,
+    kind: ResourceKind,
+    pods: &'a [(Pod, PodReferences)],
+) -> Vec<&'a Pod> {
+    let name = request.name.as_str();
+    let uses = |pod: &Pod, references: &PodReferences| match kind {
+        ResourceKind::Service => is_selected(request, pod) || is_named(request, pod, pods),
+        ResourceKind::Secret => references.uses_secret(name),
+        ResourceKind::ConfigMap => references.uses_config_map(name),
+        ResourceKind::ServiceAccount => references.uses_service_account(name),
+    };
+    let running = pods.iter().filter(|(pod, _)| runs_member(pod));
+    running.filter(|(pod, references)| uses(pod, references)).map(|(pod, _)| pod).collect()
+}
+
+/// Returns the text of a denial.
+fn describe(request: &Request, kind: ResourceKind, users: &[&Pod]) -> String {
+    let (kind_name, name, count) = (kind.as_str(), &request.name, users.len());
+    let first = users.first().map(|pod| pod.metadata.name.as_str()).unwrap_or_default();
+    let effect = match kind {
+        ResourceKind::Service => "without it, members and clients do not find each other",
+        _ => "without it, these pods cannot start again",
+    };
+    format!(
+        "{kind_name} {name} is in use by an etcd cluster that runs ({count} pods, including {first}): {effect}"
+    )
+}
+
+/// Whether the Service of a request selects this pod.
+fn is_selected(request: &Request, pod: &Pod) -> bool {
+    let selector = &request.selector;
+    !selector.is_empty() && selector.iter().all(|(name, value)| pod.metadata.labels.get(name) == Some(value))
+}
+
+/// Whether the Service of a request gives this pod its DNS name, or is part of a host in the settings of its member.
+fn is_named(request: &Request, pod: &Pod, pods: &[(Pod, PodReferences)]) -> bool {
+    let (service, namespace) = (request.name.as_str(), request.namespace.as_str());
+    let is_pod = |name: &str| pods.iter().any(|(pod, _)| pod.metadata.name == name);
+    pod.spec.subdomain == service
+        || advertised_hosts(pod).iter().any(|host| {
+            let mut labels = host.split('.');
+            match (labels.next(), labels.next()) {
+                // SERVICE, or SERVICE.NAMESPACE.
+                (Some(first), second) if first == service => second.is_none_or(|second| second == namespace),
+                // POD.SERVICE.
+                (Some(first), Some(second)) => second == service && is_pod(first),
+                _ => false,
+            }
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::k8s::admission::AdmissionRequest;
+
+    /// The pods of a cluster with one StatefulSet per member, and a pod without etcd.
+    fn pods() -> Vec<(Pod, PodReferences)> {
+        let member = |name: &str, running: bool| {
+            let state = if running { json!({"running": {}}) } else { json!({"waiting": {}}) };
+            json!({
+                "metadata": {"name": format!("{name}-0"), "namespace": "prod", "labels": {"app": "etcd", "member": name}},
+                "spec": {
+                    "subdomain": format!("{name}-pods"),
+                    "serviceAccountName": "etcd",
+                    "containers": [{
+                        "name": "etcd",
+                        "image": "quay.io/coreos/etcd:v3.6.16",
+                        "args": ["--initial-cluster=ea=http://ea:2380,eb=http://eb.prod.svc:2380,ec=http://ec-0.by-pod:2380"],
+                    }],
+                    "volumes": [{"name": "tls", "secret": {"secretName": "etcd-tls"}}],
+                },
+                "status": {"phase": "Running", "containerStatuses": [{"name": "etcd", "state": state}]},
+            })
+        };
+        let other = json!({
+            "metadata": {"name": "web-0", "namespace": "prod", "labels": {"app": "web"}},
+            "spec": {
+                "subdomain": "web",
+                "containers": [{"name": "web", "image": "nginx"}],
+                "volumes": [{"name": "config", "secret": {"secretName": "web"}}],
+            },
+            "status": {"phase": "Running", "containerStatuses": [{"name": "web", "state": {"running": {}}}]},
+        });
+        let parse =
+            |pod: Value| (serde_json::from_value(pod.clone()).unwrap(), serde_json::from_value(pod).unwrap());
+        [member("ea", true), member("ec", false), other].map(parse).into()
+    }
+
+    /// Returns the names of the pods that use an object.
+    fn users(resource: &str, name: &str, selector: &Value) -> Vec<String> {
+        let review = json!({
+            "uid": "1", "operation": "DELETE", "name": "", "namespace": "prod",
+            "resource": {"group": "", "version": "v1", "resource": resource},
+            "oldObject": {"metadata": {"name": name, "namespace": "prod"}, "spec": {"selector": selector}},
+        })
+        .to_string();
+        let review: AdmissionRequest<'_> = serde_json::from_str(&review).unwrap();
+        let request = Request::from_admission(&review).unwrap();
+        let crate::guard::model::request::Operation::Workload(operation) = request.operation else {
+            panic!()
+        };
+        let crate::guard::model::request::WorkloadOperation::DeleteResource(kind) = operation else {
+            panic!()
+        };
+        let pods = pods();
+        let users = pods_that_use(&request, kind, &pods);
+        users.into_iter().map(|pod| pod.metadata.name.clone()).collect()
+    }
+
+    #[test]
+    fn finds_services_that_select_or_name_members() {
+        for (name, selector) in [
+            ("clients", json!({"app": "etcd"})),
+            ("ea-pods", Value::Null),
+            ("ea", Value::Null),
+            ("eb", json!({})),
+            ("by-pod", Value::Null),
+        ] {
+            assert_eq!(users("services", name, &selector), ["ea-0"], "{name}");
+        }
+        for (name, selector) in [
+            ("web", json!({"app": "web"})),
+            ("clients", json!({"app": "etcd", "tier": "db"})),
+            // The pod of this selector does not run its member.
+            ("of-ec", json!({"member": "ec"})),
+            ("prod", Value::Null),
+            ("svc", Value::Null),
+            ("ea-0", Value::Null),
+        ] {
+            assert_eq!(users("services", name, &selector), [""; 0], "{name}");
+        }
+    }
+
+    #[test]
+    fn finds_objects_that_running_members_mount() {
+        assert_eq!(users("secrets", "etcd-tls", &Value::Null), ["ea-0"]);
+        assert_eq!(users("serviceaccounts", "etcd", &Value::Null), ["ea-0"]);
+        for (resource, name) in [("secrets", "web"), ("configmaps", "etcd-tls"), ("serviceaccounts", "web")] {
+            assert_eq!(users(resource, name, &Value::Null), [""; 0], "{resource} {name}");
+        }
+    }
+}

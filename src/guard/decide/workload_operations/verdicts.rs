@@ -1,0 +1,90 @@
+//! Verdicts on workload operations.
+
+use k8s_openapi::{
+    api::core::v1::ObjectReference,
+    jiff::{SignedDuration, Timestamp},
+};
+
+use crate::guard::{
+    model::{
+        annotations::{ALLOW_REASON, ALLOW_UNTIL},
+        reason::Reason,
+        verdict::Verdict,
+    },
+    policy::effective::{Mode, Policy, ResolvedPolicy},
+};
+use crate::k8s::{EventRecord, pod::Pod};
+
+/// The duration of the break-glass annotation in the command of a denial. The guard accepts at most 24 hours.
+const BREAK_GLASS_TIME: SignedDuration = SignedDuration::from_hours(1);
+
+/// The verdict on a workload operation.
+pub(in crate::guard::decide) struct OperationVerdict {
+    pub(in crate::guard::decide) verdict: Verdict,
+    /// The StatefulSet of the member that the operation would affect, if it is not the object of the operation itself.
+    pub(in crate::guard::decide) stateful_set: Option<ObjectReference>,
+    /// The policy of the members that the operation would affect, if it is not the policy of the object's owners.
+    pub(in crate::guard::decide) policy: Option<ResolvedPolicy>,
+}
+
+// === impl OperationVerdict ===
+
+impl OperationVerdict {
+    /// Creates a verdict on an operation that would affect the member of this pod.
+    pub(super) fn with_member(verdict: Verdict, namespace: &str, pod: &Pod) -> Self {
+        Self { stateful_set: EventRecord::stateful_set(namespace, pod), ..Self::from(verdict) }
+    }
+
+    /// Adds the policy of the members that the operation would affect.
+    pub(super) fn with_policy(self, policy: ResolvedPolicy) -> Self {
+        Self { policy: Some(policy), ..self }
+    }
+}
+
+impl From<Verdict> for OperationVerdict {
+    fn from(verdict: Verdict) -> Self {
+        Self { verdict, stateful_set: None, policy: None }
+    }
+}
+
+pub(super) fn harmless(text: String) -> Verdict {
+    Verdict::new(Reason::IntentHarmless, text)
+}
+
+pub(super) fn protected(text: String, remedy: &str) -> Verdict {
+    Verdict::new(Reason::IntentProtected, text).with_remedy(remedy)
+}
+
+/// Returns the advice to overrule the denial for [`BREAK_GLASS_TIME`] by break-glass annotations of the object.
+pub(super) fn break_glass_advice(object: &str) -> String {
+    let now = Timestamp::now();
+    let until = now.checked_add(BREAK_GLASS_TIME).unwrap_or(now).strftime("%Y-%m-%dT%H:%M:%SZ");
+    format!(
+        "overrule the guard for one hour: kubectl annotate --overwrite {object} {ALLOW_UNTIL}={until} \
+         {ALLOW_REASON}='REASON'"
+    )
+}
+
+/// Returns the arguments of `kubectl` for the object whose break-glass applies to this pod: its StatefulSet, or else its
+/// namespace.
+pub(super) fn owner_arguments(namespace: &str, pod: &Pod) -> String {
+    match pod.stateful_set() {
+        Some(name) => format!("-n {namespace} statefulset {name}"),
+        None => format!("namespace {namespace}"),
+    }
+}
+
+/// Returns the first element whose policy enforces a denial, or else the first element.
+pub(super) fn first_enforced<T>(
+    elements: impl IntoIterator<Item = (T, ResolvedPolicy)>,
+) -> Option<(T, ResolvedPolicy)> {
+    let is_enforced = |policy: &Policy| policy.break_glass.is_none() && policy.mode == Mode::Enforce;
+    let mut first = None;
+    for element in elements {
+        if is_enforced(&element.1.policy) {
+            return Some(element);
+        }
+        first.get_or_insert(element);
+    }
+    first
+}

@@ -1,0 +1,139 @@
+//! The parts of a `StatefulSet` (`apps/v1`) that determine which data its deletion destroys.
+//!
+//! Source: `k8s.io/api/apps/v1/types.go`.
+
+use serde::Deserialize;
+
+use super::{
+    claim::Claim,
+    pod::{Metadata, OwnerReference, Pod, Volume, VolumeClaim, null_as_default},
+};
+
+/// Value of `persistentVolumeClaimRetentionPolicy.whenDeleted` with which the claims are deleted with the StatefulSet.
+const DELETE: &str = "Delete";
+
+/// A StatefulSet, in part.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct StatefulSet {
+    /// Name, uid, annotations.
+    #[serde(default)]
+    pub metadata: Metadata,
+    #[serde(default)]
+    spec: StatefulSetSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StatefulSetSpec {
+    /// A template has the fields of a pod, without name and status.
+    #[serde(default)]
+    template: Pod,
+    #[serde(default, deserialize_with = "null_as_default")]
+    volume_claim_templates: Vec<ClaimTemplate>,
+    #[serde(default)]
+    persistent_volume_claim_retention_policy: Option<RetentionPolicy>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct ClaimTemplate {
+    #[serde(default)]
+    metadata: Metadata,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RetentionPolicy {
+    #[serde(default)]
+    when_deleted: String,
+}
+
+// === impl StatefulSet ===
+
+impl StatefulSet {
+    /// Returns the first pod of this StatefulSet as the controller would create it, with the volumes of its claims.
+    #[must_use]
+    pub fn template(&self, namespace: &str) -> Pod {
+        let mut pod = self.spec.template.clone();
+        namespace.clone_into(&mut pod.metadata.namespace);
+        pod.metadata.name = format!("{}-0", self.metadata.name);
+        pod.metadata.owner_references = vec![OwnerReference {
+            kind: String::from("StatefulSet"),
+            name: self.metadata.name.clone(),
+            uid: self.metadata.uid.clone(),
+            controller: Some(true),
+        }];
+        pod.spec.volumes.extend(self.spec.volume_claim_templates.iter().map(|template| {
+            let name = template.metadata.name.clone();
+            let claim_name = format!("{name}-{}-0", self.metadata.name);
+            Volume { name, persistent_volume_claim: Some(VolumeClaim { claim_name }), ..Volume::default() }
+        }));
+        pod
+    }
+
+    /// Returns the ordinal of the pod to which a claim of this name belongs: claims are named
+    /// `TEMPLATE-STATEFULSET-ORDINAL`.
+    #[must_use]
+    pub fn ordinal_of_claim(&self, claim: &str) -> Option<u32> {
+        self.spec.volume_claim_templates.iter().find_map(|template| {
+            let rest = claim.strip_prefix(&template.metadata.name)?.strip_prefix('-')?;
+            rest.strip_prefix(&self.metadata.name)?.strip_prefix('-')?.parse().ok()
+        })
+    }
+
+    /// Whether the deletion of this StatefulSet deletes the claim: the claim's owner is this StatefulSet, or the
+    /// StatefulSet controller will make it the owner.
+    #[must_use]
+    pub fn deletes_claim(&self, claim: &Claim) -> bool {
+        let owners = &claim.metadata.owner_references;
+        let is_owned = owners.iter().any(|owner| owner.uid == self.metadata.uid && !owner.uid.is_empty());
+        let policy = self.spec.persistent_volume_claim_retention_policy.as_ref();
+        let is_deleted_with_set = policy.is_some_and(|policy| policy.when_deleted == DELETE);
+        is_owned || (is_deleted_with_set && self.ordinal_of_claim(&claim.metadata.name).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn stateful_set(when_deleted: &str) -> StatefulSet {
+        serde_json::from_value(json!({
+            "metadata": {"name": "etcd", "uid": "set"},
+            "spec": {
+                "template": {"spec": {"containers": [{"name": "etcd"}]}},
+                "volumeClaimTemplates": [{"metadata": {"name": "data"}}],
+                "persistentVolumeClaimRetentionPolicy": {"whenDeleted": when_deleted}
+            }
+        }))
+        .unwrap()
+    }
+
+    fn claim(name: &str, owner: &str) -> Claim {
+        let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "etcd", "uid": owner});
+        serde_json::from_value(json!({"metadata": {"name": name, "ownerReferences": [owner]}})).unwrap()
+    }
+
+    #[test]
+    fn deletes_claims_by_owner_and_by_retention_policy() {
+        let (retaining, deleting) = (stateful_set("Retain"), stateful_set("Delete"));
+        assert!(!retaining.deletes_claim(&claim("data-etcd-0", "former set")));
+        // The controller removes the owner some time after a change of the policy.
+        assert!(retaining.deletes_claim(&claim("data-etcd-0", "set")));
+        assert!(deleting.deletes_claim(&claim("data-etcd-0", "former set")));
+        for other in ["data-etcd", "data-etcd-x", "data-etcd-events-0", "logs-etcd-0", "data-etcd-0-0"] {
+            assert!(!deleting.deletes_claim(&claim(other, "former set")), "{other}");
+        }
+        assert_eq!(deleting.ordinal_of_claim("data-etcd-12"), Some(12));
+    }
+
+    #[test]
+    fn template_has_volumes_of_claims() {
+        let pod = stateful_set("Retain").template("prod");
+        let claim = pod.spec.volumes[0].persistent_volume_claim.as_ref().unwrap();
+        assert_eq!((pod.spec.volumes[0].name.as_str(), claim.claim_name.as_str()), ("data", "data-etcd-0"));
+        assert_eq!((pod.metadata.namespace.as_str(), pod.metadata.name.as_str()), ("prod", "etcd-0"));
+        assert_eq!(pod.stateful_set(), Some("etcd"));
+    }
+}
