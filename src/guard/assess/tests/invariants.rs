@@ -20,7 +20,7 @@ struct Fault {
 enum Health {
     Serving,
     Starving,
-    Silent,
+    NoReply,
     Refused,
 }
 
@@ -32,7 +32,7 @@ enum Leaving {
 }
 
 fn fault() -> impl Strategy<Value = Fault> {
-    let health = prop_oneof![5 => Just(Health::Serving), 1 => Just(Health::Starving), 1 => Just(Health::Silent),
+    let health = prop_oneof![5 => Just(Health::Serving), 1 => Just(Health::Starving), 1 => Just(Health::NoReply),
             1 => Just(Health::Refused)];
     let leaving =
         prop_oneof![6 => Just(Leaving::No), 1 => Just(Leaving::Terminating), 1 => Just(Leaving::Reserved)];
@@ -73,7 +73,7 @@ fn broken(faults: &[Fault]) -> Snapshot {
             }
             Health::Serving => snapshot,
             Health::Starving => snapshot.starve(n),
-            Health::Silent => snapshot.silence(n),
+            Health::NoReply => snapshot.silence(n),
             Health::Refused => snapshot.refuse(n),
         };
         snapshot = snapshot.change(n, |pod| {

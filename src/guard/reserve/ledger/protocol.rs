@@ -115,11 +115,12 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Pod {
     incarnation: u8,
-    phase: Phase,
+    state: PodState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Phase {
+enum PodState {
+    /// The container runs and the pod is not terminating.
     Serving,
     /// The deletion was accepted. The pod serves until it stops.
     Terminating,
@@ -287,7 +288,7 @@ impl Model for World {
     fn init_states(&self) -> Vec<State> {
         vec![State {
             voters: self.voters,
-            pods: vec![Pod { incarnation: 0, phase: Phase::Serving }; usize::from(self.pods())],
+            pods: vec![Pod { incarnation: 0, state: PodState::Serving }; usize::from(self.pods())],
             record: Vec::new(),
             replicas: vec![Replica::default(); usize::from(self.replicas)],
             requests: Vec::new(),
@@ -328,11 +329,11 @@ impl Model for World {
             }
         }
         for (pod, n) in state.pods.iter().zip(0..) {
-            match pod.phase {
-                Phase::Serving if state.crashes < self.crashes => actions.push(Action::Crash(n)),
-                Phase::Serving => {}
-                Phase::Terminating => actions.push(Action::Stop(n)),
-                Phase::Down => actions.push(Action::Serve(n)),
+            match pod.state {
+                PodState::Serving if state.crashes < self.crashes => actions.push(Action::Crash(n)),
+                PodState::Serving => {}
+                PodState::Terminating => actions.push(Action::Stop(n)),
+                PodState::Down => actions.push(Action::Serve(n)),
             }
         }
         if self.leadership && state.leader.is_none() {

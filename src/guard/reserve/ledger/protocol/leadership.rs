@@ -1,13 +1,13 @@
 //! Leadership: elections, transfers, and voters that cannot reach each other.
 
-use crate::guard::reserve::ledger::protocol::{Defect, Phase, Request, RequestStage, State, World};
+use crate::guard::reserve::ledger::protocol::{Defect, PodState, Request, RequestStage, State, World};
 
 // === impl World ===
 
 impl World {
     /// Whether the process of this voter runs and reaches a quorum, itself included.
     pub(in crate::guard) fn can_lead(&self, state: &State, pod: u8) -> bool {
-        let runs = |pod: u8| state.pods[usize::from(pod)].phase != Phase::Down;
+        let runs = |pod: u8| state.pods[usize::from(pod)].state != PodState::Down;
         let reached = (0..self.voters).filter(|other| runs(*other) && state.is_connected(pod, *other));
         runs(pod) && reached.count() >= self.quorum()
     }
@@ -15,7 +15,7 @@ impl World {
     /// Whether linearizable reads pass at this running voter.
     pub(in crate::guard) fn serves_reads(&self, state: &State, pod: u8) -> bool {
         if !self.leadership {
-            let runs = |pod: &u8| state.pods[usize::from(*pod)].phase != Phase::Down;
+            let runs = |pod: &u8| state.pods[usize::from(*pod)].state != PodState::Down;
             return (0..self.voters).filter(runs).count() >= self.quorum();
         }
         state.leader.is_some_and(|leader| state.is_connected(leader, pod))
@@ -82,11 +82,11 @@ impl State {
             };
             is_accepted && request.uid == self.uid(pod)
         };
-        self.pods[usize::from(pod)].phase == Phase::Terminating || self.requests.iter().any(leaves)
+        self.pods[usize::from(pod)].state == PodState::Terminating || self.requests.iter().any(leaves)
     }
 
     /// Whether the pod serves and is not leaving.
     fn stays(&self, pod: u8) -> bool {
-        self.pods[usize::from(pod)].phase == Phase::Serving && !self.is_leaving(pod)
+        self.pods[usize::from(pod)].state == PodState::Serving && !self.is_leaving(pod)
     }
 }

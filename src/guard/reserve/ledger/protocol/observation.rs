@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::HashMap, sync::LazyLock, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::guard::reserve::ledger::protocol::{Defect, Phase, Pod, Reserved, State, Uid, World};
+use crate::guard::reserve::ledger::protocol::{Defect, Pod, PodState, Reserved, State, Uid, World};
 use crate::{
     etcd::{ClusterId, ListedMember, MemberError, MemberId, ProbeResult, Scheme, Status},
     guard::{
@@ -144,11 +144,11 @@ fn assess_pods(pods: &[PodView], target: u8) -> Judgement {
 impl World {
     /// Returns the responses from the addresses of a list of pods, which can be older than the pods.
     pub(in crate::guard) fn answers(&self, state: &State, listed: &[Pod]) -> Vec<Answer> {
-        let answer = |((pod, listed), n): ((&Pod, &Pod), u8)| match pod.phase {
+        let answer = |((pod, listed), n): ((&Pod, &Pod), u8)| match pod.state {
             _ if pod.incarnation != listed.incarnation => Answer::NoResponse,
-            Phase::Down => Answer::Refuses,
-            Phase::Serving | Phase::Terminating if self.serves_reads(state, n) => Answer::Serves,
-            Phase::Serving | Phase::Terminating => Answer::NoQuorum,
+            PodState::Down => Answer::Refuses,
+            PodState::Serving | PodState::Terminating if self.serves_reads(state, n) => Answer::Serves,
+            PodState::Serving | PodState::Terminating => Answer::NoQuorum,
         };
         state.pods.iter().zip(listed).zip(0..).map(answer).collect()
     }
@@ -157,8 +157,8 @@ impl World {
     pub(in crate::guard) fn judge(&self, observation: &Observation, target: u8) -> Judgement {
         let seen = |((listed, answer), n): ((&Pod, &Answer), u8)| PodView {
             is_learner: !self.is_voter(n) && !self.has_defect(Defect::CountsLearners),
-            terminating: listed.phase == Phase::Terminating && !self.has_defect(Defect::CountsTerminating),
-            running: listed.phase != Phase::Down,
+            terminating: listed.state == PodState::Terminating && !self.has_defect(Defect::CountsTerminating),
+            running: listed.state != PodState::Down,
             reserved: observation
                 .held
                 .iter()

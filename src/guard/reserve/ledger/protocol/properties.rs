@@ -3,7 +3,7 @@
 use stateright::Property;
 
 use crate::guard::reserve::ledger::protocol::{
-    Action, LIFETIME, Phase, Request, RequestStage, State, Uid, World,
+    Action, LIFETIME, PodState, Request, RequestStage, State, Uid, World,
 };
 
 pub(in crate::guard) const SAFETY: &str = "no approval costs the quorum";
@@ -34,7 +34,7 @@ pub(in crate::guard) fn properties() -> Vec<Property<World>> {
         // These properties fail if the model approves too little to be meaningful.
         Property::sometimes(ALL_SPARE_VOTERS, |world: &World, state: &State| {
             let serves =
-                |request: &&Request| state.pods[usize::from(request.uid.pod)].phase == Phase::Serving;
+                |request: &&Request| state.pods[usize::from(request.uid.pod)].state == PodState::Serving;
             let allowed = state
                 .requests
                 .iter()
@@ -44,7 +44,7 @@ pub(in crate::guard) fn properties() -> Vec<Property<World>> {
                 == usize::from(world.voters) - world.quorum()
         }),
         Property::sometimes(AFTER_RETURN, |_, state: &State| {
-            let is_back = state.pods.iter().any(|pod| pod.incarnation > 0 && pod.phase == Phase::Serving);
+            let is_back = state.pods.iter().any(|pod| pod.incarnation > 0 && pod.state == PodState::Serving);
             let is_allowed =
                 |request: &Request| request.stage == RequestStage::Approved && request.uid.incarnation == 0;
             is_back && state.requests.iter().any(is_allowed)
@@ -71,10 +71,10 @@ impl World {
                 .any(|request| request.stage == RequestStage::Approved && request.uid == state.uid(pod))
         };
         let serves = |pod: &u8| {
-            let phase = state.pods[usize::from(*pod)].phase;
+            let pod_state = state.pods[usize::from(*pod)].state;
             // A crash after the probe is not the fault of the guard.
             *pod != request.uid.pod
-                && (phase == Phase::Serving || ready.crashed.contains(pod))
+                && (pod_state == PodState::Serving || ready.crashed.contains(pod))
                 && !is_leaving(*pod)
         };
         let voters: Vec<u8> = (0..self.voters).filter(serves).collect();
@@ -84,7 +84,7 @@ impl World {
     /// Whether the serving voters form a quorum without this pod. The guard counts a voter only if its reads pass.
     fn others_are_a_quorum(&self, state: &State, pod: u8) -> bool {
         let serves = |other: &u8| {
-            let is_up = state.pods[usize::from(*other)].phase == Phase::Serving;
+            let is_up = state.pods[usize::from(*other)].state == PodState::Serving;
             *other != pod && is_up && (!self.leadership || self.serves_reads(state, *other))
         };
         let voters: Vec<u8> = (0..self.voters).filter(serves).collect();
@@ -145,6 +145,6 @@ impl State {
         !self.violated
             && !self.misled
             && self.requests.is_empty()
-            && self.pods.iter().all(|pod| pod.phase != Phase::Terminating)
+            && self.pods.iter().all(|pod| pod.state != PodState::Terminating)
     }
 }

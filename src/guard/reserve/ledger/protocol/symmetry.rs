@@ -6,7 +6,7 @@ use std::slice;
 use stateright::Representative;
 
 use crate::guard::reserve::ledger::protocol::{
-    Phase, Pod, Ready, Replica, Request, RequestStage, Reserved, State, Uid, observation::Answer,
+    Pod, PodState, Ready, Replica, Request, RequestStage, Reserved, State, Uid, observation::Answer,
 };
 
 /// A renumbering: the new number of each pod and each replica, and the request for each index of the list.
@@ -76,7 +76,7 @@ impl State {
             for ((pod, current), n) in listed.iter_mut().zip(&self.pods).zip(0..) {
                 let is_held = record.iter().any(|held| held.uid.pod == n);
                 let incarnation = if is_held { pod.incarnation } else { current.incarnation };
-                *pod = Pod { incarnation, phase: Phase::Serving };
+                *pod = Pod { incarnation, state: PodState::Serving };
             }
         }
     }
@@ -165,7 +165,10 @@ impl State {
         const END: u8 = u8::MAX;
         let is_named = |pod: Option<u8>| u8::from(pod == Some(n));
         let pod_data = |pod: Pod| {
-            [pod.incarnation, u8::from(pod.phase != Phase::Serving) + u8::from(pod.phase == Phase::Down)]
+            [
+                pod.incarnation,
+                u8::from(pod.state != PodState::Serving) + u8::from(pod.state == PodState::Down),
+            ]
         };
         let record_data = |held: &[Reserved], all: &mut Vec<u8>| {
             all.extend(

@@ -3,7 +3,7 @@
 use crate::guard::{
     model::reason::Reason,
     reserve::ledger::protocol::{
-        Action, Defect, MAX_REQUEST_AGE, Observation, Phase, Pod, Ready, Replica, RequestStage, Reserved,
+        Action, Defect, MAX_REQUEST_AGE, Observation, Pod, PodState, Ready, Replica, RequestStage, Reserved,
         State, Uid, World,
         observation::{self, Judgement},
     },
@@ -78,20 +78,20 @@ impl World {
                     .requests
                     .retain(|request| request.uid != uid || request.stage != RequestStage::Approved);
                 let pod = &mut state.pods[usize::from(uid.pod)];
-                match pod.phase {
+                match pod.state {
                     _ if pod.incarnation != uid.incarnation => {}
-                    Phase::Serving => pod.phase = Phase::Terminating,
-                    Phase::Terminating => {}
-                    Phase::Down => pod.incarnation += 1,
+                    PodState::Serving => pod.state = PodState::Terminating,
+                    PodState::Terminating => {}
+                    PodState::Down => pod.incarnation += 1,
                 }
             }
             Action::Stop(pod) => {
                 let pod = &mut state.pods[usize::from(pod)];
-                *pod = Pod { incarnation: pod.incarnation + 1, phase: Phase::Down };
+                *pod = Pod { incarnation: pod.incarnation + 1, state: PodState::Down };
             }
-            Action::Serve(pod) => state.pods[usize::from(pod)].phase = Phase::Serving,
+            Action::Serve(pod) => state.pods[usize::from(pod)].state = PodState::Serving,
             Action::Crash(pod) => {
-                state.pods[usize::from(pod)].phase = Phase::Down;
+                state.pods[usize::from(pod)].state = PodState::Down;
                 state.crashes += 1;
                 for request in &mut state.requests {
                     if let RequestStage::Ready(ready) = &mut request.stage {
@@ -159,11 +159,11 @@ impl World {
             || (self.has_defect(Defect::SkipsTransfer) && reason == Reason::LeaderProtected);
         // A pod that was replaced can no longer be deleted.
         let is_asked_for = listed[usize::from(pod)].incarnation == incarnation
-            && listed[usize::from(pod)].phase != Phase::Terminating;
+            && listed[usize::from(pod)].state != PodState::Terminating;
         let ready = Ready {
             record,
             listed: listed.clone(),
-            idle: observation::is_idle(reason) && target.phase == Phase::Down,
+            idle: observation::is_idle(reason) && target.state == PodState::Down,
             proceeds_unreserved: (!is_cascade && reason.allows() && !reason.removes_a_voter())
                 || (self.has_defect(Defect::SkipsReservationOfIdlePods) && observation::is_idle(reason)),
             crashed: Vec::new(),
