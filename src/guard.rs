@@ -10,11 +10,12 @@
 //! 3. `policy`: merges the configuration and the annotations of namespace, StatefulSet and pod into the effective
 //!    policy.
 //! 4. `reserve`: reads and writes the ledger, a shared Lease per etcd cluster with the deletions approved recently.
-//! 5. [`observe`]: probes every member and returns a snapshot of the cluster.
-//! 6. [`assess`]: evaluates a target in a snapshot. It has no I/O, no clock and no async code.
-//! 7. `explain`: renders an assessment as a verdict for people.
-//! 8. `decide`: runs these steps for one request, moves leadership under the policy `transfer`, and records events.
-//! 9. `survey`: takes snapshots of all guarded clusters in the background and on demand, and reserves nothing.
+//! 5. `ownership`: records the owners of members while both exist, to recognize cascades.
+//! 6. [`observe`]: probes every member and returns a snapshot of the cluster.
+//! 7. [`assess`]: evaluates a target in a snapshot. It has no I/O, no clock and no async code.
+//! 8. `explain`: renders an assessment as a verdict for people.
+//! 9. `decide`: runs these steps for one request, moves leadership under the policy `transfer`, and records events.
+//! 10. `survey`: takes snapshots of all guarded clusters in the background and on demand, and reserves nothing.
 //!
 //! # Invariants
 //!
@@ -33,6 +34,7 @@ mod explain;
 mod metrics;
 pub mod model;
 pub mod observe;
+mod ownership;
 mod policy;
 mod reserve;
 mod survey;
@@ -48,6 +50,7 @@ use self::{
     discovery::credentials::CredentialReader,
     metrics::Metrics,
     observe::{external::ProbeGate, observer::ClusterObserver},
+    ownership::{recorder::OwnershipRecorder, store::OwnershipStore},
     policy::resolver::PolicyResolver,
     reserve::store::ReservationStore,
     survey::Surveyor,
@@ -79,6 +82,7 @@ pub struct Guard {
     observer: Arc<ClusterObserver>,
     policies: Arc<PolicyResolver>,
     reservations: Arc<ReservationStore>,
+    owners: OwnershipRecorder,
     evaluator: Evaluator,
     surveyor: Surveyor,
 }
@@ -110,6 +114,7 @@ impl Guard {
     pub fn new(sources: Sources, leases: Leases, registry: &mut Registry) -> Self {
         let Sources { pods, claims, secrets, annotations, config, events, api_servers } = sources;
         let metrics = Metrics::register(registry);
+        let ownership = Arc::new(OwnershipStore::new(&leases));
         let reservations = ReservationStore::new(leases);
         reservations.register(registry);
         let reservations = Arc::new(reservations);
@@ -124,10 +129,21 @@ impl Guard {
             connections: Connections::new(),
             metrics,
         });
-        let evaluator =
-            Evaluator::new(Arc::clone(&observer), Arc::clone(&policies), Arc::clone(&reservations), events);
+        let owners = OwnershipRecorder::new(
+            Arc::clone(&ownership),
+            &observer.pods,
+            observer.claims.clone(),
+            observer.annotations.clone(),
+        );
+        let evaluator = Evaluator::new(
+            Arc::clone(&observer),
+            Arc::clone(&policies),
+            Arc::clone(&reservations),
+            ownership,
+            events,
+        );
         let surveyor = Surveyor::new(Arc::clone(&observer), Arc::clone(&policies), Arc::clone(&reservations));
-        Self { observer, policies, reservations, evaluator, surveyor }
+        Self { observer, policies, reservations, owners, evaluator, surveyor }
     }
 
     /// Returns the verdict on a request before the deadline.
@@ -152,7 +168,7 @@ impl Guard {
         self.surveyor.survey(namespace, deadline).await
     }
 
-    /// Deletes the reservation records of clusters that no longer exist, and surveys all guarded clusters every
+    /// Records the owners of members, deletes the reservation records of clusters that no longer exist, and surveys all guarded clusters every
     /// `survey_interval` (`None` disables the surveys). Runs until the future is dropped.
     pub async fn run_background_tasks(&self, survey_interval: Option<Duration>) {
         let survey = async {
@@ -161,6 +177,6 @@ impl Guard {
                 None => std::future::pending().await,
             }
         };
-        tokio::join!(self.reservations.delete_stale_records(), survey);
+        tokio::join!(self.reservations.delete_stale_records(), self.owners.run(), survey);
     }
 }

@@ -21,6 +21,7 @@ pub use read::{
     api_reader::ApiReader,
     claims::ClaimReader,
     namespaces::{ApiServerVersion, NamespaceLabels, NamespaceReader},
+    owners::{Owner, OwnerState},
     secrets::{Secret, SecretReader},
 };
 pub use write::{

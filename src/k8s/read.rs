@@ -4,5 +4,6 @@ pub(super) mod annotations;
 pub(super) mod api_reader;
 pub(super) mod claims;
 pub(super) mod namespaces;
+pub(super) mod owners;
 pub(super) mod secrets;
 mod watching;

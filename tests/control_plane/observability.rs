@@ -1,7 +1,7 @@
 //! Events, metrics and traces, and the calls that the guard sends and receives.
 
 mod admission_requests;
-mod cost;
+pub(crate) mod cost;
 mod dashboard;
 mod events;
 mod grpc_calls;

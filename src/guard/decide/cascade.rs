@@ -1,9 +1,28 @@
-//! Deletions that follow from an accepted deletion of the namespace or of the StatefulSet. A denial would preserve no
-//! data, and would leave the parent and its dependents half deleted. The guard therefore evaluates only the deletion of
-//! the parent object.
+//! Deletions that follow from an accepted deletion of the namespace or of an owner. A denial would preserve no data,
+//! and would leave the parent and its dependents half deleted. The guard therefore evaluates only the deletion of the
+//! parent object.
+//!
+//! A request of the garbage collector proves no cascade by itself: the garbage collector also deletes objects whose
+//! ownerReference is dangling. The [`ownership`](crate::guard::ownership) record distinguishes the two.
 
-use crate::guard::model::{deadline::Deadline, reason::Reason, request::Request, verdict::Verdict};
-use crate::k8s::{AnnotationCache, ApiReader, pod::Pod};
+pub(super) mod acceptance;
+
+use std::sync::Arc;
+
+use crate::guard::{
+    decide::workload_operations::break_glass_advice,
+    model::{
+        deadline::Deadline,
+        reason::Reason,
+        request::{Request, WorkloadOperation},
+        verdict::Verdict,
+    },
+    ownership::{record::OwnershipRecord, recorder::MAX_OWNERS, store::OwnershipStore},
+};
+use crate::k8s::{
+    AnnotationCache, ApiReader, ClaimReader, LookupError, OwnerState,
+    pod::{Metadata, OwnerReference, Pod},
+};
 
 /// Users that delete the dependents of deleted objects. The second is the user of all controllers if the controller
 /// manager runs without `--use-service-account-credentials`.
@@ -19,55 +38,136 @@ pub(super) fn is_garbage_collector(user: &str) -> bool {
 pub(super) struct CascadeDetector {
     pub(super) annotations: AnnotationCache,
     pub(super) pods: ApiReader,
+    pub(super) claims: ClaimReader,
+    pub(super) ownership: Arc<OwnershipStore>,
+}
+
+/// Whether a deletion follows from another deletion.
+pub(super) enum Cascade {
+    /// The deletion of the parent was accepted. Contains the approval.
+    Proven(Verdict),
+    /// The garbage collector requests the deletion, and no record shows that the missing owners ever existed.
+    Unproven(MissingOwners),
+    /// The request has another cause.
+    No,
+}
+
+/// Owners of an object that do not exist or cannot be read.
+pub(super) struct MissingOwners {
+    /// Kind of the dependent, as in `kubectl patch`.
+    kind: &'static str,
+    /// The ownerReferences, each with its index, and with the reason if the owner could not be read.
+    references: Vec<(usize, OwnerReference, Option<LookupError>)>,
 }
 
 // === impl CascadeDetector ===
 
 impl CascadeDetector {
-    /// Returns the approval of a pod's deletion that follows from another deletion. Returns `None` for any other
-    /// deletion, and if the parent object cannot be read. The pod is then evaluated as usual.
-    pub(super) async fn pod_verdict(
-        &self,
-        request: &Request,
-        pod: &Pod,
-        deadline: Deadline,
-    ) -> Option<Verdict> {
+    /// Returns whether the deletion of a pod follows from another deletion.
+    pub(super) async fn of_pod(&self, request: &Request, pod: &Pod, deadline: Deadline) -> Cascade {
         let (name, namespace) = (&request.name, &request.namespace);
         if self.is_namespace_terminating(namespace, deadline).await {
-            return Some(namespace_terminating(namespace, name));
+            return Cascade::Proven(namespace_terminating(namespace, name));
         }
         if !is_garbage_collector(&request.user) {
-            return None;
+            return Cascade::No;
         }
-        let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet")?;
-        let read = self.pods.is_stateful_set_terminating(namespace, &owner.name, &owner.uid);
-        match deadline.within("reading the StatefulSet from the API server", read).await {
-            Ok(Ok(true)) => {
-                let text =
-                    format!("StatefulSet {} was deleted, and its pod {name} is deleted with it", owner.name);
-                Some(Verdict::new(Reason::OwnerDeleted, text))
+        self.of_dependent(request, "pod", &pod.metadata, deadline).await
+    }
+
+    /// Returns whether a workload operation follows from another deletion. For a scale-down the user proves nothing,
+    /// because the controllers that scale StatefulSets can have the user of the garbage collector.
+    pub(super) async fn of_operation(
+        &self,
+        request: &Request,
+        operation: WorkloadOperation,
+        deadline: Deadline,
+    ) -> Cascade {
+        let (name, namespace) = (&request.name, &request.namespace);
+        if self.is_namespace_terminating(namespace, deadline).await {
+            return Cascade::Proven(namespace_terminating(namespace, name));
+        }
+        if !is_garbage_collector(&request.user) {
+            return Cascade::No;
+        }
+        let (kind, read) = match operation {
+            WorkloadOperation::DeleteStatefulSet => {
+                let read = self.pods.stateful_set_metadata(namespace, name);
+                ("statefulset", deadline.within("reading the StatefulSet from the API server", read).await)
             }
-            Ok(Ok(false) | Err(_)) | Err(_) => None,
+            WorkloadOperation::DeleteClaim => {
+                let read = async { Ok(self.claims.read(namespace, name).await?.metadata) };
+                (
+                    "persistentvolumeclaim",
+                    deadline.within("reading the claim from the API server", read).await,
+                )
+            }
+            _ => return Cascade::No,
+        };
+        match read {
+            Ok(Ok(metadata)) => self.of_dependent(request, kind, &metadata, deadline).await,
+            // Evaluated like any other deletion.
+            Ok(Err(_)) | Err(_) => Cascade::No,
         }
     }
 
-    /// Returns the approval of a workload operation that follows from another deletion. For a scale-down the user
-    /// proves nothing, because the controllers that scale StatefulSets can have the user of the garbage collector.
-    pub(super) async fn operation_verdict(
+    /// Returns whether the owner of an object, which the garbage collector deletes, existed together with the object and
+    /// was deleted.
+    async fn of_dependent(
         &self,
         request: &Request,
-        is_scale_down: bool,
+        kind: &'static str,
+        dependent: &Metadata,
         deadline: Deadline,
-    ) -> Option<Verdict> {
-        let (name, namespace) = (&request.name, &request.namespace);
-        if self.is_namespace_terminating(namespace, deadline).await {
-            return Some(namespace_terminating(namespace, name));
+    ) -> Cascade {
+        let namespace = &request.namespace;
+        let record = self.read_record(namespace, deadline).await;
+        let mut missing = MissingOwners { kind, references: Vec::new() };
+        let mut deleted: Option<&OwnerReference> = None;
+        for (index, owner) in dependent.owner_references.iter().enumerate().take(MAX_OWNERS) {
+            let read = self.pods.owner(namespace, owner);
+            match deadline.within("reading the owner from the API server", read).await {
+                Err(_) => return Cascade::No,
+                Ok(Ok(read)) => match read.state {
+                    // The garbage collector deletes no object with a living owner.
+                    OwnerState::Alive => return Cascade::No,
+                    // Both exist at this moment, so that the reference is not dangling.
+                    OwnerState::Terminating => deleted = Some(owner),
+                    OwnerState::Gone => {
+                        if is_recorded(&record, dependent, owner) {
+                            deleted = Some(owner);
+                        }
+                        missing.references.push((index, owner.clone(), None));
+                    }
+                },
+                Ok(Err(error)) => missing.references.push((index, owner.clone(), Some(error))),
+            }
         }
-        if !is_scale_down && is_garbage_collector(&request.user) {
-            let text = format!("the owner of {name} was deleted, and {name} is deleted with it");
-            return Some(Verdict::new(Reason::OwnerDeleted, text));
+        match deleted {
+            Some(owner) => {
+                let (kind, owner) = (printable(&owner.kind), printable(&owner.name));
+                let text = format!(
+                    "{kind} {owner} was deleted, and its {} {} is deleted with it",
+                    missing.kind, request.name
+                );
+                Cascade::Proven(Verdict::new(Reason::OwnerDeleted, text))
+            }
+            None if missing.references.is_empty() => Cascade::No,
+            None => Cascade::Unproven(missing),
         }
-        None
+    }
+
+    /// Returns the record of owners. Without the record, nothing is proven.
+    async fn read_record(&self, namespace: &str, deadline: Deadline) -> OwnershipRecord {
+        let read = self.ownership.read(namespace);
+        match deadline.within("reading the record of owners from the API server", read).await {
+            Ok(Ok(stored)) => stored.record,
+            Ok(Err(error)) => {
+                tracing::warn!(namespace, %error, "could not read the record of owners");
+                OwnershipRecord::default()
+            }
+            Err(_) => OwnershipRecord::default(),
+        }
     }
 
     /// Returns whether the deletion of a namespace was accepted. Only if the watch shows the deletion, a live read
@@ -82,7 +182,76 @@ impl CascadeDetector {
     }
 }
 
+fn is_recorded(record: &OwnershipRecord, dependent: &Metadata, owner: &OwnerReference) -> bool {
+    let key = owner.key();
+    record.has_pair(&dependent.uid, &key) || record.is_accepted(&key)
+}
+
 fn namespace_terminating(namespace: &str, name: &str) -> Verdict {
     let text = format!("namespace {namespace} is terminating, and {name} is deleted with it");
     Verdict::new(Reason::NamespaceTerminating, text)
 }
+
+// === impl MissingOwners ===
+
+impl MissingOwners {
+    /// Adds the cause of the request and its remedies to a denial.
+    pub(super) fn explain(&self, request: &Request, denial: &mut Verdict) {
+        let Some((_, owner, error)) = self.references.first() else { return };
+        let (owner, prefix) = (display(owner), "the garbage collector requests this deletion because");
+        let cause = match error {
+            None => format!("{prefix} {owner} does not exist, and no record shows that it ever existed"),
+            Some(error) => format!("{prefix} {owner} is gone, but {error}"),
+        };
+        let (kind, name, namespace) = (self.kind, &request.name, &request.namespace);
+        let object = match kind {
+            // The policy of a claim is that of its namespace.
+            "persistentvolumeclaim" => format!("namespace {namespace}"),
+            _ => format!("-n {namespace} {kind} {name}"),
+        };
+        let advice = break_glass_advice(&object);
+        let remedy = match self.removal(request) {
+            Some(command) => {
+                format!(
+                    "If the ownerReference is dangling, remove it to keep the object: {command}. To {advice}"
+                )
+            }
+            None => format!("To {advice}"),
+        };
+        denial.explain_cause(&cause, &remedy);
+    }
+
+    /// Returns the command that removes the dangling references. Each removal first tests the uid.
+    fn removal(&self, request: &Request) -> Option<String> {
+        let is_plain = |owner: &OwnerReference| printable(&owner.uid) == owner.uid;
+        if !self.references.iter().all(|(_, owner, _)| is_plain(owner)) {
+            return None;
+        }
+        // From the last to the first: a removal changes the indexes of later references.
+        let operations = self.references.iter().rev().map(|(index, owner, _)| {
+            let path = format!("/metadata/ownerReferences/{index}");
+            format!(
+                r#"{{"op":"test","path":"{path}/uid","value":"{}"}},{{"op":"remove","path":"{path}"}}"#,
+                owner.uid
+            )
+        });
+        let operations = operations.collect::<Vec<_>>().join(",");
+        let Request { name, namespace, .. } = request;
+        Some(format!("kubectl -n {namespace} patch {} {name} --type=json -p '[{operations}]'", self.kind))
+    }
+}
+
+fn display(owner: &OwnerReference) -> String {
+    let OwnerReference { kind, name, uid, .. } = owner;
+    format!("its owner {} {} (uid {})", printable(kind), printable(name), printable(uid))
+}
+
+/// Returns a text of an ownerReference, which the API server does not validate, for messages and commands.
+fn printable(text: &str) -> String {
+    const MAX_LENGTH: usize = 63;
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | '_' | ':');
+    text.chars().take(MAX_LENGTH).map(|letter| if is_plain(letter) { letter } else { '?' }).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::guard::{
     decide::{
-        cascade::CascadeDetector,
+        cascade::{Cascade, CascadeDetector, acceptance::AcceptedDeletions},
         cluster_cache::ClusterCache,
         context::{EvaluationContext, EvaluationError},
         effective_policy::operation_policy,
@@ -28,6 +28,7 @@ use crate::guard::{
         verdict::Verdict,
     },
     observe::observer::ClusterObserver,
+    ownership::store::OwnershipStore,
     policy::{
         effective::{Mode, Policy, ResolvedPolicy},
         resolver::PolicyResolver,
@@ -44,6 +45,7 @@ pub(in crate::guard) struct Evaluator {
     members: MemberEvaluator,
     workloads: WorkloadEvaluator,
     cascades: CascadeDetector,
+    accepted: AcceptedDeletions,
     events: VerdictEvents,
     annotations: AnnotationCache,
     metrics: Metrics,
@@ -52,12 +54,13 @@ pub(in crate::guard) struct Evaluator {
 // === impl Evaluator ===
 
 impl Evaluator {
-    /// Creates an evaluator that takes snapshots with `observer`, stores approvals in `reservations` and records
-    /// events in `events`.
+    /// Creates an evaluator that takes snapshots with `observer`, stores approvals in `reservations`, reads the owners
+    /// of members from `ownership`, and records events in `events`.
     pub(in crate::guard) fn new(
         observer: Arc<ClusterObserver>,
         policies: Arc<PolicyResolver>,
         reservations: Arc<ReservationStore>,
+        ownership: Arc<OwnershipStore>,
         events: EventRecorder,
     ) -> Self {
         let cache = Arc::new(ClusterCache::new());
@@ -80,7 +83,18 @@ impl Evaluator {
                 policies: Arc::clone(&policies),
                 reservations: Arc::clone(&reservations),
             },
-            cascades: CascadeDetector { annotations: annotations.clone(), pods: observer.pods.clone() },
+            cascades: CascadeDetector {
+                annotations: annotations.clone(),
+                pods: observer.pods.clone(),
+                claims: observer.claims.clone(),
+                ownership: Arc::clone(&ownership),
+            },
+            accepted: AcceptedDeletions {
+                observer: Arc::clone(&observer),
+                cache: Arc::clone(&cache),
+                reservations,
+                ownership,
+            },
             events: VerdictEvents::new(events, annotations.clone()),
             observer,
             policies,
@@ -142,14 +156,20 @@ impl Evaluator {
         let cluster_key = ClusterKey::from_pod(&request.namespace, pod);
         let ResolvedPolicy { policy, warnings, .. } = self.policies.resolve_for_pod(&request.namespace, pod);
         let policy = policy.for_grace_period(request.grace_period(pod));
-        if let Some(verdict) = self.cascades.pod_verdict(request, pod, deadline).await {
+        let context = EvaluationContext { request, cluster_key: &cluster_key, policy: &policy, deadline };
+        let cascade = self.cascades.of_pod(request, pod, deadline).await;
+        if let Cascade::Proven(verdict) = cascade {
+            if !request.dry_run {
+                // Without a reservation, members outside the cascade would count this pod until it terminates.
+                self.members.reserve_cascade(&context).await;
+            }
             return verdict;
         }
-        let context = EvaluationContext { request, cluster_key: &cluster_key, policy: &policy, deadline };
         let mut verdict = match self.members.evaluate(&context, locked).await {
             Ok(verdict) => verdict,
             Err(error) => error.into_verdict(request),
         };
+        explain_cascade(request, &cascade, &mut verdict);
         if verdict.member.is_none()
             && verdict.reason.may_concern_pod_without_member()
             && self.observer.accepts_exclusion(pod)
@@ -178,20 +198,41 @@ impl Evaluator {
         if let Some(verdict) = harmless_verdict(request, operation) {
             return verdict;
         }
-        if operation != WorkloadOperation::DeleteNamespace {
-            let is_dependent = operation.is_deletion_of_dependent();
-            let verdict = self.cascades.operation_verdict(request, !is_dependent, deadline).await;
-            if let Some(verdict) = verdict {
-                return verdict;
-            }
+        let cascade = match operation {
+            WorkloadOperation::DeleteNamespace => Cascade::No,
+            _ => self.cascades.of_operation(request, operation, deadline).await,
+        };
+        if let Cascade::Proven(verdict) = cascade {
+            return self.record_accepted(request, operation, verdict, deadline).await;
         }
         let of_owners = operation_policy(&self.observer, &self.policies, request, operation, deadline).await;
         let result = self.workloads.evaluate(request, operation, &of_owners.policy, deadline).await;
         let OperationVerdict { mut verdict, stateful_set, policy } =
             result.unwrap_or_else(|error| error.into_verdict(request).into());
         let ResolvedPolicy { policy, warnings, .. } = policy.unwrap_or(of_owners);
+        let is_denied = !verdict.reason.allows();
+        explain_cascade(request, &cascade, &mut verdict);
         self.apply_policy(request, &policy, &warnings, &mut verdict);
+        if is_denied && verdict.allows() {
+            verdict = self.record_accepted(request, operation, verdict, deadline).await;
+        }
         self.events.record_operation(request, operation, stateful_set, &verdict);
+        verdict
+    }
+
+    /// Records an operation that is approved although members are deleted with its object.
+    async fn record_accepted(
+        &self,
+        request: &Request,
+        operation: WorkloadOperation,
+        mut verdict: Verdict,
+        deadline: Deadline,
+    ) -> Verdict {
+        if !request.dry_run {
+            for warning in self.accepted.record(request, operation, deadline).await {
+                verdict.warn(&warning);
+            }
+        }
         verdict
     }
 
@@ -222,4 +263,13 @@ fn exclusion_advice(request: &Request) -> String {
     format!(
         "if pod {name} runs no etcd member, exclude it: kubectl -n {namespace} annotate --overwrite pod {name} {MEMBER}=false"
     )
+}
+
+/// Adds the cause to the denial of a garbage collector's request that no record proves to be a cascade.
+fn explain_cascade(request: &Request, cascade: &Cascade, verdict: &mut Verdict) {
+    if let Cascade::Unproven(missing) = cascade
+        && !verdict.reason.allows()
+    {
+        missing.explain(request, verdict);
+    }
 }

@@ -224,6 +224,21 @@ impl MemberEvaluator {
         }
     }
 
+    /// Reserves a deletion that follows from the deletion of an owner. A replica that has not evaluated this cluster yet
+    /// probes its members first. Returns whether the reservation is stored. The deletion is approved in either case.
+    pub(super) async fn reserve_cascade(&self, context: &EvaluationContext<'_>) -> bool {
+        let &EvaluationContext { request, cluster_key, deadline, .. } = context;
+        if self.cache.cluster_id(cluster_key).is_none() {
+            let observer = &self.inputs.observer;
+            let Ok(pods) = observer.list_pods(&request.namespace, deadline).await else { return false };
+            let snapshot = observer.observe_listed(cluster_key, &pods, deadline).await;
+            let Some(id) = snapshot.cluster_id() else { return false };
+            self.cache.store_cluster_id(cluster_key, id);
+            self.cache.store_snapshot(cluster_key, snapshot);
+        }
+        self.reserve_overruled(context).await
+    }
+
     /// Reserves a deletion that break-glass or audit mode approves, so that other evaluations do not count the pod as
     /// serving. Returns whether the reservation is stored. The deletion is approved in either case.
     pub(super) async fn reserve_overruled(&self, context: &EvaluationContext<'_>) -> bool {

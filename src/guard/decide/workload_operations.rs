@@ -10,13 +10,13 @@ mod verdicts;
 
 use std::sync::Arc;
 
-pub(super) use self::verdicts::OperationVerdict;
+pub(super) use self::verdicts::{OperationVerdict, break_glass_advice};
 use self::{
     data::{
         MemberPods, are_stopped, claims_of_set, has_absent_pod_no_vote, holds_ephemeral_data,
         is_controlled_by, is_etcd_template,
     },
-    verdicts::{break_glass_advice, harmless, protected},
+    verdicts::{harmless, protected},
 };
 use crate::guard::{
     assess::{assess, scale_down},

@@ -75,6 +75,12 @@ impl Verdict {
         }
     }
 
+    /// Adds the cause of the request to the message, and replaces the remedy.
+    pub(in crate::guard) fn explain_cause(&mut self, cause: &str, remedy: &str) {
+        self.message = format!("{}; {cause}. {remedy}", self.summary());
+        self.remedy = Some(remedy.to_owned());
+    }
+
     /// Whether the request is approved.
     #[must_use]
     pub fn allows(&self) -> bool {

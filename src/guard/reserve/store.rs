@@ -167,8 +167,22 @@ impl ReservationStore {
         new: Reservation,
         live_pods: &[LivePod<'_>],
     ) -> Result<(), WriteError> {
+        self.add_all(record, cluster, vec![new], live_pods).await
+    }
+
+    /// Adds several reservations to the record at once, with the errors of [`Self::add`].
+    pub(in crate::guard) async fn add_all(
+        &self,
+        record: &mut Record,
+        cluster: String,
+        new: Vec<Reservation>,
+        live_pods: &[LivePod<'_>],
+    ) -> Result<(), WriteError> {
         record.lease.annotations.insert(CLUSTER_ANNOTATION.to_owned(), cluster);
-        let reservations = record.ledger().record_with(&record.reservations, new, live_pods, Instant::now());
+        let now = Instant::now();
+        let reservations = new.into_iter().fold(record.reservations.clone(), |reservations, new| {
+            record.ledger().record_with(&reservations, new, live_pods, now)
+        });
         self.write(record, reservations).await
     }
 

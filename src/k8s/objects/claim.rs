@@ -19,6 +19,7 @@ impl From<&ObjectMeta> for Claim {
     /// Converts the metadata that a watch delivers.
     fn from(metadata: &ObjectMeta) -> Self {
         let owners = metadata.owner_references.iter().flatten().map(|owner| OwnerReference {
+            api_version: owner.api_version.clone(),
             kind: owner.kind.clone(),
             name: owner.name.clone(),
             uid: owner.uid.clone(),

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
+pub use super::owner_reference::OwnerReference;
+
 /// Annotation of the mirror of a static pod. The deletion of a mirror does not stop the pod.
 pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
@@ -48,26 +50,12 @@ pub struct Metadata {
     /// Owners, of which at most one is the controller.
     #[serde(default, deserialize_with = "null_as_default")]
     pub owner_references: Vec<OwnerReference>,
+    /// Tasks that must end before a deleted object disappears.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub finalizers: Vec<String>,
     /// Set as soon as the deletion is accepted (RFC 3339).
     #[serde(default)]
     pub deletion_timestamp: Option<String>,
-}
-
-/// An owner of an object.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct OwnerReference {
-    /// For instance `StatefulSet`.
-    #[serde(default)]
-    pub kind: String,
-    /// The owner's name.
-    #[serde(default)]
-    pub name: String,
-    /// The owner's uid.
-    #[serde(default)]
-    pub uid: String,
-    /// Whether this owner manages the object.
-    #[serde(default)]
-    pub controller: Option<bool>,
 }
 
 /// `PodSpec`, in part.

@@ -2,9 +2,9 @@
 //! metadata is watched.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt::Debug,
-    hash::Hash,
+    hash::{DefaultHasher, Hash, Hasher},
     time::Duration,
 };
 
@@ -104,6 +104,25 @@ impl AnnotationCache {
     pub fn stateful_set_annotations(&self, namespace: &str, name: &str) -> BTreeMap<String, String> {
         let object = self.stateful_sets.get(&ObjectRef::new(name).within(namespace));
         object.and_then(|object| object.metadata.annotations.clone()).unwrap_or_default()
+    }
+
+    /// Returns a number for each of these namespaces that changes whenever a StatefulSet in it changes. The controller
+    /// updates the status of a StatefulSet whenever it creates or deletes a pod.
+    #[must_use]
+    pub fn stateful_set_versions(&self, namespaces: &BTreeSet<String>) -> HashMap<String, u64> {
+        let mut versions: HashMap<String, u64> = HashMap::new();
+        for object in self.stateful_sets.state() {
+            let metadata = &object.metadata;
+            let Some(namespace) = metadata.namespace.as_ref().filter(|name| namespaces.contains(*name))
+            else {
+                continue;
+            };
+            let mut hasher = DefaultHasher::new();
+            (&metadata.uid, &metadata.resource_version).hash(&mut hasher);
+            // Independent of the order in which the store returns the objects.
+            *versions.entry(namespace.clone()).or_default() ^= hasher.finish();
+        }
+        versions
     }
 
     /// Returns the name and the uid of the StatefulSet that the name of a pod implies. Only the owner reference of the

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::header::{HeaderValue, USER_AGENT};
 use kube::{
     Client,
     core::{
@@ -27,6 +28,9 @@ use crate::k8s::{
 /// names it is more useful than a longer wait, which would leave no time for etcd.
 const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// User agent of requests that belong to no review.
+const BACKGROUND_USER_AGENT: &str = concat!("etcd-guard/", env!("CARGO_PKG_VERSION"), " background");
+
 /// Maximum number of objects in one page of a list; a pod has up to some tens of KB. All pages have the same resource
 /// version.
 const MAX_PAGE_SIZE: u32 = 500;
@@ -35,11 +39,12 @@ const MAX_PAGE_SIZE: u32 = 500;
 #[derive(Clone)]
 pub struct ApiReader {
     client: Client,
+    user_agent: Option<HeaderValue>,
 }
 
 /// An object of which only the metadata is read.
 #[derive(Deserialize)]
-struct Owner {
+struct Object {
     metadata: Metadata,
 }
 
@@ -64,7 +69,16 @@ impl ApiReader {
     /// Creates a reader that calls the API server through this client.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self { client }
+        Self { client, user_agent: None }
+    }
+
+    /// Returns a reader whose requests the audit log of the API server shows as background work, by their user agent.
+    #[must_use]
+    pub fn for_background_tasks(&self) -> Self {
+        Self {
+            client: self.client.clone(),
+            user_agent: Some(HeaderValue::from_static(BACKGROUND_USER_AGENT)),
+        }
     }
 
     /// Returns the stored pod.
@@ -120,24 +134,6 @@ impl ApiReader {
         self.read(subject, stateful_set_requests(namespace).get(name, &GetParams::default())).await
     }
 
-    /// Whether the StatefulSet of this name and uid is terminating or no longer exists. The read is live, because a
-    /// watch may not have delivered a new StatefulSet yet.
-    pub async fn is_stateful_set_terminating(
-        &self,
-        namespace: &str,
-        name: &str,
-        uid: &str,
-    ) -> Result<bool, LookupError> {
-        let subject = format!("StatefulSet {namespace}/{name}");
-        let path = format!("/apis/apps/v1/namespaces/{namespace}/statefulsets");
-        let request = Request::new(path).get(name, &GetParams::default());
-        match self.read::<Owner>(subject, request).await {
-            Ok(owner) => Ok(owner.metadata.uid != uid || owner.metadata.deletion_timestamp.is_some()),
-            Err(LookupError::NotFound { .. }) => Ok(true),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Returns the ordinal of a StatefulSet's first pod.
     pub async fn first_ordinal(&self, namespace: &str, name: &str) -> Result<u32, LookupError> {
         let subject = format!("StatefulSet {namespace}/{name}");
@@ -153,7 +149,7 @@ impl ApiReader {
     pub async fn is_namespace_terminating(&self, name: &str) -> Result<bool, LookupError> {
         let subject = format!("namespace {name}");
         let selection = ListParams::default().fields(&format!("metadata.name={name}"));
-        let list: List<Owner> =
+        let list: List<Object> =
             self.read(subject, Request::new("/api/v1/namespaces").list(&selection)).await?;
         Ok(list.items.iter().any(|namespace| namespace.metadata.deletion_timestamp.is_some()))
     }
@@ -190,6 +186,12 @@ impl ApiReader {
         subject: String,
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
     ) -> Result<T, LookupError> {
+        let request = request.map(|mut request| {
+            if let Some(user_agent) = &self.user_agent {
+                request.headers_mut().insert(USER_AGENT, user_agent.clone());
+            }
+            request
+        });
         let text = read_text(&self.client, &subject, request).await?;
         serde_json::from_str(&text).map_err(|error| LookupError::Failed { subject, cause: error.to_string() })
     }

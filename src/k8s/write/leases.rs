@@ -17,13 +17,18 @@ use crate::k8s::error::{LookupError, WriteError, error_message};
 /// Timeout of one call: a healthy API server responds within milliseconds.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The label of this program's Leases. Leases without this label are not listed, and therefore never deleted.
-const MANAGED_BY_LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "etcd-guard");
+/// The label of the Leases with reservations. Leases without this label are not listed, and therefore never deleted.
+const RESERVATIONS_LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "etcd-guard");
 
-/// Leases of one namespace.
+/// The label of the Leases with owners. It differs from the other label, because a replica of an earlier release
+/// considers every Lease with that label a record of reservations and deletes it after ten minutes.
+const OWNERS_LABEL: (&str, &str) = ("etcd-guard.io/record", "owners");
+
+/// Leases of one namespace and one purpose.
 #[derive(Clone)]
 pub struct Leases {
     api: Api<Lease>,
+    label: (&'static str, &'static str),
 }
 
 /// The annotations of a Lease and the version of the object that was read.
@@ -40,10 +45,16 @@ pub struct LeaseRecord {
 // === impl Leases ===
 
 impl Leases {
-    /// Creates a handle for the Leases of this namespace.
+    /// Creates a handle for the Leases with reservations in this namespace.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace) }
+        Self { api: Api::namespaced(client, namespace), label: RESERVATIONS_LABEL }
+    }
+
+    /// Returns a handle for the Leases with owners in the same namespace.
+    #[must_use]
+    pub fn of_owners(&self) -> Self {
+        Self { api: self.api.clone(), label: OWNERS_LABEL }
     }
 
     /// Returns the stored Lease of this name.
@@ -68,9 +79,7 @@ impl Leases {
         let lease = Lease {
             metadata: ObjectMeta {
                 name: Some(record.name.clone()),
-                labels: Some(
-                    [MANAGED_BY_LABEL].map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-                ),
+                labels: Some([self.label].map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
                 annotations: Some(annotations),
                 resource_version: record.version.clone(),
                 ..ObjectMeta::default()
@@ -97,11 +106,10 @@ impl Leases {
         }
     }
 
-    /// Returns all Leases of this program.
+    /// Returns all Leases of this purpose.
     pub async fn list(&self) -> Result<Vec<LeaseRecord>, LookupError> {
         let subject = || String::from("the Leases of etcd-guard");
-        let parameters =
-            ListParams::default().labels(&format!("{}={}", MANAGED_BY_LABEL.0, MANAGED_BY_LABEL.1));
+        let parameters = ListParams::default().labels(&format!("{}={}", self.label.0, self.label.1));
         match tokio::time::timeout(CALL_TIMEOUT, self.api.list(&parameters)).await {
             Err(_) => Err(LookupError::TimedOut { subject: subject(), limit: CALL_TIMEOUT }),
             Ok(Err(error)) => Err(LookupError::Failed { subject: subject(), cause: error_message(&error) }),

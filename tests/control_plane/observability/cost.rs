@@ -65,7 +65,7 @@ async fn warm_up(etcd: &GuardedCluster, proxy: &ApiServerProxy, pod: &Pod) {
 /// the API server.
 fn decision_calls(proxy: &ApiServerProxy) -> Vec<Call> {
     let mut calls = proxy.take_calls();
-    calls.retain(|call| !call.is_watch_or_initial_list() && call.path != "/version");
+    calls.retain(|call| !call.is_background() && call.path != "/version");
     calls
 }
 

@@ -124,6 +124,8 @@ async fn all_manifests_pass_strict_validation() {
     }
     let role = objects(&fs::read_to_string(project_path("deploy/secrets-role.yaml")).unwrap());
     assert_accepted(&control_plane, "secrets-role.yaml", "prod", &role);
+    let role = objects(&fs::read_to_string(project_path("deploy/owners-role.yaml")).unwrap());
+    assert_accepted(&control_plane, "owners-role.yaml", "default", &role);
     let mut examples: Vec<_> =
         fs::read_dir(project_path("etcd-manifests")).unwrap().map(|entry| entry.unwrap().path()).collect();
     examples.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));

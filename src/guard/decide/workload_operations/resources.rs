@@ -18,7 +18,7 @@ use crate::guard::{
         request::{Request, ResourceKind},
     },
 };
-use crate::k8s::{PodReferences, pod::Pod};
+use crate::k8s::{OwnerState, PodReferences, pod::Pod};
 
 // === impl WorkloadEvaluator ===
 
@@ -41,9 +41,9 @@ impl WorkloadEvaluator {
                 continue;
             }
             checked.push(&owner.uid);
-            let read = self.observer.pods.is_stateful_set_terminating(namespace, &owner.name, &owner.uid);
+            let read = self.observer.pods.owner(namespace, owner);
             let read = deadline.within("reading the StatefulSet from the API server", read).await?;
-            if read.map_err(EvaluationError::Lookup)? {
+            if read.map_err(EvaluationError::Lookup)?.state != OwnerState::Alive {
                 deleted_sets.push(&owner.uid);
             }
         }

@@ -56,7 +56,7 @@ pub(super) fn protected(text: String, remedy: &str) -> Verdict {
 }
 
 /// Returns the advice to overrule the denial for [`BREAK_GLASS_TIME`] by break-glass annotations of the object.
-pub(super) fn break_glass_advice(object: &str) -> String {
+pub(in crate::guard::decide) fn break_glass_advice(object: &str) -> String {
     let now = Timestamp::now();
     let until = now.checked_add(BREAK_GLASS_TIME).unwrap_or(now).strftime("%Y-%m-%dT%H:%M:%SZ");
     format!(

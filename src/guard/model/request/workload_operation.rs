@@ -115,11 +115,6 @@ impl WorkloadOperation {
         )
     }
 
-    /// Whether the operation can follow from the deletion of an owner, which the guard has evaluated.
-    pub(in crate::guard) fn is_deletion_of_dependent(self) -> bool {
-        matches!(self, Self::DeleteStatefulSet | Self::OrphanStatefulSet | Self::DeleteClaim)
-    }
-
     /// Reads the operation from a request. Returns `None` for requests of another kind.
     pub(in crate::guard) fn from_admission(
         request: &AdmissionRequest<'_>,

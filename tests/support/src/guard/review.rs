@@ -36,6 +36,22 @@ pub fn eviction_review(pod: &Pod) -> String {
     }))
 }
 
+/// Returns the review of a StatefulSet's deletion.
+pub fn stateful_set_deletion_review(namespace: &str, name: &str) -> String {
+    review(json!({
+        "kind": {"group": "apps", "version": "v1", "kind": "StatefulSet"},
+        "resource": {"group": "apps", "version": "v1", "resource": "statefulsets"},
+        "name": name,
+        "namespace": namespace,
+        "operation": "DELETE",
+        "userInfo": {"username": "admin"},
+        "object": null,
+        "oldObject": {"metadata": {"name": name, "namespace": namespace}},
+        "dryRun": false,
+        "options": {"apiVersion": "meta.k8s.io/v1", "kind": "DeleteOptions", "propagationPolicy": "Background"},
+    }))
+}
+
 fn pod_deletion_review(pod: &Pod, dry_run: bool) -> String {
     review(json!({
         "kind": {"group": "", "version": "v1", "kind": "Pod"},

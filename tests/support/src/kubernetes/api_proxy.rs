@@ -28,6 +28,8 @@ pub struct Call {
     pub path: String,
     /// The query, empty if there is none.
     pub query: String,
+    /// The user agent, empty if there is none.
+    pub user_agent: String,
 }
 
 /// A running proxy. It ends when this is dropped.
@@ -97,6 +99,12 @@ async fn pass_on(request: Request<Incoming>, shared: Shared) -> Result<Response<
         method: request.method().to_string(),
         path: request.uri().path().to_owned(),
         query: request.uri().query().unwrap_or_default().to_owned(),
+        user_agent: request
+            .headers()
+            .get(header::USER_AGENT)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned(),
     };
     shared.calls.lock().expect("the lock is not poisoned").push(call.clone());
     shared.breakpoints.pass(&call).await;
@@ -118,10 +126,16 @@ async fn forward(request: Request<Incoming>, apiserver: &Client) -> Result<Respo
 /// The resources that the guard watches, independent of reviews.
 const WATCHED: [&str; 3] = ["/namespaces", "/statefulsets", "/persistentvolumeclaims"];
 
+/// The prefix of the Leases that a background task of the guard writes.
+const OWNERS: &str = "/leases/etcd-guard-owners.";
+
 impl Call {
-    /// Whether the call belongs to a watch: the watch itself, or the initial list. Their times do not depend on
-    /// reviews.
-    pub fn is_watch_or_initial_list(&self) -> bool {
+    /// Whether the call belongs to a watch (the watch itself, or the initial list) or to a background task. Their times
+    /// do not depend on reviews.
+    pub fn is_background(&self) -> bool {
+        if self.user_agent.ends_with(" background") || self.path.contains(OWNERS) {
+            return true;
+        }
         let lists = WATCHED.iter().any(|resource| self.path.ends_with(resource))
             && !self.query.contains("fieldSelector");
         self.method == "GET" && (lists || self.query.contains("watch="))
@@ -129,21 +143,21 @@ impl Call {
 
     /// Whether the call lists pods.
     pub fn lists_pods(&self) -> bool {
-        self.method == "GET" && self.path.ends_with("/pods") && !self.query.contains("watch")
+        self.method == "GET" && self.path.ends_with("/pods") && !self.is_background()
     }
 
     /// Whether the call reads one pod by its name.
     pub fn reads_pod(&self) -> bool {
-        self.method == "GET" && self.path.contains("/pods/")
+        self.method == "GET" && self.path.contains("/pods/") && !self.is_background()
     }
 
     /// Whether the call reads a Lease.
     pub fn reads_lease(&self) -> bool {
-        self.method == "GET" && self.path.contains("/leases/")
+        self.method == "GET" && self.path.contains("/leases/") && !self.is_background()
     }
 
     /// Whether the call creates, changes or deletes a Lease.
     pub fn writes_lease(&self) -> bool {
-        self.method != "GET" && self.path.contains("/leases")
+        self.method != "GET" && self.path.contains("/leases") && !self.is_background()
     }
 }

@@ -1,0 +1,194 @@
+//! Requests of the garbage collector, with owners and records of a fake API server.
+
+use std::sync::Mutex;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::guard::model::request::Operation;
+use crate::k8s::{Leases, fake};
+
+const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+
+/// A StatefulSet of this uid, or none, and the record of owners.
+#[derive(Clone, Default)]
+struct Cluster {
+    set: Arc<Mutex<Option<Value>>>,
+    lease: Arc<Mutex<Option<Value>>>,
+}
+
+impl Cluster {
+    fn client(&self) -> kube::Client {
+        let Self { set, lease } = self.clone();
+        fake::api_server_with(move |call, body| {
+            let not_found = || {
+                let mut failure = fake::status_failure(404, "not found");
+                failure["reason"] = json!("NotFound");
+                (404, failure)
+            };
+            let mut lease = lease.lock().unwrap();
+            match (call.method.as_str(), call.uri.path()) {
+                ("GET", "/apis/apps/v1/namespaces/prod/statefulsets/etcd") => {
+                    set.lock().unwrap().clone().map_or_else(not_found, |set| (200, json!({"metadata": set})))
+                }
+                ("GET", "/apis/custom.io/v1") => (403, fake::status_failure(403, "forbidden")),
+                ("GET", path) if path.ends_with("/etcd-guard-owners.prod") => {
+                    lease.clone().map_or_else(not_found, |lease| (200, lease))
+                }
+                ("POST" | "PUT", path) if path.contains("/leases") => {
+                    *lease = Some(body.clone());
+                    (200, body.clone())
+                }
+                _ => not_found(),
+            }
+        })
+    }
+
+    fn detector(&self) -> CascadeDetector {
+        let client = self.client();
+        let pods = ApiReader::new(client.clone());
+        CascadeDetector {
+            annotations: AnnotationCache::watch(&client),
+            claims: ClaimReader::without_watches(pods.clone()),
+            pods,
+            ownership: Arc::new(OwnershipStore::new(&Leases::new(client, "etcd-guard"))),
+        }
+    }
+
+    fn set(&self, set: Value) {
+        *self.set.lock().unwrap() = Some(set);
+    }
+
+    fn delete_set(&self) {
+        *self.set.lock().unwrap() = None;
+    }
+}
+
+fn pod(owners: &Value) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": "etcd-0", "uid": "pod", "ownerReferences": owners}}))
+        .unwrap()
+}
+
+fn owned_by(uid: &str) -> Pod {
+    pod(
+        &json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "etcd", "uid": uid, "controller": true}]),
+    )
+}
+
+fn request(user: &str) -> Request {
+    Request {
+        operation: Operation::Delete,
+        namespace: String::from("prod"),
+        name: String::from("etcd-0"),
+        pod: None,
+        runs_no_etcd: false,
+        uid: None,
+        dry_run: false,
+        grace_period_seconds: None,
+        user: user.to_owned(),
+    }
+}
+
+async fn cascade(detector: &CascadeDetector, pod: &Pod) -> Cascade {
+    detector.of_pod(&request(COLLECTOR), pod, Deadline::from_timeout(None)).await
+}
+
+async fn record(detector: &CascadeDetector, change: impl Fn(&mut OwnershipRecord)) {
+    let stored = detector.ownership.read("prod").await.unwrap();
+    let mut record = stored.record.clone();
+    change(&mut record);
+    detector.ownership.write(&stored, &record).await.unwrap();
+}
+
+#[tokio::test]
+async fn absence_of_owner_alone_proves_nothing() {
+    let detector = Cluster::default().detector();
+    let Cascade::Unproven(missing) = cascade(&detector, &owned_by("set")).await else { panic!("believed") };
+    let mut denial = Verdict::new(Reason::LeaderProtected, "etcd-0 leads").with_remedy("Move leadership");
+    missing.explain(&request(COLLECTOR), &mut denial);
+    let command = "kubectl -n prod patch pod etcd-0 --type=json -p '[{\"op\":\"test\",\
+                   \"path\":\"/metadata/ownerReferences/0/uid\",\"value\":\"set\"},\
+                   {\"op\":\"remove\",\"path\":\"/metadata/ownerReferences/0\"}]'";
+    assert!(denial.message.starts_with("etcd-0 leads; the garbage collector requests"), "{}", denial.message);
+    assert!(
+        denial.message.contains("its owner StatefulSet etcd (uid set) does not exist"),
+        "{}",
+        denial.message
+    );
+    assert!(denial.message.contains(command), "{}", denial.message);
+    assert!(
+        denial.message.contains("-n prod pod etcd-0 etcd-guard.io/allow-delete-until="),
+        "{}",
+        denial.message
+    );
+    assert!(!denial.message.contains("Move leadership"), "{}", denial.message);
+}
+
+/// The collector retries a denied deletion after up to 1,000 s. The record contains no time, so that only a change of
+/// the record ends its effect.
+#[tokio::test(start_paused = true)]
+async fn recorded_pair_proves_cascade_after_any_time() {
+    let cluster = Cluster::default();
+    let detector = cluster.detector();
+    let key = owned_by("set").metadata.owner_references[0].key();
+    record(&detector, |record| assert!(record.insert("pod", &key))).await;
+    for _ in 0..3 {
+        tokio::time::sleep(std::time::Duration::from_secs(1000)).await;
+        // All replicas were restarted: nothing is known but the Lease.
+        let detector = cluster.detector();
+        assert!(matches!(cascade(&detector, &owned_by("set")).await, Cascade::Proven(_)));
+        assert!(matches!(cascade(&detector, &owned_by("other")).await, Cascade::Unproven(_)), "another uid");
+    }
+    let mut restored = owned_by("set");
+    restored.metadata.uid = String::from("restored");
+    assert!(matches!(cascade(&detector, &restored).await, Cascade::Unproven(_)), "a pod with another uid");
+}
+
+#[tokio::test]
+async fn accepted_deletion_of_owner_proves_cascade() {
+    let detector = Cluster::default().detector();
+    let key = owned_by("set").metadata.owner_references[0].key();
+    detector.ownership.accept("prod", &key).await.unwrap();
+    assert!(matches!(cascade(&detector, &owned_by("set")).await, Cascade::Proven(_)));
+}
+
+#[tokio::test]
+async fn terminating_owner_proves_cascade_without_record() {
+    let cluster = Cluster::default();
+    let detector = cluster.detector();
+    let times = json!({"name": "etcd", "uid": "set", "deletionTimestamp": "2026-01-31T12:00:00Z"});
+    cluster.set(times);
+    assert!(matches!(cascade(&detector, &owned_by("set")).await, Cascade::Proven(_)));
+    assert!(matches!(cascade(&detector, &owned_by("other")).await, Cascade::Unproven(_)), "another uid");
+    cluster.delete_set();
+    assert!(matches!(cascade(&detector, &owned_by("set")).await, Cascade::Unproven(_)));
+}
+
+#[tokio::test]
+async fn living_owner_proves_that_there_is_no_cascade() {
+    let cluster = Cluster::default();
+    let detector = cluster.detector();
+    cluster.set(json!({"name": "etcd", "uid": "set"}));
+    let key = owned_by("set").metadata.owner_references[0].key();
+    record(&detector, |record| assert!(record.insert("pod", &key))).await;
+    assert!(matches!(cascade(&detector, &owned_by("set")).await, Cascade::No));
+    let other_user =
+        detector.of_pod(&request("admin"), &owned_by("other"), Deadline::from_timeout(None)).await;
+    assert!(matches!(other_user, Cascade::No));
+}
+
+#[tokio::test]
+async fn unreadable_owner_proves_nothing_and_is_named() {
+    let detector = Cluster::default().detector();
+    let owners = json!([{"apiVersion": "custom.io/v1", "kind": "Etcd\n", "name": "main", "uid": "custom"}]);
+    let Cascade::Unproven(missing) = cascade(&detector, &pod(&owners)).await else { panic!("believed") };
+    let mut denial = Verdict::new(Reason::QuorumAtRisk, "too few voters");
+    missing.explain(&request(COLLECTOR), &mut denial);
+    assert!(
+        denial.message.contains("its owner Etcd? main (uid custom) is gone, but reading"),
+        "{}",
+        denial.message
+    );
+    assert!(denial.message.contains("is forbidden"), "{}", denial.message);
+    assert!(denial.message.contains("kubectl -n prod patch pod etcd-0 "), "{}", denial.message);
+}

@@ -1,0 +1,134 @@
+//! The record of one namespace. Pure: reads and times are arguments.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+/// Maximum number of pairs in a record. With uids of 36 bytes, a full record has 160 KB; the annotations of an object
+/// may have 256 KiB.
+const MAX_PAIRS: usize = 4000;
+
+/// Maximum number of owners whose deletion was accepted.
+const MAX_ACCEPTED: usize = 500;
+
+/// The owners in one namespace. Dependents are identified by their uid, owners by [`OwnerReference::key`].
+///
+/// [`OwnerReference::key`]: crate::k8s::pod::OwnerReference::key
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::guard) struct OwnershipRecord {
+    /// The dependents of each owner. A dependent is here if it was read with this owner while both existed.
+    #[serde(default)]
+    dependents: BTreeMap<String, BTreeSet<String>>,
+    /// Owners whose deletion the guard accepted by a break-glass annotation or in audit mode.
+    #[serde(default)]
+    accepted: BTreeSet<String>,
+}
+
+// === impl OwnershipRecord ===
+
+impl OwnershipRecord {
+    /// Whether this dependent and this owner existed at the same time.
+    pub(in crate::guard) fn has_pair(&self, dependent: &str, owner: &str) -> bool {
+        self.dependents.get(owner).is_some_and(|dependents| dependents.contains(dependent))
+    }
+
+    /// Whether the deletion of this owner was accepted.
+    pub(in crate::guard) fn is_accepted(&self, owner: &str) -> bool {
+        self.accepted.contains(owner)
+    }
+
+    /// Returns the owners whose deletion was accepted.
+    pub(in crate::guard) fn accepted(&self) -> impl Iterator<Item = &str> {
+        self.accepted.iter().map(String::as_str)
+    }
+
+    /// Adds a dependent and an owner that exist at the same time. Returns false if the record is full.
+    pub(in crate::guard) fn insert(&mut self, dependent: &str, owner: &str) -> bool {
+        if self.has_pair(dependent, owner) {
+            return true;
+        }
+        let has_space = self.dependents.values().map(BTreeSet::len).sum::<usize>() < MAX_PAIRS;
+        if has_space {
+            self.dependents.entry(owner.to_owned()).or_default().insert(dependent.to_owned());
+        }
+        has_space
+    }
+
+    /// Records that the deletion of an owner was accepted. Returns false if the record is full.
+    pub(in crate::guard) fn accept(&mut self, owner: &str) -> bool {
+        let has_space = self.is_accepted(owner) || self.accepted.len() < MAX_ACCEPTED;
+        if has_space {
+            self.accepted.insert(owner.to_owned());
+        }
+        has_space
+    }
+
+    /// Removes all pairs and accepted owners that these predicates do not keep.
+    pub(in crate::guard) fn retain(
+        &mut self,
+        mut keeps_pair: impl FnMut(&str, &str) -> bool,
+        mut keeps_accepted: impl FnMut(&str) -> bool,
+    ) {
+        for (owner, dependents) in &mut self.dependents {
+            dependents.retain(|dependent| keeps_pair(dependent, owner));
+        }
+        self.dependents.retain(|_, dependents| !dependents.is_empty());
+        self.accepted.retain(|owner| keeps_accepted(owner));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contains_only_pairs_that_were_recorded() {
+        let mut record = OwnershipRecord::default();
+        assert!(record.insert("pod", "set"));
+        assert!(record.has_pair("pod", "set"));
+        assert!(!record.has_pair("pod", "other"), "another owner of the same name");
+        assert!(!record.has_pair("restored", "set"), "a pod that was created after its owner");
+        assert!(!record.is_accepted("set"));
+        assert!(record.accept("set") && record.is_accepted("set"));
+    }
+
+    #[test]
+    fn survives_its_text_form() {
+        let mut record = OwnershipRecord::default();
+        record.insert("pod-0", "set");
+        record.insert("pod-1", "set");
+        record.accept("set");
+        let text = serde_json::to_string(&record).unwrap();
+        assert_eq!(serde_json::from_str::<OwnershipRecord>(&text).unwrap(), record);
+        assert_eq!(serde_json::from_str::<OwnershipRecord>("{}").unwrap(), OwnershipRecord::default());
+    }
+
+    #[test]
+    fn retains_pairs_by_dependent_and_owner() {
+        let mut record = OwnershipRecord::default();
+        record.insert("pod-0", "set");
+        record.insert("pod-1", "set");
+        record.accept("set");
+        record.retain(|dependent, _| dependent == "pod-1", |_| false);
+        assert!(!record.has_pair("pod-0", "set") && record.has_pair("pod-1", "set"));
+        assert!(!record.is_accepted("set"));
+        record.retain(|_, _| false, |_| false);
+        assert_eq!(record, OwnershipRecord::default());
+    }
+
+    #[test]
+    fn a_full_record_rejects_new_pairs_only() {
+        let uid = |number: usize| format!("{number:036}");
+        let mut record = OwnershipRecord::default();
+        for number in 0..MAX_PAIRS {
+            assert!(record.insert(&uid(number), &uid(number % 7)));
+        }
+        assert!(!record.insert("another", &uid(0)));
+        assert!(record.insert(&uid(0), &uid(0)), "a known pair");
+        for number in 0..MAX_ACCEPTED {
+            assert!(record.accept(&uid(number)));
+        }
+        assert!(!record.accept("another"));
+        assert!(serde_json::to_string(&record).unwrap().len() < 200_000);
+    }
+}

@@ -1,0 +1,351 @@
+//! The background task that records which dependents and owners exist at the same time.
+//!
+//! A namespace is read when one of its StatefulSets changes, and periodically. The watch of StatefulSets shows each
+//! pod that a StatefulSet creates as a change of the status within moments. No verdict waits for a read of this task.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+
+use crate::guard::{
+    discovery::etcd_pod,
+    ownership::{
+        record::OwnershipRecord,
+        store::{OwnershipStore, StoredRecord},
+    },
+};
+use crate::k8s::{
+    AnnotationCache, ApiReader, ClaimReader, LeaseRecord, LookupError, Owner, OwnerState,
+    pod::{Metadata, OwnerReference, Pod},
+};
+
+/// Interval between comparisons of the watch with the last read. A comparison calls no API.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Interval between two reads of a namespace whose StatefulSets did not change, for pods of other owners.
+const RESCAN_INTERVAL: Duration = Duration::from_secs(300);
+
+/// Minimum time between two reads of a namespace, so that a rollout does not cause a read for each change of a status.
+const MIN_SCAN_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Pause after a read that failed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Time for which a missing dependent stays in the record. Another replica may have recorded a dependent after the read
+/// of this replica.
+const MISSING_TTL: Duration = Duration::from_secs(60);
+
+/// Interval between searches for records of namespaces that are not guarded any more.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(600);
+
+/// Maximum number of owners that are read for one dependent. More than one is rare.
+pub(in crate::guard) const MAX_OWNERS: usize = 8;
+
+/// Records the owners of members.
+pub(in crate::guard) struct OwnershipRecorder {
+    store: Arc<OwnershipStore>,
+    reader: ApiReader,
+    claims: ClaimReader,
+    annotations: AnnotationCache,
+}
+
+/// The state of a guarded namespace.
+#[derive(Default)]
+struct NamespaceState {
+    /// Version of the StatefulSets before the last successful read.
+    version: Option<u64>,
+    scanned_at: Option<Instant>,
+    has_failed: bool,
+    /// Time since which each recorded uid or owner has been missing.
+    missing: HashMap<String, Instant>,
+    /// Owners that the log names as unreadable, by uid.
+    reported: BTreeSet<String>,
+}
+
+/// One read of a namespace.
+struct Scan<'a> {
+    reader: &'a ApiReader,
+    namespace: &'a str,
+    /// The owners that were read, by their keys.
+    owners: BTreeMap<String, Result<Owner, LookupError>>,
+}
+
+// === impl OwnershipRecorder ===
+
+impl OwnershipRecorder {
+    /// Creates a recorder that writes to `store`.
+    pub(in crate::guard) fn new(
+        store: Arc<OwnershipStore>,
+        reader: &ApiReader,
+        claims: ClaimReader,
+        annotations: AnnotationCache,
+    ) -> Self {
+        Self { store, reader: reader.for_background_tasks(), claims, annotations }
+    }
+
+    /// Records the owners in all guarded namespaces until the future is dropped.
+    pub(in crate::guard) async fn run(&self) {
+        // Until then, every namespace seems to be unguarded.
+        while !self.annotations.wait_until_synced().await {
+            sleep(CHECK_INTERVAL).await;
+        }
+        tokio::join!(self.scan_continuously(), self.delete_unused_records());
+    }
+
+    async fn scan_continuously(&self) {
+        let mut states: BTreeMap<String, NamespaceState> = BTreeMap::new();
+        loop {
+            let guarded = self.annotations.guarded_namespaces().borrow().clone();
+            let versions = self.annotations.stateful_set_versions(&guarded);
+            states.retain(|namespace, _| guarded.contains(namespace));
+            for namespace in guarded {
+                // The version was read before the pods: a change in between causes another read.
+                let version = versions.get(&namespace).copied().unwrap_or_default();
+                let state = states.entry(namespace.clone()).or_default();
+                if state.is_due(version, Instant::now()) {
+                    let result = self.scan(&namespace, state).await;
+                    state.scanned_at = Some(Instant::now());
+                    state.has_failed = result.is_err();
+                    state.version = result.is_ok().then_some(version);
+                    if let Err(cause) = result {
+                        tracing::warn!(namespace, cause, "could not record the owners of members");
+                    }
+                }
+            }
+            sleep(CHECK_INTERVAL).await;
+        }
+    }
+
+    /// Reads the members of a namespace and their owners, and updates the record.
+    async fn scan(&self, namespace: &str, state: &mut NamespaceState) -> Result<(), String> {
+        let mut pods = self.reader.list_pods(namespace).await.map_err(|error| error.to_string())?;
+        self.annotations.apply_inherited(namespace, &mut pods, &etcd_pod::MEMBER_ANNOTATIONS);
+        pods.retain(may_run_member);
+        let stored = self.store.read(namespace).await.map_err(|error| error.to_string())?;
+        let mut scan = Scan { reader: &self.reader, namespace, owners: BTreeMap::new() };
+        let dependents = scan.dependents(&pods, &self.claims).await;
+        let mut record = stored.record.clone();
+        for dependent in dependents.iter().filter(|dependent| dependent.deletion_timestamp.is_none()) {
+            for owner in dependent.owner_references.iter().take(MAX_OWNERS) {
+                let key = owner.key();
+                if record.has_pair(&dependent.uid, &key) {
+                    continue;
+                }
+                // The dependent was read before its owner: both existed at the time of the first read.
+                match scan.owner(owner).await {
+                    Ok(Owner { state: OwnerState::Alive | OwnerState::Terminating, .. }) => {
+                        if !record.insert(&dependent.uid, &key) {
+                            tracing::warn!(namespace, "the record of owners is full");
+                        }
+                    }
+                    Ok(Owner { state: OwnerState::Gone, .. }) => {}
+                    Err(error @ LookupError::Forbidden { .. }) => {
+                        if state.reported.insert(owner.uid.clone()) {
+                            tracing::warn!(
+                                namespace,
+                                dependent = dependent.name,
+                                %error,
+                                "deletions that follow from the deletion of this owner will be denied; grant the \
+                                 guard get for its kind (deploy/owners-role.yaml)"
+                            );
+                        }
+                    }
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+        }
+        state.remove_missing(&mut record, &dependents, Instant::now());
+        self.write(&stored, &record).await
+    }
+
+    async fn write(&self, stored: &StoredRecord, record: &OwnershipRecord) -> Result<(), String> {
+        if stored.record == *record {
+            return Ok(());
+        }
+        self.store.write(stored, record).await.map_err(|error| error.to_string())
+    }
+
+    /// Deletes the records of namespaces that were not guarded for [`CLEANUP_INTERVAL`].
+    async fn delete_unused_records(&self) {
+        let mut unused: BTreeMap<String, LeaseRecord> = BTreeMap::new();
+        loop {
+            sleep(CLEANUP_INTERVAL).await;
+            let mut found = match self.store.list().await {
+                Ok(found) => found,
+                Err(error) => {
+                    tracing::warn!(%error, "could not delete unused records of owners");
+                    continue;
+                }
+            };
+            let guarded = self.annotations.guarded_namespaces().borrow().clone();
+            found.retain(|namespace, _| !guarded.contains(namespace));
+            for (namespace, lease) in &found {
+                if unused.get(namespace) == Some(lease)
+                    && let Err(error) = self.store.delete(lease).await
+                {
+                    tracing::warn!(%error, "could not delete unused records of owners");
+                }
+            }
+            unused = found;
+        }
+    }
+}
+
+// === impl NamespaceState ===
+
+impl NamespaceState {
+    fn is_due(&self, version: u64, now: Instant) -> bool {
+        let Some(scanned_at) = self.scanned_at else { return true };
+        let age = now.duration_since(scanned_at);
+        let is_changed = self.version != Some(version);
+        let pause = if self.has_failed { RETRY_INTERVAL } else { MIN_SCAN_INTERVAL };
+        age >= RESCAN_INTERVAL || is_changed && age >= pause
+    }
+
+    /// Removes pairs whose dependent has lost the reference, and uids that have been missing for [`MISSING_TTL`].
+    fn remove_missing(&mut self, record: &mut OwnershipRecord, dependents: &[Metadata], now: Instant) {
+        let keys =
+            |dependent: &Metadata| dependent.owner_references.iter().map(OwnerReference::key).collect();
+        let owners_by_uid: HashMap<&str, BTreeSet<String>> =
+            dependents.iter().map(|dependent| (dependent.uid.as_str(), keys(dependent))).collect();
+        let owners: BTreeSet<&String> = owners_by_uid.values().flatten().collect();
+        let before = std::mem::take(&mut self.missing);
+        let mut missing = HashMap::new();
+        let mut is_recent = |uid: &str| {
+            let since = before.get(uid).copied().unwrap_or(now);
+            missing.insert(uid.to_owned(), since);
+            now.duration_since(since) < MISSING_TTL
+        };
+        // An accepted owner is gone. It remains in the record as long as an object refers to it.
+        let accepted: Vec<String> = record.accepted().map(str::to_owned).collect();
+        let expired: BTreeSet<String> =
+            accepted.into_iter().filter(|owner| !owners.contains(owner) && !is_recent(owner)).collect();
+        record.retain(
+            |dependent, owner| match owners_by_uid.get(dependent) {
+                Some(owners) => owners.contains(owner),
+                None => is_recent(dependent),
+            },
+            |owner| !expired.contains(owner),
+        );
+        self.missing = missing;
+    }
+}
+
+// === impl Scan ===
+
+impl Scan<'_> {
+    /// Returns the pods, their claims and their StatefulSets.
+    async fn dependents(&mut self, pods: &[Pod], claims: &ClaimReader) -> Vec<Metadata> {
+        let claim_names: BTreeSet<&str> = pods
+            .iter()
+            .flat_map(|pod| &pod.spec.volumes)
+            .filter_map(|volume| volume.persistent_volume_claim.as_ref())
+            .map(|claim| claim.claim_name.as_str())
+            .collect();
+        let claims = claim_names.iter().filter_map(|name| claims.cached(self.namespace, name));
+        let mut dependents: Vec<Metadata> = claims.map(|claim| claim.metadata).collect();
+        dependents.extend(pods.iter().map(|pod| pod.metadata.clone()));
+        let mut seen = BTreeSet::new();
+        for set in pods.iter().filter_map(Pod::controller).filter(|owner| owner.kind == "StatefulSet") {
+            if seen.insert(&set.uid)
+                && let Ok(owner) = self.owner(set).await
+                && owner.state != OwnerState::Gone
+            {
+                dependents.push(owner.metadata);
+            }
+        }
+        dependents
+    }
+
+    /// Returns an owner, which is read at most once.
+    async fn owner(&mut self, owner: &OwnerReference) -> Result<Owner, LookupError> {
+        let key = owner.key();
+        if let Some(known) = self.owners.get(&key) {
+            return known.clone();
+        }
+        let read = self.reader.owner(self.namespace, owner).await;
+        self.owners.insert(key, read.clone());
+        read
+    }
+}
+
+/// Whether this pod may run a member, also if an annotation excludes it at present.
+fn may_run_member(pod: &Pod) -> bool {
+    !pod.is_finished()
+        && (etcd_pod::read(pod, &pod.metadata.annotations).is_some() || etcd_pod::is_excluded(pod))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn dependent(uid: &str, owner: &str) -> Metadata {
+        let owners = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "etcd", "uid": owner}]);
+        serde_json::from_value(json!({"name": uid, "uid": uid, "ownerReferences": owners})).unwrap()
+    }
+
+    fn key(owner: &str) -> String {
+        dependent("", owner).owner_references[0].key()
+    }
+
+    /// The collector retries for as long as its dependent exists, at intervals of up to 1,000 s.
+    #[test]
+    fn pairs_last_as_long_as_the_dependent() {
+        let (mut state, mut record) = (NamespaceState::default(), OwnershipRecord::default());
+        record.insert("pod", &key("set"));
+        record.accept(&key("set"));
+        let start = Instant::now();
+        for hours in 0..48 {
+            let now = start + Duration::from_secs(hours * 3600);
+            state.remove_missing(&mut record, &[dependent("pod", "set")], now);
+        }
+        assert!(record.has_pair("pod", &key("set")) && record.is_accepted(&key("set")));
+    }
+
+    #[test]
+    fn pairs_of_missing_dependents_end_after_a_minute() {
+        let (mut state, mut record) = (NamespaceState::default(), OwnershipRecord::default());
+        record.insert("pod", &key("set"));
+        record.accept(&key("set"));
+        let start = Instant::now();
+        state.remove_missing(&mut record, &[], start);
+        state.remove_missing(&mut record, &[], start + MISSING_TTL / 2);
+        assert!(record.has_pair("pod", &key("set")) && record.is_accepted(&key("set")));
+        // It was only missing from one read.
+        state.remove_missing(&mut record, &[dependent("pod", "set")], start + MISSING_TTL);
+        state.remove_missing(&mut record, &[], start + MISSING_TTL * 2);
+        assert!(record.has_pair("pod", &key("set")) && record.is_accepted(&key("set")));
+        state.remove_missing(&mut record, &[], start + MISSING_TTL * 3);
+        assert_eq!(record, OwnershipRecord::default());
+    }
+
+    #[test]
+    fn a_lost_reference_ends_its_pair_at_once() {
+        let (mut state, mut record) = (NamespaceState::default(), OwnershipRecord::default());
+        record.insert("pod", &key("set"));
+        state.remove_missing(&mut record, &[dependent("pod", "other")], Instant::now());
+        assert!(!record.has_pair("pod", &key("set")), "the pod was orphaned and adopted");
+    }
+
+    #[test]
+    fn namespaces_are_read_when_they_change_and_periodically() {
+        let now = Instant::now();
+        let mut state = NamespaceState::default();
+        assert!(state.is_due(1, now), "the first read");
+        state.scanned_at = Some(now);
+        state.version = Some(1);
+        assert!(!state.is_due(1, now + RESCAN_INTERVAL / 2));
+        assert!(state.is_due(1, now + RESCAN_INTERVAL));
+        assert!(!state.is_due(2, now + MIN_SCAN_INTERVAL / 2));
+        assert!(state.is_due(2, now + MIN_SCAN_INTERVAL));
+        (state.version, state.has_failed) = (None, true);
+        assert!(!state.is_due(1, now + MIN_SCAN_INTERVAL));
+        assert!(state.is_due(1, now + RETRY_INTERVAL));
+    }
+}

@@ -1,0 +1,320 @@
+//! Deletions by the garbage collector. Those that follow from the deletion of an owner pass, also without the webhook
+//! for the owner and after a restart of the guard in between. Those that follow from a dangling ownerReference are
+//! evaluated like any other deletion.
+
+use serde_json::{Value, json};
+
+use test_support::{
+    guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    process_node::ProcessAction,
+    processes::testbed,
+    project,
+    wait::{wait_for, wait_until},
+};
+
+pub(super) const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+
+/// The collector retries a denied deletion after up to 1,000 s. After the failures of these tests it waits for seconds.
+const COLLECTION_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(240);
+
+/// Removes the rules of the webhook for workload operations.
+pub(super) fn leave_out_intent(webhook: &mut Value) {
+    if webhook["name"] == "intent.guard.etcd-guard.io" {
+        webhook["rules"] = json!([]);
+    }
+}
+
+/// Starts a cluster whose owners are recorded.
+async fn start(with_intent: bool) -> GuardedCluster {
+    let mut etcd = GuardedCluster::start().await;
+    if !with_intent {
+        etcd.register_webhook(leave_out_intent).await;
+    }
+    wait_until_recorded(&etcd).await;
+    etcd
+}
+
+/// Waits until the record contains the current pods.
+async fn wait_until_recorded(etcd: &GuardedCluster) {
+    let mut uids = Vec::new();
+    for name in GuardedCluster::names() {
+        uids.push(etcd.uid(name).await);
+    }
+    wait_until_record_contains(etcd, &uids).await;
+}
+
+pub(super) async fn wait_until_record_contains(etcd: &GuardedCluster, texts: &[String]) {
+    let lease = format!("etcd-guard-owners.{}", etcd.namespace);
+    let read = ["-n", "etcd-guard", "get", "lease", &lease, "-o", "jsonpath={.metadata.annotations}"];
+    wait_until("the owners are recorded", START_TIMEOUT, async || {
+        let output = etcd.kubectl_everywhere().run(&read).await;
+        texts.iter().all(|text| output.stdout.contains(text))
+    })
+    .await;
+}
+
+/// Deletes an object while the guard runs, which approves the deletion by a break-glass annotation where the webhook
+/// calls it.
+async fn delete_stateful_set(etcd: &GuardedCluster, cascade: &str, with_intent: bool) {
+    if with_intent {
+        etcd.break_glass("statefulset/etcd").await;
+    }
+    let delete = ["delete", "statefulset", "etcd", cascade, "--wait=false"];
+    wait_until("the deletion is accepted", START_TIMEOUT, async || etcd.kubectl(&delete).await.success).await;
+}
+
+async fn remove_webhook(etcd: &GuardedCluster, name: &str) {
+    let output = etcd.kubectl(&["delete", "validatingwebhookconfiguration", name]).await;
+    assert!(output.success, "{output:?}");
+}
+
+async fn wait_until_members_are_deleted(etcd: &GuardedCluster) {
+    wait_until("all members are deleted", COLLECTION_TIMEOUT, async || {
+        let mut are_gone = true;
+        for name in GuardedCluster::names() {
+            are_gone &= matches!(etcd.pods.get_opt(name).await, Ok(None));
+        }
+        are_gone
+    })
+    .await;
+    etcd.guard.wait_for_verdict(COLLECTOR, "allowed", "OwnerDeleted").await;
+}
+
+/// Deletes the StatefulSet, and restarts the guard between that deletion and those of the pods.
+async fn collects_members_after_restart(cascade: &str, with_intent: bool) {
+    let mut etcd = start(with_intent).await;
+    let rejecting = etcd.reject_deletions().await;
+    delete_stateful_set(&etcd, cascade, with_intent).await;
+    etcd.guard.kill();
+    etcd.guard.restart().await;
+    remove_webhook(&etcd, &rejecting).await;
+    wait_until_members_are_deleted(&etcd).await;
+}
+
+#[tokio::test]
+async fn background_cascade_passes_after_restart() {
+    collects_members_after_restart("--cascade=background", true).await;
+}
+
+#[tokio::test]
+async fn foreground_cascade_passes_after_restart() {
+    collects_members_after_restart("--cascade=foreground", true).await;
+}
+
+#[tokio::test]
+async fn background_cascade_passes_without_intent() {
+    collects_members_after_restart("--cascade=background", false).await;
+}
+
+#[tokio::test]
+async fn foreground_cascade_passes_without_intent() {
+    collects_members_after_restart("--cascade=foreground", false).await;
+}
+
+#[tokio::test]
+async fn orphans_remain_guarded_after_restart() {
+    for with_intent in [true, false] {
+        let mut etcd = start(with_intent).await;
+        let leader = etcd.leader().await;
+        let output =
+            etcd.kubectl(&["delete", "statefulset", "etcd", "--cascade=orphan", "--wait=false"]).await;
+        assert!(output.success, "{output:?}");
+        etcd.guard.kill();
+        etcd.guard.restart().await;
+        wait_until("the pods have no owner", START_TIMEOUT, async || {
+            etcd.pods.get(&leader).await.unwrap().metadata.owner_references.is_none()
+        })
+        .await;
+        let denial = etcd.delete(&leader).await.unwrap_err();
+        assert!(denial.contains("LeaderProtected: "), "{denial}");
+        etcd.wait_until_healthy().await;
+    }
+}
+
+/// No member reports the id of the cluster, neither before nor after the restart.
+#[tokio::test]
+async fn cascade_of_dead_cluster_passes_after_restart() {
+    let mut etcd = start(false).await;
+    for name in GuardedCluster::names() {
+        etcd.apply(name, ProcessAction::Pause).await;
+    }
+    let rejecting = etcd.reject_deletions().await;
+    delete_stateful_set(&etcd, "--cascade=background", false).await;
+    etcd.guard.kill();
+    etcd.guard.restart().await;
+    remove_webhook(&etcd, &rejecting).await;
+    wait_until_members_are_deleted(&etcd).await;
+}
+
+/// Creates a custom resource of this group that owns the StatefulSet, and returns its uid.
+async fn create_owner(etcd: &GuardedCluster, group: &str) -> String {
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("etcdclusters.{group}")},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": "etcdclusters", "singular": "etcdcluster", "kind": "EtcdCluster"},
+            "versions": [{
+                "name": "v1alpha1",
+                "served": true,
+                "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+            }],
+        },
+    });
+    let owner = json!({
+        "apiVersion": format!("{group}/v1alpha1"),
+        "kind": "EtcdCluster",
+        "metadata": {"name": "main", "namespace": etcd.namespace},
+    });
+    let files = tempfile::tempdir_in(&etcd.control_plane.dir).unwrap();
+    for (name, object) in [("definition", definition), ("owner", owner)] {
+        let file = files.path().join(name);
+        std::fs::write(&file, object.to_string()).unwrap();
+        let apply = ["apply", "--server-side", "-f", &file.to_string_lossy()];
+        wait_until(&format!("the {name} is created"), START_TIMEOUT, async || {
+            etcd.kubectl_everywhere().run(&apply).await.success
+        })
+        .await;
+    }
+    let resource = format!("etcdclusters.{group}/main");
+    let uid = etcd.kubectl(&["get", &resource, "-o", "jsonpath={.metadata.uid}"]).await.stdout;
+    assert!(!uid.is_empty());
+    set_owner(etcd, &format!("{group}/v1alpha1"), "EtcdCluster", "main", &uid).await;
+    uid
+}
+
+/// Makes an object that may not exist the owner of the StatefulSet.
+async fn set_owner(etcd: &GuardedCluster, api_version: &str, kind: &str, name: &str, uid: &str) {
+    let owner =
+        json!({"apiVersion": api_version, "kind": kind, "name": name, "uid": uid, "controller": true});
+    let patch = json!({"metadata": {"ownerReferences": [owner]}}).to_string();
+    let output = etcd.kubectl(&["patch", "statefulset", "etcd", "--type=merge", "-p", &patch]).await;
+    assert!(output.success, "{output:?}");
+}
+
+async fn delete_owner(etcd: &GuardedCluster, group: &str) {
+    let output = etcd.kubectl(&["delete", &format!("etcdclusters.{group}/main"), "--wait=false"]).await;
+    assert!(output.success, "{output:?}");
+}
+
+#[tokio::test]
+async fn cascade_of_custom_resource_passes_after_restart() {
+    const GROUP: &str = "operator.etcd.io";
+    for with_intent in [true, false] {
+        let mut etcd = start(with_intent).await;
+        let uid = create_owner(&etcd, GROUP).await;
+        wait_until_record_contains(&etcd, &[uid]).await;
+        // While the guard is down, the collector cannot delete any pod, or the StatefulSet if the webhook concerns it.
+        etcd.guard.kill();
+        delete_owner(&etcd, GROUP).await;
+        etcd.guard.restart().await;
+        wait_until_members_are_deleted(&etcd).await;
+    }
+}
+
+#[tokio::test]
+async fn names_owner_of_unreadable_kind_in_denial() {
+    const GROUP: &str = "unreadable.example.com";
+    let etcd = start(true).await;
+    create_owner(&etcd, GROUP).await;
+    delete_owner(&etcd, GROUP).await;
+    let line = etcd.guard.wait_for_verdict(COLLECTOR, "denied", "IntentProtected").await;
+    let message = line["message"].as_str().unwrap();
+    assert!(message.contains("EtcdCluster main") && message.contains("is forbidden"), "{message}");
+    assert!(message.contains("etcd-guard.io/allow-delete-until="), "{message}");
+    etcd.wait_until_healthy().await;
+    etcd.break_glass("statefulset/etcd").await;
+    wait_until_members_are_deleted(&etcd).await;
+}
+
+/// Runs the command that a denial prints to remove a dangling reference.
+async fn run_printed_removal(etcd: &GuardedCluster, message: &str) {
+    let (_, command) = message.split_once("kubectl -n ").unwrap();
+    let (words, rest) = command.split_once(" -p '").unwrap();
+    let (patch, _) = rest.split_once('\'').unwrap();
+    let mut arguments = vec!["-n"];
+    arguments.extend(words.split(' '));
+    arguments.extend(["-p", patch]);
+    let output = etcd.kubectl_everywhere().run(&arguments).await;
+    assert!(output.success, "{arguments:?}: {output:?}");
+}
+
+/// Edge case 34.
+#[tokio::test]
+async fn dangling_owner_of_stateful_set_deletes_nothing() {
+    let etcd = GuardedCluster::start().await;
+    set_owner(&etcd, "v1", "ConfigMap", "never-existed", "00000000-0000-4000-8000-000000000001").await;
+    let line = etcd.guard.wait_for_verdict(COLLECTOR, "denied", "IntentProtected").await;
+    let message = line["message"].as_str().unwrap();
+    assert!(message.contains("its owner ConfigMap never-existed"), "{message}");
+    run_printed_removal(&etcd, message).await;
+    let owners = ["get", "statefulset", "etcd", "-o", "jsonpath={.metadata.ownerReferences}"];
+    assert_eq!(etcd.kubectl(&owners).await.stdout, "");
+    etcd.wait_until_healthy().await;
+}
+
+/// Edge case 34.
+#[tokio::test]
+async fn dangling_owner_of_pods_does_not_cost_the_quorum() {
+    let mut etcd = GuardedCluster::start().await;
+    let leader = etcd.leader().await;
+    let uid = etcd.uid(&leader).await;
+    etcd.guard.new_verdicts().await;
+    let patch = r#"[{"op":"replace","path":"/metadata/ownerReferences/0/uid","value":"00000000-0000-4000-8000-000000000002"}]"#;
+    for name in GuardedCluster::names() {
+        let output = etcd.kubectl(&["patch", "pod", name, "--type=json", "-p", patch]).await;
+        assert!(output.success, "{output:?}");
+    }
+    let denial = wait_for("the collector may not delete the leader", START_TIMEOUT, async || {
+        assert_eq!(etcd.uid(&leader).await, uid, "the leader remains");
+        let lines = etcd.guard.logged_deletions(&leader);
+        lines.into_iter().find(|line| line["user"] == COLLECTOR && line["verdict"] == "denied")
+    })
+    .await;
+    // The other members are deleted one after the other, as the quorum permits.
+    let message = denial["message"].as_str().unwrap();
+    run_printed_removal(&etcd, message).await;
+    etcd.wait_until_healthy().await;
+    assert_eq!(etcd.uid(&leader).await, uid);
+    let verdicts = etcd.guard.new_verdicts().await;
+    assert!(!verdicts.iter().any(|verdict| verdict.contains("OwnerDeleted")), "{verdicts:?}");
+}
+
+/// Runs Helm in the namespace of the cluster.
+async fn helm(etcd: &GuardedCluster, arguments: &[&str]) -> (bool, String) {
+    let mut command = tokio::process::Command::new(testbed::program("helm"));
+    command.env("KUBECONFIG", etcd.control_plane.admin_kubeconfig()).kill_on_drop(true);
+    let output = command.args(["-n", &etcd.namespace]).args(arguments).output().await.unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[tokio::test]
+async fn helm_uninstall_under_break_glass_deletes_everything() {
+    for with_intent in [true, false] {
+        let etcd = start(with_intent).await;
+        let files = tempfile::tempdir_in(&etcd.control_plane.dir).unwrap();
+        std::fs::create_dir(files.path().join("templates")).unwrap();
+        std::fs::write(files.path().join("Chart.yaml"), "{apiVersion: v2, name: etcd, version: 1.0.0}")
+            .unwrap();
+        let manifest = project::path("etcd-manifests/plain.yaml");
+        std::fs::copy(manifest, files.path().join("templates/etcd.yaml")).unwrap();
+        let chart = files.path().to_string_lossy();
+        let (success, errors) = helm(&etcd, &["install", "etcd", &chart, "--take-ownership"]).await;
+        assert!(success, "{errors}");
+        etcd.wait_until_healthy().await;
+        wait_until_recorded(&etcd).await;
+        etcd.break_glass(&format!("namespace/{}", etcd.namespace)).await;
+        let preview = ["delete", "service", "etcd", "--dry-run=server"];
+        wait_until("the break-glass applies", START_TIMEOUT, async || etcd.kubectl(&preview).await.success)
+            .await;
+        let (success, errors) = helm(&etcd, &["uninstall", "etcd"]).await;
+        assert!(success, "{errors}");
+        wait_until_members_are_deleted(&etcd).await;
+        let services =
+            etcd.kubectl(&["get", "services,statefulsets,poddisruptionbudgets", "-o", "name"]).await;
+        assert_eq!(services.stdout, "", "{services:?}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Members that are deleted with their StatefulSet are reserved, so that no member of another StatefulSet of the cluster
+//! is deleted at the same time.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+
+use test_support::{
+    guard::review::{deletion_review, stateful_set_deletion_review},
+    guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    wait::wait_until,
+};
+
+use super::ownership::{COLLECTOR, leave_out_intent, wait_until_record_contains};
+use crate::observability::cost::send_review;
+
+/// Replaces the StatefulSet by one that owns only one of the followers, and returns this follower and the other one. No
+/// controller manages the other pods.
+async fn split_into_two_owners(etcd: &GuardedCluster) -> [String; 2] {
+    let [moved, other] = etcd.followers().await;
+    let (_, ordinal) = moved.rsplit_once('-').unwrap();
+    let output = etcd.kubectl(&["delete", "statefulset", "etcd", "--cascade=orphan"]).await;
+    assert!(output.success, "{output:?}");
+    wait_until("the pods have no owner", START_TIMEOUT, async || {
+        etcd.pods.get(&moved).await.unwrap().metadata.owner_references.is_none()
+    })
+    .await;
+    let output = etcd.kubectl(&["label", "pod", &moved, "part=moved"]).await;
+    assert!(output.success, "{output:?}");
+    let set = json!({
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "etcd"},
+        "spec": {
+            "replicas": 1,
+            "ordinals": {"start": ordinal.parse::<u32>().unwrap()},
+            // The pod of the earlier StatefulSet has another revision.
+            "updateStrategy": {"type": "OnDelete"},
+            "serviceName": "etcd",
+            "selector": {"matchLabels": {"part": "moved"}},
+            "template": {
+                "metadata": {"labels": {"part": "moved"}},
+                "spec": {"containers": [{"name": "app", "image": "app"}]},
+            },
+        },
+    });
+    let files = tempfile::tempdir_in(&etcd.control_plane.dir).unwrap();
+    let file = files.path().join("set.json");
+    std::fs::write(&file, set.to_string()).unwrap();
+    let output = etcd.kubectl(&["apply", "-f", &file.to_string_lossy()]).await;
+    assert!(output.success, "{output:?}");
+    wait_until("the StatefulSet adopts the pod", START_TIMEOUT, async || {
+        etcd.pods.get(&moved).await.unwrap().metadata.owner_references.is_some()
+    })
+    .await;
+    [moved, other]
+}
+
+async fn pod(etcd: &GuardedCluster, name: &str) -> Pod {
+    etcd.pods.get(name).await.unwrap()
+}
+
+/// Edge case 35. The StatefulSet is not deleted here: the time between approval and deletion does not end.
+#[tokio::test]
+async fn accepted_deletion_reserves_members_of_the_set() {
+    let etcd = GuardedCluster::start().await;
+    let [_, other] = split_into_two_owners(&etcd).await;
+    etcd.break_glass("statefulset/etcd").await;
+    wait_until("the break-glass applies", START_TIMEOUT, async || {
+        send_review(&etcd.guard, stateful_set_deletion_review(&etcd.namespace, "etcd")).await.0
+    })
+    .await;
+    let (allowed, message) = send_review(&etcd.guard, deletion_review(&pod(&etcd, &other).await)).await;
+    assert!(!allowed && message.contains("DisruptionInProgress: "), "{message}");
+}
+
+/// Edge case 35. The guard evaluates no deletion of the StatefulSet, and another webhook prevents the deletion of the
+/// pod after the guard has approved it.
+#[tokio::test]
+async fn collected_pod_is_reserved_until_it_terminates() {
+    let mut etcd = GuardedCluster::start().await;
+    etcd.register_webhook(leave_out_intent).await;
+    let [moved, other] = split_into_two_owners(&etcd).await;
+    let set = ["get", "statefulset", "etcd", "-o", "jsonpath={.metadata.uid}"];
+    let uids = [etcd.kubectl(&set).await.stdout, etcd.uid(&moved).await];
+    wait_until_record_contains(&etcd, &uids).await;
+    etcd.reject_deletions().await;
+    let output = etcd.kubectl(&["delete", "statefulset", "etcd", "--wait=false"]).await;
+    assert!(output.success, "{output:?}");
+    etcd.guard.wait_for_verdict(COLLECTOR, "allowed", "OwnerDeleted").await;
+    let (allowed, message) = send_review(&etcd.guard, deletion_review(&pod(&etcd, &other).await)).await;
+    assert!(!allowed && message.contains("DisruptionInProgress: "), "{message}");
+}
