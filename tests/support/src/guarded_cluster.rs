@@ -1,19 +1,19 @@
-//! The setup of most tests: a namespace with the shipped etcd StatefulSet and a guard of its own.
+//! The setup of most tests: a namespace with an etcd cluster, by default the shipped StatefulSet, and a guard of its own.
 
 use std::{
     net::Ipv4Addr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use k8s_openapi::{
-    api::{core::v1::Pod, policy::v1::Eviction},
+    api::{coordination::v1::Lease, core::v1::Pod, policy::v1::Eviction},
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta},
     jiff::{SignedDuration, Timestamp},
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
     core::Status,
 };
 use serde_json::Value;
@@ -27,20 +27,18 @@ use crate::{
     kubernetes::kubectl::{CommandOutput, Kubectl},
     kubernetes::pods::{create_pod, delete, is_ready, new_namespace, uid},
     kubernetes::webhook,
+    layout::Layout,
     process_node::{ProcessAction, ProcessNode},
-    project, wait,
+    wait,
 };
 
 /// Three processes and an election take about three seconds, on a busy machine many times that.
 pub const START_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The shipped example for users.
-const MANIFEST: &str = "etcd-manifests/plain.yaml";
-
 /// A pod beside the members that does not run etcd.
 pub const UNRELATED_POD: &str = "unrelated";
 
-/// A guarded etcd cluster with three members in a namespace of its own.
+/// A guarded etcd cluster in a namespace of its own, by default with three members in one StatefulSet.
 pub struct GuardedCluster {
     /// The namespace, which is also the value of its guard label.
     pub namespace: String,
@@ -54,12 +52,16 @@ pub struct GuardedCluster {
     pub node: ProcessNode,
     /// The control plane, shared with other tests.
     pub control_plane: &'static ControlPlane,
+    /// The objects of the cluster.
+    pub layout: Layout,
     /// Removed last, after all writers have ended.
-    _files: TempDir,
+    files: TempDir,
 }
 
 /// Deviations from the default setup.
 pub struct Setup<'a> {
+    /// The objects of the cluster.
+    pub layout: Layout,
     /// The nodes of the members, in order; the list is repeated as needed.
     pub nodes: &'a [&'a str],
     /// The guard's configuration file; the guard gets no file if this is empty.
@@ -77,6 +79,7 @@ pub struct Setup<'a> {
 impl Default for Setup<'_> {
     fn default() -> Self {
         Self {
+            layout: Layout::default(),
             nodes: &[SHARED_NODE],
             config: "",
             survey_interval: "",
@@ -100,15 +103,13 @@ impl GuardedCluster {
 
     /// Starts a cluster with this setup.
     pub async fn start_as(setup: Setup<'_>) -> Self {
-        let Setup { nodes, config, survey_interval, otlp_endpoint, kubeconfig, change_manifest } = setup;
+        let Setup { layout, nodes, config, survey_interval, otlp_endpoint, kubeconfig, change_manifest } =
+            setup;
         let control_plane = ControlPlane::shared();
         let client = control_plane.client().await;
         let namespace = new_namespace(&client, true).await;
         let files = tempfile::tempdir_in(&control_plane.dir).expect("a directory");
-        let shipped = std::fs::read_to_string(project::path(MANIFEST)).expect(MANIFEST);
-        let manifest = files.path().join("etcd.yaml");
-        std::fs::write(&manifest, change_manifest(&shipped)).expect("the manifest is written");
-        control_plane.kubectl().run_checked(&["apply", "-n", &namespace, "-f", &manifest.to_string_lossy()]);
+        layout.apply_changed(&control_plane.kubectl(), &namespace, files.path(), change_manifest);
         let node = control_plane.process_node(nodes, &namespace, files.path().join("node"));
         let guard_files = files.path().join("guard");
         std::fs::create_dir_all(&guard_files).expect("a directory for the guard");
@@ -121,7 +122,7 @@ impl GuardedCluster {
         let kubeconfig = kubeconfig.unwrap_or_else(|| control_plane.guard_kubeconfig());
         let guard = GuardProcess::start(&kubeconfig, &guard_files).await;
         let pods = Api::namespaced(client.clone(), &namespace);
-        let mut cluster = Self { namespace, client, pods, guard, node, control_plane, _files: files };
+        let mut cluster = Self { namespace, client, pods, guard, node, control_plane, layout, files };
         cluster.register_webhook(|_| {}).await;
         cluster.wait_until_healthy().await;
         cluster
@@ -165,16 +166,40 @@ impl GuardedCluster {
         name
     }
 
-    /// Returns the names of the members' pods.
+    /// Returns the names of the members' pods in the default layout.
     pub fn names() -> [&'static str; 3] {
         ["etcd-0", "etcd-1", "etcd-2"]
     }
 
+    /// Returns the names of the members' pods in every layout. If the names are random, these are the pods that exist
+    /// and are not terminating.
+    pub async fn pod_names(&self) -> Vec<String> {
+        if let Some(names) = self.layout.pod_names() {
+            return names;
+        }
+        let pods = self.pods.list(&ListParams::default().labels("app=etcd")).await.expect("the pods");
+        let current = pods.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        current.filter_map(|pod| pod.metadata.name).collect()
+    }
+
     /// Waits until all members serve and their pods are ready and not terminating.
     pub async fn wait_until_healthy(&self) {
-        for name in Self::names() {
-            self.wait_until_replaced(name, "").await;
+        let names = wait::wait_for("all pods exist", START_TIMEOUT, async || {
+            Some(self.pod_names().await).filter(|names| names.len() == self.layout.members)
+        });
+        for name in names.await {
+            self.wait_until_replaced(&name, "").await;
         }
+    }
+
+    /// Creates pods without an owner again after they were deleted and are gone.
+    pub fn recreate_pods(&self) {
+        self.layout.recreate(&self.control_plane.kubectl(), &self.namespace, self.dir());
+    }
+
+    /// Returns a folder for files, which is removed with this cluster.
+    pub fn dir(&self) -> &Path {
+        self.files.path()
     }
 
     /// Waits until the pod has another uid than this one, is ready and not terminating, and its member serves.
@@ -193,13 +218,13 @@ impl GuardedCluster {
     pub async fn leader(&self) -> String {
         wait::wait_for("a leader", START_TIMEOUT, async || {
             let mut leader = None;
-            for name in Self::names() {
-                let status = self.member(name).status().await?;
+            for name in self.pod_names().await {
+                let status = self.member(&name).status().await?;
                 if status.leader() == 0 {
                     return None;
                 }
                 if status.leader() == status.header()?.member_id() {
-                    leader = Some(name.to_owned());
+                    leader = Some(name);
                 }
             }
             leader
@@ -223,8 +248,23 @@ impl GuardedCluster {
     pub async fn followers(&self) -> [String; 2] {
         let leader = self.leader().await;
         let followers: Vec<String> =
-            Self::names().iter().filter(|name| **name != leader).map(|name| (*name).into()).collect();
+            self.pod_names().await.into_iter().filter(|name| *name != leader).collect();
         followers.try_into().expect("two of three")
+    }
+
+    /// Removes the cluster's reservations, as if they had expired. A change by a running evaluation wins.
+    pub async fn expire_reservations(&self) {
+        let id = wait::wait_for("a member answers", START_TIMEOUT, async || {
+            for name in self.pod_names().await {
+                if let Some(status) = self.member(&name).status().await {
+                    return status.header().map(etcd_client::ResponseHeader::cluster_id);
+                }
+            }
+            None
+        });
+        let name = format!("etcd-guard.{:x}", id.await);
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), "etcd-guard");
+        leases.delete(&name, &DeleteParams::default()).await.expect("a Lease with the reservations");
     }
 
     /// Returns the member of this pod.

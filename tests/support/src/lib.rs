@@ -13,6 +13,7 @@ pub mod guard;
 pub mod guarded_cluster;
 pub mod http_client;
 pub mod kubernetes;
+pub mod layout;
 pub mod process_node;
 pub mod processes;
 pub mod project;

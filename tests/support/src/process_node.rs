@@ -2,18 +2,21 @@
 //!
 //! It runs each pod's etcd on a loopback address of its own, reports status and readiness, and ends pods as a kubelet
 //! does and with a kubelet's identity: SIGTERM, SIGKILL after the grace period, a terminal phase, and the final DELETE.
-//! Pods
-//! without etcd are reported as running and have no process. With `alone`, it also binds pods and creates volumes.
+//! Pods without etcd are reported as running and have no process. With `alone`, it also binds pods and creates volumes.
+//! A preStop hook that sleeps delays SIGTERM. A pod with the annotation [`RESOLVES_NAMES`] keeps host names in its
+//! command and resolves them, so that its member list contains names of Services; other pods get addresses.
 //!
 //! It knows the actual state of each process, and tests apply a [`ProcessAction`] to one.
 
 mod addresses;
+mod hosts;
 mod manager;
 mod process;
 mod readiness;
 mod sandbox;
 mod scheduling;
 mod status;
+mod termination;
 mod translation;
 mod volumes;
 
@@ -33,7 +36,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-pub use self::{addresses::Addresses, sandbox::ProcessAction};
+pub use self::{addresses::Addresses, hosts::RESOLVES_NAMES, sandbox::ProcessAction};
 use self::{manager::Manager, sandbox::PendingAction};
 
 /// The longest time until an action is applied to a process.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::{Api, Client, Resource, api::ListParams, core::NamespaceResourceScope};
 use serde::de::DeserializeOwned;
 use tokio::{
@@ -18,7 +18,9 @@ use tokio::{
 };
 
 use super::{
-    Key, NodeIdentity, Settings, Shared, key,
+    Key, NodeIdentity, Settings, Shared,
+    hosts::{self, HostsFiles},
+    key,
     sandbox::{PendingAction, ProcessAction, Sandbox},
     scheduling,
     status::Facts,
@@ -127,7 +129,24 @@ impl Manager {
             let names: Vec<&str> = self.nodes.iter().map(|(name, _)| name.as_str()).collect();
             scheduling::bind(&admin, &names, &pods).await?;
         }
+        self.update_hosts(&pods).await?;
         self.supervise(pods);
+        Ok(())
+    }
+
+    /// Updates the hosts file of each namespace with pods that resolve names.
+    async fn update_hosts(&self, pods: &[Pod]) -> Result<(), kube::Error> {
+        let resolving = pods.iter().filter(|pod| hosts::resolves_names(pod));
+        let namespaces: BTreeSet<&str> =
+            resolving.filter_map(|pod| pod.metadata.namespace.as_deref()).collect();
+        if namespaces.is_empty() {
+            return Ok(());
+        }
+        let services: Vec<Service> = self.list().await?;
+        for namespace in namespaces {
+            let content = hosts::content(namespace, pods, &services, &self.shared.addresses);
+            HostsFiles::new(&self.shared.dir, namespace).update(&content).expect("the hosts file is written");
+        }
         Ok(())
     }
 
@@ -183,7 +202,11 @@ impl Manager {
                 supervised.updates.send_replace(None);
             }
             // The entry of an ended sandbox remains until its pod is deleted, so that it is not started again.
-            seen.contains(key) || !supervised.task.is_finished()
+            let remains = seen.contains(key) || !supervised.task.is_finished();
+            if !remains {
+                self.shared.addresses.release_pod(&key.0, &key.1);
+            }
+            remains
         });
     }
 

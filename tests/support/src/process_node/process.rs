@@ -12,13 +12,15 @@ use nix::{
 };
 use tokio::process::{Child, Command};
 
-use super::{readiness::Probe, translation::CommandLine};
+use super::{hosts::HostsFiles, readiness::Probe, translation::CommandLine};
 use crate::{processes::child::scoped_command, processes::freeze::freeze};
 
 /// The program of a container and its readiness probe.
 pub(super) struct Program {
     pub(super) path: PathBuf,
     pub(super) words: CommandLine,
+    /// The hosts file, for a program that resolves names.
+    pub(super) hosts: Option<HostsFiles>,
     pub(super) probe: Option<Probe>,
 }
 
@@ -32,8 +34,12 @@ impl Program {
     pub(super) fn start(&self, log: &Path) -> Process {
         std::fs::create_dir_all(log.parent().expect("a directory")).expect("the log's directory");
         let log = std::fs::File::options().append(true).create(true).open(log).expect("the log");
-        let mut command = scoped_command(&self.path);
-        command.args(&self.words.arguments).stdin(Stdio::null());
+        let (program, wrapper) = match &self.hosts {
+            Some(hosts) => hosts.wrap(&self.path),
+            None => (self.path.clone(), Vec::new()),
+        };
+        let mut command = scoped_command(program);
+        command.args(wrapper).args(&self.words.arguments).stdin(Stdio::null());
         command.env_clear().envs(self.words.environment.iter().cloned()).env("PATH", "/usr/bin:/bin");
         command.stdout(log.try_clone().expect("the log")).stderr(log);
         let child = Command::from(command).kill_on_drop(true).spawn().expect("setpriv starts");

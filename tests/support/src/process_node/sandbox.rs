@@ -19,9 +19,11 @@ use tokio::{
 
 use super::{
     Shared,
+    hosts::{HostsFiles, resolves_names},
     process::{Process, Program},
     readiness::Probe,
     status::{self, Facts, State},
+    termination::pre_stop_delay,
     translation::{Translation, etcd_container},
     volumes,
 };
@@ -145,7 +147,9 @@ impl Sandbox {
         let mut words = Translation { pod: &self.pod, address, addresses, mounts }.words(container);
         words.arguments.extend(self.shared.etcd_flags.iter().cloned());
         let probe = Probe::from_container(container, address);
-        Some(Some(Program { path: self.shared.etcd.clone(), words, probe }))
+        let namespace = self.pod.metadata.namespace.as_deref().unwrap_or_default();
+        let hosts = resolves_names(&self.pod).then(|| HostsFiles::new(&self.shared.dir, namespace));
+        Some(Some(Program { path: self.shared.etcd.clone(), words, hosts, probe }))
     }
 
     /// Reports the status of the running process and applies actions, until the process ends or the pod is deleted.
@@ -194,14 +198,20 @@ impl Sandbox {
         }
     }
 
-    /// Sends SIGTERM, and SIGKILL at the end of the grace period or as soon as the pod no longer exists.
+    /// Sends SIGTERM after the preStop hook, and SIGKILL at the end of the grace period or as soon as the pod no longer
+    /// exists.
     async fn terminate(&mut self, process: Option<Process>, grace: Duration) -> Option<i32> {
         let Some(mut process) = process else { return Some(0) };
-        process.signal(Signal::SIGTERM);
         let deadline = Instant::now() + grace;
+        let stop = Instant::now() + pre_stop_delay(&self.pod).min(grace);
+        let mut is_stopping = false;
         loop {
             tokio::select! {
                 exit_code = process.end() => return Some(exit_code),
+                () = sleep_until(stop), if !is_stopping => {
+                    is_stopping = true;
+                    process.signal(Signal::SIGTERM);
+                }
                 () = sleep_until(deadline) => return Some(kill(Some(process)).await),
                 Some(ordered) = self.actions.recv() => self.handle_action(ordered, Some(&process)).await,
                 next_event = next_event(&mut self.updates) => if let Event::Gone = next_event {

@@ -13,7 +13,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 
-use super::addresses::Addresses;
+use super::{addresses::Addresses, hosts::resolves_names};
 
 /// The arguments and the environment of a program.
 #[derive(Debug, PartialEq, Eq)]
@@ -112,6 +112,9 @@ impl Translation<'_> {
     fn resolve(&self, host: &str) -> Option<Ipv4Addr> {
         if matches!(host, "0.0.0.0" | "127.0.0.1" | "localhost") {
             return Some(self.address);
+        }
+        if resolves_names(self.pod) {
+            return None;
         }
         let namespace = self.pod.metadata.namespace.as_deref()?;
         let subdomain = self.pod.spec.as_ref()?.subdomain.as_deref()?;
