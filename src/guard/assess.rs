@@ -87,11 +87,13 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
 
     let Some(member) = member else {
         // The pod matches no listed member. It certainly is not a voter only if every voter is known to run elsewhere. If
-        // the pod does not reply, a voter without a pod may be this pod's member under another name.
+        // the pod does not reply, a voter without a pod may be this pod's member under another name, and a pod of which
+        // only the name matches a voter may be no member at all.
         let replies = target.reply.status().is_some();
         let all_known =
             membership.voters().all(|voter| voter.pod.is_some() || (replies && voter.external.is_some()));
-        return verdict(if all_known { Reason::NotAVoter } else { Reason::AmbiguousMember });
+        let is_not_needed = replies || (is_idle && is_refused(target)) || tally.has_quorum();
+        return verdict(if all_known && is_not_needed { Reason::NotAVoter } else { Reason::AmbiguousMember });
     };
     if member.listed.is_learner {
         return verdict(Reason::NotAVoter);

@@ -4,5 +4,7 @@ pub(in crate::guard) mod error;
 pub mod external;
 pub(in crate::guard) mod member_pod_cache;
 pub(in crate::guard) mod observer;
+pub(in crate::guard) mod other_pods;
 mod probe_round;
+mod related;
 pub(in crate::guard) mod siblings;

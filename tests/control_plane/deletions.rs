@@ -11,5 +11,6 @@ mod native_sidecars;
 mod one_at_a_time;
 mod policies;
 mod replicas;
+mod separate_owners;
 mod unguarded_pods;
 mod unhealthy;

@@ -11,7 +11,7 @@ use std::{
 
 use etcd_guard::{
     etcd::{self, Connections, Endpoint, MemberError, ProbeResult},
-    guard::model::snapshot::{EtcdctlFlags, MemberPod, Snapshot, Storage},
+    guard::model::snapshot::{EtcdctlFlags, MemberPod, OwnerState, Snapshot, Storage},
 };
 
 use crate::cluster::{Cluster, START_TIMEOUT};
@@ -31,6 +31,9 @@ impl Cluster {
             etcdctl: EtcdctlFlags::default(),
             ip: member.address.clone(),
             member_name: None,
+            hostname: String::new(),
+            peer_urls: Vec::new(),
+            owner: OwnerState::OF_TARGET,
             terminating: false,
             reserved: false,
             running: member.running,

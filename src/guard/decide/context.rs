@@ -9,7 +9,7 @@ use crate::guard::{
         request::{Operation, Request},
         verdict::Verdict,
     },
-    observe::error::ObserveError,
+    observe::{error::ObserveError, other_pods::MAX_UNMATCHED_PODS},
     policy::effective::Policy,
 };
 use crate::k8s::LookupError;
@@ -34,6 +34,8 @@ pub(in crate::guard) enum EvaluationError {
     Ledger(String),
     /// The deadline passed.
     DeadlineExceeded(DeadlineExceeded),
+    /// A voter runs in no known pod, and the namespace has this number of other etcd pods, too many to probe.
+    TooManyPods(usize),
     /// No snapshot is required: the pod does not exist, or its deletion was accepted earlier.
     Settled(Verdict),
 }
@@ -67,6 +69,19 @@ impl EvaluationError {
                     format!("Check the pods, then retry: kubectl -n {} get pods -o wide", request.namespace);
                 Verdict::new(Reason::DeadlineExceeded, text).with_remedy(&remedy)
             }
+            Self::TooManyPods(count) => {
+                let text = format!(
+                    "could not evaluate {subject}: a voter of its cluster runs in no pod of the same owner, and {count} \
+                     other etcd pods of namespace {} match no peer URL, name or hostname of that voter; at most \
+                     {MAX_UNMATCHED_PODS} are probed",
+                    request.namespace
+                );
+                let remedy = format!(
+                    "Compare the peer URLs of the member list with the pods: kubectl -n {} get pods -o wide",
+                    request.namespace
+                );
+                Verdict::new(Reason::AmbiguousMember, text).with_remedy(&remedy)
+            }
         }
     }
 }
@@ -82,6 +97,7 @@ impl From<ObserveError> for EvaluationError {
         match error {
             ObserveError::Lookup(error) => Self::Lookup(error),
             ObserveError::DeadlineExceeded(error) => Self::DeadlineExceeded(error),
+            ObserveError::TooManyPods { count } => Self::TooManyPods(count),
             ObserveError::Settled(verdict) => Self::Settled(verdict),
         }
     }

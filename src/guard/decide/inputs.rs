@@ -123,7 +123,7 @@ impl InputReader {
         deadline: Deadline,
     ) -> Result<(Vec<Pod>, bool), EvaluationError> {
         if let Some(names) = self.cache.member_pods.get(cluster_key)
-            && let Some(pods) = self.observer.read_by_name(&names, request, cluster_key, deadline).await?
+            && let Some(pods) = self.observer.read_by_name(&names, request, deadline).await?
         {
             return Ok((pods, true));
         }

@@ -42,6 +42,8 @@ pub(in crate::guard) struct EtcdPod {
     pub problem: Option<String>,
     /// The value of `--name`.
     pub member_name: Option<String>,
+    /// The values of `--initial-advertise-peer-urls`.
+    pub peer_urls: Vec<String>,
     /// The flags that `etcdctl` needs in the container.
     pub etcdctl: EtcdctlFlags,
     /// The durability of the data, as far as the pod's specification shows it.
@@ -77,9 +79,24 @@ pub(in crate::guard) fn read(pod: &Pod, annotations: &BTreeMap<String, String>) 
         endpoint,
         problem,
         member_name: settings.get("name").map(str::to_owned),
+        peer_urls: peer_urls(&settings),
         storage,
         claims,
     })
+}
+
+/// Returns the member of a pod whose annotation declares that it runs none. Its member can still be in the member list.
+pub(in crate::guard) fn read_excluded(pod: &Pod) -> Option<EtcdPod> {
+    let mut annotations = pod.metadata.annotations.clone();
+    annotations.insert(MEMBER.to_owned(), String::from("true"));
+    read(pod, &annotations)
+}
+
+/// Returns the advertised peer URLs, without those that contain variables of unknown value.
+fn peer_urls(settings: &MemberSettings) -> Vec<String> {
+    let urls = settings.get("initial-advertise-peer-urls").unwrap_or_default().split(',');
+    let known = urls.map(|url| url.trim().trim_end_matches('/')).filter(|url| !url.contains('$'));
+    known.filter(|url| !url.is_empty()).map(str::to_owned).collect()
 }
 
 /// Whether the pod's own annotation declares that it is not a member.

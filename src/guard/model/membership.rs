@@ -3,6 +3,8 @@
 pub(in crate::guard) mod identity;
 pub(in crate::guard) mod scheme;
 
+use std::collections::HashMap;
+
 use self::identity::{AmbiguousIdentity, identify};
 use crate::etcd::{ListedMember, MemberId, ProbeResult};
 use crate::guard::model::snapshot::{Departure, ExternalMember, MemberPod, Snapshot};
@@ -11,6 +13,8 @@ use crate::guard::model::snapshot::{Departure, ExternalMember, MemberPod, Snapsh
 #[derive(Clone, Debug)]
 pub(in crate::guard) struct Membership<'a> {
     members: Vec<Member<'a>>,
+    /// The members that the pods run, by pod name.
+    by_pod: HashMap<&'a str, MemberId>,
 }
 
 /// One listed member with its evidence.
@@ -51,13 +55,13 @@ impl<'a> Membership<'a> {
         // An alarm without a member id means that etcd cannot determine whose data is corrupt: no member is trusted.
         let all_corrupt = corrupt.contains(&MemberId(0));
         let members = list.into_iter().map(|listed| Member {
-            pod: snapshot.pods.iter().find(|pod| by_pod.get(pod.name.as_str()) == Some(&listed.id)),
+            pod: pod_of(snapshot, &by_pod, listed.id),
             external: snapshot.external_members.iter().find(|member| member.id == listed.id),
             is_address_denied: snapshot.denied_members.contains(&listed.id),
             is_corrupt: all_corrupt || corrupt.contains(&listed.id),
             listed,
         });
-        Ok(Self { members: members.collect() })
+        Ok(Self { members: members.collect(), by_pod })
     }
 
     /// All listed members, learners included.
@@ -72,8 +76,19 @@ impl<'a> Membership<'a> {
 
     /// The member that the pod with this name runs.
     pub(in crate::guard) fn member_of_pod(&self, name: &str) -> Option<&Member<'a>> {
-        self.members.iter().find(|member| member.pod.is_some_and(|pod| pod.name == name))
+        let id = self.by_pod.get(name)?;
+        self.members.iter().find(|member| member.id() == *id)
     }
+}
+
+/// Returns the pod that runs the member: of several pods without a reply, one that is not terminating.
+fn pod_of<'a>(
+    snapshot: &'a Snapshot,
+    by_pod: &HashMap<&str, MemberId>,
+    id: MemberId,
+) -> Option<&'a MemberPod> {
+    let pods = snapshot.pods.iter().filter(|pod| by_pod.get(pod.name.as_str()) == Some(&id));
+    pods.min_by_key(|pod| pod.terminating)
 }
 
 /// Returns all members that at least one serving member lists. During a membership change the lists may differ: a member
@@ -141,5 +156,47 @@ impl Member<'_> {
     /// Whether the member's pod is leaving: a leaving voter does not count as remaining.
     pub(in crate::guard) fn is_leaving(&self) -> bool {
         self.departure().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::model::snapshot::fixture::cluster;
+
+    #[test]
+    fn voter_leaves_with_its_pod_or_the_owner_of_its_pod() {
+        let causes: [(fn(&mut MemberPod), _); 4] = [
+            (|_| {}, None),
+            (|pod| pod.terminating = true, Some(Departure::Terminating)),
+            (|pod| pod.reserved = true, Some(Departure::Reserved)),
+            (|pod| pod.owner.is_deleted = true, Some(Departure::OwnerDeleted)),
+        ];
+        for (change, departure) in causes {
+            let snapshot = cluster(3).change(1, change).change(1, |pod| pod.owner.has_target = false);
+            let membership = Membership::new(&snapshot).unwrap();
+            assert_eq!(membership.member_of_pod("etcd-1").unwrap().departure(), departure);
+            assert!(!membership.member_of_pod("etcd-0").unwrap().is_leaving());
+        }
+    }
+
+    /// A terminating pod without a reply, and its successor.
+    #[test]
+    fn prefers_pods_that_are_not_terminating() {
+        let url =
+            |pod: &mut MemberPod| pod.peer_urls = vec![String::from("http://etcd-1.etcd.prod.svc:2380")];
+        let mut snapshot = cluster(3).silence(1).change(1, url).change(1, |pod| pod.terminating = true);
+        let successor =
+            MemberPod { name: String::from("successor"), terminating: false, ..snapshot.pods[1].clone() };
+        let old = std::mem::replace(&mut snapshot.pods[1].name, String::from("predecessor"));
+        for pod in &mut snapshot.pods {
+            pod.ip = String::new();
+        }
+        snapshot.pods.push(successor);
+        let membership = Membership::new(&snapshot).unwrap();
+        assert_eq!(old, "etcd-1");
+        for name in ["predecessor", "successor"] {
+            assert_eq!(membership.member_of_pod(name).unwrap().pod.unwrap().name, "successor");
+        }
     }
 }

@@ -43,6 +43,12 @@ pub struct MemberPod {
     pub ip: String,
     /// Name of the member, if etcd's flags or environment in the pod contain it.
     pub member_name: Option<String>,
+    /// Hostname of the pod, if its specification sets one.
+    pub hostname: String,
+    /// Peer URLs that etcd's flags or environment in the pod advertise.
+    pub peer_urls: Vec<String>,
+    /// State of the pod's owner.
+    pub owner: OwnerState,
     /// Whether the pod has a deletion timestamp.
     pub terminating: bool,
     /// Whether this guard approved the pod's deletion, which may not be visible yet.
@@ -58,6 +64,15 @@ pub struct MemberPod {
     pub scheme: Scheme,
     /// Reply from the pod's address.
     pub reply: ProbeResult,
+}
+
+/// State of a pod's owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnerState {
+    /// Whether the target has the same owner or, without an owner, the same labels.
+    pub has_target: bool,
+    /// Whether the owner has a deletion timestamp: the pod is deleted next.
+    pub is_deleted: bool,
 }
 
 /// A listed member that runs in no pod of the snapshot: in another namespace, or outside of Kubernetes.
@@ -93,14 +108,15 @@ pub(in crate::guard) enum Departure {
     Terminating,
     /// The guard approved its deletion, which may not be visible yet.
     Reserved,
+    /// Its owner has a deletion timestamp.
+    OwnerDeleted,
 }
 
-const fn departure(is_terminating: bool, is_reserved: bool) -> Option<Departure> {
-    match (is_terminating, is_reserved) {
-        (true, _) => Some(Departure::Terminating),
-        (false, true) => Some(Departure::Reserved),
-        (false, false) => None,
-    }
+// === impl OwnerState ===
+
+impl OwnerState {
+    /// The owner of the target, which is not being deleted.
+    pub const OF_TARGET: Self = Self { has_target: true, is_deleted: false };
 }
 
 // === impl ExternalMember ===
@@ -108,7 +124,7 @@ const fn departure(is_terminating: bool, is_reserved: bool) -> Option<Departure>
 impl ExternalMember {
     /// Why the member's pod is leaving, if it is. External members of terminating pods are not part of a snapshot.
     pub(in crate::guard) fn departure(&self) -> Option<Departure> {
-        departure(false, self.reserved)
+        self.reserved.then_some(Departure::Reserved)
     }
 }
 
@@ -120,6 +136,7 @@ impl Departure {
         match self {
             Self::Terminating => "terminating",
             Self::Reserved => "reserved",
+            Self::OwnerDeleted => "owner-deleted",
         }
     }
 }
@@ -155,9 +172,21 @@ impl Storage {
 // === impl MemberPod ===
 
 impl MemberPod {
+    /// The same pod, as a pod with another owner than the target.
+    pub(in crate::guard) fn of_other_owner(mut self) -> Self {
+        self.owner.has_target = false;
+        self
+    }
+
     /// Why the pod is leaving, if it is.
     pub(in crate::guard) fn departure(&self) -> Option<Departure> {
-        departure(self.terminating, self.reserved)
+        if self.terminating {
+            Some(Departure::Terminating)
+        } else if self.reserved {
+            Some(Departure::Reserved)
+        } else {
+            self.owner.is_deleted.then_some(Departure::OwnerDeleted)
+        }
     }
 
     /// The command that runs `etcdctl` in this pod.

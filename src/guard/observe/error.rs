@@ -12,6 +12,12 @@ pub(in crate::guard) enum ObserveError {
     /// The deadline passed.
     #[error("{0}")]
     DeadlineExceeded(DeadlineExceeded),
+    /// A voter runs in no known pod, and the namespace has more etcd pods than are probed to find it.
+    #[error("{count} other etcd pods can run a voter without a pod")]
+    TooManyPods {
+        /// The number of these pods.
+        count: usize,
+    },
     /// No snapshot is required: the pod does not exist, or its deletion was accepted earlier.
     #[error("{}", .0.message)]
     Settled(Verdict),

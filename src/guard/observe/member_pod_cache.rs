@@ -2,21 +2,22 @@
 //!
 //! A consistent list of pods waits until the API server's watch cache has caught up with etcd, which takes up to 100 ms
 //! after a write to any other resource. A read of a single pod by its name is served from etcd itself. If the last
-//! snapshot has a pod for every voter, the next evaluation reads these pods by name, and lists the namespace only if it
-//! requires further pods: docs/decisions/0039-read-known-pods-by-name.md.
+//! snapshot has a pod for every voter, of any owner, the next evaluation reads these pods by name, and lists the namespace
+//! only if it requires further pods: docs/decisions/0039-read-known-pods-by-name.md.
 
 use std::sync::Arc;
 
 use futures::future::try_join_all;
 use moka::sync::Cache;
 
+use crate::etcd::MemberError;
 use crate::guard::{
     model::{
         cluster_key::{CLUSTER_TTL, ClusterKey, MAX_CLUSTERS},
         membership::Membership,
         snapshot::{MemberPod, Snapshot},
     },
-    observe::siblings::Siblings,
+    observe::siblings::{Siblings, is_member_pod},
 };
 use crate::k8s::{ApiReader, LookupError, pod::Pod};
 
@@ -26,9 +27,9 @@ const MAX_PODS: usize = 9;
 /// The names of each cluster's member pods.
 pub(in crate::guard) struct MemberPodCache(Cache<ClusterKey, MemberPodNames>);
 
-/// The names of a cluster's etcd pods, which together run every voter.
+/// The names of a cluster's etcd pods, which together run every voter, each with the key of its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::guard) struct MemberPodNames(Arc<[String]>);
+pub(in crate::guard) struct MemberPodNames(Arc<[(String, ClusterKey)]>);
 
 // === impl MemberPodCache ===
 
@@ -69,21 +70,36 @@ impl MemberPodCache {
 
 impl MemberPodNames {
     /// Returns the names of the cluster's pods, or `None` unless every listed voter runs in one of them. Then no other
-    /// pod of the namespace can change the number of voters.
+    /// pod of the namespace can change the number of voters. The successor of a terminating pod that does not reply may
+    /// have another name, and a list of the pods can admit credentials for a pod of another owner.
     fn from_snapshot(snapshot: &Snapshot, siblings: &Siblings) -> Option<Self> {
         let membership = Membership::new(snapshot).ok()?;
-        let names = siblings.pods.iter().map(|(pod, _)| &pod.metadata.name);
-        let is_known = |pod: &MemberPod| names.clone().any(|name| *name == pod.name);
+        let others = siblings.other_pods.iter().filter(|(pod, _)| {
+            snapshot.pod(&pod.metadata.name).is_some_and(|other| other.uid == pod.metadata.uid)
+        });
+        let pods: Vec<&Pod> = siblings.pods.iter().chain(others).map(|(pod, _)| pod).collect();
+        let is_known = |pod: &MemberPod| {
+            let is_rejected = matches!(pod.reply.cause(), Some(MemberError::CredentialsRejected(_)));
+            (!pod.terminating || pod.reply.status().is_some())
+                && (pod.owner.has_target || !is_rejected)
+                && pods.iter().any(|known| known.metadata.name == pod.name)
+        };
         membership.voters().next()?;
-        let is_complete = siblings.pods.len() <= MAX_PODS
+        let is_complete = pods.len() <= MAX_PODS
             && snapshot.cluster_id().is_some()
             && membership.voters().all(|voter| voter.pod.is_some_and(is_known));
-        is_complete.then(|| Self(names.cloned().collect()))
+        let key = |pod: &Pod| ClusterKey::from_pod(&siblings.namespace, pod);
+        is_complete.then(|| Self(pods.iter().map(|pod| (pod.metadata.name.clone(), key(pod))).collect()))
     }
 
     /// Returns whether the cache contains a pod with this name.
     pub(super) fn contains(&self, name: &str) -> bool {
-        self.0.iter().any(|known| known == name)
+        self.0.iter().any(|(known, _)| known == name)
+    }
+
+    /// Returns whether this pod still runs etcd for the same owner.
+    pub(super) fn is_current(&self, pod: &Pod) -> bool {
+        self.0.iter().any(|(name, key)| *name == pod.metadata.name && is_member_pod(key, pod))
     }
 
     /// Reads each pod by its name. Returns `None` if a pod does not exist or cannot be read: a list may still succeed.
@@ -92,7 +108,7 @@ impl MemberPodNames {
         pods: &ApiReader,
         namespace: &str,
     ) -> Result<Option<Vec<Pod>>, LookupError> {
-        match try_join_all(self.0.iter().map(|name| pods.get_pod(namespace, name))).await {
+        match try_join_all(self.0.iter().map(|(name, _)| pods.get_pod(namespace, name))).await {
             Ok(pods) => Ok(Some(pods)),
             // A list would probably time out as well.
             Err(error @ LookupError::TimedOut { .. }) => Err(error),
@@ -131,7 +147,7 @@ mod tests {
     }
 
     fn strings(names: &MemberPodNames) -> Vec<&str> {
-        names.0.iter().map(String::as_str).collect()
+        names.0.iter().map(|(name, _)| name.as_str()).collect()
     }
 
     /// Applies `change` to the member list that each member returns.
@@ -157,13 +173,34 @@ mod tests {
     }
 
     #[test]
-    fn rejects_voters_without_a_pod_of_the_owner() {
+    fn rejects_voters_without_a_known_pod() {
         let complete = cluster(3);
         let mut seen = complete.clone();
         seen.pods.pop();
         assert_eq!(MemberPodNames::from_snapshot(&seen, &siblings(2)), None);
-        // The third voter runs in a pod of another owner.
         assert_eq!(MemberPodNames::from_snapshot(&complete, &siblings(2)), None);
+    }
+
+    #[test]
+    fn stores_voters_of_other_owners_with_their_owners() {
+        let owner = |n: usize, owner: &str| -> Pod {
+            let mut pod = pod(n);
+            pod["metadata"]["ownerReferences"][0]["uid"] = json!(owner);
+            serde_json::from_value(pod).unwrap()
+        };
+        let pods = vec![owner(0, "etcd"), owner(1, "b"), owner(2, "c"), owner(3, "unrelated")];
+        let siblings = Siblings::new(&ClusterKey::from_pod("prod", &pods[0]), pods);
+        let names = MemberPodNames::from_snapshot(&cluster(3), &siblings).unwrap();
+        assert_eq!(strings(&names), ["etcd-0", "etcd-1", "etcd-2"]);
+        assert!(names.is_current(&owner(1, "b")));
+        assert!(!names.is_current(&owner(1, "c")));
+    }
+
+    #[test]
+    fn rejects_terminating_pods_without_a_reply() {
+        let terminating = cluster(3).change(1, |pod| pod.terminating = true);
+        assert!(MemberPodNames::from_snapshot(&terminating, &siblings(3)).is_some());
+        assert_eq!(MemberPodNames::from_snapshot(&terminating.silence(1), &siblings(3)), None);
     }
 
     #[test]

@@ -18,14 +18,15 @@ use crate::guard::{
         membership::{identity, scheme::reject_unadvertised_schemes},
         request::Request,
         reservation::Reservation,
-        snapshot::{ExternalMember, Snapshot, Storage},
+        snapshot::{ExternalMember, MemberPod, OwnerState, Snapshot, Storage},
     },
     observe::{
         error::ObserveError,
         external::{self, ClusterAccess, ExternalProbe, ProbeGate},
         member_pod_cache::MemberPodNames,
         probe_round::probe_pods,
-        siblings::{Siblings, is_member_pod, member_pod},
+        related::add_related,
+        siblings::{Siblings, member_pod},
     },
     policy::effective::Mode,
 };
@@ -38,9 +39,6 @@ use crate::{
 /// Minimum time for a probe round. A healthy cluster replies within milliseconds, on a busy machine within tens of
 /// milliseconds.
 const MIN_PROBE_TIME: Duration = Duration::from_millis(600);
-
-/// Maximum number of pods of other owners that are probed to find out whether they run peers.
-const MAX_OTHER_PODS: usize = 16;
 
 /// Takes snapshots of clusters.
 pub(in crate::guard) struct ClusterObserver {
@@ -120,12 +118,11 @@ impl ClusterObserver {
     }
 
     /// Reads the known member pods of a cluster by their names. Returns `None` if the request's pod is not among
-    /// them, or if one of them does not exist or no longer runs etcd for this cluster.
+    /// them, or if one of them does not exist, has another owner, or no longer runs etcd.
     pub(in crate::guard) async fn read_by_name(
         &self,
         names: &MemberPodNames,
         request: &Request,
-        cluster_key: &ClusterKey,
         deadline: Deadline,
     ) -> Result<Option<Vec<Pod>>, ObserveError> {
         if !names.contains(&request.name) {
@@ -135,7 +132,7 @@ impl ClusterObserver {
         let pods = deadline.within("reading the pods from the API server", read).await?;
         let Some(mut pods) = pods.map_err(ObserveError::Lookup)? else { return Ok(None) };
         self.apply_inherited(&request.namespace, &mut pods);
-        Ok(pods.iter().all(|pod| is_member_pod(cluster_key, pod)).then_some(pods))
+        Ok(pods.iter().all(|pod| names.is_current(pod)).then_some(pods))
     }
 
     /// Lists the pods of the request's namespace and groups them by cluster.
@@ -187,11 +184,11 @@ impl ClusterObserver {
         deadline.ensure_remaining(MIN_PROBE_TIME, ANSWER_RESERVE, "to probe the members")?;
         let until = deadline.minus(ANSWER_RESERVE);
         let taken_at = Instant::now();
-        let (replies, storage) = tokio::join!(
-            self.probe(&siblings.namespace, &siblings.pods, until),
+        let (snapshot, storage) = tokio::join!(
+            self.probe_siblings(siblings, reserved, taken_at, until),
             self.target_storage(request, siblings, until)
         );
-        let mut snapshot = build_snapshot(siblings, replies, reserved, taken_at);
+        let mut snapshot = snapshot;
         let claim_error = match storage {
             Some(Ok(storage)) => {
                 for target in snapshot.pods.iter_mut().filter(|pod| pod.name == request.name) {
@@ -202,7 +199,7 @@ impl ClusterObserver {
             Some(Err(error)) => Some(error),
             None => None,
         };
-        self.probe_members_without_pod(&mut snapshot, siblings, reserved, until).await;
+        self.find_other_members(&mut snapshot, siblings, reserved, Some(&request.name), until).await?;
         Ok(Observation { snapshot, claim_error })
     }
 
@@ -246,61 +243,96 @@ impl ClusterObserver {
     ) -> Snapshot {
         let until = deadline.minus(ANSWER_RESERVE);
         let taken_at = Instant::now();
-        let replies = self.probe(&siblings.namespace, &siblings.pods, until).await;
-        let mut snapshot = build_snapshot(siblings, replies, reserved, taken_at);
-        self.probe_members_without_pod(&mut snapshot, siblings, reserved, until).await;
+        let mut snapshot = self.probe_siblings(siblings, reserved, taken_at, until).await;
+        if let Err(error) = self.find_other_members(&mut snapshot, siblings, reserved, None, until).await {
+            // The voters without a pod count as not healthy.
+            tracing::warn!(cluster = siblings.cluster, %error, "incomplete snapshot");
+        }
         snapshot
     }
 
-    /// Probes listed members that run in no pod of the cluster: in other pods of the namespace, and at the client URLs
-    /// that they advertise.
-    async fn probe_members_without_pod(
+    /// Probes the pods of the cluster and, if the pods were read by name, the pods of other owners that run its voters.
+    async fn probe_siblings(
+        &self,
+        siblings: &Siblings,
+        reserved: &[Reservation],
+        taken_at: Instant,
+        until: Instant,
+    ) -> Snapshot {
+        let namespace = &siblings.namespace;
+        let others: &[_] = if siblings.are_read_by_name { &siblings.other_pods } else { &[] };
+        let mut pods: Vec<(&Pod, EtcdPod)> =
+            siblings.pods.iter().map(|(pod, etcd_pod)| (pod, etcd_pod.clone())).collect();
+        let access = ClusterAccess::new(siblings.endpoints());
+        pods.extend(self.with_credentials(namespace, others, &access, &[], until).await);
+        let replies = self.probe(namespace, &pods, until).await;
+        let pods = pods
+            .iter()
+            .zip(replies)
+            .map(|((pod, etcd_pod), reply)| self.member_pod(namespace, (pod, etcd_pod), reply, reserved));
+        let mut pods: Vec<MemberPod> = pods.collect();
+        let others = pods.split_off(siblings.pods.len().min(pods.len()));
+        let mut snapshot = Snapshot {
+            cluster: siblings.cluster.clone(),
+            namespace: namespace.clone(),
+            taken_at,
+            pods,
+            external_members: Vec::new(),
+            denied_members: Vec::new(),
+        };
+        reject_unadvertised_schemes(&mut snapshot);
+        add_related(&mut snapshot, others.into_iter().map(MemberPod::of_other_owner).collect());
+        snapshot
+    }
+
+    /// Finds the voters that run in no pod of the snapshot: in pods of other owners and, if no pod can run them, at the
+    /// client URLs that they advertise.
+    async fn find_other_members(
+        &self,
+        snapshot: &mut Snapshot,
+        siblings: &Siblings,
+        reserved: &[Reservation],
+        target: Option<&str>,
+        until: Instant,
+    ) -> Result<(), ObserveError> {
+        // If a voter has no pod, the caller lists the pods and probes again.
+        if siblings.are_read_by_name {
+            return Ok(());
+        }
+        self.find_other_pods(snapshot, siblings, reserved, target, until).await?;
+        self.probe_external_members(snapshot, siblings, reserved, until).await;
+        Ok(())
+    }
+
+    /// Probes voters without a pod at their client URLs.
+    async fn probe_external_members(
         &self,
         snapshot: &mut Snapshot,
         siblings: &Siblings,
         reserved: &[Reservation],
         until: Instant,
     ) {
-        if siblings.are_read_by_name {
-            return;
-        }
-        let access = ClusterAccess::new(siblings.endpoints());
-        let is_any_healthy = snapshot.pods.iter().any(|pod| pod.reply.is_healthy());
-        if !siblings.other_pods.is_empty() && !is_any_healthy {
-            self.probe_peers(snapshot, siblings, &access, reserved, until).await;
-            reject_unadvertised_schemes(snapshot);
-        }
         let without_pod = external::voters_without_pod(snapshot);
         if without_pod.is_empty() {
             return;
         }
-        let may_run_member = |pod: &Pod| without_pod.iter().any(|member| has_peer_at(member, pod));
-        let others = siblings.other_pods.iter().filter(|(pod, _)| may_run_member(pod));
-        let mut others: Vec<(&Pod, EtcdPod)> =
-            others.map(|(pod, etcd_pod)| (pod, etcd_pod.clone())).collect();
-        self.credentials.add_to(&snapshot.namespace, &mut others, until).await;
-        access.limit(&mut others, &without_pod);
-        let (replies, external) = tokio::join!(
-            self.probe(&snapshot.namespace, &others, until),
-            external::probe_external_members(
-                &self.connections,
-                &self.gate,
-                &access,
-                snapshot,
-                &without_pod,
-                until
-            )
-        );
-        let ExternalProbe { members: external_members, denied } = external;
-        snapshot.denied_members = denied;
+        let access = ClusterAccess::new(siblings.endpoints());
+        let ExternalProbe { members, denied } = external::probe_external_members(
+            &self.connections,
+            &self.gate,
+            &access,
+            snapshot,
+            &without_pod,
+            until,
+        )
+        .await;
+        (snapshot.external_members, snapshot.denied_members) = (members, denied);
         let is_terminating = |external: &ExternalMember| {
             let Some(member) = without_pod.iter().find(|member| member.id == external.id) else {
                 return false;
             };
-            let mut pods = others.iter().map(|(pod, _)| *pod).chain(&siblings.excluded);
-            pods.any(|pod| pod.is_terminating() && has_peer_at(member, pod))
+            siblings.other_terminating.iter().any(|pod| has_peer_at(member, pod))
         };
-        snapshot.external_members = external_members;
         snapshot.external_members.retain(|external| !is_terminating(external));
         for external in &mut snapshot.external_members {
             // The reservation is matched by the member id, because the pod of an external member is not in this
@@ -308,44 +340,32 @@ impl ClusterObserver {
             let member = external.id.to_string();
             external.reserved = reserved.iter().any(|reservation| reservation.member == member);
         }
-        for ((pod, etcd_pod), reply) in others.iter().zip(replies) {
-            let is_listed = reply.status().is_some_and(|status| {
-                snapshot.cluster_id() == Some(status.cluster_id)
-                    && without_pod.iter().any(|member| member.id == status.member_id)
-            });
-            if is_listed {
-                snapshot.pods.push(member_pod(pod, etcd_pod, reply, reserved));
-            }
-        }
         reject_unadvertised_schemes(snapshot);
     }
 
-    /// Probes pods of other owners. Only called if no pod of the cluster is healthy: if each member has its own
-    /// StatefulSet, all healthy peers have other owners.
-    async fn probe_peers(
+    pub(super) async fn probe<P>(
         &self,
-        snapshot: &mut Snapshot,
-        siblings: &Siblings,
-        access: &ClusterAccess,
-        reserved: &[Reservation],
+        namespace: &str,
+        pods: &[(P, EtcdPod)],
         until: Instant,
-    ) {
-        let mut others: Vec<_> = siblings.other_pods.iter().take(MAX_OTHER_PODS).cloned().collect();
-        self.credentials.add_to(&snapshot.namespace, &mut others, until).await;
-        access.limit(&mut others, &[]);
-        let replies = self.probe(&snapshot.namespace, &others, until).await;
-        for ((pod, etcd_pod), reply) in others.iter().zip(replies) {
-            let ProbeResult::Healthy { members, .. } = &reply else { continue };
-            let is_cluster_member =
-                |member: &ListedMember| siblings.pods.iter().any(|(pod, _)| has_peer_at(member, pod));
-            if members.iter().any(is_cluster_member) {
-                snapshot.pods.push(member_pod(pod, etcd_pod, reply, reserved));
-            }
-        }
+    ) -> Vec<ProbeResult> {
+        probe_pods(&self.connections, &self.credentials, &self.metrics, namespace, pods, until).await
     }
 
-    async fn probe<P>(&self, namespace: &str, pods: &[(P, EtcdPod)], until: Instant) -> Vec<ProbeResult> {
-        probe_pods(&self.connections, &self.credentials, &self.metrics, namespace, pods, until).await
+    /// Combines a pod with the result of probing its member and with the state of its owner.
+    pub(super) fn member_pod(
+        &self,
+        namespace: &str,
+        (pod, etcd_pod): (&Pod, &EtcdPod),
+        reply: ProbeResult,
+        reserved: &[Reservation],
+    ) -> MemberPod {
+        let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet");
+        let is_deleted = owner.is_some_and(|owner| {
+            self.annotations.is_stateful_set_terminating(namespace, &owner.name, &owner.uid)
+        });
+        let owner = OwnerState { is_deleted, ..OwnerState::OF_TARGET };
+        MemberPod { owner, ..member_pod(pod, etcd_pod, reply, reserved) }
     }
 
     /// Returns the effect of a deletion on the data of the request's pod, or `None` if the pod is not in the cluster.
@@ -420,25 +440,6 @@ impl ClusterObserver {
         self.annotations.has_any(namespace, pod.stateful_set(), &etcd_pod::MEMBER_ANNOTATIONS)
             || etcd_pod::is_excluded(pod)
     }
-}
-
-fn build_snapshot(
-    siblings: &Siblings,
-    replies: Vec<ProbeResult>,
-    reserved: &[Reservation],
-    taken_at: Instant,
-) -> Snapshot {
-    let pods = siblings.pods.iter().zip(replies);
-    let mut snapshot = Snapshot {
-        cluster: siblings.cluster.clone(),
-        namespace: siblings.namespace.clone(),
-        taken_at,
-        pods: pods.map(|((pod, etcd_pod), reply)| member_pod(pod, etcd_pod, reply, reserved)).collect(),
-        external_members: Vec::new(),
-        denied_members: Vec::new(),
-    };
-    reject_unadvertised_schemes(&mut snapshot);
-    snapshot
 }
 
 fn has_peer_at(member: &ListedMember, pod: &Pod) -> bool {

@@ -6,7 +6,7 @@ use crate::guard::{
     model::{
         cluster_key::ClusterKey,
         reservation::{LivePod, Reservation},
-        snapshot::MemberPod,
+        snapshot::{MemberPod, OwnerState},
     },
 };
 use crate::k8s::pod::Pod;
@@ -21,9 +21,10 @@ pub(in crate::guard) struct Siblings {
     pub(in crate::guard) pods: Vec<(Pod, EtcdPod)>,
     /// Etcd pods of other owners.
     pub(super) other_pods: Vec<(Pod, EtcdPod)>,
-    /// Pods that an annotation excludes from the guard. Their members can still be in the member list, and are then
-    /// probed as external members.
-    pub(super) excluded: Vec<Pod>,
+    /// Pods that an annotation excludes from the guard. Their members can still be in the member list.
+    pub(super) excluded: Vec<(Pod, EtcdPod)>,
+    /// Terminating pods that are not recognized as etcd pods. A member that replies at a client URL may run in one.
+    pub(super) other_terminating: Vec<Pod>,
     /// Whether the pods were read by their names. Other pods of the namespace are then unknown.
     pub(in crate::guard) are_read_by_name: bool,
 }
@@ -33,19 +34,23 @@ pub(in crate::guard) struct Siblings {
 impl Siblings {
     /// Groups the pods of a namespace. Finished pods are omitted.
     pub(in crate::guard) fn new(cluster_key: &ClusterKey, pods: Vec<Pod>) -> Self {
-        let (mut etcd_pods, mut excluded) = (Vec::new(), Vec::new());
+        let (mut etcd_pods, mut excluded, mut other_terminating) = (Vec::new(), Vec::new(), Vec::new());
         for pod in pods.into_iter().filter(|pod| !pod.is_finished()) {
-            match etcd_pod::read(&pod, &pod.metadata.annotations) {
-                Some(etcd_pod) => etcd_pods.push((pod, etcd_pod)),
-                None if etcd_pod::is_excluded(&pod) => excluded.push(pod),
-                None => {}
+            if let Some(etcd_pod) = etcd_pod::read(&pod, &pod.metadata.annotations) {
+                etcd_pods.push((pod, etcd_pod));
+            } else if etcd_pod::is_excluded(&pod)
+                && let Some(etcd_pod) = etcd_pod::read_excluded(&pod)
+            {
+                excluded.push((pod, etcd_pod));
+            } else if pod.is_terminating() {
+                other_terminating.push(pod);
             }
         }
         let namespace = cluster_key.namespace().to_owned();
         let is_in_cluster = |(pod, _): &(Pod, EtcdPod)| cluster_key.contains(&namespace, pod);
         let (pods, other_pods) = etcd_pods.into_iter().partition(is_in_cluster);
         let cluster = format!("{namespace}/{}", cluster_key.name());
-        Self { cluster, namespace, pods, other_pods, excluded, are_read_by_name: false }
+        Self { cluster, namespace, pods, other_pods, excluded, other_terminating, are_read_by_name: false }
     }
 
     /// Returns the address of the member in the pod with this name.
@@ -88,6 +93,9 @@ pub(super) fn member_pod(
         etcdctl: etcd_pod.etcdctl.with_user(user),
         ip: pod.status.pod_ip.clone(),
         member_name: etcd_pod.member_name.clone(),
+        hostname: pod.spec.hostname.clone(),
+        peer_urls: etcd_pod.peer_urls.clone(),
+        owner: OwnerState::OF_TARGET,
         terminating: pod.is_terminating(),
         reserved: reserved.iter().any(|reservation| reservation.uid == pod.metadata.uid),
         running: pod.is_container_running(&etcd_pod.container),

@@ -77,7 +77,7 @@ pub struct MemberStatus {
     pub lag: Option<u64>,
     /// Effect of the pod's deletion on the data.
     pub storage: Option<String>,
-    /// `terminating`, or `reserved` if the guard has just approved its deletion.
+    /// `terminating`, `reserved` if the guard has just approved its deletion, or `owner-deleted`.
     pub leaving: Option<String>,
 }
 

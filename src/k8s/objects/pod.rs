@@ -74,6 +74,9 @@ pub struct PodSpec {
     /// Volumes.
     #[serde(default, deserialize_with = "null_as_default")]
     pub volumes: Vec<Volume>,
+    /// The first label of the pod's DNS name, if it differs from the pod's name.
+    #[serde(default)]
+    pub hostname: String,
     /// The headless Service that gives the pod its DNS name.
     #[serde(default)]
     pub subdomain: String,

@@ -99,6 +99,15 @@ impl AnnotationCache {
         object.is_some_and(|object| object.metadata.deletion_timestamp.is_some())
     }
 
+    /// Whether the deletion of the StatefulSet with this uid was accepted, and its pods are deleted next.
+    #[must_use]
+    pub fn is_stateful_set_terminating(&self, namespace: &str, name: &str, uid: &str) -> bool {
+        let object = self.stateful_sets.get(&ObjectRef::new(name).within(namespace));
+        object.is_some_and(|object| {
+            object.metadata.uid.as_deref() == Some(uid) && object.metadata.deletion_timestamp.is_some()
+        })
+    }
+
     /// Returns the annotations of a StatefulSet; empty if the StatefulSet is unknown.
     #[must_use]
     pub fn stateful_set_annotations(&self, namespace: &str, name: &str) -> BTreeMap<String, String> {

@@ -20,6 +20,7 @@ use test_support::{
     http_client::Connection,
     kubernetes::api_proxy::{ApiServerProxy, Call},
     kubernetes::control_plane::ControlPlane,
+    layout::{Layout, Topology},
     process_node::ProcessAction,
     wait::wait_until,
 };
@@ -30,11 +31,15 @@ const RESERVATIONS: &str = "etcd_guard_reservations";
 
 /// Starts a cluster whose guard reaches the API server through a proxy.
 async fn start() -> (GuardedCluster, ApiServerProxy, tempfile::TempDir) {
+    start_layout(Layout::default()).await
+}
+
+async fn start_layout(layout: Layout) -> (GuardedCluster, ApiServerProxy, tempfile::TempDir) {
     let control_plane = ControlPlane::shared();
     let files = tempfile::tempdir_in(&control_plane.dir).unwrap();
     let proxy = proxy(control_plane, files.path()).await;
     let kubeconfig = Some(proxy.kubeconfig.clone());
-    let etcd = GuardedCluster::start_as(Setup { kubeconfig, ..Setup::default() }).await;
+    let etcd = GuardedCluster::start_as(Setup { layout, kubeconfig, ..Setup::default() }).await;
     (etcd, proxy, files)
 }
 
@@ -89,7 +94,7 @@ async fn assert_few_calls(etcd: &GuardedCluster, proxy: &ApiServerProxy, review:
         .filter_map(|call| call.path.rsplit('/').next())
         .collect();
     pods.sort_unstable();
-    assert_eq!(pods, GuardedCluster::names(), "{:?}", summaries(&calls));
+    assert_eq!(pods, etcd.pod_names().await, "{:?}", summaries(&calls));
     assert_eq!(reads.iter().filter(|call| call.reads_lease()).count(), 1, "{:?}", summaries(&calls));
     assert_eq!(reads.len(), pods.len() + 1, "{:?}", summaries(&calls));
     assert!(last.writes_lease() && last.method == write, "{:?}", summaries(&calls));
@@ -110,6 +115,17 @@ async fn approval_costs_one_probe_five_calls() {
     warm_up(&etcd, &proxy, &follower).await;
     assert_eq!(etcd.guard.metric(RESERVATIONS).await, 0, "a dry run reserves nothing");
     // The first approval creates the Lease, the second one changes it.
+    for write in ["POST", "PUT"] {
+        assert_few_calls(&etcd, &proxy, deletion_review(&follower), write).await;
+    }
+}
+
+/// Each voter has a StatefulSet of its own.
+#[tokio::test]
+async fn reads_pods_of_other_owners_by_name() {
+    let (etcd, proxy, _files) = start_layout(Layout::new(Topology::SetPerMember)).await;
+    let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
+    warm_up(&etcd, &proxy, &follower).await;
     for write in ["POST", "PUT"] {
         assert_few_calls(&etcd, &proxy, deletion_review(&follower), write).await;
     }

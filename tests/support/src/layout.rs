@@ -263,8 +263,11 @@ impl Layout {
                         "--listen-metrics-urls=http://0.0.0.0:2381",
                         format!("--initial-cluster={}", cluster.join(",")),
                         "--initial-cluster-state=new",
+                        // Clusters with the same URLs and the same token have the same id.
+                        "--initial-cluster-token=$(NAMESPACE)-etcd",
                     ],
                     "env": [
+                        {"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
                         {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
                         {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
                     ],

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::{
     etcd::{ClusterId, ListedMember, MemberError, MemberId, ProbeResult, Scheme, Status},
-    guard::model::snapshot::{EtcdctlFlags, MemberPod, Snapshot, Storage},
+    guard::model::snapshot::{EtcdctlFlags, MemberPod, OwnerState, Snapshot, Storage},
 };
 
 /// Id of the member in pod `etcd-N`.
@@ -47,6 +47,9 @@ fn pod(n: usize, list: &[ListedMember]) -> MemberPod {
         etcdctl: EtcdctlFlags::default(),
         ip: format!("10.0.0.{n}"),
         member_name: None,
+        hostname: String::new(),
+        peer_urls: Vec::new(),
+        owner: OwnerState::OF_TARGET,
         terminating: false,
         reserved: false,
         running: true,

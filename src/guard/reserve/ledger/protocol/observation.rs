@@ -11,7 +11,7 @@ use crate::{
         assess::{assess, transferee},
         model::{
             reason::Reason,
-            snapshot::{MemberPod, Snapshot, Storage},
+            snapshot::{MemberPod, OwnerState, Snapshot, Storage},
         },
         policy::effective::Policy,
     },
@@ -110,6 +110,9 @@ fn assess_pods(pods: &[PodView], target: u8) -> Judgement {
         container: String::from("etcd"),
         ip: format!("10.0.0.{n}"),
         member_name: None,
+        hostname: String::new(),
+        peer_urls: Vec::new(),
+        owner: OwnerState::OF_TARGET,
         terminating: seen.terminating,
         reserved: seen.reserved,
         running: seen.running,

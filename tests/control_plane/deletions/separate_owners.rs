@@ -1,0 +1,112 @@
+//! Clusters whose members have separate owners: a StatefulSet or Deployment per member, two StatefulSets, pods without
+//! an owner, and pods that their StatefulSet has released. The peer URLs name Services or hostnames instead of pods.
+
+use std::time::Duration;
+
+use test_support::{
+    guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup},
+    layout::{Layout, Topology},
+    process_node::ProcessAction,
+    wait::wait_until,
+};
+
+/// A terminating member serves longer than the test runs.
+const SLOW: Duration = Duration::from_secs(600);
+
+async fn start(topology: Topology, pre_stop: Duration) -> GuardedCluster {
+    let layout = Layout { pre_stop, ..Layout::new(topology) };
+    GuardedCluster::start_as(Setup { layout, ..Setup::default() }).await
+}
+
+/// The terminating member still serves, and its reservation has expired.
+async fn denies_second_deletion(etcd: &mut GuardedCluster) {
+    let [first, second] = etcd.followers().await;
+    let first_address = etcd.member(&first);
+    etcd.guard.new_verdicts().await;
+    etcd.delete(&first).await.unwrap();
+    etcd.expire_reservations().await;
+    assert!(first_address.serves().await);
+
+    let denial = etcd.delete(&second).await.unwrap_err();
+    assert!(denial.contains("1 of 3 voters healthy, quorum 2"), "{denial}");
+    assert!(denial.contains(&format!("{first} is leaving")), "{denial}");
+    assert_eq!(
+        etcd.guard.new_verdicts().await,
+        ["DELETE allowed SafeToDelete", "DELETE denied DisruptionInProgress"]
+    );
+    assert!(first_address.serves().await);
+}
+
+/// Edge case 33.
+#[tokio::test]
+async fn counts_terminating_pod_of_another_set() {
+    denies_second_deletion(&mut start(Topology::SetPerMember, SLOW).await).await;
+}
+
+/// Edge case 33. The successor of the terminating pod exists, and waits for the data.
+#[tokio::test]
+async fn counts_terminating_pod_of_another_deployment() {
+    denies_second_deletion(&mut start(Topology::DeploymentPerMember, SLOW).await).await;
+}
+
+/// Edge case 33.
+#[tokio::test]
+async fn counts_terminating_pod_without_owner() {
+    denies_second_deletion(&mut start(Topology::BarePods, SLOW).await).await;
+}
+
+/// Edge case 33.
+#[tokio::test]
+async fn counts_terminating_pod_of_second_set() {
+    denies_second_deletion(&mut start(Topology::TwoSets, SLOW).await).await;
+}
+
+/// Edge case 33.
+#[tokio::test]
+async fn counts_terminating_pod_that_was_released() {
+    let mut etcd = start(Topology::OneSet, SLOW).await;
+    for name in etcd.followers().await {
+        etcd.layout.release(&etcd.pods, &name).await;
+    }
+    denies_second_deletion(&mut etcd).await;
+}
+
+/// Edge case 44.
+#[tokio::test]
+async fn approves_frozen_member_with_own_owner() {
+    for topology in [Topology::SetPerMember, Topology::DeploymentPerMember, Topology::BarePods] {
+        let mut etcd = start(topology, Duration::ZERO).await;
+        let [frozen, healthy] = etcd.followers().await;
+        etcd.apply(&frozen, ProcessAction::Pause).await;
+        let denial = etcd.delete(&healthy).await.unwrap_err();
+        assert!(denial.contains(&format!("not healthy: {frozen} (")), "{topology:?}: {denial}");
+        etcd.delete(&frozen).await.unwrap();
+        let verdicts = etcd.guard.new_verdicts().await;
+        assert_eq!(verdicts, ["DELETE allowed SafeToDelete", "DELETE denied QuorumAtRisk"], "{topology:?}");
+    }
+}
+
+/// Deletions pass one after the other, and each one waits until the member of the previous one serves again.
+#[tokio::test]
+async fn replaces_members_with_own_owners_one_by_one() {
+    for topology in [Topology::SetPerMember, Topology::DeploymentPerMember, Topology::BarePods] {
+        let etcd = start(topology, Duration::ZERO).await;
+        for name in etcd.followers().await {
+            wait_until(&format!("the deletion of {name} passes"), START_TIMEOUT, async || {
+                etcd.delete(&name).await.is_ok()
+            })
+            .await;
+            wait_until(&format!("{name} is gone"), START_TIMEOUT, async || {
+                etcd.pods
+                    .get_opt(&name)
+                    .await
+                    .is_ok_and(|pod| pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_none()))
+            })
+            .await;
+            if topology == Topology::BarePods {
+                etcd.recreate_pods();
+            }
+        }
+        etcd.wait_until_healthy().await;
+    }
+}
