@@ -8,6 +8,7 @@ pub(in crate::guard) mod cluster_summary;
 mod missing_voters;
 pub(in crate::guard) mod node_deletion;
 pub(in crate::guard) mod scale_down;
+pub(in crate::guard) mod stray;
 mod unproven;
 
 pub use self::missing_voters::MissingVoter;

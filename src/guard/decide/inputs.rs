@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::etcd::ClusterId;
 use crate::guard::{
+    assess::stray::cluster_of_stray,
     decide::{
         cluster_cache::ClusterCache,
         context::{EvaluationContext, EvaluationError},
@@ -89,7 +90,7 @@ impl InputReader {
         Ok(EvaluationInputs { siblings, records, reserved })
     }
 
-    /// Probes the members and updates the member pod cache. Returns `None` if the pods were read by the cached names
+    /// Probes the members and updates the member pod cache. For a stray pod, the snapshot shows only its own cluster. Returns `None` if the pods were read by the cached names
     /// and the evaluation requires further pods.
     pub(super) async fn observe(
         &self,
@@ -98,8 +99,11 @@ impl InputReader {
         reserved: &[Reservation],
     ) -> Result<Option<Observation>, EvaluationError> {
         let &EvaluationContext { request, cluster_key, deadline, .. } = context;
-        let observation = self.observer.observe(request, siblings, reserved, deadline).await?;
+        let mut observation = self.observer.observe(request, siblings, reserved, deadline).await?;
         let is_complete = self.cache.member_pods.update(cluster_key, &observation.snapshot, siblings);
+        if let Some(part) = cluster_of_stray(&observation.snapshot, &request.name) {
+            observation.snapshot = part;
+        }
         Ok(is_complete.then_some(observation))
     }
 

@@ -100,3 +100,33 @@ async fn members_with_separate_owners_form_one_cluster() {
     })
     .await;
 }
+
+/// Edge case 60: a pod of a set whose other pods run another cluster. The other members of its cluster have another owner.
+#[tokio::test]
+async fn stray_pod_is_evaluated_by_its_own_cluster() {
+    let (cluster, mut other) = (Cluster::three_members("3.6").await, Cluster::three_members("3.6").await);
+    let [stray, follower] = other.followers().await[..] else { panic!("two followers") };
+    let of_other = |n: usize| {
+        let mut pod = pod(&other, n);
+        (pod["metadata"]["name"], pod["metadata"]["uid"]) =
+            (json!(format!("other-{n}")), json!(format!("other-{n}")));
+        if n != stray {
+            pod["metadata"]["ownerReferences"][0]["uid"] = json!("other");
+        }
+        pod
+    };
+    let others: Vec<_> = (0..3).map(of_other).collect();
+    let pods: Vec<_> = (0..3).map(|n| pod(&cluster, n)).chain(others.clone()).collect();
+    let guarded = GuardedPods::start(&pods).await;
+    let has_reason = async |pod, reason| guarded.dry_run(pod).await.0 == reason;
+    wait_until("the deletion of the stray pod is approved", START_TIMEOUT, async || {
+        has_reason(&others[stray], "SafeToDelete").await
+    })
+    .await;
+    assert!(has_reason(&pods[0], "SplitCluster").await);
+    other.kill(follower);
+    wait_until("its own cluster needs the stray pod", START_TIMEOUT, async || {
+        has_reason(&others[stray], "QuorumAtRisk").await
+    })
+    .await;
+}
