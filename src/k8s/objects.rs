@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub(super) mod claim;
+mod nullable;
 mod owner_reference;
 pub mod pod;
 pub(super) mod pod_references;

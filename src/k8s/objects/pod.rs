@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
+pub(in crate::k8s) use super::nullable::null_as_default;
 pub use super::owner_reference::OwnerReference;
 
 /// Annotation of the mirror of a static pod. The deletion of a mirror does not stop the pod.
@@ -442,13 +443,4 @@ impl Pod {
                 status.name == container && (has_ended || status.restart_count > 0)
             })
     }
-}
-
-/// Deserializes null as the default: Go encodes an empty slice or map as null unless its field is `omitempty`.
-pub(in crate::k8s) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
