@@ -57,6 +57,7 @@ impl StatefulSet {
         namespace.clone_into(&mut pod.metadata.namespace);
         pod.metadata.name = format!("{}-0", self.metadata.name);
         pod.metadata.owner_references = vec![OwnerReference {
+            api_version: String::from("apps/v1"),
             kind: String::from("StatefulSet"),
             name: self.metadata.name.clone(),
             uid: self.metadata.uid.clone(),
