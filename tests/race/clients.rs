@@ -24,11 +24,14 @@ use tokio::time::{Instant, sleep};
 use crate::{
     environment::Environment,
     oracle::{Approval, Claim},
-    stress::Subject,
+    stress::{StressTest, Subject},
 };
 
 /// The longest pause of a client between two deletions, in milliseconds. A pod is replaced after two or three seconds.
 const MAX_PAUSE: u64 = 1000;
+
+/// The factor by which pauses are longer during a slow termination.
+const CALM_FACTOR: u64 = 12;
 
 /// The pause before a request to an unreachable API server is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -57,6 +60,8 @@ enum Method {
     Delete,
     Force,
     Evict,
+    /// With this grace period in seconds.
+    Slow(u32),
 }
 
 impl RequestStats {
@@ -99,8 +104,39 @@ impl Environment {
                 }
                 sleep(RETRY_PAUSE).await;
             }
-            sleep(Duration::from_millis(rng.u64(..MAX_PAUSE))).await;
+            let factor = if self.is_calm().await { CALM_FACTOR } else { 1 };
+            sleep(Duration::from_millis(rng.u64(..MAX_PAUSE * factor))).await;
         }
+    }
+
+    /// Deletes a member's pod with a long grace period, as soon as a deletion is approved. The member serves until its
+    /// preStop hook has ended, longer than a reservation lives.
+    pub(crate) async fn terminate_slowly(
+        &self,
+        test: &StressTest,
+        mut rng: Rng,
+        requests: &RequestStats,
+        is_running: impl Fn() -> bool,
+    ) {
+        let Some(grace) = test.slow_grace() else { return };
+        while is_running() {
+            sleep(Duration::from_millis(rng.u64(..MAX_PAUSE))).await;
+            let present = self.oracle.present().await;
+            let Some(name) = rng.choice(&present) else { continue };
+            let Some(result) = self.request_deletion(name, Method::Slow(grace)).await else { continue };
+            requests.count.fetch_add(1, Ordering::Relaxed);
+            requests.record(result);
+            if result == RequestResult::Allowed {
+                *self.calm_until.lock().await = Some(Instant::now() + test.slow);
+                self.slow_terminations.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+
+    /// Whether a slow termination is in progress. Most requests are then denied, so that clients send fewer.
+    async fn is_calm(&self) -> bool {
+        self.calm_until.lock().await.is_some_and(|until| Instant::now() < until)
     }
 
     /// Deletes a pod once, and returns whether the deletion was allowed.
@@ -115,6 +151,9 @@ impl Environment {
             _ if self.subject == Subject::Pdb => self.evict_and_check(name).await,
             Method::Evict => self.evict(name, None).await,
             Method::Delete => self.pods.delete(name, &DeleteParams::default()).await.map(drop),
+            Method::Slow(grace) => {
+                self.pods.delete(name, &DeleteParams::default().grace_period(grace)).await.map(drop)
+            }
             Method::Force => self.pods.delete(name, &DeleteParams::default().grace_period(0)).await.map(drop),
         };
         match result {

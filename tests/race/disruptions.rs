@@ -1,5 +1,5 @@
-//! Disruptions during the deletions: members are killed, frozen and slowed, replicas and API servers end, and
-//! certificates are rotated. They run one after the other, so that each has ended when the next one starts.
+//! Disruptions during the deletions: members are killed, frozen and slowed, replicas and API servers end,
+//! certificates are rotated, and owners of objects disappear. They run one after the other, so that each has ended when the next one starts.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -29,13 +29,14 @@ pub(crate) enum Disruption {
     RestartReplica,
     RotateCertificates,
     RestartApiServer,
+    DangleOwner,
 }
 
 /// The number of completed disruptions of each kind.
 pub(crate) type DisruptionCounts = BTreeMap<Disruption, u32>;
 
 impl Disruption {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::KillMember,
         Self::FreezeMembers,
         Self::SlowMember,
@@ -43,13 +44,18 @@ impl Disruption {
         Self::RestartReplica,
         Self::RotateCertificates,
         Self::RestartApiServer,
+        Self::DangleOwner,
     ];
 
     /// Returns the disruptions that apply to this subject.
     pub(crate) fn for_subject(subject: Subject) -> Vec<Self> {
-        let concerns_replicas =
-            |kind: &Self| matches!(kind, Self::KillReplica | Self::RestartReplica | Self::RotateCertificates);
-        Self::ALL.into_iter().filter(|kind| subject == Subject::Guard || !concerns_replicas(kind)).collect()
+        let concerns_guard = |kind: &Self| {
+            matches!(
+                kind,
+                Self::KillReplica | Self::RestartReplica | Self::RotateCertificates | Self::DangleOwner
+            )
+        };
+        Self::ALL.into_iter().filter(|kind| subject == Subject::Guard || !concerns_guard(kind)).collect()
     }
 
     /// Returns the relative frequency; long disruptions are rare.
@@ -57,7 +63,7 @@ impl Disruption {
         match self {
             Self::KillMember | Self::FreezeMembers | Self::SlowMember => 6,
             Self::KillReplica | Self::RestartReplica => 3,
-            Self::RotateCertificates => 2,
+            Self::RotateCertificates | Self::DangleOwner => 2,
             Self::RestartApiServer => 1,
         }
     }
@@ -71,6 +77,7 @@ impl Disruption {
             Self::RestartReplica => "replicas restarted",
             Self::RotateCertificates => "certificates rotated",
             Self::RestartApiServer => "API servers killed",
+            Self::DangleOwner => "dangling owners",
         }
     }
 }
@@ -132,6 +139,7 @@ impl Environment {
                 self.rotate_certificates().await;
                 true
             }
+            (Disruption::DangleOwner, _) => self.dangle(rng).await,
             (Disruption::RestartApiServer, _) => {
                 self.restart_api_server().await;
                 true

@@ -1,11 +1,18 @@
 //! The etcd cluster, the replicas of the guard, and the proxy in front of them.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU32},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
+use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{sync::Mutex, time::sleep};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep},
+};
 
 use crate::{
     certificates::Certificates,
@@ -29,8 +36,6 @@ pub(crate) const HEALTHY_TIMEOUT: Duration = Duration::from_secs(300);
 /// webhook calls fail for a while and requests are denied.
 const TRUST_PAUSE: Duration = Duration::from_secs(1);
 
-const MANIFEST: &str = "etcd-manifests/plain.yaml";
-
 /// All parts of a stress test.
 pub(crate) struct Environment {
     pub(crate) oracle: Arc<Oracle>,
@@ -38,9 +43,15 @@ pub(crate) struct Environment {
     pub(crate) replicas: Mutex<Vec<GuardProcess>>,
     pub(crate) proxy: ReviewProxy,
     pub(crate) subject: Subject,
+    /// The objects of the cluster.
+    pub(crate) objects: Vec<Value>,
+    /// The number of completed slow terminations.
+    pub(crate) slow_terminations: AtomicU32,
+    /// The end of the slow termination in progress.
+    pub(crate) calm_until: Mutex<Option<Instant>>,
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
     control_plane: &'static ControlPlane,
-    client: Client,
-    namespace: String,
     certificates: Arc<Certificates>,
     /// Removed last, after all writers have ended.
     _files: TempDir,
@@ -52,9 +63,13 @@ impl Environment {
         let client = control_plane.client().await;
         let namespace = new_namespace(&client, true).await;
         let files = tempfile::tempdir_in(&control_plane.dir).unwrap();
-        apply(control_plane, &namespace, &files, test);
+        let objects = test.objects();
+        let file = files.path().join("etcd.json");
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        std::fs::write(&file, list.to_string()).unwrap();
+        control_plane.kubectl().run_checked(&["apply", "-n", &namespace, "-f", &file.to_string_lossy()]);
         let node = control_plane.process_node(&[SHARED_NODE], &namespace, files.path().join("node"));
-        let names = (0..test.members).map(|ordinal| format!("etcd-{ordinal}")).collect();
+        let names = test.pod_names();
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         let oracle = Arc::new(Oracle::new(names, namespace.clone(), Arc::new(node), pods.clone()));
         let (mut replicas, mut folders) = (Vec::new(), Vec::new());
@@ -80,9 +95,12 @@ impl Environment {
             replicas,
             proxy,
             subject,
-            control_plane,
+            objects,
+            slow_terminations: AtomicU32::new(0),
+            calm_until: Mutex::new(None),
             client,
             namespace,
+            control_plane,
             certificates,
             _files: files,
         };
@@ -144,38 +162,4 @@ impl Environment {
         .await;
         self.proxy.answers.lock().unwrap().clear();
     }
-}
-
-/// Applies the shipped example with this number of members and the policy `leader=transfer`.
-fn apply(control_plane: &ControlPlane, namespace: &str, files: &TempDir, parameters: &StressTest) {
-    let members = parameters.members;
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(MANIFEST)).unwrap();
-    let member = |ordinal: usize| format!("etcd-{ordinal}=http://etcd-{ordinal}.etcd.$(NAMESPACE).svc:2380");
-    let list = |count: usize| (0..count).map(member).collect::<Vec<_>>().join(",");
-    assert!(text.contains(&list(3)) && text.contains("replicas: 3"), "{MANIFEST} has changed");
-    let text = text.replace(&list(3), &list(members)).replace("replicas: 3", &format!("replicas: {members}"));
-    let file = files.path().join("etcd.yaml");
-    std::fs::write(&file, text).unwrap();
-    let kubectl = control_plane.kubectl();
-    kubectl.run_checked(&["apply", "-n", namespace, "-f", &file.to_string_lossy()]);
-    if parameters.subject == Subject::Pdb {
-        // The default policy is safer without a guard: unready pods may not be evicted while other pods are unready.
-        let default = r#"{"spec":{"unhealthyPodEvictionPolicy":null}}"#;
-        kubectl.run_checked(&[
-            "patch",
-            "-n",
-            namespace,
-            "poddisruptionbudget",
-            "etcd",
-            "--type=merge",
-            "-p",
-            default,
-        ]);
-    } else {
-        // Denials of the budget after an approval leave unused reservations, which
-        // control_plane/deletions/later_refusal.rs tests.
-        kubectl.run_checked(&["delete", "-n", namespace, "poddisruptionbudget", "etcd"]);
-    }
-    let transfer = "etcd-guard.io/leader=transfer";
-    kubectl.run_checked(&["annotate", "-n", namespace, "statefulset", "etcd", transfer]);
 }

@@ -188,10 +188,11 @@ impl Oracle {
         };
         let counts = |member: &&String| serving.contains(member) || excused(member);
         let left: Vec<&String> = self.names.iter().filter(counts).collect();
-        let left: Vec<&String> = left
-            .into_iter()
-            .filter(|member| *member != name && !state.departures.contains_key(*member))
-            .collect();
+        let terminating = self.terminating().await;
+        let leaves = |member: &String| {
+            member == name || state.departures.contains_key(member) || terminating.contains(member)
+        };
+        let left: Vec<&String> = left.into_iter().filter(|member| !leaves(member)).collect();
         let quorum = self.names.len() / 2 + 1;
         let is_violation = left.len() < quorum && yes.claim.requires_quorum(state_before);
         let since = |(name, departures): (&String, &Departure)| {
@@ -206,8 +207,8 @@ impl Oracle {
             let faults: Vec<String> = state.faults.iter().map(fault).collect();
             let pods: Vec<String> = join_all(self.names.iter().map(|member| self.state(member))).await;
             let violation = format!(
-                "{name} was approved with {left:?} left, quorum {quorum}; serving: {serving:?}; approved state_before: {departures:?}; \
-                 frozen: {:?}; requested {:?} ago, {note}; last faults: {faults:?}; pods: {pods:?}",
+                "{name} was approved with {left:?} left, quorum {quorum}; serving: {serving:?}; approved before: {departures:?}; \
+                 terminating: {terminating:?}; frozen: {:?}; requested {:?} ago, {note}; last faults: {faults:?}; pods: {pods:?}",
                 state.frozen.keys(),
                 requested_at.elapsed()
             );
@@ -216,6 +217,29 @@ impl Oracle {
             self.has_violations.store(true, Ordering::Relaxed);
         }
         state.departures.insert(name.to_owned(), Departure { uid: uid.to_owned(), requested_at });
+    }
+
+    /// Returns the members whose pod is terminating, also if no approval is known.
+    async fn terminating(&self) -> Vec<String> {
+        let is_terminating = async |name: &String| {
+            let pod = self.pods.get_opt(name).await.ok().flatten()?;
+            pod.metadata.deletion_timestamp.is_some().then(|| name.clone())
+        };
+        join_all(self.names.iter().map(is_terminating)).await.into_iter().flatten().collect()
+    }
+
+    /// Checks the approved deletion of a StatefulSet, which must have no member that ran at the time of the request.
+    pub(crate) async fn check_owner(&self, name: &str, requested_at: Instant, note: &str) {
+        let mut state = self.state.lock().await;
+        let is_own = |member: &&String| member.rsplit_once('-').is_some_and(|(set, _)| set == name);
+        let runs = |member: &String| self.ran_before(member, requested_at);
+        if !self.names.iter().filter(is_own).any(runs) {
+            return;
+        }
+        let violation = format!("the deletion of StatefulSet {name} was approved: {note}");
+        eprintln!("stress test: loss: {violation}");
+        state.violations.push(violation);
+        self.has_violations.store(true, Ordering::Relaxed);
     }
 
     /// Whether every member serves in a pod that is ready and not terminating.

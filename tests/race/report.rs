@@ -1,6 +1,6 @@
 //! The report of a stress test, as a table that can be compared with the tables of other subjects.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::atomic::Ordering, time::Duration};
 
 use crate::{
     clients::{RequestResult, RequestStats},
@@ -24,9 +24,10 @@ pub(crate) struct Report {
     pub(crate) unchecked: u32,
     longest_gap: Duration,
     /// The longest time that a single deletion waited while all members served.
-    longest_wait: Duration,
+    pub(crate) longest_wait: Duration,
     took: Duration,
     pub(crate) completed: DisruptionCounts,
+    slow_terminations: u32,
     answers: BTreeMap<String, u32>,
 }
 
@@ -45,6 +46,7 @@ impl Report {
             [RequestResult::Allowed, RequestResult::Denied, RequestResult::Absent, RequestResult::Failed]
                 .map(|result| requests.results(result));
         let answers = environment.proxy.answers.lock().unwrap().clone();
+        let slow_terminations = environment.slow_terminations.load(Ordering::Relaxed);
         let (requests, completed) = (requests.count(), completed.clone());
         Self {
             test,
@@ -57,6 +59,7 @@ impl Report {
             longest_wait,
             took,
             completed,
+            slow_terminations,
             answers,
         }
     }
@@ -64,7 +67,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StressTest { members, replicas, seed, subject, .. } = self.test;
+        let StressTest { members, replicas, seed, subject, owners, .. } = self.test;
         let subject = match subject {
             Subject::Guard => "guard",
             Subject::LeaderOnly => "leader-only",
@@ -73,7 +76,7 @@ impl fmt::Display for Report {
         };
         writeln!(
             f,
-            "stress test: {members} members, {replicas} replicas, seed {seed}, {:.0} s",
+            "stress test: {members} members, {owners}, {replicas} replicas, seed {seed}, {:.0} s",
             self.took.as_secs_f64()
         )?;
         writeln!(
@@ -107,6 +110,7 @@ impl fmt::Display for Report {
         for (disruption, count) in &self.completed {
             writeln!(f, "    {:<30} {count:>6}", disruption.description())?;
         }
+        writeln!(f, "    {:<30} {:>6}", "slow terminations", self.slow_terminations)?;
         writeln!(f, "  verdicts of the webhook:")?;
         for (verdict, count) in &self.answers {
             writeln!(f, "    {verdict:<30} {count:>6}")?;

@@ -129,6 +129,11 @@ impl Shared {
         // Without a uid, the name belongs to no pod, or to a deleted one.
         let uid = uid.as_deref().unwrap_or_default();
         let approval = Approval { name, uid, is_by_name, requested_at, claim: Claim::Unstated, note: "" };
+        let request = &review["request"];
+        if request["resource"]["resource"] == "statefulsets" && request["operation"] == "DELETE" {
+            self.record_owner(&review, &answer, requested_at).await;
+            return response(StatusCode::OK, answer);
+        }
         self.record(&review, &answer, approval).await;
         response(StatusCode::OK, answer)
     }
@@ -149,6 +154,20 @@ impl Shared {
             };
             self.oracle.check(&Approval { claim, note: &note, ..approval }).await;
         }
+    }
+
+    /// Records the verdict for the deletion of a StatefulSet.
+    async fn record_owner(&self, review: &Value, answer: &str, requested_at: Instant) {
+        let answer: Value = serde_json::from_str(answer).unwrap_or_default();
+        let reason = answer["response"]["auditAnnotations"]["reason"].as_str().unwrap_or("no reason");
+        if answer["response"]["allowed"] != true {
+            self.count(&format!("denied {reason}"));
+            return;
+        }
+        self.count(&format!("allowed {reason}"));
+        let name = review["request"]["name"].as_str().unwrap_or_default();
+        let note = answer["response"]["auditAnnotations"].to_string();
+        self.oracle.check_owner(name, requested_at, &note).await;
     }
 
     fn count(&self, verdict: &str) {

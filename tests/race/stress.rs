@@ -15,6 +15,7 @@ use crate::{
     disruptions::{Disruption, DisruptionCounts},
     environment::{Environment, HEALTHY_TIMEOUT},
     report::Report,
+    topology::Owners,
 };
 use test_support::{etcd::writer::Writer, wait::wait_until};
 
@@ -30,8 +31,11 @@ const SINGLE_DELETIONS: usize = 2;
 /// The number of deletions between two quiet phases.
 const ROUND: usize = 200;
 
-/// The longest time until a single deletion in a healthy cluster is approved: an unused reservation expires after 60 s,
-/// and one more may follow it.
+/// The number of rounds from one slow termination to the next.
+const SLOW_INTERVAL: usize = 4;
+
+/// The longest time until a single deletion in a healthy cluster is approved, after which the test gives up. The report
+/// contains the measured time.
 const APPROVAL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The subject of the test: the server that answers reviews.
@@ -53,6 +57,12 @@ pub(crate) struct StressTest {
     /// The seed of all random choices; their timing depends on the machine.
     pub(crate) seed: u64,
     pub(crate) subject: Subject,
+    /// The owners of the pods.
+    pub(crate) owners: Owners,
+    /// The duration of a slow termination.
+    pub(crate) slow: Duration,
+    /// The time after which the test ends, also before the last deletion.
+    pub(crate) limit: Duration,
     /// Whether the test ends with the first violation.
     pub(crate) stops_at_violation: bool,
 }
@@ -60,7 +70,6 @@ pub(crate) struct StressTest {
 impl StressTest {
     pub(crate) async fn run(&self) -> Report {
         let environment = Environment::start(self).await;
-        let began = Instant::now();
         let urls: Vec<String> = environment
             .oracle
             .names
@@ -68,24 +77,37 @@ impl StressTest {
             .map(|name| environment.oracle.member(name).url().to_owned())
             .collect();
         let writer = Writer::start(&urls, HEARTBEAT_INTERVAL).await;
+        let recreation = environment.recreate_objects();
+        let rounds = self.run_rounds(&environment, &writer);
+        tokio::select! {
+            report = rounds => report,
+            () = recreation => unreachable!("pods are created again until the test ends"),
+        }
+    }
+
+    async fn run_rounds(&self, environment: &Environment, writer: &Writer) -> Report {
+        let began = Instant::now();
         let (requests, mut completed, mut longest_wait) =
             (RequestStats::default(), DisruptionCounts::new(), Duration::ZERO);
         let mut rng = Rng::with_seed(self.seed);
-        loop {
+        for round in 0.. {
             let limit = (requests.count() + ROUND).min(self.deletes);
-            self.run_phase(&environment, &mut rng, &requests, limit, &mut completed).await;
-            wait_until_healthy(&environment).await;
-            longest_wait = longest_wait.max(self.delete_alone(&environment, &mut rng).await);
+            let is_slow = round % SLOW_INTERVAL == 0;
+            self.run_phase(environment, &mut rng, &requests, limit, is_slow, &mut completed).await;
+            wait_until_healthy(environment).await;
+            longest_wait = longest_wait.max(self.delete_alone(environment, &mut rng).await);
             let gap = writer.stats().longest_gap;
             let report =
-                Report::new(*self, &environment, &requests, &completed, gap, longest_wait, began.elapsed())
+                Report::new(*self, environment, &requests, &completed, gap, longest_wait, began.elapsed())
                     .await;
-            if requests.count() >= self.deletes || self.is_finished(&environment) {
+            let is_complete = requests.count() >= self.deletes || began.elapsed() > self.limit;
+            if is_complete || self.is_finished(environment) {
                 return report;
             }
             // Progress for users who wait for a long run.
             eprintln!("{report}");
         }
+        unreachable!("the rounds end with a report")
     }
 
     /// Runs clients and disruptions until this number of requests is reached.
@@ -95,6 +117,7 @@ impl StressTest {
         rng: &mut Rng,
         requests: &RequestStats,
         limit: usize,
+        is_slow: bool,
         completed: &mut DisruptionCounts,
     ) {
         // Against a guard, every kind of disruption happens at least once, independent of the number of deletions.
@@ -105,13 +128,19 @@ impl StressTest {
             let is_below_limit = requests.count() < limit && !self.is_finished(environment);
             is_below_limit || !has_all.load(Ordering::Relaxed)
         };
+        let slow_rng = rng.fork();
         let clients =
             join_all((0..CLIENTS).map(|_| environment.run_client(rng.fork(), requests, &is_running)));
         let disrupt = environment.run_disruptions(rng.fork(), completed, |completed| {
             has_all.store(completed.len() >= kinds, Ordering::Relaxed);
             is_running()
         });
-        tokio::join!(clients, disrupt);
+        let slow = async {
+            if is_slow {
+                environment.terminate_slowly(self, slow_rng, requests, &is_running).await;
+            }
+        };
+        tokio::join!(clients, disrupt, slow);
     }
 
     fn is_finished(&self, environment: &Environment) -> bool {
