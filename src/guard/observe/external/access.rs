@@ -76,6 +76,7 @@ impl ClusterAccess {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{guard::discovery::etcd_pod, k8s::pod::Pod};
 
     fn endpoint(url: &str, ca: Option<&[u8]>) -> Endpoint {
         let tls = url.starts_with("https").then(|| Tls {
@@ -102,6 +103,37 @@ mod tests {
         let only_plain = ClusterAccess::new([&plain]);
         assert_eq!(only_plain.endpoint(Scheme::Http, "etcd").unwrap().user, plain.user);
         assert!(only_plain.endpoint(Scheme::Https, "etcd").is_none());
+    }
+
+    /// Returns a pod of another owner with this endpoint.
+    fn other_pod(endpoint: Endpoint) -> EtcdPod {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "etcd-1", "namespace": "prod"},
+            "spec": {"containers": [{"name": "etcd", "image": "etcd"}]},
+        }))
+        .unwrap();
+        let member = etcd_pod::read(&pod, &pod.metadata.annotations).unwrap();
+        EtcdPod { endpoint: Some(endpoint), ..member }
+    }
+
+    /// Edge case 39: an annotation of the other pod can name a Secret with another CA.
+    #[test]
+    fn pods_of_other_owners_need_the_ca_of_the_cluster() {
+        let access = ClusterAccess::new([&endpoint("https://10.0.0.1:2379", Some(b"ca"))]);
+        let mut others = [
+            ((), other_pod(endpoint("https://10.0.0.2:2379", Some(b"other ca")))),
+            ((), other_pod(endpoint("http://10.0.0.3:2379", None))),
+        ];
+        let plain_voter = ListedMember {
+            client_urls: vec![String::from("http://etcd-1:2379")],
+            ..crate::guard::model::snapshot::fixture::listed(1)
+        };
+        access.limit(&mut others, &[plain_voter]);
+        assert!(others[1].1.endpoint.as_ref().unwrap().user.is_some(), "a voter uses plain HTTP");
+        access.limit(&mut others, &[]);
+        let [tls, plain] = others.map(|(_, pod)| pod.endpoint.unwrap());
+        assert_eq!(tls.tls.unwrap().ca.as_deref(), Some(&b"ca"[..]));
+        assert_eq!((tls.user.is_some(), plain.user), (true, None));
     }
 
     #[test]

@@ -55,6 +55,13 @@ pub struct FakeMember {
     _tasks: JoinSet<()>,
 }
 
+/// The encoded responses. A list of several megabytes is encoded once, because probes have a deadline.
+struct Responses {
+    range: Bytes,
+    status: Bytes,
+    members: Bytes,
+}
+
 /// Listens on one port of all loopback addresses, and counts the connections to each of them.
 pub struct DialCounter {
     port: u16,
@@ -122,7 +129,7 @@ impl FakeMember {
         let listener = TcpListener::bind(address).await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(listener, Arc::new(replies), tls));
+        tasks.spawn(serve(listener, Arc::new(Responses::new(replies)), tls));
         Self { address, _tasks: tasks }
     }
 
@@ -162,14 +169,14 @@ impl DialCounter {
     }
 }
 
-async fn serve(listener: TcpListener, replies: Arc<FakeReplies>, tls: Option<TlsAcceptor>) {
+async fn serve(listener: TcpListener, responses: Arc<Responses>, tls: Option<TlsAcceptor>) {
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
-        let (replies, tls) = (Arc::clone(&replies), tls.clone());
+        let (responses, tls) = (Arc::clone(&responses), tls.clone());
         connections.spawn(async move {
             let service = service_fn(move |request| {
-                std::future::ready(Ok::<_, Infallible>(answer(&request, &replies)))
+                std::future::ready(Ok::<_, Infallible>(answer(&request, &responses)))
             });
             let builder = http2::Builder::new(TokioExecutor::new());
             // The end of a connection is no failure of the test.
@@ -187,37 +194,42 @@ async fn serve(listener: TcpListener, replies: Arc<FakeReplies>, tls: Option<Tls
     }
 }
 
-fn answer(request: &Request<Incoming>, replies: &FakeReplies) -> Response<WithTrailers<Full<Bytes>, Ended>> {
-    let header = Some(wire::Header {
-        cluster_id: replies.cluster_id,
-        member_id: replies.member_id,
-        revision: 1,
-        raft_term: replies.term,
-    });
+fn answer(request: &Request<Incoming>, responses: &Responses) -> Response<WithTrailers<Full<Bytes>, Ended>> {
     let message = match request.uri().path() {
-        "/etcdserverpb.KV/Range" => Some(wire::Range { header }.encode_to_vec()),
-        "/etcdserverpb.Maintenance/Status" => {
-            let status = wire::Status {
-                header,
-                version: String::from("3.6.16"),
-                leader: replies.leader,
-                raft_index: 100,
-                raft_term: replies.term,
-                raft_applied_index: 100,
-            };
-            Some(status.encode_to_vec())
-        }
-        "/etcdserverpb.Cluster/MemberList" => {
-            Some(wire::MemberList { header, members: replies.members.clone() }.encode_to_vec())
-        }
+        "/etcdserverpb.KV/Range" => Some(responses.range.clone()),
+        "/etcdserverpb.Maintenance/Status" => Some(responses.status.clone()),
+        "/etcdserverpb.Cluster/MemberList" => Some(responses.members.clone()),
         _ => None,
     };
     let status = HeaderValue::from_static(if message.is_some() { "0" } else { "12" });
     let trailers = HeaderMap::from_iter([("grpc-status".parse().expect("a name"), status)]);
-    let body = Full::from(message.map(|message| frame(&message)).unwrap_or_default())
-        .with_trailers(std::future::ready(Some(Ok(trailers))));
+    let body = Full::from(message.unwrap_or_default()).with_trailers(std::future::ready(Some(Ok(trailers))));
     let response = Response::builder().header("content-type", "application/grpc").body(body);
     response.expect("a response")
+}
+
+impl Responses {
+    fn new(replies: FakeReplies) -> Self {
+        let header = Some(wire::Header {
+            cluster_id: replies.cluster_id,
+            member_id: replies.member_id,
+            revision: 1,
+            raft_term: replies.term,
+        });
+        let status = wire::Status {
+            header: header.clone(),
+            version: String::from("3.6.16"),
+            leader: replies.leader,
+            raft_index: 100,
+            raft_term: replies.term,
+            raft_applied_index: 100,
+        };
+        Self {
+            range: frame(&wire::Range { header: header.clone() }.encode_to_vec()),
+            status: frame(&status.encode_to_vec()),
+            members: frame(&wire::MemberList { header, members: replies.members }.encode_to_vec()),
+        }
+    }
 }
 
 /// A gRPC frame: a compression flag, the length and the message.
