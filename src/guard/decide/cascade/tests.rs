@@ -85,7 +85,7 @@ fn request(user: &str) -> Request {
         uid: None,
         dry_run: false,
         grace_period_seconds: None,
-        selector: Default::default(),
+        selector: std::collections::BTreeMap::new(),
         user: user.to_owned(),
     }
 }
