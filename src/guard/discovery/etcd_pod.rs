@@ -130,6 +130,8 @@ fn member_container(pod: &Pod) -> Option<&Container> {
 }
 
 #[cfg(test)]
+mod addresses;
+#[cfg(test)]
 mod distributions;
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,10 @@
 use serde_json::json;
 
 use super::*;
-use crate::{
-    guard::discovery::member_settings::MAX_EXPANDED_BYTES,
-    k8s::{Secret, pod::PodIp},
-};
+use crate::{guard::discovery::member_settings::MAX_EXPANDED_BYTES, k8s::Secret};
 
 /// Returns a pod with this container, a volume `data` from a claim, and an emptyDir `tmp`.
-fn pod(container: &serde_json::Value) -> Pod {
+pub(super) fn pod(container: &serde_json::Value) -> Pod {
     serde_json::from_value(json!({
         "metadata": {"name": "etcd-1", "namespace": "prod", "uid": "u1"},
         "spec": {
@@ -22,7 +19,7 @@ fn pod(container: &serde_json::Value) -> Pod {
     .unwrap()
 }
 
-fn read_pod(pod: &Pod) -> Option<EtcdPod> {
+pub(super) fn read_pod(pod: &Pod) -> Option<EtcdPod> {
     read(pod, &pod.metadata.annotations)
 }
 
@@ -147,27 +144,6 @@ fn pod_without_address_has_no_endpoint() {
     assert_eq!(read_pod(&pod).unwrap().endpoint, None);
     pod.status.pod_ip = String::from("fd00::7");
     assert_eq!(read_pod(&pod).unwrap().endpoint.unwrap().url, "http://[fd00::7]:2379");
-}
-
-/// Edge case 61.
-#[test]
-fn all_addresses_of_pod_are_endpoints() {
-    let mut pod = pod(&json!({"name": "etcd", "image": "etcd"}));
-    pod.status.pod_ips = ["10.244.0.7", "fd00::7"].map(|ip| PodIp { ip: ip.to_owned() }).into();
-    let endpoint = read_pod(&pod).unwrap().endpoint.unwrap();
-    assert_eq!(endpoint.url, "http://10.244.0.7:2379");
-    assert_eq!(endpoint.other_urls, ["http://[fd00::7]:2379"]);
-}
-
-/// Edge case 61: certificates name addresses without brackets.
-#[test]
-fn server_name_of_ipv6_url_has_no_brackets() {
-    let advertised = "--advertise-client-urls=https://[fd00:0::7]:12379";
-    let mut pod = pod(&json!({"name": "etcd", "image": "etcd", "command": ["etcd", advertised]}));
-    pod.status.pod_ip = String::from("fd00::7");
-    let endpoint = read_pod(&pod).unwrap().endpoint.unwrap();
-    assert_eq!(endpoint.url, "https://[fd00::7]:12379");
-    assert_eq!(endpoint.tls.unwrap().server_name, "fd00:0::7");
 }
 
 #[test]
