@@ -48,7 +48,8 @@ impl Cases<'_> {
         match policy {
             Err(reason) => self.skip(case, &reason),
             Ok(()) => {
-                let is_warned = |response: &Response| response.has_warning("LeaderProtected");
+                let is_warned =
+                    |response: &Response| response.has_warning("would be denied: LeaderProtected: ");
                 // Another replica may observe the policy a moment later.
                 let call = async || self.request_leader_dry_run().await;
                 let response = self.sandbox.retry_until(call, is_warned).await?;
@@ -92,7 +93,8 @@ impl Cases<'_> {
                 response
             };
             let response = self.sandbox.retry_until(delete, Response::is_success).await?;
-            let is_warned = response.has_warning("leadership");
+            let warning = format!("leadership of etcd {}/{SET} was moved to ", self.sandbox.namespace);
+            let is_warned = response.has_warning(&warning);
             let has_moved = self.sandbox.wait_until_healthy().await?.leader != former_leader.take();
             // A member that lost leadership before the request is approved without a warning.
             if response.is_success() && !is_warned && has_moved && attempts < MAX_ATTEMPTS {

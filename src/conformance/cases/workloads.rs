@@ -10,6 +10,12 @@ use super::{
 };
 use crate::conformance::{api::Response, manifests::SET, sandbox::cluster_state::MEMBERS};
 
+/// The reason of the break-glass.
+const BREAK_GLASS_REASON: &str = "etcd-guard conformance";
+
+/// The beginning of the guard's warning for a denial that the break-glass overrules.
+const OVERRULED: &str = "break-glass overrules IntentProtected: etcd-guard conformance";
+
 /// The duration of the break-glass annotations, which are used at once.
 const BREAK_GLASS: Duration = Duration::from_secs(600);
 
@@ -108,7 +114,8 @@ impl Cases<'_> {
             let path = format!("{set}/scale?dryRun=All");
             let scale = json!({"spec": {"replicas": replicas}});
             let response = self.sandbox.api.patch(&path, &scale).await?;
-            let is_unwarned = response.is_success() && !response.has_warning("voter");
+            let warning = format!(" remains a voter of etcd {}/{SET}: ", self.sandbox.namespace);
+            let is_unwarned = response.is_success() && !response.has_warning(&warning);
             self.record(case, &response, is_unwarned.then(|| String::from(WARNING_MISSING)));
         }
         if let Err(reason) = self.sandbox.check_coverage(RESOURCES_WEBHOOK).await {
@@ -138,7 +145,7 @@ impl Cases<'_> {
             .checked_add(k8s_openapi::jiff::SignedDuration::try_from(BREAK_GLASS)?)?;
         let annotations = json!({
             "etcd-guard.io/allow-delete-until": until.to_string(),
-            "etcd-guard.io/allow-delete-reason": "etcd-guard conformance",
+            "etcd-guard.io/allow-delete-reason": BREAK_GLASS_REASON,
         });
         let mut obstacle = self.sandbox.check_coverage(INTENT_WEBHOOK).await.err();
         if obstacle.is_none() {
@@ -156,7 +163,7 @@ impl Cases<'_> {
         let delete = async || self.sandbox.api.delete(&self.sandbox.set_path(), &options).await;
         let response =
             self.sandbox.retry_until(delete, |response: &Response| response.denial().is_none()).await?;
-        let is_unwarned = response.is_success() && !response.has_warning("IntentProtected");
+        let is_unwarned = response.is_success() && !response.has_warning(OVERRULED);
         self.record(BREAK_GLASS_DELETION, &response, is_unwarned.then(|| String::from(WARNING_MISSING)));
         if !response.is_success() {
             self.skip_observation(GARBAGE_COLLECTION, "the StatefulSet was not deleted");
