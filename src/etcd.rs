@@ -10,6 +10,7 @@ mod limits;
 mod member;
 mod probe;
 mod probe_result;
+mod release;
 mod transfer;
 
 pub use connection::{ClientIdentity, Connections, Endpoint, Tls, User, url_host};
@@ -18,4 +19,5 @@ pub use limits::{MAX_LISTED_MEMBERS, MAX_LISTED_URLS};
 pub use member::{Alarm, AlarmKind, ClusterId, ListedMember, MemberId, Scheme, Status};
 pub use probe::{PROBE_TIMEOUT, probe};
 pub use probe_result::ProbeResult;
+pub use release::stale_read_fix;
 pub use transfer::move_leader;

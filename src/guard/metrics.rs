@@ -8,7 +8,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::etcd::{MemberError, ProbeResult};
+use crate::etcd::{MemberError, ProbeResult, stale_read_fix};
 use crate::guard::model::cluster_state::ClusterState;
 
 /// Upper bounds in seconds: from a probe round on reused connections to one that waits for a frozen member.
@@ -22,6 +22,7 @@ pub(super) struct Metrics {
     transfers: Family<TransferLabels, Counter>,
     break_glass: Counter,
     clusters: Family<StateLabel, Gauge>,
+    members: Family<ReleaseLabel, Gauge>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -37,6 +38,23 @@ struct TransferLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabel {
     state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReleaseLabel {
+    release: &'static str,
+}
+
+/// Values of [`ReleaseLabel`].
+const RELEASES: [&str; 3] = ["stale_reads", "ok", "unknown"];
+
+/// Returns the label of a member with this version, if it returned one.
+fn release_label(version: Option<&str>) -> &'static str {
+    match version {
+        Some(version) if stale_read_fix(version).is_some() => "stale_reads",
+        Some(_) => "ok",
+        None => "unknown",
+    }
 }
 
 // === impl Metrics ===
@@ -81,7 +99,14 @@ impl Metrics {
             "Guarded etcd clusters by their state in the last survey; empty without --survey-interval",
             clusters.clone(),
         );
-        Self { probe_durations, probe_failures, transfers, break_glass, clusters }
+        let members = Family::default();
+        registry.register(
+            "members",
+            "Members of guarded etcd clusters in the last survey; stale_reads if the release can confirm a read at a deposed \
+             leader (etcd issue 20418)",
+            members.clone(),
+        );
+        Self { probe_durations, probe_failures, transfers, break_glass, clusters, members }
     }
 
     /// Counts an attempt to move leadership.
@@ -101,6 +126,15 @@ impl Metrics {
             let count = states.iter().filter(|found| **found == state).count();
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.clusters.get_or_create(&StateLabel { state: state.as_str() }).set(count);
+        }
+    }
+
+    /// Sets the number of members of each kind of release after a survey. A member that did not answer has no version.
+    pub(super) fn record_releases(&self, versions: &[Option<&str>]) {
+        for release in RELEASES {
+            let count = versions.iter().filter(|version| release_label(**version) == release).count();
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.members.get_or_create(&ReleaseLabel { release }).set(count);
         }
     }
 

@@ -104,10 +104,13 @@ impl Surveyor {
         let mut clusters: Vec<ClusterStatus> = Vec::new();
         for (cluster_key, first) in cluster_keys(namespace, &pods) {
             let snapshot = self.observer.observe_with_storage(&cluster_key, &pods, reserved, deadline).await;
+            let summary = ClusterSummary::new(&snapshot);
+            if let Some(tally) = &summary.tally {
+                self.observer.voter_history.record(&cluster_key, tally.voters);
+            }
             let ResolvedPolicy { settings, warnings, .. } =
                 self.policies.resolve_for_pod(cluster_key.namespace(), first);
-            let status =
-                ClusterStatus::new(&snapshot, &ClusterSummary::new(&snapshot), reserved, settings, warnings);
+            let status = ClusterStatus::new(&snapshot, &summary, reserved, settings, warnings);
             // If each member has a StatefulSet of its own, several keys identify the same cluster.
             let is_same = |known: &&mut ClusterStatus| known.id.is_some() && known.id == status.id;
             match clusters.iter_mut().find(is_same) {

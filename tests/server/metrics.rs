@@ -39,8 +39,8 @@ const REQUESTS: u64 = 10_000;
 const REQUESTS_METRIC: &str = "etcd_guard_admission_requests_total";
 
 /// Metrics that appear with the first verdict or the first survey: absence is different from zero.
-const SHOWN_AFTER_FIRST_USE: [&str; 3] =
-    [REQUESTS_METRIC, "etcd_guard_admission_duration_seconds", "etcd_guard_clusters"];
+const SHOWN_AFTER_FIRST_USE: [&str; 4] =
+    [REQUESTS_METRIC, "etcd_guard_admission_duration_seconds", "etcd_guard_clusters", "etcd_guard_members"];
 
 /// The largest size of the page before the first review. It is scraped twice a minute for years.
 const MAX_IDLE_BYTES: usize = 10_000;

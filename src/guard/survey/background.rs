@@ -35,6 +35,9 @@ impl Surveyor {
             let unknown = survey.problems.iter().map(|_| ClusterState::Unknown);
             let counted: Vec<ClusterState> = found.iter().copied().chain(unknown).collect();
             self.observer.metrics.record_survey(&counted);
+            let members = survey.clusters.iter().flat_map(|cluster| &cluster.members);
+            let releases: Vec<Option<&str>> = members.map(|member| member.version.as_deref()).collect();
+            self.observer.metrics.record_releases(&releases);
             let mut now = BTreeMap::new();
             for (cluster, state) in survey.clusters.iter().zip(found) {
                 let name = format!("{}/{}", cluster.namespace, cluster.name);
@@ -108,6 +111,23 @@ mod tests {
         assert_eq!(
             (found.voters, found.healthy, found.quorum, found.spare),
             (Some(3), Some(2), Some(2), Some(0))
+        );
+    }
+
+    /// Edge case 38.
+    #[test]
+    fn status_warns_of_releases_with_stale_reads() {
+        let problems = |version: &str| {
+            let snapshot = cluster(3).restate(1, |status| version.clone_into(&mut status.version));
+            status(&snapshot).problems
+        };
+        assert_eq!(problems("3.5.28"), [""; 0]);
+        assert_eq!(
+            problems("3.5.16"),
+            [
+                "etcd 3.5.16 (etcd-1) can confirm a linearizable read at a deposed leader (etcd issue 20418): upgrade to 3.5.28 \
+              or later"
+            ]
         );
     }
 

@@ -1,9 +1,11 @@
 //! Status of clusters and members, as JSON for programs.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    etcd::{ListedMember, MemberId, ProbeResult, Status},
+    etcd::{ListedMember, MemberId, ProbeResult, Status, stale_read_fix},
     guard::{
         assess::{cluster_summary::ClusterSummary, unreached_cause},
         model::{
@@ -195,7 +197,28 @@ fn problems(summary: &ClusterSummary<'_>) -> Vec<String> {
     let space = summary.no_space.then(|| {
         String::from("the cluster is out of space and rejects writes until space is freed (alarm NOSPACE)")
     });
-    obstacle.chain(missing).chain(corrupt).chain(space).collect()
+    let stale_reads = stale_reads(summary.members());
+    obstacle.chain(missing).chain(corrupt).chain(space).chain(stale_reads).collect()
+}
+
+/// Returns one sentence per release that can confirm a linearizable read at a deposed leader.
+fn stale_reads(members: &[Member<'_>]) -> Vec<String> {
+    let mut by_release: BTreeMap<&str, (String, Vec<String>)> = BTreeMap::new();
+    for member in members {
+        let Some(status) = member.reply().and_then(ProbeResult::status) else { continue };
+        if let Some(fixed) = stale_read_fix(&status.version) {
+            let (_, names) = by_release.entry(&status.version).or_insert((fixed, Vec::new()));
+            names.push(member.name());
+        }
+    }
+    let sentence = |(version, (fixed, names)): (&str, (String, Vec<String>))| {
+        format!(
+            "etcd {version} ({}) can confirm a linearizable read at a deposed leader (etcd issue 20418): upgrade to {fixed} \
+             or later",
+            names.join(", ")
+        )
+    };
+    by_release.into_iter().map(sentence).collect()
 }
 
 /// Returns the status of each pod, then of each member without a pod.
