@@ -4,6 +4,7 @@
 
 use std::{
     io::Read,
+    net::Ipv4Addr,
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
@@ -19,7 +20,7 @@ use nix::{
 use tempfile::TempDir;
 
 use crate::snapshots::probe_deadline;
-use test_support::processes::freeze::freeze;
+use test_support::{etcd::peer_links::PeerLinks, processes::freeze::freeze};
 
 /// The longest time until members serve. A first election takes about a second, and half a minute on a machine with two
 /// slow cores that runs the members of several tests.
@@ -88,8 +89,43 @@ impl Cluster {
         Self::start_named(layout, |n| format!("etcd-{n}")).await
     }
 
+    /// Starts a cluster whose members reach each other through links that the test can cut.
+    pub(crate) async fn start_linked(layout: Layout) -> (Self, PeerLinks) {
+        let mut cluster = Self::prepare(layout, |n| format!("etcd-{n}"));
+        let addresses: Vec<Ipv4Addr> =
+            cluster.members.iter().map(|member| member.address.parse().unwrap()).collect();
+        let links = PeerLinks::start(&addresses).await;
+        for n in 0..cluster.members.len() {
+            let run = cluster.folder(n).join("run");
+            let advertised = format!(":{}", PeerLinks::PORT);
+            let script = std::fs::read_to_string(&run).unwrap().replace(":2380", &advertised);
+            let listens =
+                |port: &str| format!("--listen-peer-urls=http://{}{port}", cluster.members[n].address);
+            let script = script.replace(&listens(&advertised), &listens(":2380"));
+            std::fs::write(run, script).unwrap();
+        }
+        cluster.start_members(layout.members).await;
+        (cluster, links)
+    }
+
     /// Starts a cluster whose initial members have these names; the spare members use the same names for them.
     pub(crate) async fn start_named(layout: Layout, name: impl Fn(usize) -> String) -> Self {
+        let mut cluster = Self::prepare(layout, name);
+        cluster.start_members(layout.members).await;
+        cluster
+    }
+
+    async fn start_members(&mut self, count: usize) {
+        for n in 0..count {
+            self.restart(n);
+        }
+        for n in 0..count {
+            self.wait_until_serving(n).await;
+        }
+    }
+
+    /// Writes the files of a cluster.
+    fn prepare(layout: Layout, name: impl Fn(usize) -> String) -> Self {
         let dir = tempfile::Builder::new().prefix("etcd-guard-test-").tempdir().unwrap();
         // Below the networks that scripts/testbed derives from process ids.
         let number = NEXT_NETWORK.fetch_add(1, Ordering::Relaxed);
@@ -116,18 +152,12 @@ impl Cluster {
             })
             .collect();
         let initial = layout.members;
-        let mut cluster = Self { members, initial, tls, dir, user: None, has_users: false, has_auth: false };
+        let cluster = Self { members, initial, tls, dir, user: None, has_users: false, has_auth: false };
         let names: Vec<String> = (0..layout.members).map(name).collect();
         let first: Vec<(usize, &str)> = names.iter().map(String::as_str).enumerate().collect();
         for n in 0..layout.members + layout.spare {
             let own = names.get(n).cloned().unwrap_or_else(|| format!("etcd-{n}"));
             cluster.rename(n, &own, &first);
-        }
-        for n in 0..layout.members {
-            cluster.restart(n);
-        }
-        for n in 0..layout.members {
-            cluster.wait_until_serving(n).await;
         }
         cluster
     }

@@ -1,8 +1,9 @@
-//! Members of etcd clusters, a client that writes continuously, a proxy in front of members, and a
-//! process that answers in place of one.
+//! Members of etcd clusters, a client that writes continuously, proxies in front of members, and a process that answers
+//! in place of one.
 
 pub mod fake_member;
 pub mod fourth_member;
 pub mod grpc_proxy;
 pub mod member;
+pub mod peer_links;
 pub mod writer;
