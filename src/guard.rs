@@ -49,7 +49,7 @@ use self::{
     decide::{effective_policy::effective_policy, evaluator::Evaluator},
     discovery::credentials::CredentialReader,
     metrics::Metrics,
-    observe::{external::ProbeGate, observer::ClusterObserver},
+    observe::{external::ProbeGate, observer::ClusterObserver, voter_history::VoterHistory},
     ownership::{recorder::OwnershipRecorder, store::OwnershipStore},
     policy::resolver::PolicyResolver,
     reserve::store::ReservationStore,
@@ -128,6 +128,7 @@ impl Guard {
             credentials: CredentialReader::new(secrets),
             connections: Connections::new(),
             metrics,
+            voter_history: VoterHistory::new(),
         });
         let owners = OwnershipRecorder::new(
             Arc::clone(&ownership),

@@ -20,12 +20,12 @@ use self::{
 use crate::etcd::{ClusterId, MemberError, MemberId, ProbeResult, Status};
 use crate::guard::{
     model::{
-        membership::{Member, Membership, MembershipError},
+        membership::{Member, Membership, MembershipError, single_member::SingleMemberEvidence},
         reason::Reason,
         snapshot::{MemberPod, Snapshot},
         tally::Tally,
     },
-    policy::effective::{LeaderPolicy, Permission, Policy},
+    policy::effective::{Permission, Policy},
 };
 
 /// A reason with the facts that its text contains.
@@ -51,6 +51,16 @@ pub struct Assessment {
 /// deletion is assessed again with a new snapshot.
 #[must_use]
 pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Assessment {
+    assess_with_evidence(snapshot, target, policy, SingleMemberEvidence::default())
+}
+
+/// Assesses a deletion like [`assess`], with the `evidence` that a cluster without any answer has one voter.
+pub(in crate::guard) fn assess_with_evidence(
+    snapshot: &Snapshot,
+    target: &MemberPod,
+    policy: &Policy,
+    evidence: SingleMemberEvidence,
+) -> Assessment {
     let clusters = snapshot.cluster_ids();
     if clusters.len() > 1 {
         let clusters = clusters.into_iter().collect();
@@ -65,7 +75,13 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
             // proves that the member does not vote.
             let is_stopped = is_idle
                 && (is_refused(target) || target.ip.is_empty() || is_closed_by_proxy(snapshot, target));
-            let reason = if is_stopped { Reason::MemberNotServing } else { unproven(snapshot) };
+            let reason = if is_stopped {
+                Reason::MemberNotServing
+            } else if policy.single_member == Permission::Allow && evidence.is_conclusive() {
+                single_member(target, policy)
+            } else {
+                unproven(snapshot)
+            };
             return Assessment { missing: silent_pods(snapshot), ..Assessment::new(reason) };
         }
         Err(MembershipError::Ambiguous(identity)) => {
@@ -75,7 +91,7 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
     };
     let member = membership.member_of_pod(&target.name);
     let own = member.map(Member::id);
-    let tally = Tally::new(snapshot, &membership, |member| Some(member.id()) == own);
+    let tally = Tally::new(&membership, |member| Some(member.id()) == own);
     let leaving = leaving(&membership, own);
     let verdict = |reason| Assessment {
         member: own,
@@ -90,9 +106,9 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
         // The pod matches no listed member. It certainly is not a voter only if every voter is known to run elsewhere. If
         // the pod does not reply, a voter without a pod may be this pod's member under another name, and a pod of which
         // only the name matches a voter may be no member at all.
-        let replies = target.reply.status().is_some();
-        let all_known =
-            membership.voters().all(|voter| voter.pod.is_some() || (replies && voter.external.is_some()));
+        let replies = replies(target);
+        let is_known = |voter: &Member<'_>| voter.pod.is_some() || (replies && voter.external.is_some());
+        let all_known = membership.voters().all(is_known);
         let is_not_needed = replies || (is_idle && is_refused(target)) || tally.has_quorum();
         return verdict(if all_known && is_not_needed { Reason::NotAVoter } else { Reason::AmbiguousMember });
     };
@@ -112,33 +128,60 @@ pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Asses
     if is_idle && !may_be_needed {
         return verdict(Reason::MemberNotServing);
     }
-    let is_loss = !target.storage.preserves_member() && policy.ephemeral_data == Permission::Deny;
     if tally.voters == 1 {
-        if is_loss {
-            return verdict(Reason::PermanentLoss);
-        }
-        let is_allowed = policy.single_member == Permission::Allow;
-        return verdict(if is_allowed { Reason::SingleMemberAllowed } else { Reason::SingleMember });
+        return verdict(single_member(target, policy));
     }
     if !tally.has_quorum() {
-        let is_temporary = tally.remaining + leaving.len() >= tally.quorum;
-        return verdict(if is_temporary { Reason::DisruptionInProgress } else { Reason::QuorumAtRisk });
+        let outdated =
+            membership.voters().filter(|voter| is_remaining_but_outdated(voter, member.id())).count();
+        return verdict(if tally.remaining + outdated >= tally.quorum {
+            // All of them will follow the new leader in a moment.
+            Reason::ElectionInProgress
+        } else if tally.remaining + leaving.len() >= tally.quorum {
+            Reason::DisruptionInProgress
+        } else {
+            Reason::QuorumAtRisk
+        });
     }
+    // A voter that never started has no data that could be lost.
+    let is_loss = is_loss(target, policy) && (member.listed.has_started() || replies(target));
     if is_loss && tally.has_no_spare() {
         return verdict(Reason::PermanentLoss);
     }
-    match tally.leader {
-        Some(leader) if leader == member.id() => match policy.leader {
-            LeaderPolicy::Deny | LeaderPolicy::Transfer => verdict(Reason::LeaderProtected),
-            LeaderPolicy::Allow => verdict(Reason::LeaderAllowed),
-        },
-        Some(leader) if membership.voters().any(|voter| voter.id() == leader && voter.is_healthy()) => {
-            verdict(Reason::SafeToDelete)
-        }
+    let leader = tally.leader.and_then(|leader| membership.voters().find(|voter| voter.id() == leader));
+    verdict(match leader {
+        Some(leader) if leader.id() == member.id() => Reason::LeaderProtected,
+        // The reads of all voters passed through this leader. Nothing proves that the others can reach each other.
+        Some(leader) if leader.is_healthy() && leader.is_leaving() => Reason::DisruptionInProgress,
+        Some(leader) if leader.is_healthy() => Reason::SafeToDelete,
         // No leader is named, or the named one does not serve at its own address: followers name a leader that has just
         // stopped for a moment.
-        _ => verdict(Reason::ElectionInProgress),
+        _ => Reason::ElectionInProgress,
+    })
+}
+
+/// Returns the reason for the deletion of the only voter of a cluster.
+fn single_member(target: &MemberPod, policy: &Policy) -> Reason {
+    match policy.single_member {
+        _ if is_loss(target, policy) => Reason::PermanentLoss,
+        Permission::Allow => Reason::SingleMemberAllowed,
+        Permission::Deny => Reason::SingleMember,
     }
+}
+
+/// Whether the target's member cannot return after the deletion, and the policy does not accept this.
+fn is_loss(target: &MemberPod, policy: &Policy) -> bool {
+    !target.storage.preserves_member() && policy.ephemeral_data == Permission::Deny
+}
+
+/// Whether a voter other than the target would remain, and serves, but reports a former term.
+fn is_remaining_but_outdated(voter: &Member<'_>, target: MemberId) -> bool {
+    voter.outdated().is_some() && !voter.is_corrupt && !voter.is_leaving() && voter.id() != target
+}
+
+/// Whether the target's member returned its status.
+fn replies(target: &MemberPod) -> bool {
+    target.reply.status().is_some()
 }
 
 /// Whether a deletion of the target costs nothing: no reply from its address, its container does not run according to the
@@ -195,7 +238,7 @@ pub fn transferee<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Option<(&'a
 impl Assessment {
     /// Whether the policy requires a transfer of leadership before the deletion.
     pub(super) fn wants_transfer(&self, policy: &Policy) -> bool {
-        self.reason == Reason::LeaderProtected && policy.leader == LeaderPolicy::Transfer
+        self.reason == Reason::LeaderProtected && policy.leader.transfers()
     }
 
     /// An assessment with this reason and no further facts.

@@ -9,6 +9,7 @@ use crate::guard::{
     model::{
         reason::Reason,
         snapshot::{MemberPod, Snapshot, Storage},
+        tally::Tally,
         verdict::Verdict,
     },
 };
@@ -64,10 +65,6 @@ impl Explanation<'_> {
             Reason::LeaderTransferred => {
                 format!("{pod} no longer leads {cluster} and can be deleted ({numbers})")
             }
-            Reason::LeaderAllowed => format!(
-                "{pod} leads {cluster} and can be deleted by policy: the grace period is long enough for \
-                 etcd to hand over leadership ({numbers})"
-            ),
             Reason::SingleMemberAllowed => {
                 format!("{pod} is the only voter of {cluster} and can be deleted by policy ({numbers})")
             }
@@ -80,6 +77,11 @@ impl Explanation<'_> {
             }
             Reason::LeaderProtected => format!("{pod} leads {cluster} ({numbers})"),
             Reason::QuorumAtRisk => format!("{}{}", self.remaining_voters(), self.not_healthy()),
+            Reason::DisruptionInProgress if self.has_quorum() => format!(
+                "the leader of {cluster} is leaving: {} leaving, and only the leader proves that the other voters serve \
+                 ({numbers})",
+                with_verb(&self.assessment.leaving)
+            ),
             Reason::DisruptionInProgress => format!(
                 "{}: {} leaving{}",
                 self.remaining_voters(),
@@ -91,6 +93,9 @@ impl Explanation<'_> {
             ),
             Reason::PermanentLoss => {
                 format!("{}, and {cluster} has no voter to spare ({numbers})", self.data_loss())
+            }
+            Reason::ElectionInProgress if self.has_leader() && !self.has_quorum() => {
+                format!("{cluster} has just changed its leader ({numbers}){}", self.not_healthy())
             }
             Reason::ElectionInProgress => {
                 format!("{cluster} has no proven leader ({numbers}){}", self.not_healthy())
@@ -170,6 +175,16 @@ impl Explanation<'_> {
                 format!("{replies} of {} pods reply, no quorum is proven", self.snapshot.pods.len())
             }
         }
+    }
+
+    /// Whether the remaining voters are a quorum.
+    fn has_quorum(&self) -> bool {
+        self.assessment.tally.as_ref().is_some_and(Tally::has_quorum)
+    }
+
+    /// Whether the serving voters of the highest term agree on a leader.
+    fn has_leader(&self) -> bool {
+        self.assessment.tally.as_ref().is_some_and(|tally| tally.leader.is_some())
     }
 
     fn remaining_voters(&self) -> String {

@@ -8,3 +8,4 @@ pub(in crate::guard) mod other_pods;
 mod probe_round;
 mod related;
 pub(in crate::guard) mod siblings;
+pub(in crate::guard) mod voter_history;

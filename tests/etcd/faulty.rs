@@ -2,7 +2,9 @@
 
 mod alarms;
 mod faults;
+mod handover;
 mod leadership;
 mod leaving;
 mod lingering;
+mod single_member;
 mod upgrade;

@@ -57,6 +57,13 @@ impl Objects {
         self.known.lock().unwrap().insert(path.to_owned(), (status, object));
     }
 
+    /// Changes the stored objects whose path contains this text.
+    pub(crate) fn change(&self, path: &str, change: impl Fn(&mut Value)) {
+        let mut known = self.known.lock().unwrap();
+        let objects = known.iter_mut().filter(|(name, _)| name.contains(path));
+        objects.for_each(|(_, (_, object))| change(object));
+    }
+
     /// Sets whether writes fail.
     pub(crate) fn fail_writes(&self, fail: bool) {
         self.writes_fail.store(fail, Ordering::SeqCst);
@@ -182,6 +189,15 @@ async fn expect(expected: &str, request: impl AsyncFn() -> (String, String)) -> 
             || LATE_CAUSES.iter().any(|cause| message.contains(cause));
         assert!(is_late && Instant::now() < deadline, "expected {expected}, not {reason}: {message}");
     }
+}
+
+/// Returns the pod of a member with these annotations.
+pub(crate) fn annotated_pod(cluster: &Cluster, n: usize, annotations: &[(&str, &str)]) -> Value {
+    let mut pod = pod(cluster, n);
+    for (name, value) in annotations {
+        pod["metadata"]["annotations"][*name] = json!(value);
+    }
+    pod
 }
 
 /// Returns the pod of a member, as a StatefulSet with a claim per pod creates it.

@@ -53,7 +53,7 @@ pub struct Floor {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub enum LeaderPolicy {
-    /// Approve it if its grace period is long enough for etcd to hand over leadership by itself.
+    /// The same as `transfer`. Earlier releases approved the deletion without a transfer.
     Allow,
     /// Move leadership to another voter first.
     Transfer,
@@ -99,6 +99,19 @@ pub trait PolicyValue: Copy + Ord + 'static {
     #[must_use]
     fn parse(text: &str) -> Option<Self> {
         Self::VARIANTS.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
+    }
+}
+
+// === impl LeaderPolicy ===
+
+impl LeaderPolicy {
+    /// Whether leadership is moved to another voter before the leader is deleted.
+    #[must_use]
+    pub fn transfers(self) -> bool {
+        match self {
+            Self::Allow | Self::Transfer => true,
+            Self::Deny => false,
+        }
     }
 }
 

@@ -61,7 +61,7 @@ impl<'a> ClusterSummary<'a> {
         }
         match Membership::new(snapshot) {
             Ok(membership) => {
-                summary.tally = Some(Tally::new(snapshot, &membership, |_| false));
+                summary.tally = Some(Tally::new(&membership, |_| false));
                 summary.missing = missing_voters(&membership);
                 summary.membership = Some(membership);
             }

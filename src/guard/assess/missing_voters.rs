@@ -44,6 +44,7 @@ fn cause(voter: &Member<'_>) -> String {
         Some(pod) if voter.is_serving() && !voter.listed.advertises(pod.scheme) => {
             String::from("the member advertises no client URL with the scheme at which its pod replies")
         }
+        _ if let Some(status) = voter.outdated() => format!("it is still in the former term {}", status.term),
         Some(pod) => pod_cause(pod),
         None if !voter.listed.has_started() => String::from("it has never started"),
         None => match voter.external.and_then(|member| member.reply.cause()) {

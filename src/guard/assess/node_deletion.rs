@@ -33,7 +33,7 @@ pub(in crate::guard) fn evaluate_node_deletion(
         return Verdict::new(Reason::IntentProtected, text);
     };
     let member_is_on_node = |member: &Member<'_>| member.pod.is_some_and(is_on_node);
-    let tally = Tally::new(snapshot, &membership, member_is_on_node);
+    let tally = Tally::new(&membership, member_is_on_node);
     let has_voter = membership.voters().any(|voter| voter.pod.as_ref().is_some_and(answers));
     let (remaining, voters, quorum) = (tally.remaining, tally.voters, tally.quorum);
     if !has_voter || tally.has_quorum() {

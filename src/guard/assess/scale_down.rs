@@ -34,7 +34,7 @@ pub(in crate::guard) fn evaluate_scale_down(snapshot: &Snapshot, set: &str, firs
             return Verdict::new(Reason::AmbiguousMember, text).with_remedy(&remedy);
         }
     };
-    let tally = Tally::new(snapshot, &membership, |member| member.pod.is_some_and(is_deleted));
+    let tally = Tally::new(&membership, |member| member.pod.is_some_and(is_deleted));
     let Tally { voters, quorum, remaining, .. } = tally;
     let leaving: Vec<_> = snapshot
         .pods

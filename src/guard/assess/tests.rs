@@ -1,6 +1,7 @@
 //! Each test adds faults to the healthy cluster of the fixture.
 
 mod invariants;
+mod leadership;
 mod policies;
 
 use std::time::Duration;
@@ -9,6 +10,7 @@ use super::*;
 use crate::{
     etcd::{Alarm, AlarmKind, ClusterId, ListedMember},
     guard::{
+        LeaderPolicy,
         explain::explain,
         model::snapshot::{
             ExternalMember, Storage,
@@ -68,8 +70,10 @@ fn trusts_leader_of_highest_term() {
         status.term = 8;
     };
     let after = cluster(3).restate(1, moved).restate(2, moved);
-    assert_eq!(after.reason(1), Reason::LeaderProtected);
     assert_eq!(after.reason(0), Reason::SafeToDelete);
+    let all = after.restate(0, moved);
+    assert_eq!(all.reason(1), Reason::LeaderProtected);
+    assert_eq!(all.reason(0), Reason::SafeToDelete);
 }
 
 #[test]
@@ -396,18 +400,6 @@ fn names_voter_without_pod_as_listed() {
     });
     let text = corrupt.text(1);
     assert!(text.contains("etcd-4, member e7cd0005 (its data is corrupt)"), "{text}");
-}
-
-#[test]
-fn requires_transfer_only_for_leader_and_policy() {
-    let transfer = Policy { leader: LeaderPolicy::Transfer, ..Policy::default() };
-    let wants = |n: usize, policy: &Policy| {
-        let snapshot = cluster(3);
-        assess(&snapshot, &snapshot.pods[n], policy).wants_transfer(policy)
-    };
-    assert!(wants(0, &transfer));
-    assert!(!wants(0, &Policy::default()));
-    assert!(!wants(1, &transfer));
 }
 
 #[test]

@@ -3,17 +3,17 @@
 use crate::guard::{
     discovery::{etcd_pod, settled::settled_verdict},
     model::{
-        annotations::{ALLOW_UNTIL, LEADER, MODE},
+        annotations::{ALLOW_UNTIL, MODE},
         deadline::Deadline,
         request::{Operation, Request, WorkloadOperation},
     },
     observe::observer::ClusterObserver,
     policy::{
-        effective::{LeaderPolicy, Policy, PolicySetting, ResolvedPolicy},
+        effective::{PolicySetting, ResolvedPolicy},
         resolver::PolicyResolver,
     },
 };
-use crate::{config::PolicyValue, k8s::pod::Pod};
+use crate::k8s::pod::Pod;
 
 /// Returns the effective policy settings for a request, with the source of each setting. The list is empty for pods
 /// that run no etcd, because no setting applies to them, and for pods that cannot be read.
@@ -36,16 +36,7 @@ pub(in crate::guard) async fn effective_policy(
     }
     match observer.requested_pod(request, deadline).await {
         Ok(pod) if settled_verdict(&pod).is_none() && runs_etcd(&pod) => {
-            let mut settings = policies.resolve_for_pod(namespace, &pod).settings;
-            let seconds = request.grace_period(&pod);
-            if let Some(leader) = settings.iter_mut().find(|setting| setting.name == LEADER)
-                && leader.value == LeaderPolicy::Allow.as_str()
-                && Policy::is_grace_period_too_short(seconds)
-            {
-                LeaderPolicy::Deny.as_str().clone_into(&mut leader.value);
-                leader.from = format!("a grace period of {} s", seconds.unwrap_or_default());
-            }
-            settings
+            policies.resolve_for_pod(namespace, &pod).settings
         }
         Ok(_) | Err(_) => Vec::new(),
     }

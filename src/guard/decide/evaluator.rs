@@ -155,7 +155,6 @@ impl Evaluator {
         }
         let cluster_key = ClusterKey::from_pod(&request.namespace, pod);
         let ResolvedPolicy { policy, warnings, .. } = self.policies.resolve_for_pod(&request.namespace, pod);
-        let policy = policy.for_grace_period(request.grace_period(pod));
         let context = EvaluationContext { request, cluster_key: &cluster_key, policy: &policy, deadline };
         let cascade = self.cascades.of_pod(request, pod, deadline).await;
         if let Cascade::Proven(verdict) = cascade {

@@ -2,18 +2,22 @@
 
 use std::sync::Arc;
 
-use crate::etcd::ClusterId;
+use crate::etcd::{ClusterId, ProbeResult};
 use crate::guard::{
     assess::stray::cluster_of_stray,
     decide::{
         cluster_cache::ClusterCache,
         context::{EvaluationContext, EvaluationError},
     },
-    model::{cluster_key::ClusterKey, deadline::Deadline, request::Request, reservation::Reservation},
+    model::{
+        cluster_key::ClusterKey, deadline::Deadline, membership::single_member::SingleMemberEvidence,
+        request::Request, reservation::Reservation, snapshot::Snapshot,
+    },
     observe::{
         observer::{ClusterObserver, Observation},
         siblings::Siblings,
     },
+    policy::effective::Permission,
     reserve::store::{Records, ReservationStore},
 };
 use crate::k8s::pod::Pod;
@@ -105,6 +109,37 @@ impl InputReader {
             observation.snapshot = part;
         }
         Ok(is_complete.then_some(observation))
+    }
+
+    /// Returns the evidence that the request's pod runs the only voter, for a snapshot in which no member proved a quorum.
+    /// Costs one read from the API server, and only where everything else is evidence of a single member.
+    pub(super) async fn single_member_evidence(
+        &self,
+        context: &EvaluationContext<'_>,
+        siblings: &Siblings,
+        snapshot: &Snapshot,
+    ) -> SingleMemberEvidence {
+        let &EvaluationContext { request, cluster_key, policy, deadline } = context;
+        let is_any_healthy = snapshot.replies().any(ProbeResult::is_healthy);
+        if policy.single_member == Permission::Deny || is_any_healthy {
+            return SingleMemberEvidence::default();
+        }
+        let evidence = SingleMemberEvidence {
+            had_more_voters: self.observer.voter_history.had_more_voters(cluster_key),
+            ..siblings.single_member_evidence(cluster_key, &request.name)
+        };
+        let owner = siblings.controller(&request.name).filter(|owner| owner.kind == "StatefulSet");
+        let (Some(owner), true) =
+            (owner, SingleMemberEvidence { replicas: Some(1), ..evidence }.is_conclusive())
+        else {
+            return evidence;
+        };
+        let read = self.observer.pods.stateful_set_replicas(&request.namespace, &owner.name, &owner.uid);
+        match deadline.within("reading the StatefulSet from the API server", read).await {
+            Ok(Ok(replicas)) => SingleMemberEvidence { replicas, ..evidence },
+            // Without the number of replicas, the pod does not count as a single member.
+            Ok(Err(_)) | Err(_) => evidence,
+        }
     }
 
     /// Reads the record of the cluster with this id, or all records if the id is not known.

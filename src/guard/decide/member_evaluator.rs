@@ -26,6 +26,7 @@ use crate::guard::{
         verdict::Verdict,
     },
     observe::{observer::Observation, siblings::Siblings},
+    policy::effective::Permission,
     reserve::store::{Record, ReservationStore},
 };
 
@@ -88,7 +89,10 @@ impl MemberEvaluator {
         let snapshot = self.cache.snapshot(context.cluster_key, max_age)?;
         let target = snapshot.pod(&context.request.name)?;
         let assessment = assess(&snapshot, target, context.policy);
-        let denies = !assessment.reason.allows() && !assessment.wants_transfer(context.policy);
+        // Evidence that is not part of a snapshot may approve the deletion of a single member that does not answer.
+        let may_be_single = assessment.tally.is_none() && context.policy.single_member == Permission::Allow;
+        let denies =
+            !assessment.reason.allows() && !assessment.wants_transfer(context.policy) && !may_be_single;
         denies.then(|| explain(&snapshot, target, &assessment, Instant::now()))
     }
 
@@ -112,7 +116,12 @@ impl MemberEvaluator {
             return Ok(Some(changed_owner(context)));
         };
         let storage = UncertainStorage::new(claim_error);
-        let assessment = storage.assess(&snapshot, target, policy).map_err(EvaluationError::Lookup)?;
+        let evidence = self.inputs.single_member_evidence(context, &siblings, &snapshot).await;
+        let assessment =
+            storage.assess(&snapshot, target, policy, evidence).map_err(EvaluationError::Lookup)?;
+        if let Some(tally) = &assessment.tally {
+            self.inputs.observer.voter_history.record(cluster_key, tally.voters);
+        }
         let wants_transfer = assessment.wants_transfer(policy);
         let may_be_deleted = assessment.reason.allows() || wants_transfer;
         let removes_vote = wants_transfer || assessment.reason.removes_a_voter();
@@ -156,8 +165,13 @@ impl MemberEvaluator {
         let outcome = match (&mut record, record_error) {
             (Some(record), _) => reserve(&self.reservations, context, record, new, &siblings).await,
             (None, Some(error)) => Err(error),
-            // No record exists, because no member has ever returned the cluster id.
-            (None, None) if assessment.reason == Reason::MemberNotServing => Ok(ReserveOutcome::Stored),
+            // No record exists, because no member has ever returned the cluster id. No other deletion can count on this
+            // member.
+            (None, None)
+                if matches!(assessment.reason, Reason::MemberNotServing | Reason::SingleMemberAllowed) =>
+            {
+                Ok(ReserveOutcome::Stored)
+            }
             (None, None) => Err(EvaluationError::Ledger(String::from("no member reports the cluster ID"))),
         };
         match outcome {

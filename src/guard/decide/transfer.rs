@@ -1,6 +1,9 @@
 //! The policy `leader=transfer`: moves leadership to another voter and takes a new snapshot before the pod may be
 //! deleted. A failed transfer results in a denial and has no other effect, because etcd itself aborts an unfinished
 //! transfer.
+//!
+//! The second snapshot is required also where etcd would hand leadership over by itself. In the first snapshot every read
+//! passed through the leader that is about to be deleted, so nothing proves that the other voters can reach each other.
 
 use std::time::Duration;
 
@@ -17,6 +20,7 @@ use crate::guard::{
     },
     model::{
         deadline::ANSWER_RESERVE,
+        membership::single_member::SingleMemberEvidence,
         reason::Reason,
         snapshot::{MemberPod, Snapshot},
     },
@@ -115,7 +119,9 @@ async fn evaluate_after_transfer(
     };
     let Some(target) = snapshot.pod(target) else { return Ok(AfterTransfer::Unsafe(None)) };
     let storage = UncertainStorage::new(claim_error);
-    let assessment = storage.assess(&snapshot, target, context.policy).map_err(EvaluationError::Lookup)?;
+    let evidence = SingleMemberEvidence::default();
+    let assessment = storage.assess(&snapshot, target, context.policy, evidence);
+    let assessment = assessment.map_err(EvaluationError::Lookup)?;
     if assessment.reason != Reason::SafeToDelete {
         return Ok(AfterTransfer::Unsafe(Some(assessment.reason)));
     }

@@ -2,8 +2,11 @@
 //! claim.
 
 use crate::guard::{
-    assess::{Assessment, assess},
-    model::snapshot::{MemberPod, Snapshot, Storage},
+    assess::{Assessment, assess_with_evidence},
+    model::{
+        membership::single_member::SingleMemberEvidence,
+        snapshot::{MemberPod, Snapshot, Storage},
+    },
     policy::effective::Policy,
 };
 use crate::k8s::LookupError;
@@ -30,14 +33,15 @@ impl UncertainStorage {
         snapshot: &Snapshot,
         target: &MemberPod,
         policy: &Policy,
+        evidence: SingleMemberEvidence,
     ) -> Result<Assessment, LookupError> {
-        let assessment = assess(snapshot, target, policy);
+        let assessment = assess_with_evidence(snapshot, target, policy, evidence);
         let Some(error) = &self.0 else { return Ok(assessment) };
         if !assessment.reason.allows() && !assessment.wants_transfer(policy) {
             return Ok(assessment);
         }
         let without_claim = MemberPod { storage: Storage::ClaimTerminating, ..target.clone() };
-        if assess(snapshot, &without_claim, policy).reason == assessment.reason {
+        if assess_with_evidence(snapshot, &without_claim, policy, evidence).reason == assessment.reason {
             return Ok(assessment);
         }
         Err(error.clone())
@@ -57,7 +61,8 @@ mod tests {
             subject: String::from("the claim"),
             cause: String::from("no rights"),
         }));
-        let assessment = storage.assess(snapshot, &snapshot.pods[n], policy);
+        let evidence = SingleMemberEvidence::default();
+        let assessment = storage.assess(snapshot, &snapshot.pods[n], policy, evidence);
         assessment.map(|assessment| assessment.reason).map_err(|error| error.to_string())
     }
 

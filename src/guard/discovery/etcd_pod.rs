@@ -44,6 +44,8 @@ pub(in crate::guard) struct EtcdPod {
     pub member_name: Option<String>,
     /// The values of `--initial-advertise-peer-urls`.
     pub peer_urls: Vec<String>,
+    /// The names of the members in `--initial-cluster`; empty if the specification does not show them.
+    pub initial_members: Vec<String>,
     /// The flags that `etcdctl` needs in the container.
     pub etcdctl: EtcdctlFlags,
     /// The durability of the data, as far as the pod's specification shows it.
@@ -80,6 +82,7 @@ pub(in crate::guard) fn read(pod: &Pod, annotations: &BTreeMap<String, String>) 
         problem,
         member_name: settings.get("name").map(str::to_owned),
         peer_urls: peer_urls(&settings),
+        initial_members: settings.initial_members(),
         storage,
         claims,
     })

@@ -50,6 +50,33 @@ impl MemberSettings {
         Some(value.as_str()).filter(|value| !value.is_empty())
     }
 
+    /// Returns the names of the members in `--initial-cluster`, without duplicates. Returns no names if the setting is
+    /// absent or has no effect, or if the pod's specification does not contain its whole value.
+    pub(in crate::guard) fn initial_members(&self) -> Vec<String> {
+        // With a configuration file, etcd ignores all flags and variables.
+        if ["config-file", "discovery", "discovery-srv", "discovery-endpoints"]
+            .iter()
+            .any(|flag| self.get(flag).is_some())
+        {
+            return Vec::new();
+        }
+        let mut names: Vec<String> = Vec::new();
+        for entry in self.get("initial-cluster").unwrap_or_default().split(',') {
+            match entry.split_once('=') {
+                Some((name, url))
+                    if !name.is_empty() && url.contains("://") && !entry.contains(['$', '`']) =>
+                {
+                    // A member with several peer URLs has an entry for each of them.
+                    if names.iter().all(|known| known != name) {
+                        names.push(name.to_owned());
+                    }
+                }
+                _ => return Vec::new(),
+            }
+        }
+        names
+    }
+
     /// Returns the values of all flags and variables.
     #[cfg(any(test, fuzzing))]
     pub(in crate::guard) fn values(&self) -> impl Iterator<Item = &str> {

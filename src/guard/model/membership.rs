@@ -1,12 +1,17 @@
 //! Members of one cluster, each with its evidence: the pod that runs it, and the replies of the probe round.
 
 pub(in crate::guard) mod identity;
+pub(in crate::guard) mod leadership;
 pub(in crate::guard) mod scheme;
+pub(in crate::guard) mod single_member;
 
 use std::collections::HashMap;
 
-use self::identity::{AmbiguousIdentity, identify};
-use crate::etcd::{ListedMember, MemberId, ProbeResult};
+use self::{
+    identity::{AmbiguousIdentity, identify},
+    leadership::Leadership,
+};
+use crate::etcd::{ListedMember, MemberId, ProbeResult, Status};
 use crate::guard::model::snapshot::{Departure, ExternalMember, MemberPod, Snapshot};
 
 /// The listed members of one cluster.
@@ -15,6 +20,7 @@ pub(in crate::guard) struct Membership<'a> {
     members: Vec<Member<'a>>,
     /// The members that the pods run, by pod name.
     by_pod: HashMap<&'a str, MemberId>,
+    leadership: Leadership,
 }
 
 /// One listed member with its evidence.
@@ -30,6 +36,8 @@ pub(in crate::guard) struct Member<'a> {
     pub(in crate::guard) is_address_denied: bool,
     /// Whether the member's data is corrupt.
     pub(in crate::guard) is_corrupt: bool,
+    /// The leadership of the cluster, with which a healthy member agrees.
+    leadership: Leadership,
 }
 
 /// Why the members of a cluster are unknown.
@@ -59,9 +67,21 @@ impl<'a> Membership<'a> {
             external: snapshot.external_members.iter().find(|member| member.id == listed.id),
             is_address_denied: snapshot.denied_members.contains(&listed.id),
             is_corrupt: all_corrupt || corrupt.contains(&listed.id),
+            leadership: Leadership::default(),
             listed,
         });
-        Ok(Self { members: members.collect(), by_pod })
+        let mut members: Vec<Member<'a>> = members.collect();
+        let serving: Vec<&Status> = members.iter().filter_map(Member::vote).collect();
+        let leadership = Leadership::new(&serving);
+        for member in &mut members {
+            member.leadership = leadership;
+        }
+        Ok(Self { members, by_pod, leadership })
+    }
+
+    /// The leader and the term on which the serving voters agree.
+    pub(in crate::guard) fn leadership(&self) -> Leadership {
+        self.leadership
     }
 
     /// All listed members, learners included.
@@ -99,7 +119,14 @@ pub(in crate::guard) fn listed_members(snapshot: &Snapshot) -> Vec<ListedMember>
         let ProbeResult::Healthy { members, .. } = reply else { continue };
         for member in members {
             match union.iter_mut().find(|known| known.id == member.id) {
-                Some(known) => known.is_learner &= member.is_learner,
+                Some(known) => {
+                    known.is_learner &= member.is_learner;
+                    // A member that has started in one of the lists has started.
+                    if !known.has_started() {
+                        known.name.clone_from(&member.name);
+                        known.client_urls.clone_from(&member.client_urls);
+                    }
+                }
                 None => union.push(member.clone()),
             }
         }
@@ -109,7 +136,7 @@ pub(in crate::guard) fn listed_members(snapshot: &Snapshot) -> Vec<ListedMember>
 
 // === impl Member ===
 
-impl Member<'_> {
+impl<'a> Member<'a> {
     /// Id of the member.
     pub(in crate::guard) fn id(&self) -> MemberId {
         self.listed.id
@@ -125,7 +152,7 @@ impl Member<'_> {
     }
 
     /// The member's reply. A reply from its pod takes precedence over one from a client URL.
-    pub(in crate::guard) fn reply(&self) -> Option<&ProbeResult> {
+    pub(in crate::guard) fn reply(&self) -> Option<&'a ProbeResult> {
         self.pod.map(|pod| &pod.reply).or_else(|| self.external.map(|member| &member.reply))
     }
 
@@ -134,10 +161,27 @@ impl Member<'_> {
         self.reply().is_some_and(ProbeResult::is_healthy)
     }
 
-    /// Whether the member serves over a scheme that it advertises, and its data is not corrupt.
+    /// Whether the member serves over a scheme that it advertises.
+    fn is_trusted(&self) -> bool {
+        self.is_serving() && self.pod.is_none_or(|pod| self.listed.advertises(pod.scheme))
+    }
+
+    /// The status of a voter whose linearizable read passed.
+    fn vote(&self) -> Option<&'a Status> {
+        let reply = self.reply().filter(|_| self.is_trusted() && !self.listed.is_learner);
+        reply.and_then(ProbeResult::status)
+    }
+
+    /// Returns the status of a serving member that reports a former term: it follows a leader that was deposed.
+    pub(in crate::guard) fn outdated(&self) -> Option<&'a Status> {
+        let status = self.reply().filter(|_| self.is_trusted())?.status();
+        status.filter(|status| !self.leadership.is_current(status))
+    }
+
+    /// Whether the member serves over a scheme that it advertises, agrees with the leadership of the other voters, and its
+    /// data is not corrupt.
     pub(in crate::guard) fn is_healthy(&self) -> bool {
-        let has_scheme = self.pod.is_none_or(|pod| self.listed.advertises(pod.scheme));
-        !self.is_corrupt && self.is_serving() && has_scheme
+        !self.is_corrupt && self.is_trusted() && self.outdated().is_none()
     }
 
     /// Whether the member's process responds, even with an error.

@@ -64,7 +64,7 @@ reasons! {
 
     /// Leadership was moved to another voter, and the cluster retains its quorum without this pod.
     LeaderTransferred => Allows,
-    /// The pod's member is the leader, and the policy allows its deletion.
+    /// Not returned any more: the policy `leader: allow` approved the deletion of a leader. The code remains reserved.
     LeaderAllowed => Allows,
     /// The cluster has one voter, and the policy allows its deletion.
     SingleMemberAllowed => Allows,
@@ -120,6 +120,16 @@ pub struct Refusal {
     pub reason: &'static str,
 }
 
+// === impl Refusal ===
+
+impl Refusal {
+    /// The denial of a request that a retry does not cure.
+    pub(super) const FORBIDDEN: Self = Self { code: 403, reason: "Forbidden" };
+
+    /// The denial of a request that may be approved later.
+    const TOO_MANY_REQUESTS: Self = Self { code: 429, reason: "TooManyRequests" };
+}
+
 // === impl Reason ===
 
 impl Reason {
@@ -135,11 +145,7 @@ impl Reason {
     pub const fn removes_a_voter(self) -> bool {
         matches!(
             self,
-            Self::SafeToDelete
-                | Self::LeaderTransferred
-                | Self::LeaderAllowed
-                | Self::SingleMemberAllowed
-                | Self::MemberNotServing
+            Self::SafeToDelete | Self::LeaderTransferred | Self::SingleMemberAllowed | Self::MemberNotServing
         )
     }
 
@@ -163,8 +169,8 @@ impl Reason {
     pub const fn refusal(self, operation: Operation) -> Option<Refusal> {
         match (self.kind(), operation) {
             (Kind::Allows, _) => None,
-            (Kind::DeniesForNow, Operation::Evict) => Some(Refusal { code: 429, reason: "TooManyRequests" }),
-            (Kind::DeniesForNow | Kind::Denies, _) => Some(Refusal { code: 403, reason: "Forbidden" }),
+            (Kind::DeniesForNow, Operation::Evict) => Some(Refusal::TOO_MANY_REQUESTS),
+            (Kind::DeniesForNow | Kind::Denies, _) => Some(Refusal::FORBIDDEN),
         }
     }
 }

@@ -124,11 +124,6 @@ impl Request {
         self.runs_no_etcd
     }
 
-    /// Seconds between SIGTERM and SIGKILL for this pod, from the request or else from the pod.
-    pub(in crate::guard) fn grace_period(&self, pod: &Pod) -> Option<i64> {
-        self.grace_period_seconds.or(pod.spec.termination_grace_period_seconds)
-    }
-
     /// Whether this pod is the request's target.
     pub(in crate::guard) fn matches(&self, pod: &Pod) -> bool {
         pod.metadata.name == self.name && self.uid.as_ref().is_none_or(|uid| *uid == pod.metadata.uid)

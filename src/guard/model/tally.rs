@@ -1,10 +1,7 @@
 //! Numbers of a verdict, and the arithmetic of quorums.
 
-use crate::etcd::{MemberId, ProbeResult, Status};
-use crate::guard::model::{
-    membership::{Member, Membership},
-    snapshot::Snapshot,
-};
+use crate::etcd::MemberId;
+use crate::guard::model::membership::{Member, Membership, leadership::Leadership};
 
 /// Voters of a cluster, counted for one deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,11 +30,10 @@ pub(in crate::guard) const fn quorum(voters: usize) -> usize {
 impl Tally {
     /// Counts the voters for the deletion of all members for which `is_deleted` is true.
     pub(in crate::guard) fn new(
-        snapshot: &Snapshot,
         membership: &Membership<'_>,
         is_deleted: impl Fn(&Member<'_>) -> bool,
     ) -> Self {
-        let (leader, term) = leader(snapshot);
+        let Leadership { leader, term } = membership.leadership();
         let voters = membership.voters().count();
         let healthy = || membership.voters().filter(|voter| voter.is_healthy());
         Self {
@@ -55,20 +51,14 @@ impl Tally {
         self.remaining >= self.quorum
     }
 
+    /// Whether the cluster could lose one voter if all its voters were healthy. A cluster of one or two voters cannot: time
+    /// does not cure the denial of a deletion.
+    pub(in crate::guard) const fn can_ever_spare_one(&self) -> bool {
+        self.voters > self.quorum
+    }
+
     /// Whether the remaining voters are a quorum and one more lost voter would cost it.
     pub(in crate::guard) const fn has_no_spare(&self) -> bool {
         self.remaining == self.quorum
     }
-}
-
-/// Returns the leader that all serving members of the highest term name, and that term. Other members do not count: a
-/// partitioned member names a former leader, and before etcd 3.5 increases its term continuously.
-fn leader(snapshot: &Snapshot) -> (Option<MemberId>, u64) {
-    let serving = snapshot.replies().filter(|reply| reply.is_healthy());
-    let serving: Vec<&Status> = serving.filter_map(ProbeResult::status).collect();
-    let term = serving.iter().map(|status| status.term).max().unwrap_or(0);
-    let mut named = serving.iter().filter(|status| status.term == term).map(|status| status.leader);
-    let leader = named.next().flatten();
-    let is_unanimous = named.all(|other| other == leader);
-    (leader.filter(|_| is_unanimous), term)
 }

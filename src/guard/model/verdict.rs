@@ -87,10 +87,18 @@ impl Verdict {
         self.reason.allows() || self.audited
     }
 
-    /// HTTP status of a denial.
+    /// HTTP status of a denial. A denial that time cannot cure is final, also if another cluster would recover from the
+    /// same reason: a drain ends instead of retrying.
     #[must_use]
     pub fn refusal(&self, operation: Operation) -> Option<Refusal> {
-        if self.allows() { None } else { self.reason.refusal(operation) }
+        if self.allows() {
+            return None;
+        }
+        let is_curable = self.tally.as_ref().is_none_or(Tally::can_ever_spare_one);
+        match self.reason {
+            Reason::QuorumAtRisk if !is_curable => Some(Refusal::FORBIDDEN),
+            reason => reason.refusal(operation),
+        }
     }
 
     /// The outcome as logs and metrics name it.

@@ -27,6 +27,7 @@ use crate::guard::{
         probe_round::probe_pods,
         related::add_related,
         siblings::{Siblings, member_pod},
+        voter_history::VoterHistory,
     },
     policy::effective::Mode,
 };
@@ -58,6 +59,8 @@ pub(in crate::guard) struct ClusterObserver {
     pub(in crate::guard) connections: Connections,
     /// Durations and failures of probe rounds.
     pub(in crate::guard) metrics: Metrics,
+    /// Clusters that had more than one voter.
+    pub(in crate::guard) voter_history: VoterHistory,
 }
 
 /// The result of a probe round for one request.

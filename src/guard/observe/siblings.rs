@@ -5,11 +5,12 @@ use crate::guard::{
     discovery::etcd_pod::{self, EtcdPod},
     model::{
         cluster_key::ClusterKey,
+        membership::single_member::SingleMemberEvidence,
         reservation::{LivePod, Reservation},
         snapshot::{MemberPod, OwnerState},
     },
 };
-use crate::k8s::pod::Pod;
+use crate::k8s::pod::{OwnerReference, Pod};
 
 /// The etcd pods of a namespace, read before the probe round.
 pub(in crate::guard) struct Siblings {
@@ -68,6 +69,36 @@ impl Siblings {
     pub(in crate::guard) fn uid(&self, name: &str) -> Option<&str> {
         let mut metadata = self.pods.iter().map(|(pod, _)| &pod.metadata);
         metadata.find(|metadata| metadata.name == name).map(|metadata| metadata.uid.as_str())
+    }
+
+    /// Returns the controller of the pod with this name.
+    pub(in crate::guard) fn controller(&self, name: &str) -> Option<&OwnerReference> {
+        self.pods.iter().find(|(pod, _)| pod.metadata.name == name)?.0.controller()
+    }
+
+    /// Returns what the specifications of these pods show about the size of the cluster of the pod with this name.
+    pub(in crate::guard) fn single_member_evidence(
+        &self,
+        cluster_key: &ClusterKey,
+        name: &str,
+    ) -> SingleMemberEvidence {
+        let Some((_, etcd_pod)) = self.pods.iter().find(|(pod, _)| pod.metadata.name == name) else {
+            return SingleMemberEvidence::default();
+        };
+        let initial_members = &etcd_pod.initial_members;
+        // A member that joined later lists all members that it found.
+        let names_member = |(_, other): &(Pod, EtcdPod)| {
+            other.initial_members.iter().any(|name| initial_members.contains(name))
+        };
+        let is_excluded_sibling = |(pod, _): &(Pod, EtcdPod)| cluster_key.contains(&self.namespace, pod);
+        SingleMemberEvidence {
+            initial_members: initial_members.len(),
+            has_peer_pod: self.are_read_by_name
+                || self.pods.len() > 1
+                || self.excluded.iter().any(is_excluded_sibling)
+                || self.other_pods.iter().any(names_member),
+            ..SingleMemberEvidence::default()
+        }
     }
 
     /// Returns all pods that exist and may run members.

@@ -14,10 +14,6 @@ use crate::guard::model::annotations::{
     ALLOW_REASON, ALLOW_UNTIL, EPHEMERAL_DATA, LEADER, MEMBER, MEMBER_OVERRULED, MODE, SINGLE_MEMBER,
 };
 
-/// Shortest grace period in which a leader hands leadership over by itself, in seconds: etcd drains its clients for up
-/// to seven seconds first, and two seconds remain for the transfer.
-const MIN_GRACE_PERIOD_OF_LEADER: i64 = 9;
-
 /// Longest time that a break-glass may last from now on.
 const MAX_BREAK_GLASS: SignedDuration = SignedDuration::from_hours(24);
 
@@ -100,25 +96,6 @@ pub(in crate::guard) fn resolve(
     let Resolution { settings, invalid: mut warnings, below_floor, .. } = resolution;
     warnings.extend(below_floor);
     ResolvedPolicy { policy, settings, warnings }
-}
-
-// === impl Policy ===
-
-impl Policy {
-    /// Returns the policy for a deletion with this grace period in seconds. `leader: allow` becomes `deny` if the
-    /// grace period is too short for the leader to hand leadership over.
-    #[must_use]
-    pub fn for_grace_period(mut self, seconds: Option<i64>) -> Self {
-        if self.leader == LeaderPolicy::Allow && Self::is_grace_period_too_short(seconds) {
-            self.leader = LeaderPolicy::Deny;
-        }
-        self
-    }
-
-    /// Whether a leader cannot hand leadership over in this grace period, in seconds.
-    pub(in crate::guard) fn is_grace_period_too_short(seconds: Option<i64>) -> bool {
-        seconds.is_some_and(|seconds| seconds < MIN_GRACE_PERIOD_OF_LEADER)
-    }
 }
 
 // === impl Resolution ===

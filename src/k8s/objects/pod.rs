@@ -69,9 +69,6 @@ pub struct PodSpec {
     /// Init containers. Those with the restart policy `Always` are native sidecars.
     #[serde(default, deserialize_with = "null_as_default")]
     pub init_containers: Vec<Container>,
-    /// Seconds between SIGTERM and SIGKILL, unless a deletion sets its own.
-    #[serde(default)]
-    pub termination_grace_period_seconds: Option<i64>,
     /// Volumes.
     #[serde(default, deserialize_with = "null_as_default")]
     pub volumes: Vec<Volume>,

@@ -48,6 +48,14 @@ struct Object {
     metadata: Metadata,
 }
 
+/// A StatefulSet with its number of replicas.
+#[derive(Deserialize)]
+struct ReplicaOwner {
+    metadata: Metadata,
+    #[serde(flatten)]
+    target: ScaleTarget,
+}
+
 /// A page of a list of objects.
 #[derive(Deserialize)]
 struct List<T> {
@@ -141,6 +149,27 @@ impl ApiReader {
         let set: ScaleTarget =
             self.read(subject, Request::new(path).get(name, &GetParams::default())).await?;
         Ok(set.spec.ordinals.map_or(0, |ordinals| ordinals.start))
+    }
+
+    /// Returns the number of replicas of the StatefulSet of this name and uid. Returns `None` if the StatefulSet is
+    /// terminating or no longer exists.
+    pub async fn stateful_set_replicas(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<Option<u32>, LookupError> {
+        let subject = format!("StatefulSet {namespace}/{name}");
+        let path = format!("/apis/apps/v1/namespaces/{namespace}/statefulsets");
+        let request = Request::new(path).get(name, &GetParams::default());
+        match self.read::<ReplicaOwner>(subject, request).await {
+            Ok(ReplicaOwner { metadata, target }) => {
+                let is_same = metadata.uid == uid && metadata.deletion_timestamp.is_none();
+                Ok(is_same.then(|| target.spec.replicas.unwrap_or(1)))
+            }
+            Err(LookupError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether the namespace's deletion was accepted. The read is live, because a watch may still contain a deleted

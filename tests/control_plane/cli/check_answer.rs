@@ -144,7 +144,7 @@ async fn table_of_other_objects_has_their_policy() {
 }
 
 #[tokio::test]
-async fn grace_period_of_zero_changes_leader_policy() {
+async fn leader_policy_allow_transfers_leadership() {
     let etcd = GuardedCluster::start().await;
     let leader = etcd.leader().await;
     let output = etcd.kubectl(&["annotate", "statefulset/etcd", "etcd-guard.io/leader=allow"]).await;
@@ -156,8 +156,8 @@ async fn grace_period_of_zero_changes_leader_policy() {
         format!("{} {} {}", answer["reason"], leader["value"], leader["from"]).replace('"', "")
     };
     wait_until("the annotation is known", START_TIMEOUT, async || {
-        chosen_by(&[&leader]).await == "LeaderAllowed allow StatefulSet etcd"
+        chosen_by(&[&leader]).await == "LeaderTransferred allow StatefulSet etcd"
     })
     .await;
-    assert_eq!(chosen_by(&[&leader, "--force"]).await, "LeaderProtected deny a grace period of 0 s");
+    assert_eq!(chosen_by(&[&leader, "--force"]).await, "LeaderTransferred allow StatefulSet etcd");
 }

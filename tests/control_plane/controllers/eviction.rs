@@ -3,8 +3,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 
 use test_support::{
-    guarded_cluster::{GuardedCluster, UNRELATED_POD},
+    guarded_cluster::{GuardedCluster, START_TIMEOUT, UNRELATED_POD},
     process_node::ProcessAction,
+    wait::wait_until,
 };
 
 #[tokio::test]
@@ -21,6 +22,28 @@ async fn denies_eviction_of_leader_with_429() {
     );
     assert!(denial.message.starts_with(&beginning), "{}", denial.message);
     assert_eq!(etcd.guard.new_verdicts().await, ["CREATE denied LeaderProtected"]);
+}
+
+/// Edge case 49: a drain ends, because no time will come at which the eviction passes.
+#[tokio::test]
+async fn denies_eviction_from_two_voters_with_403() {
+    let etcd = GuardedCluster::start().await;
+    let leader = etcd.leader().await;
+    let [follower, removed] = etcd.followers().await;
+    let id = etcd.member(&removed).status().await.unwrap().header().unwrap().member_id();
+    wait_until("the third voter is removed", START_TIMEOUT, async || {
+        let mut client = etcd.member(&leader).client().await.unwrap();
+        client.member_remove(id).await.is_ok()
+    })
+    .await;
+    wait_until("the eviction is denied for good", START_TIMEOUT, async || {
+        let denial = etcd.evict(&follower, None).await.unwrap_err();
+        let is_final = denial.message.contains("1 of 2 voters healthy, quorum 2");
+        let code = if is_final { (403, "Forbidden") } else { (429, "TooManyRequests") };
+        assert_eq!((denial.code, denial.reason.as_str()), code, "{}", denial.message);
+        is_final && denial.message.contains("QuorumAtRisk")
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -8,13 +8,14 @@ use etcd_guard::{
     guard::{
         LeaderPolicy, Policy, Reason,
         assess::{assess, transferee},
+        model::snapshot::Snapshot,
     },
 };
 use tokio::time::{Instant, timeout};
 
 use crate::{
     cluster::{Cluster, Layout, START_TIMEOUT},
-    snapshots::leader_of,
+    snapshots::{followers_in, leader_of},
 };
 use test_support::wait::wait_until;
 
@@ -30,12 +31,45 @@ on_every_version! {
         let policies = [
             (LeaderPolicy::Deny, Reason::LeaderProtected),
             (LeaderPolicy::Transfer, Reason::LeaderProtected),
-            (LeaderPolicy::Allow, Reason::LeaderAllowed),
+            (LeaderPolicy::Allow, Reason::LeaderProtected),
         ];
         for (policy, reason) in policies {
             let policy = Policy { leader: policy, ..Policy::default() };
             assert_eq!(assess(&snapshot, &snapshot.pods[leader], &policy).reason, reason);
         }
+    }
+
+    /// Edge case 38: the leader was paused after it confirmed a read, and the answer arrives after the next election.
+    async fn answer_of_deposed_leader_does_not_count(version) {
+        let cluster = Cluster::three_members(version).await;
+        let connections = Connections::new();
+        let before = cluster.healthy_snapshot(&connections).await;
+        let (leader, followers) = (leader_of(&before).unwrap(), followers_in(&before));
+        let reason = |snapshot: &Snapshot, n: usize| assess(snapshot, &snapshot.pods[n], &Policy::default()).reason;
+        cluster.freeze(leader).await;
+        wait_until("the others have a leader, and the late answer makes no deletion safe", START_TIMEOUT, async || {
+                let mut snapshot = cluster.snapshot(&connections).await;
+                let tally = assess(&snapshot, &snapshot.pods[leader], &Policy::default()).tally;
+                if tally.is_none_or(|tally| tally.healthy != 2 || tally.leader.is_none()) {
+                    return false;
+                }
+                snapshot.pods[leader].reply = before.pods[leader].reply.clone();
+                // The follower of the new leader first: by its own answer alone its deletion would be safe.
+                let leads = |n: usize| snapshot.pods[n].reply.status().is_some_and(|status| status.leader == Some(status.member_id));
+                let (new_leader, others): (Vec<usize>, Vec<usize>) = followers.iter().partition(|n| leads(**n));
+                for follower in others.into_iter().chain(new_leader) {
+                    assert_eq!(reason(&snapshot, follower), Reason::ElectionInProgress, "{:?}", snapshot.pods);
+                }
+                assert_eq!(reason(&snapshot, leader), Reason::SafeToDelete, "{:?}", snapshot.pods);
+                true
+            })
+            .await;
+        cluster.thaw(leader);
+        wait_until("all members follow the new leader", START_TIMEOUT, async || {
+                let snapshot = cluster.snapshot(&connections).await;
+                followers.iter().any(|follower| reason(&snapshot, *follower) == Reason::SafeToDelete)
+            })
+            .await;
     }
 
     /// Leadership moves to the transferee that the guard chooses.

@@ -89,6 +89,25 @@ on_every_version! {
             .await;
     }
 
+    /// Edge case 47.
+    async fn unstarted_voter_has_nothing_to_lose(version) {
+        let cluster = Cluster::start(Layout { version, members: 3, spare: 1, tls: false }).await;
+        let leader = cluster.leader().await;
+        cluster.add(&mut cluster.client(leader).await, 3).await;
+        let connections = Connections::new();
+        wait_until("the deletion of the new voter's pod is safe", START_TIMEOUT, async || {
+                let mut snapshot = cluster.snapshot(&connections).await;
+                snapshot.pods[3].storage = Storage::Ephemeral;
+                let assessment = review(&snapshot, 3);
+                let is_complete = assessment.tally.is_some_and(|tally| (tally.voters, tally.healthy) == (4, 3));
+                if is_complete {
+                    assert_eq!(assessment.reason, Reason::SafeToDelete, "{:?}", snapshot.pods);
+                }
+                is_complete
+            })
+            .await;
+    }
+
     /// Edge cases 6, 23 and 24: a permanent loss of a member requires one more voter than a restart.
     async fn permanent_loss_requires_spare_voter(version) {
         let mut cluster = Cluster::start(Layout { version, members: 5, spare: 0, tls: false }).await;

@@ -33,12 +33,71 @@ fn policy_allows_data_loss() {
 }
 
 #[test]
-fn policy_allows_leader_but_not_quorum_loss() {
+fn leader_policy_never_allows_quorum_loss() {
     let policy = Policy { leader: LeaderPolicy::Allow, ..Policy::default() };
     let snapshot = cluster(3);
-    assert_eq!(assess(&snapshot, &snapshot.pods[0], &policy).reason, Reason::LeaderAllowed);
+    assert!(assess(&snapshot, &snapshot.pods[0], &policy).wants_transfer(&policy));
     let down = snapshot.silence(2);
     assert_eq!(assess(&down, &down.pods[0], &policy).reason, Reason::QuorumAtRisk);
+}
+
+/// Edge case 46.
+#[test]
+fn silent_single_member_is_allowed_only_with_evidence() {
+    let allow = Policy { single_member: Permission::Allow, ..Policy::default() };
+    let evidence =
+        SingleMemberEvidence { replicas: Some(1), initial_members: 1, ..SingleMemberEvidence::default() };
+    let rejected = MemberError::CredentialsRejected(String::from("user name is empty"));
+    let broken = [
+        (cluster(1).silence(0), Reason::EtcdUnreachable),
+        (cluster(1).starve(0), Reason::ElectionInProgress),
+        (
+            cluster(1).change(0, |pod| pod.reply = ProbeResult::NoStatus { cause: rejected.clone() }),
+            Reason::CredentialsRejected,
+        ),
+    ];
+    for (snapshot, without) in broken {
+        let reason = |policy: &Policy, evidence: SingleMemberEvidence| {
+            assess_with_evidence(&snapshot, &snapshot.pods[0], policy, evidence).reason
+        };
+        assert_eq!(reason(&allow, evidence), Reason::SingleMemberAllowed);
+        assert_eq!(reason(&Policy::default(), evidence), without);
+        for missing in [
+            SingleMemberEvidence::default(),
+            SingleMemberEvidence { replicas: None, ..evidence },
+            SingleMemberEvidence { had_more_voters: true, ..evidence },
+        ] {
+            assert_eq!(reason(&allow, missing), without, "{missing:?}");
+        }
+        let lost = snapshot.clone().change(0, |pod| pod.storage = Storage::Ephemeral);
+        let lost = assess_with_evidence(&lost, &lost.pods[0], &allow, evidence).reason;
+        assert_eq!(lost, Reason::PermanentLoss);
+    }
+    let serving = cluster(2);
+    let reason = assess_with_evidence(&serving, &serving.pods[1], &allow, evidence).reason;
+    assert_eq!(reason, Reason::QuorumAtRisk, "an answer outranks the evidence");
+}
+
+/// Edge case 47.
+#[test]
+fn voter_that_never_started_has_nothing_to_lose() {
+    let unstarted = |snapshot: Snapshot| {
+        snapshot.relist(|list| {
+            list[3].name.clear();
+            list[3].client_urls.clear();
+        })
+    };
+    let new = |storage: Storage| cluster(4).refuse(3).change(3, |pod| pod.storage = storage);
+    assert_eq!(unstarted(new(Storage::Ephemeral)).reason(3), Reason::SafeToDelete);
+    assert_eq!(unstarted(new(Storage::ClaimTerminating)).reason(3), Reason::SafeToDelete);
+    assert_eq!(new(Storage::Ephemeral).reason(3), Reason::PermanentLoss, "it has started before");
+    let answers = unstarted(cluster(4).change(3, |pod| pod.storage = Storage::Ephemeral));
+    assert_eq!(answers.reason(3), Reason::PermanentLoss, "it has started, and its name is not listed yet");
+    let mut listed_once = unstarted(new(Storage::Ephemeral));
+    if let ProbeResult::Healthy { members, .. } = &mut listed_once.pods[1].reply {
+        members[3] = listed(3);
+    }
+    assert_eq!(listed_once.reason(3), Reason::PermanentLoss, "one of the lists has its name");
 }
 
 #[test]

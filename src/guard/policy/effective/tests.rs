@@ -130,16 +130,6 @@ fn the_nearest_valid_break_glass_wins() {
 }
 
 #[test]
-fn denies_a_leader_whose_grace_period_is_too_short() {
-    let allow = Policy { leader: LeaderPolicy::Allow, ..Policy::default() };
-    assert_eq!(allow.clone().for_grace_period(Some(30)).leader, LeaderPolicy::Allow);
-    assert_eq!(allow.clone().for_grace_period(None).leader, LeaderPolicy::Allow);
-    assert_eq!(allow.for_grace_period(Some(0)).leader, LeaderPolicy::Deny);
-    let transfer = Policy { leader: LeaderPolicy::Transfer, ..Policy::default() };
-    assert_eq!(transfer.for_grace_period(Some(0)).leader, LeaderPolicy::Transfer);
-}
-
-#[test]
 fn settings_name_the_source_of_each_value() {
     let floor = Floor { leader: LeaderPolicy::Transfer, ..Floor::default() };
     let resolved = resolve_all(&floor, &[&[(LEADER, "allow")], &[], &[(MODE, "audit")]]);
