@@ -15,8 +15,11 @@ use test_support::{
     wait::wait_until,
 };
 
+/// The tests of rows that `check` has no target for, or that depend on an owner that the guard recorded earlier.
+const NOT_COMPARED: &[&str] = &[];
+
 /// The rows of the table of requesters, and the tests that compare them.
-const COMPARED: [(&str, &[&str]); 20] = [
+const COMPARED: [(&str, &[&str]); 24] = [
     ("`kubectl delete pod`", &["check_matches_deletion"]),
     ("`kubectl delete --force --grace-period=0`", &["check_matches_deletion"]),
     ("`kubectl delete pods --all`", &["check_matches_deletion_of_all_pods"]),
@@ -36,12 +39,16 @@ const COMPARED: [(&str, &[&str]); 20] = [
         "garbage collector, after a StatefulSet was deleted in the background or the foreground",
         &["check_matches_pods_of_deleted_stateful_set"],
     ),
+    ("garbage collector, after the owner of the set was deleted", NOT_COMPARED),
+    ("garbage collector, dangling ownerReference", NOT_COMPARED),
+    ("`helm uninstall`", NOT_COMPARED),
     ("garbage collector, `--cascade=orphan`", &["check_matches_orphans"]),
     ("namespace controller", &["check_matches_pods_of_deleted_namespace"]),
     (
         "pod garbage collection, after the Node object is deleted",
         &["check_matches_terminating_and_ended_pods"],
     ),
+    ("`kubectl delete node`, with the component `node-deletions`", NOT_COMPARED),
     ("taint eviction (`NoExecute`)", &["check_matches_deletions_by_controllers"]),
     ("scheduler, preemption", &["check_matches_deletions_by_controllers"]),
     ("a budget that refuses after the guard's approval", &["check_matches_drain_with_any_budget"]),
