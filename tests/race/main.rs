@@ -120,7 +120,8 @@ fn from_environment<T: FromStr<Err: Debug>>(name: &str) -> Option<T> {
 
 async fn run(test: &StressTest) -> Report {
     let _guard = SERIAL.lock().await;
-    let report = test.run().await;
+    // On the heap, because the future is large.
+    let report = Box::pin(test.run()).await;
     println!("{report}");
     report
 }

@@ -93,7 +93,8 @@ impl StressTest {
         for round in 0.. {
             let limit = (requests.count() + ROUND).min(self.deletes);
             let is_slow = round % SLOW_INTERVAL == 0;
-            self.run_phase(environment, &mut rng, &requests, limit, is_slow, &mut completed).await;
+            // On the heap, because the future is large.
+            Box::pin(self.run_phase(environment, &mut rng, &requests, limit, is_slow, &mut completed)).await;
             wait_until_healthy(environment).await;
             longest_wait = longest_wait.max(self.delete_alone(environment, &mut rng).await);
             let gap = writer.stats().longest_gap;
