@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::pod::null_as_default;
 
 /// `ConfigMaps` that a controller creates again in every namespace, and that most pods mount with the token of their
-/// service account. The first is from Kubernetes, the second from OpenShift.
+/// service account. The first is from Kubernetes, the second from `OpenShift`.
 const PUBLISHED_CONFIG_MAPS: [&str; 2] = ["kube-root-ca.crt", "openshift-service-ca.crt"];
 
 /// The service account that Kubernetes creates again in every namespace.

@@ -16,7 +16,7 @@ use test_support::{
 };
 
 /// Objects that the members need, and objects of another application in the same release.
-const OBJECTS: &str = r#"
+const OBJECTS: &str = r"
 ---
 apiVersion: v1
 kind: ServiceAccount
@@ -45,7 +45,7 @@ metadata: {name: web}
 spec:
   selector: {app: web}
   ports: [{port: 80}]
-"#;
+";
 
 /// The objects that the members need, and the objects of the other application.
 const NEEDED: [&str; 5] =

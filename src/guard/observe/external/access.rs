@@ -131,7 +131,7 @@ mod tests {
         access.limit(&mut others, &[plain_voter]);
         assert!(others[1].1.endpoint.as_ref().unwrap().user.is_some(), "a voter uses plain HTTP");
         access.limit(&mut others, &[]);
-        let [tls, plain] = others.map(|(_, pod)| pod.endpoint.unwrap());
+        let [tls, plain] = others.map(|((), pod)| pod.endpoint.unwrap());
         assert_eq!(tls.tls.unwrap().ca.as_deref(), Some(&b"ca"[..]));
         assert_eq!((tls.user.is_some(), plain.user), (true, None));
     }
