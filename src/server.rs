@@ -8,6 +8,7 @@ mod admin;
 mod connection;
 mod listener;
 mod readiness;
+mod slots;
 pub mod tls;
 mod webhook;
 
@@ -35,8 +36,9 @@ use self::{
 pub use self::{admin::preview::Preview, readiness::Readiness, webhook::mutator::Mutator};
 use crate::guard::Guard;
 
-/// Maximum number of HTTPS connections. An API server uses up to 25 per host. Further connections wait in the backlog,
-/// so that some of the 1,024 file descriptors that a process commonly has remain for connections to etcd members.
+/// Maximum number of HTTPS connections, including those during the TLS handshake. An API server opens one per concurrent
+/// call. At the limit, connections are closed in the order of [`slots`]. Some of the 1,024 file descriptors that a process
+/// commonly has remain for connections to etcd members.
 const MAX_CONNECTIONS: usize = 512;
 
 /// Maximum number of connections of the admin port, which a kubelet and Prometheus use from time to time.
@@ -129,7 +131,7 @@ impl Server {
         let close_admin = CancellationToken::new();
         let admin_closed = close_admin.clone();
         let mut admin_task = tokio::spawn(async move {
-            let serve = |stream| serve_admin_connection(stream, admin_router.clone());
+            let serve = |stream, usage| serve_admin_connection(stream, usage, admin_router.clone());
             accept_connections(admin, MAX_ADMIN_CONNECTIONS, admin_closed, serve).await;
         });
 
@@ -139,8 +141,8 @@ impl Server {
         let closed = close.clone();
         let stopping = readiness.clone();
         let mut https_task = tokio::spawn(async move {
-            let serve = |stream| {
-                serve_connection(stream, tls.clone(), router.clone(), stopping.clone(), closed.clone())
+            let serve = |stream, usage| {
+                serve_connection(stream, usage, tls.clone(), router.clone(), stopping.clone(), closed.clone())
             };
             accept_connections(https, MAX_CONNECTIONS, closed.clone(), serve).await;
         });
@@ -171,8 +173,9 @@ impl Server {
 /// Benchmarks use it to compare other handlers with the guard's.
 pub async fn serve_routes(listener: TcpListener, tls: Tls, routes: Router) {
     let (tls, never) = (TlsAcceptor::from(Arc::new(tls.config)), CancellationToken::new());
-    let serve =
-        |stream| serve_connection(stream, tls.clone(), routes.clone(), Readiness::default(), never.clone());
+    let serve = |stream, usage| {
+        serve_connection(stream, usage, tls.clone(), routes.clone(), Readiness::default(), never.clone())
+    };
     accept_connections(listener, MAX_CONNECTIONS, never.clone(), serve).await;
 }
 

@@ -1,6 +1,6 @@
 //! Connections: HTTPS for the API server, plain HTTP on the admin port.
 
-use std::{convert::Infallible, pin::pin, time::Duration};
+use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use http::{HeaderValue, Request, header};
@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::readiness::Readiness;
+use super::{readiness::Readiness, slots::Usage};
 
 /// Timeout of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,6 +23,10 @@ const READ_BUFFER_SIZE: usize = (16 << 10) + 256;
 /// Maximum time for a connection to be idle or to send the head of a request. The API server closes idle connections
 /// after 90 s. A connection that this server closes first can lose the next request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Maximum size in bytes of the buffer for the head of a request, and for a piece of its body. The default of hyper is
+/// 400 KiB, so that [`MAX_CONNECTIONS`](super::MAX_CONNECTIONS) slow clients could occupy 200 MiB.
+const MAX_BUFFER_SIZE: usize = 32 << 10;
 
 /// The same on the admin port. It is short because clients reconnect at no cost there, and idle connections keep other
 /// clients out.
@@ -36,15 +40,21 @@ const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct IsLoopbackPeer(pub(super) bool);
 
 /// Serves one connection of the admin port.
-pub(super) async fn serve_admin_connection(stream: TcpStream, router: Router) {
+pub(super) async fn serve_admin_connection(stream: TcpStream, usage: Arc<Usage>, router: Router) {
     let is_loopback = stream.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(IsLoopbackPeer(is_loopback));
-        router.clone().oneshot(request)
+        let (router, in_progress) = (router.clone(), usage.start_review());
+        async move {
+            let response = router.oneshot(request).await;
+            drop(in_progress);
+            response
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(ADMIN_IDLE_TIMEOUT)
+        .max_buf_size(MAX_BUFFER_SIZE)
         .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = connection.await {
         tracing::debug!(%error, "connection ended with an error");
@@ -54,6 +64,7 @@ pub(super) async fn serve_admin_connection(stream: TcpStream, router: Router) {
 /// Serves one HTTPS connection. After `close`, it finishes the current request, or waits a moment for the first one.
 pub(super) async fn serve_connection(
     stream: TcpStream,
+    usage: Arc<Usage>,
     tls: TlsAcceptor,
     router: Router,
     readiness: Readiness,
@@ -75,8 +86,9 @@ pub(super) async fn serve_connection(
     };
     let first_request = CancellationToken::new();
     let first_request_arrived = first_request.clone();
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
         first_request.cancel();
+        request.extensions_mut().insert(Arc::clone(&usage));
         let (router, readiness) = (router.clone(), readiness.clone());
         async move {
             let mut response = router.oneshot(request).await?;
@@ -91,6 +103,7 @@ pub(super) async fn serve_connection(
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(IDLE_TIMEOUT)
+            .max_buf_size(MAX_BUFFER_SIZE)
             .serve_connection(TokioIo::new(stream), service)
     );
     let closing = async {

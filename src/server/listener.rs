@@ -4,10 +4,11 @@ use std::{iter, sync::Arc, time::Duration};
 
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::slots::{Slot, Slots, Usage};
 
 /// Pause after a failed accept, such as one for lack of file descriptors. An immediate retry would spin.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
@@ -15,42 +16,47 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum time for requests to finish after the listener is closed: the maximum timeout of the API server.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Accepts up to `max_connections` at a time until `close`, then waits for the accepted ones to finish.
+/// Accepts up to `max_connections` at a time until `close`, then waits for the accepted ones to finish. At the limit, a
+/// new connection takes the slot of another one, as [`Slots`] describes.
 pub(super) async fn accept_connections<F>(
     listener: TcpListener,
     max_connections: usize,
     close: CancellationToken,
-    serve: impl Fn(TcpStream) -> F,
+    serve: impl Fn(TcpStream, Arc<Usage>) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
     let connections = TaskTracker::new();
-    let permits = Arc::new(Semaphore::new(max_connections));
+    let slots = Slots::new(max_connections);
     loop {
-        let next = async {
-            let permit = Arc::clone(&permits).acquire_owned().await;
-            (permit, listener.accept().await)
-        };
-        let (permit, accepted) = tokio::select! {
+        let accepted = tokio::select! {
             biased;
             () = close.cancelled() => break,
-            next = next => next,
+            accepted = listener.accept() => accepted,
         };
-        match (permit, accepted) {
-            (Ok(permit), Ok((stream, _))) => {
-                connections.spawn(with_permit(permit, serve(stream)));
-            }
-            (_, Err(error)) => {
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
                 tracing::warn!(%error, "failed to accept a connection");
                 sleep(ACCEPT_RETRY_INTERVAL).await;
+                continue;
             }
-            // The semaphore is never closed.
-            (Err(_), Ok(_)) => break,
-        }
+        };
+        let slot = tokio::select! {
+            biased;
+            () = close.cancelled() => None,
+            slot = slots.take() => slot,
+        };
+        let Some(slot) = slot else {
+            connections.spawn(serve(stream, Arc::new(Usage::new())));
+            break;
+        };
+        let usage = Arc::clone(slot.usage());
+        connections.spawn(serve_in_slot(slot, serve(stream, usage)));
     }
     // For the client, a connection in the backlog is established. Closing the listener would reset it.
     for stream in drain_backlog(listener) {
-        connections.spawn(serve(stream));
+        connections.spawn(serve(stream, Arc::new(Usage::new())));
     }
     connections.close();
     if timeout(FINISH_TIMEOUT, connections.wait()).await.is_err() {
@@ -70,10 +76,12 @@ fn drain_backlog(listener: TcpListener) -> Vec<TcpStream> {
         .collect()
 }
 
-/// Serves a connection and releases its permit afterwards.
-async fn with_permit(permit: OwnedSemaphorePermit, connection: impl Future<Output = ()>) {
-    connection.await;
-    drop(permit);
+/// Serves a connection until it ends or another connection needs its slot.
+async fn serve_in_slot(slot: Slot, connection: impl Future<Output = ()>) {
+    tokio::select! {
+        () = connection => {}
+        () = slot.closed() => tracing::debug!("a connection was closed for another one: the limit is reached"),
+    }
 }
 
 #[cfg(test)]
@@ -84,8 +92,14 @@ mod tests {
 
     use super::*;
 
+    /// The first byte of the server. It shows that a review is in progress, so that the connection is not closed for
+    /// another one.
+    const GREETING: u8 = 255;
+
     /// Serves a connection by returning the byte that it receives.
-    async fn echo(mut stream: TcpStream) {
+    async fn echo(mut stream: TcpStream, usage: Arc<Usage>) {
+        let _review = usage.start_review();
+        stream.write_u8(GREETING).await.unwrap();
         let byte = stream.read_u8().await.unwrap();
         stream.write_u8(byte).await.unwrap();
     }
@@ -103,10 +117,12 @@ mod tests {
         let close = CancellationToken::new();
         let accepting = tokio::spawn(accept_connections(listener, 1, close.clone(), echo));
         let mut accepted = TcpStream::connect(address).await.unwrap();
+        assert_eq!(accepted.read_u8().await.unwrap(), GREETING);
         let mut waiting =
             [TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap()];
         close.cancel();
         for (byte, stream) in (1..).zip(&mut waiting) {
+            assert_eq!(stream.read_u8().await.unwrap(), GREETING);
             assert_eq!(exchange(stream, byte).await.unwrap(), byte);
         }
         assert_eq!(exchange(&mut accepted, 9).await.unwrap(), 9);

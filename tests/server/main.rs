@@ -6,6 +6,7 @@
 mod api_server_outage;
 mod bad_input;
 mod client_ca;
+mod connection_limit;
 mod direct_verdicts;
 mod metrics;
 mod mutations;

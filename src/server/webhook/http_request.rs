@@ -1,6 +1,9 @@
 //! Query parameters and bodies of HTTP requests, within limits of size and time.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use axum::{
     body::{Bytes, HttpBody, to_bytes},
@@ -14,7 +17,11 @@ use tokio::{
 };
 
 use super::http_response::Rejection;
-use crate::{guard::Deadline, k8s::admission::truncated};
+use crate::{
+    guard::Deadline,
+    k8s::admission::truncated,
+    server::slots::{ReviewInProgress, Usage},
+};
 
 /// Maximum size of a body in bytes. The API server accepts objects of 3 MiB, and an update contains two.
 const MAX_BODY_SIZE: usize = 8 << 20;
@@ -39,6 +46,9 @@ pub(in crate::server) struct BodyReader {
 /// A body, with its share of [`MAX_LARGE_BODIES_SIZE`].
 pub(in crate::server) struct RequestBody {
     pub(in crate::server) bytes: Bytes,
+    /// The use of the connection; absent in tests without a connection.
+    usage: Option<Arc<Usage>>,
+    review: OnceLock<ReviewInProgress>,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -71,7 +81,8 @@ impl BodyReader {
 
     /// Reads the body of a request with the content type `application/json`.
     pub(in crate::server) async fn read(&self, request: Request) -> Result<RequestBody, Rejection> {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
+        let usage = head.extensions.remove::<Arc<Usage>>();
         let content_type = head.headers.get(header::CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
         let media_type = content_type.split(';').next().unwrap_or_default().trim();
@@ -85,7 +96,9 @@ impl BodyReader {
             (permit, to_bytes(body, MAX_BODY_SIZE).await)
         };
         match timeout(BODY_TIMEOUT, read).await {
-            Ok((permit, Ok(bytes))) => Ok(RequestBody { bytes, _permit: permit }),
+            Ok((permit, Ok(bytes))) => {
+                Ok(RequestBody { bytes, usage, review: OnceLock::new(), _permit: permit })
+            }
             Ok((_, Err(error))) if is_too_large(&error) => {
                 let message = format!("the body is larger than {} MiB", MAX_BODY_SIZE >> 20);
                 Err(Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, message))
@@ -98,6 +111,17 @@ impl BodyReader {
                     format!("the body did not arrive within {}", humantime::format_duration(BODY_TIMEOUT));
                 Err(Rejection::new(StatusCode::REQUEST_TIMEOUT, message))
             }
+        }
+    }
+}
+
+// === impl RequestBody ===
+
+impl RequestBody {
+    /// Registers that the body is a valid review, so that its connection is not closed for another one.
+    pub(super) fn mark_valid(&self) {
+        if let Some(usage) = &self.usage {
+            self.review.get_or_init(|| usage.start_review());
         }
     }
 }

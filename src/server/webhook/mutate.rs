@@ -48,7 +48,8 @@ async fn handle(
     let started = Instant::now();
     // Parsing and evaluation use the same configuration, even if it is reloaded in between.
     let config = state.mutator.config();
-    let body = ReviewBody::new(&body.bytes);
+    let received = body;
+    let body = ReviewBody::new(&received.bytes);
     let (review, objects) = match Review::read_with_objects(&body, &config.sidecars.variables) {
         Ok(read) => read,
         Err(error) => return state.reject(&error),
@@ -61,6 +62,7 @@ async fn handle(
             return Ok(json_response(&review.bad_request_response(message)));
         }
     };
+    received.mark_valid();
     let MutationOutcome { entry, reason, mut mutation } =
         evaluate(state, &config, request, objects, deadline).await;
     state.metrics.record_result(entry, mutation.denial.is_none(), reason, started.elapsed());

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::{
-    http_request::QueryParameters,
+    http_request::{QueryParameters, RequestBody},
     http_response::{Rejection, json_response},
     pod_names,
     review::{Review, ReviewBody},
@@ -46,7 +46,7 @@ pub(super) async fn validate(
         let body = state.body_reader.read(request).await?;
         // The code below contains no intended panic. After a panic only this request fails, which the API server treats
         // as a denial, and the server continues.
-        let response = AssertUnwindSafe(evaluate(&state, &body.bytes, deadline)).catch_unwind().await;
+        let response = AssertUnwindSafe(evaluate(&state, &body, deadline)).catch_unwind().await;
         response.unwrap_or_else(|_| {
             let message = String::from("internal error of etcd-guard; see its log");
             Err(Rejection::new(StatusCode::INTERNAL_SERVER_ERROR, message))
@@ -58,15 +58,16 @@ pub(super) async fn validate(
 
 async fn evaluate(
     state: &WebhookState,
-    body: &[u8],
+    received: &RequestBody,
     deadline: Result<Deadline, String>,
 ) -> Result<Response, Rejection> {
     let started = Instant::now();
-    let body = ReviewBody::new(body);
-    let (review, request, deadline) = match read_request(state, &body, deadline, started) {
+    let body = ReviewBody::new(&received.bytes);
+    let (review, request, deadline) = match read_request(state, received, &body, deadline, started) {
         ControlFlow::Continue(read) => read,
         ControlFlow::Break(response) => return response,
     };
+    received.mark_valid();
     let verdict = state.guard.evaluate(&request, deadline).await;
     state.metrics.record_verdict(request.operation, &verdict, started.elapsed());
     log_verdict(review.uid(), &request, &verdict, started.elapsed());
@@ -78,6 +79,7 @@ async fn evaluate(
 /// invalid reviews, and new pods.
 fn read_request<'a>(
     state: &WebhookState,
+    received: &RequestBody,
     body: &'a ReviewBody<'_>,
     deadline: Result<Deadline, String>,
     started: Instant,
@@ -101,6 +103,7 @@ fn read_request<'a>(
     };
     let request = match review.request() {
         Ok(request) if pod_names::is_pod_creation(request) => {
+            received.mark_valid();
             return ControlFlow::Break(Ok(pod_names::check_name(state, &review, request, started)));
         }
         Ok(request) => Request::from_admission(request).map_err(|error| error.to_string()),

@@ -194,6 +194,14 @@ impl GuardProcess {
         log.iter().filter(|line| line["message"].as_str().is_some_and(|text| text.contains(message))).count()
     }
 
+    /// Returns the resident memory of the process in bytes, without mapped files such as the program itself.
+    pub fn anonymous_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a process");
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("Linux 4.5 or newer");
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        kib << 10
+    }
+
     /// Sends a signal to the process.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).expect("a pid");
