@@ -78,12 +78,12 @@ impl Explanation<'_> {
             Reason::LeaderProtected => format!("{pod} leads {cluster} ({numbers})"),
             Reason::QuorumAtRisk => format!("{}{}", self.remaining_voters(), self.not_healthy()),
             Reason::DisruptionInProgress if self.has_quorum() => format!(
-                "the leader of {cluster} is leaving: {} leaving, and only the leader proves that the other voters serve \
+                "the leader of {cluster} is being deleted: {} being deleted, and only the leader proves that the other voters serve \
                  ({numbers})",
                 with_verb(&self.assessment.leaving)
             ),
             Reason::DisruptionInProgress => format!(
-                "{}: {} leaving{}",
+                "{}: {} being deleted{}",
                 self.remaining_voters(),
                 with_verb(&self.assessment.leaving),
                 self.not_healthy()

@@ -94,7 +94,7 @@ fn rejects_second_deletion_while_first_pod_terminates() {
     assert_eq!(
         dying.text(2),
         "DisruptionInProgress: without etcd-2, prod/etcd would have 1 of 3 voters healthy, quorum 2: etcd-1 is \
-         leaving. Wait until all pods are ready, then retry: kubectl -n prod get pods -w"
+         being deleted. Wait until all pods are ready, then retry: kubectl -n prod get pods -w"
     );
 }
 
@@ -393,7 +393,7 @@ fn names_voter_without_pod_as_listed() {
     let hidden = snapshot.pods.pop().unwrap();
     snapshot.external_members = vec![ExternalMember { id: id(4), reply: hidden.reply, reserved: true }];
     let going = snapshot.clone().change(1, |pod| pod.terminating = true);
-    assert!(going.text(2).contains("etcd-1 and etcd-4 are leaving"), "{}", going.text(2));
+    assert!(going.text(2).contains("etcd-1 and etcd-4 are being deleted"), "{}", going.text(2));
     let unstarted = ListedMember { name: String::new(), client_urls: Vec::new(), ..listed(5) };
     let corrupt = snapshot.relist(|list| list.push(unstarted.clone())).restate(0, |status| {
         status.alarms = vec![Alarm { member_id: MemberId(0), kind: AlarmKind::Corrupt }];

@@ -62,6 +62,6 @@ async fn new_guard_counts_approval_of_earlier_guard() {
         Some(denial).filter(|denial| !denial.contains("failed calling webhook"))
     })
     .await;
-    assert!(denial.contains(&format!("{leaving} is leaving")), "{denial}");
+    assert!(denial.contains(&format!("{leaving} is being deleted")), "{denial}");
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE denied DisruptionInProgress"]);
 }

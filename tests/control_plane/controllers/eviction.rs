@@ -58,7 +58,7 @@ async fn evicted_follower_blocks_others_until_replaced() {
     etcd.evict(&one, None).await.unwrap();
     assert_eq!(etcd.guard.new_verdicts().await, ["CREATE allowed AlreadyTerminating"]);
     let denial = etcd.delete(&other).await.unwrap_err();
-    assert!(denial.contains(&format!("{one} is leaving")), "{denial}");
+    assert!(denial.contains(&format!("{one} is being deleted")), "{denial}");
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE denied DisruptionInProgress"]);
 
     etcd.apply(&one, ProcessAction::Rejoin).await;

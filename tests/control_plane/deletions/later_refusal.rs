@@ -31,7 +31,7 @@ async fn budget_denial_blocks_others_until_reservation_expires() {
     assert_eq!(etcd.guard.new_verdicts().await, ["CREATE allowed SafeToDelete"], "every attempt is approved");
 
     let denial = etcd.delete(&other).await.unwrap_err();
-    assert!(denial.contains(&format!("{one} is leaving")), "{denial}");
+    assert!(denial.contains(&format!("{one} is being deleted")), "{denial}");
     wait_until("the reservation expires", EXPIRY_TIMEOUT, async || etcd.delete(&other).await.is_ok()).await;
     let pod = etcd.pods.get(&one).await.unwrap();
     assert_eq!((pod.metadata.uid.unwrap(), pod.metadata.deletion_timestamp), (uid, None));

@@ -46,7 +46,7 @@ async fn denies_second_deletion_while_first_pod_still_serves() {
     etcd.delete(&first).await.unwrap();
     assert!(etcd.member(&first).serves().await);
     let denial = etcd.delete(&second).await.unwrap_err();
-    let text = format!("would have 1 of 3 voters healthy, quorum 2: {first} is leaving");
+    let text = format!("would have 1 of 3 voters healthy, quorum 2: {first} is being deleted");
     assert!(denial.contains(&text), "{denial}");
     assert_eq!(
         etcd.guard.new_verdicts().await,
@@ -94,7 +94,7 @@ async fn counts_approved_deletion_before_it_happens() {
     });
     deleted.unwrap();
     let denial = denied.unwrap_err();
-    assert!(denial.contains(&format!("{first} is leaving")), "{denial}");
+    assert!(denial.contains(&format!("{first} is being deleted")), "{denial}");
     assert_eq!(
         etcd.guard.new_verdicts().await,
         ["DELETE allowed SafeToDelete", "DELETE denied DisruptionInProgress"]

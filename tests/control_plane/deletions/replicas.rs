@@ -49,7 +49,7 @@ async fn restarted_replica_knows_earlier_approval() {
     etcd.guard.signal(Signal::SIGKILL);
     etcd.guard.restart().await;
     let (allowed, message) = send_review(&etcd.guard, &etcd, &second).await;
-    assert!(!allowed && message.contains(&format!("{first} is leaving")), "{message}");
+    assert!(!allowed && message.contains(&format!("{first} is being deleted")), "{message}");
     assert_eq!(
         send_review(&etcd.guard, &etcd, &first).await,
         (true, String::new()),

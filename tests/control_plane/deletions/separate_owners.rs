@@ -29,7 +29,7 @@ async fn denies_second_deletion(etcd: &mut GuardedCluster) {
 
     let denial = etcd.delete(&second).await.unwrap_err();
     assert!(denial.contains("1 of 3 voters healthy, quorum 2"), "{denial}");
-    assert!(denial.contains(&format!("{first} is leaving")), "{denial}");
+    assert!(denial.contains(&format!("{first} is being deleted")), "{denial}");
     assert_eq!(
         etcd.guard.new_verdicts().await,
         ["DELETE allowed SafeToDelete", "DELETE denied DisruptionInProgress"]

@@ -212,7 +212,7 @@ async fn first_approval_costs_one_probe_and_is_shared() {
         GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &files.path().join("newer")).await;
     let (allowed, message) = send_review(&newer, deletion_review(&second)).await;
     let first = first.metadata.name.unwrap();
-    assert!(!allowed && message.contains(&format!("{first} is leaving")), "{message}");
+    assert!(!allowed && message.contains(&format!("{first} is being deleted")), "{message}");
     assert_eq!(newer.metric(ROUNDS).await, 1, "probe rounds");
 }
 
@@ -350,5 +350,5 @@ async fn one_of_two_replicas_with_same_lease_approves() {
     });
     assert!(early.0, "{}", early.1);
     let second = second.metadata.name.unwrap();
-    assert!(!late.0 && late.1.contains(&format!("{second} is leaving")), "{}", late.1);
+    assert!(!late.0 && late.1.contains(&format!("{second} is being deleted")), "{}", late.1);
 }

@@ -161,7 +161,7 @@ async fn failed_transfer_keeps_earlier_reservation() {
     let other = GuardedCluster::names().into_iter().find(|name| *name != leader).unwrap();
     let (allowed, message) =
         send_review(&etcd.guard, dry_run_review(&etcd.pods.get(other).await.unwrap())).await;
-    assert!(!allowed && message.contains(&format!("{leader} is leaving")), "{message}");
+    assert!(!allowed && message.contains(&format!("{leader} is being deleted")), "{message}");
 }
 
 /// Pauses the member that is about to receive leadership, releases the transfer, and returns the pod of the member.

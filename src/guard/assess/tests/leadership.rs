@@ -55,7 +55,7 @@ fn denies_while_the_leader_is_leaving() {
         let leaving = cluster(5).change(0, departure);
         assert_eq!(
             leaving.text(3),
-            "DisruptionInProgress: the leader of prod/etcd is leaving: etcd-0 is leaving, and only the leader proves that \
+            "DisruptionInProgress: the leader of prod/etcd is being deleted: etcd-0 is being deleted, and only the leader proves that \
              the other voters serve (member e7cd0003, term 7; 5 of 5 voters healthy, quorum 3). Wait until all pods are \
              ready, then retry: kubectl -n prod get pods -w"
         );
