@@ -19,6 +19,10 @@ use tokio::{
 /// after 90 s.
 const MAX_IDLE: Duration = Duration::from_secs(90);
 
+/// Time that a new connection has for its TLS handshake and its first review, before it may be closed. Without it, new
+/// connections would take the slots of each other while reviews are in progress on all others.
+const MIN_AGE: Duration = Duration::from_secs(1);
+
 /// Pause before another connection is closed, if the first one still holds its slot.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -170,7 +174,7 @@ impl Usage {
 impl UsageState {
     fn may_close(&self, now: Instant) -> bool {
         let idle = now.saturating_duration_since(self.last_used);
-        self.in_progress == 0 && (!self.is_proven || idle > MAX_IDLE)
+        self.in_progress == 0 && idle > if self.is_proven { MAX_IDLE } else { MIN_AGE }
     }
 }
 
@@ -220,6 +224,16 @@ mod tests {
         sleep(MAX_IDLE * 2).await;
         assert_eq!(closed_for_another(&slots, &connections).await, [1]);
         assert_eq!(closed_for_another(&slots, &connections).await, [1, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn new_connections_have_time_for_their_first_review() {
+        let slots = Slots::new(2);
+        let started = Instant::now();
+        let connections = [connect(&slots).await, connect(&slots).await];
+        drop(connections[0].0.start_review());
+        assert_eq!(closed_for_another(&slots, &connections).await, [1]);
+        assert!(started.elapsed() > MIN_AGE);
     }
 
     #[tokio::test(start_paused = true)]
