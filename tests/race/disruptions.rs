@@ -1,5 +1,5 @@
 //! Disruptions during the deletions: members are killed, frozen and slowed, replicas and API servers end,
-//! certificates are rotated, and owners of objects disappear. They run one after the other, so that each has ended when the next one starts.
+//! certificates are rotated, and owners of objects disappear. They run in sequence: each ends before the next starts.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -83,8 +83,8 @@ impl Disruption {
 }
 
 impl Environment {
-    /// Runs disruptions one after the other as long as the condition holds: each kind once, then at random by weight. A
-    /// disruption is never cancelled, so that none remains in effect unnoticed.
+    /// Runs disruptions in sequence as long as the condition holds: each kind once, then at random by weight. A
+    /// disruption is never cancelled, so that each effect is reverted.
     pub(crate) async fn run_disruptions(
         &self,
         mut rng: Rng,

@@ -150,7 +150,7 @@ fn does_not_treat_voter_needed_for_quorum_as_idle() {
     assert_eq!(lagging.reason(0), Reason::MemberNotServing, "the third lives, and lags behind");
 }
 
-/// What is allowed of a single member is that it is away for a while.
+/// The policy for a single member permits its absence for a limited time.
 #[test]
 fn restart_permission_does_not_allow_loss_of_only_copy() {
     let restart = Policy { single_member: Permission::Allow, ..Policy::default() };
@@ -201,7 +201,7 @@ fn approves_idle_pod_without_quorum() {
     assert_eq!(lost.reason(2), Reason::QuorumLost);
     let without_address = lost.clone().silence(0).change(0, |pod| pod.ip.clear());
     assert_eq!(without_address.reason(0), Reason::MemberNotServing, "it was never started");
-    // Its kubelet may be late, and an election be under way that it takes part in.
+    // The status of its kubelet may be late, and the member may participate in an election.
     assert_ne!(lost.silence(0).reason(0), Reason::MemberNotServing);
 }
 
@@ -248,7 +248,7 @@ fn removed_member_is_not_a_voter() {
 
 #[test]
 fn denies_unlisted_pod_while_a_voter_has_no_pod() {
-    // The pod that answers to no listed id may be the voter that nobody can find.
+    // The pod without a listed id may run the voter that has no visible pod.
     let renamed = cluster(3).relist(|list| list[2].id = MemberId(0xbad));
     assert_eq!(renamed.reason(2), Reason::AmbiguousMember);
 }
@@ -286,7 +286,7 @@ fn denies_pods_of_different_clusters() {
     assert!(mixed.text(1).contains("(c1, c2)"), "{}", mixed.text(1));
 }
 
-/// A member that refuses an answer is there, whatever the kubelet says.
+/// A member that rejects a request runs, even if the status of the kubelet differs.
 #[test]
 fn member_that_rejects_requests_is_not_idle() {
     let causes = [

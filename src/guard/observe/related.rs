@@ -48,7 +48,7 @@ pub(super) fn add_related(snapshot: &mut Snapshot, found: Vec<MemberPod>) {
 /// Returns the cluster of pods that do not reply: the cluster of other pods whose member list has a member that replies
 /// from no other pod and that one of these pods can run. Empty if the best source relates them to several clusters. A pod
 /// whose command advertises other peer URLs than the member is not related: if the guard cannot reach a whole cluster, its
-/// pods must not be taken for members of another one.
+/// pods must not be assigned to another cluster.
 fn clusters_of_siblings(snapshot: &Snapshot, found: &[MemberPod]) -> BTreeSet<ClusterId> {
     let replied: BTreeSet<MemberId> =
         found.iter().filter_map(|pod| pod.reply.status()).map(|status| status.member_id).collect();

@@ -1,10 +1,10 @@
-//! Memory of clusters that had more than one voter. While a member does not answer, nothing else shows the other voters.
+//! Memory of clusters that had several voters. While a member does not answer, nothing else shows the other voters.
 
 use moka::sync::Cache;
 
 use crate::guard::model::cluster_key::{ClusterKey, MAX_CLUSTERS};
 
-/// The clusters whose member list contained more than one voter at any time since the start of this replica.
+/// The clusters with several voters in a member list at any time since the start of this replica.
 pub(in crate::guard) struct VoterHistory(Cache<ClusterKey, ()>);
 
 // === impl VoterHistory ===
@@ -22,7 +22,7 @@ impl VoterHistory {
         }
     }
 
-    /// Whether a member list of this cluster contained more than one voter.
+    /// Whether a member list of this cluster contained several voters.
     pub(in crate::guard) fn had_more_voters(&self, cluster_key: &ClusterKey) -> bool {
         self.0.contains_key(cluster_key)
     }

@@ -1,4 +1,4 @@
-//! The record of one namespace. Pure: reads and times are arguments.
+//! The record of a namespace. Pure: reads and times are arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 /// may have 256 KiB.
 const MAX_PAIRS: usize = 4000;
 
-/// Maximum number of owners whose deletion was accepted.
+/// Maximum number of owners with an accepted deletion.
 const MAX_ACCEPTED: usize = 500;
 
-/// The owners in one namespace. Dependents are identified by their uid, owners by [`OwnerReference::key`].
+/// The owners in a namespace. Dependents are identified by their uid, owners by [`OwnerReference::key`].
 ///
 /// [`OwnerReference::key`]: crate::k8s::pod::OwnerReference::key
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ impl OwnershipRecord {
         self.accepted.contains(owner)
     }
 
-    /// Returns the owners whose deletion was accepted.
+    /// Returns the owners with an accepted deletion.
     pub(in crate::guard) fn accepted(&self) -> impl Iterator<Item = &str> {
         self.accepted.iter().map(String::as_str)
     }
@@ -63,7 +63,7 @@ impl OwnershipRecord {
         has_space
     }
 
-    /// Removes all pairs and accepted owners that these predicates do not keep.
+    /// Removes all pairs and accepted owners for which these predicates are false.
     pub(in crate::guard) fn retain(
         &mut self,
         mut keeps_pair: impl FnMut(&str, &str) -> bool,

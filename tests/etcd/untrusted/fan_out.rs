@@ -1,4 +1,4 @@
-//! Member lists of a process that is no member: the guard probes few of their addresses, and describes none of them.
+//! Member lists of a process that is no member: the guard probes few of their addresses, and omits them from its texts.
 
 use std::{net::SocketAddr, time::Instant};
 
@@ -11,7 +11,7 @@ use test_support::{
     wait::wait_for,
 };
 
-/// The result of one review of a pod whose member returns a chosen list.
+/// The result of a review of a pod with a member that returns a chosen list.
 struct Review {
     reason: String,
     message: String,
@@ -59,7 +59,7 @@ async fn review(voters: u64, urls: u64, config: &str) -> Review {
     .await
 }
 
-/// Returns a pod whose member listens at this address.
+/// Returns a pod with a member that listens at this address.
 fn pod(name: &str, address: SocketAddr) -> Value {
     json!({
         "apiVersion": "v1",
