@@ -6,7 +6,7 @@
 //! whether the pod of an external member is terminating, unless it approved the deletion itself. The observer marks
 //! such members by the member id in the reservation.
 //!
-//! [`gate`] selects the addresses, and [`access`] the credentials. Members are described by the class of their failure
+//! `gate` selects the addresses, and `access` the credentials. Members are described by the class of their failure
 //! only: the error of a connection would describe an address that a member list names.
 
 mod access;
