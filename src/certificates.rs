@@ -1,12 +1,13 @@
 //! Self-managed certificates, and the webhook configurations that trust them.
 //!
 //! A [`CertificateSet`] is a CA certificate, the one leaf certificate that the CA signed, and the key of the leaf. The
-//! key of the CA is dropped as soon as it has signed. All replicas share the sets in one Secret: the current set and,
-//! for a while before a renewal, the next one. [`plan`] decides the next step and is pure; [`CertificateReconciler`]
-//! observes the cluster and carries out the step.
+//! key of the CA is dropped as soon as it has signed. One Secret contains the sets: the current set and, for a while
+//! before it changes, the next one. [`plan`] decides the next step and is pure; [`CertificateReconciler`] observes the
+//! cluster and carries out the step. In the shipped manifests it runs in a Deployment without a listener, because RBAC
+//! cannot restrict the content of a webhook configuration: the servers mount the Secret and hold no right on either.
 //!
-//! Safety invariant: no replica serves a leaf whose CA is not in the `caBundle` of every entry of the guard's own
-//! webhook configuration. The replicas need no agreement on which of them already serve the new leaf, because a CA is
+//! Safety invariant: no server serves a leaf whose CA is not in the `caBundle` of every entry of the guard's own
+//! webhook configuration. The servers need no agreement on which of them already serve the new leaf, because a CA is
 //! removed from a bundle only after it has expired, and its leaf with it.
 //!
 //! This module handles TLS and webhook configurations only; it does not depend on the guard.
@@ -16,6 +17,7 @@ mod certificate_set;
 pub mod plan;
 mod reconciler;
 mod registration;
+mod server_probe;
 mod stored_sets;
 mod validity;
 
@@ -23,5 +25,6 @@ pub use self::{
     certificate_set::{CertificateSet, CertificateSetError},
     reconciler::{CertificateReconciler, CertificateSettings},
     registration::{Registration, WebhookGroup, shipped_configurations},
+    server_probe::ServerAddress,
     validity::watch_validity,
 };

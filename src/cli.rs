@@ -1,15 +1,19 @@
 //! The command line. Each subcommand has its own module.
 
+mod certificates;
 mod check;
 mod completion;
 mod config;
 mod conformance;
-mod guard_flags;
+mod doctor;
 mod inject;
-mod input;
+mod inspect;
 mod kube_client;
 mod logging;
 mod lxcfs_label;
+#[cfg(test)]
+#[path = "outputs/cli.rs"]
+pub(crate) mod outputs;
 mod serve;
 mod status;
 mod unregister;
@@ -32,10 +36,13 @@ struct Arguments {
 enum Command {
     // Boxed because of its size: this command has many more flags than the others.
     Serve(Box<serve::Serve>),
+    Certificates(certificates::Certificates),
     Check(Box<check::Check>),
     Status(status::Status),
     Conformance(Box<conformance::Conformance>),
+    Doctor(Box<doctor::Doctor>),
     Inject(inject::Inject),
+    Inspect(Box<inspect::Inspect>),
     Config(config::ConfigCommand),
     LxcfsLabel(lxcfs_label::LxcfsLabel),
     Unregister(unregister::Unregister),
@@ -45,16 +52,16 @@ enum Command {
 /// The name under which kubectl finds the program as a plugin.
 const PLUGIN: &str = "kubectl-etcd_guard";
 
-/// Exit status of `check` and `conformance` after a negative result.
+/// Exit status of `check`, `inspect`, `conformance` and `doctor` after a negative result.
 const EXIT_NEGATIVE: u8 = 1;
 
-/// Exit status of `check` and `conformance` without a result.
+/// Exit status of `check`, `inspect`, `conformance` and `doctor` without a result.
 const EXIT_UNKNOWN: u8 = 2;
 
 /// Runs the command of the command line.
 ///
-/// The exit status is 1 after an error and 2 after an invalid command line. `check` and `conformance` exit with 1 after
-/// a negative result and with 2 if they have no result.
+/// The exit status is 1 after an error and 2 after an invalid command line. `check`, `inspect`, `conformance` and `doctor` exit with 1
+/// after a negative result and with 2 if they have no result.
 #[must_use]
 pub fn main() -> ExitCode {
     let command = command();
@@ -68,10 +75,13 @@ pub fn main() -> ExitCode {
     }
     let result = match command {
         Command::Serve(serve) => serve.run(&logging),
+        Command::Certificates(certificates) => certificates.run(),
         Command::Check(check) => return exit_code(check.run()),
         Command::Status(status) => status.run(),
         Command::Conformance(conformance) => return exit_code(conformance.run()),
+        Command::Doctor(doctor) => return exit_code(doctor.run()),
         Command::Inject(inject) => inject.run(),
+        Command::Inspect(inspect) => return exit_code(inspect.run()),
         Command::Config(config) => config.run(),
         Command::LxcfsLabel(label) => label.run(),
         Command::Unregister(unregister) => unregister.run(),

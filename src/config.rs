@@ -16,11 +16,11 @@ pub use self::{
     loader::{LiveConfig, ReloadMetrics, follow},
     schema::schema,
     sections::{
-        API_VERSION, AppContainers, Config, Defaults, Expression, Factor, Floor, Labels, LeaderPolicy,
-        Lifespan, Lxcfs, LxcfsFile, LxcfsMount, Match, Mode, Native, Network, NodeAffinity, NodeFactors,
-        NodeLabel, OnConflict, Operator, OverCommit, Overrides, Permission, PodAttributes, PodNames,
-        Policies, PolicyValue, Position, Probe, Profile, Selector, SharedProcessNamespace, Sidecars,
-        Template, TransferEnv, UnknownTemplate,
+        API_VERSION, AppContainers, Config, Defaults, Expression, FORMER_NODE_LABEL, Factor, Floor, Labels,
+        LeaderPolicy, Lifespan, Lxcfs, LxcfsFile, LxcfsMount, Match, Mode, NODE_LABEL, Native, Network,
+        NodeAffinity, NodeFactors, NodeLabel, OnConflict, Operator, OverCommit, Overrides, OwnerKind,
+        Permission, PodAttributes, PodNames, Policies, PolicyValue, Position, Probe, Profile, Selector,
+        SharedProcessNamespace, Sidecars, Template, TransferEnv, UnknownTemplate,
     },
-    validation::{Diagnostic, MAX_NAME_SERVERS, MAX_SEARCH_DOMAINS},
+    validation::{Diagnostic, MAX_NAME_SERVERS, MAX_SEARCH_DOMAINS, PodSecurity, PodSecurityLevel},
 };

@@ -11,13 +11,18 @@ mod member;
 mod probe;
 mod probe_result;
 mod release;
+mod scheme;
 mod transfer;
+mod unverified;
 
 pub use connection::{ClientIdentity, Connections, Endpoint, Tls, User, url_host};
 pub use error::MemberError;
 pub use limits::{MAX_LISTED_MEMBERS, MAX_LISTED_URLS};
-pub use member::{Alarm, AlarmKind, ClusterId, ListedMember, MemberId, Scheme, Status};
+#[cfg(test)]
+pub(crate) use member::displayed_version;
+pub use member::{Alarm, AlarmKind, ClusterId, ListedMember, MemberId, Scheme, Status, displayed_name};
 pub use probe::{PROBE_TIMEOUT, probe};
 pub use probe_result::ProbeResult;
 pub use release::stale_read_fix;
+pub use scheme::{SCHEME_TIMEOUT, detect_schemes};
 pub use transfer::move_leader;

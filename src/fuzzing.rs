@@ -10,7 +10,7 @@ mod tests;
 
 pub use crate::{
     config::fuzzing::config,
-    guard::fuzzing::{member_settings, pod},
+    guard::fuzzing::{member_settings, pod, recognition},
     inject::fuzzing::patch,
     server::fuzzing::review,
 };

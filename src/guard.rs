@@ -7,15 +7,15 @@
 //!
 //! 1. [`model`]: the data types of all modules, from the request to the verdict.
 //! 2. `discovery`: recognizes the pods that run etcd, and finds their members' addresses, credentials and storage.
-//! 3. `policy`: merges the configuration and the annotations of namespace, StatefulSet and pod into the effective
-//!    policy.
+//! 3. `policy`: merges the configuration and the annotations of namespace, owners and pod into the effective policy.
 //! 4. `reserve`: reads and writes the ledger, a shared Lease per etcd cluster with the deletions approved recently.
 //! 5. `ownership`: records the owners of members while both exist, to recognize cascades.
 //! 6. [`observe`]: probes every member and returns a snapshot of the cluster.
 //! 7. [`assess`]: evaluates a target in a snapshot. It has no I/O, no clock and no async code.
 //! 8. `explain`: renders an assessment as a verdict for people.
-//! 9. `decide`: runs these steps for one request, moves leadership under the policy `transfer`, and records events.
-//! 10. `survey`: takes snapshots of all guarded clusters in the background and on demand, and reserves nothing.
+//! 9. `inspect`: reports what the guard reads of a pod, for `etcd-guard inspect`. It probes nothing.
+//! 10. `decide`: runs these steps for one request, moves leadership under the policy `transfer`, and records events.
+//! 11. `survey`: takes snapshots of all guarded clusters in the background and on demand, and reserves nothing.
 //!
 //! # Invariants
 //!
@@ -23,6 +23,8 @@
 //!   never approves one. Only audit mode and a break-glass annotation overrule a denial.
 //! - Reservations are read before the probe round and written after it, with the resource version that was read. Each
 //!   approval that removes a voter is stored in the ledger before it is returned, so that all replicas count it.
+//! - A review can be forged. Policies, break-glass and owners are those of live objects, and a request in a namespace that
+//!   is not guarded has no effects.
 //! - One replica evaluates one deletion per cluster at a time. Between replicas, a conflicting write of the ledger
 //!   starts the evaluation again.
 //! - Every evaluation returns a verdict before its deadline. An evaluation that fails denies the request.
@@ -31,9 +33,12 @@ pub mod assess;
 mod decide;
 mod discovery;
 mod explain;
+mod inspect;
 mod metrics;
 pub mod model;
 pub mod observe;
+#[cfg(test)]
+pub(crate) mod outputs;
 mod ownership;
 mod policy;
 mod reserve;
@@ -49,14 +54,21 @@ use self::{
     decide::{effective_policy::effective_policy, evaluator::Evaluator},
     discovery::credentials::CredentialReader,
     metrics::Metrics,
-    observe::{external::ProbeGate, observer::ClusterObserver, voter_history::VoterHistory},
+    observe::{
+        external::{ApiServers, ProbeGate},
+        observer::ClusterObserver,
+    },
     ownership::{recorder::OwnershipRecorder, store::OwnershipStore},
-    policy::resolver::PolicyResolver,
+    policy::{owner_chain::OwnerReader, resolver::PolicyResolver},
     reserve::store::ReservationStore,
-    survey::Surveyor,
+    survey::{Surveyor, priority::OwnPriority},
 };
 pub use self::{
     discovery::pod_header::PodHeader,
+    inspect::{
+        AnnotatedObject, GuardAccount, InspectedCredential, InspectedObject, Inspection, ObjectContent,
+        ObjectState, Relation, Suggestion, inspect,
+    },
     model::{
         deadline::Deadline,
         reason::{Reason, Refusal},
@@ -66,7 +78,9 @@ pub use self::{
         verdict::Verdict,
     },
     policy::effective::{LeaderPolicy, Mode, Permission, Policy, PolicySetting},
-    survey::status::{ClusterStatus, MemberStatus, ReservationStatus, Role, Survey},
+    policy::owner_chain::MAX_LEVELS as MAX_OWNER_LEVELS,
+    survey::priority::PRIORITY_WARNING,
+    survey::status::{ClusterStatus, MemberStatus, RecognitionGap, ReservationStatus, Role, Survey},
 };
 use crate::{
     config::LiveConfig,
@@ -103,6 +117,8 @@ pub struct Sources {
     pub events: EventRecorder,
     /// `HOST:PORT` of the API server, at which no member is probed.
     pub api_servers: Vec<String>,
+    /// Namespace and name of the guard's own pod, if it runs in one.
+    pub own_pod: Option<(String, String)>,
 }
 
 // === impl Guard ===
@@ -112,23 +128,25 @@ impl Guard {
     /// registers its metrics in `registry`.
     #[must_use]
     pub fn new(sources: Sources, leases: Leases, registry: &mut Registry) -> Self {
-        let Sources { pods, claims, secrets, annotations, config, events, api_servers } = sources;
+        let Sources { pods, claims, secrets, annotations, config, events, api_servers, own_pod } = sources;
+        let own_priority = OwnPriority::new(pods.clone(), own_pod);
         let metrics = Metrics::register(registry);
         let ownership = Arc::new(OwnershipStore::new(&leases));
         let reservations = ReservationStore::new(leases);
         reservations.register(registry);
         let reservations = Arc::new(reservations);
-        let policies = Arc::new(PolicyResolver::new(annotations.clone(), config.clone()));
+        let chains = OwnerReader::new(annotations.clone(), pods.clone(), config.clone());
+        let policies = Arc::new(PolicyResolver::new(annotations.clone(), config.clone(), chains.clone()));
+        let gate = ProbeGate::new(config.clone(), ApiServers::new(&pods, api_servers));
         let observer = Arc::new(ClusterObserver {
             pods,
             claims,
             annotations,
-            gate: ProbeGate::new(config.clone(), api_servers),
+            gate,
             config,
             credentials: CredentialReader::new(secrets),
             connections: Connections::new(),
             metrics,
-            voter_history: VoterHistory::new(),
         });
         let owners = OwnershipRecorder::new(
             Arc::clone(&ownership),
@@ -140,16 +158,28 @@ impl Guard {
             Arc::clone(&observer),
             Arc::clone(&policies),
             Arc::clone(&reservations),
-            ownership,
+            Arc::clone(&ownership),
+            chains,
             events,
         );
-        let surveyor = Surveyor::new(Arc::clone(&observer), Arc::clone(&policies), Arc::clone(&reservations));
+        let surveyor = Surveyor::new(
+            Arc::clone(&observer),
+            Arc::clone(&policies),
+            Arc::clone(&reservations),
+            ownership,
+            own_priority,
+        );
         Self { observer, policies, reservations, owners, evaluator, surveyor }
     }
 
     /// Returns the verdict on a request before the deadline.
     pub async fn evaluate(&self, request: &Request, deadline: Deadline) -> Verdict {
         self.evaluator.evaluate(request, deadline).await
+    }
+
+    /// Returns the verdict that a request would get as a dry run, also if its namespace is not guarded.
+    pub async fn preview(&self, request: &Request, deadline: Deadline) -> Verdict {
+        self.evaluator.preview(request, deadline).await
     }
 
     /// Returns the request to delete a pod whose header proves that the pod runs no etcd. Returns `None` if the pod may

@@ -3,13 +3,14 @@
 //! It connects by a port-forward through the API server to a ready replica, with the kubeconfig and the rights of the
 //! user; or directly to an address, if a port is forwarded already or the guard runs on the same machine.
 
+pub(crate) mod replica;
 pub(crate) mod webhook_coverage;
 
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use http::{Request, Uri, header};
+use http::{Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
@@ -22,11 +23,11 @@ use tokio::{
     time::timeout,
 };
 
+use self::replica::{Connection, Replica, is_ready};
+use crate::escape::{MAX_TEXT_CHARS, escape_texts, to_bounded_line};
+
 /// Timeout of one call, including the port-forward. The guard itself answers within 15 s.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
-
-/// The admin port of a guard pod that has no container port named `admin`.
-const ADMIN_PORT: u16 = 8080;
 
 /// Location of the guard.
 pub(crate) enum GuardEndpoint {
@@ -61,89 +62,120 @@ impl GuardClient {
     }
 
     async fn send<T: DeserializeOwned>(&self, request: Request<Full<Bytes>>) -> anyhow::Result<T> {
-        let response = async {
-            match &self.endpoint {
-                GuardEndpoint::Url(address) => {
-                    let host = address.host().unwrap_or_default();
-                    let stream = TcpStream::connect((host, address.port_u16().unwrap_or(80))).await;
-                    let stream =
-                        stream.with_context(|| format!("failed to connect to the guard at {address}"))?;
-                    exchange(stream, request).await
-                }
-                GuardEndpoint::PortForward { namespace, selector } => {
-                    self.send_by_port_forward(namespace, selector, request).await
-                }
-            }
-        };
-        let body = timeout(CALL_TIMEOUT, response).await.with_context(|| {
-            format!("the guard did not respond within {}", humantime::format_duration(CALL_TIMEOUT))
-        })??;
-        serde_json::from_slice(&body).context(
-            "the response of the guard is not readable; use the etcd-guard release that runs in the cluster",
-        )
+        let response = async { self.exchange_with(&self.any_replica().await?, request).await };
+        let response = within_limit(response).await?;
+        read_answer(response.body())
     }
 
-    async fn send_by_port_forward(
+    /// Sends a GET request for this path to a replica and returns the successful response.
+    pub(crate) async fn get_from(&self, replica: &Replica, path: &str) -> anyhow::Result<Response<Bytes>> {
+        let request = Request::get(path).body(Full::default())?;
+        within_limit(self.exchange_with(replica, request)).await
+    }
+
+    /// Opens a connection to the webhook port of the replica in a pod.
+    pub(crate) async fn connect_to_webhook(&self, replica: &Replica) -> anyhow::Result<Connection> {
+        match replica {
+            Replica::Url(address) => bail!("the webhook port of the guard at {address} is unknown"),
+            Replica::Pod { namespace, name, webhook, .. } => {
+                within_limit(self.forward(namespace, name, *webhook)).await
+            }
+        }
+    }
+
+    async fn exchange_with(
         &self,
-        guard_namespace: &str,
-        guard_selector: &str,
+        replica: &Replica,
         request: Request<Full<Bytes>>,
-    ) -> anyhow::Result<Bytes> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), guard_namespace);
-        let listed = pods.list(&ListParams::default().labels(guard_selector)).await;
-        let listed = listed.with_context(|| {
-            format!("failed to list the pods of the guard in namespace {guard_namespace}")
-        })?;
+    ) -> anyhow::Result<Response<Bytes>> {
+        match replica {
+            Replica::Url(address) => {
+                let host = address.host().unwrap_or_default();
+                let stream = TcpStream::connect((host, address.port_u16().unwrap_or(80))).await;
+                let stream =
+                    stream.with_context(|| format!("failed to connect to the guard at {address}"))?;
+                exchange(stream, request).await
+            }
+            Replica::Pod { namespace, name, admin, .. } => {
+                let connection = self.forward(namespace, name, *admin).await?;
+                let Connection { stream, _forward } = connection;
+                exchange(stream, request)
+                    .await
+                    .with_context(|| format!("request to pod {namespace}/{name} failed"))
+            }
+        }
+    }
+
+    /// Returns the configured address, or a ready replica.
+    async fn any_replica(&self) -> anyhow::Result<Replica> {
+        let (namespace, selector) = match &self.endpoint {
+            GuardEndpoint::Url(address) => return Ok(Replica::Url(address.clone())),
+            GuardEndpoint::PortForward { namespace, selector } => (namespace, selector),
+        };
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let listed = pods.list(&ListParams::default().labels(selector)).await;
+        let listed = listed
+            .with_context(|| format!("failed to list the pods of the guard in namespace {namespace}"))?;
         let Some(pod) = listed.items.iter().find(|pod| is_ready(pod)) else {
             bail!(
-                "no ready guard pod in namespace {guard_namespace} ({} pods match {guard_selector}); inspect them with \
-                 `kubectl -n {guard_namespace} get pods`, or pass --guard-namespace or --guard",
+                "no ready guard pod in namespace {namespace} ({} pods match {selector}); inspect them with \
+                 `kubectl -n {namespace} get pods`, or pass --guard-namespace or --guard",
                 listed.items.len()
             )
         };
-        let name = pod.metadata.name.as_deref().unwrap_or_default();
-        let port = admin_port(pod);
+        Ok(Replica::from_pod(pod))
+    }
+
+    async fn forward(&self, namespace: &str, name: &str, port: u16) -> anyhow::Result<Connection> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let forward = pods.portforward(name, &[port]).await;
         let mut forward = forward.with_context(|| {
             format!(
-                "port-forward to pod {guard_namespace}/{name} failed; it requires the permission to create \
+                "port-forward to pod {namespace}/{name} failed; it requires the permission to create \
                  pods/portforward in that namespace"
             )
         })?;
         let stream = forward.take_stream(port).context("the port-forward returned no stream")?;
-        exchange(stream, request)
-            .await
-            .with_context(|| format!("request to pod {guard_namespace}/{name} failed"))
+        Ok(Connection { stream: Box::new(stream), _forward: Some(forward) })
     }
 }
 
-/// Sends one HTTP request on a new connection and returns the body of a successful response.
+/// Limits the time of a call to the guard.
+async fn within_limit<T>(call: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    timeout(CALL_TIMEOUT, call).await.with_context(|| {
+        format!("the guard did not respond within {}", humantime::format_duration(CALL_TIMEOUT))
+    })?
+}
+
+/// Sends one HTTP request on a new connection and returns a successful response.
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     mut request: Request<Full<Bytes>>,
-) -> anyhow::Result<Bytes> {
+) -> anyhow::Result<Response<Bytes>> {
     let (mut requests, connection) = handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
     request.headers_mut().insert(header::HOST, http::HeaderValue::from_static("localhost"));
     let response = requests.send_request(request).await?;
-    let status = response.status();
-    let body = response.into_body().collect().await?.to_bytes();
+    let (head, body) = response.into_parts();
+    let status = head.status;
+    let body = body.collect().await?.to_bytes();
     connection.abort();
     if !status.is_success() {
-        bail!("the guard responded with {status}: {}", String::from_utf8_lossy(&body).trim_end());
+        let cause = to_bounded_line(String::from_utf8_lossy(&body).trim_end(), MAX_TEXT_CHARS);
+        bail!("the guard responded with {status}: {cause}");
     }
-    Ok(body)
+    Ok(Response::from_parts(head, body))
 }
 
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    pod.metadata.deletion_timestamp.is_none()
-        && conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-fn admin_port(pod: &Pod) -> u16 {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
-    let port = ports.find(|port| port.name.as_deref() == Some("admin"));
-    port.and_then(|port| port.container_port.try_into().ok()).unwrap_or(ADMIN_PORT)
+/// Reads a response of the guard, with every text escaped and cut for the terminal: the process behind a port-forward may
+/// be an older guard, or none.
+pub(crate) fn read_answer<T: DeserializeOwned>(body: &[u8]) -> anyhow::Result<T> {
+    let read = |body| -> serde_json::Result<T> {
+        let mut value = serde_json::from_slice(body)?;
+        escape_texts(&mut value, &|text| to_bounded_line(text, MAX_TEXT_CHARS));
+        serde_json::from_value(value)
+    };
+    read(body).context(
+        "the response of the guard is not readable; use the etcd-guard release that runs in the cluster",
+    )
 }

@@ -7,6 +7,7 @@
 mod context;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod limits;
 mod lxcfs;
 mod pod;
 mod reason;
@@ -41,6 +42,8 @@ pub struct Injection<'a> {
     pub pod: Option<Json<'a>>,
     /// The operations that change the pod; empty if the pod is unchanged.
     pub patch: Patch,
+    /// The names of the containers that this pass added.
+    pub added_containers: Vec<&'a str>,
     /// The injected and the skipped parts, with their reasons.
     pub notes: Vec<Note>,
 }
@@ -59,24 +62,27 @@ pub fn inject<'a>(
 ) -> Result<Injection<'a>, Denial> {
     let mut builder = PatchBuilder::new(pod);
     let mut notes = Vec::new();
-    match apply(&mut builder, context, config, &mut notes) {
-        Ok(()) => {}
+    let added_containers = match apply(&mut builder, context, config, &mut notes) {
+        Ok(added) => added,
         Err(InjectionError::Denied(denial)) => return Err(denial),
         Err(InjectionError::Failed(error)) => return Ok(Injection::failed(&error)),
-    }
+    };
     match builder.finish() {
-        Ok(PatchedObject { patch, .. }) if patch.is_empty() => Ok(Injection { pod: None, patch, notes }),
-        Ok(PatchedObject { object, patch }) => Ok(Injection { pod: Some(object), patch, notes }),
+        Ok(PatchedObject { object, patch }) => {
+            let pod = (!patch.is_empty()).then_some(object);
+            Ok(Injection { pod, patch, added_containers, notes })
+        }
         Err(error) => Ok(Injection::failed(&error)),
     }
 }
 
+/// Applies the configuration, and returns the names of the added containers.
 fn apply<'a>(
     builder: &mut PatchBuilder<'a>,
     context: &InjectionContext<'_>,
     config: &'a Config,
     notes: &mut Vec<Note>,
-) -> Result<(), InjectionError> {
+) -> Result<Vec<&'a str>, InjectionError> {
     let pod = PodView::new(builder.object());
     if let Err(cause) = context.namespace_labels
         && selection::needs_namespace(pod, config)
@@ -94,13 +100,21 @@ fn apply<'a>(
         Some(_) => notes.append(&mut selection.notes),
         None => deny_unknown_template(&selection, config)?,
     }
+    let enforced = context.enforced_level(config);
     let mut record = Record::default();
-    let mut applied: Vec<&str> = Vec::new();
+    let earlier = Record::parse(PodView::new(builder.object()).annotation(INJECTED));
+    let (mut applied, mut added_containers) = (Vec::<&str>::new(), Vec::new());
     while let Some(template) = next_template(&selection, &applied) {
         applied.push(&template.name);
-        let injected_names = selection.container_names(PodView::new(builder.object()));
-        if sidecar::apply(builder, template, &injected_names, context, notes)? {
-            record.templates.insert(template.full_name(), Cow::from(&template.hash));
+        let pod = PodView::new(builder.object());
+        let absent: Vec<_> =
+            template.container_names().filter(|name| pod.container(name).is_none()).collect();
+        let operations = builder.operation_count();
+        let injected_names = selection.container_names(pod);
+        if sidecar::apply(builder, template, &injected_names, context, enforced, notes)? {
+            let has_changed = builder.operation_count() != operations;
+            record.add(template, has_changed, &earlier);
+            added_containers.extend(absent);
         }
         // The labels that this template adds may match the selector of another template.
         if !template.labels.is_empty() {
@@ -109,12 +123,12 @@ fn apply<'a>(
     }
     notes.append(&mut selection.notes);
     if selection.lxcfs {
-        let files = lxcfs::apply(builder, context, &config.lxcfs, notes)?;
+        let files = lxcfs::apply(builder, context, enforced, &config.lxcfs, notes)?;
         record.lxcfs = files.into_iter().map(Cow::from).collect();
     }
     if !record.is_empty() {
         if context.namespace_labels.is_err() {
-            record.preserve(PodView::new(builder.object()).annotation(INJECTED));
+            record.preserve(earlier);
         }
         let text = serde_json::to_string(&record).unwrap_or_default();
         builder.set(&pointer(["metadata", "annotations", INJECTED]), text)?;
@@ -127,7 +141,7 @@ fn apply<'a>(
             Some(_) => {}
         }
     }
-    Ok(())
+    Ok(added_containers)
 }
 
 /// Denies a pod that requests an unknown template, if `unknownTemplate: deny` is configured.
@@ -178,7 +192,7 @@ impl Injection<'_> {
     /// Creates the result of an internal error: the unchanged pod, with a warning.
     fn failed(error: &PatchError) -> Self {
         let note = Note::skipped(Reason::PatchFailed, format!("nothing was injected: {error}"));
-        Self { pod: None, patch: Patch::default(), notes: vec![note] }
+        Self { pod: None, patch: Patch::default(), added_containers: Vec::new(), notes: vec![note] }
     }
 
     /// Whether the pod is unchanged.

@@ -12,22 +12,37 @@ mod read;
 mod write;
 
 pub use call::api_server_time;
+#[cfg(test)]
+pub(crate) use error::error_message;
 pub use error::{CallError, LookupError, WriteError};
 pub use objects::{
-    admission, claim::Claim, pod, pod_references::PodReferences, quantity, stateful_set::StatefulSet,
+    admission, annotations as annotation_names,
+    claim::Claim,
+    namespace_limits::{
+        AmountTexts, LimitRange, LimitRangeItem, LimitRangeSpec, NamespaceLimits, QuotaSpec, ResourceQuota,
+    },
+    pod,
+    pod_references::{PUBLISHED_CONFIG_MAPS, PodReferences},
+    quantity,
+    stateful_set::StatefulSet,
 };
 pub use read::{
     annotations::AnnotationCache,
     api_reader::ApiReader,
     claims::ClaimReader,
+    namespace_limits::NamespaceLimitsReader,
     namespaces::{ApiServerVersion, NamespaceLabels, NamespaceReader},
-    owners::{Owner, OwnerState},
-    secrets::{Secret, SecretReader},
+    nodes::{NodeEvent, NodeMetadata, watch_nodes},
+    owners::{Owner, OwnerResource, OwnerState},
+    secrets::{DataKind, DataObject, Secret, SecretName, SecretReader, hide_secret_names, is_subdomain},
+    watching::GUARD_LABEL,
 };
 pub use write::{
     events::{EventRecord, EventRecorder},
     leases::{LeaseRecord, Leases},
     managed_secret::{ManagedSecret, SecretContent},
     node_labels::NodeLabels,
+    node_status::NodeStatus,
+    pods::PodDryRun,
     webhooks,
 };

@@ -11,10 +11,12 @@
 //! cli -> certificates -> server -> guard -> etcd, config, k8s
 //!                               -> inject, nodes, rules -> patch, config, k8s -> json
 //! cli -> conformance -> guard_client, guard
+//! cli -> doctor -> certificates, guard_client, guard, etcd
 //! ```
 //!
 //! - [`cli`]: the command line, one module per subcommand.
 //! - `conformance`: the conformance suite, which tests the guard in a cluster of the user.
+//! - `doctor`: checks of an installation, with the permissions of the user.
 //! - `guard_client`: the client of the guard's admin port, for commands that people run.
 //! - [`certificates`]: creates and renews the server's certificates in the cluster, and registers its webhooks. It uses
 //!   the TLS types of [`server`], and Secrets and webhook configurations from [`k8s`].
@@ -32,6 +34,7 @@ pub mod certificates;
 pub mod cli;
 pub mod config;
 mod conformance;
+mod doctor;
 mod escape;
 pub mod etcd;
 #[cfg(any(test, fuzzing))]
@@ -43,6 +46,8 @@ pub mod inject;
 pub mod json;
 pub mod k8s;
 pub mod nodes;
+#[cfg(test)]
+mod outputs;
 pub mod patch;
 pub mod rules;
 pub mod server;

@@ -33,6 +33,8 @@ use self::{
     tls::Tls,
     webhook::{metrics::Metrics, state::WebhookState},
 };
+#[cfg(test)]
+pub(crate) use self::{admin::outputs as admin_outputs, webhook::outputs as webhook_outputs};
 pub use self::{admin::preview::Preview, readiness::Readiness, webhook::mutator::Mutator};
 use crate::guard::Guard;
 

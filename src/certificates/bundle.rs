@@ -60,6 +60,11 @@ impl Bundle {
         self
     }
 
+    /// Whether the bundle contains no certificate. The API server would then use the CAs of its operating system.
+    pub(super) fn is_empty(&self) -> bool {
+        self.certificates.is_empty()
+    }
+
     /// Formats the bundle as base64-encoded PEM.
     pub(super) fn to_base64(&self) -> String {
         let pem = self.certificates.iter().map(|certificate| {

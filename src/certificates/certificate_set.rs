@@ -100,13 +100,9 @@ impl CertificateSet {
         now: OffsetDateTime,
         provider: &Arc<CryptoProvider>,
     ) -> Result<(), CertificateSetError> {
-        let rejected = |error: &dyn fmt::Display| CertificateSetError::Rejected(error.to_string());
-        let seconds = u64::try_from(now.unix_timestamp()).unwrap_or_default();
-        let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-        let mut roots = RootCertStore::empty();
-        let ca = CertificateDer::from_pem_slice(self.ca.as_bytes()).map_err(|error| rejected(&error))?;
-        roots.add(ca).map_err(|error| rejected(&error))?;
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+        let now = unix_time(now);
+        let roots = Arc::new(self.roots()?);
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider))
             .build()
             .map_err(|error| rejected(&error))?;
         let leaf =
@@ -116,6 +112,14 @@ impl CertificateSet {
             verifier.verify_server_cert(&leaf, &[], &name, &[], now).map_err(|error| rejected(&error))?;
         }
         Ok(())
+    }
+
+    /// The CA as the only trusted certificate.
+    pub(super) fn roots(&self) -> Result<RootCertStore, CertificateSetError> {
+        let mut roots = RootCertStore::empty();
+        let ca = CertificateDer::from_pem_slice(self.ca.as_bytes()).map_err(|error| rejected(&error))?;
+        roots.add(ca).map_err(|error| rejected(&error))?;
+        Ok(roots)
     }
 
     /// Whether less than a third of the lifetime is left. The lifetime of this set counts, not the configured one:
@@ -158,6 +162,16 @@ impl CertificateSet {
     pub fn pair(&self) -> &CertificatePair {
         &self.pair
     }
+}
+
+fn rejected(error: &dyn fmt::Display) -> CertificateSetError {
+    CertificateSetError::Rejected(error.to_string())
+}
+
+/// Converts a time to the type of rustls.
+pub(super) fn unix_time(time: OffsetDateTime) -> UnixTime {
+    let seconds = u64::try_from(time.unix_timestamp()).unwrap_or_default();
+    UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }
 
 fn to_text(name: &GeneralName<'_>) -> Option<String> {

@@ -1,9 +1,9 @@
 //! PURE: the next step of a replica towards the desired certificates. No clock, no I/O.
 //!
 //! A renewal consists of these steps: `Renew` (the Secret gets a next set), `Publish` (every entry also trusts its CA),
-//! a pause in which all API servers observe that, `Promote` (the next set becomes the current one), `Serve`. Any
-//! replica may do any step at any time: the writes are protected by resource versions, and `Serve` concerns only the
-//! replica itself.
+//! a pause in which all API servers observe that, `Promote` (the next set becomes the current one), `Serve`. The first
+//! set takes the same path, because servers that mount the Secret serve its current set at once. Any process may do any
+//! step at any time: the writes are protected by resource versions, and `Serve` concerns only the process itself.
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +13,7 @@ mod tests;
 pub struct State {
     /// The sets in the Secret; `None` if there is no Secret or no usable set in it.
     pub stored: Option<Stored>,
-    /// The set that this replica serves.
+    /// The set that this process serves, or that the servers receive with the Secret.
     pub served: Served,
     /// Whether a configuration lacks a required CA or contains an expired one.
     pub must_publish: bool,
@@ -22,8 +22,8 @@ pub struct State {
 /// The state of the sets in the Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// The set that all replicas should serve.
-    pub current: SetState,
+    /// The set that all replicas should serve; `None` until all entries trust the first one.
+    pub current: Option<SetState>,
     /// The set that replaces it.
     pub next: Option<SetState>,
 }
@@ -66,7 +66,7 @@ pub enum Served {
 /// A step of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Store a new set as the current one.
+    /// Store a new set as the next one, without a current one.
     Create,
     /// Store the served set: the Secret was lost, and the other replicas should not have to change.
     Restore,
@@ -90,21 +90,18 @@ pub fn next_step(state: &State) -> Step {
     let Some(Stored { current, next }) = state.stored else {
         return if state.served == Served::Valid { Step::Restore } else { Step::Create };
     };
-    if !current.is_served && current.is_valid && current.trust == Trust::Propagated {
+    if current.is_some_and(|set| !set.is_served && set.is_valid && set.trust == Trust::Propagated) {
         return Step::Serve;
     }
     if state.must_publish {
         return Step::Publish;
     }
-    let must_renew = match next {
-        // The next set may be for other names, or may have been created by a clock that was wrong.
-        Some(next) => !next.is_valid || next.renewal_due,
-        None => !current.is_valid || current.renewal_due,
-    };
+    // The next set may be for other names, or may have been created by a clock that was wrong.
+    let must_renew = next.or(current).is_none_or(|set| !set.is_valid || set.renewal_due);
     match next {
         _ if must_renew => Step::Renew,
         Some(next) if next.trust == Trust::Propagated => Step::Promote,
-        None if current.is_served => Step::Idle,
+        None if current.is_some_and(|set| set.is_served) => Step::Idle,
         Some(_) | None => Step::AwaitPropagation,
     }
 }

@@ -1,5 +1,4 @@
-//! The format of certificate sets in the Secret. The current set has the keys of a TLS Secret, so that other tools can
-//! read it.
+//! The format of certificate sets in the Secret. The current set has the keys of a TLS Secret, which servers mount.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,25 +13,32 @@ const NEXT: [&str; 3] = ["next-ca.crt", "next-tls.crt", "next-tls.key"];
 /// The certificate sets in the Secret.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct StoredSets {
-    pub(super) current: CertificateSet,
+    pub(super) current: Option<CertificateSet>,
     pub(super) next: Option<CertificateSet>,
 }
 
 // === impl StoredSets ===
 
 impl StoredSets {
-    /// Parses the data of the Secret. An invalid next set is treated as absent.
+    /// Parses the data of the Secret. An invalid set is treated as absent. Fails if there is no valid one.
     pub(super) fn from_data(
         data: &BTreeMap<String, Vec<u8>>,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, CertificateSetError> {
-        let current = parse_set(data, CURRENT, provider)?;
-        Ok(Self { current, next: parse_set(data, NEXT, provider).ok() })
+        match (parse_set(data, CURRENT, provider), parse_set(data, NEXT, provider)) {
+            (Err(error), Err(_)) => Err(error),
+            (current, next) => Ok(Self { current: current.ok(), next: next.ok() }),
+        }
+    }
+
+    /// Both sets, as far as they exist.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &CertificateSet> {
+        self.current.iter().chain(&self.next)
     }
 
     /// Formats the data of the Secret.
     pub(super) fn to_data(&self) -> BTreeMap<String, Vec<u8>> {
-        let sets = [(CURRENT, Some(&self.current)), (NEXT, self.next.as_ref())];
+        let sets = [(CURRENT, self.current.as_ref()), (NEXT, self.next.as_ref())];
         let values = sets.into_iter().filter_map(|(keys, set)| Some((keys, set?)));
         values
             .flat_map(|(keys, set)| keys.into_iter().zip([set.ca(), set.certificate(), set.key()]))

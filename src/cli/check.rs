@@ -3,7 +3,7 @@
 //! The running guard evaluates a dry-run review, so that the program, its configuration, the reservations and the
 //! cluster are those of the real request.
 
-mod report;
+pub(in crate::cli) mod report;
 mod review;
 
 use clap::Args;
@@ -12,11 +12,11 @@ use self::{
     report::CheckReport,
     review::{Cascade, Operation, PreviewRequest, Target, current_user},
 };
-use super::{
+use super::kube_client::{
     guard_flags::{GuardFlags, Output},
-    kube_client::run,
+    run,
 };
-use crate::{guard_client::webhook_coverage::WebhookCoverage, server::Preview};
+use crate::{escape::escape_json, guard_client::webhook_coverage::WebhookCoverage, server::Preview};
 
 /// Preview the verdict on the deletion of a pod, with the reason
 ///
@@ -77,8 +77,8 @@ impl Check {
         let preview = preview?;
         let report = CheckReport::new(&request.summary, &user, &coverage, &preview);
         match output {
-            Output::Text => report.print(&coverage)?,
-            Output::Json => anstream::println!("{}", serde_json::to_string_pretty(&report)?),
+            Output::Text => report.print()?,
+            Output::Json => anstream::println!("{}", escape_json(&serde_json::to_string_pretty(&report)?)),
         }
         Ok(preview.verdict != "denied")
     }

@@ -1,11 +1,21 @@
 //! `etcd-guard config`: validates a configuration file and prints the schema.
 
-use std::path::{Path, PathBuf};
+mod dry_run;
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
 
-use crate::config::{Config, Diagnostic, schema};
+use self::dry_run::check_templates;
+use super::kube_client::{client, run};
+use crate::{
+    config::{Config, Diagnostic, schema},
+    escape::to_single_line,
+};
 
 /// Validate a configuration file, or print its schema
 #[derive(Debug, Args)]
@@ -20,6 +30,16 @@ enum Command {
     Check {
         /// The file, or - for standard input
         file: PathBuf,
+        /// Also create a pod with each template, as a dry run with your own rights, and report each template that the
+        /// API server rejects
+        #[arg(long)]
+        server: bool,
+        /// With --server, the namespace of these pods; by default the namespace of the kubeconfig
+        #[arg(short, long, requires = "server")]
+        namespace: Option<String>,
+        /// With --server, the kubeconfig file; by default $KUBECONFIG, then the service account of the pod
+        #[arg(long, env = "ETCD_GUARD_KUBECONFIG")]
+        kubeconfig: Option<PathBuf>,
     },
     /// Print the JSON schema of configuration files
     Schema,
@@ -30,8 +50,11 @@ enum Command {
 impl ConfigCommand {
     pub(super) fn run(self) -> anyhow::Result<()> {
         match self.command {
-            Command::Check { file } => {
-                read(&file, |diagnostic| eprintln!("{diagnostic}"))?;
+            Command::Check { file, server, namespace, kubeconfig } => {
+                let (config, _) = read(&file, |diagnostic| eprintln!("{diagnostic}"))?;
+                if server {
+                    run(check_on_server(&file, &config, namespace, kubeconfig))?;
+                }
                 println!("{}: valid", file.display());
             }
             Command::Schema => println!("{}", serde_json::to_string_pretty(&schema())?),
@@ -40,9 +63,46 @@ impl ConfigCommand {
     }
 }
 
+/// Reports each template that the API server rejects in a pod.
+async fn check_on_server(
+    file: &Path,
+    config: &Config,
+    namespace: Option<String>,
+    kubeconfig: Option<PathBuf>,
+) -> anyhow::Result<()> {
+    let client = client(kubeconfig).await?;
+    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+    let results = check_templates(config, client, &namespace).await?;
+    let mut rejected = 0;
+    for result in &results {
+        if let Some(error) = &result.error {
+            rejected += 1;
+            eprintln!("{}: template {}: {}", file.display(), result.name, to_single_line(error));
+        }
+    }
+    if rejected > 0 {
+        anyhow::bail!(
+            "{}: {rejected} of {} templates failed in namespace {namespace}",
+            file.display(),
+            results.len()
+        );
+    }
+    Ok(())
+}
+
+/// Returns the text of a file, or of standard input for `-`.
+pub(super) fn read_text(file: &Path) -> anyhow::Result<String> {
+    if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("standard input")?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(file).with_context(|| file.display().to_string())
+}
+
 /// Reads the configuration and its text from a file. Passes each diagnostic to `report`, in the format of compilers.
 fn read(file: &Path, report: impl Fn(&str)) -> anyhow::Result<(Config, String)> {
-    let text = super::input::read(file)?;
+    let text = read_text(file)?;
     match Config::read(&text) {
         Ok(config) => Ok((config, text)),
         Err(diagnostics) => {

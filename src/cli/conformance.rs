@@ -9,12 +9,13 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{
+use super::kube_client::{
     guard_flags::{GuardFlags, Output},
-    kube_client::run,
+    run,
 };
 use crate::{
     conformance::{API_TIMEOUT, Options, Outcome, Report, Suite},
+    escape::escape_json,
     guard_client::GuardClient,
     terminal::{EMPHASIS, paint},
 };
@@ -122,7 +123,7 @@ fn print(report: &Report, output: Output) -> anyhow::Result<()> {
     match output {
         Output::Text if report.rows.is_empty() => {}
         Output::Text => report.write_text(&mut out)?,
-        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(report)?)?,
+        Output::Json => writeln!(out, "{}", escape_json(&serde_json::to_string_pretty(report)?))?,
     }
     out.flush()?;
     Ok(())

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::{
     config::Labels,
+    escape::escape_json,
     inject::{InjectionContext, inject},
     k8s::ApiServerVersion,
     rules::check_pod_name,
@@ -31,7 +32,7 @@ pub(super) struct Inject {
     /// A label of the namespace, such as sidecar-injector=enabled; can be repeated
     #[arg(long = "namespace-label", value_parser = parse_label)]
     namespace_labels: Vec<(String, String)>,
-    /// The version of the API server, on which native sidecars depend
+    /// The version of the API server and of the oldest kubelet, on which native sidecars depend
     #[arg(long, default_value = "1.34", value_parser = parse_version)]
     kubernetes_version: ApiServerVersion,
 }
@@ -81,7 +82,7 @@ impl Inject {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let Self { file, config, output, namespace, namespace_labels, kubernetes_version } = self;
         let (config, _) = super::config::read_or_default(config.as_deref())?;
-        let text = super::input::read(&file)?;
+        let text = super::config::read_text(&file)?;
         let pod: Value = serde_saphyr::from_str(&text).with_context(|| file.display().to_string())?;
         if pod.get("kind").is_none_or(|kind| kind != "Pod") {
             bail!("{}: expected one object of kind Pod", file.display());
@@ -106,8 +107,8 @@ impl Inject {
         let pod = injection.pod.as_ref().map_or_else(|| pod.clone(), Value::from);
         match output {
             Output::Yaml => print!("{}", serde_saphyr::to_string(&pod)?),
-            Output::Json => println!("{}", serde_json::to_string_pretty(&pod)?),
-            Output::Patch => println!("{}", serde_json::to_string_pretty(&injection.patch)?),
+            Output::Json => println!("{}", escape_json(&serde_json::to_string_pretty(&pod)?)),
+            Output::Patch => println!("{}", escape_json(&serde_json::to_string_pretty(&injection.patch)?)),
         }
         Ok(())
     }

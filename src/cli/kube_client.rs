@@ -1,5 +1,7 @@
 //! The client for the API server, and the runtime of commands that use it.
 
+pub(super) mod guard_flags;
+
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context;

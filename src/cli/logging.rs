@@ -1,19 +1,25 @@
 //! Logging of the process.
 
 mod deferred;
+mod escaping;
 mod json;
+#[cfg(test)]
+mod test_buffer;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tracing_subscriber::{
     EnvFilter, Layer, Registry,
     filter::{FilterExt, filter_fn},
-    fmt,
+    fmt::{self, MakeWriter},
     layer::SubscriberExt,
     util::SubscriberInitExt,
 };
 
 pub(super) use self::deferred::{flush_deferred_lines, try_flush_deferred_lines};
-use self::{deferred::DeferringWriter, json::JsonFormat};
+pub(in crate::cli) use self::escaping::LogFormat;
+#[cfg(test)]
+pub(in crate::cli) use self::test_buffer::TestBuffer;
+use self::{deferred::DeferringWriter, escaping::EscapingWriter, json::JsonFormat};
 use crate::traces::SPAN_TARGET;
 
 /// Excludes the error log of the Kubernetes client for each failed call, because the callers log these errors.
@@ -36,14 +42,20 @@ pub(super) struct Logging {
     log_level: String,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
-}
-
 fn parse_filter(text: &str) -> Result<String, String> {
     EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// Returns the layer that writes lines in this format to `writer`.
+pub(in crate::cli) fn lines<M>(format: LogFormat, writer: M) -> Box<dyn Layer<Registry> + Send + Sync>
+where
+    M: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let lines = fmt::layer().with_writer(EscapingWriter::new(writer, format));
+    match format {
+        LogFormat::Text => lines.with_ansi(false).boxed(),
+        LogFormat::Json => lines.json().event_format(JsonFormat::default()).boxed(),
+    }
 }
 
 // === impl Logging ===
@@ -54,11 +66,7 @@ impl Logging {
         // Log lines are complete without spans. Spans are for the collector only, and are disabled without one.
         let filter =
             EnvFilter::new(&self.log_level).and(filter_fn(|metadata| metadata.target() != SPAN_TARGET));
-        let lines = fmt::layer().with_writer(DeferringWriter);
-        let lines = match self.log_format {
-            LogFormat::Text => lines.with_ansi(false).with_filter(filter).boxed(),
-            LogFormat::Json => lines.json().event_format(JsonFormat::default()).with_filter(filter).boxed(),
-        };
+        let lines = lines(self.log_format, DeferringWriter).with_filter(filter).boxed();
         let layers: Vec<_> = collector.into_iter().chain([lines]).collect();
         tracing_subscriber::registry().with(layers).init();
     }

@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::kube_client::{client, run};
-use crate::k8s::NodeLabels;
+use crate::{config::NodeLabel, k8s::NodeLabels};
 
 /// Interval of probes. For this long, new pods may be scheduled to a node with a failed lxcfs.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
@@ -41,9 +41,10 @@ pub(super) struct LxcfsLabel {
     /// The mount point of lxcfs, as lxcfs.root in the configuration file
     #[arg(long, default_value = "/var/lib/lxcfs")]
     root: PathBuf,
-    /// The label, as lxcfs.nodeLabel in the configuration file
-    #[arg(long, default_value = "etcd-guard.io/lxcfs-ready=true", value_parser = parse_label)]
-    label: (String, String),
+    /// The label, as lxcfs.nodeLabel in the configuration file; the default label is set together with the former default
+    /// etcd-guard.io/lxcfs-ready
+    #[arg(long, default_value = "node-restriction.kubernetes.io/lxcfs-ready=true", value_parser = parse_label)]
+    label: NodeLabel,
     /// The kubeconfig file; by default $KUBECONFIG, then the service account of the pod
     #[arg(long, env = "ETCD_GUARD_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
@@ -56,9 +57,11 @@ struct Probe {
     pending: Option<oneshot::Receiver<bool>>,
 }
 
-fn parse_label(text: &str) -> Result<(String, String), String> {
+fn parse_label(text: &str) -> Result<NodeLabel, String> {
     match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        Some((key, value)) if !key.is_empty() => {
+            Ok(NodeLabel { key: key.to_owned(), value: value.to_owned() })
+        }
         _ => Err(String::from("expected KEY=VALUE")),
     }
 }
@@ -74,7 +77,7 @@ impl LxcfsLabel {
         let mut term = signal(SignalKind::terminate()).context("failed to handle SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("failed to handle SIGINT")?;
         let nodes = NodeLabels::new(client(self.kubeconfig).await?);
-        let (key, value) = self.label;
+        let keys: Vec<&str> = self.label.keys().collect();
         let mut probe = Probe { file: self.root.join("proc/meminfo"), pending: None };
         let mut written: Option<(bool, Instant)> = None;
         loop {
@@ -82,10 +85,10 @@ impl LxcfsLabel {
             let is_current =
                 written.is_some_and(|(value, at)| value == responds && at.elapsed() < REFRESH_INTERVAL);
             if !is_current {
-                match nodes.set(&self.node, &key, responds.then_some(value.as_str())).await {
+                match nodes.set(&self.node, &keys, responds.then_some(self.label.value.as_str())).await {
                     Ok(()) => {
                         if written.is_none_or(|(value, _)| value != responds) {
-                            tracing::info!(node = %self.node, label = %key, responds, "lxcfs");
+                            tracing::info!(node = %self.node, label = %self.label.key, responds, "lxcfs");
                         }
                         written = Some((responds, Instant::now()));
                     }
@@ -100,7 +103,7 @@ impl LxcfsLabel {
             }
         }
         nodes
-            .set(&self.node, &key, None)
+            .set(&self.node, &keys, None)
             .await
             .context("failed to remove the label, which may become outdated")
     }

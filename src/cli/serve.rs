@@ -23,7 +23,8 @@ use super::{
 use crate::{
     config::{LiveConfig, ReloadMetrics, follow},
     guard::{Guard, Sources},
-    k8s::{AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, NamespaceReader, SecretReader},
+    k8s::{AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, SecretReader},
+    nodes::{NodeMetrics, NodeReconciler},
     server::{Mutator, Options, Readiness, Server},
     traces::{Collector, SpanCounts},
 };
@@ -52,6 +53,9 @@ pub(super) struct Serve {
     /// The namespace of the reservations; by default the namespace of the service account or kubeconfig
     #[arg(long, env = "ETCD_GUARD_NAMESPACE")]
     namespace: Option<String>,
+    /// The name of the guard's own pod, whose priority `status` compares with those of members; by default the host name
+    #[arg(long, env = "HOSTNAME", hide_env_values = true)]
+    pod_name: Option<String>,
     /// The configuration file; it is reloaded when it changes
     #[arg(long, env = "ETCD_GUARD_CONFIG")]
     config: Option<PathBuf>,
@@ -69,6 +73,10 @@ pub(super) struct Serve {
         value_parser = humantime::parse_duration
     )]
     survey_interval: Option<Duration>,
+    /// Write the status of over-committed nodes at once, instead of at the next writes of their kubelets; requires the
+    /// permissions of deploy/components/over-commit
+    #[arg(long, env = "ETCD_GUARD_WRITE_NODE_STATUS")]
+    write_node_status: bool,
     /// URL of an OpenTelemetry collector for traces by OTLP over gRPC, such as `http://collector:4317`; by default
     /// disabled
     #[arg(long, env = "ETCD_GUARD_OTLP_ENDPOINT", value_name = "URL")]
@@ -108,9 +116,11 @@ impl Serve {
             tls,
             kubeconfig,
             namespace,
+            pod_name,
             config,
             linger,
             survey_interval,
+            write_node_status,
             otlp_endpoint: _,
         } = self;
         let (tls, source) = tls.prepare(provider)?;
@@ -124,12 +134,14 @@ impl Serve {
         let claims = ClaimReader::watch(&client, annotations.guarded_namespaces());
         let leases = Leases::new(client.clone(), &namespace);
         let events = EventRecorder::start(client.clone());
-        let mutator = Mutator::new(live.clone(), NamespaceReader::new(pods.clone()), reloads);
+        let mutator = Mutator::new(live.clone(), &pods, reloads);
         let (sender, version_known) = oneshot::channel();
         tokio::spawn(mutator.follow_version(sender));
         let options = Options { listen, admin_listen, survey_interval };
+        let node_writes = NodeMetrics::default();
         let new_guard = |registry: &mut _| {
             spans.register(registry);
+            node_writes.register(registry);
             let sources = Sources {
                 pods: pods.clone(),
                 claims: claims.clone(),
@@ -138,12 +150,16 @@ impl Serve {
                 config: live.clone(),
                 events: events.clone(),
                 api_servers: api_servers.clone(),
+                own_pod: pod_name.clone().map(|name| (namespace.clone(), name)),
             };
             Guard::new(sources, leases.clone(), registry)
         };
         let server = Server::bind(&options, tls, &new_guard, mutator).await?;
         let (https, http) = server.addresses()?;
         tracing::info!(%https, %http, version = env!("CARGO_PKG_VERSION"), "serving");
+        if write_node_status {
+            tokio::spawn(NodeReconciler::new(client.clone(), live.clone(), node_writes).run());
+        }
         tokio::spawn(set_ready(pods, annotations.clone(), version_known, server.readiness()));
         source.start(&client, &namespace, server.readiness())?;
         server.serve(stop, linger).await?;
@@ -177,10 +193,10 @@ async fn set_ready(
     while !annotations.wait_until_synced().await {
         tracing::warn!("not ready: waiting for the lists of namespaces and StatefulSets");
     }
-    // Without the version, the first Jobs after a start would get ordinary containers as sidecars and never finish.
+    // Without the version, the first Jobs after a start would get no sidecars.
     if timeout(VERSION_TIMEOUT, version_known).await.is_err() {
         tracing::warn!(
-            "the version of the API server is unknown: sidecars are injected as ordinary containers until it is known"
+            "the version of the API server is unknown: until it is known, sidecars are injected as ordinary containers, and not into pods of Jobs"
         );
     }
     readiness.set_apiserver_answered();

@@ -9,12 +9,13 @@ use clap::Args;
 use tabwriter::TabWriter;
 use tokio::time::sleep;
 
-use super::{
+use super::kube_client::{
     guard_flags::{GuardFlags, Output},
-    kube_client::run,
+    run,
 };
 use crate::{
-    guard::{ClusterStatus, MemberStatus, Role, Survey},
+    escape::escape_json,
+    guard::{ClusterStatus, MemberStatus, RecognitionGap, Role, Survey},
     terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, paint},
 };
 
@@ -66,8 +67,10 @@ impl Status {
             let mut out = anstream::stdout().lock();
             match output {
                 Output::Text => write_text(&survey, &mut out)?,
-                Output::Json if watch => writeln!(out, "{}", serde_json::to_string(&survey)?)?,
-                Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&survey)?)?,
+                Output::Json if watch => writeln!(out, "{}", escape_json(&serde_json::to_string(&survey)?))?,
+                Output::Json => {
+                    writeln!(out, "{}", escape_json(&serde_json::to_string_pretty(&survey)?))?;
+                }
             }
             out.flush()?;
             drop(out);
@@ -85,7 +88,8 @@ fn is_screen() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
-fn write_text(survey: &Survey, out: &mut impl Write) -> anyhow::Result<()> {
+/// Writes the status as text. The client has escaped every text in it.
+pub(in crate::cli) fn write_text(survey: &Survey, out: &mut impl Write) -> anyhow::Result<()> {
     for cluster in &survey.clusters {
         write_cluster(cluster, out)?;
         writeln!(out)?;
@@ -95,6 +99,12 @@ fn write_text(survey: &Survey, out: &mut impl Write) -> anyhow::Result<()> {
     }
     for problem in &survey.problems {
         writeln!(out, "{} {problem}", paint(FAILURE, "!"))?;
+    }
+    for warning in &survey.warnings {
+        writeln!(out, "{} {warning}", paint(WARNING, "!"))?;
+    }
+    for RecognitionGap { text, .. } in &survey.gaps {
+        writeln!(out, "{} {text}", paint(WARNING, "?"))?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod lifespan;
 mod lxcfs;
 mod over_commit;
+mod owner_kinds;
 mod pod_names;
 mod policies;
 mod probe;
@@ -15,8 +16,12 @@ use serde::Deserialize;
 
 pub use self::{
     lifespan::Lifespan,
-    lxcfs::{Lxcfs, LxcfsFile, LxcfsMount, NodeAffinity, NodeLabel, Profile, SharedProcessNamespace},
+    lxcfs::{
+        FORMER_NODE_LABEL, Lxcfs, LxcfsFile, LxcfsMount, NODE_LABEL, NodeAffinity, NodeLabel, Profile,
+        SharedProcessNamespace,
+    },
     over_commit::{Factor, NodeFactors, OverCommit},
+    owner_kinds::OwnerKind,
     pod_names::PodNames,
     policies::{Defaults, Floor, LeaderPolicy, Mode, Permission, Policies, PolicyValue},
     probe::{Network, Probe},
@@ -24,7 +29,7 @@ pub use self::{
     sidecars::{Sidecars, UnknownTemplate},
     template::{AppContainers, Native, OnConflict, Overrides, Position, Template, TransferEnv},
 };
-use super::validation::Validator;
+use super::validation::{PodSecurityLevel, Validator};
 
 /// The supported `apiVersion`.
 pub const API_VERSION: &str = "etcd-guard.io/v1alpha1";
@@ -40,6 +45,9 @@ pub struct Config {
     pub guard: Policies,
     /// Namespaces whose pods are never mutated. Takes precedence over all annotations, labels and selectors.
     pub skip_namespaces: Vec<String>,
+    /// The Pod Security level of namespaces without the label `pod-security.kubernetes.io/enforce`: the default of the
+    /// `PodSecurity` admission configuration of the API server.
+    pub pod_security_default: PodSecurityLevel,
     /// Mounts of lxcfs files over files of /proc and /sys, so that a container sees its own limits.
     pub lxcfs: Lxcfs,
     /// Containers, volumes and other parts that are added to pods by name or by selector.
@@ -65,6 +73,7 @@ impl Default for Config {
             skip_namespaces: ["kube-system", "kube-public", "kube-node-lease", "etcd-guard"]
                 .map(String::from)
                 .into(),
+            pod_security_default: PodSecurityLevel::default(),
             lxcfs: Lxcfs::default(),
             sidecars: Sidecars::default(),
             lifespan: None,

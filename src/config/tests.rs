@@ -5,3 +5,4 @@ mod parts;
 mod reload;
 mod schema;
 mod template;
+mod templates;

@@ -2,7 +2,9 @@
 
 use std::io::Write;
 
+use crate::escape::to_single_line;
+
 /// Writes a line to stderr. An error is ignored: the run continues without a terminal.
 pub(super) fn report_progress(text: &str) {
-    let _ = writeln!(anstream::stderr(), "{text}");
+    let _ = writeln!(anstream::stderr(), "{}", to_single_line(text));
 }

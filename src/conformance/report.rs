@@ -6,7 +6,10 @@ use anstyle::Style;
 use serde::Serialize;
 use tabwriter::TabWriter;
 
-use crate::terminal::{FAILURE, SUCCESS, WARNING, paint};
+use crate::{
+    escape::{MAX_TEXT_CHARS, to_bounded_line},
+    terminal::{FAILURE, SUCCESS, WARNING, paint},
+};
 
 /// The results of all cases, in the order in which they ran.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -46,6 +49,11 @@ pub(crate) enum Outcome {
     Skipped,
 }
 
+/// Returns a text of the API server or of the guard for the terminal.
+fn escaped(text: &str) -> String {
+    to_bounded_line(text, MAX_TEXT_CHARS)
+}
+
 // === impl Report ===
 
 impl Report {
@@ -54,12 +62,28 @@ impl Report {
         self.rows.iter().filter(|row| row.result == outcome).count()
     }
 
+    /// A report with this text in each field.
+    #[cfg(test)]
+    pub(crate) fn with_texts(text: &str) -> Self {
+        let text = || text.to_owned();
+        let row = Row {
+            request: text(),
+            expected: text(),
+            why: "why",
+            answered: text(),
+            message: text(),
+            result: Outcome::Failed,
+        };
+        Self { namespace: text(), server: text(), rows: vec![row] }
+    }
+
     /// Writes a table of all rows, followed by the complete messages of the failed ones.
     pub(crate) fn write_text(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let mut table = TabWriter::new(Vec::new()).padding(2);
         writeln!(table, "RESULT\tREQUEST\tEXPECTED\tANSWERED\tWHY")?;
         for row in &self.rows {
             let Row { request, expected, why, answered, result, .. } = row;
+            let [request, expected, answered] = [request, expected, answered].map(|text| escaped(text));
             writeln!(table, "{}\t{request}\t{expected}\t{answered}\t{why}", result.label())?;
         }
         let table = String::from_utf8(table.into_inner()?)?;
@@ -75,11 +99,15 @@ impl Report {
             }
         }
         for row in self.rows.iter().filter(|row| row.result == Outcome::Failed && !row.message.is_empty()) {
-            writeln!(out, "\n{}: {}", row.request, row.message)?;
+            writeln!(out, "\n{}: {}", escaped(&row.request), escaped(&row.message))?;
         }
         let [passed, failed, skipped] =
             [Outcome::Passed, Outcome::Failed, Outcome::Skipped].map(|outcome| self.count(outcome));
-        writeln!(out, "\n{passed} passed, {failed} failed, {skipped} skipped on Kubernetes {}", self.server)?;
+        writeln!(
+            out,
+            "\n{passed} passed, {failed} failed, {skipped} skipped on Kubernetes {}",
+            escaped(&self.server)
+        )?;
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 use moka::sync::Cache;
 
-use super::{limits::LimitedChannel, member::Scheme};
+use super::{limits::LimitedChannel, member::Scheme, unverified::UnverifiedChannel};
 
 /// Time after which an unused connection is closed. It exceeds the pause between two pods of a rollout or drain.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -46,6 +46,8 @@ pub struct Tls {
     pub server_name: String,
     /// Trusted certificate authorities (PEM) for the member's certificate. `None` accepts no certificate.
     pub ca: Option<Arc<[u8]>>,
+    /// Whether every certificate is accepted, of a member that issues its own one. The other fields are then not used.
+    pub accepts_any_certificate: bool,
     /// The client certificate, if members require one.
     pub identity: Option<ClientIdentity>,
 }
@@ -85,8 +87,17 @@ impl Connections {
             return Ok((client, true));
         }
         // The timeouts of `etcd_client` do not limit a TLS handshake. Every caller sets a timeout for this call.
+        let accepts_any = endpoint.tls.as_ref().is_some_and(|tls| tls.accepts_any_certificate);
         let connect = |options| {
-            Box::pin(Client::connect_with_balanced_channel([&endpoint.url], Some(options), LimitedChannel))
+            let (urls, options) = ([endpoint.url.as_str()], Some(options));
+            Box::pin(async move {
+                if accepts_any {
+                    let channel = UnverifiedChannel { url: &endpoint.url };
+                    Client::connect_with_balanced_channel(urls, options, channel).await
+                } else {
+                    Client::connect_with_balanced_channel(urls, options, LimitedChannel).await
+                }
+            })
         };
         let client = match connect(endpoint.options()).await {
             Err(error) if endpoint.user.is_some() && is_authentication_disabled(&error) => {
@@ -148,6 +159,16 @@ impl Endpoint {
             tls.server_name = own;
         }
         endpoint
+    }
+
+    /// Changes an endpoint of plain HTTP to one with these TLS settings.
+    pub fn use_tls(&mut self, tls: Tls) {
+        for url in [&mut self.url].into_iter().chain(&mut self.other_urls) {
+            if let Some(address) = url.strip_prefix("http://") {
+                *url = format!("https://{address}");
+            }
+        }
+        self.tls = Some(tls);
     }
 
     /// Returns the scheme of the URL.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use etcd_client::Error;
 
 use super::limits::MAX_RESPONSE_BYTES;
+use crate::escape::{MAX_ERROR_CHARS, to_bounded_line};
 
 /// The numbers of gRPC status codes. The crate with their names is only an indirect dependency.
 mod code {
@@ -17,7 +18,7 @@ mod code {
 /// The text of the error with which rustls reports that the peer closed the connection during the handshake.
 const HANDSHAKE_EOF: &str = "tls handshake eof";
 
-/// The failure of a call to a member.
+/// The failure of a call to a member. Texts of the member are escaped and cut.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemberError {
     /// The member did not respond in time: the process is frozen, the network is partitioned, or there is no quorum.
@@ -51,7 +52,7 @@ pub enum MemberError {
     #[error("{0}")]
     Oversized(String),
     /// The reply came over a scheme that the member does not advertise. Another process may have sent it.
-    #[error("it answers over {0}, and the member advertises no such client URL")]
+    #[error("it replies over {0}, but advertises no client URL with this scheme")]
     UnadvertisedScheme(&'static str),
     /// Any other failure.
     #[error("{0}")]
@@ -118,7 +119,7 @@ impl MemberError {
             Some(rustls::Error::AlertReceived(alert)) => {
                 Self::CredentialsRejected(format!("the member refused this client's certificate ({alert:?})"))
             }
-            Some(error) => Self::Tls(error.to_string()),
+            Some(error) => Self::Tls(displayed(&error.to_string())),
             None if is_connection_refused(error) => Self::Refused(root_cause(error)),
             None if was_connected(error) => Self::Closed(root_cause(error)),
             None => Self::Unreachable(root_cause(error)),
@@ -136,15 +137,16 @@ impl From<&Error> for MemberError {
             return Self::from_connection_error(status);
         }
         let text = status.message();
+        let shown = || displayed(text);
         match i32::from(status.code()) {
             _ if text.contains("not supported for learner") => Self::Learner,
             _ if text.contains("etcdserver: no leader") => Self::NoLeader,
-            code::UNAUTHENTICATED | code::PERMISSION_DENIED => Self::CredentialsRejected(text.to_owned()),
+            code::UNAUTHENTICATED | code::PERMISSION_DENIED => Self::CredentialsRejected(shown()),
             code::INVALID_ARGUMENT if text.contains("auth") || text.contains("user name is empty") => {
-                Self::CredentialsRejected(text.to_owned())
+                Self::CredentialsRejected(shown())
             }
             code::UNAVAILABLE if !text.starts_with("etcdserver:") => Self::from_connection_error(status),
-            _ => Self::Other(text.to_owned()),
+            _ => Self::Other(shown()),
         }
     }
 }
@@ -210,5 +212,10 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     while let Some(source) = cause.source() {
         cause = source;
     }
-    cause.to_string()
+    displayed(&cause.to_string())
+}
+
+/// Returns the text of a member or a library, escaped and cut.
+fn displayed(text: &str) -> String {
+    to_bounded_line(text, MAX_ERROR_CHARS)
 }

@@ -33,11 +33,16 @@ impl BalancedChannelBuilder for LimitedChannel {
 
     fn balanced_channel(self, buffer_size: usize) -> Result<(Channel, Sender<Change<Uri, Endpoint>>), Error> {
         let (channel, endpoints) = tonic::transport::Channel::balance_channel(buffer_size);
-        let limited = channel
-            .map_response(|response: Response<Body>| {
-                response.map(|body| Body::new(Limited::new(body, MAX_RESPONSE_BYTES)))
-            })
-            .map_err(BoxError::from);
-        Ok((Channel::Custom(BoxCloneSyncService::new(limited)), endpoints))
+        Ok((limited(channel), endpoints))
     }
+}
+
+/// Returns a channel that ends a response with an error once it exceeds [`MAX_RESPONSE_BYTES`].
+pub(super) fn limited(channel: tonic::transport::Channel) -> Channel {
+    let limited = channel
+        .map_response(|response: Response<Body>| {
+            response.map(|body| Body::new(Limited::new(body, MAX_RESPONSE_BYTES)))
+        })
+        .map_err(BoxError::from);
+    Channel::Custom(BoxCloneSyncService::new(limited))
 }

@@ -6,6 +6,10 @@ use super::{
     error::MemberError,
     limits::{MAX_LISTED_MEMBERS, MAX_LISTED_URLS},
 };
+use crate::escape::{MAX_NAME_CHARS, to_bounded_line};
+
+/// Maximum length of a version in characters. etcd's own versions have at most 20.
+const MAX_VERSION_CHARS: usize = 64;
 
 /// A member's id, from `header.member_id` or the member list. Displayed in hexadecimal, as by etcdctl.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,7 +32,7 @@ pub struct Status {
     pub term: u64,
     /// The last applied raft index (zero before 3.4).
     pub applied_index: u64,
-    /// The release, for instance `3.6.16`.
+    /// The release, for instance `3.6.16`; escaped and cut.
     pub version: String,
     /// Whether the member is a learner, which has no vote.
     pub is_learner: bool,
@@ -68,7 +72,7 @@ pub enum Scheme {
 pub struct ListedMember {
     /// The unique id.
     pub id: MemberId,
-    /// The name. It need not be unique, and is empty until the member has started.
+    /// The name, as [`displayed_name`] returns it. It need not be unique, and is empty until the member has started.
     pub name: String,
     /// The addresses for its peers.
     pub peer_urls: Vec<String>,
@@ -77,6 +81,13 @@ pub struct ListedMember {
     pub client_urls: Vec<String>,
     /// Whether the member is a learner, which has no vote.
     pub is_learner: bool,
+}
+
+/// Returns the name of a member in the form in which names are compared and shown: a member chooses any text as its name.
+/// The form is the same for the name in a member list and in the flags of a pod, so that equal names stay equal.
+#[must_use]
+pub fn displayed_name(name: &str) -> String {
+    to_bounded_line(name, MAX_NAME_CHARS)
 }
 
 /// Returns the entries of a member list, or the error for a list that is too long.
@@ -97,6 +108,11 @@ pub(super) fn listed_members(members: &[etcd_client::Member]) -> Result<Vec<List
     Ok(members.iter().map(ListedMember::from_response).collect())
 }
 
+/// Returns the version of a member, escaped and cut.
+pub(crate) fn displayed_version(version: &str) -> String {
+    to_bounded_line(version, MAX_VERSION_CHARS)
+}
+
 // === impl Status ===
 
 impl Status {
@@ -109,7 +125,7 @@ impl Status {
             leader: Some(response.leader()).filter(|leader| *leader != 0).map(MemberId),
             term: response.raft_term(),
             applied_index: response.raft_applied_index(),
-            version: response.version().to_owned(),
+            version: displayed_version(response.version()),
             is_learner: response.is_learner(),
             alarms: response.errors().iter().filter_map(|text| Alarm::parse(text)).collect(),
         })
@@ -153,7 +169,7 @@ impl ListedMember {
     pub(super) fn from_response(member: &etcd_client::Member) -> Self {
         Self {
             id: MemberId(member.id()),
-            name: member.name().to_owned(),
+            name: displayed_name(member.name()),
             peer_urls: member.peer_urls().to_vec(),
             client_urls: member.client_urls().to_vec(),
             is_learner: member.is_learner(),

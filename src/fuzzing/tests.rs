@@ -74,6 +74,12 @@ fn any_configuration_is_valid_or_gets_diagnostics() {
     replay("config", MUTATIONS, super::config, lines);
 }
 
+/// Edge case 71.
+#[test]
+fn any_script_that_starts_etcd_is_recognised() {
+    replay("recognition", MUTATIONS, super::recognition, lines);
+}
+
 #[test]
 fn any_settings_are_parsed_as_by_etcd() {
     replay("settings", MUTATIONS, super::member_settings, lines);

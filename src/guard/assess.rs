@@ -85,7 +85,9 @@ pub(in crate::guard) fn assess_with_evidence(
             return Assessment { missing: silent_pods(snapshot), ..Assessment::new(reason) };
         }
         Err(MembershipError::Ambiguous(identity)) => {
-            let missing = vec![MissingVoter { name: identity.pod, cause: identity.cause }];
+            let pod = snapshot.pod(&identity.pod);
+            let owner_kind = pod.map(|pod| pod.owner_kind.clone()).unwrap_or_default();
+            let missing = vec![MissingVoter { name: identity.pod, owner_kind, cause: identity.cause }];
             return Assessment { missing, ..Assessment::new(Reason::AmbiguousMember) };
         }
     };

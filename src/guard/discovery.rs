@@ -2,7 +2,6 @@
 
 pub(in crate::guard) mod advertised_hosts;
 pub(in crate::guard) mod claim_storage;
-mod credential_sources;
 pub(in crate::guard) mod credentials;
 mod endpoint;
 pub(in crate::guard) mod etcd_pod;
@@ -11,6 +10,6 @@ mod etcdctl;
 pub(crate) mod fuzzing;
 mod member_settings;
 pub(in crate::guard) mod pod_header;
-mod recognition;
+pub(in crate::guard) mod recognition;
 pub(in crate::guard) mod settled;
 mod storage;

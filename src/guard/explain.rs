@@ -1,9 +1,11 @@
-//! Verdicts as text: the facts of an assessment with their numbers, and a command that helps.
+//! Verdicts as text: the facts of an assessment with their numbers, and a command as the remedy.
 //!
 //! A denial starts with its reason code and ends with a command that can be pasted. kubectl prints it on one line.
 
 use tokio::time::Instant;
 
+use crate::escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word};
+use crate::etcd::MemberError;
 use crate::guard::{
     assess::{self, Assessment, MissingVoter},
     model::{
@@ -43,7 +45,7 @@ pub(super) fn explain(
     }
     verdict.member = assessment.member;
     verdict.tally.clone_from(&assessment.tally);
-    verdict.cluster = Some(snapshot.cluster.clone());
+    verdict.cluster = Some(to_bounded_line(&snapshot.cluster, MAX_ERROR_CHARS));
     verdict.data_age = Some(now.duration_since(snapshot.taken_at));
     verdict
 }
@@ -78,8 +80,8 @@ impl Explanation<'_> {
             Reason::LeaderProtected => format!("{pod} leads {cluster} ({numbers})"),
             Reason::QuorumAtRisk => format!("{}{}", self.remaining_voters(), self.not_healthy()),
             Reason::DisruptionInProgress if self.has_quorum() => format!(
-                "the leader of {cluster} is being deleted: {} being deleted, and only the leader proves that the other voters serve \
-                 ({numbers})",
+                "the leader of {cluster} is being deleted ({} being deleted), and no probe proves that the other voters can \
+                 reach each other ({numbers})",
                 with_verb(&self.assessment.leaving)
             ),
             Reason::DisruptionInProgress => format!(
@@ -121,9 +123,9 @@ impl Explanation<'_> {
         }
     }
 
-    /// What to do about a denial, with a command at the end.
+    /// Returns the remedy of a denial, with a command at the end.
     fn remedy(&self) -> Option<String> {
-        let (pod, ns) = (&self.target.name, &self.snapshot.namespace);
+        let [pod, ns] = [&self.target.name, &self.snapshot.namespace].map(|name| to_shell_word(name));
         Some(match self.assessment.reason {
             Reason::LeaderProtected => self.move_leadership(),
             Reason::QuorumAtRisk => self.restore_missing_voter(),
@@ -132,7 +134,7 @@ impl Explanation<'_> {
             }
             Reason::SingleMember => {
                 format!(
-                    "If intended: kubectl -n {ns} annotate --overwrite pod {pod} etcd-guard.io/single-member=allow"
+                    "To allow the deletion: kubectl -n {ns} annotate --overwrite pod {pod} etcd-guard.io/single-member=allow"
                 )
             }
             Reason::PermanentLoss => self.prevent_data_loss(),
@@ -145,7 +147,7 @@ impl Explanation<'_> {
             }
             Reason::EtcdUnreachable => format!(
                 "If the pods run, check ports, TLS and network policies: kubectl -n {ns} logs {pod} -c {}",
-                self.target.container
+                to_shell_word(&self.target.container)
             ),
             Reason::CredentialsRejected => format!(
                 "Set the annotation etcd-guard.io/client-tls-secret or etcd-guard.io/auth-secret to the Secret with \
@@ -198,14 +200,20 @@ impl Explanation<'_> {
         }
     }
 
-    /// Returns `; not healthy: etcd-2 (connection refused)`, or an empty text.
+    /// Returns `; not healthy: etcd-2 (connection refused)`, or an empty text. A pod whose controller has another kind than
+    /// that of the target is listed with this kind: `etcd-2 of EtcdMember (connection refused)`.
     fn not_healthy(&self) -> String {
         if self.assessment.missing.is_empty() {
             return String::new();
         }
         // A cause that several voters share, such as a missing Secret, is stated once.
-        let mut groups: Vec<(Vec<&str>, &str)> = Vec::new();
-        for MissingVoter { name, cause } in &self.assessment.missing {
+        let mut groups: Vec<(Vec<String>, &str)> = Vec::new();
+        for MissingVoter { name, owner_kind, cause } in &self.assessment.missing {
+            let name = if owner_kind.is_empty() || *owner_kind == self.target.owner_kind {
+                name.clone()
+            } else {
+                format!("{name} of {owner_kind}")
+            };
             match groups.iter_mut().find(|(_, known)| known == cause) {
                 Some((names, _)) => names.push(name),
                 None => groups.push((vec![name], cause)),
@@ -217,12 +225,29 @@ impl Explanation<'_> {
         )
     }
 
+    /// Whether the guard may lack the credentials or the address of the member of a pod: its container runs, and the member
+    /// may be healthy.
+    fn may_lack_access(&self, pod: &str) -> bool {
+        let Some(pod) = self.snapshot.pod(pod) else { return false };
+        match pod.reply.cause() {
+            Some(MemberError::CredentialsRejected(_) | MemberError::Tls(_)) => true,
+            Some(MemberError::Unreachable(_) | MemberError::Refused(_)) => pod.running && !pod.terminating,
+            _ => false,
+        }
+    }
+
     fn restore_missing_voter(&self) -> String {
-        let ns = &self.snapshot.namespace;
+        let ns = to_shell_word(&self.snapshot.namespace);
         let is_pod = |missing: &&MissingVoter| self.snapshot.pod(&missing.name).is_some();
         match self.assessment.missing.iter().find(is_pod) {
             Some(missing) => {
-                format!("Restore {0}, then retry: kubectl -n {ns} describe pod {0}", missing.name)
+                let pod = to_shell_word(&missing.name);
+                let restore = format!("Restore {pod}, then retry: kubectl -n {ns} describe pod {pod}");
+                if self.may_lack_access(&missing.name) {
+                    let advice = inspection_advice(&self.snapshot.namespace, &missing.name);
+                    return format!("{restore}; {advice}");
+                }
+                restore
             }
             None => {
                 let advice = if self.assessment.missing.is_empty() {
@@ -243,8 +268,8 @@ impl Explanation<'_> {
                 self.etcdctl(self.target, &format!("move-leader {}", status.member_id))
             ),
             None => format!(
-                "No other voter can take over now. Wait until one is ready: kubectl -n {} get pods -w",
-                self.snapshot.namespace
+                "No other healthy voter can become the leader. Wait until another voter is ready: kubectl -n {} get pods -w",
+                to_shell_word(&self.snapshot.namespace)
             ),
         }
     }
@@ -267,7 +292,7 @@ impl Explanation<'_> {
 
     /// etcd does not remove the last voter of a cluster.
     fn prevent_data_loss(&self) -> String {
-        let (pod, ns) = (&self.target.name, &self.snapshot.namespace);
+        let [pod, ns] = [&self.target.name, &self.snapshot.namespace].map(|name| to_shell_word(name));
         let accept =
             format!("kubectl -n {ns} annotate --overwrite pod {pod} etcd-guard.io/ephemeral-data=allow");
         let remove = self
@@ -278,7 +303,7 @@ impl Explanation<'_> {
             (Some(remove), Some(tally)) if tally.voters > 1 => format!(
                 "Replace the member first (or annotate the pod with etcd-guard.io/ephemeral-data=allow): {remove}"
             ),
-            _ => format!("If intended: {accept}"),
+            _ => format!("To accept the loss: {accept}"),
         }
     }
 
@@ -304,4 +329,11 @@ fn with_verb(names: &[String]) -> String {
         [name] => format!("{name} is"),
         [first @ .., last] => format!("{} and {last} are", first.join(", ")),
     }
+}
+/// Returns the advice to inspect an object: the last command of each denial that depends on what the guard reads of pods.
+pub(in crate::guard) fn inspection_advice(namespace: &str, object: &str) -> String {
+    let [namespace, object] = [namespace, object].map(to_shell_word);
+    format!(
+        "to see what the guard reads of the pod, and the Role that it needs: kubectl etcd-guard inspect -n {namespace} {object}"
+    )
 }

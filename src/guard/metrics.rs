@@ -23,6 +23,7 @@ pub(super) struct Metrics {
     break_glass: Counter,
     clusters: Family<StateLabel, Gauge>,
     members: Family<ReleaseLabel, Gauge>,
+    recognition_gaps: Family<GapLabel, Gauge>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -43,6 +44,11 @@ struct StateLabel {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReleaseLabel {
     release: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GapLabel {
+    gap: &'static str,
 }
 
 /// Values of [`ReleaseLabel`].
@@ -106,7 +112,14 @@ impl Metrics {
              leader (etcd issue 20418)",
             members.clone(),
         );
-        Self { probe_durations, probe_failures, transfers, break_glass, clusters, members }
+        let recognition_gaps = Family::default();
+        registry.register(
+            "recognition_gaps",
+            "Guarded namespaces without a recognized member (no_member), and unrecognized pods that declare a port of etcd \
+             (port), in the last survey",
+            recognition_gaps.clone(),
+        );
+        Self { probe_durations, probe_failures, transfers, break_glass, clusters, members, recognition_gaps }
     }
 
     /// Counts an attempt to move leadership.
@@ -135,6 +148,15 @@ impl Metrics {
             let count = versions.iter().filter(|version| release_label(**version) == release).count();
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.members.get_or_create(&ReleaseLabel { release }).set(count);
+        }
+    }
+
+    /// Sets the number of guarded namespaces without a recognized member, and of workloads with unrecognized pods that
+    /// declare a port of etcd, after a survey.
+    pub(super) fn record_gaps(&self, namespaces: usize, workloads: usize) {
+        for (gap, count) in [("no_member", namespaces), ("port", workloads)] {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.recognition_gaps.get_or_create(&GapLabel { gap }).set(count);
         }
     }
 

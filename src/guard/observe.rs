@@ -2,10 +2,12 @@
 
 pub(in crate::guard) mod error;
 pub mod external;
+mod inherited;
 pub(in crate::guard) mod member_pod_cache;
 pub(in crate::guard) mod observer;
+mod other_namespaces;
 pub(in crate::guard) mod other_pods;
 mod probe_round;
+mod reach;
 mod related;
 pub(in crate::guard) mod siblings;
-pub(in crate::guard) mod voter_history;

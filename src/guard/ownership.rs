@@ -5,7 +5,10 @@
 //! ownerReference is dangling, as restored backups leave it, and the garbage collector would delete healthy members.
 //! The absence of the owner does not distinguish the two cases. The guard therefore records each dependent with its
 //! owner while both exist, in one Lease per guarded namespace. The record survives restarts and has no expiry by time.
+//!
+//! The same Lease contains the owners whose cluster ever had several voters.
 
 pub(in crate::guard) mod record;
 pub(in crate::guard) mod recorder;
 pub(in crate::guard) mod store;
+pub(in crate::guard) mod voter_history;

@@ -1,6 +1,8 @@
 //! Status of all guarded clusters. A survey reads and counts the same data as an evaluation, and reserves nothing.
 
 mod background;
+mod gaps;
+pub(in crate::guard) mod priority;
 pub(in crate::guard) mod status;
 #[cfg(test)]
 mod tests;
@@ -15,9 +17,13 @@ use crate::guard::{
     discovery::etcd_pod,
     model::{cluster_key::ClusterKey, deadline::Deadline, reservation::Reservation},
     observe::observer::ClusterObserver,
+    ownership::store::OwnershipStore,
     policy::{effective::ResolvedPolicy, resolver::PolicyResolver},
     reserve::store::ReservationStore,
-    survey::status::{ClusterStatus, Survey},
+    survey::{
+        priority::{OwnPriority, Priority},
+        status::{ClusterStatus, RecognitionGap, Survey},
+    },
 };
 use crate::k8s::pod::Pod;
 
@@ -30,6 +36,8 @@ pub(in crate::guard) struct Surveyor {
     observer: Arc<ClusterObserver>,
     policies: Arc<PolicyResolver>,
     reservations: Arc<ReservationStore>,
+    ownership: Arc<OwnershipStore>,
+    own_priority: OwnPriority,
     /// Admits one survey at a time.
     lock: Mutex<()>,
 }
@@ -42,8 +50,10 @@ impl Surveyor {
         observer: Arc<ClusterObserver>,
         policies: Arc<PolicyResolver>,
         reservations: Arc<ReservationStore>,
+        ownership: Arc<OwnershipStore>,
+        own_priority: OwnPriority,
     ) -> Self {
-        Self { observer, policies, reservations, lock: Mutex::default() }
+        Self { observer, policies, reservations, ownership, own_priority, lock: Mutex::default() }
     }
 
     /// Surveys the etcd clusters of this namespace, or of all namespaces with the guard's label. Surveys run one at a time,
@@ -77,39 +87,58 @@ impl Surveyor {
                 }
                 vec![name.to_owned()]
             }
-            None => guarded.into_iter().collect(),
+            None => guarded.iter().cloned().collect(),
         };
+        let own = Box::pin(self.own_priority.read(deadline)).await;
+        survey.guard_priority = own.as_ref().map(Priority::value);
         let surveys: Vec<_> = namespaces
             .iter()
-            .map(|namespace| self.survey_namespace(namespace, &reserved, deadline))
+            .map(|namespace| {
+                // Deletions in other namespaces do not depend on the guard.
+                let own = own.as_ref().filter(|_| guarded.contains(namespace));
+                self.survey_namespace(namespace, &reserved, own, deadline)
+            })
             .collect();
         let mut surveys = stream::iter(surveys).buffered(MAX_CONCURRENT_NAMESPACES);
         while let Some(result) = surveys.next().await {
             match result {
-                Ok(clusters) => survey.clusters.extend(clusters),
+                Ok((clusters, warning, gaps)) => {
+                    survey.clusters.extend(clusters);
+                    survey.warnings.extend(warning);
+                    survey.gaps.extend(gaps);
+                }
                 Err(problem) => survey.problems.push(problem),
             }
         }
         survey
     }
 
+    /// Returns the clusters of a namespace, and a warning about its other pods.
     async fn survey_namespace(
         &self,
         namespace: &str,
         reserved: &[Reservation],
+        own: Option<&Priority>,
         deadline: Deadline,
-    ) -> Result<Vec<ClusterStatus>, String> {
+    ) -> Result<(Vec<ClusterStatus>, Option<String>, Vec<RecognitionGap>), String> {
         let listed = self.observer.list_pods(namespace, deadline).await;
         let pods = listed.map_err(|error| problem(&format!("namespace {namespace}"), &error.to_string()))?;
         let mut clusters: Vec<ClusterStatus> = Vec::new();
-        for (cluster_key, first) in cluster_keys(namespace, &pods) {
+        let keys = cluster_keys(namespace, &pods);
+        let others = pods.iter().filter(|pod| is_other_pod(namespace, pod, &keys));
+        let warning = own.and_then(|own| own.namespace_warning(namespace, others));
+        for (cluster_key, first) in keys {
             let snapshot = self.observer.observe_with_storage(&cluster_key, &pods, reserved, deadline).await;
             let summary = ClusterSummary::new(&snapshot);
             if let Some(tally) = &summary.tally {
-                self.observer.voter_history.record(&cluster_key, tally.voters);
+                self.ownership.voters.record(&cluster_key, tally.voters);
             }
-            let ResolvedPolicy { settings, warnings, .. } =
-                self.policies.resolve_for_pod(cluster_key.namespace(), first);
+            let ResolvedPolicy { settings, mut warnings, .. } =
+                self.policies.resolve_for_pod(cluster_key.namespace(), first, deadline).await;
+            let members = pods.iter().filter(|pod| {
+                !pod.is_finished() && !pod.is_mirror() && ClusterKey::from_pod(namespace, pod) == cluster_key
+            });
+            warnings.extend(own.and_then(|own| own.warning(members)));
             let status = ClusterStatus::new(&snapshot, &summary, reserved, settings, warnings);
             // If each member has a StatefulSet of its own, several keys identify the same cluster.
             let is_same = |known: &&mut ClusterStatus| known.id.is_some() && known.id == status.id;
@@ -118,8 +147,20 @@ impl Surveyor {
                 None => clusters.push(status),
             }
         }
-        Ok(clusters)
+        let is_guarded = self.observer.annotations.is_guarded(namespace);
+        let gaps = if is_guarded { gaps::find(namespace, &pods) } else { Vec::new() };
+        Ok((clusters, warning, gaps))
     }
+}
+
+/// Whether the API server calls the guard for the deletion of this pod although it belongs to none of these clusters.
+/// It calls the guard for mirror pods as well, but not for finished or terminating pods.
+fn is_other_pod(namespace: &str, pod: &Pod, clusters: &[(ClusterKey, &Pod)]) -> bool {
+    let is_member = || {
+        let key = ClusterKey::from_pod(namespace, pod);
+        clusters.iter().any(|(known, _)| *known == key)
+    };
+    !pod.is_finished() && !pod.is_terminating() && (pod.is_mirror() || !is_member())
 }
 
 /// Returns the keys of the clusters that run etcd, in the order of the pods, each with its first pod.

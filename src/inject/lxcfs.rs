@@ -17,7 +17,7 @@ use super::{
     reason::{Note, Reason, truncated},
 };
 use crate::{
-    config::{Labels, Lxcfs, LxcfsFile, LxcfsMount, NodeAffinity, SharedProcessNamespace},
+    config::{Lxcfs, LxcfsFile, LxcfsMount, NodeAffinity, PodSecurityLevel, SharedProcessNamespace},
     json::Json,
     patch::{ListPosition, PatchBuilder, PatchError, pointer},
 };
@@ -49,12 +49,15 @@ struct Source<'a> {
 pub(super) fn apply<'a>(
     builder: &mut PatchBuilder<'a>,
     context: &InjectionContext<'_>,
+    enforced: PodSecurityLevel,
     settings: &'a Lxcfs,
     notes: &mut Vec<Note>,
 ) -> Result<Vec<&'static str>, PatchError> {
     let pod = PodView::new(builder.object());
-    let Ok(namespace) = context.namespace_labels else { return Ok(Vec::new()) };
-    if let Some(note) = exclusion(pod, namespace, settings) {
+    if context.namespace_labels.is_err() {
+        return Ok(Vec::new());
+    }
+    if let Some(note) = exclusion(pod, enforced, settings) {
         notes.push(note);
         return Ok(Vec::new());
     }
@@ -123,11 +126,11 @@ pub(super) fn apply<'a>(
     Ok(files)
 }
 
-fn exclusion(pod: PodView<'_>, namespace: &Labels, settings: &Lxcfs) -> Option<Note> {
+fn exclusion(pod: PodView<'_>, enforced: PodSecurityLevel, settings: &Lxcfs) -> Option<Note> {
     let skipped =
         |reason, cause: String| Some(Note::skipped(reason, format!("lxcfs was not injected: {cause}")));
-    let level = namespace.get("pod-security.kubernetes.io/enforce").map(String::as_str);
-    if let Some(level @ ("baseline" | "restricted")) = level {
+    if enforced > PodSecurityLevel::Privileged {
+        let level = enforced.as_str();
         let cause = format!("the namespace enforces Pod Security {level}, which forbids hostPath volumes");
         return skipped(Reason::PodSecurity, cause);
     }
@@ -220,7 +223,7 @@ fn containers<'a>(pod: PodView<'a>, settings: &'a Lxcfs) -> impl Iterator<Item =
     early.chain(pod.containers("containers")).filter(move |container| {
         only.as_ref().is_none_or(|only| only.contains(&container.name()))
             && !except.contains(&container.name())
-            && (!settings.only_with_limits || container.has_limits())
+            && (!settings.only_with_limits || pod.has_limits() || container.has_limits())
     })
 }
 
@@ -274,15 +277,18 @@ fn add_node_affinity(builder: &mut PatchBuilder<'_>, settings: &Lxcfs) -> Result
         return Ok(());
     }
     let label = &settings.node_label;
-    let expression = json!({"key": label.key, "operator": "In", "values": [label.value]});
+    let conditions: Vec<_> =
+        label.keys().map(|key| json!({"key": key, "operator": "In", "values": [label.value]})).collect();
     match settings.node_affinity {
         NodeAffinity::Off => Ok(()),
         NodeAffinity::Require => {
-            affinity::require(builder, &[(affinity::EXPRESSIONS, &[Json::from(expression)])])
+            let conditions: Vec<_> = conditions.into_iter().map(Json::from).collect();
+            affinity::require_any(builder, &conditions)
         }
         NodeAffinity::Prefer => {
-            let term = json!({"weight": 100, "preference": {"matchExpressions": [expression]}});
-            affinity::prefer(builder, &[Json::from(term)])
+            let term = |condition| json!({"weight": 100, "preference": {"matchExpressions": [condition]}});
+            let terms: Vec<_> = conditions.into_iter().map(|condition| Json::from(term(condition))).collect();
+            affinity::prefer(builder, &terms)
         }
     }
 }

@@ -23,6 +23,8 @@ pub enum Outcome {
     Unchanged,
     /// The part is skipped.
     Skipped,
+    /// The part is added, but the API server may reject the pod because of it.
+    Warned,
     /// The pod is denied.
     Denied,
     /// An internal error. The pod is admitted unchanged.
@@ -80,8 +82,16 @@ reasons! {
     UserNamespace => Skipped,
     /// lxcfs does not support the pod's runtime class.
     RuntimeClass => Skipped,
-    /// The namespace enforces a Pod Security level that forbids hostPath volumes.
+    /// The namespace enforces a Pod Security level that forbids the part.
     PodSecurity => Skipped,
+    /// The containers of the template exceed the resources of the whole pod.
+    PodResources => Skipped,
+    /// A quota of the namespace rejects an injected container.
+    ResourceQuota => Warned,
+    /// A limit range of the namespace rejects an injected container, or the pod because of it.
+    LimitRange => Warned,
+    /// The cluster has no native sidecars, and an ordinary container would keep the pod from ending.
+    NoNativeSidecars => Skipped,
     /// The namespace's labels could not be read.
     NamespaceUnknown => Skipped,
     /// The pod uses its node's network.
@@ -119,7 +129,7 @@ impl Note {
         Self { reason, warning: None }
     }
 
-    /// Creates a note about a skipped part. The warning may contain texts of the pod.
+    /// Creates a note about a part that was skipped or that may cause a rejection. The warning may contain texts of the pod.
     pub(super) fn skipped(reason: Reason, warning: impl AsRef<str>) -> Self {
         Self { reason, warning: Some(to_single_line(warning.as_ref())) }
     }
@@ -135,6 +145,7 @@ impl Outcome {
             Self::Injected => "injected",
             Self::Unchanged => "unchanged",
             Self::Skipped => "skipped",
+            Self::Warned => "warned",
             Self::Denied => "denied",
             Self::Failed => "failed",
         }

@@ -54,6 +54,9 @@ pub(super) fn needs_namespace(pod: PodView<'_>, config: &Config) -> bool {
             .templates
             .iter()
             .any(|template| by_namespace(&template.always) || by_namespace(&template.never))
+        // The namespace's Pod Security level decides about every selected template.
+        || config.sidecars.templates.iter().any(|template| template.always.is_some())
+            && !select(pod, &InjectionContext::unlabelled(), config).is_empty()
 }
 
 /// Selects the parts for a pod.

@@ -1,5 +1,7 @@
 //! Application of one template to a pod.
 
+mod admission;
+mod missing;
 mod overrides;
 mod ownership;
 mod pod_settings;
@@ -13,6 +15,7 @@ use serde_json::{Value, json};
 pub use self::overrides::OVERRIDE;
 pub(super) use self::ownership::container_names;
 use self::{
+    missing::MissingContainers,
     overrides::overridden,
     ownership::{is_from_template, is_targeted},
     transfers::{add_mounts, shared_mounts, transferred_variables},
@@ -28,7 +31,7 @@ use super::{
     reason::{Note, Reason},
 };
 use crate::{
-    config::{AppContainers, Native, OnConflict, Position, Template},
+    config::{AppContainers, Native, OnConflict, PodSecurityLevel, Position, Template},
     json::{Json, SharedJson},
     patch::{ListPosition, PatchBuilder, PatchError, pointer},
 };
@@ -45,34 +48,15 @@ const ANNOTATIONS: &Pointer = Pointer::from_static("/metadata/annotations");
 /// Maps the names of volumes in a template to their names in the pod.
 type VolumeNames<'a> = BTreeMap<&'a str, Cow<'a, str>>;
 
-/// The containers of a template that the pod lacks.
-#[derive(Default)]
-struct MissingContainers {
-    containers: Vec<Value>,
-    native: Vec<Value>,
-    init: Vec<Value>,
-}
-
-// === impl MissingContainers ===
-
-impl MissingContainers {
-    fn map(self, change: impl Fn(Value) -> Value) -> Self {
-        let map_list = |list: Vec<Value>| list.into_iter().map(&change).collect();
-        Self {
-            containers: map_list(self.containers),
-            native: map_list(self.native),
-            init: map_list(self.init),
-        }
-    }
-}
-
-/// Applies a template and returns whether the pod has the template afterwards. `injected_names` are the names of all
+/// Applies a template and returns whether the pod has the template afterwards. The pod does not have it if containers of
+/// the pod have the names of all its containers, and the pod needs no other part of it. `injected_names` are the names of all
 /// containers from templates; all other containers are the pod's own.
 pub(super) fn apply<'a>(
     builder: &mut PatchBuilder<'a>,
     template: &'a Template,
     injected_names: &[&str],
     context: &InjectionContext<'_>,
+    enforced: PodSecurityLevel,
     notes: &mut Vec<Note>,
 ) -> Result<bool, PatchError> {
     let pod = PodView::new(builder.object());
@@ -87,6 +71,12 @@ pub(super) fn apply<'a>(
         notes.push(Note::skipped(Reason::MissingVolume, text));
         return Ok(false);
     }
+    if let Some(part) = admission::rejected_part(pod, template, enforced) {
+        let level = enforced.as_str();
+        let text = format!("template {name} was not injected: Pod Security {level} forbids {part}");
+        notes.push(Note::skipped(Reason::PodSecurity, text));
+        return Ok(false);
+    }
     let mut conflicts = Vec::new();
     let mut refused = Vec::new();
     let missing = missing_containers(
@@ -97,6 +87,22 @@ pub(super) fn apply<'a>(
         &mut conflicts,
         &mut refused,
     );
+    if missing.has_fallback && pod.ends() {
+        let text = format!(
+            "template {name} was not injected: the pod would not end, because the cluster has no native sidecars"
+        );
+        notes.push(Note::skipped(Reason::NoNativeSidecars, text));
+        return Ok(false);
+    }
+    if let Some(excess) = admission::exceeded_resource(pod, &missing) {
+        let text =
+            format!("template {name} was not injected: it exceeds spec.resources of the pod ({excess})");
+        notes.push(Note::skipped(Reason::PodResources, text));
+        return Ok(false);
+    }
+    // Up to here, all conflicts are containers of the pod with names of the template.
+    let has_only_conflicts = !conflicts.is_empty()
+        && conflicts.len() == template.containers.len() + template.init_containers.len();
     let shared = shared_mounts(pod, template, injected_names);
     let (volume_names, volumes) = place_volumes(pod, template, &mut conflicts);
     let is_skipped = template.on_conflict == OnConflict::Skip && !conflicts.is_empty();
@@ -129,11 +135,11 @@ pub(super) fn apply<'a>(
     if let Some(affinity) = &template.affinity {
         affinity::merge(builder, affinity)?;
     }
-    notes.push(Note::without_warning(if builder.operation_count() == before {
-        Reason::AlreadyInjected
-    } else {
-        Reason::Sidecar
-    }));
+    let is_unchanged = builder.operation_count() == before;
+    if is_unchanged && has_only_conflicts {
+        return Ok(false);
+    }
+    notes.push(Note::without_warning(if is_unchanged { Reason::AlreadyInjected } else { Reason::Sidecar }));
     Ok(true)
 }
 
@@ -170,6 +176,7 @@ fn missing_containers(
         if native {
             missing.native.push(with_restart_policy(container));
         } else {
+            missing.has_fallback |= template.native != Some(Native::False);
             missing.containers.push(container);
         }
     }
@@ -178,7 +185,10 @@ fn missing_containers(
             None => missing.init.push(container),
             Some(_) if supports_native => missing.native.push(container),
             // An API server without native sidecars drops the field, and the pod would wait for the container to end.
-            Some(_) => missing.containers.push(without_restart_policy(container)),
+            Some(_) => {
+                missing.has_fallback = true;
+                missing.containers.push(without_restart_policy(container));
+            }
         }
     }
     missing

@@ -1,7 +1,9 @@
 //! Injections with configurations and pods in the form that users write.
 
 mod documented;
+mod limits;
 mod lxcfs;
+mod mixed_versions;
 mod overrides_and_transfers;
 mod passes;
 mod peers;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::escape::{MAX_ERROR_CHARS, to_bounded_line};
+
 /// A read that returned no object. Only [`LookupError::NotFound`] proves that the object does not exist.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LookupError {
@@ -25,6 +27,14 @@ pub enum LookupError {
         /// The object to read.
         subject: String,
         /// The message of the API server or the root cause of the connection's error.
+        cause: String,
+    },
+    /// The response exceeds a limit, which bounds the memory of this process.
+    #[error("reading {subject}: {cause}")]
+    TooLarge {
+        /// The object or the list to read.
+        subject: String,
+        /// The limit.
         cause: String,
     },
     /// The API server did not respond in time.
@@ -72,10 +82,11 @@ pub enum WriteError {
     },
 }
 
-/// Returns the message of the API server, or the root cause of any other error.
-pub(super) fn error_message(error: &kube::Error) -> String {
+/// Returns the message of the API server, or the root cause of any other error, escaped and cut. A message can contain
+/// texts of objects and of other webhooks.
+pub(crate) fn error_message(error: &kube::Error) -> String {
     match error {
-        kube::Error::Api(status) => status.message.clone(),
+        kube::Error::Api(status) => to_bounded_line(&status.message, MAX_ERROR_CHARS),
         other => root_cause(other),
     }
 }
@@ -87,5 +98,5 @@ pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
     while let Some(source) = cause.source() {
         cause = source;
     }
-    cause.to_string()
+    to_bounded_line(&cause.to_string(), MAX_ERROR_CHARS)
 }

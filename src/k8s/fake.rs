@@ -29,7 +29,9 @@ pub(crate) fn api_server_with(
             let body = body.collect().await.unwrap().to_bytes();
             let (status, body) = handler(&call, &serde_json::from_slice(&body).unwrap_or_default());
             let body = Body::from(body.to_string().into_bytes());
-            Ok::<_, Infallible>(http::Response::builder().status(status).body(body).unwrap())
+            let date = httpdate::fmt_http_date(std::time::SystemTime::now());
+            let response = http::Response::builder().status(status).header(http::header::DATE, date);
+            Ok::<_, Infallible>(response.body(body).unwrap())
         }
     };
     Client::new(tower::service_fn(serve), "default")

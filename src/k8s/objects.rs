@@ -1,10 +1,15 @@
 //! Partial types of Kubernetes objects.
 
 pub mod admission;
+pub mod annotations;
 pub(super) mod claim;
+pub(super) mod heap_size;
+pub(super) mod namespace_limits;
 mod nullable;
 mod owner_reference;
 pub mod pod;
+mod pod_heap_size;
 pub(super) mod pod_references;
+mod pod_volumes;
 pub mod quantity;
 pub(super) mod stateful_set;

@@ -2,8 +2,15 @@
 
 pub(super) mod annotations;
 pub(super) mod api_reader;
+mod api_servers;
+mod body;
 pub(super) mod claims;
+mod list_splitter;
+pub(super) mod namespace_limits;
+mod namespace_watches;
 pub(super) mod namespaces;
+pub(super) mod nodes;
 pub(super) mod owners;
+pub(super) mod pages;
 pub(super) mod secrets;
-mod watching;
+pub(super) mod watching;

@@ -1,7 +1,9 @@
-//! Writes of objects: Events, Leases, this program's own Secret and webhook configurations, labels of nodes.
+//! Writes of objects: Events, Leases, this program's own Secret and webhook configurations, labels and status of nodes.
 
 pub(super) mod events;
 pub(super) mod leases;
 pub(super) mod managed_secret;
 pub(super) mod node_labels;
+pub(super) mod node_status;
+pub(super) mod pods;
 pub mod webhooks;

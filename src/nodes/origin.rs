@@ -39,11 +39,16 @@ impl Origin {
                 let (raw, out) = record.raised(resource)?;
                 (select(out) == sent).then_some(select(raw))
             };
+            // Written while no webhook was called: a raised amount is always written together with its record.
+            let is_original =
+                |record: &&Record| record.raised(resource).map(|(raw, _)| select(raw)) == Some(sent);
             let is_reduced = |record: &&Record| record.reduced(resource).map(select) == Some(sent);
             if let Some(raw) = records.iter().find_map(raised_from) {
                 AmountOrigin::Raw(raw)
             } else if records.iter().any(is_reduced) {
                 AmountOrigin::Reduced
+            } else if records.iter().any(is_original) {
+                AmountOrigin::Raw(sent)
             } else if stored.map(select) == Some(sent) && resource.count(sent) > 0 {
                 AmountOrigin::Unknown
             } else {

@@ -4,7 +4,10 @@ mod interleavings;
 
 use serde_json::{Value, json};
 
-use super::{RECORD, Reason};
+use super::{
+    RECORD, Reason,
+    evaluation::{Correction, correct},
+};
 use crate::{
     config::{Config, OverCommit},
     json::Json,
@@ -144,6 +147,48 @@ fn removed_record_does_not_lead_to_a_second_raise() {
     assert_eq!(cpu(&sent), ("7839m", "7919m"));
     let reported = after(&kubelet(&sent, &sent, &machine_node()), Some(&sent), Some(&double()));
     assert_eq!(cpu(&reported), ("7840m", "7920m"));
+}
+
+/// The stored node after a kubelet restored its values without a call of the webhook: the record remains.
+fn restored_unseen() -> Value {
+    let mut node = after(&machine_node(), None, Some(&double()));
+    node["status"] = machine_node()["status"].clone();
+    node["metadata"]["resourceVersion"] = json!("7");
+    node
+}
+
+/// Edge case 63.
+#[test]
+fn raises_recorded_originals_of_a_stored_node() {
+    let stored = restored_unseen();
+    let outcome = over_commit(stored.clone(), Some(&stored), Some(&double()));
+    assert_eq!(outcome.reason, Reason::OverCommitted, "the kubelet need not report them again");
+    assert_eq!(cpu(&outcome.node.unwrap()), ("7840m", "7920m"));
+}
+
+#[test]
+fn correction_is_a_change_of_the_version_that_was_read() {
+    let Correction { patch, reason, .. } = correct(&restored_unseen(), false, Some(&double()));
+    assert_eq!(reason, Reason::OverCommitted);
+    let patch = patch.unwrap();
+    assert_eq!(patch["metadata"]["resourceVersion"], "7");
+    assert_eq!(patch["status"]["allocatable"], json!({"cpu": "7840m", "memory": "1536000"}));
+    assert!(patch["metadata"]["annotations"][RECORD].as_str().unwrap().contains("3920m"));
+
+    let removed = correct(&restored_unseen(), false, None).patch.unwrap();
+    assert_eq!(removed["metadata"]["annotations"], json!({RECORD: null}));
+    let raised = after(&machine_node(), None, Some(&double()));
+    assert_eq!(correct(&raised, false, Some(&double())).patch, None, "as configured");
+}
+
+/// Edge case 64.
+#[test]
+fn correction_raises_unrecorded_values_only_if_they_are_raw() {
+    let amount = |is_raw| {
+        let patch = correct(&machine_node(), is_raw, Some(&double())).patch.unwrap();
+        patch["status"]["allocatable"]["cpu"].clone()
+    };
+    assert_eq!((amount(true), amount(false)), (json!("7840m"), json!("3919m")));
 }
 
 #[test]

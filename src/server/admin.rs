@@ -1,9 +1,12 @@
 //! The admin port, plain HTTP: liveness, readiness and metrics for every client, and for loopback clients the preview
 //! of a verdict and the status of the guarded clusters.
 
+pub(super) mod answer;
 pub(super) mod health;
 mod loopback;
 mod metrics;
+#[cfg(test)]
+pub(crate) mod outputs;
 pub(super) mod preview;
 mod status;
 

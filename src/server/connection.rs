@@ -88,6 +88,7 @@ pub(super) async fn serve_connection(
     let first_request_arrived = first_request.clone();
     let service = service_fn(move |mut request: Request<Incoming>| {
         first_request.cancel();
+        usage.start_request();
         request.extensions_mut().insert(Arc::clone(&usage));
         let (router, readiness) = (router.clone(), readiness.clone());
         async move {

@@ -76,9 +76,11 @@ fn drain_backlog(listener: TcpListener) -> Vec<TcpStream> {
         .collect()
 }
 
-/// Serves a connection until it ends or another connection needs its slot.
+/// Serves a connection until it ends or another connection needs its slot. Data that has arrived is read first, because it
+/// can be a review.
 async fn serve_in_slot(slot: Slot, connection: impl Future<Output = ()>) {
     tokio::select! {
+        biased;
         () = connection => {}
         () = slot.closed() => tracing::debug!("a connection was closed for another one: the limit is reached"),
     }

@@ -15,13 +15,13 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// Time after which an idle connection that carried reviews may be closed: the API server itself closes idle connections
-/// after 90 s.
-const MAX_IDLE: Duration = Duration::from_secs(90);
-
-/// Time that a new connection has for its TLS handshake and its first review, before it may be closed. Without it, new
-/// connections would take the slots of each other while reviews are in progress on all others.
-const MIN_AGE: Duration = Duration::from_secs(1);
+/// Time since its last use before which no connection is closed. A new connection needs it for its TLS handshake and its
+/// first review, and an open one for the rest of a request that has begun. Without it, connections would take the slots of
+/// each other while reviews are in progress on all others.
+///
+/// A longer time for connections that carried reviews would help forgers of reviews: one valid review on each connection
+/// would occupy the port for as long.
+const MIN_IDLE: Duration = Duration::from_secs(1);
 
 /// Pause before another connection is closed, if the first one still holds its slot.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(100);
@@ -52,7 +52,7 @@ struct UsageState {
     is_proven: bool,
     /// Number of valid reviews in progress.
     in_progress: usize,
-    /// The end of the last review, or the time of the connection.
+    /// The latest of these times: the connection, the end of a review, and the start of a request after a review.
     last_used: Instant,
     /// Whether the connection was requested to close.
     is_closing: bool,
@@ -89,7 +89,7 @@ impl Slots {
     }
 
     /// Requests the close of the connection that is needed least: the oldest one without a valid review, else the one
-    /// that is idle for the longest time, beyond [`MAX_IDLE`].
+    /// that is idle for the longest time. Only connections are closed that were not used within [`MIN_IDLE`].
     fn close_one(&self, now: Instant) {
         let used = self.lock();
         let candidates = used.iter().filter_map(|(id, usage)| Some((usage.precedence(now)?, *id, usage)));
@@ -138,6 +138,15 @@ impl Usage {
         Self { state: Mutex::new(state), close: Notify::new() }
     }
 
+    /// Registers the head of a request, so that the connection is not closed before its body has arrived, if that takes
+    /// at most [`MIN_IDLE`]. Before the first valid review, a request does not extend the life of a connection.
+    pub(in crate::server) fn start_request(&self) {
+        let mut state = self.lock();
+        if state.is_proven {
+            state.last_used = Instant::now();
+        }
+    }
+
     /// Registers a valid review. The connection is not closed before the returned value is dropped.
     pub(in crate::server) fn start_review(self: &Arc<Self>) -> ReviewInProgress {
         let mut state = self.lock();
@@ -173,8 +182,7 @@ impl Usage {
 
 impl UsageState {
     fn may_close(&self, now: Instant) -> bool {
-        let idle = now.saturating_duration_since(self.last_used);
-        self.in_progress == 0 && idle > if self.is_proven { MAX_IDLE } else { MIN_AGE }
+        self.in_progress == 0 && now.saturating_duration_since(self.last_used) > MIN_IDLE
     }
 }
 
@@ -221,7 +229,7 @@ mod tests {
             connections.push(connect(&slots).await);
         }
         drop(connections[0].0.start_review());
-        sleep(MAX_IDLE * 2).await;
+        sleep(Duration::from_secs(200)).await;
         assert_eq!(closed_for_another(&slots, &connections).await, [1]);
         assert_eq!(closed_for_another(&slots, &connections).await, [1, 2]);
     }
@@ -233,11 +241,11 @@ mod tests {
         let connections = [connect(&slots).await, connect(&slots).await];
         drop(connections[0].0.start_review());
         assert_eq!(closed_for_another(&slots, &connections).await, [1]);
-        assert!(started.elapsed() > MIN_AGE);
+        assert!(started.elapsed() > MIN_IDLE);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn closes_proven_connections_only_after_idle_time() {
+    async fn closes_proven_connections_in_the_order_of_their_use() {
         let slots = Slots::new(3);
         let mut connections = Vec::new();
         for _ in 0..3 {
@@ -246,14 +254,35 @@ mod tests {
         let in_progress = connections[0].0.start_review();
         for index in [2, 1] {
             drop(connections[index].0.start_review());
-            sleep(Duration::from_secs(1)).await;
+            sleep(MIN_IDLE * 2).await;
         }
-        assert_eq!(closed_for_another(&slots, &connections).await, [0; 0]);
-        sleep(MAX_IDLE).await;
         assert_eq!(closed_for_another(&slots, &connections).await, [2]);
         assert_eq!(closed_for_another(&slots, &connections).await, [1, 2]);
         drop(in_progress);
         assert!(!connections[0].1.is_finished());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_that_has_begun_delays_the_close() {
+        let slots = Slots::new(1);
+        let (usage, connection) = connect(&slots).await;
+        drop(usage.start_review());
+        sleep(MIN_IDLE * 2).await;
+        usage.start_request();
+        let begun = Instant::now();
+        let _other = slots.take().await.unwrap();
+        assert!(connection.is_finished() && begun.elapsed() > MIN_IDLE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_without_a_valid_review_delay_nothing() {
+        let slots = Slots::new(1);
+        let (usage, _connection) = connect(&slots).await;
+        sleep(MIN_IDLE * 2).await;
+        usage.start_request();
+        let begun = Instant::now();
+        let _other = slots.take().await.unwrap();
+        assert!(begun.elapsed() < MIN_IDLE);
     }
 
     #[tokio::test(start_paused = true)]
@@ -264,7 +293,7 @@ mod tests {
         let review = slot.usage().start_review();
         assert!(timeout(Duration::from_secs(200), slot.closed()).await.is_err());
         drop(review);
-        sleep(MAX_IDLE * 2).await;
+        sleep(MIN_IDLE * 2).await;
         slots.close_one(Instant::now());
         slot.closed().await;
     }

@@ -8,6 +8,8 @@ pub(super) mod metrics;
 mod mutate;
 pub(super) mod mutator;
 mod objects;
+#[cfg(test)]
+pub(crate) mod outputs;
 mod pod_names;
 pub(super) mod review;
 mod review_response;

@@ -3,8 +3,10 @@
 mod cascades;
 mod drain;
 mod eviction;
+mod guard_priority;
 mod kubelet;
 mod node_deletion;
+mod owner_kinds;
 mod ownership;
 mod pod_gc;
 mod preemption;

@@ -4,6 +4,7 @@ mod collection;
 mod dry_run;
 mod floor;
 mod follower;
+mod forged_reviews;
 mod later_refusal;
 mod leader;
 mod membership;

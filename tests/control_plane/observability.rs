@@ -5,6 +5,7 @@ pub(crate) mod cost;
 mod dashboard;
 mod events;
 mod grpc_calls;
+mod memory;
 mod requesters;
 mod survey;
 mod traces;

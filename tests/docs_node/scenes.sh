@@ -49,7 +49,7 @@ leader_is_protected() { wait_until 'the leader is protected' verdict_contains 'd
 # logged TEXT: whether the log of a guard contains the text.
 logged() { kubectl -n etcd-guard logs -l "$GUARD_LABEL" --tail=-1 | grep -q -- "$1"; }
 
-two_replicas() { [[ $(kubectl -n etcd-guard get pods -o name | wc -l) -eq 2 ]]; }
+two_replicas() { [[ $(kubectl -n etcd-guard get pods -l "$GUARD_LABEL" -o name | wc -l) -eq 2 ]]; }
 
 # three_serve: all three members are healthy, and all their pods ready.
 three_serve() {

@@ -2,5 +2,6 @@
 
 mod auth;
 mod grpc_calls;
+mod hidden_settings;
 mod secrets;
 mod tls;

@@ -37,6 +37,8 @@ pub(crate) struct Cluster {
     dir: TempDir,
     /// The user that the guard logs in as.
     pub(crate) user: Option<User>,
+    /// Whether the members issue their own certificates for clients (`--auto-tls`).
+    has_own_certificates: bool,
     /// Whether root and the guest exist.
     has_users: bool,
     /// Whether the members require authentication.
@@ -108,6 +110,21 @@ impl Cluster {
         (cluster, links)
     }
 
+    /// Starts three members that issue their own certificates for clients.
+    pub(crate) async fn start_with_own_certificates(version: &'static str) -> Self {
+        let layout = Layout { version, members: 3, spare: 0, tls: false };
+        let mut cluster = Self::prepare(layout, |n| format!("etcd-{n}"));
+        cluster.has_own_certificates = true;
+        for n in 0..layout.members {
+            let run = cluster.folder(n).join("run");
+            let script = std::fs::read_to_string(&run).unwrap();
+            let script = script.replace("-client-urls=http:", "-client-urls=https:");
+            std::fs::write(run, script.replace("--name=", "--auto-tls --name=")).unwrap();
+        }
+        cluster.start_members(layout.members).await;
+        cluster
+    }
+
     /// Starts a cluster whose initial members have these names; the spare members use the same names for them.
     pub(crate) async fn start_named(layout: Layout, name: impl Fn(usize) -> String) -> Self {
         let mut cluster = Self::prepare(layout, name);
@@ -152,7 +169,16 @@ impl Cluster {
             })
             .collect();
         let initial = layout.members;
-        let cluster = Self { members, initial, tls, dir, user: None, has_users: false, has_auth: false };
+        let cluster = Self {
+            members,
+            initial,
+            tls,
+            dir,
+            user: None,
+            has_own_certificates: false,
+            has_users: false,
+            has_auth: false,
+        };
         let names: Vec<String> = (0..layout.members).map(name).collect();
         let first: Vec<(usize, &str)> = names.iter().map(String::as_str).enumerate().collect();
         for n in 0..layout.members + layout.spare {
@@ -192,6 +218,16 @@ impl Cluster {
         let (before, rest) = script.split_once("--name=").unwrap();
         let (_, after) = rest.split_once(' ').unwrap();
         std::fs::write(run, format!("{before}--name={name} {after}")).unwrap();
+    }
+
+    /// Sets the scheme at which a stopped member of a cluster with TLS serves clients, and which it advertises.
+    pub(crate) fn set_client_scheme(&self, n: usize, scheme: &str) {
+        let run = self.folder(n).join("run");
+        let script = std::fs::read_to_string(&run).unwrap();
+        let address = format!("://{}:2379", self.members[n].address);
+        let script =
+            script.replace(&format!("https{address}"), &address).replace(&format!("http{address}"), &address);
+        std::fs::write(run, script.replace(&address, &format!("{scheme}{address}"))).unwrap();
     }
 
     /// Adds a spare voter to the member list without starting it. etcd refuses during the first five seconds of a
@@ -288,10 +324,17 @@ impl Cluster {
     /// Returns the endpoint at which the guard connects to this member.
     pub(crate) fn endpoint(&self, n: usize) -> Endpoint {
         let address = &self.members[n].address;
+        if self.has_own_certificates {
+            let accepting =
+                Tls { server_name: address.clone(), ca: None, accepts_any_certificate: true, identity: None };
+            let url = format!("https://{address}:2379");
+            return Endpoint { url, other_urls: Vec::new(), tls: Some(accepting), user: None };
+        }
         Endpoint {
             url: format!("{}://{address}:2379", self.scheme()),
             other_urls: Vec::new(),
             tls: self.tls.as_ref().map(|tls| Tls {
+                accepts_any_certificate: false,
                 server_name: address.clone(),
                 ca: Some(tls.ca.clone().into()),
                 identity: Some(ClientIdentity {

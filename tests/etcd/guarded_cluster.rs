@@ -22,9 +22,10 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, START_TIMEOUT};
 use test_support::{
-    guard::process::{ALL_NETWORKS, CONFIG, GuardProcess},
+    guard::process::{ALL_NETWORKS, CONFIG, GuardProcess, SURVEY_INTERVAL},
     guard::review::{deletion_review, dry_run_review},
     http_client::Connection,
+    wait::wait_until,
 };
 
 /// Longer than a cached denial is used.
@@ -42,6 +43,7 @@ const LATE_CAUSES: [&str; 4] =
 #[derive(Clone, Default)]
 pub(crate) struct Objects {
     known: Arc<Mutex<BTreeMap<String, (u16, Value)>>>,
+    hides_label_from_watch: Arc<AtomicBool>,
     writes_fail: Arc<AtomicBool>,
 }
 
@@ -85,10 +87,18 @@ async fn respond(State(objects): State<Objects>, request: Request) -> Response {
     if parts.uri.query().is_some_and(|query| query.contains("watch")) {
         std::future::pending::<()>().await;
     }
-    let known = objects.known.lock().unwrap().get(&path).cloned();
+    let reads_namespace = parts.uri.query().is_some_and(|query| query.contains("fieldSelector"));
+    let hides_label = objects.hides_label_from_watch.load(Ordering::SeqCst) && !reads_namespace;
+    let known = if path == "/api/v1/namespaces" && !hides_label {
+        let labels = json!({"etcd-guard.io/guard": "enabled"});
+        let items = json!([{"metadata": {"name": "prod", "labels": labels}}]);
+        Some((200, json!({"metadata": {"resourceVersion": "1"}, "items": items})))
+    } else {
+        objects.known.lock().unwrap().get(&path).cloned()
+    };
     let (status, object) = if parts.method == http::Method::GET {
         // The default is an empty list, or "not found" for a single object.
-        let is_object = ["/secrets/", "/persistentvolumeclaims/", "/leases/", "/pods/"]
+        let is_object = ["/secrets/", "/configmaps/", "/persistentvolumeclaims/", "/leases/", "/pods/"]
             .iter()
             .any(|resource| path.contains(resource));
         let missing = json!({"kind": "Status", "status": "Failure", "message": "not found", "reason": "NotFound", "code": 404});
@@ -120,15 +130,35 @@ impl GuardedPods {
 
     /// Starts a guard with this configuration file.
     pub(crate) async fn start_with_config(pods: &[Value], config: &str) -> Self {
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        Self::start_with_objects(Objects::default(), pods, config).await
+    }
+
+    /// Starts a guard that surveys the cluster every second.
+    pub(crate) async fn start_with_survey(pods: &[Value]) -> Self {
+        let files = tempfile::tempdir().unwrap();
+        std::fs::write(files.path().join(SURVEY_INTERVAL), "1s").unwrap();
+        Self::start_in(files, Objects::default(), pods, ALL_NETWORKS).await
+    }
+
+    /// Starts a guard whose watch of namespaces does not show the label that a read of the namespace shows.
+    pub(crate) async fn start_before_watch_shows_label(pods: &[Value]) -> Self {
         let objects = Objects::default();
+        objects.hides_label_from_watch.store(true, Ordering::SeqCst);
+        Self::start_with_objects(objects, pods, ALL_NETWORKS).await
+    }
+
+    async fn start_with_objects(objects: Objects, pods: &[Value], config: &str) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), objects, pods, config).await
+    }
+
+    async fn start_in(files: tempfile::TempDir, objects: Objects, pods: &[Value], config: &str) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
         objects.put("/api/v1/namespaces/prod/pods", 200, json!({"items": pods}));
         for pod in pods {
             let name = pod["metadata"]["name"].as_str().unwrap();
             let claim = format!("/api/v1/namespaces/prod/persistentvolumeclaims/data-{name}");
             objects.put(&claim, 200, json!({"metadata": {"name": format!("data-{name}")}}));
         }
-        let files = tempfile::tempdir().unwrap();
         let kubeconfig = files.path().join("kubeconfig");
         let access = json!({
             "apiVersion": "v1",
@@ -141,6 +171,23 @@ impl GuardedPods {
         std::fs::write(&kubeconfig, access.to_string()).unwrap();
         std::fs::write(files.path().join(CONFIG), config).unwrap();
         Self { guard: GuardProcess::start(&kubeconfig, files.path()).await, objects, _files: files }
+    }
+
+    /// Returns the anonymous memory of the guard in bytes.
+    pub(crate) fn anonymous_memory(&self) -> u64 {
+        self.guard.anonymous_memory()
+    }
+
+    /// Restarts the guard, which loses its memory, after its record of the namespace contains this text.
+    pub(crate) async fn restart_after_recording(&mut self, text: &str) {
+        let lease = "/apis/coordination.k8s.io/v1/namespaces/etcd-guard/leases/etcd-guard-owners.prod";
+        wait_until("the guard writes its record", START_TIMEOUT, async || {
+            let known = self.objects.known.lock().unwrap();
+            known.get(lease).is_some_and(|(_, lease)| lease.to_string().contains(text))
+        })
+        .await;
+        self.guard.kill();
+        self.guard.restart().await;
     }
 
     /// Returns the reason and the message for a dry run of this pod's deletion.
@@ -161,6 +208,23 @@ impl GuardedPods {
     /// Expects this reason for this pod's deletion, and returns the message.
     pub(crate) async fn expect_deletion(&self, pod: &Value, reason: &str) -> String {
         expect(reason, async || self.delete(pod).await).await
+    }
+
+    /// Returns the value of a metric; 0 if it does not exist yet.
+    pub(crate) async fn metric(&self, name: &str) -> u64 {
+        self.guard.metric(name).await
+    }
+
+    /// Returns the body of `GET /status` for the namespace of the pods.
+    pub(crate) async fn status(&self) -> String {
+        test_support::http_client::get(self.guard.http(), "/status?namespace=prod").await.unwrap().body
+    }
+
+    /// Returns the body of `POST /check` for the deletion of this pod.
+    pub(crate) async fn check(&self, pod: &Value) -> String {
+        let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
+        let mut connection = Connection::plain(self.guard.http()).await.unwrap();
+        connection.post("/check", dry_run_review(&pod)).await.unwrap().body
     }
 
     async fn review(&self, pod: &Value, dry_run: bool) -> (String, String) {

@@ -2,5 +2,6 @@
 
 mod addresses;
 mod external_members;
+mod late_labels;
 mod membership;
 mod names;

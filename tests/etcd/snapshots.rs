@@ -34,6 +34,7 @@ impl Cluster {
             hostname: String::new(),
             peer_urls: Vec::new(),
             owner: OwnerState::OF_TARGET,
+            owner_kind: String::from("StatefulSet"),
             terminating: false,
             reserved: false,
             running: member.running,

@@ -2,3 +2,4 @@
 
 mod fan_out;
 mod impostors;
+mod texts;

@@ -6,7 +6,8 @@ set -euo pipefail
 GUARD=$1 REPORT=$2
 SCRIPTS=$(dirname -- "$(realpath -- "${BASH_SOURCE[0]}")")/../../scripts
 COMPONENTS=$SCRIPTS/../deploy/components
-LXCFS=$SCRIPTS/../deploy/lxcfs
+# deploy/lxcfs with a faster liveness probe.
+LXCFS=$SCRIPTS/../tests/data/kustomizations/lxcfs-with-fast-probe
 FILES=$TESTBED_DIR/guard
 ADDRESS=127.0.0.1:8443 ADMIN=127.0.0.1:8081
 NODE=node
@@ -39,15 +40,20 @@ request_count() {
     awk -v webhook="webhook=\"$1\"" '/^etcd_guard_admission_requests_total/ && index($0, webhook) { sum += $NF } END { print sum + 0 }'
 }
 
-start_guard() {
+prepare_guard() {
   mkdir -p "$FILES"
   "$SCRIPTS/certs" --name 127.0.0.1 "$FILES" >/dev/null
   cat >"$FILES/config.yaml" <<'CONFIG'
 apiVersion: etcd-guard.io/v1alpha1
 overCommit: {}
 CONFIG
+}
+
+# start_guard: sets GUARD_PID.
+start_guard() {
   setpriv --pdeathsig KILL -- "$GUARD" serve --listen "$ADDRESS" --admin-listen "$ADMIN" --kubeconfig "$KUBECONFIG" \
-    --tls-cert "$FILES/tls.crt" --tls-key "$FILES/tls.key" --config "$FILES/config.yaml" 2>"$FILES/log" &
+    --tls-cert "$FILES/tls.crt" --tls-key "$FILES/tls.key" --config "$FILES/config.yaml" --write-node-status 2>>"$FILES/log" &
+  GUARD_PID=$!
   wait_until 'the guard is ready' curl -fsS "http://$ADMIN/readyz" || fail "$(tail -n 5 "$FILES/log")"
 }
 
@@ -150,9 +156,18 @@ lxcfs_story() {
 # The DaemonSet of deploy/lxcfs, beside the lxcfs of the node, with a separate root.
 ROOT=/var/lib/lxcfs-root/lxcfs
 lxcfs_pods() { kubectl -n etcd-guard-lxcfs get pods -o "jsonpath={range .items[*]}{.$1}{\"\\n\"}{end}"; }
-node_label() { kubectl get node "$NODE" -o 'jsonpath={.metadata.labels.etcd-guard\.io/lxcfs-ready}'; }
+node_label() { kubectl get node "$NODE" -o 'jsonpath={.metadata.labels.node-restriction\.kubernetes\.io/lxcfs-ready}'; }
 is_labelled() { [[ $(node_label) == "$1" ]]; }
-has_restarted() { [[ $(lxcfs_pods 'status.containerStatuses[?(@.name=="lxcfs")].restartCount') -gt 0 ]]; }
+restart_count() { lxcfs_pods 'status.containerStatuses[?(@.name=="lxcfs")].restartCount'; }
+# has_restarted COUNT: whether the container has restarted more often.
+has_restarted() { (($(restart_count) > $1)); }
+lxcfs_pid() { kubectl -n etcd-guard-lxcfs exec daemonset/lxcfs -c lxcfs -- cat /run/lxcfs.pid; }
+# read_status NAMESPACE: prints the exit code of a read of /proc/meminfo in the running pod; 124 if it does not return.
+read_status() {
+  local status=0
+  timeout 10 kubectl -n "$1" exec box -- /bin/busybox head -n 1 /proc/meminfo >/dev/null 2>&1 || status=$?
+  printf '%s' "$status"
+}
 serves_at_root() { timeout 5 head -c 1 "$ROOT/proc/meminfo"; }
 are_gone() { [[ -z $(lxcfs_pods metadata.name) ]]; }
 roots_new_pods() { pod probe | kubectl -n default apply --dry-run=server -o yaml -f - | grep "path: $ROOT"; }
@@ -166,7 +181,7 @@ read_in() {
 
 daemonset_story() {
   log 'lxcfs from the DaemonSet'
-  local pid
+  local pid restarts began
   report unserved-label "$(node_label)"
   kubectl apply -k "$LXCFS" >/dev/null
   wait_until 'the node is labelled' is_labelled true || fail "$(kubectl -n etcd-guard-lxcfs describe pods)"
@@ -178,16 +193,31 @@ CONFIG
   report daemonset-affinity "$(kubectl -n daemonset get pod box -o 'jsonpath={.spec.affinity.nodeAffinity}')"
 
   log 'its container is killed and leaves a dead mount'
-  pid=$(kubectl -n etcd-guard-lxcfs exec daemonset/lxcfs -c lxcfs -- cat /run/lxcfs.pid)
+  pid=$(lxcfs_pid)
   # The parent process is the container; the kubelet ends the other processes with it.
   kill -KILL "$(awk '{ print $4 }' "/proc/$pid/stat")"
-  wait_until 'the container has been started again' has_restarted || true
+  wait_until 'the container has been started again' has_restarted 0 || true
   wait_until 'lxcfs serves again' serves_at_root || fail "$(kubectl -n etcd-guard-lxcfs describe pods)"
   wait_until 'the node is labelled' is_labelled true || fail "$(kubectl -n etcd-guard-lxcfs logs daemonset/lxcfs -c label)"
   report killed-meminfo "$(read_in killed)"
 
+  log 'lxcfs hangs'
+  restarts=$(restart_count) pid=$(lxcfs_pid) began=$EPOCHREALTIME
+  kill -STOP "$pid"
+  report hung-read "$(read_status killed)"
+  wait_until 'the label of the hung lxcfs is removed' is_labelled '' || true
+  report hung-label "$(node_label)"
+  wait_until 'the liveness probe restarts lxcfs' has_restarted "$restarts" || true
+  log "restarted after $(elapsed "$began") s"
+  report hung-restarts "$(($(restart_count) - restarts))"
+  if kill -0 "$pid" 2>/dev/null; then report hung-process alive; else report hung-process ended; fi
+  wait_until 'lxcfs serves again' serves_at_root || fail "$(kubectl -n etcd-guard-lxcfs describe pods)"
+  wait_until 'the node is labelled' is_labelled true || fail "$(kubectl -n etcd-guard-lxcfs logs daemonset/lxcfs -c label)"
+  report disconnected-read "$(read_status killed)"
+  report hung-meminfo "$(read_in hung)"
+
   log 'the DaemonSet is deleted'
-  kubectl delete namespace daemonset killed >/dev/null
+  kubectl delete namespace daemonset killed hung >/dev/null
   kubectl -n etcd-guard-lxcfs delete daemonset lxcfs >/dev/null
   wait_until 'its pod has ended' are_gone || fail "$(kubectl -n etcd-guard-lxcfs describe pods)"
   report removed-label "$(node_label)"
@@ -198,11 +228,14 @@ CONFIG
 # is_called WEBHOOK COMMAND: whether the API server calls the webhook for a command. It learns of webhooks by a watch.
 is_called() { "$2" && (($(request_count "$1") > 0)); }
 new_pod() { pod probe | kubectl -n default apply --dry-run=server -f -; }
-new_status() { kubectl patch node "$NODE" --subresource=status --type=merge -p '{"status":{"volumesInUse":[]}}'; }
 
 millis() { if [[ $1 == *m ]]; then printf '%s' "${1%m}"; else printf '%s' "$(($1 * 1000))"; fi; }
 # is_allocatable MILLIS: whether the node offers this amount of CPU.
 is_allocatable() { (($(millis "$(allocatable)") == $1)); }
+# is_raised: whether the node offers twice its CPU, with a record.
+is_raised() { is_allocatable "$twice" && kubectl get node "$NODE" -o yaml | grep -q rawAllocatable; }
+# elapsed BEGAN: prints the seconds since this value of EPOCHREALTIME.
+elapsed() { awk -v began="$1" -v now="$EPOCHREALTIME" 'BEGIN { printf "%.1f", now - began }'; }
 # write_as N: writes another part of the status, as one of three other controllers, and prints the allocatable CPU of the
 # response.
 write_as() {
@@ -221,13 +254,15 @@ allocatable() { kubectl get node "$NODE" -o 'jsonpath={.status.allocatable.cpu}'
 
 over_commit_story() {
   log 'a node that offers twice its CPU'
-  local raw seen=() answers=() value before beat last='' beats=0 writers=0 deadline
+  local raw twice began seen=() answers=() value before beat last='' beats=0 writers=0 deadline largest=0
   raw=$(allocatable)
   report raw-allocatable "$raw"
+  twice=$((2 * $(millis "$raw")))
+  # Only the guard and the kubelet write the status, here and below.
+  began=$EPOCHREALTIME
   kubectl label node "$NODE" "$LABEL=2" >/dev/null
-  wait_until 'the API server calls the guard for nodes' is_called nodes.etcd-guard.io new_status || fail "$(tail -n 5 "$FILES/log")"
-  # The status still contains the old CPU value. The kubelet sends it again at its next comparison.
-  wait_until 'the node offers twice its CPU' is_allocatable "$((2 * $(millis "$raw")))" || true
+  wait_until 'the node offers twice its CPU' is_allocatable "$twice" || fail "$(tail -n 5 "$FILES/log")"
+  report raised-after "$(elapsed "$began")"
   report out-allocatable "$(allocatable)"
 
   kubectl create -n missing -f - >/dev/null <<POD
@@ -273,21 +308,86 @@ POD
 
   log 'its record is removed; the next writes must not double the values'
   kubectl annotate node "$NODE" etcd-guard.io/over-commit- >/dev/null
-  new_status >/dev/null
-  report unrecorded-allocatable "$(allocatable)"
-  wait_until 'the node offers twice its CPU again' is_allocatable "$((2 * $(millis "$raw")))" || true
+  deadline=$((SECONDS + STEP_TIMEOUT))
+  until is_raised || ((SECONDS >= deadline)); do
+    value=$(millis "$(allocatable)")
+    ((value <= largest)) || largest=$value
+  done
+  report unrecorded-allocatable "${largest}m"
   report again-allocatable "$(allocatable)"
 
+  log 'an outage of the guard'
+  began=$EPOCHREALTIME
+  kill -KILL "$GUARD_PID"
+  wait_until 'the kubelet restores its values' is_allocatable "$(millis "$raw")" || true
+  log "restored by the kubelet after $(elapsed "$began") s"
+  report outage-allocatable "$(allocatable)"
+  began=$EPOCHREALTIME
+  start_guard
+  wait_until 'the node offers twice its CPU after the outage' is_allocatable "$twice" || true
+  report recovered-after "$(elapsed "$began")"
+  report recovered-allocatable "$(allocatable)"
+
+  began=$EPOCHREALTIME
   kubectl label node "$NODE" "$LABEL-" >/dev/null
-  new_status >/dev/null
+  wait_until 'the node offers its own CPU' is_allocatable "$(millis "$raw")" || true
+  log "restored after $(elapsed "$began") s"
   report restored-allocatable "$(allocatable)"
 }
 
+# runs_agent: whether a new pod gets the template.
+runs_agent() {
+  pod probe | sed 's#annotations: .*#annotations: {etcd-guard.io/inject: agent}#' |
+    kubectl -n default apply --dry-run=server -o yaml -f - | grep -q 'name: agent'
+}
+# job: prints a Job whose only own container ends, and whose sidecar does not.
+job() {
+  cat <<JOB
+apiVersion: batch/v1
+kind: Job
+metadata: {name: job}
+spec:
+  backoffLimit: 0
+  template:
+    metadata:
+      annotations: {etcd-guard.io/inject: agent}
+    spec:
+      restartPolicy: Never
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: box
+        image: inject-node-box:1
+        command: [/bin/busybox, sleep, "2"]
+JOB
+}
+
+job_story() {
+  log 'a Job with an injected sidecar that never ends by itself'
+  cat >>"$FILES/config.yaml" <<'CONFIG'
+sidecars:
+  templates:
+  - name: agent
+    containers: [{name: agent, image: 'inject-node-box:1', command: [/bin/busybox, sleep, '86400']}]
+CONFIG
+  wait_until 'the guard injects the template' runs_agent || fail "$(tail -n 5 "$FILES/log")"
+  namespace job
+  job | kubectl -n job create -f - >/dev/null
+  kubectl -n job wait --for=condition=Complete job/job --timeout="$POD_TIMEOUT" >/dev/null ||
+    kubectl -n job describe pods >&2
+  report job-succeeded "$(kubectl -n job get job job -o 'jsonpath={.status.succeeded}')"
+  report job-sidecar "$(kubectl -n job get pods -l job-name=job -o \
+    'jsonpath={.items[0].spec.initContainers[0].name} {.items[0].spec.initContainers[0].restartPolicy} {.items[0].status.initContainerStatuses[0].started}')"
+  report job-phase "$(kubectl -n job get pods -l job-name=job -o 'jsonpath={.items[0].status.phase}')"
+  kubectl delete namespace job >/dev/null
+}
+
+prepare_guard
 start_guard
 register inject
 register over-commit
 wait_until 'the API server calls the guard for pods' is_called inject.etcd-guard.io new_pod || fail "$(tail -n 5 "$FILES/log")"
 lxcfs_story
 daemonset_story
+job_story
 over_commit_story
 report end reached

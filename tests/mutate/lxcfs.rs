@@ -43,7 +43,7 @@ async fn injects_selected_files_and_prefers_lxcfs_nodes() {
     assert_eq!(files(1), [""; 0]);
     let affinity = &stored["spec"]["affinity"]["nodeAffinity"];
     let preferred = &affinity["preferredDuringSchedulingIgnoredDuringExecution"][0]["preference"];
-    assert_eq!(preferred["matchExpressions"][0]["key"], "etcd-guard.io/lxcfs-ready");
+    assert_eq!(preferred["matchExpressions"][0]["key"], "node-restriction.kubernetes.io/lxcfs-ready");
     assert_eq!(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"), None);
 }
 

@@ -8,9 +8,14 @@
 
 mod config;
 mod inject_command;
+mod limits;
 mod lxcfs;
 mod mutated_cluster;
+mod native_sidecars;
+mod node_status;
 mod over_commit;
 mod pod_rules;
+mod pod_security;
 mod sidecars;
+mod templates;
 mod webhook_order;

@@ -41,29 +41,66 @@ pub(crate) struct MutatedCluster {
     pub(crate) namespace: String,
     pub(crate) files: PathBuf,
     kubectl: Kubectl,
+    /// A control plane that other tests do not use. It ends with this value.
+    #[allow(dead_code, reason = "it is only dropped")]
+    own: Option<ControlPlane>,
 }
 
 fn control_plane() -> &'static ControlPlane {
     static SHARED: OnceLock<ControlPlane> = OnceLock::new();
-    SHARED.get_or_init(|| {
+    SHARED.get_or_init(ControlPlane::start)
+}
+
+impl ControlPlane {
+    fn start() -> Self {
         let testbed = testbed::control_plane(&[]);
         let (dir, kubectl) = (testbed.path("TESTBED_DIR").to_owned(), testbed.path("KUBECTL").to_owned());
-        ControlPlane { dir, kubectl, _testbed: Box::new(testbed) }
-    })
+        Self { dir, kubectl, _testbed: Box::new(testbed) }
+    }
+
+    fn kubectl(&self) -> Kubectl {
+        Kubectl::new(&self.kubectl, &self.dir.join("admin.kubeconfig"), &self.dir.join("kubectl-cache"))
+    }
 }
 
 impl MutatedCluster {
     /// Starts a guard with this configuration, creates a namespace with these labels, and registers these shipped
     /// components.
     pub(crate) async fn start(config: &str, labels: &[&str], shipped: &[&str]) -> Self {
-        let control_plane = control_plane();
-        let (namespace, files) = new_namespace();
+        Self::start_in(control_plane(), config, labels, shipped).await
+    }
+
+    /// Starts a guard with this configuration and the shipped injection in a control plane of its own, in which the
+    /// kubelet of one node has this version.
+    pub(crate) async fn start_with_kubelet(config: &str, version: &str) -> Self {
+        let own = tokio::task::spawn_blocking(ControlPlane::start).await.unwrap();
+        let kubectl = own.kubectl();
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}});
+        let file = own.dir.join("node.json");
+        std::fs::write(&file, node.to_string()).unwrap();
+        kubectl.run_checked(&["create", "-f", file.to_str().unwrap()]);
+        let status = json!({"status": {"nodeInfo": {"kubeletVersion": version}}}).to_string();
+        kubectl.run_checked(&[
+            "patch",
+            "node",
+            "node",
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &status,
+        ]);
+        let mut cluster = Self::start_in(&own, config, &[], &["inject"]).await;
+        cluster.own = Some(own);
+        cluster
+    }
+
+    async fn start_in(control_plane: &ControlPlane, config: &str, labels: &[&str], shipped: &[&str]) -> Self {
+        let (namespace, files) = new_namespace(control_plane);
         std::fs::create_dir_all(&files).unwrap();
         std::fs::write(files.join(CONFIG), format!("apiVersion: etcd-guard.io/v1alpha1\n{config}")).unwrap();
         let admin = control_plane.dir.join("admin.kubeconfig");
         let guard = GuardProcess::start(&admin, &files).await;
-        let kubectl = Kubectl::new(&control_plane.kubectl, &admin, &control_plane.dir.join("kubectl-cache"));
-        let mut cluster = Self { guard, namespace, files, kubectl };
+        let mut cluster = Self { guard, namespace, files, kubectl: control_plane.kubectl(), own: None };
         cluster.kubectl.run_checked(&["create", "namespace", &cluster.namespace]);
         for label in labels {
             cluster.kubectl.run_checked(&["label", "namespace", &cluster.namespace, label]);
@@ -173,16 +210,16 @@ impl MutatedCluster {
 }
 
 /// Returns a unique name and a folder of that name.
-pub(crate) fn new_namespace() -> (String, PathBuf) {
+fn new_namespace(control_plane: &ControlPlane) -> (String, PathBuf) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("mutate-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    let files = control_plane().dir.join(&name);
+    let files = control_plane.dir.join(&name);
     (name, files)
 }
 
 /// Starts another guard in the same control plane.
 pub(crate) async fn another_guard(config: &str) -> GuardProcess {
-    let (_, files) = new_namespace();
+    let (_, files) = new_namespace(control_plane());
     std::fs::create_dir_all(&files).unwrap();
     std::fs::write(files.join(CONFIG), format!("apiVersion: etcd-guard.io/v1alpha1\n{config}")).unwrap();
     GuardProcess::start(&control_plane().dir.join("admin.kubeconfig"), &files).await

@@ -24,14 +24,12 @@ use tokio::time::{Instant, sleep};
 use crate::{
     environment::Environment,
     oracle::{Approval, Claim},
-    stress::{StressTest, Subject},
+    stress::{APPROVAL_TIMEOUT, StressTest, Subject},
 };
+use test_support::wait::wait_until;
 
-/// The longest pause of a client between two deletions, in milliseconds. A pod is replaced after two or three seconds.
-const MAX_PAUSE: u64 = 1000;
-
-/// The factor by which pauses are longer during a slow termination.
-const CALM_FACTOR: u64 = 12;
+/// The longest pause of a client between two deletions during a slow termination, in milliseconds.
+const MAX_CALM_PAUSE: u64 = 12_000;
 
 /// The pause before a request to an unreachable API server is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -82,6 +80,7 @@ impl Environment {
     /// Deletes and evicts random pods as long as the condition holds.
     pub(crate) async fn run_client(
         &self,
+        test: &StressTest,
         mut rng: Rng,
         requests: &RequestStats,
         is_running: impl Fn() -> bool,
@@ -104,34 +103,26 @@ impl Environment {
                 }
                 sleep(RETRY_PAUSE).await;
             }
-            let factor = if self.is_calm().await { CALM_FACTOR } else { 1 };
-            sleep(Duration::from_millis(rng.u64(..MAX_PAUSE * factor))).await;
+            let pause = if self.is_calm().await { MAX_CALM_PAUSE } else { test.max_pause };
+            sleep(Duration::from_millis(rng.u64(..pause))).await;
         }
     }
 
-    /// Deletes a member's pod with a long grace period, as soon as a deletion is approved. The member serves until its
-    /// preStop hook has ended, longer than a reservation lives.
-    pub(crate) async fn terminate_slowly(
-        &self,
-        test: &StressTest,
-        mut rng: Rng,
-        requests: &RequestStats,
-        is_running: impl Fn() -> bool,
-    ) {
+    /// Deletes a member's pod with a long grace period. The member serves until its preStop hook has ended, longer than
+    /// a reservation lives. Without other clients, the deletion is approved within moments.
+    pub(crate) async fn terminate_slowly(&self, test: &StressTest, rng: &mut Rng, requests: &RequestStats) {
         let Some(grace) = test.slow_grace() else { return };
-        while is_running() {
-            sleep(Duration::from_millis(rng.u64(..MAX_PAUSE))).await;
+        wait_until("a slow termination is approved", APPROVAL_TIMEOUT, async || {
             let present = self.oracle.present().await;
-            let Some(name) = rng.choice(&present) else { continue };
-            let Some(result) = self.request_deletion(name, Method::Slow(grace)).await else { continue };
+            let Some(name) = rng.choice(&present) else { return false };
+            let Some(result) = self.request_deletion(name, Method::Slow(grace)).await else { return false };
             requests.count.fetch_add(1, Ordering::Relaxed);
             requests.record(result);
-            if result == RequestResult::Allowed {
-                *self.calm_until.lock().await = Some(Instant::now() + test.slow);
-                self.slow_terminations.fetch_add(1, Ordering::Relaxed);
-                return;
-            }
-        }
+            result == RequestResult::Allowed
+        })
+        .await;
+        *self.calm_until.lock().await = Some(Instant::now() + test.slow);
+        self.slow_terminations.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether a slow termination is in progress. Most requests are then denied, so that clients send fewer.

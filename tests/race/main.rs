@@ -44,6 +44,7 @@ const SHORT: StressTest = StressTest {
     seed: 1,
     subject: Subject::Guard,
     owners: Owners(Topology::OneSet),
+    max_pause: 1000,
     slow: Duration::from_secs(5),
     limit: Duration::MAX,
     stops_at_violation: false,
@@ -87,6 +88,7 @@ async fn stress_test_by_environment() {
         seed: from_environment("STORM_SEED").unwrap_or(1),
         subject: from_environment("STORM_AGAINST").unwrap_or(Subject::Guard),
         owners: from_environment("STORM_OWNERS").unwrap_or(SHORT.owners),
+        max_pause: from_environment("STORM_PAUSE").unwrap_or(SHORT.max_pause),
         slow: Duration::from_secs(from_environment("STORM_SLOW").unwrap_or(75)),
         limit: from_environment("STORM_MINUTES").map_or(Duration::MAX, |n: u64| Duration::from_secs(60 * n)),
         stops_at_violation: false,
@@ -107,6 +109,7 @@ async fn check(test: &StressTest) {
     assert_eq!(report.unchecked, 0, "{report}");
     assert!(report.approved > 0, "{report}");
     assert!(report.longest_wait <= MAX_HARMLESS_WAIT, "{report}");
+    assert_eq!(report.slow_terminations > 0, test.slow_grace().is_some(), "{report}");
     assert_eq!(
         report.completed.len(),
         Disruption::for_subject(test.subject).len(),

@@ -27,7 +27,7 @@ pub(crate) struct Report {
     pub(crate) longest_wait: Duration,
     took: Duration,
     pub(crate) completed: DisruptionCounts,
-    slow_terminations: u32,
+    pub(crate) slow_terminations: u32,
     answers: BTreeMap<String, u32>,
 }
 

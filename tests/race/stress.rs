@@ -32,11 +32,11 @@ const SINGLE_DELETIONS: usize = 2;
 const ROUND: usize = 200;
 
 /// The number of rounds from one slow termination to the next.
-const SLOW_INTERVAL: usize = 4;
+const SLOW_INTERVAL: usize = 3;
 
 /// The longest time until a single deletion in a healthy cluster is approved, after which the test gives up. The report
 /// contains the measured time.
-const APPROVAL_TIMEOUT: Duration = Duration::from_secs(300);
+pub(crate) const APPROVAL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The subject of the test: the server that answers reviews.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,9 @@ pub(crate) struct StressTest {
     pub(crate) subject: Subject,
     /// The owners of the pods.
     pub(crate) owners: Owners,
+    /// The longest pause of a client between two deletions, in milliseconds. A pod is replaced after two or three
+    /// seconds: with shorter pauses, most requests are denied because of an earlier approval.
+    pub(crate) max_pause: u64,
     /// The duration of a slow termination.
     pub(crate) slow: Duration,
     /// The time after which the test ends, also before the last deletion.
@@ -129,19 +132,16 @@ impl StressTest {
             let is_below_limit = requests.count() < limit && !self.is_finished(environment);
             is_below_limit || !has_all.load(Ordering::Relaxed)
         };
-        let slow_rng = rng.fork();
+        if is_slow {
+            environment.terminate_slowly(self, rng, requests).await;
+        }
         let clients =
-            join_all((0..CLIENTS).map(|_| environment.run_client(rng.fork(), requests, &is_running)));
+            join_all((0..CLIENTS).map(|_| environment.run_client(self, rng.fork(), requests, &is_running)));
         let disrupt = environment.run_disruptions(rng.fork(), completed, |completed| {
             has_all.store(completed.len() >= kinds, Ordering::Relaxed);
             is_running()
         });
-        let slow = async {
-            if is_slow {
-                environment.terminate_slowly(self, slow_rng, requests, &is_running).await;
-            }
-        };
-        tokio::join!(clients, disrupt, slow);
+        tokio::join!(clients, disrupt);
     }
 
     fn is_finished(&self, environment: &Environment) -> bool {

@@ -128,7 +128,6 @@ fn with_ordinal(name: &str) -> String {
 
 impl Environment {
     /// Creates missing pods without an owner and missing StatefulSets, as an operator does, until the future is dropped.
-    /// The deletion of a StatefulSet whose only pod is absent is harmless, because its data remains.
     pub(crate) async fn recreate_objects(&self) {
         let bare: Vec<Pod> = self.objects_of_kind("Pod");
         let sets: Vec<StatefulSet> = self.objects_of_kind("StatefulSet");

@@ -39,8 +39,13 @@ const REQUESTS: u64 = 10_000;
 const REQUESTS_METRIC: &str = "etcd_guard_admission_requests_total";
 
 /// Metrics that appear with the first verdict or the first survey: absence is different from zero.
-const SHOWN_AFTER_FIRST_USE: [&str; 4] =
-    [REQUESTS_METRIC, "etcd_guard_admission_duration_seconds", "etcd_guard_clusters", "etcd_guard_members"];
+const SHOWN_AFTER_FIRST_USE: [&str; 5] = [
+    REQUESTS_METRIC,
+    "etcd_guard_admission_duration_seconds",
+    "etcd_guard_clusters",
+    "etcd_guard_members",
+    "etcd_guard_recognition_gaps",
+];
 
 /// The largest size of the page before the first review. It is scraped twice a minute for years.
 const MAX_IDLE_BYTES: usize = 10_000;
@@ -95,13 +100,17 @@ fn closed_sets() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
                 "injected",
                 "unchanged",
                 "skipped",
+                "warned",
                 "denied",
                 "sent",
                 "dropped",
+                "written",
+                "conflict",
             ]
             .into(),
         ),
         ("cause", etcd_guard::etcd::MemberError::LABELS.into()),
+        ("gap", ["no_member", "port"].into()),
         ("state", ["spare", "no_spare", "single_member", "no_quorum", "unknown"].into()),
         ("version", [env!("CARGO_PKG_VERSION")].into()),
     ]

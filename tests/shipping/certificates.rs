@@ -3,5 +3,7 @@
 mod api_server_identity;
 mod differing_replicas;
 mod expired_files;
+mod immutable_secret;
 mod lost_key;
+mod no_listener;
 pub(crate) mod self_managed;

@@ -43,13 +43,13 @@ fn stdout(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Writes a kubeconfig with this token.
-fn kubeconfig_with(control_plane: &ControlPlane, token: &str) -> PathBuf {
+/// Writes a kubeconfig with this token, under the name of its account.
+fn kubeconfig_with(control_plane: &ControlPlane, account: &str, token: &str) -> PathBuf {
     let mut kubeconfig = Kubeconfig::read_from(control_plane.admin_kubeconfig()).unwrap();
     for user in &mut kubeconfig.auth_infos {
         user.auth_info = Some(AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() });
     }
-    let path = control_plane.dir.join("token.kubeconfig");
+    let path = control_plane.dir.join(format!("{account}.kubeconfig"));
     std::fs::write(&path, serde_json::to_string(&kubeconfig).unwrap()).unwrap();
     path
 }

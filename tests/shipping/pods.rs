@@ -1,5 +1,6 @@
-//! The shipped pods: their permissions, their confinement and their placement.
+//! The shipped pods: their permissions and policies, their confinement and their placement.
 
+mod certificate_policy;
 mod confinement;
 mod lxcfs_label;
 mod permissions;

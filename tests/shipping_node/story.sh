@@ -82,7 +82,7 @@ uninstall_by_manifests() {
 install_by_chart() { "$HELM" install "${CHART[@]}" --create-namespace >/dev/null; }
 upgrade_by_chart() { "$HELM" upgrade "${CHART[@]}" --reuse-values --set "image.tag=$NEXT" >/dev/null; }
 uninstall_by_chart() {
-  kubectl delete validatingwebhookconfiguration etcd-guard >/dev/null
+  # The hook deletes the webhook configurations first.
   "$HELM" uninstall etcd-guard --namespace etcd-guard --kubeconfig "$KUBECONFIG" --wait >/dev/null
   kubectl delete namespace etcd-guard --timeout="${READY_TIMEOUT}s" >/dev/null
 }
@@ -90,6 +90,7 @@ uninstall_by_chart() {
 # left_behind: prints the remaining objects of all kinds that an installation can create.
 left_behind() {
   local all kinds=namespaces,clusterroles,clusterrolebindings,validatingwebhookconfigurations,mutatingwebhookconfigurations
+  kinds+=,validatingadmissionpolicies,validatingadmissionpolicybindings
   kinds+=,roles,rolebindings,serviceaccounts,secrets,configmaps,services,deployments,poddisruptionbudgets,networkpolicies
   kinds+=,leases,pods,resourcequotas,persistentvolumeclaims,replicasets,daemonsets
   # An error is printed as well, because objects that cannot be listed can still exist.
@@ -226,6 +227,7 @@ story_of_manifests() {
 
 story_of_chart() {
   upgrade_story chart
+  report helm-test "$(timeout 180 "$HELM" test etcd-guard --namespace etcd-guard --kubeconfig "$KUBECONFIG" --timeout 2m 2>&1 || true)"
   log 'chart: conformance'
   conformance_story
 }

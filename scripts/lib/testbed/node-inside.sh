@@ -13,12 +13,16 @@ source "$LIB/testbed/cluster-dns.sh"
 source "$LIB/testbed/volumes.sh"
 
 # These variables of node.sh are not for CMD.
-export -n LIB NODE_VOLUMES NODE_LXCFS NODE_STATUS_FREQUENCY NODE_IMAGES
+export -n LIB NODE_VOLUMES NODE_LXCFS NODE_IPV6 NODE_STATUS_FREQUENCY NODE_IMAGES
 
 CNI_PLUGINS=/usr/lib/cni
 NODE_NAME=node
 NODE_ADDRESS=192.168.77.2
 POD_RANGE=10.244.0.0/24
+# With --ipv6: the second address of every pod, and the only one of the pods of the RuntimeClass `ipv6`.
+SECOND_POD_RANGE=fd00:10:244::/64
+IPV6_POD_RANGE=fd00:10:245::/64
+IPV6_SERVICE_RANGE=fd00:10:96::/112
 SERVER=https://$NODE_ADDRESS:6443
 export TESTBED_CONTAINERD=/run/containerd/containerd.sock
 
@@ -77,30 +81,34 @@ isolate() {
   printf '1\n' >/proc/sys/net/ipv4/ip_forward
 }
 
-# start_containerd: prints its process id.
-start_containerd() {
-  local program
-  mkdir -p "$RUN_DIR/cni"
+# write_pod_network NAME RANGES ROUTES: writes the configuration of a pod network.
+write_pod_network() {
+  mkdir -p "$RUN_DIR/$1"
   # ptp routes every packet through the tables of the node, so Services work between pods without br_netfilter.
-  cat >"$RUN_DIR/cni/10-testbed.conflist" <<CNI
+  cat >"$RUN_DIR/$1/10-testbed.conflist" <<CNI
 {
   "cniVersion": "0.4.0",
-  "name": "testbed",
+  "name": "testbed-$1",
   "plugins": [
     {
       "type": "ptp",
       "ipMasq": false,
-      "ipam": {
-        "type": "host-local",
-        "dataDir": "/run/cni",
-        "ranges": [[{"subnet": "$POD_RANGE"}]],
-        "routes": [{"dst": "0.0.0.0/0"}]
-      }
+      "ipam": {"type": "host-local", "dataDir": "/run/cni", "ranges": [$2], "routes": [$3]}
     },
     {"type": "portmap", "capabilities": {"portMappings": true}}
   ]
 }
 CNI
+}
+
+# start_containerd: prints its process id.
+start_containerd() {
+  local program ranges="[{\"subnet\": \"$POD_RANGE\"}]" routes='{"dst": "0.0.0.0/0"}' all_ipv6='{"dst": "::/0"}'
+  if [[ -n $NODE_IPV6 ]]; then
+    ranges+=", [{\"subnet\": \"$SECOND_POD_RANGE\"}]" routes+=", $all_ipv6"
+    write_pod_network cni-ipv6 "[{\"subnet\": \"$IPV6_POD_RANGE\"}]" "$all_ipv6"
+  fi
+  write_pod_network cni "$ranges" "$routes"
   # restrict_oom_score_adj: without CAP_SYS_RESOURCE runc fails when it has to lower that value.
   cat >"$RUN_DIR/containerd.toml" <<CONTAINERD
 version = 2
@@ -123,9 +131,25 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
 CONTAINERD
+  [[ -z $NODE_IPV6 ]] || cat >>"$RUN_DIR/containerd.toml" <<CONTAINERD
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.ipv6]
+    runtime_type = "io.containerd.runc.v2"
+    cni_conf_dir = "$RUN_DIR/cni-ipv6"
+CONTAINERD
   program=$(program containerd)
   write_run "$RUN_DIR/containerd" "$program" --config "$RUN_DIR/containerd.toml" --log-level warn
   start_program "$RUN_DIR/containerd"
+}
+
+# ipv6_manifests: prints the RuntimeClass of pods without an address of IPv4.
+ipv6_manifests() {
+  cat <<'CLASS'
+---
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: ipv6}
+handler: ipv6
+CLASS
 }
 
 # load_images CONTAINERD-PID
@@ -227,6 +251,7 @@ make_cert "$RUN_DIR/ca" "$RUN_DIR/kubelet-client" /O=system:masters/CN=kube-apis
 # The images are loaded while the control plane starts.
 load_images "$containerd" &
 loading=$!
+[[ -z $NODE_IPV6 ]] || SERVICE_RANGE+=,$IPV6_SERVICE_RANGE
 # The default endpoint reconciler, which needs --advertise-address, must run: CoreDNS needs endpoints of the
 # `kubernetes` Service.
 start_control_plane 127.0.0.1 '*' scheduler --bind-address=0.0.0.0 --advertise-address="$NODE_ADDRESS" \
@@ -243,7 +268,7 @@ export TESTBED_DIR=$RUN_DIR KUBECTL KUBECONFIG=$RUN_DIR/admin.kubeconfig PATH="$
 # API server.
 export KUBECACHEDIR=$RUN_DIR/kubectl-cache
 TESTBED_ENTER=$(write_enter_script)
-{ dns_manifests && volume_manifests "$NODE_VOLUMES"; } | timeout 30 kubectl apply -f - >/dev/null ||
+{ dns_manifests && volume_manifests "$NODE_VOLUMES" && { [[ -z $NODE_IPV6 ]] || ipv6_manifests; }; } | timeout 30 kubectl apply -f - >/dev/null ||
   fail 'DNS and volumes could not be created'
 
 wait_until "$kubelet" "$NODE_READY_TIMEOUT" 'the node is not Ready' "$RUN_DIR/kubelet.log" \

@@ -12,6 +12,8 @@ namespaces. Needs root. CMD runs inside.
   --image ARCHIVE        load an image archive before CMD (may be repeated)
   --volumes 12           number of volumes of 1Gi in the storage class `local` (the default class)
   --lxcfs                run lxcfs on /var/lib/lxcfs
+  --ipv6                 pods and Services of both address families, and a RuntimeClass `ipv6`, whose pods have no
+                         address of IPv4
   --node-status-update-frequency 10s
                          interval at which the kubelet checks its node and reports changes of the node's status
   --dir DIR              store files in DIR
@@ -26,7 +28,7 @@ NODE_PROGRAMS=(etcd-3.6 kube-apiserver kube-controller-manager kube-scheduler ku
   containerd runc catatonit iptables conntrack ip cni-plugins)
 
 node_main() {
-  local dir='' volumes=12 lxcfs='' frequency=10s images=() reason arguments=("$@")
+  local dir='' volumes=12 lxcfs='' ipv6='' frequency=10s images=() reason arguments=("$@")
   while [[ $# -gt 0 ]]; do
     case $1 in
     --dir | --volumes)
@@ -45,6 +47,7 @@ node_main() {
       shift
       ;;
     --lxcfs) lxcfs=lxcfs ;;
+    --ipv6) ipv6=yes ;;
     --help) node_usage; return ;;
     --) break ;;
     *) fail "unknown option of node: $1" ;;
@@ -65,7 +68,7 @@ node_main() {
   coredns=$(coredns_archive)
   pause=$(pause_archive)
   images=("$coredns" "$pause" "${images[@]}")
-  export LIB RUN_DIR NODE_VOLUMES=$volumes NODE_LXCFS=$lxcfs NODE_STATUS_FREQUENCY=$frequency NODE_IMAGES
+  export LIB RUN_DIR NODE_VOLUMES=$volumes NODE_LXCFS=$lxcfs NODE_IPV6=$ipv6 NODE_STATUS_FREQUENCY=$frequency NODE_IMAGES
   NODE_IMAGES=$(printf '%s\n' "${images[@]}")
   exec unshare --fork --pid --mount --net --kill-child -- \
     "$XTASK" init --pid-file "$RUN_DIR/inside" -- bash "$LIB/testbed/node-inside.sh" "$@"

@@ -9,7 +9,11 @@ const SETTLED: SetState =
     SetState { is_valid: true, renewal_due: false, trust: Trust::Propagated, is_served: true };
 
 fn state(current: SetState, next: Option<SetState>) -> State {
-    State { stored: Some(Stored { current, next }), served: Served::Valid, must_publish: false }
+    State {
+        stored: Some(Stored { current: Some(current), next }),
+        served: Served::Valid,
+        must_publish: false,
+    }
 }
 
 #[test]
@@ -41,7 +45,7 @@ fn serves_new_leaf_only_after_all_entries_trust_its_ca() {
 #[test]
 fn togettoyou_makes_a_new_certificate_at_each_start() {
     // togettoyou/sidecar-injector `main.go`. A start of etcd-guard serves the stored set and writes nothing.
-    let stored = Some(Stored { current: SetState { is_served: false, ..SETTLED }, next: None });
+    let stored = Some(Stored { current: Some(SetState { is_served: false, ..SETTLED }), next: None });
     let start = State { stored, served: Served::Nothing, must_publish: false };
     assert_eq!(next_step(&start), Step::Serve);
     assert_eq!(next_step(&state(SETTLED, None)), Step::Idle);
@@ -53,6 +57,24 @@ fn renews_due_or_invalid_set_and_never_serves_invalid_one() {
     let invalid = SetState { is_valid: false, is_served: false, ..SETTLED };
     assert_eq!(next_step(&state(invalid, None)), Step::Renew);
     assert_eq!(next_step(&state(SETTLED, Some(invalid))), Step::Renew);
+}
+
+#[test]
+fn first_set_becomes_current_after_its_ca_is_trusted() {
+    let first = SetState { is_served: false, ..SETTLED };
+    for (trust, must_publish, step) in [
+        (Trust::Missing, true, Step::Publish),
+        (Trust::Propagating, false, Step::AwaitPropagation),
+        (Trust::Propagated, false, Step::Promote),
+    ] {
+        let stored = Some(Stored { current: None, next: Some(SetState { trust, ..first }) });
+        assert_eq!(next_step(&State { stored, served: Served::Nothing, must_publish }), step, "{trust:?}");
+    }
+    let nothing = Some(Stored { current: None, next: None });
+    assert_eq!(
+        next_step(&State { stored: nothing, served: Served::Nothing, must_publish: false }),
+        Step::Renew
+    );
 }
 
 /// The lifetime of a set. A set is identified by its index.
@@ -67,7 +89,7 @@ struct Cluster {
     now: u32,
     /// The expiry of each set.
     expiries: Vec<u32>,
-    secret: Option<(usize, Option<usize>)>,
+    secret: Option<(Option<usize>, Option<usize>)>,
     secret_version: u32,
     bundle: Vec<usize>,
     bundle_version: u32,
@@ -129,11 +151,11 @@ impl Replica {
     fn act(&mut self, cluster: &mut Cluster) {
         let Some(observed) = self.observed.take() else { return };
         let stored = observed.secret.map(|(current, next)| Stored {
-            current: self.set_state(&observed, current),
+            current: current.map(|current| self.set_state(&observed, current)),
             next: next.map(|next| self.set_state(&observed, next)),
         });
         let required: Vec<usize> =
-            observed.secret.iter().flat_map(|(current, next)| [Some(*current), *next]).flatten().collect();
+            observed.secret.iter().flat_map(|(current, next)| [*current, *next]).flatten().collect();
         let is_expired = |set: &usize| observed.expiries[*set] < observed.now;
         let state = State {
             stored,
@@ -146,12 +168,12 @@ impl Replica {
                 || observed.bundle.iter().any(is_expired),
         };
         let step = next_step(&state);
-        let current = observed.secret.map(|(current, _)| current);
+        let current = observed.secret.and_then(|(current, _)| current);
         let new_secret = match step {
-            Step::Create => Some((cluster.generate_set(), None)),
-            Step::Restore => Some((self.serves.unwrap(), None)),
-            Step::Promote => Some((observed.secret.unwrap().1.unwrap(), None)),
-            Step::Renew => Some((current.unwrap(), Some(cluster.generate_set()))),
+            Step::Create => Some((None, Some(cluster.generate_set()))),
+            Step::Restore => Some((self.serves, None)),
+            Step::Promote => Some((observed.secret.unwrap().1, None)),
+            Step::Renew => Some((current, Some(cluster.generate_set()))),
             Step::Serve => {
                 self.serves = current;
                 None
@@ -192,9 +214,11 @@ impl Cluster {
         }
     }
 
-    /// Asserts that an API server would trust every replica whose leaf has not expired.
+    /// Asserts that an API server would trust every replica whose leaf has not expired, and every server that mounts the
+    /// Secret: it serves the current set at once, or any earlier one.
     fn assert_trusted(&self, replicas: &[Replica]) {
-        for served in replicas.iter().filter_map(|replica| replica.serves) {
+        let mounted = self.secret.and_then(|(current, _)| current);
+        for served in replicas.iter().filter_map(|replica| replica.serves).chain(mounted) {
             let is_expired = self.expiries[served] < self.now;
             assert!(
                 is_expired || self.bundle.contains(&served),
@@ -232,7 +256,7 @@ proptest! {
             }
             cluster.now += 1;
         }
-        let current = cluster.secret.map(|(current, _)| current);
+        let current = cluster.secret.and_then(|(current, _)| current);
         prop_assert!(replicas.iter().all(|replica| replica.serves == current), "{cluster:?} {replicas:?}");
         prop_assert!(current.is_some_and(|set| cluster.expiries[set] >= cluster.now));
     }

@@ -1,6 +1,6 @@
 //! One observation of the cluster: the time, the Secret and the webhook configurations.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use kube::Client;
 use rustls::crypto::CryptoProvider;
@@ -19,13 +19,14 @@ use crate::{
     },
 };
 
-/// The Secret that all replicas share.
-pub(super) const SECRET: &str = "etcd-guard-certificates";
+/// The names of the Secret. The second one is used while the first one is immutable: a Secret that is created again under
+/// the same name does not reach nodes with a pod that mounts it, because the kubelet no longer watches an immutable one.
+const SECRETS: [&str; 2] = ["etcd-guard-certificates", "etcd-guard-certificates-2"];
 
 /// The objects that the reconciler reads and writes.
 pub(super) struct Sources {
     client: Client,
-    pub(super) secret: ManagedSecret,
+    secrets: [ManagedSecret; 2],
     pub(super) configurations: Configurations,
     names: Vec<ConfigurationName>,
     /// Whether this process applies the guard's own configuration if it does not exist.
@@ -36,14 +37,47 @@ pub(super) struct Sources {
 pub(super) struct Observation {
     /// The time of the API server.
     pub(super) now: OffsetDateTime,
-    /// The content of the Secret, which a write replaces.
-    pub(super) content: SecretContent,
-    /// The sets in the Secret; `None` if it holds no usable set.
+    /// The Secret that the next write replaces or creates.
+    pub(super) target: Target,
+    /// The immutable first Secret, if the second one is the target.
+    pub(super) immutable: Option<Target>,
+    /// The second Secret, after the first one is no longer immutable. Some nodes may still have the old first one.
+    pub(super) copy: Option<Target>,
+    /// The stored sets; `None` if no Secret holds a usable set.
     pub(super) stored: Option<StoredSets>,
     /// All known configurations that could be read. The value is `None` if the configuration does not exist.
     pub(super) configurations: Vec<(ConfigurationName, Option<Configuration>)>,
+    /// The other configurations, with the cause why they could not be read.
+    pub(super) unread: BTreeMap<ConfigurationName, String>,
     /// The one required configuration; `None` if all are required. See [`Self::is_required`].
     required: Option<ConfigurationName>,
+}
+
+/// A Secret as it was read.
+pub(super) struct Target {
+    pub(super) secret: ManagedSecret,
+    pub(super) content: SecretContent,
+}
+
+// === impl Target ===
+
+impl Target {
+    async fn read(secret: &ManagedSecret) -> Result<Self, CallError> {
+        Ok(Self { secret: secret.clone(), content: secret.read().await? })
+    }
+
+    fn stored_sets(&self, provider: &Arc<CryptoProvider>) -> Option<StoredSets> {
+        match StoredSets::from_data(&self.content.data, provider) {
+            Ok(stored) => Some(stored),
+            Err(error) => {
+                if self.content.exists() {
+                    let secret = self.secret.name();
+                    tracing::warn!(%error, secret, "the Secret holds no usable certificate");
+                }
+                None
+            }
+        }
+    }
 }
 
 // === impl Sources ===
@@ -52,7 +86,7 @@ impl Sources {
     pub(super) fn new(client: &Client, namespace: &str, registers_guard: bool) -> Self {
         Self {
             client: client.clone(),
-            secret: ManagedSecret::new(client.clone(), namespace, SECRET),
+            secrets: SECRETS.map(|name| ManagedSecret::new(client.clone(), namespace, name)),
             configurations: Configurations::new(client.clone()),
             names: shipped_configurations(),
             registers_guard,
@@ -65,28 +99,31 @@ impl Sources {
 impl Observation {
     pub(super) async fn read(sources: &Sources, provider: &Arc<CryptoProvider>) -> Result<Self, CallError> {
         let now = api_server_time(&sources.client).await?;
-        let content = sources.secret.read().await?;
-        let stored = match StoredSets::from_data(&content.data, provider) {
-            Ok(stored) => Some(stored),
-            Err(error) => {
-                if content.exists() {
-                    tracing::warn!(%error, secret = SECRET, "the Secret holds no usable certificate");
-                }
-                None
-            }
+        let [first, second] = &sources.secrets;
+        let first = Target::read(first).await?;
+        let (target, immutable, copy) = if first.content.is_immutable() {
+            (Target::read(second).await?, Some(first), None)
+        } else {
+            let second = Target::read(second).await.ok();
+            let is_in_use = |second: &Target| second.content.exists() && !second.content.is_immutable();
+            (first, None, second.filter(is_in_use))
         };
-        let mut configurations = Vec::new();
+        let stored = target.stored_sets(provider);
+        let stored = stored.or_else(|| immutable.as_ref().and_then(|first| first.stored_sets(provider)));
+        let (mut configurations, mut unread) = (Vec::new(), BTreeMap::new());
         for name in &sources.names {
             match sources.configurations.read(name).await {
                 Ok(configuration) => configurations.push((name.clone(), configuration)),
                 Err(error) if WebhookGroup::Guard.is_named(name) => return Err(error),
-                Err(error) => tracing::warn!(%error, configuration = %name, "configuration skipped"),
+                Err(error) => {
+                    unread.insert(name.clone(), error.to_string());
+                }
             }
         }
         let mut guards = configurations.iter().filter(|(name, _)| WebhookGroup::Guard.is_named(name));
         let required = guards.find(|(_, configuration)| configuration.is_some() || sources.registers_guard);
         let required = required.map(|(name, _)| name.clone());
-        Ok(Self { now, content, stored, configurations, required })
+        Ok(Self { now, target, immutable, copy, stored, configurations, unread, required })
     }
 
     /// Whether this configuration must trust a CA before its leaf is served. The guard's own configuration is required:
@@ -103,7 +140,7 @@ impl Observation {
 
     /// The sets in the Secret.
     pub(super) fn stored_sets(&self) -> impl Iterator<Item = &CertificateSet> {
-        self.stored.iter().flat_map(|stored| [Some(&stored.current), stored.next.as_ref()]).flatten()
+        self.stored.iter().flat_map(StoredSets::iter)
     }
 
     /// Whether all required entries trust the CA of this set.

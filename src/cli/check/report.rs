@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::{
+    escape::{MAX_TEXT_CHARS, to_bounded_line, to_single_line},
     guard_client::webhook_coverage::WebhookCoverage,
     server::Preview,
     terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, paint},
@@ -13,13 +14,13 @@ use crate::{
 /// The result of `check`. The fields are those of the JSON output.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct CheckReport<'a> {
-    question: &'a str,
-    user: &'a str,
+pub(in crate::cli) struct CheckReport<'a> {
+    question: String,
+    user: String,
     /// Whether the API server would call the webhook; `null` if unknown.
     asked: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<&'a str>,
+    note: Option<String>,
     #[serde(flatten)]
     preview: &'a Preview,
 }
@@ -30,10 +31,11 @@ type Row = (&'static str, String);
 // === impl CheckReport ===
 
 impl<'a> CheckReport<'a> {
-    pub(super) fn new(
-        question: &'a str,
-        user: &'a str,
-        coverage: &'a WebhookCoverage,
+    /// Creates the report. User name and causes are texts of the API server, and are escaped and cut.
+    pub(in crate::cli) fn new(
+        question: &str,
+        user: &str,
+        coverage: &WebhookCoverage,
         preview: &'a Preview,
     ) -> Self {
         let (asked, note) = match coverage {
@@ -41,38 +43,41 @@ impl<'a> CheckReport<'a> {
             WebhookCoverage::NotCovered(cause) => (Some(false), Some(cause.as_str())),
             WebhookCoverage::Unknown(cause) => (None, Some(cause.as_str())),
         };
-        Self { question, user, asked, note, preview }
+        let escaped = |text: &str| to_bounded_line(text, MAX_TEXT_CHARS);
+        Self { question: escaped(question), user: escaped(user), asked, note: note.map(escaped), preview }
     }
 
     /// Prints the verdict and a table of its evidence to standard output, and, like kubectl, the warnings to standard
     /// error.
-    pub(super) fn print(&self, coverage: &WebhookCoverage) -> io::Result<()> {
+    pub(super) fn print(&self) -> io::Result<()> {
         self.write(&mut anstream::stdout().lock())?;
-        for warning in &self.preview.warnings {
-            anstream::eprintln!("{}: {warning}", paint(WARNING, "Warning"));
-        }
-        match coverage {
-            WebhookCoverage::Covered => {}
-            WebhookCoverage::NotCovered(cause) => {
-                anstream::eprintln!("{}: {cause}", paint(FAILURE, "Not guarded"));
-            }
-            WebhookCoverage::Unknown(cause) => {
-                let title = paint(WARNING, "Unknown");
-                anstream::eprintln!("{title}: whether the API server would call the guard: {cause}");
-            }
-        }
-        Ok(())
+        self.write_warnings(&mut anstream::stderr().lock())
     }
 
-    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+    pub(in crate::cli) fn write_warnings(&self, out: &mut impl Write) -> io::Result<()> {
+        for warning in &self.preview.warnings {
+            writeln!(out, "{}: {}", paint(WARNING, "Warning"), to_single_line(warning))?;
+        }
+        let Some(cause) = &self.note else { return Ok(()) };
+        match self.asked {
+            Some(_) => writeln!(out, "{}: {cause}", paint(FAILURE, "Not guarded")),
+            None => {
+                let title = paint(WARNING, "Unknown");
+                writeln!(out, "{title}: whether the API server would call the guard: {cause}")
+            }
+        }
+    }
+
+    pub(in crate::cli) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let Preview { verdict, reason, .. } = self.preview;
         let style = match verdict.as_str() {
             "allowed" => SUCCESS,
             "denied" => FAILURE,
             _ => WARNING,
         };
-        let verdict = paint(style, &verdict.to_uppercase());
-        writeln!(out, "{verdict} {}: {}, by {}", paint(EMPHASIS, reason), self.question, self.user)?;
+        let (verdict, reason) = (to_single_line(&verdict.to_uppercase()), to_single_line(reason));
+        let title = format!("{} {}", paint(style, &verdict), paint(EMPHASIS, &reason));
+        writeln!(out, "{title}: {}, by {}", self.question, self.user)?;
         let rows = rows(self.preview);
         let width = rows.iter().map(|(title, _)| title.len()).max().unwrap_or_default();
         for (title, value) in rows {
@@ -80,8 +85,7 @@ impl<'a> CheckReport<'a> {
             let pad = width - title.len();
             let title = if title.is_empty() { String::new() } else { paint(EMPHASIS, title) };
             // Parts of the text come from users of the cluster. Control characters must not reach the terminal.
-            let value = value.replace(char::is_control, " ");
-            writeln!(out, "  {title}{:pad$}  {value}", "")?;
+            writeln!(out, "  {title}{:pad$}  {}", "", to_single_line(&value))?;
         }
         out.flush()
     }

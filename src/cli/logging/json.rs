@@ -15,7 +15,10 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-use crate::json::write_text;
+use crate::{
+    escape::{MAX_TEXT_CHARS, to_bounded_line},
+    json::write_text,
+};
 
 /// Initial capacity of a line in bytes: more than most lines need.
 const INITIAL_CAPACITY: usize = 512;
@@ -91,7 +94,11 @@ impl Fields {
     }
 
     fn text(&mut self, name: &str, text: &str) {
-        self.member(name, |line| write_text(text, line));
+        if text.len() <= MAX_TEXT_CHARS {
+            self.member(name, |line| write_text(text, line));
+        } else {
+            self.member(name, |line| write_text(&to_bounded_line(text, MAX_TEXT_CHARS), line));
+        }
     }
 
     fn value(&mut self, field: &Field, value: &impl Serialize) {
@@ -121,7 +128,7 @@ impl Visit for Fields {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.value(field, &format_args!("{value:?}"));
+        self.text(field.name(), &format!("{value:?}"));
     }
 }
 

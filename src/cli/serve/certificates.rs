@@ -2,12 +2,12 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use anyhow::Context;
 use clap::Args;
 use rustls::crypto::CryptoProvider;
 
 use crate::{
-    certificates::{CertificateReconciler, CertificateSettings, Registration, WebhookGroup, watch_validity},
+    certificates::{CertificateReconciler, watch_validity},
+    cli::certificates::IssuingFlags,
     server::{
         Readiness,
         tls::{
@@ -17,50 +17,34 @@ use crate::{
     },
 };
 
-/// The name of the Service in the shipped manifests.
-const SERVICE: &str = "etcd-guard";
-
 /// Source and verification of certificates.
 #[derive(Debug, Args)]
 pub(super) struct CertificateFlags {
-    /// The server's certificate chain in PEM; it is reloaded when it changes
+    /// The server's certificate chain in PEM; it is reloaded when it changes. Of several pairs of files, the newest is
+    /// served
     #[arg(
         long,
         env = "ETCD_GUARD_TLS_CERT",
         requires = "tls_key",
         required_unless_present = "self_managed_certs"
     )]
-    tls_cert: Option<PathBuf>,
-    /// The private key in PEM
+    tls_cert: Vec<PathBuf>,
+    /// The private key in PEM, one for each certificate
     #[arg(long, env = "ETCD_GUARD_TLS_KEY", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
+    tls_key: Vec<PathBuf>,
     /// Interval between reads of the two files
     #[arg(long, default_value = "10s", env = "ETCD_GUARD_TLS_RELOAD_INTERVAL", value_parser = humantime::parse_duration)]
     tls_reload_interval: Duration,
     /// Accept only clients with a certificate that chains to a CA of this file, such as the API server's identity
     #[arg(long, env = "ETCD_GUARD_CLIENT_CA")]
     client_ca: Option<PathBuf>,
-    /// Create and renew certificates in the cluster, share them in a Secret, and update the caBundle of the webhooks
+    /// Create and renew certificates in this process, share them in a Secret, and update the caBundle of the webhooks.
+    /// For development and servers outside of the cluster: in a cluster, `etcd-guard certificates` has an account of its
+    /// own
     #[arg(long, env = "ETCD_GUARD_SELF_MANAGED_CERTS", conflicts_with_all = ["tls_cert", "tls_key"])]
     self_managed_certs: bool,
-    /// Lifetime of self-managed certificates; they are renewed when a third of it is left
-    #[arg(long, default_value = "90d", env = "ETCD_GUARD_CERTIFICATE_LIFE", value_parser = parse_lifetime)]
-    certificate_life: Duration,
-    /// Apply webhook configurations at the start and after their deletion: those of the guard, or the listed parts
-    #[arg(
-        long,
-        env = "ETCD_GUARD_REGISTER",
-        requires = "self_managed_certs",
-        value_name = "PART,...",
-        value_delimiter = ',',
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "guard"
-    )]
-    register: Option<Vec<WebhookGroup>>,
-    /// URL https://HOST:PORT by which the API server reaches this server without a Service
-    #[arg(long, env = "ETCD_GUARD_REGISTER_URL", requires = "register", value_parser = parse_url)]
-    register_url: Option<String>,
+    #[command(flatten)]
+    issuing: IssuingFlags,
 }
 
 /// The source of the certificate, to be started after the server has bound its ports.
@@ -71,39 +55,27 @@ pub(super) struct CertificateSource {
     watcher: Option<CertificateFileWatcher>,
 }
 
-/// Minimum lifetime: a shorter one leaves no time between the steps of a renewal.
-const MIN_LIFETIME: Duration = Duration::from_secs(30);
-
-fn parse_lifetime(text: &str) -> Result<Duration, String> {
-    let lifetime = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if lifetime < MIN_LIFETIME {
-        return Err(format!("expected at least {}", humantime::format_duration(MIN_LIFETIME)));
-    }
-    Ok(lifetime)
-}
-
-fn parse_url(text: &str) -> Result<String, String> {
-    match text.parse::<http::Uri>() {
-        Ok(url) if url.scheme_str() == Some("https") && url.host().is_some() && url.path() == "/" => {
-            Ok(text.to_owned())
-        }
-        _ => Err(String::from("expected a URL without a path, such as https://192.0.2.1:8443")),
-    }
-}
-
 // === impl CertificateFlags ===
 
 impl CertificateFlags {
     /// Configures TLS, and reads the certificate files if there are any.
     pub(super) fn prepare(self, provider: Arc<CryptoProvider>) -> anyhow::Result<(Tls, CertificateSource)> {
+        if self.issuing.registers() && !self.self_managed_certs {
+            anyhow::bail!(
+                "--register requires --self-managed-certs, or use `etcd-guard certificates --register`"
+            );
+        }
         let served = ServedCertificate::default();
         let tls = Tls::new(Arc::clone(&provider), served.clone(), self.client_ca.as_deref())?;
-        let watcher = match (&self.tls_cert, &self.tls_key) {
-            (Some(certificate), Some(key)) => {
-                let files = CertificateFiles { certificate: certificate.clone(), key: key.clone() };
-                Some(CertificateFileWatcher::start(files, Arc::clone(&provider), served.clone())?)
-            }
-            _ => None,
+        if self.tls_cert.len() != self.tls_key.len() {
+            anyhow::bail!("--tls-cert and --tls-key must be given equally often");
+        }
+        let pairs = self.tls_cert.iter().cloned().zip(self.tls_key.iter().cloned());
+        let files: Vec<_> = pairs.map(|(certificate, key)| CertificateFiles { certificate, key }).collect();
+        let watcher = if files.is_empty() {
+            None
+        } else {
+            Some(CertificateFileWatcher::start(files, Arc::clone(&provider), served.clone())?)
         };
         Ok((tls, CertificateSource { flags: self, provider, served, watcher }))
     }
@@ -128,25 +100,10 @@ impl CertificateSource {
             tokio::spawn(watch_validity(client.clone(), served, readiness));
             return Ok(());
         }
-        let mut names =
-            ["svc", "svc.cluster.local"].map(|suffix| format!("{SERVICE}.{namespace}.{suffix}")).to_vec();
-        if let Some(url) = &flags.register_url {
-            let url: http::Uri = url.parse().context("--register-url")?;
-            let host = url.host().context("--register-url has no host")?;
-            names.push(host.trim_matches(['[', ']']).to_owned());
-        }
-        let registration = flags.register.map(|groups| Registration {
-            namespace: namespace.to_owned(),
-            groups,
-            url: flags.register_url.clone(),
-        });
-        let settings = CertificateSettings {
-            namespace: namespace.to_owned(),
-            names,
-            lifetime: flags.certificate_life,
-            registration,
-        };
-        tokio::spawn(CertificateReconciler::new(client, settings, provider, served, readiness).run());
+        let settings = flags.issuing.settings(namespace)?;
+        let reconciler =
+            CertificateReconciler::new(client, settings, provider).with_server(served, readiness);
+        tokio::spawn(reconciler.run());
         Ok(())
     }
 }

@@ -3,6 +3,8 @@
 mod file;
 mod mounts;
 
+use std::iter;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -34,8 +36,8 @@ pub struct Lxcfs {
     pub force: bool,
     /// Also mount the files in ordinary init containers.
     pub init_containers: bool,
-    /// Mount the files only in containers with a CPU or memory limit. Other containers see the values of the node
-    /// anyway.
+    /// Mount the files only in containers with a CPU or memory limit, of their own or of the pod. Other containers see
+    /// the values of the node anyway.
     pub only_with_limits: bool,
     /// How to treat pods with a shared process namespace. lxcfs shows the limits of the pod in all of their containers.
     pub shared_process_namespace: SharedProcessNamespace,
@@ -48,7 +50,7 @@ pub struct Lxcfs {
     pub skip_runtime_classes: Vec<String>,
     /// Whether pods require or prefer nodes with `nodeLabel`.
     pub node_affinity: NodeAffinity,
-    /// The label of nodes on which lxcfs runs.
+    /// The label of nodes on which lxcfs runs. With the default key, `etcd-guard.io/lxcfs-ready` is accepted as well.
     pub node_label: NodeLabel,
     /// Also mount the parent directory of the root, so that an agent can repair the mounts after a restart of lxcfs.
     pub repairable: bool,
@@ -97,6 +99,12 @@ pub struct NodeLabel {
     /// The label's value.
     pub value: String,
 }
+
+/// The default label. A kubelet cannot set a label with this prefix on its own node.
+pub const NODE_LABEL: &str = "node-restriction.kubernetes.io/lxcfs-ready";
+
+/// The default label before [`NODE_LABEL`]. Nodes with either label have lxcfs.
+pub const FORMER_NODE_LABEL: &str = "etcd-guard.io/lxcfs-ready";
 
 /// Directories that contain more than lxcfs. They are never mounted into a container.
 const SHARED_DIRECTORIES: [&str; 14] = [
@@ -202,8 +210,16 @@ impl Lxcfs {
     }
 }
 
+impl NodeLabel {
+    /// The keys of which a node needs one. The former default is accepted beside the current one.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let former = (self.key == NODE_LABEL).then_some(FORMER_NODE_LABEL);
+        iter::once(self.key.as_str()).chain(former)
+    }
+}
+
 impl Default for NodeLabel {
     fn default() -> Self {
-        Self { key: String::from("etcd-guard.io/lxcfs-ready"), value: String::from("true") }
+        Self { key: String::from(NODE_LABEL), value: String::from("true") }
     }
 }

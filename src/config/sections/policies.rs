@@ -4,7 +4,13 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::config::{sections::probe::Probe, validation::Validator};
+use crate::config::{
+    sections::{
+        owner_kinds::{self, OwnerKind},
+        probe::Probe,
+    },
+    validation::Validator,
+};
 
 /// Policies for the deletion of etcd pods.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -17,6 +23,9 @@ pub struct Policies {
     pub floor: Floor,
     /// The addresses at which members are probed.
     pub probe: Probe,
+    /// Kinds of custom resources that own member pods, directly or through other owners of listed kinds. Their annotations
+    /// choose policies, and their deletion can be evaluated. Deployment and `ReplicaSet` of `apps` need no entry.
+    pub owner_kinds: Vec<OwnerKind>,
 }
 
 /// The policies of clusters without annotations.
@@ -147,8 +156,21 @@ impl Default for Floor {
 // === impl Policies ===
 
 impl Policies {
+    /// Returns the kind of owners with this group and kind, if annotations of its objects choose policies.
+    #[must_use]
+    pub fn owner_kind(&self, group: &str, kind: &str) -> Option<&OwnerKind> {
+        owner_kinds::find(&self.owner_kinds, |entry| entry.group == group && entry.kind == kind)
+    }
+
+    /// Returns the kind of owners with this group and resource, if annotations of its objects choose policies.
+    #[must_use]
+    pub fn owner_kind_of_resource(&self, group: &str, resource: &str) -> Option<&OwnerKind> {
+        owner_kinds::find(&self.owner_kinds, |entry| entry.group == group && entry.resource == resource)
+    }
+
     pub(in crate::config) fn validate(&self, validator: &mut Validator<'_>) {
-        let Self { defaults, floor, probe: _ } = self;
+        let Self { defaults, floor, probe: _, owner_kinds } = self;
+        owner_kinds::validate(owner_kinds, &mut validator.at("ownerKinds"));
         let mut validator = validator.at("defaults");
         check_floor(&mut validator, "leader", defaults.leader, floor.leader);
         check_floor(&mut validator, "singleMember", defaults.single_member, floor.single_member);

@@ -7,8 +7,26 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// Networks that a URL of a member list cannot reach by default: loopback and link-local addresses, which belong to the
-/// guard's own pod and node.
-const DEFAULT_DENIED: [&str; 4] = ["127.0.0.0/8", "::1/128", "169.254.0.0/16", "fe80::/10"];
+/// guard's own pod and node, and the services that describe a machine and return its credentials.
+///
+/// Link-local are the metadata services of AWS, Google Cloud, Azure, Oracle Cloud and others at
+/// 169.254.169.254, and those of AWS for containers and pods at 169.254.170.2 and 169.254.170.23.
+const DEFAULT_DENIED: [&str; 9] = [
+    "127.0.0.0/8",
+    "::1/128",
+    "169.254.0.0/16",
+    "fe80::/10",
+    // AWS: the network of the services for an instance; fd00:ec2::254 returns metadata, fd00:ec2::23 credentials of pods.
+    "fd00:ec2::/32",
+    // Google Cloud: metadata over IPv6.
+    "fd20:ce::254/128",
+    // Alibaba Cloud: metadata.
+    "100.100.100.200/32",
+    // Azure: the host of the machine, with the configuration of the guest.
+    "168.63.129.16/32",
+    // Oracle Cloud: metadata of older instances.
+    "192.0.0.192/32",
+];
 
 /// The addresses at which members are probed.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -66,25 +84,39 @@ impl serde::Serialize for Network {
 mod tests {
     use super::*;
 
+    /// Edge case 132.
     #[test]
-    fn denies_loopback_and_link_local_by_default() {
+    fn denies_local_and_metadata_addresses_by_default() {
         let denies = |probe: &Probe, address: &str| probe.denies(address.parse().unwrap());
         let default = Probe::default();
         assert_eq!(default.denied_networks.len(), DEFAULT_DENIED.len());
-        for address in [
-            "127.0.0.1",
-            "127.9.8.7",
-            "::1",
-            "169.254.169.254",
-            "fe80::1",
-            "::ffff:127.0.0.1",
-            "0.0.0.0",
-            "::",
-            "224.0.0.1",
-        ] {
-            assert!(denies(&default, address), "{address}");
+        let local_or_metadata = [
+            ("loopback", "127.0.0.1"),
+            ("loopback", "127.9.8.7"),
+            ("loopback", "::1"),
+            ("loopback, mapped", "::ffff:127.0.0.1"),
+            ("link-local", "fe80::1"),
+            ("unspecified", "0.0.0.0"),
+            ("unspecified", "::"),
+            ("multicast", "224.0.0.1"),
+            ("metadata of AWS, Google Cloud, Azure, Oracle Cloud", "169.254.169.254"),
+            ("metadata, mapped", "::ffff:169.254.169.254"),
+            ("metadata of AWS over IPv6", "fd00:ec2::254"),
+            ("credentials of containers on AWS", "169.254.170.2"),
+            ("credentials of pods on AWS", "169.254.170.23"),
+            ("credentials of pods on AWS over IPv6", "fd00:ec2::23"),
+            ("metadata of Google Cloud over IPv6", "fd20:ce::254"),
+            ("metadata of Alibaba Cloud", "100.100.100.200"),
+            ("metadata of Alibaba Cloud, mapped", "::ffff:100.100.100.200"),
+            ("the host of a machine on Azure", "168.63.129.16"),
+            ("metadata of older instances on Oracle Cloud", "192.0.0.192"),
+        ];
+        for (class, address) in local_or_metadata {
+            assert!(denies(&default, address), "{class}: {address}");
         }
-        for address in ["10.244.0.7", "fd00::7", "203.0.113.5"] {
+        for address in
+            ["10.244.0.7", "fd00::7", "fd20:ce::1", "203.0.113.5", "100.100.100.201", "168.63.129.17"]
+        {
             assert!(!denies(&default, address), "{address}");
         }
         let none = Probe { denied_networks: Vec::new() };

@@ -12,7 +12,10 @@ use serde_json::Value;
 
 pub use self::from_pod::{Overrides, TransferEnv};
 use super::selector::{Labels, Match};
-use crate::{config::validation::quantities, json::SharedJson};
+use crate::{
+    config::validation::{PodSecurity, pod::RestrictedParts, quantities},
+    json::SharedJson,
+};
 
 /// Parts that a pod gets together under one name. They have the fields of Kubernetes.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -91,6 +94,9 @@ pub struct Template {
     /// A hash of the template's content.
     #[serde(skip)]
     pub hash: String,
+    /// The parts that the Pod Security levels reject.
+    #[serde(skip)]
+    pub pod_security: PodSecurity,
 }
 
 /// Additions to the pod's own containers. Existing variables and mounts are not changed.
@@ -113,7 +119,7 @@ pub struct AppContainers {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Native {
-    /// If every kubelet version that the API server supports has native sidecars.
+    /// If the API server and all kubelets have native sidecars. Otherwise, pods that end do not get the template.
     #[default]
     Auto,
     /// Always.
@@ -188,6 +194,7 @@ impl Template {
             quantities::convert_to_strings(&mut value);
             *part = value.into();
         }
+        self.pod_security = self.evaluate_pod_security();
         let content = serde_json::json!([
             self.name,
             self.version,
@@ -220,6 +227,20 @@ impl Template {
         // Twelve digits are enough to distinguish versions of a template.
         let digits = digest.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 15]);
         self.hash = digits.take(12).filter_map(|digit| char::from_digit(digit.into(), 16)).collect();
+    }
+
+    /// Evaluates the parts by the Pod Security Standards.
+    fn evaluate_pod_security(&self) -> PodSecurity {
+        let lists = [("containers", &self.containers), ("initContainers", &self.init_containers)];
+        let containers = lists.into_iter().flat_map(|(list, containers)| {
+            containers.iter().enumerate().map(move |(index, container)| (list, index, container.value()))
+        });
+        PodSecurity::evaluate(&RestrictedParts {
+            containers: containers.collect(),
+            volumes: self.volumes.iter().map(SharedJson::value).collect(),
+            security_context: self.security_context.as_deref(),
+            annotations: self.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect(),
+        })
     }
 
     /// All parts that are stored as JSON.
@@ -274,7 +295,8 @@ impl JsonSchema for Native {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "description": "Whether containers become native sidecars: init containers that run until the pod ends. \
-                            `auto`: if every kubelet version that the API server supports has native sidecars.",
+                            `auto`: if the API server and all kubelets have native sidecars. Otherwise, pods that \
+                            end do not get the template.",
             "enum": ["auto", true, false],
         })
     }

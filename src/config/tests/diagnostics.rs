@@ -47,6 +47,40 @@ fn reports_denied_networks_that_are_no_networks() {
 }
 
 #[test]
+fn reports_invalid_owner_kinds() {
+    let kind = |group: &str, version: &str, resource: &str, kind: &str| {
+        format!("  - {{group: {group}, version: {version}, resource: {resource}, kind: {kind}}}\n")
+    };
+    let valid = kind("example.com", "v1alpha1", "etcdclusters", "EtcdCluster");
+    let file = |entries: &[&str]| format!("guard:\n  ownerKinds:\n{}", entries.concat());
+    assert_diagnostics(&file(&[&valid]), &[]);
+    assert_diagnostics(
+        &file(&[
+            &valid,
+            &valid,
+            &kind("apps", "v1", "deployments", "Deployment"),
+            &kind("''", "'1'", "EtcdClusters", "etcd-cluster"),
+            &kind("a..b", "v1/x", "../secrets", "Etcd"),
+        ]),
+        &[
+            (5, "guard.ownerKinds[1].kind: EtcdCluster of example.com has an entry already"),
+            (6, "guard.ownerKinds[2].kind: Deployment of apps needs no entry"),
+            (7, "guard.ownerKinds[3].group: \"\" is not an API group"),
+            (7, "guard.ownerKinds[3].kind: \"etcd-cluster\" is not a kind"),
+            (7, "guard.ownerKinds[3].resource: \"EtcdClusters\" is not the plural name"),
+            (7, "guard.ownerKinds[3].version: \"1\" is not a version"),
+            (8, "guard.ownerKinds[4].group: \"a..b\" is not an API group"),
+            (8, "guard.ownerKinds[4].resource: \"../secrets\" is not the plural name"),
+            (8, "guard.ownerKinds[4].version: \"v1/x\" is not a version"),
+        ],
+    );
+    assert_diagnostics(
+        "guard:\n  ownerKinds:\n  - {group: example.com, kind: EtcdCluster, plural: etcdclusters}",
+        &[(4, "missing field `version`"), (4, "unknown field `plural`")],
+    );
+}
+
+#[test]
 fn reads_off_as_string_and_true_as_boolean() {
     assert_diagnostics(
         "lxcfs: {nodeAffinity: off}\nsidecars: {native: true, templates: [{name: a, annotations: {b: on}}]}",
@@ -117,7 +151,7 @@ fn rejects_unknown_fields_and_types_in_parts_of_pods() {
         &[(6, "is valid only in initContainers")],
     );
     assert_diagnostics(
-        &template("{name: a, image: i, livenessProbe: {httpget: {}}}"),
+        &template("{name: a, image: i, livenessProbe: {httpget: {}, exec: {command: [alive]}}}"),
         &[(6, "livenessProbe.httpget")],
     );
     let newer = template("{name: a, image: i, newField: 1}") + "    allowUnknownFields: true\n";

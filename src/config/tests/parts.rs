@@ -23,12 +23,12 @@ fn rejects_invalid_quantities_in_all_parts_of_a_template() {
       env:
       - {name: A, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: one}}}
     initContainers:
-    - {name: d, image: i, resources: {requests: {ephemeral-storage: '', hugepages-2Mi: 2Mi}}}
+    - {name: d, image: i, resources: {requests: {ephemeral-storage: '', cpu: 1, hugepages-2Mi: 2Mi}, limits: {hugepages-2Mi: 2Mi}}}
     volumes:
     - {name: v, emptyDir: {sizeLimit: lots}}
-    - {name: w, downwardAPI: {items: [{path: p, resourceFieldRef: {resource: limits.cpu, divisor: 1x}}]}}
+    - {name: w, downwardAPI: {items: [{path: p, resourceFieldRef: {containerName: c, resource: limits.cpu, divisor: 1x}}]}}
     - name: x
-      ephemeral: {volumeClaimTemplate: {spec: {resources: {requests: {storage: ten}}}}}
+      ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: ten}}}}}
     appContainers:
       env: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: two}}}]
 ",
@@ -129,7 +129,7 @@ overCommit: {{label: ''}}
             (3, "lifespan.taint: \"bad key\" is not a qualified name"),
             (4, "overCommit.label: is empty"),
             (9, "containers[0].env[0].name: \"A=B\" contains '='"),
-            (9, "containers[0].env[1].name: is empty"),
+            (9, "containers[0].env[1].name: is missing"),
             (9, "containers[0].image: \" i\" starts or ends with white space"),
             (9, "containers[0].name: \"aaa"),
             (9, "containers[0].volumeMounts[0].mountPath: \"/a:b\" contains ':'"),

@@ -4,40 +4,13 @@ use json_patch::jsonptr::Token;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{diagnostic::Validator, document::Node, quantities, syntax::check_enum};
+use super::{diagnostic::Validator, document::Node, quantities};
 use crate::json::SharedJson;
 
 /// Maximum number of name servers of a pod (`pkg/apis/core/validation/validation.go`).
 pub const MAX_NAME_SERVERS: usize = 3;
 /// Maximum number of search domains of a pod.
 pub const MAX_SEARCH_DOMAINS: usize = 32;
-
-/// Checks the fields of a container that accept only certain values (`pkg/apis/core/types.go`).
-pub(in crate::config) fn check_container_enums(container: &Value, validator: &mut Validator<'_>) {
-    check_enum(container, "imagePullPolicy", &["Always", "IfNotPresent", "Never"], validator);
-    check_enum(container, "terminationMessagePolicy", &["File", "FallbackToLogsOnError"], validator);
-    for (index, port) in items(container, "ports").iter().enumerate() {
-        check_enum(port, "protocol", &["TCP", "UDP", "SCTP"], &mut validator.at("ports").at(index));
-    }
-}
-
-/// Checks the names of environment variables.
-pub(in crate::config) fn check_variables<'a>(
-    variables: impl IntoIterator<Item = &'a Value>,
-    validator: &mut Validator<'_>,
-) {
-    for (index, variable) in variables.into_iter().enumerate() {
-        match text(variable, "name") {
-            Some("") => validator.at(index).at("name").report("is empty"),
-            Some(name) if name.contains('=') => {
-                let message =
-                    format!("{name:?} contains '=', which is not allowed in the name of a variable");
-                validator.at(index).at("name").report(message);
-            }
-            _ => {}
-        }
-    }
-}
 
 /// Returns the text of a field. The text is empty if the field is absent. Returns `None` if the field is not a string,
 /// which the type check reports.

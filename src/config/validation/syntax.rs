@@ -10,6 +10,9 @@ pub(in crate::config) const MAX_NAME_LENGTH: usize = 63;
 /// Maximum length of the prefix of a key, which is a DNS subdomain.
 const MAX_PREFIX_LENGTH: usize = 253;
 
+/// Maximum length of the name of a port.
+const MAX_PORT_NAME_LENGTH: usize = 15;
+
 /// Checks the name of a container or a volume: a DNS label.
 pub(in crate::config) fn check_name(name: &str, validator: &mut Validator<'_>) {
     if name.is_empty() {
@@ -24,7 +27,6 @@ pub(in crate::config) fn check_name(name: &str, validator: &mut Validator<'_>) {
 /// Checks the key of a label or a taint: a qualified name.
 pub(in crate::config) fn check_key(key: &str, validator: &mut Validator<'_>) {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    let is_prefix = |text: &str| text.len() <= MAX_PREFIX_LENGTH && text.split('.').all(is_dns_label);
     if key.is_empty() {
         validator.report("is empty");
     } else if name.len() > MAX_NAME_LENGTH || !is_qualified_part(name) {
@@ -32,7 +34,7 @@ pub(in crate::config) fn check_key(key: &str, validator: &mut Validator<'_>) {
             "{key:?} is not a qualified name: its name part must be at most {MAX_NAME_LENGTH} alphanumeric characters, \
              '-', '_' or '.', and must start and end with an alphanumeric character"
         ));
-    } else if prefix.is_some_and(|prefix| !is_prefix(prefix)) {
+    } else if prefix.is_some_and(|prefix| !is_dns_subdomain(prefix)) {
         validator.report(format!(
             "{key:?} is not a qualified name: its prefix part must be a lowercase DNS subdomain of at most \
              {MAX_PREFIX_LENGTH} characters"
@@ -100,6 +102,19 @@ pub(in crate::config) fn check_toleration(
     if has_seconds && effect != "NoExecute" {
         validator.at("effect").report("must be NoExecute where tolerationSeconds is set");
     }
+}
+
+/// Whether a text is the name of a port (`IANA_SVC_NAME`).
+pub(in crate::config) fn is_port_name(text: &str) -> bool {
+    text.len() <= MAX_PORT_NAME_LENGTH
+        && is_dns_label(text)
+        && !text.contains("--")
+        && text.bytes().any(|byte| byte.is_ascii_lowercase())
+}
+
+/// Whether a text is a DNS subdomain.
+pub(in crate::config) fn is_dns_subdomain(text: &str) -> bool {
+    text.len() <= MAX_PREFIX_LENGTH && text.split('.').all(is_dns_label)
 }
 
 /// Whether a text has the syntax of a label value and of the name part of a key.

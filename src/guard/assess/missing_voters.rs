@@ -17,6 +17,8 @@ const DENIED: &str =
 pub struct MissingVoter {
     /// Name of the pod or, without a pod, of the member.
     pub name: String,
+    /// Kind of the controller of this pod; empty without a pod or a controller.
+    pub owner_kind: String,
     /// Why the voter is not healthy.
     pub cause: String,
 }
@@ -24,13 +26,21 @@ pub struct MissingVoter {
 /// Returns the voters that are not healthy.
 pub(super) fn missing_voters(membership: &Membership<'_>) -> Vec<MissingVoter> {
     let missing = membership.voters().filter(|voter| !voter.is_healthy());
-    missing.map(|voter| MissingVoter { name: voter.name(), cause: cause(voter) }).collect()
+    let owner_kind = |voter: &Member<'_>| voter.pod.map(|pod| pod.owner_kind.clone()).unwrap_or_default();
+    missing
+        .map(|voter| MissingVoter { name: voter.name(), owner_kind: owner_kind(voter), cause: cause(voter) })
+        .collect()
 }
 
 /// Returns all pods of a snapshot in which no member proved a quorum.
 pub(super) fn silent_pods(snapshot: &Snapshot) -> Vec<MissingVoter> {
     let pods = snapshot.pods.iter();
-    pods.map(|pod| MissingVoter { name: pod.name.clone(), cause: pod_cause(pod) }).collect()
+    pods.map(|pod| MissingVoter {
+        name: pod.name.clone(),
+        owner_kind: pod.owner_kind.clone(),
+        cause: pod_cause(pod),
+    })
+    .collect()
 }
 
 /// Returns the cause of a voter that runs in no pod of the snapshot and did not reply at its client URLs.
@@ -44,7 +54,7 @@ fn cause(voter: &Member<'_>) -> String {
         Some(pod) if voter.is_serving() && !voter.listed.advertises(pod.scheme) => {
             String::from("the member advertises no client URL with the scheme at which its pod replies")
         }
-        _ if let Some(status) = voter.outdated() => format!("it is still in the former term {}", status.term),
+        _ if let Some(status) = voter.outdated() => format!("it reports the former term {}", status.term),
         Some(pod) => pod_cause(pod),
         None if !voter.listed.has_started() => String::from("it has never started"),
         None => match voter.external.and_then(|member| member.reply.cause()) {

@@ -27,7 +27,7 @@ pub(in crate::guard) fn evaluate_node_deletion(
     };
     let Ok(membership) = Membership::new(snapshot) else {
         let text = format!(
-            "node {node} runs pod {} of {cluster}, whose member answers, and no other members prove a quorum",
+            "node {node} runs pod {} of {cluster}: its member answers, and no member of the cluster proves a quorum",
             answering.name
         );
         return Verdict::new(Reason::IntentProtected, text);

@@ -1,5 +1,5 @@
-//! Assessment of scaling a StatefulSet down: the pods with the highest ordinals are deleted, and members that are still
-//! listed continue to count as voters.
+//! Assessment of scaling an owner of members down. A StatefulSet deletes the pods with the highest ordinals; for other
+//! owners, healthy members are assumed to be deleted first. Members that are still listed continue to count as voters.
 
 use crate::guard::model::{
     membership::{Member, Membership, MembershipError},
@@ -11,13 +11,39 @@ use crate::guard::model::{
 
 /// Evaluates the deletion of the pods of `set` with ordinals from `first_to_go`.
 pub(in crate::guard) fn evaluate_scale_down(snapshot: &Snapshot, set: &str, first_to_go: u32) -> Verdict {
-    let cluster = &snapshot.cluster;
     let is_deleted = |pod: &MemberPod| ordinal(set, &pod.name).is_some_and(|ordinal| ordinal >= first_to_go);
+    evaluate_deleted_pods(snapshot, set, &format!("ordinals below {first_to_go}"), is_deleted)
+}
+
+/// Evaluates the deletion of `count` of these pods, which belong to `owner`. The controller chooses the pods, so that
+/// healthy members are assumed to be among them.
+pub(in crate::guard) fn evaluate_any_pods(
+    snapshot: &Snapshot,
+    owner: &str,
+    names: &[&str],
+    count: usize,
+) -> Verdict {
+    let serves = |pod: &MemberPod| pod.reply.is_healthy() && pod.departure().is_none();
+    let of_owner = snapshot.pods.iter().filter(|pod| names.contains(&pod.name.as_str()));
+    let (healthy, others): (Vec<_>, Vec<_>) = of_owner.partition(|pod| serves(pod));
+    let deleted: Vec<&str> = healthy.iter().chain(&others).take(count).map(|pod| pod.name.as_str()).collect();
+    let remaining = names.len().saturating_sub(count);
+    let is_deleted = |pod: &MemberPod| deleted.contains(&pod.name.as_str());
+    evaluate_deleted_pods(snapshot, owner, &format!("{remaining} replicas"), is_deleted)
+}
+
+fn evaluate_deleted_pods(
+    snapshot: &Snapshot,
+    owner: &str,
+    limit: &str,
+    is_deleted: impl Fn(&MemberPod) -> bool,
+) -> Verdict {
+    let cluster = &snapshot.cluster;
     let membership = match Membership::new(snapshot) {
         Ok(membership) => membership,
         Err(MembershipError::Unproven) => {
             let text =
-                format!("scaling {set} down requires a quorum, and no member of {cluster} could prove one");
+                format!("scaling {owner} down requires a quorum, but no member of {cluster} proves a quorum");
             let remedy =
                 format!("Restore the members first: kubectl -n {} get pods -o wide", snapshot.namespace);
             return Verdict::new(Reason::QuorumLost, text).with_remedy(&remedy);
@@ -34,7 +60,7 @@ pub(in crate::guard) fn evaluate_scale_down(snapshot: &Snapshot, set: &str, firs
             return Verdict::new(Reason::AmbiguousMember, text).with_remedy(&remedy);
         }
     };
-    let tally = Tally::new(&membership, |member| member.pod.is_some_and(is_deleted));
+    let tally = Tally::new(&membership, |member| member.pod.is_some_and(&is_deleted));
     let Tally { voters, quorum, remaining, .. } = tally;
     let leaving: Vec<_> = snapshot
         .pods
@@ -50,8 +76,8 @@ pub(in crate::guard) fn evaluate_scale_down(snapshot: &Snapshot, set: &str, firs
     };
     if !tally.has_quorum() {
         let text = format!(
-            "scaling {set} down to ordinals below {first_to_go} would leave {remaining} of {voters} voters of {cluster} \
-             healthy, quorum {quorum}"
+            "scaling {owner} down to {limit} would leave {remaining} of {voters} voters of {cluster} healthy, quorum \
+             {quorum}"
         );
         let remedy = match snapshot.pods.iter().find(remains) {
             Some(pod) => format!(

@@ -1,5 +1,6 @@
 //! Each test adds faults to the healthy cluster of the fixture.
 
+mod inspection;
 mod invariants;
 mod leadership;
 mod policies;

@@ -18,6 +18,7 @@ use crate::guard::{
         verdict::Verdict,
     },
     ownership::{record::OwnershipRecord, recorder::MAX_OWNERS, store::OwnershipStore},
+    policy::owner_chain::OwnerReader,
 };
 use crate::k8s::{
     AnnotationCache, ApiReader, ClaimReader, LookupError, OwnerState,
@@ -40,6 +41,7 @@ pub(super) struct CascadeDetector {
     pub(super) pods: ApiReader,
     pub(super) claims: ClaimReader,
     pub(super) ownership: Arc<OwnershipStore>,
+    pub(super) owners: OwnerReader,
 }
 
 /// Whether a deletion follows from another deletion.
@@ -55,7 +57,7 @@ pub(super) enum Cascade {
 /// Owners of an object that do not exist or cannot be read.
 pub(super) struct MissingOwners {
     /// Kind of the dependent, as in `kubectl patch`.
-    kind: &'static str,
+    kind: String,
     /// The ownerReferences, each with its index, and with the reason if the owner could not be read.
     references: Vec<(usize, OwnerReference, Option<LookupError>)>,
 }
@@ -63,8 +65,13 @@ pub(super) struct MissingOwners {
 // === impl CascadeDetector ===
 
 impl CascadeDetector {
-    /// Returns whether the deletion of a pod follows from another deletion.
-    pub(super) async fn of_pod(&self, request: &Request, pod: &Pod, deadline: Deadline) -> Cascade {
+    /// Whether a request may follow from another deletion, according to its user and to the watch of namespaces.
+    pub(super) fn may_be_cascade(&self, request: &Request) -> bool {
+        is_garbage_collector(&request.user) || self.annotations.is_namespace_terminating(&request.namespace)
+    }
+
+    /// Returns whether the deletion of a live pod follows from another deletion.
+    pub(super) async fn pod_cascade(&self, request: &Request, pod: &Pod, deadline: Deadline) -> Cascade {
         let (name, namespace) = (&request.name, &request.namespace);
         if self.is_namespace_terminating(namespace, deadline).await {
             return Cascade::Proven(namespace_terminating(namespace, name));
@@ -72,12 +79,12 @@ impl CascadeDetector {
         if !is_garbage_collector(&request.user) {
             return Cascade::No;
         }
-        self.of_dependent(request, "pod", &pod.metadata, deadline).await
+        self.dependent_cascade(request, String::from("pod"), &pod.metadata, deadline).await
     }
 
     /// Returns whether a workload operation follows from another deletion. For a scale-down the user proves nothing,
     /// because the controllers that scale StatefulSets can have the user of the garbage collector.
-    pub(super) async fn of_operation(
+    pub(super) async fn operation_cascade(
         &self,
         request: &Request,
         operation: WorkloadOperation,
@@ -93,19 +100,29 @@ impl CascadeDetector {
         let (kind, read) = match operation {
             WorkloadOperation::DeleteStatefulSet => {
                 let read = self.pods.stateful_set_metadata(namespace, name);
-                ("statefulset", deadline.within("reading the StatefulSet from the API server", read).await)
+                (
+                    String::from("statefulset"),
+                    deadline.within("reading the StatefulSet from the API server", read).await,
+                )
             }
             WorkloadOperation::DeleteClaim => {
                 let read = async { Ok(self.claims.read(namespace, name).await?.metadata) };
                 (
-                    "persistentvolumeclaim",
+                    String::from("persistentvolumeclaim"),
                     deadline.within("reading the claim from the API server", read).await,
                 )
+            }
+            WorkloadOperation::DeleteOwner => {
+                let Some(kind) = self.owners.kind_of(request) else { return Cascade::No };
+                match self.owners.object(request, &kind, deadline).await {
+                    Ok(Some(metadata)) => (kind.resource_name(), Ok(Ok(metadata))),
+                    Ok(None) | Err(_) => return Cascade::No,
+                }
             }
             _ => return Cascade::No,
         };
         match read {
-            Ok(Ok(metadata)) => self.of_dependent(request, kind, &metadata, deadline).await,
+            Ok(Ok(metadata)) => self.dependent_cascade(request, kind, &metadata, deadline).await,
             // Evaluated like any other deletion.
             Ok(Err(_)) | Err(_) => Cascade::No,
         }
@@ -113,10 +130,10 @@ impl CascadeDetector {
 
     /// Returns whether the owner of an object, which the garbage collector deletes, existed together with the object and
     /// was deleted.
-    async fn of_dependent(
+    async fn dependent_cascade(
         &self,
         request: &Request,
-        kind: &'static str,
+        kind: String,
         dependent: &Metadata,
         deadline: Deadline,
     ) -> Cascade {
@@ -134,7 +151,7 @@ impl CascadeDetector {
                     // Both exist at this moment, so that the reference is not dangling.
                     OwnerState::Terminating => deleted = Some(owner),
                     OwnerState::Gone => {
-                        if is_recorded(&record, dependent, owner) {
+                        if record.proves_owner(&dependent.uid, owner) {
                             deleted = Some(owner);
                         }
                         missing.references.push((index, owner.clone(), None));
@@ -182,11 +199,6 @@ impl CascadeDetector {
     }
 }
 
-fn is_recorded(record: &OwnershipRecord, dependent: &Metadata, owner: &OwnerReference) -> bool {
-    let key = owner.key();
-    record.has_pair(&dependent.uid, &key) || record.is_accepted(&key)
-}
-
 fn namespace_terminating(namespace: &str, name: &str) -> Verdict {
     let text = format!("namespace {namespace} is terminating, and {name} is deleted with it");
     Verdict::new(Reason::NamespaceTerminating, text)
@@ -201,15 +213,10 @@ impl MissingOwners {
         let (owner, prefix) = (display(owner), "the garbage collector requests this deletion because");
         let cause = match error {
             None => format!("{prefix} {owner} does not exist, and no record shows that it ever existed"),
-            Some(error) => format!("{prefix} {owner} is gone, but {error}"),
+            Some(error) => format!("{prefix} {owner} is absent, and the guard cannot confirm this: {error}"),
         };
-        let (kind, name, namespace) = (self.kind, &request.name, &request.namespace);
-        let object = match kind {
-            // The policy of a claim is that of its namespace.
-            "persistentvolumeclaim" => format!("namespace {namespace}"),
-            _ => format!("-n {namespace} {kind} {name}"),
-        };
-        let advice = break_glass_advice(&object);
+        let (kind, name, namespace) = (&self.kind, &request.name, &request.namespace);
+        let advice = break_glass_advice(&format!("-n {namespace} {kind} {name}"));
         let remedy = match self.removal(request) {
             Some(command) => {
                 format!(

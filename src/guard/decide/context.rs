@@ -20,7 +20,7 @@ pub(in crate::guard) struct EvaluationContext<'a> {
     pub(in crate::guard) request: &'a Request,
     /// The cluster of the request's pod.
     pub(in crate::guard) cluster_key: &'a ClusterKey,
-    /// The effective policy of the pod.
+    /// The effective policy of the live pod. Only to find a cached denial, it is that of the copy in the review.
     pub(in crate::guard) policy: &'a Policy,
     /// The time by which the verdict must be ready.
     pub(in crate::guard) deadline: Deadline,
@@ -54,6 +54,24 @@ impl EvaluationError {
         let subject = subject(request);
         match self {
             Self::Settled(verdict) => verdict,
+            Self::Lookup(error @ LookupError::TooLarge { .. }) => {
+                let text = format!("could not evaluate {subject}: {error}");
+                let scope = match request.namespace.as_str() {
+                    "" => String::from("--all-namespaces"),
+                    namespace => format!("-n {namespace}"),
+                };
+                let remedy = format!(
+                    "Find objects with large specifications, and shrink or delete them: kubectl get {scope} \
+                     pods,statefulsets,pvc -o yaml"
+                );
+                Verdict::new(Reason::LookupFailed, text).with_remedy(&remedy)
+            }
+            Self::Lookup(error @ LookupError::Forbidden { .. }) => {
+                let text = format!("could not evaluate {subject}: {error}");
+                let remedy = "Grant the guard this permission: deploy/base/rbac.yaml has those that it requires, and \
+                              deploy/owners-role.yaml is an example for custom resources that own members";
+                Verdict::new(Reason::LookupFailed, text).with_remedy(remedy)
+            }
             Self::Lookup(error) => {
                 let text = format!("could not evaluate {subject}: {error}");
                 Verdict::new(Reason::LookupFailed, text).with_remedy(UNAVAILABLE)
@@ -72,7 +90,7 @@ impl EvaluationError {
             Self::TooManyPods(count) => {
                 let text = format!(
                     "could not evaluate {subject}: a voter of its cluster runs in no pod of the same owner, and {count} \
-                     other etcd pods of namespace {} match no peer URL, name or hostname of that voter; at most \
+                     other etcd pods of namespace {} match no peer URL, name or address of that voter; at most \
                      {MAX_UNMATCHED_PODS} are probed",
                     request.namespace
                 );
@@ -115,6 +133,11 @@ fn subject(request: &Request) -> String {
             | WorkloadOperation::ScaleDown { .. },
         ) => "StatefulSet",
         Operation::Workload(WorkloadOperation::DeleteResource(kind)) => kind.as_str(),
+        Operation::Workload(
+            WorkloadOperation::DeleteOwner
+            | WorkloadOperation::OrphanOwner
+            | WorkloadOperation::ScaleOwner { .. },
+        ) => request.owner.as_ref().map_or("object", |owner| owner.kind.as_str()),
         Operation::Workload(WorkloadOperation::DeleteNode { .. }) => "node",
     };
     format!("{kind} {}", request.name)

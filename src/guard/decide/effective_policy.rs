@@ -34,9 +34,9 @@ pub(in crate::guard) async fn effective_policy(
         settings.retain(|setting| [MODE, ALLOW_UNTIL].contains(&setting.name.as_str()));
         return settings;
     }
-    match observer.requested_pod(request, deadline).await {
+    match observer.live_pod(request, deadline).await {
         Ok(pod) if settled_verdict(&pod).is_none() && runs_etcd(&pod) => {
-            policies.resolve_for_pod(namespace, &pod).settings
+            policies.resolve_for_pod(namespace, &pod, deadline).await.settings
         }
         Ok(_) | Err(_) => Vec::new(),
     }
@@ -52,13 +52,21 @@ pub(super) async fn operation_policy(
     deadline: Deadline,
 ) -> ResolvedPolicy {
     let (namespace, name) = (&request.namespace, &request.name);
+    // Without the annotations, the evaluation exceeds its deadline as well, and the policy has no effect.
+    let _ = observer.wait_for_annotations(namespace, deadline).await;
     if operation == WorkloadOperation::DeleteClaim {
         let read = observer.claims.read(namespace, name);
         if let Ok(Ok(claim)) = deadline.within("reading the claim from the API server", read).await {
             return policies.resolve_for_claim(namespace, &claim);
         }
     }
-    policies.resolve_for_owner(namespace, operation.stateful_set(name))
+    if operation.is_on_owner() {
+        return policies.resolve_for_owner(request, deadline).await;
+    }
+    match operation.stateful_set(name) {
+        Some(set) => policies.resolve_for_stateful_set(namespace, set, deadline).await,
+        None => policies.resolve_for_namespace(namespace),
+    }
 }
 
 fn runs_etcd(pod: &Pod) -> bool {

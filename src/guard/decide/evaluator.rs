@@ -1,5 +1,7 @@
 //! The evaluation of a request, from the pod or parent object to the verdict.
 
+mod unreadable;
+
 use std::sync::Arc;
 
 use crate::guard::{
@@ -9,20 +11,22 @@ use crate::guard::{
         context::{EvaluationContext, EvaluationError},
         effective_policy::operation_policy,
         events::VerdictEvents,
-        eviction::{NamedPod, find_named_pod},
         inputs::InputReader,
-        member_evaluator::{LockedInputs, MemberEvaluator},
+        member_evaluator::MemberEvaluator,
+        target::{LiveTarget, Target},
         workload_operations::{OperationVerdict, WorkloadEvaluator, harmless_verdict},
     },
     discovery::{
         etcd_pod,
-        settled::{not_etcd, pod_gone, settled_verdict},
+        settled::{namespace_not_guarded, not_etcd, settled_verdict},
     },
+    explain::inspection_advice,
     metrics::Metrics,
     model::{
         annotations::MEMBER,
         cluster_key::ClusterKey,
         deadline::Deadline,
+        reason::Reason,
         request::WorkloadOperation,
         request::{Operation, Request},
         verdict::Verdict,
@@ -31,6 +35,7 @@ use crate::guard::{
     ownership::store::OwnershipStore,
     policy::{
         effective::{Mode, Policy, ResolvedPolicy},
+        owner_chain::OwnerReader,
         resolver::PolicyResolver,
     },
     reserve::store::ReservationStore,
@@ -41,7 +46,6 @@ use crate::k8s::{AnnotationCache, EventRecorder, pod::Pod};
 pub(in crate::guard) struct Evaluator {
     observer: Arc<ClusterObserver>,
     policies: Arc<PolicyResolver>,
-    cache: Arc<ClusterCache>,
     members: MemberEvaluator,
     workloads: WorkloadEvaluator,
     cascades: CascadeDetector,
@@ -51,16 +55,24 @@ pub(in crate::guard) struct Evaluator {
     metrics: Metrics,
 }
 
+/// The namespaces whose requests are evaluated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Guarded,
+    All,
+}
+
 // === impl Evaluator ===
 
 impl Evaluator {
     /// Creates an evaluator that takes snapshots with `observer`, stores approvals in `reservations`, reads the owners
-    /// of members from `ownership`, and records events in `events`.
+    /// of members from `ownership` and `owners`, and records events in `events`.
     pub(in crate::guard) fn new(
         observer: Arc<ClusterObserver>,
         policies: Arc<PolicyResolver>,
         reservations: Arc<ReservationStore>,
         ownership: Arc<OwnershipStore>,
+        owners: OwnerReader,
         events: EventRecorder,
     ) -> Self {
         let cache = Arc::new(ClusterCache::new());
@@ -71,6 +83,7 @@ impl Evaluator {
                 inputs: InputReader {
                     observer: Arc::clone(&observer),
                     reservations: Arc::clone(&reservations),
+                    ownership: Arc::clone(&ownership),
                     cache: Arc::clone(&cache),
                 },
                 reservations: Arc::clone(&reservations),
@@ -82,81 +95,149 @@ impl Evaluator {
                 observer: Arc::clone(&observer),
                 policies: Arc::clone(&policies),
                 reservations: Arc::clone(&reservations),
+                ownership: Arc::clone(&ownership),
+                owners: owners.clone(),
             },
             cascades: CascadeDetector {
                 annotations: annotations.clone(),
                 pods: observer.pods.clone(),
                 claims: observer.claims.clone(),
                 ownership: Arc::clone(&ownership),
+                owners: owners.clone(),
             },
             accepted: AcceptedDeletions {
                 observer: Arc::clone(&observer),
-                cache: Arc::clone(&cache),
+                cache,
                 reservations,
                 ownership,
+                owners,
             },
             events: VerdictEvents::new(events, annotations.clone()),
             observer,
             policies,
-            cache,
             annotations,
             metrics,
         }
     }
 
-    /// Returns the verdict on a request before the deadline.
+    /// Returns the verdict on a request before the deadline. A request in a namespace that is not guarded is approved and
+    /// has no effects.
     pub(in crate::guard) async fn evaluate(&self, request: &Request, deadline: Deadline) -> Verdict {
         if request.runs_no_etcd {
             return not_etcd(&request.name);
         }
         // The future of a full evaluation is large. A boxed future does not enlarge the futures of fast-path reviews.
-        Box::pin(self.evaluate_fully(request, deadline)).await
+        Box::pin(self.evaluate_in(Scope::Guarded, request, deadline)).await
     }
 
-    async fn evaluate_fully(&self, request: &Request, deadline: Deadline) -> Verdict {
-        if let Operation::Workload(operation) = request.operation {
-            return self.evaluate_operation(request, operation, deadline).await;
-        }
-        let inputs = &self.members.inputs;
-        match find_named_pod(inputs, &self.cache, &self.annotations, request, deadline).await {
-            Ok(NamedPod::Found(pod, locked)) => {
-                return self.evaluate_pod(request, &pod, Some(*locked), deadline).await;
-            }
-            Ok(NamedPod::NotFound) => return pod_gone(request),
-            Ok(NamedPod::ReadIndividually) => {}
-            Err(error) => return self.unreadable_pod_verdict(request, error),
-        }
-        match self.observer.requested_pod(request, deadline).await {
-            Ok(pod) => self.evaluate_pod(request, &pod, None, deadline).await,
-            Err(error) => self.unreadable_pod_verdict(request, error.into()),
-        }
+    /// Returns the verdict that a dry run would get if its namespace were guarded.
+    pub(in crate::guard) async fn preview(&self, request: &Request, deadline: Deadline) -> Verdict {
+        let request = Request { dry_run: true, ..request.clone() };
+        Box::pin(self.evaluate_in(Scope::All, &request, deadline)).await
     }
 
-    /// Returns the verdict on a pod that could not be read.
-    fn unreadable_pod_verdict(&self, request: &Request, error: EvaluationError) -> Verdict {
-        let verdict = error.into_verdict(request);
-        self.events.record_unreadable_pod(request, &verdict);
-        verdict
-    }
-
-    /// Returns the verdict on a pod. `locked` contains the inputs of its cluster, if they were already read.
-    async fn evaluate_pod(
-        &self,
-        request: &Request,
-        pod: &Pod,
-        locked: Option<LockedInputs>,
-        deadline: Deadline,
-    ) -> Verdict {
-        if let Some(verdict) = settled_verdict(pod) {
+    async fn evaluate_in(&self, scope: Scope, request: &Request, deadline: Deadline) -> Verdict {
+        if let Some(verdict) = request.pod.as_ref().and_then(settled_verdict) {
             return verdict;
         }
-        if etcd_pod::read(pod, &pod.metadata.annotations).is_none() {
-            return not_etcd(&pod.metadata.name);
+        // Before the annotations in such a namespace are known, no copy of a pod shows that the pod runs no etcd.
+        if scope == Scope::Guarded
+            && self.annotations.is_missing(&request.namespace)
+            && let Some(verdict) = self.unguarded_verdict(request, deadline).await
+        {
+            return verdict;
         }
-        let cluster_key = ClusterKey::from_pod(&request.namespace, pod);
-        let ResolvedPolicy { policy, warnings, .. } = self.policies.resolve_for_pod(&request.namespace, pod);
-        let context = EvaluationContext { request, cluster_key: &cluster_key, policy: &policy, deadline };
-        let cascade = self.cascades.of_pod(request, pod, deadline).await;
+        let copy = match self.observer.copied_pod(request, deadline).await {
+            Ok(copy) => copy,
+            Err(error) => return self.unknown_owners_verdict(request, error.into(), deadline).await,
+        };
+        if let Some(verdict) = verdict_without_effects(request, copy.as_deref()) {
+            return verdict;
+        }
+        if scope == Scope::Guarded
+            && let Some(verdict) = self.unguarded_verdict(request, deadline).await
+        {
+            return verdict;
+        }
+        match (request.operation, copy) {
+            (Operation::Workload(operation), _) => {
+                self.evaluate_operation(request, operation, deadline).await
+            }
+            (_, Some(copy)) => self.evaluate_copied_pod(request, &copy, deadline).await,
+            (_, None) => match self.members.find_named_pod(request, deadline).await {
+                Ok(target) => self.evaluate_pod(request, target, deadline).await,
+                Err(error) => self.unknown_owners_verdict(request, error, deadline).await,
+            },
+        }
+    }
+
+    /// Returns the verdict on a request whose namespace is not guarded or cannot be read.
+    async fn unguarded_verdict(&self, request: &Request, deadline: Deadline) -> Option<Verdict> {
+        match self.is_guarded(request, deadline).await {
+            Ok(true) => None,
+            Ok(false) => Some(namespace_not_guarded(request)),
+            Err(error) => Some(error.into_verdict(request)),
+        }
+    }
+
+    /// Whether the request's namespace is guarded. A live read is required only if the watch does not show the label: the
+    /// namespace may have received it a moment ago. The watch then has to show the label as well, because the
+    /// annotations in the namespace are read from watches.
+    async fn is_guarded(&self, request: &Request, deadline: Deadline) -> Result<bool, EvaluationError> {
+        let namespace = &request.namespace;
+        // Nodes have no namespace. Their evaluation considers only members in guarded namespaces.
+        let is_node = matches!(request.operation, Operation::Workload(WorkloadOperation::DeleteNode { .. }));
+        if is_node || self.annotations.is_guarded(namespace) {
+            return Ok(true);
+        }
+        let read = self.observer.pods.is_namespace_guarded(namespace);
+        let read = deadline.within("reading the namespace from the API server", read).await?;
+        let is_guarded = read.map_err(EvaluationError::Lookup)?;
+        if is_guarded && self.annotations.is_missing(namespace) {
+            let shown = self.annotations.wait_until_guarded(namespace);
+            deadline
+                .within("waiting for the watch of namespaces to show the label of the guard", shown)
+                .await?;
+        }
+        Ok(is_guarded)
+    }
+
+    /// Returns the verdict on a pod of which the review contains a copy. The copy can be forged: it determines which cluster
+    /// is read, and may deny, but every effect rests on the live pod.
+    async fn evaluate_copied_pod(&self, request: &Request, copy: &Pod, deadline: Deadline) -> Verdict {
+        let cluster_key = ClusterKey::from_pod(&request.namespace, copy);
+        let resolved = self.policies.resolve_for_copy(&request.namespace, copy);
+        let policy = &resolved.policy;
+        let context = EvaluationContext { request, cluster_key: &cluster_key, policy, deadline };
+        let target = if self.cascades.may_be_cascade(request) {
+            self.members.read_individually(request, deadline).await.map(Target::Live)
+        } else {
+            // The annotations of an owner that was not read may overrule a denial.
+            let may_deny = policy.enforces_denials() && !resolved.has_unreadable_owner;
+            self.members.find_copied_pod(&context, may_deny).await
+        };
+        match target {
+            Ok(Target::Live(target)) => self.evaluate_pod(request, target, deadline).await,
+            Ok(Target::Denied(mut denial)) => {
+                self.complete(request, copy, &resolved, &Cascade::No, &mut denial);
+                self.events.record_pod(request, copy, &denial);
+                denial
+            }
+            Err(error) => self.unreadable_pod_verdict(request, copy, &resolved, error),
+        }
+    }
+
+    /// Returns the verdict on a live pod.
+    async fn evaluate_pod(&self, request: &Request, target: LiveTarget, deadline: Deadline) -> Verdict {
+        let LiveTarget { pod, locked } = target;
+        if let Some(verdict) = verdict_without_member(&pod) {
+            return verdict;
+        }
+        let cluster_key = ClusterKey::from_pod(&request.namespace, &pod);
+        let cascade = self.cascades.pod_cascade(request, &pod, deadline).await;
+        let resolved = self.policies.resolve_for_pod(&request.namespace, &pod, deadline).await;
+        let policy = &resolved.policy;
+        let context = EvaluationContext { request, cluster_key: &cluster_key, policy, deadline };
         if let Cascade::Proven(verdict) = cascade {
             if !request.dry_run {
                 // Without a reservation, members outside the cascade would count this pod until it terminates.
@@ -164,28 +245,46 @@ impl Evaluator {
             }
             return verdict;
         }
-        let mut verdict = match self.members.evaluate(&context, locked).await {
+        let mut verdict = match self.members.evaluate(&context, locked.map(|locked| *locked)).await {
             Ok(verdict) => verdict,
             Err(error) => error.into_verdict(request),
         };
-        explain_cascade(request, &cascade, &mut verdict);
-        if verdict.member.is_none()
+        let is_denied = !verdict.reason.allows();
+        self.complete(request, &pod, &resolved, &cascade, &mut verdict);
+        let is_overruled = is_denied && verdict.allows();
+        if is_overruled && !request.dry_run && !self.members.reserve_overruled(&context).await {
+            warn_without_reservation(request, &mut verdict);
+        }
+        self.events.record_pod(request, &pod, &verdict);
+        verdict
+    }
+
+    /// Adds the cause of the request and further advice to a denial, and applies the policy of the pod.
+    fn complete(
+        &self,
+        request: &Request,
+        pod: &Pod,
+        resolved: &ResolvedPolicy,
+        cascade: &Cascade,
+        verdict: &mut Verdict,
+    ) {
+        explain_cascade(request, cascade, verdict);
+        self.advise(request, pod, verdict);
+        self.apply_policy(request, resolved, verdict);
+    }
+
+    /// Adds the command that excludes a pod from the guard, if the evaluation did not prove that the pod runs a member, and
+    /// the command that shows what the guard reads of the pod.
+    fn advise(&self, request: &Request, pod: &Pod, verdict: &mut Verdict) {
+        let may_be_excluded = verdict.member.is_none()
             && verdict.reason.may_concern_pod_without_member()
-            && self.observer.accepts_exclusion(pod)
-        {
+            && self.observer.accepts_exclusion(pod);
+        if may_be_excluded {
             verdict.add_advice(&exclusion_advice(request));
         }
-        let is_denied = !verdict.reason.allows();
-        self.apply_policy(request, &policy, &warnings, &mut verdict);
-        let is_overruled = is_denied && verdict.allows() && !request.dry_run;
-        if is_overruled && !self.members.reserve_overruled(&context).await {
-            verdict.warn(&format!(
-                "the deletion of pod {} could not be reserved: delete no other member until the pod is ready again",
-                request.name
-            ));
+        if may_be_excluded || verdict.reason.concerns_discovery() {
+            verdict.add_advice(&inspection_advice(&request.namespace, &request.name));
         }
-        self.events.record_pod(request, pod, &verdict);
-        verdict
     }
 
     async fn evaluate_operation(
@@ -194,26 +293,46 @@ impl Evaluator {
         operation: WorkloadOperation,
         deadline: Deadline,
     ) -> Verdict {
-        if let Some(verdict) = harmless_verdict(request, operation) {
-            return verdict;
-        }
         let cascade = match operation {
             WorkloadOperation::DeleteNamespace => Cascade::No,
-            _ => self.cascades.of_operation(request, operation, deadline).await,
+            _ => self.cascades.operation_cascade(request, operation, deadline).await,
         };
         if let Cascade::Proven(verdict) = cascade {
             return self.record_accepted(request, operation, verdict, deadline).await;
         }
+        // Without the annotations of its owners, a denial must not be overruled by the policy of the namespace.
+        if let Err(error) = self.observer.wait_for_annotations(&request.namespace, deadline).await {
+            let verdict = EvaluationError::from(error).into_verdict(request);
+            self.events.record_operation(request, operation, None, &verdict);
+            return verdict;
+        }
         let of_owners = operation_policy(&self.observer, &self.policies, request, operation, deadline).await;
-        let result = self.workloads.evaluate(request, operation, &of_owners.policy, deadline).await;
-        let OperationVerdict { mut verdict, stateful_set, policy } =
+        let is_unproven = matches!(cascade, Cascade::Unproven(_));
+        let result =
+            self.workloads.evaluate(request, operation, &of_owners.policy, is_unproven, deadline).await;
+        let OperationVerdict { mut verdict, stateful_set, policy, member } =
             result.unwrap_or_else(|error| error.into_verdict(request).into());
-        let ResolvedPolicy { policy, warnings, .. } = policy.unwrap_or(of_owners);
+        let resolved = policy.unwrap_or(of_owners);
         let is_denied = !verdict.reason.allows();
         explain_cascade(request, &cascade, &mut verdict);
-        self.apply_policy(request, &policy, &warnings, &mut verdict);
+        if verdict.reason.concerns_discovery() {
+            let set = operation.stateful_set(&request.name).map(|set| format!("statefulset/{set}"));
+            let inspected = set.map(|set| (request.namespace.clone(), set)).or_else(|| member.clone());
+            if let Some((namespace, object)) = inspected {
+                verdict.add_advice(&inspection_advice(&namespace, &object));
+            }
+        }
+        self.apply_policy(request, &resolved, &mut verdict);
         if is_denied && verdict.allows() {
             verdict = self.record_accepted(request, operation, verdict, deadline).await;
+        } else if !is_denied
+            && operation == WorkloadOperation::DeleteOwner
+            && member.is_some()
+            && !request.dry_run
+        {
+            for warning in self.accepted.record_stopped_owner(request, deadline).await {
+                verdict.warn(&warning);
+            }
         }
         self.events.record_operation(request, operation, stateful_set, &verdict);
         verdict
@@ -236,23 +355,50 @@ impl Evaluator {
     }
 
     /// Applies break-glass annotations and audit mode to a denial, and adds a warning for each invalid annotation.
-    fn apply_policy(&self, request: &Request, policy: &Policy, warnings: &[String], verdict: &mut Verdict) {
+    fn apply_policy(&self, request: &Request, resolved: &ResolvedPolicy, verdict: &mut Verdict) {
+        let ResolvedPolicy { policy, warnings, .. } = resolved;
         if !verdict.reason.allows() {
-            match (&policy.break_glass, policy.mode) {
-                (Some(cause), _) => {
-                    if !request.dry_run {
-                        self.metrics.record_break_glass();
-                    }
-                    verdict.overrule(cause);
-                }
-                (None, Mode::Audit) => verdict.audit(),
-                (None, Mode::Enforce) => {}
-            }
+            overrule(policy, verdict);
+        }
+        if verdict.reason == Reason::BreakGlass && !request.dry_run {
+            self.metrics.record_break_glass();
         }
         for warning in warnings {
             verdict.warn(warning);
         }
     }
+}
+
+/// Returns the approval that follows from a review alone: the pod runs no member, or the operation removes no pod. The
+/// guard does nothing for such a request, so that a forged review gains nothing.
+fn verdict_without_effects(request: &Request, copy: Option<&Pod>) -> Option<Verdict> {
+    match request.operation {
+        Operation::Workload(operation) => harmless_verdict(request, operation),
+        Operation::Delete | Operation::Evict => verdict_without_member(copy?),
+    }
+}
+
+/// Returns the approval of a deletion that stops no member.
+fn verdict_without_member(pod: &Pod) -> Option<Verdict> {
+    let runs_etcd = || etcd_pod::read(pod, &pod.metadata.annotations).is_some();
+    settled_verdict(pod).or_else(|| (!runs_etcd()).then(|| not_etcd(&pod.metadata.name)))
+}
+
+/// Turns a denial into an approval if a break-glass annotation or audit mode overrules it.
+fn overrule(policy: &Policy, denial: &mut Verdict) {
+    match (&policy.break_glass, policy.mode) {
+        (Some(cause), _) => denial.overrule(cause),
+        (None, Mode::Audit) => denial.audit(),
+        (None, Mode::Enforce) => {}
+    }
+}
+
+/// Adds a warning that other evaluations may count the pod as serving.
+fn warn_without_reservation(request: &Request, verdict: &mut Verdict) {
+    verdict.warn(&format!(
+        "the deletion of pod {} could not be reserved: delete no other member until the pod is ready again",
+        request.name
+    ));
 }
 
 /// Returns the advice to exclude the request's pod from the guard. The annotation of the pod takes precedence over those

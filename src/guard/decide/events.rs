@@ -33,15 +33,19 @@ impl VerdictEvents {
         self.record(request, verdict, EventRecord::pod(namespace, pod), stateful_set);
     }
 
-    /// Records a verdict on a pod that could not be read, and on its StatefulSet. The name of the StatefulSet is
+    /// Records a denial on a pod that could not be read, and on its StatefulSet. The name of the StatefulSet is
     /// derived from the name of the pod, and the watch of StatefulSets provides the uid.
     pub(super) fn record_unreadable_pod(&self, request: &Request, verdict: &Verdict) {
+        // Without a live pod, the break-glass and its text may be forged.
+        if verdict.reason == Reason::BreakGlass {
+            return;
+        }
         let (namespace, name) = (request.namespace.as_str(), request.name.as_str());
         let stateful_set = self.annotations.stateful_set_by_pod_name(namespace, name);
         let stateful_set = stateful_set.map(|(set, uid)| {
             EventRecord::object(("apps/v1", "StatefulSet"), Some(namespace), &set, Some(&uid))
         });
-        let pod = EventRecord::object(("v1", "Pod"), Some(namespace), name, None);
+        let pod = EventRecord::object(("v1", "Pod"), Some(namespace), name, request.object_uid());
         self.record(request, verdict, pod, stateful_set);
     }
 
@@ -55,7 +59,14 @@ impl VerdictEvents {
         verdict: &Verdict,
     ) {
         let (name, namespace) = (request.name.as_str(), request.namespace.as_str());
+        let owner = request.owner.clone().unwrap_or_default();
+        let api_version = format!("{}/{}", owner.group, owner.version);
         let (kind, namespace) = match operation {
+            WorkloadOperation::DeleteOwner
+            | WorkloadOperation::OrphanOwner
+            | WorkloadOperation::ScaleOwner { .. } => {
+                ((api_version.as_str(), owner.kind.as_str()), Some(namespace))
+            }
             WorkloadOperation::DeleteStatefulSet
             | WorkloadOperation::OrphanStatefulSet
             | WorkloadOperation::ScaleDown { .. } => (("apps/v1", "StatefulSet"), Some(namespace)),
@@ -96,7 +107,9 @@ impl VerdictEvents {
             reason: verdict.reason.as_str(),
             action: match request.operation {
                 Operation::Evict => "Evict",
-                Operation::Workload(WorkloadOperation::ScaleDown { .. }) => "Scale",
+                Operation::Workload(
+                    WorkloadOperation::ScaleDown { .. } | WorkloadOperation::ScaleOwner { .. },
+                ) => "Scale",
                 Operation::Delete | Operation::Workload(_) => "Delete",
             },
             note,

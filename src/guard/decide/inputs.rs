@@ -17,6 +17,7 @@ use crate::guard::{
         observer::{ClusterObserver, Observation},
         siblings::Siblings,
     },
+    ownership::store::OwnershipStore,
     policy::effective::Permission,
     reserve::store::{Records, ReservationStore},
 };
@@ -26,6 +27,7 @@ use crate::k8s::pod::Pod;
 pub(super) struct InputReader {
     pub(super) observer: Arc<ClusterObserver>,
     pub(super) reservations: Arc<ReservationStore>,
+    pub(super) ownership: Arc<OwnershipStore>,
     pub(super) cache: Arc<ClusterCache>,
 }
 
@@ -112,7 +114,7 @@ impl InputReader {
     }
 
     /// Returns the evidence that the request's pod runs the only voter, for a snapshot in which no member proved a quorum.
-    /// Costs one read from the API server, and only where everything else is evidence of a single member.
+    /// Costs two reads from the API server, and only where everything else is evidence of a single member.
     pub(super) async fn single_member_evidence(
         &self,
         context: &EvaluationContext<'_>,
@@ -125,7 +127,7 @@ impl InputReader {
             return SingleMemberEvidence::default();
         }
         let evidence = SingleMemberEvidence {
-            had_more_voters: self.observer.voter_history.had_more_voters(cluster_key),
+            had_more_voters: false,
             ..siblings.single_member_evidence(cluster_key, &request.name)
         };
         let owner = siblings.controller(&request.name).filter(|owner| owner.kind == "StatefulSet");
@@ -134,11 +136,14 @@ impl InputReader {
         else {
             return evidence;
         };
-        let read = self.observer.pods.stateful_set_replicas(&request.namespace, &owner.name, &owner.uid);
-        match deadline.within("reading the StatefulSet from the API server", read).await {
-            Ok(Ok(replicas)) => SingleMemberEvidence { replicas, ..evidence },
+        let replicas = self.observer.pods.stateful_set_replicas(&request.namespace, &owner.name, &owner.uid);
+        let reads = Box::pin(async { tokio::join!(replicas, self.ownership.had_more_voters(cluster_key)) });
+        match deadline.within("reading the StatefulSet from the API server", reads).await {
+            Ok((Ok(replicas), Ok(had_more_voters))) => {
+                SingleMemberEvidence { replicas, had_more_voters, ..evidence }
+            }
             // Without the number of replicas, the pod does not count as a single member.
-            Ok(Err(_)) | Err(_) => evidence,
+            Ok(_) | Err(_) => evidence,
         }
     }
 

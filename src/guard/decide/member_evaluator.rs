@@ -39,6 +39,14 @@ pub(in crate::guard) struct MemberEvaluator {
     pub(super) metrics: Metrics,
 }
 
+/// The cluster lock, or the denial for which it is not required.
+pub(super) enum Acquired {
+    /// The last snapshot denies the deletion.
+    Denied(Verdict),
+    /// No other evaluation of this cluster is in progress on this replica.
+    Lock(OwnedMutexGuard<()>),
+}
+
 /// Inputs that were read under the cluster lock, and the lock. They need not be read again while the lock is held: a
 /// change by another replica causes a write conflict.
 pub(super) struct LockedInputs {
@@ -55,27 +63,15 @@ impl MemberEvaluator {
         context: &EvaluationContext<'_>,
         locked: Option<LockedInputs>,
     ) -> Result<Verdict, EvaluationError> {
-        if let Some(denial) = self.cached_denial(context, SNAPSHOT_TTL) {
-            return Ok(denial);
-        }
         let (_lock, mut raw) = match locked {
-            Some(LockedInputs { lock, raw }) => (lock, Some(raw)),
-            None => {
-                let lock = self.cache.lock(context.cluster_key);
-                let lock = if let Ok(lock) = Arc::clone(&lock).try_lock_owned() {
-                    lock
-                } else if let Some(denial) = self.cached_denial(context, SNAPSHOT_TTL_WHILE_PROBING) {
-                    return Ok(denial);
-                } else {
-                    let lock = lock.lock_owned();
-                    context.deadline.within("waiting for other deletions of this cluster", lock).await?
-                };
-                // The previous holder of the lock may have stored a new snapshot.
-                if let Some(denial) = self.cached_denial(context, SNAPSHOT_TTL) {
-                    return Ok(denial);
-                }
-                (lock, None)
-            }
+            Some(LockedInputs { lock, raw }) => match self.cached_denial(context, SNAPSHOT_TTL) {
+                Some(denial) => return Ok(denial),
+                None => (lock, Some(raw)),
+            },
+            None => match self.acquire(context).await? {
+                Acquired::Denied(denial) => return Ok(denial),
+                Acquired::Lock(lock) => (lock, None),
+            },
         };
         loop {
             if let Some(verdict) = self.attempt(context, raw.take()).await? {
@@ -84,10 +80,35 @@ impl MemberEvaluator {
         }
     }
 
-    /// Returns the denial that follows from the last snapshot, unless the snapshot is older than `max_age`.
+    /// Acquires the cluster lock, unless the last snapshot denies the deletion.
+    pub(super) async fn acquire(&self, context: &EvaluationContext<'_>) -> Result<Acquired, EvaluationError> {
+        if let Some(denial) = self.cached_denial(context, SNAPSHOT_TTL) {
+            return Ok(Acquired::Denied(denial));
+        }
+        let lock = self.cache.lock(context.cluster_key);
+        let lock = if let Ok(lock) = Arc::clone(&lock).try_lock_owned() {
+            lock
+        } else if let Some(denial) = self.cached_denial(context, SNAPSHOT_TTL_WHILE_PROBING) {
+            return Ok(Acquired::Denied(denial));
+        } else {
+            let lock = lock.lock_owned();
+            context.deadline.within("waiting for other deletions of this cluster", lock).await?
+        };
+        // The previous holder of the lock may have stored a new snapshot.
+        Ok(match self.cached_denial(context, SNAPSHOT_TTL) {
+            Some(denial) => Acquired::Denied(denial),
+            None => Acquired::Lock(lock),
+        })
+    }
+
+    /// Returns the denial that follows from the last snapshot, unless the snapshot is older than `max_age` or shows
+    /// another pod of the same name.
     fn cached_denial(&self, context: &EvaluationContext<'_>, max_age: Duration) -> Option<Verdict> {
         let snapshot = self.cache.snapshot(context.cluster_key, max_age)?;
         let target = snapshot.pod(&context.request.name)?;
+        if context.request.object_uid().is_some_and(|uid| uid != target.uid) {
+            return None;
+        }
         let assessment = assess(&snapshot, target, context.policy);
         // Evidence that is not part of a snapshot may approve the deletion of a single member that does not answer.
         let may_be_single = assessment.tally.is_none() && context.policy.single_member == Permission::Allow;
@@ -120,7 +141,7 @@ impl MemberEvaluator {
         let assessment =
             storage.assess(&snapshot, target, policy, evidence).map_err(EvaluationError::Lookup)?;
         if let Some(tally) = &assessment.tally {
-            self.inputs.observer.voter_history.record(cluster_key, tally.voters);
+            self.inputs.ownership.voters.record(cluster_key, tally.voters);
         }
         let wants_transfer = assessment.wants_transfer(policy);
         let may_be_deleted = assessment.reason.allows() || wants_transfer;

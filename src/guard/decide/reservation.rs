@@ -3,13 +3,18 @@
 use k8s_openapi::jiff::Timestamp;
 
 use crate::guard::{
-    assess::Assessment,
+    assess::{Assessment, assess},
     decide::context::{EvaluationContext, EvaluationError},
-    model::reservation::Reservation,
+    model::{
+        request::{Operation, Request, WorkloadOperation},
+        reservation::Reservation,
+        snapshot::Snapshot,
+    },
     observe::siblings::Siblings,
+    policy::effective::Policy,
     reserve::store::{Record, ReservationStore},
 };
-use crate::k8s::WriteError;
+use crate::k8s::{WriteError, pod::Pod};
 
 /// Result of writing a reservation.
 pub(super) enum ReserveOutcome {
@@ -32,6 +37,22 @@ pub(super) fn new_reservation(
         member: assessment.member.map(|id| id.to_string()).unwrap_or_default(),
         at: Timestamp::now().to_string(),
         by: context.request.user.clone(),
+        of_node: false,
+    }
+}
+
+/// Creates the reservation of a member pod that is deleted with another object: its owner, its namespace or its node.
+pub(super) fn member_reservation(request: &Request, pod: &Pod, snapshot: &Snapshot) -> Reservation {
+    let target = snapshot.pod(&pod.metadata.name);
+    let member = target.and_then(|target| assess(snapshot, target, &Policy::default()).member);
+    Reservation {
+        uid: pod.metadata.uid.clone(),
+        namespace: pod.metadata.namespace.clone(),
+        pod: pod.metadata.name.clone(),
+        member: member.map(|id| id.to_string()).unwrap_or_default(),
+        at: Timestamp::now().to_string(),
+        by: request.user.clone(),
+        of_node: matches!(request.operation, Operation::Workload(WorkloadOperation::DeleteNode { .. })),
     }
 }
 

@@ -5,11 +5,14 @@
 
 mod data;
 mod nodes;
+mod owners;
 mod resources;
 mod verdicts;
 
 use std::sync::Arc;
 
+#[cfg(test)]
+pub(in crate::guard) use self::verdicts::owner_arguments;
 pub(super) use self::verdicts::{OperationVerdict, break_glass_advice};
 use self::{
     data::{
@@ -29,8 +32,10 @@ use crate::guard::{
         verdict::Verdict,
     },
     observe::observer::ClusterObserver,
+    ownership::store::OwnershipStore,
     policy::{
         effective::{Permission, Policy},
+        owner_chain::OwnerReader,
         resolver::PolicyResolver,
     },
     reserve::store::ReservationStore,
@@ -45,18 +50,22 @@ pub(super) struct WorkloadEvaluator {
     pub(super) observer: Arc<ClusterObserver>,
     pub(super) policies: Arc<PolicyResolver>,
     pub(super) reservations: Arc<ReservationStore>,
+    pub(super) ownership: Arc<OwnershipStore>,
+    pub(super) owners: OwnerReader,
 }
 
 // === impl WorkloadEvaluator ===
 
 impl WorkloadEvaluator {
     /// Returns the verdict on an operation, before the policies of its owners are applied. `policy` is the policy of
-    /// these owners.
+    /// these owners. `is_unproven_cascade` means that the garbage collector requests the deletion, and that the owner
+    /// of the object may never have existed.
     pub(super) async fn evaluate(
         &self,
         request: &Request,
         operation: WorkloadOperation,
         policy: &Policy,
+        is_unproven_cascade: bool,
         deadline: Deadline,
     ) -> Result<OperationVerdict, EvaluationError> {
         match operation {
@@ -74,7 +83,9 @@ impl WorkloadEvaluator {
                 self.evaluate_namespace(namespace, &members, deadline).await
             }
             WorkloadOperation::DeleteStatefulSet => {
-                self.evaluate_stateful_set(namespace, name, policy, &pods, deadline).await.map(Into::into)
+                let evaluation =
+                    self.evaluate_stateful_set(request, policy, is_unproven_cascade, &pods, deadline);
+                evaluation.await.map(Into::into)
             }
             WorkloadOperation::DeleteClaim => {
                 match members.with_data.iter().find(|pod| mounts_claim(pod, name)) {
@@ -97,24 +108,30 @@ impl WorkloadEvaluator {
                 let snapshot = self.observer.observe_listed(&cluster_key, &pods, deadline).await;
                 Ok(scale_down::evaluate_scale_down(&snapshot, name, first_to_go.saturating_add(start)).into())
             }
+            WorkloadOperation::DeleteOwner | WorkloadOperation::ScaleOwner { .. } => {
+                self.evaluate_owner(request, operation, policy, is_unproven_cascade, &pods, deadline).await
+            }
             // Evaluated above, or harmless.
             WorkloadOperation::DeleteResource(_)
             | WorkloadOperation::DeleteNode { .. }
-            | WorkloadOperation::OrphanStatefulSet => Ok(orphan_verdict(name).into()),
+            | WorkloadOperation::OrphanOwner
+            | WorkloadOperation::OrphanStatefulSet => Ok(orphan_verdict(request).into()),
         }
     }
 
     /// Evaluates the deletion of a StatefulSet: it is denied while a member of the StatefulSet runs, and if data of a
-    /// member is deleted with the StatefulSet. If no member runs and the data stays, the deletion loses nothing, and a
-    /// new StatefulSet continues with the same claims.
+    /// member is deleted with the StatefulSet. If no member runs and the data is retained, the deletion loses no data,
+    /// and a new StatefulSet continues with the same claims. A dangling ownerReference is no reason to lose a StatefulSet
+    /// whose pods start again.
     async fn evaluate_stateful_set(
         &self,
-        namespace: &str,
-        name: &str,
+        request: &Request,
         policy: &Policy,
+        is_unproven_cascade: bool,
         pods: &[Pod],
         deadline: Deadline,
     ) -> Result<Verdict, EvaluationError> {
+        let (name, namespace) = (&request.name, &request.namespace);
         let of_set = |pods: &[&Pod]| pods.iter().filter(|pod| is_controlled_by(pod, name)).count();
         let members = MemberPods::new(pods);
         let advice = break_glass_advice(&format!("-n {namespace} statefulset {name}"));
@@ -175,7 +192,17 @@ impl WorkloadEvaluator {
                 return Ok(protected(text, &remedy));
             }
         }
-        Ok(harmless(format!("StatefulSet {name} runs no etcd member, and the data of its members stays")))
+        let replicas = set.replicas();
+        if is_unproven_cascade && replicas > 0 {
+            let text = format!(
+                "StatefulSet {name} runs no etcd member at the moment, and it starts {replicas} of them again as long as \
+                 it exists"
+            );
+            return Ok(protected(text, &remedy));
+        }
+        Ok(harmless(format!(
+            "StatefulSet {name} runs no etcd member, and the data of its members is retained"
+        )))
     }
 
     async fn evaluate_namespace(
@@ -236,11 +263,11 @@ impl WorkloadEvaluator {
             }
         }
         let text = format!(
-            "claim {name} belongs to pod {pod} of etcd StatefulSet {set_name}, which does not run: the data of its \
-             member is lost permanently"
+            "no pod mounts claim {name} of etcd StatefulSet {set_name}: deleting the claim permanently deletes the data of \
+             the member of pod {pod}"
         );
         let advice = break_glass_advice(&format!("-n {namespace} pvc {name}"));
-        Ok(protected(text, &format!("Remove its member from the cluster first; to {advice}")))
+        Ok(protected(text, &format!("Remove the member from the cluster first; to {advice}")))
     }
 
     /// Returns the StatefulSets of a namespace whose pods run etcd.
@@ -305,9 +332,16 @@ impl WorkloadEvaluator {
 /// Returns the approval of an operation that removes no pod. It requires neither pods nor policies.
 pub(super) fn harmless_verdict(request: &Request, operation: WorkloadOperation) -> Option<Verdict> {
     match operation {
-        WorkloadOperation::OrphanStatefulSet => Some(orphan_verdict(&request.name)),
-        WorkloadOperation::ScaleDown { fewer: false, .. } => {
-            Some(harmless(format!("scaling StatefulSet {} removes no pod", request.name)))
+        WorkloadOperation::OrphanStatefulSet | WorkloadOperation::OrphanOwner => {
+            Some(orphan_verdict(request))
+        }
+        WorkloadOperation::ScaleDown { fewer: false, .. }
+        | WorkloadOperation::ScaleOwner { fewer: false, .. } => {
+            Some(harmless(format!("scaling {} {} removes no pod", kind(request), request.name)))
+        }
+        // The deletions of its pods are evaluated one by one. During a rollout, the new pods follow afterwards.
+        WorkloadOperation::ScaleOwner { by_deployment: true, .. } => {
+            Some(harmless(format!("the Deployment of ReplicaSet {} replaces its pods", request.name)))
         }
         WorkloadOperation::DeleteNode { has_finalizers: true } => {
             let text =
@@ -318,8 +352,14 @@ pub(super) fn harmless_verdict(request: &Request, operation: WorkloadOperation) 
     }
 }
 
-fn orphan_verdict(name: &str) -> Verdict {
-    harmless(format!("deleting StatefulSet {name} orphans its pods, which continue to run"))
+fn orphan_verdict(request: &Request) -> Verdict {
+    let (kind, name) = (kind(request), &request.name);
+    harmless(format!("deleting {kind} {name} orphans its pods, which continue to run"))
+}
+
+/// Returns the kind of the owner that is the object of a request.
+fn kind(request: &Request) -> &str {
+    request.owner.as_ref().map_or("StatefulSet", |owner| owner.kind.as_str())
 }
 
 fn evaluate_claim(namespace: &str, name: &str, pod: &Pod, has_vote: bool) -> OperationVerdict {
@@ -330,11 +370,11 @@ fn evaluate_claim(namespace: &str, name: &str, pod: &Pod, has_vote: bool) -> Ope
         return harmless(text).into();
     }
     let text = format!(
-        "claim {name} holds the data of pod {pod_name}, which runs an etcd member: the next \
-         restart of the pod loses the member permanently"
+        "claim {name} holds the data of pod {pod_name}, which runs an etcd member: the next deletion of the pod would \
+         permanently delete the data"
     );
     let advice = break_glass_advice(&format!("-n {namespace} pvc {name}"));
-    let remedy = format!("Remove its member from the cluster first; to {advice}");
+    let remedy = format!("Remove the member from the cluster first; to {advice}");
     OperationVerdict::with_member(protected(text, &remedy), namespace, pod)
 }
 

@@ -1,6 +1,6 @@
 //! The hosts by which the members and clients of a cluster find each other, as far as a pod's specification shows them.
 
-use crate::guard::discovery::{etcd_pod, member_settings::MemberSettings};
+use crate::guard::discovery::{endpoint::split_authority, etcd_pod, member_settings::MemberSettings};
 use crate::k8s::pod::Pod;
 
 /// Settings that contain the addresses of members: URLs, and `NAME=URL` pairs.
@@ -17,11 +17,11 @@ pub(in crate::guard) fn advertised_hosts(pod: &Pod) -> Vec<String> {
     values.flat_map(|value| value.split(',')).filter_map(host).map(str::to_owned).collect()
 }
 
-/// Returns the host of `URL`, `NAME=URL` or `HOST`.
+/// Returns the host of `URL`, `NAME=URL` or `HOST`, an IPv6 address without brackets.
 fn host(address: &str) -> Option<&str> {
     let authority = address.split_once("://").map_or(address, |(_, rest)| rest);
-    let end = authority.find([':', '/']).unwrap_or(authority.len());
-    authority.get(..end).filter(|host| !host.is_empty())
+    let authority = authority.split('/').next().unwrap_or_default();
+    Some(split_authority(authority).0).filter(|host| !host.is_empty())
 }
 
 #[cfg(test)]
@@ -30,6 +30,7 @@ mod tests {
 
     use super::*;
 
+    /// Edge case 81.
     #[test]
     fn reads_hosts_of_peers_and_clients() {
         let pod: Pod = serde_json::from_value(json!({
@@ -38,14 +39,14 @@ mod tests {
                 "name": "etcd",
                 "image": "quay.io/coreos/etcd:v3.6.16",
                 "command": ["etcd", "--initial-cluster=ea=http://ea:2380,eb=http://eb.prod.svc:2380/",
-                    "--advertise-client-urls=https://etcd-client.prod.svc:2379"],
+                    "--advertise-client-urls=https://etcd-client.prod.svc:2379,http://[fd00::7]:2379"],
                 "env": [{"name": "ETCD_DISCOVERY_SRV", "value": "etcd.prod.svc.cluster.local"}]
             }]}
         }))
         .unwrap();
         assert_eq!(
             advertised_hosts(&pod),
-            ["ea", "eb.prod.svc", "etcd-client.prod.svc", "etcd.prod.svc.cluster.local"]
+            ["ea", "eb.prod.svc", "etcd-client.prod.svc", "fd00::7", "etcd.prod.svc.cluster.local"]
         );
         assert_eq!(advertised_hosts(&Pod::default()), [""; 0]);
     }

@@ -1,19 +1,40 @@
-//! Reads the credentials of clusters from the first Secrets that hold them.
+//! Reads the credentials of clusters from the first Secrets that hold them. A CA can also be in a `ConfigMap`.
 //!
-//! A message names each Secret that is missing, unreadable or incomplete. No message contains the content of a Secret.
+//! A message names each object that is missing, unreadable or incomplete. No message contains the content of an object.
+
+#[cfg(any(test, fuzzing))]
+pub(in crate::guard) mod authority_check;
+pub(in crate::guard) mod selection;
+pub(in crate::guard) mod sources;
 
 use std::{collections::HashMap, sync::Arc};
 
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
+    escape::{MAX_ERROR_CHARS, to_bounded_line},
     etcd::{ClientIdentity, MemberError, ProbeResult, User},
     guard::discovery::{
-        credential_sources::{CredentialSources, UserSecret},
-        etcd_pod::EtcdPod,
+        credentials::{
+            selection::{CertificateSearch, Selection},
+            sources::{CredentialSources, DataKey, TlsSource, UsedPart, UserSecret},
+        },
+        etcd_pod::{EtcdPod, Loopback},
     },
-    k8s::{LookupError, Secret, SecretReader},
+    k8s::{DataObject, LookupError, Secret, SecretReader},
 };
+
+/// Maximum size of a configuration file of etcd. The example of etcd with all settings has 5 KiB.
+const MAX_CONFIG_FILE_BYTES: usize = 64 << 10;
+
+/// The reason why a member with a certificate of its own cannot be verified.
+pub(in crate::guard) const SELF_SIGNED: &str = "etcd issues its own certificate (--auto-tls), which no CA verifies: accept it with the annotation \
+                           etcd-guard.io/accept-auto-tls=true, or set --cert-file, --key-file and --trusted-ca-file to \
+                           certificates of a CA (Bitnami chart: auth.client.useAutoTLS=false and auth.client.existingSecret)";
+
+/// The reason why the certificate that a member issues itself is not accepted despite the annotation.
+const OWN_BESIDE_CA: &str = "etcd issues its own certificate (--auto-tls), which is not accepted beside members with a certificate of a CA: \
+                             set --cert-file, --key-file and --trusted-ca-file";
 
 /// Reads the credentials of clusters.
 pub(in crate::guard) struct CredentialReader {
@@ -24,10 +45,23 @@ pub(in crate::guard) struct CredentialReader {
 #[derive(Clone, Default)]
 struct ClusterCredentials {
     ca: Option<Arc<[u8]>>,
+    /// Whether every certificate of a member is accepted.
+    accepts_any_certificate: bool,
+    /// Whether an object gave the CA that is used for its CA only. The CA beside a client certificate does not replace it.
+    has_designated_ca: bool,
     identity: Option<ClientIdentity>,
     user: Option<User>,
     /// One message for each credential that is missing.
     problems: Vec<String>,
+}
+
+/// The objects that provide no certificate, as a bounded text.
+#[derive(Default)]
+struct ReadFailures {
+    /// Objects that the guard may not read. One remedy applies to all of them.
+    forbidden: Vec<String>,
+    /// One message for each other object.
+    others: Vec<String>,
 }
 
 // === impl CredentialReader ===
@@ -45,7 +79,7 @@ impl CredentialReader {
         deadline: Instant,
     ) {
         let mut known: HashMap<CredentialSources, ClusterCredentials> = HashMap::new();
-        for (_, pod) in pods {
+        for (_, pod) in &mut *pods {
             let Some(endpoint) = &mut pod.endpoint else { continue };
             let found = match known.get(&pod.credentials) {
                 Some(found) => found.clone(),
@@ -63,23 +97,50 @@ impl CredentialReader {
             };
             if let Some(tls) = &mut endpoint.tls {
                 tls.ca = found.ca;
+                tls.accepts_any_certificate = found.accepts_any_certificate;
                 tls.identity = found.identity;
             }
             endpoint.user = found.user;
-            pod.problem = Some(found.problems.join("; ")).filter(|problem| !problem.is_empty());
+            let problems: Vec<String> = pod.problem.take().into_iter().chain(found.problems).collect();
+            let problem = to_bounded_line(&problems.join("; "), MAX_ERROR_CHARS);
+            pod.problem = Some(problem).filter(|problem| !problem.is_empty());
         }
+        reject_own_certificates(pods);
     }
 
     /// Removes the pod's Secrets from the cache after a member rejected them.
     pub(in crate::guard) fn invalidate(&self, namespace: &str, pod: &EtcdPod) {
-        let tls = pod.credentials.tls.iter().map(|source| &source.secret);
-        let user = pod.credentials.user.iter().map(|source| &source.secret);
-        tls.chain(user).for_each(|secret| self.secrets.invalidate(namespace, secret));
+        let tls = pod.credentials.tls.iter().map(|source| source.object.clone());
+        let user = pod.credentials.user.iter().map(|source| DataObject::secret(&source.secret));
+        let file = pod.config_file.iter().map(|file| file.object.clone());
+        tls.chain(user).chain(file).for_each(|object| self.secrets.invalidate(namespace, &object));
+    }
+
+    /// Reads etcd's configuration file, or returns `None` if an optional file does not exist. The error states the reason in
+    /// words.
+    pub(in crate::guard) async fn config_file(
+        &self,
+        namespace: &str,
+        file: &DataKey,
+        is_optional: bool,
+        deadline: Instant,
+    ) -> Result<Option<String>, String> {
+        let named = file.object.describe(namespace);
+        match timeout_at(deadline, self.secrets.get(namespace, &file.object)).await {
+            Ok(Ok(read)) => config_text(&named, &read, &file.key, is_optional),
+            Ok(Err(error)) if is_optional && matches!(*error, LookupError::NotFound { .. }) => Ok(None),
+            Ok(Err(error)) => Err(describe_read_error(namespace, &file.object, &error)),
+            Err(_) => Err(format!("timed out while reading {named}")),
+        }
     }
 
     async fn read(&self, namespace: &str, sources: &CredentialSources) -> ClusterCredentials {
         let mut found = ClusterCredentials::default();
-        if !sources.tls.is_empty() {
+        if sources.accepts_self_signed {
+            found.accepts_any_certificate = true;
+        } else if sources.is_self_signed {
+            found.problems.push(String::from(SELF_SIGNED));
+        } else if !sources.tls.is_empty() {
             self.read_certificates(namespace, sources, &mut found).await;
         }
         if let Some(source) = &sources.user {
@@ -97,14 +158,18 @@ impl CredentialReader {
         sources: &CredentialSources,
         found: &mut ClusterCredentials,
     ) {
-        let mut failures = Vec::new();
+        let mut failures = ReadFailures::default();
+        let mut search = CertificateSearch::new(sources);
         for source in &sources.tls {
-            let secret = match self.secrets.get(namespace, &source.secret).await {
-                Ok(secret) => secret,
+            if !search.needs(source) {
+                continue;
+            }
+            let content = match self.secrets.get(namespace, &source.object).await {
+                Ok(content) => content,
                 Err(error) => {
                     let is_final =
                         matches!(*error, LookupError::NotFound { .. } | LookupError::Forbidden { .. });
-                    failures.push(describe_read_error(namespace, &source.secret, &error));
+                    failures.add(namespace, &source.object, &error);
                     if is_final {
                         continue;
                     }
@@ -112,94 +177,178 @@ impl CredentialReader {
                     break;
                 }
             };
-            let pair = source.pair(&secret).and_then(|(certificate, key)| {
-                Some(ClientIdentity { certificate: secret.get(certificate)?, key: secret.get(key)? })
-            });
-            let is_authority = pair.as_ref().is_some_and(|pair| is_authority(&pair.certificate));
-            if is_authority {
-                failures.push(format!(
-                    "Secret {namespace}/{} contains the key of a CA, which is not used as a client certificate",
-                    source.secret
-                ));
-            }
-            let pair = pair.filter(|_| !is_authority);
-            let ca = source.ca(&secret).and_then(|key| secret.get(key));
-            // A CA in the same Secret as the certificate takes precedence.
-            let uses_pair = found.identity.is_none() && pair.is_some();
-            if ca.is_some() && (uses_pair || found.ca.is_none()) {
-                found.ca.clone_from(&ca);
-            }
-            if uses_pair {
-                found.identity.clone_from(&pair);
-            }
-            if ca.is_none() && pair.is_none() && !is_authority {
-                failures.push(format!(
-                    "Secret {namespace}/{} contains neither a certificate nor a CA",
-                    source.secret
-                ));
-            }
-            if found.ca.is_some() && (found.identity.is_some() || !sources.requires_certificate) {
-                return;
-            }
+            let selection = Selection::new(source, &content);
+            search.add(&selection);
+            let failure = found.add(&source.object.describe(namespace), source, &content, &selection);
+            failures.others.extend(failure);
+        }
+        if search.is_complete() {
+            return;
         }
         let missing = match (&found.ca, &found.identity) {
             (None, None) => "found neither a CA nor a client certificate",
             (None, Some(_)) => "found no CA",
             _ => "found no client certificate",
         };
-        found.problems.push(format!("{missing}: {}", failures.join(", ")));
+        found.problems.push(format!("{missing}: {}", failures.describe()));
     }
 
     async fn read_user(&self, namespace: &str, source: &UserSecret) -> Result<User, String> {
-        let read = self.secrets.get(namespace, &source.secret).await;
-        let secret: Secret = read.map_err(|error| describe_read_error(namespace, &source.secret, &error))?;
+        let object = DataObject::secret(&source.secret);
+        let read = self.secrets.get(namespace, &object).await;
+        let secret: Secret = read.map_err(|error| describe_read_error(namespace, &object, &error))?;
         match source.password(&secret) {
             Some(password) => Ok(User { name: source.user_name(&secret), password: password.into() }),
-            None => Err(format!(
-                "Secret {namespace}/{} contains no password ({})",
-                source.secret,
-                source.key_names()
-            )),
+            None => {
+                Err(format!("{} contains no password ({})", object.describe(namespace), source.key_names()))
+            }
         }
     }
 }
 
-/// Whether a certificate chain (PEM) begins with the certificate of a CA. The key of a CA can sign certificates of any
-/// user, and etcd would authenticate its holder as the user with the name of the CA.
-fn is_authority(chain: &[u8]) -> bool {
-    let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(chain) else { return false };
-    pem.parse_x509().is_ok_and(|certificate| certificate.is_ca())
+// === impl ReadFailures ===
+
+impl ReadFailures {
+    /// Adds a failed read. An object can be a source twice.
+    fn add(&mut self, namespace: &str, object: &DataObject, error: &LookupError) {
+        let (list, text) = match error {
+            LookupError::Forbidden { .. } => (&mut self.forbidden, object.describe(namespace)),
+            other => (&mut self.others, describe_read_error(namespace, object, other)),
+        };
+        if !list.contains(&text) {
+            list.push(text);
+        }
+    }
+
+    fn describe(&self) -> String {
+        let forbidden = (!self.forbidden.is_empty()).then(|| describe_forbidden(&self.forbidden.join(", ")));
+        forbidden.iter().chain(&self.others).map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
 }
 
-fn describe_read_error(namespace: &str, secret: &str, error: &LookupError) -> String {
+// === impl ClusterCredentials ===
+
+impl ClusterCredentials {
+    /// Adds the certificate and the CA in one object. Returns the reason why the object provides less than expected.
+    fn add(
+        &mut self,
+        name: &str,
+        source: &TlsSource,
+        content: &Secret,
+        selection: &Selection<'_>,
+    ) -> Option<String> {
+        let identity = selection.pair.and_then(|(certificate, key)| {
+            Some(ClientIdentity { certificate: content.get(certificate)?, key: content.get(key)? })
+        });
+        let ca = selection.ca.and_then(|key| content.get(key));
+        // A CA in the same Secret as the certificate takes precedence.
+        let uses_identity = self.identity.is_none() && identity.is_some();
+        if ca.is_some() && (self.ca.is_none() || (uses_identity && !self.has_designated_ca)) {
+            self.ca.clone_from(&ca);
+            self.has_designated_ca = source.part == UsedPart::Ca;
+        }
+        if uses_identity {
+            self.identity.clone_from(&identity);
+        }
+        let missing = source.missing_keys(content);
+        if !missing.is_empty() {
+            return Some(format!("{name} contains no {}", missing.join(" and no ")));
+        }
+        match (identity, ca, source.part) {
+            (None, _, UsedPart::CertificateAndCa) if selection.has_only_authorities => {
+                Some(format!("{name} contains the key of a CA, which is not used as a client certificate"))
+            }
+            (None, None, UsedPart::CertificateAndCa) => {
+                Some(format!("{name} contains neither a certificate nor a CA"))
+            }
+            (None, None, UsedPart::Ca) => Some(format!("{name} contains no CA")),
+            _ => None,
+        }
+    }
+}
+
+/// Requires a certificate of the CA from each pod of a cluster in which another pod uses TLS with a CA, also if that CA
+/// could not be read. A pod that issues its own certificate could otherwise replace a member whose identity the CA proves.
+fn reject_own_certificates<P>(pods: &mut [(P, EtcdPod)]) {
+    let with_ca = pods.iter().filter_map(|(_, pod)| pod.endpoint.as_ref()?.tls.as_ref());
+    let with_ca: Vec<_> = with_ca.filter(|tls| !tls.accepts_any_certificate).collect();
+    if with_ca.is_empty() {
+        return;
+    }
+    let ca = with_ca.iter().find_map(|tls| tls.ca.clone());
+    for (_, pod) in pods {
+        let Some(tls) = pod.endpoint.as_mut().and_then(|endpoint| endpoint.tls.as_mut()) else { continue };
+        if tls.accepts_any_certificate {
+            tls.accepts_any_certificate = false;
+            tls.ca.clone_from(&ca);
+            pod.problem.get_or_insert_with(|| String::from(OWN_BESIDE_CA));
+        }
+    }
+}
+
+/// Returns the text of a configuration file in an object of this name, or `None` if an optional file does not exist. The
+/// error states the reason in words.
+pub(in crate::guard) fn config_text(
+    named: &str,
+    content: &Secret,
+    key: &str,
+    is_optional: bool,
+) -> Result<Option<String>, String> {
+    match content.text(key) {
+        None if is_optional => Ok(None),
+        None => Err(format!("{named} contains no {key}")),
+        Some(text) if text.len() > MAX_CONFIG_FILE_BYTES => {
+            Err(format!("{named} contains more than {} KiB", MAX_CONFIG_FILE_BYTES >> 10))
+        }
+        Some(text) => Ok(Some(text)),
+    }
+}
+
+fn describe_read_error(namespace: &str, object: &DataObject, error: &LookupError) -> String {
+    let named = object.describe(namespace);
     match error {
-        LookupError::NotFound { .. } => format!("Secret {namespace}/{secret} does not exist"),
-        LookupError::Forbidden { .. } => format!(
-            "the guard is not allowed to read Secret {namespace}/{secret}: apply Role etcd-guard-secrets in namespace \
-             {namespace}"
-        ),
+        LookupError::NotFound { .. } => format!("{named} does not exist"),
+        LookupError::Forbidden { .. } => describe_forbidden(&named),
         other => other.to_string(),
     }
+}
+
+fn describe_forbidden(named: &str) -> String {
+    format!("the guard is not allowed to read {named}: apply the Role that etcd-guard inspect --role prints")
 }
 
 // === impl EtcdPod ===
 
 impl EtcdPod {
-    /// Returns the probe result with the pod's problem added to rejected credentials and failed handshakes.
+    /// Returns the probe result with the pod's problem added to rejected credentials and failed handshakes, with the remedy
+    /// added to a connection that a member on the loopback address refuses, and with the cause of a guessed port added to
+    /// every failed connection.
     pub(in crate::guard) fn with_problem(&self, result: ProbeResult) -> ProbeResult {
-        let Some(problem) = &self.problem else { return result };
-        let add_problem = |cause| match cause {
-            MemberError::CredentialsRejected(text) => {
+        // A guessed port without a listener does not prove that the process has stopped.
+        let at_guessed_port = |cause| match (cause, &self.unread_settings) {
+            (MemberError::Refused(text) | MemberError::Unreachable(text), Some(problem)) => {
+                MemberError::Unreachable(format!("{text}: {problem}"))
+            }
+            (other, _) => other,
+        };
+        let loopback = self.loopback.map(Loopback::explanation);
+        let explain = |cause| match (at_guessed_port(cause), &self.problem, loopback) {
+            (MemberError::Refused(text), _, Some(loopback)) => {
+                MemberError::Refused(format!("{text}: {loopback}"))
+            }
+            (MemberError::CredentialsRejected(text), Some(problem), _) => {
                 MemberError::CredentialsRejected(format!("{text}; {problem}"))
             }
             // A handshake without the required certificate fails, so the missing credential is the cause.
-            MemberError::Tls(text) => MemberError::CredentialsRejected(format!("TLS: {text}; {problem}")),
-            other => other,
+            (MemberError::Tls(text), Some(problem), _) => {
+                MemberError::CredentialsRejected(format!("TLS: {text}; {problem}"))
+            }
+            (other, ..) => other,
         };
         match result {
-            ProbeResult::NoStatus { cause } => ProbeResult::NoStatus { cause: add_problem(cause) },
+            ProbeResult::NoStatus { cause } => ProbeResult::NoStatus { cause: explain(cause) },
             ProbeResult::StatusOnly { status, cause } => {
-                ProbeResult::StatusOnly { status, cause: add_problem(cause) }
+                ProbeResult::StatusOnly { status, cause: explain(cause) }
             }
             healthy @ ProbeResult::Healthy { .. } => healthy,
         }

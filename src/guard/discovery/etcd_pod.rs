@@ -6,18 +6,24 @@
 
 use std::collections::BTreeMap;
 
+pub(in crate::guard) use super::endpoint::Loopback;
+
 use crate::{
-    etcd::Endpoint,
+    escape::{MAX_ERROR_CHARS, to_bounded_line},
+    etcd::{Endpoint, Scheme, Tls, displayed_name},
     guard::{
         discovery::{
-            credential_sources::{self, CredentialSources},
-            endpoint, etcdctl,
+            credentials::sources::{self, CredentialSources, DataKey, key_for_file},
+            endpoint::{self, Reach},
+            etcdctl,
             member_settings::MemberSettings,
-            recognition::{DEFAULT_CLIENT_PORT, may_run_etcd, runs_etcd},
+            recognition::{self, RecognitionRule, recognise},
             storage,
         },
         model::{
-            annotations::{AUTH_SECRET, CLIENT_TLS_SECRET, ENDPOINTS, MEMBER, MEMBER_OVERRULED},
+            annotations::{
+                ACCEPT_AUTO_TLS, AUTH_SECRET, CLIENT_TLS_SECRET, ENDPOINTS, MEMBER, MEMBER_OVERRULED,
+            },
             snapshot::EtcdctlFlags,
             snapshot::Storage,
         },
@@ -26,20 +32,37 @@ use crate::{
 };
 
 /// Annotations that describe a member. A pod inherits them from its StatefulSet and its namespace.
-pub(in crate::guard) const MEMBER_ANNOTATIONS: [&str; 4] =
-    [MEMBER, ENDPOINTS, CLIENT_TLS_SECRET, AUTH_SECRET];
+pub(in crate::guard) const MEMBER_ANNOTATIONS: [&str; 5] =
+    [MEMBER, ENDPOINTS, CLIENT_TLS_SECRET, ACCEPT_AUTO_TLS, AUTH_SECRET];
+
+/// Files that images of etcd pass as `--config-file` if they exist. Source: `ETCD_CONF_FILE` in
+/// `bitnami/containers`, `bitnami/etcd/3.6/debian-12/rootfs/opt/bitnami/scripts/etcd-env.sh`.
+const IMAGE_CONFIG_FILES: [&str; 1] = ["/opt/bitnami/etcd/conf/etcd.yaml"];
 
 /// The etcd member of a pod, as the pod's specification describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::guard) struct EtcdPod {
     /// The container or native sidecar that runs etcd.
     pub container: String,
+    /// Whether another container of the pod may run etcd instead: an annotation declares the member without its container.
+    pub is_container_unclear: bool,
     /// The client endpoint of the member; `None` if the pod has no address or the annotation is invalid.
     pub endpoint: Option<Endpoint>,
-    /// The Secrets that may hold the credentials for the endpoint.
+    /// The TLS settings of the endpoint if the member listens with TLS. Present if the specification does not show the
+    /// scheme: the endpoint is then one of plain HTTP until a probe determines the scheme.
+    pub possible_tls: Option<Tls>,
+    /// Present if the member listens on the loopback address only.
+    pub loopback: Option<Loopback>,
+    /// The Secret or the `ConfigMap` with etcd's configuration file.
+    pub config_file: Option<DataKey>,
+    /// Whether the image uses the configuration file only if it exists, instead of the flags and the variables.
+    pub is_config_file_optional: bool,
+    /// The objects that may hold the credentials for the endpoint.
     pub credentials: CredentialSources,
     /// The reason for a missing endpoint or for missing credentials.
     pub problem: Option<String>,
+    /// The reason why the settings in etcd's configuration file are unknown. The port of the endpoint is then a guess.
+    pub unread_settings: Option<String>,
     /// The value of `--name`.
     pub member_name: Option<String>,
     /// The values of `--initial-advertise-peer-urls`.
@@ -58,37 +81,23 @@ pub(in crate::guard) struct EtcdPod {
 /// those that the pod inherits from its StatefulSet and its namespace.
 #[must_use]
 pub(in crate::guard) fn read(pod: &Pod, annotations: &BTreeMap<String, String>) -> Option<EtcdPod> {
-    let container = match annotations.get(MEMBER).map(String::as_str) {
-        Some("false") => return None,
-        Some("true") => member_container(pod)?,
-        _ => pod
-            .lasting_containers()
-            .find(|container| runs_etcd(container))
-            .or_else(|| pod.lasting_containers().find(|container| may_run_etcd(pod, container)))?,
-    };
+    let recognition = recognise(pod, annotations);
+    let name = recognition.container?;
+    let container = pod.lasting_containers().find(|container| container.name == name)?;
     let settings = MemberSettings::read(pod, container);
-    let storage = storage::read(pod, container, &settings);
-    let claims =
-        if storage.preserves_data() { storage::claims(pod, container, &settings) } else { Vec::new() };
-    let (endpoint, problem) = match endpoint::read(pod, container, &settings, annotations) {
-        Ok(endpoint) => (Some(endpoint), None),
-        Err(problem) => (None, Some(problem)),
-    };
-    Some(EtcdPod {
-        container: container.name.clone(),
-        credentials: credential_sources::read(pod, container, &settings, annotations, endpoint.as_ref()),
-        etcdctl: etcdctl::read(container, &settings, endpoint.as_ref()),
-        endpoint,
-        problem,
-        member_name: settings.get("name").map(str::to_owned),
-        peer_urls: peer_urls(&settings),
-        initial_members: settings.initial_members(),
-        storage,
-        claims,
-    })
+    let is_unclear = recognition.is_container_unclear;
+    let mut member = EtcdPod::new(pod, container, is_unclear, &settings, annotations);
+    // A wrapper or a script can add settings.
+    let is_started_directly =
+        matches!(recognition.rule, Some(RecognitionRule::Command | RecognitionRule::Image));
+    if !is_started_directly || settings.config_file().is_some() {
+        member.loopback = member.loopback.filter(|loopback| *loopback != Loopback::Default);
+    }
+    Some(member)
 }
 
-/// Returns the member of a pod whose annotation declares that it runs none. Its member can still be in the member list.
+/// Returns the member that the specification of a pod describes, without regard to an annotation that excludes the pod from
+/// the guard. The member list can still contain this member.
 pub(in crate::guard) fn read_excluded(pod: &Pod) -> Option<EtcdPod> {
     let mut annotations = pod.metadata.annotations.clone();
     annotations.insert(MEMBER.to_owned(), String::from("true"));
@@ -109,7 +118,7 @@ pub(in crate::guard) fn is_excluded(pod: &Pod) -> bool {
 
 /// Whether the command, the environment or the image of one of the pod's containers shows that the pod runs etcd.
 pub(in crate::guard) fn is_evident_member(pod: &Pod) -> bool {
-    pod.lasting_containers().any(runs_etcd)
+    recognition::is_evident(pod)
 }
 
 /// Overrules the exclusion of a pod that evidently runs etcd. The floor of the configuration can require this.
@@ -119,22 +128,128 @@ pub(in crate::guard) fn include_evident_member(pod: &mut Pod) {
     }
 }
 
-/// Returns the most likely etcd container of a pod whose annotation declares it a member: a container that runs etcd, that
-/// exposes the client port, or that is named `etcd`; otherwise the first container.
-fn member_container(pod: &Pod) -> Option<&Container> {
-    let exposes_client_port = |container: &&Container| {
-        container.ports.iter().any(|port| port.container_port == DEFAULT_CLIENT_PORT)
-    };
-    pod.lasting_containers()
-        .find(|container| runs_etcd(container))
-        .or_else(|| pod.lasting_containers().find(exposes_client_port))
-        .or_else(|| pod.lasting_containers().find(|container| container.name == "etcd"))
-        .or_else(|| pod.lasting_containers().next())
+/// Whether a pod inherits this annotation from its namespace. A namespace also contains pods that run no etcd.
+pub(in crate::guard) fn inherits_from_namespace(pod: &Pod, name: &str, value: &str) -> bool {
+    name != MEMBER || recognition::accepts_from_namespace(pod, value)
+}
+
+// === impl EtcdPod ===
+
+impl EtcdPod {
+    fn new(
+        pod: &Pod,
+        container: &Container,
+        is_container_unclear: bool,
+        settings: &MemberSettings,
+        annotations: &BTreeMap<String, String>,
+    ) -> Self {
+        let storage = storage::read(pod, container, settings);
+        let claims =
+            if storage.preserves_data() { storage::claims(pod, container, settings) } else { Vec::new() };
+        let reach = endpoint::read(pod, container, settings, annotations);
+        let (Reach { endpoint, possible_tls, loopback }, problem) = match reach {
+            Ok(reach) => (reach, None),
+            Err(problem) => (Reach::default(), Some(to_bounded_line(&problem, MAX_ERROR_CHARS))),
+        };
+        let may_use_tls = endpoint.as_ref().is_some_and(|endpoint| endpoint.tls.is_some());
+        let may_use_tls = may_use_tls || possible_tls.is_some();
+        let named_file = settings.config_file();
+        let is_config_file_optional = named_file.is_none();
+        let of_image = IMAGE_CONFIG_FILES.into_iter().filter(|_| is_config_file_optional);
+        let mut files = named_file.into_iter().chain(of_image);
+        let config_file = files.find_map(|file| key_for_file(pod, container, file));
+        // The file can replace the variables.
+        let hides_members = config_file.is_some();
+        Self {
+            container: container.name.clone(),
+            is_container_unclear,
+            credentials: sources::read(pod, container, settings, annotations, may_use_tls),
+            config_file,
+            is_config_file_optional,
+            etcdctl: etcdctl::read(container, settings, endpoint.as_ref()),
+            endpoint,
+            possible_tls,
+            loopback,
+            problem,
+            unread_settings: None,
+            member_name: settings.get("name").map(displayed_name),
+            peer_urls: peer_urls(settings),
+            initial_members: if hides_members { Vec::new() } else { settings.initial_members() },
+            storage,
+            claims,
+        }
+    }
+
+    /// Returns this member of the pod with the settings in the content of its configuration file. The error states the
+    /// reason why the content cannot be read.
+    pub(in crate::guard) fn with_config_file(
+        &self,
+        pod: &Pod,
+        annotations: &BTreeMap<String, String>,
+        content: &str,
+    ) -> Result<Self, String> {
+        let mut containers = pod.lasting_containers();
+        let Some(container) = containers.find(|container| container.name == self.container) else {
+            return Ok(self.clone());
+        };
+        let settings = MemberSettings::from_config_file(content)?;
+        let member = Self::new(pod, container, self.is_container_unclear, &settings, annotations);
+        let is_config_file_optional = self.is_config_file_optional;
+        let initial_members = settings.initial_members();
+        // A template in the file can contain a client URL.
+        let loopback = member.loopback.filter(|loopback| *loopback != Loopback::Default);
+        Ok(Self {
+            config_file: self.config_file.clone(),
+            is_config_file_optional,
+            initial_members,
+            loopback,
+            ..member
+        })
+    }
+
+    /// Sets the scheme that a probe determined. Over plain HTTP, the member then receives no password: every process at
+    /// its address can reply without TLS.
+    pub(in crate::guard) fn set_scheme(&mut self, scheme: Option<Scheme>) {
+        let (Some(tls), Some(endpoint)) = (self.possible_tls.take(), &mut self.endpoint) else { return };
+        if scheme == Some(Scheme::Https) {
+            endpoint.use_tls(tls);
+        } else {
+            if self.credentials.user.is_some() {
+                self.problem = Some(format!(
+                    "the specification does not show that the member uses plain HTTP, so that it receives no password: \
+                     set annotation {ENDPOINTS}=http://:2379"
+                ));
+            }
+            self.credentials = CredentialSources::default();
+        }
+    }
+
+    /// Whether the kubelet reports that etcd's container is running. If the container is unclear, any running container of
+    /// the pod may run the member.
+    pub(in crate::guard) fn is_running(&self, pod: &Pod) -> bool {
+        self.containers(pod).any(|name| pod.is_container_running(name))
+    }
+
+    /// Whether etcd's container has ever run in this pod, as far as the kubelet reports.
+    pub(in crate::guard) fn has_started(&self, pod: &Pod) -> bool {
+        self.containers(pod).any(|name| pod.has_started(name))
+    }
+
+    /// Returns the number of running containers that certainly do not run the member.
+    pub(in crate::guard) fn count_other_running_containers(&self, pod: &Pod) -> usize {
+        if self.is_container_unclear { 0 } else { pod.count_other_running_containers(&self.container) }
+    }
+
+    /// Returns the containers that may run the member.
+    fn containers<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = &'a str> {
+        let names = pod.lasting_containers().map(|container| container.name.as_str());
+        names.filter(|name| self.is_container_unclear || *name == self.container)
+    }
 }
 
 #[cfg(test)]
 mod addresses;
 #[cfg(test)]
-mod distributions;
-#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod write_ahead_log;

@@ -6,15 +6,19 @@ use std::collections::BTreeMap;
 
 use http::Uri;
 use k8s_openapi::api::core::v1 as api;
+use serde_json::json;
 
 use crate::guard::discovery::{
+    credentials::authority_check::assert_no_authority_key,
     etcd_pod::{include_evident_member, is_excluded, read},
     member_settings::{MAX_EXPANDED_BYTES, MemberSettings},
+    recognition::{RecognitionRule, recognise},
     settled::settled_verdict,
 };
 use crate::guard::model::annotations::MEMBER;
 use crate::{
     guard::{PodHeader, model::snapshot::Storage},
+    k8s::annotation_names::{KEPT, MAX_VALUE_BYTES, TOO_LONG},
     k8s::pod::{ALWAYS, Container, EnvVar, Metadata, Pod, PodSpec, PodStatus},
 };
 
@@ -70,6 +74,39 @@ pub fn member_settings(text: &[u8]) {
     assert_eq!(MemberSettings::read(&pod, &container).get("name"), Some("by-flag"), "{container:?}");
 }
 
+/// Checks the recognition of a container that runs a script. The text contains the image, the kind of the controller, the
+/// names of variables in one line, the words of the command in one line, and the script. The fast path approves no pod
+/// that the complete rules recognise, and a script that ends with the start of etcd is always a member.
+///
+/// # Panics
+///
+/// If an invariant is violated.
+pub fn recognition(text: &[u8]) {
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    let mut lines = text.splitn(5, '\n');
+    let mut line = || lines.next().unwrap_or_default();
+    let (image, kind, variables, words, script) = (line(), line(), line(), line(), line());
+    let env: Vec<_> = variables.split_whitespace().map(|name| json!({"name": name, "value": "1"})).collect();
+    let body = |command: &[&str], kind: &str| {
+        let owners =
+            json!([{"apiVersion": "batch/v1", "kind": kind, "name": "o", "uid": "u", "controller": true}]);
+        let container = json!({"name": "c", "image": image, "env": env, "command": command});
+        let metadata = json!({"name": "p-0", "namespace": "n", "ownerReferences": owners});
+        json!({"metadata": metadata, "spec": {"containers": [container]}}).to_string()
+    };
+    let command: Vec<&str> = words.split_whitespace().chain(Some(script)).collect();
+    let body_of_pod = body(&command, kind);
+    let pod: Pod = serde_json::from_str(&body_of_pod).expect("a pod");
+    assert_reads(&pod);
+    assert_header(body_of_pod.as_bytes(), &pod);
+
+    // The empty line ends a continued line.
+    let script = format!("{script}\n\nexec etcd --name=a\n");
+    let pod: Pod = serde_json::from_str(&body(&["sh", "-c", &script], "StatefulSet")).expect("a pod");
+    let rule = recognise(&pod, &pod.metadata.annotations).rule;
+    assert_eq!(rule, Some(RecognitionRule::Command), "{script:?}");
+}
+
 fn pod_with_container(container: Container) -> Pod {
     let (name, namespace) = (String::from("etcd-0"), String::from("prod"));
     let annotations = BTreeMap::from([(MEMBER.to_owned(), String::from("true"))]);
@@ -92,7 +129,9 @@ fn assert_reads(pod: &Pod) {
         assert!(member.claims.is_empty() || outlives, "{member:?}");
         if let Some(endpoint) = &member.endpoint {
             assert_eq!(endpoint.url.starts_with("https://"), endpoint.tls.is_some(), "{endpoint:?}");
-            assert!(endpoint.tls.is_some() || member.credentials.tls.is_empty(), "{member:?}");
+            let may_use_tls = endpoint.tls.is_some() || member.possible_tls.is_some();
+            assert!(may_use_tls || member.credentials.tls.is_empty(), "{member:?}");
+            assert_no_authority_key(&member);
             if let Ok(ip) = pod.status.pod_ip.parse::<std::net::IpAddr>() {
                 let url: Uri = endpoint.url.parse().expect("a URL");
                 let host = url.host().map(|host| host.trim_matches(['[', ']']));
@@ -138,7 +177,12 @@ fn assert_same(pod: &Pod, typed: &api::Pod) {
     assert_eq!(pod.metadata.name, text(&metadata.name));
     assert_eq!(pod.metadata.namespace, text(&metadata.namespace));
     assert_eq!(pod.metadata.uid, text(&metadata.uid));
-    assert_eq!(pod.metadata.annotations, metadata.annotations.clone().unwrap_or_default());
+    let mut annotations = metadata.annotations.clone().unwrap_or_default();
+    annotations.retain(|name, _| KEPT.contains(&name.as_str()));
+    for value in annotations.values_mut().filter(|value| value.len() > MAX_VALUE_BYTES) {
+        TOO_LONG.clone_into(value);
+    }
+    assert_eq!(pod.metadata.annotations, annotations);
     assert_eq!(pod.metadata.labels, metadata.labels.clone().unwrap_or_default());
     assert_eq!(pod.is_terminating(), metadata.deletion_timestamp.is_some());
     let owners = metadata.owner_references.as_deref().unwrap_or_default();

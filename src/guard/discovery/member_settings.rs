@@ -1,7 +1,10 @@
-//! The settings of a member, from the flags and the `ETCD_` environment variables of its container.
+//! The settings of a member, from the flags and the `ETCD_` environment variables of its container, or from its
+//! configuration file.
 //!
 //! Source: etcd `server/etcdmain/config.go`: each flag has a variable with its name in capitals, and the flag
-//! takes precedence.
+//! takes precedence. With a configuration file, etcd ignores all flags and variables.
+
+mod config_file;
 
 use std::collections::BTreeMap;
 
@@ -43,11 +46,37 @@ impl MemberSettings {
         Self { flags, environment }
     }
 
+    /// Reads the content of etcd's configuration file. The error states the reason why it cannot be read.
+    pub(in crate::guard) fn from_config_file(content: &str) -> Result<Self, String> {
+        Ok(Self { flags: config_file::read(content)?, environment: BTreeMap::new() })
+    }
+
+    /// Returns the path of etcd's configuration file.
+    pub(in crate::guard) fn config_file(&self) -> Option<&str> {
+        self.get("config-file")
+    }
+
+    /// Whether the member issues its own certificate for clients, which no CA verifies. A configured certificate takes
+    /// precedence.
+    pub(in crate::guard) fn issues_own_certificate(&self) -> bool {
+        self.is_enabled("auto-tls") && self.get("cert-file").is_none()
+    }
+
+    /// Whether a setting that is true or false is true, in one of the forms of Go's `strconv.ParseBool`.
+    pub(in crate::guard) fn is_enabled(&self, flag: &str) -> bool {
+        self.get(flag).is_some_and(|value| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"))
+    }
+
     /// Returns the value of a setting by the name of its flag without dashes. An empty value counts as unset.
     pub(in crate::guard) fn get(&self, flag: &str) -> Option<&str> {
         let variable = || format!("ETCD_{}", flag.replace('-', "_").to_uppercase());
         let value = self.flags.get(flag).or_else(|| self.environment.get(&variable()))?;
         Some(value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    /// Returns the value of an environment variable of the container.
+    pub(in crate::guard) fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.get(name).map(String::as_str)
     }
 
     /// Returns the names of the members in `--initial-cluster`, without duplicates. Returns no names if the setting is
@@ -85,7 +114,8 @@ impl MemberSettings {
 }
 
 fn environment(pod: &Pod, container: &Container, remaining: &mut usize) -> BTreeMap<String, String> {
-    let mut known = BTreeMap::from([(String::from("HOSTNAME"), pod.metadata.name.clone())]);
+    let hostname = if pod.spec.hostname.is_empty() { &pod.metadata.name } else { &pod.spec.hostname };
+    let mut known = BTreeMap::from([(String::from("HOSTNAME"), hostname.clone())]);
     for variable in &container.env {
         if let Some(value) = value(pod, variable) {
             let value = expand(&value, &known, remaining);

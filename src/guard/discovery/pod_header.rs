@@ -13,7 +13,7 @@ use serde::{
 };
 
 use crate::guard::{
-    discovery::recognition::mentions_etcd,
+    discovery::recognition::Evidence,
     model::annotations::MEMBER,
     model::request::{Operation, Request},
 };
@@ -115,6 +115,9 @@ impl PodHeader<'_> {
         annotations: &AnnotationCache,
     ) -> Option<Request> {
         let request = self.request_if_unrelated(request)?;
+        if annotations.is_missing(&request.namespace) || !annotations.is_known(&request.namespace) {
+            return None;
+        }
         let is_declared = annotations.has_any(&request.namespace, self.stateful_set(), &[MEMBER]);
         (!is_declared).then_some(request)
     }
@@ -133,7 +136,7 @@ impl PodHeader<'_> {
             || self.metadata.annotations.is_present
             || matches!(&*self.status.phase.0, "Succeeded" | "Failed");
         let sidecars = self.spec.init_containers.iter().filter(|container| container.is_native_sidecar());
-        !is_settled && !self.spec.containers.iter().chain(sidecars).any(Container::mentions_etcd)
+        !is_settled && !self.spec.containers.iter().chain(sidecars).any(Container::may_run_etcd)
     }
 
     /// Returns the name of the pod.
@@ -164,9 +167,15 @@ impl Container<'_> {
         &*self.restart_policy.0 == ALWAYS
     }
 
-    fn mentions_etcd(&self) -> bool {
-        let parts = self.command.iter().chain(&self.args).map(|part| &*part.0);
-        mentions_etcd(&self.image.0, parts, self.env.iter().map(|variable| &*variable.name.0))
+    /// Whether the container runs a member, or could run one depending on fields that the header does not contain.
+    fn may_run_etcd(&self) -> bool {
+        let evidence = Evidence::new(
+            &self.image.0,
+            self.command.iter().map(|part| &*part.0),
+            self.args.iter().map(|part| &*part.0),
+            self.env.iter().map(|variable| &*variable.name.0),
+        );
+        evidence.may_be_member()
     }
 }
 

@@ -26,6 +26,12 @@ pub(in crate::guard) fn not_etcd(pod: &str) -> Verdict {
     Verdict::new(Reason::NotEtcd, format!("pod {pod} runs no etcd"))
 }
 
+/// Returns the approval of a request in a namespace without the opt-in label.
+pub(in crate::guard) fn namespace_not_guarded(request: &Request) -> Verdict {
+    let text = format!("namespace {} is not guarded", request.namespace);
+    Verdict::new(Reason::NamespaceNotGuarded, text)
+}
+
 /// Returns the approval for a pod that does not exist.
 pub(in crate::guard) fn pod_gone(request: &Request) -> Verdict {
     Verdict::new(Reason::PodGone, format!("pod {}/{} does not exist", request.namespace, request.name))

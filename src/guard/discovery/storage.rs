@@ -1,5 +1,8 @@
 //! The durability of a member's data when its pod is deleted, as far as the pod's specification shows it.
 
+mod removal_hook;
+
+use self::removal_hook::removes_member;
 use crate::{
     guard::{discovery::member_settings::MemberSettings, model::snapshot::Storage},
     k8s::pod::{Container, Pod, Volume},
@@ -19,7 +22,9 @@ pub(in crate::guard) fn read(pod: &Pod, container: &Container, settings: &Member
             lost => durability = lost,
         }
     }
-    if durability == Storage::Persistent && pod.lasting_containers().any(has_hook_that_removes_member) {
+    if durability == Storage::Persistent
+        && pod.lasting_containers().any(|container| removes_member(pod, container))
+    {
         return Storage::RemovedByHook;
     }
     durability
@@ -80,15 +85,4 @@ fn is_below(path: &str, folder: &str) -> bool {
 fn is_bound_to_its_node(pod: &Pod) -> bool {
     let by_owner = pod.controller().is_some_and(|owner| matches!(owner.kind.as_str(), "DaemonSet" | "Node"));
     by_owner || pod.spec.node_selector.contains_key(NODE_LABEL)
-}
-
-/// Whether a preStop hook removes the member from the member list: with `etcdctl member remove`, or with the script of
-/// older Bitnami charts.
-fn has_hook_that_removes_member(container: &Container) -> bool {
-    let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref()?.exec.as_ref());
-    let Some(hook) = hook else { return false };
-    let text = hook.command.join(" ");
-    let words: Vec<&str> = text.split_whitespace().collect();
-    words.windows(2).any(|pair| matches!(pair, ["member", "remove"]))
-        || words.iter().any(|word| word.ends_with("/etcd/prestop.sh"))
 }

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::k8s::pod::Pod;
+use crate::{
+    escape::{MAX_NAME_CHARS, into_bounded_line},
+    k8s::pod::Pod,
+};
 
 /// Maximum number of clusters in each cache. It exceeds the number of clusters that one guard serves, and bounds the memory
 /// that requests with made-up names can occupy.
@@ -55,19 +58,29 @@ impl ClusterKey {
         *self == Self::from_pod(namespace, pod)
     }
 
+    /// The uid of the pods' controller, if they have one.
+    pub(in crate::guard) fn controller_uid(&self) -> Option<&str> {
+        match &self.owner {
+            OwnerKey::Controller { uid, .. } => Some(uid),
+            OwnerKey::Labels(_) => None,
+        }
+    }
+
     /// The namespace of the pods.
     pub(in crate::guard) fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The cluster's display name: the name of the controller, or the labels.
+    /// The cluster's display name: the name of the controller, or the labels, escaped and cut. The API server does not
+    /// validate the name in an ownerReference.
     pub(in crate::guard) fn name(&self) -> String {
-        match &self.owner {
+        let name = match &self.owner {
             OwnerKey::Controller { name, .. } => name.clone(),
             OwnerKey::Labels(labels) if labels.is_empty() => String::from("(pods without labels)"),
             OwnerKey::Labels(labels) => {
                 labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
             }
-        }
+        };
+        into_bounded_line(name, MAX_NAME_CHARS)
     }
 }

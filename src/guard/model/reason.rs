@@ -76,6 +76,8 @@ reasons! {
     OwnerDeleted => Allows,
     /// The pod's namespace is being deleted.
     NamespaceTerminating => Allows,
+    /// The namespace has not opted in: no API server sends reviews for it.
+    NamespaceNotGuarded => Allows,
 
     /// The pod's member is the leader.
     LeaderProtected => DeniesForNow,
@@ -161,6 +163,12 @@ impl Reason {
                 | Self::SplitCluster
                 | Self::DeadlineExceeded
         )
+    }
+
+    /// Whether a denial with this reason depends on what the guard reads of pods: their members, addresses or credentials.
+    #[must_use]
+    pub const fn concerns_discovery(self) -> bool {
+        matches!(self, Self::EtcdUnreachable | Self::CredentialsRejected | Self::AmbiguousMember)
     }
 
     /// HTTP status of a denial. `kubectl drain` retries an eviction only after 429. A DELETE receives 403 in every case:

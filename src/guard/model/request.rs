@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use self::error::parse;
 pub use self::{
     error::RequestError,
     workload_operation::{ResourceKind, WorkloadOperation},
 };
+use self::{error::parse, workload_operation::OwnerTarget};
+use crate::escape::{MAX_NAME_CHARS, to_bounded_line};
 use crate::k8s::{
     admission::{AdmissionRequest, DeleteOptions, Eviction, truncated},
     pod::Pod,
@@ -37,21 +38,23 @@ pub struct Request {
     pub namespace: String,
     /// Name of the pod, or of the object of a workload operation.
     pub name: String,
-    /// The API server's copy of the pod, which may be slightly older than the pod. An eviction contains no pod.
+    /// The copy of the pod in the review, which may be slightly older than the pod, or forged. An eviction contains no pod.
     pub pod: Option<Pod>,
     /// Whether the fast path found that the pod runs no etcd. Then `pod` holds only the fields that the fast path read.
     pub(in crate::guard) runs_no_etcd: bool,
-    /// Uid precondition of an eviction: the API server evicts no other pod. For a deletion, the API server has compared
-    /// the uid before the review. For a workload operation, the uid of the object.
+    /// Uid precondition of an eviction: the API server evicts no other pod. For a workload operation, the uid of the object.
+    /// For a deletion, the copy of the pod has the uid.
     pub uid: Option<String>,
     /// Whether the API server changes nothing after an approval.
     pub dry_run: bool,
     /// Seconds between SIGTERM and SIGKILL, if the request contains them.
     pub grace_period_seconds: Option<i64>,
-    /// Name of the requesting user.
+    /// Name of the requesting user, escaped and cut. Authenticators choose any text.
     pub user: String,
     /// The labels of the pods that a deleted Service selects; empty for all other requests.
     pub(in crate::guard) selector: BTreeMap<String, String>,
+    /// The resource of an operation on an owner that is no StatefulSet; `None` for all other requests.
+    pub(in crate::guard) owner: Option<OwnerTarget>,
 }
 
 /// Maximum length of a pod's name in Kubernetes.
@@ -112,8 +115,9 @@ impl Request {
             dry_run: request.dry_run.unwrap_or(false)
                 || options.dry_run.is_some_and(|stages| !stages.is_empty()),
             grace_period_seconds: options.grace_period_seconds,
-            user: truncated(&request.user_info.username).to_owned(),
+            user: to_bounded_line(&request.user_info.username, MAX_NAME_CHARS),
             selector: BTreeMap::new(),
+            owner: None,
         })
     }
 }
@@ -124,17 +128,23 @@ impl Request {
         self.runs_no_etcd
     }
 
-    /// Whether this pod is the request's target.
+    /// Returns the uid of the request's object, if the request contains it.
+    pub(in crate::guard) fn object_uid(&self) -> Option<&str> {
+        let of_copy = || self.pod.as_ref().map(|pod| pod.metadata.uid.as_str());
+        self.uid.as_deref().or_else(of_copy).filter(|uid| !uid.is_empty())
+    }
+
+    /// Whether this live pod is the request's target.
     pub(in crate::guard) fn matches(&self, pod: &Pod) -> bool {
-        pod.metadata.name == self.name && self.uid.as_ref().is_none_or(|uid| *uid == pod.metadata.uid)
+        pod.metadata.name == self.name && self.object_uid().is_none_or(|uid| uid == pod.metadata.uid)
     }
 
     fn from_workload_operation(
         request: &AdmissionRequest<'_>,
         operation: WorkloadOperation,
     ) -> Result<Self, RequestError> {
-        let old: Option<NamedObject> = parse("oldObject", request.old_object)?;
-        let old = old.unwrap_or_default().metadata;
+        let NamedObject { kind, metadata: old } = parse("oldObject", request.old_object)?.unwrap_or_default();
+        let owner = operation.is_on_owner().then(|| OwnerTarget::from_admission(request, &kind));
         let selector = match operation {
             WorkloadOperation::DeleteResource(ResourceKind::Service) => {
                 let service: Option<ServiceObject> = parse("oldObject", request.old_object)?;
@@ -160,15 +170,18 @@ impl Request {
             uid: Some(truncated(&old.uid).to_owned()).filter(|uid| !uid.is_empty()),
             dry_run: request.dry_run.unwrap_or(false),
             grace_period_seconds: None,
-            user: truncated(&request.user_info.username).to_owned(),
+            user: to_bounded_line(&request.user_info.username, MAX_NAME_CHARS),
             selector,
+            owner,
         })
     }
 }
 
-/// An object of which only name and uid are read: annotations can contain a copy of a Secret.
+/// An object of which only kind, name and uid are read: annotations can contain a copy of a Secret.
 #[derive(Default, Deserialize)]
 struct NamedObject {
+    #[serde(default)]
+    kind: String,
     #[serde(default)]
     metadata: ObjectName,
 }

@@ -1,5 +1,7 @@
 //! Reservations of approved deletions, as the shared record stores them.
 
+use std::ops::Not;
+
 use serde::{Deserialize, Serialize};
 
 /// One approved deletion in the shared record.
@@ -21,6 +23,9 @@ pub(in crate::guard) struct Reservation {
     /// Name of the user whose deletion was approved.
     #[serde(default)]
     pub(in crate::guard) by: String,
+    /// Whether the deletion of the pod's node was approved. The deletion of the pod follows minutes later.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub(in crate::guard) of_node: bool,
 }
 
 /// A pod that exists and may run a member.

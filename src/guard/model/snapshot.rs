@@ -49,6 +49,8 @@ pub struct MemberPod {
     pub peer_urls: Vec<String>,
     /// State of the pod's owner.
     pub owner: OwnerState,
+    /// Kind of the pod's controller; empty without a controller. It is reported only: members may have mixed owners.
+    pub owner_kind: String,
     /// Whether the pod has a deletion timestamp.
     pub terminating: bool,
     /// Whether this guard approved the pod's deletion, which may not be visible yet.
@@ -60,7 +62,8 @@ pub struct MemberPod {
     pub other_containers: usize,
     /// Effect of a deletion on the member's data.
     pub storage: Storage,
-    /// Scheme over which the member is probed. A reply over `https` proves a certificate of the cluster's CA.
+    /// Scheme over which the member is probed. A reply over `https` proves a certificate of the cluster's CA, unless an
+    /// annotation accepts the certificates that all members of the cluster issue themselves.
     pub scheme: Scheme,
     /// Reply from the pod's address.
     pub reply: ProbeResult,

@@ -57,6 +57,12 @@ impl Tally {
         self.voters > self.quorum
     }
 
+    /// Whether the cluster could lose two voters if all its voters were healthy: then the recovery of another voter cures
+    /// the denial of a deletion with which a member is lost.
+    pub(in crate::guard) const fn can_ever_spare_two(&self) -> bool {
+        self.voters > self.quorum.saturating_add(1)
+    }
+
     /// Whether the remaining voters are a quorum and one more lost voter would cost it.
     pub(in crate::guard) const fn has_no_spare(&self) -> bool {
         self.remaining == self.quorum

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::escape::{into_bounded_line, to_bounded_line};
 use crate::etcd::MemberId;
 use crate::guard::model::{
     reason::{Reason, Refusal},
@@ -9,10 +10,18 @@ use crate::guard::model::{
     tally::Tally,
 };
 
-/// Maximum length of a warning: kubectl prints it on one line, and the API server truncates longer ones.
+/// Maximum length of a warning, in characters: kubectl prints it on one line, and the API server truncates longer ones.
 const MAX_WARNING_LENGTH: usize = 120;
 
-/// The guard's response to a request.
+/// Maximum length of the facts in a message, in characters. They can name every member of a large cluster.
+const MAX_FACTS_CHARS: usize = 2048;
+
+/// Maximum length of a remedy, in characters. No command reaches it, because each word of a command is bounded: a command
+/// that is cut could have another meaning.
+const MAX_REMEDY_CHARS: usize = 8192;
+
+/// The guard's response to a request. Its methods escape and cut all texts: they contain names and messages of members,
+/// pods and users.
 #[derive(Clone, Debug)]
 pub struct Verdict {
     /// Reason of the approval or denial.
@@ -44,7 +53,7 @@ impl Verdict {
     pub(in crate::guard) fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             reason,
-            message: message.into(),
+            message: into_bounded_line(message.into(), MAX_FACTS_CHARS),
             remedy: None,
             member: None,
             warnings: Vec::new(),
@@ -58,8 +67,9 @@ impl Verdict {
 
     /// Adds a second sentence: how to continue after the denial.
     pub(in crate::guard) fn with_remedy(mut self, remedy: &str) -> Self {
+        let remedy = to_bounded_line(remedy, MAX_REMEDY_CHARS);
         self.message = format!("{}. {remedy}", self.message);
-        self.remedy = Some(remedy.to_owned());
+        self.remedy = Some(remedy);
         self
     }
 
@@ -67,7 +77,7 @@ impl Verdict {
     pub(in crate::guard) fn add_advice(&mut self, advice: &str) {
         match &mut self.remedy {
             Some(remedy) => {
-                let advice = format!("; {advice}");
+                let advice = format!("; {}", to_bounded_line(advice, MAX_REMEDY_CHARS));
                 self.message.push_str(&advice);
                 remedy.push_str(&advice);
             }
@@ -77,8 +87,10 @@ impl Verdict {
 
     /// Adds the cause of the request to the message, and replaces the remedy.
     pub(in crate::guard) fn explain_cause(&mut self, cause: &str, remedy: &str) {
-        self.message = format!("{}; {cause}. {remedy}", self.summary());
-        self.remedy = Some(remedy.to_owned());
+        let remedy = to_bounded_line(remedy, MAX_REMEDY_CHARS);
+        let facts = into_bounded_line(format!("{}; {cause}", self.summary()), MAX_FACTS_CHARS);
+        self.message = format!("{facts}. {remedy}");
+        self.remedy = Some(remedy);
     }
 
     /// Whether the request is approved.
@@ -88,15 +100,18 @@ impl Verdict {
     }
 
     /// HTTP status of a denial. A denial that time cannot cure is final, also if another cluster would recover from the
-    /// same reason: a drain ends instead of retrying.
+    /// same reason: a drain ends instead of retrying. Conversely, a large cluster recovers from a reason that is final in
+    /// a cluster of three.
     #[must_use]
     pub fn refusal(&self, operation: Operation) -> Option<Refusal> {
         if self.allows() {
             return None;
         }
         let is_curable = self.tally.as_ref().is_none_or(Tally::can_ever_spare_one);
+        let has_spares = self.tally.as_ref().is_some_and(Tally::can_ever_spare_two);
         match self.reason {
             Reason::QuorumAtRisk if !is_curable => Some(Refusal::FORBIDDEN),
+            Reason::PermanentLoss if has_spares => Reason::QuorumAtRisk.refusal(operation),
             reason => reason.refusal(operation),
         }
     }
@@ -121,19 +136,15 @@ impl Verdict {
     /// Overrules a denial because of a break-glass annotation with this reason.
     pub(in crate::guard) fn overrule(&mut self, cause: &str) {
         self.warn(&format!("break-glass overrules {}: {cause}", self.reason));
-        self.message = format!("{}; overruled by a break-glass annotation: {cause}", self.summary());
+        let facts = format!("{}; overruled by a break-glass annotation: {cause}", self.summary());
+        self.message = into_bounded_line(facts, MAX_FACTS_CHARS);
         self.remedy = None;
         self.overruled = Some(std::mem::replace(&mut self.reason, Reason::BreakGlass));
     }
 
-    /// Adds a warning, without control characters and truncated to [`MAX_WARNING_LENGTH`].
+    /// Adds a warning, escaped and cut to [`MAX_WARNING_LENGTH`].
     pub(in crate::guard) fn warn(&mut self, text: &str) {
-        let mut warning: String = text.chars().filter(|c| !c.is_control()).take(MAX_WARNING_LENGTH).collect();
-        if warning.len() < text.len() {
-            warning.pop();
-            warning.push('…');
-        }
-        self.warnings.push(warning);
+        self.warnings.push(to_bounded_line(text, MAX_WARNING_LENGTH));
     }
 
     /// The message as the user reads it: the reason's code, the facts and the remedy.

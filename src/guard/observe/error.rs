@@ -13,7 +13,7 @@ pub(in crate::guard) enum ObserveError {
     #[error("{0}")]
     DeadlineExceeded(DeadlineExceeded),
     /// A voter runs in no known pod, and the namespace has more etcd pods than are probed to find it.
-    #[error("{count} other etcd pods can run a voter without a pod")]
+    #[error("a voter runs in no known pod, and {count} other etcd pods are too many to probe")]
     TooManyPods {
         /// The number of these pods.
         count: usize,

@@ -2,21 +2,24 @@
 //! namespace or on another machine. They count like all other voters if the member itself replies.
 //!
 //! They are probed at the client URLs that they advertise, which may connect to another member: some charts advertise
-//! one Service for all members. A reply counts only if it contains the expected member id. The guard does not know
-//! whether the pod of an external member is terminating, unless it approved the deletion itself. The observer marks
-//! such members by the member id in the reservation.
+//! one Service for all members. A reply counts only if it contains the expected member id. The observer finds the pods of
+//! external members in other namespaces, and marks members whose deletion the guard has approved by the member id in the
+//! reservation.
 //!
-//! `gate` selects the addresses, and `access` the credentials. Members are described by the class of their failure
+//! `gate` selects the addresses, `api_servers` are the ones that it always denies, and `access` selects the credentials. Members are described by the class of their failure
 //! only: the error of a connection would describe an address that a member list names.
 
 mod access;
+mod api_servers;
 mod gate;
+
+use std::net::IpAddr;
 
 use tokio::time::Instant;
 
 use self::gate::Selection;
-pub use self::{access::ClusterAccess, gate::ProbeGate};
-use crate::etcd::{self, Connections, ListedMember, MemberError, MemberId, ProbeResult};
+pub use self::{access::ClusterAccess, api_servers::ApiServers, gate::ProbeGate};
+use crate::etcd::{self, Connections, ListedMember, MemberError, MemberId, ProbeResult, url_host};
 use crate::guard::model::{
     membership::Membership,
     snapshot::{ExternalMember, Snapshot},
@@ -27,6 +30,8 @@ use crate::guard::model::{
 pub struct ExternalProbe {
     /// The members that replied.
     pub members: Vec<ExternalMember>,
+    /// The addresses at which they replied.
+    pub addresses: Vec<(MemberId, IpAddr)>,
     /// Members of whose client URLs the gate denied all addresses.
     pub denied: Vec<MemberId>,
 }
@@ -52,17 +57,20 @@ pub async fn probe_external_members(
     let Selection { endpoints, denied } = gate.select(members, access, deadline).await;
     let (ids, endpoints): (Vec<_>, Vec<_>) = endpoints.into_iter().unzip();
     if endpoints.is_empty() {
-        return ExternalProbe { members: Vec::new(), denied };
+        return ExternalProbe { denied, ..ExternalProbe::default() };
     }
+    let ips: Vec<Option<IpAddr>> = endpoints.iter().map(|endpoint| ip(&endpoint.url)).collect();
     let replies = etcd::probe(connections, &endpoints, deadline).await;
     let mut found: Vec<ExternalMember> = Vec::new();
-    for (id, reply) in ids.into_iter().zip(replies) {
+    let mut addresses: Vec<(MemberId, IpAddr)> = Vec::new();
+    for ((id, ip), reply) in ids.into_iter().zip(ips).zip(replies) {
         let is_expected = reply
             .status()
             .is_some_and(|status| status.member_id == id && snapshot.cluster_id() == Some(status.cluster_id));
         if !is_expected {
             continue;
         }
+        addresses.extend(ip.map(|ip| (id, ip)));
         let reply = without_details(reply);
         match found.iter_mut().find(|known| known.id == id) {
             Some(known) if known.reply.is_healthy() => {}
@@ -70,7 +78,13 @@ pub async fn probe_external_members(
             None => found.push(ExternalMember { id, reply, reserved: false }),
         }
     }
-    ExternalProbe { members: found, denied }
+    ExternalProbe { members: found, addresses, denied }
+}
+
+/// Returns the address in a URL that the gate has resolved.
+fn ip(url: &str) -> Option<IpAddr> {
+    let uri: http::Uri = url.parse().ok()?;
+    url_host(&uri)?.parse().ok()
 }
 
 /// Replaces the text of a failure by its class.

@@ -8,7 +8,7 @@ use crate::guard::{
     discovery::{
         claim_storage,
         credentials::CredentialReader,
-        etcd_pod::{self, EtcdPod},
+        etcd_pod::EtcdPod,
         settled::{pod_gone, settled_verdict},
     },
     metrics::Metrics,
@@ -18,7 +18,7 @@ use crate::guard::{
         membership::{identity, scheme::reject_unadvertised_schemes},
         request::Request,
         reservation::Reservation,
-        snapshot::{ExternalMember, MemberPod, OwnerState, Snapshot, Storage},
+        snapshot::{MemberPod, OwnerState, Snapshot, Storage},
     },
     observe::{
         error::ObserveError,
@@ -27,14 +27,12 @@ use crate::guard::{
         probe_round::probe_pods,
         related::add_related,
         siblings::{Siblings, member_pod},
-        voter_history::VoterHistory,
     },
-    policy::effective::Mode,
 };
 use crate::{
     config::LiveConfig,
-    etcd::{Connections, ListedMember, ProbeResult},
-    k8s::{AnnotationCache, ApiReader, ClaimReader, LookupError, PodReferences, StatefulSet, pod::Pod},
+    etcd::{Connections, ListedMember, MemberId, ProbeResult},
+    k8s::{AnnotationCache, ApiReader, ClaimReader, LookupError, PodReferences, pod::Pod},
 };
 
 /// Minimum time for a probe round. A healthy cluster replies within milliseconds, on a busy machine within tens of
@@ -59,8 +57,6 @@ pub(in crate::guard) struct ClusterObserver {
     pub(in crate::guard) connections: Connections,
     /// Durations and failures of probe rounds.
     pub(in crate::guard) metrics: Metrics,
-    /// Clusters that had more than one voter.
-    pub(in crate::guard) voter_history: VoterHistory,
 }
 
 /// The result of a probe round for one request.
@@ -74,22 +70,49 @@ pub(in crate::guard) struct Observation {
 // === impl ClusterObserver ===
 
 impl ClusterObserver {
-    /// Returns the pod of a request: the copy that the API server sent, or a live pod for evictions, which contain only
-    /// the name.
-    pub(in crate::guard) async fn requested_pod<'a>(
+    /// Returns the copy of the pod in a review, with the annotations of its owners. An eviction contains no copy.
+    pub(in crate::guard) async fn copied_pod<'a>(
         &self,
         request: &'a Request,
         deadline: Deadline,
-    ) -> Result<Cow<'a, Pod>, ObserveError> {
-        let mut pod = match &request.pod {
-            Some(pod) => Cow::Borrowed(pod),
-            None => Cow::Owned(self.read_live_pod(request, deadline).await?),
-        };
+    ) -> Result<Option<Cow<'a, Pod>>, ObserveError> {
+        let Some(pod) = &request.pod else { return Ok(None) };
+        let mut pod = Cow::Borrowed(pod);
+        if settled_verdict(&pod).is_none() {
+            self.wait_for_annotations(&request.namespace, deadline).await?;
+        }
         // The pod is cloned only if annotations can change it, which is rare.
         if self.may_inherit(&request.namespace, &pod) {
             self.apply_inherited(&request.namespace, std::slice::from_mut(pod.to_mut()));
         }
+        Ok(Some(pod))
+    }
+
+    /// Reads the live pod of a request, with the annotations of its owners.
+    pub(in crate::guard) async fn live_pod(
+        &self,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Result<Pod, ObserveError> {
+        let mut pod = self.live_pod_alone(request, deadline).await?;
+        if settled_verdict(&pod).is_none() {
+            self.add_inherited(&request.namespace, std::slice::from_mut(&mut pod), deadline).await?;
+        }
         Ok(pod)
+    }
+
+    /// Reads the live pod of a request, without the annotations of its owners.
+    pub(in crate::guard) async fn live_pod_alone(
+        &self,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Result<Pod, ObserveError> {
+        let read = self.pods.get_pod(&request.namespace, &request.name);
+        match deadline.within("reading the pod from the API server", read).await? {
+            Ok(pod) if request.matches(&pod) => Ok(pod),
+            Ok(_) | Err(LookupError::NotFound { .. }) => Err(ObserveError::Settled(pod_gone(request))),
+            Err(error) => Err(ObserveError::Lookup(error)),
+        }
     }
 
     /// Lists the pods of a namespace, with the annotations of their owners.
@@ -101,7 +124,7 @@ impl ClusterObserver {
         let list = self.pods.list_pods(namespace);
         let pods = deadline.within("listing the pods from the API server", list).await?;
         let mut pods = pods.map_err(ObserveError::Lookup)?;
-        self.apply_inherited(namespace, &mut pods);
+        self.add_inherited(namespace, &mut pods, deadline).await?;
         Ok(pods)
     }
 
@@ -115,7 +138,7 @@ impl ClusterObserver {
         let pods = deadline.within("listing the pods from the API server", list).await?;
         let mut pods = pods.map_err(ObserveError::Lookup)?;
         for (pod, _) in &mut pods {
-            self.apply_inherited(namespace, std::slice::from_mut(pod));
+            self.add_inherited(namespace, std::slice::from_mut(pod), deadline).await?;
         }
         Ok(pods)
     }
@@ -134,7 +157,7 @@ impl ClusterObserver {
         let read = names.read(&self.pods, &request.namespace);
         let pods = deadline.within("reading the pods from the API server", read).await?;
         let Some(mut pods) = pods.map_err(ObserveError::Lookup)? else { return Ok(None) };
-        self.apply_inherited(&request.namespace, &mut pods);
+        self.add_inherited(&request.namespace, &mut pods, deadline).await?;
         Ok(pods.iter().all(|pod| names.is_current(pod)).then_some(pods))
     }
 
@@ -161,7 +184,7 @@ impl ClusterObserver {
         request: &Request,
         deadline: Deadline,
     ) -> Result<Siblings, ObserveError> {
-        // The copy of the pod in the request may be older than these pods.
+        // The copy of the pod in the review may be older than these pods, or forged.
         let Some(pod) = pods.iter().find(|pod| request.matches(pod)) else {
             return Err(ObserveError::Settled(pod_gone(request)));
         };
@@ -303,24 +326,24 @@ impl ClusterObserver {
             return Ok(());
         }
         self.find_other_pods(snapshot, siblings, reserved, target, until).await?;
-        self.probe_external_members(snapshot, siblings, reserved, until).await;
-        Ok(())
+        self.probe_external_members(snapshot, siblings, reserved, until).await
     }
 
-    /// Probes voters without a pod at their client URLs.
+    /// Probes voters without a pod at their client URLs. Those whose pods in other namespaces are leaving do not become
+    /// part of the snapshot.
     async fn probe_external_members(
         &self,
         snapshot: &mut Snapshot,
         siblings: &Siblings,
         reserved: &[Reservation],
         until: Instant,
-    ) {
+    ) -> Result<(), ObserveError> {
         let without_pod = external::voters_without_pod(snapshot);
         if without_pod.is_empty() {
-            return;
+            return Ok(());
         }
         let access = ClusterAccess::new(siblings.endpoints());
-        let ExternalProbe { members, denied } = external::probe_external_members(
+        let ExternalProbe { members, addresses, denied } = external::probe_external_members(
             &self.connections,
             &self.gate,
             &access,
@@ -330,13 +353,25 @@ impl ClusterObserver {
         )
         .await;
         (snapshot.external_members, snapshot.denied_members) = (members, denied);
-        let is_terminating = |external: &ExternalMember| {
-            let Some(member) = without_pod.iter().find(|member| member.id == external.id) else {
-                return false;
-            };
-            siblings.other_terminating.iter().any(|pod| has_peer_at(member, pod))
+        let has_replied = |member: &&ListedMember| {
+            snapshot.external_members.iter().any(|external| external.id == member.id)
         };
-        snapshot.external_members.retain(|external| !is_terminating(external));
+        let replying: Vec<&ListedMember> = without_pod.iter().filter(has_replied).collect();
+        let is_terminating =
+            |member: &ListedMember| siblings.other_terminating.iter().any(|pod| has_peer_at(member, pod));
+        let mut leaving: Vec<MemberId> =
+            replying.iter().filter(|member| is_terminating(member)).map(|member| member.id).collect();
+        // Boxed, because its size would add to every evaluation, and few clusters need it.
+        let elsewhere =
+            Box::pin(self.leaving_elsewhere(&siblings.namespace, &replying, &addresses, reserved, until));
+        let elsewhere = elsewhere.await;
+        // Without a list of their pods, none of them counts.
+        leaving.extend(
+            elsewhere
+                .as_ref()
+                .map_or_else(|_| replying.iter().map(|member| member.id).collect(), Clone::clone),
+        );
+        snapshot.external_members.retain(|external| !leaving.contains(&external.id));
         for external in &mut snapshot.external_members {
             // The reservation is matched by the member id, because the pod of an external member is not in this
             // snapshot.
@@ -344,6 +379,7 @@ impl ClusterObserver {
             external.reserved = reserved.iter().any(|reservation| reservation.member == member);
         }
         reject_unadvertised_schemes(snapshot);
+        elsewhere.map(|_| ())
     }
 
     pub(super) async fn probe<P>(
@@ -390,15 +426,6 @@ impl ClusterObserver {
         }))
     }
 
-    async fn read_live_pod(&self, request: &Request, deadline: Deadline) -> Result<Pod, ObserveError> {
-        let read = self.pods.get_pod(&request.namespace, &request.name);
-        match deadline.within("reading the pod from the API server", read).await? {
-            Ok(pod) if request.matches(&pod) => Ok(pod),
-            Ok(_) | Err(LookupError::NotFound { .. }) => Err(ObserveError::Settled(pod_gone(request))),
-            Err(error) => Err(ObserveError::Lookup(error)),
-        }
-    }
-
     async fn siblings_with_credentials(
         &self,
         cluster_key: &ClusterKey,
@@ -407,41 +434,8 @@ impl ClusterObserver {
     ) -> Siblings {
         let mut siblings = Siblings::new(cluster_key, pods);
         let until = deadline.minus(ANSWER_RESERVE);
-        self.credentials.add_to(&siblings.namespace, &mut siblings.pods, until).await;
+        self.complete(&siblings.namespace, &mut siblings.pods, until).await;
         siblings
-    }
-
-    /// Whether the annotation of this pod could exclude it from the guard. The floor of the configuration can forbid the
-    /// exclusion of pods that evidently run etcd.
-    pub(in crate::guard) fn accepts_exclusion(&self, pod: &Pod) -> bool {
-        !self.includes_evident_members() || !etcd_pod::is_evident_member(pod)
-    }
-
-    fn includes_evident_members(&self) -> bool {
-        self.config.borrow().guard.floor.mode == Mode::Enforce
-    }
-
-    /// Returns a pod of this StatefulSet as the controller would create it, with the annotations of its owners.
-    pub(in crate::guard) fn pod_of_set(&self, namespace: &str, set: &StatefulSet) -> Pod {
-        let mut pod = set.template(namespace);
-        self.apply_inherited(namespace, std::slice::from_mut(&mut pod));
-        pod
-    }
-
-    /// Adds the annotations of the pods' owners, and removes annotations that the floor of the configuration forbids.
-    fn apply_inherited(&self, namespace: &str, pods: &mut [Pod]) {
-        self.annotations.apply_inherited(namespace, pods, &etcd_pod::MEMBER_ANNOTATIONS);
-        if self.includes_evident_members() {
-            for pod in pods {
-                etcd_pod::include_evident_member(pod);
-            }
-        }
-    }
-
-    /// Returns whether [`Self::apply_inherited`] may change this pod.
-    fn may_inherit(&self, namespace: &str, pod: &Pod) -> bool {
-        self.annotations.has_any(namespace, pod.stateful_set(), &etcd_pod::MEMBER_ANNOTATIONS)
-            || etcd_pod::is_excluded(pod)
     }
 }
 

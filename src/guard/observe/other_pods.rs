@@ -132,7 +132,7 @@ impl ClusterObserver {
             (pod, etcd_pod.clone())
         });
         let mut pods: Vec<(&Pod, EtcdPod)> = pods.collect();
-        self.credentials.add_to(namespace, &mut pods, until).await;
+        self.complete(namespace, &mut pods, until).await;
         access.limit(&mut pods, voters);
         pods
     }

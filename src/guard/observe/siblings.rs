@@ -1,5 +1,6 @@
 //! The etcd pods of a namespace, grouped into the cluster of a request and other clusters.
 
+use crate::escape::{MAX_NAME_CHARS, into_bounded_line};
 use crate::etcd::{Endpoint, ProbeResult, Scheme};
 use crate::guard::{
     discovery::etcd_pod::{self, EtcdPod},
@@ -127,14 +128,20 @@ pub(super) fn member_pod(
         hostname: pod.spec.hostname.clone(),
         peer_urls: etcd_pod.peer_urls.clone(),
         owner: OwnerState::OF_TARGET,
+        owner_kind: pod.controller().map(kind_of).unwrap_or_default(),
         terminating: pod.is_terminating(),
         reserved: reserved.iter().any(|reservation| reservation.uid == pod.metadata.uid),
-        running: pod.is_container_running(&etcd_pod.container),
-        other_containers: pod.count_other_running_containers(&etcd_pod.container),
+        running: etcd_pod.is_running(pod),
+        other_containers: etcd_pod.count_other_running_containers(pod),
         storage: etcd_pod.storage,
         scheme: etcd_pod.endpoint.as_ref().map_or(Scheme::Http, Endpoint::scheme),
         reply,
     }
+}
+
+/// Returns the kind of an owner, escaped and cut: the API server does not validate the kind in an ownerReference.
+fn kind_of(owner: &OwnerReference) -> String {
+    into_bounded_line(owner.kind.clone(), MAX_NAME_CHARS)
 }
 
 /// Returns whether this pod still runs etcd for the cluster.

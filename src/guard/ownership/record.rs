@@ -8,6 +8,11 @@ use serde::{Deserialize, Serialize};
 /// may have 256 KiB.
 const MAX_PAIRS: usize = 4000;
 
+use crate::k8s::pod::OwnerReference;
+
+/// Maximum number of controllers of clusters with several voters. They have 40 KB.
+const MAX_SEVERAL_VOTERS: usize = 1000;
+
 /// Maximum number of owners with an accepted deletion.
 const MAX_ACCEPTED: usize = 500;
 
@@ -22,6 +27,9 @@ pub(in crate::guard) struct OwnershipRecord {
     /// Owners whose deletion the guard accepted by a break-glass annotation or in audit mode.
     #[serde(default)]
     accepted: BTreeSet<String>,
+    /// Uids of the controllers of clusters whose member list contained several voters at any time.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    several_voters: BTreeSet<String>,
 }
 
 // === impl OwnershipRecord ===
@@ -35,6 +43,32 @@ impl OwnershipRecord {
     /// Whether the deletion of this owner was accepted.
     pub(in crate::guard) fn is_accepted(&self, owner: &str) -> bool {
         self.accepted.contains(owner)
+    }
+
+    /// Whether an owner that no longer exists was deleted while this dependent existed, or its deletion was accepted. In both
+    /// cases the owner existed, so that the reference to it is not dangling. An accepted deletion needs no pair: it includes
+    /// the dependents, also those that were created too shortly before it to be recorded.
+    pub(in crate::guard) fn proves_owner(&self, dependent: &str, owner: &OwnerReference) -> bool {
+        let owner = owner.key();
+        self.has_pair(dependent, &owner) || self.is_accepted(&owner)
+    }
+
+    /// Whether the cluster of this controller may have had several voters: it is recorded, or the record is full.
+    pub(in crate::guard) fn may_have_had_more_voters(&self, controller: &str) -> bool {
+        self.several_voters.contains(controller) || self.several_voters.len() >= MAX_SEVERAL_VOTERS
+    }
+
+    /// Records that the clusters of these controllers had several voters. They remain recorded: a cluster that lost all of
+    /// its pods still has its voters. In a full record, those without a dependent are replaced.
+    pub(in crate::guard) fn insert_several_voters(&mut self, controllers: &BTreeSet<String>) {
+        if controllers.is_subset(&self.several_voters) {
+            return;
+        }
+        self.several_voters.extend(controllers.iter().cloned());
+        if self.several_voters.len() > MAX_SEVERAL_VOTERS {
+            let has_dependent = |uid: &String| self.dependents.keys().any(|owner| owner.ends_with(uid));
+            self.several_voters.retain(|uid| controllers.contains(uid) || has_dependent(uid));
+        }
     }
 
     /// Returns the owners with an accepted deletion.
@@ -101,6 +135,24 @@ mod tests {
         let text = serde_json::to_string(&record).unwrap();
         assert_eq!(serde_json::from_str::<OwnershipRecord>(&text).unwrap(), record);
         assert_eq!(serde_json::from_str::<OwnershipRecord>("{}").unwrap(), OwnershipRecord::default());
+    }
+
+    #[test]
+    fn controllers_of_several_voters_outlast_their_dependents() {
+        let uids = |range: std::ops::Range<usize>| -> BTreeSet<String> {
+            range.map(|number| format!("{number:036}")).collect()
+        };
+        let mut record = OwnershipRecord::default();
+        record.insert_several_voters(&uids(0..1));
+        record.retain(|_, _| false, |_| false);
+        let text = serde_json::to_string(&record).unwrap();
+        let mut record: OwnershipRecord = serde_json::from_str(&text).unwrap();
+        let [first, other] = [0, 5000].map(|number| format!("{number:036}"));
+        assert!(record.may_have_had_more_voters(&first) && !record.may_have_had_more_voters(&other));
+        record.insert_several_voters(&uids(1..MAX_SEVERAL_VOTERS));
+        assert!(record.may_have_had_more_voters(&other), "the record is full");
+        record.insert_several_voters(&BTreeSet::from([other.clone()]));
+        assert!(record.may_have_had_more_voters(&other) && !record.may_have_had_more_voters(&first));
     }
 
     #[test]

@@ -42,6 +42,9 @@ const MISSING_TTL: Duration = Duration::from_secs(60);
 /// Interval between searches for records of namespaces that are not guarded any more.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(600);
 
+/// Maximum number of owners above each other that are read for a pod, for instance a `ReplicaSet` and its Deployment.
+const MAX_LEVELS: usize = 3;
+
 /// Maximum number of owners that are read for one dependent. More than one is rare.
 pub(in crate::guard) const MAX_OWNERS: usize = 8;
 
@@ -62,6 +65,8 @@ struct NamespaceState {
     has_failed: bool,
     /// Time since which each recorded uid or owner has been missing.
     missing: HashMap<String, Instant>,
+    /// Controllers of clusters with several voters, as the last successful read recorded them.
+    several_voters: BTreeSet<String>,
     /// Owners that the log names as unreadable, by uid.
     reported: BTreeSet<String>,
 }
@@ -101,16 +106,25 @@ impl OwnershipRecorder {
         loop {
             let guarded = self.annotations.guarded_namespaces().borrow().clone();
             let versions = self.annotations.stateful_set_versions(&guarded);
+            let mut several_voters = self.store.voters.controllers();
             states.retain(|namespace, _| guarded.contains(namespace));
             for namespace in guarded {
+                // A namespace that has just become guarded is read when its StatefulSets are known.
+                let Some(version) = versions.get(&namespace).copied() else { continue };
                 // The version was read before the pods: a change in between causes another read.
-                let version = versions.get(&namespace).copied().unwrap_or_default();
                 let state = states.entry(namespace.clone()).or_default();
+                let several_voters = several_voters.remove(&namespace).unwrap_or_default();
+                if !several_voters.is_subset(&state.several_voters) {
+                    state.version = None;
+                }
                 if state.is_due(version, Instant::now()) {
-                    let result = self.scan(&namespace, state).await;
+                    let result = self.scan(&namespace, state, &several_voters).await;
                     state.scanned_at = Some(Instant::now());
                     state.has_failed = result.is_err();
                     state.version = result.is_ok().then_some(version);
+                    if result.is_ok() {
+                        state.several_voters = several_voters;
+                    }
                     if let Err(cause) = result {
                         tracing::warn!(namespace, cause, "could not record the owners of members");
                     }
@@ -121,9 +135,19 @@ impl OwnershipRecorder {
     }
 
     /// Reads the members of a namespace and their owners, and updates the record.
-    async fn scan(&self, namespace: &str, state: &mut NamespaceState) -> Result<(), String> {
+    async fn scan(
+        &self,
+        namespace: &str,
+        state: &mut NamespaceState,
+        several_voters: &BTreeSet<String>,
+    ) -> Result<(), String> {
         let mut pods = self.reader.list_pods(namespace).await.map_err(|error| error.to_string())?;
-        self.annotations.apply_inherited(namespace, &mut pods, &etcd_pod::MEMBER_ANNOTATIONS);
+        self.annotations.apply_inherited(
+            namespace,
+            &mut pods,
+            &etcd_pod::MEMBER_ANNOTATIONS,
+            etcd_pod::inherits_from_namespace,
+        );
         pods.retain(may_run_member);
         let stored = self.store.read(namespace).await.map_err(|error| error.to_string())?;
         let mut scan = Scan { reader: &self.reader, namespace, owners: BTreeMap::new() };
@@ -149,8 +173,8 @@ impl OwnershipRecorder {
                                 namespace,
                                 dependent = dependent.name,
                                 %error,
-                                "deletions that follow from the deletion of this owner will be denied; grant the \
-                                 guard get for its kind (deploy/owners-role.yaml)"
+                                "the guard cannot recognize deletions that follow from the deletion of this owner; \
+                                 grant it the permission get for this kind (deploy/owners-role.yaml)"
                             );
                         }
                     }
@@ -158,6 +182,7 @@ impl OwnershipRecorder {
                 }
             }
         }
+        record.insert_several_voters(several_voters);
         state.remove_missing(&mut record, &dependents, Instant::now());
         self.write(&stored, &record).await
     }
@@ -238,7 +263,7 @@ impl NamespaceState {
 // === impl Scan ===
 
 impl Scan<'_> {
-    /// Returns the pods, their claims and their StatefulSets.
+    /// Returns the pods, their claims, and the owners that have owners themselves, for instance StatefulSets.
     async fn dependents(&mut self, pods: &[Pod], claims: &ClaimReader) -> Vec<Metadata> {
         let claim_names: BTreeSet<&str> = pods
             .iter()
@@ -250,11 +275,17 @@ impl Scan<'_> {
         let mut dependents: Vec<Metadata> = claims.map(|claim| claim.metadata).collect();
         dependents.extend(pods.iter().map(|pod| pod.metadata.clone()));
         let mut seen = BTreeSet::new();
-        for set in pods.iter().filter_map(Pod::controller).filter(|owner| owner.kind == "StatefulSet") {
-            if seen.insert(&set.uid)
-                && let Ok(owner) = self.owner(set).await
-                && owner.state != OwnerState::Gone
-            {
+        for pod in pods {
+            let mut next = pod.controller().cloned();
+            for _ in 0..MAX_LEVELS {
+                let Some(reference) = next.take().filter(|reference| seen.insert(reference.key())) else {
+                    break;
+                };
+                let Ok(owner) = self.owner(&reference).await else { break };
+                if owner.state == OwnerState::Gone {
+                    break;
+                }
+                next = OwnerReference::controller_of(&owner.metadata.owner_references).cloned();
                 dependents.push(owner.metadata);
             }
         }

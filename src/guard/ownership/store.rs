@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::guard::ownership::record::OwnershipRecord;
+use crate::guard::{
+    model::cluster_key::ClusterKey,
+    ownership::{record::OwnershipRecord, voter_history::VoterHistory},
+};
 use crate::k8s::{LeaseRecord, Leases, LookupError, WriteError};
 
 /// Annotation of the Lease that contains the record as JSON.
@@ -17,6 +20,8 @@ const MAX_ATTEMPTS: usize = 5;
 /// Reads and writes the records of owners.
 pub(in crate::guard) struct OwnershipStore {
     leases: Leases,
+    /// The clusters that had several voters since the start of this replica.
+    pub(in crate::guard) voters: VoterHistory,
 }
 
 /// A record as it was read.
@@ -24,6 +29,8 @@ pub(in crate::guard) struct StoredRecord {
     lease: LeaseRecord,
     /// The content at the time of the read.
     pub(in crate::guard) record: OwnershipRecord,
+    /// Whether the content could be parsed.
+    is_valid: bool,
 }
 
 // === impl OwnershipStore ===
@@ -31,7 +38,20 @@ pub(in crate::guard) struct StoredRecord {
 impl OwnershipStore {
     /// Creates a store next to the Leases with reservations.
     pub(in crate::guard) fn new(reservations: &Leases) -> Self {
-        Self { leases: reservations.of_owners() }
+        Self { leases: reservations.of_owners(), voters: VoterHistory::new() }
+    }
+
+    /// Whether a member list of this cluster contained several voters, also before the start of this replica.
+    pub(in crate::guard) async fn had_more_voters(
+        &self,
+        cluster_key: &ClusterKey,
+    ) -> Result<bool, LookupError> {
+        if self.voters.contains(cluster_key) {
+            return Ok(true);
+        }
+        let Some(controller) = cluster_key.controller_uid() else { return Ok(false) };
+        let stored = self.read(cluster_key.namespace()).await?;
+        Ok(!stored.is_valid || stored.record.may_have_had_more_voters(controller))
     }
 
     /// Reads the record of a namespace. A record that cannot be parsed is empty: the next scan replaces it with all
@@ -98,10 +118,10 @@ impl OwnershipStore {
 impl From<LeaseRecord> for StoredRecord {
     fn from(lease: LeaseRecord) -> Self {
         let text = lease.annotations.get(ANNOTATION).map_or("{}", String::as_str);
-        let record = serde_json::from_str(text).unwrap_or_else(|error| {
+        let parsed = serde_json::from_str(text).inspect_err(|error| {
             tracing::warn!(lease = lease.name, %error, "the record of owners cannot be parsed; it is replaced");
-            OwnershipRecord::default()
         });
-        Self { lease, record }
+        let is_valid = parsed.is_ok();
+        Self { lease, record: parsed.unwrap_or_default(), is_valid }
     }
 }

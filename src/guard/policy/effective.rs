@@ -1,6 +1,6 @@
 //! Merges the defaults, the annotations and the floor of the configuration into the effective policy. Pure.
 //!
-//! The sources are ordered from the weakest to the strongest: the defaults, the namespace, the StatefulSet, the pod. A
+//! The sources are ordered from the weakest to the strongest: the defaults, the namespace, the owners, the pod. A
 //! value below the floor of the configuration is raised to the floor.
 
 use std::collections::BTreeMap;
@@ -10,12 +10,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Defaults, Floor, PolicyValue};
 pub use crate::config::{LeaderPolicy, Mode, Permission};
+use crate::escape::to_bounded_line;
 use crate::guard::model::annotations::{
     ALLOW_REASON, ALLOW_UNTIL, EPHEMERAL_DATA, LEADER, MEMBER, MEMBER_OVERRULED, MODE, SINGLE_MEMBER,
+    TOO_LONG,
 };
 
 /// Longest time that a break-glass may last from now on.
 const MAX_BREAK_GLASS: SignedDuration = SignedDuration::from_hours(24);
+
+/// Maximum length of the value of an annotation in a text, in characters.
+const MAX_VALUE_CHARS: usize = 64;
+
+/// Maximum length of the reason of a break-glass, in characters: one or two sentences.
+const MAX_REASON_CHARS: usize = 256;
 
 /// Source that a [`PolicySetting`] names for a default.
 const CONFIGURATION: &str = "configuration";
@@ -34,7 +42,7 @@ pub struct Policy {
     pub ephemeral_data: Permission,
     /// Whether denials are enforced.
     pub mode: Mode,
-    /// Reason and end of the break-glass that is active, as its author wrote them.
+    /// Reason and end of the break-glass that is active, escaped and cut.
     pub break_glass: Option<String>,
 }
 
@@ -56,15 +64,17 @@ pub(in crate::guard) struct ResolvedPolicy {
     pub(in crate::guard) policy: Policy,
     /// Each of its values with its source.
     pub(in crate::guard) settings: Vec<PolicySetting>,
-    /// One line for each annotation that is invalid or below the floor.
+    /// One line for each annotation that is invalid or below the floor, and for each owner that could not be read.
     pub(in crate::guard) warnings: Vec<String>,
+    /// Whether an owner could not be read. Its annotations may be stricter or less strict than this policy.
+    pub(in crate::guard) has_unreadable_owner: bool,
 }
 
 /// An object whose annotations choose policies.
 pub(in crate::guard) struct PolicySource<'a> {
     /// Kind and name, for instance `pod etcd-0`.
     pub(in crate::guard) object: String,
-    /// All annotations of the object.
+    /// Those annotations of the object that are read.
     pub(in crate::guard) annotations: &'a BTreeMap<String, String>,
 }
 
@@ -74,6 +84,15 @@ struct Resolution<'a> {
     settings: Vec<PolicySetting>,
     invalid: Vec<String>,
     below_floor: Vec<String>,
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// Whether denials are enforced: neither break-glass nor audit mode overrules them.
+    pub(in crate::guard) fn enforces_denials(&self) -> bool {
+        self.break_glass.is_none() && self.mode == Mode::Enforce
+    }
 }
 
 /// Resolves the effective policy from `sources`, the weakest first.
@@ -95,7 +114,7 @@ pub(in crate::guard) fn resolve(
     };
     let Resolution { settings, invalid: mut warnings, below_floor, .. } = resolution;
     warnings.extend(below_floor);
-    ResolvedPolicy { policy, settings, warnings }
+    ResolvedPolicy { policy, settings, warnings, has_unreadable_owner: false }
 }
 
 // === impl Resolution ===
@@ -163,25 +182,31 @@ impl Resolution<'_> {
 
 fn invalid_value<T: PolicyValue>(name: &str, text: &str) -> String {
     let values: Vec<&str> = T::VARIANTS.iter().map(|(value, _)| *value).collect();
-    format!("{name}={text:?} has no effect: the values are {}", values.join(", "))
+    let text = to_bounded_line(text, MAX_VALUE_CHARS);
+    format!("{name}=\"{text}\" has no effect: the values are {}", values.join(", "))
 }
 
 /// Returns reason and end of a break-glass, or a warning where it has no effect. It requires a reason and an end that
 /// is in the future and at most [`MAX_BREAK_GLASS`] ahead.
 fn break_glass(until: &str, reason: Option<&String>, now: Timestamp) -> Result<String, String> {
-    let end: Timestamp = until.parse().map_err(|_| {
-        format!("{ALLOW_UNTIL}={until:?} has no effect: it is not a time such as 2026-01-31T12:00:00Z")
+    let parsed: Result<Timestamp, _> = until.parse();
+    let until = to_bounded_line(until, MAX_VALUE_CHARS);
+    let end = parsed.map_err(|_| {
+        format!("{ALLOW_UNTIL}=\"{until}\" has no effect: it is not a time such as 2026-01-31T12:00:00Z")
     })?;
     let Some(reason) = reason.map(|reason| reason.trim()).filter(|reason| !reason.is_empty()) else {
         return Err(format!("{ALLOW_UNTIL} has no effect without {ALLOW_REASON}"));
     };
+    if reason == TOO_LONG {
+        return Err(format!("{ALLOW_UNTIL} has no effect: {ALLOW_REASON} is {TOO_LONG}"));
+    }
     let left = end.duration_since(now);
     if left <= SignedDuration::ZERO {
         Err(format!("{ALLOW_UNTIL}={until} has no effect: it is in the past"))
     } else if left > MAX_BREAK_GLASS {
         Err(format!("{ALLOW_UNTIL}={until} has no effect: it is more than 24 hours ahead"))
     } else {
-        Ok(format!("{reason} (until {until})"))
+        Ok(format!("{} (until {until})", to_bounded_line(reason, MAX_REASON_CHARS)))
     }
 }
 

@@ -16,6 +16,10 @@ use crate::guard::model::reservation::{LivePod, Reservation};
 /// in progress at that moment can complete shortly afterwards.
 pub(in crate::guard) const RESERVATION_TTL: Duration = Duration::from_secs(60);
 
+/// Maximum time between the approved deletion of a node and the visible deletion of its pods. Pod garbage collection runs
+/// every 20 s, waits for 40 s after it has found the node missing, and deletes the pods in the run after that.
+const NODE_RESERVATION_TTL: Duration = Duration::from_secs(120);
+
 /// Time for which a reservation remains after its pod is gone. Another replica can still use a list that contains the pod
 /// and read the record later; each of its reads takes up to 3 s.
 const GONE_TTL: Duration = Duration::from_secs(10);
@@ -37,6 +41,12 @@ impl Reservation {
     /// Whether the pod belongs to the namespace and is not among its listed pods.
     fn is_unlisted(&self, namespace: &str, live_pods: &[LivePod<'_>]) -> bool {
         self.namespace == namespace && !live_pods.iter().any(|pod| pod.uid == self.uid)
+    }
+
+    /// Whether the reservation has not expired, if the replica first read it at `since`.
+    fn is_live(&self, since: Instant, now: Instant) -> bool {
+        let ttl = if self.of_node { NODE_RESERVATION_TTL } else { RESERVATION_TTL };
+        now.duration_since(since) < ttl
     }
 }
 
@@ -97,19 +107,19 @@ impl Ledger {
         now: Instant,
     ) -> impl Iterator<Item = &'a Reservation> {
         record.iter().filter(move |reservation| {
-            self.first_seen.get(reservation).is_none_or(|since| is_live(*since, now))
+            self.first_seen.get(reservation).is_none_or(|since| reservation.is_live(*since, now))
         })
     }
 
     /// Returns the number of active reservations in the record that was read last.
     pub(in crate::guard) fn active_count(&self, now: Instant) -> usize {
-        self.first_seen.values().filter(|since| is_live(**since, now)).count()
+        self.first_seen.iter().filter(|(reservation, since)| reservation.is_live(**since, now)).count()
     }
 
     /// Returns the longest time for which a pod has been reserved without a break. A long time means that its deletion
     /// was approved repeatedly and the pod still exists.
     pub(in crate::guard) fn longest_reservation(&self, now: Instant) -> Duration {
-        let live = self.first_seen.iter().filter(|(_, since)| is_live(**since, now));
+        let live = self.first_seen.iter().filter(|(reservation, since)| reservation.is_live(**since, now));
         let since = live.filter_map(|(reservation, _)| self.reserved.get(&reservation.uid));
         since.map(|since| now.duration_since(*since)).max().unwrap_or_default()
     }
@@ -150,10 +160,6 @@ impl Ledger {
         record.sort_by(|left, right| left.uid.cmp(&right.uid));
         record
     }
-}
-
-fn is_live(since: Instant, now: Instant) -> bool {
-    now.duration_since(since) < RESERVATION_TTL
 }
 
 #[cfg(test)]

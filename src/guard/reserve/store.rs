@@ -4,7 +4,7 @@
 //! another replica approved a deletion in between, the write fails and the evaluation restarts.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap, btree_map::Entry},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -36,7 +36,7 @@ const RESERVATIONS_ANNOTATION: &str = "etcd-guard.io/reservations";
 /// no member reports the cluster id.
 const CLUSTER_ANNOTATION: &str = "etcd-guard.io/cluster";
 
-/// Interval after which an unchanged record is deleted: ten times the lifetime of a reservation.
+/// Interval after which an unchanged record is deleted: a multiple of the lifetime of a reservation.
 const STALE_RECORD_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Reads and writes the records of reservations.
@@ -64,6 +64,9 @@ pub(in crate::guard) enum Records {
     /// All records, while the cluster id is unknown.
     All(Vec<Result<Record, InvalidRecord>>),
 }
+
+/// All records, by the name of the Lease.
+pub(in crate::guard) struct AllRecords(BTreeMap<String, Record>);
 
 /// A record that cannot be parsed.
 pub(in crate::guard) struct InvalidRecord {
@@ -102,12 +105,17 @@ impl ReservationStore {
 
     /// Reads all records and returns the active reservations of all clusters.
     pub(in crate::guard) async fn read_active(&self) -> Result<Vec<Reservation>, LookupError> {
+        self.read_all().await.map(|records| records.active())
+    }
+
+    /// Reads all records. Fails if a record cannot be parsed, because it can contain reservations.
+    pub(in crate::guard) async fn read_all(&self) -> Result<AllRecords, LookupError> {
         let leases = self.leases.list().await?;
-        let records =
-            leases.into_iter().map(|lease| self.parse_record(lease).map_err(|invalid| invalid.error));
-        let records: Result<Vec<Record>, LookupError> =
-            records.map(|record| record.map(|record| self.observe(record))).collect();
-        Ok(records?.iter().flat_map(Record::active).collect())
+        let parse = |lease: LeaseRecord| {
+            let record = self.parse_record(lease).map_err(|invalid| invalid.error)?;
+            Ok((record.lease.name.clone(), self.observe(record)))
+        };
+        leases.into_iter().map(parse).collect::<Result<_, LookupError>>().map(AllRecords)
     }
 
     /// Returns the record of this cluster; `None` if it was not read.
@@ -124,10 +132,24 @@ impl ReservationStore {
                     Ok(record) => record.lease.name == name,
                     Err(invalid) => invalid.name == name,
                 };
-                let empty =
-                    || self.parse_record(LeaseRecord { name: name.clone(), ..LeaseRecord::default() });
-                let found = records.into_iter().find(is_wanted).unwrap_or_else(empty);
+                let found = records.into_iter().find(is_wanted).unwrap_or_else(|| self.empty_record(&name));
                 found.map(|record| Some(self.observe(record))).map_err(|invalid| invalid.error)
+            }
+        }
+    }
+
+    /// Returns the record of this cluster among all records, or an empty one. A write to it fails if another replica has
+    /// created the record since the read.
+    pub(in crate::guard) fn entry<'a>(
+        &self,
+        records: &'a mut AllRecords,
+        cluster: ClusterId,
+    ) -> Result<&'a mut Record, LookupError> {
+        match records.0.entry(lease_name(cluster)) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(vacant) => {
+                let empty = self.empty_record(vacant.key()).map_err(|invalid| invalid.error)?;
+                Ok(vacant.insert(self.observe(empty)))
             }
         }
     }
@@ -143,6 +165,10 @@ impl ReservationStore {
                 records.into_iter().flatten().find(is_wanted).map(|record| self.observe(record))
             }
         }
+    }
+
+    fn empty_record(&self, name: &str) -> Result<Record, InvalidRecord> {
+        self.parse_record(LeaseRecord { name: name.to_owned(), ..LeaseRecord::default() })
     }
 
     fn parse_record(&self, lease: LeaseRecord) -> Result<Record, InvalidRecord> {
@@ -287,6 +313,15 @@ impl Record {
     /// Returns the reservations that have not expired.
     fn active(&self) -> Vec<Reservation> {
         self.ledger().active(&self.reservations, Instant::now()).cloned().collect()
+    }
+}
+
+// === impl AllRecords ===
+
+impl AllRecords {
+    /// Returns the reservations that have not expired.
+    pub(in crate::guard) fn active(&self) -> Vec<Reservation> {
+        self.0.values().flat_map(Record::active).collect()
     }
 }
 

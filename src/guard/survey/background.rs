@@ -3,7 +3,10 @@
 //! The metric counts clusters by state and has no label with their names: users choose names, and the values of a label
 //! must be a closed set. The log names a cluster when its state changes.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -20,7 +23,9 @@ const SURVEY_TIMEOUT: Duration = Duration::from_secs(30);
 impl Surveyor {
     /// Surveys all guarded clusters at this interval until the future is dropped.
     pub(in crate::guard) async fn survey_periodically(&self, every: Duration) {
-        let mut known: BTreeMap<String, ClusterState> = BTreeMap::new();
+        let mut known: BTreeMap<String, (ClusterState, Vec<String>)> = BTreeMap::new();
+        let mut known_warnings: Vec<String> = Vec::new();
+        let mut known_gaps: BTreeSet<String> = BTreeSet::new();
         // `interval` panics if the period is zero.
         let mut ticks = interval(every.max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -30,23 +35,39 @@ impl Surveyor {
             for problem in &survey.problems {
                 tracing::warn!(problem, "survey");
             }
+            for warning in survey.warnings.iter().filter(|warning| !known_warnings.contains(warning)) {
+                tracing::warn!(warning, "survey");
+            }
             let found: Vec<ClusterState> = survey.clusters.iter().map(cluster_state).collect();
             // Each problem hides at least one cluster.
             let unknown = survey.problems.iter().map(|_| ClusterState::Unknown);
             let counted: Vec<ClusterState> = found.iter().copied().chain(unknown).collect();
             self.observer.metrics.record_survey(&counted);
+            let in_pods = survey.gaps.iter().filter(|gap| gap.pod.is_some()).count();
+            self.observer.metrics.record_gaps(survey.gaps.len().saturating_sub(in_pods), in_pods);
             let members = survey.clusters.iter().flat_map(|cluster| &cluster.members);
             let releases: Vec<Option<&str>> = members.map(|member| member.version.as_deref()).collect();
             self.observer.metrics.record_releases(&releases);
             let mut now = BTreeMap::new();
             for (cluster, state) in survey.clusters.iter().zip(found) {
                 let name = format!("{}/{}", cluster.namespace, cluster.name);
-                if known.get(&name) != Some(&state) {
+                let before = known.get(&name);
+                if before.map(|(state, _)| *state) != Some(state) {
                     log_state(&name, cluster, state);
                 }
-                now.insert(name, state);
+                let is_known = |problem| before.is_some_and(|(_, problems)| problems.contains(problem));
+                for problem in cluster.problems.iter().filter(|problem| !is_known(problem)) {
+                    tracing::warn!(cluster = name, problem, "problem of a cluster");
+                }
+                now.insert(name, (state, cluster.problems.clone()));
             }
             known = now;
+            known_warnings = survey.warnings;
+            let gaps: BTreeSet<String> = survey.gaps.into_iter().map(|gap| gap.text).collect();
+            for gap in gaps.difference(&known_gaps) {
+                tracing::warn!(gap, "a member may not be recognised");
+            }
+            known_gaps = gaps;
         }
     }
 }
@@ -80,8 +101,6 @@ fn cluster_state(cluster: &ClusterStatus) -> ClusterState {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::guard::{
         assess::cluster_summary::ClusterSummary,

@@ -25,6 +25,27 @@ pub struct Survey {
     pub clusters: Vec<ClusterStatus>,
     /// What could not be surveyed, one sentence each.
     pub problems: Vec<String>,
+    /// Findings about guarded namespaces that concern no single cluster, one sentence each. Former guards omit them.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// Guarded namespaces and pods in which a member may not be recognised.
+    #[serde(default)]
+    pub gaps: Vec<RecognitionGap>,
+    /// The priority of the guard's own pod; `None` if the guard runs in no pod or cannot read it.
+    #[serde(default)]
+    pub guard_priority: Option<i32>,
+}
+
+/// A guarded namespace without a recognised member, or an unrecognised pod that declares a port of etcd.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecognitionGap {
+    /// The namespace.
+    pub namespace: String,
+    /// The pod; `None` if the namespace has no recognised member.
+    pub pod: Option<String>,
+    /// The gap and its remedy.
+    pub text: String,
 }
 
 /// One etcd cluster at one moment.
@@ -63,6 +84,9 @@ pub struct ClusterStatus {
 pub struct MemberStatus {
     /// The pod that runs it, if one is known.
     pub pod: Option<String>,
+    /// Kind of the controller of this pod, as its ownerReference names it. Former guards omit it.
+    #[serde(default)]
+    pub owner_kind: Option<String>,
     /// Its id in hexadecimal.
     pub id: Option<String>,
     /// Its name in the member list.
@@ -234,6 +258,7 @@ fn members(snapshot: &Snapshot, summary: &ClusterSummary<'_>) -> Vec<MemberStatu
     let in_pod = |pod: &MemberPod| {
         let mut status = MemberStatus {
             pod: Some(pod.name.clone()),
+            owner_kind: Some(pod.owner_kind.clone()).filter(|kind| !kind.is_empty()),
             storage: Some(pod.storage.as_str().to_owned()),
             leaving: leaving(pod.departure()),
             ..MemberStatus::new(&pod.reply, max_applied)

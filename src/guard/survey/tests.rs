@@ -24,6 +24,9 @@ fn lists_each_etcd_cluster_once() {
         pod("c-0", "c", etcd, "Failed"),
         pod("web-0", "web", "nginx", "Running"),
     ];
-    let names: Vec<_> = cluster_keys("prod", &pods).iter().map(|(key, _)| key.name()).collect();
+    let keys = cluster_keys("prod", &pods);
+    let names: Vec<_> = keys.iter().map(|(key, _)| key.name()).collect();
     assert_eq!(names, ["a", "b"]);
+    let others = pods.iter().filter(|pod| is_other_pod("prod", pod, &keys));
+    assert_eq!(others.map(|pod| pod.metadata.name.as_str()).collect::<Vec<_>>(), ["web-0"]);
 }

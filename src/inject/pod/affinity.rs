@@ -11,18 +11,15 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 /// The lists of a node selector term: conditions on labels and on fields of the node.
-pub(in crate::inject) const EXPRESSIONS: &str = "matchExpressions";
+const EXPRESSIONS: &str = "matchExpressions";
 const FIELDS: &str = "matchFields";
 
 /// Conditions of a term: the name of their list and its items.
-pub(in crate::inject) type Conditions<'s, 'a> = (&'static str, &'s [Json<'a>]);
+type Conditions<'s, 'a> = (&'static str, &'s [Json<'a>]);
 
 /// Requires nodes that meet these conditions as well. A pod's terms are alternatives, so that each term receives all
 /// conditions.
-pub(in crate::inject) fn require<'a>(
-    builder: &mut PatchBuilder<'a>,
-    conditions: &[Conditions<'_, 'a>],
-) -> Result<(), PatchError> {
+fn require<'a>(builder: &mut PatchBuilder<'a>, conditions: &[Conditions<'_, 'a>]) -> Result<(), PatchError> {
     let required = pointer(["spec", "affinity", "nodeAffinity", REQUIRED]);
     let terms = required.with_trailing_token("nodeSelectorTerms");
     let Some(present) = builder.object().at(&terms).and_then(Json::as_list) else {
@@ -30,9 +27,6 @@ pub(in crate::inject) fn require<'a>(
         let term = term.map(|(list, items)| ((*list).into(), Json::List(items.to_vec()))).collect();
         return builder.add_members(&required, [("nodeSelectorTerms", Json::List(vec![Json::Map(term)]))]);
     };
-    let is_empty = |term: &Json<'_>, key: &str| term.get(key).is_none_or(|list| list.items().is_empty());
-    // A term without conditions selects no node; an added condition would make it select some.
-    let has_conditions = |term: &Json<'_>| !is_empty(term, EXPRESSIONS) || !is_empty(term, FIELDS);
     let paths: Vec<PointerBuf> = present
         .iter()
         .enumerate()
@@ -44,6 +38,45 @@ pub(in crate::inject) fn require<'a>(
             .iter()
             .try_for_each(|(list, items)| add_missing(builder, &term.with_trailing_token(*list), items))
     })
+}
+
+/// Requires nodes that meet one of these conditions on labels as well. Each term of the pod gets the first condition,
+/// and a copy of the term gets each further one.
+pub(in crate::inject) fn require_any<'a>(
+    builder: &mut PatchBuilder<'a>,
+    alternatives: &[Json<'a>],
+) -> Result<(), PatchError> {
+    let required = pointer(["spec", "affinity", "nodeAffinity", REQUIRED]);
+    let terms = required.with_trailing_token("nodeSelectorTerms");
+    let Some((first, others)) = alternatives.split_first() else { return Ok(()) };
+    let Some(present) = builder.object().at(&terms).and_then(Json::as_list).map(<[Json<'a>]>::to_vec) else {
+        let term =
+            |condition: &Json<'a>| Json::Map(vec![(EXPRESSIONS.into(), Json::List(vec![condition.clone()]))]);
+        let terms = Json::List(alternatives.iter().map(term).collect());
+        return builder.add_members(&required, [("nodeSelectorTerms", terms)]);
+    };
+    let mut copies = Vec::new();
+    for (index, term) in present.iter().enumerate().filter(|(_, term)| has_conditions(term)) {
+        let expressions = term.get(EXPRESSIONS).map_or(&[][..], Json::items);
+        let is_alternative =
+            |condition: &Json<'_>| alternatives.iter().any(|known| is_same(condition, known));
+        if expressions.iter().any(is_alternative) {
+            continue;
+        }
+        copies.extend(others.iter().map(|condition| {
+            let expressions = expressions.iter().chain([condition]).cloned().collect();
+            term.clone().with(EXPRESSIONS, Json::List(expressions))
+        }));
+        let path = terms.with_trailing_token(index).with_trailing_token(EXPRESSIONS);
+        add_missing(builder, &path, std::slice::from_ref(first))?;
+    }
+    builder.add_items(&terms, copies, ListPosition::Last)
+}
+
+/// Whether a term selects any node. A term without conditions selects none, and an added condition would make it select
+/// some.
+fn has_conditions(term: &Json<'_>) -> bool {
+    [EXPRESSIONS, FIELDS].iter().any(|list| term.get(list).is_some_and(|list| !list.items().is_empty()))
 }
 
 /// Adds preferences for nodes.

@@ -5,7 +5,12 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::paths::normalized;
-use crate::{config::Labels, inject::record::INJECTED, json::Json, k8s::pod::MIRROR_ANNOTATION};
+use crate::{
+    config::Labels,
+    inject::record::{INJECTED, hashes_of},
+    json::Json,
+    k8s::pod::MIRROR_ANNOTATION,
+};
 
 /// A view of a pod.
 #[derive(Clone, Copy)]
@@ -54,12 +59,17 @@ impl<'a> PodView<'a> {
             .collect()
     }
 
-    /// Whether the pod's record lists a template with this hash.
+    /// Whether the pod's record lists a template with this hash, alone or in a mixture.
     pub(in crate::inject) fn is_recorded(self, hash: &str) -> bool {
         let record: Option<Value> =
             self.annotation(INJECTED).and_then(|text| serde_json::from_str(text).ok());
         let templates = record.as_ref().and_then(|record| record.get("templates")).and_then(Value::as_object);
-        templates.is_some_and(|hashes| hashes.values().any(|recorded| recorded == hash))
+        templates.is_some_and(|hashes| {
+            hashes
+                .values()
+                .filter_map(Value::as_str)
+                .any(|value| hashes_of(value).any(|recorded| recorded == hash))
+        })
     }
 
     /// The kind of the pod's controller.
@@ -76,7 +86,42 @@ impl<'a> PodView<'a> {
     pub(in crate::inject) fn is_windows(self) -> bool {
         let os = self.spec("os").and_then(|os| os.get("name"));
         let selected = self.spec("nodeSelector").and_then(|selector| selector.get("kubernetes.io/os"));
-        os.or(selected).is_some_and(|os| os == "windows")
+        os.or(selected).map_or_else(|| self.requires_windows_nodes(), |os| os == "windows")
+    }
+
+    /// Whether every term of the required node affinity selects only Windows nodes.
+    fn requires_windows_nodes(self) -> bool {
+        let required = self.spec("affinity").and_then(|affinity| {
+            affinity
+                .get("nodeAffinity")?
+                .get("requiredDuringSchedulingIgnoredDuringExecution")?
+                .get("nodeSelectorTerms")
+        });
+        let is_windows = |condition: &Json<'_>| {
+            let is = |key: &str, expected: &str| condition.get(key).is_some_and(|value| *value == expected);
+            let values = condition.get("values").map_or(&[][..], Json::items);
+            is("key", "kubernetes.io/os")
+                && match values {
+                    [value] => is("operator", "In") && *value == "windows",
+                    _ => false,
+                }
+        };
+        let terms = required.map_or(&[][..], Json::items);
+        !terms.is_empty()
+            && terms.iter().all(|term| {
+                term.get("matchExpressions")
+                    .is_some_and(|conditions| conditions.items().iter().any(is_windows))
+            })
+    }
+
+    /// Whether the pod as a whole has a limit of CPU or memory.
+    pub(in crate::inject) fn has_limits(self) -> bool {
+        self.spec("resources").is_some_and(has_limits)
+    }
+
+    /// Whether the pod ends after its containers have ended, as the pods of Jobs do.
+    pub(in crate::inject) fn ends(self) -> bool {
+        self.spec("restartPolicy").is_some_and(|policy| *policy == "Never" || *policy == "OnFailure")
     }
 
     /// Whether a boolean field of the spec is true.
@@ -140,8 +185,7 @@ impl<'a> ContainerView<'a> {
 
     /// Whether the container has a limit of CPU or memory.
     pub(in crate::inject) fn has_limits(self) -> bool {
-        let limits = self.value.get("resources").and_then(|resources| resources.get("limits"));
-        limits.is_some_and(|limits| ["cpu", "memory"].iter().any(|key| limits.get(key).is_some()))
+        self.value.get("resources").is_some_and(has_limits)
     }
 
     /// The volumes' names and the normalized paths of the container's mounts.
@@ -159,6 +203,12 @@ impl<'a> ContainerView<'a> {
     fn text(self, key: &str) -> &'a str {
         self.value.get(key).and_then(Json::as_str).unwrap_or_default()
     }
+}
+
+/// Whether resources have a limit of CPU or memory.
+fn has_limits(resources: &Json<'_>) -> bool {
+    let limits = resources.get("limits");
+    limits.is_some_and(|limits| ["cpu", "memory"].iter().any(|key| limits.get(key).is_some()))
 }
 
 /// The normalized path of a mount.

@@ -75,12 +75,20 @@ fn warns_of_unknown_value_and_applies_the_other_rules() {
 
 #[test]
 fn excludes_unsuitable_pods_with_a_warning() {
-    let cases: [(Reason, &str, Value, Labelled); 9] = [
+    let cases: [(Reason, &str, Value, Labelled); 10] = [
         (Reason::UserNamespace, "hostUsers: false", with(|pod| pod["spec"]["hostUsers"] = json!(false)), &[]),
         (
             Reason::SharedProcessNamespace,
             "shareProcessNamespace",
             with(|pod| pod["spec"]["shareProcessNamespace"] = json!(true)),
+            &[],
+        ),
+        (
+            Reason::Windows,
+            "Windows",
+            with(|pod| {
+                pod["spec"]["affinity"] = windows_affinity(&json!([{"matchExpressions": [windows_nodes()]}]));
+            }),
             &[],
         ),
         (Reason::Windows, "Windows", with(|pod| pod["spec"]["os"] = json!({"name": "windows"})), &[]),
@@ -296,10 +304,16 @@ fn extends_the_autoscaler_annotation() {
 fn adds_required_affinity_to_each_term() {
     let terms =
         "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-    let ours = json!({"key": "etcd-guard.io/lxcfs-ready", "operator": "In", "values": ["true"]});
+    let label = |key: &str| json!({"key": key, "operator": "In", "values": ["true"]});
+    let (ours, former) =
+        (label("node-restriction.kubernetes.io/lxcfs-ready"), label("etcd-guard.io/lxcfs-ready"));
     let require = config("lxcfs: {nodeAffinity: require}");
     let (after, _) = injected(&lxcfs_pod(), &[], &require);
-    assert_eq!(after.pointer(terms).unwrap(), &json!([{"matchExpressions": [ours]}]));
+    let either = json!([{"matchExpressions": [ours]}, {"matchExpressions": [former]}]);
+    assert_eq!(after.pointer(terms).unwrap(), &either);
+    let own = config("lxcfs: {nodeAffinity: require, nodeLabel: {key: example.com/lxcfs}}");
+    let (after, _) = injected(&lxcfs_pod(), &[], &own);
+    assert_eq!(after.pointer(terms).unwrap(), &json!([{"matchExpressions": [label("example.com/lxcfs")]}]));
 
     let theirs = json!({"key": "disk", "operator": "Exists"});
     let before = with(|pod| {
@@ -312,6 +326,8 @@ fn adds_required_affinity_to_each_term() {
         {"matchExpressions": [theirs, ours]},
         {"matchFields": [theirs], "matchExpressions": [ours]},
         {},
+        {"matchExpressions": [theirs, former]},
+        {"matchFields": [theirs], "matchExpressions": [former]},
     ]);
     assert_eq!(
         after.pointer(terms).unwrap(),
@@ -348,4 +364,40 @@ fn excludes_system_namespaces_despite_requests() {
         InjectionContext { namespace: "kube-system", namespace_labels: Ok(&labels), native_sidecars: true };
     let injection = Injected::new(lxcfs_pod().into(), &context, &Config::default()).unwrap();
     assert_eq!((injection.is_empty(), injection.notes[0].reason), (true, Reason::SkippedNamespace));
+}
+
+fn windows_nodes() -> Value {
+    json!({"key": "kubernetes.io/os", "operator": "In", "values": ["windows"]})
+}
+
+fn windows_affinity(terms: &Value) -> Value {
+    json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}})
+}
+
+/// Edge case 69.
+#[test]
+fn injects_into_pod_that_can_run_on_linux() {
+    let linux = json!({"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]});
+    let either = json!({"key": "kubernetes.io/os", "operator": "In", "values": ["linux", "windows"]});
+    for terms in [
+        json!([{"matchExpressions": [windows_nodes()]}, {"matchExpressions": [linux]}]),
+        json!([{"matchExpressions": [either]}]),
+        json!([]),
+    ] {
+        let pod = with(|pod| pod["spec"]["affinity"] = windows_affinity(&terms));
+        assert_eq!(injected(&pod, &[], &Config::default()).1, [Reason::Lxcfs], "{terms}");
+    }
+}
+
+/// Edge case 69.
+#[test]
+fn limits_of_pod_count_for_each_container() {
+    let only = config("lxcfs: {onlyWithLimits: true}");
+    let unlimited = with(|pod| pod["spec"]["containers"][0]["resources"] = json!({}));
+    assert_eq!(injected(&unlimited, &[], &only).1, [Reason::NoContainer]);
+    let limited = with(|pod| {
+        pod["spec"]["containers"][0]["resources"] = json!({});
+        pod["spec"]["resources"] = json!({"limits": {"memory": "256Mi"}});
+    });
+    assert_eq!(injected(&limited, &[], &only).1, [Reason::Lxcfs]);
 }

@@ -121,6 +121,29 @@ fn recognizes_container_with_a_changed_image() {
     }
 }
 
+/// Edge case 70: while a configuration file propagates, two passes use different versions of a template.
+#[test]
+fn record_names_the_version_that_was_applied() {
+    let version = |container: &str| {
+        config(&format!(
+            "sidecars: {{templates: [{{name: agent, containers: [{{name: agent, {container}}}]}}]}}"
+        ))
+    };
+    let first = version("image: 'agent:1'");
+    let (after, _) = injected(&requesting_pod(), &[], &first);
+    let record = &after["metadata"]["annotations"][INJECTED];
+    for second in ["image: 'agent:2'", "image: 'agent:1', env: [{name: A, value: b}]"] {
+        let second = version(second);
+        assert_eq!(injected(&after, &[], &second).0, after, "{second:?}");
+        // A pod that was copied with the annotation, but without the container, gets the new version.
+        let mut copied = requesting_pod();
+        copied["metadata"]["annotations"][INJECTED] = record.clone();
+        let (copied, _) = injected(&copied, &[], &second);
+        let renewed = copied["metadata"]["annotations"][INJECTED].as_str().unwrap();
+        assert!(renewed.contains(&second.sidecars.templates[0].hash), "{renewed}");
+    }
+}
+
 #[test]
 fn preserves_record_if_namespace_labels_are_unknown() {
     let templates = config(

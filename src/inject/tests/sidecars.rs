@@ -83,6 +83,34 @@ fn existing_parts_of_the_pod_take_precedence() {
     assert_eq!(after["spec"]["tolerations"], before["spec"]["tolerations"]);
 }
 
+/// Edge case 68.
+#[test]
+fn leaves_sidecar_out_of_pod_that_would_not_end() {
+    let labels = Labels::new();
+    let old = InjectionContext { namespace: "prod", namespace_labels: Ok(&labels), native_sidecars: false };
+    let as_init = config(
+        "sidecars: {templates: [{name: agent, initContainers: [{name: agent, image: i, restartPolicy: Always}]}]}",
+    );
+    let ordinary = config(
+        "sidecars: {templates: [{name: agent, native: false, containers: [{name: agent, image: i}]}]}",
+    );
+    for policy in ["Never", "OnFailure"] {
+        let job = agents_pod(|pod| pod["spec"]["restartPolicy"] = json!(policy));
+        for templates in [&agent(), &as_init] {
+            let skipped = Injected::new((&job).into(), &old, templates).unwrap();
+            assert!(skipped.is_empty(), "{:?}", skipped.patch);
+            assert_eq!(skipped.notes[0].reason, Reason::NoNativeSidecars);
+            assert_eq!(
+                injected(&job, &[], templates).1,
+                [Reason::Sidecar],
+                "the cluster has native sidecars"
+            );
+        }
+        // The configuration demands an ordinary container.
+        assert!(!Injected::new((&job).into(), &old, &ordinary).unwrap().is_empty());
+    }
+}
+
 #[test]
 fn uses_native_sidecars_only_if_supported() {
     let (labels, agents) = (Labels::new(), agents_pod(|_| {}));
@@ -142,7 +170,9 @@ fn extends_user_container_named_like_a_template_container() {
     let mut both = before.clone();
     both["metadata"]["annotations"]["etcd-guard.io/inject"] = json!("agent,extra");
     let (after, reasons) = injected(&both, &[], &agent());
-    assert_eq!(reasons, [Reason::Sidecar, Reason::Conflict, Reason::AlreadyInjected]);
+    assert_eq!(reasons, [Reason::Sidecar, Reason::Conflict]);
+    let record = after["metadata"]["annotations"][crate::inject::INJECTED].as_str().unwrap();
+    assert!(record.contains("agent") && !record.contains("extra"), "{record}");
     assert_eq!(after["spec"]["containers"][0]["env"], json!([{"name": "AGENT", "value": "here"}]));
     // The existing container of the template receives no additions.
     both["spec"]["containers"][0]["image"] = json!("extra:1");

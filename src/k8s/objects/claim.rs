@@ -1,9 +1,8 @@
 //! The parts of a `PersistentVolumeClaim` (`v1`) that determine whether the claim outlives a pod.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
-use super::pod::{Metadata, OwnerReference};
+use super::{heap_size::heap_size_of_fields, pod::Metadata};
 
 /// A claim, in part.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -13,29 +12,11 @@ pub struct Claim {
     pub metadata: Metadata,
 }
 
-// === impl Claim ===
-
-impl From<&ObjectMeta> for Claim {
-    /// Converts the metadata that a watch delivers.
-    fn from(metadata: &ObjectMeta) -> Self {
-        let owners = metadata.owner_references.iter().flatten().map(|owner| OwnerReference {
-            api_version: owner.api_version.clone(),
-            kind: owner.kind.clone(),
-            name: owner.name.clone(),
-            uid: owner.uid.clone(),
-            controller: owner.controller,
-        });
-        let metadata = Metadata {
-            name: metadata.name.clone().unwrap_or_default(),
-            namespace: metadata.namespace.clone().unwrap_or_default(),
-            uid: metadata.uid.clone().unwrap_or_default(),
-            owner_references: owners.collect(),
-            deletion_timestamp: metadata.deletion_timestamp.as_ref().map(|time| time.0.to_string()),
-            ..Metadata::default()
-        };
-        Self { metadata }
-    }
+heap_size_of_fields! {
+    Claim { metadata }
 }
+
+// === impl Claim ===
 
 impl Claim {
     /// Whether the claim's deletion was accepted. A finalizer preserves the claim only while a pod mounts it.

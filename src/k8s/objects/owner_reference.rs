@@ -33,4 +33,22 @@ impl OwnerReference {
     pub fn key(&self) -> String {
         format!("{}/{}/{}", self.kind, self.name, self.uid)
     }
+
+    /// Returns the owner that manages an object with these references.
+    #[must_use]
+    pub fn controller_of(references: &[Self]) -> Option<&Self> {
+        references.iter().find(|owner| owner.controller == Some(true))
+    }
+
+    /// The API group; empty for the core group.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+
+    /// Whether the owner is a StatefulSet of Kubernetes.
+    #[must_use]
+    pub fn is_stateful_set(&self) -> bool {
+        self.kind == "StatefulSet" && matches!(self.group(), "apps" | "")
+    }
 }

@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::annotations::deserialize_kept;
 pub(in crate::k8s) use super::nullable::null_as_default;
-pub use super::owner_reference::OwnerReference;
-
-/// Annotation of the mirror of a static pod. The deletion of a mirror does not stop the pod.
-pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+pub use super::{
+    annotations::MIRROR as MIRROR_ANNOTATION,
+    owner_reference::OwnerReference,
+    pod_volumes::{DataVolume, KeyToPath, ProjectedVolume, Projection, Volume, VolumeClaim},
+};
 
 /// Restart policy of an init container that runs as long as its pod, as a native sidecar.
 pub const ALWAYS: &str = "Always";
@@ -45,8 +47,8 @@ pub struct Metadata {
     /// Labels.
     #[serde(default, deserialize_with = "null_as_default")]
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
-    #[serde(default, deserialize_with = "null_as_default")]
+    /// Those annotations that this program reads.
+    #[serde(default, deserialize_with = "deserialize_kept")]
     pub annotations: BTreeMap<String, String>,
     /// Owners, of which at most one is the controller.
     #[serde(default, deserialize_with = "null_as_default")]
@@ -81,6 +83,12 @@ pub struct PodSpec {
     /// Labels that the pod's node must have.
     #[serde(default, rename = "nodeSelector", deserialize_with = "null_as_default")]
     pub node_selector: BTreeMap<String, String>,
+    /// The priority of the pod's class; 0 if it is absent.
+    #[serde(default)]
+    pub priority: Option<i32>,
+    /// The name of that class.
+    #[serde(default)]
+    pub priority_class_name: Option<String>,
 }
 
 /// `Container`, in part.
@@ -210,76 +218,9 @@ pub struct VolumeMount {
     /// The path in the container.
     #[serde(default)]
     pub mount_path: String,
-}
-
-/// `Volume`, in part: the kinds that determine whether data outlives the pod, and those that hold Secrets.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Volume {
-    /// The volume's name.
+    /// The path in the volume, if only a part of the volume is mounted.
     #[serde(default)]
-    pub name: String,
-    /// A claim: the data outlives the pod.
-    #[serde(default)]
-    pub persistent_volume_claim: Option<VolumeClaim>,
-    /// A path of the node: the data outlives the pod, on that node.
-    #[serde(default)]
-    pub host_path: Option<serde::de::IgnoredAny>,
-    /// A Secret, as files.
-    #[serde(default)]
-    pub secret: Option<SecretVolume>,
-    /// Several sources in one volume.
-    #[serde(default)]
-    pub projected: Option<ProjectedVolume>,
-}
-
-/// `PersistentVolumeClaimVolumeSource`, in part.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct VolumeClaim {
-    /// The claim's name.
-    #[serde(default)]
-    pub claim_name: String,
-}
-
-/// `SecretVolumeSource` and `SecretProjection`, in part: the name is in `secretName` in the first type, and in `name`
-/// in the second.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SecretVolume {
-    /// The Secret's name.
-    #[serde(default, alias = "name")]
-    pub secret_name: String,
-    /// The keys and their files. If empty, each key becomes a file with the key's name.
-    #[serde(default, deserialize_with = "null_as_default")]
-    pub items: Vec<KeyToPath>,
-}
-
-/// A key of a Secret and its file.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct KeyToPath {
-    /// The key.
-    #[serde(default)]
-    pub key: String,
-    /// The file's path in the volume.
-    #[serde(default)]
-    pub path: String,
-}
-
-/// `ProjectedVolumeSource`, in part.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct ProjectedVolume {
-    /// The sources of the volume.
-    #[serde(default, deserialize_with = "null_as_default")]
-    pub sources: Vec<Projection>,
-}
-
-/// `VolumeProjection`, in part.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct Projection {
-    /// A Secret.
-    #[serde(default)]
-    pub secret: Option<SecretVolume>,
+    pub sub_path: String,
 }
 
 /// `PodStatus`, in part.
@@ -338,33 +279,6 @@ pub struct ContainerState {
     /// Present after the container has ended.
     #[serde(default)]
     pub terminated: Option<serde::de::IgnoredAny>,
-}
-
-// === impl Volume ===
-
-impl Volume {
-    /// The Secrets in this volume.
-    pub fn secrets(&self) -> impl Iterator<Item = &SecretVolume> {
-        let projected = self
-            .projected
-            .iter()
-            .flat_map(|volume| &volume.sources)
-            .filter_map(|source| source.secret.as_ref());
-        self.secret.iter().chain(projected).filter(|secret| !secret.secret_name.is_empty())
-    }
-}
-
-// === impl SecretVolume ===
-
-impl SecretVolume {
-    /// The key that provides the file at this path of the volume.
-    #[must_use]
-    pub fn key_for_path(&self, path: &str) -> Option<String> {
-        if self.items.is_empty() {
-            return (!path.is_empty() && !path.contains('/')).then(|| path.to_owned());
-        }
-        self.items.iter().find(|item| item.path == path).map(|item| item.key.clone())
-    }
 }
 
 // === impl Pod ===

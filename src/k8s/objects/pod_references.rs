@@ -5,11 +5,11 @@
 
 use serde::Deserialize;
 
-use super::pod::null_as_default;
+use super::{heap_size::heap_size_of_fields, pod::null_as_default};
 
 /// `ConfigMaps` that a controller creates again in every namespace, and that most pods mount with the token of their
 /// service account. The first is from Kubernetes, the second from `OpenShift`.
-const PUBLISHED_CONFIG_MAPS: [&str; 2] = ["kube-root-ca.crt", "openshift-service-ca.crt"];
+pub const PUBLISHED_CONFIG_MAPS: [&str; 2] = ["kube-root-ca.crt", "openshift-service-ca.crt"];
 
 /// The service account that Kubernetes creates again in every namespace.
 const DEFAULT_ACCOUNT: &str = "default";
@@ -105,6 +105,20 @@ struct Projection {
 struct Reference {
     #[serde(default)]
     name: String,
+}
+
+heap_size_of_fields! {
+    PodReferences { spec }
+    Spec { service_account_name, containers, init_containers, volumes }
+    Container { env, env_from }
+    Variable { value_from }
+    VariableSource { secret_key_ref, config_map_key_ref }
+    EnvFromSource { secret_ref, config_map_ref }
+    Volume { secret, config_map, projected }
+    SecretSource { secret_name }
+    ProjectedVolume { sources }
+    Projection { secret, config_map }
+    Reference { name }
 }
 
 // === impl PodReferences ===

@@ -53,6 +53,12 @@ impl Quantity {
         self.0.div_euclid(NANO)
     }
 
+    /// Billionths, the finest unit.
+    #[must_use]
+    pub fn nano(self) -> i128 {
+        self.0
+    }
+
     /// A number of thousandths.
     #[must_use]
     pub fn from_milli(milli: i128) -> Self {

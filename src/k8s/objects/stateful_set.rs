@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::{
     claim::Claim,
+    heap_size::heap_size_of_fields,
     pod::{Metadata, OwnerReference, Pod, Volume, VolumeClaim, null_as_default},
 };
 
@@ -25,6 +26,11 @@ pub struct StatefulSet {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StatefulSetSpec {
+    #[serde(default)]
+    replicas: Option<u32>,
+    /// The headless Service of the pods.
+    #[serde(default)]
+    service_name: String,
     /// A template has the fields of a pod, without name and status.
     #[serde(default)]
     template: Pod,
@@ -47,6 +53,13 @@ struct RetentionPolicy {
     when_deleted: String,
 }
 
+heap_size_of_fields! {
+    StatefulSet { metadata, spec }
+    StatefulSetSpec { service_name, template, volume_claim_templates, persistent_volume_claim_retention_policy }
+    ClaimTemplate { metadata }
+    RetentionPolicy { when_deleted }
+}
+
 // === impl StatefulSet ===
 
 impl StatefulSet {
@@ -56,6 +69,9 @@ impl StatefulSet {
         let mut pod = self.spec.template.clone();
         namespace.clone_into(&mut pod.metadata.namespace);
         pod.metadata.name = format!("{}-0", self.metadata.name);
+        // `initIdentity` in `pkg/controller/statefulset/stateful_set_utils.go`.
+        pod.spec.hostname.clone_from(&pod.metadata.name);
+        pod.spec.subdomain.clone_from(&self.spec.service_name);
         pod.metadata.owner_references = vec![OwnerReference {
             api_version: String::from("apps/v1"),
             kind: String::from("StatefulSet"),
@@ -69,6 +85,12 @@ impl StatefulSet {
             Volume { name, persistent_volume_claim: Some(VolumeClaim { claim_name }), ..Volume::default() }
         }));
         pod
+    }
+
+    /// Returns the number of pods that the controller keeps in existence. The API server sets 1 if the field is absent.
+    #[must_use]
+    pub fn replicas(&self) -> u32 {
+        self.spec.replicas.unwrap_or(1)
     }
 
     /// Returns the ordinal of the pod to which a claim of this name belongs: claims are named
@@ -103,6 +125,7 @@ mod tests {
         serde_json::from_value(json!({
             "metadata": {"name": "etcd", "uid": "set"},
             "spec": {
+                "serviceName": "peers",
                 "template": {"spec": {"containers": [{"name": "etcd"}]}},
                 "volumeClaimTemplates": [{"metadata": {"name": "data"}}],
                 "persistentVolumeClaimRetentionPolicy": {"whenDeleted": when_deleted}
@@ -130,11 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn template_has_volumes_of_claims() {
+    fn template_has_claims_and_names_of_pod() {
         let pod = stateful_set("Retain").template("prod");
         let claim = pod.spec.volumes[0].persistent_volume_claim.as_ref().unwrap();
         assert_eq!((pod.spec.volumes[0].name.as_str(), claim.claim_name.as_str()), ("data", "data-etcd-0"));
         assert_eq!((pod.metadata.namespace.as_str(), pod.metadata.name.as_str()), ("prod", "etcd-0"));
         assert_eq!(pod.stateful_set(), Some("etcd"));
+        assert_eq!((pod.spec.hostname.as_str(), pod.spec.subdomain.as_str()), ("etcd-0", "peers"));
     }
 }

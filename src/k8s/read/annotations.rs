@@ -1,57 +1,75 @@
-//! Annotations of namespaces and StatefulSets, from watches: they rarely change and every evaluation reads them. Only
-//! metadata is watched.
+//! Annotations of guarded namespaces and of the StatefulSets in them, from watches: they rarely change and every
+//! evaluation reads them. Only the metadata that is read is stored; other namespaces are dropped while they are decoded.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt::Debug,
-    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
-use futures::StreamExt;
-use k8s_openapi::{
-    api::{apps::v1::StatefulSet, core::v1::Namespace},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
-use kube::{
-    Api, Client, Resource,
-    core::PartialObjectMeta,
-    runtime::{
-        WatchStreamExt, reflector,
-        reflector::{ObjectRef, Store},
-        watcher,
-    },
-};
-use serde::de::DeserializeOwned;
+use kube::Client;
 use tokio::{sync::watch, time::timeout};
 
-use super::watching::WATCH_SECONDS;
-use crate::k8s::objects::pod::Pod;
+use super::{
+    namespace_watches::{NamespaceWatches, Resource},
+    watching::{Change, Watch, WatchedMetadata},
+};
+use crate::k8s::{
+    error::LookupError,
+    objects::{
+        heap_size::HeapSize,
+        pod::{Metadata, OwnerReference, Pod},
+    },
+};
 
 /// Timeout of the first lists.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The label that opts a namespace in. Webhook configurations select namespaces by its value, this module only by its
-/// presence.
-const GUARD_LABEL: &str = "etcd-guard.io/guard";
+/// Maximum memory of the reference to the controller of a StatefulSet, in bytes. A group and a name have at most 253
+/// characters each; the API server does not validate a reference.
+const MAX_CONTROLLER_BYTES: usize = 1024;
 
-/// Metadata of all namespaces and StatefulSets, updated by watches.
+/// Metadata of the guarded namespaces and of their StatefulSets, updated by watches.
 #[derive(Clone)]
 pub struct AnnotationCache {
-    namespaces: Store<PartialObjectMeta<Namespace>>,
-    stateful_sets: Store<PartialObjectMeta<StatefulSet>>,
+    namespaces: Arc<RwLock<HashMap<String, Arc<WatchedMetadata>>>>,
+    are_namespaces_listed: watch::Receiver<bool>,
+    stateful_sets: NamespaceWatches,
     guarded: watch::Receiver<BTreeSet<String>>,
+}
+
+/// The store of the watch of namespaces.
+struct NamespaceStore {
+    namespaces: Arc<RwLock<HashMap<String, Arc<WatchedMetadata>>>>,
+    are_listed: watch::Sender<bool>,
+    guarded: watch::Sender<BTreeSet<String>>,
 }
 
 // === impl AnnotationCache ===
 
 impl AnnotationCache {
-    /// Starts both watches. They run until the process ends and reconnect after every restart of the API server.
+    /// Starts the watches. They run until the process ends and reconnect after every restart of the API server.
     #[must_use]
     pub fn watch(client: &Client) -> Self {
+        let (are_listed, are_namespaces_listed) = watch::channel(false);
         let (sender, guarded) = watch::channel(BTreeSet::new());
-        let namespaces = watch(client, move |store| publish_guarded(store, &sender));
-        Self { namespaces, stateful_sets: watch(client, |_| {}), guarded }
+        let namespaces = Arc::default();
+        let mut store = NamespaceStore { namespaces: Arc::clone(&namespaces), are_listed, guarded: sender };
+        let all = Watch {
+            client: client.clone(),
+            path: String::from("/api/v1/namespaces"),
+            subject: String::from("the namespaces"),
+            reduce: |namespace| namespace.is_guarded.then(|| without_owners(namespace)),
+        };
+        tokio::spawn(all.follow(move |change| store.apply(change)));
+        let resource = Resource {
+            group: "/apis/apps/v1",
+            name: "statefulsets",
+            kind: "StatefulSets",
+            reduce: |set| Some(with_controller(set)),
+        };
+        let stateful_sets = NamespaceWatches::start(client, resource, guarded.clone());
+        Self { namespaces, are_namespaces_listed, stateful_sets, guarded }
     }
 
     /// Returns a receiver of the namespaces with the opt-in label.
@@ -60,78 +78,133 @@ impl AnnotationCache {
         self.guarded.clone()
     }
 
-    /// Waits until both watches have delivered their first list; false if that takes longer than 10 s.
-    pub async fn wait_until_synced(&self) -> bool {
-        let both = async {
-            self.namespaces.wait_until_ready().await.is_ok()
-                && self.stateful_sets.wait_until_ready().await.is_ok()
-        };
-        timeout(SYNC_TIMEOUT, both).await.unwrap_or(false)
+    /// Whether the watch shows the opt-in label of this namespace.
+    #[must_use]
+    pub fn is_guarded(&self, namespace: &str) -> bool {
+        self.guarded.borrow().contains(namespace)
     }
 
-    /// Returns the annotations of a namespace; empty if the namespace is unknown.
+    /// Whether a namespace is missing in the watch, which has listed the namespaces. The namespace is not guarded, or it
+    /// received the label a moment ago, and the annotations in it are not known yet.
+    #[must_use]
+    pub fn is_missing(&self, namespace: &str) -> bool {
+        *self.are_namespaces_listed.borrow() && !self.is_guarded(namespace)
+    }
+
+    /// Waits until the watch shows the opt-in label of this namespace. The caller limits the time.
+    pub async fn wait_until_guarded(&self, namespace: &str) {
+        let shows = self.guarded.clone().wait_for(|guarded| guarded.contains(namespace)).await.is_ok();
+        if !shows {
+            // The watch ended with the runtime.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until the namespaces have been listed; false if that takes longer than 10 s. For the rest of this time, waits
+    /// for the StatefulSets of the guarded namespaces. A namespace whose list fails delays only its own evaluations.
+    pub async fn wait_until_synced(&self) -> bool {
+        let mut are_namespaces_listed = self.are_namespaces_listed.clone();
+        let all = async {
+            let is_listed = are_namespaces_listed.wait_for(|listed| *listed).await.is_ok();
+            if is_listed {
+                let guarded = self.guarded.borrow().clone();
+                for namespace in guarded {
+                    // The namespace's evaluations report the failure.
+                    let _ = self.wait_until_known(&namespace).await;
+                }
+            }
+        };
+        let _ = timeout(SYNC_TIMEOUT, all).await;
+        *self.are_namespaces_listed.borrow()
+    }
+
+    /// Waits until the annotations in a guarded namespace are known: a namespace that has just become guarded is listed
+    /// first. Returns at once for a namespace that is not guarded. The caller limits the time.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the StatefulSets of the namespace could not be listed since it became guarded.
+    pub async fn wait_until_known(&self, namespace: &str) -> Result<(), LookupError> {
+        let (mut listed, mut guarded) = (self.stateful_sets.listed(), self.guarded.clone());
+        while !self.is_known(namespace) {
+            if let Some(failure) = self.stateful_sets.failure(namespace) {
+                return Err(failure);
+            }
+            let changed = tokio::select! {
+                changed = listed.changed() => changed,
+                changed = guarded.changed() => changed,
+            };
+            if changed.is_err() {
+                // The watches ended with the runtime.
+                std::future::pending::<()>().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the annotations in a namespace are known, or the namespace is not guarded.
+    #[must_use]
+    pub fn is_known(&self, namespace: &str) -> bool {
+        self.stateful_sets.is_listed(namespace) || !self.guarded.borrow().contains(namespace)
+    }
+
+    /// Returns the annotations of a namespace; empty if the namespace is not guarded.
     #[must_use]
     pub fn namespace_annotations(&self, name: &str) -> BTreeMap<String, String> {
-        let object = self.namespaces.get(&ObjectRef::new(name));
-        object.and_then(|object| object.metadata.annotations.clone()).unwrap_or_default()
+        self.namespace(name).map(|namespace| namespace.annotations.clone()).unwrap_or_default()
     }
 
     /// Whether a namespace, or a StatefulSet in it, has an annotation with one of these names.
     #[must_use]
     pub fn has_any(&self, namespace: &str, stateful_set: Option<&str>, names: &[&str]) -> bool {
-        let has_any = |metadata: &ObjectMeta| {
-            metadata
-                .annotations
-                .as_ref()
-                .is_some_and(|annotations| names.iter().any(|name| annotations.contains_key(*name)))
+        let has_any = |metadata: Arc<WatchedMetadata>| {
+            names.iter().any(|name| metadata.annotations.contains_key(*name))
         };
-        let set =
-            stateful_set.and_then(|name| self.stateful_sets.get(&ObjectRef::new(name).within(namespace)));
-        let namespace = self.namespaces.get(&ObjectRef::new(namespace));
-        namespace.is_some_and(|namespace| has_any(&namespace.metadata))
-            || set.is_some_and(|set| has_any(&set.metadata))
+        self.namespace(namespace).is_some_and(has_any)
+            || stateful_set.and_then(|name| self.stateful_sets.get(namespace, name)).is_some_and(has_any)
     }
 
-    /// Whether the deletion of a namespace was accepted, which is irrevocable.
+    /// Whether the deletion of a guarded namespace was accepted, which is irrevocable.
     #[must_use]
     pub fn is_namespace_terminating(&self, name: &str) -> bool {
-        let object = self.namespaces.get(&ObjectRef::new(name));
-        object.is_some_and(|object| object.metadata.deletion_timestamp.is_some())
+        self.namespace(name).is_some_and(|namespace| namespace.deletion_timestamp.is_some())
     }
 
     /// Whether the deletion of the StatefulSet with this uid was accepted, and its pods are deleted next.
     #[must_use]
     pub fn is_stateful_set_terminating(&self, namespace: &str, name: &str, uid: &str) -> bool {
-        let object = self.stateful_sets.get(&ObjectRef::new(name).within(namespace));
-        object.is_some_and(|object| {
-            object.metadata.uid.as_deref() == Some(uid) && object.metadata.deletion_timestamp.is_some()
-        })
+        let set = self.stateful_sets.get(namespace, name);
+        set.is_some_and(|set| set.uid == uid && set.deletion_timestamp.is_some())
     }
 
     /// Returns the annotations of a StatefulSet; empty if the StatefulSet is unknown.
     #[must_use]
     pub fn stateful_set_annotations(&self, namespace: &str, name: &str) -> BTreeMap<String, String> {
-        let object = self.stateful_sets.get(&ObjectRef::new(name).within(namespace));
-        object.and_then(|object| object.metadata.annotations.clone()).unwrap_or_default()
+        self.stateful_sets.get(namespace, name).map(|set| set.annotations.clone()).unwrap_or_default()
+    }
+
+    /// Returns name, uid, annotations, controller and deletion of a StatefulSet, or `None` if the StatefulSet is unknown.
+    #[must_use]
+    pub fn stateful_set(&self, namespace: &str, name: &str) -> Option<Metadata> {
+        let set = self.stateful_sets.get(namespace, name)?;
+        Some(Metadata {
+            name: set.name.clone(),
+            namespace: namespace.to_owned(),
+            uid: set.uid.clone(),
+            annotations: set.annotations.clone(),
+            owner_references: set.owner_references.clone(),
+            deletion_timestamp: set.deletion_timestamp.clone(),
+            ..Metadata::default()
+        })
     }
 
     /// Returns a number for each of these namespaces that changes whenever a StatefulSet in it changes. The controller
-    /// updates the status of a StatefulSet whenever it creates or deletes a pod.
+    /// updates the status of a StatefulSet whenever it creates or deletes a pod. Namespaces that have not been listed are
+    /// missing.
     #[must_use]
     pub fn stateful_set_versions(&self, namespaces: &BTreeSet<String>) -> HashMap<String, u64> {
-        let mut versions: HashMap<String, u64> = HashMap::new();
-        for object in self.stateful_sets.state() {
-            let metadata = &object.metadata;
-            let Some(namespace) = metadata.namespace.as_ref().filter(|name| namespaces.contains(*name))
-            else {
-                continue;
-            };
-            let mut hasher = DefaultHasher::new();
-            (&metadata.uid, &metadata.resource_version).hash(&mut hasher);
-            // Independent of the order in which the store returns the objects.
-            *versions.entry(namespace.clone()).or_default() ^= hasher.finish();
-        }
-        versions
+        let version = |namespace: &String| Some((namespace.clone(), self.stateful_sets.version(namespace)?));
+        namespaces.iter().filter_map(version).collect()
     }
 
     /// Returns the name and the uid of the StatefulSet that the name of a pod implies. Only the owner reference of the
@@ -140,73 +213,93 @@ impl AnnotationCache {
     pub fn stateful_set_by_pod_name(&self, namespace: &str, pod: &str) -> Option<(String, String)> {
         let (name, ordinal) = pod.rsplit_once('-')?;
         let is_ordinal = !ordinal.is_empty() && ordinal.bytes().all(|byte| byte.is_ascii_digit());
-        let object =
-            is_ordinal.then(|| self.stateful_sets.get(&ObjectRef::new(name).within(namespace)))??;
-        Some((name.to_owned(), object.metadata.uid.clone()?))
+        let set = is_ordinal.then(|| self.stateful_sets.get(namespace, name))??;
+        Some((name.to_owned(), set.uid.clone()))
     }
 
     /// Adds annotations with these names to pods that lack them: first from the pod's StatefulSet, then from the
     /// namespace. Settings of a whole cluster, such as the names of its Secrets, need not be in the pod template, where
-    /// a change restarts every member.
-    pub fn apply_inherited(&self, namespace: &str, pods: &mut [Pod], names: &[&str]) {
-        let from_namespace = self.namespace_annotations(namespace);
+    /// a change restarts every member. Those of the namespace are added if `accepts` returns true for the pod, the name and
+    /// the value.
+    pub fn apply_inherited(
+        &self,
+        namespace: &str,
+        pods: &mut [Pod],
+        names: &[&str],
+        accepts: impl Fn(&Pod, &str, &str) -> bool,
+    ) {
+        let mut from_namespace = self.namespace_annotations(namespace);
+        from_namespace.retain(|name, _| names.contains(&name.as_str()));
         for pod in pods {
             let from_owner = pod
                 .stateful_set()
                 .map(|set| self.stateful_set_annotations(namespace, set))
                 .unwrap_or_default();
-            for (name, value) in from_owner.iter().chain(&from_namespace) {
-                if names.contains(&name.as_str()) {
-                    pod.metadata.annotations.entry(name.clone()).or_insert_with(|| value.clone());
+            for (name, value) in from_owner.iter().filter(|(name, _)| names.contains(&name.as_str())) {
+                pod.metadata.annotations.entry(name.clone()).or_insert_with(|| value.clone());
+            }
+            for (name, value) in &from_namespace {
+                if !pod.metadata.annotations.contains_key(name) && accepts(pod, name, value) {
+                    pod.metadata.annotations.insert(name.clone(), value.clone());
                 }
             }
         }
     }
+
+    fn namespace(&self, name: &str) -> Option<Arc<WatchedMetadata>> {
+        self.namespaces.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
 }
 
-/// Publishes the set of opted-in namespaces if it changed.
-fn publish_guarded(store: &Store<PartialObjectMeta<Namespace>>, sender: &watch::Sender<BTreeSet<String>>) {
-    let is_guarded = |namespace: &PartialObjectMeta<Namespace>| {
-        namespace.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(GUARD_LABEL))
-    };
-    let guarded: BTreeSet<String> = store
-        .state()
-        .iter()
-        .filter(|namespace| is_guarded(namespace))
-        .filter_map(|namespace| namespace.metadata.name.clone())
-        .collect();
-    sender.send_if_modified(|previous| {
-        let is_changed = *previous != guarded;
-        *previous = guarded;
-        is_changed
-    });
-}
+// === impl NamespaceStore ===
 
-/// Starts a watch of metadata; `on_change` receives the store after each event.
-fn watch<K>(
-    client: &Client,
-    on_change: impl Fn(&Store<PartialObjectMeta<K>>) + Send + 'static,
-) -> Store<PartialObjectMeta<K>>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash,
-{
-    let (reader, writer) = reflector::store();
-    let api: Api<PartialObjectMeta<K>> = Api::all(client.clone());
-    let events = watcher(api, watcher::Config::default().timeout(WATCH_SECONDS))
-        .default_backoff()
-        // Managed fields are most of the metadata and are not used.
-        .modify(|object| object.metadata.managed_fields = None)
-        .reflect(writer);
-    let store = reader.clone();
-    tokio::spawn(events.for_each(move |event| {
-        match event {
-            // The store contains a list only after its last page.
-            Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => {}
-            Ok(_) => on_change(&store),
-            Err(error) => tracing::warn!(%error, kind = %K::kind(&()), "the watch of annotations failed; it is restarted"),
+impl NamespaceStore {
+    fn apply(&mut self, change: Change) {
+        let is_list = matches!(change, Change::Listed(_));
+        let guarded: BTreeSet<String> = {
+            let mut namespaces = self.namespaces.write().unwrap_or_else(PoisonError::into_inner);
+            match change {
+                Change::Listed(listed) => {
+                    let by_name =
+                        listed.into_iter().map(|namespace| (namespace.name.clone(), Arc::new(namespace)));
+                    *namespaces = by_name.collect();
+                }
+                Change::Applied(namespace) => {
+                    namespaces.insert(namespace.name.clone(), Arc::new(namespace));
+                }
+                Change::Removed(name) => {
+                    namespaces.remove(&name);
+                }
+                // The last known state is used until the next list.
+                Change::Failed(_) => {}
+            }
+            namespaces.keys().cloned().collect()
+        };
+        self.guarded.send_if_modified(|previous| {
+            let is_changed = *previous != guarded;
+            *previous = guarded;
+            is_changed
+        });
+        if is_list {
+            self.are_listed.send_replace(true);
         }
-        std::future::ready(())
-    }));
-    reader
+    }
 }
+
+/// Returns metadata without the owners, which are not read.
+fn without_owners(metadata: WatchedMetadata) -> WatchedMetadata {
+    WatchedMetadata { owner_references: Vec::new(), ..metadata }
+}
+
+/// Returns metadata with the controller as the only owner. A reference that no object of the API server can have is
+/// dropped.
+fn with_controller(mut metadata: WatchedMetadata) -> WatchedMetadata {
+    let is_kept =
+        |owner: &OwnerReference| owner.controller == Some(true) && owner.heap_size() <= MAX_CONTROLLER_BYTES;
+    metadata.owner_references.retain(is_kept);
+    metadata.owner_references.shrink_to_fit();
+    metadata
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! Live reads. Verdicts require the current pods, therefore no read of this module is served from a cache.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
+use bytes::Bytes;
 use http::header::{HeaderValue, USER_AGENT};
 use kube::{
     Client,
@@ -11,13 +12,19 @@ use kube::{
     },
 };
 use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::value::RawValue;
 
+use super::{
+    body::{BuiltRequest, collect, send},
+    list_splitter::MAX_OBJECT_BYTES,
+    pages::{List, objects},
+    watching::GUARD_LABEL,
+};
 use crate::k8s::{
-    error::{LookupError, error_message},
+    error::LookupError,
     objects::{
         admission::ScaleTarget,
         claim::Claim,
+        heap_size::HeapSize,
         pod::{Metadata, Pod},
         pod_references::PodReferences,
         stateful_set::StatefulSet,
@@ -30,10 +37,6 @@ const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// User agent of requests that belong to no review.
 const BACKGROUND_USER_AGENT: &str = concat!("etcd-guard/", env!("CARGO_PKG_VERSION"), " background");
-
-/// Maximum number of objects in one page of a list; a pod has up to some tens of KB. All pages have the same resource
-/// version.
-const MAX_PAGE_SIZE: u32 = 500;
 
 /// Reads pods and the state of their owners from the API server.
 #[derive(Clone)]
@@ -56,19 +59,10 @@ struct ReplicaOwner {
     target: ScaleTarget,
 }
 
-/// A page of a list of objects.
+/// A list of at most one object.
 #[derive(Deserialize)]
-struct List<T> {
-    #[serde(default)]
-    metadata: ListMetadata,
+struct Selected<T> {
     items: Vec<T>,
-}
-
-#[derive(Default, Deserialize)]
-struct ListMetadata {
-    /// Continue token of the next page.
-    #[serde(default, rename = "continue")]
-    next: Option<String>,
 }
 
 // === impl ApiReader ===
@@ -92,14 +86,14 @@ impl ApiReader {
     /// Returns the stored pod.
     pub async fn get_pod(&self, namespace: &str, name: &str) -> Result<Pod, LookupError> {
         let subject = format!("pod {namespace}/{name}");
-        let request = pod_requests(namespace).get(name, &GetParams::default());
+        let request = Request::new(pods_path(namespace)).get(name, &GetParams::default());
         self.read(subject, request).await
     }
 
     /// Returns all stored pods of a namespace. Without a resource version the read is consistent.
     pub async fn list_pods(&self, namespace: &str) -> Result<Vec<Pod>, LookupError> {
         let subject = format!("the pods of namespace {namespace}");
-        self.list(&subject, &pod_requests(namespace), ListParams::default()).await
+        self.list(&subject, &pods_path(namespace), ListParams::default(), parse_object).await
     }
 
     /// Returns all stored pods of a namespace, each with its references to other objects.
@@ -108,46 +102,62 @@ impl ApiReader {
         namespace: &str,
     ) -> Result<Vec<(Pod, PodReferences)>, LookupError> {
         let subject = format!("the pods of namespace {namespace}");
-        let pods: Vec<Box<RawValue>> =
-            self.list(&subject, &pod_requests(namespace), ListParams::default()).await?;
-        let parse =
-            |pod: Box<RawValue>| Ok((serde_json::from_str(pod.get())?, serde_json::from_str(pod.get())?));
-        let parsed: Result<_, serde_json::Error> = pods.into_iter().map(parse).collect();
-        parsed.map_err(|error| LookupError::Failed { subject, cause: error.to_string() })
+        let parse = |json: &[u8]| Ok(Some((serde_json::from_slice(json)?, serde_json::from_slice(json)?)));
+        self.list(&subject, &pods_path(namespace), ListParams::default(), parse).await
     }
 
-    /// Returns all stored pods of a node, of all namespaces.
-    pub async fn list_pods_of_node(&self, node: &str) -> Result<Vec<Pod>, LookupError> {
+    /// Returns all stored pods of a node in these namespaces. Pods of other namespaces are not stored.
+    pub async fn list_pods_of_node(
+        &self,
+        node: &str,
+        namespaces: &BTreeSet<String>,
+    ) -> Result<Vec<Pod>, LookupError> {
         let subject = format!("the pods of node {node}");
         let selection = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        self.list(&subject, &Request::new("/api/v1/pods"), selection).await
+        let parse = |json: &[u8]| {
+            let pod: Pod = serde_json::from_slice(json)?;
+            Ok(Some(pod).filter(|pod| namespaces.contains(&pod.metadata.namespace)))
+        };
+        self.list(&subject, "/api/v1/pods", selection, parse).await
+    }
+
+    /// Returns all stored pods with this address, of all namespaces. Pods with `hostNetwork` share the address of their node.
+    pub async fn list_pods_at(&self, address: IpAddr) -> Result<Vec<Pod>, LookupError> {
+        let subject = format!("the pods with address {address}");
+        let selection = ListParams::default().fields(&format!("status.podIP={address}"));
+        let parse = |json: &[u8]| {
+            let pod: Pod = serde_json::from_slice(json)?;
+            let is_same = pod.status.pod_ip.parse().is_ok_and(|ip: IpAddr| ip == address);
+            Ok(Some(pod).filter(|_| is_same))
+        };
+        self.list(&subject, "/api/v1/pods", selection, parse).await
     }
 
     /// Returns all stored claims of a namespace.
     pub async fn list_claims(&self, namespace: &str) -> Result<Vec<Claim>, LookupError> {
         let subject = format!("the PersistentVolumeClaims of namespace {namespace}");
-        let claims = Request::new(format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims"));
-        self.list(&subject, &claims, ListParams::default()).await
+        let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
+        self.list(&subject, &path, ListParams::default(), parse_object).await
     }
 
     /// Returns all stored StatefulSets of a namespace.
     pub async fn list_stateful_sets(&self, namespace: &str) -> Result<Vec<StatefulSet>, LookupError> {
         let subject = format!("the StatefulSets of namespace {namespace}");
-        self.list(&subject, &stateful_set_requests(namespace), ListParams::default()).await
+        self.list(&subject, &stateful_sets_path(namespace), ListParams::default(), parse_object).await
     }
 
     /// Returns the stored StatefulSet.
     pub async fn get_stateful_set(&self, namespace: &str, name: &str) -> Result<StatefulSet, LookupError> {
         let subject = format!("StatefulSet {namespace}/{name}");
-        self.read(subject, stateful_set_requests(namespace).get(name, &GetParams::default())).await
+        let request = Request::new(stateful_sets_path(namespace)).get(name, &GetParams::default());
+        self.read(subject, request).await
     }
 
     /// Returns the ordinal of a StatefulSet's first pod.
     pub async fn first_ordinal(&self, namespace: &str, name: &str) -> Result<u32, LookupError> {
         let subject = format!("StatefulSet {namespace}/{name}");
-        let path = format!("/apis/apps/v1/namespaces/{namespace}/statefulsets");
-        let set: ScaleTarget =
-            self.read(subject, Request::new(path).get(name, &GetParams::default())).await?;
+        let request = Request::new(stateful_sets_path(namespace)).get(name, &GetParams::default());
+        let set: ScaleTarget = self.read(subject, request).await?;
         Ok(set.spec.ordinals.map_or(0, |ordinals| ordinals.start))
     }
 
@@ -160,8 +170,7 @@ impl ApiReader {
         uid: &str,
     ) -> Result<Option<u32>, LookupError> {
         let subject = format!("StatefulSet {namespace}/{name}");
-        let path = format!("/apis/apps/v1/namespaces/{namespace}/statefulsets");
-        let request = Request::new(path).get(name, &GetParams::default());
+        let request = Request::new(stateful_sets_path(namespace)).get(name, &GetParams::default());
         match self.read::<ReplicaOwner>(subject, request).await {
             Ok(ReplicaOwner { metadata, target }) => {
                 let is_same = metadata.uid == uid && metadata.deletion_timestamp.is_none();
@@ -173,14 +182,27 @@ impl ApiReader {
     }
 
     /// Whether the namespace's deletion was accepted. The read is live, because a watch may still contain a deleted
-    /// namespace that was created again. It is a list, because the guard's role permits `list` of namespaces, but not
-    /// `get`.
+    /// namespace that was created again.
     pub async fn is_namespace_terminating(&self, name: &str) -> Result<bool, LookupError> {
+        let namespace = self.namespace(name).await?;
+        Ok(namespace.is_some_and(|metadata| metadata.deletion_timestamp.is_some()))
+    }
+
+    /// Whether a namespace has the opt-in label. The read is live, because a watch may not contain a recent label yet.
+    pub async fn is_namespace_guarded(&self, name: &str) -> Result<bool, LookupError> {
+        let namespace = self.namespace(name).await?;
+        Ok(namespace.is_some_and(|metadata| metadata.labels.contains_key(GUARD_LABEL)))
+    }
+
+    /// Returns the metadata of a namespace, or `None` if the namespace does not exist. The read is a list, because the
+    /// guard's role permits `list` of namespaces, but not `get`.
+    async fn namespace(&self, name: &str) -> Result<Option<Metadata>, LookupError> {
         let subject = format!("namespace {name}");
         let selection = ListParams::default().fields(&format!("metadata.name={name}"));
-        let list: List<Object> =
+        let list: Selected<Object> =
             self.read(subject, Request::new("/api/v1/namespaces").list(&selection)).await?;
-        Ok(list.items.iter().any(|namespace| namespace.metadata.deletion_timestamp.is_some()))
+        let mut namespaces = list.items.into_iter().map(|object| object.metadata);
+        Ok(namespaces.find(|metadata| metadata.name == name))
     }
 
     /// Returns an error if the API server does not serve this client. This is the first call of a new process.
@@ -191,68 +213,64 @@ impl ApiReader {
         Ok(())
     }
 
-    /// Reads all pages of a list.
-    async fn list<T: DeserializeOwned>(
+    /// Reads all pages of a list of the objects of this URL path.
+    async fn list<T: HeapSize>(
         &self,
         subject: &str,
-        requests: &Request,
+        path: &str,
         selection: ListParams,
+        parse: impl Fn(&[u8]) -> Result<Option<T>, serde_json::Error>,
     ) -> Result<Vec<T>, LookupError> {
-        let (mut items, mut page) = (Vec::new(), selection.limit(MAX_PAGE_SIZE));
-        loop {
-            let list: List<T> = self.read(subject.to_owned(), requests.list(&page)).await?;
-            items.extend(list.items);
-            match list.metadata.next {
-                Some(next) if !next.is_empty() => page = page.continue_token(&next),
-                _ => return Ok(items),
-            }
-        }
+        let list = List { client: &self.client, subject, timeout: READ_TIMEOUT, selection };
+        let requests = objects(path);
+        Ok(list.read(|page| self.with_user_agent(requests(page)), parse).await?.objects)
     }
 
-    /// Reads and parses a body. `kube::Client::request` is not used, because it logs a body that it cannot parse.
+    /// Reads and parses a body.
     pub(super) async fn read<T: DeserializeOwned>(
         &self,
         subject: String,
-        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+        request: BuiltRequest,
     ) -> Result<T, LookupError> {
-        let request = request.map(|mut request| {
+        let body = read_body(&self.client, &subject, self.with_user_agent(request)).await?;
+        serde_json::from_slice(&body)
+            .map_err(|error| LookupError::Failed { subject, cause: error.to_string() })
+    }
+
+    fn with_user_agent(&self, request: BuiltRequest) -> BuiltRequest {
+        request.map(|mut request| {
             if let Some(user_agent) = &self.user_agent {
                 request.headers_mut().insert(USER_AGENT, user_agent.clone());
             }
             request
-        });
-        let text = read_text(&self.client, &subject, request).await?;
-        serde_json::from_str(&text).map_err(|error| LookupError::Failed { subject, cause: error.to_string() })
+        })
     }
 }
 
-/// Returns the body of a response. `kube::Client::request` is not used, because it logs a body that it cannot parse.
-pub(in crate::k8s) async fn read_text(
+/// Returns the body of a response about one object.
+pub(in crate::k8s) async fn read_body(
     client: &Client,
     subject: &str,
-    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-) -> Result<String, LookupError> {
-    let subject = || subject.to_owned();
-    let failed = |cause| LookupError::Failed { subject: subject(), cause };
-    let request = request.map_err(|error| failed(error.to_string()))?;
-    match tokio::time::timeout(READ_TIMEOUT, client.request_text(request)).await {
-        Err(_) => Err(LookupError::TimedOut { subject: subject(), limit: READ_TIMEOUT }),
-        Ok(Err(kube::Error::Api(status))) => Err(match status.code {
-            404 => LookupError::NotFound { subject: subject() },
-            403 => LookupError::Forbidden { subject: subject(), cause: status.message.clone() },
-            _ => failed(status.message.clone()),
-        }),
-        Ok(Err(error)) => Err(failed(error_message(&error))),
-        Ok(Ok(text)) => Ok(text),
-    }
+    request: BuiltRequest,
+) -> Result<Bytes, LookupError> {
+    let read = async {
+        let body = send(client, subject, request).await?;
+        collect(body, subject, MAX_OBJECT_BYTES).await
+    };
+    let timed_out = |_| LookupError::TimedOut { subject: subject.to_owned(), limit: READ_TIMEOUT };
+    tokio::time::timeout(READ_TIMEOUT, read).await.map_err(timed_out)?
 }
 
-fn pod_requests(namespace: &str) -> Request {
-    Request::new(format!("/api/v1/namespaces/{namespace}/pods"))
+fn parse_object<T: DeserializeOwned>(json: &[u8]) -> Result<Option<T>, serde_json::Error> {
+    serde_json::from_slice(json).map(Some)
 }
 
-fn stateful_set_requests(namespace: &str) -> Request {
-    Request::new(format!("/apis/apps/v1/namespaces/{namespace}/statefulsets"))
+fn pods_path(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/pods")
+}
+
+fn stateful_sets_path(namespace: &str) -> String {
+    format!("/apis/apps/v1/namespaces/{namespace}/statefulsets")
 }
 
 #[cfg(test)]
@@ -263,19 +281,16 @@ mod tests {
     use crate::k8s::fake;
 
     #[tokio::test]
-    async fn reads_all_pages_of_a_namespace_with_many_pods() {
+    async fn lists_pods_of_a_node_in_guarded_namespaces() {
         let reader = ApiReader::new(fake::api_server_with(|call, _| {
             let query = call.uri.query().unwrap_or_default();
-            assert!(query.contains("limit=500"), "{query}");
-            let pod = |name: &str| json!({"metadata": {"name": name, "namespace": "prod", "uid": name}});
-            if query.contains("continue=there") {
-                (200, json!({"metadata": {"continue": ""}, "items": [pod("etcd-1")]}))
-            } else {
-                (200, json!({"metadata": {"continue": "there"}, "items": [pod("etcd-0")]}))
-            }
+            assert!(query.contains("fieldSelector=spec.nodeName%3Dworker"), "{query}");
+            let pod = |namespace: &str| json!({"metadata": {"name": "etcd-0", "namespace": namespace}});
+            (200, json!({"metadata": {}, "items": [pod("prod"), pod("other")]}))
         }));
-        let names: Vec<_> =
-            reader.list_pods("prod").await.unwrap().into_iter().map(|pod| pod.metadata.name).collect();
-        assert_eq!(names, ["etcd-0", "etcd-1"]);
+        let guarded = BTreeSet::from([String::from("prod")]);
+        let pods = reader.list_pods_of_node("worker", &guarded).await.unwrap();
+        let namespaces: Vec<_> = pods.iter().map(|pod| pod.metadata.namespace.as_str()).collect();
+        assert_eq!(namespaces, ["prod"]);
     }
 }

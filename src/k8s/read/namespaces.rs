@@ -16,6 +16,9 @@ const LABELS_TTL: Duration = Duration::from_secs(2);
 /// Maximum number of cached namespaces. It exceeds the number of namespaces that create pods within [`LABELS_TTL`].
 const MAX_NAMESPACES: u64 = 4096;
 
+/// The column with the kubelet's version in the table of nodes.
+const VERSION_COLUMN: &str = "Version";
+
 /// The labels of a namespace.
 pub type NamespaceLabels = Arc<BTreeMap<String, String>>;
 
@@ -29,7 +32,7 @@ pub struct NamespaceReader {
     labels: Cache<String, Read>,
 }
 
-/// The version of the API server.
+/// The version of the API server, or of a kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApiServerVersion {
     /// Always 1 so far.
@@ -42,6 +45,25 @@ pub struct ApiServerVersion {
 struct Namespace {
     #[serde(default)]
     metadata: Metadata,
+}
+
+/// A list in the form that kubectl prints.
+#[derive(Deserialize)]
+struct Table {
+    #[serde(rename = "columnDefinitions")]
+    columns: Vec<Column>,
+    #[serde(default)]
+    rows: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Column {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    cells: Vec<serde_json::Value>,
 }
 
 #[derive(Deserialize)]
@@ -80,6 +102,34 @@ impl NamespaceReader {
         Ok(Arc::new(namespace.metadata.labels))
     }
 
+    /// Returns the oldest version of all kubelets; `None` if no node has reported one. The API server returns a table
+    /// with one short row per node, from its cache.
+    pub async fn oldest_kubelet(&self) -> Result<Option<ApiServerVersion>, LookupError> {
+        let subject = String::from("the versions of the kubelets");
+        let request = http::Request::get("/api/v1/nodes?includeObject=None&resourceVersion=0")
+            .header(http::header::ACCEPT, "application/json;as=Table;v=v1;g=meta.k8s.io")
+            .body(Vec::new())
+            .map_err(kube::core::request::Error::BuildRequest);
+        let table: Table = self.reader.read(subject.clone(), request).await?;
+        let missing = || LookupError::Failed { subject, cause: String::from("the table has no versions") };
+        let column =
+            table.columns.iter().position(|column| column.name == VERSION_COLUMN).ok_or_else(missing)?;
+        let versions = table.rows.iter().filter_map(|row| row.cells.get(column)?.as_str());
+        Ok(versions.filter_map(ApiServerVersion::parse_full).min())
+    }
+
+    /// Returns whether the API server with this version and all kubelets have native sidecars. If the versions of the
+    /// kubelets cannot be read, the supported version skew decides, and the error is returned as well.
+    pub async fn native_sidecars(&self, version: ApiServerVersion) -> (bool, Option<LookupError>) {
+        if version < ApiServerVersion::NATIVE_SIDECARS {
+            return (false, None);
+        }
+        match self.oldest_kubelet().await {
+            Ok(oldest) => (oldest.is_none_or(|oldest| oldest >= ApiServerVersion::NATIVE_SIDECARS), None),
+            Err(error) => (version >= ApiServerVersion::ALL_KUBELETS_HAVE_SIDECARS, Some(error)),
+        }
+    }
+
     /// Returns the version of the API server.
     pub async fn version(&self) -> Result<ApiServerVersion, LookupError> {
         let subject = String::from("the version of the API server");
@@ -93,9 +143,19 @@ impl NamespaceReader {
 // === impl ApiServerVersion ===
 
 impl ApiServerVersion {
-    /// The first release of which all supported kubelets have native sidecars: sidecars are enabled by default since
-    /// 1.29, and a kubelet may be three releases older than its API server.
-    pub const NATIVE_SIDECARS: Self = Self { major: 1, minor: 32 };
+    /// The first release with native sidecars by default, for API servers and for kubelets.
+    pub const NATIVE_SIDECARS: Self = Self { major: 1, minor: 29 };
+
+    /// The first release of the API server of which all supported kubelets have native sidecars: a kubelet may be three
+    /// releases older than its API server.
+    pub const ALL_KUBELETS_HAVE_SIDECARS: Self = Self { major: 1, minor: 32 };
+
+    /// Parses `v1.34.3`, the version of a kubelet.
+    #[must_use]
+    pub fn parse_full(version: &str) -> Option<Self> {
+        let (major, rest) = version.trim_start_matches('v').split_once('.')?;
+        Self::parse(major, rest.split('.').next()?)
+    }
 
     /// Parses `1` and `34`; some cloud providers report `34+`.
     #[must_use]
@@ -136,6 +196,27 @@ mod tests {
             .flatten()
             .filter(|labels| labels.get("a").is_some_and(|value| value == "b"))
             .count()
+    }
+
+    #[tokio::test]
+    async fn reads_oldest_kubelet_of_all_nodes() {
+        let rows = |versions: &[&str]| {
+            versions.iter().map(|version| json!({"cells": ["node", version]})).collect::<Vec<_>>()
+        };
+        let oldest = async |versions: &[&str]| {
+            let columns = json!([{"name": "Name"}, {"name": "Version"}]);
+            let table = json!({"columnDefinitions": columns, "rows": rows(versions)});
+            let client = api_server_with(move |call, _| {
+                assert!(call.headers.get("accept").unwrap().to_str().unwrap().contains("as=Table"));
+                (200, table.clone())
+            });
+            NamespaceReader::new(ApiReader::new(client)).oldest_kubelet().await.unwrap()
+        };
+        let minor = |minor| Some(ApiServerVersion { major: 1, minor });
+        assert_eq!(oldest(&["v1.34.3", "v1.28.15+k3s1", "v1.29.0-eks-1"]).await, minor(28));
+        // A node that has not reported its version yet runs no pods.
+        assert_eq!(oldest(&["", "v1.33.1"]).await, minor(33));
+        assert_eq!(oldest(&[]).await, None);
     }
 
     #[tokio::test]

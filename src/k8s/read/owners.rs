@@ -7,6 +7,7 @@ use kube::core::{Request, params::GetParams};
 use serde::Deserialize;
 
 use super::api_reader::ApiReader;
+use crate::escape::{MAX_NAME_CHARS, to_bounded_line};
 use crate::k8s::{
     error::LookupError,
     objects::pod::{Metadata, OwnerReference, null_as_default},
@@ -16,9 +17,10 @@ use crate::k8s::{
 const ORPHAN_FINALIZER: &str = "orphan";
 
 /// Resources of the kinds that usually own members, which need no discovery.
-const KNOWN_RESOURCES: [(&str, &str, &str); 3] = [
+const KNOWN_RESOURCES: [(&str, &str, &str); 4] = [
     ("apps/v1", "StatefulSet", "statefulsets"),
     ("apps/v1", "ReplicaSet", "replicasets"),
+    ("apps/v1", "Deployment", "deployments"),
     ("v1", "Pod", "pods"),
 ];
 
@@ -29,6 +31,17 @@ pub struct Owner {
     pub state: OwnerState,
     /// Metadata of the owner; empty if the owner does not exist.
     pub metadata: Metadata,
+}
+
+/// The resource of a kind of owners, which needs no discovery.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnerResource<'a> {
+    /// The API group.
+    pub group: &'a str,
+    /// A version that the API server serves.
+    pub version: &'a str,
+    /// The plural name, for instance `deployments`.
+    pub resource: &'a str,
 }
 
 /// Whether the owner of an object exists.
@@ -93,6 +106,71 @@ impl ApiReader {
         self.read_metadata(format!("StatefulSet {namespace}/{name}"), path, name).await
     }
 
+    /// Returns the owner to which an object of this namespace refers, by the resource of its kind, like [`Self::owner`].
+    ///
+    /// # Errors
+    ///
+    /// Fails also if the API server does not serve the resource, which does not prove that the owner does not exist.
+    pub async fn owner_of_resource(
+        &self,
+        namespace: &str,
+        owner: &OwnerReference,
+        resource: OwnerResource<'_>,
+    ) -> Result<Owner, LookupError> {
+        match self.object_metadata(namespace, &owner.name, &owner.kind, resource).await? {
+            Some(metadata) if metadata.uid == owner.uid => {
+                Ok(Owner { state: OwnerState::new(&metadata), metadata })
+            }
+            Some(_) | None => Ok(Owner::default()),
+        }
+    }
+
+    /// Returns the metadata of an object of this resource, or `None` if the object does not exist.
+    ///
+    /// # Errors
+    ///
+    /// Fails also if the API server does not serve the resource.
+    pub async fn object_metadata(
+        &self,
+        namespace: &str,
+        name: &str,
+        kind: &str,
+        resource: OwnerResource<'_>,
+    ) -> Result<Option<Metadata>, LookupError> {
+        let OwnerResource { group, version, resource } = resource;
+        let line = |text| to_bounded_line(text, MAX_NAME_CHARS);
+        let subject = format!("{} {namespace}/{}", line(kind), line(name));
+        if !is_path_segment(name) {
+            let cause = String::from("the name is not valid");
+            return Err(LookupError::Failed { subject, cause });
+        }
+        let prefix = format!("/apis/{group}/{version}");
+        let path = format!("{prefix}/namespaces/{namespace}/{resource}");
+        match self.read_metadata(subject.clone(), path, name).await {
+            Ok(metadata) => Ok(Some(metadata)),
+            // The API server returns the same status for a resource that it does not serve.
+            Err(LookupError::NotFound { .. }) => {
+                let served = self.resources(&prefix, &format!("{group}/{version}")).await;
+                match served {
+                    Ok(list) if list.iter().any(|served| served.name == resource) => Ok(None),
+                    Ok(_) | Err(LookupError::NotFound { .. }) => {
+                        let cause = format!("the API server serves no {resource} of {group}/{version}");
+                        Err(LookupError::Failed { subject, cause })
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the resources of a group and version.
+    async fn resources(&self, prefix: &str, version: &str) -> Result<Vec<ApiResource>, LookupError> {
+        let request = Request::new(prefix).list(&kube::core::params::ListParams::default());
+        let list: ResourceList = self.read(format!("the resources of {version}"), request).await?;
+        Ok(list.resources)
+    }
+
     async fn read_owner(&self, namespace: &str, owner: &OwnerReference) -> Result<Metadata, LookupError> {
         let OwnerReference { api_version, kind, name, .. } = owner;
         let subject = format!("{kind} {namespace}/{name}");
@@ -112,12 +190,10 @@ impl ApiReader {
         let path = match known {
             Some((_, _, resource)) => format!("{prefix}/namespaces/{namespace}/{resource}"),
             None => {
-                let subject = format!("the resources of {api_version}");
-                let request = Request::new(prefix.as_str()).list(&kube::core::params::ListParams::default());
-                let list: ResourceList = self.read(subject.clone(), request).await?;
+                let resources = self.resources(&prefix, api_version).await?;
                 let is_kind =
                     |resource: &&ApiResource| resource.kind == *kind && is_path_segment(&resource.name);
-                match list.resources.iter().find(is_kind) {
+                match resources.iter().find(is_kind) {
                     Some(ApiResource { name, namespaced: true, .. }) => {
                         format!("{prefix}/namespaces/{namespace}/{name}")
                     }
@@ -221,6 +297,29 @@ mod tests {
         assert!(matches!(owner("example.com/v1", "EtcdFleet").await, Err(LookupError::Forbidden { .. })));
         assert_eq!(owner("example.com/v1", "Other").await.unwrap().state, OwnerState::Gone);
         assert_eq!(owner("removed.com/v1", "EtcdCluster").await.unwrap().state, OwnerState::Gone);
+    }
+
+    #[tokio::test]
+    async fn unserved_resource_proves_no_absence() {
+        let list =
+            json!({"resources": [{"name": "etcdclusters", "kind": "EtcdCluster", "namespaced": true}]});
+        let reader = ApiReader::new(fake::api_server([
+            ("/apis/example.com/v1", 200, list),
+            ("/apis/example.com/v1/namespaces/prod/etcdclusters/etcd", 200, object(&json!({}))),
+        ]));
+        let read = async |version: &str, name: &str, uid: &str| {
+            let owner =
+                OwnerReference { name: name.to_owned(), ..reference("example.com/v2", "EtcdCluster", uid) };
+            let resource = OwnerResource { group: "example.com", version, resource: "etcdclusters" };
+            reader.owner_of_resource("prod", &owner, resource).await.map(|owner| owner.state)
+        };
+        // The version of the reference does not matter.
+        assert_eq!(read("v1", "etcd", "u1").await.unwrap(), OwnerState::Alive);
+        assert_eq!(read("v1", "etcd", "u0").await.unwrap(), OwnerState::Gone);
+        assert_eq!(read("v1", "other", "u1").await.unwrap(), OwnerState::Gone);
+        let error = read("v3", "etcd", "u1").await.unwrap_err().to_string();
+        assert!(error.contains("serves no etcdclusters of example.com/v3"), "{error}");
+        assert!(read("v1", "../../etcd", "u1").await.is_err());
     }
 
     #[tokio::test]

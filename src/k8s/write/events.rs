@@ -12,7 +12,10 @@ use kube::{
 use moka::sync::Cache;
 use tokio::{sync::mpsc, time::timeout};
 
-use crate::k8s::{error::root_cause, objects::pod::Pod};
+use crate::{
+    escape::{MAX_NAME_CHARS, to_bounded_line},
+    k8s::{error::root_cause, objects::pod::Pod},
+};
 
 /// The `reportingController` of the Events.
 const CONTROLLER: &str = "etcd-guard";
@@ -76,7 +79,8 @@ impl EventRecord {
         Some(Self::object(("apps/v1", "StatefulSet"), Some(namespace), &owner.name, Some(&owner.uid)))
     }
 
-    /// Returns a reference to any object. Events on cluster-scoped objects are in `default`: the API server rejects an
+    /// Returns a reference to any object, with name and uid escaped and cut: the API server does not validate the texts of
+    /// an ownerReference. Events on cluster-scoped objects are in `default`: the API server rejects an
     /// Event on a namespace inside that namespace.
     ///
     /// Source: `pkg/apis/core/validation/events.go`.
@@ -91,9 +95,20 @@ impl EventRecord {
             api_version: Some(api_version.to_owned()),
             kind: Some(kind.to_owned()),
             namespace: namespace.map(str::to_owned),
-            name: Some(name.to_owned()),
-            uid: uid.map(str::to_owned),
+            name: Some(to_bounded_line(name, MAX_NAME_CHARS)),
+            uid: uid.map(|uid| to_bounded_line(uid, MAX_NAME_CHARS)),
             ..ObjectReference::default()
+        }
+    }
+
+    /// Returns the Event, with the note escaped and cut to [`MAX_NOTE_BYTES`].
+    pub(crate) fn event(&self, secondary: Option<ObjectReference>) -> Event {
+        Event {
+            type_: if self.is_warning { EventType::Warning } else { EventType::Normal },
+            reason: self.reason.to_owned(),
+            note: Some(truncated(&to_bounded_line(&self.note, MAX_NOTE_BYTES)).to_owned()),
+            action: self.action.to_owned(),
+            secondary,
         }
     }
 }
@@ -128,16 +143,9 @@ impl EventRecorder {
 async fn write_events(client: Client, mut queued: mpsc::Receiver<EventRecord>) {
     let recorder = Recorder::new(client, Reporter::from(CONTROLLER));
     while let Some(record) = queued.recv().await {
-        let EventRecord { object, stateful_set, is_warning, reason, action, note } = record;
-        let event = |secondary| Event {
-            type_: if is_warning { EventType::Warning } else { EventType::Normal },
-            reason: reason.to_owned(),
-            note: Some(truncated(&note).to_owned()),
-            action: action.to_owned(),
-            secondary,
-        };
-        let on_object = (event(None), object.clone());
-        let on_set = stateful_set.map(|set| (event(Some(object)), set));
+        let on_object = (record.event(None), record.object.clone());
+        let on_set = record.stateful_set.clone();
+        let on_set = on_set.map(|set| (record.event(Some(record.object.clone())), set));
         for (event, object) in [Some(on_object), on_set].into_iter().flatten() {
             match timeout(WRITE_TIMEOUT, recorder.publish(&event, &object)).await {
                 Ok(Ok(())) => {}

@@ -11,8 +11,13 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, PostParams, Preconditions},
 };
+use serde::Deserialize;
 
-use crate::k8s::error::{LookupError, WriteError, error_message};
+use crate::k8s::{
+    error::{LookupError, WriteError, error_message},
+    objects::{annotations::deserialize_own, heap_size::heap_size_of_fields},
+    read::pages::{List, objects},
+};
 
 /// Timeout of one call: a healthy API server responds within milliseconds.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -27,7 +32,8 @@ const OWNERS_LABEL: (&str, &str) = ("etcd-guard.io/record", "owners");
 /// Leases of one namespace and one purpose.
 #[derive(Clone)]
 pub struct Leases {
-    api: Api<Lease>,
+    client: Client,
+    namespace: String,
     label: (&'static str, &'static str),
 }
 
@@ -38,8 +44,28 @@ pub struct LeaseRecord {
     pub name: String,
     /// The resource version; `None` if the Lease does not exist.
     pub version: Option<String>,
-    /// The annotations.
+    /// The annotations of this program.
     pub annotations: BTreeMap<String, String>,
+}
+
+/// A Lease in a list, in part.
+#[derive(Deserialize)]
+struct ListedLease {
+    metadata: ListedMetadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListedMetadata {
+    name: String,
+    #[serde(default)]
+    resource_version: Option<String>,
+    #[serde(default, deserialize_with = "deserialize_own")]
+    annotations: BTreeMap<String, String>,
+}
+
+heap_size_of_fields! {
+    LeaseRecord { name, version, annotations }
 }
 
 // === impl Leases ===
@@ -48,19 +74,23 @@ impl Leases {
     /// Creates a handle for the Leases with reservations in this namespace.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace), label: RESERVATIONS_LABEL }
+        Self { client, namespace: namespace.to_owned(), label: RESERVATIONS_LABEL }
     }
 
     /// Returns a handle for the Leases with owners in the same namespace.
     #[must_use]
     pub fn of_owners(&self) -> Self {
-        Self { api: self.api.clone(), label: OWNERS_LABEL }
+        Self { label: OWNERS_LABEL, ..self.clone() }
+    }
+
+    fn api(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// Returns the stored Lease of this name.
     pub async fn read(&self, name: &str) -> Result<LeaseRecord, LookupError> {
         let subject = || format!("Lease {name}");
-        match tokio::time::timeout(CALL_TIMEOUT, self.api.get_opt(name)).await {
+        match tokio::time::timeout(CALL_TIMEOUT, self.api().get_opt(name)).await {
             Err(_) => Err(LookupError::TimedOut { subject: subject(), limit: CALL_TIMEOUT }),
             Ok(Err(error)) => Err(LookupError::Failed { subject: subject(), cause: error_message(&error) }),
             Ok(Ok(None)) => {
@@ -89,8 +119,8 @@ impl Leases {
         let parameters = PostParams::default();
         let call = async {
             match record.version {
-                Some(_) => self.api.replace(&record.name, &parameters, &lease).await,
-                None => self.api.create(&parameters, &lease).await,
+                Some(_) => self.api().replace(&record.name, &parameters, &lease).await,
+                None => self.api().create(&parameters, &lease).await,
             }
         };
         let failed = |cause| WriteError::Failed { name: record.name.clone(), cause };
@@ -108,20 +138,26 @@ impl Leases {
 
     /// Returns all Leases of this purpose.
     pub async fn list(&self) -> Result<Vec<LeaseRecord>, LookupError> {
-        let subject = || String::from("the Leases of etcd-guard");
-        let parameters = ListParams::default().labels(&format!("{}={}", self.label.0, self.label.1));
-        match tokio::time::timeout(CALL_TIMEOUT, self.api.list(&parameters)).await {
-            Err(_) => Err(LookupError::TimedOut { subject: subject(), limit: CALL_TIMEOUT }),
-            Ok(Err(error)) => Err(LookupError::Failed { subject: subject(), cause: error_message(&error) }),
-            Ok(Ok(list)) => Ok(list.items.into_iter().map(LeaseRecord::from).collect()),
-        }
+        let list = List {
+            client: &self.client,
+            subject: "the Leases of etcd-guard",
+            timeout: CALL_TIMEOUT,
+            selection: ListParams::default().labels(&format!("{}={}", self.label.0, self.label.1)),
+        };
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace);
+        let parse = |json: &[u8]| {
+            let ListedLease { metadata } = serde_json::from_slice(json)?;
+            let ListedMetadata { name, resource_version: version, annotations } = metadata;
+            Ok(Some(LeaseRecord { name, version, annotations }))
+        };
+        Ok(list.read(objects(&path), parse).await?.objects)
     }
 
     /// Deletes a Lease if it is unchanged since `record` was read.
     pub async fn delete(&self, record: &LeaseRecord) -> Result<(), WriteError> {
         let parameters = DeleteParams::default()
             .preconditions(Preconditions { resource_version: record.version.clone(), uid: None });
-        match tokio::time::timeout(CALL_TIMEOUT, self.api.delete(&record.name, &parameters)).await {
+        match tokio::time::timeout(CALL_TIMEOUT, self.api().delete(&record.name, &parameters)).await {
             Err(_) => Err(WriteError::Failed {
                 name: record.name.clone(),
                 cause: String::from("no answer in time"),

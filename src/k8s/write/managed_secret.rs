@@ -3,7 +3,11 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ObjectReference, Secret},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::{
     Api, Client,
     api::PostParams,
@@ -13,7 +17,8 @@ use kube::{
 use crate::k8s::{
     call::{call, create},
     error::{CallError, LookupError},
-    read::api_reader::read_text,
+    read::api_reader::read_body,
+    write::events::EventRecord,
 };
 
 /// Reads and writes the Secret of one name, which need not exist.
@@ -29,6 +34,9 @@ pub struct ManagedSecret {
 pub struct SecretContent {
     /// The resource version; `None` if the Secret does not exist.
     version: Option<String>,
+    uid: Option<String>,
+    /// Whether the API server rejects every write of the Secret.
+    is_immutable: bool,
     /// The values by key.
     pub data: BTreeMap<String, Vec<u8>>,
 }
@@ -42,17 +50,29 @@ impl ManagedSecret {
         Self { client, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
+    /// The name of the Secret.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns a reference to the Secret for an Event.
+    #[must_use]
+    pub fn reference(&self, content: &SecretContent) -> ObjectReference {
+        EventRecord::object(("v1", "Secret"), Some(&self.namespace), &self.name, content.uid.as_deref())
+    }
+
     /// Returns the stored content; empty if the Secret does not exist.
     pub async fn read(&self) -> Result<SecretContent, CallError> {
         let operation = format!("reading Secret {}", self.name);
         // `Api::get` is not used, because `kube` logs a body that it cannot parse.
         let path = format!("/api/v1/namespaces/{}/secrets", self.namespace);
         let request = Request::new(path).get(&self.name, &GetParams::default());
-        match read_text(&self.client, &format!("Secret {}", self.name), request).await {
-            Ok(text) => {
+        match read_body(&self.client, &format!("Secret {}", self.name), request).await {
+            Ok(body) => {
                 let failed =
                     |error: serde_json::Error| CallError::Failed { operation, cause: error.to_string() };
-                serde_json::from_str::<Secret>(&text).map(SecretContent::from).map_err(failed)
+                serde_json::from_slice::<Secret>(&body).map(SecretContent::from).map_err(failed)
             }
             Err(LookupError::NotFound { .. }) => Ok(SecretContent::absent()),
             Err(error) => Err(CallError::Failed { operation, cause: error.to_string() }),
@@ -92,13 +112,19 @@ impl ManagedSecret {
 
 impl SecretContent {
     fn absent() -> Self {
-        Self { version: None, data: BTreeMap::new() }
+        Self { version: None, uid: None, is_immutable: false, data: BTreeMap::new() }
     }
 
     /// Whether the Secret exists.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.version.is_some()
+    }
+
+    /// Whether the API server rejects every write of the Secret.
+    #[must_use]
+    pub fn is_immutable(&self) -> bool {
+        self.is_immutable
     }
 }
 
@@ -107,6 +133,8 @@ impl From<Secret> for SecretContent {
         let data = secret.data.unwrap_or_default();
         Self {
             version: secret.metadata.resource_version,
+            uid: secret.metadata.uid,
+            is_immutable: secret.immutable.unwrap_or_default(),
             data: data.into_iter().map(|(key, ByteString(value))| (key, value)).collect(),
         }
     }

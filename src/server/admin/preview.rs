@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use axum::{
-    Json,
     extract::{Request as HttpRequest, State},
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use serde::{Deserialize, Serialize};
 
-use super::loopback::EVALUATION_TIMEOUT;
+use super::{answer::answer, loopback::EVALUATION_TIMEOUT};
 use crate::{
     guard::{Deadline, PolicySetting, Reason, Request, Role, Verdict},
     server::webhook::{
@@ -66,21 +65,19 @@ pub(super) async fn preview(
     let body = ReviewBody::new(&body.bytes);
     let review = Review::read(&body).map_err(|error| bad_request(&error))?;
     let request = review.request().map_err(|error| bad_request(&error))?;
-    let mut request = Request::from_admission(request).map_err(|error| bad_request(&error))?;
-    // A preview never reserves, also if the review lacks `dryRun`.
-    request.dry_run = true;
+    let request = Request::from_admission(request).map_err(|error| bad_request(&error))?;
     let (verdict, policy) = tokio::join!(
-        state.guard.evaluate(&request, deadline),
+        state.guard.preview(&request, deadline),
         state.guard.effective_policy(&request, deadline)
     );
     let code = verdict.refusal(request.operation).map(|refusal| refusal.code);
-    Ok(Json(Preview { policy, ..Preview::from_verdict(verdict, code) }).into_response())
+    answer(&Preview { policy, ..Preview::from_verdict(verdict, code) })
 }
 
 // === impl Preview ===
 
 impl Preview {
-    fn from_verdict(verdict: Verdict, code: Option<u16>) -> Self {
+    pub(in crate::server) fn from_verdict(verdict: Verdict, code: Option<u16>) -> Self {
         let tally = verdict.tally.as_ref();
         Self {
             verdict: verdict.outcome().to_owned(),

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use axum::{
-    Json,
     extract::{Query, State},
+    response::Response,
 };
 use serde::Deserialize;
 
-use super::loopback::EVALUATION_TIMEOUT;
+use super::{answer::answer, loopback::EVALUATION_TIMEOUT};
 use crate::{
-    guard::{Deadline, Survey},
-    server::webhook::state::WebhookState,
+    guard::Deadline,
+    server::webhook::{http_response::Rejection, state::WebhookState},
 };
 
 #[derive(Deserialize)]
@@ -24,6 +24,7 @@ pub(super) struct StatusParameters {
 pub(super) async fn status(
     State(state): State<Arc<WebhookState>>,
     Query(StatusParameters { namespace }): Query<StatusParameters>,
-) -> Json<Survey> {
-    Json(state.guard.survey(namespace.as_deref(), Deadline::from_timeout(Some(EVALUATION_TIMEOUT))).await)
+) -> Result<Response, Rejection> {
+    let deadline = Deadline::from_timeout(Some(EVALUATION_TIMEOUT));
+    answer(&state.guard.survey(namespace.as_deref(), deadline).await)
 }

@@ -1,4 +1,4 @@
-//! A certificate and key in two files, which are read periodically.
+//! A certificate and key in two files, which are read periodically. Of several such pairs, the newest one is served.
 //!
 //! Changes are detected by content, not by file events: a mounted Secret changes by a symlink two directories up, which
 //! file watches miss, and comparing a few kilobytes costs little.
@@ -45,29 +45,48 @@ pub enum CertificateFilesError {
     },
 }
 
-/// The result of the last read: the content of both files, or an error message.
-type LastRead = Result<(Vec<u8>, Vec<u8>), String>;
+/// The content of both files.
+type Content = (Vec<u8>, Vec<u8>);
 
-/// Serves the certificate of two files and replaces it when they change.
+/// Serves the newest certificate of one or several pairs of files, and replaces it when they change.
 pub struct CertificateFileWatcher {
-    files: CertificateFiles,
+    sources: Vec<Source>,
     provider: Arc<CryptoProvider>,
     served: ServedCertificate,
-    last_read: LastRead,
+    /// The pair that is served.
+    current: Option<CertificatePair>,
+}
+
+/// A pair of files.
+struct Source {
+    files: CertificateFiles,
+    /// The result of the last read: the content, or an error message.
+    last_read: Option<Result<Content, String>>,
+    /// The last usable content.
+    pair: Option<CertificatePair>,
 }
 
 // === impl CertificateFileWatcher ===
 
 impl CertificateFileWatcher {
-    /// Serves the certificate that the files contain now. Fails if it is unusable.
+    /// Serves the newest certificate that the files contain now. Fails if none is usable.
     pub fn start(
-        files: CertificateFiles,
+        files: Vec<CertificateFiles>,
         provider: Arc<CryptoProvider>,
         served: ServedCertificate,
     ) -> Result<Self, CertificateFilesError> {
-        let content = files.read()?;
-        served.replace(files.pair(&content, &provider)?);
-        Ok(Self { files, provider, served, last_read: Ok(content) })
+        let new_source = |files| Source { files, last_read: None, pair: None };
+        let sources = files.into_iter().map(new_source).collect();
+        let mut watcher = Self { sources, provider, served, current: None };
+        let mut errors = watcher.read_changes();
+        watcher.serve_newest();
+        if watcher.current.is_none() && !errors.is_empty() {
+            return Err(errors.swap_remove(0));
+        }
+        for error in errors.iter().filter(|error| !error.is_missing_file()) {
+            tracing::warn!(%error, "a certificate is not usable, another one is served");
+        }
+        Ok(watcher)
     }
 
     /// Reads the files every `interval`. Never returns.
@@ -80,22 +99,61 @@ impl CertificateFileWatcher {
 
     /// Serves a changed certificate. Logs an unusable one once and continues with the old one.
     fn reload_if_changed(&mut self) {
+        for error in self.read_changes() {
+            tracing::warn!(%error, "the new certificate is not usable, still serving the old one");
+            self.served.count_failure();
+        }
+        if let Some(expiry) = self.serve_newest() {
+            tracing::info!(expiry, "serving a new certificate");
+        }
+    }
+
+    /// Reads all files. Returns the errors of those that changed, except missing files of a pair that was never usable
+    /// while another pair is.
+    fn read_changes(&mut self) -> Vec<CertificateFilesError> {
+        let provider = &self.provider;
+        let is_serving = self.current.is_some();
+        let errors = self.sources.iter_mut().filter_map(|source| {
+            let error = source.read_change(provider).err()?;
+            (!(is_serving && source.pair.is_none() && error.is_missing_file())).then_some(error)
+        });
+        errors.collect()
+    }
+
+    /// Serves the certificate that starts last. Returns its expiry if it was not served before.
+    fn serve_newest(&mut self) -> Option<i64> {
+        let newest = self.sources.iter().filter_map(|source| source.pair.as_ref());
+        let newest = newest.max_by_key(|pair| pair.start())?;
+        if self.current.as_ref().is_some_and(|current| Arc::ptr_eq(&current.certified, &newest.certified)) {
+            return None;
+        }
+        self.current = Some(newest.clone());
+        self.served.replace(newest.clone());
+        Some(newest.expiry())
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    /// Reads the files. The pair is replaced if they changed and are usable.
+    fn read_change(&mut self, provider: &CryptoProvider) -> Result<(), CertificateFilesError> {
         let read = self.files.read();
-        let current = read.as_ref().map(Clone::clone).map_err(ToString::to_string);
+        let current = Some(read.as_ref().map(Clone::clone).map_err(ToString::to_string));
         if current == self.last_read {
-            return;
+            return Ok(());
         }
         self.last_read = current;
-        match read.and_then(|content| self.files.pair(&content, &self.provider)) {
-            Ok(pair) => {
-                tracing::info!(expiry = pair.expiry(), "serving a new certificate");
-                self.served.replace(pair);
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the new certificate is not usable, still serving the old one");
-                self.served.count_failure();
-            }
-        }
+        self.pair = Some(self.files.pair(&read?, provider)?);
+        Ok(())
+    }
+}
+
+// === impl CertificateFilesError ===
+
+impl CertificateFilesError {
+    fn is_missing_file(&self) -> bool {
+        matches!(self, Self::Read { cause, .. } if cause.kind() == io::ErrorKind::NotFound)
     }
 }
 

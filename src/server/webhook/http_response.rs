@@ -4,6 +4,7 @@ use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 
 use super::review_response::ReviewResponse;
+use crate::escape::{MAX_TEXT_CHARS, into_bounded_line};
 
 /// An HTTP error with a plain-text message.
 pub(in crate::server) struct Rejection(StatusCode, String);
@@ -19,12 +20,13 @@ pub(super) fn json_response(review: &ReviewResponse<'_>) -> Response {
 // === impl Rejection ===
 
 impl Rejection {
-    pub(super) fn new(status: StatusCode, message: String) -> Self {
-        Self(status, message)
+    /// Creates an error, with the message escaped and cut: it can contain texts of the request.
+    pub(in crate::server) fn new(status: StatusCode, message: String) -> Self {
+        Self(status, into_bounded_line(message, MAX_TEXT_CHARS))
     }
 
     pub(in crate::server) fn bad_request(message: String) -> Self {
-        Self(StatusCode::BAD_REQUEST, message)
+        Self::new(StatusCode::BAD_REQUEST, message)
     }
 }
 

@@ -23,7 +23,12 @@ use super::{
     spans,
     state::WebhookState,
 };
-use crate::{config::Config, guard::Deadline, k8s::admission::AdmissionRequest, traces::DEFERRABLE_EVENT};
+use crate::{
+    config::Config,
+    guard::Deadline,
+    k8s::admission::{AdmissionRequest, truncated},
+    traces::DEFERRABLE_EVENT,
+};
 
 /// Maximum length of a warning in characters. kubectl prints a warning on one line, and the API server drops warnings
 /// beyond a total size.
@@ -109,16 +114,16 @@ fn log(uid: &str, request: &AdmissionRequest<'_>, reason: &str, mutation: &Mutat
     let verdict = if mutation.denial.is_none() { "allowed" } else { "denied" };
     let is_unchanged = mutation.patch.is_none() && mutation.denial.is_none() && mutation.warnings.is_empty();
     if is_unchanged || request.sub_resource.as_deref() == Some("status") && mutation.warnings.is_empty() {
-        tracing::debug!(uid, reason, "mutation without warnings");
+        tracing::debug!(uid = truncated(uid), reason, "mutation without warnings");
         return;
     }
     tracing::info!(
         name: DEFERRABLE_EVENT,
-        uid,
-        namespace = request.namespace.as_deref(),
-        name = request.name.as_deref(),
-        resource = request.resource.resource.as_ref(),
-        user = request.user_info.username,
+        uid = truncated(uid),
+        namespace = request.namespace.as_deref().map(truncated),
+        name = request.name.as_deref().map(truncated),
+        resource = truncated(&request.resource.resource),
+        user = truncated(&request.user_info.username),
         dry_run = request.dry_run,
         verdict,
         reason,

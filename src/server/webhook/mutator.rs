@@ -10,7 +10,10 @@ use std::{
 };
 
 use prometheus_client::registry::Registry;
-use tokio::{sync::oneshot, time::sleep};
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
 
 use super::{
     metrics::{Metrics, NOTHING_TO_INJECT, WebhookEntry},
@@ -21,12 +24,18 @@ use crate::{
     guard::Deadline,
     inject::{Injection, InjectionContext, Note, Reason, inject, needs_namespace},
     json::Json,
-    k8s::{ApiServerVersion, NamespaceLabels, NamespaceReader, admission::AdmissionRequest},
+    k8s::{
+        ApiReader, ApiServerVersion, NamespaceLabels, NamespaceLimitsReader, NamespaceReader,
+        admission::AdmissionRequest,
+    },
     nodes::over_commit,
 };
 
 /// Interval between reads of the API server's version, which changes with upgrades of the control plane.
 const VERSION_TTL: Duration = Duration::from_secs(600);
+
+/// Interval between reads of the kubelets' versions if older kubelets are supported: new nodes may have such a kubelet.
+const KUBELETS_TTL: Duration = Duration::from_secs(60);
 
 /// Interval between attempts while the version cannot be read.
 const VERSION_RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -34,10 +43,11 @@ const VERSION_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// The warning after a panic.
 const INTERNAL_ERROR: &str = "internal error of etcd-guard, see its log; the object is unchanged";
 
-/// Evaluates mutations. Holds the configuration and a client for namespaces.
+/// Evaluates mutations. Holds the configuration and clients for namespaces and their limits.
 pub struct Mutator {
     config: LiveConfig,
     namespaces: NamespaceReader,
+    limits: NamespaceLimitsReader,
     reloads: ReloadMetrics,
     native_sidecars: Arc<AtomicBool>,
 }
@@ -52,29 +62,42 @@ pub(super) struct MutationOutcome {
 // === impl Mutator ===
 
 impl Mutator {
-    /// Creates a mutator with this configuration, which may change over time.
+    /// Creates a mutator with this configuration, which may change over time, and this client of the API server.
     #[must_use]
-    pub fn new(config: LiveConfig, namespaces: NamespaceReader, reloads: ReloadMetrics) -> Self {
-        Self { config, namespaces, reloads, native_sidecars: Arc::default() }
+    pub fn new(config: LiveConfig, reader: &ApiReader, reloads: ReloadMetrics) -> Self {
+        Self {
+            config,
+            namespaces: NamespaceReader::new(reader.clone()),
+            limits: NamespaceLimitsReader::new(reader.clone()),
+            reloads,
+            native_sidecars: Arc::default(),
+        }
     }
 
-    /// Reads the API server's version periodically and never returns. Sends on `first_read` after the first successful
-    /// read.
+    /// Reads the versions of the API server and of the kubelets periodically and never returns. Sends on `first_read`
+    /// after the first successful read. The kubelets are read only if the configuration contains templates.
     pub fn follow_version(
         &self,
         first_read: oneshot::Sender<()>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let (namespaces, native_sidecars) = (self.namespaces.clone(), Arc::clone(&self.native_sidecars));
         let mut first_read = Some(first_read);
+        let mut config = self.config.clone();
         async move {
             loop {
                 match namespaces.version().await {
                     Ok(version) => {
-                        native_sidecars
-                            .store(version >= ApiServerVersion::NATIVE_SIDECARS, Ordering::Relaxed);
+                        let has_templates = !config.borrow_and_update().sidecars.templates.is_empty();
+                        let is_supported =
+                            supports_native_sidecars(&namespaces, version, has_templates).await;
+                        if native_sidecars.swap(is_supported, Ordering::Relaxed) != is_supported {
+                            tracing::info!(is_supported, "native sidecars");
+                        }
                         // The send fails if the receiver was dropped.
                         let _ = first_read.take().map(|sender| sender.send(()));
-                        sleep(VERSION_TTL).await;
+                        let is_certain = version >= ApiServerVersion::ALL_KUBELETS_HAVE_SIDECARS;
+                        wait_for_change(&mut config, if is_certain { VERSION_TTL } else { KUBELETS_TTL })
+                            .await;
                     }
                     Err(_) => sleep(VERSION_RETRY_INTERVAL).await,
                 }
@@ -113,7 +136,7 @@ impl Mutator {
         };
         // `inject` contains no intended panic. After a panic, the pod is admitted unchanged.
         let injected = catch_unwind(AssertUnwindSafe(|| inject(pod, &context, config)));
-        let injection = match injected {
+        let mut injection = match injected {
             Ok(Ok(injection)) => injection,
             Ok(Err(denial)) => {
                 metrics.record_injection(Some(denial.reason));
@@ -134,6 +157,12 @@ impl Mutator {
                 );
             }
         };
+        if !injection.added_containers.is_empty() {
+            let read = deadline.within("reading quotas and LimitRanges", self.limits.limits(namespace));
+            // Without an answer there is no warning.
+            let warnings = read.await.map(|limits| injection.limit_warnings(&limits));
+            injection.notes.extend(warnings.into_iter().flatten());
+        }
         for Note { reason, .. } in &injection.notes {
             metrics.record_injection(Some(*reason));
         }
@@ -171,6 +200,35 @@ impl Mutator {
     }
 }
 
+/// Whether the API server and all kubelets have native sidecars. Without the versions of the kubelets, the supported
+/// version skew decides.
+async fn supports_native_sidecars(
+    namespaces: &NamespaceReader,
+    version: ApiServerVersion,
+    has_templates: bool,
+) -> bool {
+    if !has_templates {
+        return version >= ApiServerVersion::ALL_KUBELETS_HAVE_SIDECARS;
+    }
+    let (is_supported, error) = namespaces.native_sidecars(version).await;
+    if let Some(error) = error {
+        tracing::warn!(%error, "native sidecars are used according to the version of the API server only");
+    }
+    is_supported
+}
+
+/// Waits until the configuration changes, at most for `limit`.
+async fn wait_for_change(config: &mut LiveConfig, limit: Duration) {
+    let changed = async {
+        if config.changed().await.is_err() {
+            // A server without a configuration file has no sender.
+            std::future::pending::<()>().await;
+        }
+    };
+    // The timeout is the usual end of the wait.
+    let _ = timeout(limit, changed).await;
+}
+
 // === impl MutationOutcome ===
 
 impl From<Injection<'_>> for MutationOutcome {
@@ -201,18 +259,14 @@ impl MutationOutcome {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use tokio::{sync::watch, time::timeout};
+    use tokio::sync::watch;
 
     use super::*;
-    use crate::k8s::{ApiReader, fake::api_server};
+    use crate::k8s::fake::api_server;
 
     fn mutator<const N: usize>(answers: [(&str, u16, Value); N]) -> Mutator {
         let (_, live) = watch::channel(Arc::new(Config::default()));
-        Mutator::new(
-            live,
-            NamespaceReader::new(ApiReader::new(api_server(answers))),
-            ReloadMetrics::default(),
-        )
+        Mutator::new(live, &ApiReader::new(api_server(answers)), ReloadMetrics::default())
     }
 
     #[tokio::test(start_paused = true)]
@@ -223,6 +277,24 @@ mod tests {
         timeout(VERSION_TTL, first_read).await.expect("a signal within the TTL").expect("a sender");
         assert!(mutator.native_sidecars.load(Ordering::Relaxed));
         follower.abort();
+    }
+
+    #[tokio::test]
+    async fn native_sidecars_depend_on_kubelets() {
+        let supported = async |minor: u32, kubelet: Option<&str>| {
+            let rows: Vec<_> = kubelet.iter().map(|version| json!({"cells": [version]})).collect();
+            let table = json!({"columnDefinitions": [{"name": "Version"}], "rows": rows});
+            let path = if kubelet.is_some() { "/api/v1/nodes" } else { "/" };
+            let namespaces = NamespaceReader::new(ApiReader::new(api_server([(path, 200, table)])));
+            supports_native_sidecars(&namespaces, ApiServerVersion { major: 1, minor }, true).await
+        };
+        assert!(supported(30, Some("v1.29.4")).await);
+        assert!(!supported(30, Some("v1.28.4")).await, "the kubelet would wait for the sidecar to end");
+        assert!(!supported(34, Some("v1.28.4")).await, "an unsupported skew");
+        assert!(!supported(28, Some("v1.28.4")).await);
+        // Without access to nodes.
+        assert!(!supported(31, None).await);
+        assert!(supported(32, None).await);
     }
 
     #[tokio::test(start_paused = true)]

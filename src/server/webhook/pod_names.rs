@@ -8,7 +8,10 @@ use super::{
     http_response::json_response, metrics::WebhookEntry, review::Review, review_response::Mutation, spans,
     state::WebhookState,
 };
-use crate::{k8s::admission::AdmissionRequest, rules::check_pod_name};
+use crate::{
+    k8s::admission::{AdmissionRequest, truncated},
+    rules::check_pod_name,
+};
 
 /// Reason code of a denial.
 const FORBIDDEN_NAME: &str = "ForbiddenName";
@@ -58,7 +61,8 @@ pub(super) fn check_name(
     spans::record_result(review.uid(), request, allowed, reason);
     if !allowed {
         let namespace = request.namespace.as_deref().unwrap_or_default();
-        tracing::info!(uid = review.uid(), namespace, pod = name, verdict = "denied", reason);
+        let (uid, namespace, pod) = (truncated(review.uid()), truncated(namespace), truncated(&name));
+        tracing::info!(uid, namespace, pod, verdict = "denied", reason);
     }
     let mut mutation = Mutation { denial, reason: reason.to_owned(), ..Mutation::default() };
     json_response(&review.mutation_response(&mut mutation))

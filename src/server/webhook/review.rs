@@ -256,7 +256,7 @@ impl<'a> Review<'a> {
     fn response<'b>(
         &'b self,
         status: Option<Status>,
-        warnings: &'b [String],
+        warnings: &[String],
         audit_annotations: BTreeMap<&'static str, String>,
     ) -> ReviewResponse<'b> {
         ReviewResponse::new(self.api_version, &self.uid, status, warnings, audit_annotations)

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use serde::Serialize;
 
+use crate::escape::{MAX_TEXT_CHARS, into_bounded_line, to_bounded_line};
+
 /// The `kind` of a review.
 pub(super) const KIND: &str = "AdmissionReview";
 
@@ -36,8 +38,8 @@ struct AdmissionResponse<'a> {
     allowed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<Status>,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    warnings: &'a [String],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     audit_annotations: BTreeMap<&'static str, String>,
 }
@@ -68,15 +70,19 @@ pub(super) struct Status {
 // === impl ReviewResponse ===
 
 impl<'a> ReviewResponse<'a> {
-    /// Creates a response that denies the request if `status` is present and allows it otherwise.
+    /// Creates a response that denies the request if `status` is present and allows it otherwise. Warnings and annotations
+    /// are escaped and cut.
     pub(super) fn new(
         api_version: &'static str,
         uid: &'a str,
         status: Option<Status>,
-        warnings: &'a [String],
+        warnings: &[String],
         audit_annotations: BTreeMap<&'static str, String>,
     ) -> Self {
         let allowed = status.is_none();
+        let warnings = warnings.iter().map(|warning| to_bounded_line(warning, MAX_TEXT_CHARS)).collect();
+        let escaped = |(key, value): (_, String)| (key, into_bounded_line(value, MAX_TEXT_CHARS));
+        let audit_annotations = audit_annotations.into_iter().map(escaped).collect();
         let response = AdmissionResponse { uid, allowed, status, warnings, audit_annotations };
         Self { api_version, kind: KIND, response, patch: None }
     }
@@ -128,8 +134,9 @@ fn base64_engine() -> impl Engine {
 // === impl Status ===
 
 impl Status {
-    /// Creates the status of a denial.
+    /// Creates the status of a denial, with the message escaped and cut.
     pub(super) fn failure(message: String, reason: &'static str, code: u16) -> Self {
+        let message = into_bounded_line(message, MAX_TEXT_CHARS);
         Self { outcome: "Failure", message, reason, code }
     }
 

@@ -4,8 +4,9 @@ use http::HeaderMap;
 use tracing::{Span, field::Empty, info_span};
 
 use crate::{
+    escape::{MAX_NAME_CHARS, MAX_TEXT_CHARS, to_bounded_line},
     guard::{Operation, Request, Verdict},
-    k8s::admission::{AdmissionRequest, truncated},
+    k8s::admission::AdmissionRequest,
     traces::{SPAN_TARGET, continue_trace},
 };
 
@@ -52,23 +53,23 @@ pub(super) fn record_verdict(uid: &str, request: &Request, verdict: &Verdict) {
     if span.is_disabled() {
         return;
     }
-    span.record("uid", truncated(uid));
-    span.record("namespace", &request.namespace);
-    span.record("pod", &request.name);
+    span.record("uid", attribute(uid));
+    span.record("namespace", attribute(&request.namespace));
+    span.record("pod", attribute(&request.name));
     span.record("operation", operation_name(request.operation));
-    span.record("user", &request.user);
+    span.record("user", attribute(&request.user));
     span.record("dry_run", request.dry_run);
     span.record("grace_period_seconds", request.grace_period_seconds);
     span.record("verdict", verdict.outcome());
     span.record("reason", verdict.reason.as_str());
-    span.record("cluster", &verdict.cluster);
+    span.record("cluster", verdict.cluster.as_deref().map(attribute));
     if let Some(tally) = &verdict.tally {
         let counts = [("voters", tally.voters), ("healthy", tally.healthy), ("quorum", tally.quorum)];
         for (name, count) in counts {
             span.record(name, i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
-    span.record("message", &verdict.message);
+    span.record("message", to_bounded_line(&verdict.message, MAX_TEXT_CHARS));
 }
 
 /// Records a result that does not depend on an etcd cluster in the current span.
@@ -77,12 +78,17 @@ pub(super) fn record_result(uid: &str, request: &AdmissionRequest<'_>, allowed: 
     if span.is_disabled() {
         return;
     }
-    span.record("uid", truncated(uid));
-    span.record("namespace", request.namespace.as_deref());
-    span.record("resource", request.resource.resource.as_ref());
-    span.record("name", request.name.as_deref());
-    span.record("operation", request.operation.as_ref());
+    span.record("uid", attribute(uid));
+    span.record("namespace", request.namespace.as_deref().map(attribute));
+    span.record("resource", attribute(&request.resource.resource));
+    span.record("name", request.name.as_deref().map(attribute));
+    span.record("operation", attribute(&request.operation));
     span.record("dry_run", request.dry_run);
     span.record("verdict", if allowed { "allowed" } else { "denied" });
     span.record("reason", reason);
+}
+
+/// Returns a text of the review as an attribute: collectors show attributes on terminals as well.
+fn attribute(text: &str) -> String {
+    to_bounded_line(text, MAX_NAME_CHARS)
 }

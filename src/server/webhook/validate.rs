@@ -128,7 +128,7 @@ fn read_header<'a>(body: &'a ReviewBody<'_>) -> Option<(Review<'a>, Option<PodHe
 }
 
 /// Logs one line per verdict. The line contains no part of the body except names.
-fn log_verdict(uid: &str, request: &Request, verdict: &Verdict, elapsed: Duration) {
+pub(super) fn log_verdict(uid: &str, request: &Request, verdict: &Verdict, elapsed: Duration) {
     let tally = verdict.tally.as_ref();
     // The name of an event is a constant of its call site, therefore each name needs its own call.
     macro_rules! log {

@@ -92,7 +92,7 @@ async fn requests_fail_after_kill_until_restart() {
     let mut connection = Connection::tls(guarded.guard.https(), &guarded.guard.ca_pem).await.unwrap();
     let answer = connection.post(PATH, deletion_review(&pod_without_etcd())).await.unwrap();
     assert_eq!(verdict(&answer.body), (true, String::new()));
-    assert_eq!(guarded.guard.new_verdicts().await, ["DELETE allowed NotEtcd"]);
+    assert_eq!(guarded.guard.new_verdicts().await, ["DELETE allowed NamespaceNotGuarded"]);
 }
 
 /// A guard, and pods whose members accept connections and do not respond.

@@ -137,7 +137,7 @@ async fn table_of_other_objects_has_their_policy() {
     .await;
     let (answer, rows) = matching_outputs(&etcd, &["pvc/data-etcd-0"]).await;
     assert_eq!(rows["POLICY"], ["mode: enforce (configuration)"], "{answer}");
-    assert!(rows["NEXT"].concat().starts_with("Remove its member from the cluster first"), "{answer}");
+    assert!(rows["NEXT"].concat().starts_with("Remove the member from the cluster first"), "{answer}");
     // A pod without etcd has no further rows.
     let (_, rows) = matching_outputs(&etcd, &["unrelated"]).await;
     assert_eq!(rows, BTreeMap::new());

@@ -1,11 +1,16 @@
 //! The output of `etcd-guard status`.
 
-use serde_json::Value;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::PostParams};
+use serde_json::{Value, json};
 
 use test_support::{
     etcd::fourth_member::{FOURTH, start_learner},
     guard::cli,
-    guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup, without_priority_class},
+    kubernetes::{control_plane::ControlPlane, pods::create_pod_with},
     process_node::ProcessAction,
     wait::{wait_for, wait_until},
 };
@@ -73,6 +78,89 @@ async fn status_has_members_reservations_and_policies() {
     .await;
     assert_eq!((&reserved["pod"], &reserved["by"]), (&other.as_str().into(), &"admin".into()));
     etcd.wait_until_replaced(&other, &uid).await;
+}
+
+/// A time in which further surveys run, at an interval of a second.
+const FURTHER_SURVEYS: Duration = Duration::from_secs(3);
+
+/// Edge case 62.
+#[tokio::test]
+async fn status_warns_of_pods_below_the_guards_priority() {
+    let client = ControlPlane::shared().client().await;
+    let own = json!({
+        "metadata": {"name": "own-priority"},
+        "spec": {
+            "priorityClassName": "system-cluster-critical",
+            "nodeSelector": {"kubernetes.io/hostname": "none"},
+            // The guard's namespace enforces the level `restricted`.
+            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{"name": "guard", "image": "etcd-guard", "securityContext": {
+                "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]},
+            }}],
+        },
+    });
+    let own: Pod = serde_json::from_value(own).unwrap();
+    let pods: Api<Pod> = Api::namespaced(client, "etcd-guard");
+    wait_until("the guard's pod is accepted", START_TIMEOUT, async || {
+        pods.create(&PostParams::default(), &own).await.is_ok()
+    })
+    .await;
+    let problems = async |change_manifest| {
+        let setup =
+            Setup { pod_name: "own-priority", survey_interval: "1s", change_manifest, ..Setup::default() };
+        let etcd = GuardedCluster::start_as(setup).await;
+        let (code, survey) = cli::json(&etcd, "status", &[]).await;
+        assert_eq!(code, Some(0), "a warning is no failure: {survey}");
+        // The pod `unrelated` runs no etcd. The API server calls the guard for its deletion as well.
+        let expected = format!(
+            "namespace {}: 1 pod that runs no etcd: priority below the guard's (2000000000): unrelated. ",
+            etcd.namespace
+        );
+        let warning = survey["warnings"][0].as_str().unwrap_or_default();
+        assert!(warning.starts_with(&expected), "{survey}");
+        let printed = cli::run(&etcd, "status", &[]).await;
+        assert!(printed.stdout.contains(&expected), "{printed:?}");
+        // The background survey logs each warning once, although it finds the pods in every round.
+        let members = format!("{}/etcd", etcd.namespace);
+        etcd.guard.wait_for_survey(&members, "spare").await;
+        let logged = |field: &str, text: &str| etcd.guard.count_values(field, text);
+        wait_until("the survey logs the warning", START_TIMEOUT, async || logged("warning", &expected) > 0)
+            .await;
+        let problems = survey["clusters"][0]["problems"].clone();
+        if let Some(problem) = problems[0].as_str() {
+            wait_until("the survey logs the problem", START_TIMEOUT, async || logged("problem", problem) > 0)
+                .await;
+        }
+        tokio::time::sleep(FURTHER_SURVEYS).await;
+        assert_eq!(logged("warning", &expected), 1);
+        // The survey of the second cluster also contains the first one.
+        if problems[0].is_string() {
+            assert_eq!(logged("problem", "priority below the guard's"), 1);
+        }
+        problems
+    };
+    let found = Box::pin(problems(without_priority_class)).await;
+    let text = found[0].as_str().unwrap_or_default();
+    assert!(text.starts_with("priority below the guard's (2000000000): etcd-0, etcd-1, etcd-2."), "{found}");
+    assert_eq!(Box::pin(problems(str::to_owned)).await, json!([]), "with the shipped class");
+}
+
+/// Edge case 76.
+#[tokio::test]
+async fn status_reports_members_that_may_not_be_recognised() {
+    let etcd = GuardedCluster::start().await;
+    let gaps = async || cli::json(&etcd, "status", &[]).await.1["gaps"].clone();
+    assert_eq!(gaps().await, json!([]));
+    let store = json!({"name": "store", "image": "store", "ports": [{"containerPort": 2379}]});
+    create_pod_with(&etcd.pods, "store", json!({"containers": [store]})).await;
+    let found = gaps().await;
+    assert_eq!((&found[0]["pod"], found.as_array().map(Vec::len)), (&"store".into(), Some(1)), "{found}");
+    let text = found[0]["text"].as_str().unwrap();
+    let (_, command) = text.rsplit_once("Otherwise: kubectl ").unwrap();
+    let words: Vec<&str> = command.split(' ').collect();
+    let output = etcd.kubectl_everywhere().run(&words).await;
+    assert!(output.success, "{output:?}");
+    assert_eq!(gaps().await, json!([]), "the pod is excluded");
 }
 
 /// The number of keys that are written while the learner is frozen.

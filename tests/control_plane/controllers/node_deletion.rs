@@ -1,9 +1,9 @@
-//! The optional webhook for deletions of nodes. Every deletion is a dry run.
+//! The optional webhook for deletions of nodes.
 
 use test_support::{
     guarded_cluster::{GuardedCluster, START_TIMEOUT},
     kubernetes::{
-        control_plane::{NEEDED_NODE, SHARED_NODE},
+        control_plane::{NEEDED_NODE, REMOVED_NODES, SHARED_NODE},
         kubectl::CommandOutput,
         webhook,
     },
@@ -22,7 +22,7 @@ async fn delete_node(etcd: &GuardedCluster, further: &[&str]) -> CommandOutput {
 #[tokio::test]
 async fn denies_node_whose_members_the_quorum_needs() {
     let mut etcd = GuardedCluster::start_on(&[SHARED_NODE, NEEDED_NODE, NEEDED_NODE]).await;
-    webhook::register_node_deletions(&etcd.client, &etcd.namespace, &etcd.guard, NEEDED_NODE).await;
+    webhook::register_node_deletions(&etcd.client, &etcd.namespace, &etcd.guard, &[NEEDED_NODE]).await;
     let text = format!(
         "without the node, 1 of 3 voters would be healthy, quorum 2. Drain the node first: kubectl drain {NEEDED_NODE} "
     );
@@ -64,4 +64,36 @@ async fn denies_node_whose_members_the_quorum_needs() {
         output.success && output.stderr.contains("break-glass overrules IntentProtected")
     })
     .await;
+}
+
+/// Edge case 91: both nodes are deleted before pod garbage collection deletes the first pod.
+#[tokio::test]
+async fn denies_second_node_after_approved_first() {
+    let [first, second] = REMOVED_NODES;
+    let mut etcd = GuardedCluster::start_on(&[SHARED_NODE, first, second]).await;
+    webhook::register_node_deletions(&etcd.client, &etcd.namespace, &etcd.guard, &REMOVED_NODES).await;
+    let kubectl = etcd.kubectl_everywhere();
+    // A dry run reserves nothing.
+    wait_until("the API server calls the guard", START_TIMEOUT, async || {
+        let output = kubectl.run(&["delete", "node", second, "--dry-run=server"]).await;
+        assert!(output.success, "{output:?}");
+        !etcd.guard.new_verdicts().await.is_empty()
+    })
+    .await;
+    let output = kubectl.run(&["delete", "node", first]).await;
+    assert!(output.success, "{output:?}");
+    let output = kubectl.run(&["delete", "node", second]).await;
+    assert!(!output.success, "{output:?}");
+    assert!(output.stderr.contains("node removed-1 runs pod etcd-2 of"), "{output:?}");
+    assert!(output.stderr.contains("1 of 3 voters would be healthy, quorum 2"), "{output:?}");
+    // The deletion of another pod depends on the same reservation.
+    let output = etcd.kubectl(&["delete", "pod", "etcd-2", "--dry-run=server"]).await;
+    assert!(!output.success && output.stderr.contains("DisruptionInProgress"), "{output:?}");
+    let verdicts = etcd.guard.new_verdicts().await;
+    let expected = [
+        "DELETE allowed IntentHarmless",
+        "DELETE denied DisruptionInProgress",
+        "DELETE denied IntentProtected",
+    ];
+    assert_eq!(verdicts, expected);
 }

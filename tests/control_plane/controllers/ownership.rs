@@ -4,7 +4,9 @@
 
 use serde_json::{Value, json};
 
+use super::workload_data::crash_all;
 use test_support::{
+    guard::process::GuardProcess,
     guarded_cluster::{GuardedCluster, START_TIMEOUT},
     process_node::ProcessAction,
     processes::testbed,
@@ -80,15 +82,31 @@ async fn wait_until_members_are_deleted(etcd: &GuardedCluster) {
     etcd.guard.wait_for_verdict(COLLECTOR, "allowed", "OwnerDeleted").await;
 }
 
-/// Deletes the StatefulSet, and restarts the guard between that deletion and those of the pods.
+/// Deletes the StatefulSet, and restarts both replicas of the guard between that deletion and those of the pods.
 async fn collects_members_after_restart(cascade: &str, with_intent: bool) {
     let mut etcd = start(with_intent).await;
+    let mut other = start_other_replica(&etcd).await;
     let rejecting = etcd.reject_deletions().await;
     delete_stateful_set(&etcd, cascade, with_intent).await;
-    etcd.guard.kill();
-    etcd.guard.restart().await;
+    kill_all(&mut etcd, &mut other);
+    restart_all(&mut etcd, &mut other).await;
     remove_webhook(&etcd, &rejecting).await;
     wait_until_members_are_deleted(&etcd).await;
+}
+
+/// Starts a second replica of the guard.
+async fn start_other_replica(etcd: &GuardedCluster) -> GuardProcess {
+    GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &etcd.dir().join("other-replica")).await
+}
+
+fn kill_all(etcd: &mut GuardedCluster, other: &mut GuardProcess) {
+    etcd.guard.kill();
+    other.kill();
+}
+
+async fn restart_all(etcd: &mut GuardedCluster, other: &mut GuardProcess) {
+    other.restart().await;
+    etcd.guard.restart().await;
 }
 
 #[tokio::test]
@@ -134,20 +152,30 @@ async fn orphans_remain_guarded_after_restart() {
 /// No member reports the id of the cluster, neither before nor after the restart.
 #[tokio::test]
 async fn cascade_of_dead_cluster_passes_after_restart() {
-    let mut etcd = start(false).await;
-    for name in GuardedCluster::names() {
-        etcd.apply(name, ProcessAction::Pause).await;
+    for with_intent in [true, false] {
+        let mut etcd = start(with_intent).await;
+        let mut other = start_other_replica(&etcd).await;
+        for name in GuardedCluster::names() {
+            etcd.apply(name, ProcessAction::Pause).await;
+        }
+        let rejecting = etcd.reject_deletions().await;
+        delete_stateful_set(&etcd, "--cascade=background", with_intent).await;
+        kill_all(&mut etcd, &mut other);
+        restart_all(&mut etcd, &mut other).await;
+        remove_webhook(&etcd, &rejecting).await;
+        wait_until_members_are_deleted(&etcd).await;
     }
-    let rejecting = etcd.reject_deletions().await;
-    delete_stateful_set(&etcd, "--cascade=background", false).await;
-    etcd.guard.kill();
-    etcd.guard.restart().await;
-    remove_webhook(&etcd, &rejecting).await;
-    wait_until_members_are_deleted(&etcd).await;
 }
 
 /// Creates a custom resource of this group that owns the StatefulSet, and returns its uid.
 async fn create_owner(etcd: &GuardedCluster, group: &str) -> String {
+    let uid = create_custom_resource(etcd, group).await;
+    set_owner(etcd, &format!("{group}/v1alpha1"), "EtcdCluster", "main", &uid).await;
+    uid
+}
+
+/// Creates the custom resource `main` of the kind `EtcdCluster` of this group, and returns its uid.
+pub(super) async fn create_custom_resource(etcd: &GuardedCluster, group: &str) -> String {
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -182,7 +210,6 @@ async fn create_owner(etcd: &GuardedCluster, group: &str) -> String {
     let resource = format!("etcdclusters.{group}/main");
     let uid = etcd.kubectl(&["get", &resource, "-o", "jsonpath={.metadata.uid}"]).await.stdout;
     assert!(!uid.is_empty());
-    set_owner(etcd, &format!("{group}/v1alpha1"), "EtcdCluster", "main", &uid).await;
     uid
 }
 
@@ -205,12 +232,13 @@ async fn cascade_of_custom_resource_passes_after_restart() {
     const GROUP: &str = "operator.etcd.io";
     for with_intent in [true, false] {
         let mut etcd = start(with_intent).await;
+        let mut other = start_other_replica(&etcd).await;
         let uid = create_owner(&etcd, GROUP).await;
         wait_until_record_contains(&etcd, &[uid]).await;
         // While the guard is down, the collector cannot delete any pod, or the StatefulSet if the webhook concerns it.
-        etcd.guard.kill();
+        kill_all(&mut etcd, &mut other);
         delete_owner(&etcd, GROUP).await;
-        etcd.guard.restart().await;
+        restart_all(&mut etcd, &mut other).await;
         wait_until_members_are_deleted(&etcd).await;
     }
 }
@@ -256,6 +284,21 @@ async fn dangling_owner_of_stateful_set_deletes_nothing() {
     etcd.wait_until_healthy().await;
 }
 
+/// Edge case 34. The members may start again at any moment.
+#[tokio::test]
+async fn dangling_owner_deletes_no_set_of_stopped_members() {
+    let etcd = GuardedCluster::start().await;
+    crash_all(&etcd).await;
+    set_owner(&etcd, "v1", "ConfigMap", "never-existed", "00000000-0000-4000-8000-000000000003").await;
+    let line = etcd.guard.wait_for_verdict(COLLECTOR, "denied", "IntentProtected").await;
+    let message = line["message"].as_str().unwrap();
+    assert!(message.contains("starts 3 of them again"), "{message}");
+    run_printed_removal(&etcd, message).await;
+    let deletion = ["get", "statefulset", "etcd", "-o", "jsonpath={.metadata.deletionTimestamp}"];
+    let output = etcd.kubectl(&deletion).await;
+    assert!(output.success && output.stdout.is_empty(), "{output:?}");
+}
+
 /// Edge case 34.
 #[tokio::test]
 async fn dangling_owner_of_pods_does_not_cost_the_quorum() {
@@ -291,30 +334,64 @@ async fn helm(etcd: &GuardedCluster, arguments: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// Installs the example with Helm in the namespace of the cluster, and waits until the owners are recorded.
+async fn install_release(etcd: &GuardedCluster) {
+    let files = tempfile::tempdir_in(&etcd.control_plane.dir).unwrap();
+    std::fs::create_dir(files.path().join("templates")).unwrap();
+    std::fs::write(files.path().join("Chart.yaml"), "{apiVersion: v2, name: etcd, version: 1.0.0}").unwrap();
+    let manifest = project::path("etcd-manifests/plain.yaml");
+    std::fs::copy(manifest, files.path().join("templates/etcd.yaml")).unwrap();
+    let chart = files.path().to_string_lossy();
+    let (success, errors) = helm(etcd, &["install", "etcd", &chart, "--take-ownership"]).await;
+    assert!(success, "{errors}");
+    etcd.wait_until_healthy().await;
+    wait_until_recorded(etcd).await;
+}
+
+/// Uninstalls the release under the break-glass of this object. Afterwards no object of the release exists.
+async fn uninstall_release(etcd: &GuardedCluster, break_glass: &str) {
+    etcd.break_glass(break_glass).await;
+    let preview = ["delete", "service", "etcd", "--dry-run=server"];
+    wait_until("the break-glass applies", START_TIMEOUT, async || etcd.kubectl(&preview).await.success).await;
+    let (success, errors) = helm(etcd, &["uninstall", "etcd"]).await;
+    assert!(success, "{errors}");
+    let left = ["get", "services,statefulsets,poddisruptionbudgets", "-o", "name"];
+    wait_until("the objects of the release are deleted", COLLECTION_TIMEOUT, async || {
+        let left = etcd.kubectl(&left).await;
+        left.success && left.stdout.is_empty()
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn helm_uninstall_under_break_glass_deletes_everything() {
     for with_intent in [true, false] {
         let etcd = start(with_intent).await;
-        let files = tempfile::tempdir_in(&etcd.control_plane.dir).unwrap();
-        std::fs::create_dir(files.path().join("templates")).unwrap();
-        std::fs::write(files.path().join("Chart.yaml"), "{apiVersion: v2, name: etcd, version: 1.0.0}")
-            .unwrap();
-        let manifest = project::path("etcd-manifests/plain.yaml");
-        std::fs::copy(manifest, files.path().join("templates/etcd.yaml")).unwrap();
-        let chart = files.path().to_string_lossy();
-        let (success, errors) = helm(&etcd, &["install", "etcd", &chart, "--take-ownership"]).await;
-        assert!(success, "{errors}");
-        etcd.wait_until_healthy().await;
-        wait_until_recorded(&etcd).await;
-        etcd.break_glass(&format!("namespace/{}", etcd.namespace)).await;
-        let preview = ["delete", "service", "etcd", "--dry-run=server"];
-        wait_until("the break-glass applies", START_TIMEOUT, async || etcd.kubectl(&preview).await.success)
-            .await;
-        let (success, errors) = helm(&etcd, &["uninstall", "etcd"]).await;
-        assert!(success, "{errors}");
+        install_release(&etcd).await;
+        uninstall_release(&etcd, &format!("namespace/{}", etcd.namespace)).await;
         wait_until_members_are_deleted(&etcd).await;
-        let services =
-            etcd.kubectl(&["get", "services,statefulsets,poddisruptionbudgets", "-o", "name"]).await;
-        assert_eq!(services.stdout, "", "{services:?}");
+    }
+}
+
+/// Edge case 34. Two replicas; both restart after the StatefulSet was deleted, and before the collector deletes its pods. The
+/// break-glass belongs to the StatefulSet, so that it no longer exists when the pods are deleted.
+#[tokio::test]
+async fn helm_uninstall_passes_after_all_replicas_restarted() {
+    for with_intent in [true, false] {
+        let mut etcd = start(with_intent).await;
+        let files = etcd.control_plane.dir.join(format!("{}-second", etcd.namespace));
+        let mut second = GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &files).await;
+        install_release(&etcd).await;
+        let rejecting = etcd.reject_deletions().await;
+        uninstall_release(&etcd, "statefulset/etcd").await;
+        for name in GuardedCluster::names() {
+            assert!(etcd.pods.get(name).await.is_ok(), "the pods still exist");
+        }
+        etcd.guard.kill();
+        second.kill();
+        second.restart().await;
+        etcd.guard.restart().await;
+        remove_webhook(&etcd, &rejecting).await;
+        wait_until_members_are_deleted(&etcd).await;
     }
 }

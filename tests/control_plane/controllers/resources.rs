@@ -114,7 +114,9 @@ async fn helm_uninstall_removes_all_or_nothing_that_members_need() {
     for object in UNRELATED {
         assert!(!exists(&etcd, object).await, "{object}");
     }
-    for text in ["resources.guard.etcd-guard.io", "intent.guard.etcd-guard.io", "Service etcd is in use by"] {
+    for text in
+        ["resources.guard.etcd-guard.io", "intent.guard.etcd-guard.io", "Service etcd is used by a running"]
+    {
         assert!(output.stderr.contains(text), "{text}: {output:?}");
     }
     assert!(!output.stderr.contains("content-of-the-secret"), "{output:?}");
@@ -149,7 +151,7 @@ async fn helm_uninstall_removes_all_or_nothing_that_members_need() {
 async fn objects_without_running_users_can_be_deleted() {
     let mut etcd = GuardedCluster::start_as(Setup { change_manifest: manifest, ..Setup::default() }).await;
     let output = etcd.kubectl(&["delete", "configmap", "etcd-settings", "kube-root-ca.crt"]).await;
-    let text = "IntentProtected: ConfigMap etcd-settings is in use by an etcd cluster that runs (3 pods, including etcd-0)";
+    let text = "IntentProtected: ConfigMap etcd-settings is used by a running etcd cluster (3 pods, including etcd-0)";
     assert!(!output.success && output.stderr.contains(text), "{output:?}");
     assert!(output.stdout.contains("configmap \"kube-root-ca.crt\" deleted"), "{output:?}");
     let advice = format!("kubectl annotate --overwrite -n {} statefulset etcd ", etcd.namespace);
@@ -159,7 +161,7 @@ async fn objects_without_running_users_can_be_deleted() {
     let secrets: Api<Secret> = Api::namespaced(etcd.client.clone(), &etcd.namespace);
     let denial =
         secrets.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap_err();
-    assert!(denial.to_string().contains("Secret etcd-tls is in use by"), "{denial}");
+    assert!(denial.to_string().contains("Secret etcd-tls is used by a running"), "{denial}");
     assert!(exists(&etcd, "secret/etcd-tls").await);
 
     // Without the StatefulSet and its pods, nothing needs the objects.

@@ -20,7 +20,7 @@ async fn set_retention(etcd: &GuardedCluster, when_deleted: &str, owner: &str) {
     .await;
 }
 
-async fn crash_all(etcd: &GuardedCluster) {
+pub(super) async fn crash_all(etcd: &GuardedCluster) {
     for name in GuardedCluster::names() {
         etcd.apply(name, ProcessAction::CrashLoop).await;
     }
@@ -71,7 +71,7 @@ async fn scaled_down_cluster_keeps_its_claims() {
     etcd.guard.new_verdicts().await;
 
     let output = etcd.kubectl(&["delete", "pvc", "data-etcd-1", "--wait=false"]).await;
-    let text = "claim data-etcd-1 belongs to pod etcd-1 of etcd StatefulSet etcd, which does not run";
+    let text = "no pod mounts claim data-etcd-1 of etcd StatefulSet etcd";
     assert!(!output.success && output.stderr.contains(text), "{output:?}");
     let output =
         etcd.kubectl_everywhere().run(&["delete", "namespace", &etcd.namespace, "--wait=false"]).await;

@@ -41,9 +41,9 @@ async fn is_not_called_for_unlabelled_namespace() {
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed NotEtcd"]);
 }
 
-/// Edge case 45.
+/// Edge cases 45 and 73.
 #[tokio::test]
-async fn approves_proxies_and_names_exclusion_for_mentions_of_etcd() {
+async fn approves_proxies_and_names_exclusion_for_unproven_members() {
     let mut etcd = GuardedCluster::start().await;
     let proxy = json!({
         "name": "proxy", "image": "quay.io/coreos/etcd:v3.6.16", "ports": [{"containerPort": 2379}],
@@ -52,36 +52,50 @@ async fn approves_proxies_and_names_exclusion_for_mentions_of_etcd() {
     let waiting = json!({
         "name": "app", "image": "app", "command": ["sh", "-c", "until nc -z etcd 2379; do sleep 1; done; exec app"],
     });
-    for (name, container) in [("proxy", proxy), ("waiting", waiting)] {
+    let copy = json!({
+        "name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16", "command": ["sleep", "1d"], "ports": [{"containerPort": 2379}],
+        "env": [{"name": "ETCD_LISTEN_PEER_URLS", "value": "http://0.0.0.0:2380"}],
+    });
+    let unproven = json!({"name": "app", "image": "app", "args": ["etcd"]});
+    for (name, container) in [("proxy", proxy), ("waiting", waiting), ("copy", copy), ("unproven", unproven)]
+    {
         create_pod_with(&etcd.pods, name, json!({"containers": [container]})).await;
         wait_until("the pod runs", START_TIMEOUT, async || {
             etcd.kubectl(&["get", "pod", name]).await.stdout.contains("Running")
         })
         .await;
     }
-    etcd.delete("proxy").await.unwrap();
-    assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed NotEtcd"]);
+    for name in ["proxy", "waiting", "copy"] {
+        etcd.delete(name).await.unwrap();
+        assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed NotEtcd"], "{name}");
+    }
 
-    let denial = etcd.delete("waiting").await.unwrap_err();
+    let denial = etcd.delete("unproven").await.unwrap_err();
     assert!(denial.contains("EtcdUnreachable"), "{denial}");
     let (_, command) = denial.rsplit_once("exclude it: kubectl ").unwrap();
-    assert!(command.ends_with("annotate --overwrite pod waiting etcd-guard.io/member=false"), "{denial}");
+    let (command, inspection) = command.split_once("; ").unwrap();
+    let inspect = format!("kubectl etcd-guard inspect -n {} unproven", etcd.namespace);
+    assert!(inspection.ends_with(&inspect), "{denial}");
+    assert!(command.ends_with("annotate --overwrite pod unproven etcd-guard.io/member=false"), "{denial}");
     let words: Vec<&str> = command.split(' ').collect();
     let output = etcd.kubectl_everywhere().run(&words).await;
     assert!(output.success, "{output:?}");
-    etcd.delete("waiting").await.unwrap();
+    etcd.delete("unproven").await.unwrap();
 }
 
-/// Uses only dry runs: until the guard's watch receives the annotation, the deletion would be approved.
+/// Edge case 75. Uses only dry runs: until the guard's watch receives the annotation, the deletion would be approved.
 #[tokio::test]
 async fn guards_pods_declared_members_by_namespace() {
     let etcd = GuardedCluster::start().await;
+    let store = json!({"name": "store", "image": "store", "ports": [{"containerPort": 2379}]});
+    create_pod_with(&etcd.pods, "store", json!({"containers": [store]})).await;
+    let is_denied =
+        async |pod: &str| !etcd.kubectl(&["delete", "pod", pod, "--dry-run=server"]).await.success;
+    assert!(!is_denied("store").await, "the guard does not recognize the member");
     let output = etcd.kubectl(&["annotate", "namespace", &etcd.namespace, MEMBER]).await;
     assert!(output.success, "{output:?}");
-    wait_until("the deletion is denied", START_TIMEOUT, async || {
-        !etcd.kubectl(&["delete", "pod", UNRELATED_POD, "--dry-run=server"]).await.success
-    })
-    .await;
+    wait_until("the deletion is denied", START_TIMEOUT, async || is_denied("store").await).await;
+    assert!(!is_denied(UNRELATED_POD).await, "this pod declares no port of etcd");
 }
 
 #[tokio::test]

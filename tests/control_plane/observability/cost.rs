@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::time::sleep;
 
 use test_support::{
-    deadline::within_deadline,
+    deadline::{MAX_ATTEMPTS, within_deadline},
     etcd::fourth_member,
     guard::process::GuardProcess,
     guard::review::{deletion_review, dry_run_review, eviction_review, verdict},
@@ -131,6 +131,21 @@ async fn reads_pods_of_other_owners_by_name() {
     }
 }
 
+/// Policies can be annotations of the `ReplicaSet` or of the Deployment.
+#[tokio::test]
+async fn approval_reads_each_owner_of_the_pod_once() {
+    let (etcd, proxy, _files) = start_layout(Layout::new(Topology::DeploymentPerMember)).await;
+    let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
+    warm_up(&etcd, &proxy, &follower).await;
+    let (allowed, message) = send_review(&etcd.guard, deletion_review(&follower)).await;
+    assert!(allowed, "{message}");
+    let calls = summaries(&decision_calls(&proxy));
+    let reads = |resource: &str| calls.iter().filter(|call| call.contains(&format!("/{resource}/"))).count();
+    let counts = ["pods", "leases", "replicasets", "deployments"].map(reads);
+    // The Lease does not exist yet: it is read by its name, and created.
+    assert_eq!((counts, calls.len()), ([3, 1, 1, 1], 7), "{calls:?}");
+}
+
 /// The reservation belongs to a pod uid that is not in the member pod cache.
 #[tokio::test]
 async fn lists_pods_once_after_replacement() {
@@ -216,16 +231,14 @@ async fn first_approval_costs_one_probe_and_is_shared() {
     assert_eq!(newer.metric(ROUNDS).await, 1, "probe rounds");
 }
 
-/// The number of guards that have not answered yet: only the first verdict of a guard finds no connection.
-const FIRST_ATTEMPTS: usize = 5;
-
 #[tokio::test]
 async fn first_verdict_with_frozen_member_is_in_time() {
     let (etcd, _proxy, files) = start().await;
     let frozen = etcd.followers().await[0].clone();
     let pod = etcd.pods.get(&frozen).await.unwrap();
     let mut new = Vec::new();
-    for n in 0..FIRST_ATTEMPTS {
+    // Only the first verdict of a guard finds no connection.
+    for n in 0..MAX_ATTEMPTS {
         let files = files.path().join(n.to_string());
         new.push(GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &files).await);
     }

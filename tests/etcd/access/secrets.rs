@@ -7,6 +7,7 @@ use crate::{
     guarded_cluster::{GuardedPods, forbidden, pod, secret},
 };
 
+/// Edge case 56: the denial names the Secret, and the answers of the admin port do not.
 #[tokio::test]
 async fn reads_certificates_from_secret_with_known_name() {
     let cluster = Cluster::start(Layout { version: "3.6", members: 3, spare: 0, tls: true }).await;
@@ -17,8 +18,15 @@ async fn reads_certificates_from_secret_with_known_name() {
 
     guarded.objects.put(path, 403, forbidden());
     let message = guarded.expect_dry_run(follower, "CredentialsRejected").await;
-    let expected = "the guard is not allowed to read Secret prod/etcd-client-tls: apply Role etcd-guard-secrets in namespace prod";
+    let expected = "the guard is not allowed to read Secret prod/etcd-client-tls: apply the Role that etcd-guard inspect --role prints";
     assert!(message.contains(expected), "{message}");
+    for answer in [guarded.check(follower).await, guarded.status().await] {
+        assert!(
+            answer.contains("is not allowed to read a Secret in namespace prod: apply the Role"),
+            "{answer}"
+        );
+        assert!(!answer.contains("etcd-client-tls"), "{answer}");
+    }
 
     // After the Role is applied, the next request reads the Secret again.
     let (ca, certificate, key) = cluster.client_files();

@@ -55,8 +55,11 @@ async fn reserve_transferee(
     }
     let transferee = transferee.unwrap();
     guarded.objects.change("/leases/", |lease| {
-        let annotation = &mut lease["metadata"]["annotations"][RESERVATIONS];
-        let mut reservations: Vec<Value> = serde_json::from_str(annotation.as_str().unwrap()).unwrap();
+        let annotations = &mut lease["metadata"]["annotations"];
+        // The Lease with the recorded owners has none.
+        let Some(annotation) = annotations.get_mut(RESERVATIONS) else { return };
+        let text = annotation.as_str().unwrap();
+        let mut reservations: Vec<Value> = serde_json::from_str(text).unwrap();
         reservations.push(json!({
             "uid": format!("uid-{transferee}"),
             "namespace": "prod",

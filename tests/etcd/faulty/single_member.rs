@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::{Cluster, Layout},
-    guarded_cluster::{GuardedPods, annotated_pod},
+    guarded_cluster::{GuardedPods, annotated_pod, secret},
 };
 
 const STATEFUL_SET: &str = "/apis/apps/v1/namespaces/prod/statefulsets/etcd";
@@ -57,7 +57,7 @@ on_every_version! {
     async fn frozen_member_of_a_grown_cluster_is_not_deleted(version) {
         let cluster = Cluster::start(Layout { version, members: 3, spare: 0, tls: false }).await;
         let pod = allowed_pod(&cluster, &format!("etcd-0={}", cluster.peer_url(0)));
-        let guarded = GuardedPods::start(std::slice::from_ref(&pod)).await;
+        let mut guarded = GuardedPods::start(std::slice::from_ref(&pod)).await;
         guarded.objects.put(STATEFUL_SET, 200, stateful_set(1));
         cluster.healthy_snapshot(&Connections::new()).await;
         let (reason, message) = guarded.dry_run(&pod).await;
@@ -66,8 +66,38 @@ on_every_version! {
             cluster.freeze(n).await;
         }
         guarded.expect_deletion(&pod, "EtcdUnreachable").await;
+        guarded.restart_after_recording("several_voters").await;
+        guarded.expect_deletion(&pod, "EtcdUnreachable").await;
         for n in 0..3 {
             cluster.thaw(n);
         }
     }
+}
+
+/// Edge case 46: the Secret with the credentials is missing, and then contains the CA of another cluster.
+#[tokio::test]
+async fn single_member_with_broken_tls_is_deleted_with_evidence() {
+    let layout = || Layout { version: "3.6", members: 1, spare: 0, tls: true };
+    let (cluster, other) = (Cluster::start(layout()).await, Cluster::start(layout()).await);
+    let pod = allowed_pod(&cluster, &format!("etcd-0={}", cluster.peer_url(0)));
+    let guarded = GuardedPods::start(std::slice::from_ref(&pod)).await;
+    let secret_path = "/api/v1/namespaces/prod/secrets/etcd-client-tls";
+    let credentials = |of: &Cluster| {
+        let (ca, certificate, key) = of.client_files();
+        secret(&[("ca.crt", ca), ("tls.crt", certificate), ("tls.key", key)])
+    };
+    guarded.objects.put(STATEFUL_SET, 200, stateful_set(3));
+    guarded.expect_deletion(&pod, "CredentialsRejected").await;
+    guarded.objects.put(STATEFUL_SET, 200, stateful_set(1));
+    guarded.expect_deletion(&pod, "SingleMemberAllowed").await;
+
+    guarded.objects.put(secret_path, 200, credentials(&other));
+    guarded.expect_deletion(&pod, "SingleMemberAllowed").await;
+    guarded.objects.put(STATEFUL_SET, 200, stateful_set(3));
+    let (reason, message) = guarded.dry_run(&pod).await;
+    assert!(["CredentialsRejected", "EtcdUnreachable"].contains(&reason.as_str()), "{reason}: {message}");
+
+    // A member that answers needs no further evidence.
+    guarded.objects.put(secret_path, 200, credentials(&cluster));
+    guarded.expect_deletion(&pod, "SingleMemberAllowed").await;
 }

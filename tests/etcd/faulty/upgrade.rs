@@ -6,9 +6,11 @@ use etcd_guard::{
 };
 
 use crate::{
-    cluster::{Cluster, PASSWORD},
+    cluster::{Cluster, PASSWORD, START_TIMEOUT},
+    guarded_cluster::{GuardedPods, pod},
     snapshots::leader_of,
 };
+use test_support::wait::wait_until;
 
 async fn assess_during_upgrade(from: &str, to: &str, cluster: &mut Cluster) {
     let connections = Connections::new();
@@ -62,4 +64,24 @@ upgrades! {
     from_3_4: "3.4" to "3.5",
     from_3_5: "3.5" to "3.6",
     from_3_6: "3.6" to "3.7",
+}
+
+/// Edge case 94: 3.4 of the tests can confirm a read at a deposed leader.
+#[tokio::test]
+async fn metric_counts_members_with_stale_reads() {
+    let mut cluster = Cluster::three_members("3.4").await;
+    let pods: Vec<_> = (0..3).map(|n| pod(&cluster, n)).collect();
+    let guarded = GuardedPods::start_with_survey(&pods).await;
+    let counts = async || {
+        let of = async |release: &str| {
+            guarded.metric(&format!("etcd_guard_members{{release=\"{release}\"}}")).await
+        };
+        (of("stale_reads").await, of("ok").await)
+    };
+    wait_until("three members are counted", START_TIMEOUT, async || counts().await == (3, 0)).await;
+    let follower = cluster.followers().await[0];
+    cluster.kill(follower);
+    cluster.upgrade(follower, "3.5");
+    cluster.restart(follower);
+    wait_until("one member is upgraded", START_TIMEOUT, async || counts().await == (2, 1)).await;
 }

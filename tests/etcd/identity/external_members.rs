@@ -9,15 +9,15 @@ use etcd_guard::{
         Policy, Reason,
         assess::assess,
         model::snapshot::Snapshot,
-        observe::external::{self, ClusterAccess, ProbeGate, probe_external_members},
+        observe::external::{self, ApiServers, ClusterAccess, ProbeGate, probe_external_members},
     },
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     cluster::{Cluster, START_TIMEOUT},
-    guarded_cluster::{GuardedPods, pod},
+    guarded_cluster::{GuardedPods, forbidden, pod},
     snapshots::{followers_in, probe_deadline},
 };
 use test_support::wait::{wait_for, wait_until};
@@ -35,7 +35,7 @@ async fn snapshot_without_one(cluster: &Cluster, connections: &Connections) -> (
 fn open_gate() -> ProbeGate {
     let mut config = Config::default();
     config.guard.probe.denied_networks.clear();
-    ProbeGate::new(tokio::sync::watch::channel(Arc::new(config)).1, Vec::new())
+    ProbeGate::new(tokio::sync::watch::channel(Arc::new(config)).1, ApiServers::fixed(Vec::new()))
 }
 
 on_every_version! {
@@ -99,6 +99,52 @@ async fn members_with_separate_owners_form_one_cluster() {
         has_reason(1, "QuorumAtRisk").await
     })
     .await;
+}
+
+/// Edge case 92: the voter in the other namespace terminates slowly, and its reservation has expired.
+#[tokio::test]
+async fn terminating_voter_of_another_namespace_is_leaving() {
+    let cluster = Cluster::three_members("3.6").await;
+    let (leader, followers) = (cluster.leader().await, cluster.followers().await);
+    let pods = [leader, followers[0]].map(|n| pod(&cluster, n));
+    let mut elsewhere = pod(&cluster, followers[1]);
+    elsewhere["metadata"]["namespace"] = json!("other");
+    let guarded = GuardedPods::start(&pods).await;
+    let put = |pod: &Value| guarded.objects.put("/api/v1/pods", 200, json!({"items": [pod]}));
+    put(&elsewhere);
+    guarded.expect_dry_run(&pods[1], "SafeToDelete").await;
+    elsewhere["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    put(&elsewhere);
+    guarded.expect_dry_run(&pods[1], "QuorumAtRisk").await;
+    guarded.objects.put("/api/v1/pods", 403, forbidden());
+    let message = guarded.expect_dry_run(&pods[1], "LookupFailed").await;
+    assert!(message.contains("the pods with address"), "{message}");
+}
+
+/// Edge case 93: a cluster moves from a StatefulSet to a custom resource.
+#[tokio::test]
+async fn members_of_owners_of_mixed_kinds_are_evaluated() {
+    let mut cluster = Cluster::three_members("3.6").await;
+    let [migrated, follower] = cluster.followers().await[..] else { panic!("two followers") };
+    let mut pods: Vec<_> = (0..3).map(|n| pod(&cluster, n)).collect();
+    pods[migrated]["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "etcd.example.com/v1", "kind": "EtcdMember", "name": "m", "uid": "m", "controller": true
+    }]);
+    let guarded = GuardedPods::start(&pods).await;
+    for n in [migrated, follower] {
+        guarded.expect_dry_run(&pods[n], "SafeToDelete").await;
+    }
+    let status: Value = serde_json::from_str(&guarded.status().await).unwrap();
+    let kind_of = |name: String| {
+        let members = status["clusters"][0]["members"].as_array().unwrap();
+        members.iter().find(|member| member["pod"] == json!(name)).unwrap()["ownerKind"].clone()
+    };
+    assert_eq!(kind_of(format!("etcd-{migrated}")), json!("EtcdMember"), "{status}");
+    assert_eq!(kind_of(format!("etcd-{follower}")), json!("StatefulSet"), "{status}");
+    cluster.kill(migrated);
+    let message = guarded.expect_dry_run(&pods[follower], "QuorumAtRisk").await;
+    assert!(message.contains(&format!("etcd-{migrated} of EtcdMember (")), "{message}");
+    guarded.expect_dry_run(&pods[migrated], "SafeToDelete").await;
 }
 
 /// Edge case 60: a pod of a set whose other pods run another cluster. The other members of its cluster have another owner.

@@ -17,11 +17,24 @@ struct Review {
     message: String,
     /// Connections to addresses of the list, and the number of these addresses.
     dials: (usize, usize),
+    /// The encoded size of the list in bytes.
+    list_bytes: usize,
+    /// The growth of the guard's anonymous memory in bytes.
+    memory_growth: u64,
 }
+
+/// The largest growth of the guard's memory by reviews of one pod, in bytes: less than a list of 4 MiB occupies. A first
+/// evaluation takes two of them.
+const MAX_MEMORY_GROWTH: u64 = 4 << 20;
 
 /// Sends a review of the pod of a fake member. Its list has this number of further voters, with this number of client
 /// URLs each.
 async fn review(voters: u64, urls: u64, config: &str) -> Review {
+    review_beside_api_servers(voters, urls, config, &[]).await
+}
+
+/// Sends a review like [`review`], while API servers listen at these addresses and at the port of the list.
+async fn review_beside_api_servers(voters: u64, urls: u64, config: &str, api_servers: &[&str]) -> Review {
     let counter = DialCounter::start().await;
     let url = |n: u64| {
         let [_, a, b, c] = u32::try_from(n).unwrap().to_be_bytes();
@@ -39,11 +52,16 @@ async fn review(voters: u64, urls: u64, config: &str) -> Review {
         peer_urls: vec![String::from("http://etcd-0.example:2380")],
         client_urls: vec![String::from("http://etcd-0.example:2379")],
     };
-    let members = [own].into_iter().chain((0..voters).map(listed)).collect();
+    let members: Vec<FakeListed> = [own].into_iter().chain((0..voters).map(listed)).collect();
+    let list_bytes = members.iter().map(FakeListed::encoded_len_in_list).sum();
     let replies = FakeReplies { cluster_id: 7, member_id: 1, leader: 1, term: 3, members };
     let member = FakeMember::start(SocketAddr::from(([127, 0, 0, 1], 0)), replies).await;
     let pod = pod("etcd-0", member.address());
     let guarded = GuardedPods::start_with_config(std::slice::from_ref(&pod), config).await;
+    let memory_before = guarded.anonymous_memory();
+    let endpoints: Vec<Value> = api_servers.iter().map(|address| json!({"addresses": [address]})).collect();
+    let slice = json!({"endpoints": endpoints, "ports": [{"port": counter.port()}]});
+    guarded.objects.put("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes", 200, slice);
     // On a busy machine the member may answer too late, which proves nothing.
     wait_for("the member answers in time", START_TIMEOUT, async || {
         counter.take();
@@ -51,16 +69,18 @@ async fn review(voters: u64, urls: u64, config: &str) -> Review {
         let (reason, message) = guarded.dry_run(&pod).await;
         let took = started.elapsed();
         let dials = counter.take();
+        let memory_growth = guarded.anonymous_memory().saturating_sub(memory_before);
         eprintln!(
-            "{voters} voters, {urls} URLs each: {dials:?} connections and addresses, {took:?}: {message:.200}"
+            "{voters} voters, {urls} URLs each, {list_bytes} bytes: {dials:?} connections and addresses, {took:?}, \
+             {memory_growth} bytes of memory: {message:.200}"
         );
-        (reason != "EtcdUnreachable").then_some(Review { reason, message, dials })
+        (reason != "EtcdUnreachable").then_some(Review { reason, message, dials, list_bytes, memory_growth })
     })
     .await
 }
 
 /// Returns a pod with a member that listens at this address.
-fn pod(name: &str, address: SocketAddr) -> Value {
+pub(super) fn pod(name: &str, address: SocketAddr) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -80,15 +100,26 @@ fn pod(name: &str, address: SocketAddr) -> Value {
     })
 }
 
-/// Edge case 52: a list of 4 MiB, and a list that is only a little too long.
+/// Edge case 52: the longest list that gRPC accepts, a longer one, and a list that is only a little too long.
 #[tokio::test]
 async fn oversized_member_lists_are_errors() {
-    let Review { reason, message, dials } = review(13_000, 4, ALL_NETWORKS).await;
-    assert_eq!(dials, (0, 0));
-    assert_eq!(reason, "AmbiguousMember", "{message}");
-    assert!(message.contains("etcd-0 (the response is larger than 256 KiB)"), "{message}");
+    let longest = review(25_300, 4, ALL_NETWORKS).await;
+    assert!((4_100_000..4 << 20).contains(&longest.list_bytes), "{}", longest.list_bytes);
+    assert_eq!(longest.reason, "AmbiguousMember", "{}", longest.message);
+    let cause = "etcd-0 (the response is larger than 256 KiB)";
+    assert!(longest.message.contains(cause), "{}", longest.message);
 
-    let Review { reason, message, dials } = review(64, 1, ALL_NETWORKS).await;
+    let longer = review(26_000, 4, ALL_NETWORKS).await;
+    assert!((4 << 20..5 << 20).contains(&longer.list_bytes), "{}", longer.list_bytes);
+    assert_eq!(longer.reason, "ElectionInProgress", "{}", longer.message);
+    assert!(longer.message.contains("decoded message length too large"), "{}", longer.message);
+
+    for Review { dials, memory_growth, .. } in [longest, longer] {
+        assert_eq!(dials, (0, 0));
+        assert!(memory_growth < MAX_MEMORY_GROWTH, "{memory_growth}");
+    }
+
+    let Review { reason, message, dials, .. } = review(64, 1, ALL_NETWORKS).await;
     assert_eq!((reason.as_str(), dials), ("AmbiguousMember", (0, 0)), "{message}");
     assert!(message.contains("the member list has 65 members, and at most 64 are evaluated"), "{message}");
 }
@@ -96,7 +127,7 @@ async fn oversized_member_lists_are_errors() {
 /// Edge case 52.
 #[tokio::test]
 async fn probes_one_address_per_voter_and_16_in_total() {
-    let Review { reason, message, dials } = review(63, 4, ALL_NETWORKS).await;
+    let Review { reason, message, dials, .. } = review(63, 4, ALL_NETWORKS).await;
     assert_eq!((reason.as_str(), dials.1), ("QuorumAtRisk", 16), "{message}");
     let Review { dials, .. } = review(3, 4, ALL_NETWORKS).await;
     assert_eq!(dials.1, 12);
@@ -105,7 +136,7 @@ async fn probes_one_address_per_voter_and_16_in_total() {
 /// Edge case 52: the shipped configuration denies loopback, and the text does not describe the address.
 #[tokio::test]
 async fn denied_addresses_are_not_probed_or_described() {
-    let Review { reason, message, dials } = review(2, 2, CONFIG_HEADER).await;
+    let Review { reason, message, dials, .. } = review(2, 2, CONFIG_HEADER).await;
     assert_eq!((reason.as_str(), dials), ("QuorumAtRisk", (0, 0)), "{message}");
     let class = "etcd-1, etcd-2 (no visible pod runs this member, and guard.probe.deniedNetworks rejects its client URLs)";
     assert!(message.contains(class), "{message}");
@@ -117,4 +148,16 @@ async fn denied_addresses_are_not_probed_or_described() {
         ),
         "{message}"
     );
+}
+
+/// Edge case 131: the processes behind the Service `kubernetes` listen at addresses of their own.
+#[tokio::test]
+async fn endpoints_of_the_api_server_are_not_probed() {
+    let Review { dials, .. } = review(2, 1, ALL_NETWORKS).await;
+    assert_eq!(dials.1, 2);
+    let Review { reason, dials, .. } = review_beside_api_servers(2, 1, ALL_NETWORKS, &["127.100.0.1"]).await;
+    assert_eq!((reason.as_str(), dials.1), ("QuorumAtRisk", 1), "the other address is probed");
+    let both = ["127.100.0.0", "127.100.0.1"];
+    let Review { reason, dials, .. } = review_beside_api_servers(2, 1, ALL_NETWORKS, &both).await;
+    assert_eq!((reason.as_str(), dials), ("QuorumAtRisk", (0, 0)));
 }

@@ -67,10 +67,46 @@ async fn plain_impostor_is_no_voter_of_tls_cluster() {
         let (reason, message) = guarded.dry_run(&pods[target]).await;
         assert_eq!(reason, "QuorumAtRisk", "{message}");
         let cause =
-            format!("etcd-{absent} (it answers over http, and the member advertises no such client URL)");
+            format!("etcd-{absent} (it replies over http, but advertises no client URL with this scheme)");
         assert!(message.contains(&cause), "{message}");
         drop(impostor);
         cluster.restart(absent);
         cluster.wait_until_serving(absent).await;
     }
+}
+
+/// Edge case 39: no member has a quorum, and a pod of another owner claims over plain HTTP to be the only voter.
+#[tokio::test]
+async fn plain_impostor_does_not_decide_without_quorum() {
+    let mut cluster = Cluster::start(Layout { version: "3.6", members: 3, spare: 0, tls: true }).await;
+    let (target, followers) = (cluster.leader().await, cluster.followers().await);
+    let mut pods: Vec<Value> = (0..3).map(|n| pod(&cluster, n)).collect();
+    let mut replies = replies_of(&cluster, followers[0], target, Some("http")).await;
+    replies.members.retain(|member| member.id == replies.member_id);
+    replies.leader = replies.member_id;
+    let (network, _) = cluster.address(0).rsplit_once('.').unwrap();
+    let address = format!("{network}.99");
+    let mut impostor = pods[followers[0]].clone();
+    impostor["metadata"]["name"] = json!("app-0");
+    impostor["metadata"]["uid"] = json!("impostor");
+    impostor["metadata"]["ownerReferences"][0] = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "app", "uid": "app", "controller": true});
+    impostor["status"]["podIP"] = json!(address);
+    impostor["spec"]["containers"][0]["command"] = json!([
+        "etcd",
+        "--name=app-0",
+        format!("--advertise-client-urls=http://{address}:2379"),
+        "--data-dir=/data"
+    ]);
+    pods.push(impostor);
+    let _impostor = FakeMember::start(format!("{address}:2379").parse().unwrap(), replies).await;
+
+    let guarded = GuardedPods::start(&pods).await;
+    let (ca, certificate, key) = cluster.client_files();
+    let secret = secret(&[("ca.crt", ca), ("tls.crt", certificate), ("tls.key", key)]);
+    guarded.objects.put("/api/v1/namespaces/prod/secrets/etcd-client-tls", 200, secret);
+    for follower in followers {
+        cluster.kill(follower);
+    }
+    let (reason, message) = guarded.dry_run(&pods[target]).await;
+    assert!(["QuorumLost", "ElectionInProgress"].contains(&reason.as_str()), "{reason}: {message}");
 }

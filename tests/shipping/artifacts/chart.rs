@@ -1,18 +1,57 @@
-//! The chart renders the same objects as kustomize, and `helm lint` reports nothing.
+//! The chart renders the same objects as kustomize, apart from labels and hooks, and `helm lint` reports nothing.
+
+use serde_json::Value;
 
 use crate::{helm_template, identity, kustomize, objects, project_path, stdout};
 use test_support::{processes::child::scoped_command, processes::testbed::program};
 
-/// Asserts that the chart and a kustomization have the same objects. The chart creates its namespace only on request.
+/// Labels that the chart adds to those of kustomize, as Helm recommends.
+const RELEASE_LABELS: [&str; 5] = [
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/version",
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/part-of",
+    "helm.sh/chart",
+];
+
+/// Asserts that the chart and a kustomization have the same objects. The chart creates its namespace only on request, has
+/// further labels, and has hooks, for which kustomize has no equivalent.
 pub(crate) fn assert_same(folder: &str, mode: &str, flags: &[&str]) {
     let mode = format!("--set=createNamespace=true,certificates.mode={mode}");
-    let chart = objects(&helm_template(&[&[mode.as_str()], flags].concat()));
-    let kustomized = objects(&kustomize(folder));
+    let [mut chart, kustomized] =
+        [helm_template(&[&["--no-hooks", mode.as_str()], flags].concat()), kustomize(folder)]
+            .map(|yaml| without_namespace_of_policies(objects(&yaml)));
     let names = |objects: &[_]| objects.iter().map(identity).collect::<Vec<_>>();
     assert_eq!(names(&chart), names(&kustomized));
-    for (chart, kustomized) in chart.iter().zip(&kustomized) {
+    for (chart, kustomized) in chart.iter_mut().zip(&kustomized) {
+        remove_release_labels(chart);
+        if kustomized["kind"] == "ConfigMap" {
+            // The generator of kustomize sets no label.
+            chart["metadata"].as_object_mut().unwrap().remove("labels");
+        }
         assert_eq!(chart, kustomized, "{}", identity(chart));
     }
+}
+
+/// Removes the labels of the release, each of which must be present.
+fn remove_release_labels(object: &mut Value) {
+    let name = identity(object);
+    let labels = object["metadata"]["labels"].as_object_mut().unwrap();
+    for label in RELEASE_LABELS {
+        assert!(labels.remove(label).is_some(), "{name} has no label {label}");
+    }
+}
+
+/// Removes the namespace that kustomize sets on admission policies, because it does not know them. They are not in a
+/// namespace, and the API server removes it as well.
+fn without_namespace_of_policies(mut objects: Vec<Value>) -> Vec<Value> {
+    for object in &mut objects {
+        if object["kind"].as_str().is_some_and(|kind| kind.contains("AdmissionPolicy")) {
+            object["metadata"].as_object_mut().unwrap().remove("namespace");
+        }
+    }
+    objects.sort_by_key(identity);
+    objects
 }
 
 #[test]
@@ -31,7 +70,7 @@ fn chart_renders_same_objects_as_mutating_overlay() {
     let config =
         format!("--set-file=config={}", project_path("deploy/components/config/config.yaml").display());
     let flags = ["--set=parts.inject=true,parts.nodes=true,parts.rules=true", &config];
-    assert_same("deploy/overlays/mutating", "files", &flags);
+    assert_same("deploy/overlays/mutating", "self-managed", &flags);
 }
 
 #[test]
@@ -63,14 +102,71 @@ fn helm_lint_reports_nothing() {
     assert!(!output.contains("[WARNING]") && !output.contains("[ERROR]"), "{output}");
 }
 
-#[test]
-fn rejects_misspelled_value() {
+/// Asserts that Helm rejects the values with a message that contains `named`.
+pub(crate) fn assert_rejected(values: &str, named: &str) {
     let mut template = scoped_command(program("helm"));
     template
-        .args(["template", "x", "--kube-version=1.34.3", "--set", "replica=3"])
+        .args(["template", "x", "--kube-version=1.34.3", &format!("--set={values}")])
         .arg(project_path("deploy/chart/etcd-guard"));
     let output = template.output().unwrap();
-    assert!(!output.status.success());
-    let output = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.contains("replica"), "{output}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && stderr.contains(named), "{values}: {stderr}");
+}
+
+#[test]
+fn rejects_misspelled_value() {
+    assert_rejected("replica=3", "replica");
+    assert_rejected("monitoring.podMonitor.intervall=3s", "intervall");
+}
+
+/// `helm upgrade --reuse-values` over the chart before `replicaCount` passes the values of that chart only.
+#[test]
+fn rejects_reused_values_of_older_chart() {
+    assert_rejected("replicas=2,replicaCount=null", "--reset-then-reuse-values");
+}
+
+#[test]
+fn rejects_contradicting_values() {
+    for (values, named) in [
+        ("parts.nodesPolicy=true", "parts.nodes"),
+        ("monitoring.dashboard.enabled=true", "monitoring.enabled"),
+        ("monitoring.serviceMonitor.enabled=true", "monitoring.enabled"),
+        (
+            "webhooks.guard=false,webhooks.eviction=false,webhooks.intent=false,webhooks.resources=",
+            "at least one",
+        ),
+        ("hostNetwork=true,createNamespace=true", "Pod Security"),
+        ("defaultMode=audit,config=[", "config is no YAML"),
+    ] {
+        assert_rejected(values, named);
+    }
+}
+
+/// As after the installation in the README: every object remains, and pods mount only what exists.
+#[test]
+fn mutating_overlay_extends_installation_of_readme() {
+    let [installed, mutating] = ["deploy/overlays/self-managed", "deploy/overlays/mutating"]
+        .map(|folder| objects(&kustomize(folder)));
+    for object in &installed {
+        let name = identity(object);
+        let applied = mutating.iter().find(|applied| identity(applied) == name).expect(&name);
+        let is_server = object["kind"] == "Deployment" && object["metadata"]["name"] == "etcd-guard";
+        if !is_server {
+            assert_eq!(applied, object, "{name}");
+            continue;
+        }
+        let added: Vec<_> = applied["spec"]["template"]["spec"]["volumes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|volume| {
+                !object["spec"]["template"]["spec"]["volumes"].as_array().unwrap().contains(volume)
+            })
+            .collect();
+        assert_eq!(added.len(), 1, "{added:?}");
+        let map = added[0]["configMap"]["name"].as_str().unwrap();
+        assert!(
+            mutating.iter().any(|other| other["kind"] == "ConfigMap" && other["metadata"]["name"] == map)
+        );
+    }
 }

@@ -1,7 +1,9 @@
 //! Variants of the chart: each renders the same objects as a kustomization.
 
-use crate::{artifacts::chart::assert_same, kustomize, objects, project_path};
-use test_support::{processes::child::scoped_command, processes::testbed::program};
+use crate::{
+    artifacts::chart::{assert_rejected, assert_same},
+    helm_template, kustomize, objects, project_path,
+};
 
 #[test]
 fn chart_with_cert_manager_injects_every_ca_bundle() {
@@ -42,6 +44,27 @@ fn chart_renders_same_objects_with_node_deletions() {
 }
 
 #[test]
+fn chart_renders_same_objects_with_owner_kinds() {
+    let folder = "tests/data/kustomizations/with-owner-kinds";
+    let value = r#"--set-json=ownerKinds=[{"group":"example.com","resource":"etcdclusters"}]"#;
+    assert_same(folder, "self-managed", &[value]);
+}
+
+#[test]
+fn chart_renders_same_objects_with_over_commit_policy() {
+    let folder = "tests/data/kustomizations/with-over-commit-policy";
+    let config =
+        format!("--set-file=config={}", project_path("deploy/components/config/config.yaml").display());
+    let values = "--set=parts.nodes=true,parts.nodesPolicy=true";
+    let served = |version: &str| {
+        format!("--api-versions=admissionregistration.k8s.io/{version}/MutatingAdmissionPolicy")
+    };
+    assert_same(folder, "self-managed", &[values, &config, &served("v1beta1")]);
+    let stable = helm_template(&[values, &config, &served("v1beta1"), &served("v1")]);
+    assert!(!stable.contains("v1beta1\nkind: MutatingAdmissionPolicy"), "{stable}");
+}
+
+#[test]
 fn chart_renders_same_objects_without_resources() {
     let folder = "tests/data/kustomizations/without-resources";
     assert_same(folder, "self-managed", &["--set=webhooks.resources="]);
@@ -53,32 +76,6 @@ fn chart_renders_same_objects_without_resources() {
         names,
         ["guard", "eviction.guard", "intent.guard"].map(|name| format!("{name}.etcd-guard.io"))
     );
-}
-
-/// A Prometheus of the operator selects monitors by these labels.
-#[test]
-fn chart_sets_configured_monitor_labels() {
-    let mut all = objects(&crate::helm_template(&[
-        "--set=monitoring.enabled=true,monitoring.labels.release=prometheus",
-    ]));
-    all.retain(|object| object["apiVersion"] == "monitoring.coreos.com/v1");
-    assert_eq!(all.len(), 2);
-    for object in all {
-        assert_eq!(object["metadata"]["labels"]["release"], "prometheus", "{object}");
-    }
-}
-
-#[test]
-fn chart_exports_traces_only_if_configured() {
-    let arguments = |flags: &[&str]| {
-        let all = objects(&crate::helm_template(flags));
-        let deployment = all.iter().find(|object| object["kind"] == "Deployment").unwrap();
-        deployment["spec"]["template"]["spec"]["containers"][0]["args"].to_string()
-    };
-    let url = "http://collector.observability:4317";
-    let output = arguments(&[&format!("--set=tracing.otlpEndpoint={url}")]);
-    assert!(output.contains(&format!("\"--otlp-endpoint={url}\"")), "{output}");
-    assert!(!arguments(&[]).contains("otlp"));
 }
 
 #[test]
@@ -105,14 +102,10 @@ fn rejects_values_ignored_by_self_registration() {
         ("webhooks.failurePolicy=Ignore", "webhooks.failurePolicy"),
         ("webhooks.timeoutSeconds=5", "webhooks.timeoutSeconds"),
         ("webhooks.resources=Fail", "webhooks.resources"),
+        ("webhooks.intent=false", "intent"),
+        ("ownerKinds[0].group=example.com,ownerKinds[0].resource=etcdclusters", "ownerKinds"),
     ] {
-        let mut template = scoped_command(program("helm"));
-        template
-            .args(["template", "x", "--kube-version=1.34.3", &format!("--set=register=true,{value}")])
-            .arg(project_path("deploy/chart/etcd-guard"));
-        let output = template.output().unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && stderr.contains(named), "{value}: {stderr}");
+        assert_rejected(&format!("register=true,{value}"), named);
     }
 }
 
@@ -129,7 +122,7 @@ fn chart_tests_cover_every_overlay() {
 /// For clusters that allow the default class only in kube-system.
 #[test]
 fn chart_accepts_other_priority_class_or_none() {
-    let render = |class: &str| objects(&crate::helm_template(&[&format!("--set=priorityClassName={class}")]));
+    let render = |class: &str| objects(&helm_template(&[&format!("--set=priorityClassName={class}")]));
     let class_of = |all: &[serde_json::Value]| {
         let deployment = all.iter().find(|object| object["kind"] == "Deployment").unwrap();
         deployment["spec"]["template"]["spec"]["priorityClassName"].clone()

@@ -154,8 +154,8 @@ fn check_image_size(bytes: u64) -> (bool, String) {
 }
 
 #[test]
-fn rejects_images_over_fifteen_megabytes() {
-    assert_eq!(check_image_size(15_000_000), (true, String::new()));
-    let (fits, output) = check_image_size(15_000_001);
-    assert!(!fits && output.contains("the image has 15000001 bytes, the limit is 15000000"), "{output}");
+fn rejects_images_over_25_megabytes() {
+    assert_eq!(check_image_size(25_000_000), (true, String::new()));
+    let (fits, output) = check_image_size(25_000_001);
+    assert!(!fits && output.contains("the image has 25000001 bytes, the limit is 25000000"), "{output}");
 }

@@ -6,6 +6,45 @@ use serde_json::Value;
 
 use crate::project_path;
 
+/// Runs the script, which must succeed.
+fn krew(arguments: &[&str]) -> Vec<u8> {
+    let output = Command::new(project_path("scripts/krew")).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+#[test]
+fn krew_manifest_lists_all_platforms_of_release() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().to_str().unwrap();
+    let program = folder.path().join("etcd-guard");
+    fs::write(&program, "program").unwrap();
+    let program = program.to_str().unwrap();
+    let platforms = ["linux-amd64", "linux-arm64", "darwin-amd64", "darwin-arm64"];
+    for platform in platforms {
+        krew(&["--pack", program, directory, "9.8.7", platform]);
+    }
+    let first = fs::read(folder.path().join("etcd-guard-9.8.7-linux-amd64.tar.gz")).unwrap();
+    krew(&["--pack", program, directory, "9.8.7", "linux-amd64"]);
+    assert_eq!(fs::read(folder.path().join("etcd-guard-9.8.7-linux-amd64.tar.gz")).unwrap(), first);
+    let manifest = krew(&["--manifest", directory, "https://example.com/v9.8.7", "9.8.7"]);
+    let manifest: Value = serde_saphyr::from_slice(&manifest).unwrap();
+    assert_eq!(manifest["spec"]["version"], "v9.8.7");
+    let listed: Vec<_> = manifest["spec"]["platforms"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|platform| {
+            let [os, arch] =
+                ["os", "arch"].map(|key| platform["selector"]["matchLabels"][key].as_str().unwrap());
+            let uri = format!("https://example.com/v9.8.7/etcd-guard-9.8.7-{os}-{arch}.tar.gz");
+            assert_eq!(platform["uri"], uri);
+            format!("{os}-{arch}")
+        })
+        .collect();
+    assert_eq!(listed, platforms);
+}
+
 #[test]
 fn krew_manifest_matches_plugin_archive() {
     let folder = tempfile::tempdir().unwrap();

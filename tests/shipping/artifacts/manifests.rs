@@ -17,21 +17,30 @@ const LXCFS_NAMESPACE: &str = "etcd-guard-lxcfs";
 
 /// Custom resources of other projects, from releases that are pinned by checksum: the module, its folder here, the
 /// folder of its definitions, the API group, and the used kinds.
-const FOREIGN: [(&str, &str, &str, &str, [&str; 2]); 2] = [
+const FOREIGN: [(&str, &str, &str, &str, &[&str]); 2] = [
     (
         "github.com/cert-manager/cert-manager",
         "cert-manager",
         "deploy/crds",
         "cert-manager.io",
-        ["certificates", "issuers"],
+        &["certificates", "issuers"],
     ),
     (
         "github.com/prometheus-operator/prometheus-operator",
         "prometheus-operator",
         "example/prometheus-operator-crd",
         "monitoring.coreos.com",
-        ["podmonitors", "prometheusrules"],
+        &["podmonitors", "prometheusrules", "servicemonitors"],
     ),
+];
+
+/// Values of the chart that add objects and fields. With the network of a node, the pods would not be restricted.
+const EVERY_VALUE: [&str; 5] = [
+    "--set=parts.inject=true,parts.nodes=true,parts.rules=true,parts.nodeDeletions=true,parts.lxcfs=true",
+    "--set=monitoring.enabled=true,monitoring.serviceMonitor.enabled=true,monitoring.dashboard.enabled=true",
+    "--set=image.digest=sha256:1111111111111111111111111111111111111111111111111111111111111111",
+    "--set=defaultMode=audit,logLevel=debug,podLabels.a=b,podAnnotations.a=b,serviceAccount.annotations.a=b,nodeSelector.a=b",
+    r#"--set-json=imagePullSecrets=[{"name":"a"}],tolerations=[{"operator":"Exists"}],extraEnv=[{"name":"A","value":"b"}]"#,
 ];
 
 /// Defines the custom resources of other projects.
@@ -45,7 +54,7 @@ async fn define_foreign_kinds(control_plane: &ControlPlane) {
     }
 }
 
-async fn define(control_plane: &ControlPlane, folder: &str, group: &str, kinds: [&str; 2]) {
+async fn define(control_plane: &ControlPlane, folder: &str, group: &str, kinds: &[&str]) {
     let kubectl = control_plane.kubectl();
     for kind in kinds {
         let file = format!("{folder}/{group}_{kind}.yaml");
@@ -80,6 +89,15 @@ fn assert_accepted(control_plane: &ControlPlane, description: &str, namespace: &
     assert!(!output.stderr.contains("Warning"), "{description}: {}", output.stderr);
 }
 
+/// Returns the objects of the chart. The pod of `helm test` has the default account, because a dry run creates none.
+fn chart_objects(flags: &[&str]) -> Vec<Value> {
+    let mut all = objects(&helm_template(flags));
+    for pod in all.iter_mut().filter(|object| object["kind"] == "Pod") {
+        pod["spec"]["serviceAccountName"] = json!("default");
+    }
+    all
+}
+
 #[tokio::test]
 async fn all_manifests_pass_strict_validation() {
     let control_plane = ControlPlane::start(&[]);
@@ -103,6 +121,7 @@ async fn all_manifests_pass_strict_validation() {
         "deploy/overlays/lxcfs",
         "tests/data/kustomizations/with-monitoring",
         "tests/data/kustomizations/with-node-deletions",
+        "tests/data/kustomizations/with-owner-kinds",
         "tests/data/kustomizations/without-resources",
         "tests/data/kustomizations/with-client-ca",
         "tests/data/kustomizations/self-managed-with-client-ca",
@@ -119,9 +138,16 @@ async fn all_manifests_pass_strict_validation() {
         assert_configured(&control_plane, &all);
     }
     for mode in ["files", "self-managed", "cert-manager"] {
-        let all = objects(&helm_template(&[&format!("--set=certificates.mode={mode}")]));
+        let all = chart_objects(&[&format!("--set=certificates.mode={mode}")]);
         assert_accepted(&control_plane, mode, "etcd-guard", &all);
     }
+    let all = chart_objects(&EVERY_VALUE);
+    let (lxcfs, all): (Vec<_>, Vec<_>) = all
+        .into_iter()
+        .filter(|object| object["kind"] != "Namespace")
+        .partition(|object| object["metadata"]["namespace"] == LXCFS_NAMESPACE);
+    assert_accepted(&control_plane, "chart", LXCFS_NAMESPACE, &lxcfs);
+    assert_accepted(&control_plane, "chart", "etcd-guard", &all);
     let role = objects(&fs::read_to_string(project_path("deploy/secrets-role.yaml")).unwrap());
     assert_accepted(&control_plane, "secrets-role.yaml", "prod", &role);
     let role = objects(&fs::read_to_string(project_path("deploy/owners-role.yaml")).unwrap());
@@ -160,6 +186,8 @@ fn assert_recommended(name: &str, objects: &[Value]) {
         let container = &pod["containers"][0];
         let place = format!("{name}: {}", identity(set));
         assert!(pod["terminationGracePeriodSeconds"].as_u64().unwrap() >= 10, "{place}: a grace period");
+        // The guard's class: a lower priority can keep the guard from being scheduled.
+        assert_eq!(pod["priorityClassName"], "system-cluster-critical", "{place}");
         assert!(pod["affinity"]["podAntiAffinity"].is_object(), "{place}: anti-affinity");
         for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
             assert!(container[probe].is_object(), "{place}: {probe}");

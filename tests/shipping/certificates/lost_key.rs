@@ -53,6 +53,7 @@ async fn lost_key_is_restored_only_while_a_replica_uses_it() {
     secrets.delete(SECRET, &DeleteParams::default()).await.unwrap();
     let guard = SelfManagedGuard::launch(&kubeconfig, free, &flags);
     guard.wait_until_ready().await;
-    assert!(guard.has_logged("first certificate generated"));
+    wait_until("the generation is logged", TIMEOUT, async || guard.has_logged("first certificate generated"))
+        .await;
     assert_ne!(key().await.unwrap(), first);
 }

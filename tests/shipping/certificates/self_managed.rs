@@ -1,4 +1,5 @@
-//! Self-managed certificates with two replicas, a real API server, and callers that trust only the caBundle.
+//! Self-managed certificates with the shipped accounts: the certificate manager, two replicas that mount its Secret, a
+//! real API server, and callers that trust only the caBundle.
 
 mod callers;
 mod setup;
@@ -12,11 +13,11 @@ use kube::{
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-pub(crate) use self::setup::permit;
-use self::{
-    callers::{Callers, ReusedConnection},
-    setup::{SECRET, Setup, bundle},
+pub(crate) use self::{
+    callers::Callers,
+    setup::{CERTIFICATES, SECOND_SECRET, SECRET, SERVER, Setup, kubeconfig_of, permit},
 };
+use self::{callers::ReusedConnection, setup::bundle};
 use test_support::{
     guard::self_managed::{Clock, SelfManagedGuard},
     kubernetes::control_plane::ControlPlane,
@@ -71,10 +72,15 @@ async fn restores_lost_secret_and_configuration() {
     let before = setup.secret("tls.crt").await.unwrap();
 
     setup.secrets().delete(SECRET, &DeleteParams::default()).await.unwrap();
-    // The replicas write the certificate that they serve, so it does not change.
+    // The manager writes the certificate that the replicas serve, so it does not change.
     let after =
         wait_for("the Secret is restored", RECOVERY_TIMEOUT, async || setup.secret("tls.crt").await).await;
     assert_eq!(after, before);
+    // The Secret is visible before the manager logs the write.
+    wait_until("the restoration is logged", RECOVERY_TIMEOUT, async || {
+        setup.manager.count_lines("lost Secret restored") > 0
+    })
+    .await;
 
     let spoilt = Patch::Merge(json!({"stringData": {"tls.crt": "rubbish"}}));
     setup.secrets().patch(SECRET, &PatchParams::default(), &spoilt).await.unwrap();
@@ -128,7 +134,10 @@ async fn replica_with_old_clock_recovers() {
     assert!(!second.is_ready().await);
     old.set("+0");
     second.wait_until_ready().await;
-    assert!(second.has_logged("serving a new certificate"));
+    wait_until("the new certificate is logged", RECOVERY_TIMEOUT, async || {
+        second.has_logged("serving a new certificate")
+    })
+    .await;
     let mut connection =
         ReusedConnection::open(Some(&second.https()), bundle(&client).await.unwrap()).await.unwrap();
     connection.send().await.unwrap();

@@ -14,14 +14,17 @@ use nix::{
 };
 use serde_json::{Value, json};
 
-use crate::{kubeconfig_with, project_path};
+use crate::{kubeconfig_with, kustomize, objects, project_path};
 use test_support::{
     kubernetes::control_plane::ControlPlane, kubernetes::kubectl::Kubectl, processes::child::scoped_command,
     wait::wait_until,
 };
 
 const NAMESPACE: &str = "etcd-guard-lxcfs";
-const LABEL: &str = "etcd-guard.io/lxcfs-ready";
+const LABEL: &str = "node-restriction.kubernetes.io/lxcfs-ready";
+
+/// The label of older releases, which is set as well.
+const FORMER_LABEL: &str = "etcd-guard.io/lxcfs-ready";
 
 /// The longest time until a change is reported, on a busy machine; lxcfs is checked every five seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,13 +55,19 @@ impl Setup {
         let bound = ["--bound-object-kind=Pod", "--bound-object-name=lxcfs"];
         let token =
             kubectl.run_checked(&[&["-n", NAMESPACE, "create", "token", "lxcfs"][..], &bound].concat());
-        let kubeconfig = kubeconfig_with(&control_plane, token.stdout.trim());
+        let kubeconfig = kubeconfig_with(&control_plane, "lxcfs", token.stdout.trim());
         Self { kubectl, kubeconfig, _control_plane: control_plane }
     }
 
+    /// The value of both labels.
     fn label(&self) -> String {
-        let path = format!("jsonpath={{.metadata.labels.{}}}", LABEL.replace('.', r"\."));
-        self.kubectl.run_checked(&["get", "node", "node-a", "-o", &path]).stdout
+        let value = |label: &str| {
+            let path = format!("jsonpath={{.metadata.labels.{}}}", label.replace('.', r"\."));
+            self.kubectl.run_checked(&["get", "node", "node-a", "-o", &path]).stdout
+        };
+        let label = value(LABEL);
+        assert_eq!(value(FORMER_LABEL), label, "both labels are written by one request");
+        label
     }
 
     async fn wait_for_label(&self, value: &str) {
@@ -72,8 +81,9 @@ impl Setup {
     }
 }
 
+/// Edge case 69.
 #[tokio::test]
-async fn node_label_follows_lxcfs_availability() {
+async fn node_labels_follow_lxcfs_availability() {
     let (setup, root) = (Setup::start(), tempfile::tempdir().unwrap());
     fs::create_dir(root.path().join("proc")).unwrap();
     let (file, aside) = (root.path().join("proc/meminfo"), root.path().join("aside"));
@@ -136,5 +146,29 @@ async fn lxcfs_token_changes_only_its_own_node_label() {
         );
     }
     patch_node("node-a", ready).await.unwrap();
-    patch_node("node-a", json!({"metadata": {"labels": {LABEL: null}}})).await.unwrap();
+    patch_node("node-a", json!({"metadata": {"labels": {LABEL: null, FORMER_LABEL: "true"}}})).await.unwrap();
+}
+
+/// `tests/inject_node` restarts a hung lxcfs with a faster probe, which differs from the shipped one in its times only.
+#[test]
+fn hung_lxcfs_restarts_after_five_minutes() {
+    let shipped = |folder: &str| {
+        let all = objects(&kustomize(folder));
+        all.into_iter().find(|object| object["kind"] == "DaemonSet").unwrap()
+    };
+    let mut set = shipped("deploy/lxcfs");
+    let mut fast = shipped("tests/data/kustomizations/lxcfs-with-fast-probe");
+    let container = &set["spec"]["template"]["spec"]["containers"][0];
+    let (liveness, readiness) = (&container["livenessProbe"], &container["readinessProbe"]);
+    assert_eq!((&container["name"], &liveness["exec"]), (&json!("lxcfs"), &readiness["exec"]));
+    assert_eq!(
+        liveness["periodSeconds"].as_u64().unwrap() * liveness["failureThreshold"].as_u64().unwrap(),
+        300
+    );
+    for set in [&mut set, &mut fast] {
+        let probe =
+            set["spec"]["template"]["spec"]["containers"][0]["livenessProbe"].as_object_mut().unwrap();
+        probe.retain(|field, _| field == "exec");
+    }
+    assert_eq!(set, fast);
 }

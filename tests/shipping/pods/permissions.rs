@@ -1,4 +1,4 @@
-//! The guard's service account has exactly the permissions of docs/security.md, for each way of installing.
+//! The shipped service accounts have exactly the permissions of docs/security.md, for each way of installing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,11 +13,15 @@ use test_support::{kubernetes::control_plane::ControlPlane, wait::wait_until};
 const AUTHORIZER_TIMEOUT: Duration = Duration::from_secs(60);
 
 const GUARD: &str = "etcd-guard:etcd-guard";
+const CERTIFICATES: &str = "etcd-guard:etcd-guard-certificates";
 const LXCFS: &str = "etcd-guard-lxcfs:lxcfs";
 
 /// The scopes of permissions in docs/security.md.
 const EVERYWHERE: &str = "everywhere";
 const OWN_NAMESPACE: &str = "in its own namespace";
+
+/// The parts of the documented list that are permissions of [`CERTIFICATES`].
+const CERTIFICATE_PARTS: [&str; 2] = ["self-managed", "register"];
 
 /// The parts of the documented list for each way of installing.
 const INSTALLATIONS: [(&str, &[&str]); 11] = [
@@ -26,11 +30,11 @@ const INSTALLATIONS: [(&str, &[&str]); 11] = [
     ("deploy/overlays/self-managed", &["base", "self-managed"]),
     ("deploy/overlays/minikube", &["base", "self-managed"]),
     ("deploy/overlays/audit-only", &["base", "self-managed"]),
-    ("deploy/overlays/nodes", &["base", "self-managed"]),
+    ("deploy/overlays/nodes", &["base", "self-managed", "nodes"]),
     ("deploy/overlays/register", &["base", "self-managed", "register"]),
-    ("deploy/overlays/mutating", &["base", "inject"]),
+    ("deploy/overlays/mutating", &["base", "self-managed", "inject", "nodes"]),
     ("deploy/overlays/lxcfs", &["base", "self-managed", "inject"]),
-    ("tests/data/kustomizations/with-cert-manager", &["base", "inject"]),
+    ("tests/data/kustomizations/with-cert-manager", &["base", "inject", "nodes"]),
     ("tests/data/kustomizations/self-managed-with-client-ca", &["base", "self-managed"]),
 ];
 
@@ -78,7 +82,11 @@ fn documented(parts: &[&str], places: &[&str]) -> Rules {
             is_selected = parts.contains(&part) && places.contains(&place);
         } else if is_selected {
             let (target, verbs) = line.trim().split_once(' ').unwrap();
-            let (resource, name) = target.split_once('/').unwrap_or((target, ""));
+            let (resource, name) = match target.split_once('/') {
+                // A subresource, not the name of an object.
+                Some((_, "status")) | None => (target, ""),
+                Some(pair) => pair,
+            };
             rules.entry((resource.to_owned(), name.to_owned())).or_default().extend(words(verbs));
         }
     }
@@ -104,7 +112,11 @@ async fn permit(control_plane: &ControlPlane, folder: &str) {
         kubectl.run_checked(&["delete", kinds, "-A", "-l", selector]);
     }
     wait_until("no earlier permission is left", AUTHORIZER_TIMEOUT, async || {
-        ["default", "etcd-guard"].iter().all(|place| extra_rules(control_plane, GUARD, place).is_empty())
+        [GUARD, CERTIFICATES].iter().all(|account| {
+            ["default", "etcd-guard"]
+                .iter()
+                .all(|place| extra_rules(control_plane, account, place).is_empty())
+        })
     })
     .await;
     let mut all: Vec<serde_json::Value> = serde_saphyr::from_multiple(&kustomize(folder)).unwrap();
@@ -112,7 +124,7 @@ async fn permit(control_plane: &ControlPlane, folder: &str) {
         let kind = object["kind"].as_str().unwrap_or_default();
         ["Namespace", "ServiceAccount"].contains(&kind) || kind.ends_with("Role") || kind.ends_with("Binding")
     });
-    // The binding of an admission policy grants no permissions.
+    // Admission policies grant no permissions.
     all.retain(|object| object["kind"] != "ValidatingAdmissionPolicyBinding");
     let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": all});
     let file = control_plane.dir.join("permissions.json");
@@ -128,10 +140,14 @@ async fn accounts_have_only_documented_permissions() {
         for (namespace, places) in
             [("default", &[EVERYWHERE][..]), ("etcd-guard", &[EVERYWHERE, OWN_NAMESPACE])]
         {
-            let expected = documented(parts, places);
-            assert!(!expected.is_empty(), "{folder}");
-            let list = || extra_rules(&control_plane, GUARD, namespace);
-            assert_rules(&format!("{folder}, in {namespace}"), list, &expected).await;
+            let (keeping, serving): (Vec<&str>, Vec<&str>) =
+                parts.iter().copied().partition(|part| CERTIFICATE_PARTS.contains(part));
+            for (account, parts) in [(GUARD, serving), (CERTIFICATES, keeping)] {
+                let expected = documented(&parts, places);
+                assert_eq!(expected.is_empty(), parts.is_empty(), "{folder}");
+                let list = || extra_rules(&control_plane, account, namespace);
+                assert_rules(&format!("{folder}, {account} in {namespace}"), list, &expected).await;
+            }
         }
     }
     permit(&control_plane, "deploy/overlays/lxcfs").await;
@@ -139,6 +155,51 @@ async fn accounts_have_only_documented_permissions() {
         let list = || extra_rules(&control_plane, LXCFS, namespace);
         assert_rules(namespace, list, &documented(&["lxcfs"], &[EVERYWHERE])).await;
     }
+}
+
+/// Requests that RBAC must decide: the verb, the object, and whether the account of the servers and that of the
+/// certificate manager may do it.
+const DECISIONS: [(&str, &str, bool, bool); 16] = [
+    ("get", "validatingwebhookconfigurations/etcd-guard", false, true),
+    ("update", "validatingwebhookconfigurations/etcd-guard", false, true),
+    ("patch", "validatingwebhookconfigurations/etcd-guard", false, true),
+    ("update", "mutatingwebhookconfigurations/etcd-guard-inject", false, true),
+    ("create", "mutatingwebhookconfigurations", false, true),
+    ("update", "validatingwebhookconfigurations/other", false, false),
+    ("delete", "validatingwebhookconfigurations/etcd-guard", false, false),
+    ("create", "secrets", false, true),
+    ("get", "secrets/etcd-guard-certificates", false, true),
+    ("update", "secrets/etcd-guard-certificates", false, true),
+    ("get", "secrets/other", false, false),
+    ("list", "secrets", false, false),
+    ("get", "pods/etcd-0", true, false),
+    ("list", "pods", true, false),
+    ("update", "leases/reservations", true, false),
+    ("create", "pods/exec", false, false),
+];
+
+/// Edge case 65: RBAC does not restrict the rules or the `caBundle` of a webhook configuration, so that an account that updates one is
+/// equivalent to a cluster administrator. The servers, which every caller can reach, must not have this permission.
+#[tokio::test]
+async fn servers_cannot_change_webhooks_or_secrets() {
+    let control_plane = ControlPlane::start(&[]);
+    permit(&control_plane, "deploy/overlays/register").await;
+    let kubectl = control_plane.kubectl();
+    let decide = async |account: &str| {
+        let account = format!("--as=system:serviceaccount:{account}");
+        let mut decisions = Vec::new();
+        for (verb, object, ..) in DECISIONS {
+            let output = kubectl.run(&["auth", "can-i", verb, object, &account, "-n", "etcd-guard"]).await;
+            decisions.push((verb, object, output.stdout.trim() == "yes"));
+        }
+        decisions
+    };
+    let servers = DECISIONS.map(|(verb, object, allowed, _)| (verb, object, allowed));
+    let manager = DECISIONS.map(|(verb, object, _, allowed)| (verb, object, allowed));
+    let end = std::time::Instant::now() + AUTHORIZER_TIMEOUT;
+    while decide(CERTIFICATES).await != manager && std::time::Instant::now() < end {}
+    assert_eq!(decide(GUARD).await, servers);
+    assert_eq!(decide(CERTIFICATES).await, manager);
 }
 
 /// Every way of installing is tested.

@@ -118,7 +118,10 @@ async fn manifests_include_quota_for_critical_pods() {
     let file = control_plane.dir.join("deploy.yaml");
     fs::write(&file, kustomize("deploy/overlays/lxcfs")).unwrap();
     kubectl.run_checked(&["apply", "-f", &file.to_string_lossy()]);
-    wait_until("both replicas have their pods", TIMEOUT, async || guard_pods(&kubectl).len() == 2).await;
+    wait_until("both replicas and the certificate manager have their pods", TIMEOUT, async || {
+        guard_pods(&kubectl).len() == 3
+    })
+    .await;
     wait_until("lxcfs has a pod for each node", TIMEOUT, async || {
         let pods = get(&kubectl, &["-n", "etcd-guard-lxcfs", "pods"]);
         pods["items"].as_array().unwrap().len() == NODES.len()

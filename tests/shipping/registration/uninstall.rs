@@ -2,8 +2,12 @@
 
 use std::{fs, time::Duration};
 
-use crate::kustomize;
-use test_support::{kubernetes::control_plane::ControlPlane, wait::wait_until};
+use serde_json::json;
+
+use crate::{helm_template, kubeconfig_with, kustomize, objects};
+use test_support::{
+    kubernetes::control_plane::ControlPlane, processes::child::scoped_command, wait::wait_until,
+};
 
 /// The longest time for the namespace controller.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(60);
@@ -39,7 +43,7 @@ async fn uninstall_removes_webhooks_first() {
     assert!(!denied.success && denied.stderr.contains("failed calling webhook"), "{denied:?}");
 
     // The remedy, and the documented order: `unregister`, then the applied objects.
-    let mut unregister = test_support::processes::child::scoped_command(env!("CARGO_BIN_EXE_etcd-guard"));
+    let mut unregister = scoped_command(env!("CARGO_BIN_EXE_etcd-guard"));
     unregister.args(["unregister", "--kubeconfig"]).arg(control_plane.admin_kubeconfig());
     crate::stdout(&mut unregister);
     assert_eq!(left(CONFIGURATIONS), 0);
@@ -55,4 +59,39 @@ async fn uninstall_removes_webhooks_first() {
     })
     .await;
     assert_eq!(left(&format!("clusterroles,clusterrolebindings,{CONFIGURATIONS}")), 0);
+}
+
+/// The Job of the chart, with its arguments and its permissions, for every webhook configuration.
+#[tokio::test]
+async fn chart_hook_deletes_every_configuration() {
+    let control_plane = ControlPlane::start(&[]);
+    let kubectl = control_plane.kubectl();
+    kubectl.run_checked(&["create", "namespace", "etcd-guard"]);
+    let parts = "--set=parts.inject=true,parts.nodes=true,parts.rules=true,parts.nodeDeletions=true";
+    let mut all = objects(&helm_template(&[parts]));
+    let job = all.iter().find(|object| object["kind"] == "Job").unwrap().clone();
+    assert_eq!(job["metadata"]["annotations"]["helm.sh/hook"], "pre-delete");
+    let pod = &job["spec"]["template"]["spec"];
+    all.retain(|object| object["kind"] != "Job" && object["kind"] != "Pod");
+    let file = control_plane.dir.join("chart.json");
+    fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": all}).to_string()).unwrap();
+    kubectl.run_checked(&["apply", "-f", &file.to_string_lossy()]);
+    let left = || kubectl.run_checked(&["get", CONFIGURATIONS, "-o", "name"]).stdout.lines().count();
+    assert_eq!(left(), 5);
+
+    let account = pod["serviceAccountName"].as_str().unwrap();
+    let token = kubectl.run_checked(&["-n", "etcd-guard", "create", "token", account]).stdout;
+    let kubeconfig = kubeconfig_with(&control_plane, account, token.trim());
+    let arguments: Vec<_> =
+        pod["containers"][0]["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+    wait_until("the hook succeeds, once the authorizer knows its role", DELETION_TIMEOUT, async || {
+        let mut hook = scoped_command(env!("CARGO_BIN_EXE_etcd-guard"));
+        hook.args(&arguments).env("ETCD_GUARD_KUBECONFIG", &kubeconfig);
+        hook.output().unwrap().status.success()
+    })
+    .await;
+    assert_eq!(left(), 0);
+    let account = format!("--as=system:serviceaccount:etcd-guard:{account}");
+    let other = ["auth", "can-i", "delete", "validatingwebhookconfigurations/other", &account];
+    assert_eq!(kubectl.run(&other).await.stdout.trim(), "no");
 }

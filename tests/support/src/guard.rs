@@ -1,5 +1,6 @@
 //! The program under test: started, called as an admission webhook, and used as a command.
 
+pub mod certificate_manager;
 pub mod check_comparison;
 pub mod cli;
 pub mod load;

@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     etcd::member::Member,
-    guard::process::{CONFIG, GuardProcess, OTLP_ENDPOINT, SURVEY_INTERVAL},
+    guard::process::{CONFIG, GuardProcess, OTLP_ENDPOINT, POD_NAME, SURVEY_INTERVAL},
     kubernetes::control_plane::{ControlPlane, SHARED_NODE},
     kubernetes::kubectl::{CommandOutput, Kubectl},
     kubernetes::pods::{create_pod, delete, is_ready, new_namespace, uid},
@@ -70,10 +70,19 @@ pub struct Setup<'a> {
     pub survey_interval: &'a str,
     /// The endpoint for traces; the guard sends no traces if this is empty.
     pub otlp_endpoint: &'a str,
+    /// The name of the guard's own pod in its namespace; the guard runs in no pod if this is empty.
+    pub pod_name: &'a str,
     /// The guard's kubeconfig, if not the one with the shipped permissions.
     pub kubeconfig: Option<PathBuf>,
     /// Changes the text of the shipped manifest.
     pub change_manifest: fn(&str) -> String,
+}
+
+/// Removes the priority class from the shipped manifest.
+pub fn without_priority_class(manifest: &str) -> String {
+    let class = "      priorityClassName: system-cluster-critical\n";
+    assert!(manifest.contains(class), "the shipped manifest has a priority class");
+    manifest.replace(class, "")
 }
 
 impl Default for Setup<'_> {
@@ -84,6 +93,7 @@ impl Default for Setup<'_> {
             config: "",
             survey_interval: "",
             otlp_endpoint: "",
+            pod_name: "",
             kubeconfig: None,
             change_manifest: str::to_owned,
         }
@@ -103,8 +113,16 @@ impl GuardedCluster {
 
     /// Starts a cluster with this setup.
     pub async fn start_as(setup: Setup<'_>) -> Self {
-        let Setup { layout, nodes, config, survey_interval, otlp_endpoint, kubeconfig, change_manifest } =
-            setup;
+        let Setup {
+            layout,
+            nodes,
+            config,
+            survey_interval,
+            otlp_endpoint,
+            pod_name,
+            kubeconfig,
+            change_manifest,
+        } = setup;
         let control_plane = ControlPlane::shared();
         let client = control_plane.client().await;
         let namespace = new_namespace(&client, true).await;
@@ -113,7 +131,12 @@ impl GuardedCluster {
         let node = control_plane.process_node(nodes, &namespace, files.path().join("node"));
         let guard_files = files.path().join("guard");
         std::fs::create_dir_all(&guard_files).expect("a directory for the guard");
-        let chosen = [(CONFIG, config), (SURVEY_INTERVAL, survey_interval), (OTLP_ENDPOINT, otlp_endpoint)];
+        let chosen = [
+            (CONFIG, config),
+            (SURVEY_INTERVAL, survey_interval),
+            (OTLP_ENDPOINT, otlp_endpoint),
+            (POD_NAME, pod_name),
+        ];
         for (name, content) in chosen {
             if !content.is_empty() {
                 std::fs::write(guard_files.join(name), content).expect("the guard's files are written");

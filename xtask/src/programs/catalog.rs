@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 /// Programs of a call without names.
-pub(super) const DEFAULT_NAMES: [&str; 34] = [
+pub(super) const DEFAULT_NAMES: [&str; 35] = [
     "etcd-3.6",
     "etcdctl-3.6",
     "etcd-3.5",
@@ -20,6 +20,7 @@ pub(super) const DEFAULT_NAMES: [&str; 34] = [
     "kube-proxy",
     "coredns",
     "helm",
+    "actionlint",
     "cert-manager",
     "containerd",
     "ctr",
@@ -101,6 +102,9 @@ pub(super) fn program(name: &str) -> Result<Program> {
         "etcdctl-3.7" => ("etcdctl", go_module("etcd-3.7", ETCDCTL, "")),
         "coredns" => ("coredns", go_module("coredns", "github.com/coredns/coredns", "")),
         "helm" => ("helm", go_module("helm", "helm.sh/helm/v3", "/cmd/helm")),
+        "actionlint" => {
+            ("actionlint", go_module("actionlint", "github.com/rhysd/actionlint", "/cmd/actionlint"))
+        }
         // main.go in that directory selects the controllers.
         "cert-manager" => {
             let path = "github.com/cert-manager/cert-manager";

@@ -1,36 +1,19 @@
-use std::{
-    io::{self, Write},
-    sync::{Arc, Mutex},
-};
-
 use serde_json::Value;
 use tracing::subscriber::with_default;
 use tracing_subscriber::{Layer, Registry, fmt, layer::SubscriberExt};
 
 use super::JsonFormat;
-
-#[derive(Clone, Default)]
-struct Buffer(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Buffer {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+use crate::cli::logging::TestBuffer;
 
 /// Returns the lines that `log` writes, in the format of this crate or of `tracing-subscriber`, without timestamps.
 fn lines(own_format: bool, log: fn()) -> Vec<String> {
-    let buffer = Buffer::default();
+    let buffer = TestBuffer::default();
     let writer = buffer.clone();
     let layer = fmt::layer().with_writer(move || writer.clone()).json().flatten_event(true);
     let layer: Box<dyn Layer<Registry> + Send + Sync> =
         if own_format { layer.event_format(JsonFormat::default()).boxed() } else { layer.boxed() };
     with_default(tracing_subscriber::registry().with(layer), log);
-    let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+    let text = buffer.text();
     text.lines().map(without_time).collect()
 }
 
@@ -59,7 +42,7 @@ fn writes_same_lines_as_tracing_subscriber() {
             fraction = 0.25,
             "message"
         );
-        tracing::warn!(error = %io::Error::other("a \"quoted\" error"), list = ?[1, 2], whole = 2.0, nan = f64::NAN);
+        tracing::warn!(error = %std::io::Error::other("a \"quoted\" error"), list = ?[1, 2], whole = 2.0, nan = f64::NAN);
         tracing::error!("{}: 100 %", text);
         tracing::debug!(uid = String::from("a"), message = String::new());
         tracing::info!(target: "library", a = 1, "of a library");

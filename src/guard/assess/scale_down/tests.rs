@@ -28,3 +28,19 @@ fn corrupt_voter_does_not_count_as_remaining() {
     status.alarms.push(Alarm { member_id: id(0), kind: AlarmKind::Corrupt });
     assert_eq!(reason(&snapshot, 2), Reason::IntentProtected);
 }
+
+#[test]
+fn owner_without_ordinals_deletes_healthy_members_first() {
+    let names = ["etcd-0", "etcd-1", "etcd-2"];
+    let evaluate = |snapshot: &Snapshot, names: &[&str], count| {
+        evaluate_any_pods(snapshot, "Deployment ea", names, count)
+    };
+    assert_eq!(evaluate(&cluster(3), &names, 1).reason, Reason::IntentHarmless);
+    assert_eq!(evaluate(&cluster(3), &names, 2).reason, Reason::IntentProtected);
+    // The pod that remains can be the one whose member has crashed.
+    let crashed = cluster(3).crash(0);
+    let denial = evaluate(&crashed, &names, 1);
+    assert_eq!(denial.reason, Reason::IntentProtected);
+    assert!(denial.message.starts_with("scaling Deployment ea down to 2 replicas would leave 1 of 3 voters"));
+    assert_eq!(evaluate(&crashed, &["etcd-0"], 1).reason, Reason::IntentHarmless);
+}

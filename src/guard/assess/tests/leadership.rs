@@ -27,7 +27,7 @@ fn deposed_leader_is_not_healthy() {
     assert_eq!(
         found.text(),
         "ElectionInProgress: prod/etcd has just changed its leader (member e7cd0002, term 8; 2 of 3 voters healthy, \
-         quorum 2); not healthy: etcd-0 (it is still in the former term 7). An election takes about a second: retry in \
+         quorum 2); not healthy: etcd-0 (it reports the former term 7). An election takes about a second: retry in \
          3 s. If it persists: kubectl -n prod exec etcd-0 -c etcd -- etcdctl endpoint status -w table"
     );
     assert_eq!(deposed.reason(0), Reason::SafeToDelete, "the others are a quorum in the new term");
@@ -55,8 +55,8 @@ fn denies_while_the_leader_is_leaving() {
         let leaving = cluster(5).change(0, departure);
         assert_eq!(
             leaving.text(3),
-            "DisruptionInProgress: the leader of prod/etcd is being deleted: etcd-0 is being deleted, and only the leader proves that \
-             the other voters serve (member e7cd0003, term 7; 5 of 5 voters healthy, quorum 3). Wait until all pods are \
+            "DisruptionInProgress: the leader of prod/etcd is being deleted (etcd-0 is being deleted), and no probe proves that the \
+             other voters can reach each other (member e7cd0003, term 7; 5 of 5 voters healthy, quorum 3). Wait until all pods are \
              ready, then retry: kubectl -n prod get pods -w"
         );
         assert_eq!(with_new_leader(leaving, &[0, 1, 2, 3, 4]).reason(3), Reason::SafeToDelete);
@@ -100,6 +100,20 @@ fn eviction_from_two_voters_is_refused_for_good() {
     assert_eq!(code(&cluster(3).silence(2), 1), (Reason::QuorumAtRisk, 429));
     assert_eq!(code(&cluster(3), 0), (Reason::LeaderProtected, 429));
     assert_eq!(code(&cluster(1), 0), (Reason::SingleMember, 403));
+}
+
+/// Edge case 49.
+#[test]
+fn eviction_with_loss_is_retried_if_a_recovery_cures_it() {
+    let code = |mut snapshot: Snapshot, n: usize| {
+        snapshot.pods[n].storage = Storage::Ephemeral;
+        let verdict = verdict(&snapshot, n);
+        (verdict.reason, verdict.refusal(Operation::Evict).map(|refusal| refusal.code))
+    };
+    assert_eq!(code(cluster(3), 1), (Reason::PermanentLoss, Some(403)));
+    assert_eq!(code(cluster(4), 1), (Reason::PermanentLoss, Some(403)));
+    assert_eq!(code(cluster(5).silence(4), 1), (Reason::PermanentLoss, Some(429)));
+    assert_eq!(code(cluster(5), 1), (Reason::SafeToDelete, None));
 }
 
 proptest! {

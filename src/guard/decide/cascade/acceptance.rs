@@ -1,29 +1,26 @@
-//! The consequences of an accepted deletion of a StatefulSet or namespace: its members are reserved, and the record of
-//! owners contains the deletion.
+//! The consequences of an accepted deletion of an owner or namespace: its members are reserved, and the record of owners
+//! contains the deletion.
 //!
 //! The deletion is accepted although it was denied: by a break-glass annotation or in audit mode. The garbage collector
 //! deletes the members afterwards, one request each. Until then, the members look healthy. Members of the same cluster
-//! in other StatefulSets or namespaces must not count them.
+//! with other owners or in other namespaces must not count them.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
-use k8s_openapi::jiff::Timestamp;
-
+use crate::config::OwnerKind;
 use crate::etcd::ClusterId;
 use crate::guard::{
-    assess::assess,
-    decide::{cluster_cache::ClusterCache, context::EvaluationError},
+    decide::{cluster_cache::ClusterCache, context::EvaluationError, reservation::member_reservation},
     discovery::etcd_pod,
     model::{
         cluster_key::ClusterKey,
         deadline::Deadline,
         request::{Request, WorkloadOperation},
         reservation::{LivePod, Reservation},
-        snapshot::Snapshot,
     },
     observe::observer::ClusterObserver,
     ownership::store::OwnershipStore,
-    policy::effective::Policy,
+    policy::owner_chain::{Kinds, OwnerReader},
     reserve::store::ReservationStore,
 };
 use crate::k8s::{
@@ -41,6 +38,20 @@ pub(in crate::guard::decide) struct AcceptedDeletions {
     pub(in crate::guard::decide) cache: Arc<ClusterCache>,
     pub(in crate::guard::decide) reservations: Arc<ReservationStore>,
     pub(in crate::guard::decide) ownership: Arc<OwnershipStore>,
+    pub(in crate::guard::decide) owners: OwnerReader,
+}
+
+/// The pods of a namespace, and the uids of those whose members are deleted with the parent object.
+struct DeletedMembers {
+    pods: Vec<Pod>,
+    uids: BTreeSet<String>,
+}
+
+/// The object with which members are deleted.
+enum Parent {
+    Namespace,
+    StatefulSet { uid: String },
+    Owner { kind: OwnerKind, uid: String },
 }
 
 // === impl AcceptedDeletions ===
@@ -54,17 +65,24 @@ impl AcceptedDeletions {
         operation: WorkloadOperation,
         deadline: Deadline,
     ) -> Vec<String> {
-        let is_set = match operation {
-            WorkloadOperation::DeleteStatefulSet => true,
-            WorkloadOperation::DeleteNamespace => false,
-            _ => return Vec::new(),
+        let parent = match self.parent(request, operation, deadline).await {
+            Some(Ok(parent)) => parent,
+            Some(Err(cause)) => return vec![unrecorded(request, &cause)],
+            None => return Vec::new(),
         };
-        let mut warnings = Vec::new();
-        if is_set && let Err(cause) = self.record_owner(request, deadline).await {
-            warnings
-                .push(format!("the deletion of StatefulSet {} could not be recorded: {cause}", request.name));
+        let deleted = self.deleted_members(request, &parent, deadline).await;
+        // Most Deployments and ReplicaSets own no member. Their deletions must not fill the record.
+        let is_unrelated = matches!(parent, Parent::Owner { .. })
+            && deleted.as_ref().is_ok_and(|deleted| deleted.uids.is_empty());
+        if is_unrelated {
+            return Vec::new();
         }
-        if self.reserve_members(request, is_set, deadline).await.is_err() {
+        let mut warnings = self.record_owner(request, &parent, deadline).await;
+        let reserved = match deleted {
+            Ok(deleted) => self.reserve_members(request, &deleted, deadline).await,
+            Err(error) => Err(error),
+        };
+        if reserved.is_err() {
             warnings.push(String::from(
                 "the members could not be reserved: delete no other member of the cluster",
             ));
@@ -72,41 +90,113 @@ impl AcceptedDeletions {
         warnings
     }
 
-    /// Records the uid of the StatefulSet. The uid is read from the API server, because the request may contain another
-    /// one.
-    async fn record_owner(&self, request: &Request, deadline: Deadline) -> Result<(), String> {
+    /// Records the deletion of an owner that runs no member, so that the pods of its members can be deleted with it. Returns
+    /// a warning if it could not be recorded.
+    pub(in crate::guard::decide) async fn record_stopped_owner(
+        &self,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Vec<String> {
+        match self.parent(request, WorkloadOperation::DeleteOwner, deadline).await {
+            Some(Ok(parent)) => self.record_owner(request, &parent, deadline).await,
+            Some(Err(cause)) => vec![unrecorded(request, &cause)],
+            None => Vec::new(),
+        }
+    }
+
+    /// Returns the parent object whose deletion an operation requests; `None` for other operations. Its uid is read from the
+    /// API server, because the request may contain another one.
+    async fn parent(
+        &self,
+        request: &Request,
+        operation: WorkloadOperation,
+        deadline: Deadline,
+    ) -> Option<Result<Parent, String>> {
         let Request { namespace, name, .. } = request;
-        let record = async {
-            let read = self.observer.pods.stateful_set_metadata(namespace, name).await;
-            let metadata = read.map_err(|error| error.to_string())?;
-            let owner = OwnerReference {
-                kind: String::from("StatefulSet"),
-                name: metadata.name,
-                uid: metadata.uid,
-                ..OwnerReference::default()
-            };
-            self.ownership.accept(namespace, &owner.key()).await
+        match operation {
+            WorkloadOperation::DeleteNamespace => Some(Ok(Parent::Namespace)),
+            WorkloadOperation::DeleteStatefulSet => {
+                let read = self.observer.pods.stateful_set_metadata(namespace, name);
+                let read = deadline.within("reading the StatefulSet from the API server", read).await;
+                Some(match read {
+                    Ok(Ok(metadata)) => Ok(Parent::StatefulSet { uid: metadata.uid }),
+                    Ok(Err(error)) => Err(error.to_string()),
+                    Err(late) => Err(late.to_string()),
+                })
+            }
+            WorkloadOperation::DeleteOwner => {
+                let kind = self.owners.kind_of(request)?;
+                match self.owners.object(request, &kind, deadline).await {
+                    Ok(Some(metadata)) => Some(Ok(Parent::Owner { kind, uid: metadata.uid })),
+                    Ok(None) => None,
+                    Err(error) => Some(Err(error.to_string())),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// Records the uid of the parent, unless it is the namespace. Returns a warning if it could not be recorded.
+    async fn record_owner(&self, request: &Request, parent: &Parent, deadline: Deadline) -> Vec<String> {
+        let (kind, uid) = match parent {
+            Parent::Namespace => return Vec::new(),
+            Parent::StatefulSet { uid } => ("StatefulSet", uid),
+            Parent::Owner { kind, uid } => (&*kind.kind, uid),
         };
-        let recorded = deadline.within("recording the deletion of the StatefulSet", record).await;
-        recorded.map_err(|error| error.to_string())?
+        let owner = OwnerReference {
+            kind: kind.to_owned(),
+            name: request.name.clone(),
+            uid: uid.clone(),
+            ..OwnerReference::default()
+        };
+        let key = owner.key();
+        let record = self.ownership.accept(&request.namespace, &key);
+        let recorded = deadline.within("recording the deletion of the owner", record).await;
+        let cause = recorded.map_err(|late| late.to_string()).and_then(|recorded| recorded).err();
+        cause.map(|cause| unrecorded(request, &cause)).into_iter().collect()
+    }
+
+    /// Finds the members that are deleted with the parent object.
+    async fn deleted_members(
+        &self,
+        request: &Request,
+        parent: &Parent,
+        deadline: Deadline,
+    ) -> Result<DeletedMembers, EvaluationError> {
+        let pods = self.observer.list_pods(&request.namespace, deadline).await?;
+        let is_member = |pod: &&Pod| {
+            !pod.is_terminating()
+                && !pod.is_finished()
+                && etcd_pod::read(pod, &pod.metadata.annotations).is_some()
+        };
+        let mut reads = self.owners.reads(&request.namespace, Kinds::All, deadline);
+        let mut uids = BTreeSet::new();
+        for pod in pods.iter().filter(is_member) {
+            let is_deleted = match parent {
+                Parent::Namespace => true,
+                Parent::StatefulSet { .. } => pod.stateful_set() == Some(request.name.as_str()),
+                Parent::Owner { kind, uid } => {
+                    let owners = reads.owners_up_to(pod, uid, kind).await;
+                    owners.map_err(EvaluationError::Lookup)?.is_some()
+                }
+            };
+            if is_deleted {
+                uids.insert(pod.metadata.uid.clone());
+            }
+        }
+        Ok(DeletedMembers { pods, uids })
     }
 
     /// Reserves the members that are deleted with the parent object.
     async fn reserve_members(
         &self,
         request: &Request,
-        is_set: bool,
+        deleted: &DeletedMembers,
         deadline: Deadline,
     ) -> Result<(), EvaluationError> {
-        let pods = self.observer.list_pods(&request.namespace, deadline).await?;
-        let is_deleted = |pod: &&Pod| {
-            !pod.is_terminating()
-                && !pod.is_finished()
-                && (!is_set || pod.stateful_set() == Some(request.name.as_str()))
-                && etcd_pod::read(pod, &pod.metadata.annotations).is_some()
-        };
+        let DeletedMembers { pods, uids } = deleted;
         let mut clusters: Vec<(ClusterKey, Vec<&Pod>)> = Vec::new();
-        for pod in pods.iter().filter(is_deleted) {
+        for pod in pods.iter().filter(|pod| uids.contains(&pod.metadata.uid)) {
             let key = ClusterKey::from_pod(&request.namespace, pod);
             match clusters.iter_mut().find(|(known, _)| *known == key) {
                 Some((_, members)) => members.push(pod),
@@ -116,11 +206,11 @@ impl AcceptedDeletions {
         let live_pods: Vec<LivePod<'_>> =
             pods.iter().map(|pod| LivePod { name: &pod.metadata.name, uid: &pod.metadata.uid }).collect();
         for (key, members) in clusters {
-            let snapshot = self.observer.observe_listed(&key, &pods, deadline).await;
+            let snapshot = self.observer.observe_listed(&key, pods, deadline).await;
             // A cluster that reports no id, and never did, has no record, and loses nothing.
             let Some(id) = snapshot.cluster_id().or_else(|| self.cache.cluster_id(&key)) else { continue };
             let new: Vec<Reservation> =
-                members.iter().map(|pod| new_reservation(request, pod, &snapshot)).collect();
+                members.iter().map(|pod| member_reservation(request, pod, &snapshot)).collect();
             self.reserve(&key, id, &new, &live_pods, deadline).await?;
             self.cache.invalidate_snapshot(&key);
         }
@@ -155,15 +245,7 @@ impl AcceptedDeletions {
     }
 }
 
-fn new_reservation(request: &Request, pod: &Pod, snapshot: &Snapshot) -> Reservation {
-    let target = snapshot.pod(&pod.metadata.name);
-    let member = target.and_then(|target| assess(snapshot, target, &Policy::default()).member);
-    Reservation {
-        uid: pod.metadata.uid.clone(),
-        namespace: request.namespace.clone(),
-        pod: pod.metadata.name.clone(),
-        member: member.map(|id| id.to_string()).unwrap_or_default(),
-        at: Timestamp::now().to_string(),
-        by: request.user.clone(),
-    }
+fn unrecorded(request: &Request, cause: &str) -> String {
+    let kind = request.owner.as_ref().map_or("StatefulSet", |owner| owner.kind.as_str());
+    format!("the deletion of {kind} {} could not be recorded: {cause}", request.name)
 }

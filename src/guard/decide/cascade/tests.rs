@@ -51,6 +51,11 @@ impl Cluster {
             annotations: AnnotationCache::watch(&client),
             claims: ClaimReader::without_watches(pods.clone()),
             pods,
+            owners: OwnerReader::new(
+                AnnotationCache::watch(&client),
+                ApiReader::new(client.clone()),
+                config(),
+            ),
             ownership: Arc::new(OwnershipStore::new(&Leases::new(client, "etcd-guard"))),
         }
     }
@@ -62,6 +67,11 @@ impl Cluster {
     fn delete_set(&self) {
         *self.set.lock().unwrap() = None;
     }
+}
+
+/// The default configuration, which never changes.
+fn config() -> crate::config::LiveConfig {
+    tokio::sync::watch::channel(Arc::default()).1
 }
 
 fn pod(owners: &Value) -> Pod {
@@ -86,12 +96,13 @@ fn request(user: &str) -> Request {
         dry_run: false,
         grace_period_seconds: None,
         selector: std::collections::BTreeMap::new(),
+        owner: None,
         user: user.to_owned(),
     }
 }
 
 async fn cascade(detector: &CascadeDetector, pod: &Pod) -> Cascade {
-    detector.of_pod(&request(COLLECTOR), pod, Deadline::from_timeout(None)).await
+    detector.pod_cascade(&request(COLLECTOR), pod, Deadline::from_timeout(None)).await
 }
 
 async fn record(detector: &CascadeDetector, change: impl Fn(&mut OwnershipRecord)) {
@@ -174,7 +185,7 @@ async fn living_owner_proves_that_there_is_no_cascade() {
     record(&detector, |record| assert!(record.insert("pod", &key))).await;
     assert!(matches!(cascade(&detector, &owned_by("set")).await, Cascade::No));
     let other_user =
-        detector.of_pod(&request("admin"), &owned_by("other"), Deadline::from_timeout(None)).await;
+        detector.pod_cascade(&request("admin"), &owned_by("other"), Deadline::from_timeout(None)).await;
     assert!(matches!(other_user, Cascade::No));
 }
 
@@ -186,7 +197,9 @@ async fn unreadable_owner_proves_nothing_and_is_named() {
     let mut denial = Verdict::new(Reason::QuorumAtRisk, "too few voters");
     missing.explain(&request(COLLECTOR), &mut denial);
     assert!(
-        denial.message.contains("its owner Etcd? main (uid custom) is gone, but reading"),
+        denial.message.contains(
+            "its owner Etcd? main (uid custom) is absent, and the guard cannot confirm this: reading"
+        ),
         "{}",
         denial.message
     );

@@ -37,8 +37,7 @@ pub(super) fn is_controlled_by(pod: &Pod, stateful_set: &str) -> bool {
 pub(super) fn runs_member(pod: &Pod) -> bool {
     !pod.is_terminating()
         && !pod.is_finished()
-        && etcd_pod::read(pod, &pod.metadata.annotations)
-            .is_some_and(|member| pod.is_container_running(&member.container))
+        && etcd_pod::read(pod, &pod.metadata.annotations).is_some_and(|member| member.is_running(pod))
 }
 
 /// Returns whether this is the pod of a member. A terminating pod counts, because its successor mounts the same claim.
@@ -54,7 +53,7 @@ pub(super) fn holds_ephemeral_data(pod: &Pod) -> bool {
     !pod.is_terminating()
         && !pod.is_finished()
         && etcd_pod::read(pod, &pod.metadata.annotations)
-            .is_some_and(|member| member.storage == Storage::Ephemeral && pod.has_started(&member.container))
+            .is_some_and(|member| member.storage == Storage::Ephemeral && member.has_started(pod))
 }
 
 /// Returns whether the pods of this StatefulSet run etcd. `template` is a pod with the annotations that the pods inherit.
@@ -70,8 +69,8 @@ pub(super) fn claims_of_set<'a>(set: &StatefulSet, claims: &'a [Claim]) -> Vec<&
 
 /// Returns whether the probe round proves that no member runs in these pods: each address refuses connections, or does
 /// not exist. The kubelet reports late that a container runs.
-pub(super) fn are_stopped(snapshot: &Snapshot, is_asked: impl Fn(&str) -> bool) -> bool {
-    let mut pods = snapshot.pods.iter().filter(|pod| is_asked(&pod.name) && !pod.terminating);
+pub(super) fn are_stopped(snapshot: &Snapshot, is_of_set: impl Fn(&str) -> bool) -> bool {
+    let mut pods = snapshot.pods.iter().filter(|pod| is_of_set(&pod.name) && !pod.terminating);
     pods.all(is_stopped)
 }
 

@@ -2,20 +2,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::etcd::ClusterId;
 use crate::guard::{
     assess::node_deletion::evaluate_node_deletion,
     decide::{
         context::EvaluationError,
+        reservation::{ReserveOutcome, member_reservation},
         workload_operations::{
             WorkloadEvaluator,
             data::runs_member,
             verdicts::{OperationVerdict, break_glass_advice, first_enforced, harmless, owner_arguments},
         },
     },
-    model::{cluster_key::ClusterKey, deadline::Deadline, request::Request},
+    model::{
+        cluster_key::ClusterKey,
+        deadline::Deadline,
+        request::Request,
+        reservation::{LivePod, Reservation},
+    },
     policy::effective::ResolvedPolicy,
+    reserve::store::AllRecords,
 };
-use crate::k8s::pod::Pod;
+use crate::k8s::{WriteError, pod::Pod};
 
 /// Users that delete a Node after its machine no longer exists. The first is the cloud node lifecycle controller, which
 /// has this user in the controller manager and in cloud controller managers with `--use-service-account-credentials`;
@@ -28,6 +36,26 @@ const LIFECYCLE_CONTROLLERS: [&str; 4] = [
     "system:cloud-controller-manager",
     "system:kube-controller-manager",
 ];
+
+/// The result of one evaluation attempt.
+struct NodeAttempt {
+    verdict: OperationVerdict,
+    /// Whether the verdict is a denial that no policy overrules.
+    is_denied: bool,
+    /// The records of reservations, read before the probes.
+    records: AllRecords,
+    /// The reservations that precede an approval.
+    new: Vec<NewReservations>,
+    /// The pods of each namespace that has a pod on the node.
+    namespaces: BTreeMap<String, Vec<Pod>>,
+}
+
+/// The reservations of the members of one cluster.
+struct NewReservations {
+    cluster: ClusterId,
+    cluster_key: ClusterKey,
+    reservations: Vec<Reservation>,
+}
 
 // === impl WorkloadEvaluator ===
 
@@ -47,7 +75,8 @@ impl WorkloadEvaluator {
     }
 
     /// Evaluates the deletion of a node: it is denied while the quorum of a guarded cluster needs a member on the node,
-    /// unless the policy of this member overrules the denial.
+    /// unless the policy of this member overrules the denial. Before the deletion is approved, the members on the node are
+    /// reserved: pod garbage collection deletes their pods about a minute later, and until then they look healthy.
     async fn try_evaluate_node(
         &self,
         request: &Request,
@@ -58,35 +87,105 @@ impl WorkloadEvaluator {
             let text = format!("the machine of node {node} no longer exists, according to {}", request.user);
             return Ok(harmless(text).into());
         }
-        let list = self.observer.pods.list_pods_of_node(node);
+        loop {
+            let mut attempt = self.attempt_node(request, deadline).await?;
+            if request.dry_run || attempt.is_denied {
+                return Ok(attempt.verdict);
+            }
+            match self.reserve_members_on_node(&mut attempt, deadline).await? {
+                ReserveOutcome::Stored => return Ok(attempt.verdict),
+                ReserveOutcome::Conflict => {}
+            }
+        }
+    }
+
+    /// Makes one evaluation attempt. The reservations are read before the probes, so that an approval of another replica
+    /// causes a write conflict.
+    async fn attempt_node(
+        &self,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Result<NodeAttempt, EvaluationError> {
+        let node = &request.name;
+        let guarded = self.observer.annotations.guarded_namespaces().borrow().clone();
+        let list = self.observer.pods.list_pods_of_node(node, &guarded);
         let on_node = deadline.within("listing the pods of the node from the API server", list).await?;
         let on_node = on_node.map_err(EvaluationError::Lookup)?;
-        let guarded = self.observer.annotations.guarded_namespaces().borrow().clone();
-        let reserved = deadline
-            .within("reading the reservations from the API server", self.reservations.read_active())
+        let records = deadline
+            .within("reading the reservations from the API server", self.reservations.read_all())
             .await?
             .map_err(|error| EvaluationError::unreadable_record(&error))?;
+        let reserved = records.active();
         let mut denials: Vec<(OperationVerdict, ResolvedPolicy)> = Vec::new();
-        for (namespace, uids) in uids_by_namespace(&on_node, &guarded) {
-            let pods = self.observer.list_pods(namespace, deadline).await?;
-            for (cluster_key, member) in clusters(namespace, &pods, &uids) {
-                let snapshot =
-                    self.observer.observe_with_storage(&cluster_key, &pods, &reserved, deadline).await;
-                let verdict = evaluate_node_deletion(&snapshot, node, &uids);
-                if verdict.reason.allows() {
+        let (mut new, mut namespaces) = (Vec::new(), BTreeMap::new());
+        let mut failure: Option<EvaluationError> = None;
+        for (namespace, uids) in uids_by_namespace(&on_node) {
+            let pods = match self.observer.list_pods(namespace, deadline).await {
+                Ok(pods) => pods,
+                // The clusters of other namespaces can still need their members.
+                Err(error) => {
+                    failure.get_or_insert(EvaluationError::from(error));
                     continue;
                 }
+            };
+            for (cluster_key, members) in clusters(namespace, &pods, &uids) {
+                let snapshot =
+                    self.observer.observe_with_storage(&cluster_key, &pods, &reserved, deadline).await;
+                // A cluster that reports no id has no record. None of its members counts as serving.
+                if let Some(cluster) = snapshot.cluster_id() {
+                    let reservations =
+                        members.iter().map(|pod| member_reservation(request, pod, &snapshot)).collect();
+                    new.push(NewReservations { cluster, cluster_key, reservations });
+                }
+                let verdict = evaluate_node_deletion(&snapshot, node, &uids);
+                let Some(member) = members.first().filter(|_| !verdict.reason.allows()) else { continue };
                 let advice = break_glass_advice(&owner_arguments(namespace, member));
                 let drain = format!("kubectl drain {node} --ignore-daemonsets --delete-emptydir-data");
                 let verdict = verdict.with_remedy(&format!("Drain the node first: {drain}; to {advice}"));
-                let policy = self.policies.resolve_for_pod(namespace, member);
+                let policy = self.policies.resolve_for_pod(namespace, member, deadline).await;
                 denials.push((OperationVerdict::with_member(verdict, namespace, member), policy));
             }
+            namespaces.insert(namespace.to_owned(), pods);
         }
-        Ok(match first_enforced(denials) {
-            Some((verdict, policy)) => verdict.with_policy(policy),
-            None => harmless(format!("no guarded etcd cluster needs a member on node {node}")).into(),
-        })
+        let (verdict, is_denied) = match (first_enforced(denials), failure) {
+            (Some((verdict, policy)), failure) => {
+                let is_denied = policy.policy.enforces_denials();
+                if let Some(error) = failure.filter(|_| !is_denied) {
+                    return Err(error);
+                }
+                (verdict.with_policy(policy), is_denied)
+            }
+            (None, Some(error)) => return Err(error),
+            (None, None) => {
+                let text = format!("no guarded etcd cluster needs a member on node {node}");
+                (harmless(text).into(), false)
+            }
+        };
+        Ok(NodeAttempt { verdict, is_denied, records, new, namespaces })
+    }
+
+    /// Reserves the members on a node. After a conflict, the reservations of other clusters may be stored already. The next
+    /// attempt replaces them, or they expire.
+    async fn reserve_members_on_node(
+        &self,
+        attempt: &mut NodeAttempt,
+        deadline: Deadline,
+    ) -> Result<ReserveOutcome, EvaluationError> {
+        for NewReservations { cluster, cluster_key, reservations } in attempt.new.drain(..) {
+            let pods = attempt.namespaces.get(cluster_key.namespace()).map_or(&[][..], Vec::as_slice);
+            let live_pods: Vec<LivePod<'_>> =
+                pods.iter().map(|pod| LivePod { name: &pod.metadata.name, uid: &pod.metadata.uid }).collect();
+            let record = self.reservations.entry(&mut attempt.records, cluster);
+            let record = record.map_err(|error| EvaluationError::unreadable_record(&error))?;
+            let cluster = format!("{}/{}", cluster_key.namespace(), cluster_key.name());
+            let add = self.reservations.add_all(record, cluster, reservations, &live_pods);
+            match deadline.within("writing the reservations to the API server", add).await? {
+                Ok(()) => {}
+                Err(WriteError::Conflict) => return Ok(ReserveOutcome::Conflict),
+                Err(error) => return Err(EvaluationError::Ledger(error.to_string())),
+            }
+        }
+        Ok(ReserveOutcome::Stored)
     }
 }
 
@@ -95,28 +194,26 @@ fn is_lifecycle_controller(user: &str) -> bool {
     LIFECYCLE_CONTROLLERS.contains(&user)
 }
 
-/// Returns the uids of pods by namespace, for guarded namespaces.
-fn uids_by_namespace<'a>(
-    pods: &'a [Pod],
-    guarded: &BTreeSet<String>,
-) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
+/// Returns the uids of pods by namespace.
+fn uids_by_namespace(pods: &[Pod]) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut uids: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for pod in pods.iter().filter(|pod| guarded.contains(&pod.metadata.namespace)) {
+    for pod in pods {
         uids.entry(&pod.metadata.namespace).or_default().insert(&pod.metadata.uid);
     }
     uids
 }
 
-/// Returns the clusters of which a member runs in a pod with one of these uids, each with the first such pod. The mirrors
-/// of static pods are not included: their processes continue to run.
-fn clusters<'a>(namespace: &str, pods: &'a [Pod], uids: &BTreeSet<&str>) -> Vec<(ClusterKey, &'a Pod)> {
-    let mut clusters: Vec<(ClusterKey, &Pod)> = Vec::new();
+/// Returns the clusters of which a member runs in a pod with one of these uids, each with these pods. The mirrors of static
+/// pods are not included: their processes continue to run.
+fn clusters<'a>(namespace: &str, pods: &'a [Pod], uids: &BTreeSet<&str>) -> Vec<(ClusterKey, Vec<&'a Pod>)> {
+    let mut clusters: Vec<(ClusterKey, Vec<&Pod>)> = Vec::new();
     let is_affected =
         |pod: &&Pod| uids.contains(pod.metadata.uid.as_str()) && !pod.is_mirror() && runs_member(pod);
     for pod in pods.iter().filter(is_affected) {
         let key = ClusterKey::from_pod(namespace, pod);
-        if !clusters.iter().any(|(known, _)| *known == key) {
-            clusters.push((key, pod));
+        match clusters.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, members)) => members.push(pod),
+            None => clusters.push((key, vec![pod])),
         }
     }
     clusters
@@ -142,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_running_members_on_node_once_per_cluster() {
+    fn finds_running_members_on_node_by_cluster() {
         let pod = |name: &str, owner: &str, image: &str, annotations: serde_json::Value| {
             serde_json::from_value(json!({
                 "metadata": {
@@ -162,13 +259,11 @@ mod tests {
             pod("b-0", "b", etcd, json!({"kubernetes.io/config.mirror": "x"})),
             pod("web-0", "web", "nginx", json!({})),
         ];
-        let guarded = BTreeSet::from([String::from("prod")]);
         let on_node: Vec<Pod> = pods.iter().filter(|pod| pod.metadata.name != "a-0").cloned().collect();
-        let uids = uids_by_namespace(&on_node, &guarded);
+        let uids = uids_by_namespace(&on_node);
         assert_eq!(uids.keys().collect::<Vec<_>>(), [&"prod"]);
         let found = clusters("prod", &pods, &uids["prod"]);
-        let names: Vec<_> = found.iter().map(|(_, pod)| pod.metadata.name.as_str()).collect();
-        assert_eq!(names, ["a-1"]);
-        assert!(uids_by_namespace(&on_node, &BTreeSet::new()).is_empty());
+        let names = found.iter().map(|(_, pods)| pods.iter().map(|pod| pod.metadata.name.as_str()).collect());
+        assert_eq!(names.collect::<Vec<Vec<&str>>>(), [["a-1", "a-2"]]);
     }
 }

@@ -1,6 +1,8 @@
 //! The objects that member pods need to start or to find each other: Services, Secrets, `ConfigMaps` and service
 //! accounts. Package managers delete some of them before the workload, and continue after an error.
 
+use std::collections::BTreeMap;
+
 use crate::guard::{
     decide::{
         context::EvaluationError,
@@ -17,6 +19,8 @@ use crate::guard::{
         deadline::Deadline,
         request::{Request, ResourceKind},
     },
+    ownership::record::OwnershipRecord,
+    policy::owner_chain::{Kinds, OwnerLink},
 };
 use crate::k8s::{OwnerState, PodReferences, pod::Pod};
 
@@ -34,25 +38,35 @@ impl WorkloadEvaluator {
         let (name, namespace) = (&request.name, &request.namespace);
         let pods = self.observer.list_pods_with_references(namespace, deadline).await?;
         let mut users = pods_that_use(request, kind, &pods);
-        let mut deleted_sets: Vec<&str> = Vec::new();
-        let mut checked: Vec<&str> = Vec::new();
+        let mut sets: BTreeMap<&str, OwnerState> = BTreeMap::new();
         for owner in users.iter().filter_map(|pod| pod.controller()) {
-            if owner.kind != "StatefulSet" || checked.contains(&owner.uid.as_str()) {
+            if owner.kind != "StatefulSet" || sets.contains_key(owner.uid.as_str()) {
                 continue;
             }
-            checked.push(&owner.uid);
             let read = self.observer.pods.owner(namespace, owner);
             let read = deadline.within("reading the StatefulSet from the API server", read).await?;
-            if read.map_err(EvaluationError::Lookup)?.state != OwnerState::Alive {
-                deleted_sets.push(&owner.uid);
-            }
+            sets.insert(&owner.uid, read.map_err(EvaluationError::Lookup)?.state);
         }
-        // These pods are leaving: the deletion of their StatefulSet was accepted.
-        users.retain(|pod| pod.controller().is_none_or(|owner| !deleted_sets.contains(&owner.uid.as_str())));
-        let policies = users.iter().map(|pod| self.policies.resolve_for_pod(namespace, pod));
-        let (policies, users): (Vec<_>, Vec<_>) = policies.zip(users.iter().copied()).unzip();
+        let mut reads = self.owners.reads(namespace, Kinds::Listed, deadline);
+        let mut chains: BTreeMap<&str, Vec<OwnerLink>> = BTreeMap::new();
+        for pod in &users {
+            chains.insert(&pod.metadata.uid, reads.chain_of_pod(pod).await);
+        }
+        let states = chains.values().flatten().filter_map(|link| Some(link.owner.as_ref().ok()?.state));
+        let record = if sets.values().copied().chain(states).any(|state| state == OwnerState::Gone) {
+            let read = self.ownership.read(namespace);
+            let read = deadline.within("reading the record of owners from the API server", read).await?;
+            read.map_err(EvaluationError::Lookup)?.record
+        } else {
+            OwnershipRecord::default()
+        };
+        let chain = |pod: &Pod| chains.get(pod.metadata.uid.as_str()).map(Vec::as_slice).unwrap_or_default();
+        users.retain(|pod| {
+            !is_deleted_with_set(pod, &sets, &record) && !is_deleted_with_owner(chain(pod), &record)
+        });
+        let policies = users.iter().map(|pod| self.policies.resolve_for_chain(namespace, pod, chain(pod)));
         let Some((pod, policy)) = first_enforced(users.iter().copied().zip(policies)) else {
-            let text = format!("no etcd member that runs uses {} {name}", kind.as_str());
+            let text = format!("no running etcd member uses {} {name}", kind.as_str());
             return Ok(harmless(text).into());
         };
         let advice = break_glass_advice(&owner_arguments(namespace, pod));
@@ -60,6 +74,28 @@ impl WorkloadEvaluator {
         let verdict = protected(describe(request, kind, &users), &remedy);
         Ok(OperationVerdict::with_member(verdict, namespace, pod).with_policy(policy))
     }
+}
+
+/// Whether the StatefulSet of a pod was deleted, so that the pod is leaving. An ownerReference to a StatefulSet that does
+/// not exist is no proof: it may be dangling.
+fn is_deleted_with_set(pod: &Pod, sets: &BTreeMap<&str, OwnerState>, record: &OwnershipRecord) -> bool {
+    let Some(owner) = pod.controller() else { return false };
+    match sets.get(owner.uid.as_str()) {
+        Some(OwnerState::Terminating) => true,
+        Some(OwnerState::Gone) => record.proves_owner(&pod.metadata.uid, owner),
+        Some(OwnerState::Alive) | None => false,
+    }
+}
+
+/// Whether another owner in the chain of a pod was deleted, so that the pod is leaving. The watch of StatefulSets is no
+/// proof.
+fn is_deleted_with_owner(chain: &[OwnerLink], record: &OwnershipRecord) -> bool {
+    let mut others = chain.iter().filter(|link| !link.reference.is_stateful_set());
+    others.any(|link| match link.owner.as_ref().map(|owner| owner.state) {
+        Ok(OwnerState::Terminating) => true,
+        Ok(OwnerState::Gone) => record.proves_owner(&link.dependent, &link.reference),
+        Ok(OwnerState::Alive) | Err(_) => false,
+    })
 }
 
 /// Returns the pods with a running member that use the object of a request.
@@ -84,11 +120,11 @@ fn describe(request: &Request, kind: ResourceKind, users: &[&Pod]) -> String {
     let (kind_name, name, count) = (kind.as_str(), &request.name, users.len());
     let first = users.first().map(|pod| pod.metadata.name.as_str()).unwrap_or_default();
     let effect = match kind {
-        ResourceKind::Service => "without it, members and clients do not find each other",
+        ResourceKind::Service => "without the Service, members and clients cannot find each other",
         _ => "without it, these pods cannot start again",
     };
     format!(
-        "{kind_name} {name} is in use by an etcd cluster that runs ({count} pods, including {first}): {effect}"
+        "{kind_name} {name} is used by a running etcd cluster ({count} pods, including {first}): {effect}"
     )
 }
 
@@ -120,7 +156,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::k8s::admission::AdmissionRequest;
+    use crate::k8s::{Owner, admission::AdmissionRequest};
 
     /// The pods of a cluster with one StatefulSet per member, and a pod without etcd.
     fn pods() -> Vec<(Pod, PodReferences)> {
@@ -174,6 +210,55 @@ mod tests {
         let pods = pods();
         let users = pods_that_use(&request, kind, &pods);
         users.into_iter().map(|pod| pod.metadata.name.clone()).collect()
+    }
+
+    #[test]
+    fn absent_owner_without_a_record_proves_no_deletion() {
+        let pod = json!({
+            "metadata": {
+                "name": "ea-0",
+                "uid": "pod",
+                "ownerReferences": [
+                    {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "ea", "uid": "set", "controller": true},
+                ],
+            },
+        });
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let owner = pod.controller().unwrap();
+        let is_deleted = |state, record: &OwnershipRecord| {
+            is_deleted_with_set(&pod, &BTreeMap::from([("set", state)]), record)
+        };
+        let mut record = OwnershipRecord::default();
+        assert!(!is_deleted(OwnerState::Gone, &record), "the ownerReference may be dangling");
+        assert!(is_deleted(OwnerState::Terminating, &record));
+        record.insert("pod", &owner.key());
+        assert!(is_deleted(OwnerState::Gone, &record));
+        assert!(!is_deleted(OwnerState::Alive, &record));
+        let mut accepted = OwnershipRecord::default();
+        accepted.accept(&owner.key());
+        assert!(is_deleted(OwnerState::Gone, &accepted));
+    }
+
+    #[test]
+    fn deletion_above_the_controller_makes_a_pod_leave() {
+        let link = |kind: &str, dependent: &str, state: OwnerState| {
+            let reference = json!({"apiVersion": "apps/v1", "kind": kind, "name": "ea", "uid": kind});
+            OwnerLink {
+                reference: serde_json::from_value(reference).unwrap(),
+                dependent: dependent.to_owned(),
+                owner: Ok(Owner { state, ..Owner::default() }),
+            }
+        };
+        let chain =
+            |state| [link("ReplicaSet", "pod", OwnerState::Alive), link("Deployment", "ReplicaSet", state)];
+        let mut record = OwnershipRecord::default();
+        assert!(!is_deleted_with_owner(&chain(OwnerState::Alive), &record));
+        assert!(is_deleted_with_owner(&chain(OwnerState::Terminating), &record));
+        assert!(!is_deleted_with_owner(&chain(OwnerState::Gone), &record), "the reference may be dangling");
+        record.accept("Deployment/ea/Deployment");
+        assert!(is_deleted_with_owner(&chain(OwnerState::Gone), &record));
+        let set = [link("StatefulSet", "pod", OwnerState::Terminating)];
+        assert!(!is_deleted_with_owner(&set, &record), "StatefulSets are read live");
     }
 
     #[test]

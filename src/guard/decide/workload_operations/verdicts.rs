@@ -5,13 +5,14 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 
+use crate::escape::to_shell_word;
 use crate::guard::{
     model::{
         annotations::{ALLOW_REASON, ALLOW_UNTIL},
         reason::Reason,
         verdict::Verdict,
     },
-    policy::effective::{Mode, Policy, ResolvedPolicy},
+    policy::effective::ResolvedPolicy,
 };
 use crate::k8s::{EventRecord, pod::Pod};
 
@@ -25,6 +26,8 @@ pub(in crate::guard::decide) struct OperationVerdict {
     pub(in crate::guard::decide) stateful_set: Option<ObjectReference>,
     /// The policy of the members that the operation would affect, if it is not the policy of the object's owners.
     pub(in crate::guard::decide) policy: Option<ResolvedPolicy>,
+    /// Namespace and name of a member's pod that the verdict concerns.
+    pub(in crate::guard::decide) member: Option<(String, String)>,
 }
 
 // === impl OperationVerdict ===
@@ -32,7 +35,9 @@ pub(in crate::guard::decide) struct OperationVerdict {
 impl OperationVerdict {
     /// Creates a verdict on an operation that would affect the member of this pod.
     pub(super) fn with_member(verdict: Verdict, namespace: &str, pod: &Pod) -> Self {
-        Self { stateful_set: EventRecord::stateful_set(namespace, pod), ..Self::from(verdict) }
+        let stateful_set = EventRecord::stateful_set(namespace, pod);
+        let member = Some((namespace.to_owned(), pod.metadata.name.clone()));
+        Self { stateful_set, member, ..Self::from(verdict) }
     }
 
     /// Adds the policy of the members that the operation would affect.
@@ -43,7 +48,7 @@ impl OperationVerdict {
 
 impl From<Verdict> for OperationVerdict {
     fn from(verdict: Verdict) -> Self {
-        Self { verdict, stateful_set: None, policy: None }
+        Self { verdict, stateful_set: None, policy: None, member: None }
     }
 }
 
@@ -66,9 +71,11 @@ pub(in crate::guard::decide) fn break_glass_advice(object: &str) -> String {
 }
 
 /// Returns the arguments of `kubectl` for the object whose break-glass applies to this pod: its StatefulSet, or else its
-/// namespace.
-pub(super) fn owner_arguments(namespace: &str, pod: &Pod) -> String {
-    match pod.stateful_set() {
+/// namespace. The API server does not validate the name in an ownerReference, and a StatefulSet has no name that a shell
+/// or `kubectl` would interpret.
+pub(in crate::guard) fn owner_arguments(namespace: &str, pod: &Pod) -> String {
+    let is_plain = |name: &&str| !name.starts_with('-') && to_shell_word(name) == **name;
+    match pod.stateful_set().filter(is_plain) {
         Some(name) => format!("-n {namespace} statefulset {name}"),
         None => format!("namespace {namespace}"),
     }
@@ -78,10 +85,9 @@ pub(super) fn owner_arguments(namespace: &str, pod: &Pod) -> String {
 pub(super) fn first_enforced<T>(
     elements: impl IntoIterator<Item = (T, ResolvedPolicy)>,
 ) -> Option<(T, ResolvedPolicy)> {
-    let is_enforced = |policy: &Policy| policy.break_glass.is_none() && policy.mode == Mode::Enforce;
     let mut first = None;
     for element in elements {
-        if is_enforced(&element.1.policy) {
+        if element.1.policy.enforces_denials() {
             return Some(element);
         }
         first.get_or_insert(element);

@@ -62,7 +62,7 @@ fn limits_the_length_of_variable_names() {
     };
     assert_eq!(member_name(&format!("a$({})b", name(255))).as_deref(), Some("alongb"));
     let too_long = format!("$({})", name(257));
-    assert_eq!(member_name(&too_long).as_deref(), Some(too_long.as_str()));
+    assert_eq!(member_name(&too_long), Some(displayed_name(&too_long)), "not expanded");
     for open in ["$(", "${", "$(\u{e9}"] {
         assert_eq!(member_name(open).as_deref(), Some(open), "the bracket is not closed");
     }
@@ -213,6 +213,28 @@ fn annotation_replaces_recognition() {
     assert_eq!(read(&other, &declared).unwrap().container, "store");
 }
 
+/// Edge case 75.
+#[test]
+fn any_running_container_counts_if_the_container_is_unclear() {
+    let mut pod = pod(&json!({"name": "k3s", "image": "rancher/k3s"}));
+    pod.status.container_statuses = serde_json::from_value(json!([
+        {"name": "sidecar", "state": {"waiting": {}}},
+        {"name": "k3s", "state": {"running": {}}}
+    ]))
+    .unwrap();
+    let member = |value: &str| {
+        let annotations = BTreeMap::from([(MEMBER.to_owned(), value.to_owned())]);
+        read(&pod, &annotations).unwrap()
+    };
+    let unclear = member("true");
+    assert_eq!((unclear.container.as_str(), unclear.is_container_unclear), ("sidecar", true));
+    assert!(unclear.is_running(&pod) && unclear.has_started(&pod));
+    assert_eq!(unclear.count_other_running_containers(&pod), 0, "each container may run the member");
+    let named = member("sidecar");
+    assert!(!named.is_running(&pod) && !named.has_started(&pod));
+    assert_eq!(named.count_other_running_containers(&pod), 1);
+}
+
 #[test]
 fn annotations_replace_credential_sources() {
     let member = with_annotations(&[
@@ -221,7 +243,10 @@ fn annotations_replace_credential_sources() {
         ("etcd-guard.io/auth-secret", "own-user"),
     ]);
     let credentials = member.unwrap().credentials;
-    assert_eq!(credentials.tls.iter().map(|source| source.secret.as_str()).collect::<Vec<_>>(), ["own-tls"]);
+    assert_eq!(
+        credentials.tls.iter().map(|source| source.object.name.as_str()).collect::<Vec<_>>(),
+        ["own-tls"]
+    );
     let user = credentials.user.unwrap();
     let secret = Secret::from([("username", "guard"), ("password", "sesame\n")]);
     assert_eq!(
@@ -367,40 +392,6 @@ fn finds_removing_hook_in_a_native_sidecar() {
     let agent = json!([{"name": "agent", "image": "agent", "lifecycle": hook, "restartPolicy": "Always"}]);
     pod.spec.init_containers = serde_json::from_value(agent).unwrap();
     assert_eq!(read_pod(&pod).unwrap().storage, Storage::RemovedByHook);
-}
-
-/// Edge case 40.
-#[test]
-fn requires_persistent_volume_for_the_write_ahead_log() {
-    let member = |args: serde_json::Value, env: serde_json::Value| {
-        let mut pod = pod(&json!({
-            "name": "etcd",
-            "image": "etcd",
-            "args": args,
-            "env": env,
-            "volumeMounts": [
-                {"name": "data", "mountPath": "/data"},
-                {"name": "tmp", "mountPath": "/tmp"},
-                {"name": "log", "mountPath": "/log"},
-                {"name": "disk", "mountPath": "/disk"}
-            ]
-        }));
-        let log = json!({"name": "log", "persistentVolumeClaim": {"claimName": "log-etcd-1"}});
-        let disk = json!({"name": "disk", "hostPath": {"path": "/srv/etcd"}});
-        pod.spec.volumes.extend([log, disk].map(|volume| serde_json::from_value(volume).unwrap()));
-        let member = read_pod(&pod).unwrap();
-        (member.storage, member.claims.join(" "))
-    };
-    let with_flag = |dir: &str| member(json!(["--data-dir=/data/etcd", "--wal-dir", dir]), json!([]));
-    assert_eq!(with_flag("/data/wal"), (Storage::Persistent, String::from("data-etcd-1")));
-    assert_eq!(with_flag("/log"), (Storage::Persistent, String::from("data-etcd-1 log-etcd-1")));
-    assert_eq!(with_flag("/tmp/wal"), (Storage::Ephemeral, String::new()));
-    assert_eq!(with_flag("/var/wal"), (Storage::Ephemeral, String::new()), "the container's file system");
-    assert_eq!(with_flag("/disk").0, Storage::OnNode);
-    let env = json!([{"name": "ETCD_WAL_DIR", "value": "/tmp/wal"}]);
-    assert_eq!(member(json!(["--data-dir=/data"]), env.clone()).0, Storage::Ephemeral);
-    assert_eq!(member(json!([]), env).0, Storage::Ephemeral, "the data directory is not set");
-    assert_eq!(member(json!(["--data-dir=/tmp", "--wal-dir=/log"]), json!([])).0, Storage::Ephemeral);
 }
 
 /// Edge case 45.

@@ -92,7 +92,13 @@ fn rejects_settled_annotated_invalid_and_etcd_pods() {
 }
 
 /// Words of generated commands.
-const WORDS: [&str; 15] = [
+const WORDS: [&str; 21] = [
+    "exec /usr/bin/etcd --data-dir=/x",
+    "--listen-peer-urls=http://a:2380",
+    "etcdctl snapshot restore --initial-cluster-state new",
+    "# etcd",
+    "sleep 1d",
+    "start-etcd",
     "etcd",
     "/usr/local/bin/etcd",
     "exec etcd",
@@ -118,9 +124,11 @@ fn word() -> impl Strategy<Value = String> {
 }
 
 fn container() -> impl Strategy<Value = Value> {
-    let image =
-        prop::sample::select(&["nginx", "etcd", "x/etcd:1", "etcd-wrapper@sha256:a", "etcd/tools"][..]);
-    let variables = ["ETCD_NAME", "ETCD_LISTEN_PEER_URLS", "ETCD_INITIAL_ADVERTISE_PEER_URLS", "A"];
+    let images =
+        ["nginx", "etcd", "x/etcd:1", "etcd-wrapper@sha256:a", "etcd/tools", "etcd-backup", "etcd-manager"];
+    let image = prop::sample::select(images.to_vec());
+    let variables =
+        ["ETCD_NAME", "ETCD_DATA_DIR", "ETCD_LISTEN_PEER_URLS", "ETCD_INITIAL_ADVERTISE_PEER_URLS", "A"];
     let variable =
         prop::sample::select(variables.to_vec()).prop_map(|name| json!({"name": name, "value": "1"}));
     let port = prop::sample::select(vec![80, 2379, 2380]).prop_map(|port| json!({"containerPort": port}));
@@ -145,8 +153,8 @@ fn container() -> impl Strategy<Value = Value> {
 }
 
 fn metadata() -> impl Strategy<Value = Value> {
-    let annotation = prop::option::of(prop::sample::select(&["true", "false", "?"][..]));
-    let kind = prop::sample::select(&["StatefulSet", "ReplicaSet"][..]);
+    let annotation = prop::option::of(prop::sample::select(&["true", "false", "?", "c", "d"][..]));
+    let kind = prop::sample::select(&["StatefulSet", "ReplicaSet", "Job"][..]);
     (annotation, kind, any::<bool>(), any::<bool>()).prop_map(
         |(member, kind, is_controller, is_terminating)| {
             let mut metadata = json!({"name": "p-0", "namespace": "n"});
@@ -164,7 +172,7 @@ fn metadata() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// A member that the fast path approves could cost the quorum.
+    /// Edge case 71: a member that the fast path approves could cost the quorum.
     #[test]
     fn approves_no_pod_that_the_full_parser_recognizes(
         metadata in metadata(),

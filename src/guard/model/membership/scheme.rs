@@ -4,6 +4,9 @@
 //! TLS with a certificate of the cluster's CA. A reply therefore counts only over a scheme that the member advertises:
 //! an impostor of a member with TLS would need TLS. Members of one cluster may use different schemes, while TLS is being
 //! enabled member by member.
+//!
+//! Where an annotation accepts the certificates that members issue themselves (`--auto-tls`), TLS proves no more than plain
+//! HTTP. A cluster in which a pod has a CA accepts no such certificate.
 
 use crate::etcd::{ListedMember, MemberError, MemberId, ProbeResult, Scheme};
 use crate::guard::model::snapshot::{MemberPod, Snapshot};
@@ -11,10 +14,18 @@ use crate::guard::model::snapshot::{MemberPod, Snapshot};
 /// Replaces each reply that came over a scheme which its member does not advertise by a failure.
 ///
 /// The lists of members that replied over TLS are proven, and decide about the others. Without such a list, every list
-/// must contain the scheme, because the list of an impostor may contain its own.
+/// must contain the scheme, because the list of an impostor may contain its own. If the target's own pods use TLS, pods of
+/// other owners then prove nothing over plain HTTP: an impostor could be the only one that replies.
 pub(in crate::guard) fn reject_unadvertised_schemes(snapshot: &mut Snapshot) {
     let is_proven = |pod: &&MemberPod| pod.scheme == Scheme::Https && pod.reply.is_healthy();
     let has_proven = snapshot.pods.iter().any(|pod| is_proven(&pod));
+    let uses_tls = snapshot.pods.iter().any(|pod| pod.owner.has_target && pod.scheme == Scheme::Https);
+    if uses_tls && !has_proven {
+        let is_foreign = |pod: &&mut MemberPod| !pod.owner.has_target && pod.scheme == Scheme::Http;
+        for pod in snapshot.pods.iter_mut().filter(is_foreign).filter(|pod| pod.reply.status().is_some()) {
+            pod.reply = ProbeResult::NoStatus { cause: MemberError::UnadvertisedScheme(pod.scheme.as_str()) };
+        }
+    }
     let external = snapshot.external_members.iter().filter(|_| !has_proven).map(|member| &member.reply);
     let of_pods = snapshot.pods.iter().filter(|pod| !has_proven || is_proven(pod)).map(|pod| &pod.reply);
     let lists: Vec<&[ListedMember]> = of_pods.chain(external).filter_map(list).collect();
@@ -97,6 +108,26 @@ mod tests {
         reject_unadvertised_schemes(&mut impostor);
         let tally = assess(&impostor, &impostor.pods[1], &Policy::default()).tally.unwrap();
         assert_eq!((tally.healthy, tally.term), (2, 7), "neither its vote nor its term counts");
+    }
+
+    /// While no member with TLS is healthy, the list of the impostor is the only one. It names itself as the only voter.
+    #[test]
+    fn impostor_of_another_owner_does_not_decide_alone() {
+        let mut silent = tls_cluster().silence(0).silence(1).silence(2);
+        let mut impostor = cluster(3).pods[2].clone().of_other_owner();
+        impostor.name = String::from("impostor");
+        impostor.ip = String::from("10.0.0.9");
+        let ProbeResult::Healthy { members, status } = &mut impostor.reply else { panic!() };
+        *members = vec![listed(2)];
+        status.leader = Some(members[0].id);
+        silent.pods.push(impostor.clone());
+        for n in 0..3 {
+            let found = reason(silent.clone(), n);
+            assert!(!found.allows(), "{found:?} for pod {n}");
+        }
+        let mut mixed = advertise(cluster(3), 0, "https").change(0, |pod| pod.scheme = Scheme::Https);
+        mixed.pods[2] = mixed.pods[2].clone().of_other_owner();
+        assert_eq!(reason(mixed, 1), Reason::SafeToDelete, "a proven list names plain HTTP");
     }
 
     /// Members 1 and 2 do not use TLS yet.

@@ -10,7 +10,7 @@ pub(in crate::guard) struct SingleMemberEvidence {
     pub(in crate::guard) initial_members: usize,
     /// Whether another etcd pod has the same owner, or names this member in its `--initial-cluster`.
     pub(in crate::guard) has_peer_pod: bool,
-    /// Whether a member list of this cluster ever contained more than one voter, since the start of this replica.
+    /// Whether a member list of this cluster ever contained more than one voter, as far as a replica has recorded it.
     pub(in crate::guard) had_more_voters: bool,
 }
 

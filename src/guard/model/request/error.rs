@@ -26,7 +26,7 @@ pub enum RequestError {
         cause: String,
     },
     /// Neither the request nor the old object contains the name.
-    #[error("the request has no {0}, and its oldObject has none either")]
+    #[error("neither the request nor its oldObject has a {0}")]
     MissingName(&'static str),
     /// A name that Kubernetes does not accept either.
     #[error("{0:?} is not a valid {1}")]

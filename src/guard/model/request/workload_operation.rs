@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, de::IgnoredAny};
 
+use crate::escape::{MAX_NAME_CHARS, to_bounded_line};
 use crate::guard::model::request::error::{RequestError, parse};
 use crate::k8s::admission::{AdmissionRequest, DeleteOptions, ScaleTarget};
 
@@ -15,6 +16,10 @@ pub enum WorkloadOperation {
     DeleteStatefulSet,
     /// DELETE of a StatefulSet without its pods.
     OrphanStatefulSet,
+    /// DELETE of another object that owns pods, for instance a Deployment or a custom resource, and of its dependents.
+    DeleteOwner,
+    /// DELETE of such an object without its dependents.
+    OrphanOwner,
     /// DELETE of a namespace.
     DeleteNamespace,
     /// DELETE of a `PersistentVolumeClaim`.
@@ -36,7 +41,34 @@ pub enum WorkloadOperation {
         /// Whether the number of replicas decreases.
         fewer: bool,
     },
+    /// UPDATE of a Deployment or a `ReplicaSet`, or of its scale. The controller chooses the pods to delete.
+    ScaleOwner {
+        /// The number of pods that remain.
+        replicas: u32,
+        /// Whether the number of replicas decreases.
+        fewer: bool,
+        /// Whether the Deployment controller changes a `ReplicaSet`, as part of an operation on the Deployment.
+        by_deployment: bool,
+    },
 }
+
+/// The object of an operation on an owner that is no StatefulSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::guard) struct OwnerTarget {
+    /// The API group.
+    pub(in crate::guard) group: String,
+    /// The version of the request.
+    pub(in crate::guard) version: String,
+    /// The plural name.
+    pub(in crate::guard) resource: String,
+    /// The kind, escaped and cut; the resource if the review does not contain the kind.
+    pub(in crate::guard) kind: String,
+}
+
+/// The user of the Deployment controller, and that of all controllers if the controller manager runs without
+/// `--use-service-account-credentials`.
+const DEPLOYMENT_CONTROLLERS: [&str; 2] =
+    ["system:serviceaccount:kube-system:deployment-controller", "system:kube-controller-manager"];
 
 /// The kind of an object that pods need to start or to find each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,8 +133,16 @@ impl WorkloadOperation {
             | Self::DeleteClaim
             | Self::DeleteResource(_)
             | Self::DeleteNode { .. }
+            | Self::DeleteOwner
+            | Self::OrphanOwner
+            | Self::ScaleOwner { .. }
             | Self::OrphanStatefulSet => None,
         }
+    }
+
+    /// Whether the object of the operation is an owner that is no StatefulSet.
+    pub(in crate::guard) fn is_on_owner(self) -> bool {
+        matches!(self, Self::DeleteOwner | Self::OrphanOwner | Self::ScaleOwner { .. })
     }
 
     /// Whether the operation deletes no pod, so that no policy is needed.
@@ -110,7 +150,10 @@ impl WorkloadOperation {
         matches!(
             self,
             Self::OrphanStatefulSet
+                | Self::OrphanOwner
                 | Self::ScaleDown { fewer: false, .. }
+                | Self::ScaleOwner { fewer: false, .. }
+                | Self::ScaleOwner { by_deployment: true, .. }
                 | Self::DeleteNode { has_finalizers: true }
         )
     }
@@ -123,10 +166,7 @@ impl WorkloadOperation {
         let sub_resource = request.sub_resource.as_deref().unwrap_or_default();
         Ok(match (request.operation.as_ref(), resource, sub_resource) {
             ("DELETE", ("apps", "statefulsets"), "") => {
-                let options: DeleteOptions = parse("options", request.options)?.unwrap_or_default();
-                let orphans = options.propagation_policy.as_deref() == Some("Orphan")
-                    || options.orphan_dependents == Some(true);
-                Some(if orphans { Self::OrphanStatefulSet } else { Self::DeleteStatefulSet })
+                Some(if orphans(request)? { Self::OrphanStatefulSet } else { Self::DeleteStatefulSet })
             }
             ("DELETE", ("", "namespaces"), "") => Some(Self::DeleteNamespace),
             ("DELETE", ("", "persistentvolumeclaims"), "") => Some(Self::DeleteClaim),
@@ -137,19 +177,27 @@ impl WorkloadOperation {
                 Some(Self::DeleteNode { has_finalizers })
             }
             ("DELETE", ("", resource), "") => ResourceKind::from_resource(resource).map(Self::DeleteResource),
+            // The groups of custom resources contain a dot.
+            ("DELETE", (group, resource), "")
+                if group.contains('.') || is_deployment_or_replica_set(group, resource) =>
+            {
+                Some(if orphans(request)? { Self::OrphanOwner } else { Self::DeleteOwner })
+            }
             ("UPDATE", ("apps", "statefulsets"), "" | "scale") => {
-                // Without `replicas`, a StatefulSet has one pod and a Scale has 0.
-                let default = u32::from(sub_resource.is_empty());
-                let old: ScaleTarget = parse("oldObject", request.old_object)?.unwrap_or_default();
-                let new: ScaleTarget = parse("object", request.object)?.unwrap_or_default();
-                let count = |scaled: &ScaleTarget| scaled.spec.replicas.unwrap_or(default);
-                let start = new.spec.ordinals.as_ref().map_or(0, |ordinals| ordinals.start);
-                let first_to_go = start.saturating_add(count(&new));
+                let (old, new) = replicas(request, sub_resource)?;
+                let object: ScaleTarget = parse("object", request.object)?.unwrap_or_default();
+                let start = object.spec.ordinals.map_or(0, |ordinals| ordinals.start);
                 Some(Self::ScaleDown {
-                    first_to_go,
+                    first_to_go: start.saturating_add(new),
                     relative: !sub_resource.is_empty(),
-                    fewer: count(&new) < count(&old),
+                    fewer: new < old,
                 })
+            }
+            ("UPDATE", (group, resource), "" | "scale") if is_deployment_or_replica_set(group, resource) => {
+                let (old, replicas) = replicas(request, sub_resource)?;
+                let by_deployment = resource == "replicasets"
+                    && DEPLOYMENT_CONTROLLERS.contains(&request.user_info.username.as_str());
+                Some(Self::ScaleOwner { replicas, fewer: replicas < old, by_deployment })
             }
             _ => None,
         })
@@ -168,7 +216,109 @@ impl WorkloadOperation {
             Self::DeleteResource(ResourceKind::ConfigMap) => "delete-configmap",
             Self::DeleteResource(ResourceKind::ServiceAccount) => "delete-serviceaccount",
             Self::DeleteNode { .. } => "delete-node",
-            Self::ScaleDown { .. } => "scale-down",
+            Self::DeleteOwner => "delete-owner",
+            Self::OrphanOwner => "orphan-owner",
+            Self::ScaleDown { .. } | Self::ScaleOwner { .. } => "scale-down",
         }
+    }
+}
+
+// === impl OwnerTarget ===
+
+impl OwnerTarget {
+    /// Reads the object from a request. `kind` is that of the stored object.
+    pub(super) fn from_admission(request: &AdmissionRequest<'_>, kind: &str) -> Self {
+        let line = |text: &str| to_bounded_line(text, MAX_NAME_CHARS);
+        let resource = line(&request.resource.resource);
+        let kind = match (&*request.resource.group, resource.as_str(), kind) {
+            ("apps", "deployments", _) => String::from("Deployment"),
+            ("apps", "replicasets", _) => String::from("ReplicaSet"),
+            (_, _, "") => resource.clone(),
+            (_, _, kind) => line(kind),
+        };
+        Self {
+            group: line(&request.resource.group),
+            version: line(&request.resource.version),
+            resource,
+            kind,
+        }
+    }
+}
+
+fn is_deployment_or_replica_set(group: &str, resource: &str) -> bool {
+    group == "apps" && matches!(resource, "deployments" | "replicasets")
+}
+
+/// Whether the dependents of a deleted object remain.
+fn orphans(request: &AdmissionRequest<'_>) -> Result<bool, RequestError> {
+    let options: DeleteOptions = parse("options", request.options)?.unwrap_or_default();
+    Ok(options.propagation_policy.as_deref() == Some("Orphan") || options.orphan_dependents == Some(true))
+}
+
+/// Returns the numbers of replicas before and after an update of a workload or of its Scale.
+fn replicas(request: &AdmissionRequest<'_>, sub_resource: &str) -> Result<(u32, u32), RequestError> {
+    // Without `replicas`, a workload has one pod and a Scale has 0.
+    let default = u32::from(sub_resource.is_empty());
+    let old: ScaleTarget = parse("oldObject", request.old_object)?.unwrap_or_default();
+    let new: ScaleTarget = parse("object", request.object)?.unwrap_or_default();
+    let count = |scaled: &ScaleTarget| scaled.spec.replicas.unwrap_or(default);
+    Ok((count(&old), count(&new)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn operation(review: &Value) -> Option<WorkloadOperation> {
+        let review = review.to_string();
+        let review: AdmissionRequest<'_> = serde_json::from_str(&review).unwrap();
+        WorkloadOperation::from_admission(&review).unwrap()
+    }
+
+    fn review(group: &str, resource: &str) -> Value {
+        json!({
+            "uid": "1", "operation": "DELETE", "name": "ea", "namespace": "prod",
+            "resource": {"group": group, "version": "v1", "resource": resource},
+        })
+    }
+
+    #[test]
+    fn deletions_of_custom_resources_concern_owners() {
+        for (group, resource) in
+            [("apps", "deployments"), ("apps", "replicasets"), ("example.com", "etcdclusters")]
+        {
+            let mut review = review(group, resource);
+            assert_eq!(operation(&review), Some(WorkloadOperation::DeleteOwner), "{resource}");
+            review["options"] = json!({"propagationPolicy": "Orphan"});
+            assert_eq!(operation(&review), Some(WorkloadOperation::OrphanOwner), "{resource}");
+        }
+        for (group, resource) in [("batch", "jobs"), ("apps", "daemonsets"), ("", "replicationcontrollers")] {
+            assert_eq!(operation(&review(group, resource)), None, "{resource}");
+        }
+    }
+
+    #[test]
+    fn scale_downs_of_deployments_concern_owners() {
+        let update = |resource: &str, sub_resource: &str, old: Value, new: Value, user: &str| {
+            let mut review = review("apps", resource);
+            review["operation"] = json!("UPDATE");
+            review["subResource"] = json!(sub_resource);
+            (review["oldObject"], review["object"]) = (json!({"spec": old}), json!({"spec": new}));
+            review["userInfo"] = json!({"username": user});
+            operation(&review).unwrap()
+        };
+        let (one, none) = (json!({"replicas": 1}), json!({"replicas": 0}));
+        let controller = "system:serviceaccount:kube-system:deployment-controller";
+        let scale =
+            |replicas, fewer, by_deployment| WorkloadOperation::ScaleOwner { replicas, fewer, by_deployment };
+        assert_eq!(update("deployments", "", one.clone(), none.clone(), "admin"), scale(0, true, false));
+        assert_eq!(update("deployments", "scale", one.clone(), json!({}), "admin"), scale(0, true, false));
+        assert_eq!(update("deployments", "", one.clone(), json!({}), "admin"), scale(1, false, false));
+        assert_eq!(update("replicasets", "", one.clone(), none.clone(), controller), scale(0, true, true));
+        assert!(update("replicasets", "", one.clone(), none.clone(), controller).is_harmless());
+        assert!(!update("replicasets", "", one.clone(), none.clone(), "admin").is_harmless());
+        assert_eq!(update("deployments", "", one, none, controller), scale(0, true, false));
     }
 }

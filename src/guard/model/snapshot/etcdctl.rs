@@ -1,5 +1,7 @@
 //! `etcdctl` commands that run in a member's own container.
 
+use crate::escape::to_shell_word;
+
 /// Flags that `etcdctl` needs in one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EtcdctlFlags {
@@ -20,7 +22,8 @@ impl EtcdctlFlags {
         Self { user: user.filter(|_| !self.has_user).map(str::to_owned), ..self.clone() }
     }
 
-    /// The command that runs `etcdctl` in this container, for a shell.
+    /// The command that runs `etcdctl` in this container, for a shell. Paths and names from pods and Secrets can contain any
+    /// character, and are quoted.
     pub(in crate::guard) fn command(
         &self,
         namespace: &str,
@@ -32,20 +35,11 @@ impl EtcdctlFlags {
         let terminal = if self.user.is_some() { " -it" } else { "" };
         let user = self.user.iter().map(|name| ("user", name));
         let flags = self.connection.iter().map(|(name, value)| (*name, value)).chain(user);
-        let words = flags.map(|(name, value)| format!("--{name}={}", quoted(value)));
+        let words = flags.map(|(name, value)| format!("--{name}={}", to_shell_word(value)));
         let words: Vec<String> = words.chain([arguments.to_owned()]).collect();
+        let [namespace, pod, container] = [namespace, pod, container].map(to_shell_word);
         format!("kubectl -n {namespace} exec{terminal} {pod} -c {container} -- etcdctl {}", words.join(" "))
     }
-}
-
-/// The text as one word of a POSIX shell. Paths and names from pods and Secrets can contain any character.
-fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._:-,@%+=".contains(c);
-    let text: String = text.chars().filter(|c| !c.is_control()).collect();
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text;
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

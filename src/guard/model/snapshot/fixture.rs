@@ -50,6 +50,7 @@ fn pod(n: usize, list: &[ListedMember]) -> MemberPod {
         hostname: String::new(),
         peer_urls: Vec::new(),
         owner: OwnerState::OF_TARGET,
+        owner_kind: String::from("StatefulSet"),
         terminating: false,
         reserved: false,
         running: true,

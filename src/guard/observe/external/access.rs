@@ -26,8 +26,9 @@ impl ClusterAccess {
         let mut access = Self::default();
         for Endpoint { tls, user, .. } in endpoints {
             match tls {
-                // The endpoint of a pod whose Secrets are missing has no CA.
-                Some(tls) if access.tls.as_ref().is_none_or(|(known, _)| known.ca.is_none()) => {
+                Some(tls)
+                    if access.tls.as_ref().is_none_or(|(known, _)| strictness(tls) > strictness(known)) =>
+                {
                     access.tls = Some((tls.clone(), user.clone()));
                 }
                 None if !access.is_plain => (access.is_plain, access.plain_user) = (true, user.clone()),
@@ -56,12 +57,19 @@ impl ClusterAccess {
     /// plain HTTP they receive a password only if the cluster uses no TLS, or if a voter advertises plain HTTP: `voters`
     /// are the voters that these pods may run.
     pub(in crate::guard) fn limit<P>(&self, pods: &mut [(P, EtcdPod)], voters: &[ListedMember]) {
-        let Some((cluster_tls, _)) = &self.tls else { return };
+        let Some((cluster_tls, _)) = &self.tls else {
+            // The annotation of another owner's pod must not replace the proof of a certificate.
+            for tls in pods.iter_mut().filter_map(|(_, pod)| pod.endpoint.as_mut()?.tls.as_mut()) {
+                tls.accepts_any_certificate = false;
+            }
+            return;
+        };
         let is_mixed = self.is_plain || voters.iter().any(|voter| voter.advertises(Scheme::Http));
         for endpoint in pods.iter_mut().filter_map(|(_, pod)| pod.endpoint.as_mut()) {
             match &mut endpoint.tls {
                 Some(tls) => {
                     tls.ca.clone_from(&cluster_tls.ca);
+                    tls.accepts_any_certificate = cluster_tls.accepts_any_certificate;
                     if tls.identity.is_none() {
                         tls.identity.clone_from(&cluster_tls.identity);
                     }
@@ -70,6 +78,15 @@ impl ClusterAccess {
                 None => endpoint.user = None,
             }
         }
+    }
+}
+
+/// The strictness of a verification. The endpoint of a pod whose Secrets are missing has no CA.
+fn strictness(tls: &Tls) -> u8 {
+    match (tls.accepts_any_certificate, &tls.ca) {
+        (true, _) => 0,
+        (false, None) => 1,
+        (false, Some(_)) => 2,
     }
 }
 
@@ -82,6 +99,7 @@ mod tests {
         let tls = url.starts_with("https").then(|| Tls {
             server_name: String::from("etcd-0.etcd"),
             ca: ca.map(Into::into),
+            accepts_any_certificate: false,
             identity: None,
         });
         let user = Some(User { name: String::from("root"), password: "secret".into() });
@@ -134,6 +152,25 @@ mod tests {
         let [tls, plain] = others.map(|((), pod)| pod.endpoint.unwrap());
         assert_eq!(tls.tls.unwrap().ca.as_deref(), Some(&b"ca"[..]));
         assert_eq!((tls.user.is_some(), plain.user), (true, None));
+    }
+
+    /// Edge case 84.
+    #[test]
+    fn own_certificates_of_other_owners_are_not_accepted() {
+        let mut accepting = endpoint("https://10.0.0.2:2379", None);
+        accepting.tls.as_mut().unwrap().accepts_any_certificate = true;
+        let (plain, strict) =
+            (endpoint("http://10.0.0.1:2379", None), endpoint("https://10.0.0.3:2379", None));
+        for cluster in [vec![&plain], vec![&strict], vec![&strict, &accepting], vec![&accepting, &strict]] {
+            let mut others = [((), other_pod(accepting.clone()))];
+            ClusterAccess::new(cluster).limit(&mut others, &[]);
+            let [((), other)] = others;
+            assert!(!other.endpoint.unwrap().tls.unwrap().accepts_any_certificate);
+        }
+        let mut others = [((), other_pod(endpoint("https://10.0.0.4:2379", None)))];
+        ClusterAccess::new([&accepting]).limit(&mut others, &[]);
+        let [((), other)] = others;
+        assert!(other.endpoint.unwrap().tls.unwrap().accepts_any_certificate, "as the cluster's own pods");
     }
 
     #[test]

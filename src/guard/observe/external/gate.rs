@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::access::ClusterAccess;
+use super::{access::ClusterAccess, api_servers::ApiServers};
 use crate::{
     config::LiveConfig,
     etcd::{Endpoint, ListedMember, MemberId, Scheme, url_host},
@@ -37,11 +37,10 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_RESOLUTIONS: usize = 32;
 
 /// The gate for addresses that member lists name.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ProbeGate {
     config: LiveConfig,
-    /// `HOST:PORT` of the API server.
-    api_servers: Vec<String>,
+    api_servers: ApiServers,
     resolutions: Arc<Semaphore>,
 }
 
@@ -66,10 +65,9 @@ struct Candidate {
 // === impl ProbeGate ===
 
 impl ProbeGate {
-    /// Creates a gate that follows `guard.probe` of this configuration. `api_servers` are the names or addresses of the
-    /// API server, each with its port.
+    /// Creates a gate that follows `guard.probe` of this configuration.
     #[must_use]
-    pub fn new(config: LiveConfig, api_servers: Vec<String>) -> Self {
+    pub fn new(config: LiveConfig, api_servers: ApiServers) -> Self {
         Self { config, api_servers, resolutions: Arc::new(Semaphore::new(MAX_RESOLUTIONS)) }
     }
 
@@ -86,13 +84,15 @@ impl ProbeGate {
             return Selection::default();
         }
         let deadline = deadline.min(Instant::now() + RESOLVE_TIMEOUT);
+        // An unknown address of an API server could be one of the candidates.
+        let Some(api_servers) = self.api_servers.addresses(deadline).await else {
+            return Selection::default();
+        };
         let names =
             candidates.iter().map(|candidate| format!("{}:{}", candidate.bracketed(), candidate.port));
         let resolve = |name: String| self.resolve(name, deadline);
-        let (addresses, api_servers) = tokio::join!(
-            join_all(names.map(resolve)),
-            join_all(self.api_servers.iter().cloned().map(resolve))
-        );
+        let (addresses, api_servers) =
+            tokio::join!(join_all(names.map(resolve)), join_all(api_servers.into_iter().map(resolve)));
         let api_servers: Vec<SocketAddr> = api_servers.into_iter().flatten().collect();
         let mut selection = Selection::default();
         let mut allowed: Vec<Vec<(MemberId, Endpoint)>> = Vec::new();
@@ -192,10 +192,15 @@ impl Candidate {
 mod tests {
     use std::sync::Arc;
 
+    use serde_json::json;
     use tokio::sync::watch;
 
     use super::*;
-    use crate::{config::Config, guard::model::snapshot::fixture::listed};
+    use crate::{
+        config::Config,
+        guard::model::snapshot::fixture::listed,
+        k8s::{ApiReader, fake::api_server},
+    };
 
     fn plain() -> ClusterAccess {
         let endpoint = Endpoint {
@@ -213,8 +218,12 @@ mod tests {
 
     async fn select(members: &[ListedMember]) -> (Vec<(MemberId, String)>, Vec<MemberId>) {
         let (_sender, config) = watch::channel(Arc::new(Config::default()));
-        let gate =
-            ProbeGate::new(config, vec![String::from("10.96.0.1:443"), String::from("[fd00::1]:6443")]);
+        // The endpoints of the Service `kubernetes` on a control plane of kubeadm, where etcd has the same addresses.
+        let slice = json!({"endpoints": [{"addresses": ["192.0.2.1"]}], "ports": [{"port": 6443}]});
+        let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
+        let reader = ApiReader::new(api_server([(path, 200, slice)]));
+        let configured = vec![String::from("10.96.0.1:443"), String::from("[fd00::1]:6443")];
+        let gate = ProbeGate::new(config, ApiServers::new(&reader, configured));
         let deadline = Instant::now() + Duration::from_secs(60);
         let Selection { endpoints, denied } = gate.select(members, &plain(), deadline).await;
         (endpoints.into_iter().map(|(id, endpoint)| (id, endpoint.url)).collect(), denied)
@@ -252,15 +261,19 @@ mod tests {
             "http://169.254.169.254:80",
             "http://10.96.0.1:443",
             "http://[fd00:0::1]:6443",
+            "http://192.0.2.1:6443",
+            "http://[::ffff:192.0.2.1]:6443",
         ];
         for url in urls {
             let members = [member(0, &[url])];
             assert_eq!(select(&members).await, (Vec::new(), vec![members[0].id]), "{url}");
         }
-        let beside = [member(0, &["http://127.0.0.1:2379", "http://10.96.0.1:2379"])];
-        let (endpoints, denied) = select(&beside).await;
-        assert_eq!(endpoints, [(beside[0].id, String::from("http://10.96.0.1:2379"))]);
-        assert!(denied.is_empty(), "another address is probed");
+        for url in ["http://10.96.0.1:2379", "http://192.0.2.1:2379"] {
+            let beside = [member(0, &["http://127.0.0.1:2379", url])];
+            let (endpoints, denied) = select(&beside).await;
+            assert_eq!(endpoints, [(beside[0].id, String::from(url))], "another port is probed");
+            assert!(denied.is_empty(), "another address is probed");
+        }
     }
 
     #[tokio::test]

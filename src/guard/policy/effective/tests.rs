@@ -113,6 +113,8 @@ fn break_glass_requires_a_reason_and_an_end_within_a_day() {
         warning(&[(ALLOW_UNTIL, "2026-02-01T12:00:01Z"), (ALLOW_REASON, "x")]).contains("more than 24 hours")
     );
     assert!(warning(&[(ALLOW_UNTIL, "tomorrow"), (ALLOW_REASON, "x")]).contains("is not a time"));
+    let too_long = warning(&[(ALLOW_UNTIL, "2026-01-31T13:00:00Z"), (ALLOW_REASON, TOO_LONG)]);
+    assert!(too_long.contains("allow-delete-reason is (longer than 1024 bytes)"), "{too_long}");
     let good =
         resolve_all(&Floor::default(), &[&[(ALLOW_UNTIL, "2026-02-01T12:00:00Z"), (ALLOW_REASON, "fire")]]);
     assert_eq!(good.policy.break_glass.as_deref(), Some("fire (until 2026-02-01T12:00:00Z)"));

@@ -10,6 +10,7 @@ fn reservation(uid: &str, at: &str) -> Reservation {
         member: String::new(),
         at: at.to_owned(),
         by: String::new(),
+        of_node: false,
     }
 }
 
@@ -28,6 +29,16 @@ fn missing(record: &[Reservation], now: Instant) -> Ledger {
     ledger.observe(record, now);
     ledger.observe_pods(record, "prod", &[], now);
     ledger
+}
+
+/// Pod garbage collection deletes the pods of a deleted node up to 80 s later.
+#[test]
+fn reservation_of_deleted_node_expires_later() {
+    let (mut ledger, start) = (Ledger::default(), Instant::now());
+    let record = [Reservation { of_node: true, ..reservation("a", "1") }];
+    ledger.observe(&record, start);
+    assert!(is_active(&ledger, &record, start + Duration::from_secs(119)));
+    assert!(!is_active(&ledger, &record, start + NODE_RESERVATION_TTL));
 }
 
 /// Edge case 28.

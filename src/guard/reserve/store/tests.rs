@@ -75,6 +75,7 @@ fn reservation(uid: &str) -> Reservation {
         member: String::new(),
         at: String::new(),
         by: String::new(),
+        of_node: false,
     }
 }
 
@@ -222,6 +223,7 @@ async fn cancels_only_the_reservation_of_the_pod() {
     assert_eq!(api_server.annotation("etcd-guard.c1", CLUSTER_ANNOTATION), "prod/etcd", "the owner remains");
 }
 
+/// Edge case 43.
 #[tokio::test(start_paused = true)]
 async fn reservation_expires_by_the_clock_of_each_replica() {
     let api_server = ApiServer::default();

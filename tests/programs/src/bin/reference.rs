@@ -52,6 +52,7 @@ fn main() {
         ["rounds", count, "--tls", ca, certificate, key, urls @ ..] => {
             let read = |file: &str| Arc::from(fs::read(file).expect(file));
             let tls = Tls {
+                accepts_any_certificate: false,
                 server_name: String::new(),
                 ca: Some(read(ca)),
                 identity: Some(ClientIdentity { certificate: read(certificate), key: read(key) }),

@@ -7,31 +7,67 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use crate::{kubeconfig_with, kustomize};
-use test_support::{guard::self_managed::SelfManagedGuard, kubernetes::control_plane::ControlPlane};
+use test_support::{
+    guard::{
+        certificate_manager::{CertificateManager, MountedSecret},
+        self_managed::SelfManagedGuard,
+    },
+    kubernetes::control_plane::ControlPlane,
+    wait::wait_until,
+};
+
+/// The longest time until the webhooks are registered, on a busy machine.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) const SECRET: &str = "etcd-guard-certificates";
 
-/// A control plane with the guard's permissions, and two replicas that register themselves.
+/// The Secret that replaces an immutable one.
+pub(crate) const SECOND_SECRET: &str = "etcd-guard-certificates-2";
+
+/// The account of the webhook servers.
+pub(crate) const SERVER: &str = "etcd-guard";
+
+/// The account of the Deployment that keeps the certificates.
+pub(crate) const CERTIFICATES: &str = "etcd-guard-certificates";
+
+/// A control plane with the shipped accounts, the certificate manager, and two replicas that mount its Secret.
 pub(crate) struct Setup {
     pub(crate) control_plane: ControlPlane,
     pub(crate) client: Client,
+    pub(crate) manager: CertificateManager,
+    _mounts: [MountedSecret; 2],
     pub(crate) replicas: [SelfManagedGuard; 2],
 }
 
 impl Setup {
     pub(crate) async fn start(life: Duration) -> Self {
         let control_plane = ControlPlane::start(&[]);
-        let kubeconfig = permit(&control_plane);
+        apply_permissions(&control_plane, &[]);
         let life = format!("--certificate-life={}s", life.as_secs());
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let url = format!("--register-url=https://{free}");
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let launch = |address| SelfManagedGuard::launch(&kubeconfig, address, &[&life, "--register", &url]);
+        let account = kubeconfig_of(&control_plane, CERTIFICATES);
+        let manager = CertificateManager::launch(&account, &[&life, "--register", &url]);
+        let client = control_plane.client().await;
+        let folder = |name: &str| control_plane.dir.join("mounts").join(name);
+        let mounts = [
+            MountedSecret::mount(client.clone(), SECRET, folder(SECRET)).await,
+            MountedSecret::mount_optional(client.clone(), SECOND_SECRET, folder(SECOND_SECRET)),
+        ];
+        let folders = mounts.each_ref().map(MountedSecret::folder);
+        let account = kubeconfig_of(&control_plane, SERVER);
+        let launch = |address| SelfManagedGuard::launch_with_files(&account, address, &folders);
         let replicas = [launch(free), launch(any)];
         for replica in &replicas {
             replica.wait_until_ready().await;
         }
-        Self { client: control_plane.client().await, control_plane, replicas }
+        let setup = Self { client, control_plane, manager, _mounts: mounts, replicas };
+        wait_until("the webhooks are registered", REGISTRATION_TIMEOUT, async || {
+            setup.bundle().await.is_some()
+        })
+        .await;
+        setup
     }
 
     pub(crate) fn secrets(&self) -> Api<Secret> {
@@ -39,7 +75,12 @@ impl Setup {
     }
 
     pub(crate) async fn secret(&self, key: &str) -> Option<String> {
-        let secret = self.secrets().get_opt(SECRET).await.ok()??;
+        self.value_of(SECRET, key).await
+    }
+
+    /// Returns a value of a Secret.
+    pub(crate) async fn value_of(&self, name: &str, key: &str) -> Option<String> {
+        let secret = self.secrets().get_opt(name).await.ok()??;
         String::from_utf8(secret.data?.get(key)?.0.clone()).ok()
     }
 
@@ -57,16 +98,33 @@ pub(crate) async fn bundle(client: &Client) -> Option<String> {
     String::from_utf8(bundles.into_iter().next()??.0).ok()
 }
 
-/// Applies the shipped permissions, and returns a kubeconfig with only these.
+/// Applies the shipped permissions for a process that serves and keeps certificates: those of both accounts. Returns a
+/// kubeconfig with only these.
 pub(crate) fn permit(control_plane: &ControlPlane) -> PathBuf {
-    let objects = crate::objects(&kustomize("deploy/overlays/register"));
+    apply_permissions(control_plane, &[SERVER]);
+    kubeconfig_of(control_plane, SERVER)
+}
+
+/// Applies the shipped permissions. `holders` are further accounts with those of the certificate manager.
+pub(crate) fn apply_permissions(control_plane: &ControlPlane, holders: &[&str]) {
+    let mut objects = crate::objects(&kustomize("deploy/overlays/register"));
     let is_permission = |kind: &str| ["Namespace", "ServiceAccount"].contains(&kind) || kind.contains("Role");
-    let items: Vec<_> =
-        objects.iter().filter(|object| is_permission(object["kind"].as_str().unwrap())).collect();
+    objects.retain(|object| is_permission(object["kind"].as_str().unwrap()));
+    for subjects in objects.iter_mut().filter_map(|object| object["subjects"].as_array_mut()) {
+        if subjects.iter().any(|subject| subject["name"] == CERTIFICATES) {
+            let further = holders
+                .iter()
+                .map(|holder| json!({"kind": "ServiceAccount", "name": holder, "namespace": "etcd-guard"}));
+            subjects.extend(further);
+        }
+    }
     let file = control_plane.dir.join("permissions.json");
-    fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()).unwrap();
-    let kubectl = control_plane.kubectl();
-    kubectl.run_checked(&["apply", "-f", &file.to_string_lossy()]);
-    let token = kubectl.run_checked(&["create", "token", "etcd-guard", "-n", "etcd-guard"]).stdout;
-    kubeconfig_with(control_plane, token.trim())
+    fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()).unwrap();
+    control_plane.kubectl().run_checked(&["apply", "-f", &file.to_string_lossy()]);
+}
+
+/// Returns a kubeconfig of this account.
+pub(crate) fn kubeconfig_of(control_plane: &ControlPlane, account: &str) -> PathBuf {
+    let token = control_plane.kubectl().run_checked(&["create", "token", account, "-n", "etcd-guard"]).stdout;
+    kubeconfig_with(control_plane, account, token.trim())
 }

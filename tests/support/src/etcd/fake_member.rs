@@ -49,6 +49,15 @@ pub struct FakeListed {
     pub client_urls: Vec<String>,
 }
 
+/// The texts of a fake member.
+#[derive(Clone, Debug)]
+pub struct FakeTexts {
+    /// The version in the status.
+    pub version: String,
+    /// The message with which reads fail; `None` if they pass.
+    pub refusal: Option<String>,
+}
+
 /// A listening fake member, which ends when this is dropped.
 pub struct FakeMember {
     address: SocketAddr,
@@ -60,6 +69,7 @@ struct Responses {
     range: Bytes,
     status: Bytes,
     members: Bytes,
+    refusal: Option<HeaderValue>,
 }
 
 /// Listens on one port of all loopback addresses, and counts the connections to each of them.
@@ -126,16 +136,38 @@ impl FakeMember {
 
     /// Starts a member that may require TLS.
     pub async fn start_with(address: SocketAddr, replies: FakeReplies, tls: Option<TlsAcceptor>) -> Self {
+        Self::listen(address, Responses::new(replies, FakeTexts::default()), tls).await
+    }
+
+    /// Starts a member without TLS that returns these texts.
+    pub async fn start_with_texts(address: SocketAddr, replies: FakeReplies, texts: FakeTexts) -> Self {
+        Self::listen(address, Responses::new(replies, texts), None).await
+    }
+
+    async fn listen(address: SocketAddr, responses: Responses, tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind(address).await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(listener, Arc::new(Responses::new(replies)), tls));
+        tasks.spawn(serve(listener, Arc::new(responses), tls));
         Self { address, _tasks: tasks }
     }
 
     /// Returns the address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+}
+
+impl FakeListed {
+    /// Returns the size of the entry in an encoded list, in bytes.
+    pub fn encoded_len_in_list(&self) -> usize {
+        prost::encoding::message::encoded_len(1, self)
+    }
+}
+
+impl Default for FakeTexts {
+    fn default() -> Self {
+        Self { version: String::from("3.6.16"), refusal: None }
     }
 }
 
@@ -196,20 +228,24 @@ async fn serve(listener: TcpListener, responses: Arc<Responses>, tls: Option<Tls
 
 fn answer(request: &Request<Incoming>, responses: &Responses) -> Response<WithTrailers<Full<Bytes>, Ended>> {
     let message = match request.uri().path() {
+        "/etcdserverpb.KV/Range" if responses.refusal.is_some() => None,
         "/etcdserverpb.KV/Range" => Some(responses.range.clone()),
         "/etcdserverpb.Maintenance/Status" => Some(responses.status.clone()),
         "/etcdserverpb.Cluster/MemberList" => Some(responses.members.clone()),
         _ => None,
     };
     let status = HeaderValue::from_static(if message.is_some() { "0" } else { "12" });
-    let trailers = HeaderMap::from_iter([("grpc-status".parse().expect("a name"), status)]);
+    let mut trailers = HeaderMap::from_iter([("grpc-status".parse().expect("a name"), status)]);
+    if let Some(refusal) = responses.refusal.clone().filter(|_| message.is_none()) {
+        trailers.insert("grpc-message", refusal);
+    }
     let body = Full::from(message.unwrap_or_default()).with_trailers(std::future::ready(Some(Ok(trailers))));
     let response = Response::builder().header("content-type", "application/grpc").body(body);
     response.expect("a response")
 }
 
 impl Responses {
-    fn new(replies: FakeReplies) -> Self {
+    fn new(replies: FakeReplies, texts: FakeTexts) -> Self {
         let header = Some(wire::Header {
             cluster_id: replies.cluster_id,
             member_id: replies.member_id,
@@ -218,7 +254,7 @@ impl Responses {
         });
         let status = wire::Status {
             header: header.clone(),
-            version: String::from("3.6.16"),
+            version: texts.version,
             leader: replies.leader,
             raft_index: 100,
             raft_term: replies.term,
@@ -228,8 +264,15 @@ impl Responses {
             range: frame(&wire::Range { header: header.clone() }.encode_to_vec()),
             status: frame(&status.encode_to_vec()),
             members: frame(&wire::MemberList { header, members: replies.members }.encode_to_vec()),
+            refusal: texts.refusal.map(|text| percent_encoded(&text)),
         }
     }
+}
+
+/// Encodes a message for the trailer `grpc-message`.
+fn percent_encoded(text: &str) -> HeaderValue {
+    let encoded: Vec<String> = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    encoded.concat().parse().expect("a header value")
 }
 
 /// A gRPC frame: a compression flag, the length and the message.

@@ -53,6 +53,12 @@ pub const SURVEY_INTERVAL: &str = "survey-interval";
 /// The name of the file with the endpoint for traces in the guard's folder; without it, the guard sends no traces.
 pub const OTLP_ENDPOINT: &str = "otlp-endpoint";
 
+/// The name of the file with the name of the guard's own pod in the guard's folder; without it, the guard runs in no pod.
+pub const POD_NAME: &str = "pod-name";
+
+/// The name of the file that makes the guard write the status of nodes.
+pub const WRITE_NODE_STATUS: &str = "write-node-status";
+
 /// The variable with the path of another program than the one that was built with the tests: benches measure a release.
 pub const PROGRAM: &str = "GUARD_UNDER_TEST";
 
@@ -194,6 +200,12 @@ impl GuardProcess {
         log.iter().filter(|line| line["message"].as_str().is_some_and(|text| text.contains(message))).count()
     }
 
+    /// Returns the number of log lines in which this field contains this text.
+    pub fn count_values(&self, field: &str, text: &str) -> usize {
+        let log = self.log.lock().expect("the lock is not poisoned");
+        log.iter().filter(|line| line[field].as_str().is_some_and(|value| value.contains(text))).count()
+    }
+
     /// Returns the resident memory of the process in bytes, without mapped files such as the program itself.
     pub fn anonymous_memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a process");
@@ -273,11 +285,33 @@ fn spawn(
     if let Ok(endpoint) = std::fs::read_to_string(files.join(OTLP_ENDPOINT)) {
         command.args(["--otlp-endpoint", &endpoint]);
     }
+    // The host name is the name of this machine.
+    command.env_remove("HOSTNAME");
+    if let Ok(pod) = std::fs::read_to_string(files.join(POD_NAME)) {
+        command.args(["--pod-name", &pod]);
+    }
+    if files.join(WRITE_NODE_STATUS).exists() {
+        command.arg("--write-node-status");
+    }
     spawn_and_listen(command, lines)
 }
 
 /// Starts a guard, prints and collects its log, and waits until it logs its addresses: HTTPS, then HTTP.
-pub fn spawn_and_listen(mut command: std::process::Command, lines: &Log) -> (Child, SocketAddr, SocketAddr) {
+pub fn spawn_and_listen(command: std::process::Command, lines: &Log) -> (Child, SocketAddr, SocketAddr) {
+    let (child, receiver) = spawn_with_log(command, lines);
+    let (https, http) = receiver.recv_timeout(START_TIMEOUT).expect("the guard logs its addresses");
+    (child, https, http)
+}
+
+/// Starts a process without a listener, prints and collects its log.
+pub fn spawn_and_collect(command: std::process::Command, lines: &Log) -> Child {
+    spawn_with_log(command, lines).0
+}
+
+fn spawn_with_log(
+    mut command: std::process::Command,
+    lines: &Log,
+) -> (Child, mpsc::Receiver<(SocketAddr, SocketAddr)>) {
     command.stdin(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the guard starts");
     let log = BufReader::new(child.stderr.take().expect("stderr is a pipe"));
@@ -296,8 +330,7 @@ pub fn spawn_and_listen(mut command: std::process::Command, lines: &Log) -> (Chi
             lines.lock().expect("the lock is not poisoned").push(line);
         }
     });
-    let (https, http) = receiver.recv_timeout(START_TIMEOUT).expect("the guard logs its addresses");
-    (child, https, http)
+    (child, receiver)
 }
 
 /// Parses the log line with the addresses.

@@ -1,4 +1,4 @@
-//! A guard that manages its own certificates, with the shipped permissions for that.
+//! A guard with managed certificates: those that it creates itself, or the files of a mounted Secret.
 
 use std::{
     net::SocketAddr,
@@ -87,7 +87,31 @@ impl SelfManagedGuard {
         https: SocketAddr,
         flags: &[&str],
     ) -> Self {
-        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let flags = [&["--self-managed-certs"], flags].concat().into_iter().map(str::to_owned).collect();
+        Self::launch_with_flags(clock, kubeconfig, https, flags)
+    }
+
+    /// Starts a guard that serves the newest certificate of mounted Secrets, as shipped.
+    pub fn launch_with_files(kubeconfig: &Path, https: SocketAddr, folders: &[&Path]) -> Self {
+        let flag = |name: &str, file: PathBuf| format!("--{name}={}", file.display());
+        let files = folders.iter().flat_map(|folder| {
+            [flag("tls-cert", folder.join("tls.crt")), flag("tls-key", folder.join("tls.key"))]
+        });
+        let flags = files.chain([String::from("--tls-reload-interval=500ms")]).collect();
+        Self::launch_with_flags(None, kubeconfig, https, flags)
+    }
+
+    /// The id of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn launch_with_flags(
+        clock: Option<&Clock>,
+        kubeconfig: &Path,
+        https: SocketAddr,
+        flags: Vec<String>,
+    ) -> Self {
         let (any, log) = (SocketAddr::from(([127, 0, 0, 1], 0)), Log::default());
         let (child, https, http) = spawn(clock, kubeconfig, https, any, &flags, &log);
         Self { child, kubeconfig: kubeconfig.to_owned(), flags, clock: clock.cloned(), log, https, http }
@@ -160,7 +184,7 @@ fn spawn(
     let mut command = scoped_command(project::guard_program());
     command.args(["serve", "--log-format=json", "--linger", LINGER, "--namespace=etcd-guard"]);
     command.args(["--listen", &https.to_string(), "--admin-listen", &http.to_string()]);
-    command.arg("--kubeconfig").arg(kubeconfig).arg("--self-managed-certs").args(flags);
+    command.arg("--kubeconfig").arg(kubeconfig).args(flags);
     if let Some(clock) = clock {
         clock.apply_to(&mut command);
     }

@@ -64,6 +64,9 @@ pub const VANISHING_NODE: &str = "vanishing";
 /// A node with two of three members, which a test tries to delete.
 pub const NEEDED_NODE: &str = "needed";
 
+/// Nodes with one of three members each, of which a test deletes the first.
+pub const REMOVED_NODES: [&str; 2] = ["removed-0", "removed-1"];
+
 /// The controller that evicts from tainted nodes, in addition to the default ones.
 const CONTROLLERS: &str = "taint-eviction-controller";
 
@@ -87,7 +90,7 @@ impl ControlPlane {
         static SHARED: OnceLock<ControlPlane> = OnceLock::new();
         SHARED.get_or_init(|| {
             let single = [SHARED_NODE, SINGLE_NODE, CHECKED_NODE, DELETED_NODE, VANISHING_NODE, NEEDED_NODE];
-            let nodes = [&single[..], &DRAINED_NODES, &TAINTED_NODES, &FULL_NODES].concat();
+            let nodes = [&single[..], &DRAINED_NODES, &TAINTED_NODES, &FULL_NODES, &REMOVED_NODES].concat();
             let control_plane = Self::start_with(&nodes, &["--controllers", CONTROLLERS]);
             control_plane.grant_guard_permissions();
             control_plane
@@ -191,7 +194,7 @@ impl ControlPlane {
     }
 
     /// Applies the shipped service account and roles, and writes the guard's kubeconfig.
-    fn grant_guard_permissions(&self) {
+    pub fn grant_guard_permissions(&self) {
         let kubectl = self.kubectl();
         let base = project::path("deploy/base");
         for file in ["namespace.yaml", "rbac.yaml"] {

@@ -1,8 +1,13 @@
 //! Namespaces and pods for tests.
 
 use std::{
+    cell::RefCell,
+    mem,
     net::Ipv4Addr,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -18,9 +23,34 @@ use crate::{kubernetes::webhook, wait::wait_until};
 /// A new namespace has no service account for a moment, so the creation of pods is retried.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Creates a namespace, guarded or not. Its name is also the value of its guard label.
+/// The guarded namespaces of tests that have ended.
+static ENDED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// The guarded namespaces that were created on this thread. Each test has a thread of its own.
+    static CREATED: RefCell<Created> = RefCell::default();
+}
+
+/// Names of namespaces; they are added to [`ENDED`] when their thread ends.
+#[derive(Default)]
+struct Created(Vec<String>);
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        ENDED.lock().unwrap_or_else(PoisonError::into_inner).append(&mut self.0);
+    }
+}
+
+/// Creates a namespace, guarded or not. Its name is also the value of its guard label. The label is removed after the
+/// test: every guard of later tests would watch the namespace.
 pub async fn new_namespace(client: &Client, guarded: bool) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
+    let ended = mem::take(&mut *ENDED.lock().unwrap_or_else(PoisonError::into_inner));
+    for name in ended {
+        let patch = Patch::Merge(json!({"metadata": {"labels": {webhook::LABEL: null}}}));
+        // The namespace may have been deleted, or its API server has ended.
+        let _ = Api::<Namespace>::all(client.clone()).patch(&name, &PatchParams::default(), &patch).await;
+    }
     let name = format!("test-{}", NEXT.fetch_add(1, Ordering::Relaxed));
     let labels = if guarded { json!({webhook::LABEL: name}) } else { json!({}) };
     let namespace = json!({"metadata": {"name": name, "labels": labels}});
@@ -29,6 +59,9 @@ pub async fn new_namespace(client: &Client, guarded: bool) -> String {
         .create(&PostParams::default(), &namespace)
         .await
         .expect("a namespace");
+    if guarded {
+        CREATED.with_borrow_mut(|created| created.0.push(name.clone()));
+    }
     name
 }
 

@@ -52,8 +52,8 @@ pub async fn register_at(
     apply(client, &name, configuration).await;
 }
 
-/// Registers the guard by the shipped configuration for deletions of nodes, for the node with this name.
-pub async fn register_node_deletions(client: &Client, label: &str, guard: &GuardProcess, node: &str) {
+/// Registers the guard by the shipped configuration for deletions of nodes, for the nodes with these names.
+pub async fn register_node_deletions(client: &Client, label: &str, guard: &GuardProcess, nodes: &[&str]) {
     let file = project::path(SHIPPED_FOR_NODES);
     let text = std::fs::read_to_string(&file).expect(SHIPPED_FOR_NODES);
     let mut configuration: Value = serde_saphyr::from_str(&text).expect(SHIPPED_FOR_NODES);
@@ -63,7 +63,7 @@ pub async fn register_node_deletions(client: &Client, label: &str, guard: &Guard
         let url = format!("https://{}/validate", guard.https());
         webhook["clientConfig"] = json!({"url": url, "caBundle": base64(&guard.ca_pem)});
         let conditions = webhook["matchConditions"].as_array_mut().expect("conditions");
-        conditions.push(json!({"name": "node-of-test", "expression": format!("request.name == '{node}'")}));
+        conditions.push(json!({"name": "node-of-test", "expression": format!("request.name in ['{}']", nodes.join("', '"))}));
     }
     apply(client, &name, configuration).await;
 }

@@ -113,6 +113,7 @@ fn assess_pods(pods: &[PodView], target: u8) -> Judgement {
         hostname: String::new(),
         peer_urls: Vec::new(),
         owner: OwnerState::OF_TARGET,
+        owner_kind: String::from("StatefulSet"),
         terminating: seen.terminating,
         reserved: seen.reserved,
         running: seen.running,

@@ -79,6 +79,7 @@ impl Reserved {
             member: String::new(),
             at: self.request.to_string(),
             by: String::new(),
+            of_node: false,
         }
     }
 

@@ -1,0 +1,68 @@
+//! `etcd-guard doctor`: checks an installation.
+
+use std::io::Write;
+
+use clap::{Args, ValueEnum};
+
+use super::kube_client::{guard_flags::GuardFlags, run};
+use crate::{
+    doctor::{self, Options},
+    escape::escape_json,
+};
+
+/// Check the installation of the guard: API server, webhooks, certificates, permissions, network, replicas and clusters
+///
+/// Each line is ok, a warning or a failure, with a remedy. Uses your permissions; a check that requires a missing permission
+/// is a warning. The network check requests one eviction as a dry run, of a pod that does not exist, in the namespace of
+/// --namespace or in the first guarded one. Exit status: 0 if no check failed, 1 if a check failed, 2 if the checks could not
+/// run or nothing of the guard could be read.
+#[derive(Debug, Args)]
+pub(super) struct Doctor {
+    #[command(flatten)]
+    guard: GuardFlags,
+    /// Output format
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Format,
+}
+
+/// Output format
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A line for each check
+    Table,
+    /// JSON
+    Json,
+}
+
+// === impl Doctor ===
+
+impl Doctor {
+    /// Prints the result of all checks. Returns whether no check failed.
+    pub(super) fn run(self) -> anyhow::Result<bool> {
+        run(self.examine())
+    }
+
+    async fn examine(self) -> anyhow::Result<bool> {
+        let Self { guard, output } = self;
+        let options = Options {
+            guard_namespace: guard.guard_namespace().to_owned(),
+            guard_selector: guard.guard_selector().to_owned(),
+            namespace: guard.namespace_flag().map(str::to_owned),
+            kubectl: guard.kubectl(),
+        };
+        let report = doctor::Doctor::new(guard.connect().await?, options).examine().await?;
+        match output {
+            Format::Table => {
+                let mut out = anstream::stdout().lock();
+                report.write_table(&mut out)?;
+                out.flush()?;
+            }
+            Format::Json => anstream::println!("{}", escape_json(&serde_json::to_string_pretty(&report)?)),
+        }
+        anyhow::ensure!(
+            report.has_result(),
+            "no property of the guard could be read; the remedies above name the missing permissions"
+        );
+        Ok(report.is_passed())
+    }
+}

@@ -1,0 +1,29 @@
+//! A log in memory, for tests.
+
+use std::{
+    io::{self, Write},
+    sync::{Arc, Mutex},
+};
+
+/// A writer whose clones append to the same text.
+#[derive(Clone, Default)]
+pub(in crate::cli) struct TestBuffer(Arc<Mutex<Vec<u8>>>);
+
+// === impl TestBuffer ===
+
+impl TestBuffer {
+    /// Returns the written text.
+    pub(in crate::cli) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for TestBuffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

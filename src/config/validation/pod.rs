@@ -1,0 +1,28 @@
+//! The rules of an API server for the parts of a pod that a template contains (`pkg/apis/core/validation/validation.go`
+//! of Kubernetes 1.34). Rules that depend on the pod itself are not included; `etcd-guard config check --server`
+//! evaluates them.
+//!
+//! Values of a wrong type are left to the type check. Every rule ignores them.
+
+mod container;
+mod environment;
+mod fields;
+mod mounts;
+mod paths;
+mod probes;
+mod resources;
+mod scheduling;
+mod security;
+mod security_level;
+mod volumes;
+
+pub use self::security_level::{PodSecurity, PodSecurityLevel};
+pub(in crate::config) use self::{
+    container::{Container, ContainerKind, check_containers},
+    environment::check_variables,
+    mounts::check_mounts,
+    scheduling::{check_affinity, check_name_resolution},
+    security::check_pod_security_context,
+    security_level::RestrictedParts,
+    volumes::check_volumes,
+};

@@ -1,0 +1,96 @@
+//! Mounts of volumes in containers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{
+    fields::{Check, Rule, check_fields},
+    paths::{check_descending_path, check_path_without_parents},
+};
+use crate::config::validation::{diagnostic::Validator, pod_parts::text};
+
+const MOUNT: &[Rule] = &[
+    ("mountPropagation", Check::OneOf(&["None", "HostToContainer", "Bidirectional"])),
+    ("recursiveReadOnly", Check::OneOf(&["Disabled", "IfPossible", "Enabled"])),
+    ("subPath|subPathExpr", Check::Text(check_descending_path)),
+    ("", Check::AtMostOne(&["subPath", "subPathExpr"])),
+];
+
+const DEVICE: &[Rule] =
+    &[("devicePath", Check::Required), ("devicePath", Check::Text(check_path_without_parents))];
+
+/// The volumes that mounts of a template may use: whether each can be a block device. It is unknown for a volume of the
+/// pod.
+pub(in crate::config) type Volumes<'a> = BTreeMap<&'a str, Option<bool>>;
+
+/// Checks mounts: each has a volume, and the paths are unique. `is_privileged` applies to the container.
+pub(in crate::config) fn check_mounts<'a>(
+    mounts: impl IntoIterator<Item = &'a Value>,
+    volumes: &Volumes<'_>,
+    is_privileged: bool,
+    known_fields_only: bool,
+    validator: &mut Validator<'_>,
+) {
+    let mut paths = BTreeSet::new();
+    for (index, mount) in mounts.into_iter().enumerate() {
+        let mut validator = validator.at(index);
+        check_fields(mount, MOUNT, known_fields_only, &mut validator);
+        check_volume_name(mount, volumes, &mut validator);
+        check_read_only(mount, &mut validator);
+        if text(mount, "mountPropagation") == Some("Bidirectional") && !is_privileged {
+            validator.at("mountPropagation").report("Bidirectional requires a privileged container");
+        }
+        let Some(path) = text(mount, "mountPath") else { continue };
+        let mut validator = validator.at("mountPath");
+        if !path.starts_with('/') {
+            validator.report(format!("{path:?} is not an absolute path"));
+        } else if path.contains(':') {
+            validator.report(format!("{path:?} contains ':', which is not allowed in a mount path"));
+        } else if !paths.insert(path) {
+            validator.report(format!("mount path {path} is used more than once"));
+        }
+    }
+}
+
+/// Checks the block devices of a container.
+pub(super) fn check_devices(
+    devices: &[Value],
+    volumes: &Volumes<'_>,
+    known_fields_only: bool,
+    validator: &mut Validator<'_>,
+) {
+    for (index, device) in devices.iter().enumerate() {
+        let mut validator = validator.at(index);
+        check_fields(device, DEVICE, known_fields_only, &mut validator);
+        check_volume_name(device, volumes, &mut validator);
+        let name = text(device, "name").unwrap_or_default();
+        if volumes.get(name) == Some(&Some(false)) {
+            let message =
+                format!("volume {name} is not a block device: expected persistentVolumeClaim or ephemeral");
+            validator.at("name").report(message);
+        }
+    }
+}
+
+fn check_volume_name(mount: &Value, volumes: &Volumes<'_>, validator: &mut Validator<'_>) {
+    if let Some(name) = text(mount, "name").filter(|name| !volumes.contains_key(name)) {
+        let message = format!(
+            "unknown volume {name:?}: add it to volumes, or to externalVolumes if the pod defines it"
+        );
+        validator.at("name").report(message);
+    }
+}
+
+/// Checks that a recursively read-only mount is read-only and does not propagate.
+fn check_read_only(mount: &Value, validator: &mut Validator<'_>) {
+    if !matches!(text(mount, "recursiveReadOnly"), Some("Enabled" | "IfPossible")) {
+        return;
+    }
+    if mount.get("readOnly") != Some(&Value::Bool(true)) {
+        validator.at("recursiveReadOnly").report("requires readOnly: true");
+    }
+    if !matches!(text(mount, "mountPropagation"), Some("" | "None")) {
+        validator.at("recursiveReadOnly").report("requires mountPropagation: None");
+    }
+}

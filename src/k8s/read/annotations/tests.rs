@@ -1,0 +1,121 @@
+//! The watches, with a fake API server.
+
+use std::sync::Mutex;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::*;
+use crate::k8s::fake;
+
+/// The longest wait for a change, on a busy machine.
+const WAIT: Duration = Duration::from_secs(30);
+
+const LEADER: &str = "etcd-guard.io/leader";
+
+/// A namespace that is guarded, one that is not, and a StatefulSet in each.
+#[derive(Clone, Default)]
+struct Server {
+    /// Calls of lists of StatefulSets, by path.
+    lists: Arc<Mutex<Vec<String>>>,
+    /// Whether the lists of StatefulSets succeed.
+    has_stateful_sets: Arc<Mutex<bool>>,
+    /// The event that the next watch of namespaces delivers.
+    namespace_event: Arc<Mutex<Option<Value>>>,
+}
+
+impl Server {
+    fn cache(&self) -> AnnotationCache {
+        let Self { lists, has_stateful_sets, namespace_event } = self.clone();
+        let client = fake::api_server_with(move |call, _| {
+            let is_watch = call.uri.query().unwrap_or_default().contains("watch=true");
+            match (call.uri.path(), is_watch) {
+                ("/api/v1/namespaces", false) => {
+                    let items = json!([namespace("prod", "guarded"), namespace("other", "unrelated")]);
+                    (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}))
+                }
+                ("/api/v1/namespaces", true) => {
+                    (200, namespace_event.lock().unwrap().take().unwrap_or(json!(null)))
+                }
+                (_, true) => (200, json!(null)),
+                (path, false) => {
+                    lists.lock().unwrap().push(path.to_owned());
+                    if !*has_stateful_sets.lock().unwrap() {
+                        return (500, fake::status_failure(500, "not now"));
+                    }
+                    let set = json!({"metadata": {"name": "etcd", "uid": "set", "annotations": {LEADER: "deny", "a": "b"}}});
+                    (200, json!({"metadata": {"resourceVersion": "1"}, "items": [set]}))
+                }
+            }
+        });
+        AnnotationCache::watch(&client)
+    }
+
+    fn serve_stateful_sets(&self) {
+        *self.has_stateful_sets.lock().unwrap() = true;
+    }
+}
+
+fn namespace(name: &str, label: &str) -> Value {
+    let key = if label == "guarded" { "etcd-guard.io/guard" } else { "team" };
+    json!({"metadata": {"name": name, "labels": {key: "x"}, "annotations": {LEADER: "transfer", "large": "x"}}})
+}
+
+async fn until(is_so: impl Fn() -> bool) {
+    let poll = async {
+        while !is_so() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(WAIT, poll).await.unwrap();
+}
+
+#[tokio::test]
+async fn stores_only_what_is_read_of_guarded_namespaces() {
+    let server = Server::default();
+    server.serve_stateful_sets();
+    let cache = server.cache();
+    assert!(cache.wait_until_synced().await);
+    assert!(cache.is_known("prod"));
+    assert_eq!(*cache.guarded_namespaces().borrow(), BTreeSet::from([String::from("prod")]));
+    let annotations = |value: &str| BTreeMap::from([(String::from(LEADER), String::from(value))]);
+    assert_eq!(cache.namespace_annotations("prod"), annotations("transfer"));
+    assert_eq!(cache.stateful_set_annotations("prod", "etcd"), annotations("deny"));
+    assert_eq!(cache.stateful_set_by_pod_name("prod", "etcd-2"), Some(("etcd".into(), "set".into())));
+    assert!(cache.namespace_annotations("other").is_empty());
+    assert_eq!(*server.lists.lock().unwrap(), ["/apis/apps/v1/namespaces/prod/statefulsets"]);
+}
+
+#[tokio::test]
+async fn policies_of_an_unlisted_namespace_are_unknown() {
+    let server = Server::default();
+    let cache = server.cache();
+    until(|| !cache.is_known("prod")).await;
+    assert!(cache.is_known("other"), "it is not guarded");
+    assert!(cache.stateful_set_versions(&BTreeSet::from([String::from("prod")])).is_empty());
+    let failure = timeout(WAIT, cache.wait_until_known("prod")).await.unwrap().unwrap_err();
+    assert_eq!(failure.to_string(), "reading the StatefulSets of namespace prod failed: not now");
+    server.serve_stateful_sets();
+    until(|| cache.is_known("prod")).await;
+    cache.wait_until_known("prod").await.unwrap();
+    assert_eq!(cache.stateful_set_annotations("prod", "etcd")[LEADER], "deny");
+}
+
+#[tokio::test]
+async fn namespaces_become_guarded_and_unguarded_by_events() {
+    let server = Server::default();
+    server.serve_stateful_sets();
+    let cache = server.cache();
+    assert!(cache.wait_until_synced().await);
+    let send = |object: Value| {
+        *server.namespace_event.lock().unwrap() = Some(json!({"type": "MODIFIED", "object": object}));
+    };
+    send(namespace("other", "guarded"));
+    until(|| cache.guarded_namespaces().borrow().contains("other")).await;
+    timeout(WAIT, cache.wait_until_known("other")).await.unwrap().unwrap();
+    assert_eq!(cache.stateful_set_annotations("other", "etcd")[LEADER], "deny");
+    send(namespace("prod", "unrelated"));
+    until(|| !cache.guarded_namespaces().borrow().contains("prod")).await;
+    until(|| cache.stateful_set_annotations("prod", "etcd").is_empty()).await;
+    assert!(cache.namespace_annotations("prod").is_empty());
+}

@@ -1,0 +1,163 @@
+//! Evaluation of a node's status by the label, the configuration and the record.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    amounts::{Amounts, Resource},
+    error::NodeError,
+    factors::factors,
+    origin::Origin,
+    reason::Reason,
+    record::{RECORD, Record},
+};
+use crate::{
+    config::{Factor, OverCommit},
+    escape::to_single_line,
+    json::Json,
+    patch::{Patch, PatchBuilder, PatchError, PatchedObject, pointer},
+};
+
+/// The result for a node's status.
+#[derive(Debug)]
+pub struct Outcome<'a> {
+    /// The changed node; absent if the node is unchanged.
+    pub node: Option<Json<'a>>,
+    /// The operations that change the node; empty if the node is unchanged.
+    pub patch: Patch,
+    /// The reason for the result.
+    pub reason: Reason,
+    /// A warning for administrators.
+    pub warning: Option<String>,
+}
+
+/// Raises the amounts in the status of `node`, which a client sends; `stored` is the stored node. Without settings
+/// nothing is raised, and previously raised amounts are restored.
+#[must_use]
+pub fn over_commit<'a>(
+    node: Json<'a>,
+    stored: Option<&Json<'_>>,
+    settings: Option<&OverCommit>,
+) -> Outcome<'a> {
+    let mut builder = PatchBuilder::new(node);
+    match apply(&mut builder, stored, settings) {
+        Ok((reason, warning)) => match builder.finish() {
+            Ok(PatchedObject { object, patch }) => {
+                let node = (!patch.is_empty()).then_some(object);
+                Outcome { node, patch, reason, warning }
+            }
+            Err(error) => Outcome::unchanged(Reason::PatchFailed, &error.to_string()),
+        },
+        Err(NodeError::Malformed(text)) => Outcome::unchanged(Reason::Malformed, &text),
+        Err(NodeError::Failed(error)) => Outcome::unchanged(Reason::PatchFailed, &error.to_string()),
+    }
+}
+
+/// The change of a stored node.
+pub(super) struct Correction {
+    /// A merge patch for the status of the version that was evaluated; `None` if the node is as configured.
+    pub(super) patch: Option<Value>,
+    /// The reason for the result.
+    pub(super) reason: Reason,
+    /// A warning for administrators.
+    pub(super) warning: Option<String>,
+}
+
+/// Evaluates a stored node as if a client had sent it. `is_raw`: amounts without a record are those of the machine.
+pub(super) fn correct(stored: &Value, is_raw: bool, settings: Option<&OverCommit>) -> Correction {
+    let before = (!is_raw).then(|| Json::from(stored));
+    let Outcome { node, reason, warning, .. } = over_commit(Json::from(stored), before.as_ref(), settings);
+    let patch = node.map(|node| merge_patch(stored, &Value::from(&node)));
+    Correction { patch, reason, warning }
+}
+
+/// Returns the amounts and the record of `node`, as a change of this version of the stored node.
+fn merge_patch(stored: &Value, node: &Value) -> Value {
+    let record = node.pointer("/metadata/annotations").and_then(|annotations| annotations.get(RECORD));
+    let mut status = Map::new();
+    for list in ["allocatable", "capacity"] {
+        let amounts = [Resource::Cpu, Resource::Memory].into_iter().filter_map(|resource| {
+            let amount = node.get("status")?.get(list)?.get(resource.key())?;
+            Some((resource.key().to_owned(), amount.clone()))
+        });
+        status.insert(list.to_owned(), amounts.collect::<Map<_, _>>().into());
+    }
+    json!({
+        "metadata": {
+            "resourceVersion": stored.pointer("/metadata/resourceVersion"),
+            // A merge patch removes members that are null.
+            "annotations": {RECORD: record},
+        },
+        "status": status,
+    })
+}
+
+fn apply(
+    builder: &mut PatchBuilder<'_>,
+    stored: Option<&Json<'_>>,
+    settings: Option<&OverCommit>,
+) -> Result<(Reason, Option<String>), NodeError> {
+    let sent_record = Record::from_node(builder.object())?;
+    // The client may have dropped or changed the record. The stored amounts were written with the stored record.
+    let stored_record = stored.map(Record::from_node).transpose()?.unwrap_or_default();
+    let (factors, warning) = factors(builder.object(), settings)?;
+    let (mut record, mut raised) = (Record::default(), true);
+    for (resource, factor) in factors {
+        let Some(incoming) = Amounts::read(builder.object(), resource)? else { continue };
+        // Unreadable stored amounts differ from the sent ones.
+        let stored = stored.and_then(|node| Amounts::read(node, resource).ok()?);
+        let origin = Origin::determine(resource, incoming, stored, [&sent_record, &stored_record]);
+        let wanted = if factor == Factor::NONE {
+            origin.raw_or_sent(incoming)
+        } else if let Some(raw) = origin.raw() {
+            let offered = raw.raised(resource, factor);
+            record.set_raised(resource, factor, raw, offered);
+            offered
+        } else {
+            raised = false;
+            let reduced = if origin.is_reduced() { incoming } else { incoming.minus_one(resource) };
+            record.set_reduced(resource, reduced);
+            reduced
+        };
+        write_amounts(builder, resource, incoming, wanted)?;
+    }
+    let path = pointer(["metadata", "annotations", RECORD]);
+    let reason = if !record.is_empty() {
+        builder.set(&path, record.to_text())?;
+        if raised { Reason::OverCommitted } else { Reason::KubeletAsked }
+    } else if sent_record.is_empty() && stored_record.is_empty() {
+        Reason::NotOverCommitted
+    } else {
+        builder.remove(&path)?;
+        Reason::Restored
+    };
+    Ok((reason, warning))
+}
+
+fn write_amounts(
+    builder: &mut PatchBuilder<'_>,
+    resource: Resource,
+    incoming: Amounts,
+    wanted: Amounts,
+) -> Result<(), PatchError> {
+    let lists = [
+        ("allocatable", incoming.allocatable, wanted.allocatable),
+        ("capacity", incoming.capacity, wanted.capacity),
+    ];
+    for (list, incoming, wanted) in lists {
+        // A quantity has several representations: the client's text is preserved if its amount is unchanged.
+        if incoming != wanted {
+            let path = pointer(["status", list, resource.key()]);
+            builder.set(&path, wanted.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+// === impl Outcome ===
+
+impl Outcome<'_> {
+    /// The unchanged node, with a warning.
+    fn unchanged(reason: Reason, warning: &str) -> Self {
+        Self { node: None, patch: Patch::default(), reason, warning: Some(to_single_line(warning)) }
+    }
+}
