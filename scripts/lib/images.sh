@@ -17,10 +17,12 @@ coredns_archive() {
   xtask image "$COREDNS_IMAGE" --file "$coredns=/coredns" --entrypoint /coredns
 }
 
-# etcd_archive NAME:TAG: as in the image of the etcd project, both programs are on PATH and there is no shell.
+# etcd_archive NAME:TAG: as in the image of the etcd project, all three programs are on PATH and there is no shell.
 etcd_archive() {
-  local server client
+  local server client offline
   server=$(program etcd-3.6 --own-build)
   client=$(program etcdctl-3.6 --own-build)
-  xtask image "$1" --file "$server=/usr/local/bin/etcd" --file "$client=/usr/local/bin/etcdctl" --entrypoint /usr/local/bin/etcd
+  offline=$(program etcdutl-3.6 --own-build)
+  xtask image "$1" --file "$server=/usr/local/bin/etcd" --file "$client=/usr/local/bin/etcdctl" \
+    --file "$offline=/usr/local/bin/etcdutl" --entrypoint /usr/local/bin/etcd
 }

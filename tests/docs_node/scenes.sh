@@ -78,7 +78,7 @@ before_runbook_etcdguardnosparevoter() { wait_until 'a survey is in the log' log
 
 before_runbook_etcdguardbreakglassused() {
   POD=$(leader)
-  kubectl -n prod annotate pod "$POD" "etcd-guard.io/allow-delete-until=$(date -u -d '+1 hour' +%FT%TZ)" \
+  kubectl -n prod annotate pod "$POD" "etcd-guard.io/allow-delete-until=$(TZ=UTC-1 date +%FT%TZ)" \
     etcd-guard.io/allow-delete-reason='a test of the runbook' >/dev/null
   wait_until 'the break-glass is in the log' break_glass_is_logged
 }
@@ -88,21 +88,34 @@ before_runbook_moving_leadership_by_hand() { wait_until 'three members serve' th
 
 before_runbook_a_rolling_upgrade_of_etcd() { wait_until 'three members serve' three_serve; }
 
-before_runbook_replacing_a_dead_member() {
-  local volume path process
-  wait_until 'three members serve' three_serve
-  # A lost disk: the member restarts with an empty data directory, which etcd rejects.
-  volume=$(kubectl -n prod get pvc "data-$POD" -o 'jsonpath={.spec.volumeName}')
-  path=$(kubectl get pv "$volume" -o 'jsonpath={.spec.hostPath.path}')
-  rm -rf -- "$path/data"
+# volume_path POD: prints the directory of the member's volume.
+volume_path() {
+  local volume
+  volume=$(kubectl -n prod get pvc "data-$1" -o 'jsonpath={.spec.volumeName}')
+  kubectl get pv "$volume" -o 'jsonpath={.spec.hostPath.path}'
+}
+
+# lose_disk POD: the member restarts with an empty data directory, which etcd rejects.
+lose_disk() {
+  local path process
+  path=$(volume_path "$1")
+  rm -rf -- "${path:?}/data"
   for process in /proc/[0-9]*; do
-    if [[ $(tr '\0' ' ' 2>/dev/null <"$process/cmdline") == *"etcd --name=$POD "* ]]; then kill -KILL "${process##*/}"; fi
+    if [[ $(tr '\0' ' ' 2>/dev/null <"$process/cmdline") == *"etcd --name=$1 "* ]]; then kill -KILL "${process##*/}"; fi
   done
+}
+
+before_runbook_replacing_a_dead_member() {
+  wait_until 'three members serve' three_serve
+  lose_disk "$POD"
   wait_until "$POD crashes" crashes "$POD"
 }
 crashes() { [[ $(kubectl -n prod get pod "$1" -o 'jsonpath={.status.containerStatuses[0].restartCount}') -ge 2 ]]; }
 
 before_runbook_scaling_in() {
+  # The recipe before has restored it: otherwise no later rollout would replace a pod.
+  [[ $(kubectl -n prod get statefulset etcd -o 'jsonpath={.spec.updateStrategy.type}') == RollingUpdate ]] ||
+    fail 'the update strategy was not restored'
   POD=etcd-2
   wait_until 'three members serve' three_serve
   wait_until "$POD does not lead" lead_elsewhere "$POD"
@@ -111,7 +124,56 @@ before_runbook_scaling_out() { POD=etcd-2; }
 
 before_runbook_recovering_from_quorum_loss() { wait_until 'three members serve' three_serve; }
 
-before_runbook_disabling_the_guard() { wait_until 'three members serve' three_serve; }
+# A snapshot in a claim of its own; then two of three members lose their disks.
+before_runbook_restoring_all_members_from_a_snapshot() {
+  local folder=$TESTBED_DIR/snapshots pod
+  wait_until 'three members serve' three_serve
+  REVISION=$(revision)
+  kubectl -n prod exec etcd-0 -c etcd -- etcdctl put runbook/restored before >/dev/null
+  kubectl -n prod exec etcd-0 -c etcd -- etcdctl snapshot save /var/lib/etcd/snapshot.db >/dev/null
+  kubectl -n prod exec etcd-0 -c etcd -- etcdctl put runbook/restored after >/dev/null
+  mkdir -p "$folder"
+  install -m 644 "$(volume_path etcd-0)/snapshot.db" "$folder/snapshot.db"
+  kubectl apply -f - >/dev/null <<END
+{"apiVersion": "v1", "kind": "List", "items": [
+ {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "snapshots"}, "spec": {
+  "capacity": {"storage": "1Gi"}, "accessModes": ["ReadOnlyMany"], "storageClassName": "snapshots",
+  "hostPath": {"path": "$folder"}}},
+ {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "snapshots", "namespace": "prod"}, "spec": {
+  "accessModes": ["ReadOnlyMany"], "storageClassName": "snapshots", "volumeName": "snapshots",
+  "resources": {"requests": {"storage": "1Gi"}}}}]}
+END
+  for pod in etcd-1 etcd-2; do lose_disk "$pod"; done
+  for pod in etcd-1 etcd-2; do wait_until "$pod crashes" crashes "$pod"; done
+}
+
+# revision: prints the revision of the data.
+revision() {
+  local status
+  status=$(kubectl -n prod exec etcd-0 -c etcd -- etcdctl endpoint status -w json)
+  [[ $status =~ \"revision\":([0-9]+) ]] && printf '%s' "${BASH_REMATCH[1]}"
+}
+
+before_runbook_disabling_the_guard() {
+  wait_until 'three members serve' three_serve
+  [[ $(kubectl -n prod exec etcd-0 -c etcd -- etcdctl get --print-value-only runbook/restored) == before ]] ||
+    fail 'the data of the snapshot was not restored'
+  (($(revision) > REVISION + 1000000000)) || fail "the revision $(revision) was not raised above $REVISION"
+}
+
+# query_with_tls: the value of ETCDCTL that the runbook names for a cluster with TLS.
+query_with_tls() {
+  local command
+  log '== etcdctl with TLS'
+  command=$(sed -n "s/^\$ export ETCDCTL='\(etcdctl --.*\)'$/\1/p" "$PROJECT/docs/runbook.md")
+  [[ -n $command ]] || fail 'the runbook has no ETCDCTL for TLS'
+  kubectl create namespace secure >/dev/null
+  "$PROJECT/etcd-manifests/mtls-certs" secure >/dev/null
+  kubectl -n secure apply -f "$PROJECT/etcd-manifests/mtls.yaml" >/dev/null
+  kubectl -n secure rollout status statefulset/etcd --timeout="${READY_TIMEOUT}s" >&2
+  # shellcheck disable=SC2086 # the words are separate arguments, as in the runbook
+  kubectl -n secure exec etcd-0 -c etcd -- $command endpoint health --cluster -w table >&2 || fail 'etcdctl with TLS failed'
+}
 
 before_install_3_apply() {
   # Annotations that sections of the runbook have set.

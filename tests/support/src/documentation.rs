@@ -12,8 +12,29 @@ use std::{collections::HashMap, fs, path::PathBuf};
 
 use crate::project;
 
-/// The pages whose commands are run, in the order in which a new user reads them.
-pub const PAGES: [&str; 4] = ["README.md", "docs/runbook.md", "docs/install.md", "docs/monitoring.md"];
+/// The pages with commands, in the order in which their commands run: the guard of the README serves all pages up to the
+/// installation page, which removes it.
+pub const PAGES: [&str; 15] = [
+    "README.md",
+    "docs/runbook.md",
+    "docs/cli.md",
+    "docs/security.md",
+    "docs/policies.md",
+    "docs/tls-and-auth.md",
+    "docs/injection.md",
+    "docs/conformance.md",
+    "docs/upgrade.md",
+    "docs/releasing.md",
+    "docs/proof.md",
+    "docs/install.md",
+    "docs/monitoring.md",
+    "docs/uninstall.md",
+    "deploy/chart/etcd-guard/README.md",
+];
+
+/// The pages of which the commands in sentences are checked as well.
+pub const PAGES_WITH_MENTIONS: [&str; 5] =
+    ["README.md", "docs/runbook.md", "docs/install.md", "docs/monitoring.md", "docs/uninstall.md"];
 
 /// How the test treats a block.
 #[derive(Clone, Debug, PartialEq, Eq)]

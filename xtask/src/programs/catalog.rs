@@ -3,9 +3,10 @@
 use anyhow::{Result, bail};
 
 /// Programs of a call without names.
-pub(super) const DEFAULT_NAMES: [&str; 35] = [
+pub(super) const DEFAULT_NAMES: [&str; 36] = [
     "etcd-3.6",
     "etcdctl-3.6",
+    "etcdutl-3.6",
     "etcd-3.5",
     "etcdctl-3.5",
     "etcd-3.7",
@@ -71,6 +72,7 @@ pub(super) struct Module {
 const KUBERNETES: &str = "k8s.io/kubernetes";
 const ETCD: &str = "go.etcd.io/etcd/server/v3";
 const ETCDCTL: &str = "go.etcd.io/etcd/etcdctl/v3";
+const ETCDUTL: &str = "go.etcd.io/etcd/etcdutl/v3";
 
 const fn go_module(directory: &'static str, path: &'static str, package: &'static str) -> Source {
     Source::Go(Module { directory, path, package: Some(package) })
@@ -100,6 +102,7 @@ pub(super) fn program(name: &str) -> Result<Program> {
         "etcdctl-3.5" => ("etcdctl", go_module("etcd-3.5", ETCDCTL, "")),
         "etcdctl-3.6" => ("etcdctl", go_module("etcd-3.6", ETCDCTL, "")),
         "etcdctl-3.7" => ("etcdctl", go_module("etcd-3.7", ETCDCTL, "")),
+        "etcdutl-3.6" => ("etcdutl", go_module("etcd-3.6", ETCDUTL, "")),
         "coredns" => ("coredns", go_module("coredns", "github.com/coredns/coredns", "")),
         "helm" => ("helm", go_module("helm", "helm.sh/helm/v3", "/cmd/helm")),
         "actionlint" => {
