@@ -12,7 +12,9 @@ use std::{
 
 use etcd_guard::guard::Reason;
 use serde_json::Value;
-use test_support::documentation::{Mark, PAGES, PAGES_WITH_MENTIONS, anchors, blocks, mentions, page, prose, root};
+use test_support::documentation::{
+    Mark, PAGES, PAGES_WITH_MENTIONS, anchors, blocks, mentions, page, prose, root,
+};
 
 /// All pages: the README, the changelog, and the files under docs/.
 fn pages() -> Vec<String> {
@@ -232,8 +234,9 @@ fn commands_use_the_date_of_posix() {
     for block in PAGES.iter().flat_map(|name| blocks(name)) {
         for command in &block.commands {
             let words: Vec<&str> = command.split_whitespace().collect();
-            let is_extension =
-                words.windows(2).any(|pair| pair[0].ends_with("date") && pair[1].starts_with('-') && pair[1] != "-u");
+            let is_extension = words
+                .windows(2)
+                .any(|pair| pair[0].ends_with("date") && pair[1].starts_with('-') && pair[1] != "-u");
             assert!(!is_extension && !command.contains("date -u -d"), "{}: {command}", block.place);
         }
     }

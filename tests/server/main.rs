@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use test_support::{
     guard::process::GuardProcess,
-    http_client::{Connection, Response},
+    http_client::{Connection, RequestError, Response},
 };
 
 /// A guard and its files. The address of its API server may have no listener.
@@ -63,12 +63,21 @@ impl Server {
     }
 
     async fn send(&self, path: &str, content_type: Option<&str>, body: Vec<u8>) -> Response {
+        self.try_send(path, content_type, body).await.unwrap()
+    }
+
+    async fn try_send(
+        &self,
+        path: &str,
+        content_type: Option<&str>,
+        body: Vec<u8>,
+    ) -> Result<Response, RequestError> {
         let mut connection = Connection::tls(self.address(), &self.guard.ca_pem).await.unwrap();
         let mut request = Request::builder().method(Method::POST).uri(path).header(header::HOST, "localhost");
         if let Some(content_type) = content_type {
             request = request.header(header::CONTENT_TYPE, content_type);
         }
-        connection.send(request.body(http_body_util::Full::from(body)).unwrap()).await.unwrap()
+        connection.send(request.body(http_body_util::Full::from(body)).unwrap()).await
     }
 
     /// Sends a review, and returns the `response` of the answer.
