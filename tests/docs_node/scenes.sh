@@ -95,19 +95,21 @@ volume_path() {
   kubectl get pv "$volume" -o 'jsonpath={.spec.hostPath.path}'
 }
 
-# lose_disk POD: the member restarts with an empty data directory, which etcd rejects.
-lose_disk() {
-  local path process
-  path=$(volume_path "$1")
-  rm -rf -- "${path:?}/data"
+# kill_member POD: its container restarts.
+kill_member() {
+  local process
   for process in /proc/[0-9]*; do
     if [[ $(tr '\0' ' ' 2>/dev/null <"$process/cmdline") == *"etcd --name=$1 "* ]]; then kill -KILL "${process##*/}"; fi
   done
 }
 
 before_runbook_replacing_a_dead_member() {
+  local path
   wait_until 'three members serve' three_serve
-  lose_disk "$POD"
+  # A lost disk: the member restarts with an empty data directory, which etcd rejects.
+  path=$(volume_path "$POD")
+  rm -rf -- "${path:?}/data"
+  kill_member "$POD"
   wait_until "$POD crashes" crashes "$POD"
 }
 crashes() { [[ $(kubectl -n prod get pod "$1" -o 'jsonpath={.status.containerStatuses[0].restartCount}') -ge 2 ]]; }
@@ -124,7 +126,8 @@ before_runbook_scaling_out() { POD=etcd-2; }
 
 before_runbook_recovering_from_quorum_loss() { wait_until 'three members serve' three_serve; }
 
-# A snapshot in a claim of its own; then two of three members lose their disks.
+# A snapshot in a claim of its own; then the databases of two of three members are corrupt. With
+# `--initial-cluster-state=existing`, members without data would join again.
 before_runbook_restoring_all_members_from_a_snapshot() {
   local folder=$TESTBED_DIR/snapshots pod
   wait_until 'three members serve' three_serve
@@ -143,7 +146,10 @@ before_runbook_restoring_all_members_from_a_snapshot() {
   "accessModes": ["ReadOnlyMany"], "storageClassName": "snapshots", "volumeName": "snapshots",
   "resources": {"requests": {"storage": "1Gi"}}}}]}
 END
-  for pod in etcd-1 etcd-2; do lose_disk "$pod"; done
+  for pod in etcd-1 etcd-2; do
+    printf 'corrupt' >"$(volume_path "$pod")/data/member/snap/db"
+    kill_member "$pod"
+  done
   for pod in etcd-1 etcd-2; do wait_until "$pod crashes" crashes "$pod"; done
 }
 
