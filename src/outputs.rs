@@ -206,6 +206,7 @@ fn verdict(text: &str) -> Verdict {
         warnings: vec![text()],
         tally: None,
         cluster: Some(text()),
+        inaccessible_pod: None,
         data_age: None,
         audited: false,
         overruled: None,

@@ -12,7 +12,7 @@ pub(in crate::guard) mod stray;
 mod unproven;
 
 pub use self::missing_voters::MissingVoter;
-pub(in crate::guard) use self::missing_voters::unreached_cause;
+pub(in crate::guard) use self::missing_voters::{describe_missing, inaccessible_pod, unreached_cause};
 use self::{
     missing_voters::{missing_voters, silent_pods},
     unproven::unproven,
@@ -27,6 +27,10 @@ use crate::guard::{
     },
     policy::effective::{Permission, Policy},
 };
+
+/// Remedy of a denial with [`Reason::CredentialsRejected`], which a command follows.
+pub(in crate::guard) const CREDENTIALS_REMEDY: &str = "Set the annotation etcd-guard.io/client-tls-secret or \
+                                                       etcd-guard.io/auth-secret to the Secret with valid credentials";
 
 /// A reason with the facts that its text contains.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,9 +5,8 @@
 use tokio::time::Instant;
 
 use crate::escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word};
-use crate::etcd::MemberError;
 use crate::guard::{
-    assess::{self, Assessment, MissingVoter},
+    assess::{self, Assessment, describe_missing},
     model::{
         reason::Reason,
         snapshot::{MemberPod, Snapshot, Storage},
@@ -46,6 +45,7 @@ pub(super) fn explain(
     verdict.member = assessment.member;
     verdict.tally.clone_from(&assessment.tally);
     verdict.cluster = Some(to_bounded_line(&snapshot.cluster, MAX_ERROR_CHARS));
+    verdict.inaccessible_pod = explanation.inaccessible_pod().map(|pod| snapshot.namespaced_name(pod));
     verdict.data_age = Some(now.duration_since(snapshot.taken_at));
     verdict
 }
@@ -94,7 +94,11 @@ impl Explanation<'_> {
                 "{pod} is the only voter of {cluster} ({numbers}): reads and writes stop until the pod is ready again"
             ),
             Reason::PermanentLoss => {
-                format!("{}, and {cluster} has no voter to spare ({numbers})", self.data_loss())
+                format!(
+                    "{}, and {cluster} has no voter to spare ({numbers}){}",
+                    self.data_loss(),
+                    self.not_healthy()
+                )
             }
             Reason::ElectionInProgress if self.has_leader() && !self.has_quorum() => {
                 format!("{cluster} has just changed its leader ({numbers}){}", self.not_healthy())
@@ -149,10 +153,9 @@ impl Explanation<'_> {
                 "If the pods run, check ports, TLS and network policies: kubectl -n {ns} logs {pod} -c {}",
                 to_shell_word(&self.target.container)
             ),
-            Reason::CredentialsRejected => format!(
-                "Set the annotation etcd-guard.io/client-tls-secret or etcd-guard.io/auth-secret to the Secret with \
-                 valid credentials: kubectl -n {ns} get secrets"
-            ),
+            Reason::CredentialsRejected => {
+                format!("{}: kubectl -n {ns} get secrets", assess::CREDENTIALS_REMEDY)
+            }
             Reason::AmbiguousMember => format!(
                 "Compare the pods with the member list: {}",
                 self.etcdctl(self.other_serving_pod(), "member list -w table")
@@ -200,57 +203,37 @@ impl Explanation<'_> {
         }
     }
 
-    /// Returns `; not healthy: etcd-2 (connection refused)`, or an empty text. A pod whose controller has another kind than
-    /// that of the target is listed with this kind: `etcd-2 of EtcdMember (connection refused)`.
+    /// Returns `; not healthy: etcd-2 (connection refused)`, or an empty text.
     fn not_healthy(&self) -> String {
-        if self.assessment.missing.is_empty() {
-            return String::new();
-        }
-        // A cause that several voters share, such as a missing Secret, is stated once.
-        let mut groups: Vec<(Vec<String>, &str)> = Vec::new();
-        for MissingVoter { name, owner_kind, cause } in &self.assessment.missing {
-            let name = if owner_kind.is_empty() || *owner_kind == self.target.owner_kind {
-                name.clone()
-            } else {
-                format!("{name} of {owner_kind}")
-            };
-            match groups.iter_mut().find(|(_, known)| known == cause) {
-                Some((names, _)) => names.push(name),
-                None => groups.push((vec![name], cause)),
-            }
-        }
-        format!(
-            "; not healthy: {}",
-            list(groups.iter().map(|(names, cause)| format!("{} ({cause})", names.join(", "))))
-        )
+        describe_missing(&self.assessment.missing, &self.target.owner_kind)
     }
 
-    /// Whether the guard may lack the credentials or the address of the member of a pod: its container runs, and the member
-    /// may be healthy.
-    fn may_lack_access(&self, pod: &str) -> bool {
-        let Some(pod) = self.snapshot.pod(pod) else { return false };
-        match pod.reply.cause() {
-            Some(MemberError::CredentialsRejected(_) | MemberError::Tls(_)) => true,
-            Some(MemberError::Unreachable(_) | MemberError::Refused(_)) => pod.running && !pod.terminating,
-            _ => false,
+    /// A pod because of which the deletion is denied, and whose member the guard may lack access to. The numbers of voters do
+    /// not include the target. Where voters are not counted or not matched, the target is the first of these pods.
+    fn inaccessible_pod(&self) -> Option<&MemberPod> {
+        let Assessment { reason, missing, tally, .. } = self.assessment;
+        // Missing voters do not contribute to these denials.
+        if reason.allows() || matches!(reason, Reason::LeaderProtected | Reason::SingleMember) {
+            return None;
         }
+        let contributes = tally.is_none() || *reason == Reason::AmbiguousMember;
+        let target = Some(self.target).filter(|target| contributes && target.may_lack_access());
+        target
+            .or_else(|| assess::inaccessible_pod(self.snapshot, missing, |pod| pod.name != self.target.name))
     }
 
     fn restore_missing_voter(&self) -> String {
         let ns = to_shell_word(&self.snapshot.namespace);
-        let is_pod = |missing: &&MissingVoter| self.snapshot.pod(&missing.name).is_some();
-        match self.assessment.missing.iter().find(is_pod) {
-            Some(missing) => {
-                let pod = to_shell_word(&missing.name);
-                let restore = format!("Restore {pod}, then retry: kubectl -n {ns} describe pod {pod}");
-                if self.may_lack_access(&missing.name) {
-                    let advice = inspection_advice(&self.snapshot.namespace, &missing.name);
-                    return format!("{restore}; {advice}");
-                }
-                restore
+        let missing = &self.assessment.missing;
+        let pods = || missing.iter().filter_map(|voter| self.snapshot.pod(&voter.name));
+        let other = || pods().find(|pod| pod.name != self.target.name);
+        match self.inaccessible_pod().or_else(other).or_else(|| pods().next()) {
+            Some(pod) => {
+                let pod = to_shell_word(&pod.name);
+                format!("Restore {pod}, then retry: kubectl -n {ns} describe pod {pod}")
             }
             None => {
-                let advice = if self.assessment.missing.is_empty() {
+                let advice = if missing.is_empty() {
                     "The cluster has no voter to spare. Add a member first. List the members"
                 } else {
                     "Restore or remove the voters that are not healthy first. List the members"
@@ -330,7 +313,19 @@ fn with_verb(names: &[String]) -> String {
         [first @ .., last] => format!("{} and {last} are", first.join(", ")),
     }
 }
-/// Returns the advice to inspect an object: the last command of each denial that depends on what the guard reads of pods.
+
+/// Adds the command that inspects a pod to a denial, as its last command: to a denial that depends on what the guard reads
+/// of pods, and to one because of a member to which the guard may lack access. Without such a member, the command names
+/// `object`, which has a namespace and a name.
+pub(in crate::guard) fn advise_inspection(verdict: &mut Verdict, object: Option<(String, String)>) {
+    let concerns_discovery = !verdict.reason.allows() && verdict.reason.concerns_discovery();
+    let object = verdict.inaccessible_pod.clone().or_else(|| object.filter(|_| concerns_discovery));
+    if let Some((namespace, object)) = object {
+        verdict.add_advice(&inspection_advice(&namespace, &object));
+    }
+}
+
+/// Returns the advice to inspect an object.
 pub(in crate::guard) fn inspection_advice(namespace: &str, object: &str) -> String {
     let [namespace, object] = [namespace, object].map(to_shell_word);
     format!(

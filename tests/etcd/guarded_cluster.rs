@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, START_TIMEOUT};
 use test_support::{
     guard::process::{ALL_NETWORKS, CONFIG, GuardProcess, SURVEY_INTERVAL},
-    guard::review::{deletion_review, dry_run_review},
+    guard::review::{deletion_review, dry_run_review, scale_down_review},
     http_client::Connection,
     wait::wait_until,
 };
@@ -227,10 +227,23 @@ impl GuardedPods {
         connection.post("/check", dry_run_review(&pod)).await.unwrap().body
     }
 
+    /// Expects this reason for the reduction of the replicas of StatefulSet `etcd`, and returns the message.
+    pub(crate) async fn expect_scale_down(&self, replicas: (u32, u32), reason: &str) -> String {
+        expect(reason, async || {
+            tokio::time::sleep(CACHE_TTL).await;
+            self.respond_to(scale_down_review("prod", "etcd", replicas)).await
+        })
+        .await
+    }
+
     async fn review(&self, pod: &Value, dry_run: bool) -> (String, String) {
         tokio::time::sleep(CACHE_TTL).await;
         let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
-        let review = if dry_run { dry_run_review(&pod) } else { deletion_review(&pod) };
+        self.respond_to(if dry_run { dry_run_review(&pod) } else { deletion_review(&pod) }).await
+    }
+
+    /// Returns the reason and the message for a review.
+    async fn respond_to(&self, review: String) -> (String, String) {
         let mut connection = Connection::tls(self.guard.https(), &self.guard.ca_pem).await.unwrap();
         let answer = connection.post("/validate?timeout=10s", review).await.unwrap();
         let answer: Value = serde_json::from_str(&answer.body).unwrap();

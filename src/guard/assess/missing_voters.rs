@@ -43,6 +43,38 @@ pub(super) fn silent_pods(snapshot: &Snapshot) -> Vec<MissingVoter> {
     .collect()
 }
 
+/// Returns `; not healthy: etcd-2 (connection refused)`, or an empty text. A pod whose controller has another kind than
+/// `owner_kind` is listed with this kind: `etcd-2 of EtcdMember (connection refused)`.
+pub(in crate::guard) fn describe_missing(missing: &[MissingVoter], owner_kind: &str) -> String {
+    if missing.is_empty() {
+        return String::new();
+    }
+    // A cause that several voters share, such as a missing Secret, is stated once.
+    let mut groups: Vec<(Vec<String>, &str)> = Vec::new();
+    for MissingVoter { name, owner_kind: kind, cause } in missing {
+        let name =
+            if kind.is_empty() || kind == owner_kind { name.clone() } else { format!("{name} of {kind}") };
+        match groups.iter_mut().find(|(_, known)| known == cause) {
+            Some((names, _)) => names.push(name),
+            None => groups.push((vec![name], cause)),
+        }
+    }
+    let groups: Vec<String> =
+        groups.iter().map(|(names, cause)| format!("{} ({cause})", names.join(", "))).collect();
+    format!("; not healthy: {}", groups.join(", "))
+}
+
+/// Returns the first pod of a missing voter that `contributes` to a denial and may be healthy, because the guard may lack
+/// access to its member.
+pub(in crate::guard) fn inaccessible_pod<'a>(
+    snapshot: &'a Snapshot,
+    missing: &[MissingVoter],
+    contributes: impl Fn(&MemberPod) -> bool,
+) -> Option<&'a MemberPod> {
+    let mut pods = missing.iter().filter_map(|voter| snapshot.pod(&voter.name));
+    pods.find(|pod| contributes(pod) && pod.may_lack_access())
+}
+
 /// Returns the cause of a voter that runs in no pod of the snapshot and did not reply at its client URLs.
 pub(in crate::guard) fn unreached_cause(voter: &Member<'_>) -> &'static str {
     if voter.is_address_denied { DENIED } else { NO_POD }

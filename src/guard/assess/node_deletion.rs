@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::guard::model::{
-    membership::{Member, Membership},
-    reason::Reason,
-    snapshot::{MemberPod, Snapshot},
-    tally::Tally,
-    verdict::Verdict,
+use crate::guard::{
+    assess::missing_voters::{MissingVoter, describe_missing, inaccessible_pod, missing_voters, silent_pods},
+    model::{
+        membership::{Member, Membership},
+        reason::Reason,
+        snapshot::{MemberPod, Snapshot},
+        tally::Tally,
+        verdict::Verdict,
+    },
 };
 
 /// Returns the verdict on the deletion of a node that runs the pods with these uids. The deletion is denied only if the
@@ -25,12 +28,19 @@ pub(in crate::guard) fn evaluate_node_deletion(
         let text = format!("no member of {cluster} on node {node} answers");
         return Verdict::new(Reason::IntentHarmless, text);
     };
+    let denial = |text: String, missing: &[MissingVoter]| {
+        let text = format!("{text}{}", describe_missing(missing, &answering.owner_kind));
+        let mut verdict = Verdict::new(Reason::IntentProtected, text);
+        let pod = inaccessible_pod(snapshot, missing, |_| true);
+        verdict.inaccessible_pod = pod.map(|pod| snapshot.namespaced_name(pod));
+        verdict
+    };
     let Ok(membership) = Membership::new(snapshot) else {
         let text = format!(
             "node {node} runs pod {} of {cluster}: its member answers, and no member of the cluster proves a quorum",
             answering.name
         );
-        return Verdict::new(Reason::IntentProtected, text);
+        return denial(text, &silent_pods(snapshot));
     };
     let member_is_on_node = |member: &Member<'_>| member.pod.is_some_and(is_on_node);
     let tally = Tally::new(&membership, member_is_on_node);
@@ -46,7 +56,10 @@ pub(in crate::guard) fn evaluate_node_deletion(
          {quorum}",
         answering.name
     );
-    Verdict::new(Reason::IntentProtected, text)
+    // The state of a member on the node has no effect on the voters that remain.
+    let mut missing = missing_voters(&membership);
+    missing.retain(|voter| snapshot.pod(&voter.name).is_none_or(|pod| !is_on_node(pod)));
+    denial(text, &missing)
 }
 
 #[cfg(test)]

@@ -1,12 +1,20 @@
 //! Assessment of scaling an owner of members down. A StatefulSet deletes the pods with the highest ordinals; for other
 //! owners, healthy members are assumed to be deleted first. Members that are still listed continue to count as voters.
 
-use crate::guard::model::{
-    membership::{Member, Membership, MembershipError},
-    reason::Reason,
-    snapshot::{MemberPod, Snapshot},
-    tally::Tally,
-    verdict::Verdict,
+use crate::escape::to_shell_word;
+use crate::guard::{
+    assess::{
+        CREDENTIALS_REMEDY,
+        missing_voters::{describe_missing, inaccessible_pod, missing_voters, silent_pods},
+        unproven::unproven,
+    },
+    model::{
+        membership::{Member, Membership, MembershipError},
+        reason::Reason,
+        snapshot::{MemberPod, Snapshot},
+        tally::Tally,
+        verdict::Verdict,
+    },
 };
 
 /// Evaluates the deletion of the pods of `set` with ordinals from `first_to_go`.
@@ -39,17 +47,16 @@ fn evaluate_deleted_pods(
     is_deleted: impl Fn(&MemberPod) -> bool,
 ) -> Verdict {
     let cluster = &snapshot.cluster;
+    let deleted = snapshot.pods.iter().find(|pod| is_deleted(pod));
+    let owner_kind = deleted.map(|pod| pod.owner_kind.as_str()).unwrap_or_default();
     let membership = match Membership::new(snapshot) {
         Ok(membership) => membership,
-        Err(MembershipError::Unproven) => {
-            let text =
-                format!("scaling {owner} down requires a quorum, but no member of {cluster} proves a quorum");
-            let remedy =
-                format!("Restore the members first: kubectl -n {} get pods -o wide", snapshot.namespace);
-            return Verdict::new(Reason::QuorumLost, text).with_remedy(&remedy);
-        }
-        Err(MembershipError::Ambiguous(_)) => {
-            let text = format!("the pods of {cluster} cannot be matched with its members");
+        Err(MembershipError::Unproven) => return unproven_denial(snapshot, owner, owner_kind),
+        Err(MembershipError::Ambiguous(identity)) => {
+            let (pod, cause) = (identity.pod, identity.cause);
+            let text = format!(
+                "the pods of {cluster} cannot be matched with its members; not healthy: {pod} ({cause})"
+            );
             let remedy = match snapshot.pods.iter().find(|pod| pod.reply.is_healthy()) {
                 Some(pod) => format!(
                     "Compare the pods with the member list: {}",
@@ -57,7 +64,9 @@ fn evaluate_deleted_pods(
                 ),
                 None => format!("Check the pods: kubectl -n {} get pods -o wide", snapshot.namespace),
             };
-            return Verdict::new(Reason::AmbiguousMember, text).with_remedy(&remedy);
+            let mut verdict = Verdict::new(Reason::AmbiguousMember, text).with_remedy(&remedy);
+            verdict.inaccessible_pod = Some((snapshot.namespace.clone(), pod));
+            return verdict;
         }
     };
     let tally = Tally::new(&membership, |member| member.pod.is_some_and(&is_deleted));
@@ -75,9 +84,13 @@ fn evaluate_deleted_pods(
         return Verdict::new(Reason::IntentHarmless, text);
     };
     if !tally.has_quorum() {
+        // The state of a deleted member has no effect on the voters that remain.
+        let mut missing = missing_voters(&membership);
+        missing.retain(|voter| snapshot.pod(&voter.name).is_none_or(|pod| !is_deleted(pod)));
         let text = format!(
             "scaling {owner} down to {limit} would leave {remaining} of {voters} voters of {cluster} healthy, quorum \
-             {quorum}"
+             {quorum}{}",
+            describe_missing(&missing, owner_kind)
         );
         let remedy = match snapshot.pods.iter().find(remains) {
             Some(pod) => format!(
@@ -88,7 +101,10 @@ fn evaluate_deleted_pods(
                 format!("Restore the other members first: kubectl -n {} get pods -o wide", snapshot.namespace)
             }
         };
-        return Verdict::new(Reason::IntentProtected, text).with_remedy(&remedy);
+        let mut verdict = Verdict::new(Reason::IntentProtected, text).with_remedy(&remedy);
+        let pod = inaccessible_pod(snapshot, &missing, |_| true);
+        verdict.inaccessible_pod = pod.map(|pod| snapshot.namespaced_name(pod));
+        return verdict;
     }
     let mut verdict = Verdict::new(
         Reason::IntentHarmless,
@@ -99,6 +115,35 @@ fn evaluate_deleted_pods(
             "member {id} remains a voter of etcd {cluster}: remove it from the member list first"
         ));
     }
+    verdict
+}
+
+/// Returns the denial if no member proves a quorum, with the cause of each pod.
+fn unproven_denial(snapshot: &Snapshot, owner: &str, owner_kind: &str) -> Verdict {
+    let (cluster, ns) = (&snapshot.cluster, to_shell_word(&snapshot.namespace));
+    let reason = unproven(snapshot);
+    let missing = silent_pods(snapshot);
+    let remedy = match reason {
+        Reason::CredentialsRejected => format!("{CREDENTIALS_REMEDY}: kubectl -n {ns} get secrets"),
+        Reason::EtcdUnreachable => {
+            format!(
+                "If the pods run, check ports, TLS and network policies: kubectl -n {ns} get pods -o wide"
+            )
+        }
+        Reason::ElectionInProgress => {
+            format!(
+                "An election takes about a second: retry in 3 s. If it persists: kubectl -n {ns} get pods -o wide"
+            )
+        }
+        _ => format!("Restore the members first: kubectl -n {ns} get pods -o wide"),
+    };
+    let text = format!(
+        "scaling {owner} down requires a quorum, but no member of {cluster} proves a quorum{}",
+        describe_missing(&missing, owner_kind)
+    );
+    let mut verdict = Verdict::new(reason, text).with_remedy(&remedy);
+    let pod = inaccessible_pod(snapshot, &missing, |_| true);
+    verdict.inaccessible_pod = pod.map(|pod| snapshot.namespaced_name(pod));
     verdict
 }
 

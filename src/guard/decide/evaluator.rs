@@ -20,7 +20,7 @@ use crate::guard::{
         etcd_pod,
         settled::{namespace_not_guarded, not_etcd, settled_verdict},
     },
-    explain::inspection_advice,
+    explain::advise_inspection,
     metrics::Metrics,
     model::{
         annotations::MEMBER,
@@ -282,9 +282,7 @@ impl Evaluator {
         if may_be_excluded {
             verdict.add_advice(&exclusion_advice(request));
         }
-        if may_be_excluded || verdict.reason.concerns_discovery() {
-            verdict.add_advice(&inspection_advice(&request.namespace, &request.name));
-        }
+        advise_inspection(verdict, inspected_object(request));
     }
 
     async fn evaluate_operation(
@@ -315,13 +313,7 @@ impl Evaluator {
         let resolved = policy.unwrap_or(of_owners);
         let is_denied = !verdict.reason.allows();
         explain_cascade(request, &cascade, &mut verdict);
-        if verdict.reason.concerns_discovery() {
-            let set = operation.stateful_set(&request.name).map(|set| format!("statefulset/{set}"));
-            let inspected = set.map(|set| (request.namespace.clone(), set)).or_else(|| member.clone());
-            if let Some((namespace, object)) = inspected {
-                verdict.add_advice(&inspection_advice(&namespace, &object));
-            }
-        }
+        advise_inspection(&mut verdict, inspected_object(request).or_else(|| member.clone()));
         self.apply_policy(request, &resolved, &mut verdict);
         if is_denied && verdict.allows() {
             verdict = self.record_accepted(request, operation, verdict, deadline).await;
@@ -408,6 +400,18 @@ fn exclusion_advice(request: &Request) -> String {
     format!(
         "if pod {name} runs no etcd member, exclude it: kubectl -n {namespace} annotate --overwrite pod {name} {MEMBER}=false"
     )
+}
+
+/// Returns namespace and name of the object of a request that `inspect` accepts: a pod or a StatefulSet.
+fn inspected_object(request: &Request) -> Option<(String, String)> {
+    let object = match request.operation {
+        Operation::Delete | Operation::Evict => request.name.clone(),
+        Operation::Workload(operation) => {
+            let set = operation.stateful_set(&request.name)?;
+            format!("statefulset/{set}")
+        }
+    };
+    Some((request.namespace.clone(), object))
 }
 
 /// Adds the cause to the denial of a garbage collector's request that no record proves to be a cascade.

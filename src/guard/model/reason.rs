@@ -166,9 +166,17 @@ impl Reason {
     }
 
     /// Whether a denial with this reason depends on what the guard reads of pods: their members, addresses or credentials.
+    /// Members at wrong addresses can also use up the time of an evaluation, or belong to another cluster.
     #[must_use]
     pub const fn concerns_discovery(self) -> bool {
-        matches!(self, Self::EtcdUnreachable | Self::CredentialsRejected | Self::AmbiguousMember)
+        matches!(
+            self,
+            Self::EtcdUnreachable
+                | Self::CredentialsRejected
+                | Self::AmbiguousMember
+                | Self::SplitCluster
+                | Self::DeadlineExceeded
+        )
     }
 
     /// HTTP status of a denial. `kubectl drain` retries an eviction only after 429. A DELETE receives 403 in every case:

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 pub use self::etcdctl::EtcdctlFlags;
-use crate::etcd::{Alarm, AlarmKind, ClusterId, MemberId, ProbeResult, Scheme, Status};
+use crate::etcd::{Alarm, AlarmKind, ClusterId, MemberError, MemberId, ProbeResult, Scheme, Status};
 
 /// Result of one probe round: the pods of a cluster as the API server returns them, and each member's reply.
 #[derive(Clone, Debug)]
@@ -192,6 +192,21 @@ impl MemberPod {
         }
     }
 
+    /// Whether the guard may lack the credentials or the address of the member, although the member may be healthy.
+    pub(in crate::guard) fn may_lack_access(&self) -> bool {
+        match self.reply.cause() {
+            Some(
+                MemberError::CredentialsRejected(_)
+                | MemberError::Tls(_)
+                | MemberError::UnadvertisedScheme(_),
+            ) => true,
+            Some(MemberError::Unreachable(_) | MemberError::Refused(_) | MemberError::Closed(_)) => {
+                self.running && !self.terminating
+            }
+            _ => false,
+        }
+    }
+
     /// The command that runs `etcdctl` in this pod.
     pub(in crate::guard) fn etcdctl_command(&self, namespace: &str, arguments: &str) -> String {
         self.etcdctl.command(namespace, &self.name, &self.container, arguments)
@@ -245,6 +260,11 @@ impl Snapshot {
 
     fn alarms(&self) -> impl Iterator<Item = &Alarm> {
         self.statuses().flat_map(|status| &status.alarms)
+    }
+
+    /// Namespace and name of a pod.
+    pub(in crate::guard) fn namespaced_name(&self, pod: &MemberPod) -> (String, String) {
+        (self.namespace.clone(), pod.name.clone())
     }
 
     /// The pod with this name.

@@ -38,6 +38,8 @@ pub struct Verdict {
     pub tally: Option<Tally>,
     /// The cluster, if it is known: `NAMESPACE/OWNER`.
     pub cluster: Option<String>,
+    /// Namespace and name of a pod that contributes to the denial, and whose member the guard may lack access to.
+    pub inaccessible_pod: Option<(String, String)>,
     /// Age of the snapshot.
     pub data_age: Option<Duration>,
     /// Whether audit mode approves the request in spite of the denial.
@@ -59,6 +61,7 @@ impl Verdict {
             warnings: Vec::new(),
             tally: None,
             cluster: None,
+            inaccessible_pod: None,
             data_age: None,
             audited: false,
             overruled: None,

@@ -27,12 +27,19 @@ async fn reads_certificates_from_secret_with_known_name() {
         );
         assert!(!answer.contains("etcd-client-tls"), "{answer}");
     }
+    let scale_down = guarded.expect_scale_down((3, 2), "CredentialsRejected").await;
+    for denial in [&message, &scale_down] {
+        assert!(denial.contains(expected), "{denial}");
+        let (_, command) = denial.rsplit_once(": ").unwrap();
+        assert!(command.starts_with("kubectl etcd-guard inspect -n prod etcd-"), "{denial}");
+    }
 
     // After the Role is applied, the next request reads the Secret again.
     let (ca, certificate, key) = cluster.client_files();
     guarded.objects.put(path, 200, secret(&[("ca.crt", ca), ("tls.crt", certificate), ("tls.key", key)]));
     guarded.expect_dry_run(leader, "LeaderProtected").await;
     guarded.expect_dry_run(follower, "SafeToDelete").await;
+    guarded.expect_scale_down((3, 2), "IntentHarmless").await;
 
     // The claim is deleted, and only the pod still protects it.
     let claim = format!("data-{}", follower["metadata"]["name"].as_str().unwrap());

@@ -3,8 +3,9 @@
 use crate::guard::{
     decide::{
         context::EvaluationError,
-        evaluator::{Evaluator, overrule, warn_without_reservation},
+        evaluator::{Evaluator, inspected_object, overrule, warn_without_reservation},
     },
+    explain::advise_inspection,
     model::{deadline::Deadline, request::Request, verdict::Verdict},
     policy::effective::{Mode, ResolvedPolicy},
 };
@@ -46,6 +47,7 @@ impl Evaluator {
         deadline: Deadline,
     ) -> Verdict {
         let mut verdict = error.into_verdict(request);
+        advise_inspection(&mut verdict, inspected_object(request));
         if !verdict.reason.allows()
             && let Ok(pod) = self.observer.live_pod_alone(request, deadline).await
         {

@@ -52,6 +52,23 @@ pub fn stateful_set_deletion_review(namespace: &str, name: &str) -> String {
     }))
 }
 
+/// Returns the review of an update of a StatefulSet that reduces its replicas.
+pub fn scale_down_review(namespace: &str, name: &str, (before, after): (u32, u32)) -> String {
+    let set = |replicas: u32| json!({"metadata": {"name": name, "namespace": namespace}, "spec": {"replicas": replicas}});
+    review(json!({
+        "kind": {"group": "apps", "version": "v1", "kind": "StatefulSet"},
+        "resource": {"group": "apps", "version": "v1", "resource": "statefulsets"},
+        "name": name,
+        "namespace": namespace,
+        "operation": "UPDATE",
+        "userInfo": {"username": "admin"},
+        "object": set(after),
+        "oldObject": set(before),
+        "dryRun": false,
+        "options": {"apiVersion": "meta.k8s.io/v1", "kind": "UpdateOptions"},
+    }))
+}
+
 fn pod_deletion_review(pod: &Pod, dry_run: bool) -> String {
     review(json!({
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
