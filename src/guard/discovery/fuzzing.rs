@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use http::Uri;
 use k8s_openapi::api::core::v1 as api;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::guard::discovery::{
     credentials::authority_check::assert_no_authority_key,
@@ -74,25 +74,34 @@ pub fn member_settings(text: &[u8]) {
     assert_eq!(MemberSettings::read(&pod, &container).get("name"), Some("by-flag"), "{container:?}");
 }
 
-/// Checks the recognition of a container that runs a script. The text contains the image, the kind of the controller, the
-/// names of variables in one line, the words of the command in one line, and the script. The fast path approves no pod
-/// that the complete rules recognise, and a script that ends with the start of etcd is always a member.
+/// Checks the recognition of a container that runs a script, and the credentials of its member. The text contains the image,
+/// the kind of the controller, the variables in one line (`NAME` or `NAME=VALUE`), the volumes in one line (`PATH:SECRET`,
+/// each followed by its items `KEY=FILE`), the words of the command in one line, and the script. The fast path approves no
+/// pod that the complete rules recognise, a script that ends with the start of etcd is always a member, and the key of a
+/// CA is no identity.
 ///
 /// # Panics
 ///
 /// If an invariant is violated.
 pub fn recognition(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
-    let mut lines = text.splitn(5, '\n');
+    let mut lines = text.splitn(6, '\n');
     let mut line = || lines.next().unwrap_or_default();
-    let (image, kind, variables, words, script) = (line(), line(), line(), line(), line());
-    let env: Vec<_> = variables.split_whitespace().map(|name| json!({"name": name, "value": "1"})).collect();
+    let (image, kind, variables, volumes, words, script) = (line(), line(), line(), line(), line(), line());
+    let env = variables.split_whitespace().map(|variable| {
+        let (name, value) = variable.split_once('=').unwrap_or((variable, "1"));
+        json!({"name": name, "value": value})
+    });
+    let env: Vec<_> = env.collect();
+    let (volumes, mounts) = secret_volumes(volumes);
     let body = |command: &[&str], kind: &str| {
         let owners =
             json!([{"apiVersion": "batch/v1", "kind": kind, "name": "o", "uid": "u", "controller": true}]);
-        let container = json!({"name": "c", "image": image, "env": env, "command": command});
+        let container =
+            json!({"name": "c", "image": image, "env": env, "command": command, "volumeMounts": mounts});
         let metadata = json!({"name": "p-0", "namespace": "n", "ownerReferences": owners});
-        json!({"metadata": metadata, "spec": {"containers": [container]}}).to_string()
+        let spec = json!({"containers": [container], "volumes": volumes});
+        json!({"metadata": metadata, "spec": spec, "status": {"podIP": "192.0.2.1"}}).to_string()
     };
     let command: Vec<&str> = words.split_whitespace().chain(Some(script)).collect();
     let body_of_pod = body(&command, kind);
@@ -103,8 +112,27 @@ pub fn recognition(text: &[u8]) {
     // The empty line ends a continued line.
     let script = format!("{script}\n\nexec etcd --name=a\n");
     let pod: Pod = serde_json::from_str(&body(&["sh", "-c", &script], "StatefulSet")).expect("a pod");
+    assert_reads(&pod);
     let rule = recognise(&pod, &pod.metadata.annotations).rule;
     assert_eq!(rule, Some(RecognitionRule::Command), "{script:?}");
+}
+
+/// Returns the volumes and the mounts of a line with the words `PATH:SECRET` and `KEY=FILE`.
+fn secret_volumes(line: &str) -> (Vec<Value>, Vec<Value>) {
+    let (mut volumes, mut mounts) = (Vec::new(), Vec::new());
+    for word in line.split_whitespace() {
+        if let Some((path, secret)) = word.split_once(':') {
+            let name = format!("volume-{}", volumes.len());
+            mounts.push(json!({"name": name, "mountPath": path}));
+            volumes.push(json!({"name": name, "secret": {"secretName": secret, "items": []}}));
+        } else if let Some((key, file)) = word.split_once('=')
+            && let Some(items) = volumes.last_mut().and_then(|volume| volume.pointer_mut("/secret/items"))
+            && let Some(items) = items.as_array_mut()
+        {
+            items.push(json!({"key": key, "path": file}));
+        }
+    }
+    (volumes, mounts)
 }
 
 fn pod_with_container(container: Container) -> Pod {

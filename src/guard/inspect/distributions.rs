@@ -11,6 +11,7 @@ use std::{fs, path::PathBuf};
 
 use self::expectation::Expectation;
 use super::*;
+use crate::guard::fuzzing;
 
 /// Set to rewrite the generated texts.
 const UPDATE: &str = "UPDATE_CORPUS";
@@ -47,14 +48,44 @@ fn entries() -> Vec<Entry> {
             let read =
                 |suffix: &str| fs::read_to_string(corpus().join(format!("{name}{suffix}"))).expect(&name);
             let text = read(".yaml");
-            let has_source = ["# Source: ", "# Invented"].iter().any(|start| text.starts_with(start));
-            assert!(has_source, "{name} names no source");
             let pod = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
-            let expected = serde_saphyr::from_str(&read(".expected.yaml"))
+            let expected: Expectation = serde_saphyr::from_str(&read(".expected.yaml"))
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
+            if let Err(problem) = check_source(&text, &expected) {
+                panic!("{name}: {problem}");
+            }
             Entry { name, pod, expected }
         })
         .collect()
+}
+
+/// Checks that the comment of a pod names a project with its version or commit, or that the pod is invented.
+fn check_source(text: &str, expected: &Expectation) -> Result<(), &'static str> {
+    let comment: Vec<&str> = text.lines().take_while(|line| line.starts_with('#')).collect();
+    let comment = comment.join(" ");
+    if comment.starts_with("# Invented") {
+        return Ok(());
+    }
+    if !comment.starts_with("# Source: github.com/") {
+        return Err("the first line names no project");
+    }
+    let is_commit = |word: &str| word.len() >= 7 && word.chars().all(|letter| letter.is_ascii_hexdigit());
+    let is_version = |word: &str| {
+        let numbers = word.trim_start_matches('v');
+        numbers.contains('.')
+            && numbers
+                .split('.')
+                .all(|part| !part.is_empty() && part.chars().all(|digit| digit.is_ascii_digit()))
+    };
+    let mut words = comment.split([' ', ',', ';', ':', '(', ')']).map(|word| word.trim_end_matches('.'));
+    if !words.any(|word| is_commit(word) || is_version(word)) {
+        return Err("the comment names neither a version nor a commit");
+    }
+    let is_from_memory = [comment.as_str(), &expected.version].iter().any(|text| text.contains("knowledge"));
+    if is_from_memory || !expected.version.contains(|letter: char| letter.is_ascii_digit()) {
+        return Err("the pod is from no source");
+    }
+    Ok(())
 }
 
 fn is_update() -> bool {
@@ -97,6 +128,52 @@ fn nearly_all_recognised_members_are_reached() {
     assert_eq!((recognised.len(), unreached), (46, vec!["sample-apiserver"]));
     assert!(entries.iter().all(|entry| entry.expected.known_gap.is_none()));
     assert!(entries.iter().all(|entry| entry.expected.annotations.len() <= 1));
+}
+
+/// A member that is not recognised is found by the survey, or is the mirror of a static pod. [`corpus_is_read_as_expected`]
+/// compares both values with the pods.
+#[test]
+fn all_unrecognised_distributions_are_reported() {
+    for Entry { name, expected, .. } in entries() {
+        let is_unrecognised_member = expected.reached.is_some() && !expected.recognised;
+        let is_found = expected.reported.is_some() || expected.reason == "MirrorPod";
+        assert!(!is_unrecognised_member || is_found, "{name}");
+    }
+}
+
+/// The fuzzers check these properties with arbitrary pods.
+#[test]
+fn corpus_has_the_properties_of_all_pods() {
+    for Entry { name, pod, expected } in entries() {
+        let text = fs::read_to_string(corpus().join(format!("{name}.yaml"))).unwrap();
+        let value: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        let has_address = !pod.status.pod_ip.is_empty();
+        assert!(has_address || !expected.recognised, "the credentials of {name} are not checked");
+        fuzzing::pod(&serde_json::to_vec(&value).unwrap());
+    }
+}
+
+#[test]
+fn sources_name_a_version_or_a_commit() {
+    let expected = |version: &str| Expectation { version: version.to_owned(), ..Expectation::default() };
+    let source = "# Source: github.com/a/b, c/d.yaml";
+    for (comment, version) in [
+        (format!("{source} (commit 5851d1e7): text."), "commit 5851d1e7"),
+        (format!("{source} of chart 12.0.20."), "12"),
+        (format!("{source}\n# of v1.9.0."), "1.9.0"),
+        (String::from("# Invented: a job."), ""),
+    ] {
+        assert_eq!(check_source(&comment, &expected(version)), Ok(()), "{comment}");
+    }
+    for (comment, version) in [
+        (format!("{source} of the chart."), "12"),
+        (format!("{source} (commit 5851d1e7)"), ""),
+        (format!("{source} (commit 5851d1e7)"), "3.6 (from knowledge)"),
+        (String::from("# Source: knowledge of kubeadm 1.34.2."), "1.34"),
+        (String::from("metadata: {}\n# Source: github.com/a/b (commit 5851d1e7)"), "1"),
+    ] {
+        assert!(check_source(&comment, &expected(version)).is_err(), "{comment}");
+    }
 }
 
 #[test]

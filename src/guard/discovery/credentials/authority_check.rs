@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use super::{ClusterCredentials, selection::Selection};
 use crate::{guard::discovery::etcd_pod::EtcdPod, k8s::Secret};
 
-/// Asserts that no object which this member suggests provides the certificate of a CA as an identity, and that no key with
-/// the name of a CA is chosen.
+/// Asserts that no object which this member suggests provides the certificate of a CA as an identity, and that no key is
+/// chosen that has the name of a CA, or that a volume shows as a file with such a name.
 ///
 /// # Panics
 ///
@@ -19,10 +19,11 @@ pub(in crate::guard::discovery) fn assert_no_authority_key(member: &EtcdPod) {
     for source in &member.credentials.tls {
         let keys = source.possible_keys();
         let content: Secret = keys.into_iter().map(|name| (name, authority.clone())).collect();
+        let has_word = |name: &str| name.split(['-', '.', '_']).any(|word| word.eq_ignore_ascii_case("ca"));
         for (certificate, key) in source.pairs(&content) {
-            let has_word =
-                |name: &str| name.split(['-', '.', '_']).any(|word| word.eq_ignore_ascii_case("ca"));
-            assert!(!has_word(certificate) && !has_word(key), "{source:?} chooses {certificate} and {key}");
+            let mut names =
+                [certificate, key].into_iter().flat_map(|key| source.shown_files(key).chain(Some(key)));
+            assert!(!names.any(has_word), "{source:?} chooses {certificate} and {key}");
         }
         let mut found = ClusterCredentials::default();
         found.add("Secret prod/etcd", source, &content, &Selection::new(source, &content));

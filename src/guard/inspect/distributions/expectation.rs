@@ -71,7 +71,8 @@ pub(super) struct Expectation {
     /// The name of the member in etcd.
     #[serde(default)]
     pub member_name: Option<String>,
-    /// The way in which the survey reports a pod that is not recognised: by its port, or as a namespace without a member.
+    /// The way in which the survey reports a distribution that is not recognised: `port`, or `namespace` for a namespace
+    /// without a member.
     #[serde(default)]
     pub reported: Option<String>,
     /// Whether etcd runs inside another program.

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     config::Config,
     etcd::Scheme,
-    guard::discovery::credentials::CredentialReader,
+    guard::discovery::{credentials::CredentialReader, recognition::unrecognised_listener},
     k8s::{Secret, SecretReader, fake},
 };
 
@@ -40,6 +40,13 @@ pub(super) async fn differences(pod: &Pod, expected: &Expectation) -> Vec<String
     let inspection = report(pod, expected);
     found.compare("recognised", &expected.recognised, &inspection.recognised);
     found.compare("reason", &expected.reason, &reason(pod, &pod.metadata.annotations));
+    // The survey reports every namespace without a member. Pods that run no member are not compared.
+    if expected.reached.is_some() && !inspection.recognised && !pod.is_mirror() {
+        let gap = if unrecognised_listener(pod).is_some() { "port" } else { "namespace" };
+        found.compare("reported", &expected.reported.as_deref(), &Some(gap));
+    } else {
+        found.compare("reported", &expected.reported.as_deref(), &None);
+    }
     if let Some(member) = &inspection.member {
         compare_settings(&mut found, member, expected);
     }

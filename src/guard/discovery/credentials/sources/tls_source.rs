@@ -125,6 +125,16 @@ impl TlsSource {
         usual.chain(configured.cloned()).chain(shown.iter().map(|(key, _)| key.clone())).collect()
     }
 
+    /// Returns the names of the files as which a volume shows a key.
+    #[cfg(any(test, fuzzing))]
+    pub(in crate::guard) fn shown_files<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        let items = match &self.keys {
+            Keys::Shown(items) => items.as_slice(),
+            Keys::Usual | Keys::Listed => &[],
+        };
+        items.iter().filter(move |(shown, _)| shown == key).map(|(_, file)| file.as_str())
+    }
+
     /// Returns the keys that the annotation lists and that `secret` does not contain.
     pub(in crate::guard) fn missing_keys(&self, secret: &Secret) -> Vec<&str> {
         let listed = self.pair.iter().flat_map(|(certificate, key)| [certificate, key]).chain(&self.ca);
