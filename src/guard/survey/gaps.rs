@@ -2,7 +2,7 @@
 //! without a probe.
 
 use crate::{
-    escape::to_shell_word,
+    escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word},
     guard::{
         discovery::{
             etcd_pod,
@@ -57,20 +57,35 @@ fn without_member(namespace: &str) -> RecognitionGap {
 
 fn of_pod(namespace: &str, pod: &Pod, container: &str) -> RecognitionGap {
     let name = &pod.metadata.name;
-    let object = match pod.stateful_set() {
-        Some(set) => format!("statefulset {}", to_shell_word(set)),
-        None => format!("pod {}", to_shell_word(name)),
+    let remedy = match (pod.stateful_set(), pod.controller()) {
+        (Some(set), _) => {
+            annotation_remedy(namespace, &format!("statefulset {}", to_shell_word(set)), container)
+        }
+        (None, None) => annotation_remedy(namespace, &format!("pod {}", to_shell_word(name)), container),
+        // The replacement of the pod has the annotations of the template.
+        (None, Some(owner)) => {
+            let owner = to_bounded_line(&format!("{} {}", owner.kind, owner.name), MAX_ERROR_CHARS);
+            format!(
+                "If it runs etcd: kubectl annotate --overwrite namespace {} {MEMBER}={}, which applies to all pods with this \
+                 container, or set this annotation in the pod template of {owner}. Otherwise set {MEMBER}=false in the template",
+                to_shell_word(namespace),
+                to_shell_word(container)
+            )
+        }
     };
-    let command = format!("kubectl -n {} annotate --overwrite {object} {MEMBER}", to_shell_word(namespace));
     RecognitionGap {
         namespace: namespace.to_owned(),
         pod: Some(name.clone()),
         text: format!(
-            "pod {namespace}/{name} declares port 2379 or 2380, but is not recognized as an etcd member. If it runs etcd: {command}={}. \
-             Otherwise: {command}=false",
-            to_shell_word(container)
+            "pod {namespace}/{name} declares port 2379 or 2380, but is not recognized as an etcd member. {remedy}"
         ),
     }
+}
+
+/// Returns the commands that annotate an object.
+fn annotation_remedy(namespace: &str, object: &str, container: &str) -> String {
+    let command = format!("kubectl -n {} annotate --overwrite {object} {MEMBER}", to_shell_word(namespace));
+    format!("If it runs etcd: {command}={}. Otherwise: {command}=false", to_shell_word(container))
 }
 
 #[cfg(test)]
@@ -129,5 +144,31 @@ mod tests {
             let gaps = pods_of_gaps(&[pod("etcd-0", "etcd", 2379, None), annotated]);
             assert!(gaps.is_empty(), "{value}: {gaps:?}");
         }
+    }
+
+    #[test]
+    fn remedy_outlives_the_replacement_of_the_pod() {
+        let text = |owners: serde_json::Value| {
+            let mut pod = pod("db-0", "example/db", 2379, None);
+            pod.metadata.owner_references = serde_json::from_value(owners).unwrap();
+            find("prod", &[pod]).into_iter().find(|gap| gap.pod.is_some()).unwrap().text
+        };
+        let bare = text(json!([]));
+        assert!(
+            bare.ends_with(
+                "Otherwise: kubectl -n prod annotate --overwrite pod db-0 etcd-guard.io/member=false"
+            ),
+            "{bare}"
+        );
+        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "db", "uid": "u", "controller": true});
+        let owned = text(json!([owner]));
+        assert!(
+            owned.ends_with(
+                "If it runs etcd: kubectl annotate --overwrite namespace prod etcd-guard.io/member=main, which applies to all \
+                 pods with this container, or set this annotation in the pod template of ReplicaSet db. Otherwise set \
+                 etcd-guard.io/member=false in the template"
+            ),
+            "{owned}"
+        );
     }
 }
