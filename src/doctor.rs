@@ -32,7 +32,7 @@ use self::{
     replicas::Replicas,
     report::Line,
     reports::{Reports, bounded},
-    webhooks::{Comparison, GuardedNamespace},
+    webhooks::{Comparison, GuardedNamespace, owner_kinds},
 };
 use crate::{
     certificates::{Registration, WebhookGroup},
@@ -113,6 +113,7 @@ impl Doctor {
             }
         });
         lines.extend(self.webhook_lines(&installation, &remedies));
+        lines.extend(self.owner_kinds_line(&installation, &remedies).await);
         let bundles = installation.bundles();
         if !bundles.is_empty() {
             lines.push(certificate::bundles(&bundles, &reports.chains, time, &remedies.certificates()));
@@ -152,6 +153,24 @@ impl Doctor {
             }
         }
         lines
+    }
+
+    /// Compares the kinds of owners in the guard's configuration with the registered rules.
+    async fn owner_kinds_line(&self, installation: &Installation, remedies: &Remedies) -> Option<Line> {
+        let namespace = self.options.guard_namespace.as_str();
+        let path = format!(
+            "/api/v1/namespaces/{}/configmaps/{}",
+            encoded(namespace),
+            encoded(installation.config_map()?)
+        );
+        let right = Right { verb: "get", resource: "configmaps", namespace: Some(namespace) };
+        match self.reader.get(&path, right).await {
+            Err(unread) => Some(Line::not_checked("webhooks", &unread)),
+            Ok(object) => {
+                let registered = installation.configuration(WebhookGroup::Guard);
+                owner_kinds::line(&object?, registered, &remedies.apply())
+            }
+        }
     }
 
     async fn permission_lines(

@@ -16,6 +16,9 @@ use crate::{
 /// The label that opts a namespace in, with its value.
 const OPT_IN: &str = "etcd-guard.io/guard=enabled";
 
+/// The volume of the servers with their configuration file, as the manifests and the chart name it.
+const CONFIG_VOLUME: &str = "config";
+
 /// The namespace of lxcfs, which a policy names.
 pub(super) const LXCFS_NAMESPACE: &str = "etcd-guard-lxcfs";
 
@@ -85,6 +88,16 @@ impl Installation {
     pub(super) fn configuration(&self, group: WebhookGroup) -> Option<&Value> {
         let (_, read) = self.configurations.iter().find(|(name, _)| group.is_named(name))?;
         read.as_ref().ok()?.as_ref()
+    }
+
+    /// Returns the name of the `ConfigMap` that the servers mount with their configuration file.
+    pub(super) fn config_map(&self) -> Option<&str> {
+        let deployments = self.deployments.as_deref().unwrap_or_default();
+        let mut volumes =
+            deployments.iter().flat_map(|deployment| elements(deployment, "/spec/template/spec/volumes"));
+        volumes.find_map(|volume| {
+            text(volume, "/configMap/name").filter(|_| text(volume, "/name") == Some(CONFIG_VOLUME))
+        })
     }
 
     /// Returns the `caBundle` of each registered webhook.

@@ -45,7 +45,24 @@ struct Installation {
 /// A defect: the check that must report it, the state, and a part of the message or of the remedy.
 type Defect = (&'static str, fn(&mut Installation), &'static str, &'static str, &'static str);
 
-const DEFECTS: [Defect; 22] = [
+/// Mounts a `ConfigMap` that lists a custom resource as an owner of members.
+fn list_owner_kind(it: &mut Installation) {
+    let template = &mut it.objects.get_mut(DEPLOYMENTS).unwrap()["items"][0]["spec"]["template"]["spec"];
+    template["volumes"] = json!([{"name": "config", "configMap": {"name": "guard-config"}}]);
+    let config = "apiVersion: etcd-guard.io/v1alpha1\nguard:\n  ownerKinds:\n  - {group: example.com, version: v1, \
+                  resource: etcdclusters, kind: EtcdCluster}\n";
+    let object = json!({"data": {"config.yaml": config}});
+    it.objects.insert(String::from("/api/v1/namespaces/ops/configmaps/guard-config"), object);
+}
+
+const DEFECTS: [Defect; 23] = [
+    (
+        "the deletion of a listed owner is not evaluated",
+        list_owner_kind,
+        "webhooks",
+        "warning",
+        "guard.ownerKinds lists etcdclusters.example.com, but intent.guard.etcd-guard.io has no rule for their deletion",
+    ),
     (
         "another name of the Deployment of the certificates hides its missing permission",
         |it| {
@@ -401,4 +418,20 @@ async fn reports_each_defect_of_an_installation() {
         }
     }
     assert!(missed.is_empty(), "{} of {}: {}", missed.len(), DEFECTS.len(), missed.join("\n"));
+}
+
+#[tokio::test]
+async fn rule_for_listed_owners_has_no_warning() {
+    let mut installation = Installation::correct();
+    list_owner_kind(&mut installation);
+    let rule = json!({
+        "apiGroups": ["example.com"], "apiVersions": ["*"], "operations": ["DELETE"], "resources": ["etcdclusters"],
+        "scope": "Namespaced",
+    });
+    let entries = installation.objects.get_mut(CONFIGURATION).unwrap()["webhooks"].as_array_mut().unwrap();
+    let entry = entries.iter_mut().find(|entry| entry["name"] == "intent.guard.etcd-guard.io").unwrap();
+    entry["rules"].as_array_mut().unwrap().push(rule);
+    let lines = installation.examine().await;
+    let mut webhooks = lines.iter().filter(|line| line["check"] == "webhooks");
+    assert!(webhooks.all(|line| line["state"] == "ok"), "{lines:#?}");
 }

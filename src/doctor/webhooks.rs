@@ -1,5 +1,7 @@
 //! The registered webhook configurations, compared with the shipped ones.
 
+pub(super) mod owner_kinds;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;

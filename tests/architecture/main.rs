@@ -72,7 +72,10 @@ const LAYERS: [Layers; 2] = [
             ("certificates", &["k8s", "server"]),
             ("guard_client", &["escape"]),
             ("conformance", &["escape", "guard", "guard_client", "terminal"]),
-            ("doctor", &["certificates", "escape", "etcd", "guard", "guard_client", "k8s", "terminal"]),
+            (
+                "doctor",
+                &["certificates", "config", "escape", "etcd", "guard", "guard_client", "k8s", "terminal"],
+            ),
         ],
         unrestricted: &["cli"],
     },
