@@ -65,8 +65,9 @@ impl Suite {
         // The suite depends on the status of the guard. The namespace of the guard has no etcd cluster, so that this
         // request only tests the connection.
         let status = guard.get::<Survey>(&format!("/status?namespace={}", options.guard_namespace)).await;
-        status.context("reading the status of the guard, before anything is created")?;
-        let sandbox = Sandbox::create(guard, options.namespace.as_deref(), options.timeout).await?;
+        let status = status.context("reading the status of the guard, before anything is created")?;
+        let label = status.opt_in_label.unwrap_or_default();
+        let sandbox = Sandbox::create(guard, label, options.namespace.as_deref(), options.timeout).await?;
         let report = Report { namespace: sandbox.namespace.clone(), server, rows: Vec::new() };
         Ok(Self { options, sandbox, report })
     }
@@ -110,10 +111,10 @@ impl Suite {
     /// A sentence with the commands that delete the namespace if [`Self::clean_up`] failed.
     pub(crate) fn manual_clean_up(&self) -> String {
         let (namespace, kubectl) = (&self.sandbox.namespace, &self.options.kubectl);
-        let (key, value) = OWN_LABEL;
+        let ((key, value), opt_in) = (OWN_LABEL, self.sandbox.opt_in_label.key());
         format!(
             "namespace {namespace} remains. List such namespaces: {kubectl} get namespaces -l {key}={value}. Delete it: \
-             {kubectl} label namespace {namespace} etcd-guard.io/guard- && {kubectl} delete namespace {namespace}"
+             {kubectl} label namespace {namespace} {opt_in}- && {kubectl} delete namespace {namespace}"
         )
     }
 }

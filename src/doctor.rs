@@ -39,6 +39,7 @@ use crate::{
     escape::to_shell_word,
     guard::Survey,
     guard_client::{GuardClient, GuardEndpoint},
+    k8s::OptInLabel,
 };
 
 /// The account of the shipped manifests, if no pod has another.
@@ -80,7 +81,9 @@ impl Doctor {
             )
         })?;
         let Options { guard_namespace, guard_selector, .. } = &self.options;
-        let installation = Installation::read(&self.reader, guard_namespace, guard_selector).await;
+        let survey = self.guard.get::<Survey>("/status").await;
+        let label = self.opt_in_label(&survey).await;
+        let installation = Installation::read(&self.reader, guard_namespace, guard_selector, &label).await;
         let Installation { pods, deployments, guarded, .. } = &installation;
         let (pods, deployments) = (pods.clone(), deployments.clone());
         let configuration = installation.configuration(WebhookGroup::Guard);
@@ -112,7 +115,7 @@ impl Doctor {
                 Line::not_checked("clock", &Unread { cause, remedy: format!("{kubectl} get --raw /version") })
             }
         });
-        lines.extend(self.webhook_lines(&installation, &remedies));
+        lines.extend(self.webhook_lines(&installation, &remedies, &label));
         lines.extend(self.owner_kinds_line(&installation, &remedies).await);
         let bundles = installation.bundles();
         if !bundles.is_empty() {
@@ -125,17 +128,37 @@ impl Doctor {
             certificate::validity(&reports.chains, unread, time, &remedies.certificates())
         });
         lines.extend(self.permission_lines(&installation, &replicas, &remedies).await);
-        lines.push(self.network_line(configuration, guarded, &remedies).await);
+        lines.push(self.network_line(configuration, guarded, &remedies, &label).await);
         lines.extend(self.replica_lines(&installation, &replicas, &reports, &remedies));
-        lines.extend(self.cluster_lines(&replicas, &remedies).await);
+        lines.extend(self.cluster_lines(survey, &replicas, &remedies));
         Ok(Report::new(lines))
     }
 
-    fn webhook_lines(&self, installation: &Installation, remedies: &Remedies) -> Vec<Line> {
+    /// Returns the label of guarded namespaces that the guard reports. Without a response, that of its arguments.
+    async fn opt_in_label(&self, survey: &anyhow::Result<Survey>) -> OptInLabel {
+        if let Ok(survey) = survey {
+            return survey.opt_in_label.clone().unwrap_or_default();
+        }
+        let namespace = self.options.guard_namespace.as_str();
+        let path = format!("/apis/apps/v1/namespaces/{}/deployments", encoded(namespace));
+        let right = Right { verb: "list", resource: "deployments.apps", namespace: Some(namespace) };
+        let deployments = self.reader.list(&path, right).await.unwrap_or_default();
+        let mut arguments = deployments.iter().flat_map(arguments);
+        let label = arguments.find_map(|argument| argument.strip_prefix("--opt-in-label=")?.parse().ok());
+        label.unwrap_or_default()
+    }
+
+    fn webhook_lines(
+        &self,
+        installation: &Installation,
+        remedies: &Remedies,
+        opt_in_label: &OptInLabel,
+    ) -> Vec<Line> {
         let registration = Registration {
             namespace: self.options.guard_namespace.clone(),
             groups: <WebhookGroup as clap::ValueEnum>::value_variants().to_vec(),
             url: None,
+            opt_in_label: opt_in_label.clone(),
         };
         let guarded = installation.guarded.as_deref().unwrap_or_default();
         let mut lines: Vec<Line> = Vec::new();
@@ -233,6 +256,7 @@ impl Doctor {
         configuration: Option<&Value>,
         guarded: &Result<Vec<GuardedNamespace>, Unread>,
         remedies: &Remedies,
+        opt_in_label: &OptInLabel,
     ) -> Line {
         let not_checked = |cause: &str, remedy: String| {
             Line::not_checked("network", &Unread { cause: cause.to_owned(), remedy })
@@ -265,7 +289,7 @@ impl Doctor {
                     let guard = to_shell_word(&self.options.guard_namespace);
                     network::check(&self.reader, &namespace.name, configuration, &guard).await
                 }
-                None => not_checked("the webhook selects no such namespace", remedies.label()),
+                None => not_checked("the webhook selects no such namespace", remedies.label(opt_in_label)),
             },
         }
     }
@@ -286,7 +310,11 @@ impl Doctor {
                 "no pod of the guard was found; a guard outside of the cluster has one replica only",
                 remedies.pods(),
             ),
-            Ok(_) => replicas.count_line(installation.has_one_node, &remedies.pods(), &remedies.scale()),
+            Ok(_) => {
+                replicas::image_line(&installation.namespace_pods, &remedies.image()).unwrap_or_else(|| {
+                    replicas.count_line(installation.has_one_node, &remedies.pods(), &remedies.scale())
+                })
+            }
         });
         lines.push(if reports.releases.is_empty() {
             unreachable_line("versions", &reports.unread_replicas, remedies)
@@ -304,8 +332,13 @@ impl Doctor {
         lines
     }
 
-    async fn cluster_lines(&self, replicas: &Replicas, remedies: &Remedies) -> Vec<Line> {
-        match self.guard.get::<Survey>("/status").await {
+    fn cluster_lines(
+        &self,
+        survey: anyhow::Result<Survey>,
+        replicas: &Replicas,
+        remedies: &Remedies,
+    ) -> Vec<Line> {
+        match survey {
             Ok(survey) => {
                 let kubectl = self.reader.kubectl();
                 clusters::lines(&survey, &remedies.status(), kubectl, !replicas.pods.is_empty())

@@ -82,6 +82,8 @@ pub use self::{
     survey::priority::PRIORITY_WARNING,
     survey::status::{ClusterStatus, MemberStatus, RecognitionGap, ReservationStatus, Role, Survey},
 };
+/// The label of guarded namespaces, as [`Survey`] reports it.
+pub use crate::k8s::OptInLabel;
 use crate::{
     config::LiveConfig,
     etcd::Connections,

@@ -7,7 +7,9 @@ mod call;
 mod error;
 #[cfg(test)]
 pub(crate) mod fake;
+pub mod label_syntax;
 mod objects;
+mod opt_in_label;
 mod read;
 mod write;
 
@@ -26,6 +28,7 @@ pub use objects::{
     quantity,
     stateful_set::StatefulSet,
 };
+pub use opt_in_label::{OptInLabel, OptInLabelError};
 pub use read::{
     annotations::AnnotationCache,
     api_reader::ApiReader,
@@ -35,7 +38,6 @@ pub use read::{
     nodes::{NodeEvent, NodeMetadata, watch_nodes},
     owners::{Owner, OwnerResource, OwnerState},
     secrets::{DataKind, DataObject, Secret, SecretName, SecretReader, hide_secret_names, is_subdomain},
-    watching::GUARD_LABEL,
 };
 pub use write::{
     events::{EventRecord, EventRecorder},

@@ -23,7 +23,7 @@ use crate::{
             verdicts,
         },
     },
-    k8s::{EventRecord, error_message, fake::status_failure},
+    k8s::{EventRecord, OptInLabel, error_message, fake::status_failure},
     server::{admin_outputs, webhook_outputs},
 };
 
@@ -250,6 +250,7 @@ fn survey(text: &str) -> Survey {
         warnings: vec![text()],
         gaps: vec![gap],
         guard_priority: Some(0),
+        opt_in_label: Some(OptInLabel::default()),
     }
 }
 

@@ -3,7 +3,10 @@
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use crate::k8s::webhooks::{ConfigurationName, set_ca_bundle};
+use crate::k8s::{
+    OptInLabel,
+    webhooks::{ConfigurationName, set_ca_bundle},
+};
 
 /// The webhook configurations that can be registered. They are built from the manifests for `kubectl`, so that all ways
 /// of installation use the same source.
@@ -33,6 +36,8 @@ pub struct Registration {
     pub groups: Vec<WebhookGroup>,
     /// `https://HOST:PORT` of a server without a Service.
     pub url: Option<String>,
+    /// The label of the namespaces whose requests the API server sends.
+    pub opt_in_label: OptInLabel,
 }
 
 /// Returns the names of all webhook configurations of this program.
@@ -95,8 +100,12 @@ impl Registration {
         Some(object)
     }
 
-    /// Sets the address of this server in an entry.
+    /// Sets the address of this server and the label of the guarded namespaces in an entry.
     fn localize(&self, entry: &mut Value) {
+        // The entries of the other groups concern all namespaces.
+        if let Some(labels) = entry.pointer_mut("/namespaceSelector/matchLabels") {
+            *labels = json!({self.opt_in_label.key(): self.opt_in_label.value()});
+        }
         let excluded = entry.pointer_mut("/namespaceSelector/matchExpressions/0/values");
         for value in excluded.and_then(Value::as_array_mut).into_iter().flatten() {
             if value == SHIPPED_NAMESPACE {
@@ -124,8 +133,12 @@ mod tests {
 
     fn registered(url: Option<&str>) -> Vec<Value> {
         let groups = WebhookGroup::value_variants().to_vec();
-        let registration =
-            Registration { namespace: String::from("ops"), groups, url: url.map(str::to_owned) };
+        let registration = Registration {
+            namespace: String::from("ops"),
+            groups,
+            url: url.map(str::to_owned),
+            opt_in_label: "team=etcd".parse().unwrap(),
+        };
         let objects = registration.names().map(|name| registration.object(&name, "Y2E=", Some("7")).unwrap());
         objects.collect()
     }
@@ -189,6 +202,19 @@ mod tests {
     }
 
     #[test]
+    fn selects_namespaces_with_opt_in_label() {
+        let objects = registered(None);
+        let with_label = |entry: &&Value| entry["namespaceSelector"].get("matchLabels").is_some();
+        let names: Vec<&str> =
+            entries(&objects).filter(with_label).map(|entry| entry["name"].as_str().unwrap()).collect();
+        let groups = ["guard", "eviction.guard", "intent.guard", "resources.guard"];
+        assert_eq!(names, groups.map(|group| format!("{group}.etcd-guard.io")));
+        for entry in entries(&objects).filter(with_label) {
+            assert_eq!(entry["namespaceSelector"]["matchLabels"], json!({"team": "etcd"}), "{entry}");
+        }
+    }
+
+    #[test]
     fn sets_url_in_every_entry() {
         for entry in entries(&registered(Some("https://192.0.2.1:8443/"))) {
             let client = entry["clientConfig"].as_object().unwrap();
@@ -202,8 +228,12 @@ mod tests {
 
     #[test]
     fn applies_only_selected_groups() {
-        let registration =
-            Registration { namespace: String::from("ops"), groups: vec![WebhookGroup::Guard], url: None };
+        let registration = Registration {
+            namespace: String::from("ops"),
+            groups: vec![WebhookGroup::Guard],
+            url: None,
+            opt_in_label: OptInLabel::default(),
+        };
         for name in shipped_configurations() {
             let is_guard = name.name == "etcd-guard";
             assert_eq!(registration.object(&name, "Y2E=", None).is_some(), is_guard, "{name}");

@@ -8,8 +8,9 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::kube_client::{client, install_provider};
-use crate::certificates::{
-    CertificateReconciler, CertificateSettings, Registration, ServerAddress, WebhookGroup,
+use crate::{
+    certificates::{CertificateReconciler, CertificateSettings, Registration, ServerAddress, WebhookGroup},
+    k8s::OptInLabel,
 };
 
 /// The name of the Service in the shipped manifests.
@@ -58,6 +59,14 @@ pub(super) struct IssuingFlags {
     /// URL https://HOST:PORT by which the API server reaches the server without a Service
     #[arg(long, env = "ETCD_GUARD_REGISTER_URL", requires = "register", value_parser = parse_url)]
     register_url: Option<String>,
+    /// The label of guarded namespaces, with its value. The webhook configuration has to select the same namespaces
+    #[arg(
+        long,
+        env = "ETCD_GUARD_OPT_IN_LABEL",
+        value_name = "KEY=VALUE",
+        default_value_t = OptInLabel::default()
+    )]
+    opt_in_label: OptInLabel,
 }
 
 fn parse_lifetime(text: &str) -> Result<Duration, String> {
@@ -116,6 +125,11 @@ impl IssuingFlags {
         self.register.is_some()
     }
 
+    /// The label of guarded namespaces.
+    pub(super) fn opt_in_label(&self) -> &OptInLabel {
+        &self.opt_in_label
+    }
+
     /// The settings for a server in this process and namespace.
     pub(super) fn settings(&self, namespace: &str) -> anyhow::Result<CertificateSettings> {
         let mut names =
@@ -127,6 +141,7 @@ impl IssuingFlags {
             namespace: namespace.to_owned(),
             groups: groups.clone(),
             url: self.register_url.clone(),
+            opt_in_label: self.opt_in_label.clone(),
         });
         let (namespace, lifetime) = (namespace.to_owned(), self.certificate_life);
         Ok(CertificateSettings { namespace, names, lifetime, registration, server: None })

@@ -25,6 +25,7 @@ use crate::{
     config::Config,
     escape::to_shell_word,
     guard::{GuardAccount, Inspection, inspect},
+    k8s::OptInLabel,
 };
 
 /// Namespace of objects in files that name none.
@@ -60,6 +61,14 @@ pub(super) struct Inspect {
     /// The service account of the guard
     #[arg(long, default_value = "etcd-guard")]
     service_account: String,
+    /// The label of guarded namespaces, as in the guard's arguments
+    #[arg(
+        long,
+        env = "ETCD_GUARD_OPT_IN_LABEL",
+        value_name = "KEY=VALUE",
+        default_value_t = OptInLabel::default()
+    )]
+    opt_in_label: OptInLabel,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -129,7 +138,7 @@ impl Inspect {
         let inspected = objects.iter().map(|object| {
             let mut inspection = inspect(&object.inspected, &config.guard, Timestamp::now());
             inspection.configuration.clone_from(&configuration);
-            inspection.guarded = manifest.is_guarded(&inspection.namespace);
+            inspection.guarded = manifest.is_guarded(&inspection.namespace, &self.opt_in_label);
             inspection.record(&manifest.states(&inspection.namespace));
             inspection.apply_command = self.apply_command(&inspection.namespace, &object.target);
             inspection.add_role(&account);
@@ -148,7 +157,7 @@ impl Inspect {
             Some(config) => config,
             None => reader.config(&account.namespace).await?,
         };
-        let is_guarded = reader.add_owners(&mut object, &config).await;
+        let is_guarded = reader.add_owners(&mut object, &config, &self.opt_in_label).await;
         let mut inspection = inspect(&object.inspected, &config.guard, Timestamp::now());
         inspection.configuration = configuration;
         inspection.guarded = is_guarded;

@@ -123,6 +123,7 @@ impl Serve {
             write_node_status,
             otlp_endpoint: _,
         } = self;
+        let opt_in_label = tls.opt_in_label().clone();
         let (tls, source) = tls.prepare(provider)?;
         // Handlers are installed before the ports are bound, so that an early signal does not kill the process.
         let stop = stop_on_signal()?;
@@ -130,7 +131,7 @@ impl Serve {
         let (client, api_servers) = client_and_api_servers(kubeconfig).await?;
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         let (pods, secrets) = (ApiReader::new(client.clone()), SecretReader::new(client.clone()));
-        let annotations = AnnotationCache::watch(&client);
+        let annotations = AnnotationCache::watch(&client, opt_in_label);
         let claims = ClaimReader::watch(&client, annotations.guarded_namespaces());
         let leases = Leases::new(client.clone(), &namespace);
         let events = EventRecorder::start(client.clone());

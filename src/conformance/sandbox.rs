@@ -14,10 +14,10 @@ use super::{
     manifests::{ClusterOptions, SET},
     permissions,
 };
-use crate::guard_client::{GuardClient, webhook_coverage::WebhookCoverage};
-
-/// The label of guarded namespaces.
-const GUARD_LABEL: &str = "etcd-guard.io/guard";
+use crate::{
+    guard::OptInLabel,
+    guard_client::{GuardClient, webhook_coverage::WebhookCoverage},
+};
 
 /// The label by which namespaces of former runs are found.
 pub(super) const OWN_LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "etcd-guard-conformance");
@@ -32,6 +32,8 @@ const PROPAGATION_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct Sandbox {
     pub(super) api: ApiClient,
     guard: GuardClient,
+    /// The label of guarded namespaces.
+    pub(super) opt_in_label: OptInLabel,
     pub(super) namespace: String,
     uid: String,
     /// Maximum time for a member to start or to recover.
@@ -44,6 +46,7 @@ impl Sandbox {
     /// Creates the namespace with this name, which must not exist, or with a generated name.
     pub(super) async fn create(
         guard: GuardClient,
+        opt_in_label: OptInLabel,
         name: Option<&str>,
         timeout: Duration,
     ) -> anyhow::Result<Self> {
@@ -53,7 +56,10 @@ impl Sandbox {
         let namespace = json!({
             "apiVersion": "v1",
             "kind": "Namespace",
-            "metadata": {key: name, "labels": {GUARD_LABEL: "enabled", OWN_LABEL.0: OWN_LABEL.1}},
+            "metadata": {key: name, "labels": {
+                opt_in_label.key(): opt_in_label.value(),
+                OWN_LABEL.0: OWN_LABEL.1,
+            }},
         });
         let created = api.post("/api/v1/namespaces", &namespace).await.with_context(|| {
             let (key, value) = OWN_LABEL;
@@ -66,7 +72,7 @@ impl Sandbox {
             |pointer: &str| created.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (namespace, uid) = (text("/metadata/name"), text("/metadata/uid"));
         anyhow::ensure!(!namespace.is_empty() && !uid.is_empty(), "the new namespace has no name or no uid");
-        Ok(Self { api, guard, namespace, uid, timeout })
+        Ok(Self { api, guard, opt_in_label, namespace, uid, timeout })
     }
 
     /// Checks that a registered webhook selects objects in the namespace. The error is the reason why not.

@@ -26,11 +26,14 @@ fn clusters(survey: &Survey, status: &str, kubectl: &str) -> Line {
     let mut findings: Vec<Finding> =
         survey.problems.iter().map(|problem| (State::Warning, problem.clone())).collect();
     if survey.clusters.is_empty() && survey.problems.is_empty() {
-        let text = "the guard protects no etcd cluster: no namespace with the label etcd-guard.io/guard=enabled contains a member";
+        let label = survey.opt_in_label.clone().unwrap_or_default();
+        let text = format!(
+            "the guard protects no etcd cluster: no namespace with the label {label} contains a member"
+        );
         return Line::warning(
             "clusters",
             text,
-            format!("{kubectl} label namespace NAME etcd-guard.io/guard=enabled"),
+            format!("{kubectl} label namespace NAME {label} --overwrite"),
         );
     }
     let without_quorum = survey.clusters.iter().filter(|cluster| cluster.spare.is_none_or(|spare| spare < 0));

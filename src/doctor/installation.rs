@@ -10,11 +10,8 @@ use super::{
 };
 use crate::{
     certificates::{WebhookGroup, shipped_configurations},
-    k8s::webhooks::ConfigurationName,
+    k8s::{OptInLabel, webhooks::ConfigurationName},
 };
-
-/// The label that opts a namespace in, with its value.
-const OPT_IN: &str = "etcd-guard.io/guard=enabled";
 
 /// The volume of the servers with their configuration file, as the manifests and the chart name it.
 const CONFIG_VOLUME: &str = "config";
@@ -25,6 +22,8 @@ pub(super) const LXCFS_NAMESPACE: &str = "etcd-guard-lxcfs";
 /// The objects of the installation, each read once.
 pub(super) struct Installation {
     pub(super) pods: Result<Vec<Value>, Unread>,
+    /// All pods of the guard's namespace, also those that keep the certificates; empty if they cannot be read.
+    pub(super) namespace_pods: Vec<Value>,
     pub(super) deployments: Result<Vec<Value>, Unread>,
     pub(super) budgets: Result<Vec<Value>, Unread>,
     pub(super) guarded: Result<Vec<GuardedNamespace>, Unread>,
@@ -39,7 +38,12 @@ pub(super) struct Installation {
 
 impl Installation {
     /// Reads all objects. Each read that fails is a result of its own.
-    pub(super) async fn read(reader: &Reader, namespace: &str, selector: &str) -> Self {
+    pub(super) async fn read(
+        reader: &Reader,
+        namespace: &str,
+        selector: &str,
+        opt_in_label: &OptInLabel,
+    ) -> Self {
         let in_namespace = |resource| Right { verb: "list", resource, namespace: Some(namespace) };
         let selector = encoded(selector);
         let name = encoded(namespace);
@@ -47,18 +51,20 @@ impl Installation {
             format!("/api/v1/namespaces/{name}/pods?labelSelector={selector}"),
             format!("/apis/apps/v1/namespaces/{name}/deployments"),
             format!("/apis/policy/v1/namespaces/{name}/poddisruptionbudgets"),
-            format!("/api/v1/namespaces?labelSelector={}", encoded(OPT_IN)),
+            format!("/api/v1/namespaces?labelSelector={}", encoded(&opt_in_label.to_string())),
             format!("/apis/apps/v1/namespaces/{LXCFS_NAMESPACE}/daemonsets"),
+            format!("/api/v1/namespaces/{name}/pods"),
         );
         let namespaces = Right { verb: "list", resource: "namespaces", namespace: None };
         let lxcfs = Right { verb: "list", resource: "daemonsets.apps", namespace: Some(LXCFS_NAMESPACE) };
         let nodes = Right { verb: "list", resource: "nodes", namespace: None };
-        let (pods, deployments, budgets, guarded, lxcfs, nodes) = tokio::join!(
+        let (pods, deployments, budgets, guarded, lxcfs, namespace_pods, nodes) = tokio::join!(
             reader.list(&paths.0, in_namespace("pods")),
             reader.list(&paths.1, in_namespace("deployments.apps")),
             reader.list(&paths.2, in_namespace("poddisruptionbudgets.policy")),
             reader.list(&paths.3, namespaces),
             reader.list(&paths.4, lxcfs),
+            reader.list(&paths.5, in_namespace("pods")),
             reader.list("/api/v1/nodes?limit=2", nodes),
         );
         // If the nodes cannot be read, the nodes of the replicas are compared as in a larger cluster.
@@ -81,7 +87,8 @@ impl Installation {
             let read = reader.get(&path, Right { verb: "get", resource, namespace: None }).await;
             configurations.push((name, read));
         }
-        Self { pods, deployments, budgets, guarded, lxcfs, has_one_node, configurations }
+        let namespace_pods = namespace_pods.unwrap_or_default();
+        Self { pods, namespace_pods, deployments, budgets, guarded, lxcfs, has_one_node, configurations }
     }
 
     /// Returns the registered configuration of a group.

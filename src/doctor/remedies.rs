@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::reader::{elements, text};
-use crate::escape::to_shell_word;
+use crate::{escape::to_shell_word, k8s::OptInLabel};
 
 /// The subcommand of the Deployment that keeps self-managed certificates. The name of the Deployment depends on the release.
 const CERTIFICATE_COMMAND: &str = "certificates";
@@ -138,6 +138,20 @@ impl Remedies {
         format!("{kubectl} -n {namespace} scale deployment/{deployment} --replicas=2")
     }
 
+    /// Sets the image of all pods, for which the user inserts the registry.
+    pub(super) fn image(&self) -> String {
+        let Self { kubectl, namespace, helm_release, deployment, certificates, .. } = self;
+        if helm_release.is_some() {
+            return self.apply() + " --set image.repository=REGISTRY/etcd-guard";
+        }
+        let image = concat!("etcd-guard=REGISTRY/etcd-guard:", env!("CARGO_PKG_VERSION"));
+        let keeper = match certificates {
+            Certificates::SelfManaged(keeper) => format!(" deployment/{keeper}"),
+            Certificates::CertManager | Certificates::Files => String::new(),
+        };
+        format!("{kubectl} -n {namespace} set image deployment/{deployment}{keeper} {image}")
+    }
+
     /// Shows the progress of an update.
     pub(super) fn rollout(&self) -> String {
         let Self { kubectl, namespace, deployment, .. } = self;
@@ -165,9 +179,9 @@ impl Remedies {
         format!("kubectl etcd-guard status -A{flags} --guard-namespace {}", self.namespace)
     }
 
-    /// Guards a namespace.
-    pub(super) fn label(&self) -> String {
-        format!("{} label namespace NAME etcd-guard.io/guard=enabled", self.kubectl)
+    /// Guards a namespace by this label.
+    pub(super) fn label(&self, label: &OptInLabel) -> String {
+        format!("{} label namespace NAME {label} --overwrite", self.kubectl)
     }
 }
 
@@ -227,6 +241,10 @@ mod tests {
         let (apply, certificates) = remedies(&both, None);
         assert!(apply.ends_with("kubectl apply -k deploy/overlays/self-managed"), "{apply}");
         assert!(certificates.ends_with("logs deployment/etcd-guard-certificates"), "{certificates}");
+        let image = Remedies::new("kubectl", ("ops", "app=guard"), None, &both, None).image();
+        let command =
+            "kubectl -n ops set image deployment/etcd-guard deployment/etcd-guard-certificates etcd-guard=";
+        assert!(image.starts_with(command), "{image}");
         let renamed = [deployment("guard", &["serve"]), deployment("guard-certificates", &["certificates"])];
         let (_, certificates) = remedies(&renamed, None);
         assert!(certificates.ends_with("logs deployment/guard-certificates"), "{certificates}");
@@ -257,6 +275,7 @@ mod tests {
         assert!(other.apply().ends_with(&format!("helm --kube-context dev -n ops {expected}")));
         let values = "--set webhooks.guard=true,webhooks.eviction=true";
         assert!(other.register().ends_with(&format!("{expected} {values}")));
+        assert!(other.image().ends_with(&format!("{expected} --set image.repository=REGISTRY/etcd-guard")));
         let certificates = other.certificates();
         assert!(
             certificates.ends_with("scripts/certs --apply --namespace ops --context dev"),

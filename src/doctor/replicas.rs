@@ -9,11 +9,20 @@ use k8s_openapi::{
 use kube::core::{Selector, SelectorExt};
 use serde_json::Value;
 
-use super::report::{Finding, Line, State};
-use crate::guard_client::replica::is_ready;
+use super::{
+    reader::{elements, text},
+    report::{Finding, Line, State},
+};
+use crate::{
+    escape::{MAX_ERROR_CHARS, to_bounded_line},
+    guard_client::replica::is_ready,
+};
 
 /// The number of replicas that survives the drain of a node.
 const MIN_REPLICAS: usize = 2;
+
+/// The states of a container whose image cannot be pulled.
+const PULL_FAILURES: [&str; 3] = ["ErrImagePull", "ImagePullBackOff", "InvalidImageName"];
 
 /// The series with the release in the metrics of a replica.
 const BUILD_INFO: &str = "etcd_guard_build_info{version=\"";
@@ -115,6 +124,24 @@ impl Replicas {
     }
 }
 
+/// Returns the line about pods whose image cannot be pulled; `None` if there are none. Without the pod that keeps the
+/// certificates, the replicas wait for their first Secret. `set_image` is the command that sets the image.
+pub(super) fn image_line(pods: &[Value], set_image: &str) -> Option<Line> {
+    let waiting = pods.iter().flat_map(|pod| {
+        let name = text(pod, "/metadata/name").unwrap_or_default();
+        elements(pod, "/status/containerStatuses").filter_map(move |status| {
+            let reason =
+                text(status, "/state/waiting/reason").filter(|reason| PULL_FAILURES.contains(reason))?;
+            let image = text(status, "/image").unwrap_or_default();
+            let finding = format!("pod {name} cannot pull its image {image} ({reason})");
+            Some((State::Failure, to_bounded_line(&finding, MAX_ERROR_CHARS)))
+        })
+    });
+    let findings: Vec<Finding> = waiting.collect();
+    let remedy = format!("push the image, or load it into the nodes, and set its name: {set_image}");
+    (!findings.is_empty()).then(|| Line::from_findings("replicas", "", "", &findings, remedy))
+}
+
 /// Parses objects of a list. Objects that cannot be parsed are left out.
 fn parse<T: serde::de::DeserializeOwned>(objects: Vec<Value>) -> Vec<T> {
     objects.into_iter().filter_map(|object| serde_json::from_value(object).ok()).collect()
@@ -199,6 +226,29 @@ mod tests {
         let without_deployment = Replicas::new(vec![a, b], Vec::new());
         assert_eq!(without_deployment.count_line(false, "get", "scale").state, State::Ok);
         assert_eq!(without_deployment.account(), Some("guard"));
+    }
+
+    #[test]
+    fn names_images_that_cannot_be_pulled() {
+        let waiting = |reason: &str| {
+            json!({
+                "metadata": {"name": "etcd-guard-7"},
+                "status": {"containerStatuses": [
+                    {"image": "etcd-guard:0.1.0", "state": {"waiting": {"reason": reason}}},
+                ]},
+            })
+        };
+        for reason in ["ErrImagePull", "ImagePullBackOff", "InvalidImageName"] {
+            let line = image_line(&[pod("a", "True"), waiting(reason)], "kubectl set image").unwrap();
+            assert_eq!(line.state, State::Failure);
+            assert!(
+                line.message.contains("etcd-guard-7 cannot pull its image etcd-guard:0.1.0"),
+                "{}",
+                line.message
+            );
+            assert!(line.remedy.unwrap().ends_with("set its name: kubectl set image"));
+        }
+        assert!(image_line(&[waiting("ContainerCreating"), pod("a", "True")], "").is_none());
     }
 
     #[test]

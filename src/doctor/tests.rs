@@ -11,7 +11,7 @@ use super::{Doctor, Options};
 use crate::{
     certificates::{Registration, WebhookGroup, shipped_configurations},
     guard_client::{GuardClient, GuardEndpoint},
-    k8s::fake::status_failure,
+    k8s::{OptInLabel, fake::status_failure},
 };
 
 const CONFIGURATION: &str =
@@ -55,7 +55,7 @@ fn list_owner_kind(it: &mut Installation) {
     it.objects.insert(String::from("/api/v1/namespaces/ops/configmaps/guard-config"), object);
 }
 
-const DEFECTS: [Defect; 23] = [
+const DEFECTS: [Defect; 25] = [
     (
         "the deletion of a listed owner is not evaluated",
         list_owner_kind,
@@ -138,6 +138,17 @@ const DEFECTS: [Defect; 23] = [
         "warning",
         "run on one node",
     ),
+    (
+        "a pod cannot pull its image",
+        |it| {
+            let pod = &mut it.objects.get_mut(PODS).unwrap()["items"][1];
+            let waiting = json!({"waiting": {"reason": "ImagePullBackOff"}});
+            pod["status"] = json!({"containerStatuses": [{"image": "etcd-guard:0.1.0", "state": waiting}]});
+        },
+        "replicas",
+        "failure",
+        "cannot pull its image etcd-guard:0.1.0",
+    ),
     ("the clock of no replica was read", |it| it.guard_responds = false, "clock", "warning", "unknown: "),
     (
         "the guard protects no cluster",
@@ -145,6 +156,13 @@ const DEFECTS: [Defect; 23] = [
         "clusters",
         "warning",
         "label namespace NAME etcd-guard.io/guard=enabled",
+    ),
+    (
+        "the guard and the webhooks use different labels",
+        |it| it.survey["optInLabel"] = json!("team=etcd"),
+        "webhooks",
+        "warning",
+        "another namespaceSelector",
     ),
     (
         "the selected namespace does not exist",
@@ -271,6 +289,7 @@ impl Installation {
             namespace: String::from("ops"),
             groups: vec![WebhookGroup::Guard, WebhookGroup::Nodes],
             url: None,
+            opt_in_label: OptInLabel::default(),
         };
         for name in shipped_configurations() {
             let path =

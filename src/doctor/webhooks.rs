@@ -299,11 +299,18 @@ fn other_server(shipped: &Value, entry: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::certificates::{Registration, WebhookGroup, shipped_configurations};
+    use crate::{
+        certificates::{Registration, WebhookGroup, shipped_configurations},
+        k8s::OptInLabel,
+    };
 
     fn shipped() -> Value {
-        let registration =
-            Registration { namespace: String::from("ops"), groups: vec![WebhookGroup::Guard], url: None };
+        let registration = Registration {
+            namespace: String::from("ops"),
+            groups: vec![WebhookGroup::Guard],
+            url: None,
+            opt_in_label: OptInLabel::default(),
+        };
         let name = shipped_configurations().into_iter().next().unwrap();
         registration.object(&name, "Y2E=", None).unwrap()
     }

@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 
 use crate::guard::{
     assess::cluster_summary::ClusterSummary,
-    discovery::etcd_pod,
+    discovery::{etcd_pod, settled::label_command},
     model::{cluster_key::ClusterKey, deadline::Deadline, reservation::Reservation},
     observe::observer::ClusterObserver,
     ownership::store::OwnershipStore,
@@ -59,7 +59,8 @@ impl Surveyor {
     /// Surveys the etcd clusters of this namespace, or of all namespaces with the guard's label. Surveys run one at a time,
     /// so that several clients that watch the status cause no more load than one.
     pub(in crate::guard) async fn survey(&self, namespace: Option<&str>, deadline: Deadline) -> Survey {
-        let mut survey = Survey::default();
+        let opt_in_label = Some(self.observer.annotations.opt_in_label().clone());
+        let mut survey = Survey { opt_in_label, ..Survey::default() };
         let lock = deadline.within("waiting for another survey", self.lock.lock()).await;
         let _lock = match lock {
             Ok(lock) => lock,
@@ -81,9 +82,8 @@ impl Surveyor {
         let namespaces = match namespace {
             Some(name) => {
                 if !guarded.contains(name) {
-                    survey.problems.push(format!(
-                        "namespace {name} is not guarded: kubectl label namespace {name} etcd-guard.io/guard=enabled"
-                    ));
+                    let command = label_command(name, self.observer.annotations.opt_in_label());
+                    survey.problems.push(format!("namespace {name} is not guarded: {command}"));
                 }
                 vec![name.to_owned()]
             }
@@ -148,7 +148,8 @@ impl Surveyor {
             }
         }
         let is_guarded = self.observer.annotations.is_guarded(namespace);
-        let gaps = if is_guarded { gaps::find(namespace, &pods) } else { Vec::new() };
+        let label = self.observer.annotations.opt_in_label();
+        let gaps = if is_guarded { gaps::find(namespace, &pods, label) } else { Vec::new() };
         Ok((clusters, warning, gaps))
     }
 }

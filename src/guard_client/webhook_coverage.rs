@@ -47,18 +47,30 @@ impl WebhookCoverage {
         if entries.is_empty() {
             return Self::NotCovered(format!("webhook {webhook} is not registered with the API server"));
         }
-        if entries.into_iter().any(|entry| selects(entry, &labels)) {
+        if entries.iter().any(|entry| selects(entry, &labels)) {
             return Self::Covered;
         }
-        Self::NotCovered(format!(
-            "webhook {webhook} does not select namespace {namespace}: kubectl label namespace {namespace} \
-             etcd-guard.io/guard=enabled"
-        ))
+        let text = format!("webhook {webhook} does not select namespace {namespace}");
+        Self::NotCovered(match missing_labels(&entries, &labels) {
+            Some(missing) => format!("{text}: kubectl label namespace {namespace} {missing} --overwrite"),
+            None => format!("{text}: kubectl get validatingwebhookconfigurations -o yaml"),
+        })
     }
 }
 
-fn selects(webhook: ValidatingWebhook, labels: &BTreeMap<String, String>) -> bool {
-    let selector = webhook.namespace_selector.unwrap_or_default();
+/// Returns the labels that the namespace lacks for the first webhook that selects by labels.
+fn missing_labels(entries: &[ValidatingWebhook], labels: &BTreeMap<String, String>) -> Option<String> {
+    let missing = entries.iter().filter_map(|entry| {
+        let wanted = entry.namespace_selector.as_ref()?.match_labels.as_ref()?.iter();
+        let missing = wanted.filter(|(key, value)| labels.get(*key) != Some(*value));
+        let missing: Vec<String> = missing.map(|(key, value)| format!("{key}={value}")).collect();
+        (!missing.is_empty()).then(|| missing.join(" "))
+    });
+    missing.into_iter().next()
+}
+
+fn selects(webhook: &ValidatingWebhook, labels: &BTreeMap<String, String>) -> bool {
+    let selector = webhook.namespace_selector.clone().unwrap_or_default();
     // The API server rejects configurations with an invalid selector, so an error does not occur.
     Selector::try_from(selector).is_ok_and(|selector| selector.matches(labels))
 }

@@ -21,7 +21,7 @@ use crate::{
     },
     guard_client::CALL_TIMEOUT,
     k8s::{
-        ApiReader, DataObject, GUARD_LABEL, LookupError, OwnerResource, SecretReader, is_subdomain,
+        ApiReader, DataObject, LookupError, OptInLabel, OwnerResource, SecretReader, is_subdomain,
         pod::OwnerReference,
     },
 };
@@ -64,9 +64,14 @@ impl LiveReader {
         inspected_object(workload, &object, namespace).context(subject)
     }
 
-    /// Adds the namespace and the owners of the pod, as far as they can be read. Returns whether the namespace has the label
-    /// of the guard, or `None` if it could not be read.
-    pub(super) async fn add_owners(&self, read: &mut ReadObject, config: &Config) -> Option<bool> {
+    /// Adds the namespace and the owners of the pod, as far as they can be read. Returns whether the namespace has this
+    /// label, which opts it in, or `None` if it could not be read.
+    pub(super) async fn add_owners(
+        &self,
+        read: &mut ReadObject,
+        config: &Config,
+        label: &OptInLabel,
+    ) -> Option<bool> {
         let namespace = &self.namespace;
         let chain = self.owner_chain(read, config).await;
         // The weakest source is the first.
@@ -77,7 +82,7 @@ impl LiveReader {
         let (is_guarded, object) = match of_namespace {
             Ok(None) => return None,
             Ok(Some(metadata)) => {
-                let is_guarded = metadata.labels.contains_key(GUARD_LABEL);
+                let is_guarded = label.matches(&metadata.labels);
                 (Some(is_guarded), annotated("namespace", Relation::Namespace, metadata))
             }
             Err(error) => {

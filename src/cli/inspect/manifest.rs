@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{
     guard::{AnnotatedObject, InspectedObject, ObjectContent, ObjectState, Relation},
     k8s::{
-        DataKind, DataObject, GUARD_LABEL, Secret, StatefulSet,
+        DataKind, DataObject, OptInLabel, Secret, StatefulSet,
         pod::{Metadata, OwnerReference, Pod},
     },
 };
@@ -197,8 +197,8 @@ impl Manifest {
     }
 
     /// Whether the file labels this namespace for the guard; `None` if the file does not contain the namespace.
-    pub(super) fn is_guarded(&self, namespace: &str) -> Option<bool> {
-        Some(self.namespace(namespace)?.labels.contains_key(GUARD_LABEL))
+    pub(super) fn is_guarded(&self, namespace: &str, label: &OptInLabel) -> Option<bool> {
+        Some(label.matches(&self.namespace(namespace)?.labels))
     }
 
     /// Returns the content of the Secrets and `ConfigMaps` that the file contains for this namespace. All others are
@@ -357,7 +357,11 @@ mod tests {
         assert_eq!(all[0].inspected.pod.spec.subdomain, "peers");
         assert_eq!(all[1].inspected.pod.controller().unwrap().kind, "Job");
         assert_eq!(all[0].target, "statefulset/etcd");
-        assert_eq!((manifest.is_guarded("prod"), manifest.is_guarded("default")), (Some(true), None));
+        let label = OptInLabel::default();
+        assert_eq!(
+            (manifest.is_guarded("prod", &label), manifest.is_guarded("default", &label)),
+            (Some(true), None)
+        );
         let target = "cronjob/defrag".parse().unwrap();
         let one = manifest.objects(Some(&target), Some("other"), "default").unwrap();
         assert_eq!(one[0].inspected.object, "CronJob other/defrag");

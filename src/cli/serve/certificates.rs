@@ -8,6 +8,7 @@ use rustls::crypto::CryptoProvider;
 use crate::{
     certificates::{CertificateReconciler, watch_validity},
     cli::certificates::IssuingFlags,
+    k8s::OptInLabel,
     server::{
         Readiness,
         tls::{
@@ -58,6 +59,11 @@ pub(super) struct CertificateSource {
 // === impl CertificateFlags ===
 
 impl CertificateFlags {
+    /// The label of guarded namespaces.
+    pub(super) fn opt_in_label(&self) -> &OptInLabel {
+        self.issuing.opt_in_label()
+    }
+
     /// Configures TLS, and reads the certificate files if there are any.
     pub(super) fn prepare(self, provider: Arc<CryptoProvider>) -> anyhow::Result<(Tls, CertificateSource)> {
         if self.issuing.registers() && !self.self_managed_certs {

@@ -3,12 +3,15 @@
 use serde_json::Value;
 
 use super::diagnostic::Validator;
+use crate::k8s::label_syntax::{
+    MAX_LABEL_NAME_LENGTH, MAX_LABEL_PREFIX_LENGTH, is_dns_label, is_label_part, is_label_prefix,
+};
 
 /// Maximum length of a DNS label, of the name part of a key and of a label value.
-pub(in crate::config) const MAX_NAME_LENGTH: usize = 63;
+pub(in crate::config) const MAX_NAME_LENGTH: usize = MAX_LABEL_NAME_LENGTH;
 
 /// Maximum length of the prefix of a key, which is a DNS subdomain.
-const MAX_PREFIX_LENGTH: usize = 253;
+const MAX_PREFIX_LENGTH: usize = MAX_LABEL_PREFIX_LENGTH;
 
 /// Maximum length of the name of a port.
 const MAX_PORT_NAME_LENGTH: usize = 15;
@@ -29,7 +32,7 @@ pub(in crate::config) fn check_key(key: &str, validator: &mut Validator<'_>) {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     if key.is_empty() {
         validator.report("is empty");
-    } else if name.len() > MAX_NAME_LENGTH || !is_qualified_part(name) {
+    } else if name.len() > MAX_NAME_LENGTH || !is_label_part(name) {
         validator.report(format!(
             "{key:?} is not a qualified name: its name part must be at most {MAX_NAME_LENGTH} alphanumeric characters, \
              '-', '_' or '.', and must start and end with an alphanumeric character"
@@ -49,7 +52,7 @@ pub(in crate::config) fn check_annotation_key(key: &str, validator: &mut Validat
 
 /// Checks the value of a label.
 pub(in crate::config) fn check_label_value(value: &str, validator: &mut Validator<'_>) {
-    if !value.is_empty() && (value.len() > MAX_NAME_LENGTH || !is_qualified_part(value)) {
+    if !value.is_empty() && (value.len() > MAX_NAME_LENGTH || !is_label_part(value)) {
         validator.report(format!(
             "{value:?} is not a label value: expected at most {MAX_NAME_LENGTH} alphanumeric characters, '-', '_' or '.', \
              with an alphanumeric character at the start and the end"
@@ -114,20 +117,5 @@ pub(in crate::config) fn is_port_name(text: &str) -> bool {
 
 /// Whether a text is a DNS subdomain.
 pub(in crate::config) fn is_dns_subdomain(text: &str) -> bool {
-    text.len() <= MAX_PREFIX_LENGTH && text.split('.').all(is_dns_label)
-}
-
-/// Whether a text has the syntax of a label value and of the name part of a key.
-fn is_qualified_part(text: &str) -> bool {
-    let is_edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    is_edge(bytes.first())
-        && is_edge(bytes.last())
-        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
-}
-
-/// Whether a text is a DNS label.
-fn is_dns_label(text: &str) -> bool {
-    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    !text.is_empty() && text.bytes().all(is_allowed) && !text.starts_with('-') && !text.ends_with('-')
+    is_label_prefix(text)
 }

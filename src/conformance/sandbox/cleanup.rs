@@ -4,7 +4,7 @@ use anyhow::bail;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::{GUARD_LABEL, POLL_INTERVAL, Sandbox};
+use super::{POLL_INTERVAL, Sandbox};
 use crate::conformance::api::Response;
 
 /// The progress of the deletion.
@@ -76,7 +76,7 @@ impl Sandbox {
         let end = k8s_openapi::jiff::Timestamp::now()
             .checked_add(k8s_openapi::jiff::SignedDuration::from_hours(1))?;
         // The break-glass annotations are for webhooks that select the namespace by other means than the label.
-        let patch = json!({"metadata": {"uid": self.uid, "labels": {GUARD_LABEL: null}, "annotations": {
+        let patch = json!({"metadata": {"uid": self.uid, "labels": {self.opt_in_label.key(): null}, "annotations": {
             "etcd-guard.io/allow-delete-until": end.to_string(),
             "etcd-guard.io/allow-delete-reason": "cleanup of etcd-guard conformance",
         }}});

@@ -18,7 +18,7 @@ use crate::guard::{
     },
     discovery::{
         etcd_pod,
-        settled::{namespace_not_guarded, not_etcd, settled_verdict},
+        settled::{namespace_not_guarded, not_etcd, settled_verdict, warn_not_guarded},
     },
     explain::advise_inspection,
     metrics::Metrics,
@@ -130,10 +130,14 @@ impl Evaluator {
         Box::pin(self.evaluate_in(Scope::Guarded, request, deadline)).await
     }
 
-    /// Returns the verdict that a dry run would get if its namespace were guarded.
+    /// Returns the verdict that a dry run would get if its namespace were guarded. A warning states that it is not.
     pub(in crate::guard) async fn preview(&self, request: &Request, deadline: Deadline) -> Verdict {
         let request = Request { dry_run: true, ..request.clone() };
-        Box::pin(self.evaluate_in(Scope::All, &request, deadline)).await
+        let mut verdict = Box::pin(self.evaluate_in(Scope::All, &request, deadline)).await;
+        if matches!(self.is_guarded(&request, deadline).await, Ok(false)) {
+            warn_not_guarded(&mut verdict, &request.namespace, self.annotations.opt_in_label());
+        }
+        verdict
     }
 
     async fn evaluate_in(&self, scope: Scope, request: &Request, deadline: Deadline) -> Verdict {
@@ -175,7 +179,7 @@ impl Evaluator {
     async fn unguarded_verdict(&self, request: &Request, deadline: Deadline) -> Option<Verdict> {
         match self.is_guarded(request, deadline).await {
             Ok(true) => None,
-            Ok(false) => Some(namespace_not_guarded(request)),
+            Ok(false) => Some(namespace_not_guarded(request, self.annotations.opt_in_label())),
             Err(error) => Some(error.into_verdict(request)),
         }
     }
@@ -190,7 +194,7 @@ impl Evaluator {
         if is_node || self.annotations.is_guarded(namespace) {
             return Ok(true);
         }
-        let read = self.observer.pods.is_namespace_guarded(namespace);
+        let read = self.observer.pods.is_namespace_guarded(namespace, self.annotations.opt_in_label());
         let read = deadline.within("reading the namespace from the API server", read).await?;
         let is_guarded = read.map_err(EvaluationError::Lookup)?;
         if is_guarded && self.annotations.is_missing(namespace) {

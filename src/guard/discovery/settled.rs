@@ -1,7 +1,8 @@
 //! Verdicts that require no snapshot of the cluster: the pod runs no etcd, does not exist, or does not stop a member.
 
+use crate::escape::to_shell_word;
 use crate::guard::model::{reason::Reason, request::Request, verdict::Verdict};
-use crate::k8s::pod::Pod;
+use crate::k8s::{OptInLabel, pod::Pod};
 
 /// Returns the approval of a deletion that has no effect on the cluster: the pod is terminating or finished, or is the
 /// mirror of a static pod.
@@ -26,10 +27,28 @@ pub(in crate::guard) fn not_etcd(pod: &str) -> Verdict {
     Verdict::new(Reason::NotEtcd, format!("pod {pod} runs no etcd"))
 }
 
-/// Returns the approval of a request in a namespace without the opt-in label.
-pub(in crate::guard) fn namespace_not_guarded(request: &Request) -> Verdict {
+/// Returns the approval of a request in a namespace without the opt-in label. It warns: the API server sends such a request
+/// only if the webhook configuration selects other namespaces than the guard, so that the requester may rely on an
+/// evaluation that did not take place.
+pub(in crate::guard) fn namespace_not_guarded(request: &Request, label: &OptInLabel) -> Verdict {
     let text = format!("namespace {} is not guarded", request.namespace);
-    Verdict::new(Reason::NamespaceNotGuarded, text)
+    let mut verdict = Verdict::new(Reason::NamespaceNotGuarded, text);
+    warn_not_guarded(&mut verdict, &request.namespace, label);
+    verdict
+}
+
+/// Adds the warnings that requests of a namespace are not evaluated, and the command that changes this. Each of them is a
+/// warning of its own, because the API server cuts long warnings.
+pub(in crate::guard) fn warn_not_guarded(verdict: &mut Verdict, namespace: &str, label: &OptInLabel) {
+    verdict.warn(&format!(
+        "namespace {namespace} lacks the label {label}, so that this request was not evaluated"
+    ));
+    verdict.warn(&format!("to guard it: {}", label_command(namespace, label)));
+}
+
+/// Returns the command that opts a namespace in.
+pub(in crate::guard) fn label_command(namespace: &str, label: &OptInLabel) -> String {
+    format!("kubectl label namespace {} {label} --overwrite", to_shell_word(namespace))
 }
 
 /// Returns the approval for a pod that does not exist.

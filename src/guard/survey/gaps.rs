@@ -11,7 +11,7 @@ use crate::{
         model::{annotations::MEMBER, cluster_key::ClusterKey},
         survey::status::RecognitionGap,
     },
-    k8s::pod::Pod,
+    k8s::{OptInLabel, pod::Pod},
 };
 
 /// Maximum number of workloads that are reported per namespace, which limits the size of a status.
@@ -19,7 +19,7 @@ const MAX_WORKLOADS: usize = 16;
 
 /// Returns the gaps of a namespace. Each workload is reported once, by its first pod. The pods have the annotations that
 /// they inherit.
-pub(super) fn find(namespace: &str, pods: &[Pod]) -> Vec<RecognitionGap> {
+pub(super) fn find(namespace: &str, pods: &[Pod], label: &OptInLabel) -> Vec<RecognitionGap> {
     let mut has_member = false;
     let mut workloads: Vec<(ClusterKey, &Pod, &str)> = Vec::new();
     for pod in pods.iter().filter(|pod| !pod.is_finished() && !pod.is_mirror()) {
@@ -37,20 +37,20 @@ pub(super) fn find(namespace: &str, pods: &[Pod]) -> Vec<RecognitionGap> {
             }
         }
     }
-    let in_namespace = (!has_member).then(|| without_member(namespace));
+    let in_namespace = (!has_member).then(|| without_member(namespace, label));
     let in_pods = workloads.iter().map(|(_, pod, container)| of_pod(namespace, pod, container));
     in_namespace.into_iter().chain(in_pods).collect()
 }
 
-fn without_member(namespace: &str) -> RecognitionGap {
-    let name = to_shell_word(namespace);
+fn without_member(namespace: &str, label: &OptInLabel) -> RecognitionGap {
+    let (name, key) = (to_shell_word(namespace), label.key());
     RecognitionGap {
         namespace: namespace.to_owned(),
         pod: None,
         text: format!(
             "namespace {namespace} is guarded, but no pod in it is recognized as an etcd member. If a StatefulSet runs etcd: kubectl \
              -n {name} annotate statefulset NAME {MEMBER}=CONTAINER. If the namespace contains no etcd: kubectl label \
-             namespace {name} etcd-guard.io/guard-"
+             namespace {name} {key}-"
         ),
     }
 }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     fn pods_of_gaps(pods: &[Pod]) -> Vec<Option<String>> {
-        find("prod", pods).into_iter().map(|gap| gap.pod).collect()
+        find("prod", pods, &OptInLabel::default()).into_iter().map(|gap| gap.pod).collect()
     }
 
     /// Edge case 76.
@@ -120,7 +120,8 @@ mod tests {
         assert_eq!(pods_of_gaps(&[]), [None]);
         assert_eq!(pods_of_gaps(&[pod("web-0", "nginx", 80, None)]), [None]);
         assert!(pods_of_gaps(&[pod("etcd-0", "etcd", 2379, None)]).is_empty());
-        let text = &find("prod", &[])[0].text;
+        let text = &find("prod", &[], &"example.com/guard=yes".parse().unwrap())[0].text;
+        assert!(text.contains("kubectl label namespace prod example.com/guard-"), "{text}");
         assert!(
             text.contains("kubectl -n prod annotate statefulset NAME etcd-guard.io/member=CONTAINER"),
             "{text}"
@@ -136,7 +137,7 @@ mod tests {
             pod("scheduler-1", "dapr/scheduler", 2379, None),
         ];
         assert_eq!(pods_of_gaps(&pods), [Some(String::from("scheduler-0"))]);
-        let text = &find("prod", &pods)[0].text;
+        let text = &find("prod", &pods, &OptInLabel::default())[0].text;
         let command = "kubectl -n prod annotate --overwrite statefulset set etcd-guard.io/member=main";
         assert!(text.contains(command), "{text}");
         for value in ["false", "main"] {

@@ -15,6 +15,7 @@ use crate::{
         },
         policy::effective::PolicySetting,
     },
+    k8s::OptInLabel,
 };
 
 /// Status of all surveyed clusters.
@@ -34,6 +35,9 @@ pub struct Survey {
     /// The priority of the guard's own pod; `None` if the guard runs in no pod or cannot read it.
     #[serde(default)]
     pub guard_priority: Option<i32>,
+    /// The label of guarded namespaces, `KEY=VALUE`. Former guards omit it.
+    #[serde(default)]
+    pub opt_in_label: Option<OptInLabel>,
 }
 
 /// A guarded namespace without a recognised member, or an unrecognised pod that declares a port of etcd.

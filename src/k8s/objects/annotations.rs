@@ -88,16 +88,6 @@ where
     deserializer.deserialize_option(Annotations { kept, max_value_bytes: usize::MAX })
 }
 
-/// Whether labels contain this name. The values are not stored.
-pub(in crate::k8s) fn contains_label<'de, D>(deserializer: D, name: &'static str) -> Result<bool, D::Error>
-where
-    D: Deserializer<'de>,
-{
-    let kept = move |label: &str| (label == name).then(String::new);
-    let labels = deserializer.deserialize_option(Annotations { kept, max_value_bytes: 0 })?;
-    Ok(!labels.is_empty())
-}
-
 /// A visitor of a map from names to texts. It keeps an entry if `kept` returns a key for the name of the entry.
 struct Annotations<F> {
     kept: F,

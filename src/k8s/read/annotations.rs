@@ -1,5 +1,5 @@
 //! Annotations of guarded namespaces and of the StatefulSets in them, from watches: they rarely change and every
-//! evaluation reads them. Only the metadata that is read is stored; other namespaces are dropped while they are decoded.
+//! evaluation reads them. Only the metadata that is read is stored; the API server sends no other namespaces.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -20,6 +20,7 @@ use crate::k8s::{
         heap_size::HeapSize,
         pod::{Metadata, OwnerReference, Pod},
     },
+    opt_in_label::OptInLabel,
 };
 
 /// Timeout of the first lists.
@@ -32,6 +33,7 @@ const MAX_CONTROLLER_BYTES: usize = 1024;
 /// Metadata of the guarded namespaces and of their StatefulSets, updated by watches.
 #[derive(Clone)]
 pub struct AnnotationCache {
+    opt_in_label: Arc<OptInLabel>,
     namespaces: Arc<RwLock<HashMap<String, Arc<WatchedMetadata>>>>,
     are_namespaces_listed: watch::Receiver<bool>,
     stateful_sets: NamespaceWatches,
@@ -48,9 +50,10 @@ struct NamespaceStore {
 // === impl AnnotationCache ===
 
 impl AnnotationCache {
-    /// Starts the watches. They run until the process ends and reconnect after every restart of the API server.
+    /// Starts the watches of the namespaces with this label. They run until the process ends and reconnect after every
+    /// restart of the API server.
     #[must_use]
-    pub fn watch(client: &Client) -> Self {
+    pub fn watch(client: &Client, opt_in_label: OptInLabel) -> Self {
         let (are_listed, are_namespaces_listed) = watch::channel(false);
         let (sender, guarded) = watch::channel(BTreeSet::new());
         let namespaces = Arc::default();
@@ -58,8 +61,9 @@ impl AnnotationCache {
         let all = Watch {
             client: client.clone(),
             path: String::from("/api/v1/namespaces"),
+            label: Some(opt_in_label.to_string()),
             subject: String::from("the namespaces"),
-            reduce: |namespace| namespace.is_guarded.then(|| without_owners(namespace)),
+            reduce: |namespace| Some(without_owners(namespace)),
         };
         tokio::spawn(all.follow(move |change| store.apply(change)));
         let resource = Resource {
@@ -69,7 +73,14 @@ impl AnnotationCache {
             reduce: |set| Some(with_controller(set)),
         };
         let stateful_sets = NamespaceWatches::start(client, resource, guarded.clone());
-        Self { namespaces, are_namespaces_listed, stateful_sets, guarded }
+        let opt_in_label = Arc::new(opt_in_label);
+        Self { opt_in_label, namespaces, are_namespaces_listed, stateful_sets, guarded }
+    }
+
+    /// Returns the label that opts a namespace in.
+    #[must_use]
+    pub fn opt_in_label(&self) -> &OptInLabel {
+        &self.opt_in_label
     }
 
     /// Returns a receiver of the namespaces with the opt-in label.

@@ -17,7 +17,6 @@ use super::{
     body::{BuiltRequest, collect, send},
     list_splitter::MAX_OBJECT_BYTES,
     pages::{List, objects},
-    watching::GUARD_LABEL,
 };
 use crate::k8s::{
     error::LookupError,
@@ -29,6 +28,7 @@ use crate::k8s::{
         pod_references::PodReferences,
         stateful_set::StatefulSet,
     },
+    opt_in_label::OptInLabel,
 };
 
 /// Timeout of one read. A healthy API server responds within milliseconds. If the API server is slower, a denial that
@@ -188,10 +188,10 @@ impl ApiReader {
         Ok(namespace.is_some_and(|metadata| metadata.deletion_timestamp.is_some()))
     }
 
-    /// Whether a namespace has the opt-in label. The read is live, because a watch may not contain a recent label yet.
-    pub async fn is_namespace_guarded(&self, name: &str) -> Result<bool, LookupError> {
+    /// Whether a namespace has this label, which opts it in. The read is live, because a watch may not contain a recent label yet.
+    pub async fn is_namespace_guarded(&self, name: &str, label: &OptInLabel) -> Result<bool, LookupError> {
         let namespace = self.namespace(name).await?;
-        Ok(namespace.is_some_and(|metadata| metadata.labels.contains_key(GUARD_LABEL)))
+        Ok(namespace.is_some_and(|metadata| label.matches(&metadata.labels)))
     }
 
     /// Returns the metadata of a namespace, or `None` if the namespace does not exist. The read is a list, because the

@@ -141,6 +141,7 @@ impl NamespaceWatches {
         let watch = Watch {
             client: client.clone(),
             path: format!("{group}/namespaces/{namespace}/{name}"),
+            label: None,
             subject: format!("the {kind} of namespace {namespace}"),
             reduce,
         };

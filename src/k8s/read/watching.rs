@@ -11,7 +11,7 @@ use kube::{
         params::{ListParams, WatchParams},
     },
 };
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, timeout},
@@ -24,15 +24,11 @@ use super::{
 use crate::k8s::{
     error::{LookupError, error_message},
     objects::{
-        annotations::{contains_label, deserialize_kept},
+        annotations::deserialize_kept,
         heap_size::heap_size_of_fields,
         pod::{OwnerReference, null_as_default},
     },
 };
-
-/// The label that opts a namespace in. Webhook configurations select namespaces by its value, the guard only by its
-/// presence.
-pub const GUARD_LABEL: &str = "etcd-guard.io/guard";
 
 /// Length of one watch call, in seconds. A connection that broke without notice shows no changes until the call ends,
 /// and a revoked annotation must not remain in effect much longer than that.
@@ -75,9 +71,6 @@ pub(super) struct WatchedMetadata {
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) resource_version: String,
-    /// Whether the object has the label that opts a namespace in.
-    #[serde(rename = "labels", deserialize_with = "contains_guard_label")]
-    pub(super) is_guarded: bool,
     #[serde(deserialize_with = "deserialize_kept")]
     pub(super) annotations: BTreeMap<String, String>,
     #[serde(deserialize_with = "null_as_default")]
@@ -101,6 +94,9 @@ pub(super) struct Watch {
     pub(super) client: Client,
     /// URL path of the objects.
     pub(super) path: String,
+    /// The label of the objects, `KEY=VALUE`; all objects without it. The API server selects the objects, so that it sends
+    /// no others, and reports an object that loses the label as deleted.
+    pub(super) label: Option<String>,
     /// The objects, for log lines.
     pub(super) subject: String,
     /// Returns the part of an object that is stored; `None` if the object is not needed.
@@ -157,7 +153,7 @@ impl Watch {
             client: &self.client,
             subject: &self.subject,
             timeout: PAGE_TIMEOUT,
-            selection: ListParams::default(),
+            selection: ListParams { label_selector: self.label.clone(), ..ListParams::default() },
         };
         let parse = |json: &[u8]| Ok((self.reduce)(serde_json::from_slice::<Watched>(json)?.metadata));
         list.read(metadata(&self.path), parse).await
@@ -185,7 +181,8 @@ impl Watch {
         &self,
         version: &str,
     ) -> Result<impl Stream<Item = Result<WatchEvent<Watched>, kube::Error>> + use<>, CallFailure> {
-        let parameters = WatchParams::default().timeout(WATCH_SECONDS);
+        let label_selector = self.label.clone();
+        let parameters = WatchParams { label_selector, ..WatchParams::default() }.timeout(WATCH_SECONDS);
         let request = Request::new(self.path.as_str()).watch_metadata(&parameters, version);
         let request = request.map_err(|error| self.failed(error.to_string()))?;
         // The semaphore is never closed.
@@ -241,8 +238,4 @@ impl Watch {
     fn failed(&self, cause: String) -> LookupError {
         LookupError::Failed { subject: self.subject.clone(), cause }
     }
-}
-
-fn contains_guard_label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
-    contains_label(deserializer, GUARD_LABEL)
 }

@@ -13,7 +13,7 @@ use test_support::{
     guarded_cluster::{GuardedCluster, START_TIMEOUT, UNRELATED_POD},
     http_client::{self, Connection},
     kubernetes::pods::{create_etcd_pod, new_namespace},
-    kubernetes::webhook::LABEL,
+    kubernetes::webhook::{LABEL, VALUE},
     wait::wait_until,
 };
 
@@ -217,7 +217,7 @@ async fn reviews_of_unguarded_namespace_have_no_effects() {
     assert_eq!(event_reasons(&etcd, &etcd.namespace).await, "");
 
     // The watch of the guard may not show the label yet.
-    let relabel = label(&format!("={}", etcd.namespace));
+    let relabel = label(&format!("={VALUE}"));
     let output = etcd.kubectl_everywhere().run(&relabel.each_ref().map(String::as_str)).await;
     assert!(output.success, "{output:?}");
     assert_ne!(send(&etcd, dry_run_review(&leader_pod)).await, "NamespaceNotGuarded");

@@ -2,13 +2,16 @@
 
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
 use kube::{Api, ResourceExt, api::PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use test_support::{
-    guard::review::dry_run_review,
-    guarded_cluster::{GuardedCluster, START_TIMEOUT, UNRELATED_POD},
-    http_client::Connection,
-    kubernetes::pods::{create_pod, create_pod_with, delete, new_namespace},
+    guard::{cli, review::dry_run_review},
+    guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup, UNRELATED_POD},
+    http_client::{self, Connection},
+    kubernetes::{
+        pods::{create_pod, create_pod_with, delete, new_namespace},
+        webhook::{LABEL, VALUE},
+    },
     wait::wait_until,
 };
 
@@ -81,6 +84,74 @@ async fn approves_proxies_and_names_exclusion_for_unproven_members() {
     let output = etcd.kubectl_everywhere().run(&words).await;
     assert!(output.success, "{output:?}");
     etcd.delete("unproven").await.unwrap();
+}
+
+/// Selects the namespace by the label of the test alone.
+fn select_by_test(webhook: &mut Value) {
+    webhook["namespaceSelector"]["matchLabels"].as_object_mut().unwrap().remove(LABEL);
+}
+
+#[tokio::test]
+async fn warns_if_webhooks_select_another_label() {
+    let mut etcd = GuardedCluster::start().await;
+    etcd.register_webhook(select_by_test).await;
+    for value in ["-", "=disabled"] {
+        etcd.label_namespace(&[&format!("{LABEL}{value}")]).await;
+        let warning = format!(
+            "namespace {} lacks the label etcd-guard.io/guard=enabled, so that this request was not evaluated",
+            etcd.namespace
+        );
+        let mut output = None;
+        wait_until("the guard knows the label", START_TIMEOUT, async || {
+            let printed = etcd.kubectl(&["delete", "pod", "etcd-0", "--dry-run=server"]).await;
+            let is_warned = printed.stderr.contains(&warning);
+            output = Some(printed);
+            is_warned
+        })
+        .await;
+        let output = output.unwrap();
+        assert!(output.success, "{output:?}");
+        let command = format!(
+            "to guard it: kubectl label namespace {} etcd-guard.io/guard=enabled --overwrite",
+            etcd.namespace
+        );
+        assert!(output.stderr.contains(&command), "{output:?}");
+        etcd.guard.wait_for_verdict("admin", "allowed", "NamespaceNotGuarded").await;
+
+        let set = etcd.kubectl(&["delete", "statefulset", "etcd", "--dry-run=server"]).await;
+        assert!(set.success && set.stderr.contains(&warning), "{set:?}");
+        let checked = cli::run(&etcd, "check", &["statefulset/etcd"]).await;
+        assert!(format!("{}{}", checked.stdout, checked.stderr).contains(&warning), "{checked:?}");
+    }
+
+    // The command of the warning. A fresh read decides, before the watch shows the label.
+    etcd.label_namespace(&[&format!("{LABEL}={VALUE}")]).await;
+    let set = etcd.kubectl(&["delete", "statefulset", "etcd", "--dry-run=server"]).await;
+    assert!(!set.success && !set.stderr.contains("lacks the label"), "{set:?}");
+}
+
+#[tokio::test]
+async fn guards_namespaces_with_chosen_label() {
+    let label = "example.com/etcd=guarded";
+    let etcd = GuardedCluster::start_as(Setup { opt_in_label: label, ..Setup::default() }).await;
+    let denial = etcd.kubectl(&["delete", "statefulset", "etcd", "--dry-run=server"]).await;
+    assert!(!denial.success && denial.stderr.contains("etcd-guard"), "{denial:?}");
+    let page = http_client::get(etcd.guard.http(), "/status").await.unwrap();
+    let status: Value = serde_json::from_str(&page.body).unwrap();
+    assert_eq!(status["optInLabel"], label);
+    let namespaces: Vec<&Value> =
+        status["clusters"].as_array().unwrap().iter().map(|cluster| &cluster["namespace"]).collect();
+    assert_eq!(namespaces, [&json!(etcd.namespace)], "namespaces with the default label are not guarded");
+
+    // Without the label, the API server does not call the guard.
+    etcd.label_namespace(&["example.com/etcd=former"]).await;
+    wait_until("the API server does not call the guard", START_TIMEOUT, async || {
+        etcd.kubectl(&["delete", "statefulset", "etcd", "--dry-run=server"]).await.success
+    })
+    .await;
+    let checked = cli::run(&etcd, "check", &["etcd-0"]).await;
+    let command = format!("kubectl label namespace {} {label} --overwrite", etcd.namespace);
+    assert!(checked.stderr.contains(&command), "{checked:?}");
 }
 
 /// Edge case 75. Uses only dry runs: until the guard's watch receives the annotation, the deletion would be approved.

@@ -122,7 +122,7 @@ async fn large_annotations_do_not_enlarge_the_guard() {
 
     proxy.take_calls();
     let labelled = peak_memory(&guard, async {
-        let labels = Patch::Merge(json!({"metadata": {"labels": {webhook::LABEL: namespace}}}));
+        let labels = Patch::Merge(json!({"metadata": {"labels": {webhook::LABEL: webhook::VALUE}}}));
         let namespaces: Api<Namespace> = Api::all(client.clone());
         namespaces.patch_metadata(&namespace, &PatchParams::default(), &labels).await.unwrap();
         let path = format!("/apis/apps/v1/namespaces/{namespace}/statefulsets");

@@ -117,6 +117,9 @@ pub(crate) fn assert_rejected(values: &str, named: &str) {
 fn rejects_misspelled_value() {
     assert_rejected("replica=3", "replica");
     assert_rejected("monitoring.podMonitor.intervall=3s", "intervall");
+    assert_rejected("optInLabel.key=a b", "optInLabel");
+    assert_rejected("optInLabel.key=kubernetes.io/metadata.name", "optInLabel");
+    assert_rejected("optInLabel.value=", "optInLabel");
 }
 
 /// `helm upgrade --reuse-values` over the chart before `replicaCount` passes the values of that chart only.

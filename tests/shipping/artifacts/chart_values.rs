@@ -281,6 +281,18 @@ fn webhooks() -> Vec<Effect> {
         effect("webhooks.intent=false", WEBHOOKS, "/webhooks/2/name", json!("resources.guard.etcd-guard.io")),
         effect(r#"webhooks.resources="""#, WEBHOOKS, "/webhooks/3", Value::Null),
         effect(r#"webhooks.failurePolicy="Ignore""#, WEBHOOKS, "/webhooks/2/failurePolicy", json!("Ignore")),
+        effect(
+            r#"optInLabel.key="example.com/etcd""#,
+            WEBHOOKS,
+            "/webhooks/3/namespaceSelector/matchLabels",
+            json!({"example.com/etcd": "enabled"}),
+        ),
+        effect(
+            r#"optInLabel.value="yes""#,
+            SERVERS,
+            "/spec/template/spec/containers/0/args/7",
+            json!("--opt-in-label=etcd-guard.io/guard=yes"),
+        ),
         effect("webhooks.timeoutSeconds=7", WEBHOOKS, "/webhooks/3/timeoutSeconds", json!(7)),
         effect(
             r#"ownerKinds=[{"group":"example.com","resource":"etcds"}]"#,

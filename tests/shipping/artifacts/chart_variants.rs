@@ -51,6 +51,14 @@ fn chart_renders_same_objects_with_owner_kinds() {
 }
 
 #[test]
+fn chart_renders_same_objects_with_another_opt_in_label() {
+    let label = "--set=optInLabel.key=example.com/etcd,optInLabel.value=guarded";
+    assert_same("tests/data/kustomizations/with-opt-in-label", "self-managed", &[label]);
+    let folder = "tests/data/kustomizations/register-with-opt-in-label";
+    assert_same(folder, "self-managed", &[label, "--set=register=true"]);
+}
+
+#[test]
 fn chart_renders_same_objects_with_over_commit_policy() {
     let folder = "tests/data/kustomizations/with-over-commit-policy";
     let config =

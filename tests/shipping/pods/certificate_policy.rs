@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use etcd_guard::{
     certificates::{Registration, WebhookGroup},
-    k8s::webhooks::ConfigurationName,
+    k8s::{OptInLabel, webhooks::ConfigurationName},
 };
 
 use crate::{
@@ -160,7 +160,12 @@ async fn certificate_account_changes_only_the_ca_bundle() {
 async fn registering_account_applies_only_shipped_configurations() {
     let setup = Setup::start("deploy/overlays/register");
     let groups = WebhookGroup::value_variants().to_vec();
-    let registration = Registration { namespace: String::from("etcd-guard"), groups, url: None };
+    let registration = Registration {
+        namespace: String::from("etcd-guard"),
+        groups,
+        url: None,
+        opt_in_label: OptInLabel::default(),
+    };
     let bundle = STANDARD.encode(ca_valid_between(2019, 4000));
     let built_in = |name: &ConfigurationName| registration.object(name, &bundle, None).unwrap();
     let all: Vec<Value> = registration.names().map(|name| built_in(&name)).collect();
@@ -268,7 +273,12 @@ async fn process_registers_the_service_under_its_own_policy() {
     drop(bound);
     let setup = Setup::start("deploy/overlays/register");
     let groups = WebhookGroup::value_variants().to_vec();
-    let registration = Registration { namespace: String::from("etcd-guard"), groups, url: None };
+    let registration = Registration {
+        namespace: String::from("etcd-guard"),
+        groups,
+        url: None,
+        opt_in_label: OptInLabel::default(),
+    };
     let names: Vec<ConfigurationName> = registration.names().collect();
     let attack = with(&registration.object(&names[0], "", None).unwrap(), "/webhooks/0/rules", any_request());
     wait_until("the policy is in effect", TIMEOUT, async || {

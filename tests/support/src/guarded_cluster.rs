@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     etcd::member::Member,
-    guard::process::{CONFIG, GuardProcess, OTLP_ENDPOINT, POD_NAME, SURVEY_INTERVAL},
+    guard::process::{CONFIG, GuardProcess, OPT_IN_LABEL, OTLP_ENDPOINT, POD_NAME, SURVEY_INTERVAL},
     kubernetes::control_plane::{ControlPlane, SHARED_NODE},
     kubernetes::kubectl::{CommandOutput, Kubectl},
     kubernetes::pods::{create_pod, delete, is_ready, new_namespace, uid},
@@ -40,7 +40,7 @@ pub const UNRELATED_POD: &str = "unrelated";
 
 /// A guarded etcd cluster in a namespace of its own, by default with three members in one StatefulSet.
 pub struct GuardedCluster {
-    /// The namespace, which is also the value of its guard label.
+    /// The namespace, which is also the value of the label of its test.
     pub namespace: String,
     /// The API as the admin.
     pub client: Client,
@@ -72,6 +72,8 @@ pub struct Setup<'a> {
     pub otlp_endpoint: &'a str,
     /// The name of the guard's own pod in its namespace; the guard runs in no pod if this is empty.
     pub pod_name: &'a str,
+    /// The label of guarded namespaces, `KEY=VALUE`; the guard has its default if this is empty.
+    pub opt_in_label: &'a str,
     /// The guard's kubeconfig, if not the one with the shipped permissions.
     pub kubeconfig: Option<PathBuf>,
     /// Changes the text of the shipped manifest.
@@ -94,6 +96,7 @@ impl Default for Setup<'_> {
             survey_interval: "",
             otlp_endpoint: "",
             pod_name: "",
+            opt_in_label: "",
             kubeconfig: None,
             change_manifest: str::to_owned,
         }
@@ -120,6 +123,7 @@ impl GuardedCluster {
             survey_interval,
             otlp_endpoint,
             pod_name,
+            opt_in_label,
             kubeconfig,
             change_manifest,
         } = setup;
@@ -136,6 +140,7 @@ impl GuardedCluster {
             (SURVEY_INTERVAL, survey_interval),
             (OTLP_ENDPOINT, otlp_endpoint),
             (POD_NAME, pod_name),
+            (OPT_IN_LABEL, opt_in_label),
         ];
         for (name, content) in chosen {
             if !content.is_empty() {
@@ -146,7 +151,17 @@ impl GuardedCluster {
         let guard = GuardProcess::start(&kubeconfig, &guard_files).await;
         let pods = Api::namespaced(client.clone(), &namespace);
         let mut cluster = Self { namespace, client, pods, guard, node, control_plane, layout, files };
-        cluster.register_webhook(|_| {}).await;
+        if let Some((key, value)) = opt_in_label.split_once('=') {
+            cluster.label_namespace(&[&format!("{}-", webhook::LABEL), opt_in_label]).await;
+            let select = |entry: &mut Value| {
+                let labels = &mut entry["namespaceSelector"]["matchLabels"];
+                labels.as_object_mut().expect("labels").remove(webhook::LABEL);
+                labels[key] = serde_json::json!(value);
+            };
+            cluster.register_webhook(select).await;
+        } else {
+            cluster.register_webhook(|_| {}).await;
+        }
         cluster.wait_until_healthy().await;
         cluster
     }
@@ -163,6 +178,13 @@ impl GuardedCluster {
         })
         .await;
         self.guard.new_verdicts().await;
+    }
+
+    /// Changes labels of the namespace, each as in `kubectl label`.
+    pub async fn label_namespace(&self, labels: &[&str]) {
+        let arguments = [&["label", "--overwrite", "namespace", self.namespace.as_str()], labels].concat();
+        let output = self.kubectl_everywhere().run(&arguments).await;
+        assert!(output.success, "{output:?}");
     }
 
     /// Delays every approved deletion by two seconds, as long as the listener exists.

@@ -79,13 +79,21 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end }}
 
+{{/* Argument with the label that opts a namespace in, unless it is the default of the program. */}}
+{{- define "etcd-guard.optInLabel" -}}
+{{- $label := printf "%s=%s" .Values.optInLabel.key .Values.optInLabel.value -}}
+{{- if ne $label "etcd-guard.io/guard=enabled" -}}
+- --opt-in-label={{ $label }}
+{{- end -}}
+{{- end }}
+
 {{/* Settings that the entries of the webhook configuration etcd-guard have in common. */}}
 {{- define "etcd-guard.entry" -}}
 clientConfig:
   service: {name: etcd-guard, namespace: {{ .Release.Namespace }}, port: 443, path: /validate}
 # For a request on a namespace, the selector matches the labels of that namespace.
 namespaceSelector:
-  matchLabels: {etcd-guard.io/guard: enabled}
+  matchLabels: {{ dict .Values.optInLabel.key .Values.optInLabel.value | toJson }}
   matchExpressions:
   # These namespaces are never guarded, independent of their labels: the control plane and the guard must be able to
   # restart.

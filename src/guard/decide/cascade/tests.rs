@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::guard::model::request::Operation;
-use crate::k8s::{Leases, fake};
+use crate::k8s::{Leases, OptInLabel, fake};
 
 const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 
@@ -48,11 +48,11 @@ impl Cluster {
         let client = self.client();
         let pods = ApiReader::new(client.clone());
         CascadeDetector {
-            annotations: AnnotationCache::watch(&client),
+            annotations: AnnotationCache::watch(&client, OptInLabel::default()),
             claims: ClaimReader::without_watches(pods.clone()),
             pods,
             owners: OwnerReader::new(
-                AnnotationCache::watch(&client),
+                AnnotationCache::watch(&client, OptInLabel::default()),
                 ApiReader::new(client.clone()),
                 config(),
             ),

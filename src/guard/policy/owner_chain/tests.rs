@@ -11,7 +11,7 @@ use crate::{
         effective::{LeaderPolicy, Mode},
         resolver::PolicyResolver,
     },
-    k8s::fake,
+    k8s::{OptInLabel, fake},
 };
 
 const LEADER: &str = "etcd-guard.io/leader";
@@ -70,7 +70,7 @@ impl Server {
             objects.get(path).cloned().unwrap_or_else(|| (404, fake::status_failure(404, "not found")))
         });
         let config = Config::read(CONFIG).unwrap();
-        let annotations = AnnotationCache::watch(&client);
+        let annotations = AnnotationCache::watch(&client, OptInLabel::default());
         OwnerReader::new(annotations, ApiReader::new(client), tokio::sync::watch::channel(Arc::new(config)).1)
     }
 

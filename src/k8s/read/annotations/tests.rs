@@ -13,7 +13,7 @@ const WAIT: Duration = Duration::from_secs(30);
 
 const LEADER: &str = "etcd-guard.io/leader";
 
-/// A namespace that is guarded, one that is not, and a StatefulSet in each.
+/// A namespace that is guarded, and a StatefulSet in each namespace. It selects namespaces as the API server does.
 #[derive(Clone, Default)]
 struct Server {
     /// Calls of lists of StatefulSets, by path.
@@ -28,11 +28,14 @@ impl Server {
     fn cache(&self) -> AnnotationCache {
         let Self { lists, has_stateful_sets, namespace_event } = self.clone();
         let client = fake::api_server_with(move |call, _| {
-            let is_watch = call.uri.query().unwrap_or_default().contains("watch=true");
+            let query = call.uri.query().unwrap_or_default();
+            let is_watch = query.contains("watch=true");
+            if call.uri.path() == "/api/v1/namespaces" {
+                assert!(query.contains("labelSelector=example.com%2Fguard%3Dyes"), "{query}");
+            }
             match (call.uri.path(), is_watch) {
                 ("/api/v1/namespaces", false) => {
-                    let items = json!([namespace("prod", "guarded"), namespace("other", "unrelated")]);
-                    (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}))
+                    (200, json!({"metadata": {"resourceVersion": "1"}, "items": [namespace("prod")]}))
                 }
                 ("/api/v1/namespaces", true) => {
                     (200, namespace_event.lock().unwrap().take().unwrap_or(json!(null)))
@@ -48,7 +51,7 @@ impl Server {
                 }
             }
         });
-        AnnotationCache::watch(&client)
+        AnnotationCache::watch(&client, "example.com/guard=yes".parse().unwrap())
     }
 
     fn serve_stateful_sets(&self) {
@@ -56,9 +59,8 @@ impl Server {
     }
 }
 
-fn namespace(name: &str, label: &str) -> Value {
-    let key = if label == "guarded" { "etcd-guard.io/guard" } else { "team" };
-    json!({"metadata": {"name": name, "labels": {key: "x"}, "annotations": {LEADER: "transfer", "large": "x"}}})
+fn namespace(name: &str) -> Value {
+    json!({"metadata": {"name": name, "annotations": {LEADER: "transfer", "large": "x"}}})
 }
 
 async fn until(is_so: impl Fn() -> bool) {
@@ -107,14 +109,14 @@ async fn namespaces_become_guarded_and_unguarded_by_events() {
     server.serve_stateful_sets();
     let cache = server.cache();
     assert!(cache.wait_until_synced().await);
-    let send = |object: Value| {
-        *server.namespace_event.lock().unwrap() = Some(json!({"type": "MODIFIED", "object": object}));
+    let send = |event: &str, namespace: Value| {
+        *server.namespace_event.lock().unwrap() = Some(json!({"type": event, "object": namespace}));
     };
-    send(namespace("other", "guarded"));
+    send("ADDED", namespace("other"));
     until(|| cache.guarded_namespaces().borrow().contains("other")).await;
     timeout(WAIT, cache.wait_until_known("other")).await.unwrap().unwrap();
     assert_eq!(cache.stateful_set_annotations("other", "etcd")[LEADER], "deny");
-    send(namespace("prod", "unrelated"));
+    send("DELETED", namespace("prod"));
     until(|| !cache.guarded_namespaces().borrow().contains("prod")).await;
     until(|| cache.stateful_set_annotations("prod", "etcd").is_empty()).await;
     assert!(cache.namespace_annotations("prod").is_empty());

@@ -56,6 +56,9 @@ pub const OTLP_ENDPOINT: &str = "otlp-endpoint";
 /// The name of the file with the name of the guard's own pod in the guard's folder; without it, the guard runs in no pod.
 pub const POD_NAME: &str = "pod-name";
 
+/// The name of the file with the label of guarded namespaces in the guard's folder; without it, the guard has its default.
+pub const OPT_IN_LABEL: &str = "opt-in-label";
+
 /// The name of the file that makes the guard write the status of nodes.
 pub const WRITE_NODE_STATUS: &str = "write-node-status";
 
@@ -289,6 +292,9 @@ fn spawn(
     command.env_remove("HOSTNAME");
     if let Ok(pod) = std::fs::read_to_string(files.join(POD_NAME)) {
         command.args(["--pod-name", &pod]);
+    }
+    if let Ok(label) = std::fs::read_to_string(files.join(OPT_IN_LABEL)) {
+        command.args(["--opt-in-label", &label]);
     }
     if files.join(WRITE_NODE_STATUS).exists() {
         command.arg("--write-node-status");

@@ -41,8 +41,8 @@ impl Drop for Created {
     }
 }
 
-/// Creates a namespace, guarded or not. Its name is also the value of its guard label. The label is removed after the
-/// test: every guard of later tests would watch the namespace.
+/// Creates a namespace, guarded or not. Its name is also the value of the label of its test. The guard's label is removed
+/// after the test: every guard of later tests would watch the namespace.
 pub async fn new_namespace(client: &Client, guarded: bool) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let ended = mem::take(&mut *ENDED.lock().unwrap_or_else(PoisonError::into_inner));
@@ -52,7 +52,10 @@ pub async fn new_namespace(client: &Client, guarded: bool) -> String {
         let _ = Api::<Namespace>::all(client.clone()).patch(&name, &PatchParams::default(), &patch).await;
     }
     let name = format!("test-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    let labels = if guarded { json!({webhook::LABEL: name}) } else { json!({}) };
+    let mut labels = json!({webhook::TEST_LABEL: name});
+    if guarded {
+        labels[webhook::LABEL] = json!(webhook::VALUE);
+    }
     let namespace = json!({"metadata": {"name": name, "labels": labels}});
     let namespace = serde_json::from_value(namespace).expect("a Namespace");
     Api::<Namespace>::all(client.clone())

@@ -12,15 +12,21 @@ use tokio::net::TcpListener;
 
 use crate::{guard::process::GuardProcess, project};
 
-/// The label that enables the guard in a namespace. Each test uses its own value, so that guards do not receive the
-/// reviews of other tests.
+/// The label that enables the guard in a namespace.
 pub const LABEL: &str = "etcd-guard.io/guard";
+
+/// The value of this label.
+pub const VALUE: &str = "enabled";
+
+/// The label of the namespaces of one test. Each test uses its own value, so that guards do not receive the reviews of
+/// other tests.
+pub const TEST_LABEL: &str = "test.etcd-guard.io/test";
 
 const SHIPPED: &str = "deploy/base/webhooks.yaml";
 
 const SHIPPED_FOR_NODES: &str = "deploy/components/node-deletions/webhook.yaml";
 
-/// Registers the guard by the shipped configuration for namespaces with this label value. `change` modifies each
+/// Registers the guard by the shipped configuration for the namespaces of the test with this label value. `change` modifies each
 /// webhook.
 pub async fn register(client: &Client, label: &str, guard: &GuardProcess, change: impl Fn(&mut Value)) {
     register_at(client, label, guard.https(), &guard.ca_pem, change).await;
@@ -43,10 +49,9 @@ pub async fn register_at(
         let path = webhook["clientConfig"]["service"]["path"].as_str().expect("a path").to_owned();
         webhook["clientConfig"] =
             json!({"url": format!("https://{address}{path}"), "caBundle": base64(ca_pem)});
-        let chosen =
-            webhook["namespaceSelector"]["matchLabels"].get_mut(LABEL).expect("the label that opts in");
-        assert_eq!(*chosen, "enabled", "the documented value of the label");
-        *chosen = json!(label);
+        let labels = &mut webhook["namespaceSelector"]["matchLabels"];
+        assert_eq!(*labels, json!({LABEL: VALUE}), "the documented label");
+        labels[TEST_LABEL] = json!(label);
         change(webhook);
     }
     apply(client, &name, configuration).await;
@@ -91,7 +96,7 @@ async fn add(client: &Client, name: &str, label: &str, guard: &GuardProcess, set
         "name": "other.test.io",
         "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}],
         "clientConfig": {"url": settings["url"], "caBundle": base64(&guard.ca_pem)},
-        "namespaceSelector": {"matchLabels": {LABEL: label}},
+        "namespaceSelector": {"matchLabels": {LABEL: VALUE, TEST_LABEL: label}},
         "failurePolicy": settings["failurePolicy"],
         "timeoutSeconds": 2,
         "sideEffects": "None",
