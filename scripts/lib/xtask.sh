@@ -66,6 +66,31 @@ program() { xtask programs --modules "$LIB/programs" --path "$@"; }
 # provide NAME...: builds or installs all of these programs if necessary.
 provide() { xtask programs --modules "$LIB/programs" --quiet "$@"; }
 
+# cargo_program NAME VERSION: prints the path of a program of Cargo, from PATH or built once into the cache.
+cargo_program() {
+  local path=$CACHE/cargo/bin/$1
+  if command -v "$1" >/dev/null; then
+    path=$1
+  elif [[ $("$path" --version 2>/dev/null) != "$1 $2" ]]; then
+    log "building $1 $2 (once; some minutes)"
+    # It runs for seconds: an optimized build would take longer than it saves.
+    xtask progress --message "building $1" -- \
+      cargo install --quiet --debug --locked --force --root "$CACHE/cargo" --version "$2" "$1" >&2
+  fi
+  printf '%s\n' "$path"
+}
+
+# third_party FILE [TARGET]: writes the licences of all crates in the program, by default for this machine.
+third_party() {
+  local target=${2-} part
+  [[ -n $target ]] || target=$(rustc -vV | sed -n 's/^host: //p')
+  mkdir -p -- "${1%/*}"
+  part=$(mktemp -- "$1.XXXXXX")
+  xtask licences --target "$target" --manifest-path "$PROJECT/Cargo.toml" >"$part"
+  chmod 0644 -- "$part"
+  mv -- "$part" "$1"
+}
+
 # protoc_path: prints the path of the protobuf compiler, which the product's build needs.
 protoc_path() {
   if [[ -n ${PROTOC-} ]]; then printf '%s\n' "$PROTOC"; else program protoc; fi

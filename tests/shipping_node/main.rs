@@ -81,8 +81,11 @@ fn helm_test_succeeds_for_installed_chart() {
 }
 
 #[test]
-fn image_contains_only_one_static_program() {
-    assert_eq!(reported("image-files").trim(), "./usr/local/bin/etcd-guard");
+fn image_contains_one_static_program_and_licences() {
+    let mut files: Vec<&str> = reported("image-files").split_whitespace().collect();
+    files.sort_unstable();
+    let licences = ["./licenses/LICENSE", "./licenses/THIRD-PARTY.txt"];
+    assert_eq!(files, [licences[0], licences[1], "./usr/local/bin/etcd-guard"]);
     let linked = reported("image-linked");
     assert!(linked.contains("statically linked") || linked.contains("not a dynamic executable"), "{linked}");
 }

@@ -6,6 +6,7 @@ mod bench;
 mod cache;
 mod detach;
 mod image;
+mod licences;
 mod log;
 mod process;
 mod programs;
@@ -30,6 +31,8 @@ enum Task {
     Programs(programs::Options),
     /// Print the path of an image archive of given files, which is made once.
     Image(image::Options),
+    /// Print the licences of all crates that the program contains.
+    Licences(licences::Options),
     /// Run a testbed, and remove its processes, directory and cgroup at the end.
     Supervise(testbed::supervise::Options),
     /// Run a command as the first process of a PID namespace.
@@ -60,6 +63,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
     match task {
         Task::Programs(options) => options.run()?,
         Task::Image(options) => options.run()?,
+        Task::Licences(options) => options.run()?,
         Task::Supervise(options) => return options.run().map(ExitCode::from),
         Task::Init(options) => return options.run().map(ExitCode::from),
         Task::Start(options) => options.run()?,

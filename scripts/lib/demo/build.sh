@@ -1,9 +1,14 @@
 # Builds the guard as a static program and packs it into an image.
 # shellcheck shell=bash source-path=SCRIPTDIR/..
 source "$LIB/xtask.sh"
+# shellcheck source=release-flags.sh
+source "$LIB/release-flags.sh"
 
 # Linker flags of a static program. The image holds nothing else.
 STATIC=(-C target-feature=+crt-static)
+
+# Adds the list of the dependencies to a program, which `cargo audit bin` reads.
+CARGO_AUDITABLE_VERSION=0.7.5
 
 # target_directory: the target directory of Cargo, as an absolute path: Cargo runs in another directory than this
 # script.
@@ -11,11 +16,15 @@ target_directory() { realpath -m -- "${CARGO_TARGET_DIR:-$PROJECT/target}"; }
 
 # guard_cargo NAME PROFILE COMMAND WORD...: runs Cargo for a package of this workspace, and logs progress under NAME. A
 # development build uses the artifacts of the tests. Other builds are static throughout: with --target the flags apply
-# to everything except build scripts, which cannot be static.
+# to everything except build scripts, which cannot be static. They contain the list of their dependencies, and no path of
+# this machine.
 guard_cargo() {
-  local name=$1 profile=$2 command=$3 flags=()
+  local name=$1 profile=$2 command=$3 flags=() cargo=(cargo)
   shift 3
   require_rust
+  if [[ $profile != dev ]]; then
+    cargo=("$(cargo_program cargo-auditable "$CARGO_AUDITABLE_VERSION")" auditable)
+  fi
   (
     PROTOC=$(protoc_path)
     CARGO_TARGET_DIR=$(target_directory)
@@ -25,10 +34,15 @@ guard_cargo() {
     # shellcheck disable=SC2086 # names have no blanks
     unset ${!CARGO_PKG_*} ${!CARGO_MANIFEST_*}
     if [[ $profile != dev ]]; then
-      export RUSTFLAGS="${RUSTFLAGS-} ${STATIC[*]}"
+      # shellcheck disable=SC2086 # words of flags
+      CARGO_ENCODED_RUSTFLAGS=$(release_flags "$PROJECT" "$CARGO_TARGET_DIR" ${RUSTFLAGS-} "${STATIC[@]}")
+      # Tools that record a time record this one.
+      SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-0}
+      export CARGO_ENCODED_RUSTFLAGS SOURCE_DATE_EPOCH
       flags=(--profile "$profile" --target "$(host_target)")
     fi
-    cd "$PROJECT" && xtask progress --message "building $name" -- cargo "$command" --locked "${flags[@]}" "$@" >&2
+    cd "$PROJECT" &&
+      xtask progress --message "building $name" -- "${cargo[@]}" "$command" --locked "${flags[@]}" "$@" >&2
   ) || fail "$name could not be built"
 }
 
@@ -90,11 +104,15 @@ check_image_size() {
   ((bytes <= limit)) || fail "the image has $bytes bytes, the limit is $limit: $1"
 }
 
-# guard_image GUARD NAME:TAG: prints the path of an image archive with the guard and the labels of deploy/Dockerfile.
+# guard_image GUARD NAME:TAG: prints the path of an image archive with the guard, the licences and the labels of
+# deploy/Dockerfile.
 guard_image() {
-  local labels=()
+  local labels=() licences
+  licences=$(target_directory)/licences/THIRD-PARTY.txt
+  third_party "$licences"
   mapfile -t labels < <(sed -nE 's/^(LABEL| +) (org\.opencontainers\.[a-z.]+)="([^"]*)".*/--label\n\2=\3/p' "$PROJECT/deploy/Dockerfile")
   xtask image "$2" --file "$1=/usr/local/bin/etcd-guard" --user 65532:65532 \
+    --file "$PROJECT/LICENSE=/licenses/LICENSE" --file "$licences=/licenses/THIRD-PARTY.txt" \
     "${labels[@]//\$VERSION/${2##*:}}" --entrypoint /usr/local/bin/etcd-guard
 }
 

@@ -105,6 +105,58 @@ fn image_compiler_supports_required_rust_version() {
     assert!(number(compiler) >= number(env!("CARGO_PKG_RUST_VERSION")), "{compiler}");
 }
 
+/// The flags of a build of this project in this folder, as the compiler gets them.
+fn release_flags(project: &Path) -> Vec<String> {
+    let script = r#"set -eu; . "$1/scripts/lib/release-flags.sh"; release_flags "$2" "$2/target" -C lto"#;
+    let mut shell = scoped_command("sh");
+    let output = shell.args(["-c", script, "sh"]).arg(project_path("")).arg(project).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().split('\u{1f}').map(str::to_owned).collect()
+}
+
+/// A sample of `scripts/reproduce`, which builds the release program twice.
+#[test]
+fn programs_of_two_folders_are_equal() {
+    let base = tempfile::tempdir().unwrap();
+    let programs = ["first", "second/with blanks"].map(|folder| {
+        let project = base.path().join(folder);
+        fs::create_dir_all(project.join("src")).unwrap();
+        let source = project.join("src/main.rs");
+        // A panic and a type name contain the path of the file.
+        fs::write(&source, "fn main() { println!(\"{}\", file!()); let _: u8 = \"x\".parse().unwrap(); }")
+            .unwrap();
+        let program = project.join("program");
+        let mut rustc = scoped_command("rustc");
+        rustc.args(release_flags(&project)).arg("-Copt-level=0").arg("-Clto=off").arg("-Cstrip=symbols");
+        rustc.args(["--crate-name", "main"]).arg(&source).arg("-o").arg(&program);
+        let output = rustc.current_dir(&project).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        fs::read(program).unwrap()
+    });
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(text(&programs[0]).contains("/etcd-guard/src/main.rs"));
+    assert!(!text(&programs[0]).contains(base.path().to_str().unwrap()));
+    assert!(programs[0] == programs[1], "the programs differ");
+}
+
+/// The scripts, the image and the workflow build the release in the same way.
+#[test]
+fn release_builds_use_the_same_flags_and_list_their_dependencies() {
+    let [dockerfile, script, workflow] =
+        ["deploy/Dockerfile", "scripts/lib/demo/build.sh", ".github/workflows/release.yml"].map(read);
+    let version = script.lines().find_map(|line| line.strip_prefix("CARGO_AUDITABLE_VERSION=")).unwrap();
+    for text in [&dockerfile, &script, &workflow] {
+        assert!(text.contains("release-flags.sh") && text.contains("$(release_flags "), "{text}");
+        assert!(text.contains("SOURCE_DATE_EPOCH"), "{text}");
+    }
+    for text in [&dockerfile, &workflow] {
+        assert!(text.contains(&format!("--version {version} cargo-auditable")), "{text}");
+        assert!(text.contains("cargo auditable build --locked --release"), "{text}");
+        assert!(text.contains("licences --target"), "{text}");
+    }
+    assert!(script.contains(r#"cargo-auditable "$CARGO_AUDITABLE_VERSION")" auditable"#), "{script}");
+}
+
 /// The image has the user of the Deployment, and its entrypoint is a path in the image.
 #[test]
 fn image_runs_its_program_without_root() {

@@ -20,6 +20,8 @@ fn krew_manifest_lists_all_platforms_of_release() {
     let program = folder.path().join("etcd-guard");
     fs::write(&program, "program").unwrap();
     let program = program.to_str().unwrap();
+    // The release writes this file beside each program.
+    fs::write(folder.path().join("THIRD-PARTY.txt"), "licences").unwrap();
     let platforms = ["linux-amd64", "linux-arm64", "darwin-amd64", "darwin-arm64"];
     for platform in platforms {
         krew(&["--pack", program, directory, "9.8.7", platform]);
@@ -43,6 +45,26 @@ fn krew_manifest_lists_all_platforms_of_release() {
         })
         .collect();
     assert_eq!(listed, platforms);
+}
+
+/// Asserts that the document names every normal dependency of the program, as `cargo tree` prints them.
+fn assert_licences(document: &str) {
+    let mut tree = Command::new(env!("CARGO"));
+    tree.args(["tree", "--locked", "--edges=normal", "--prefix=none", "--no-dedupe", "--format={p}"]);
+    let output = tree.arg("--package=etcd-guard").current_dir(project_path("")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let tree = String::from_utf8(output.stdout).unwrap();
+    let mut count = 0;
+    for line in tree.lines().filter(|line| !line.is_empty() && !line.starts_with("etcd-guard ")) {
+        let mut words = line.split(' ');
+        let (name, version) = (words.next().unwrap(), words.next().unwrap().trim_start_matches('v'));
+        assert!(document.contains(&format!("\n- {name} {version}: ")), "{name} {version} is missing");
+        count += 1;
+    }
+    assert!(count > 100, "{count}");
+    for text in ["Permission is hereby granted, free of charge", "Apache License"] {
+        assert!(document.contains(text), "{text}");
+    }
 }
 
 #[test]
@@ -73,6 +95,7 @@ fn krew_manifest_matches_plugin_archive() {
         Command::new("tar").arg("-C").arg(folder.path()).arg("-xzf").arg(&archive).status().unwrap();
     assert!(unpacked.success());
     let plugin = folder.path().join(platform["bin"].as_str().unwrap());
+    assert_licences(&fs::read_to_string(folder.path().join("THIRD-PARTY.txt")).unwrap());
     let help = Command::new(plugin).arg("check").arg("--help").output().unwrap();
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
     assert!(help.contains("Usage: kubectl etcd-guard check"), "{help}");
