@@ -34,6 +34,30 @@ const FOREIGN: [(&str, &str, &str, &str, &[&str]); 2] = [
     ),
 ];
 
+/// The namespace of servers with the network of their nodes, which the level `restricted` forbids.
+const HOST_NAMESPACE: &str = "host-network";
+
+/// Flags of an API server with MutatingAdmissionPolicy, before Kubernetes 1.36.
+const MUTATING_POLICIES: [&str; 2] = [
+    "--feature-gates=MutatingAdmissionPolicy=true",
+    "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
+];
+
+/// Values that exclude each other or need another namespace, with the namespace of the release.
+const CHART_VARIANTS: [(&[&str], &str); 5] = [
+    (&["--set=register=true"], "etcd-guard"),
+    (&["--set=register=true,optInLabel.key=example.com/etcd,optInLabel.value=guarded"], "etcd-guard"),
+    (&[r#"--set-json=ownerKinds=[{"group":"example.com","resource":"etcdclusters"}]"#], "etcd-guard"),
+    (&["--set=hostNetwork=true", "--namespace=host-network"], HOST_NAMESPACE),
+    (
+        &[
+            "--set=parts.nodes=true,parts.nodesPolicy=true",
+            "--api-versions=admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy",
+        ],
+        "etcd-guard",
+    ),
+];
+
 /// Values of the chart that add objects and fields. With the network of a node, the pods would not be restricted.
 const EVERY_VALUE: [&str; 5] = [
     "--set=parts.inject=true,parts.nodes=true,parts.rules=true,parts.nodeDeletions=true,parts.lxcfs=true",
@@ -98,34 +122,34 @@ fn chart_objects(flags: &[&str]) -> Vec<Value> {
     all
 }
 
+/// Returns the folders of all kustomizations of the project.
+fn kustomizations() -> Vec<String> {
+    let mut folders = vec![String::from("deploy/base")];
+    for parent in ["deploy/overlays", "tests/data/kustomizations"] {
+        for entry in fs::read_dir(project_path(parent)).unwrap() {
+            folders.push(format!("{parent}/{}", entry.unwrap().file_name().to_str().unwrap()));
+        }
+    }
+    folders.sort();
+    assert!(folders.len() > 15, "{folders:?}");
+    folders
+}
+
 #[tokio::test]
 async fn all_manifests_pass_strict_validation() {
-    let control_plane = ControlPlane::start(&[]);
-    for (namespace, level) in
-        [("etcd-guard", "restricted"), ("prod", "restricted"), (LXCFS_NAMESPACE, "privileged")]
-    {
+    let control_plane = ControlPlane::start_with(&[], &MUTATING_POLICIES);
+    for (namespace, level) in [
+        ("etcd-guard", "restricted"),
+        ("prod", "restricted"),
+        (LXCFS_NAMESPACE, "privileged"),
+        (HOST_NAMESPACE, "privileged"),
+    ] {
         control_plane.kubectl().run_checked(&["create", "namespace", namespace]);
         let label = &format!("pod-security.kubernetes.io/warn={level}");
         control_plane.kubectl().run_checked(&["label", "namespace", namespace, label]);
     }
     define_foreign_kinds(&control_plane).await;
-    for folder in [
-        "deploy/base",
-        "deploy/overlays/self-managed",
-        "deploy/overlays/minikube",
-        "deploy/overlays/audit-only",
-        "deploy/overlays/register",
-        "deploy/overlays/cert-manager",
-        "deploy/overlays/mutating",
-        "deploy/overlays/nodes",
-        "deploy/overlays/lxcfs",
-        "tests/data/kustomizations/with-monitoring",
-        "tests/data/kustomizations/with-node-deletions",
-        "tests/data/kustomizations/with-owner-kinds",
-        "tests/data/kustomizations/without-resources",
-        "tests/data/kustomizations/with-client-ca",
-        "tests/data/kustomizations/self-managed-with-client-ca",
-    ] {
+    for folder in &kustomizations() {
         let mut all = objects(&kustomize(folder));
         // The namespace exists, without the annotation that kubectl would have added.
         all.retain(|object| object["kind"] != "Namespace");
@@ -140,6 +164,11 @@ async fn all_manifests_pass_strict_validation() {
     for mode in ["files", "self-managed", "cert-manager"] {
         let all = chart_objects(&[&format!("--set=certificates.mode={mode}")]);
         assert_accepted(&control_plane, mode, "etcd-guard", &all);
+    }
+    for (flags, namespace) in CHART_VARIANTS {
+        let mut all = chart_objects(flags);
+        all.retain(|object| object["kind"] != "Namespace");
+        assert_accepted(&control_plane, &format!("{flags:?}"), namespace, &all);
     }
     let all = chart_objects(&EVERY_VALUE);
     let (lxcfs, all): (Vec<_>, Vec<_>) = all

@@ -4,11 +4,11 @@ use std::{fs, path::Path, process::Command};
 
 use serde_json::Value;
 
-use crate::{objects, project_path, stdout};
+use crate::{kustomize, objects, project_path, stdout};
 use test_support::{processes::child::scoped_command, processes::testbed::program};
 
 /// The files that the script reads.
-const FILES: [&str; 11] = [
+const FILES: [&str; 12] = [
     "Cargo.toml",
     "Cargo.lock",
     "CHANGELOG.md",
@@ -19,8 +19,11 @@ const FILES: [&str; 11] = [
     "deploy/components",
     "deploy/lxcfs",
     "deploy/monitoring",
+    "deploy/overlays",
     "deploy/chart",
 ];
+
+const CHART: &str = "deploy/chart/etcd-guard/Chart.yaml";
 
 /// Copies the files of the project that the script reads.
 fn copy_project(folder: &Path) {
@@ -33,9 +36,10 @@ fn copy_project(folder: &Path) {
 
 /// Runs the script of a project. Returns its output, or its errors if it fails.
 fn release(project: &Path, arguments: &[&str]) -> Result<String, String> {
-    let helm = program("helm");
     let folder = tempfile::tempdir().unwrap();
-    std::os::unix::fs::symlink(helm, folder.path().join("helm")).unwrap();
+    for name in ["helm", "kubectl"] {
+        std::os::unix::fs::symlink(program(name), folder.path().join(name)).unwrap();
+    }
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
     let mut command = scoped_command(project.join("scripts/release"));
     let output = command.args(arguments).env("PATH", path).output().unwrap();
@@ -57,6 +61,20 @@ fn version_command_changes_every_copy() {
     assert_eq!(release(folder.path(), &["check", "v7.8.9"]), Ok(String::new()));
     let notes = release(folder.path(), &["notes", "7.8.9"]).unwrap();
     assert!(notes.starts_with("### Added"), "{notes}");
+    let chart = chart(&fs::read_to_string(folder.path().join(CHART)).unwrap());
+    let annotation = |chart: &Value, name: &str| chart["annotations"][name].as_str().unwrap().to_owned();
+    assert_eq!(annotation(&chart, "artifacthub.io/prerelease"), "false");
+    let changes: Value = serde_saphyr::from_str(&annotation(&chart, "artifacthub.io/changes")).unwrap();
+    let entries = notes.lines().filter(|line| line.starts_with("- ")).count();
+    assert_eq!(changes.as_array().unwrap().len(), entries, "{changes}");
+    for change in changes.as_array().unwrap() {
+        let kind = change["kind"].as_str().unwrap();
+        assert!(
+            ["added", "changed", "fixed", "security", "removed", "deprecated"].contains(&kind),
+            "{change}"
+        );
+        assert!(!change["description"].as_str().unwrap().is_empty(), "{change}");
+    }
     for file in ["deploy/Dockerfile", "deploy/base/kustomization.yaml", "deploy/lxcfs/Dockerfile"] {
         let text = fs::read_to_string(folder.path().join(file)).unwrap();
         assert!(text.contains("7.8.9") && !text.contains(env!("CARGO_PKG_VERSION")), "{file}: {text}");
@@ -69,15 +87,68 @@ fn version_command_changes_every_copy() {
     assert!(error.contains("deploy/lxcfs/kustomization.yaml has 7.8.8"), "{error}");
 }
 
+/// The version in Cargo.toml has no section yet, which the documented command creates.
+#[test]
+fn first_release_follows_documented_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    copy_project(folder.path());
+    let version = env!("CARGO_PKG_VERSION");
+    let tag = format!("v{version}");
+    let changelog = folder.path().join("CHANGELOG.md");
+    let is_released = fs::read_to_string(&changelog).unwrap().contains(&format!("\n## {version} - "));
+    if !is_released {
+        let error = release(folder.path(), &["check", &tag]).unwrap_err();
+        assert!(error.contains(&format!("run scripts/release version {version}")), "{error}");
+    }
+    assert_eq!(release(folder.path(), &["version", version]), Ok(String::new()));
+    assert_eq!(release(folder.path(), &["check", &tag]), Ok(String::new()));
+    assert!(release(folder.path(), &["notes", version]).unwrap().contains("\n- "));
+    assert!(fs::read_to_string(&changelog).unwrap().contains(&format!("\n## Unreleased\n\n## {version} - ")));
+
+    assert_eq!(release(folder.path(), &["version", "0.3.0-rc.1"]), Ok(String::new()));
+    let chart = chart(&fs::read_to_string(folder.path().join(CHART)).unwrap());
+    assert_eq!(chart["annotations"]["artifacthub.io/prerelease"], "true");
+}
+
+fn chart(text: &str) -> Value {
+    serde_saphyr::from_str(text).unwrap()
+}
+
+#[test]
+fn manifests_name_image_of_registry() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().to_str().unwrap();
+    release(&project_path(""), &["manifests", "registry.example/team", target]).unwrap();
+    let written = objects(&fs::read_to_string(folder.path().join("install.yaml")).unwrap());
+    let mut shipped = objects(&kustomize("deploy/overlays/self-managed"));
+    let mut images = 0;
+    for object in &mut shipped {
+        if let Some(image) = object.pointer_mut("/spec/template/spec/containers/0/image") {
+            let name = format!("registry.example/team/{}", image.as_str().unwrap());
+            *image = Value::String(name);
+            images += 1;
+        }
+    }
+    assert_eq!(images, 2);
+    assert_eq!(written, shipped);
+}
+
 #[test]
 fn packed_chart_names_images_of_registry() {
     let folder = tempfile::tempdir().unwrap();
-    release(&project_path(""), &["chart", "registry.example/team", folder.path().to_str().unwrap()]).unwrap();
-    let chart = folder.path().join(concat!("etcd-guard-", env!("CARGO_PKG_VERSION"), ".tgz"));
+    let url = "https://forge.example/team/etcd-guard";
+    release(&project_path(""), &["chart", "registry.example/team", folder.path().to_str().unwrap(), url])
+        .unwrap();
+    let chart_file = folder.path().join(concat!("etcd-guard-", env!("CARGO_PKG_VERSION"), ".tgz"));
     let mut template = scoped_command(program("helm"));
-    template.args(["template", "x", "--kube-version=1.34.3", "--set=parts.lxcfs=true"]).arg(chart);
+    template.args(["template", "x", "--kube-version=1.34.3", "--set=parts.lxcfs=true"]).arg(&chart_file);
+    template.arg("--set=monitoring.enabled=true");
     let mut images = Vec::new();
     for object in objects(&stdout(&mut template)) {
+        if object["kind"] == "PrometheusRule" {
+            let runbook = object.pointer("/spec/groups/0/rules/0/annotations/runbook_url").unwrap();
+            assert!(runbook.as_str().unwrap().starts_with(&format!("{url}/blob/v")), "{runbook}");
+        }
         let containers = object["spec"]["template"]["spec"]["containers"].as_array().cloned();
         images.extend(
             containers.unwrap_or_default().into_iter().map(|mut container| container["image"].take()),
@@ -88,4 +159,17 @@ fn packed_chart_names_images_of_registry() {
         image.as_str().is_some_and(|image| image.starts_with("registry.example/team/etcd-guard"))
     };
     assert!(images.iter().all(is_of_registry), "{images:?}");
+    let shown = stdout(scoped_command(program("helm")).args(["show", "chart"]).arg(&chart_file));
+    let shown = chart(&shown);
+    assert_eq!((&shown["home"], &shown["sources"][0]), (&Value::from(url), &Value::from(url)));
+    let listed: Value =
+        serde_saphyr::from_str(shown["annotations"]["artifacthub.io/images"].as_str().unwrap()).unwrap();
+    let listed: Vec<&str> =
+        listed.as_array().unwrap().iter().map(|image| image["image"].as_str().unwrap()).collect();
+    let expected = ["etcd-guard", "etcd-guard-lxcfs"]
+        .map(|name| format!("registry.example/team/{name}:{}", env!("CARGO_PKG_VERSION")));
+    assert_eq!(listed, expected);
+    let links: Value =
+        serde_saphyr::from_str(shown["annotations"]["artifacthub.io/links"].as_str().unwrap()).unwrap();
+    assert!(links.as_array().unwrap().iter().all(|link| link["url"].as_str().unwrap().starts_with(url)));
 }
