@@ -91,6 +91,7 @@ fn select_by_test(webhook: &mut Value) {
     webhook["namespaceSelector"]["matchLabels"].as_object_mut().unwrap().remove(LABEL);
 }
 
+/// Edge case 170.
 #[tokio::test]
 async fn warns_if_webhooks_select_another_label() {
     let mut etcd = GuardedCluster::start().await;
