@@ -77,7 +77,7 @@ impl Options {
 fn packages(metadata: &Value) -> Result<Vec<Package>> {
     let by_id = |list: &'static str| -> BTreeMap<&str, &Value> {
         let items = metadata.pointer(list).and_then(Value::as_array).into_iter().flatten();
-        items.filter_map(|item| Some((item["id"].as_str()?, item))).collect()
+        items.filter_map(|item| Some((item.get("id")?.as_str()?, item))).collect()
     };
     let (nodes, all) = (by_id("/resolve/nodes"), by_id("/packages"));
     let root = metadata.pointer("/resolve/root").and_then(Value::as_str).context("no root package")?;
@@ -85,10 +85,10 @@ fn packages(metadata: &Value) -> Result<Vec<Package>> {
     let mut open = vec![root];
     while let Some(id) = open.pop() {
         let node = nodes.get(id).with_context(|| format!("no dependencies of {id}"))?;
-        for dependency in node["deps"].as_array().into_iter().flatten() {
-            let mut kinds = dependency["dep_kinds"].as_array().into_iter().flatten();
-            let id = dependency["pkg"].as_str().context("a dependency has no id")?;
-            if kinds.any(|kind| kind["kind"].is_null()) && found.insert(id) {
+        for dependency in list(node, "deps") {
+            let id = dependency.get("pkg").and_then(Value::as_str).context("a dependency has no id")?;
+            let is_normal = |kind: &Value| kind.get("kind").is_some_and(Value::is_null);
+            if list(dependency, "dep_kinds").any(is_normal) && found.insert(id) {
                 open.push(id);
             }
         }
@@ -96,7 +96,7 @@ fn packages(metadata: &Value) -> Result<Vec<Package>> {
     let mut packages = Vec::new();
     for id in found {
         let package = all.get(id).with_context(|| format!("no package {id}"))?;
-        let text = |field: &str| package[field].as_str().unwrap_or_default().to_owned();
+        let text = |field: &str| package.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         let manifest = text("manifest_path");
         let folder = Path::new(&manifest).parent().context("a manifest has no folder")?;
         packages.push(Package {
@@ -108,6 +108,11 @@ fn packages(metadata: &Value) -> Result<Vec<Package>> {
     }
     packages.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(packages)
+}
+
+/// Returns the elements of a list in an object.
+fn list<'a>(object: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    object.get(field).and_then(Value::as_array).into_iter().flatten()
 }
 
 /// Returns the licences and notices in a folder.

@@ -50,7 +50,7 @@ fn krew_manifest_lists_all_platforms_of_release() {
 /// Asserts that the document names every normal dependency of the program, as `cargo tree` prints them.
 fn assert_licences(document: &str) {
     let mut tree = Command::new(env!("CARGO"));
-    tree.args(["tree", "--locked", "--edges=normal", "--prefix=none", "--no-dedupe", "--format={p}"]);
+    tree.args(["tree", "--locked", "--edges=normal", "--prefix=none", "--format={p}"]);
     let output = tree.arg("--package=etcd-guard").current_dir(project_path("")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let tree = String::from_utf8(output.stdout).unwrap();
