@@ -37,9 +37,11 @@ const FOREIGN: [(&str, &str, &str, &str, &[&str]); 2] = [
 /// The namespace of servers with the network of their nodes, which the level `restricted` forbids.
 const HOST_NAMESPACE: &str = "host-network";
 
-/// Flags of an API server with MutatingAdmissionPolicy, before Kubernetes 1.36.
-const MUTATING_POLICIES: [&str; 2] = [
+/// Options for an API server with MutatingAdmissionPolicy, before Kubernetes 1.36.
+const MUTATING_POLICIES: [&str; 4] = [
+    "--apiserver-flag",
     "--feature-gates=MutatingAdmissionPolicy=true",
+    "--apiserver-flag",
     "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
 ];
 
