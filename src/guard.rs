@@ -44,7 +44,7 @@ mod policy;
 mod reserve;
 mod survey;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
 
@@ -61,7 +61,7 @@ use self::{
     ownership::{recorder::OwnershipRecorder, store::OwnershipStore},
     policy::{owner_chain::OwnerReader, resolver::PolicyResolver},
     reserve::store::ReservationStore,
-    survey::{Surveyor, priority::OwnPriority},
+    survey::{Surveyor, cluster_metrics::ClusterMetrics, priority::OwnPriority},
 };
 pub use self::{
     discovery::pod_header::PodHeader,
@@ -79,6 +79,7 @@ pub use self::{
     },
     policy::effective::{LeaderPolicy, Mode, Permission, Policy, PolicySetting},
     policy::owner_chain::MAX_LEVELS as MAX_OWNER_LEVELS,
+    survey::background::Surveys,
     survey::priority::PRIORITY_WARNING,
     survey::status::{ClusterStatus, MemberStatus, RecognitionGap, ReservationStatus, Role, Survey},
 };
@@ -133,6 +134,8 @@ impl Guard {
         let Sources { pods, claims, secrets, annotations, config, events, api_servers, own_pod } = sources;
         let own_priority = OwnPriority::new(pods.clone(), own_pod);
         let metrics = Metrics::register(registry);
+        let cluster_metrics = ClusterMetrics::default();
+        cluster_metrics.register(registry);
         let ownership = Arc::new(OwnershipStore::new(&leases));
         let reservations = ReservationStore::new(leases);
         reservations.register(registry);
@@ -170,6 +173,7 @@ impl Guard {
             Arc::clone(&reservations),
             ownership,
             own_priority,
+            cluster_metrics,
         );
         Self { observer, policies, reservations, owners, evaluator, surveyor }
     }
@@ -201,12 +205,12 @@ impl Guard {
         self.surveyor.survey(namespace, deadline).await
     }
 
-    /// Records the owners of members, deletes the reservation records of clusters that no longer exist, and surveys all guarded clusters every
-    /// `survey_interval` (`None` disables the surveys). Runs until the future is dropped.
-    pub async fn run_background_tasks(&self, survey_interval: Option<Duration>) {
+    /// Records the owners of members, deletes the reservation records of clusters that no longer exist, and surveys all
+    /// guarded clusters periodically (`None` disables the surveys). Runs until the future is dropped.
+    pub async fn run_background_tasks(&self, surveys: Option<Surveys>) {
         let survey = async {
-            match survey_interval {
-                Some(interval) => self.surveyor.survey_periodically(interval).await,
+            match surveys {
+                Some(surveys) => self.surveyor.survey_periodically(surveys).await,
                 None => std::future::pending().await,
             }
         };

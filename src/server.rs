@@ -26,17 +26,17 @@ use tokio_util::sync::CancellationToken;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use self::webhook::fuzzing;
+#[cfg(test)]
+pub(crate) use self::{admin::outputs as admin_outputs, webhook::outputs as webhook_outputs};
+pub use self::{admin::preview::Preview, readiness::Readiness, webhook::mutator::Mutator};
 use self::{
-    admin::health::HealthState,
+    admin::{health::HealthState, process::ProcessMetrics},
     connection::{serve_admin_connection, serve_connection},
     listener::accept_connections,
     tls::Tls,
     webhook::{metrics::Metrics, state::WebhookState},
 };
-#[cfg(test)]
-pub(crate) use self::{admin::outputs as admin_outputs, webhook::outputs as webhook_outputs};
-pub use self::{admin::preview::Preview, readiness::Readiness, webhook::mutator::Mutator};
-use crate::guard::Guard;
+use crate::guard::{Guard, Surveys};
 
 /// Maximum number of HTTPS connections, including those during the TLS handshake. An API server opens one per concurrent
 /// call. At the limit, connections are closed in the order of [`slots`]. Some of the 1,024 file descriptors that a process
@@ -58,7 +58,7 @@ pub struct Server {
     router: Router,
     admin_router: Router,
     readiness: Readiness,
-    survey_interval: Option<Duration>,
+    surveys: Option<Surveys>,
 }
 
 /// Addresses and intervals of a server.
@@ -68,8 +68,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Address of the admin port.
     pub admin_listen: SocketAddr,
-    /// Interval of background surveys of all guarded clusters; absent if disabled.
-    pub survey_interval: Option<Duration>,
+    /// Background surveys of all guarded clusters; absent if disabled.
+    pub surveys: Option<Surveys>,
 }
 
 /// A port that cannot be bound.
@@ -94,13 +94,16 @@ impl Server {
         new_guard: GuardFactory<'_>,
         mutator: Mutator,
     ) -> Result<Self, BindError> {
-        let mut registry = Registry::with_prefix("etcd_guard");
-        let metrics = Metrics::register(&mut registry);
-        tls.served.register(&mut registry);
-        let guard = Arc::new(new_guard(&mut registry));
-        mutator.register(&mut registry);
+        let mut registry = Registry::default();
+        // The standard metrics of processes have no prefix.
+        ProcessMetrics::register(&mut registry);
+        let own = registry.sub_registry_with_prefix("etcd_guard");
+        let metrics = Metrics::register(own);
+        tls.served.register(own);
+        let guard = Arc::new(new_guard(own));
+        mutator.register(own);
         let readiness = Readiness::default();
-        readiness.register(&mut registry);
+        readiness.register(own);
         let health = HealthState { readiness: readiness.clone(), registry: Arc::new(registry) };
         let state = Arc::new(WebhookState::new(Arc::clone(&guard), mutator, metrics));
         Ok(Self {
@@ -111,7 +114,7 @@ impl Server {
             guard,
             admin_router: admin::routes(health, state),
             readiness,
-            survey_interval: options.survey_interval,
+            surveys: options.surveys,
         })
     }
 
@@ -129,7 +132,7 @@ impl Server {
     /// Serves until `stop`. Then it fails readiness, serves on for `linger`, closes the listener and finishes the
     /// accepted requests.
     pub async fn serve(self, stop: CancellationToken, linger: Duration) -> io::Result<()> {
-        let Self { https, admin, tls, guard, router, admin_router, readiness, survey_interval } = self;
+        let Self { https, admin, tls, guard, router, admin_router, readiness, surveys } = self;
         let close_admin = CancellationToken::new();
         let admin_closed = close_admin.clone();
         let mut admin_task = tokio::spawn(async move {
@@ -137,8 +140,7 @@ impl Server {
             accept_connections(admin, MAX_ADMIN_CONNECTIONS, admin_closed, serve).await;
         });
 
-        let mut background_task =
-            tokio::spawn(async move { guard.run_background_tasks(survey_interval).await });
+        let mut background_task = tokio::spawn(async move { guard.run_background_tasks(surveys).await });
         let close = CancellationToken::new();
         let closed = close.clone();
         let stopping = readiness.clone();

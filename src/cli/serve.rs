@@ -5,7 +5,7 @@ mod certificates;
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, builder::RangedU64ValueParser};
 use rustls::crypto::CryptoProvider;
 use tokio::{
     runtime::Runtime,
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     config::{LiveConfig, ReloadMetrics, follow},
-    guard::{Guard, Sources},
+    guard::{Guard, Sources, Surveys},
     k8s::{AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, SecretReader},
     nodes::{NodeMetrics, NodeReconciler},
     server::{Mutator, Options, Readiness, Server},
@@ -35,6 +35,13 @@ const CONNECT_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum delay of readiness while the version of the API server cannot be read: time for a few attempts. It is
 /// limited, because the guard works without the version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Number of clusters with metrics of their own if `--cluster-metrics` has no value. A cluster has eleven series of about 100
+/// bytes, so the page has at most about half a megabyte.
+const DEFAULT_NAMED_CLUSTERS: &str = "500";
+
+/// Maximum value of `--cluster-metrics`: a page of about five megabytes, as large as those of kube-state-metrics.
+const MAX_NAMED_CLUSTERS: u64 = 5_000;
 
 /// Serve the admission webhooks
 #[derive(Debug, Args)]
@@ -73,6 +80,20 @@ pub(super) struct Serve {
         value_parser = humantime::parse_duration
     )]
     survey_interval: Option<Duration>,
+    /// Export the state of each surveyed cluster as `etcd_guard_cluster_*` with the labels `namespace` and `cluster`, for at
+    /// most MAX clusters (500 if no number is given); by default, metrics contain no names
+    #[arg(
+        long,
+        env = "ETCD_GUARD_CLUSTER_METRICS",
+        value_name = "MAX",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = DEFAULT_NAMED_CLUSTERS,
+        overrides_with = "cluster_metrics",
+        requires = "survey_interval",
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=MAX_NAMED_CLUSTERS)
+    )]
+    cluster_metrics: Option<usize>,
     /// Write the status of over-committed nodes at once, instead of at the next writes of their kubelets; requires the
     /// permissions of deploy/components/over-commit
     #[arg(long, env = "ETCD_GUARD_WRITE_NODE_STATUS")]
@@ -120,6 +141,7 @@ impl Serve {
             config,
             linger,
             survey_interval,
+            cluster_metrics,
             write_node_status,
             otlp_endpoint: _,
         } = self;
@@ -138,7 +160,9 @@ impl Serve {
         let mutator = Mutator::new(live.clone(), &pods, reloads);
         let (sender, version_known) = oneshot::channel();
         tokio::spawn(mutator.follow_version(sender));
-        let options = Options { listen, admin_listen, survey_interval };
+        let surveys =
+            survey_interval.map(|interval| Surveys { interval, max_named_clusters: cluster_metrics });
+        let options = Options { listen, admin_listen, surveys };
         let node_writes = NodeMetrics::default();
         let new_guard = |registry: &mut _| {
             spans.register(registry);

@@ -14,12 +14,17 @@ use crate::guard::model::cluster_state::ClusterState;
 /// Upper bounds in seconds: from a probe round on reused connections to one that waits for a frozen member.
 const PROBE_DURATION_BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 0.5, 1.0];
 
+/// Upper bounds in seconds: from a transfer that one heartbeat and one probe round complete to one at the timeout of a
+/// webhook.
+const TRANSFER_DURATION_BUCKETS: [f64; 7] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+
 /// The guard's metrics. Clones share the values.
 #[derive(Clone)]
 pub(super) struct Metrics {
     probe_durations: Histogram,
     probe_failures: Family<FailureLabels, Counter>,
     transfers: Family<TransferLabels, Counter>,
+    transfer_durations: Histogram,
     break_glass: Counter,
     clusters: Family<StateLabel, Gauge>,
     members: Family<ReleaseLabel, Gauge>,
@@ -94,6 +99,12 @@ impl Metrics {
             "Leader transfers before deletions, by result",
             transfers.clone(),
         );
+        let transfer_durations = Histogram::new(TRANSFER_DURATION_BUCKETS);
+        registry.register(
+            "leader_transfer_duration_seconds",
+            "Time from the request to move leadership until a snapshot proved that the former leader can be deleted",
+            transfer_durations.clone(),
+        );
         registry.register(
             "break_glass",
             "Denials overruled by a break-glass annotation",
@@ -119,13 +130,27 @@ impl Metrics {
              (port), in the last survey",
             recognition_gaps.clone(),
         );
-        Self { probe_durations, probe_failures, transfers, break_glass, clusters, members, recognition_gaps }
+        Self {
+            probe_durations,
+            probe_failures,
+            transfers,
+            transfer_durations,
+            break_glass,
+            clusters,
+            members,
+            recognition_gaps,
+        }
     }
 
     /// Counts an attempt to move leadership.
     pub(super) fn record_transfer(&self, is_moved: bool) {
         let result = if is_moved { "moved" } else { "failed" };
         self.transfers.get_or_create(&TransferLabels { result }).inc();
+    }
+
+    /// Records the duration of a transfer, until a snapshot verified the result.
+    pub(super) fn record_transfer_duration(&self, duration: Duration) {
+        self.transfer_durations.observe(duration.as_secs_f64());
     }
 
     /// Counts a denial that a break-glass annotation overruled.

@@ -11,8 +11,11 @@ use crate::{
     config::{Defaults, Floor, Policies},
     etcd::{MemberError, ProbeResult},
     guard::{
-        InspectedObject, Inspection, Operation, Policy, PolicySetting, Reason, Request, Verdict,
-        assess::{Assessment, MissingVoter, scale_down::evaluate_scale_down},
+        ClusterStatus, InspectedObject, Inspection, Operation, Policy, PolicySetting, Reason, Request,
+        Verdict,
+        assess::{
+            Assessment, MissingVoter, cluster_summary::ClusterSummary, scale_down::evaluate_scale_down,
+        },
         decide,
         explain::{explain, inspection_advice},
         inspect,
@@ -20,10 +23,12 @@ use crate::{
         model::{
             annotations::{ALLOW_REASON, ALLOW_UNTIL, LEADER, MODE},
             cluster_key::ClusterKey,
+            cluster_state::ClusterState,
             snapshot::{EtcdctlFlags, Snapshot, fixture::cluster},
             tally::Tally,
         },
         policy::effective::{PolicySource, resolve},
+        survey::cluster_metrics::ClusterMetrics,
     },
     k8s::{admission::AdmissionRequest, pod::Pod},
 };
@@ -181,12 +186,19 @@ pub(crate) fn request(text: &str) -> Request {
     }
 }
 
-/// Records members with this text as version and error.
+/// Records members with this text as version and error, and a cluster with this text as name.
 pub(crate) fn record_metrics(registry: &mut Registry, text: &str) {
     let metrics = Metrics::register(registry);
     let failure = ProbeResult::NoStatus { cause: MemberError::Other(text.to_owned()) };
     metrics.record_probe_round(Duration::ZERO, &[failure]);
     metrics.record_releases(&[Some(text)]);
+    let snapshot = snapshot(text);
+    let summary = ClusterSummary::new(&snapshot);
+    let mut status = ClusterStatus::new(&snapshot, &summary, &[], Vec::new(), Vec::new());
+    status.name = text.to_owned();
+    let clusters = ClusterMetrics::default();
+    clusters.register(registry);
+    clusters.record([(&status, ClusterState::Spare)], Some(1), true);
 }
 
 /// Returns the report of a pod with this text in each field, also in those that other systems cannot choose.

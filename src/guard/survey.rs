@@ -1,6 +1,7 @@
 //! Status of all guarded clusters. A survey reads and counts the same data as an evaluation, and reserves nothing.
 
-mod background;
+pub(in crate::guard) mod background;
+pub(in crate::guard) mod cluster_metrics;
 mod gaps;
 pub(in crate::guard) mod priority;
 pub(in crate::guard) mod status;
@@ -21,6 +22,7 @@ use crate::guard::{
     policy::{effective::ResolvedPolicy, resolver::PolicyResolver},
     reserve::store::ReservationStore,
     survey::{
+        cluster_metrics::ClusterMetrics,
         priority::{OwnPriority, Priority},
         status::{ClusterStatus, RecognitionGap, Survey},
     },
@@ -38,6 +40,7 @@ pub(in crate::guard) struct Surveyor {
     reservations: Arc<ReservationStore>,
     ownership: Arc<OwnershipStore>,
     own_priority: OwnPriority,
+    cluster_metrics: ClusterMetrics,
     /// Admits one survey at a time.
     lock: Mutex<()>,
 }
@@ -52,8 +55,10 @@ impl Surveyor {
         reservations: Arc<ReservationStore>,
         ownership: Arc<OwnershipStore>,
         own_priority: OwnPriority,
+        cluster_metrics: ClusterMetrics,
     ) -> Self {
-        Self { observer, policies, reservations, ownership, own_priority, lock: Mutex::default() }
+        let lock = Mutex::default();
+        Self { observer, policies, reservations, ownership, own_priority, cluster_metrics, lock }
     }
 
     /// Surveys the etcd clusters of this namespace, or of all namespaces with the guard's label. Surveys run one at a time,

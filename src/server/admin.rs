@@ -8,6 +8,7 @@ mod metrics;
 #[cfg(test)]
 pub(crate) mod outputs;
 pub(super) mod preview;
+pub(super) mod process;
 mod status;
 
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{Server, UNREACHABLE};
 use test_support::{
-    guard::process::SURVEY_INTERVAL,
+    guard::process::{CLUSTER_METRICS, SURVEY_INTERVAL},
     http_client::{Connection, get},
 };
 
@@ -38,13 +38,21 @@ const REQUESTS: u64 = 10_000;
 /// Shows only the label combinations that occurred, because all combinations would be hundreds.
 const REQUESTS_METRIC: &str = "etcd_guard_admission_requests_total";
 
-/// Metrics that appear with the first verdict or the first survey: absence is different from zero.
-const SHOWN_AFTER_FIRST_USE: [&str; 5] = [
+/// Metrics that appear with the first verdict, or with the first survey and its flags: absence is different from zero.
+const SHOWN_AFTER_FIRST_USE: [&str; 13] = [
     REQUESTS_METRIC,
     "etcd_guard_admission_duration_seconds",
     "etcd_guard_clusters",
     "etcd_guard_members",
     "etcd_guard_recognition_gaps",
+    "etcd_guard_survey_timestamp_seconds",
+    "etcd_guard_cluster_state",
+    "etcd_guard_cluster_voters",
+    "etcd_guard_cluster_healthy_voters",
+    "etcd_guard_cluster_quorum",
+    "etcd_guard_cluster_has_leader",
+    "etcd_guard_cluster_term",
+    "etcd_guard_clusters_omitted",
 ];
 
 /// The largest size of the page before the first review. It is scraped twice a minute for years.
@@ -244,14 +252,16 @@ async fn shows_series_from_start_on_a_small_page() {
 
 /// Returns the names in the table of the metrics page.
 fn documented() -> BTreeSet<String> {
-    let row = |line: &str| Some(line.strip_prefix("| `etcd_guard_")?.split(['`', '{']).next()?.to_owned());
-    PAGE.lines().filter_map(row).map(|name| format!("etcd_guard_{name}")).collect()
+    let row = |line: &str| line.strip_prefix("| `")?.split(['`', '{']).next().map(str::to_owned);
+    let is_metric = |name: &String| name.starts_with("etcd_guard_") || name.starts_with("process_");
+    PAGE.lines().filter_map(row).filter(is_metric).collect()
 }
 
 #[tokio::test]
 async fn documents_exactly_the_exported_metrics() {
     let files = tempfile::tempdir().unwrap();
     std::fs::write(files.path().join(SURVEY_INTERVAL), "100ms").unwrap();
+    std::fs::write(files.path().join(CLUSTER_METRICS), "").unwrap();
     let server = Server::with_files(UNREACHABLE, files);
     // Metrics with labels appear with their first increase.
     send_random_requests(&server, 1).await;

@@ -73,6 +73,7 @@ pub(super) async fn transfer_leadership(
     deadline.ensure_remaining(MIN_TRANSFER_TIME, ANSWER_RESERVE, "to move leadership")?;
     let cluster_id = status.cluster_id;
     let until = deadline.minus(ANSWER_RESERVE);
+    let requested = Instant::now();
     if let Err(cause) = etcd::move_leader(connections, leader, status.member_id, until).await {
         return Ok(Transfer::Failed(format!("{} did not become the leader: {cause}", transferee.name)));
     }
@@ -81,6 +82,7 @@ pub(super) async fn transfer_leadership(
         let started = Instant::now();
         match evaluate_after_transfer(inputs, context, &target.name, cluster_id).await? {
             AfterTransfer::Safe { snapshot, assessment } => {
+                inputs.observer.metrics.record_transfer_duration(requested.elapsed());
                 let assessment = Assessment { reason: Reason::LeaderTransferred, ..assessment };
                 return Ok(Transfer::Moved { snapshot, assessment, transferee: transferee.name.clone() });
             }

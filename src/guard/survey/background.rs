@@ -1,14 +1,15 @@
 //! Periodic surveys, which report a missing voter before a deletion is denied because of it. No verdict depends on them.
 //!
-//! The metric counts clusters by state and has no label with their names: users choose names, and the values of a label
-//! must be a closed set. The log names a cluster when its state changes.
+//! `etcd_guard_clusters` counts clusters by state and has no label with their names: users choose names, and the values of a
+//! label must be a closed set. The log names a cluster when its state changes, and so do the metrics on demand
+//! ([`Surveys::max_named_clusters`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::guard::{
     model::{cluster_state::ClusterState, deadline::Deadline},
@@ -18,19 +19,29 @@ use crate::guard::{
 /// Time limit of one survey: the maximum timeout of any request.
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Settings of periodic surveys.
+#[derive(Clone, Copy, Debug)]
+pub struct Surveys {
+    /// Interval of the surveys.
+    pub interval: Duration,
+    /// Maximum number of clusters with metrics of their own; `None` for metrics without names.
+    pub max_named_clusters: Option<usize>,
+}
+
 // === impl Surveyor ===
 
 impl Surveyor {
-    /// Surveys all guarded clusters at this interval until the future is dropped.
-    pub(in crate::guard) async fn survey_periodically(&self, every: Duration) {
+    /// Surveys all guarded clusters periodically until the future is dropped.
+    pub(in crate::guard) async fn survey_periodically(&self, surveys: Surveys) {
         let mut known: BTreeMap<String, (ClusterState, Vec<String>)> = BTreeMap::new();
         let mut known_warnings: Vec<String> = Vec::new();
         let mut known_gaps: BTreeSet<String> = BTreeSet::new();
         // `interval` panics if the period is zero.
-        let mut ticks = interval(every.max(Duration::from_millis(1)));
+        let mut ticks = interval(surveys.interval.max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            let started = Instant::now();
             let survey = self.survey(None, Deadline::from_timeout(Some(SURVEY_TIMEOUT))).await;
             for problem in &survey.problems {
                 tracing::warn!(problem, "survey");
@@ -39,6 +50,9 @@ impl Surveyor {
                 tracing::warn!(warning, "survey");
             }
             let found: Vec<ClusterState> = survey.clusters.iter().map(cluster_state).collect();
+            let is_finished = started.elapsed() < SURVEY_TIMEOUT;
+            let named = survey.clusters.iter().zip(found.iter().copied());
+            self.cluster_metrics.record(named, surveys.max_named_clusters, is_finished);
             // Each problem hides at least one cluster.
             let unknown = survey.problems.iter().map(|_| ClusterState::Unknown);
             let counted: Vec<ClusterState> = found.iter().copied().chain(unknown).collect();

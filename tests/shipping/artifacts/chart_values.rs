@@ -207,6 +207,13 @@ fn arguments() -> Vec<Effect> {
             "--survey-interval=5m",
         )
         .with(MONITORING),
+        last(
+            "monitoring.clusterMetrics=500",
+            SERVERS,
+            "/spec/template/spec/containers/0/args/8",
+            "--cluster-metrics=500",
+        )
+        .with(MONITORING),
         last(r#"config="a: b""#, "ConfigMap etcd-guard-config", "/data/config.yaml", "a: b\n"),
         last(
             r#"defaultMode="audit""#,

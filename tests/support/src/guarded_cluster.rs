@@ -22,7 +22,9 @@ use tokio::net::TcpListener;
 
 use crate::{
     etcd::member::Member,
-    guard::process::{CONFIG, GuardProcess, OPT_IN_LABEL, OTLP_ENDPOINT, POD_NAME, SURVEY_INTERVAL},
+    guard::process::{
+        CLUSTER_METRICS, CONFIG, GuardProcess, OPT_IN_LABEL, OTLP_ENDPOINT, POD_NAME, SURVEY_INTERVAL,
+    },
     kubernetes::control_plane::{ControlPlane, SHARED_NODE},
     kubernetes::kubectl::{CommandOutput, Kubectl},
     kubernetes::pods::{create_pod, delete, is_ready, new_namespace, uid},
@@ -68,6 +70,8 @@ pub struct Setup<'a> {
     pub config: &'a str,
     /// The survey interval; the guard does not survey if this is empty.
     pub survey_interval: &'a str,
+    /// Whether the guard exports metrics with the names of clusters.
+    pub cluster_metrics: bool,
     /// The endpoint for traces; the guard sends no traces if this is empty.
     pub otlp_endpoint: &'a str,
     /// The name of the guard's own pod in its namespace; the guard runs in no pod if this is empty.
@@ -94,6 +98,7 @@ impl Default for Setup<'_> {
             nodes: &[SHARED_NODE],
             config: "",
             survey_interval: "",
+            cluster_metrics: false,
             otlp_endpoint: "",
             pod_name: "",
             opt_in_label: "",
@@ -121,6 +126,7 @@ impl GuardedCluster {
             nodes,
             config,
             survey_interval,
+            cluster_metrics,
             otlp_endpoint,
             pod_name,
             opt_in_label,
@@ -138,6 +144,7 @@ impl GuardedCluster {
         let chosen = [
             (CONFIG, config),
             (SURVEY_INTERVAL, survey_interval),
+            (CLUSTER_METRICS, if cluster_metrics { "500" } else { "" }),
             (OTLP_ENDPOINT, otlp_endpoint),
             (POD_NAME, pod_name),
             (OPT_IN_LABEL, opt_in_label),

@@ -50,6 +50,9 @@ pub const CLIENT_CA: &str = "client-ca.crt";
 /// The name of the file with the survey interval in the guard's folder; without it, the guard does not survey.
 pub const SURVEY_INTERVAL: &str = "survey-interval";
 
+/// The name of the file that makes the guard export metrics with the names of clusters.
+pub const CLUSTER_METRICS: &str = "cluster-metrics";
+
 /// The name of the file with the endpoint for traces in the guard's folder; without it, the guard sends no traces.
 pub const OTLP_ENDPOINT: &str = "otlp-endpoint";
 
@@ -284,6 +287,9 @@ fn spawn(
     }
     if let Ok(interval) = std::fs::read_to_string(files.join(SURVEY_INTERVAL)) {
         command.args(["--survey-interval", &interval]);
+    }
+    if files.join(CLUSTER_METRICS).exists() {
+        command.arg("--cluster-metrics");
     }
     if let Ok(endpoint) = std::fs::read_to_string(files.join(OTLP_ENDPOINT)) {
         command.args(["--otlp-endpoint", &endpoint]);
