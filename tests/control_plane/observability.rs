@@ -3,9 +3,11 @@
 mod admission_requests;
 pub(crate) mod cost;
 mod dashboard;
+mod dashboard_picture;
 mod events;
 mod grpc_calls;
 mod memory;
 mod requesters;
 mod survey;
 mod traces;
+mod webhook_failures;

@@ -51,7 +51,7 @@ start_guard() {
   guard_kubeconfig
   background etcd-guard "$GUARD" serve --namespace etcd-guard --listen "$GUARD_ADDRESS:8443" --admin-listen "$GUARD_ADDRESS:8080" \
     --tls-cert "$TESTBED_DIR/guard/tls.crt" --tls-key "$TESTBED_DIR/guard/tls.key" --kubeconfig "$TESTBED_DIR/guard.kubeconfig" \
-    --survey-interval 5s
+    --survey-interval 5s --cluster-metrics
   pid=$!
   until guard_is_ready; do
     if ((SECONDS >= deadline)) || ! kill -0 "$pid" 2>/dev/null; then

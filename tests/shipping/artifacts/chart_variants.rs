@@ -33,7 +33,19 @@ fn chart_renders_same_objects_with_monitoring() {
     assert_same(
         "tests/data/kustomizations/with-monitoring",
         "self-managed",
-        &["--set=monitoring.enabled=true"],
+        &["--set=monitoring.enabled=true,monitoring.prometheusRule.runbookBaseUrl=docs/runbook.md"],
+    );
+}
+
+#[test]
+fn chart_renders_same_objects_with_cluster_metrics() {
+    assert_same(
+        "tests/data/kustomizations/with-cluster-metrics",
+        "self-managed",
+        &[
+            "--set=monitoring.enabled=true,monitoring.clusterMetrics=500",
+            "--set=monitoring.prometheusRule.runbookBaseUrl=https://wiki.example.com/etcd-guard/runbook",
+        ],
     );
 }
 
@@ -92,7 +104,7 @@ fn chart_renders_same_objects_as_trial_overlays() {
     assert_same(
         "deploy/overlays/minikube",
         "self-managed",
-        &["--set=image.pullPolicy=Never,extraArgs={--survey-interval=5s}"],
+        &["--set=image.pullPolicy=Never,extraArgs={--survey-interval=5s,--cluster-metrics}"],
     );
 }
 
