@@ -356,9 +356,23 @@ fn demo_picture_matches_recording_and_is_self_contained() {
     assert!(page("README.md").contains("](docs/demo.svg)"));
 }
 
+/// After a change of the dashboard, repeat `scripts/dashboard`.
+#[test]
+fn dashboard_picture_shows_every_panel() {
+    let dashboard: Value = serde_json::from_str(&page("deploy/monitoring/dashboard.json")).unwrap();
+    let picture = page("docs/dashboard.svg");
+    let parsed = roxmltree::Document::parse(&picture).unwrap();
+    let shown: BTreeSet<&str> = parsed.descendants().filter_map(|node| node.text()).collect();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let title = panel["title"].as_str().unwrap();
+        assert!(shown.contains(title), "docs/dashboard.svg has no panel {title:?}: run scripts/dashboard");
+    }
+    assert!(picture.len() <= 400_000, "{} bytes", picture.len());
+}
+
 #[test]
 fn recording_has_no_local_paths() {
-    for file in ["docs/demo.cast", "docs/demo.svg"] {
+    for file in ["docs/demo.cast", "docs/demo.svg", "docs/dashboard.svg"] {
         let text = page(file);
         for folder in ["/tmp", "/root", "/home", "/work", "/var"] {
             assert!(!text.contains(folder), "{file} has {folder}");

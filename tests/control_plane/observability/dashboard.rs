@@ -14,7 +14,7 @@ use test_support::{
 async fn every_dashboard_panel_shows_a_series() {
     // Injections read the labels of namespaces, which requires additional permissions.
     let kubeconfig = Some(ControlPlane::shared().admin_kubeconfig());
-    let setup = Setup { survey_interval: "1s", kubeconfig, ..Setup::default() };
+    let setup = Setup { survey_interval: "1s", cluster_metrics: true, kubeconfig, ..Setup::default() };
     let etcd = GuardedCluster::start_as(setup).await;
     let folder = tempfile::tempdir().unwrap();
     let prometheus = Prometheus::start(etcd.guard.http(), folder.path()).await;
@@ -48,6 +48,14 @@ async fn every_dashboard_panel_shows_a_series() {
         "sum(etcd_guard_admission_requests_total{verdict=\"allowed\",reason=\"SafeToDelete\"}) > 0",
         "sum(increase(etcd_guard_leader_transfers_total{result=\"moved\"}[1h])) > 0",
         "max(etcd_guard_clusters{state=\"spare\"}) > 0",
+        "etcd_guard_leader_transfer_duration_seconds_count > 0",
+        "max(etcd_guard_cluster_state{cluster=\"etcd\",state=\"spare\"}) == 1",
+        "max(etcd_guard_cluster_healthy_voters{cluster=\"etcd\"}) == 3",
+        "max(etcd_guard_cluster_term) > 1",
+        "time() - etcd_guard_survey_timestamp_seconds < 60",
+        "process_resident_memory_bytes > 1e6",
+        "process_cpu_seconds_total > 0",
+        "time() - process_start_time_seconds < 3600",
         "sum(etcd_guard_injections_total{result=\"injected\"}) > 0",
         "sum(etcd_guard_ready) == 1",
     ] {
@@ -56,7 +64,7 @@ async fn every_dashboard_panel_shows_a_series() {
 }
 
 /// Sends the review of a new pod that the guard mutates.
-async fn inject(etcd: &GuardedCluster) {
+pub(super) async fn inject(etcd: &GuardedCluster) {
     let pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",

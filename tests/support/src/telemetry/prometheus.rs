@@ -22,6 +22,12 @@ use crate::{
 /// The shipped dashboard.
 pub const DASHBOARD: &str = "deploy/monitoring/dashboard.json";
 
+/// The variables of the dashboard that select series. `.*` is the value of each for all series.
+pub const VARIABLES: [&str; 3] = ["namespace", "cluster", "pod"];
+
+/// The value of `$__rate_interval`.
+const RATE_INTERVAL: &str = "1m";
+
 /// The longest time until Prometheus starts, or until a query returns a series.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -39,10 +45,15 @@ impl Prometheus {
 
     /// Starts a Prometheus that scrapes several guards.
     pub async fn start_with_targets(guards: &[SocketAddr], folder: &Path) -> Self {
-        let targets: Vec<String> = guards.iter().map(SocketAddr::to_string).collect();
+        // As the shipped PodMonitor: targets have the labels of the guard's pods, and the labels of metrics take precedence.
+        let target = |(number, guard): (usize, &SocketAddr)| {
+            let labels = json!({"namespace": "etcd-guard", "pod": format!("etcd-guard-{number}")});
+            json!({"targets": [guard.to_string()], "labels": labels})
+        };
+        let targets: Vec<Value> = guards.iter().enumerate().map(target).collect();
         let config = json!({
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-            "scrape_configs": [{"job_name": "etcd-guard", "static_configs": [{"targets": targets}]}],
+            "scrape_configs": [{"job_name": "etcd-guard", "honor_labels": true, "static_configs": targets}],
         });
         fs::write(folder.join("prometheus.yml"), config.to_string()).unwrap();
         let binary = program("prometheus");
@@ -77,10 +88,26 @@ impl Prometheus {
 
     /// Returns the series of a query.
     pub async fn query(&self, query: &str) -> Vec<Value> {
-        let mut path = String::from("/api/v1/query?query=");
+        self.results("query", query, "").await
+    }
+
+    /// Returns the series of a query with their values between two times, every `step` seconds.
+    pub async fn query_range(&self, query: &str, start: f64, end: f64, step: f64) -> Vec<Value> {
+        self.results("query_range", query, &format!("&start={start:.3}&end={end:.3}&step={step:.3}")).await
+    }
+
+    /// Returns the time of this Prometheus, in seconds since the epoch.
+    pub async fn now(&self) -> f64 {
+        let [series] = &self.query("vector(time())").await[..] else { panic!("one series") };
+        series["value"][0].as_f64().unwrap()
+    }
+
+    async fn results(&self, kind: &str, query: &str, further: &str) -> Vec<Value> {
+        let mut path = format!("/api/v1/{kind}?query=");
         for byte in query.bytes() {
             write!(path, "%{byte:02X}").unwrap();
         }
+        path.push_str(further);
         let answer = get(self.address, &path).await.unwrap();
         let answer: Value = serde_json::from_str(&answer.body).unwrap();
         assert_eq!(answer["status"], "success", "{query}: {answer}");
@@ -102,14 +129,24 @@ impl Drop for Prometheus {
     }
 }
 
+/// Replaces the variables of the dashboard as Grafana does when all values are selected.
+pub fn with_all_values(query: &str, rate_interval: &str) -> String {
+    let query = query.replace("$__rate_interval", rate_interval);
+    VARIABLES.iter().fold(query, |query, name| query.replace(&format!("${name}"), ".*"))
+}
+
+/// Returns the shipped dashboard.
+pub fn dashboard() -> Value {
+    serde_json::from_str(&fs::read_to_string(project::path(DASHBOARD)).unwrap()).unwrap()
+}
+
 /// Returns the queries of the dashboard's panels, each with the panel's title.
 pub fn panels() -> Vec<(String, String)> {
-    let dashboard: Value =
-        serde_json::from_str(&fs::read_to_string(project::path(DASHBOARD)).unwrap()).unwrap();
+    let dashboard = dashboard();
     let mut queries = Vec::new();
     for panel in dashboard["panels"].as_array().unwrap() {
         for target in panel["targets"].as_array().unwrap_or(&Vec::new()) {
-            let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "1m");
+            let query = with_all_values(target["expr"].as_str().unwrap(), RATE_INTERVAL);
             queries.push((panel["title"].as_str().unwrap().to_owned(), query));
         }
     }
