@@ -1,5 +1,5 @@
 //! The shipped artifacts on real nodes: manifests, chart, cert-manager and `scripts/minikube`; upgrades and drains under load,
-//! killed replicas, uninstallation; and every example of `etcd-manifests/`. Requires root.
+//! killed replicas, uninstallation; every example of `etcd-manifests/`; and the first minutes of a new user. Requires root.
 //!
 //! The parts of the script `tests/shipping_node/story.sh` run concurrently and write a report; each test asserts one part of
 //! the report.
@@ -19,7 +19,10 @@ fn reported(name: &str) -> &'static str {
 }
 
 /// Parts of the script. Each runs on its own node; they mostly wait.
-const PARTS: [&str; 2] = ["installing", "cert-manager"];
+const PARTS: [&str; 3] = ["installing", "cert-manager", "stranger"];
+
+/// Maximum time from the start of `helm install` to the first denial.
+const FIRST_DENIAL_SECONDS: u64 = 300;
 
 fn run_parts() -> HashMap<String, String> {
     let parts = PARTS.map(|part| thread::spawn(move || run_part(part)));
@@ -199,9 +202,41 @@ fn the_installed_guard_conforms() {
     assert_eq!(reported("conformance-left"), "");
 }
 
+/// With one command, from the packed chart and the image archive.
+#[test]
+fn denies_within_five_minutes_of_helm_install() {
+    assert_leader_protected("stranger-denied", 3);
+    let seconds: u64 = reported("stranger-seconds").parse().unwrap();
+    assert!(
+        seconds <= FIRST_DENIAL_SECONDS,
+        "{seconds} s from the start of helm install to the first denial"
+    );
+    let image = concat!("registry.example.com/tools/etcd-guard:", env!("CARGO_PKG_VERSION"));
+    assert_eq!(reported("stranger-image"), format!("{image} {image}"));
+}
+
+#[test]
+fn doctor_reports_no_problem_of_a_new_installation() {
+    let (status, output) = reported("stranger-doctor").split_once(' ').unwrap();
+    assert_eq!(status, "0", "{output}");
+}
+
+/// The rules are the installed ones, with shorter waiting times.
+#[test]
+fn alert_names_the_cluster_with_a_stopped_member() {
+    assert_eq!(reported("stranger-alerts-before"), "");
+    assert_reported(
+        "stranger-alert",
+        &[
+            r#""alertname":"EtcdGuardNoSpareVoter","cluster":"etcd","namespace":"prod""#,
+            "The etcd cluster prod/etcd has no voter to spare.",
+        ],
+    );
+}
+
 #[test]
 fn uninstallation_leaves_no_objects() {
-    for method in ["manifests", "chart", "cert_manager", "minikube"] {
+    for method in ["manifests", "chart", "cert_manager", "minikube", "stranger"] {
         assert_eq!(reported(&format!("{method}-left")), "", "{method}");
     }
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs the shipped artifacts on a real node. CMD of `scripts/testbed node`: story.sh PART REPORT, with the programs in GUARD, HELM and
-# CERT_MANAGER. PART is
+# CERT_MANAGER, PROMETHEUS and PROMETHEUS_CRDS. PART is
 #   installing    manifests, chart and scripts/minikube; upgrade, drain, killed replicas, uninstallation
 #   cert-manager  certificates of cert-manager, and every example of etcd-manifests/
+#   stranger      a packed chart and an image archive: first denial, doctor, alert, uninstallation
 # Writes lines `NAME<tab>VALUE`; which tests/shipping_node/main.rs asserts.
 set -euo pipefail
 
@@ -14,6 +15,8 @@ source "$PROJECT/tests/shipping_node/calls.sh"
 source "$PROJECT/tests/shipping_node/examples.sh"
 # shellcheck source=tests/shipping_node/cert_manager.sh
 source "$PROJECT/tests/shipping_node/cert_manager.sh"
+# shellcheck source=tests/shipping_node/stranger.sh
+source "$PROJECT/tests/shipping_node/stranger.sh"
 
 # Each wait takes seconds on an idle machine. The timeout only ends a failed run.
 READY_TIMEOUT=300
@@ -89,10 +92,13 @@ uninstall_by_chart() {
 
 # left_behind: prints the remaining objects of all kinds that an installation can create.
 left_behind() {
-  local all kinds=namespaces,clusterroles,clusterrolebindings,validatingwebhookconfigurations,mutatingwebhookconfigurations
+  local all optional kinds=namespaces,clusterroles,clusterrolebindings,validatingwebhookconfigurations,mutatingwebhookconfigurations
   kinds+=,validatingadmissionpolicies,validatingadmissionpolicybindings
   kinds+=,roles,rolebindings,serviceaccounts,secrets,configmaps,services,deployments,poddisruptionbudgets,networkpolicies
-  kinds+=,leases,pods,resourcequotas,persistentvolumeclaims,replicasets,daemonsets
+  kinds+=,leases,pods,resourcequotas,persistentvolumeclaims,replicasets,daemonsets,jobs,endpointslices
+  # Kinds that an API server serves only with custom resources, or with flags.
+  optional='^(mutatingadmissionpolicies|mutatingadmissionpolicybindings|podmonitors|servicemonitors|prometheusrules)[.]'
+  kinds+=$(kubectl api-resources --no-headers -o name | grep -E "$optional" | sed 's/^/,/' | tr -d '\n' || true)
   # An error is printed as well, because objects that cannot be listed can still exist.
   all=$(kubectl get "$kinds" -A -o 'jsonpath={range .items[*]}{.kind}/{.metadata.namespace}/{.metadata.name}{"\n"}{end}' 2>&1) ||
     printf 'not listed: %s' "$all"
@@ -272,6 +278,7 @@ installing)
 cert-manager)
   test_cert_manager
   ;;
+stranger) stranger_story ;;
 *) fail "unknown part: $PART" ;;
 esac
 
