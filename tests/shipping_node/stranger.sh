@@ -37,17 +37,17 @@ start_prometheus() {
   wait_until 'Prometheus has scraped the state of the cluster' knows_the_cluster
 }
 
-# stop_member POD: stops the etcd process of a pod of the namespace prod.
-stop_member() {
+# signal_member SIGNAL POD: sends a signal to the etcd process of a pod of the namespace prod.
+signal_member() {
   local container pid
-  container=$(kubectl -n prod get pod "$1" -o 'jsonpath={.status.containerStatuses[0].containerID}')
+  container=$(kubectl -n prod get pod "$2" -o 'jsonpath={.status.containerStatuses[0].containerID}')
   for pid in $(pgrep -x etcd); do
     if grep -q "${container#containerd://}" "/proc/$pid/cgroup"; then
-      kill -STOP "$pid"
+      kill "-$1" "$pid"
       return
     fi
   done
-  fail "no process of $1"
+  fail "no process of $2"
 }
 
 stranger_story() {
@@ -83,11 +83,13 @@ stranger_story() {
   pod=etcd-0
   [[ $leader != "$pod" ]] || pod=etcd-1
   started=$SECONDS
-  stop_member "$pod"
+  signal_member STOP "$pod"
   wait_until 'an alert names the cluster' names_the_cluster
   log "alert $((SECONDS - started)) s after the stop"
   report stranger-alert "$(firing_cluster_alerts)"
   kill "$PROMETHEUS_PID"
+  # A stopped process delays the deletion of its pod.
+  signal_member CONT "$pod"
 
   log 'uninstall'
   uninstall_by_chart
