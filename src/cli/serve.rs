@@ -36,7 +36,7 @@ const CONNECT_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// limited, because the guard works without the version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Number of clusters with metrics of their own if `--cluster-metrics` has no value. A cluster has eleven series of about 100
+/// Number of clusters with metrics of their own if `--cluster-metrics` has no value. A cluster has ten series of about 100
 /// bytes, so the page has at most about half a megabyte.
 const DEFAULT_NAMED_CLUSTERS: &str = "500";
 
