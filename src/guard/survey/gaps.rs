@@ -152,7 +152,11 @@ mod tests {
         let text = |owners: serde_json::Value| {
             let mut pod = pod("db-0", "example/db", 2379, None);
             pod.metadata.owner_references = serde_json::from_value(owners).unwrap();
-            find("prod", &[pod]).into_iter().find(|gap| gap.pod.is_some()).unwrap().text
+            find("prod", &[pod], &OptInLabel::default())
+                .into_iter()
+                .find(|gap| gap.pod.is_some())
+                .unwrap()
+                .text
         };
         let bare = text(json!([]));
         assert!(
