@@ -21,6 +21,9 @@ use crate::log;
 /// Interval at which a lock of another process is tried again.
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Interval at which a process that waits for a lock reports so: output without a terminal shows nothing else meanwhile.
+const NOTICE_INTERVAL: Duration = Duration::from_secs(15);
+
 /// Root of the cache: `ETCD_GUARD_CACHE`, else `etcd-guard` in the user's cache directory.
 pub(crate) fn root() -> Result<PathBuf> {
     let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -44,6 +47,26 @@ pub(crate) fn directory(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The times of the lines about a wait.
+#[derive(Default)]
+struct Notices {
+    /// The time of the next line, after the start of the wait.
+    next: Duration,
+}
+
+// === impl Notices ===
+
+impl Notices {
+    /// Returns whether a line is due, at most once for each interval.
+    fn is_due(&mut self, elapsed: Duration) -> bool {
+        let is_due = elapsed >= self.next;
+        while self.next <= elapsed {
+            self.next += NOTICE_INTERVAL;
+        }
+        is_due
+    }
+}
+
 /// An exclusive lock that is released when this value is dropped and all child processes that inherited it have ended.
 pub(crate) struct Lock {
     _file: Flock<File>,
@@ -51,12 +74,12 @@ pub(crate) struct Lock {
 
 impl Lock {
     /// Locks a file, which is created, or an existing directory. While another process has the lock, prints `waiting`
-    /// and tries again until `timeout`.
+    /// at once and every 15 s, and tries again until `timeout`.
     pub(crate) fn acquire(path: &Path, waiting: &str, timeout: Duration) -> Result<Self> {
         let file = if path.is_dir() { File::open(path) } else { File::create(path) };
         let mut file = file.with_context(|| format!("cannot open {}", path.display()))?;
-        let deadline = Instant::now() + timeout;
-        let mut is_waiting = false;
+        let started = Instant::now();
+        let mut notices = Notices::default();
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => {
@@ -67,11 +90,13 @@ impl Lock {
                 Err((unlocked, Errno::EWOULDBLOCK)) => file = unlocked,
                 Err((_, error)) => bail!("cannot lock {}: {error}", path.display()),
             }
-            if !is_waiting {
-                log::info(waiting);
-                is_waiting = true;
+            let elapsed = started.elapsed();
+            if notices.is_due(elapsed) {
+                let seconds = elapsed.as_secs();
+                let duration = if seconds == 0 { String::new() } else { format!(" ({seconds} s)") };
+                log::info(format_args!("{waiting}{duration}"));
             }
-            if Instant::now() >= deadline {
+            if elapsed >= timeout {
                 bail!("the other process did not finish within {} s: {waiting}", timeout.as_secs());
             }
             thread::sleep(LOCK_INTERVAL);
@@ -89,6 +114,14 @@ impl Lock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wait_is_reported_at_once_and_every_interval() {
+        let mut notices = Notices::default();
+        let mut is_due = |seconds: u64| notices.is_due(Duration::from_secs(seconds));
+        let due: Vec<bool> = [0, 1, 14, 15, 16, 29, 50, 51, 60].into_iter().map(&mut is_due).collect();
+        assert_eq!(due, [true, false, false, true, false, false, true, false, true]);
+    }
 
     #[test]
     fn second_lock_waits_until_the_first_is_released() {

@@ -32,6 +32,12 @@ const LOCK: &str = "/var/lib/dpkg";
 /// Limit for an installation, also for that of another process.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(900);
 
+/// Interval between two lines of progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Interval at which the end of apt-get is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
 /// Removes the policy that an installation left when it was killed.
 pub(super) fn remove_stale_policy() {
     if !policy_is_ours() {
@@ -108,7 +114,19 @@ fn apt_get(timeout: Duration, arguments: &[&str], log_file: &Path) -> Result<Exi
     let mut command = process::launch(&[], &words);
     command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C");
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    command.status().context("cannot start apt-get")
+    let mut child = command.spawn().context("cannot start apt-get")?;
+    let started = Instant::now();
+    let mut next_progress = PROGRESS_INTERVAL;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if started.elapsed() >= next_progress {
+            log::info(format_args!("  still running apt-get: {} s", next_progress.as_secs()));
+            next_progress += PROGRESS_INTERVAL;
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
 }
 
 /// The policy that forbids packages to start services; removed when dropped.
