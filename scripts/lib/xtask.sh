@@ -59,6 +59,12 @@ require_rust() {
     fail 'a C compiler, which Rust needs to link, is missing; on Debian: apt-get install --no-install-recommends gcc libc6-dev'
 }
 
+# The programs of a node of scripts/testbed. A script that starts nodes in other processes provides them first: their output,
+# and with it the progress of builds, is often shown only at the end.
+# shellcheck disable=SC2034 # other scripts read it
+NODE_PROGRAMS=(etcd-3.6 kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl coredns
+  containerd runc catatonit iptables conntrack ip cni-plugins)
+
 # program NAME [--own-build]: prints the path of a program; builds or installs it first if necessary. With --own-build
 # only the static build is accepted, which images need.
 program() { xtask programs --modules "$LIB/programs" --path "$@"; }

@@ -19,15 +19,13 @@ as_typed() {
   printf '%s' "${line# }"
 }
 
-# show [<<<INPUT] FILE COMMAND...: shows the command and its output, which FILE receives as well; returns its exit
-# status.
+# show [<<<INPUT] FILE COMMAND...: shows the command and, while it runs, its output, which FILE receives as well; returns its
+# exit status.
 show() {
   local file=$1 status=0
   shift
   printf '%s$ %s%s\n' "$BOLD" "$(as_typed "$@")" "$PLAIN"
-  timeout "$COMMAND_TIMEOUT" "$@" >"$file" 2>&1 || status=$?
-  # A command substitution removes empty lines at the end.
-  [[ ! -s $file ]] || printf '%s\n' "$(<"$file")"
+  timeout "$COMMAND_TIMEOUT" "$@" 2>&1 | tee -- "$file" || status=$?
   return "$status"
 }
 

@@ -24,9 +24,6 @@ Files in DIR: those of `control-plane`, and containerd.log, kubelet.log, kube-pr
 USAGE
 }
 
-NODE_PROGRAMS=(etcd-3.6 kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl coredns
-  containerd runc catatonit iptables conntrack ip cni-plugins)
-
 node_main() {
   local dir='' volumes=12 lxcfs='' ipv6='' frequency=10s images=() reason arguments=("$@")
   while [[ $# -gt 0 ]]; do
