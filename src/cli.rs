@@ -10,13 +10,13 @@ mod inject;
 mod inspect;
 mod kube_client;
 mod logging;
-mod lxcfs_label;
 #[cfg(test)]
 #[path = "outputs/cli.rs"]
 pub(crate) mod outputs;
+mod printing;
 mod serve;
 mod status;
-mod unregister;
+mod version;
 
 use std::{env, path::Path, process::ExitCode};
 
@@ -38,30 +38,33 @@ enum Command {
     Serve(Box<serve::Serve>),
     Certificates(certificates::Certificates),
     Check(Box<check::Check>),
-    Status(status::Status),
+    Status(Box<status::Status>),
     Conformance(Box<conformance::Conformance>),
     Doctor(Box<doctor::Doctor>),
     Inject(inject::Inject),
     Inspect(Box<inspect::Inspect>),
     Config(config::ConfigCommand),
-    LxcfsLabel(lxcfs_label::LxcfsLabel),
-    Unregister(unregister::Unregister),
+    LxcfsLabel(serve::lxcfs_label::LxcfsLabel),
+    Unregister(certificates::unregister::Unregister),
     Completion(completion::Completion),
+    #[command(name = "__complete", hide = true)]
+    Complete(completion::plugin::Complete),
+    Version(version::Version),
 }
 
 /// The name under which kubectl finds the program as a plugin.
 const PLUGIN: &str = "kubectl-etcd_guard";
 
-/// Exit status of `check`, `inspect`, `conformance` and `doctor` after a negative result.
+/// Exit status of `check`, `status`, `inspect`, `conformance` and `doctor` after a negative result.
 const EXIT_NEGATIVE: u8 = 1;
 
-/// Exit status of `check`, `inspect`, `conformance` and `doctor` without a result.
+/// Exit status of `check`, `status`, `inspect`, `conformance` and `doctor` without a result.
 const EXIT_UNKNOWN: u8 = 2;
 
 /// Runs the command of the command line.
 ///
-/// The exit status is 1 after an error and 2 after an invalid command line. `check`, `inspect`, `conformance` and `doctor` exit with 1
-/// after a negative result and with 2 if they have no result.
+/// The exit status is 1 after an error and 2 after an invalid command line. `check`, `status`, `inspect`, `conformance` and
+/// `doctor` exit with 1 after a negative result and with 2 if they have no result.
 #[must_use]
 pub fn main() -> ExitCode {
     let command = command();
@@ -73,11 +76,13 @@ pub fn main() -> ExitCode {
     if !matches!(command, Command::Serve(_)) {
         logging.start(None);
     }
+    // Their output is a log.
+    let is_service = matches!(command, Command::Serve(_) | Command::Certificates(_) | Command::LxcfsLabel(_));
     let result = match command {
         Command::Serve(serve) => serve.run(&logging),
         Command::Certificates(certificates) => certificates.run(),
         Command::Check(check) => return exit_code(check.run()),
-        Command::Status(status) => status.run(),
+        Command::Status(status) => return exit_code(status.run()),
         Command::Conformance(conformance) => return exit_code(conformance.run()),
         Command::Doctor(doctor) => return exit_code(doctor.run()),
         Command::Inject(inject) => inject.run(),
@@ -86,11 +91,17 @@ pub fn main() -> ExitCode {
         Command::LxcfsLabel(label) => label.run(),
         Command::Unregister(unregister) => unregister.run(),
         Command::Completion(completion) => completion.run(self::command()),
+        Command::Complete(complete) => complete.run(self::command()),
+        Command::Version(version) => version.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error:#}");
+            if is_service {
+                tracing::error!("{error:#}");
+            } else {
+                printing::print_error(&error);
+            }
             ExitCode::FAILURE
         }
     }
@@ -102,7 +113,7 @@ fn exit_code(result: anyhow::Result<bool>) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(EXIT_NEGATIVE),
         Err(error) => {
-            tracing::error!("{error:#}");
+            printing::print_error(&error);
             ExitCode::from(EXIT_UNKNOWN)
         }
     }

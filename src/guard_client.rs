@@ -24,7 +24,10 @@ use tokio::{
 };
 
 use self::replica::{Connection, Replica, is_ready};
-use crate::escape::{MAX_TEXT_CHARS, escape_texts, to_bounded_line};
+use crate::{
+    escape::{MAX_TEXT_CHARS, escape_texts, to_bounded_line},
+    terminal::waiting::with_notice,
+};
 
 /// Timeout of one call, including the port-forward. The guard itself answers within 15 s.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
@@ -62,8 +65,12 @@ impl GuardClient {
     }
 
     async fn send<T: DeserializeOwned>(&self, request: Request<Full<Bytes>>) -> anyhow::Result<T> {
-        let response = async { self.exchange_with(&self.any_replica().await?, request).await };
-        let response = within_limit(response).await?;
+        let exchange = async {
+            let replicas = self.replicas().await?;
+            let replica = replicas.first().context("no replica of the guard is known")?;
+            self.exchange_with(replica, request).await
+        };
+        let response = within_limit(exchange).await?;
         read_answer(response.body())
     }
 
@@ -88,6 +95,15 @@ impl GuardClient {
         replica: &Replica,
         request: Request<Full<Bytes>>,
     ) -> anyhow::Result<Response<Bytes>> {
+        let subject = format!("the response of {}", replica.describe());
+        with_notice(&subject, self.exchange_without_notice(replica, request)).await
+    }
+
+    async fn exchange_without_notice(
+        &self,
+        replica: &Replica,
+        request: Request<Full<Bytes>>,
+    ) -> anyhow::Result<Response<Bytes>> {
         match replica {
             Replica::Url(address) => {
                 let host = address.host().unwrap_or_default();
@@ -106,24 +122,28 @@ impl GuardClient {
         }
     }
 
-    /// Returns the configured address, or a ready replica.
-    async fn any_replica(&self) -> anyhow::Result<Replica> {
+    /// Returns the replica at the configured address, or all ready replicas, at least one.
+    pub(crate) async fn replicas(&self) -> anyhow::Result<Vec<Replica>> {
         let (namespace, selector) = match &self.endpoint {
-            GuardEndpoint::Url(address) => return Ok(Replica::Url(address.clone())),
+            GuardEndpoint::Url(address) => return Ok(vec![Replica::Url(address.clone())]),
             GuardEndpoint::PortForward { namespace, selector } => (namespace, selector),
         };
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let listed = pods.list(&ListParams::default().labels(selector)).await;
+        let subject = format!("the API server at {}: list of the pods of the guard", self.server);
+        let parameters = ListParams::default().labels(selector);
+        let listed = with_notice(&subject, pods.list(&parameters)).await;
         let listed = listed
             .with_context(|| format!("failed to list the pods of the guard in namespace {namespace}"))?;
-        let Some(pod) = listed.items.iter().find(|pod| is_ready(pod)) else {
+        let ready: Vec<Replica> =
+            listed.items.iter().filter(|pod| is_ready(pod)).map(Replica::from_pod).collect();
+        if ready.is_empty() {
             bail!(
                 "no ready guard pod in namespace {namespace} ({} pods match {selector}); inspect them with \
                  `kubectl -n {namespace} get pods`, or pass --guard-namespace or --guard",
                 listed.items.len()
             )
-        };
-        Ok(Replica::from_pod(pod))
+        }
+        Ok(ready)
     }
 
     async fn forward(&self, namespace: &str, name: &str, port: u16) -> anyhow::Result<Connection> {

@@ -12,7 +12,10 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use crate::{
-    cli::outputs::{check_texts, conformance_text, doctor_text, inspect_texts, log_of, status_text},
+    cli::outputs::{
+        check_texts, conformance_text, doctor_text, error_and_notice, inspect_texts, log_of, status_texts,
+        version_texts,
+    },
     escape::{MAX_TEXT_CHARS, escape_json, to_shell_word},
     etcd::{MemberError, MemberId, displayed_name, displayed_version},
     guard::{
@@ -89,13 +92,17 @@ places! {
     /// The response to `/check`.
     CheckJson(text) => json_texts(&utf8(block_on(admin_outputs::body(&admin_outputs::preview(&verdict(text))))));
     /// The terminal of `etcd-guard status`, for an answer that the guard did not escape.
-    StatusTerminal(text) => lines(&status_text(&serde_json::to_vec(&survey(text)).unwrap()));
+    StatusTerminal(text) => all_lines(&status_texts(&serde_json::to_vec(&survey(text)).unwrap()));
     /// The terminal of `etcd-guard check`, for an answer that the guard did not escape.
     CheckTerminal(text) => check_terminal(text);
     /// The report of `etcd-guard inspect`: the table, JSON, YAML and the Role.
-    InspectReport(text) => inspect_texts(&inspection(text)).iter().flat_map(|printed| lines(printed)).collect();
+    InspectReport(text) => all_lines(&inspect_texts(&inspection(text)));
     /// The terminal of `etcd-guard doctor`.
     DoctorTerminal(text) => lines(&doctor_text(text));
+    /// The terminal of `etcd-guard version`.
+    VersionTerminal(text) => all_lines(&version_texts(text));
+    /// The line of an error, and the notice of a long call.
+    ErrorLine(text) => all_lines(&error_and_notice(text));
     /// The terminal of `etcd-guard conformance`.
     ConformanceTerminal(text) => lines(&conformance_text(text));
     /// JSON that a command prints.
@@ -105,21 +112,26 @@ places! {
 }
 
 /// The files that print or serve text, with the number of such places, and their cases in [`Place`].
-const WRITERS: [(&str, usize, &[Place]); 15] = [
-    ("cli/check.rs", 1, &[Place::CheckTerminal]),
-    ("cli/check/report.rs", 2, &[Place::CheckTerminal]),
+const WRITERS: [(&str, usize, &[Place]); 19] = [
+    // Names of shipped configurations, and the address of the API server, which is escaped.
+    ("cli/certificates/unregister.rs", 4, &[]),
+    ("cli/check.rs", 2, &[Place::CheckTerminal]),
     // A constant script.
     ("cli/completion.rs", 1, &[]),
+    // Words of this program, and names of files, which are escaped.
+    ("cli/completion/plugin.rs", 1, &[]),
     // Diagnostics, which `Diagnostic::new` escapes; escaped errors of the API server; names and paths of the user; a schema.
     ("cli/config.rs", 4, &[]),
     ("cli/config/dry_run.rs", 1, &[]),
-    ("cli/conformance.rs", 3, &[Place::ConformanceTerminal, Place::PrintedJson]),
-    ("cli/doctor.rs", 2, &[Place::DoctorTerminal, Place::PrintedJson]),
+    ("cli/conformance.rs", 1, &[Place::ConformanceTerminal, Place::PrintedJson]),
+    ("cli/doctor.rs", 1, &[Place::DoctorTerminal, Place::PrintedJson]),
     // A file of the user: as JSON, or as YAML, whose serializer escapes.
     ("cli/inject.rs", 4, &[Place::PrintedJson]),
     ("cli/inspect.rs", 1, &[Place::InspectReport]),
     ("cli/logging/deferred.rs", 4, &[Place::TextLog, Place::JsonLog]),
-    ("cli/status.rs", 3, &[Place::StatusTerminal, Place::PrintedJson]),
+    ("cli/printing.rs", 3, &[Place::ErrorLine]),
+    ("cli/status.rs", 4, &[Place::StatusTerminal, Place::PrintedJson]),
+    ("cli/version.rs", 1, &[Place::VersionTerminal]),
     ("conformance/progress.rs", 1, &[Place::ConformanceTerminal]),
     ("server/admin.rs", 5, &[Place::StatusJson, Place::CheckJson, Place::MetricsPage]),
     (
@@ -134,6 +146,7 @@ const WRITERS: [(&str, usize, &[Place]); 15] = [
         ],
     ),
     ("k8s/write/events.rs", 1, &[Place::Event]),
+    ("terminal/waiting.rs", 1, &[Place::ErrorLine]),
 ];
 
 /// Texts by which a file writes to a terminal, serves a path, or publishes an Event.
@@ -150,6 +163,10 @@ fn utf8(body: Vec<u8>) -> String {
 
 fn lines(text: &str) -> Vec<String> {
     text.split('\n').map(str::to_owned).collect()
+}
+
+fn all_lines(texts: &[String]) -> Vec<String> {
+    texts.iter().flat_map(|printed| lines(printed)).collect()
 }
 
 /// Returns the lines of a log, each of which is a JSON value.
@@ -219,6 +236,7 @@ fn survey(text: &str) -> Survey {
     let member = MemberStatus {
         pod: Some(text()),
         owner_kind: Some(text()),
+        address: Some(text()),
         id: Some(text()),
         name: Some(text()),
         role: Role::Follower,
@@ -256,7 +274,7 @@ fn survey(text: &str) -> Survey {
 
 fn check_terminal(text: &str) -> Vec<String> {
     let body = serde_json::to_vec(&admin_outputs::preview(&verdict(text))).unwrap();
-    check_texts(&body, text).iter().flat_map(|printed| lines(printed)).collect()
+    all_lines(&check_texts(&body, text))
 }
 
 fn event_texts(text: &str) -> Vec<String> {

@@ -1,4 +1,6 @@
-//! Text styles for terminals. `anstream` removes them from other outputs, and if `NO_COLOR` is set.
+//! Text styles for terminals, and notices for users who wait. `anstream` removes styles from other outputs, and if `NO_COLOR` is set.
+
+pub(crate) mod waiting;
 
 use anstyle::{AnsiColor, Style};
 

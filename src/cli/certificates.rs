@@ -1,6 +1,8 @@
 //! `etcd-guard certificates`: creates and renews the certificates of the webhook servers, which mount the Secret. It has
 //! no listener, so that its permissions are out of reach for callers of the webhooks.
 
+pub(super) mod unregister;
+
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context;

@@ -4,27 +4,42 @@
 //! cluster are those of the real request.
 
 pub(in crate::cli) mod report;
-mod review;
+pub(in crate::cli) mod review;
+mod targets;
 
+use std::io::Write;
+
+use anyhow::bail;
 use clap::Args;
+use serde_json::json;
 
 use self::{
     report::CheckReport,
     review::{Cascade, Operation, PreviewRequest, Target, current_user},
+    targets::Targets,
 };
-use super::kube_client::{
-    guard_flags::{GuardFlags, Output},
-    run,
+use super::{
+    kube_client::{guard_flags::GuardFlags, run},
+    printing::{Output, print_error},
 };
-use crate::{escape::escape_json, guard_client::webhook_coverage::WebhookCoverage, server::Preview};
+use crate::{
+    guard_client::{GuardClient, webhook_coverage::WebhookCoverage},
+    server::Preview,
+    terminal::waiting::with_notice,
+};
 
-/// Preview the verdict on the deletion of a pod, with the reason
+/// Preview the verdict on the deletion of pods, with the reason
 ///
-/// Exit status: 0 if the request would be allowed, 1 if it would be denied, 2 if the preview failed.
+/// Each object is evaluated as if it were the only one. Exit status: 0 if all requests would be allowed, 1 if one would be
+/// denied, 2 if a preview failed.
 #[derive(Debug, Args)]
 pub(super) struct Check {
-    /// A pod, or TYPE/NAME, where TYPE is pod, statefulset, namespace or pvc
-    target: Target,
+    /// Pods, TYPE/NAME, or TYPE and names, where TYPE is pod, statefulset, namespace or pvc
+    #[arg(value_name = "TARGET", required_unless_present = "selector")]
+    targets: Vec<String>,
+    /// Label selector: all objects of TYPE with these labels, by default pods
+    #[arg(short = 'l', long)]
+    selector: Option<String>,
     #[command(flatten)]
     guard: GuardFlags,
     /// Preview an eviction, as kubectl drain requests, instead of a deletion
@@ -42,44 +57,134 @@ pub(super) struct Check {
     /// Preview scaling a StatefulSet to this number of replicas
     #[arg(long, conflicts_with_all = ["evict", "grace_period", "force"])]
     replicas: Option<u32>,
-    /// The requesting user, such as system:serviceaccount:kube-system:statefulset-controller; by default the user of the kubeconfig
-    #[arg(long = "as", value_name = "USER")]
-    user: Option<String>,
+    /// The user of the previewed request, such as system:serviceaccount:kube-system:statefulset-controller; by default your own user
+    #[arg(long, value_name = "USER")]
+    requester: Option<String>,
     /// Output format
-    #[arg(short, long, value_enum, default_value = "text")]
+    #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
+}
+
+/// The previewed requests: the same operation by the same user on several objects.
+struct Question {
+    client: GuardClient,
+    operation: Operation,
+    user: String,
+}
+
+/// The answer for one object.
+struct Answer {
+    request: PreviewRequest,
+    coverage: WebhookCoverage,
+    preview: Preview,
 }
 
 // === impl Check ===
 
 impl Check {
-    /// Prints the preview and returns whether the request would be allowed.
+    /// Prints the previews and returns whether all requests would be allowed.
     pub(super) fn run(self) -> anyhow::Result<bool> {
         run(self.preview())
     }
 
     async fn preview(self) -> anyhow::Result<bool> {
-        let Self { target, guard, evict, grace_period, force, cascade, replicas, user, output } = self;
+        let Self {
+            targets,
+            selector,
+            guard,
+            evict,
+            grace_period,
+            force,
+            cascade,
+            replicas,
+            requester,
+            output,
+        } = self;
+        let targets = Targets::parse(&targets, selector)?;
+        // A list, even of one object, is printed as a list.
+        let is_list = !matches!(&targets, Targets::Named(targets) if targets.len() == 1);
         let client = guard.connect().await?;
-        let user = match user {
+        let api_server = format!("the API server at {}", client.server);
+        let targets = with_notice(&api_server, targets.resolve(&client.client, &client.namespace)).await?;
+        let user = match requester {
             Some(user) => user,
-            None => current_user(&client.client).await?,
+            None => with_notice(&api_server, current_user(&client.client)).await?,
         };
         let grace_period = if force { Some(0) } else { grace_period };
         let operation = Operation { evict, grace_period, cascade, replicas };
+        let question = Question { client, operation, user };
+        let (mut answers, mut errors) = (Vec::new(), Vec::new());
+        for target in &targets {
+            match question.ask(target).await {
+                Ok(answer) => answers.push((target, answer)),
+                Err(error) => errors.push(error),
+            }
+        }
+        let is_allowed = answers.iter().all(|(_, answer)| answer.preview.verdict != "denied");
+        if !answers.is_empty() {
+            question.print(&answers, output, is_list)?;
+        }
+        if let (1, Some(_)) = (targets.len(), errors.first()) {
+            return errors.into_iter().next().map_or(Ok(is_allowed), Err);
+        }
+        errors.iter().for_each(print_error);
+        if !errors.is_empty() {
+            bail!("{} of {} previews failed", errors.len(), targets.len());
+        }
+        Ok(is_allowed)
+    }
+}
+
+// === impl Question ===
+
+impl Question {
+    /// Previews the request for one object.
+    async fn ask(&self, target: &Target) -> anyhow::Result<Answer> {
+        let Self { client, operation, user } = self;
+        let api_server = format!("the API server at {}", client.server);
         let namespace = target.namespace(&client.namespace);
-        let request = PreviewRequest::new(&client.client, namespace, &target, &operation, &user).await?;
+        let request = PreviewRequest::new(&client.client, namespace, target, operation, user);
+        let request = with_notice(&api_server, request).await?;
         let review = serde_json::to_vec(&request.review)?;
         let (preview, coverage) = tokio::join!(
             client.post::<Preview>("/check", review),
             WebhookCoverage::find(&client.client, request.webhook, namespace)
         );
-        let preview = preview?;
-        let report = CheckReport::new(&request.summary, &user, &coverage, &preview);
+        Ok(Answer { preview: preview?, coverage, request })
+    }
+
+    /// Prints the answers to standard output, and, like kubectl, the warnings of tables to standard error.
+    fn print(&self, answers: &[(&Target, Answer)], output: Output, is_list: bool) -> anyhow::Result<()> {
+        let reports = answers.iter().map(|(target, Answer { request, coverage, preview })| {
+            let report = CheckReport::new(&request.summary, &self.user, coverage, preview);
+            let is_wide = output == Output::Wide;
+            (target, if is_wide { report.with_placement(&request.placement) } else { report })
+        });
+        let reports: Vec<_> = reports.collect();
+        let mut out = anstream::stdout().lock();
         match output {
-            Output::Text => report.print()?,
-            Output::Json => anstream::println!("{}", escape_json(&serde_json::to_string_pretty(&report)?)),
+            Output::Table | Output::Wide => {
+                for (number, (_, report)) in reports.iter().enumerate() {
+                    if number > 0 {
+                        writeln!(out)?;
+                    }
+                    report.write(&mut out)?;
+                    report.write_warnings(&mut anstream::stderr().lock())?;
+                }
+            }
+            Output::Name => {
+                for (target, _) in &reports {
+                    writeln!(out, "{}", target.printed_name())?;
+                }
+            }
+            Output::Json | Output::Yaml => {
+                let reports: Vec<_> = reports.iter().map(|(_, report)| report).collect();
+                match reports.as_slice() {
+                    [report] if !is_list => output.write_document(report, &mut out)?,
+                    several => output.write_document(&json!({"items": several}), &mut out)?,
+                };
+            }
         }
-        Ok(preview.verdict != "denied")
+        Ok(out.flush()?)
     }
 }

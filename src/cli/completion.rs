@@ -1,5 +1,7 @@
 //! `etcd-guard completion`: completion scripts for shells.
 
+pub(super) mod plugin;
+
 use std::io::Write;
 
 use clap::{Args, Command};

@@ -1,21 +1,17 @@
 //! `etcd-guard conformance`: runs the conformance suite in a test cluster of the user.
 
-use std::{
-    io::{BufRead, IsTerminal, Write},
-    time::Duration,
-};
+use std::{io::Write, time::Duration};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::kube_client::{
-    guard_flags::{GuardFlags, Output},
-    run,
+use super::{
+    kube_client::{guard_flags::GuardFlags, run},
+    printing::{Output, confirm, print_error},
 };
 use crate::{
     conformance::{API_TIMEOUT, Options, Outcome, Report, Suite},
-    escape::escape_json,
     guard_client::GuardClient,
     terminal::{EMPHASIS, paint},
 };
@@ -42,7 +38,7 @@ pub(super) struct Conformance {
     #[arg(long, default_value = "5m", value_parser = humantime::parse_duration)]
     wait: Duration,
     /// Output format
-    #[arg(short, long, value_enum, default_value = "text")]
+    #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
@@ -72,7 +68,7 @@ impl Conformance {
         };
         let client = self.guard.connect_within(API_TIMEOUT).await?;
         if !self.yes {
-            confirm(&client, options.namespace.as_deref())?;
+            confirm(&question(&client, options.namespace.as_deref()))?;
         }
         let mut signals = StopSignals::new()?;
         let mut suite = Suite::start(client, options).await?;
@@ -90,40 +86,37 @@ impl Conformance {
         let mut errors = [run, printed, cleaned_up].into_iter().filter_map(Result::err);
         // A failed case decides the exit status, also if an error followed.
         if suite.report().count(Outcome::Failed) > 0 {
-            errors.for_each(|error| tracing::error!("{error:#}"));
+            errors.for_each(|error| print_error(&error));
             return Ok(false);
         }
-        // The first error is returned, the others are logged: the command that deletes the namespace must not get lost.
+        // The first error is returned, the others are printed: the command that deletes the namespace must not get lost.
         let first = errors.next();
-        errors.for_each(|error| tracing::error!("{error:#}"));
+        errors.for_each(|error| print_error(&error));
         first.map_or(Ok(true), Err)
     }
 }
 
-fn confirm(client: &GuardClient, namespace: Option<&str>) -> anyhow::Result<()> {
-    if !std::io::stdin().is_terminal() {
-        bail!("stdin is not a terminal; pass --yes");
-    }
+/// Returns the question before the start.
+fn question(client: &GuardClient, namespace: Option<&str>) -> String {
     let namespace = namespace.unwrap_or("etcd-guard-conformance-*");
-    anstream::eprint!(
+    format!(
         "This creates namespace {} in the cluster at {}, with six etcd pods and a volume for five of them, deletes and \
-         evicts them, and deletes the namespace with everything in it. Continue? [y/N] ",
+         evicts them, and deletes the namespace with everything in it.",
         paint(EMPHASIS, namespace),
         paint(EMPHASIS, &client.server.to_string())
-    );
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    anyhow::ensure!(matches!(answer.trim(), "y" | "Y" | "yes"), "not confirmed; nothing was changed");
-    Ok(())
+    )
 }
 
 fn print(report: &Report, output: Output) -> anyhow::Result<()> {
     let mut out = anstream::stdout().lock();
     match output {
-        Output::Text if report.rows.is_empty() => {}
-        Output::Text => report.write_text(&mut out)?,
-        Output::Json => writeln!(out, "{}", escape_json(&serde_json::to_string_pretty(report)?))?,
+        Output::Table | Output::Wide if report.rows.is_empty() => {}
+        // The table has all facts.
+        Output::Table | Output::Wide => report.write_text(&mut out)?,
+        Output::Name => report.write_names(&mut out)?,
+        Output::Json | Output::Yaml => {
+            output.write_document(report, &mut out)?;
+        }
     }
     out.flush()?;
     Ok(())

@@ -2,13 +2,13 @@
 
 use std::io::Write;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use super::kube_client::{guard_flags::GuardFlags, run};
-use crate::{
-    doctor::{self, Options},
-    escape::escape_json,
+use super::{
+    kube_client::{guard_flags::GuardFlags, run},
+    printing::Output,
 };
+use crate::doctor::{self, Options};
 
 /// Check the installation of the guard: API server, webhooks, certificates, permissions, network, replicas and clusters
 ///
@@ -22,16 +22,7 @@ pub(super) struct Doctor {
     guard: GuardFlags,
     /// Output format
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Format,
-}
-
-/// Output format
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// A line for each check
-    Table,
-    /// JSON
-    Json,
+    output: Output,
 }
 
 // === impl Doctor ===
@@ -51,14 +42,17 @@ impl Doctor {
             kubectl: guard.kubectl(),
         };
         let report = doctor::Doctor::new(guard.connect().await?, options).examine().await?;
+        let mut out = anstream::stdout().lock();
         match output {
-            Format::Table => {
-                let mut out = anstream::stdout().lock();
-                report.write_table(&mut out)?;
-                out.flush()?;
+            // The table has all facts.
+            Output::Table | Output::Wide => report.write_table(&mut out)?,
+            Output::Name => report.write_names(&mut out)?,
+            Output::Json | Output::Yaml => {
+                output.write_document(&report, &mut out)?;
             }
-            Format::Json => anstream::println!("{}", escape_json(&serde_json::to_string_pretty(&report)?)),
         }
+        out.flush()?;
+        drop(out);
         anyhow::ensure!(
             report.has_result(),
             "no property of the guard could be read; the remedies above name the missing permissions"

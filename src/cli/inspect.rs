@@ -12,15 +12,18 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use k8s_openapi::jiff::Timestamp;
 
 use self::{
     live::{BUILT_IN, LiveReader},
     manifest::{InspectionTarget, Manifest},
-    report::{Format, print},
+    report::{print, print_roles},
 };
-use super::kube_client::{guard_flags::ClusterFlags, run};
+use super::{
+    kube_client::{guard_flags::ClusterFlags, run},
+    printing::Output,
+};
 use crate::{
     config::Config,
     escape::to_shell_word,
@@ -71,32 +74,22 @@ pub(super) struct Inspect {
     opt_in_label: OptInLabel,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Human-readable text
-    Table,
-    /// JSON
-    Json,
-    /// YAML
-    Yaml,
-}
-
 // === impl Inspect ===
 
 impl Inspect {
     /// Prints the report and returns whether an etcd member was recognised.
     pub(super) fn run(self) -> anyhow::Result<bool> {
-        let format = match (self.role, self.output) {
-            (true, _) => Format::Role,
-            (_, Output::Table) => Format::Table,
-            (_, Output::Json) => Format::Json,
-            (_, Output::Yaml) => Format::Yaml,
-        };
+        let (is_role, output) = (self.role, self.output);
         let inspections = match self.file.clone() {
             Some(file) => self.inspect_file(&file)?,
             None => vec![run(self.inspect_live())?],
         };
-        print(&inspections, format, &mut anstream::stdout().lock())?;
+        let mut out = anstream::stdout().lock();
+        if is_role {
+            print_roles(&inspections, &mut out)?;
+        } else {
+            print(&inspections, output, &mut out)?;
+        }
         Ok(inspections.iter().any(|inspection| inspection.recognised))
     }
 

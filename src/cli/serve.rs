@@ -1,6 +1,7 @@
 //! `etcd-guard serve`: the webhook server.
 
 mod certificates;
+pub(super) mod lxcfs_label;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 

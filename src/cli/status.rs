@@ -1,22 +1,26 @@
 //! `etcd-guard status`: the current state of the guarded clusters.
 
+pub(in crate::cli) mod table;
+
 use std::{
     io::{IsTerminal, Write},
+    str::FromStr,
     time::Duration,
 };
 
+use anyhow::{anyhow, bail};
 use clap::Args;
-use tabwriter::TabWriter;
 use tokio::time::sleep;
 
-use super::kube_client::{
-    guard_flags::{GuardFlags, Output},
-    run,
+use self::table::write_text;
+use super::{
+    kube_client::{guard_flags::GuardFlags, run},
+    printing::{Output, print_error},
 };
 use crate::{
-    escape::escape_json,
-    guard::{ClusterStatus, MemberStatus, RecognitionGap, Role, Survey},
-    terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, paint},
+    escape::{escape_json, to_shell_word},
+    guard::{ClusterStatus, Survey},
+    guard_client::GuardClient,
 };
 
 /// Clears the terminal and moves the cursor to its top.
@@ -24,63 +28,120 @@ const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 
 /// Show the guarded etcd clusters: members, quorum, spare voters, reservations and the effective policy
 ///
-/// Exit status: 1 if the status is incomplete.
+/// Exit status: 0 if the status was read, 1 if it is incomplete or, with --exit-code, if a cluster has lost its quorum or its
+/// state is unknown, 2 if the status could not be read or the cluster does not exist.
 #[derive(Debug, Args)]
 pub(super) struct Status {
+    /// One cluster, by the name of its StatefulSet or other owner; by default all clusters of the namespace
+    #[arg(value_name = "[NAMESPACE/]NAME", conflicts_with = "all_namespaces")]
+    cluster: Option<ClusterName>,
     #[command(flatten)]
     guard: GuardFlags,
     /// Show all guarded namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     all_namespaces: bool,
-    /// Repeat until interrupted
+    /// Exit with status 1 if a cluster has lost its quorum or its state is unknown
+    #[arg(long, conflicts_with = "watch")]
+    exit_code: bool,
+    /// Repeat until interrupted, also after failed refreshes
     #[arg(short, long)]
     watch: bool,
     /// Interval of --watch
     #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
     interval: Duration,
-    /// Output format; with --watch, JSON is printed as one line per status
-    #[arg(short, long, value_enum, default_value = "text")]
+    /// Output format; with --watch, JSON is printed as one line per status and YAML as one document per status
+    #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
+}
+
+/// The name of a cluster, and its namespace if the user named one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ClusterName {
+    namespace: Option<String>,
+    name: String,
+}
+
+/// The selected clusters of one guard.
+struct Query {
+    client: GuardClient,
+    /// `None` selects all guarded namespaces.
+    namespace: Option<String>,
+    /// `None` selects all clusters.
+    cluster: Option<String>,
+    /// The kubectl command with the flags that select the same cluster.
+    kubectl: String,
 }
 
 // === impl Status ===
 
 impl Status {
-    pub(super) fn run(self) -> anyhow::Result<()> {
+    /// Prints the status. Returns whether it is complete and, if `--exit-code` is set, all clusters have a quorum.
+    pub(super) fn run(self) -> anyhow::Result<bool> {
         run(self.show())
     }
 
-    async fn show(self) -> anyhow::Result<()> {
-        let Self { guard, all_namespaces, watch, interval, output } = self;
+    async fn show(self) -> anyhow::Result<bool> {
+        let Self { cluster, guard, all_namespaces, exit_code, watch, interval, output } = self;
+        let selected = guard.namespace_flag().map(str::to_owned);
+        let kubectl = guard.kubectl();
         let client = guard.connect().await?;
-        let path = if all_namespaces {
-            String::from("/status")
-        } else {
-            format!("/status?namespace={}", client.namespace)
+        let (in_name, cluster) = cluster.map_or((None, None), |name| (name.namespace, Some(name.name)));
+        let namespace = match (in_name, selected) {
+            (Some(in_name), Some(selected)) if in_name != selected => {
+                bail!("namespace {in_name} of the cluster differs from --namespace {selected}");
+            }
+            (Some(in_name), _) => Some(in_name),
+            (None, _) if all_namespaces => None,
+            (None, _) => Some(client.namespace.clone()),
         };
-        loop {
-            let survey: Survey = client.get(&path).await?;
-            if watch && output == Output::Text && is_screen() {
-                // Bypasses `anstream`, which removes escape sequences if colors are disabled.
-                std::io::stdout().write_all(CLEAR_SCREEN.as_bytes())?;
+        let query = Query { client, namespace, cluster, kubectl };
+        // A failure of the first read is final: flags or permissions can be wrong.
+        let survey = query.read().await?;
+        if watch {
+            return query.watch(survey, output, interval).await;
+        }
+        print(&survey, output)?;
+        let mut is_passed = survey.problems.is_empty();
+        if !is_passed {
+            print_error(&anyhow!("the status is incomplete"));
+        }
+        if exit_code {
+            for cluster in survey.clusters.iter().filter(|cluster| !has_quorum(cluster)) {
+                let state =
+                    if cluster.spare.is_some() { "has lost its quorum" } else { "is in an unknown state" };
+                print_error(&anyhow!("cluster {}/{} {state}", cluster.namespace, cluster.name));
+                is_passed = false;
             }
-            let mut out = anstream::stdout().lock();
-            match output {
-                Output::Text => write_text(&survey, &mut out)?,
-                Output::Json if watch => writeln!(out, "{}", escape_json(&serde_json::to_string(&survey)?))?,
-                Output::Json => {
-                    writeln!(out, "{}", escape_json(&serde_json::to_string_pretty(&survey)?))?;
-                }
+        }
+        Ok(is_passed)
+    }
+}
+
+fn has_quorum(cluster: &ClusterStatus) -> bool {
+    cluster.spare.is_some_and(|spare| spare >= 0)
+}
+
+/// Prints a status once.
+fn print(survey: &Survey, output: Output) -> anyhow::Result<()> {
+    let mut out = anstream::stdout().lock();
+    write(survey, output, &mut out)?;
+    Ok(out.flush()?)
+}
+
+/// Writes a status.
+pub(in crate::cli) fn write(survey: &Survey, output: Output, out: &mut impl Write) -> anyhow::Result<()> {
+    match output {
+        Output::Table | Output::Wide => write_text(survey, output == Output::Wide, out)?,
+        Output::Name => {
+            for ClusterStatus { namespace, name, .. } in &survey.clusters {
+                writeln!(out, "{namespace}/{name}")?;
             }
-            out.flush()?;
-            drop(out);
-            if !watch {
-                anyhow::ensure!(survey.problems.is_empty(), "the status is incomplete");
-                return Ok(());
-            }
-            sleep(interval).await;
+        }
+        Output::Json | Output::Yaml => {
+            output.write_document(survey, out)?;
         }
     }
+    Ok(())
 }
 
 /// Returns whether standard output is a terminal that can be cleared.
@@ -88,100 +149,117 @@ fn is_screen() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
-/// Writes the status as text. The client has escaped every text in it.
-pub(in crate::cli) fn write_text(survey: &Survey, out: &mut impl Write) -> anyhow::Result<()> {
-    for cluster in &survey.clusters {
-        write_cluster(cluster, out)?;
-        writeln!(out)?;
-    }
-    if survey.clusters.is_empty() && survey.problems.is_empty() {
-        writeln!(out, "no etcd cluster found")?;
-    }
-    for problem in &survey.problems {
-        writeln!(out, "{} {problem}", paint(FAILURE, "!"))?;
-    }
-    for warning in &survey.warnings {
-        writeln!(out, "{} {warning}", paint(WARNING, "!"))?;
-    }
-    for RecognitionGap { text, .. } in &survey.gaps {
-        writeln!(out, "{} {text}", paint(WARNING, "?"))?;
-    }
-    Ok(())
-}
+// === impl Query ===
 
-fn write_cluster(cluster: &ClusterStatus, out: &mut impl Write) -> anyhow::Result<()> {
-    let ClusterStatus { namespace, name, id, members, reservations, policy, problems, .. } = cluster;
-    let id = id.as_deref().unwrap_or("unknown");
-    let title = paint(EMPHASIS, &format!("{namespace}/{name}"));
-    writeln!(out, "{title}  cluster id {id}  {}", quorum_summary(cluster))?;
-    let rows = std::iter::once(None).chain(members.iter().map(Some));
-    for (line, member) in table(members)?.lines().zip(rows) {
-        let line = line.trim_end();
-        match member {
-            Some(member) if !member.serving && member.role != Role::Learner => {
-                writeln!(out, "{}", paint(FAILURE, line))
+impl Query {
+    /// Reads the selected clusters. A selected cluster that does not exist is an error.
+    async fn read(&self) -> anyhow::Result<Survey> {
+        let path = match &self.namespace {
+            Some(namespace) => format!("/status?namespace={namespace}"),
+            None => String::from("/status"),
+        };
+        let mut survey: Survey = self.client.get(&path).await?;
+        let Some(name) = &self.cluster else { return Ok(survey) };
+        survey.clusters.retain(|cluster| cluster.name == *name);
+        if survey.clusters.is_empty() {
+            let namespace = self.namespace.as_deref().unwrap_or_default();
+            let incomplete = survey.problems.first().map(|problem| format!(" ({problem})"));
+            bail!(
+                "no etcd cluster {name} was found in namespace {namespace}{}; list the clusters: {} etcd-guard status -n {}",
+                incomplete.unwrap_or_default(),
+                self.kubectl,
+                to_shell_word(namespace)
+            );
+        }
+        Ok(survey)
+    }
+
+    /// Prints the status at this interval until the process is interrupted. After a failed refresh, the last status remains
+    /// on the screen.
+    async fn watch(&self, mut survey: Survey, output: Output, interval: Duration) -> anyhow::Result<bool> {
+        let mut failure = None;
+        loop {
+            let is_redrawn = matches!(output, Output::Table | Output::Wide) && is_screen();
+            if is_redrawn {
+                // Bypasses `anstream`, which removes escape sequences if colors are disabled.
+                std::io::stdout().write_all(CLEAR_SCREEN.as_bytes())?;
             }
-            Some(member) if member.leaving.is_some() => writeln!(out, "{}", paint(WARNING, line)),
-            Some(member) if member.role == Role::Leader => writeln!(out, "{}", paint(EMPHASIS, line)),
-            _ => writeln!(out, "{line}"),
-        }?;
+            if is_redrawn || failure.is_none() {
+                self.print_again(&survey, output)?;
+            }
+            if let Some(error) = &failure {
+                print_error(error);
+            }
+            sleep(interval).await;
+            failure = match self.read().await {
+                Ok(refreshed) => {
+                    survey = refreshed;
+                    None
+                }
+                Err(error) => Some(error),
+            };
+        }
     }
-    for setting in policy {
-        let name = setting.name.trim_start_matches("etcd-guard.io/");
-        writeln!(out, "  policy {name}: {} ({})", setting.value, setting.from)?;
+
+    /// Prints one status of many.
+    fn print_again(&self, survey: &Survey, output: Output) -> anyhow::Result<()> {
+        let mut out = anstream::stdout().lock();
+        match output {
+            Output::Json => writeln!(out, "{}", escape_json(&serde_json::to_string(survey)?))?,
+            Output::Yaml => {
+                writeln!(out, "---")?;
+                write(survey, output, &mut out)?;
+            }
+            Output::Table | Output::Wide | Output::Name => write(survey, output, &mut out)?,
+        }
+        Ok(out.flush()?)
     }
-    for reservation in reservations {
-        let title = paint(WARNING, "reserved");
-        writeln!(out, "  {title} {} since {}, for {}", reservation.pod, reservation.at, reservation.by)?;
-    }
-    for problem in problems {
-        writeln!(out, "  {} {problem}", paint(FAILURE, "!"))?;
-    }
-    Ok(())
 }
 
-/// Returns a header and a row per member. Without colors, whose codes would count for the width of columns.
-fn table(members: &[MemberStatus]) -> anyhow::Result<String> {
-    let mut table = TabWriter::new(Vec::new()).padding(2);
-    writeln!(table, "  POD\tMEMBER\tROLE\tSTATE\tVERSION\tLAG\tDATA")?;
-    for member in members {
-        let MemberStatus { pod, id, name, version, storage, lag, .. } = member;
-        let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| String::from("-"));
-        let label = pod.clone().or_else(|| name.as_ref().map(|name| format!("({name})")));
-        let lag = lag.map_or_else(|| String::from("-"), |lag| lag.to_string());
-        let (id, role, state) = (dash(id), member.role.as_str(), state(member));
-        let (label, version, storage) = (dash(&label), dash(version), dash(storage));
-        writeln!(table, "  {label}\t{id}\t{role}\t{state}\t{version}\t{lag}\t{storage}")?;
+// === impl ClusterName ===
+
+impl FromStr for ClusterName {
+    type Err = String;
+
+    /// Parses `NAME` or `NAMESPACE/NAME`. The name of a cluster without an owner consists of labels, which can contain a
+    /// slash: the name of a namespace has no dot and no equals sign.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('/').filter(|(namespace, _)| !namespace.contains(['.', '=']));
+        let (namespace, name) = parts.map_or((None, text), |(namespace, name)| (Some(namespace), name));
+        if name.is_empty() || namespace == Some("") {
+            return Err(String::from("expected NAME or NAMESPACE/NAME"));
+        }
+        Ok(Self { namespace: namespace.map(str::to_owned), name: name.to_owned() })
     }
-    Ok(String::from_utf8(table.into_inner()?)?)
 }
 
-fn quorum_summary(cluster: &ClusterStatus) -> String {
-    let (Some(voters), Some(healthy), Some(quorum), Some(spare)) =
-        (cluster.voters, cluster.healthy, cluster.quorum, cluster.spare)
-    else {
-        return paint(FAILURE, "unknown number of voters");
-    };
-    let style = match spare {
-        ..0 => FAILURE,
-        0 => WARNING,
-        1.. => SUCCESS,
-    };
-    let spare = match spare {
-        ..0 => format!("{} missing for a quorum", -spare),
-        0 => String::from("0 to spare"),
-        1.. => format!("{spare} to spare"),
-    };
-    format!("{voters} voters, {healthy} healthy, quorum {quorum}, {}", paint(style, &spare))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn state(member: &MemberStatus) -> String {
-    let state = if member.serving {
-        "serving"
-    } else if member.version.is_some() {
-        "answering"
-    } else {
-        "silent"
-    };
-    member.leaving.as_ref().map_or_else(|| state.to_owned(), |leaving| format!("{state}, {leaving}"))
+    #[test]
+    fn cluster_is_named_with_and_without_namespace() {
+        let parse =
+            |text: &str| text.parse::<ClusterName>().map(|ClusterName { namespace, name }| (namespace, name));
+        assert_eq!(parse("etcd"), Ok((None, String::from("etcd"))));
+        assert_eq!(parse("prod/etcd"), Ok((Some(String::from("prod")), String::from("etcd"))));
+        assert_eq!(
+            parse("app.kubernetes.io/name=etcd"),
+            Ok((None, String::from("app.kubernetes.io/name=etcd")))
+        );
+        assert!(parse("prod/").is_err() && parse("/etcd").is_err() && parse("").is_err());
+    }
+
+    #[test]
+    fn clusters_without_majority_or_numbers_have_no_quorum() {
+        let cluster = |spare: Option<i64>| {
+            let status = serde_json::json!({
+                "namespace": "prod", "name": "etcd", "id": null, "voters": null, "healthy": null, "quorum": null,
+                "spare": spare, "term": null, "members": [], "reservations": [], "policy": [], "problems": [],
+            });
+            serde_json::from_value::<ClusterStatus>(status).unwrap()
+        };
+        assert!(has_quorum(&cluster(Some(0))) && has_quorum(&cluster(Some(1))));
+        assert!(!has_quorum(&cluster(Some(-1))) && !has_quorum(&cluster(None)));
+    }
 }

@@ -77,6 +77,11 @@ impl Report {
         Self { namespace: text(), server: text(), rows: vec![row] }
     }
 
+    /// Writes the request of each row.
+    pub(crate) fn write_names(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        Ok(self.rows.iter().try_for_each(|row| writeln!(out, "{}", escaped(&row.request)))?)
+    }
+
     /// Writes a table of all rows, followed by the complete messages of the failed ones.
     pub(crate) fn write_text(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let mut table = TabWriter::new(Vec::new()).padding(2);

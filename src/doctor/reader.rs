@@ -8,7 +8,10 @@ use kube::{Client, client::Body};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word};
+use crate::{
+    escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word},
+    terminal::waiting::with_notice,
+};
 
 /// Timeout of one call. Longer than the timeout of the guard's webhooks, which the network check waits for.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -105,6 +108,7 @@ impl Reader {
 
     async fn call(&self, method: Method, path: &str, body: &Value) -> Result<Response, String> {
         let bytes = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        let subject = format!("the API server: {method} {path}");
         let request = Request::builder().method(method).uri(path);
         let request = request.header(header::CONTENT_TYPE, "application/json").body(Body::from(bytes));
         let exchange = async {
@@ -115,7 +119,7 @@ impl Reader {
             let body = serde_json::from_slice(&body).unwrap_or_default();
             Ok(Response { code: head.status.as_u16(), body })
         };
-        let result = timeout(CALL_TIMEOUT, exchange).await.unwrap_or_else(|_| {
+        let result = with_notice(&subject, timeout(CALL_TIMEOUT, exchange)).await.unwrap_or_else(|_| {
             Err(format!("no response within {}", humantime::format_duration(CALL_TIMEOUT)))
         });
         result.map_err(|cause| to_bounded_line(&format!("{path}: {cause}"), MAX_ERROR_CHARS))

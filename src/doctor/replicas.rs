@@ -24,9 +24,6 @@ const MIN_REPLICAS: usize = 2;
 /// The states of a container whose image cannot be pulled.
 const PULL_FAILURES: [&str; 3] = ["ErrImagePull", "ImagePullBackOff", "InvalidImageName"];
 
-/// The series with the release in the metrics of a replica.
-const BUILD_INFO: &str = "etcd_guard_build_info{version=\"";
-
 /// The pods of the guard, and the Deployment that they belong to.
 pub(super) struct Replicas {
     pub(super) pods: Vec<Pod>,
@@ -152,12 +149,6 @@ fn selects(selector: &LabelSelector, pod: &Pod) -> bool {
     Selector::try_from(selector.clone()).is_ok_and(|selector| selector.matches(&labels))
 }
 
-/// Returns the release in the metrics of a replica.
-pub(super) fn release(metrics: &str) -> Option<String> {
-    let rest = metrics.lines().find_map(|line| line.strip_prefix(BUILD_INFO))?;
-    rest.split('"').next().map(str::to_owned)
-}
-
 /// Compares the releases of the replicas with each other and with this program. `unread` are the causes why the release of a
 /// replica is unknown. `inspect` shows the images, `rollout` the progress of an update.
 pub(super) fn releases(
@@ -263,9 +254,6 @@ mod tests {
 
     #[test]
     fn reports_releases_that_differ() {
-        let metrics = "# TYPE etcd_guard_build info\netcd_guard_build_info{version=\"0.1.0\"} 1\n";
-        assert_eq!(release(metrics).as_deref(), Some("0.1.0"));
-        assert_eq!(release("etcd_guard_other 1\n"), None);
         let line = |found: &[(&str, &str)]| {
             let found = found.iter().map(|(name, release)| ((*name).to_owned(), (*release).to_owned()));
             releases(&found.collect(), &[], "0.1.0", "get", "rollout")

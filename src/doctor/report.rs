@@ -86,6 +86,11 @@ impl Report {
         writeln!(out, "ok: {ok}, warnings: {warnings}, failures: {failures}")
     }
 
+    /// Writes the name of each check.
+    pub(crate) fn write_names(&self, out: &mut impl Write) -> io::Result<()> {
+        self.checks.iter().try_for_each(|line| writeln!(out, "{}", line.check))
+    }
+
     /// Returns a report with this text in every field that contains texts of other systems.
     #[cfg(test)]
     pub(crate) fn with_texts(text: &str) -> Self {

@@ -8,21 +8,18 @@ use time::OffsetDateTime;
 use tokio::{net::TcpStream, time::timeout};
 
 use super::{
-    api_server::ClockOffset,
-    certificate::ServedChain,
-    handshake,
-    installation::Installation,
-    remedies::urls,
-    replicas::{Replicas, release},
+    api_server::ClockOffset, certificate::ServedChain, handshake, installation::Installation, remedies::urls,
+    replicas::Replicas,
 };
 use crate::{
     escape::{MAX_ERROR_CHARS, to_bounded_line},
-    guard_client::{CALL_TIMEOUT, GuardClient, GuardEndpoint, replica::Replica},
+    guard_client::{
+        CALL_TIMEOUT, GuardClient, GuardEndpoint,
+        replica::{MAX_REPLICAS, Replica, release},
+    },
     k8s::api_server_time,
+    terminal::waiting::with_notice,
 };
-
-/// Maximum number of replicas that are read one by one.
-const MAX_REPLICAS: usize = 8;
 
 /// What the replicas report about themselves.
 #[derive(Default)]
@@ -48,7 +45,9 @@ impl Reports {
     ) -> (Result<OffsetDateTime, String>, Self) {
         let mut reports = Self::default();
         let before = OffsetDateTime::now_utc();
-        let now = api_server_time(&guard.client).await.map_err(|error| error.to_string());
+        let now = with_notice("the time of the API server", api_server_time(&guard.client))
+            .await
+            .map_err(|error| error.to_string());
         // The time was read in the middle of the call.
         let elapsed: time::Duration = OffsetDateTime::now_utc() - before;
         let local = before + elapsed / 2;
@@ -79,14 +78,16 @@ impl Reports {
         addresses.sort_unstable();
         addresses.dedup();
         for address in &addresses {
-            match read_chain_at(address).await {
+            let subject = format!("the certificate of the server at {address}");
+            match with_notice(&subject, read_chain_at(address)).await {
                 Ok(chain) => reports.chains.push(chain),
                 Err(error) => reports.unread_certificates.push(bounded(&error)),
             }
         }
         if addresses.is_empty() {
             for replica in replicas.ready().take(MAX_REPLICAS).map(Replica::from_pod) {
-                match read_chain(guard, &replica).await {
+                let subject = format!("the certificate of {}", replica.describe());
+                match with_notice(&subject, read_chain(guard, &replica)).await {
                     Ok(chain) => reports.chains.push(chain),
                     Err(error) => reports.unread_certificates.push(bounded(&error)),
                 }

@@ -11,6 +11,12 @@ const ADMIN_PORT: u16 = 8080;
 /// The webhook port of a guard pod that has no container port named `webhook`.
 const WEBHOOK_PORT: u16 = 8443;
 
+/// The series with the release in the metrics of a replica.
+const BUILD_INFO: &str = "etcd_guard_build_info{version=\"";
+
+/// Maximum number of replicas that are read one by one.
+pub(crate) const MAX_REPLICAS: usize = 8;
+
 /// A replica of the guard.
 #[derive(Clone, Debug)]
 pub(crate) enum Replica {
@@ -70,9 +76,27 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
         && conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
+/// Returns the release in the metrics of a replica.
+pub(crate) fn release(metrics: &str) -> Option<String> {
+    let rest = metrics.lines().find_map(|line| line.strip_prefix(BUILD_INFO))?;
+    rest.split('"').next().map(str::to_owned)
+}
+
 fn port(pod: &Pod, name: &str) -> Option<u16> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
     let port = ports.find(|port| port.name.as_deref() == Some(name));
     port.and_then(|port| port.container_port.try_into().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_release_from_metrics() {
+        let metrics = "# TYPE etcd_guard_build info\netcd_guard_build_info{version=\"0.1.0\"} 1\n";
+        assert_eq!(release(metrics).as_deref(), Some("0.1.0"));
+        assert_eq!(release("etcd_guard_other 1\n"), None);
+    }
 }

@@ -4,19 +4,19 @@ use tracing::subscriber::with_default;
 use tracing_subscriber::layer::SubscriberExt;
 
 use super::{
-    check::report::CheckReport,
-    inspect::report::{Format, print},
+    check::{report::CheckReport, review::Placement},
+    inspect::report::{print, print_roles},
     logging::{LogFormat, TestBuffer, lines},
-    status::write_text,
+    printing::{Output, write_error},
+    status, version,
 };
 use crate::{
     conformance::Report,
     doctor,
-    escape::escape_json,
     guard::Inspection,
     guard_client::{read_answer, webhook_coverage::WebhookCoverage},
     server::Preview,
-    terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING},
+    terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, waiting::write_notice},
 };
 
 /// Returns the text that a command writes, without the styles of this program.
@@ -42,21 +42,42 @@ pub(crate) fn log_of(is_json: bool, log: impl FnOnce()) -> String {
     buffer.text()
 }
 
-/// Returns what `status` prints for this response of a guard.
-pub(crate) fn status_text(body: &[u8]) -> String {
-    written(|out| write_text(&read_answer(body).unwrap(), out).unwrap())
+/// The formats of all commands.
+const OUTPUTS: [Output; 5] = [Output::Table, Output::Wide, Output::Name, Output::Json, Output::Yaml];
+
+/// Returns what `status` prints in each format for this response of a guard.
+pub(crate) fn status_texts(body: &[u8]) -> Vec<String> {
+    let survey = read_answer(body).unwrap();
+    OUTPUTS.map(|output| written(|out| status::write(&survey, output, out).unwrap())).into()
 }
 
-/// Returns what `check` prints as text and as JSON for this response of a guard, and for a user and a cause with `text`.
-pub(crate) fn check_texts(body: &[u8], text: &str) -> [String; 2] {
+/// Returns what `version` prints in each format for replicas with `text` as name and release.
+pub(crate) fn version_texts(text: &str) -> Vec<String> {
+    let releases = version::Releases::with_texts(text);
+    OUTPUTS.map(|output| written(|out| releases.write(output, out).unwrap())).into()
+}
+
+/// Returns the line of an error with this text, and the notice of a call to a server with this name.
+pub(crate) fn error_and_notice(text: &str) -> [String; 2] {
+    let error = anyhow::anyhow!(text.to_owned()).context("failed to read a pod");
+    [written(|out| write_error(&error, out).unwrap()), written(|out| write_notice(text, out).unwrap())]
+}
+
+/// Returns what `check` prints as a table, JSON and YAML for this response of a guard, and for a user, a cause and the place
+/// of a pod with `text`.
+pub(crate) fn check_texts(body: &[u8], text: &str) -> [String; 3] {
     let preview: Preview = read_answer(body).unwrap();
     let coverage = WebhookCoverage::Unknown(text.to_owned());
+    let placement = Placement { address: Some(text.to_owned()), node: Some(text.to_owned()) };
     let report = CheckReport::new(&format!("delete pod {text}"), text, &coverage, &preview);
+    let report = report.with_placement(&placement);
     let table = written(|out| {
         report.write(out).unwrap();
         report.write_warnings(out).unwrap();
     });
-    [table, escape_json(&serde_json::to_string_pretty(&report).unwrap()).into_owned()]
+    let document =
+        |output: Output| written(|out| assert!(output.write_document(&report, out).unwrap(), "a document"));
+    [table, document(Output::Json), document(Output::Yaml)]
 }
 
 /// Returns the report of `conformance` with `text` as a response of the API server.
@@ -67,8 +88,9 @@ pub(crate) fn conformance_text(text: &str) -> String {
 /// Returns the report of `inspect` in each of its forms.
 pub(crate) fn inspect_texts(inspection: &Inspection) -> Vec<String> {
     let report = std::slice::from_ref(inspection);
-    let formats = [Format::Table, Format::Json, Format::Yaml, Format::Role];
-    formats.map(|format| written(|out| print(report, format, out).unwrap())).into()
+    let texts = OUTPUTS.map(|output| written(|out| print(report, output, out).unwrap()));
+    let roles = written(|out| print_roles(report, out).unwrap());
+    texts.into_iter().chain([roles]).collect()
 }
 
 /// Returns the table of `doctor` with `text` in each message and remedy.

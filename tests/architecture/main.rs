@@ -59,7 +59,7 @@ const LAYERS: [Layers; 2] = [
             ("escape", &[]),
             ("json", &[]),
             ("k8s", &["escape"]),
-            ("terminal", &[]),
+            ("terminal", &["escape"]),
             ("traces", &[]),
             ("etcd", &["escape", "traces"]),
             ("patch", &["json"]),
@@ -70,7 +70,7 @@ const LAYERS: [Layers; 2] = [
             ("guard", &["config", "escape", "etcd", "json", "k8s", "traces"]),
             ("server", &["config", "escape", "guard", "inject", "json", "k8s", "nodes", "rules", "traces"]),
             ("certificates", &["k8s", "server"]),
-            ("guard_client", &["escape"]),
+            ("guard_client", &["escape", "terminal"]),
             ("conformance", &["escape", "guard", "guard_client", "terminal"]),
             (
                 "doctor",

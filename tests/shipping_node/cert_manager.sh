@@ -23,7 +23,7 @@ test_cert_manager() {
 
 install_by_cert_manager() { kubectl apply -k "$PROJECT/deploy/overlays/cert-manager" >/dev/null; }
 uninstall_by_cert_manager() {
-  "$GUARD" unregister --kubeconfig "$KUBECONFIG" 2>/dev/null
+  "$GUARD" unregister --yes --kubeconfig "$KUBECONFIG" >/dev/null 2>&1
   kubectl delete -k "$PROJECT/deploy/overlays/cert-manager" --ignore-not-found --timeout="${READY_TIMEOUT}s" >/dev/null
 }
 

@@ -79,7 +79,7 @@ install_by_manifests() { manifests 0.1.0 | kubectl apply -f - >/dev/null; }
 upgrade_by_manifests() { manifests "$NEXT" | kubectl apply -f - >/dev/null; }
 uninstall_by_manifests() {
   # As a user with the program beside kubectl.
-  "$GUARD" unregister --kubeconfig "$KUBECONFIG" 2>/dev/null
+  "$GUARD" unregister --yes --kubeconfig "$KUBECONFIG" >/dev/null 2>&1
   manifests "$NEXT" | kubectl delete --ignore-not-found --timeout="${READY_TIMEOUT}s" -f - >/dev/null
 }
 install_by_chart() { "$HELM" install "${CHART[@]}" --create-namespace >/dev/null; }

@@ -1,31 +1,126 @@
 //! `etcd-guard unregister`: deletes the webhook configurations, so that the API server stops calling the guard.
 
-use std::path::PathBuf;
+use std::io::Write;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use super::kube_client::{client, run};
-use crate::{certificates::shipped_configurations, k8s::webhooks::Configurations};
+use crate::{
+    certificates::{WebhookGroup, shipped_configurations},
+    cli::{
+        kube_client::{
+            guard_flags::{AccessFlags, ClusterClient},
+            run,
+        },
+        printing::confirm,
+    },
+    escape::to_single_line,
+    guard_client::CALL_TIMEOUT,
+    k8s::webhooks::{ConfigurationName, Configurations},
+    terminal::{EMPHASIS, paint},
+};
 
 /// Delete the guard's webhook configurations
+///
+/// The API server then no longer calls the guard, and deletions of etcd members are no longer evaluated. Without a
+/// kubeconfig, uses the service account of the pod.
 #[derive(Debug, Args)]
-pub(super) struct Unregister {
-    /// The kubeconfig file; by default $KUBECONFIG, then the service account of the pod
-    #[arg(long, env = "ETCD_GUARD_KUBECONFIG")]
-    kubeconfig: Option<PathBuf>,
+pub(in crate::cli) struct Unregister {
+    #[command(flatten)]
+    access: AccessFlags,
+    /// Print the configurations, and delete nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Delete without confirmation
+    #[arg(short, long)]
+    yes: bool,
 }
 
 // === impl Unregister ===
 
 impl Unregister {
-    pub(super) fn run(self) -> anyhow::Result<()> {
-        run(async {
-            let configurations = Configurations::new(client(self.kubeconfig).await?);
-            for name in shipped_configurations() {
-                let deleted = configurations.delete(&name).await?;
-                tracing::info!(configuration = %name, "{}", if deleted { "deleted" } else { "not found" });
+    pub(in crate::cli) fn run(self) -> anyhow::Result<()> {
+        run(self.unregister())
+    }
+
+    async fn unregister(self) -> anyhow::Result<()> {
+        let Self { access, dry_run, yes } = self;
+        let ClusterClient { client, server, .. } = access.connect_or_in_cluster(CALL_TIMEOUT).await?;
+        let configurations = Configurations::new(client);
+        let mut found = Vec::new();
+        for name in shipped_configurations() {
+            if configurations.read(&name).await?.is_some() {
+                found.push(name);
             }
-            Ok(())
-        })
+        }
+        let server = to_single_line(&server.to_string());
+        if found.is_empty() {
+            anstream::println!("no webhook configuration of the guard is registered at {server}");
+            return Ok(());
+        }
+        write_plan(&found, &server, &mut anstream::stderr().lock())?;
+        if dry_run {
+            for name in &found {
+                anstream::println!("{} deleted (dry run)", object(name));
+            }
+            return Ok(());
+        }
+        if !yes {
+            confirm("The API server no longer calls the guard until the configurations are applied again.")?;
+        }
+        for name in &found {
+            let deleted = configurations.delete(name).await?;
+            anstream::println!("{} {}", object(name), if deleted { "deleted" } else { "not found" });
+        }
+        Ok(())
+    }
+}
+
+/// Writes the configurations that are deleted, with the effect of each deletion.
+fn write_plan(found: &[ConfigurationName], server: &str, out: &mut impl Write) -> anyhow::Result<()> {
+    writeln!(out, "Webhook configurations to delete at {}:", paint(EMPHASIS, server))?;
+    for name in found {
+        writeln!(out, "  {}: {}", object(name), effect(name))?;
+    }
+    Ok(())
+}
+
+/// Returns `TYPE/NAME`, as kubectl accepts it.
+fn object(name: &ConfigurationName) -> String {
+    format!("{}/{}", name.kind.to_lowercase(), name.name)
+}
+
+/// Returns the effect of the deletion of a configuration.
+fn effect(name: &ConfigurationName) -> &'static str {
+    match WebhookGroup::value_variants().iter().find(|group| group.is_named(name)) {
+        Some(WebhookGroup::Guard) => {
+            "deletions, evictions and scale-downs of etcd members are approved without evaluation"
+        }
+        Some(WebhookGroup::NodeDeletions) => {
+            "deletions of nodes with members are approved without evaluation"
+        }
+        Some(WebhookGroup::Inject) => "new pods get no lxcfs files, sidecars and tolerations",
+        Some(WebhookGroup::Nodes) => "nodes are no longer over-committed",
+        Some(WebhookGroup::Rules) => "the names of new pods are not validated",
+        None => "the API server no longer calls this webhook",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plan_names_each_configuration_and_its_effect() {
+        let mut out = anstream::StripStream::new(Vec::new());
+        write_plan(&shipped_configurations(), "https://127.0.0.1/", &mut out).unwrap();
+        let text = String::from_utf8(out.into_inner()).unwrap();
+        assert!(text.starts_with("Webhook configurations to delete at https://127.0.0.1/:\n"), "{text}");
+        assert!(
+            text.contains("  validatingwebhookconfiguration/etcd-guard: deletions, evictions and"),
+            "{text}"
+        );
+        assert!(text.contains("  mutatingwebhookconfiguration/etcd-guard-nodes: nodes are"), "{text}");
+        assert_eq!(text.lines().count(), 1 + WebhookGroup::value_variants().len());
+        assert!(!text.contains("this webhook"), "each configuration has an effect: {text}");
     }
 }

@@ -4,8 +4,9 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::review::Placement;
 use crate::{
-    escape::{MAX_TEXT_CHARS, to_bounded_line, to_single_line},
+    escape::{MAX_NAME_CHARS, MAX_TEXT_CHARS, to_bounded_line, to_single_line},
     guard_client::webhook_coverage::WebhookCoverage,
     server::Preview,
     terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, paint},
@@ -23,6 +24,9 @@ pub(in crate::cli) struct CheckReport<'a> {
     note: Option<String>,
     #[serde(flatten)]
     preview: &'a Preview,
+    /// Rows of the wide table.
+    #[serde(skip)]
+    placement: Placement,
 }
 
 /// Title and value of a table row. A row without a title continues the row above.
@@ -44,16 +48,25 @@ impl<'a> CheckReport<'a> {
             WebhookCoverage::Unknown(cause) => (None, Some(cause.as_str())),
         };
         let escaped = |text: &str| to_bounded_line(text, MAX_TEXT_CHARS);
-        Self { question: escaped(question), user: escaped(user), asked, note: note.map(escaped), preview }
+        Self {
+            question: escaped(question),
+            user: escaped(user),
+            asked,
+            note: note.map(escaped),
+            preview,
+            placement: Placement::default(),
+        }
     }
 
-    /// Prints the verdict and a table of its evidence to standard output, and, like kubectl, the warnings to standard
-    /// error.
-    pub(super) fn print(&self) -> io::Result<()> {
-        self.write(&mut anstream::stdout().lock())?;
-        self.write_warnings(&mut anstream::stderr().lock())
+    /// Adds rows for the place of the pod to the table. Both are texts of the API server.
+    pub(in crate::cli) fn with_placement(self, placement: &Placement) -> Self {
+        let escaped =
+            |text: &Option<String>| text.as_deref().map(|text| to_bounded_line(text, MAX_NAME_CHARS));
+        let Placement { address, node } = placement;
+        Self { placement: Placement { address: escaped(address), node: escaped(node) }, ..self }
     }
 
+    /// Writes the warnings, which, as with kubectl, are for standard error.
     pub(in crate::cli) fn write_warnings(&self, out: &mut impl Write) -> io::Result<()> {
         for warning in &self.preview.warnings {
             writeln!(out, "{}: {}", paint(WARNING, "Warning"), to_single_line(warning))?;
@@ -68,6 +81,7 @@ impl<'a> CheckReport<'a> {
         }
     }
 
+    /// Writes the verdict and a table of its evidence.
     pub(in crate::cli) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let Preview { verdict, reason, .. } = self.preview;
         let style = match verdict.as_str() {
@@ -78,7 +92,7 @@ impl<'a> CheckReport<'a> {
         let (verdict, reason) = (to_single_line(&verdict.to_uppercase()), to_single_line(reason));
         let title = format!("{} {}", paint(style, &verdict), paint(EMPHASIS, &reason));
         writeln!(out, "{title}: {}, by {}", self.question, self.user)?;
-        let rows = rows(self.preview);
+        let rows = rows(self.preview, &self.placement);
         let width = rows.iter().map(|(title, _)| title.len()).max().unwrap_or_default();
         for (title, value) in rows {
             // Computed here, because a format width would count the color codes.
@@ -92,7 +106,7 @@ impl<'a> CheckReport<'a> {
 }
 
 /// Returns a row for each known fact. WHY and NEXT together are the message of the verdict.
-fn rows(preview: &Preview) -> Vec<Row> {
+fn rows(preview: &Preview, placement: &Placement) -> Vec<Row> {
     let Preview { message, next, cluster, member, role, leader, .. } = preview;
     let why = next.as_ref().and_then(|next| message.strip_suffix(next.as_str())?.strip_suffix(". "));
     let number = |number: Option<usize>| number.map(|number| number.to_string());
@@ -100,6 +114,8 @@ fn rows(preview: &Preview) -> Vec<Row> {
         ("WHY", Some(why.unwrap_or(message).to_owned())),
         ("NEXT", next.clone().filter(|_| why.is_some())),
         ("CLUSTER", cluster.clone()),
+        ("ADDRESS", placement.address.clone()),
+        ("NODE", placement.node.clone()),
         ("MEMBER", member.clone()),
         ("ROLE", role.map(|role| role.as_str().to_owned())),
         ("LEADER", leader.clone()),
@@ -161,6 +177,20 @@ DENIED LeaderProtected: delete pod prod/etcd-1, by alice
              mode: enforce (namespace prod)
 ";
         assert_eq!(print(&denial), table);
+    }
+
+    #[test]
+    fn wide_table_has_address_and_node_of_the_pod() {
+        let preview =
+            json!({"verdict": "allowed", "reason": "NotEtcd", "warnings": [], "message": "no etcd"});
+        let preview: Preview = serde_json::from_value(preview).unwrap();
+        let placement =
+            Placement { address: Some(String::from("10.0.0.7")), node: Some(String::from("n\u{1b}1")) };
+        let report = CheckReport::new("delete pod prod/web", "alice", &WebhookCoverage::Covered, &preview);
+        let mut out = anstream::StripStream::new(Vec::new());
+        report.with_placement(&placement).write(&mut out).unwrap();
+        let text = String::from_utf8(out.into_inner()).unwrap();
+        assert!(text.contains("  ADDRESS  10.0.0.7\n  NODE     n\\u{1b}1\n"), "{text}");
     }
 
     /// Guards of earlier releases respond without `next`, too.

@@ -8,6 +8,8 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::{Api, Client, api::PostParams};
 use serde_json::{Value, json};
 
+use crate::escape::{MAX_NAME_CHARS, to_bounded_line};
+
 /// The object of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
@@ -48,11 +50,25 @@ pub(super) struct PreviewRequest {
     pub(super) webhook: &'static str,
     /// Description of the request.
     pub(super) summary: String,
+    /// Address and node of the pod.
+    pub(super) placement: Placement,
+}
+
+/// The place where a pod runs, as far as it is known.
+#[derive(Clone, Debug, Default)]
+pub(in crate::cli) struct Placement {
+    pub(in crate::cli) address: Option<String>,
+    pub(in crate::cli) node: Option<String>,
 }
 
 // === impl Target ===
 
 impl Target {
+    /// Returns `TYPE/NAME`, as kubectl prints it with `-o name`.
+    pub(super) fn printed_name(&self) -> String {
+        format!("{}/{}", self.kind.name_type(), to_bounded_line(&self.name, MAX_NAME_CHARS))
+    }
+
     /// Returns the namespace by whose labels webhooks are selected.
     pub(super) fn namespace<'a>(&'a self, default: &'a str) -> &'a str {
         match self.kind {
@@ -67,12 +83,8 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, name) = text.split_once('/').unwrap_or(("pod", text));
-        let kind = match kind {
-            "pod" | "pods" | "po" => TargetKind::Pod,
-            "statefulset" | "statefulsets" | "sts" | "statefulset.apps" => TargetKind::StatefulSet,
-            "namespace" | "namespaces" | "ns" => TargetKind::Namespace,
-            "persistentvolumeclaim" | "persistentvolumeclaims" | "pvc" => TargetKind::Claim,
-            _ => return Err(format!("unknown type {kind:?}; use pod, statefulset, namespace or pvc")),
+        let Some(kind) = TargetKind::from_word(kind) else {
+            return Err(format!("unknown type {kind:?}; use pod, statefulset, namespace or pvc"));
         };
         if name.is_empty() {
             return Err(String::from("the name is missing"));
@@ -84,14 +96,47 @@ impl FromStr for Target {
 // === impl TargetKind ===
 
 impl TargetKind {
-    const fn group(self) -> &'static str {
+    /// Returns the kind for a type of kubectl, in each of its spellings.
+    pub(super) fn from_word(word: &str) -> Option<Self> {
+        match word {
+            "pod" | "pods" | "po" => Some(Self::Pod),
+            "statefulset" | "statefulsets" | "sts" | "statefulset.apps" | "statefulsets.apps" => {
+                Some(Self::StatefulSet)
+            }
+            "namespace" | "namespaces" | "ns" => Some(Self::Namespace),
+            "persistentvolumeclaim" | "persistentvolumeclaims" | "pvc" => Some(Self::Claim),
+            _ => None,
+        }
+    }
+
+    /// Returns the kind as objects name it.
+    pub(super) const fn object_kind(self) -> &'static str {
+        match self {
+            Self::Pod => "Pod",
+            Self::StatefulSet => "StatefulSet",
+            Self::Namespace => "Namespace",
+            Self::Claim => "PersistentVolumeClaim",
+        }
+    }
+
+    /// Returns the type in the names that kubectl prints with `-o name`.
+    pub(super) const fn name_type(self) -> &'static str {
+        match self {
+            Self::Pod => "pod",
+            Self::StatefulSet => "statefulset.apps",
+            Self::Namespace => "namespace",
+            Self::Claim => "persistentvolumeclaim",
+        }
+    }
+
+    pub(super) const fn group(self) -> &'static str {
         match self {
             Self::StatefulSet => "apps",
             Self::Pod | Self::Namespace | Self::Claim => "",
         }
     }
 
-    const fn plural(self) -> &'static str {
+    pub(super) const fn plural(self) -> &'static str {
         match self {
             Self::Pod => "pods",
             Self::StatefulSet => "statefulsets",
@@ -163,6 +208,8 @@ impl PreviewRequest {
             Err(kube::Error::Api(status)) if status.code == 404 => bail!("{description} does not exist"),
             Err(error) => return Err(error).with_context(|| format!("failed to read {description}")),
         };
+        let field = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let placement = Placement { address: field("/status/podIP"), node: field("/spec/nodeName") };
         let mut request = json!({
             "uid": format!("check-{}", std::process::id()),
             "resource": {"group": kind.group(), "version": "v1", "resource": kind.plural()},
@@ -212,7 +259,7 @@ impl PreviewRequest {
         };
         let review =
             json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
-        Ok(Self { review, webhook, summary: format!("{verb} {description}") })
+        Ok(Self { review, webhook, summary: format!("{verb} {description}"), placement })
     }
 }
 
@@ -220,10 +267,11 @@ impl PreviewRequest {
 pub(super) async fn current_user(client: &Client) -> anyhow::Result<String> {
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
-    let review = review
-        .context("failed to determine the user name; this requires Kubernetes 1.28, otherwise pass --as")?;
+    let review = review.context(
+        "failed to determine the user name; this requires Kubernetes 1.28, otherwise pass --requester",
+    )?;
     let user = review.status.and_then(|status| status.user_info).and_then(|info| info.username);
-    user.context("the API server returned no user name; pass --as")
+    user.context("the API server returned no user name; pass --requester")
 }
 
 #[cfg(test)]

@@ -1,24 +1,15 @@
-//! The printed report: a table, JSON, YAML, or only the Role.
+//! The printed report in each format, and the Role alone.
 
 use std::io::Write;
 
 use serde_json::{Value, json};
 
 use crate::{
-    escape::{MAX_TEXT_CHARS, escape_json, escape_texts, to_bounded_line},
+    cli::printing::{Output, yaml},
+    escape::{MAX_NAME_CHARS, MAX_TEXT_CHARS, escape_texts, to_bounded_line},
     guard::{InspectedCredential, Inspection},
     terminal::{EMPHASIS, SUCCESS, WARNING, paint},
 };
-
-/// The printed form of the report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Format {
-    Table,
-    Json,
-    Yaml,
-    /// The Role and the `RoleBinding` as YAML documents.
-    Role,
-}
 
 /// Title and value of a table row. A row without a title continues the row above.
 type Row = (&'static str, String);
@@ -26,11 +17,12 @@ type Row = (&'static str, String);
 /// Writes the report. Texts of pods, annotations and Secrets are escaped and cut.
 pub(in crate::cli) fn print(
     inspections: &[Inspection],
-    format: Format,
+    output: Output,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    match format {
-        Format::Table => {
+    match output {
+        // The table has all facts.
+        Output::Table | Output::Wide => {
             for (number, inspection) in inspections.iter().enumerate() {
                 if number > 0 {
                     writeln!(out)?;
@@ -38,12 +30,14 @@ pub(in crate::cli) fn print(
                 write_table(inspection, out)?;
             }
         }
-        Format::Json => {
-            let text = serde_json::to_string_pretty(&escaped(inspections)?)?;
-            writeln!(out, "{}", escape_json(&text))?;
+        Output::Name => {
+            for inspection in inspections {
+                writeln!(out, "pod/{}", to_bounded_line(&inspection.pod, MAX_NAME_CHARS))?;
+            }
         }
-        Format::Yaml => write!(out, "{}", yaml(&escaped(inspections)?)?)?,
-        Format::Role => write_roles(inspections, out)?,
+        Output::Json | Output::Yaml => {
+            output.write_document(&escaped(inspections)?, out)?;
+        }
     }
     Ok(out.flush()?)
 }
@@ -58,14 +52,8 @@ fn escaped(inspections: &[Inspection]) -> anyhow::Result<Value> {
     Ok(value)
 }
 
-/// Returns YAML in which each value has one line.
-fn yaml(value: &Value) -> anyhow::Result<String> {
-    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-    Ok(serde_saphyr::to_string_with_options(value, options)?)
-}
-
 /// Writes the Roles as YAML documents, or a comment for each object that needs none.
-fn write_roles(inspections: &[Inspection], out: &mut impl Write) -> anyhow::Result<()> {
+pub(in crate::cli) fn print_roles(inspections: &[Inspection], out: &mut impl Write) -> anyhow::Result<()> {
     let mut is_first = true;
     for inspection in inspections {
         let object = to_bounded_line(&inspection.object, MAX_TEXT_CHARS);
@@ -79,12 +67,10 @@ fn write_roles(inspections: &[Inspection], out: &mut impl Write) -> anyhow::Resu
             if !std::mem::take(&mut is_first) {
                 writeln!(out, "---")?;
             }
-            let mut part = part.clone();
-            escape_texts(&mut part, &|text| to_bounded_line(text, MAX_TEXT_CHARS));
-            write!(out, "{}", yaml(&part)?)?;
+            write!(out, "{}", yaml(part)?)?;
         }
     }
-    Ok(())
+    Ok(out.flush()?)
 }
 
 fn write_table(inspection: &Inspection, out: &mut impl Write) -> anyhow::Result<()> {

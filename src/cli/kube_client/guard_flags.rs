@@ -3,11 +3,11 @@
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use http::Uri;
 use kube::{
     Client,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{AuthInfo, KubeConfigOptions, Kubeconfig},
 };
 
 use crate::{
@@ -15,15 +15,31 @@ use crate::{
     guard_client::{CALL_TIMEOUT, GuardClient, GuardEndpoint},
 };
 
-/// Access to the API server
+/// The API server, and the identity of the caller
 #[derive(Clone, Debug, Args)]
-pub(in crate::cli) struct ClusterFlags {
+pub(in crate::cli) struct AccessFlags {
     /// The kubeconfig file; by default $KUBECONFIG, then ~/.kube/config
     #[arg(long, global = true, env = "ETCD_GUARD_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
     /// The kubeconfig context; by default the current context
     #[arg(long, global = true)]
     context: Option<String>,
+    /// The user to impersonate, as in kubectl
+    #[arg(long = "as", value_name = "USER")]
+    impersonated_user: Option<String>,
+    /// A group to impersonate, as in kubectl; can be repeated
+    #[arg(long = "as-group", value_name = "GROUP", requires = "impersonated_user")]
+    impersonated_groups: Vec<String>,
+    /// The uid to impersonate, as in kubectl
+    #[arg(long = "as-uid", value_name = "UID", requires = "impersonated_user")]
+    impersonated_uid: Option<String>,
+}
+
+/// Access to the API server
+#[derive(Clone, Debug, Args)]
+pub(in crate::cli) struct ClusterFlags {
+    #[command(flatten)]
+    access: AccessFlags,
     /// The namespace; by default the namespace of the context
     #[arg(short, long)]
     namespace: Option<String>,
@@ -45,15 +61,6 @@ pub(in crate::cli) struct GuardFlags {
     guard_selector: String,
 }
 
-/// Output format
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum Output {
-    /// Human-readable text
-    Text,
-    /// JSON
-    Json,
-}
-
 fn parse_address(text: &str) -> Result<Uri, String> {
     let uri: Uri = text.parse().map_err(|error| format!("{error}"))?;
     let is_plain = uri.scheme_str() == Some("http") && uri.host().is_some();
@@ -69,11 +76,31 @@ pub(in crate::cli) struct ClusterClient {
     pub(in crate::cli) server: Uri,
 }
 
-// === impl ClusterFlags ===
+// === impl AccessFlags ===
 
-impl ClusterFlags {
-    /// Creates a client with this timeout of API calls.
-    pub(in crate::cli) async fn connect_within(self, timeout: Duration) -> anyhow::Result<ClusterClient> {
+impl AccessFlags {
+    /// Creates a client with this timeout of API calls. Without a kubeconfig, the identity is that of the pod in which the
+    /// process runs.
+    pub(in crate::cli) async fn connect_or_in_cluster(
+        &self,
+        timeout: Duration,
+    ) -> anyhow::Result<ClusterClient> {
+        let is_selected = self.kubeconfig.is_some() || self.context.is_some();
+        let config = match self.config().await {
+            Err(error) if !is_selected => {
+                let mut config = kube::Config::incluster().map_err(|_| {
+                    error.context("the process runs in no pod with a service account, and has no kubeconfig")
+                })?;
+                self.impersonate(&mut config.auth_info);
+                config
+            }
+            config => config?,
+        };
+        ClusterClient::new(config, None, timeout)
+    }
+
+    /// Reads the kubeconfig.
+    async fn config(&self) -> anyhow::Result<kube::Config> {
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let kubeconfig = match &self.kubeconfig {
             Some(path) => {
@@ -82,13 +109,45 @@ impl ClusterFlags {
             None => Kubeconfig::read().context("no kubeconfig; pass --kubeconfig or set KUBECONFIG")?,
         };
         let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
-        config.read_timeout = Some(timeout);
-        // A waiting user gets the error at once, instead of after up to fifteen retries.
-        config.default_retry = false;
-        let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        let server = config.cluster_url.clone();
-        let client = Client::try_from(config).context("failed to create a client for the API server")?;
-        Ok(ClusterClient { client, namespace, server })
+        self.impersonate(&mut config.auth_info);
+        Ok(config)
+    }
+
+    /// Replaces the values of the kubeconfig by those of the flags, as kubectl does.
+    fn impersonate(&self, identity: &mut AuthInfo) {
+        let Self { impersonated_user: user, impersonated_groups: groups, impersonated_uid: uid, .. } = self;
+        if user.is_some() {
+            identity.impersonate.clone_from(user);
+        }
+        if !groups.is_empty() {
+            identity.impersonate_groups = Some(groups.clone());
+        }
+        if uid.is_some() {
+            identity.impersonate_uid.clone_from(uid);
+        }
+    }
+
+    /// Returns the flags that select the same cluster and the same identity, each with a space before it.
+    fn selection(&self) -> String {
+        let kubeconfig = self.kubeconfig.as_ref().map(|path| path.display().to_string());
+        let flags = [
+            ("--kubeconfig", kubeconfig.as_ref()),
+            ("--context", self.context.as_ref()),
+            ("--as", self.impersonated_user.as_ref()),
+            ("--as-uid", self.impersonated_uid.as_ref()),
+        ];
+        let given = flags.into_iter().filter_map(|(flag, value)| Some((flag, value?)));
+        let groups = self.impersonated_groups.iter().map(|group| ("--as-group", group));
+        given.chain(groups).flat_map(|(flag, value)| [format!(" {flag} "), to_shell_word(value)]).collect()
+    }
+}
+
+// === impl ClusterFlags ===
+
+impl ClusterFlags {
+    /// Creates a client with this timeout of API calls.
+    pub(in crate::cli) async fn connect_within(self, timeout: Duration) -> anyhow::Result<ClusterClient> {
+        ClusterClient::new(self.access.config().await?, self.namespace, timeout)
     }
 
     /// Returns the value of --namespace.
@@ -96,20 +155,30 @@ impl ClusterFlags {
         self.namespace.as_deref()
     }
 
-    /// Returns the flags that select the same cluster, each with a space before it.
+    /// Returns the flags that select the same cluster and the same identity, each with a space before it.
     pub(in crate::cli) fn selection(&self) -> String {
-        let Self { kubeconfig, context, .. } = self;
-        let kubeconfig = kubeconfig.as_ref().map(|path| path.display().to_string());
-        let flags = [("--kubeconfig", kubeconfig.as_ref()), ("--context", context.as_ref())];
-        let given = flags.into_iter().filter_map(|(flag, value)| Some((flag, value?)));
-        given.flat_map(|(flag, value)| [format!(" {flag} "), to_shell_word(value)]).collect()
+        self.access.selection()
+    }
+}
+
+// === impl ClusterClient ===
+
+impl ClusterClient {
+    fn new(mut config: kube::Config, namespace: Option<String>, timeout: Duration) -> anyhow::Result<Self> {
+        config.read_timeout = Some(timeout);
+        // A waiting user gets the error at once, instead of after up to fifteen retries.
+        config.default_retry = false;
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        let server = config.cluster_url.clone();
+        let client = Client::try_from(config).context("failed to create a client for the API server")?;
+        Ok(Self { client, namespace, server })
     }
 }
 
 // === impl GuardFlags ===
 
 impl GuardFlags {
-    /// Returns the kubectl command with the flags that select the same cluster.
+    /// Returns the kubectl command with the flags that select the same cluster and the same identity.
     pub(in crate::cli) fn kubectl(&self) -> String {
         format!("kubectl{}", self.cluster.selection())
     }
@@ -144,5 +213,52 @@ impl GuardFlags {
     /// Returns the value of --namespace.
     pub(in crate::cli) fn namespace_flag(&self) -> Option<&str> {
         self.cluster.namespace_flag()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        cluster: ClusterFlags,
+    }
+
+    fn flags(words: &[&str]) -> Result<ClusterFlags, clap::Error> {
+        let arguments = Arguments::try_parse_from([&["program"], words].concat());
+        arguments.map(|arguments| arguments.cluster)
+    }
+
+    #[test]
+    fn impersonation_is_part_of_requests_and_remedies() {
+        let words = ["--as", "alice", "--as-group", "a", "--as-group", "b c", "--as-uid", "7"];
+        let flags = flags(&words).unwrap();
+        let mut identity = AuthInfo { impersonate: Some(String::from("bob")), ..AuthInfo::default() };
+        flags.access.impersonate(&mut identity);
+        assert_eq!(identity.impersonate.as_deref(), Some("alice"));
+        assert_eq!(identity.impersonate_uid.as_deref(), Some("7"));
+        assert_eq!(identity.impersonate_groups, Some(vec![String::from("a"), String::from("b c")]));
+        let selection = flags.selection();
+        assert!(selection.ends_with(" --as alice --as-uid 7 --as-group a --as-group 'b c'"), "{selection}");
+    }
+
+    #[test]
+    fn kubeconfig_decides_without_flags_of_impersonation() {
+        let mut identity = AuthInfo { impersonate: Some(String::from("bob")), ..AuthInfo::default() };
+        flags(&[]).unwrap().access.impersonate(&mut identity);
+        assert_eq!(identity.impersonate.as_deref(), Some("bob"));
+        assert_eq!(identity.impersonate_groups, None);
+    }
+
+    #[test]
+    fn groups_and_uid_require_a_user() {
+        for words in [["--as-group", "a"], ["--as-uid", "7"]] {
+            let error = flags(&words).unwrap_err().to_string();
+            assert!(error.contains("--as <USER>"), "{error}");
+        }
     }
 }

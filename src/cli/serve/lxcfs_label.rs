@@ -17,8 +17,11 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::kube_client::{client, run};
-use crate::{config::NodeLabel, k8s::NodeLabels};
+use crate::{
+    cli::kube_client::{client, run},
+    config::NodeLabel,
+    k8s::NodeLabels,
+};
 
 /// Interval of probes. For this long, new pods may be scheduled to a node with a failed lxcfs.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
@@ -34,7 +37,7 @@ const MEMINFO_PREFIX: &[u8] = b"MemTotal:";
 
 /// Label a node while lxcfs responds on it
 #[derive(Debug, Args)]
-pub(super) struct LxcfsLabel {
+pub(in crate::cli) struct LxcfsLabel {
     /// The name of the node
     #[arg(long)]
     node: String,
@@ -69,7 +72,7 @@ fn parse_label(text: &str) -> Result<NodeLabel, String> {
 // === impl LxcfsLabel ===
 
 impl LxcfsLabel {
-    pub(super) fn run(self) -> anyhow::Result<()> {
+    pub(in crate::cli) fn run(self) -> anyhow::Result<()> {
         run(self.maintain_label())
     }
 

@@ -91,6 +91,9 @@ pub struct MemberStatus {
     /// Kind of the controller of this pod, as its ownerReference names it. Former guards omit it.
     #[serde(default)]
     pub owner_kind: Option<String>,
+    /// Address of the pod, or the client URL of a member outside of the pods. Former guards omit it.
+    #[serde(default)]
+    pub address: Option<String>,
     /// Its id in hexadecimal.
     pub id: Option<String>,
     /// Its name in the member list.
@@ -263,6 +266,7 @@ fn members(snapshot: &Snapshot, summary: &ClusterSummary<'_>) -> Vec<MemberStatu
         let mut status = MemberStatus {
             pod: Some(pod.name.clone()),
             owner_kind: Some(pod.owner_kind.clone()).filter(|kind| !kind.is_empty()),
+            address: Some(pod.ip.clone()).filter(|address| !address.is_empty()),
             storage: Some(pod.storage.as_str().to_owned()),
             leaving: leaving(pod.departure()),
             ..MemberStatus::new(&pod.reply, max_applied)
@@ -286,6 +290,7 @@ fn members(snapshot: &Snapshot, summary: &ClusterSummary<'_>) -> Vec<MemberStatu
                 MemberStatus { cause: Some(unreached_cause(member).to_owned()), ..MemberStatus::default() }
             }
         };
+        let status = MemberStatus { address: member.listed.client_urls.first().cloned(), ..status };
         with_member(status, &member.listed)
     };
     snapshot.pods.iter().map(in_pod).chain(summary.without_pod().map(without_pod)).collect()

@@ -147,7 +147,7 @@ async fn check_matches_deletions_by_controllers() {
         for (pod, expected) in [(&leader, "denied LeaderProtected"), (&follower, "allowed SafeToDelete")] {
             let delete =
                 [&["delete", "pod", pod, "--dry-run=server"][..], &impersonating(controller)].concat();
-            let output = assert_check_matches(&mut etcd, &[pod, "--as", controller], &delete).await;
+            let output = assert_check_matches(&mut etcd, &[pod, "--requester", controller], &delete).await;
             assert_eq!(output, expected, "{controller}");
         }
     }
@@ -266,13 +266,15 @@ async fn check_matches_terminating_and_ended_pods() {
     let kubelet = format!("system:node:{SHARED_NODE}");
     let force = ["--force", "--grace-period=0"];
     let last = [&delete[..], &force, &impersonating(&kubelet)].concat();
-    let output = assert_check_matches(&mut etcd, &[UNRELATED_POD, "--force", "--as", &kubelet], &last).await;
+    let output =
+        assert_check_matches(&mut etcd, &[UNRELATED_POD, "--force", "--requester", &kubelet], &last).await;
     assert_eq!(output, "allowed AlreadyTerminating");
 
     create_failed_pod(&etcd.pods, "ended").await;
     let collector = "system:serviceaccount:kube-system:pod-garbage-collector";
     let delete = [&["delete", "pod", "ended"][..], &force, &impersonating(collector)].concat();
-    let output = assert_check_matches(&mut etcd, &["ended", "--force", "--as", collector], &delete).await;
+    let output =
+        assert_check_matches(&mut etcd, &["ended", "--force", "--requester", collector], &delete).await;
     assert_eq!(output, "allowed PodFinished");
 
     let release = r#"{"metadata":{"finalizers":null}}"#;

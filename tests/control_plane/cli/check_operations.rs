@@ -51,7 +51,7 @@ async fn check_matches_pods_of_deleted_stateful_set() {
         );
 
         let collect = [&["delete", "pod", &leader][..], &impersonating(COLLECTOR)].concat();
-        let output = assert_check_matches(&mut etcd, &[&leader, "--as", COLLECTOR], &collect).await;
+        let output = assert_check_matches(&mut etcd, &[&leader, "--requester", COLLECTOR], &collect).await;
         assert_eq!(output, "allowed OwnerDeleted", "{cascade}");
         etcd.guard.wait_for_verdict(COLLECTOR, "allowed", "OwnerDeleted").await;
         release(&etcd, protection).await;
@@ -94,7 +94,7 @@ async fn check_matches_pods_of_deleted_namespace() {
     assert_eq!(output, "allowed NamespaceTerminating");
     let controller = "system:serviceaccount:kube-system:namespace-controller";
     let delete = [&["delete", "pod", &leader][..], &impersonating(controller)].concat();
-    let output = assert_check_matches(&mut etcd, &[&leader, "--as", controller], &delete).await;
+    let output = assert_check_matches(&mut etcd, &[&leader, "--requester", controller], &delete).await;
     assert_eq!(output, "allowed NamespaceTerminating");
     release(&etcd, protection).await;
 }

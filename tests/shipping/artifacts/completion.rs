@@ -2,11 +2,13 @@
 
 use std::{
     fs,
+    os::unix::fs::symlink,
     process::{Command, Output},
 };
 
 use tempfile::TempDir;
 
+use crate::project_path;
 use test_support::processes::testbed::program;
 
 fn output(command: &mut Command) -> String {
@@ -56,11 +58,51 @@ fn bash_completes_commands_flags_and_values() {
     assert!(flags.contains(&String::from("--watch")), "{flags:?}");
 }
 
+/// Returns the completions of kubectl's bash script for the last word of `kubectl etcd-guard WORD...`, with the program and
+/// the packed script on PATH.
+fn offered_by_kubectl(folder: &TempDir, words: &[&str]) -> Vec<String> {
+    // The script uses a function of the package bash-completion, if it exists.
+    let complete =
+        "_init_completion() { words=(\"${COMP_WORDS[@]}\") cword=$COMP_CWORD cur=${COMP_WORDS[COMP_CWORD]}; }
+        source ./script
+        COMP_WORDS=(kubectl \"$@\") COMP_CWORD=$# COMP_TYPE=9
+        COMP_LINE=${COMP_WORDS[*]} COMP_POINT=${#COMP_LINE}
+        __start_kubectl
+        printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let mut bash = Command::new("bash");
+    bash.args(["--noprofile", "--norc", "-c", complete, "bash", "etcd-guard"]).args(words);
+    output(bash.current_dir(folder.path()).env("PATH", path))
+        .lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect()
+}
+
+#[test]
+fn kubectl_completes_words_of_the_plugin() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let script = output(Command::new(program("kubectl")).args(["completion", "bash"]));
+    fs::write(path("script"), script).unwrap();
+    symlink(program("kubectl"), path("kubectl")).unwrap();
+    symlink(env!("CARGO_BIN_EXE_etcd-guard"), path("kubectl-etcd_guard")).unwrap();
+    let completer = project_path("scripts/lib/kubectl_complete-etcd_guard");
+    symlink(completer, path("kubectl_complete-etcd_guard")).unwrap();
+    assert_eq!(offered_by_kubectl(&folder, &["che"]), ["check"]);
+    assert_eq!(offered_by_kubectl(&folder, &["check", "--casc"]), ["--cascade"]);
+    let formats = offered_by_kubectl(&folder, &["status", "-o", ""]);
+    let names: Vec<&str> = formats.iter().map(|line| line.split_whitespace().next().unwrap()).collect();
+    assert_eq!(names, ["table", "wide", "name", "json", "yaml"], "{formats:?}");
+    fs::write(path("cluster.yaml"), "").unwrap();
+    assert_eq!(offered_by_kubectl(&folder, &["inspect", "--file", "clus"]), ["cluster.yaml"]);
+    assert_eq!(offered_by_kubectl(&folder, &["__comp"]), [""; 1], "the command is hidden");
+}
+
 #[test]
 fn fish_completes_commands_with_descriptions() {
     let folder = script_of("fish");
     let complete = "source ./script; complete --do-complete 'etcd-guard che'";
     let mut fish = Command::new(program("fish"));
     let offered = output(fish.args(["--no-config", "-c", complete]).current_dir(folder.path()));
-    assert_eq!(offered.trim_end(), "check\tPreview the verdict on the deletion of a pod, with the reason");
+    assert_eq!(offered.trim_end(), "check\tPreview the verdict on the deletion of pods, with the reason");
 }

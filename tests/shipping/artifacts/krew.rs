@@ -1,6 +1,6 @@
 //! The kubectl plugin as krew installs it.
 
-use std::{fs, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
 use serde_json::Value;
 
@@ -96,6 +96,8 @@ fn krew_manifest_matches_plugin_archive() {
     assert!(unpacked.success());
     let plugin = folder.path().join(platform["bin"].as_str().unwrap());
     assert_licences(&fs::read_to_string(folder.path().join("THIRD-PARTY.txt")).unwrap());
+    let completer = fs::metadata(folder.path().join("kubectl_complete-etcd_guard")).unwrap();
+    assert_eq!(completer.permissions().mode() & 0o777, 0o755);
     let help = Command::new(plugin).arg("check").arg("--help").output().unwrap();
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
     assert!(help.contains("Usage: kubectl etcd-guard check"), "{help}");

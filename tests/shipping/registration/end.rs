@@ -40,7 +40,7 @@ async fn stopping_guard_does_not_register_again() {
     })
     .await;
     let mut unregister = scoped_command(env!("CARGO_BIN_EXE_etcd-guard"));
-    stdout(unregister.args(["unregister", "--kubeconfig"]).arg(control_plane.admin_kubeconfig()));
+    stdout(unregister.args(["unregister", "--yes", "--kubeconfig"]).arg(control_plane.admin_kubeconfig()));
     guard.wait_for_end().await;
 
     let left =

@@ -1,6 +1,6 @@
 //! Uninstalling in the documented order blocks no deletions and leaves nothing behind.
 
-use std::{fs, time::Duration};
+use std::{fs, process::Stdio, time::Duration};
 
 use serde_json::json;
 
@@ -43,10 +43,28 @@ async fn uninstall_removes_webhooks_first() {
     assert!(!denied.success && denied.stderr.contains("failed calling webhook"), "{denied:?}");
 
     // The remedy, and the documented order: `unregister`, then the applied objects.
-    let mut unregister = scoped_command(env!("CARGO_BIN_EXE_etcd-guard"));
-    unregister.args(["unregister", "--kubeconfig"]).arg(control_plane.admin_kubeconfig());
-    crate::stdout(&mut unregister);
+    let unregister = |arguments: &[&str]| {
+        let mut program = scoped_command(env!("CARGO_BIN_EXE_etcd-guard"));
+        program.arg("unregister").args(arguments).arg("--kubeconfig").arg(control_plane.admin_kubeconfig());
+        let output = program.stdin(Stdio::null()).output().unwrap();
+        let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), stdout, stderr)
+    };
+    let (status, stdout, stderr) = unregister(&["--dry-run"]);
+    assert_eq!((status, stdout.lines().count()), (Some(0), 4), "{stdout}{stderr}");
+    assert!(stdout.contains("validatingwebhookconfiguration/etcd-guard deleted (dry run)\n"), "{stdout}");
+    assert!(stderr.contains("/etcd-guard: deletions, evictions and scale-downs of etcd members"), "{stderr}");
+    let (status, stdout, stderr) = unregister(&[]);
+    assert_eq!((status, stdout.as_str()), (Some(1), ""), "{stderr}");
+    assert!(stderr.contains("error: confirmation is required") && stderr.contains("--yes"), "{stderr}");
+    let (status, _, stderr) = unregister(&["--yes", "--context=none"]);
+    assert!(status == Some(1) && stderr.starts_with("error: "), "{stderr}");
+    assert_eq!(left(CONFIGURATIONS), 4, "nothing was deleted yet");
+    let (status, stdout, stderr) = unregister(&["--yes"]);
+    assert_eq!((status, stdout.lines().count()), (Some(0), 4), "{stdout}{stderr}");
     assert_eq!(left(CONFIGURATIONS), 0);
+    let (status, stdout, _) = unregister(&[]);
+    assert!(status == Some(0) && stdout.starts_with("no webhook configuration of the guard"), "{stdout}");
     // The API server learns of the removal by a watch. A controller that deletes pods without a node may be faster.
     let delete =
         ["-n", "prod", "delete", "pod", "pause", "--force", "--grace-period=0", "--ignore-not-found"];

@@ -1,0 +1,125 @@
+//! The objects of the command line: names, or a label selector.
+
+use anyhow::{Context, bail};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, ListParams},
+};
+
+use super::review::{Target, TargetKind};
+
+/// The objects that the user selects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Targets {
+    /// These objects.
+    Named(Vec<Target>),
+    /// All objects of a kind with these labels.
+    Selected { kind: TargetKind, selector: String },
+}
+
+// === impl Targets ===
+
+impl Targets {
+    /// Interprets the words of the command line as kubectl does: `TYPE/NAME`, or a type and then names or a selector.
+    /// Differs from kubectl in one form: names without a type are pods.
+    pub(super) fn parse(words: &[String], selector: Option<String>) -> anyhow::Result<Self> {
+        let kind = words.first().and_then(|word| TargetKind::from_word(word));
+        match (kind, selector) {
+            (kind, Some(selector)) => {
+                let names = if kind.is_some() { words.get(1..) } else { words.get(..) };
+                if names.is_some_and(|names| !names.is_empty()) {
+                    bail!("a name cannot be combined with --selector");
+                }
+                Ok(Self::Selected { kind: kind.unwrap_or(TargetKind::Pod), selector })
+            }
+            (Some(kind), None) => {
+                let names = words.get(1..).unwrap_or_default();
+                if names.is_empty() {
+                    let word = words.first().map(String::as_str).unwrap_or_default();
+                    bail!("the name is missing; pass {word}/NAME, or --selector");
+                }
+                if let Some(name) = names.iter().find(|name| name.contains('/')) {
+                    bail!("{name}: a type before all names cannot be combined with TYPE/NAME");
+                }
+                Ok(Self::Named(names.iter().map(|name| Target { kind, name: name.clone() }).collect()))
+            }
+            (None, None) => {
+                let targets = words.iter().map(|word| word.parse::<Target>().map_err(anyhow::Error::msg));
+                Ok(Self::Named(targets.collect::<Result<_, _>>()?))
+            }
+        }
+    }
+
+    /// Returns the objects. Lists them if a selector selects them.
+    pub(super) async fn resolve(self, client: &Client, namespace: &str) -> anyhow::Result<Vec<Target>> {
+        let (kind, selector) = match self {
+            Self::Named(targets) => return Ok(targets),
+            Self::Selected { kind, selector } => (kind, selector),
+        };
+        let group = kind.group();
+        let resource = ApiResource {
+            group: group.to_owned(),
+            version: String::from("v1"),
+            api_version: if group.is_empty() { String::from("v1") } else { format!("{group}/v1") },
+            kind: kind.object_kind().to_owned(),
+            plural: kind.plural().to_owned(),
+        };
+        let api: Api<DynamicObject> = match kind {
+            TargetKind::Namespace => Api::all_with(client.clone(), &resource),
+            _ => Api::namespaced_with(client.clone(), namespace, &resource),
+        };
+        let listed = api.list_metadata(&ListParams::default().labels(&selector)).await;
+        let place = match kind {
+            TargetKind::Namespace => String::new(),
+            _ => format!(" in namespace {namespace}"),
+        };
+        let listed = listed.with_context(|| format!("failed to list {}{place}", kind.plural()))?;
+        let names = listed.items.into_iter().filter_map(|object| object.metadata.name);
+        let targets: Vec<Target> = names.map(|name| Target { kind, name }).collect();
+        if targets.is_empty() {
+            bail!("no {kind}{place} has the labels {selector}");
+        }
+        Ok(targets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str], selector: Option<&str>) -> Result<Targets, String> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        Targets::parse(&words, selector.map(str::to_owned)).map_err(|error| error.to_string())
+    }
+
+    fn named(targets: &[(TargetKind, &str)]) -> Result<Targets, String> {
+        let targets = targets.iter().map(|(kind, name)| Target { kind: *kind, name: (*name).to_owned() });
+        Ok(Targets::Named(targets.collect()))
+    }
+
+    #[test]
+    fn accepts_the_forms_of_kubectl() {
+        let (pod, set) = (TargetKind::Pod, TargetKind::StatefulSet);
+        assert_eq!(parse(&["etcd-0"], None), named(&[(pod, "etcd-0")]));
+        assert_eq!(parse(&["etcd-0", "etcd-1"], None), named(&[(pod, "etcd-0"), (pod, "etcd-1")]));
+        assert_eq!(parse(&["pod", "etcd-0", "etcd-1"], None), named(&[(pod, "etcd-0"), (pod, "etcd-1")]));
+        assert_eq!(parse(&["pod/etcd-0", "sts/etcd"], None), named(&[(pod, "etcd-0"), (set, "etcd")]));
+        let selected = |kind| Ok(Targets::Selected { kind, selector: String::from("app=etcd") });
+        assert_eq!(parse(&[], Some("app=etcd")), selected(pod));
+        assert_eq!(parse(&["sts"], Some("app=etcd")), selected(set));
+    }
+
+    #[test]
+    fn rejects_ambiguous_forms() {
+        for (words, selector, text) in [
+            (&["pod"][..], None, "the name is missing; pass pod/NAME"),
+            (&["pod", "sts/etcd"], None, "cannot be combined with TYPE/NAME"),
+            (&["etcd-0"], Some("a=b"), "cannot be combined with --selector"),
+            (&["pod", "etcd-0"], Some("a=b"), "cannot be combined with --selector"),
+            (&["deployment/x"], None, "unknown type"),
+        ] {
+            let error = parse(words, selector).unwrap_err();
+            assert!(error.contains(text), "{words:?}: {error}");
+        }
+    }
+}
