@@ -128,6 +128,20 @@ fn print(survey: &Survey, output: Output) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
+/// Prints one status of many.
+fn print_again(survey: &Survey, output: Output) -> anyhow::Result<()> {
+    let mut out = anstream::stdout().lock();
+    match output {
+        Output::Json => writeln!(out, "{}", escape_json(&serde_json::to_string(survey)?))?,
+        Output::Yaml => {
+            writeln!(out, "---")?;
+            write(survey, output, &mut out)?;
+        }
+        Output::Table | Output::Wide | Output::Name => write(survey, output, &mut out)?,
+    }
+    Ok(out.flush()?)
+}
+
 /// Writes a status.
 pub(in crate::cli) fn write(survey: &Survey, output: Output, out: &mut impl Write) -> anyhow::Result<()> {
     match output {
@@ -185,7 +199,7 @@ impl Query {
                 std::io::stdout().write_all(CLEAR_SCREEN.as_bytes())?;
             }
             if is_redrawn || failure.is_none() {
-                self.print_again(&survey, output)?;
+                print_again(&survey, output)?;
             }
             if let Some(error) = &failure {
                 print_error(error);
@@ -199,20 +213,6 @@ impl Query {
                 Err(error) => Some(error),
             };
         }
-    }
-
-    /// Prints one status of many.
-    fn print_again(&self, survey: &Survey, output: Output) -> anyhow::Result<()> {
-        let mut out = anstream::stdout().lock();
-        match output {
-            Output::Json => writeln!(out, "{}", escape_json(&serde_json::to_string(survey)?))?,
-            Output::Yaml => {
-                writeln!(out, "---")?;
-                write(survey, output, &mut out)?;
-            }
-            Output::Table | Output::Wide | Output::Name => write(survey, output, &mut out)?,
-        }
-        Ok(out.flush()?)
     }
 }
 

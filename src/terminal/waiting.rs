@@ -2,7 +2,6 @@
 
 use std::{
     io::{self, Write},
-    pin::pin,
     time::Duration,
 };
 
@@ -15,14 +14,17 @@ const NOTICE_DELAY: Duration = Duration::from_secs(2);
 
 /// Returns the result of a call. If the call takes longer than two seconds, prints `waiting for SUBJECT` to standard error,
 /// once.
-pub(crate) async fn with_notice<T>(subject: &str, call: impl Future<Output = T>) -> T {
-    let mut call = pin!(call);
-    match timeout(NOTICE_DELAY, call.as_mut()).await {
-        Ok(result) => result,
-        Err(_) => {
-            // A closed standard error does not end the command.
-            let _ = write_notice(subject, &mut io::stderr().lock());
-            call.await
+pub(crate) fn with_notice<T>(subject: &str, call: impl Future<Output = T>) -> impl Future<Output = T> {
+    // Boxed here, so that the future of the caller does not grow by that of the call.
+    let mut call = Box::pin(call);
+    async move {
+        match timeout(NOTICE_DELAY, call.as_mut()).await {
+            Ok(result) => result,
+            Err(_) => {
+                // A closed standard error does not end the command.
+                let _ = write_notice(subject, &mut io::stderr().lock());
+                call.await
+            }
         }
     }
 }

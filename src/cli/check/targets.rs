@@ -92,18 +92,18 @@ mod tests {
         Targets::parse(&words, selector.map(str::to_owned)).map_err(|error| error.to_string())
     }
 
-    fn named(targets: &[(TargetKind, &str)]) -> Result<Targets, String> {
+    fn named(targets: &[(TargetKind, &str)]) -> Targets {
         let targets = targets.iter().map(|(kind, name)| Target { kind: *kind, name: (*name).to_owned() });
-        Ok(Targets::Named(targets.collect()))
+        Targets::Named(targets.collect())
     }
 
     #[test]
     fn accepts_the_forms_of_kubectl() {
         let (pod, set) = (TargetKind::Pod, TargetKind::StatefulSet);
-        assert_eq!(parse(&["etcd-0"], None), named(&[(pod, "etcd-0")]));
-        assert_eq!(parse(&["etcd-0", "etcd-1"], None), named(&[(pod, "etcd-0"), (pod, "etcd-1")]));
-        assert_eq!(parse(&["pod", "etcd-0", "etcd-1"], None), named(&[(pod, "etcd-0"), (pod, "etcd-1")]));
-        assert_eq!(parse(&["pod/etcd-0", "sts/etcd"], None), named(&[(pod, "etcd-0"), (set, "etcd")]));
+        assert_eq!(parse(&["etcd-0"], None), Ok(named(&[(pod, "etcd-0")])));
+        assert_eq!(parse(&["etcd-0", "etcd-1"], None), Ok(named(&[(pod, "etcd-0"), (pod, "etcd-1")])));
+        assert_eq!(parse(&["pod", "etcd-0", "etcd-1"], None), Ok(named(&[(pod, "etcd-0"), (pod, "etcd-1")])));
+        assert_eq!(parse(&["pod/etcd-0", "sts/etcd"], None), Ok(named(&[(pod, "etcd-0"), (set, "etcd")])));
         let selected = |kind| Ok(Targets::Selected { kind, selector: String::from("app=etcd") });
         assert_eq!(parse(&[], Some("app=etcd")), selected(pod));
         assert_eq!(parse(&["sts"], Some("app=etcd")), selected(set));

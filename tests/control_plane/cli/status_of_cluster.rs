@@ -99,14 +99,20 @@ async fn failed_refresh_keeps_last_status_on_screen() {
     let watching = Terminal::start(program);
     watching.wait_until_shown(START_TIMEOUT, |text| text.contains("3 voters")).await;
     etcd.guard.kill();
+    let screen = |text: &str| text.rsplit("\u{1b}[H\u{1b}[2J").next().unwrap_or_default().to_owned();
     watching
         .wait_until_shown(START_TIMEOUT, |text| {
-            let screen = text.rsplit("\u{1b}[H\u{1b}[2J").next().unwrap_or_default();
+            let screen = screen(text);
             let (status, error) = (screen.find("3 voters"), screen.find("error: "));
             status.is_some() && error > status
         })
         .await;
     etcd.guard.restart().await;
+    watching
+        .wait_until_shown(START_TIMEOUT, |text| {
+            screen(text).contains("3 voters") && !screen(text).contains("error: ")
+        })
+        .await;
 }
 
 #[tokio::test]
