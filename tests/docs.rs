@@ -228,7 +228,7 @@ fn every_recipe_states_output_duration_risk_and_rollback() {
     }
 }
 
-/// `date -d` is an extension of GNU, and fails on macOS and BusyBox.
+/// `date -d` is an extension of GNU, and fails on macOS.
 #[test]
 fn commands_use_the_date_of_posix() {
     for block in PAGES.iter().flat_map(|name| blocks(name)) {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{EXTENSIBLE, covers, rules};
 use crate::{
-    config::Config,
+    config::{Config, OwnerKind},
     doctor::{
         reader::{elements, text},
         report::Line,
@@ -26,7 +26,7 @@ pub(in crate::doctor) fn line(config_map: &Value, registered: Option<&Value>, ap
         let wanted = format!("DELETE {}/{}/{} Namespaced", kind.group, kind.version, kind.resource);
         !present.iter().any(|rule| covers(rule, &wanted))
     });
-    let names: Vec<String> = without_rule.map(|kind| kind.resource_name()).collect();
+    let names: Vec<String> = without_rule.map(OwnerKind::resource_name).collect();
     if names.is_empty() {
         return None;
     }

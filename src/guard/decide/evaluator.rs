@@ -225,7 +225,7 @@ impl Evaluator {
             Ok(Target::Denied(mut denial)) => {
                 self.complete(request, copy, &resolved, &Cascade::No, &mut denial);
                 self.events.record_pod(request, copy, &denial);
-                denial
+                *denial
             }
             Err(error) => self.unreadable_pod_verdict(request, copy, &resolved, error),
         }

@@ -42,7 +42,7 @@ pub(in crate::guard) struct MemberEvaluator {
 /// The cluster lock, or the denial for which it is not required.
 pub(super) enum Acquired {
     /// The last snapshot denies the deletion.
-    Denied(Verdict),
+    Denied(Box<Verdict>),
     /// No other evaluation of this cluster is in progress on this replica.
     Lock(OwnedMutexGuard<()>),
 }
@@ -69,7 +69,7 @@ impl MemberEvaluator {
                 None => (lock, Some(raw)),
             },
             None => match self.acquire(context).await? {
-                Acquired::Denied(denial) => return Ok(denial),
+                Acquired::Denied(denial) => return Ok(*denial),
                 Acquired::Lock(lock) => (lock, None),
             },
         };
@@ -83,20 +83,20 @@ impl MemberEvaluator {
     /// Acquires the cluster lock, unless the last snapshot denies the deletion.
     pub(super) async fn acquire(&self, context: &EvaluationContext<'_>) -> Result<Acquired, EvaluationError> {
         if let Some(denial) = self.cached_denial(context, SNAPSHOT_TTL) {
-            return Ok(Acquired::Denied(denial));
+            return Ok(Acquired::Denied(Box::new(denial)));
         }
         let lock = self.cache.lock(context.cluster_key);
         let lock = if let Ok(lock) = Arc::clone(&lock).try_lock_owned() {
             lock
         } else if let Some(denial) = self.cached_denial(context, SNAPSHOT_TTL_WHILE_PROBING) {
-            return Ok(Acquired::Denied(denial));
+            return Ok(Acquired::Denied(Box::new(denial)));
         } else {
             let lock = lock.lock_owned();
             context.deadline.within("waiting for other deletions of this cluster", lock).await?
         };
         // The previous holder of the lock may have stored a new snapshot.
         Ok(match self.cached_denial(context, SNAPSHOT_TTL) {
-            Some(denial) => Acquired::Denied(denial),
+            Some(denial) => Acquired::Denied(Box::new(denial)),
             None => Acquired::Lock(lock),
         })
     }

@@ -32,7 +32,7 @@ pub(super) enum Target {
     /// The live pod.
     Live(LiveTarget),
     /// The last snapshot denies the deletion, so that the live pod is not required.
-    Denied(Verdict),
+    Denied(Box<Verdict>),
 }
 
 // === impl MemberEvaluator ===

@@ -165,8 +165,8 @@ mod tests {
             ),
             "{bare}"
         );
-        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "db", "uid": "u", "controller": true});
-        let owned = text(json!([owner]));
+        let reference = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "db", "uid": "u", "controller": true});
+        let owned = text(json!([reference]));
         assert!(
             owned.ends_with(
                 "If it runs etcd: kubectl annotate --overwrite namespace prod etcd-guard.io/member=main, which applies to all \

@@ -44,7 +44,7 @@ impl Collector for ProcessMetrics {
             ConstCounter::new(seconds(stat.cpu_ticks)).encode(metric)?;
         }
         let boot = read("stat").and_then(|text| number_after(&text, "btime"));
-        let start = stat.as_ref().zip(boot).map(|(stat, boot)| {
+        let started_at = stat.as_ref().zip(boot).map(|(stat, boot)| {
             let after_boot = stat.start_ticks.checked_div(TICKS_PER_SECOND).unwrap_or_default();
             boot.saturating_add(after_boot)
         });
@@ -52,7 +52,7 @@ impl Collector for ProcessMetrics {
         let limit = read("self/limits").and_then(|text| number_after(&text, "Max open files"));
         let open = fs::read_dir("/proc/self/fd").ok().and_then(|files| u64::try_from(files.count()).ok());
         let gauges = [
-            ("process_start_time_seconds", "Start time of the process since the epoch", start),
+            ("process_start_time_seconds", "Start time of the process since the epoch", started_at),
             (
                 "process_resident_memory_bytes",
                 "Resident memory of the process",
