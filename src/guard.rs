@@ -147,6 +147,7 @@ impl Guard {
             pods,
             claims,
             annotations,
+            ownership: Arc::clone(&ownership),
             gate,
             config,
             credentials: CredentialReader::new(secrets),

@@ -1,5 +1,6 @@
 //! Probe rounds: reads the pods of a cluster, probes its members, and returns a snapshot.
 
+mod departed;
 pub(in crate::guard) mod error;
 pub mod external;
 mod inherited;

@@ -8,6 +8,7 @@
 //!
 //! The same Lease contains the owners whose cluster ever had several voters.
 
+pub(in crate::guard) mod leaving;
 pub(in crate::guard) mod record;
 pub(in crate::guard) mod recorder;
 pub(in crate::guard) mod store;

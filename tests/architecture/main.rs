@@ -28,7 +28,7 @@ const LAYERS: [Layers; 2] = [
             ("reserve", &["model"]),
             ("discovery", &["model"]),
             ("ownership", &["model", "discovery"]),
-            ("observe", &["model", "metrics", "policy", "reserve", "discovery"]),
+            ("observe", &["model", "metrics", "policy", "reserve", "discovery", "ownership"]),
             ("assess", &["model", "policy"]),
             ("explain", &["model", "policy", "assess"]),
             ("inspect", &["model", "policy", "discovery"]),

@@ -74,7 +74,7 @@ pub struct MemberPod {
 pub struct OwnerState {
     /// Whether the target has the same owner or, without an owner, the same labels.
     pub has_target: bool,
-    /// Whether the owner has a deletion timestamp: the pod is deleted next.
+    /// Whether the owner was deleted: it has a deletion timestamp, or it existed and is gone. The pod is deleted next.
     pub is_deleted: bool,
 }
 
@@ -111,7 +111,7 @@ pub(in crate::guard) enum Departure {
     Terminating,
     /// The guard approved its deletion, which may not be visible yet.
     Reserved,
-    /// Its owner has a deletion timestamp.
+    /// Its owner was deleted.
     OwnerDeleted,
 }
 

@@ -50,7 +50,11 @@ impl ClusterObserver {
 
     /// Returns a pod of this StatefulSet as the controller would create it, with the annotations of its owners.
     pub(in crate::guard) fn pod_of_set(&self, namespace: &str, set: &StatefulSet) -> Pod {
-        let mut pod = set.template(namespace);
+        self.inherit(namespace, set.template(namespace))
+    }
+
+    /// Returns a pod with the annotations of its owners.
+    pub(in crate::guard) fn inherit(&self, namespace: &str, mut pod: Pod) -> Pod {
         self.apply_inherited(namespace, std::slice::from_mut(&mut pod));
         pod
     }

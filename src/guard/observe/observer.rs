@@ -1,6 +1,6 @@
 //! Snapshots of a cluster: its pods from the API server, and the results of probing each member at its pod's address.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
@@ -18,7 +18,7 @@ use crate::guard::{
         membership::{identity, scheme::reject_unadvertised_schemes},
         request::Request,
         reservation::Reservation,
-        snapshot::{MemberPod, OwnerState, Snapshot, Storage},
+        snapshot::{MemberPod, Snapshot, Storage},
     },
     observe::{
         error::ObserveError,
@@ -28,6 +28,7 @@ use crate::guard::{
         related::add_related,
         siblings::{Siblings, member_pod},
     },
+    ownership::store::OwnershipStore,
 };
 use crate::{
     config::LiveConfig,
@@ -51,6 +52,8 @@ pub(in crate::guard) struct ClusterObserver {
     pub(in crate::guard) config: LiveConfig,
     /// Credentials that members require from clients.
     pub(in crate::guard) credentials: CredentialReader,
+    /// Owners of members, recorded while both existed.
+    pub(in crate::guard) ownership: Arc<OwnershipStore>,
     /// Selects the addresses of member lists that are probed.
     pub(in crate::guard) gate: ProbeGate,
     /// Connections to members, reused by later rounds.
@@ -210,11 +213,12 @@ impl ClusterObserver {
         deadline.ensure_remaining(MIN_PROBE_TIME, ANSWER_RESERVE, "to probe the members")?;
         let until = deadline.minus(ANSWER_RESERVE);
         let taken_at = Instant::now();
-        let (snapshot, storage) = tokio::join!(
+        let (mut snapshot, storage, departed) = tokio::join!(
             self.probe_siblings(siblings, reserved, taken_at, until),
-            self.target_storage(request, siblings, until)
+            self.target_storage(request, siblings, until),
+            self.departed_pods(siblings, until)
         );
-        let mut snapshot = snapshot;
+        let departed = departed.map_err(ObserveError::Lookup)?;
         let claim_error = match storage {
             Some(Ok(storage)) => {
                 for target in snapshot.pods.iter_mut().filter(|pod| pod.name == request.name) {
@@ -226,6 +230,7 @@ impl ClusterObserver {
             None => None,
         };
         self.find_other_members(&mut snapshot, siblings, reserved, Some(&request.name), until).await?;
+        departed.mark(&mut snapshot);
         Ok(Observation { snapshot, claim_error })
     }
 
@@ -269,11 +274,19 @@ impl ClusterObserver {
     ) -> Snapshot {
         let until = deadline.minus(ANSWER_RESERVE);
         let taken_at = Instant::now();
-        let mut snapshot = self.probe_siblings(siblings, reserved, taken_at, until).await;
+        let (mut snapshot, departed) = tokio::join!(
+            self.probe_siblings(siblings, reserved, taken_at, until),
+            self.departed_pods(siblings, until)
+        );
         if let Err(error) = self.find_other_members(&mut snapshot, siblings, reserved, None, until).await {
             // The voters without a pod count as not healthy.
             tracing::warn!(cluster = siblings.cluster, %error, "incomplete snapshot");
         }
+        let departed = departed.unwrap_or_else(|error| {
+            tracing::warn!(cluster = siblings.cluster, %error, "incomplete snapshot");
+            self.possibly_departed_pods(siblings)
+        });
+        departed.mark(&mut snapshot);
         snapshot
     }
 
@@ -295,7 +308,7 @@ impl ClusterObserver {
         let pods = pods
             .iter()
             .zip(replies)
-            .map(|((pod, etcd_pod), reply)| self.member_pod(namespace, (pod, etcd_pod), reply, reserved));
+            .map(|((pod, etcd_pod), reply)| member_pod(pod, etcd_pod, reply, reserved));
         let mut pods: Vec<MemberPod> = pods.collect();
         let others = pods.split_off(siblings.pods.len().min(pods.len()));
         let mut snapshot = Snapshot {
@@ -389,22 +402,6 @@ impl ClusterObserver {
         until: Instant,
     ) -> Vec<ProbeResult> {
         probe_pods(&self.connections, &self.credentials, &self.metrics, namespace, pods, until).await
-    }
-
-    /// Combines a pod with the result of probing its member and with the state of its owner.
-    pub(super) fn member_pod(
-        &self,
-        namespace: &str,
-        (pod, etcd_pod): (&Pod, &EtcdPod),
-        reply: ProbeResult,
-        reserved: &[Reservation],
-    ) -> MemberPod {
-        let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet");
-        let is_deleted = owner.is_some_and(|owner| {
-            self.annotations.is_stateful_set_terminating(namespace, &owner.name, &owner.uid)
-        });
-        let owner = OwnerState { is_deleted, ..OwnerState::OF_TARGET };
-        MemberPod { owner, ..member_pod(pod, etcd_pod, reply, reserved) }
     }
 
     /// Returns the effect of a deletion on the data of the request's pod, or `None` if the pod is not in the cluster.

@@ -111,9 +111,10 @@ impl ClusterObserver {
         until: Instant,
     ) -> Vec<MemberPod> {
         let replies = self.probe(namespace, pods, until).await;
-        let found = pods.iter().zip(replies).map(|((pod, etcd_pod), reply)| {
-            self.member_pod(namespace, (pod, etcd_pod), reply, reserved).of_other_owner()
-        });
+        let found = pods
+            .iter()
+            .zip(replies)
+            .map(|((pod, etcd_pod), reply)| member_pod(pod, etcd_pod, reply, reserved).of_other_owner());
         found.collect()
     }
 

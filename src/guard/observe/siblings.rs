@@ -66,6 +66,11 @@ impl Siblings {
         self.pods.iter().filter_map(|(_, etcd_pod)| etcd_pod.endpoint.as_ref())
     }
 
+    /// Returns the pods that run members, also those that an annotation excludes.
+    pub(super) fn etcd_pods(&self) -> impl Iterator<Item = &Pod> {
+        [&self.pods, &self.other_pods, &self.excluded].into_iter().flatten().map(|(pod, _)| pod)
+    }
+
     /// Returns the uid of the pod with this name.
     pub(in crate::guard) fn uid(&self, name: &str) -> Option<&str> {
         let mut metadata = self.pods.iter().map(|(pod, _)| &pod.metadata);

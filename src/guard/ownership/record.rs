@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// may have 256 KiB.
 const MAX_PAIRS: usize = 4000;
 
-use crate::k8s::pod::OwnerReference;
+use crate::k8s::{OwnerState, pod::OwnerReference};
 
 /// Maximum number of controllers of clusters with several voters. They have 40 KB.
 const MAX_SEVERAL_VOTERS: usize = 1000;
@@ -51,6 +51,21 @@ impl OwnershipRecord {
     pub(in crate::guard) fn proves_owner(&self, dependent: &str, owner: &OwnerReference) -> bool {
         let owner = owner.key();
         self.has_pair(dependent, &owner) || self.is_accepted(&owner)
+    }
+
+    /// Whether an owner in this state was deleted, so that the dependent is deleted next. This is the only definition: the
+    /// absence of an owner without a record proves nothing.
+    pub(in crate::guard) fn shows_deletion(
+        &self,
+        dependent: &str,
+        owner: &OwnerReference,
+        state: OwnerState,
+    ) -> bool {
+        match state {
+            OwnerState::Alive => false,
+            OwnerState::Terminating => true,
+            OwnerState::Gone => self.proves_owner(dependent, owner),
+        }
     }
 
     /// Whether the cluster of this controller may have had several voters: it is recorded, or the record is full.

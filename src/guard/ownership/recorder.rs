@@ -14,20 +14,28 @@ use tokio::time::{Instant, sleep};
 use crate::guard::{
     discovery::etcd_pod,
     ownership::{
+        leaving::{Link, MAX_LEVELS, OwnerScan},
         record::OwnershipRecord,
         store::{OwnershipStore, StoredRecord},
     },
 };
 use crate::k8s::{
-    AnnotationCache, ApiReader, ClaimReader, LeaseRecord, LookupError, Owner, OwnerState,
+    AnnotationCache, ApiReader, Claim, ClaimReader, LeaseRecord, LookupError, Owner, OwnerState,
     pod::{Metadata, OwnerReference, Pod},
 };
 
 /// Interval between comparisons of the watch with the last read. A comparison calls no API.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Interval between two reads of a namespace whose StatefulSets did not change, for pods of other owners.
+/// Interval between two reads of a namespace whose StatefulSets did not change.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(300);
+
+/// The same interval if members have owners without a watch. Until the next read, the reservation (60 s) covers the members
+/// of an owner whose deletion was accepted.
+const UNWATCHED_RESCAN_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The same interval if no member is known: an owner without a watch may create the first one.
+const EMPTY_RESCAN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Minimum time between two reads of a namespace, so that a rollout does not cause a read for each change of a status.
 const MIN_SCAN_INTERVAL: Duration = Duration::from_secs(2);
@@ -41,9 +49,6 @@ const MISSING_TTL: Duration = Duration::from_secs(60);
 
 /// Interval between searches for records of namespaces that are not guarded any more.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(600);
-
-/// Maximum number of owners above each other that are read for a pod, for instance a `ReplicaSet` and its Deployment.
-const MAX_LEVELS: usize = 3;
 
 /// Maximum number of owners that are read for one dependent. More than one is rare.
 pub(in crate::guard) const MAX_OWNERS: usize = 8;
@@ -63,20 +68,14 @@ struct NamespaceState {
     version: Option<u64>,
     scanned_at: Option<Instant>,
     has_failed: bool,
+    /// Interval to the next read if nothing changes.
+    rescan: Duration,
     /// Time since which each recorded uid or owner has been missing.
     missing: HashMap<String, Instant>,
     /// Controllers of clusters with several voters, as the last successful read recorded them.
     several_voters: BTreeSet<String>,
     /// Owners that the log names as unreadable, by uid.
     reported: BTreeSet<String>,
-}
-
-/// One read of a namespace.
-struct Scan<'a> {
-    reader: &'a ApiReader,
-    namespace: &'a str,
-    /// The owners that were read, by their keys.
-    owners: BTreeMap<String, Result<Owner, LookupError>>,
 }
 
 // === impl OwnershipRecorder ===
@@ -108,6 +107,7 @@ impl OwnershipRecorder {
             let versions = self.annotations.stateful_set_versions(&guarded);
             let mut several_voters = self.store.voters.controllers();
             states.retain(|namespace, _| guarded.contains(namespace));
+            self.store.leaving.retain(&guarded);
             for namespace in guarded {
                 // A namespace that has just become guarded is read when its StatefulSets are known.
                 let Some(version) = versions.get(&namespace).copied() else { continue };
@@ -141,6 +141,7 @@ impl OwnershipRecorder {
         state: &mut NamespaceState,
         several_voters: &BTreeSet<String>,
     ) -> Result<(), String> {
+        let started = Instant::now();
         let mut pods = self.reader.list_pods(namespace).await.map_err(|error| error.to_string())?;
         self.annotations.apply_inherited(
             namespace,
@@ -150,8 +151,21 @@ impl OwnershipRecorder {
         );
         pods.retain(may_run_member);
         let stored = self.store.read(namespace).await.map_err(|error| error.to_string())?;
-        let mut scan = Scan { reader: &self.reader, namespace, owners: BTreeMap::new() };
-        let dependents = scan.dependents(&pods, &self.claims).await;
+        let mut scan = OwnerScan::new(&self.reader, namespace);
+        let claims = self.claims.last_known(namespace);
+        let dependents = dependents(&mut scan, &pods, &claims).await;
+        let mut leaving = BTreeSet::new();
+        state.rescan = if pods.is_empty() { EMPTY_RESCAN_INTERVAL } else { RESCAN_INTERVAL };
+        for pod in &pods {
+            let links = scan.links(pod).await.map_err(|error| error.to_string())?;
+            if !links.iter().all(Link::is_watched) {
+                state.rescan = UNWATCHED_RESCAN_INTERVAL;
+            }
+            if links.iter().any(|link| link.shows_deletion(&stored.record)) {
+                leaving.insert(pod.metadata.uid.clone());
+            }
+        }
+        self.store.leaving.replace(namespace, started, leaving);
         let mut record = stored.record.clone();
         for dependent in dependents.iter().filter(|dependent| dependent.deletion_timestamp.is_none()) {
             for owner in dependent.owner_references.iter().take(MAX_OWNERS) {
@@ -183,7 +197,10 @@ impl OwnershipRecorder {
             }
         }
         record.insert_several_voters(several_voters);
-        state.remove_missing(&mut record, &dependents, Instant::now());
+        // While a StatefulSet has no pods, its owner and its claims can be deleted as well.
+        let mut existing = self.annotations.stateful_set_uids(namespace);
+        existing.extend(claims.into_iter().map(|claim| claim.metadata.uid));
+        state.remove_missing(&mut record, &dependents, &existing, Instant::now());
         self.write(&stored, &record).await
     }
 
@@ -228,11 +245,18 @@ impl NamespaceState {
         let age = now.duration_since(scanned_at);
         let is_changed = self.version != Some(version);
         let pause = if self.has_failed { RETRY_INTERVAL } else { MIN_SCAN_INTERVAL };
-        age >= RESCAN_INTERVAL || is_changed && age >= pause
+        age >= self.rescan.max(pause) || is_changed && age >= pause
     }
 
-    /// Removes pairs whose dependent has lost the reference, and uids that have been missing for [`MISSING_TTL`].
-    fn remove_missing(&mut self, record: &mut OwnershipRecord, dependents: &[Metadata], now: Instant) {
+    /// Removes pairs whose dependent has lost the reference, and uids that have been missing for [`MISSING_TTL`]. The
+    /// references of further objects that exist are not known.
+    fn remove_missing(
+        &mut self,
+        record: &mut OwnershipRecord,
+        dependents: &[Metadata],
+        existing: &BTreeSet<String>,
+        now: Instant,
+    ) {
         let keys =
             |dependent: &Metadata| dependent.owner_references.iter().map(OwnerReference::key).collect();
         let owners_by_uid: HashMap<&str, BTreeSet<String>> =
@@ -252,7 +276,7 @@ impl NamespaceState {
         record.retain(
             |dependent, owner| match owners_by_uid.get(dependent) {
                 Some(owners) => owners.contains(owner),
-                None => is_recent(dependent),
+                None => existing.contains(dependent) || is_recent(dependent),
             },
             |owner| !expired.contains(owner),
         );
@@ -260,48 +284,31 @@ impl NamespaceState {
     }
 }
 
-// === impl Scan ===
-
-impl Scan<'_> {
-    /// Returns the pods, their claims, and the owners that have owners themselves, for instance StatefulSets.
-    async fn dependents(&mut self, pods: &[Pod], claims: &ClaimReader) -> Vec<Metadata> {
-        let claim_names: BTreeSet<&str> = pods
-            .iter()
-            .flat_map(|pod| &pod.spec.volumes)
-            .filter_map(|volume| volume.persistent_volume_claim.as_ref())
-            .map(|claim| claim.claim_name.as_str())
-            .collect();
-        let claims = claim_names.iter().filter_map(|name| claims.cached(self.namespace, name));
-        let mut dependents: Vec<Metadata> = claims.map(|claim| claim.metadata).collect();
-        dependents.extend(pods.iter().map(|pod| pod.metadata.clone()));
-        let mut seen = BTreeSet::new();
-        for pod in pods {
-            let mut next = pod.controller().cloned();
-            for _ in 0..MAX_LEVELS {
-                let Some(reference) = next.take().filter(|reference| seen.insert(reference.key())) else {
-                    break;
-                };
-                let Ok(owner) = self.owner(&reference).await else { break };
-                if owner.state == OwnerState::Gone {
-                    break;
-                }
-                next = OwnerReference::controller_of(&owner.metadata.owner_references).cloned();
-                dependents.push(owner.metadata);
+/// Returns the pods, their claims, and the owners that have owners themselves, for instance StatefulSets.
+async fn dependents(scan: &mut OwnerScan<'_>, pods: &[Pod], claims: &[Claim]) -> Vec<Metadata> {
+    let mounted: BTreeSet<&str> = pods
+        .iter()
+        .flat_map(|pod| &pod.spec.volumes)
+        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
+        .map(|claim| claim.claim_name.as_str())
+        .collect();
+    let claims = claims.iter().filter(|claim| mounted.contains(claim.metadata.name.as_str()));
+    let mut dependents: Vec<Metadata> = claims.map(|claim| claim.metadata.clone()).collect();
+    dependents.extend(pods.iter().map(|pod| pod.metadata.clone()));
+    let mut seen = BTreeSet::new();
+    for pod in pods {
+        let mut next = pod.controller().cloned();
+        for _ in 0..MAX_LEVELS {
+            let Some(reference) = next.take().filter(|reference| seen.insert(reference.key())) else { break };
+            let Ok(owner) = scan.owner(&reference).await else { break };
+            if owner.state == OwnerState::Gone {
+                break;
             }
+            next = OwnerReference::controller_of(&owner.metadata.owner_references).cloned();
+            dependents.push(owner.metadata);
         }
-        dependents
     }
-
-    /// Returns an owner, which is read at most once.
-    async fn owner(&mut self, owner: &OwnerReference) -> Result<Owner, LookupError> {
-        let key = owner.key();
-        if let Some(known) = self.owners.get(&key) {
-            return known.clone();
-        }
-        let read = self.reader.owner(self.namespace, owner).await;
-        self.owners.insert(key, read.clone());
-        read
-    }
+    dependents
 }
 
 /// Whether this pod may run a member, also if an annotation excludes it at present.
@@ -311,72 +318,4 @@ fn may_run_member(pod: &Pod) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn dependent(uid: &str, owner: &str) -> Metadata {
-        let owners = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "etcd", "uid": owner}]);
-        serde_json::from_value(json!({"name": uid, "uid": uid, "ownerReferences": owners})).unwrap()
-    }
-
-    fn key(owner: &str) -> String {
-        dependent("", owner).owner_references[0].key()
-    }
-
-    /// The collector retries for as long as its dependent exists, at intervals of up to 1,000 s.
-    #[test]
-    fn pairs_last_as_long_as_the_dependent() {
-        let (mut state, mut record) = (NamespaceState::default(), OwnershipRecord::default());
-        record.insert("pod", &key("set"));
-        record.accept(&key("set"));
-        let start = Instant::now();
-        for hours in 0..48 {
-            let now = start + Duration::from_secs(hours * 3600);
-            state.remove_missing(&mut record, &[dependent("pod", "set")], now);
-        }
-        assert!(record.has_pair("pod", &key("set")) && record.is_accepted(&key("set")));
-    }
-
-    #[test]
-    fn pairs_of_missing_dependents_end_after_a_minute() {
-        let (mut state, mut record) = (NamespaceState::default(), OwnershipRecord::default());
-        record.insert("pod", &key("set"));
-        record.accept(&key("set"));
-        let start = Instant::now();
-        state.remove_missing(&mut record, &[], start);
-        state.remove_missing(&mut record, &[], start + MISSING_TTL / 2);
-        assert!(record.has_pair("pod", &key("set")) && record.is_accepted(&key("set")));
-        // It was only missing from one read.
-        state.remove_missing(&mut record, &[dependent("pod", "set")], start + MISSING_TTL);
-        state.remove_missing(&mut record, &[], start + MISSING_TTL * 2);
-        assert!(record.has_pair("pod", &key("set")) && record.is_accepted(&key("set")));
-        state.remove_missing(&mut record, &[], start + MISSING_TTL * 3);
-        assert_eq!(record, OwnershipRecord::default());
-    }
-
-    #[test]
-    fn a_lost_reference_ends_its_pair_at_once() {
-        let (mut state, mut record) = (NamespaceState::default(), OwnershipRecord::default());
-        record.insert("pod", &key("set"));
-        state.remove_missing(&mut record, &[dependent("pod", "other")], Instant::now());
-        assert!(!record.has_pair("pod", &key("set")), "the pod was orphaned and adopted");
-    }
-
-    #[test]
-    fn namespaces_are_read_when_they_change_and_periodically() {
-        let now = Instant::now();
-        let mut state = NamespaceState::default();
-        assert!(state.is_due(1, now), "the first read");
-        state.scanned_at = Some(now);
-        state.version = Some(1);
-        assert!(!state.is_due(1, now + RESCAN_INTERVAL / 2));
-        assert!(state.is_due(1, now + RESCAN_INTERVAL));
-        assert!(!state.is_due(2, now + MIN_SCAN_INTERVAL / 2));
-        assert!(state.is_due(2, now + MIN_SCAN_INTERVAL));
-        (state.version, state.has_failed) = (None, true);
-        assert!(!state.is_due(1, now + MIN_SCAN_INTERVAL));
-        assert!(state.is_due(1, now + RETRY_INTERVAL));
-    }
-}
+mod tests;

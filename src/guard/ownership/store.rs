@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::guard::{
     model::cluster_key::ClusterKey,
-    ownership::{record::OwnershipRecord, voter_history::VoterHistory},
+    ownership::{leaving::LeavingMembers, record::OwnershipRecord, voter_history::VoterHistory},
 };
 use crate::k8s::{LeaseRecord, Leases, LookupError, WriteError};
 
@@ -22,6 +22,8 @@ pub(in crate::guard) struct OwnershipStore {
     leases: Leases,
     /// The clusters that had several voters since the start of this replica.
     pub(in crate::guard) voters: VoterHistory,
+    /// The members whose owner was deleted, as the recorder last found them.
+    pub(in crate::guard) leaving: LeavingMembers,
 }
 
 /// A record as it was read.
@@ -38,7 +40,11 @@ pub(in crate::guard) struct StoredRecord {
 impl OwnershipStore {
     /// Creates a store next to the Leases with reservations.
     pub(in crate::guard) fn new(reservations: &Leases) -> Self {
-        Self { leases: reservations.of_owners(), voters: VoterHistory::new() }
+        Self {
+            leases: reservations.of_owners(),
+            voters: VoterHistory::new(),
+            leaving: LeavingMembers::default(),
+        }
     }
 
     /// Whether a member list of this cluster contained several voters, also before the start of this replica.

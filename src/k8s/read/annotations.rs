@@ -12,6 +12,7 @@ use tokio::{sync::watch, time::timeout};
 
 use super::{
     namespace_watches::{NamespaceWatches, Resource},
+    owners::OwnerState,
     watching::{Change, Watch, WatchedMetadata},
 };
 use crate::k8s::{
@@ -181,11 +182,26 @@ impl AnnotationCache {
         self.namespace(name).is_some_and(|namespace| namespace.deletion_timestamp.is_some())
     }
 
-    /// Whether the deletion of the StatefulSet with this uid was accepted, and its pods are deleted next.
+    /// Returns whether the StatefulSet with this uid is terminating, or `None` if a working watch does not show it.
     #[must_use]
-    pub fn is_stateful_set_terminating(&self, namespace: &str, name: &str, uid: &str) -> bool {
-        let set = self.stateful_sets.get(namespace, name);
-        set.is_some_and(|set| set.uid == uid && set.deletion_timestamp.is_some())
+    pub fn stateful_set_state(&self, namespace: &str, name: &str, uid: &str) -> Option<OwnerState> {
+        let set = self.stateful_sets.get_current(namespace, name).filter(|set| set.uid == uid)?;
+        Some(match set.deletion_timestamp {
+            Some(_) => OwnerState::Terminating,
+            None => OwnerState::Alive,
+        })
+    }
+
+    /// Returns the uids of the StatefulSets that the watch showed last.
+    #[must_use]
+    pub fn stateful_set_uids(&self, namespace: &str) -> BTreeSet<String> {
+        self.stateful_sets.last_known(namespace).into_iter().map(|set| set.uid.clone()).collect()
+    }
+
+    /// Whether the StatefulSet of this name has a controller, for instance a custom resource.
+    #[must_use]
+    pub fn has_controller(&self, namespace: &str, name: &str) -> bool {
+        self.stateful_sets.get(namespace, name).is_some_and(|set| !set.owner_references.is_empty())
     }
 
     /// Returns the annotations of a StatefulSet; empty if the StatefulSet is unknown.

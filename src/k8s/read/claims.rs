@@ -58,16 +58,13 @@ impl ClaimReader {
     /// delay of watch events. It has no annotations.
     #[must_use]
     pub fn cached(&self, namespace: &str, name: &str) -> Option<Claim> {
-        let claim = self.watches.get_current(namespace, name)?;
-        let metadata = Metadata {
-            name: claim.name.clone(),
-            namespace: namespace.to_owned(),
-            uid: claim.uid.clone(),
-            owner_references: claim.owner_references.clone(),
-            deletion_timestamp: claim.deletion_timestamp.clone(),
-            ..Metadata::default()
-        };
-        Some(Claim { metadata })
+        self.watches.get_current(namespace, name).map(|claim| to_claim(namespace, &claim))
+    }
+
+    /// Returns the claims that the watch of the namespace showed last. They have no annotations.
+    #[must_use]
+    pub fn last_known(&self, namespace: &str) -> Vec<Claim> {
+        self.watches.last_known(namespace).iter().map(|claim| to_claim(namespace, claim)).collect()
     }
 
     /// Returns the stored claim.
@@ -76,6 +73,18 @@ impl ClaimReader {
         let claims = Request::new(format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims"));
         self.reader.read(subject, claims.get(name, &GetParams::default())).await
     }
+}
+
+fn to_claim(namespace: &str, claim: &WatchedMetadata) -> Claim {
+    let metadata = Metadata {
+        name: claim.name.clone(),
+        namespace: namespace.to_owned(),
+        uid: claim.uid.clone(),
+        owner_references: claim.owner_references.clone(),
+        deletion_timestamp: claim.deletion_timestamp.clone(),
+        ..Metadata::default()
+    };
+    Claim { metadata }
 }
 
 fn reduce(claim: WatchedMetadata) -> Option<WatchedMetadata> {

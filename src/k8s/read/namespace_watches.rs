@@ -93,6 +93,12 @@ impl NamespaceWatches {
         self.with_objects(namespace, get).flatten()
     }
 
+    /// Returns the last known states of all objects of a namespace.
+    pub(super) fn last_known(&self, namespace: &str) -> Vec<Arc<WatchedMetadata>> {
+        let list = |objects: &Objects| Some(objects.by_name.as_ref()?.values().cloned().collect());
+        self.with_objects(namespace, list).flatten().unwrap_or_default()
+    }
+
     /// Returns a number that changes whenever an object of the namespace changes; `None` until the first list is
     /// complete.
     pub(super) fn version(&self, namespace: &str) -> Option<u64> {

@@ -14,7 +14,7 @@ use test_support::{
     wait::{wait_for, wait_until},
 };
 
-pub(super) const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+pub(super) use test_support::kubernetes::webhook::COLLECTOR;
 
 /// The collector retries a denied deletion after up to 1,000 s. After the failures of these tests it waits for seconds.
 const COLLECTION_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(240);
@@ -241,6 +241,37 @@ async fn cascade_of_custom_resource_passes_after_restart() {
         restart_all(&mut etcd, &mut other).await;
         wait_until_members_are_deleted(&etcd).await;
     }
+}
+
+/// Edge case 162. Its claims are deleted with the StatefulSet, which the guard denies unless the record proves the cascade.
+#[tokio::test]
+async fn cascade_of_stateful_set_without_pods_passes() {
+    const GROUP: &str = "operator.etcd.io";
+    let etcd = start(true).await;
+    let uid = create_owner(&etcd, GROUP).await;
+    wait_until_record_contains(&etcd, &[uid]).await;
+    etcd.break_glass("statefulset/etcd").await;
+    let patch = r#"{"spec":{"replicas":0,"persistentVolumeClaimRetentionPolicy":{"whenDeleted":"Delete"}}}"#;
+    let scale = ["patch", "statefulset", "etcd", "--type=merge", "-p", patch];
+    wait_until("the StatefulSet is scaled down", START_TIMEOUT, async || etcd.kubectl(&scale).await.success)
+        .await;
+    wait_until("no member has a pod", COLLECTION_TIMEOUT, async || {
+        etcd.kubectl(&["get", "pods", "-l", "app=etcd", "-o", "name"]).await.stdout.is_empty()
+    })
+    .await;
+    let annotations = ["etcd-guard.io/allow-delete-until-", "etcd-guard.io/allow-delete-reason-"];
+    let output = etcd.kubectl(&["annotate", "statefulset", "etcd", annotations[0], annotations[1]]).await;
+    assert!(output.success, "{output:?}");
+    // The guard removes an object from its record that has been missing from its reads for a minute.
+    for number in 0..2 {
+        tokio::time::sleep(std::time::Duration::from_secs(65)).await;
+        let touch = format!("example.com/touched={number}");
+        let output = etcd.kubectl(&["annotate", "--overwrite", "statefulset", "etcd", &touch]).await;
+        assert!(output.success, "{output:?}");
+    }
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    delete_owner(&etcd, GROUP).await;
+    etcd.guard.wait_for_verdict(COLLECTOR, "allowed", "OwnerDeleted").await;
 }
 
 #[tokio::test]

@@ -1,12 +1,16 @@
 //! Members that are deleted with their StatefulSet are reserved, so that no member of another StatefulSet of the cluster
 //! is deleted at the same time.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
+use tokio::time::sleep;
 
 use test_support::{
     guard::review::{deletion_review, stateful_set_deletion_review},
-    guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup},
+    layout::{Layout, Topology},
     wait::wait_until,
 };
 
@@ -87,6 +91,81 @@ async fn collected_pod_is_reserved_until_it_terminates() {
     let output = etcd.kubectl(&["delete", "statefulset", "etcd", "--wait=false"]).await;
     assert!(output.success, "{output:?}");
     etcd.guard.wait_for_verdict(COLLECTOR, "allowed", "OwnerDeleted").await;
-    let (allowed, message) = send_review(&etcd.guard, deletion_review(&pod(&etcd, &other).await)).await;
-    assert!(!allowed && message.contains("DisruptionInProgress: "), "{message}");
+    assert_leaving(&etcd, &other).await;
+    etcd.expire_reservations().await;
+    assert_leaving(&etcd, &other).await;
+}
+
+/// Reviews the deletion of this pod for longer than a snapshot may be reused, and asserts that another voter of its
+/// cluster counts as leaving.
+async fn assert_leaving(etcd: &GuardedCluster, other: &str) {
+    for _ in 0..4 {
+        let (allowed, message) = send_review(&etcd.guard, deletion_review(&pod(etcd, other).await)).await;
+        assert!(!allowed && message.contains("DisruptionInProgress: "), "{message}");
+        sleep(Duration::from_millis(700)).await;
+    }
+}
+
+/// Deletes the owner of a member, whose pod the collector cannot delete yet.
+async fn delete_owner(etcd: &GuardedCluster, kind: &str, name: &str, with_intent: bool) {
+    let object = format!("{kind}/{name}");
+    if with_intent {
+        etcd.break_glass(&object).await;
+    }
+    let delete = ["delete", &object, "--wait=false"];
+    wait_until("the deletion is accepted", START_TIMEOUT, async || etcd.kubectl(&delete).await.success).await;
+    wait_until("the owner is gone", START_TIMEOUT, async || {
+        let output = etcd.kubectl(&["get", &object]).await;
+        !output.success && output.stderr.contains("NotFound")
+    })
+    .await;
+}
+
+/// Edge case 160. The collector deletes the pod later than a reservation expires.
+#[tokio::test]
+async fn member_of_deleted_set_leaves_until_collected() {
+    for with_intent in [true, false] {
+        let layout = Layout::new(Topology::SetPerMember);
+        let mut etcd = GuardedCluster::start_as(Setup { layout, ..Setup::default() }).await;
+        if !with_intent {
+            etcd.register_webhook(leave_out_intent).await;
+        }
+        let [deleted, other] = etcd.followers().await;
+        let set = deleted.trim_end_matches("-0");
+        let uid = ["get", "statefulset", set, "-o", "jsonpath={.metadata.uid}"];
+        let uids = [etcd.kubectl(&uid).await.stdout, etcd.uid(&deleted).await];
+        wait_until_record_contains(&etcd, &uids).await;
+        etcd.hold_collector().await;
+        delete_owner(&etcd, "statefulset", set, with_intent).await;
+        if with_intent {
+            etcd.expire_reservations().await;
+        }
+        assert_leaving(&etcd, &other).await;
+        etcd.guard.kill();
+        etcd.guard.restart().await;
+        assert_leaving(&etcd, &other).await;
+        assert!(etcd.member(&deleted).serves().await, "the collector was held back");
+    }
+}
+
+/// Edge case 160. No watch shows the deletion of a Deployment.
+#[tokio::test]
+async fn member_of_deleted_deployment_leaves_until_collected() {
+    let layout = Layout::new(Topology::DeploymentPerMember);
+    let mut etcd = GuardedCluster::start_as(Setup { layout, ..Setup::default() }).await;
+    let [deleted, other] = etcd.followers().await;
+    let name = pod(&etcd, &deleted).await.metadata.labels.unwrap()["member"].clone();
+    let uid = ["get", "deployment", &name, "-o", "jsonpath={.metadata.uid}"];
+    let uids = [etcd.kubectl(&uid).await.stdout, etcd.uid(&deleted).await];
+    wait_until_record_contains(&etcd, &uids).await;
+    etcd.hold_collector().await;
+    delete_owner(&etcd, "deployment", &name, true).await;
+    // The guard reads the owners every 15 s, and the reservation lasts for 60 s.
+    sleep(Duration::from_secs(40)).await;
+    etcd.expire_reservations().await;
+    assert_leaving(&etcd, &other).await;
+    etcd.guard.kill();
+    etcd.guard.restart().await;
+    assert_leaving(&etcd, &other).await;
+    assert!(etcd.member(&deleted).serves().await, "the collector was held back");
 }

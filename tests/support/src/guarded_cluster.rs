@@ -218,6 +218,19 @@ impl GuardedCluster {
         name
     }
 
+    /// Rejects the deletions by the garbage collector in this namespace before the guard reviews them. Returns the name of
+    /// the configuration.
+    pub async fn hold_collector(&self) -> String {
+        let name = webhook::add_collector_block(&self.client, &self.namespace, &self.guard).await;
+        let user = format!("--as={}", webhook::COLLECTOR);
+        let delete = ["delete", "pod", UNRELATED_POD, "--dry-run=server", &user];
+        wait::wait_until("the collector is held back", START_TIMEOUT, async || {
+            !self.kubectl(&delete).await.success
+        })
+        .await;
+        name
+    }
+
     /// Returns the names of the members' pods in the default layout.
     pub fn names() -> [&'static str; 3] {
         ["etcd-0", "etcd-1", "etcd-2"]

@@ -9,12 +9,11 @@ use crate::guard::{
         workload_operations::{
             WorkloadEvaluator,
             data::runs_member,
-            verdicts::{
-                OperationVerdict, break_glass_advice, first_enforced, harmless, owner_arguments, protected,
-            },
+            verdicts::{OperationVerdict, first_enforced, harmless, owner_arguments, protected},
         },
     },
     discovery::advertised_hosts::advertised_hosts,
+    explain::break_glass_advice,
     model::{
         deadline::Deadline,
         request::{Request, ResourceKind},
@@ -80,21 +79,17 @@ impl WorkloadEvaluator {
 /// not exist is no proof: it may be dangling.
 fn is_deleted_with_set(pod: &Pod, sets: &BTreeMap<&str, OwnerState>, record: &OwnershipRecord) -> bool {
     let Some(owner) = pod.controller() else { return false };
-    match sets.get(owner.uid.as_str()) {
-        Some(OwnerState::Terminating) => true,
-        Some(OwnerState::Gone) => record.proves_owner(&pod.metadata.uid, owner),
-        Some(OwnerState::Alive) | None => false,
-    }
+    let state = sets.get(owner.uid.as_str());
+    state.is_some_and(|state| record.shows_deletion(&pod.metadata.uid, owner, *state))
 }
 
 /// Whether another owner in the chain of a pod was deleted, so that the pod is leaving. The watch of StatefulSets is no
 /// proof.
 fn is_deleted_with_owner(chain: &[OwnerLink], record: &OwnershipRecord) -> bool {
     let mut others = chain.iter().filter(|link| !link.reference.is_stateful_set());
-    others.any(|link| match link.owner.as_ref().map(|owner| owner.state) {
-        Ok(OwnerState::Terminating) => true,
-        Ok(OwnerState::Gone) => record.proves_owner(&link.dependent, &link.reference),
-        Ok(OwnerState::Alive) | Err(_) => false,
+    others.any(|link| {
+        let owner = link.owner.as_ref();
+        owner.is_ok_and(|owner| record.shows_deletion(&link.dependent, &link.reference, owner.state))
     })
 }
 

@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use kube::{
     Api, Client,
     api::{Patch, PatchParams},
@@ -21,6 +23,9 @@ pub const VALUE: &str = "enabled";
 /// The label of the namespaces of one test. Each test uses its own value, so that guards do not receive the reviews of
 /// other tests.
 pub const TEST_LABEL: &str = "test.etcd-guard.io/test";
+
+/// The user of the garbage collector.
+pub const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 
 const SHIPPED: &str = "deploy/base/webhooks.yaml";
 
@@ -88,6 +93,36 @@ pub async fn add_slow_webhook(client: &Client, label: &str, guard: &GuardProcess
 pub async fn add_failing_webhook(client: &Client, label: &str, guard: &GuardProcess) -> String {
     let name = format!("refusing-{label}");
     add(client, &name, label, guard, json!({"url": "https://127.0.0.1:1", "failurePolicy": "Fail"})).await;
+    name
+}
+
+/// Adds a mutating webhook for the deletions by the garbage collector that fails. Mutating webhooks are called first, so
+/// that the guard receives no review of these deletions. Returns the name of the configuration.
+pub async fn add_collector_block(client: &Client, label: &str, guard: &GuardProcess) -> String {
+    let name = format!("collector-{label}");
+    let rule = |group: &str, resource: &str| json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": [resource]});
+    let webhook = json!({
+        "name": "collector.test.io",
+        "rules": [rule("", "pods"), rule("apps", "replicasets")],
+        "clientConfig": {"url": "https://127.0.0.1:1", "caBundle": base64(&guard.ca_pem)},
+        "namespaceSelector": {"matchLabels": {LABEL: VALUE, TEST_LABEL: label}},
+        "matchConditions": [{
+            "name": "collector",
+            "expression": format!("request.userInfo.username == '{COLLECTOR}'"),
+        }],
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    });
+    let configuration = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": name},
+        "webhooks": [webhook],
+    });
+    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let parameters = PatchParams::apply("test").force();
+    api.patch(&name, &parameters, &Patch::Apply(configuration)).await.expect("the configuration is accepted");
     name
 }
 
