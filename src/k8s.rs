@@ -25,6 +25,7 @@ pub use objects::{
     },
     pod,
     pod_references::{PUBLISHED_CONFIG_MAPS, PodReferences},
+    pod_template::PodTemplate,
     quantity,
     stateful_set::StatefulSet,
 };

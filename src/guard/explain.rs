@@ -2,18 +2,23 @@
 //!
 //! A denial starts with its reason code and ends with a command that can be pasted. kubectl prints it on one line.
 
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
 use crate::escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word};
 use crate::guard::{
-    assess::{self, Assessment, describe_missing},
+    assess::{self, Assessment, describe_missing, stray::is_in_minority},
     model::{
+        annotations::{ALLOW_REASON, ALLOW_UNTIL},
         reason::Reason,
         snapshot::{MemberPod, Snapshot, Storage},
         tally::Tally,
         verdict::Verdict,
     },
 };
+
+/// The duration of the break-glass annotation in the command of a denial. The guard accepts at most 24 hours.
+const BREAK_GLASS_TIME: SignedDuration = SignedDuration::from_hours(1);
 
 /// Renders the assessment of `target` as a verdict.
 #[must_use]
@@ -48,6 +53,16 @@ pub(super) fn explain(
     verdict.inaccessible_pod = explanation.inaccessible_pod().map(|pod| snapshot.namespaced_name(pod));
     verdict.data_age = Some(now.duration_since(snapshot.taken_at));
     verdict
+}
+
+/// Returns the advice to overrule the denial for [`BREAK_GLASS_TIME`] by break-glass annotations of the object.
+pub(super) fn break_glass_advice(object: &str) -> String {
+    let now = Timestamp::now();
+    let until = now.checked_add(BREAK_GLASS_TIME).unwrap_or(now).strftime("%Y-%m-%dT%H:%M:%SZ");
+    format!(
+        "overrule the guard for one hour: kubectl annotate --overwrite {object} {ALLOW_UNTIL}={until} \
+         {ALLOW_REASON}='REASON'"
+    )
 }
 
 /// One assessment and the snapshot on which it is based.
@@ -161,7 +176,15 @@ impl Explanation<'_> {
                 self.etcdctl(self.other_serving_pod(), "member list -w table")
             ),
             Reason::SplitCluster => {
-                format!("Compare the pods: kubectl -n {ns} get pods -o wide --show-labels")
+                let compare = format!("Compare the pods: kubectl -n {ns} get pods -o wide --show-labels");
+                if !is_in_minority(self.snapshot, self.target) {
+                    return Some(compare);
+                }
+                let advice = break_glass_advice(&format!("-n {ns} pod {pod}"));
+                format!(
+                    "Pod {pod} replies for the smaller cluster, which proves no quorum. {compare}. If the data of that \
+                     cluster is not needed, {advice}"
+                )
             }
             _ => return None,
         })

@@ -10,6 +10,7 @@ mod owner_reference;
 pub mod pod;
 mod pod_heap_size;
 pub(super) mod pod_references;
+pub(super) mod pod_template;
 mod pod_volumes;
 pub mod quantity;
 pub(super) mod stateful_set;

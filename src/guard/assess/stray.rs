@@ -4,36 +4,45 @@
 //! The deletion of such a pod can be the remedy of the split, and must not cost the quorum of the pod's own cluster. It is
 //! therefore assessed by the member list of that cluster, with the members that replied for that cluster only.
 
-use crate::guard::model::{
-    membership::Membership,
-    snapshot::{MemberPod, Snapshot},
+use crate::{
+    etcd::ClusterId,
+    guard::model::{
+        membership::Membership,
+        snapshot::{MemberPod, Snapshot},
+    },
 };
 
 /// Returns the part of a split snapshot that shows the cluster of the pod `target`, if the pod is a stray: more pods with
 /// its owner reply for another cluster, and the pod's own cluster proves its member list.
 pub(in crate::guard) fn cluster_of_stray(snapshot: &Snapshot, target: &str) -> Option<Snapshot> {
-    let cluster = |pod: &MemberPod| pod.reply.status().map(|status| status.cluster_id);
-    let own = cluster(snapshot.pod(target)?)?;
-    let count =
-        |id| snapshot.pods.iter().filter(|pod| pod.owner.has_target && cluster(pod) == Some(id)).count();
-    let is_minority = snapshot.cluster_ids().into_iter().any(|id| count(id) > count(own));
+    let target = snapshot.pod(target)?;
+    let own = cluster(target)?;
     let mut part = snapshot.clone();
     part.pods.retain(|pod| cluster(pod) == Some(own));
     part.external_members
         .retain(|member| member.reply.status().is_some_and(|status| status.cluster_id == own));
-    (is_minority && Membership::new(&part).is_ok()).then_some(part)
+    (is_in_minority(snapshot, target) && Membership::new(&part).is_ok()).then_some(part)
+}
+
+/// Whether more pods with the owner of the target reply for another cluster than for the target's cluster.
+pub(in crate::guard) fn is_in_minority(snapshot: &Snapshot, target: &MemberPod) -> bool {
+    let count =
+        |id| snapshot.pods.iter().filter(|pod| pod.owner.has_target && cluster(pod) == Some(id)).count();
+    let own = cluster(target);
+    own.is_some_and(|own| snapshot.cluster_ids().into_iter().any(|id| count(id) > count(own)))
+}
+
+fn cluster(pod: &MemberPod) -> Option<ClusterId> {
+    pod.reply.status().map(|status| status.cluster_id)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        etcd::ClusterId,
-        guard::{
-            assess::assess,
-            model::{reason::Reason, snapshot::fixture::cluster},
-            policy::effective::{Permission, Policy},
-        },
+    use crate::guard::{
+        assess::assess,
+        model::{reason::Reason, snapshot::fixture::cluster},
+        policy::effective::{Permission, Policy},
     };
 
     /// Adds members of another cluster with this number of voters to a cluster of three; `siblings` of them have the

@@ -284,7 +284,10 @@ fn identifies_silent_pod_by_member_name() {
 fn denies_pods_of_different_clusters() {
     let mixed = cluster(3).restate(2, |status| status.cluster_id = ClusterId(0xc2));
     assert_eq!(mixed.reason(1), Reason::SplitCluster);
-    assert!(mixed.text(1).contains("(c1, c2)"), "{}", mixed.text(1));
+    let [majority, stray] = [1, 2].map(|n| mixed.text(n));
+    assert!(majority.contains("(c1, c2)") && !majority.contains("annotate"), "{majority}");
+    let advice = "kubectl annotate --overwrite -n prod pod etcd-2 etcd-guard.io/allow-delete-until=";
+    assert!(stray.contains("Pod etcd-2 replies for the smaller") && stray.contains(advice), "{stray}");
 }
 
 /// A member that rejects a request runs, even if the status of the kubelet differs.

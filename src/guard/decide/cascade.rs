@@ -10,7 +10,7 @@ pub(super) mod acceptance;
 use std::sync::Arc;
 
 use crate::guard::{
-    decide::workload_operations::break_glass_advice,
+    explain::break_glass_advice,
     model::{
         deadline::Deadline,
         reason::Reason,

@@ -312,7 +312,7 @@ impl Evaluator {
         let is_unproven = matches!(cascade, Cascade::Unproven(_));
         let result =
             self.workloads.evaluate(request, operation, &of_owners.policy, is_unproven, deadline).await;
-        let OperationVerdict { mut verdict, stateful_set, policy, member } =
+        let OperationVerdict { mut verdict, stateful_set, policy, member, has_cascade } =
             result.unwrap_or_else(|error| error.into_verdict(request).into());
         let resolved = policy.unwrap_or(of_owners);
         let is_denied = !verdict.reason.allows();
@@ -321,10 +321,7 @@ impl Evaluator {
         self.apply_policy(request, &resolved, &mut verdict);
         if is_denied && verdict.allows() {
             verdict = self.record_accepted(request, operation, verdict, deadline).await;
-        } else if !is_denied
-            && operation == WorkloadOperation::DeleteOwner
-            && member.is_some()
-            && !request.dry_run
+        } else if !is_denied && operation == WorkloadOperation::DeleteOwner && has_cascade && !request.dry_run
         {
             for warning in self.accepted.record_stopped_owner(request, deadline).await {
                 verdict.warn(&warning);

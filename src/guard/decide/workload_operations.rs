@@ -11,9 +11,9 @@ mod verdicts;
 
 use std::sync::Arc;
 
+pub(super) use self::verdicts::OperationVerdict;
 #[cfg(test)]
 pub(in crate::guard) use self::verdicts::owner_arguments;
-pub(super) use self::verdicts::{OperationVerdict, break_glass_advice};
 use self::{
     data::{
         MemberPods, are_stopped, claims_of_set, has_absent_pod_no_vote, holds_ephemeral_data,
@@ -24,6 +24,7 @@ use self::{
 use crate::guard::{
     assess::{assess, scale_down},
     decide::context::EvaluationError,
+    explain::break_glass_advice,
     model::{
         cluster_key::ClusterKey,
         deadline::Deadline,

@@ -26,6 +26,7 @@ use crate::k8s::{
         heap_size::HeapSize,
         pod::{Metadata, Pod},
         pod_references::PodReferences,
+        pod_template::PodTemplate,
         stateful_set::StatefulSet,
     },
     opt_in_label::OptInLabel,
@@ -151,6 +152,18 @@ impl ApiReader {
         let subject = format!("StatefulSet {namespace}/{name}");
         let request = Request::new(stateful_sets_path(namespace)).get(name, &GetParams::default());
         self.read(subject, request).await
+    }
+
+    /// Returns the stored object of this resource of the group `apps`: a Deployment or a `ReplicaSet`.
+    pub async fn get_pod_template(
+        &self,
+        namespace: &str,
+        resource: &str,
+        name: &str,
+    ) -> Result<PodTemplate, LookupError> {
+        let subject = format!("{resource} {namespace}/{name}");
+        let request = Request::new(format!("/apis/apps/v1/namespaces/{namespace}/{resource}"));
+        self.read(subject, request.get(name, &GetParams::default())).await
     }
 
     /// Returns the ordinal of a StatefulSet's first pod.

@@ -122,9 +122,7 @@ async fn dangling_owner_of_replica_set_deletes_nothing() {
     let etcd = start("").await;
     let member = etcd.followers().await[0].clone();
     let name = deployment(&etcd, &member).await;
-    let sets: Api<ReplicaSet> = Api::namespaced(etcd.client.clone(), &etcd.namespace);
-    let listed = sets.list(&ListParams::default().labels(&format!("member={name}"))).await.unwrap();
-    let set = listed.items[0].metadata.name.clone().unwrap();
+    let set = set_of(&etcd, &name).await;
     let patch = r#"[{"op":"replace","path":"/metadata/ownerReferences/0/uid","value":"00000000-0000-4000-8000-000000000004"}]"#;
     let output = etcd.kubectl(&["patch", "replicaset", &set, "--type=json", "-p", patch]).await;
     assert!(output.success, "{output:?}");
@@ -137,6 +135,42 @@ async fn dangling_owner_of_replica_set_deletes_nothing() {
         etcd.kubectl(&["get", "replicaset", &set, "-o", "jsonpath={.metadata.deletionTimestamp}"]).await;
     assert!(output.success && output.stdout.is_empty(), "{output:?}");
     assert!(etcd.member(&member).serves().await);
+}
+
+/// Edge case 161. The pod of the member is absent, because a quota prevents its creation for a moment.
+#[tokio::test]
+async fn dangling_owner_deletes_no_set_without_pods() {
+    let etcd = start("").await;
+    let member = etcd.followers().await[0].clone();
+    let name = deployment(&etcd, &member).await;
+    let output = etcd.kubectl(&["create", "quota", "no-pods", "--hard=pods=0"]).await;
+    assert!(output.success, "{output:?}");
+    // The status that its controller would write.
+    let status = r#"{"status":{"hard":{"pods":"0"},"used":{"pods":"0"}}}"#;
+    let patch = ["patch", "quota", "no-pods", "--subresource=status", "--type=merge", "-p", status];
+    let output = etcd.kubectl(&patch).await;
+    assert!(output.success, "{output:?}");
+    let run = ["run", "probe", "--image=probe", "--dry-run=server"];
+    wait_until("the quota applies", START_TIMEOUT, async || !etcd.kubectl(&run).await.success).await;
+    etcd.delete(&member).await.unwrap();
+    wait_until_gone(&etcd, &member).await;
+    let set = set_of(&etcd, &name).await;
+    let patch = r#"[{"op":"replace","path":"/metadata/ownerReferences/0/uid","value":"00000000-0000-4000-8000-000000000005"}]"#;
+    let output = etcd.kubectl(&["patch", "replicaset", &set, "--type=json", "-p", patch]).await;
+    assert!(output.success, "{output:?}");
+    let line = etcd.guard.wait_for_verdict(COLLECTOR, "denied", "IntentProtected").await;
+    let message = line["message"].as_str().unwrap();
+    assert!(message.contains(&format!("ReplicaSet {set} runs no etcd member at the moment")), "{message}");
+    assert!(message.contains("it starts 1 of them again"), "{message}");
+    let output = etcd.kubectl(&["get", "replicaset", &set]).await;
+    assert!(output.success, "{output:?}");
+}
+
+/// Returns the name of the `ReplicaSet` of this Deployment.
+async fn set_of(etcd: &GuardedCluster, deployment: &str) -> String {
+    let sets: Api<ReplicaSet> = Api::namespaced(etcd.client.clone(), &etcd.namespace);
+    let listed = sets.list(&ListParams::default().labels(&format!("member={deployment}"))).await.unwrap();
+    listed.items[0].metadata.name.clone().unwrap()
 }
 
 /// Sends deletions of the custom resource to the guard.

@@ -31,6 +31,17 @@ impl Cluster {
                 ("GET", "/apis/apps/v1/namespaces/prod/statefulsets/etcd") => {
                     set.lock().unwrap().clone().map_or_else(not_found, |set| (200, json!({"metadata": set})))
                 }
+                ("GET", "/api/v1/namespaces/prod/persistentvolumeclaims/data-etcd-0") => {
+                    let claim = owned_by("set").metadata.owner_references;
+                    let owners = claim.iter().map(|owner| {
+                        json!({"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid})
+                    });
+                    let owners: Vec<Value> = owners.collect();
+                    (
+                        200,
+                        json!({"metadata": {"name": "data-etcd-0", "uid": "claim", "ownerReferences": owners}}),
+                    )
+                }
                 ("GET", "/apis/custom.io/v1") => (403, fake::status_failure(403, "forbidden")),
                 ("GET", path) if path.ends_with("/etcd-guard-owners.prod") => {
                     lease.clone().map_or_else(not_found, |lease| (200, lease))
@@ -205,4 +216,36 @@ async fn unreadable_owner_proves_nothing_and_is_named() {
     );
     assert!(denial.message.contains("is forbidden"), "{}", denial.message);
     assert!(denial.message.contains("kubectl -n prod patch pod etcd-0 "), "{}", denial.message);
+}
+
+/// Returns what the collector's request for the claim `data-etcd-0` follows from.
+async fn claim_cascade(detector: &CascadeDetector) -> (Request, Cascade) {
+    let operation = WorkloadOperation::DeleteClaim;
+    let request = Request {
+        operation: Operation::Workload(operation),
+        name: String::from("data-etcd-0"),
+        ..request(COLLECTOR)
+    };
+    let cascade = detector.operation_cascade(&request, operation, Deadline::from_timeout(None)).await;
+    (request, cascade)
+}
+
+/// The claim of a restored StatefulSet, whose owner never existed.
+#[tokio::test]
+async fn denial_for_a_claim_names_its_break_glass() {
+    let detector = Cluster::default().detector();
+    let (request, Cascade::Unproven(missing)) = claim_cascade(&detector).await else { panic!("believed") };
+    let mut denial = Verdict::new(Reason::IntentProtected, "the claim holds data").with_remedy("Keep it");
+    missing.explain(&request, &mut denial);
+    let message = denial.message;
+    for text in [
+        "the claim holds data; the garbage collector requests",
+        "kubectl -n prod patch persistentvolumeclaim data-etcd-0 --type=json -p ",
+        "kubectl annotate --overwrite -n prod persistentvolumeclaim data-etcd-0 etcd-guard.io/allow-delete-until=",
+    ] {
+        assert!(message.contains(text), "{message}");
+    }
+    let key = owned_by("set").metadata.owner_references[0].key();
+    record(&detector, |record| assert!(record.insert("claim", &key))).await;
+    assert!(matches!(claim_cascade(&detector).await.1, Cascade::Proven(_)));
 }

@@ -11,9 +11,10 @@ use crate::guard::{
         workload_operations::{
             WorkloadEvaluator,
             data::runs_member,
-            verdicts::{OperationVerdict, break_glass_advice, first_enforced, harmless, owner_arguments},
+            verdicts::{OperationVerdict, first_enforced, harmless, owner_arguments},
         },
     },
+    explain::break_glass_advice,
     model::{
         cluster_key::ClusterKey,
         deadline::Deadline,

@@ -9,10 +9,11 @@ use crate::guard::{
         context::EvaluationError,
         workload_operations::{
             WorkloadEvaluator,
-            data::{MemberPods, are_stopped, holds_ephemeral_data},
-            verdicts::{OperationVerdict, break_glass_advice, harmless, protected},
+            data::{MemberPods, are_stopped, holds_ephemeral_data, is_etcd_template},
+            verdicts::{OperationVerdict, harmless, protected},
         },
     },
+    explain::break_glass_advice,
     model::{
         cluster_key::ClusterKey,
         deadline::Deadline,
@@ -27,7 +28,10 @@ use crate::guard::{
 };
 use crate::{
     config::OwnerKind,
-    k8s::pod::{Metadata, Pod},
+    k8s::{
+        LookupError, StatefulSet,
+        pod::{Metadata, Pod},
+    },
 };
 
 /// The object of a request, and the member pods that it owns.
@@ -101,7 +105,22 @@ impl WorkloadEvaluator {
             return Ok(protected(text, &remedy).into());
         }
         let Some(first) = owned.pods.first() else {
-            return Ok(harmless(format!("{object} owns no etcd member")).into());
+            // A pod of a member can be absent for a moment, and the object creates its successor.
+            return Ok(match self.members_to_start(request, owned, deadline).await? {
+                Some(count) if is_unproven_cascade => {
+                    let text = format!(
+                        "{object} runs no etcd member at the moment, and it starts {count} of them again as long as it \
+                         exists"
+                    );
+                    protected(text, &remedy).into()
+                }
+                Some(_) => {
+                    let text =
+                        format!("{object} runs no etcd member, and the data of its members is retained");
+                    OperationVerdict { has_cascade: true, ..harmless(text).into() }
+                }
+                None => harmless(format!("{object} owns no etcd member")).into(),
+            });
         };
         if policy.ephemeral_data == Permission::Deny
             && let Some(pod) = owned.pods.iter().find(|pod| holds_ephemeral_data(pod))
@@ -198,13 +217,7 @@ impl WorkloadEvaluator {
         deadline: Deadline,
     ) -> Result<Option<String>, EvaluationError> {
         let namespace = &request.namespace;
-        // The StatefulSets of a custom resource may have no pods at present. A Deployment owns no StatefulSet.
-        let mut sets =
-            if owned.kind.is_built_in() { Vec::new() } else { self.etcd_sets(namespace, deadline).await? };
-        sets.retain(|set| {
-            owned.uids.contains(&set.metadata.uid)
-                || set.metadata.owner_references.iter().any(|owner| owned.uids.contains(&owner.uid))
-        });
+        let sets = self.owned_sets(namespace, owned, deadline).await?;
         if owned.pods.is_empty() && sets.is_empty() {
             return Ok(None);
         }
@@ -222,6 +235,51 @@ impl WorkloadEvaluator {
                 || sets.iter().any(|set| set.deletes_claim(claim))
         });
         Ok(deleted.map(|claim| claim.metadata.name.clone()))
+    }
+
+    /// Returns the etcd StatefulSets that an object owns. Those of a custom resource may have no pods at present. A
+    /// Deployment owns no StatefulSet.
+    async fn owned_sets(
+        &self,
+        namespace: &str,
+        owned: &OwnedPods<'_>,
+        deadline: Deadline,
+    ) -> Result<Vec<StatefulSet>, EvaluationError> {
+        if owned.kind.is_built_in() {
+            return Ok(Vec::new());
+        }
+        let mut sets = self.etcd_sets(namespace, deadline).await?;
+        sets.retain(|set| {
+            owned.uids.contains(&set.metadata.uid)
+                || set.metadata.owner_references.iter().any(|owner| owned.uids.contains(&owner.uid))
+        });
+        Ok(sets)
+    }
+
+    /// Returns the number of members that an object without pods creates as long as it exists; `None` if it creates none.
+    async fn members_to_start(
+        &self,
+        request: &Request,
+        owned: &OwnedPods<'_>,
+        deadline: Deadline,
+    ) -> Result<Option<u32>, EvaluationError> {
+        let (name, namespace) = (&request.name, &request.namespace);
+        let count = if owned.kind.is_built_in() {
+            let read = self.observer.pods.get_pod_template(namespace, &owned.kind.resource, name);
+            match deadline.within("reading the owner from the API server", read).await? {
+                Ok(template) => {
+                    let runs_etcd =
+                        is_etcd_template(&self.observer.inherit(namespace, template.pod(namespace)));
+                    if runs_etcd { template.replicas() } else { 0 }
+                }
+                Err(LookupError::NotFound { .. }) => 0,
+                Err(error) => return Err(EvaluationError::Lookup(error)),
+            }
+        } else {
+            let sets = self.owned_sets(namespace, owned, deadline).await?;
+            sets.iter().fold(0, |count: u32, set| count.saturating_add(set.replicas()))
+        };
+        Ok((count > 0).then_some(count))
     }
 
     /// Returns whether a probe round proves that no member runs in these pods.

@@ -1,23 +1,13 @@
 //! Verdicts on workload operations.
 
-use k8s_openapi::{
-    api::core::v1::ObjectReference,
-    jiff::{SignedDuration, Timestamp},
-};
+use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::escape::to_shell_word;
 use crate::guard::{
-    model::{
-        annotations::{ALLOW_REASON, ALLOW_UNTIL},
-        reason::Reason,
-        verdict::Verdict,
-    },
+    model::{reason::Reason, verdict::Verdict},
     policy::effective::ResolvedPolicy,
 };
 use crate::k8s::{EventRecord, pod::Pod};
-
-/// The duration of the break-glass annotation in the command of a denial. The guard accepts at most 24 hours.
-const BREAK_GLASS_TIME: SignedDuration = SignedDuration::from_hours(1);
 
 /// The verdict on a workload operation.
 pub(in crate::guard::decide) struct OperationVerdict {
@@ -28,6 +18,8 @@ pub(in crate::guard::decide) struct OperationVerdict {
     pub(in crate::guard::decide) policy: Option<ResolvedPolicy>,
     /// Namespace and name of a member's pod that the verdict concerns.
     pub(in crate::guard::decide) member: Option<(String, String)>,
+    /// Whether objects of members are deleted with the object.
+    pub(in crate::guard::decide) has_cascade: bool,
 }
 
 // === impl OperationVerdict ===
@@ -37,7 +29,7 @@ impl OperationVerdict {
     pub(super) fn with_member(verdict: Verdict, namespace: &str, pod: &Pod) -> Self {
         let stateful_set = EventRecord::stateful_set(namespace, pod);
         let member = Some((namespace.to_owned(), pod.metadata.name.clone()));
-        Self { stateful_set, member, ..Self::from(verdict) }
+        Self { stateful_set, member, has_cascade: true, ..Self::from(verdict) }
     }
 
     /// Adds the policy of the members that the operation would affect.
@@ -48,7 +40,7 @@ impl OperationVerdict {
 
 impl From<Verdict> for OperationVerdict {
     fn from(verdict: Verdict) -> Self {
-        Self { verdict, stateful_set: None, policy: None, member: None }
+        Self { verdict, stateful_set: None, policy: None, member: None, has_cascade: false }
     }
 }
 
@@ -58,16 +50,6 @@ pub(super) fn harmless(text: String) -> Verdict {
 
 pub(super) fn protected(text: String, remedy: &str) -> Verdict {
     Verdict::new(Reason::IntentProtected, text).with_remedy(remedy)
-}
-
-/// Returns the advice to overrule the denial for [`BREAK_GLASS_TIME`] by break-glass annotations of the object.
-pub(in crate::guard::decide) fn break_glass_advice(object: &str) -> String {
-    let now = Timestamp::now();
-    let until = now.checked_add(BREAK_GLASS_TIME).unwrap_or(now).strftime("%Y-%m-%dT%H:%M:%SZ");
-    format!(
-        "overrule the guard for one hour: kubectl annotate --overwrite {object} {ALLOW_UNTIL}={until} \
-         {ALLOW_REASON}='REASON'"
-    )
 }
 
 /// Returns the arguments of `kubectl` for the object whose break-glass applies to this pod: its StatefulSet, or else its
