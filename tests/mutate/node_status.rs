@@ -182,6 +182,7 @@ async fn guard_raises_and_restores_nodes_without_another_writer() {
 
     // The guard has not seen this node without its label: it verifies the value at the kubelet.
     setup.wait_for_cpu("labelled", "3919m", "3999m").await;
+    assert_eq!(writes(&first).await, 2, "the first write of each node raises it, without a pause");
     wait_until("the webhook raises the value of the kubelet", TIMEOUT, async || {
         setup.write_as_kubelet("labelled", ("3920m", "4")).await;
         setup.cpu("labelled").await.0 == "7840m"

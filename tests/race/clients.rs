@@ -29,7 +29,7 @@ use crate::{
 use test_support::wait::wait_until;
 
 /// The longest pause of a client between two deletions during a slow termination, in milliseconds.
-const MAX_CALM_PAUSE: u64 = 12_000;
+const MAX_CALM_PAUSE: u64 = 20_000;
 
 /// The pause before a request to an unreachable API server is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
@@ -121,11 +121,16 @@ impl Environment {
             result == RequestResult::Allowed
         })
         .await;
-        *self.calm_until.lock().await = Some(Instant::now() + test.slow);
+        self.calm_down(test.slow).await;
         self.slow_terminations.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether a slow termination is in progress. Most requests are then denied, so that clients send fewer.
+    /// Lets clients send fewer requests for this time.
+    pub(crate) async fn calm_down(&self, time: Duration) {
+        *self.calm_until.lock().await = Some(Instant::now() + time);
+    }
+
+    /// Whether a slow departure is in progress. Most requests are then denied, so that clients send fewer.
     async fn is_calm(&self) -> bool {
         self.calm_until.lock().await.is_some_and(|until| Instant::now() < until)
     }

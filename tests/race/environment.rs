@@ -47,11 +47,13 @@ pub(crate) struct Environment {
     pub(crate) objects: Vec<Value>,
     /// The number of completed slow terminations.
     pub(crate) slow_terminations: AtomicU32,
-    /// The end of the slow termination in progress.
+    /// The number of completed slow cascades.
+    pub(crate) slow_cascades: AtomicU32,
+    /// The end of the slow departure in progress.
     pub(crate) calm_until: Mutex<Option<Instant>>,
     pub(crate) client: Client,
     pub(crate) namespace: String,
-    control_plane: &'static ControlPlane,
+    pub(crate) control_plane: &'static ControlPlane,
     certificates: Arc<Certificates>,
     /// Removed last, after all writers have ended.
     _files: TempDir,
@@ -97,6 +99,7 @@ impl Environment {
             subject,
             objects,
             slow_terminations: AtomicU32::new(0),
+            slow_cascades: AtomicU32::new(0),
             calm_until: Mutex::new(None),
             client,
             namespace,

@@ -57,7 +57,9 @@ async fn keeps_quorum_of_three_members_under_stress() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keeps_quorum_of_members_with_sets_of_their_own() {
-    check(&StressTest { owners: Owners(Topology::SetPerMember), ..SHORT }).await;
+    // The slow termination lasts longer than a reservation.
+    let slow = Duration::from_secs(65);
+    check(&StressTest { owners: Owners(Topology::SetPerMember), slow, ..SHORT }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ mod claim;
 mod faults;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::ErrorKind,
     sync::{
         Arc,
@@ -69,6 +69,8 @@ struct State {
     frozen: BTreeMap<String, String>,
     /// The last fault of each member.
     faults: BTreeMap<String, Fault>,
+    /// StatefulSets whose deletion the test itself permits by a break-glass.
+    permitted: BTreeSet<String>,
     violations: Vec<String>,
     checked: u32,
     /// Approvals for pods whose state is unknown. A stress test with any of them proves nothing.
@@ -95,6 +97,8 @@ struct Departure {
     uid: String,
     /// The time of the last approved request; the guard's own reservation starts a moment later.
     requested_at: Instant,
+    /// Whether its owner was deleted, so that the garbage collector deletes the pod at any later time.
+    is_cascade: bool,
 }
 
 struct Fault {
@@ -216,7 +220,8 @@ impl Oracle {
             state.violations.push(violation);
             self.has_violations.store(true, Ordering::Relaxed);
         }
-        state.departures.insert(name.to_owned(), Departure { uid: uid.to_owned(), requested_at });
+        let departure = Departure { uid: uid.to_owned(), requested_at, is_cascade: false };
+        state.departures.insert(name.to_owned(), departure);
     }
 
     /// Returns the members whose pod is terminating, also if no approval is known.
@@ -228,10 +233,28 @@ impl Oracle {
         join_all(self.names.iter().map(is_terminating)).await.into_iter().flatten().collect()
     }
 
-    /// Checks the approved deletion of a StatefulSet, which must have no member that ran at the time of the request.
+    /// Permits the deletion of a StatefulSet, whose member counts as departed from the approval until its successor serves.
+    pub(crate) async fn permit_deletion(&self, set: &str) {
+        self.state.lock().await.permitted.insert(set.to_owned());
+    }
+
+    /// Ends [`Self::permit_deletion`], when the StatefulSet is gone.
+    pub(crate) async fn forbid_deletion(&self, set: &str) {
+        self.state.lock().await.permitted.remove(set);
+    }
+
+    /// Checks the approved deletion of a StatefulSet, which must have no member that ran at the time of the request, unless
+    /// the test permits the deletion.
     pub(crate) async fn check_owner(&self, name: &str, requested_at: Instant, note: &str) {
         let mut state = self.state.lock().await;
         let is_own = |member: &&String| member.rsplit_once('-').is_some_and(|(set, _)| set == name);
+        if state.permitted.contains(name) {
+            for member in self.names.iter().filter(is_own) {
+                let Some(uid) = self.uid(member).await else { continue };
+                state.departures.insert(member.clone(), Departure { uid, requested_at, is_cascade: true });
+            }
+            return;
+        }
         let runs = |member: &String| self.ran_before(member, requested_at);
         if !self.names.iter().filter(is_own).any(runs) {
             return;
@@ -357,7 +380,8 @@ impl Departure {
     /// Whether the pod shows that an expired approval was never used. A terminating or deleted pod counts as departed
     /// until its successor serves.
     fn is_unused(&self, pod: Option<&Pod>) -> bool {
-        pod.is_some_and(|pod| uid(pod) == self.uid && pod.metadata.deletion_timestamp.is_none())
+        let is_unchanged = |pod: &Pod| uid(pod) == self.uid && pod.metadata.deletion_timestamp.is_none();
+        !self.is_cascade && pod.is_some_and(is_unchanged)
     }
 }
 
@@ -369,7 +393,8 @@ mod tests {
 
     #[test]
     fn expired_approval_of_unchanged_pod_is_unused() {
-        let departures = Departure { uid: String::from("a"), requested_at: Instant::now() };
+        let mut departures =
+            Departure { uid: String::from("a"), requested_at: Instant::now(), is_cascade: false };
         let pod = |uid: &str, is_terminating: bool| {
             let mut pod = Pod::default();
             pod.metadata.uid = Some(uid.to_owned());
@@ -380,5 +405,7 @@ mod tests {
         assert!(!departures.is_unused(Some(&pod("a", true))), "the pod may use its grace period");
         assert!(!departures.is_unused(Some(&pod("b", false))), "its successor has not served yet");
         assert!(!departures.is_unused(None), "its successor does not exist yet");
+        departures.is_cascade = true;
+        assert!(!departures.is_unused(Some(&pod("a", false))), "the garbage collector deletes the pod");
     }
 }

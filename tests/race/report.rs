@@ -28,6 +28,7 @@ pub(crate) struct Report {
     took: Duration,
     pub(crate) completed: DisruptionCounts,
     pub(crate) slow_terminations: u32,
+    pub(crate) slow_cascades: u32,
     answers: BTreeMap<String, u32>,
 }
 
@@ -47,6 +48,7 @@ impl Report {
                 .map(|result| requests.results(result));
         let answers = environment.proxy.answers.lock().unwrap().clone();
         let slow_terminations = environment.slow_terminations.load(Ordering::Relaxed);
+        let slow_cascades = environment.slow_cascades.load(Ordering::Relaxed);
         let (requests, completed) = (requests.count(), completed.clone());
         Self {
             test,
@@ -60,6 +62,7 @@ impl Report {
             took,
             completed,
             slow_terminations,
+            slow_cascades,
             answers,
         }
     }
@@ -111,6 +114,7 @@ impl fmt::Display for Report {
             writeln!(f, "    {:<30} {count:>6}", disruption.description())?;
         }
         writeln!(f, "    {:<30} {:>6}", "slow terminations", self.slow_terminations)?;
+        writeln!(f, "    {:<30} {:>6}", "slow cascades", self.slow_cascades)?;
         writeln!(f, "  verdicts of the webhook:")?;
         for (verdict, count) in &self.answers {
             writeln!(f, "    {verdict:<30} {count:>6}")?;

@@ -17,7 +17,7 @@ use crate::{
     report::Report,
     topology::Owners,
 };
-use test_support::{etcd::writer::Writer, wait::wait_until};
+use test_support::{etcd::writer::Writer, layout::Topology, wait::wait_until};
 
 /// The number of concurrent clients.
 const CLIENTS: usize = 8;
@@ -31,12 +31,25 @@ const SINGLE_DELETIONS: usize = 2;
 /// The number of deletions between two quiet phases.
 const ROUND: usize = 200;
 
-/// The number of rounds from one slow termination to the next.
-const SLOW_INTERVAL: usize = 3;
+/// The number of rounds from one slow termination to the next. Without one in each round, a run of the proof contains only
+/// a few.
+const SLOW_INTERVAL: usize = 1;
+
+/// The number of rounds from one slow cascade to the next; the first one is in the second round.
+const CASCADE_INTERVAL: usize = 4;
 
 /// The longest time until a single deletion in a healthy cluster is approved, after which the test gives up. The report
 /// contains the measured time.
 pub(crate) const APPROVAL_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// A departure that lasts longer than a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SlowDeparture {
+    /// A pod terminates slowly.
+    Termination,
+    /// The owner of a pod is deleted, and the pod exists as before.
+    Cascade,
+}
 
 /// The subject of the test: the server that answers reviews.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,9 +108,13 @@ impl StressTest {
         let mut rng = Rng::with_seed(self.seed);
         for round in 0.. {
             let limit = (requests.count() + ROUND).min(self.deletes);
-            let is_slow = round % SLOW_INTERVAL == 0;
+            let slow = if self.has_cascade(round) {
+                Some(SlowDeparture::Cascade)
+            } else {
+                (round % SLOW_INTERVAL == 0).then_some(SlowDeparture::Termination)
+            };
             // On the heap, because the future is large.
-            Box::pin(self.run_phase(environment, &mut rng, &requests, limit, is_slow, &mut completed)).await;
+            Box::pin(self.run_phase(environment, &mut rng, &requests, limit, slow, &mut completed)).await;
             wait_until_healthy(environment).await;
             longest_wait = longest_wait.max(self.delete_alone(environment, &mut rng).await);
             let gap = writer.stats().longest_gap;
@@ -121,7 +138,7 @@ impl StressTest {
         rng: &mut Rng,
         requests: &RequestStats,
         limit: usize,
-        is_slow: bool,
+        slow: Option<SlowDeparture>,
         completed: &mut DisruptionCounts,
     ) {
         // Against a guard, every kind of disruption happens at least once, independent of the number of deletions.
@@ -132,8 +149,15 @@ impl StressTest {
             let is_below_limit = requests.count() < limit && !self.is_finished(environment);
             is_below_limit || !has_all.load(Ordering::Relaxed)
         };
-        if is_slow {
-            environment.terminate_slowly(self, rng, requests).await;
+        match slow {
+            // As many as the cluster tolerates.
+            Some(SlowDeparture::Termination) => {
+                for _ in 0..self.members.div_ceil(2) - 1 {
+                    environment.terminate_slowly(self, rng, requests).await;
+                }
+            }
+            Some(SlowDeparture::Cascade) => environment.delete_set_slowly(self, rng).await,
+            None => {}
         }
         let clients =
             join_all((0..CLIENTS).map(|_| environment.run_client(self, rng.fork(), requests, &is_running)));
@@ -141,7 +165,14 @@ impl StressTest {
             has_all.store(completed.len() >= kinds, Ordering::Relaxed);
             is_running()
         });
-        tokio::join!(clients, disrupt);
+        let collect = environment.resume_collector(self, slow == Some(SlowDeparture::Cascade));
+        tokio::join!(clients, disrupt, collect);
+    }
+
+    /// Whether a StatefulSet is deleted in this round, whose pod the garbage collector deletes much later.
+    fn has_cascade(&self, round: usize) -> bool {
+        let has_sets = self.owners == Owners(Topology::SetPerMember) && self.subject == Subject::Guard;
+        has_sets && round % CASCADE_INTERVAL == 1
     }
 
     fn is_finished(&self, environment: &Environment) -> bool {

@@ -1,22 +1,32 @@
 //! The objects of the tested cluster, and the faults that depend on the owners of its pods.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, str::FromStr, sync::atomic::Ordering, time::Duration};
 
 use fastrand::Rng;
-use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Pod};
+use k8s_openapi::{
+    api::{apps::v1::StatefulSet, core::v1::Pod},
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
+use nix::sys::signal::Signal;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
-    environment::Environment,
+    environment::{Environment, HEALTHY_TIMEOUT},
     stress::{StressTest, Subject},
 };
-use test_support::layout::{Layout, Topology};
+use test_support::{
+    layout::{Layout, Topology},
+    wait::wait_until,
+};
+
+/// The program that contains the garbage collector.
+const COLLECTOR: &str = "kube-controller-manager";
 
 /// The grace period of a deletion by default, in seconds. A preStop hook that lasts longer is cut off, so that only
 /// deletions with a longer grace period are slow.
@@ -158,6 +168,44 @@ impl Environment {
         let Ok(Some(pod)) = self.pods.get_opt(name).await else { return false };
         pod.metadata.deletion_timestamp.is_none()
             && dangle_object(&self.pods, name, pod.uid().as_deref(), rng).await
+    }
+
+    /// Deletes the StatefulSet of one member under break-glass, while the garbage collector does not run. The member serves
+    /// until [`Self::resume_collector`], longer than a reservation lives.
+    pub(crate) async fn delete_set_slowly(&self, test: &StressTest, rng: &mut Rng) {
+        let sets: Api<StatefulSet> = Api::namespaced(self.client.clone(), &self.namespace);
+        let member = rng.choice(&self.oracle.names).expect("members");
+        let (name, _) = member.rsplit_once('-').expect("a pod of a StatefulSet");
+        let set = sets.get(name).await.expect("the StatefulSet exists");
+        self.oracle.permit_deletion(name).await;
+        self.control_plane.signal(COLLECTOR, Signal::SIGSTOP);
+        let until = Timestamp::now() + SignedDuration::from_mins(10);
+        let annotations = json!({
+            "etcd-guard.io/allow-delete-until": until.to_string(),
+            "etcd-guard.io/allow-delete-reason": "a cascade in the stress test",
+        });
+        let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+        sets.patch(name, &PatchParams::default(), &patch).await.expect("the StatefulSet is annotated");
+        let uid = set.uid();
+        wait_until("the StatefulSet is deleted", HEALTHY_TIMEOUT, async || {
+            // A StatefulSet of another uid replaces the deleted one.
+            let preconditions = Preconditions { uid: uid.clone(), resource_version: None };
+            let parameters = DeleteParams::background().preconditions(preconditions);
+            let _ = sets.delete(name, &parameters).await;
+            sets.get_opt(name).await.is_ok_and(|current| current.and_then(|set| set.uid()) != uid)
+        })
+        .await;
+        self.oracle.forbid_deletion(name).await;
+        self.calm_down(test.slow).await;
+    }
+
+    /// Lets the garbage collector run again after the time of a slow cascade, if one is in progress.
+    pub(crate) async fn resume_collector(&self, test: &StressTest, is_stopped: bool) {
+        if is_stopped {
+            sleep(test.slow).await;
+            self.control_plane.signal(COLLECTOR, Signal::SIGCONT);
+            self.slow_cascades.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn has_sets(&self) -> bool {

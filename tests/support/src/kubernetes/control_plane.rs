@@ -179,6 +179,11 @@ impl ControlPlane {
         wait_until(&format!("{program} is restarted"), EXIT_TIMEOUT, is_new).await;
     }
 
+    /// Sends a signal to a program, for instance to stop it for a while.
+    pub fn signal(&self, program: &str, signal: Signal) {
+        kill(self.pid(program), signal).expect("the program runs");
+    }
+
     fn pid(&self, program: &str) -> Pid {
         self.try_pid(program).expect("a pid file")
     }
