@@ -1,5 +1,7 @@
 //! A table of defective installations, each with the line that must report the defect. The API server and the guard are fakes.
 
+mod owner_kinds;
+
 use std::{collections::BTreeMap, convert::Infallible, net::SocketAddr, sync::Arc, time::SystemTime};
 
 use axum::{Router, routing::get};
@@ -7,6 +9,7 @@ use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
 
+use self::owner_kinds::list_owner_kind;
 use super::{Doctor, Options};
 use crate::{
     certificates::{Registration, WebhookGroup, shipped_configurations},
@@ -44,16 +47,6 @@ struct Installation {
 
 /// A defect: the check that must report it, the state, and a part of the message or of the remedy.
 type Defect = (&'static str, fn(&mut Installation), &'static str, &'static str, &'static str);
-
-/// Mounts a `ConfigMap` that lists a custom resource as an owner of members.
-fn list_owner_kind(it: &mut Installation) {
-    let template = &mut it.objects.get_mut(DEPLOYMENTS).unwrap()["items"][0]["spec"]["template"]["spec"];
-    template["volumes"] = json!([{"name": "config", "configMap": {"name": "guard-config"}}]);
-    let config = "apiVersion: etcd-guard.io/v1alpha1\nguard:\n  ownerKinds:\n  - {group: example.com, version: v1, \
-                  resource: etcdclusters, kind: EtcdCluster}\n";
-    let object = json!({"data": {"config.yaml": config}});
-    it.objects.insert(String::from("/api/v1/namespaces/ops/configmaps/guard-config"), object);
-}
 
 const DEFECTS: [Defect; 25] = [
     (

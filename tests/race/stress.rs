@@ -31,10 +31,6 @@ const SINGLE_DELETIONS: usize = 2;
 /// The number of deletions between two quiet phases.
 const ROUND: usize = 200;
 
-/// The number of rounds from one slow termination to the next. Without one in each round, a run of the proof contains only
-/// a few.
-const SLOW_INTERVAL: usize = 1;
-
 /// The number of rounds from one slow cascade to the next; the first one is in the second round.
 const CASCADE_INTERVAL: usize = 4;
 
@@ -108,11 +104,12 @@ impl StressTest {
         let mut rng = Rng::with_seed(self.seed);
         for round in 0.. {
             let limit = (requests.count() + ROUND).min(self.deletes);
-            let slow = if self.has_cascade(round) {
-                Some(SlowDeparture::Cascade)
+            // A slow departure in every round: it must outlive a reservation.
+            let slow = Some(if self.has_cascade(round) {
+                SlowDeparture::Cascade
             } else {
-                (round % SLOW_INTERVAL == 0).then_some(SlowDeparture::Termination)
-            };
+                SlowDeparture::Termination
+            });
             // On the heap, because the future is large.
             Box::pin(self.run_phase(environment, &mut rng, &requests, limit, slow, &mut completed)).await;
             wait_until_healthy(environment).await;

@@ -119,9 +119,9 @@ fn inspect_reads_objects_of_files() {
 
     let role = printed(&in_file(&["sts/etcd", "-n", "prod", "--role"]), 0);
     let documents: Vec<Value> = serde_saphyr::from_multiple(&role).unwrap();
-    let rule = &documents[0]["rules"][0];
-    let names = rule["resourceNames"].as_array().unwrap();
-    assert!(names.contains(&"etcd-tls".into()), "{role}");
+    let permission = &documents[0]["rules"][0];
+    let secrets = permission["resourceNames"].as_array().unwrap();
+    assert!(secrets.contains(&"etcd-tls".into()), "{role}");
     assert_eq!(
         (&documents[0]["kind"], &documents[1]["kind"]),
         (&"Role".into(), &"RoleBinding".into()),

@@ -37,7 +37,7 @@ const FOREIGN: [(&str, &str, &str, &str, &[&str]); 2] = [
 /// The namespace of servers with the network of their nodes, which the level `restricted` forbids.
 const HOST_NAMESPACE: &str = "host-network";
 
-/// Options for an API server with MutatingAdmissionPolicy, before Kubernetes 1.36.
+/// Options for an API server with `MutatingAdmissionPolicy`, before Kubernetes 1.36.
 const MUTATING_POLICIES: [&str; 4] = [
     "--apiserver-flag",
     "--feature-gates=MutatingAdmissionPolicy=true",
