@@ -12,9 +12,8 @@ source "$PROJECT/scripts/lib/log.sh"
 # Each wait takes seconds on an idle machine. The timeout only ends a failed run.
 READY_TIMEOUT=240
 # The number of writes through each Service before and after an uninstallation: several seconds. kube-proxy and CoreDNS learn
-# of the deletion of a Service by watches. A write that fails can take five seconds.
+# of the deletion of a Service by watches.
 WRITES=60
-FAILED_WRITES=8
 
 # report NAME VALUE: writes one line of the report.
 report() { printf '%s\t%s\n' "$1" "${2//[$'\t\n']/ }" >>"$REPORT"; }
@@ -83,16 +82,17 @@ MARK=1
 lines() { kubectl -n client logs writer 2>/dev/null | sed -n '/^ok etcd-client /,$p' | tail -n "+$MARK" | grep "$1" || true; }
 count() { lines "$1" | wc -l; }
 has_written() { (($(count "^ok $1 ") >= WRITES)); }
-has_tried() { (($(count ' etcd-client ') >= $1)); }
+has_tried() { (($(count ' etcd-client ') >= WRITES)); }
+has_failed() { (($(count '^failed etcd ') > 0 && $(count '^failed etcd-client ') > 0)); }
 
-# uninstall NAME COUNT: uninstalls the release, and reports the result and this number of writes during and after it.
+# uninstall NAME SUBJECT COMMAND: uninstalls the release, and reports the result and the writes until the command succeeds.
 uninstall() {
   local status=0 output
   MARK=$(($(count .) + MARK))
   output=$(timeout 120 "$HELM" uninstall etcd -n prod --kubeconfig "$KUBECONFIG" --debug 2>&1) || status=$?
   report "$1-status" "$status"
   report "$1-output" "$output"
-  wait_until "the client has tried $2 writes through each Service" has_tried "$2"
+  wait_until "$2" "$3"
   report "$1-tried" "$(count ' etcd ') $(count ' etcd-client ')"
   report "$1-failed" "$(count '^failed etcd ') $(count '^failed etcd-client ')"
   report "$1-first-failure" "$(lines '^failed ' | head -n 1)"
@@ -115,7 +115,7 @@ wait_until 'the client writes without a failure' has_written etcd-client
 report before-failed "$(count '^failed ')"
 log "the client writes after $SECONDS s"
 
-uninstall guarded "$WRITES"
+uninstall guarded "the client has tried $WRITES writes through each Service" has_tried
 log "refused after $SECONDS s"
 
 # The same without the entry for objects that members use: this is the outage that the entry prevents.
@@ -125,5 +125,5 @@ kubectl patch validatingwebhookconfiguration etcd-guard --type=json \
   -p "[{\"op\":\"remove\",\"path\":\"/webhooks/$((index - 1))\"}]" >/dev/null
 is_unguarded() { kubectl -n prod delete service etcd-client --dry-run=server >/dev/null 2>&1; }
 wait_until 'the API server no longer calls the entry' is_unguarded
-uninstall unguarded "$FAILED_WRITES"
+uninstall unguarded 'a write fails through each Service' has_failed
 report end reached
