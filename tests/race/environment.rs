@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use crate::{
+    API_SERVER,
     certificates::Certificates,
     oracle::Oracle,
     review_proxy::{Responder, ReviewProxy},
@@ -119,6 +120,7 @@ impl Environment {
 
     /// Kills the API server, and returns when its successor is ready.
     pub(crate) async fn restart_api_server(&self) {
+        let _guard = API_SERVER.lock().await;
         self.control_plane.kill("kube-apiserver").await;
         self.wait_for_api_server().await;
     }

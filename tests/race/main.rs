@@ -26,11 +26,14 @@ use disruptions::Disruption;
 use report::Report;
 use stress::{StressTest, Subject};
 use test_support::layout::Topology;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use topology::Owners;
 
-/// One stress test uses more than two cores, so they run one after the other.
-static SERIAL: Mutex<()> = Mutex::const_new(());
+/// Two stress tests run at the same time: during a slow termination, a test waits for most of its time.
+static PERMITS: Semaphore = Semaphore::const_new(2);
+
+/// Held while the shared API server is down, and during the single deletions of a test, whose waits are measured.
+static API_SERVER: Mutex<()> = Mutex::const_new(());
 
 /// The longest time until a harmless deletion is approved after the faults have ended: an unused reservation lives for
 /// 60 s from its first read, and one attempt takes up to two.
@@ -124,7 +127,7 @@ fn from_environment<T: FromStr<Err: Debug>>(name: &str) -> Option<T> {
 }
 
 async fn run(test: &StressTest) -> Report {
-    let _guard = SERIAL.lock().await;
+    let _permit = PERMITS.acquire().await.expect("the semaphore is never closed");
     // On the heap, because the future is large.
     let report = Box::pin(test.run()).await;
     println!("{report}");

@@ -11,6 +11,7 @@ use futures::future::join_all;
 use tokio::time::Instant;
 
 use crate::{
+    API_SERVER,
     clients::RequestStats,
     disruptions::{Disruption, DisruptionCounts},
     environment::{Environment, HEALTHY_TIMEOUT},
@@ -112,8 +113,10 @@ impl StressTest {
             });
             // On the heap, because the future is large.
             Box::pin(self.run_phase(environment, &mut rng, &requests, limit, slow, &mut completed)).await;
+            let guard = API_SERVER.lock().await;
             wait_until_healthy(environment).await;
             longest_wait = longest_wait.max(self.delete_alone(environment, &mut rng).await);
+            drop(guard);
             let gap = writer.stats().longest_gap;
             let report =
                 Report::new(*self, environment, &requests, &completed, gap, longest_wait, began.elapsed())

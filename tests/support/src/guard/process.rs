@@ -214,8 +214,18 @@ impl GuardProcess {
 
     /// Returns the resident memory of the process in bytes, without mapped files such as the program itself.
     pub fn anonymous_memory(&self) -> u64 {
+        self.memory("RssAnon:")
+    }
+
+    /// Returns the resident memory of the process in bytes, with the parts of the program that were read.
+    pub fn resident_memory(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// Returns a figure of `/proc/PID/status` in bytes.
+    fn memory(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a process");
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("Linux 4.5 or newer");
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("Linux 4.5 or newer");
         let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
         kib << 10
     }
