@@ -21,6 +21,7 @@ use crate::guard::{
     explain::explain,
     metrics::Metrics,
     model::{
+        membership::Membership,
         reason::Reason,
         snapshot::{MemberPod, Snapshot},
         verdict::Verdict,
@@ -151,16 +152,17 @@ impl MemberEvaluator {
         if let Some(id) = id {
             self.cache.store_cluster_id(cluster_key, id);
         }
-        let mut record = match (records, id) {
-            (Some(records), Some(id)) => self.reservations.select(records, id).unwrap_or_else(|error| {
-                record_error = Some(EvaluationError::unreadable_record(&error));
-                None
-            }),
+        let record = match (records, id) {
+            (Some(records), Some(id)) => self.reservations.select(records, id),
             // No member returns the cluster id. A crashed member may serve again before its deletion is executed, so
             // the deletion still requires a reservation.
-            (Some(records), None) => self.reservations.select_by_name(records, &snapshot.cluster),
-            (None, _) => None,
+            (Some(records), None) => self.reservations.select_by_name(records, &snapshot.cluster).map(Some),
+            (None, _) => Ok(None),
         };
+        let mut record = record.unwrap_or_else(|error| {
+            record_error = Some(EvaluationError::unreadable_record(&error));
+            None
+        });
         if may_be_deleted && record.is_none() && id.is_some() && record_error.is_none() {
             // The record that was read belongs to another cluster.
             return Ok(None);
@@ -181,18 +183,16 @@ impl MemberEvaluator {
             return Ok(Some(verdict));
         }
 
+        if let Some(record) = &mut record
+            && let Ok(membership) = Membership::new(&snapshot)
+        {
+            record.add_cluster_names(siblings.cluster_names(membership.pod_names()));
+        }
         let had_reservation = reserved.iter().any(|reservation| reservation.uid == target.uid);
         let new = new_reservation(context, &target.uid, &assessment);
         let outcome = match (&mut record, record_error) {
             (Some(record), _) => reserve(&self.reservations, context, record, new, &siblings).await,
             (None, Some(error)) => Err(error),
-            // No record exists, because no member has ever returned the cluster id. No other deletion can count on this
-            // member.
-            (None, None)
-                if matches!(assessment.reason, Reason::MemberNotServing | Reason::SingleMemberAllowed) =>
-            {
-                Ok(ReserveOutcome::Stored)
-            }
             (None, None) => Err(EvaluationError::Ledger(String::from("no member reports the cluster ID"))),
         };
         match outcome {
@@ -294,21 +294,23 @@ impl MemberEvaluator {
         is_stored
     }
 
-    /// Makes one attempt of [`Self::reserve_overruled`]. Returns `None` if the cluster id, the record or the pod is not
-    /// known.
+    /// Makes one attempt of [`Self::reserve_overruled`]. Returns `None` if the record or the pod is not known.
     async fn try_reserve_overruled(
         &self,
         context: &EvaluationContext<'_>,
         assessment: &Assessment,
     ) -> Result<Option<ReserveOutcome>, EvaluationError> {
         let &EvaluationContext { request, cluster_key, deadline, .. } = context;
-        let Some(id) = self.cache.cluster_id(cluster_key) else { return Ok(None) };
-        let records = self.inputs.read_records(Some(id), deadline).await?;
-        let record = self.reservations.select(records, id);
+        let known = self.cache.cluster_id(cluster_key);
+        let records = self.inputs.read_records(known, deadline).await?;
+        let siblings = self.inputs.observer.siblings(cluster_key, request, deadline).await?;
+        let record = match known {
+            Some(id) => self.reservations.select(records, id),
+            None => self.reservations.select_by_name(records, siblings.cluster()).map(Some),
+        };
         let Some(mut record) = record.map_err(|error| EvaluationError::unreadable_record(&error))? else {
             return Ok(None);
         };
-        let siblings = self.inputs.observer.siblings(cluster_key, request, deadline).await?;
         // The uid is read from the API server, because the request may contain another one.
         let Some(uid) = siblings.uid(&request.name) else { return Ok(None) };
         let new = new_reservation(context, uid, assessment);

@@ -94,6 +94,11 @@ impl<'a> Membership<'a> {
         self.members.iter().filter(|member| !member.listed.is_learner)
     }
 
+    /// The names of the pods that run members.
+    pub(in crate::guard) fn pod_names(&self) -> impl Iterator<Item = &str> {
+        self.by_pod.keys().copied()
+    }
+
     /// The member that the pod with this name runs.
     pub(in crate::guard) fn member_of_pod(&self, name: &str) -> Option<&Member<'a>> {
         let id = self.by_pod.get(name)?;

@@ -71,6 +71,21 @@ impl Siblings {
         [&self.pods, &self.other_pods, &self.excluded].into_iter().flatten().map(|(pod, _)| pod)
     }
 
+    /// The cluster's name by the owner of the request's pod: `NAMESPACE/OWNER`.
+    pub(in crate::guard) fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// Returns the names of the cluster by the owners of these pods, which run its members.
+    pub(in crate::guard) fn cluster_names<'a>(
+        &self,
+        pods: impl Iterator<Item = &'a str>,
+    ) -> impl Iterator<Item = String> {
+        let find = |name: &str| self.etcd_pods().find(|pod| pod.metadata.name == name);
+        pods.filter_map(find)
+            .map(|pod| format!("{}/{}", self.namespace, ClusterKey::from_pod(&self.namespace, pod).name()))
+    }
+
     /// Returns the uid of the pod with this name.
     pub(in crate::guard) fn uid(&self, name: &str) -> Option<&str> {
         let mut metadata = self.pods.iter().map(|(pod, _)| &pod.metadata);

@@ -4,7 +4,7 @@
 //! another replica approved a deletion in between, the write fails and the evaluation restarts.
 
 use std::{
-    collections::{BTreeMap, HashMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -32,9 +32,16 @@ use crate::{
 /// Annotation of the Lease that contains the reservations as a JSON list.
 const RESERVATIONS_ANNOTATION: &str = "etcd-guard.io/reservations";
 
-/// Annotation of the Lease with the cluster, as `NAMESPACE/OWNER` of the pods. A replica finds the record by this name while
-/// no member reports the cluster id.
+/// Annotation of the Lease with the names of the cluster, one per line: `NAMESPACE/OWNER` for each owner of its pods. A
+/// replica finds the record by one of these names while no member reports the cluster id.
 const CLUSTER_ANNOTATION: &str = "etcd-guard.io/cluster";
+
+/// Maximum number of names in a record. It exceeds the number of voters that the guard accepts; owners that no longer exist
+/// are dropped when it is exceeded.
+const MAX_CLUSTER_NAMES: usize = 128;
+
+/// Beginning of the names of provisional records. A cluster id contains no letter `u`.
+const PROVISIONAL_PREFIX: &str = "etcd-guard.unknown-";
 
 /// Interval after which an unchanged record is deleted: a multiple of the lifetime of a reservation.
 const STALE_RECORD_INTERVAL: Duration = Duration::from_secs(600);
@@ -87,12 +94,16 @@ impl ReservationStore {
         registry.register_collector(Box::new(self.ledgers.clone()));
     }
 
-    /// Reads the record of a cluster, or all records if the cluster id is unknown. A record that cannot be parsed is an error,
+    /// Reads the record of a cluster, or all records if the cluster id is unknown or the cluster has no record. A record that cannot be parsed is an error,
     /// because it can contain reservations.
     pub(in crate::guard) async fn read(&self, cluster: Option<ClusterId>) -> Result<Records, LookupError> {
         match cluster {
             Some(cluster) => {
                 let lease = self.leases.read(&lease_name(cluster)).await?;
+                if lease.version.is_none() {
+                    // An approval that could not read the cluster id is in a provisional record.
+                    return Box::pin(self.read(None)).await;
+                }
                 let record = self.parse_record(lease).map_err(|invalid| invalid.error)?;
                 Ok(Records::Known(cluster, self.observe(record)))
             }
@@ -132,7 +143,12 @@ impl ReservationStore {
                     Ok(record) => record.lease.name == name,
                     Err(invalid) => invalid.name == name,
                 };
-                let found = records.into_iter().find(is_wanted).unwrap_or_else(|| self.empty_record(&name));
+                let provisional = records.iter().flatten().filter(|record| record.is_provisional());
+                let provisional: Vec<Reservation> = provisional.flat_map(Record::active).collect();
+                let found = records.into_iter().find(is_wanted).unwrap_or_else(|| {
+                    // Later evaluations of this cluster read the new record only.
+                    self.empty_record(&name).map(|empty| Record { reservations: provisional, ..empty })
+                });
                 found.map(|record| Some(self.observe(record))).map_err(|invalid| invalid.error)
             }
         }
@@ -154,15 +170,23 @@ impl ReservationStore {
         }
     }
 
-    /// Returns the record of the cluster with this name. Used while no member reports the cluster id.
-    pub(in crate::guard) fn select_by_name(&self, records: Records, cluster: &str) -> Option<Record> {
+    /// Returns the record of the cluster with this name. Used while no member reports the cluster id. If a cluster was
+    /// created again with another id, the record that was written last is returned; if no record has the name, an empty
+    /// provisional one.
+    pub(in crate::guard) fn select_by_name(
+        &self,
+        records: Records,
+        cluster: &str,
+    ) -> Result<Record, LookupError> {
         match records {
-            Records::Known(_, record) => Some(record),
+            Records::Known(_, record) => Ok(record),
             Records::All(records) => {
-                let is_wanted = |record: &Record| {
-                    record.lease.annotations.get(CLUSTER_ANNOTATION).is_some_and(|name| name == cluster)
-                };
-                records.into_iter().flatten().find(is_wanted).map(|record| self.observe(record))
+                let named =
+                    records.into_iter().flatten().filter(|record| record.cluster_names().contains(cluster));
+                let version = |record: &Record| record.lease.version.as_ref()?.parse::<u64>().ok();
+                let found = named.max_by_key(version);
+                let record = found.map_or_else(|| self.empty_record(&provisional_name(cluster)), Ok);
+                record.map(|record| self.observe(record)).map_err(|invalid| invalid.error)
             }
         }
     }
@@ -204,7 +228,7 @@ impl ReservationStore {
         new: Vec<Reservation>,
         live_pods: &[LivePod<'_>],
     ) -> Result<(), WriteError> {
-        record.lease.annotations.insert(CLUSTER_ANNOTATION.to_owned(), cluster);
+        record.add_cluster_names([cluster]);
         let now = Instant::now();
         let reservations = new.into_iter().fold(record.reservations.clone(), |reservations, new| {
             record.ledger().record_with(&reservations, new, live_pods, now)
@@ -269,6 +293,13 @@ fn lease_name(cluster: ClusterId) -> String {
     format!("etcd-guard.{cluster}")
 }
 
+/// Returns the name of the record for approvals while the id of this cluster is unknown.
+fn provisional_name(cluster: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, cluster.as_bytes());
+    let short = digest.as_ref().iter().take(8).fold(0, |number: u64, byte| (number << 8) | u64::from(*byte));
+    format!("{PROVISIONAL_PREFIX}{short:016x}")
+}
+
 fn parse(lease: &LeaseRecord) -> Result<Vec<Reservation>, LookupError> {
     let text = lease.annotations.get(RESERVATIONS_ANNOTATION).map_or("[]", String::as_str);
     serde_json::from_str(text).map_err(|error| LookupError::Failed {
@@ -308,6 +339,31 @@ impl Collector for Ledgers {
 impl Record {
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         lock(&self.ledger)
+    }
+
+    /// Whether the record contains approvals that could not read the cluster id.
+    fn is_provisional(&self) -> bool {
+        self.lease.name.starts_with(PROVISIONAL_PREFIX)
+    }
+
+    fn cluster_names(&self) -> BTreeSet<&str> {
+        self.lease
+            .annotations
+            .get(CLUSTER_ANNOTATION)
+            .map(|names| names.lines().collect())
+            .unwrap_or_default()
+    }
+
+    /// Adds names of the cluster, which the next write stores: one for each owner of its pods.
+    pub(in crate::guard) fn add_cluster_names(&mut self, names: impl IntoIterator<Item = String>) {
+        let new: BTreeSet<String> = names.into_iter().collect();
+        let known = self.cluster_names();
+        let mut all: BTreeSet<&str> = new.iter().map(String::as_str).chain(known).collect();
+        if all.len() > MAX_CLUSTER_NAMES {
+            all = new.iter().map(String::as_str).take(MAX_CLUSTER_NAMES).collect();
+        }
+        let text = all.into_iter().collect::<Vec<_>>().join("\n");
+        self.lease.annotations.insert(CLUSTER_ANNOTATION.to_owned(), text);
     }
 
     /// Returns the reservations that have not expired.

@@ -58,7 +58,7 @@ async fn restarted_replica_knows_earlier_approval() {
 }
 
 /// Sends a review to a replica, and returns the verdict and the message.
-async fn send_review(replica: &GuardProcess, etcd: &GuardedCluster, pod: &str) -> (bool, String) {
+pub(super) async fn send_review(replica: &GuardProcess, etcd: &GuardedCluster, pod: &str) -> (bool, String) {
     let pod = etcd.pods.get(pod).await.unwrap();
     let mut connection = Connection::tls(replica.https(), &replica.ca_pem).await.unwrap();
     verdict(&connection.post(PATH, deletion_review(&pod)).await.unwrap().body)

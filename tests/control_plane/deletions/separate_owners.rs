@@ -3,6 +3,10 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, api::ListParams};
+
+use super::replicas::send_review;
 use test_support::{
     guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup},
     layout::{Layout, Topology},
@@ -108,5 +112,34 @@ async fn replaces_members_with_own_owners_one_by_one() {
             }
         }
         etcd.wait_until_healthy().await;
+    }
+}
+
+/// Edge case 171. The replica has never read the cluster id, and the record was written by an approval for another owner.
+#[tokio::test]
+async fn reserves_crashed_member_while_no_member_answers() {
+    for topology in [Topology::SetPerMember, Topology::BarePods] {
+        let mut etcd = start(topology, Duration::ZERO).await;
+        let [crashed, other] = etcd.followers().await;
+        assert_eq!(send_review(&etcd.guard, &etcd, &other).await, (true, String::new()), "{topology:?}");
+        for name in [etcd.leader().await, other] {
+            etcd.apply(&name, ProcessAction::Pause).await;
+        }
+        etcd.apply(&crashed, ProcessAction::CrashLoop).await;
+        etcd.guard.kill();
+        etcd.guard.restart().await;
+        wait_until("the deletion of the crashed member is approved", START_TIMEOUT, async || {
+            send_review(&etcd.guard, &etcd, &crashed).await.0
+        })
+        .await;
+        let uid = etcd.uid(&crashed).await;
+        let leases: Api<Lease> = Api::namespaced(etcd.client.clone(), "etcd-guard");
+        let leases = leases.list(&ListParams::default()).await.unwrap();
+        let is_reserved = leases.iter().any(|lease| {
+            let annotations = lease.metadata.annotations.as_ref();
+            let reservations = annotations.and_then(|item| item.get("etcd-guard.io/reservations"));
+            reservations.is_some_and(|text| text.contains(&uid))
+        });
+        assert!(is_reserved, "{topology:?}: {leases:?}");
     }
 }

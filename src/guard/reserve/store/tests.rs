@@ -190,7 +190,8 @@ async fn other_replicas_read_a_reservation() {
     assert_eq!(uids(&other.read(Some(OURS)).await.unwrap().active()), ["a"]);
     assert_eq!(uids(&other.read(None).await.unwrap().active()), ["a"]);
     assert_eq!(uids(&other.read_active().await.unwrap()), ["a"]);
-    assert_eq!(other.read(Some(OTHER)).await.unwrap().active(), []);
+    let records = other.read(Some(OTHER)).await.unwrap();
+    assert_eq!(other.select(records, OTHER).unwrap().unwrap().active(), [], "a record per cluster");
     assert_eq!(api_server.annotation("etcd-guard.c1", CLUSTER_ANNOTATION), "prod/etcd");
 }
 
@@ -257,10 +258,42 @@ async fn finds_record_by_cluster_id_or_owner() {
     assert_eq!(uids(&replica.read(Some(OTHER)).await.unwrap().active()), ["b"]);
     let named = replica.select_by_name(all().await, "prod/etcd").unwrap();
     assert_eq!(uids(&named.active()), ["a"]);
-    assert!(replica.select_by_name(all().await, "prod/third").is_none());
+    let third = replica.select_by_name(all().await, "prod/third").unwrap();
+    assert_eq!(third.active(), []);
     let known = || async { replica.read(Some(OURS)).await.unwrap() };
     assert!(replica.select(known().await, OTHER).unwrap().is_none(), "the record was not read");
     assert_eq!(uids(&replica.select_by_name(known().await, "prod/etcd").unwrap().active()), ["a"]);
+}
+
+/// Edge case 171. All owners of the members of one cluster share its record.
+#[tokio::test]
+async fn finds_record_by_every_owner_and_the_last_write() {
+    let api_server = ApiServer::default();
+    let replica = api_server.replica();
+    let names = ["prod/ea", "prod/eb", "prod/app=etcd,member=ec"];
+    for (cluster, uid) in [(OURS, "a"), (OTHER, "b")] {
+        let mut record = replica.select(replica.read(None).await.unwrap(), cluster).unwrap().unwrap();
+        record.add_cluster_names(names.map(String::from));
+        replica.add(&mut record, String::from("prod/ea"), reservation(uid), &[]).await.unwrap();
+        for name in names {
+            let found = replica.select_by_name(replica.read(None).await.unwrap(), name).unwrap();
+            assert_eq!(uids(&found.active()), [uid], "{name}");
+        }
+    }
+}
+
+/// Edge case 172.
+#[tokio::test]
+async fn approval_without_cluster_id_is_reserved_for_all_evaluations() {
+    let api_server = ApiServer::default();
+    let (one, other) = (api_server.replica(), api_server.replica());
+    let mut record = one.select_by_name(one.read(None).await.unwrap(), "prod/ea").unwrap();
+    one.add(&mut record, String::from("prod/ea"), reservation("a"), &[]).await.unwrap();
+    let read = || async { other.read(Some(OURS)).await.unwrap() };
+    assert_eq!(uids(&read().await.active()), ["a"], "the cluster has no other record");
+    let mut record = other.select(read().await, OURS).unwrap().unwrap();
+    other.add(&mut record, String::from("prod/eb"), reservation("b"), &live_pods(&["a", "b"])).await.unwrap();
+    assert_eq!(uids(&read().await.active()), ["a", "b"], "the new record has all reservations");
 }
 
 #[tokio::test]
