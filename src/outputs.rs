@@ -125,7 +125,7 @@ const WRITERS: [(&str, usize, &[Place]); 19] = [
     ("cli/config/dry_run.rs", 1, &[]),
     ("cli/conformance.rs", 1, &[Place::ConformanceTerminal, Place::PrintedJson]),
     ("cli/doctor.rs", 1, &[Place::DoctorTerminal, Place::PrintedJson]),
-    // A file of the user: as JSON, or as YAML, whose serializer escapes.
+    // A file of the user: as JSON, or as YAML with a serializer that escapes.
     ("cli/inject.rs", 4, &[Place::PrintedJson]),
     ("cli/inspect.rs", 1, &[Place::InspectReport]),
     ("cli/logging/deferred.rs", 4, &[Place::TextLog, Place::JsonLog]),

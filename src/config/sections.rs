@@ -43,7 +43,7 @@ pub struct Config {
     pub api_version: String,
     /// Policies for the deletion of etcd pods.
     pub guard: Policies,
-    /// Namespaces whose pods are never mutated. Takes precedence over all annotations, labels and selectors.
+    /// Namespaces in which pods are never mutated. Takes precedence over all annotations, labels and selectors.
     pub skip_namespaces: Vec<String>,
     /// The Pod Security level of namespaces without the label `pod-security.kubernetes.io/enforce`: the default of the
     /// `PodSecurity` admission configuration of the API server.

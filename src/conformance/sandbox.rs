@@ -28,7 +28,7 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum time until a changed label or annotation is known to all API servers and all replicas of the guard.
 const PROPAGATION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A namespace that this run created, and whose content it may change in any way.
+/// A namespace that this run created. The run may change its content in any way.
 pub(super) struct Sandbox {
     pub(super) api: ApiClient,
     guard: GuardClient,

@@ -43,7 +43,7 @@ fn clusters(survey: &Survey, status: &str, kubectl: &str) -> Line {
     Line::from_findings("clusters", "", &message, &findings, status)
 }
 
-/// Releases of etcd whose linearizable reads can be stale.
+/// Releases of etcd with linearizable reads that can be stale.
 fn releases(survey: &Survey, kubectl: &str) -> Line {
     let mut findings: Vec<Finding> = Vec::new();
     let mut found: Vec<&str> = Vec::new();

@@ -19,7 +19,7 @@ const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 /// only clusters with these operators.
 const CORE_GROUPS: [&str; 4] = ["", "apps", "coordination.k8s.io", "events.k8s.io"];
 
-/// Resources whose reads only cause warnings about injected containers.
+/// Resources that are read only for warnings about injected containers.
 const WARNING_RESOURCES: [&str; 2] = ["limitranges", "resourcequotas"];
 
 /// The roles of one account.

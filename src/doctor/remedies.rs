@@ -17,7 +17,7 @@ const HELM_RELEASE: &str = "/metadata/annotations/meta.helm.sh~1release-name";
 /// Label of the objects of a chart: its name and version.
 const HELM_CHART: &str = "/metadata/labels/helm.sh~1chart";
 
-/// Annotation of webhook configurations whose `caBundle` cert-manager writes.
+/// Annotation of webhook configurations with a `caBundle` that cert-manager writes.
 const CERT_MANAGER: &str = "/metadata/annotations/cert-manager.io~1inject-ca-from";
 
 /// The component that keeps the certificates.

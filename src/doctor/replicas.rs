@@ -21,7 +21,7 @@ use crate::{
 /// The number of replicas that survives the drain of a node.
 const MIN_REPLICAS: usize = 2;
 
-/// The states of a container whose image cannot be pulled.
+/// The states of a container with an image that cannot be pulled.
 const PULL_FAILURES: [&str; 3] = ["ErrImagePull", "ImagePullBackOff", "InvalidImageName"];
 
 /// The pods of the guard, and the Deployment that they belong to.

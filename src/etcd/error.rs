@@ -104,7 +104,7 @@ impl MemberError {
     }
 
     /// Whether the peer closed the connection before the TLS handshake was complete. A member completes the handshake,
-    /// also with a client whose certificate it rejects.
+    /// also with a client certificate that it rejects.
     pub(super) fn is_closed_in_handshake(&self) -> bool {
         matches!(self, Self::Closed(text) if text == HANDSHAKE_EOF)
     }

@@ -40,7 +40,7 @@ const PLACEHOLDER_ADDRESS: &str = "192.0.2.1";
 /// Text that replaces [`PLACEHOLDER_ADDRESS`] in the report.
 const POD_IP: &str = "POD_IP";
 
-/// The pod to inspect, and the objects whose annotations apply to it.
+/// The pod to inspect, and the objects with annotations that apply to it.
 #[derive(Clone, Debug, Default)]
 pub struct InspectedObject {
     /// The object from which the pod was read, for instance `StatefulSet prod/etcd`.
@@ -51,7 +51,7 @@ pub struct InspectedObject {
     pub owners: Vec<AnnotatedObject>,
 }
 
-/// An object whose annotations apply to pods.
+/// An object with annotations that apply to pods.
 #[derive(Clone, Debug)]
 pub struct AnnotatedObject {
     /// Kind and name, for instance `StatefulSet etcd`.
@@ -82,7 +82,7 @@ pub enum InspectionReason {
     NotEtcd,
     /// An annotation declares that the pod is no member.
     Excluded,
-    /// The pod is the mirror of a static pod, whose deletion stops no process.
+    /// The pod is the mirror of a static pod. Its deletion stops no process.
     MirrorPod,
     /// The deletion of the pod was accepted earlier.
     Terminating,

@@ -130,7 +130,7 @@ fn owned_pod(text: &str) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
-/// Returns the display name of a cluster whose owner has this name.
+/// Returns the display name of a cluster that has an owner of this name.
 pub(crate) fn cluster_name(text: &str) -> String {
     ClusterKey::from_pod("prod", &owned_pod(text)).name()
 }

@@ -6,7 +6,7 @@
 //! The absence of the owner does not distinguish the two cases. The guard therefore records each dependent with its
 //! owner while both exist, in one Lease per guarded namespace. The record survives restarts and has no expiry by time.
 //!
-//! The same Lease contains the owners whose cluster ever had several voters.
+//! The same Lease contains the owners of clusters that ever had several voters.
 
 pub(in crate::guard) mod leaving;
 pub(in crate::guard) mod record;

@@ -161,7 +161,7 @@ fn parse_bool(text: &str) -> Option<bool> {
 // === impl SelectionRules ===
 
 impl SelectionRules<'_> {
-    /// Whether the pod requests the part whose names match `is_named`; `None` without a request.
+    /// Whether the pod requests the part with names that match `is_named`; `None` without a request.
     fn requested(&self, is_named: impl Fn(&str) -> bool) -> Option<bool> {
         match self.request {
             Request::Absent => None,

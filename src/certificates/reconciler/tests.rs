@@ -1,4 +1,4 @@
-//! Retries and reports of a reconciler whose writes fail, with a paused clock.
+//! Retries and reports of a reconciler after failed writes, with a paused clock.
 
 use std::{
     io::{self, Write},

@@ -42,7 +42,7 @@ pub(super) struct Operation {
     pub(super) replicas: Option<u32>,
 }
 
-/// A request whose verdict the guard previews.
+/// A request for which the guard previews the verdict.
 pub(super) struct PreviewRequest {
     /// The AdmissionReview.
     pub(super) review: Value,
@@ -69,7 +69,7 @@ impl Target {
         format!("{}/{}", self.kind.name_type(), to_bounded_line(&self.name, MAX_NAME_CHARS))
     }
 
-    /// Returns the namespace by whose labels webhooks are selected.
+    /// Returns the namespace with the labels that select webhooks.
     pub(super) fn namespace<'a>(&'a self, default: &'a str) -> &'a str {
         match self.kind {
             TargetKind::Namespace => &self.name,

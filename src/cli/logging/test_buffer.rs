@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// A writer whose clones append to the same text.
+/// A writer with clones that append to the same text.
 #[derive(Clone, Default)]
 pub(in crate::cli) struct TestBuffer(Arc<Mutex<Vec<u8>>>);
 

@@ -10,7 +10,7 @@ use crate::config::validation::{Validator, syntax::check_key};
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Lifespan {
-    /// The label of the pod whose value is the requested lifespan N.
+    /// The label of the pod with the requested lifespan N as its value.
     pub label: String,
     /// The key of the taint of the nodes. Its value is the remaining lifespan.
     pub taint: String,

@@ -239,7 +239,7 @@ impl Cases<'_> {
         Ok(pods.iter().any(|pod| pod.name == name && before.uids.get(name) != Some(&pod.uid)))
     }
 
-    /// Evicts a follower whose budget allows no disruption. The budget rejects the eviction after the guard's approval,
+    /// Evicts a follower while its budget allows no disruption. The budget rejects the eviction after the guard's approval,
     /// and the guard is not notified.
     pub(super) async fn budget(&mut self) -> anyhow::Result<()> {
         if let Some(reason) = self.set_allowed_disruptions(0).await? {

@@ -8,7 +8,7 @@ use crate::guard::model::{
 /// Cause of a voter that runs in no pod of the snapshot and was not reached at its client URLs.
 const NO_POD: &str = "no visible pod runs this member, and none of its client URLs replies";
 
-/// Cause of a voter that runs in no pod of the snapshot, and whose client URLs are not probed.
+/// Cause of a voter that runs in no pod of the snapshot and is not probed at its client URLs.
 const DENIED: &str =
     "no visible pod runs this member, and guard.probe.deniedNetworks rejects its client URLs";
 

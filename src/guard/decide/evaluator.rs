@@ -55,7 +55,7 @@ pub(in crate::guard) struct Evaluator {
     metrics: Metrics,
 }
 
-/// The namespaces whose requests are evaluated.
+/// The namespaces in which requests are evaluated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     Guarded,

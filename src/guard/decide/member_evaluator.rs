@@ -318,7 +318,7 @@ impl MemberEvaluator {
     }
 }
 
-/// Returns the denial of a deletion whose pod left the cluster between two reads.
+/// Returns the denial of a deletion if the pod left the cluster between two reads.
 fn changed_owner(context: &EvaluationContext<'_>) -> Verdict {
     let (namespace, pod) = (&context.request.namespace, &context.request.name);
     let text = format!("owner or labels of pod {pod} changed during the evaluation");

@@ -1,4 +1,4 @@
-//! Assessments for a target whose claim could not be read. The error is returned only if the verdict depends on the
+//! Assessments for a target with an unreadable claim. The error is returned only if the verdict depends on the
 //! claim.
 
 use crate::guard::{

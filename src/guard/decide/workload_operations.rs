@@ -271,7 +271,7 @@ impl WorkloadEvaluator {
         Ok(protected(text, &format!("Remove the member from the cluster first; to {advice}")))
     }
 
-    /// Returns the StatefulSets of a namespace whose pods run etcd.
+    /// Returns the StatefulSets of a namespace that run etcd.
     async fn etcd_sets(
         &self,
         namespace: &str,

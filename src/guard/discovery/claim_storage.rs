@@ -49,7 +49,7 @@ mod tests {
         k8s::{ApiReader, fake},
     };
 
-    /// Returns the durability for a pod whose claim is in this state.
+    /// Returns the durability for a pod with a claim in this state.
     async fn with_claim(status: u16, claim: &serde_json::Value) -> Result<Storage, LookupError> {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "etcd-1", "namespace": "prod", "uid": "u1"},

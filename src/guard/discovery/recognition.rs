@@ -24,7 +24,8 @@ pub(in crate::guard) const DEFAULT_CLIENT_PORT: u16 = 2379;
 /// etcd's default peer port.
 const DEFAULT_PEER_PORT: u16 = 2380;
 
-/// Controllers whose pods are usually no members. Other controllers, as StatefulSets and custom resources, confirm a member.
+/// Controllers of pods that are usually no members. Other controllers, as StatefulSets and custom resources, confirm
+/// a member.
 const STATELESS_CONTROLLERS: [&str; 5] = ["ReplicaSet", "ReplicationController", "DaemonSet", "Node", "Job"];
 
 /// Maximum length of a container name: that of a DNS label.

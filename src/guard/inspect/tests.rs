@@ -12,7 +12,7 @@ fn account() -> GuardAccount {
     GuardAccount { namespace: String::from("guards"), name: String::from("etcd-guard") }
 }
 
-/// Inspects a pod in YAML with these objects whose annotations it inherits.
+/// Inspects a pod in YAML that inherits the annotations of these objects.
 fn inspect_pod(yaml: &str, owners: Vec<AnnotatedObject>) -> Inspection {
     let pod: Pod = serde_saphyr::from_str(yaml).unwrap();
     let object = InspectedObject { object: String::from("the pod"), pod, owners };

@@ -60,7 +60,7 @@ impl<'a> Membership<'a> {
         }
         let by_pod = identify(snapshot, &list).map_err(MembershipError::Ambiguous)?;
         let corrupt = snapshot.corrupt_members();
-        // An alarm without a member id means that etcd cannot determine whose data is corrupt: no member is trusted.
+        // An alarm without a member id means that etcd cannot determine which member is corrupt: no member is trusted.
         let all_corrupt = corrupt.contains(&MemberId(0));
         let members = list.into_iter().map(|listed| Member {
             pod: pod_of(snapshot, &by_pod, listed.id),
@@ -171,7 +171,7 @@ impl<'a> Member<'a> {
         self.is_serving() && self.pod.is_none_or(|pod| self.listed.advertises(pod.scheme))
     }
 
-    /// The status of a voter whose linearizable read passed.
+    /// The status of a voter that passed the linearizable read.
     fn vote(&self) -> Option<&'a Status> {
         let reply = self.reply().filter(|_| self.is_trusted() && !self.listed.is_learner);
         reply.and_then(ProbeResult::status)

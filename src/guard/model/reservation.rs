@@ -20,7 +20,7 @@ pub(in crate::guard) struct Reservation {
     /// Time of the approval by the wall clock of the replica that approved it. No lifetime is measured from it; together
     /// with the uid it distinguishes two approvals of one pod.
     pub(in crate::guard) at: String,
-    /// Name of the user whose deletion was approved.
+    /// Name of the user that requested the approved deletion.
     #[serde(default)]
     pub(in crate::guard) by: String,
     /// Whether the deletion of the pod's node was approved. The deletion of the pod follows minutes later.

@@ -1,4 +1,4 @@
-//! Pods whose owner was deleted. They are leaving for as long as they exist, however long ago the deletion was approved:
+//! Pods of a deleted owner. They are leaving for as long as they exist, however long ago the deletion was approved:
 //! the garbage collector may delete them at any time.
 
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ impl DepartedPods {
 // === impl ClusterObserver ===
 
 impl ClusterObserver {
-    /// Returns the etcd pods of the namespace whose owner was deleted. Costs no call while the watch shows the StatefulSets
+    /// Returns the etcd pods of the namespace with deleted owners. Costs no call while the watch shows the StatefulSets
     /// of these pods, and the recorder of owners reads those of other kinds.
     ///
     /// # Errors

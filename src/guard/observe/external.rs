@@ -32,7 +32,7 @@ pub struct ExternalProbe {
     pub members: Vec<ExternalMember>,
     /// The addresses at which they replied.
     pub addresses: Vec<(MemberId, IpAddr)>,
-    /// Members of whose client URLs the gate denied all addresses.
+    /// Members for which the gate denied all addresses.
     pub denied: Vec<MemberId>,
 }
 

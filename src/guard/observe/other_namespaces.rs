@@ -26,7 +26,7 @@ use crate::{
 /// round probes.
 const MAX_ADDRESSES: usize = 16;
 
-/// Maximum number of namespaces whose pods are read for one evaluation. Each voter can run in a namespace of its own.
+/// Maximum number of namespaces in which one evaluation reads pods. Each voter can run in a namespace of its own.
 const MAX_NAMESPACES: usize = 8;
 
 /// Maximum length of the name of a namespace.
@@ -144,7 +144,7 @@ fn may_run_etcd(pod: &Pod) -> bool {
 // === impl Places ===
 
 impl Places {
-    /// Returns the places of a member of a cluster in this namespace, whose own pods are known.
+    /// Returns the places of a member of a cluster in this namespace. Its own pods are known.
     fn new(member: &ListedMember, namespace: &str, addresses: &[(MemberId, IpAddr)]) -> Self {
         let replied =
             addresses.iter().filter(|(id, _)| *id == member.id).map(|(_, address)| address.to_canonical());

@@ -1,4 +1,4 @@
-//! Members whose owner was deleted, and which the garbage collector deletes next.
+//! Members of deleted owners, which the garbage collector deletes next.
 //!
 //! The watch of StatefulSets shows the absence of a StatefulSet at once. Owners of other kinds have no watch: each read of
 //! a namespace by the recorder finds the members whose owner is gone. This costs no call for a decision.
@@ -24,7 +24,7 @@ pub(super) const MAX_LEVELS: usize = 3;
 /// the time before the next read, and more than the interval of the reads.
 const MAX_AGE: Duration = Duration::from_secs(40);
 
-/// The members whose owner was deleted, from the last read of each namespace.
+/// The members of deleted owners, from the last read of each namespace.
 #[derive(Default)]
 pub(in crate::guard) struct LeavingMembers(RwLock<HashMap<String, LastRead>>);
 
@@ -55,7 +55,7 @@ pub(in crate::guard) struct OwnerScan<'a> {
 // === impl LeavingMembers ===
 
 impl LeavingMembers {
-    /// Returns the uids of the members whose owner was deleted, or `None` if the namespace was not read recently.
+    /// Returns the uids of the members of deleted owners, or `None` if the namespace was not read recently.
     pub(in crate::guard) fn recent(&self, namespace: &str) -> Option<BTreeSet<String>> {
         let reads = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let last = reads.get(namespace)?;

@@ -27,7 +27,7 @@ pub(in crate::guard) struct OwnershipRecord {
     /// Owners whose deletion the guard accepted by a break-glass annotation or in audit mode.
     #[serde(default)]
     accepted: BTreeSet<String>,
-    /// Uids of the controllers of clusters whose member list contained several voters at any time.
+    /// Uids of the controllers of clusters with several voters in the member list at any time.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     several_voters: BTreeSet<String>,
 }

@@ -27,7 +27,7 @@ use crate::k8s::{
 /// Interval between comparisons of the watch with the last read. A comparison calls no API.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Interval between two reads of a namespace whose StatefulSets did not change.
+/// Interval between two reads of a namespace without changed StatefulSets.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(300);
 
 /// The same interval if members have owners without a watch. Until the next read, the reservation (60 s) covers the members

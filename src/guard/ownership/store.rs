@@ -22,7 +22,7 @@ pub(in crate::guard) struct OwnershipStore {
     leases: Leases,
     /// The clusters that had several voters since the start of this replica.
     pub(in crate::guard) voters: VoterHistory,
-    /// The members whose owner was deleted, as the recorder last found them.
+    /// The members of deleted owners, as the recorder last found them.
     pub(in crate::guard) leaving: LeavingMembers,
 }
 

@@ -70,7 +70,7 @@ pub(in crate::guard) struct ResolvedPolicy {
     pub(in crate::guard) has_unreadable_owner: bool,
 }
 
-/// An object whose annotations choose policies.
+/// An object with annotations that choose policies.
 pub(in crate::guard) struct PolicySource<'a> {
     /// Kind and name, for instance `pod etcd-0`.
     pub(in crate::guard) object: String,

@@ -139,7 +139,7 @@ pub struct ReservationStatus {
     pub pod: String,
     /// Time of the approval (RFC 3339), by the clock of the replica that approved it.
     pub at: String,
-    /// User whose deletion was approved.
+    /// User that requested the approved deletion.
     pub by: String,
 }
 

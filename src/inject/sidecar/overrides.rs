@@ -66,7 +66,7 @@ pub(super) fn overridden<'a>(
             _ => refuse(key, "the template does not allow it"),
         }
     }
-    // The API server would reject a pod whose request exceeds the limit.
+    // The API server would reject a pod with a request above the limit.
     if !resource_keys.is_empty() {
         if ["cpu", "memory"].iter().any(|resource| is_over_limit(&resources, resource)) {
             refuse(&resource_keys.join(", "), "a request exceeds its limit");

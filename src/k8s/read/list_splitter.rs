@@ -18,7 +18,7 @@ const MAX_ENVELOPE_BYTES: usize = 64 << 10;
 /// The depth of the objects of a list: `{"items":[` are two levels.
 const ITEMS_DEPTH: usize = 2;
 
-/// A list whose body arrives in pieces.
+/// A list with a body that arrives in pieces.
 #[derive(Default)]
 pub(super) struct ListSplitter {
     region: Region,

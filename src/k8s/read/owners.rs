@@ -13,7 +13,7 @@ use crate::k8s::{
     objects::pod::{Metadata, OwnerReference, null_as_default},
 };
 
-/// Finalizer of an object whose dependents remain after its deletion.
+/// Finalizer of an object with dependents that remain after its deletion.
 const ORPHAN_FINALIZER: &str = "orphan";
 
 /// Resources of the kinds that usually own members, which need no discovery.

@@ -176,7 +176,7 @@ impl Watch {
         }
     }
 
-    /// Starts one call, whose events follow this version.
+    /// Starts one call. Its events follow this version.
     async fn start_watch(
         &self,
         version: &str,

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use crate::k8s::fake;
 
-    /// Deletes a configuration whose first deletions have these statuses. Returns the result and the number of calls.
+    /// Deletes a configuration; the first deletions have these statuses. Returns the result and the number of calls.
     async fn delete_after(statuses: &'static [u16]) -> (Result<bool, String>, usize) {
         let calls = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&calls);

@@ -12,7 +12,7 @@ use prometheus_client::{
 /// Clock ticks per second in /proc: constant on all architectures that Rust supports (`USER_HZ` of the kernel).
 const TICKS_PER_SECOND: u64 = 100;
 
-/// Reads /proc at each scrape. Metrics whose file cannot be read are omitted.
+/// Reads /proc at each scrape. Metrics of an unreadable file are omitted.
 #[derive(Debug)]
 pub(in crate::server) struct ProcessMetrics;
 

@@ -86,7 +86,7 @@ struct ValidReview<'a, Stored = &'a RawValue> {
     request: AdmissionRequest<'a, Stored>,
 }
 
-/// The request of a review whose other fields may be invalid.
+/// The request of a review. Other fields of the review may be invalid.
 #[derive(Deserialize)]
 struct RequestField<'a> {
     #[serde(borrow, default)]
@@ -114,7 +114,7 @@ pub(super) fn supported_version(version: &str) -> Option<&'static str> {
     VERSIONS.into_iter().find(|supported| *supported == version)
 }
 
-/// Returns the uid of a request whose other fields may be invalid; empty if it has none.
+/// Returns the uid of a request; empty without a uid. Other fields may be invalid.
 fn read_uid(request: &RawValue) -> Cow<'_, str> {
     serde_json::from_str::<UidField<'_>>(request.get()).map(|field| field.uid).unwrap_or_default()
 }

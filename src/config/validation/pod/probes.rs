@@ -38,7 +38,7 @@ const PROBE: &[Rule] = &[
     ("terminationGracePeriodSeconds", Check::Range(1, i64::MAX)),
 ];
 
-/// A probe whose first success is sufficient. Zero selects the default, which is one.
+/// A probe that requires only one success. Zero selects the default, which is one.
 const SINGLE_SUCCESS: &[Rule] = &[("successThreshold", Check::Range(0, 1))];
 
 const READINESS: &[Rule] = &[(

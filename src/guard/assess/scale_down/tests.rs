@@ -37,7 +37,7 @@ fn owner_without_ordinals_deletes_healthy_members_first() {
     };
     assert_eq!(evaluate(&cluster(3), &names, 1).reason, Reason::IntentHarmless);
     assert_eq!(evaluate(&cluster(3), &names, 2).reason, Reason::IntentProtected);
-    // The pod that remains can be the one whose member has crashed.
+    // The pod that remains can be the pod of a crashed member.
     let crashed = cluster(3).crash(0);
     let denial = evaluate(&crashed, &names, 1);
     assert_eq!(denial.reason, Reason::IntentProtected);

@@ -230,7 +230,7 @@ async fn claim_cascade(detector: &CascadeDetector) -> (Request, Cascade) {
     (request, cascade)
 }
 
-/// The claim of a restored StatefulSet, whose owner never existed.
+/// The claim of a restored StatefulSet. Its owner never existed.
 #[tokio::test]
 async fn denial_for_a_claim_names_its_break_glass() {
     let detector = Cluster::default().detector();

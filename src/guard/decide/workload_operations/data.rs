@@ -1,4 +1,4 @@
-//! The data of the etcd members in a namespace: in pods, in the claims of pods, and in claims whose pod does not exist.
+//! The data of the etcd members in a namespace: in pods, in the claims of pods, and in claims without a pod.
 
 use crate::etcd::{MemberError, ProbeResult};
 use crate::guard::{

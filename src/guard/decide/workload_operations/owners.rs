@@ -307,7 +307,7 @@ impl WorkloadEvaluator {
     }
 }
 
-/// Returns the denial of an operation on an object whose kind is not listed.
+/// Returns the denial of an operation on an object of a kind that is not listed.
 fn unlisted(request: &Request) -> Verdict {
     let owner = request.owner.clone().unwrap_or_default();
     let text = format!(

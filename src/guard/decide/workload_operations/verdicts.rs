@@ -63,7 +63,7 @@ pub(in crate::guard) fn owner_arguments(namespace: &str, pod: &Pod) -> String {
     }
 }
 
-/// Returns the first element whose policy enforces a denial, or else the first element.
+/// Returns the first element with a policy that enforces a denial, or else the first element.
 pub(super) fn first_enforced<T>(
     elements: impl IntoIterator<Item = (T, ResolvedPolicy)>,
 ) -> Option<(T, ResolvedPolicy)> {

@@ -12,7 +12,7 @@ pub(in crate::guard) struct Selection<'a> {
     pub(in crate::guard) pair: Option<(&'a str, &'a str)>,
     /// The key of the CA.
     pub(in crate::guard) ca: Option<&'a str>,
-    /// Whether the object has only certificates of CAs, whose private keys are not used.
+    /// Whether the object has only certificates of CAs. Private keys of CAs are not used.
     pub(super) has_only_authorities: bool,
 }
 

@@ -61,9 +61,9 @@ pub(in crate::guard) enum Veto {
 /// Evidence that depends on the pod of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::guard::discovery) enum Doubt {
-    /// An image of etcd with an unknown command, or an image whose name contains etcd and unknown words.
+    /// An image of etcd with an unknown command, or an image with etcd and unknown words in its name.
     Image,
-    /// An image whose name contains etcd and this word of another program.
+    /// An image with etcd and this word of another program in its name.
     OtherImage(&'static str),
     /// An unknown program with etcd in its name.
     Program,
@@ -173,7 +173,7 @@ impl Evidence {
         }
     }
 
-    /// Returns the evidence of a container whose commands are known and do not start etcd.
+    /// Returns the evidence of a container with known commands that do not start etcd.
     fn without_etcd(commands: &Commands, image: ImageKind, variable: Option<&'static str>) -> Self {
         match (commands.veto(), variable) {
             (Some(veto), _) => Self::Vetoed(veto),

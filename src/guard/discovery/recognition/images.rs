@@ -151,7 +151,7 @@ impl ImageKind {
         Self::from_name(last.split(':').next().unwrap_or(last))
     }
 
-    /// Reads a name whose words are separated by punctuation.
+    /// Reads a name with words that punctuation separates.
     pub(super) fn from_name(name: &str) -> Self {
         let words = || name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
         if !words().any(|word| word == "etcd") {

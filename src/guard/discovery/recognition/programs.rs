@@ -28,7 +28,7 @@ const PROXY_COMMANDS: [&str; 2] = ["grpc-proxy", "gateway"];
 /// Flags with which etcd prints a text and ends.
 const PRINTING_FLAGS: [&str; 5] = ["--version", "-version", "--help", "-help", "-h"];
 
-/// Shells whose option `-c` is followed by a script.
+/// Shells with an option `-c` that precedes a script.
 const SHELLS: [&str; 7] = ["sh", "bash", "ash", "dash", "ksh", "zsh", "su"];
 
 /// Words of a shell's grammar that precede a command.

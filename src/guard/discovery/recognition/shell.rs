@@ -174,7 +174,7 @@ impl Parser {
         self.is_ambiguous = true;
     }
 
-    /// Skips the operator of a redirection, whose first character has been read.
+    /// Skips the operator of a redirection after its first character.
     fn begin_redirection(&mut self, chars: &mut Peekable<Chars<'_>>) {
         // A number before the operator is a file descriptor.
         if self.level.word.as_ref().is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_digit())) {

@@ -208,7 +208,7 @@ mod tests {
         assert!(first(&snapshot).is_err());
     }
 
-    /// Returns the members of the pods of three members, whose peer URLs name Services.
+    /// Returns the members of the pods of three members. The peer URLs name Services.
     fn identify_behind_services(snapshot: &Snapshot) -> Result<Vec<(usize, usize)>, AmbiguousIdentity> {
         let list: Vec<ListedMember> = (0..3).map(behind_service).collect();
         let by_pod = identify(snapshot, &list)?;

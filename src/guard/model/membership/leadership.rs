@@ -3,7 +3,7 @@
 //! A linearizable read alone is not proof of a current leader: before 3.4.42, 3.5.28 and 3.6.9, etcd can confirm a read at a
 //! leader that was paused and deposed (etcd issue 20418). The term is the second proof. A member reports the term of the
 //! last entry that it has applied, and a new leader serves reads only after it has committed an entry of its own term.
-//! Therefore every member whose read passed through the current leader reports the current term.
+//! Therefore every member that passed a read through the current leader reports the current term.
 
 use crate::etcd::{MemberId, Status};
 

@@ -1,4 +1,4 @@
-//! Evidence about the size of a cluster whose only visible member does not answer.
+//! Evidence about the size of a cluster if the only visible member does not answer.
 
 /// Facts from which the number of voters follows without a member list. All of them are required: `single-member=allow` may
 /// be inherited from the namespace, and silence must never approve the deletion of one of several voters.

@@ -26,7 +26,7 @@ pub enum WorkloadOperation {
     DeleteClaim,
     /// DELETE of an object that pods need to start or to find each other.
     DeleteResource(ResourceKind),
-    /// DELETE of a Node, whose pods are then deleted by pod garbage collection.
+    /// DELETE of a Node. Pod garbage collection then deletes the pods of the node.
     DeleteNode {
         /// Whether finalizers delay the deletion: another program then drains the node first.
         has_finalizers: bool,
@@ -83,7 +83,7 @@ pub enum ResourceKind {
     ServiceAccount,
 }
 
-/// The part of an object whose deletion is evaluated. Other parts of a Secret are not read.
+/// The part of an object that the evaluation of a deletion requires. Other parts of a Secret are not read.
 #[derive(Default, Deserialize)]
 struct DeletedObject {
     #[serde(default)]
@@ -125,7 +125,7 @@ impl ResourceKind {
 // === impl WorkloadOperation ===
 
 impl WorkloadOperation {
-    /// The StatefulSet whose annotations contribute to the policy, if the operation is on a StatefulSet.
+    /// The StatefulSet with annotations that contribute to the policy, if the operation is on a StatefulSet.
     pub(in crate::guard) fn stateful_set(self, name: &str) -> Option<&str> {
         match self {
             Self::DeleteStatefulSet | Self::ScaleDown { .. } => Some(name),

@@ -20,7 +20,7 @@ pub struct ClusterAccess {
 // === impl ClusterAccess ===
 
 impl ClusterAccess {
-    /// Returns the access of the cluster whose pods have these endpoints.
+    /// Returns the access of the cluster that has these endpoints.
     #[must_use]
     pub fn new<'a>(endpoints: impl IntoIterator<Item = &'a Endpoint>) -> Self {
         let mut access = Self::default();
@@ -81,7 +81,7 @@ impl ClusterAccess {
     }
 }
 
-/// The strictness of a verification. The endpoint of a pod whose Secrets are missing has no CA.
+/// The strictness of a verification. The endpoint of a pod with missing Secrets has no CA.
 fn strictness(tls: &Tls) -> u8 {
     match (tls.accepts_any_certificate, &tls.ca) {
         (true, _) => 0,
