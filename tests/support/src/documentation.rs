@@ -6,7 +6,7 @@
 //! command,
 //! or `<!-- run: answered -->` if `etcd-guard check` may answer either way. A block without a mark is run and must
 //! succeed.
-//! A command in a sentence also appears in a block, or its paragraph starts with `<!-- not run: REASON -->`.
+//! A block or a script also runs a command in a sentence, or its paragraph starts with `<!-- not run: REASON -->`.
 
 use std::{collections::HashMap, fs, path::PathBuf};
 
@@ -31,10 +31,6 @@ pub const PAGES: [&str; 15] = [
     "docs/uninstall.md",
     "deploy/chart/etcd-guard/README.md",
 ];
-
-/// The pages of which the commands in sentences are checked as well.
-pub const PAGES_WITH_MENTIONS: [&str; 5] =
-    ["README.md", "docs/runbook.md", "docs/install.md", "docs/monitoring.md", "docs/uninstall.md"];
 
 /// How the test treats a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
