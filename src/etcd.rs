@@ -4,6 +4,7 @@
 //! responses. The module reads, and moves leadership on request. It never writes keys. It reads alarms from
 //! `Status.errors`, because `Maintenance.Alarm` is a raft proposal.
 
+mod any_certificate;
 mod connection;
 mod error;
 mod limits;
@@ -15,6 +16,7 @@ mod scheme;
 mod transfer;
 mod unverified;
 
+pub(crate) use any_certificate::AnyCertificate;
 pub use connection::{ClientIdentity, Connections, Endpoint, Tls, User, url_host};
 pub use error::MemberError;
 pub use limits::{MAX_LISTED_MEMBERS, MAX_LISTED_URLS};

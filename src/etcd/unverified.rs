@@ -8,12 +8,7 @@ use std::{io, sync::Arc};
 use etcd_client::{BalancedChannelBuilder, Channel};
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use rustls::{
-    ClientConfig, DigitallySignedStruct, Error, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::ring::default_provider,
-    pki_types::{CertificateDer, ServerName, UnixTime},
-};
+use rustls::{ClientConfig, crypto::ring::default_provider, pki_types::ServerName};
 use tokio::{
     net::TcpStream,
     sync::mpsc::{self, Sender},
@@ -21,7 +16,7 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::transport::{self, Endpoint, channel::Change};
 
-use super::limits::limited;
+use super::{any_certificate::AnyCertificate, limits::limited};
 
 /// The protocol that a server of gRPC requires in the handshake (ALPN).
 const HTTP2: &[u8] = b"h2";
@@ -31,10 +26,6 @@ pub(super) struct UnverifiedChannel<'a> {
     /// The URL of the member, with the scheme `https`.
     pub(super) url: &'a str,
 }
-
-/// Accepts every certificate, without a proof that the server has its key.
-#[derive(Debug)]
-struct AcceptAll;
 
 // === impl UnverifiedChannel ===
 
@@ -66,49 +57,9 @@ async fn open(url: &Uri) -> io::Result<TlsStream<TcpStream>> {
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AcceptAll))
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate::without_key()))
         .with_no_client_auth();
     config.alpn_protocols = vec![HTTP2.to_vec()];
     let address = stream.peer_addr()?.ip();
     TlsConnector::from(Arc::new(config)).connect(ServerName::from(address), stream).await
-}
-
-// === impl AcceptAll ===
-
-impl ServerCertVerifier for AcceptAll {
-    fn verify_server_cert(
-        &self,
-        _leaf: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    /// The schemes of the provider, and that of the certificates which etcd issues.
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        let mut schemes = default_provider().signature_verification_algorithms.supported_schemes();
-        schemes.push(SignatureScheme::ECDSA_NISTP521_SHA512);
-        schemes
-    }
 }
