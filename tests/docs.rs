@@ -310,9 +310,9 @@ fn commands_in_prose_are_run_or_excused() {
     names.retain(|name| !name.starts_with("docs/decisions/") && name != "CHANGELOG.md");
     let others = ["CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "deploy/chart/etcd-guard/README.md"];
     names.extend(others.map(String::from));
-    let (mut named, mut excused, mut missing) = (0, 0, Vec::new());
+    let (mut mentioned, mut excused, mut missing) = (0, 0, Vec::new());
     for mention in names.iter().flat_map(|name| mentions(name)) {
-        named += 1;
+        mentioned += 1;
         let (place, command) = (&mention.place, &mention.command);
         match &mention.mark {
             Mark::NotRun(reason) => {
@@ -329,8 +329,8 @@ fn commands_in_prose_are_run_or_excused() {
         "no block or script runs these commands, and their paragraphs do not begin with `not run: REASON`:\n{}",
         missing.join("\n")
     );
-    assert!(named > 150 && excused * 2 < named, "{named} commands in sentences, {excused} not run");
-    println!("{named} commands in sentences, {excused} not run");
+    assert!(mentioned > 150 && excused * 2 < mentioned, "{mentioned} commands in sentences, {excused} not run");
+    println!("{mentioned} commands in sentences, {excused} not run");
 }
 
 #[test]
