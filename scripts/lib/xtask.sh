@@ -47,6 +47,8 @@ build_xtask() {
     # `cargo test` sets variables that describe the tested package; build scripts that read them would run again.
     # shellcheck disable=SC2086 # names have no blanks
     unset ${!CARGO_PKG_*} ${!CARGO_MANIFEST_*}
+    # The flags of a release build of the guard: procedural macros cannot be static.
+    unset CARGO_ENCODED_RUSTFLAGS
     cd "$PROJECT" && exec cargo build --quiet --locked --package etcd-guard-xtask --target-dir "$XTASK_TARGET" >&2
   ) || { rm -f -- "$stamp.$$"; fail 'xtask could not be built'; }
   mv -- "$stamp.$$" "$stamp"
@@ -72,12 +74,13 @@ program() { xtask programs --modules "$LIB/programs" --path "$@"; }
 # provide NAME...: builds or installs all of these programs if necessary.
 provide() { xtask programs --modules "$LIB/programs" --quiet "$@"; }
 
-# cargo_program NAME VERSION: prints the path of a program of Cargo, from PATH or built once into the cache.
+# cargo_program NAME VERSION: prints the path of a program of Cargo, from PATH or built once into the cache. Cargo records the
+# installed version: not every program prints it.
 cargo_program() {
   local path=$CACHE/cargo/bin/$1
   if command -v "$1" >/dev/null; then
     path=$1
-  elif [[ $("$path" --version 2>/dev/null) != "$1 $2" ]]; then
+  elif [[ ! -x $path ]] || ! grep -qsF -- "\"$1 $2 (" "$CACHE/cargo/.crates.toml"; then
     log "building $1 $2 (once; some minutes)"
     # It runs for seconds: an optimized build would take longer than it saves.
     xtask progress --message "building $1" -- \
