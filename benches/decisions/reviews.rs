@@ -82,17 +82,17 @@ pub(crate) async fn all(etcd: &GuardedCluster) -> Vec<Row> {
     let idle = [idle, other.resident()];
 
     let leader = raw_pod(etcd, &etcd.leader().await).await;
-    // The same pod with another program, so that it does not run etcd.
-    let web = leader.replace("etcd", "webd");
+    let web = as_other_program(&leader);
     // The word "etcd" in a label makes the guard parse the whole pod.
     let word = web.replacen(r#""labels":{"#, r#""labels":{"other":"etcd","#, 1);
     assert_ne!(word, web);
     let (denied, free, word) =
         (pod_deletion_review(&leader), pod_deletion_review(&web), pod_deletion_review(&word));
-    for (review, allowed) in [(&denied, false), (&free, true), (&word, true)] {
+    for (review, reason) in [(&denied, None), (&free, Some("NotEtcd")), (&word, Some("NotEtcd"))] {
         let mut connection = Connection::tls(guard.https, &ca_pem).await.unwrap();
-        let (actual, message) = verdict(&connection.post(PATH, review.clone()).await.unwrap().body);
-        assert_eq!(actual, allowed, "{message}");
+        let body = connection.post(PATH, review.clone()).await.unwrap().body;
+        assert_eq!(verdict(&body).0, reason.is_some(), "{body}");
+        assert!(reason.is_none_or(|reason| body.contains(reason)), "{body}");
     }
     let mut connection = Connection::tls(other.https, &ca_pem).await.unwrap();
     assert!(
@@ -242,6 +242,13 @@ async fn raw_pod(etcd: &GuardedCluster, name: &str) -> String {
     let path = format!("/api/v1/namespaces/{}/pods/{name}", etcd.namespace);
     let request = http::Request::get(path).body(Vec::new()).unwrap();
     etcd.client.request_text(request).await.unwrap()
+}
+
+/// Returns the pod with another program and other flags, so that it does not run etcd. The length is the same.
+fn as_other_program(pod: &str) -> String {
+    [("etcd", "webd"), ("-urls=", "-uris="), ("-cluster", "-network"), ("--data-dir=", "--work-dir=")]
+        .iter()
+        .fold(pod.to_owned(), |pod, (from, to)| pod.replace(from, to))
 }
 
 /// Returns a review of a pod's deletion that contains the pod unchanged.
