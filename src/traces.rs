@@ -16,7 +16,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 pub(crate) use self::names::DEFERRABLE_EVENT;
 pub use self::{
-    collector::{Collector, CollectorError, SpanCounts},
+    collector::{Collector, CollectorError},
     names::SPAN_TARGET,
 };
 

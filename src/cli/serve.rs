@@ -27,7 +27,7 @@ use crate::{
     k8s::{AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, SecretReader},
     nodes::{NodeMetrics, NodeReconciler},
     server::{Mutator, Options, Readiness, Server},
-    traces::{Collector, SpanCounts},
+    traces::Collector,
 };
 
 /// Interval between attempts to reach the API server before its first response.
@@ -114,16 +114,15 @@ impl Serve {
             .on_thread_park(try_flush_deferred_lines)
             .on_thread_stop(flush_deferred_lines)
             .build();
-        let spans = SpanCounts::default();
         let collector = {
             let _runtime = runtime.as_ref().ok().map(Runtime::enter);
-            self.otlp_endpoint.as_ref().map(|url| Collector::new(url, spans.clone())).transpose()
+            self.otlp_endpoint.as_ref().map(Collector::new).transpose()
         };
         logging.start(collector.as_ref().ok().and_then(Option::as_ref).map(Collector::layer));
         let collector = collector.context("--otlp-endpoint")?;
         let provider = install_provider()?;
         runtime?.block_on(async {
-            let served = self.serve(provider, spans).await;
+            let served = self.serve(provider).await;
             if let Some(collector) = collector {
                 collector.flush().await;
             }
@@ -131,7 +130,7 @@ impl Serve {
         })
     }
 
-    async fn serve(self, provider: Arc<CryptoProvider>, spans: SpanCounts) -> anyhow::Result<()> {
+    async fn serve(self, provider: Arc<CryptoProvider>) -> anyhow::Result<()> {
         let Self {
             listen,
             admin_listen,
@@ -166,7 +165,6 @@ impl Serve {
         let options = Options { listen, admin_listen, surveys };
         let node_writes = NodeMetrics::default();
         let new_guard = |registry: &mut _| {
-            spans.register(registry);
             node_writes.register(registry);
             let sources = Sources {
                 pods: pods.clone(),
