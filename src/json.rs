@@ -11,8 +11,9 @@ mod read;
 mod tests;
 mod value;
 
-pub(crate) use self::{managed_fields::trim_managed_fields, read::CowStr, value::write_text};
 pub use self::{
+    managed_fields::trim_managed_fields,
     read::{ObjectReader, read_object},
     value::{Json, Members, SharedJson},
 };
+pub(crate) use self::{read::CowStr, value::write_text};

@@ -12,7 +12,8 @@ static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(MEMBER))
 /// Replaces the list of managed fields by an empty list if it consists of texts, lists and maps without white space, as
 /// the API server writes it. Any other text is returned unchanged. The result is valid JSON exactly if `text` is,
 /// except for control characters in the removed part.
-pub(crate) fn trim_managed_fields(text: &str) -> Cow<'_, str> {
+#[must_use]
+pub fn trim_managed_fields(text: &str) -> Cow<'_, str> {
     without_managed_fields(text).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
