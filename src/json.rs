@@ -5,15 +5,13 @@
 //! savings.
 
 mod convert;
-mod managed_fields;
 mod read;
 #[cfg(test)]
 mod tests;
 mod value;
 
+pub(crate) use self::{read::CowStr, value::write_text};
 pub use self::{
-    managed_fields::trim_managed_fields,
     read::{ObjectReader, read_object},
     value::{Json, Members, SharedJson},
 };
-pub(crate) use self::{read::CowStr, value::write_text};

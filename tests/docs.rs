@@ -329,7 +329,10 @@ fn commands_in_prose_are_run_or_excused() {
         "no block or script runs these commands, and their paragraphs do not begin with `not run: REASON`:\n{}",
         missing.join("\n")
     );
-    assert!(mentioned > 150 && excused * 2 < mentioned, "{mentioned} commands in sentences, {excused} not run");
+    assert!(
+        mentioned > 150 && excused * 2 < mentioned,
+        "{mentioned} commands in sentences, {excused} not run"
+    );
     println!("{mentioned} commands in sentences, {excused} not run");
 }
 

@@ -24,9 +24,8 @@ pub(crate) struct Reader {
 }
 
 /// Readers for the fast path of `/validate`. The first one is that of the guard.
-pub(crate) const DELETION_READERS: [Reader; 8] = [
-    Reader { name: "guard: managed fields trimmed, then serde_json, borrowed types", read: trimmed_header },
-    Reader { name: "serde_json, borrowed types", read: header },
+pub(crate) const DELETION_READERS: [Reader; 7] = [
+    Reader { name: "guard: serde_json, borrowed types", read: header },
     Reader { name: "serde_json, RawValue of the pod, then borrowed types", read: raw_header },
     Reader { name: "serde_json, Value", read: serde_value },
     Reader { name: "sonic-rs, borrowed types", read: sonic_header },
@@ -36,9 +35,8 @@ pub(crate) const DELETION_READERS: [Reader; 8] = [
 ];
 
 /// Readers for `/mutate`. The first one is that of the guard.
-pub(crate) const CREATION_READERS: [Reader; 10] = [
-    Reader { name: "guard: managed fields trimmed, then ObjectReader on serde_json", read: trimmed_tree },
-    Reader { name: "ObjectReader on serde_json", read: tree },
+pub(crate) const CREATION_READERS: [Reader; 9] = [
+    Reader { name: "guard: ObjectReader on serde_json", read: tree },
     Reader { name: "serde_json, RawValue of the pod, then read_object", read: raw_tree },
     Reader { name: "serde_json, Value", read: serde_value },
     Reader { name: "sonic-rs, Value", read: sonic_value },
@@ -155,10 +153,6 @@ fn is_expected(review: Review<'_, PodHeader<'_>>) -> bool {
     review.pod().is_some_and(|pod| pod.name() == "web-0" && pod.namespace() == "default")
 }
 
-fn trimmed_header(body: &[u8]) -> bool {
-    is_expected(serde_json::from_str(&json::trim_managed_fields(text(body))).expect("a review"))
-}
-
 fn header(body: &[u8]) -> bool {
     is_expected(serde_json::from_str(text(body)).expect("a review"))
 }
@@ -190,11 +184,6 @@ fn pod<'a>(review: Review<'a, Tree<'a>>) -> Json<'a> {
     review.pod().and_then(|Tree(pod)| pod).expect("a pod")
 }
 
-fn trimmed_tree(body: &[u8]) -> bool {
-    let text = json::trim_managed_fields(text(body));
-    is_expected_tree(&pod(serde_json::from_str(&text).expect("a review")))
-}
-
 fn tree(body: &[u8]) -> bool {
     is_expected_tree(&pod(serde_json::from_str(text(body)).expect("a review")))
 }
@@ -214,8 +203,7 @@ fn simd_tree(body: &[u8]) -> bool {
 }
 
 fn mutated_tree(body: &[u8]) -> bool {
-    let text = json::trim_managed_fields(text(body));
-    is_patched(pod(serde_json::from_str(&text).expect("a review")))
+    is_patched(pod(serde_json::from_str(text(body)).expect("a review")))
 }
 
 fn mutated_value(body: &[u8]) -> bool {

@@ -27,7 +27,7 @@ use crate::{
 const MAX_BODY_SIZE: usize = 8 << 20;
 
 /// Bodies up to this size in bytes are read without a limit on their number. A review of a pod has about 10 KB. With
-/// one body per connection, small bodies occupy up to 32 MiB, or 64 MiB with their copies without managed fields.
+/// one body per connection, small bodies occupy up to 32 MiB.
 const SMALL_BODY_SIZE: usize = 64 << 10;
 
 /// Maximum total size in bytes of the larger bodies that are processed concurrently: two bodies of the maximum size. A

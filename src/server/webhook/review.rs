@@ -13,18 +13,17 @@ use serde_json::value::RawValue;
 use super::review_response::{KIND, Mutation, ReviewResponse, Status, V1};
 use crate::{
     guard::{Operation, PodHeader, Verdict},
-    json::trim_managed_fields,
     k8s::admission::{AdmissionRequest, truncated},
 };
 
 /// The supported versions of AdmissionReview.
 const VERSIONS: [&str; 2] = [V1, "admission.k8s.io/v1beta1"];
 
-/// A body, with a copy without managed fields for parsing.
+/// A body, and its text.
 pub(in crate::server) struct ReviewBody<'a> {
     bytes: &'a [u8],
-    /// The body without managed fields; absent if it is not UTF-8.
-    text: Option<Cow<'a, str>>,
+    /// Absent if the body is not UTF-8.
+    text: Option<&'a str>,
 }
 
 /// A review with a supported version. Its request may be unreadable.
@@ -136,12 +135,12 @@ impl<'a, Stored: Deserialize<'a>> ValidReview<'a, Stored> {
 impl<'a> ReviewBody<'a> {
     pub(in crate::server) fn new(bytes: &'a [u8]) -> Self {
         // UTF-8 is validated once for the body, instead of once per string.
-        Self { bytes, text: std::str::from_utf8(bytes).ok().map(trim_managed_fields) }
+        Self { bytes, text: std::str::from_utf8(bytes).ok() }
     }
 
-    /// Returns the body without managed fields, if it is UTF-8.
-    pub(super) fn text(&self) -> Option<&str> {
-        self.text.as_deref()
+    /// Returns the body, if it is UTF-8.
+    pub(super) fn text(&self) -> Option<&'a str> {
+        self.text
     }
 }
 
