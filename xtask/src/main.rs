@@ -45,12 +45,14 @@ enum Task {
     Progress(progress::Options),
     /// Run the demo in the background and return when it is complete.
     Detach(detach::Options),
-    /// Print the AdmissionReview of a pod that `scripts/bench mutate` sends.
+    /// Print the AdmissionReview of a pod that `scripts/bench mutate` and `scripts/compare` send.
     MutateReview(bench::review::Options),
     /// Print the table of `scripts/bench mutate` from its measurements.
     MutateReport(bench::mutate::Options),
     /// Print the table of `scripts/bench idle` from its measurements.
     IdleReport(bench::idle::Options),
+    /// Print the tables of `scripts/compare` from its measurements.
+    CompareReport(bench::compare::Options),
     /// Print the table of all parts of `scripts/bench`; fails if a target is missed.
     BenchTable(bench::table::Options),
     #[command(hide = true)]
@@ -73,6 +75,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::MutateReview(options) => std::io::stdout().write_all(options.review().as_bytes())?,
         Task::MutateReport(options) => return options.run(),
         Task::IdleReport(options) => options.run()?,
+        Task::CompareReport(options) => options.run()?,
         Task::BenchTable(options) => return options.run(),
         Task::Launch(options) => options.exec()?,
         Task::Reap(options) => options.run()?,

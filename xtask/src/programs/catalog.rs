@@ -113,6 +113,15 @@ pub(super) fn program(name: &str) -> Result<Program> {
             let path = "github.com/cert-manager/cert-manager";
             ("cert-manager", Source::Go(Module { directory: "cert-manager", path, package: None }))
         }
+        // Subjects of scripts/compare.
+        "kyverno" => ("kyverno", go_module("kyverno", "github.com/kyverno/kyverno", "/cmd/kyverno")),
+        "gatekeeper" => {
+            ("gatekeeper", go_module("gatekeeper", "github.com/open-policy-agent/gatekeeper/v3", ""))
+        }
+        "go-webhook" => {
+            let path = "k8s.io/api";
+            ("go-webhook", Source::Go(Module { directory: "go-webhook", path, package: None }))
+        }
         // Installed at CNI_PLUGIN, not on PATH.
         "cni-plugins" => ("ptp", debian(&["containernetworking-plugins"])),
         "containerd" => ("containerd", debian(&["containerd"])),
