@@ -266,7 +266,7 @@ impl MemberEvaluator {
         if self.cache.cluster_id(cluster_key).is_none() {
             let observer = &self.inputs.observer;
             let Ok(pods) = observer.list_pods(&request.namespace, deadline).await else { return false };
-            let snapshot = observer.observe_listed(cluster_key, &pods, deadline).await;
+            let snapshot = observer.observe_listed(cluster_key, &pods, &[], deadline).await;
             let Some(id) = snapshot.cluster_id() else { return false };
             self.cache.store_cluster_id(cluster_key, id);
             self.cache.store_snapshot(cluster_key, snapshot);

@@ -30,6 +30,7 @@ use crate::guard::{
         deadline::Deadline,
         reason::Reason,
         request::{Request, WorkloadOperation},
+        reservation::Reservation,
         verdict::Verdict,
     },
     observe::observer::ClusterObserver,
@@ -106,7 +107,8 @@ impl WorkloadEvaluator {
                 };
                 let cluster_key = ClusterKey::from_pod(namespace, member);
                 let start = if relative { self.first_ordinal(namespace, name, deadline).await? } else { 0 };
-                let snapshot = self.observer.observe_listed(&cluster_key, &pods, deadline).await;
+                let reserved = self.active_reservations(deadline).await?;
+                let snapshot = self.observer.observe_listed(&cluster_key, &pods, &reserved, deadline).await;
                 Ok(scale_down::evaluate_scale_down(&snapshot, name, first_to_go.saturating_add(start)).into())
             }
             WorkloadOperation::DeleteOwner | WorkloadOperation::ScaleOwner { .. } => {
@@ -118,6 +120,14 @@ impl WorkloadEvaluator {
             | WorkloadOperation::OrphanOwner
             | WorkloadOperation::OrphanStatefulSet => Ok(orphan_verdict(request).into()),
         }
+    }
+
+    /// Returns the reservations of all clusters. A pod whose deletion was approved leaves, also before the API server has
+    /// executed the deletion.
+    async fn active_reservations(&self, deadline: Deadline) -> Result<Vec<Reservation>, EvaluationError> {
+        let read = self.reservations.read_all();
+        let records = deadline.within("reading the reservations from the API server", read).await?;
+        records.map(|records| records.active()).map_err(|error| EvaluationError::unreadable_record(&error))
     }
 
     /// Evaluates the deletion of a StatefulSet: it is denied while a member of the StatefulSet runs, and if data of a
@@ -177,8 +187,10 @@ impl WorkloadEvaluator {
             return Ok(protected(text, &remedy));
         }
         if let Some(pod) = of_set.next() {
-            let snapshot =
-                self.observer.observe_listed(&ClusterKey::from_pod(namespace, pod), pods, deadline).await;
+            let snapshot = self
+                .observer
+                .observe_listed(&ClusterKey::from_pod(namespace, pod), pods, &[], deadline)
+                .await;
             let is_of_set = |pod: &str| {
                 members
                     .with_data
@@ -257,7 +269,7 @@ impl WorkloadEvaluator {
         if pods.iter().any(|other| is_controlled_by(other, set_name)) {
             let uid = set.metadata.uid.clone();
             let cluster_key = ClusterKey::from_stateful_set(namespace, set_name.clone(), uid);
-            let snapshot = self.observer.observe_listed(&cluster_key, pods, deadline).await;
+            let snapshot = self.observer.observe_listed(&cluster_key, pods, &[], deadline).await;
             if has_absent_pod_no_vote(&snapshot, &pod) {
                 let text = format!("claim {name} belongs to pod {pod}, whose member has no vote");
                 return Ok(harmless(text));
@@ -313,7 +325,7 @@ impl WorkloadEvaluator {
     /// Returns whether a probe proves that this pod's member has no vote, because it was removed or is a learner.
     async fn has_no_vote(&self, namespace: &str, pod: &Pod, pods: &[Pod], deadline: Deadline) -> bool {
         let cluster_key = ClusterKey::from_pod(namespace, pod);
-        let snapshot = self.observer.observe_listed(&cluster_key, pods, deadline).await;
+        let snapshot = self.observer.observe_listed(&cluster_key, pods, &[], deadline).await;
         let target = snapshot.pod(&pod.metadata.name);
         target.is_some_and(|target| assess(&snapshot, target, &Policy::default()).reason == Reason::NotAVoter)
     }

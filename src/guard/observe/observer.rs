@@ -234,15 +234,16 @@ impl ClusterObserver {
         Ok(Observation { snapshot, claim_error })
     }
 
-    /// Takes a snapshot of a cluster from pods that were already listed, without reservations and claims.
+    /// Takes a snapshot of a cluster from pods that were already listed, without claims.
     pub(in crate::guard) async fn observe_listed(
         &self,
         cluster_key: &ClusterKey,
         pods: &[Pod],
+        reserved: &[Reservation],
         deadline: Deadline,
     ) -> Snapshot {
         let siblings = self.siblings_with_credentials(cluster_key, pods.to_vec(), deadline).await;
-        self.observe_siblings(&siblings, &[], deadline).await
+        self.observe_siblings(&siblings, reserved, deadline).await
     }
 
     /// Takes a snapshot of a cluster from pods that were already listed, with the storage of each pod.

@@ -143,3 +143,24 @@ async fn reserves_crashed_member_while_no_member_answers() {
         assert!(is_reserved, "{topology:?}: {leases:?}");
     }
 }
+
+/// Edge case 173. The API server has not executed the approved deletion yet.
+#[tokio::test]
+async fn scale_down_counts_reserved_member_of_another_owner() {
+    for (topology, kind) in
+        [(Topology::SetPerMember, "statefulset"), (Topology::DeploymentPerMember, "deployment")]
+    {
+        let etcd = start(topology, Duration::ZERO).await;
+        let [reserved, scaled] = etcd.followers().await;
+        let owner = etcd.pods.get(&scaled).await.unwrap().metadata.labels.unwrap()["member"].clone();
+        assert_eq!(send_review(&etcd.guard, &etcd, &reserved).await, (true, String::new()), "{topology:?}");
+        let output = etcd.kubectl(&["scale", kind, &owner, "--replicas=0"]).await;
+        assert!(!output.success && output.stderr.contains("denied the request"), "{topology:?}: {output:?}");
+        assert!(etcd.member(&scaled).serves().await);
+        etcd.expire_reservations().await;
+        wait_until("the scale-down is approved", START_TIMEOUT, async || {
+            etcd.kubectl(&["scale", kind, &owner, "--replicas=0"]).await.success
+        })
+        .await;
+    }
+}

@@ -206,7 +206,7 @@ impl AcceptedDeletions {
         let live_pods: Vec<LivePod<'_>> =
             pods.iter().map(|pod| LivePod { name: &pod.metadata.name, uid: &pod.metadata.uid }).collect();
         for (key, members) in clusters {
-            let snapshot = self.observer.observe_listed(&key, pods, deadline).await;
+            let snapshot = self.observer.observe_listed(&key, pods, &[], deadline).await;
             // A cluster that reports no id, and never did, has no record, and loses nothing.
             let Some(id) = snapshot.cluster_id().or_else(|| self.cache.cluster_id(&key)) else { continue };
             let new: Vec<Reservation> =

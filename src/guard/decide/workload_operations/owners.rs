@@ -65,7 +65,7 @@ impl WorkloadEvaluator {
             Err(verdict) => return Ok(verdict.into()),
         };
         if let WorkloadOperation::ScaleOwner { replicas, .. } = operation {
-            return Ok(self.evaluate_owner_scale(request, &owned, replicas, pods, deadline).await);
+            return self.evaluate_owner_scale(request, &owned, replicas, pods, deadline).await;
         }
         self.evaluate_owner_deletion(request, &owned, policy, is_unproven_cascade, pods, deadline).await
     }
@@ -158,18 +158,19 @@ impl WorkloadEvaluator {
         replicas: u32,
         pods: &[Pod],
         deadline: Deadline,
-    ) -> OperationVerdict {
+    ) -> Result<OperationVerdict, EvaluationError> {
         let (object, namespace) = (&owned.object, &request.namespace);
         let members: Vec<&Pod> = owned.pods.iter().copied().filter(|pod| !pod.is_terminating()).collect();
         let count = members.len().saturating_sub(usize::try_from(replicas).unwrap_or(usize::MAX));
         let Some(first) = members.first().filter(|_| count > 0) else {
-            return harmless(format!("scaling {object} down deletes no etcd member")).into();
+            return Ok(harmless(format!("scaling {object} down deletes no etcd member")).into());
         };
         let cluster_key = ClusterKey::from_pod(namespace, first);
-        let snapshot = self.observer.observe_listed(&cluster_key, pods, deadline).await;
+        let reserved = self.active_reservations(deadline).await?;
+        let snapshot = self.observer.observe_listed(&cluster_key, pods, &reserved, deadline).await;
         let names: Vec<&str> = members.iter().map(|pod| pod.metadata.name.as_str()).collect();
         let verdict = evaluate_any_pods(&snapshot, object, &names, count);
-        OperationVerdict::with_member(verdict, namespace, first)
+        Ok(OperationVerdict::with_member(verdict, namespace, first))
     }
 
     /// Returns the member pods that the object of a request owns, or the verdict if the object does not exist or its kind is
@@ -296,7 +297,7 @@ impl WorkloadEvaluator {
             if observed.contains(&key) {
                 continue;
             }
-            let snapshot = self.observer.observe_listed(&key, pods, deadline).await;
+            let snapshot = self.observer.observe_listed(&key, pods, &[], deadline).await;
             let is_owned = |name: &str| owned.pods.iter().any(|pod| pod.metadata.name == name);
             if !are_stopped(&snapshot, is_owned) {
                 return false;
