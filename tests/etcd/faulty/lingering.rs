@@ -69,7 +69,7 @@ async fn approval_for_crashed_pod_counts_after_restart() {
 /// The member may serve again before the deletion takes effect, and without a reservation no later evaluation would
 /// know of the approval.
 #[tokio::test]
-async fn unreserved_approval_requires_unknown_cluster_id() {
+async fn approval_without_cluster_id_requires_reservation() {
     let mut cluster = Cluster::three_members("3.6").await;
     let [crashed, _] = cluster.followers().await[..] else { panic!("two followers") };
     let mut pods: Vec<Value> = (0..3).map(|n| pod(&cluster, n)).collect();
@@ -90,9 +90,7 @@ async fn unreserved_approval_requires_unknown_cluster_id() {
     }
     let guarded = GuardedPods::start(&pods).await;
     guarded.objects.fail_writes(true);
-    assert_eq!(
-        guarded.delete(&pods[crashed]).await.0,
-        "MemberNotServing",
-        "the cluster id is unknown, so there is no Lease for a reservation"
-    );
+    guarded.expect_deletion(&pods[crashed], "LedgerUnavailable").await;
+    guarded.objects.fail_writes(false);
+    guarded.expect_deletion(&pods[crashed], "MemberNotServing").await;
 }
