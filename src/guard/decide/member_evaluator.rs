@@ -152,7 +152,8 @@ impl MemberEvaluator {
         if let Some(id) = id {
             self.cache.store_cluster_id(cluster_key, id);
         }
-        let record = match (records, id) {
+        let last_id = id.or_else(|| self.cache.cluster_id(cluster_key));
+        let record = match (records, last_id) {
             (Some(records), Some(id)) => self.reservations.select(records, id),
             // No member returns the cluster id. A crashed member may serve again before its deletion is executed, so
             // the deletion still requires a reservation.
