@@ -61,13 +61,13 @@ impl Setup {
 
     /// The value of both labels.
     fn label(&self) -> String {
-        let value = |label: &str| {
-            let path = format!("jsonpath={{.metadata.labels.{}}}", label.replace('.', r"\."));
-            self.kubectl.run_checked(&["get", "node", "node-a", "-o", &path]).stdout
-        };
-        let label = value(LABEL);
-        assert_eq!(value(FORMER_LABEL), label, "both labels are written by one request");
-        label
+        // One read: both labels can change between two reads.
+        let path = |label: &str| format!("{{.metadata.labels.{}}}", label.replace('.', r"\."));
+        let paths = format!("jsonpath={},{}", path(LABEL), path(FORMER_LABEL));
+        let values = self.kubectl.run_checked(&["get", "node", "node-a", "-o", &paths]).stdout;
+        let (label, former) = values.split_once(',').unwrap();
+        assert_eq!(former, label, "both labels are written by one request");
+        label.to_owned()
     }
 
     async fn wait_for_label(&self, value: &str) {
