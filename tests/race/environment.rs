@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -62,9 +62,12 @@ pub(crate) struct Environment {
 
 impl Environment {
     pub(crate) async fn start(test: &StressTest) -> Self {
+        // No other test stops the API server until this test has created its objects.
+        let _guard = API_SERVER.lock().await;
         let control_plane = ControlPlane::shared();
         let client = control_plane.client().await;
         let namespace = new_namespace(&client, true).await;
+        wait_for_service_account(&client, &namespace).await;
         let files = tempfile::tempdir_in(&control_plane.dir).unwrap();
         let objects = test.objects();
         let file = files.path().join("etcd.json");
@@ -167,4 +170,14 @@ impl Environment {
         .await;
         self.proxy.answers.lock().unwrap().clear();
     }
+}
+
+/// Waits until the namespace has its default service account, without which the API server refuses pods. Its controller
+/// pauses after a restart of the API server.
+async fn wait_for_service_account(client: &Client, namespace: &str) {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    wait_until("the namespace has a service account", HEALTHY_TIMEOUT, async || {
+        accounts.get_opt("default").await.is_ok_and(|account| account.is_some())
+    })
+    .await;
 }
