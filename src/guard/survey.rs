@@ -173,7 +173,7 @@ fn is_other_pod(namespace: &str, pod: &Pod, clusters: &[(ClusterKey, &Pod)]) -> 
 fn cluster_keys<'a>(namespace: &str, pods: &'a [Pod]) -> Vec<(ClusterKey, &'a Pod)> {
     let mut keys: Vec<(ClusterKey, &Pod)> = Vec::new();
     for pod in pods {
-        if pod.is_finished() || pod.is_mirror() || etcd_pod::read(pod, &pod.metadata.annotations).is_none() {
+        if pod.is_finished() || pod.is_mirror() || !etcd_pod::runs_member(pod, &pod.metadata.annotations) {
             continue;
         }
         let key = ClusterKey::from_pod(namespace, pod);

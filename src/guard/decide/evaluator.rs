@@ -126,7 +126,8 @@ impl Evaluator {
         if request.runs_no_etcd {
             return not_etcd(&request.name);
         }
-        // The future of a full evaluation is large. A boxed future does not enlarge the futures of fast-path reviews.
+        // The futures of evaluations that wait for etcd or for the API server are boxed: moving them costs more than a
+        // denial that follows from the last snapshot.
         Box::pin(self.evaluate_in(Scope::Guarded, request, deadline)).await
     }
 
@@ -153,7 +154,9 @@ impl Evaluator {
         }
         let copy = match self.observer.copied_pod(request, deadline).await {
             Ok(copy) => copy,
-            Err(error) => return self.unknown_owners_verdict(request, error.into(), deadline).await,
+            Err(error) => {
+                return Box::pin(self.unknown_owners_verdict(request, error.into(), deadline)).await;
+            }
         };
         if let Some(verdict) = verdict_without_effects(request, copy.as_deref()) {
             return verdict;
@@ -165,13 +168,10 @@ impl Evaluator {
         }
         match (request.operation, copy) {
             (Operation::Workload(operation), _) => {
-                self.evaluate_operation(request, operation, deadline).await
+                Box::pin(self.evaluate_operation(request, operation, deadline)).await
             }
             (_, Some(copy)) => self.evaluate_copied_pod(request, &copy, deadline).await,
-            (_, None) => match self.members.find_named_pod(request, deadline).await {
-                Ok(target) => self.evaluate_pod(request, target, deadline).await,
-                Err(error) => self.unknown_owners_verdict(request, error, deadline).await,
-            },
+            (_, None) => Box::pin(self.evaluate_named_pod(request, deadline)).await,
         }
     }
 
@@ -194,6 +194,11 @@ impl Evaluator {
         if is_node || self.annotations.is_guarded(namespace) {
             return Ok(true);
         }
+        Box::pin(self.is_guarded_now(namespace, deadline)).await
+    }
+
+    /// Whether the live namespace has the label of the guard. Returns after the watch shows the label.
+    async fn is_guarded_now(&self, namespace: &str, deadline: Deadline) -> Result<bool, EvaluationError> {
         let read = self.observer.pods.is_namespace_guarded(namespace, self.annotations.opt_in_label());
         let read = deadline.within("reading the namespace from the API server", read).await?;
         let is_guarded = read.map_err(EvaluationError::Lookup)?;
@@ -214,20 +219,29 @@ impl Evaluator {
         let policy = &resolved.policy;
         let context = EvaluationContext { request, cluster_key: &cluster_key, policy, deadline };
         let target = if self.cascades.may_be_cascade(request) {
-            self.members.read_individually(request, deadline).await.map(Target::Live)
+            let read = Box::pin(self.members.read_individually(request, deadline));
+            read.await.map(Target::Live)
         } else {
             // The annotations of an owner that was not read may overrule a denial.
             let may_deny = policy.enforces_denials() && !resolved.has_unreadable_owner;
             self.members.find_copied_pod(&context, may_deny).await
         };
         match target {
-            Ok(Target::Live(target)) => self.evaluate_pod(request, target, deadline).await,
+            Ok(Target::Live(target)) => Box::pin(self.evaluate_pod(request, target, deadline)).await,
             Ok(Target::Denied(mut denial)) => {
                 self.complete(request, copy, &resolved, &Cascade::No, &mut denial);
                 self.events.record_pod(request, copy, &denial);
                 *denial
             }
             Err(error) => self.unreadable_pod_verdict(request, copy, &resolved, error),
+        }
+    }
+
+    /// Returns the verdict on a pod of which the review contains only the name.
+    async fn evaluate_named_pod(&self, request: &Request, deadline: Deadline) -> Verdict {
+        match self.members.find_named_pod(request, deadline).await {
+            Ok(target) => self.evaluate_pod(request, target, deadline).await,
+            Err(error) => self.unknown_owners_verdict(request, error, deadline).await,
         }
     }
 
@@ -373,7 +387,7 @@ fn verdict_without_effects(request: &Request, copy: Option<&Pod>) -> Option<Verd
 
 /// Returns the approval of a deletion that stops no member.
 fn verdict_without_member(pod: &Pod) -> Option<Verdict> {
-    let runs_etcd = || etcd_pod::read(pod, &pod.metadata.annotations).is_some();
+    let runs_etcd = || etcd_pod::runs_member(pod, &pod.metadata.annotations);
     settled_verdict(pod).or_else(|| (!runs_etcd()).then(|| not_etcd(&pod.metadata.name)))
 }
 

@@ -52,9 +52,11 @@ impl MemberEvaluator {
         let &EvaluationContext { request, cluster_key, deadline, .. } = context;
         match self.acquire(context).await? {
             Acquired::Denied(denial) if may_deny => Ok(Target::Denied(denial)),
-            Acquired::Denied(_) => self.read_individually(request, deadline).await.map(Target::Live),
+            Acquired::Denied(_) => {
+                Box::pin(self.read_individually(request, deadline)).await.map(Target::Live)
+            }
             Acquired::Lock(lock) => {
-                let raw = self.inputs.read_raw(request, cluster_key, deadline).await?;
+                let raw = Box::pin(self.inputs.read_raw(request, cluster_key, deadline)).await?;
                 let target = select(request, cluster_key, lock, raw);
                 target.map(Target::Live).ok_or_else(|| EvaluationError::Settled(pod_gone(request)))
             }

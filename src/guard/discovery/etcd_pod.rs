@@ -17,7 +17,7 @@ use crate::{
             endpoint::{self, Reach},
             etcdctl,
             member_settings::MemberSettings,
-            recognition::{self, RecognitionRule, recognise},
+            recognition::{self, Recognition, RecognitionRule, recognise},
             storage,
         },
         model::{
@@ -77,13 +77,18 @@ pub(in crate::guard) struct EtcdPod {
     pub claims: Vec<String>,
 }
 
+/// Whether a pod runs a member, with the annotations of [`read`].
+#[must_use]
+pub(in crate::guard) fn runs_member(pod: &Pod, annotations: &BTreeMap<String, String>) -> bool {
+    member_container(pod, &recognise(pod, annotations)).is_some()
+}
+
 /// Returns the member of a pod, or `None` for a pod that does not run etcd. `annotations` are the pod's own, merged with
 /// those that the pod inherits from its StatefulSet and its namespace.
 #[must_use]
 pub(in crate::guard) fn read(pod: &Pod, annotations: &BTreeMap<String, String>) -> Option<EtcdPod> {
     let recognition = recognise(pod, annotations);
-    let name = recognition.container?;
-    let container = pod.lasting_containers().find(|container| container.name == name)?;
+    let container = member_container(pod, &recognition)?;
     let settings = MemberSettings::read(pod, container);
     let is_unclear = recognition.is_container_unclear;
     let mut member = EtcdPod::new(pod, container, is_unclear, &settings, annotations);
@@ -94,6 +99,12 @@ pub(in crate::guard) fn read(pod: &Pod, annotations: &BTreeMap<String, String>) 
         member.loopback = member.loopback.filter(|loopback| *loopback != Loopback::Default);
     }
     Some(member)
+}
+
+/// Returns the container that runs the member.
+fn member_container<'a>(pod: &'a Pod, recognition: &Recognition) -> Option<&'a Container> {
+    let name = recognition.container.as_ref()?;
+    pod.lasting_containers().find(|container| container.name == *name)
 }
 
 /// Returns the member that the specification of a pod describes, without regard to an annotation that excludes the pod from

@@ -65,6 +65,15 @@ const MAX_NAME_LENGTH: usize = 253;
 impl Request {
     /// Reads the request of a review.
     pub fn from_admission(request: &AdmissionRequest<'_>) -> Result<Self, RequestError> {
+        Self::read(request, None)
+    }
+
+    /// Reads the request of a deletion whose stored pod was parsed together with the review.
+    pub fn from_pod_deletion(request: &AdmissionRequest<'_>, pod: Pod) -> Result<Self, RequestError> {
+        Self::read(request, Some(pod))
+    }
+
+    fn read(request: &AdmissionRequest<'_>, stored_pod: Option<Pod>) -> Result<Self, RequestError> {
         let sub_resource = request.sub_resource.as_deref().unwrap_or_default();
         let resource = request.resource.resource.as_ref();
         let is_core = request.resource.group.is_empty();
@@ -83,6 +92,7 @@ impl Request {
             }
         };
         let pod: Option<Pod> = match operation {
+            Operation::Delete if stored_pod.is_some() => stored_pod,
             Operation::Delete => parse("oldObject", request.old_object)?,
             Operation::Evict | Operation::Workload(_) => None,
         };

@@ -150,6 +150,16 @@ pub struct Eviction {
 // === impl AdmissionRequest ===
 
 impl<'a, OldObject> AdmissionRequest<'a, OldObject> {
+    /// Whether the request deletes a pod, also as part of a collection.
+    #[must_use]
+    pub fn is_pod_deletion(&self) -> bool {
+        let Resource { group, resource, .. } = &self.resource;
+        self.operation == "DELETE"
+            && group.is_empty()
+            && resource == "pods"
+            && self.sub_resource.as_deref().unwrap_or_default().is_empty()
+    }
+
     /// Separates the stored object from the request.
     #[must_use]
     pub fn split_old_object(self) -> (AdmissionRequest<'a>, Option<OldObject>) {

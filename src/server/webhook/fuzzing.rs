@@ -28,6 +28,7 @@ pub fn review(body: &[u8]) {
     let with_objects = Review::read_with_objects(&review_body, &BTreeSet::new());
     assert_eq!(describe(with_objects.as_ref().map(|(review, _)| review)), describe(read.as_ref()));
     assert_header_matches(&review_body, read.as_ref());
+    assert_pod_matches(&review_body, read.as_ref());
     let uid = uid_in(body);
     let review = match &read {
         Ok(review) => review,
@@ -85,6 +86,17 @@ fn assert_header_matches(body: &ReviewBody<'_>, read: Result<&Review<'_>, &Revie
     assert_eq!(names(&fast_path), names(&complete));
     assert_eq!(fast_path.operation, Operation::Delete);
     assert_unrelated(&pod, complete.pod.as_ref().expect("the pod of the header"));
+}
+
+/// Checks that a pod that is parsed together with its review gives the same request as the same pod parsed separately.
+fn assert_pod_matches(body: &ReviewBody<'_>, read: Result<&Review<'_>, &ReviewError>) {
+    let read_with_pod = Review::read_with_pod(body);
+    assert_eq!(describe(read_with_pod.as_ref().map(|(review, _)| review)), describe(read));
+    let Ok((review, Some(pod))) = read_with_pod else { return };
+    let together = review.request().ok().map(|request| Request::from_pod_deletion(request, pod));
+    let complete = read.ok().and_then(|review| review.request().ok());
+    let separate = complete.map(Request::from_admission);
+    assert_eq!(format!("{together:?}"), format!("{separate:?}"));
 }
 
 /// Describes all fields of a request except its pod.

@@ -13,7 +13,10 @@ use serde_json::value::RawValue;
 use super::review_response::{KIND, Mutation, ReviewResponse, Status, V1};
 use crate::{
     guard::{Operation, PodHeader, Verdict},
-    k8s::admission::{AdmissionRequest, truncated},
+    k8s::{
+        admission::{AdmissionRequest, truncated},
+        pod::Pod,
+    },
 };
 
 /// The supported versions of AdmissionReview.
@@ -157,6 +160,17 @@ impl<'a> Review<'a> {
             Some((api_version, request)) => Ok(Self::new(api_version, request)),
             None => Self::read_invalid(body.bytes),
         }
+    }
+
+    /// Reads a review, and the stored pod of a deletion in the same pass, because the pod is the largest part of a body.
+    /// The request of another review contains its unparsed objects.
+    pub(super) fn read_with_pod(body: &'a ReviewBody<'_>) -> Result<(Self, Option<Pod>), ReviewError> {
+        let read = body.text().and_then(ValidReview::<Pod>::read);
+        if let Some((api_version, request)) = read.filter(|(_, request)| request.is_pod_deletion()) {
+            let (request, pod) = request.split_old_object();
+            return Ok((Self::new(api_version, request), pod));
+        }
+        Ok((Self::read(body)?, None))
     }
 
     /// Reads a review and the header of its stored pod in one pass. The returned request contains the name and the

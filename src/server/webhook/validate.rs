@@ -84,21 +84,21 @@ fn read_request<'a>(
     deadline: Result<Deadline, String>,
     started: Instant,
 ) -> ControlFlow<Result<Response, Rejection>, (Review<'a>, Request, Deadline)> {
-    let review = match (read_header(body), &deadline) {
+    let read = match (read_header(body), &deadline) {
         (Some((review, Some(pod))), Ok(deadline)) => {
             let request =
                 review.request().ok().and_then(|request| state.guard.fast_path_request(request, &pod));
             if let Some(request) = request {
                 return ControlFlow::Continue((review, request, *deadline));
             }
-            Review::read(body)
+            Review::read_with_pod(body)
         }
         // The review contains no stored object, so that nothing else must be parsed.
-        (Some((review, None)), _) => Ok(review),
-        _ => Review::read(body),
+        (Some((review, None)), _) => Ok((review, None)),
+        _ => Review::read_with_pod(body),
     };
-    let review = match review {
-        Ok(review) => review,
+    let (review, pod) = match read {
+        Ok(read) => read,
         Err(error) => return ControlFlow::Break(state.reject(&error)),
     };
     let request = match review.request() {
@@ -106,7 +106,11 @@ fn read_request<'a>(
             received.mark_valid();
             return ControlFlow::Break(Ok(pod_names::check_name(state, &review, request, started)));
         }
-        Ok(request) => Request::from_admission(request).map_err(|error| error.to_string()),
+        Ok(request) => match pod {
+            Some(pod) => Request::from_pod_deletion(request, pod),
+            None => Request::from_admission(request),
+        }
+        .map_err(|error| error.to_string()),
         Err(error) => Err(format!("the request of the AdmissionReview is not readable: {error}")),
     };
     match request.and_then(|request| Ok((request, deadline?))) {
