@@ -3,7 +3,7 @@
 //! The API server accepts only HTTP 200 with a review of the request's version and uid. Any other response is a failed
 //! call.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, mem};
 
 use base64::Engine;
 use serde::Serialize;
@@ -77,12 +77,13 @@ impl<'a> ReviewResponse<'a> {
         uid: &'a str,
         status: Option<Status>,
         warnings: &[String],
-        audit_annotations: BTreeMap<&'static str, String>,
+        mut audit_annotations: BTreeMap<&'static str, String>,
     ) -> Self {
         let allowed = status.is_none();
         let warnings = warnings.iter().map(|warning| to_bounded_line(warning, MAX_TEXT_CHARS)).collect();
-        let escaped = |(key, value): (_, String)| (key, into_bounded_line(value, MAX_TEXT_CHARS));
-        let audit_annotations = audit_annotations.into_iter().map(escaped).collect();
+        for value in audit_annotations.values_mut() {
+            *value = into_bounded_line(mem::take(value), MAX_TEXT_CHARS);
+        }
         let response = AdmissionResponse { uid, allowed, status, warnings, audit_annotations };
         Self { api_version, kind: KIND, response, patch: None }
     }
