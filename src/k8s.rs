@@ -14,7 +14,6 @@ mod read;
 mod write;
 
 pub use call::api_server_time;
-#[cfg(test)]
 pub(crate) use error::error_message;
 pub use error::{CallError, LookupError, WriteError};
 pub use objects::{

@@ -12,11 +12,13 @@
 //!                               -> inject, nodes, rules -> patch, config, k8s -> json
 //! cli -> conformance -> guard_client, guard
 //! cli -> doctor -> certificates, guard_client, guard, etcd
+//! cli -> maintenance -> server, guard_client, guard, k8s
 //! ```
 //!
 //! - [`cli`]: the command line, one module per subcommand.
 //! - `conformance`: the conformance suite, which tests the guard in a cluster of the user.
 //! - `doctor`: checks of an installation, with the permissions of the user.
+//! - `maintenance`: previews of drains, with the permissions of the user.
 //! - `guard_client`: the client of the guard's admin port, for commands that people run.
 //! - [`certificates`]: creates and renews the server's certificates in the cluster, and registers its webhooks. It uses
 //!   the TLS types of [`server`], and Secrets and webhook configurations from [`k8s`].
@@ -45,6 +47,7 @@ mod guard_client;
 pub mod inject;
 pub mod json;
 pub mod k8s;
+mod maintenance;
 pub mod nodes;
 #[cfg(test)]
 mod outputs;

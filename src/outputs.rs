@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use crate::{
     cli::outputs::{
-        check_texts, conformance_text, doctor_text, error_and_notice, inspect_texts, log_of, status_texts,
-        version_texts,
+        check_texts, conformance_text, doctor_text, error_and_notice, inspect_texts, log_of,
+        maintenance_text, status_texts, version_texts,
     },
     escape::{MAX_TEXT_CHARS, escape_json, to_shell_word},
     etcd::{MemberError, MemberId, displayed_name, displayed_version},
@@ -105,6 +105,8 @@ places! {
     ErrorLine(text) => all_lines(&error_and_notice(text));
     /// The terminal of `etcd-guard conformance`.
     ConformanceTerminal(text) => lines(&conformance_text(text));
+    /// The terminal of `etcd-guard check node/NAME`.
+    MaintenanceTerminal(text) => lines(&maintenance_text(text));
     /// JSON that a command prints.
     PrintedJson(text) => lines(&escape_json(&serde_json::to_string_pretty(&text.chars().take(MAX_TEXT_CHARS).collect::<String>()).unwrap()));
     /// The page of `/metrics`.
@@ -112,10 +114,11 @@ places! {
 }
 
 /// The files that print or serve text, with the number of such places, and their cases in [`Place`].
-const WRITERS: [(&str, usize, &[Place]); 19] = [
+const WRITERS: [(&str, usize, &[Place]); 20] = [
     // Names of shipped configurations, and the address of the API server, which is escaped.
     ("cli/certificates/unregister.rs", 4, &[]),
     ("cli/check.rs", 2, &[Place::CheckTerminal]),
+    ("cli/check/node.rs", 2, &[Place::MaintenanceTerminal, Place::PrintedJson]),
     // A constant script.
     ("cli/completion.rs", 1, &[]),
     // Words of this program, and names of files, which are escaped.

@@ -3,6 +3,7 @@
 //! The running guard evaluates a dry-run review, so that the program, its configuration, the reservations and the
 //! cluster are those of the real request.
 
+mod node;
 pub(in crate::cli) mod report;
 pub(in crate::cli) mod review;
 mod targets;
@@ -16,7 +17,7 @@ use serde_json::json;
 use self::{
     report::CheckReport,
     review::{Cascade, Operation, PreviewRequest, Target, current_user},
-    targets::Targets,
+    targets::{Targets, nodes},
 };
 use super::{
     kube_client::{guard_flags::GuardFlags, run},
@@ -30,11 +31,12 @@ use crate::{
 
 /// Preview the verdict on the deletion of pods, with the reason
 ///
-/// Each object is evaluated as if it were the only one. Exit status: 0 if all requests would be allowed, 1 if one would be
-/// denied, 2 if a preview failed.
+/// Each object is evaluated as if it were the only one. For node/NAME, the order in which a drain evicts the etcd members of
+/// the node is printed, and the members that cannot leave. Exit status: 0 if all requests would be allowed (for a node: if every
+/// member can leave), 1 if one would be denied, 2 if a preview failed.
 #[derive(Debug, Args)]
 pub(super) struct Check {
-    /// Pods, TYPE/NAME, or TYPE and names, where TYPE is pod, statefulset, namespace or pvc
+    /// Pods, TYPE/NAME, or TYPE and names, where TYPE is pod, statefulset, namespace, pvc or node
     #[arg(value_name = "TARGET", required_unless_present = "selector")]
     targets: Vec<String>,
     /// Label selector: all objects of TYPE with these labels, by default pods
@@ -100,6 +102,12 @@ impl Check {
             requester,
             output,
         } = self;
+        if let Some(nodes) = nodes(&targets, selector.as_deref())? {
+            let is_single =
+                evict || grace_period.is_some() || force || replicas.is_some() || requester.is_some();
+            anyhow::ensure!(!is_single, "the preview of a drain accepts no flags of single requests");
+            return Box::pin(node::check(guard, &nodes, output)).await;
+        }
         let targets = Targets::parse(&targets, selector)?;
         // A list, even of one object, is printed as a list.
         let is_list = !matches!(&targets, Targets::Named(targets) if targets.len() == 1);

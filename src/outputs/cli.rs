@@ -15,6 +15,7 @@ use crate::{
     doctor,
     guard::Inspection,
     guard_client::{read_answer, webhook_coverage::WebhookCoverage},
+    maintenance,
     server::Preview,
     terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, waiting::write_notice},
 };
@@ -83,6 +84,11 @@ pub(crate) fn check_texts(body: &[u8], text: &str) -> [String; 3] {
 /// Returns the report of `conformance` with `text` as a response of the API server.
 pub(crate) fn conformance_text(text: &str) -> String {
     written(|out| Report::with_texts(text).write_text(out).unwrap())
+}
+
+/// Returns what `check node/NAME` prints for a line of a plan with `text`.
+pub(crate) fn maintenance_text(text: &str) -> String {
+    written(|out| out.extend(maintenance::reporter::texts(text)))
 }
 
 /// Returns the report of `inspect` in each of its forms.

@@ -72,6 +72,7 @@ const LAYERS: [Layers; 2] = [
             ("certificates", &["k8s", "server"]),
             ("guard_client", &["escape", "terminal"]),
             ("conformance", &["escape", "guard", "guard_client", "terminal"]),
+            ("maintenance", &["escape", "guard", "guard_client", "k8s", "server", "terminal"]),
             (
                 "doctor",
                 &["certificates", "config", "escape", "etcd", "guard", "guard_client", "k8s", "terminal"],

@@ -10,4 +10,5 @@ mod availability;
 mod cli;
 mod controllers;
 mod deletions;
+mod maintenance;
 mod observability;

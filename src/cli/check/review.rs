@@ -84,7 +84,7 @@ impl FromStr for Target {
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, name) = text.split_once('/').unwrap_or(("pod", text));
         let Some(kind) = TargetKind::from_word(kind) else {
-            return Err(format!("unknown type {kind:?}; use pod, statefulset, namespace or pvc"));
+            return Err(format!("unknown type {kind:?}; use pod, statefulset, namespace, pvc or node"));
         };
         if name.is_empty() {
             return Err(String::from("the name is missing"));
@@ -287,7 +287,7 @@ mod tests {
         );
         assert_eq!(
             "deployment/x".parse::<Target>().unwrap_err(),
-            "unknown type \"deployment\"; use pod, statefulset, namespace or pvc"
+            "unknown type \"deployment\"; use pod, statefulset, namespace, pvc or node"
         );
         assert_eq!("pod/".parse::<Target>().unwrap_err(), "the name is missing");
     }

@@ -17,6 +17,28 @@ pub(super) enum Targets {
     Selected { kind: TargetKind, selector: String },
 }
 
+/// Returns the nodes of the command line, or `None` if it names no node. A drain is several requests, so that a node is no
+/// [`Target`].
+pub(super) fn nodes(words: &[String], selector: Option<&str>) -> anyhow::Result<Option<Vec<String>>> {
+    let is_type = |word: &str| matches!(word, "node" | "nodes" | "no");
+    let name = |word: &String| {
+        let (kind, name) = word.split_once('/')?;
+        is_type(kind).then(|| name.to_owned())
+    };
+    let names = match words.first() {
+        Some(word) if is_type(word) => words.get(1..).unwrap_or_default().to_vec(),
+        _ if words.iter().any(|word| name(word).is_some()) => {
+            let names: Option<Vec<String>> = words.iter().map(name).collect();
+            names.context("a node cannot be combined with other types")?
+        }
+        _ => return Ok(None),
+    };
+    anyhow::ensure!(selector.is_none(), "--selector cannot be combined with nodes; name them: node/NAME");
+    let is_name = |name: &String| !name.is_empty() && !name.contains('/');
+    anyhow::ensure!(!names.is_empty() && names.iter().all(is_name), "the name is missing; pass node/NAME");
+    Ok(Some(names))
+}
+
 // === impl Targets ===
 
 impl Targets {
@@ -107,6 +129,27 @@ mod tests {
         let selected = |kind| Ok(Targets::Selected { kind, selector: String::from("app=etcd") });
         assert_eq!(parse(&[], Some("app=etcd")), selected(pod));
         assert_eq!(parse(&["sts"], Some("app=etcd")), selected(set));
+    }
+
+    #[test]
+    fn nodes_are_named_in_the_forms_of_kubectl() {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let nodes =
+            |given: &[&str], selector| nodes(&words(given), selector).map_err(|error| error.to_string());
+        for given in [&["node/a", "no/b"][..], &["node", "a", "b"], &["nodes", "a", "b"]] {
+            assert_eq!(nodes(given, None), Ok(Some(words(&["a", "b"]))), "{given:?}");
+        }
+        assert_eq!(nodes(&["etcd-0", "pod/node"], None), Ok(None));
+        assert_eq!(nodes(&[], Some("a=b")), Ok(None));
+        for (given, selector, text) in [
+            (&["node/a", "etcd-0"][..], None, "cannot be combined with other types"),
+            (&["node"], Some("a=b"), "--selector cannot be combined with nodes"),
+            (&["node"], None, "the name is missing"),
+            (&["node/"], None, "the name is missing"),
+        ] {
+            let error = nodes(given, selector).unwrap_err();
+            assert!(error.contains(text), "{given:?}: {error}");
+        }
     }
 
     #[test]

@@ -67,6 +67,12 @@ pub const NEEDED_NODE: &str = "needed";
 /// Nodes with one of three members each, of which a test deletes the first.
 pub const REMOVED_NODES: [&str; 2] = ["removed-0", "removed-1"];
 
+/// Nodes for the preview of a drain of members of two clusters.
+pub const PREVIEWED_NODES: [&str; 3] = ["previewed-0", "previewed-1", "previewed-2"];
+
+/// A node for previews of members that cannot leave.
+pub const PREVIEWED_NODE: &str = "previewed";
+
 /// The controller that evicts from tainted nodes, in addition to the default ones.
 const CONTROLLERS: &str = "taint-eviction-controller";
 
@@ -89,8 +95,18 @@ impl ControlPlane {
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<ControlPlane> = OnceLock::new();
         SHARED.get_or_init(|| {
-            let single = [SHARED_NODE, SINGLE_NODE, CHECKED_NODE, DELETED_NODE, VANISHING_NODE, NEEDED_NODE];
-            let nodes = [&single[..], &DRAINED_NODES, &TAINTED_NODES, &FULL_NODES, &REMOVED_NODES].concat();
+            let single = [
+                SHARED_NODE,
+                SINGLE_NODE,
+                CHECKED_NODE,
+                DELETED_NODE,
+                VANISHING_NODE,
+                NEEDED_NODE,
+                PREVIEWED_NODE,
+            ];
+            let nodes =
+                [&single[..], &DRAINED_NODES, &TAINTED_NODES, &FULL_NODES, &REMOVED_NODES, &PREVIEWED_NODES]
+                    .concat();
             let control_plane = Self::start_with(&nodes, &["--controllers", CONTROLLERS]);
             control_plane.grant_guard_permissions();
             control_plane

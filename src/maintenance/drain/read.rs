@@ -1,0 +1,130 @@
+//! Reads what the plan of a drain requires: the pods and members of the node, their volumes, and previews of verdicts.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::Api;
+
+use super::{
+    super::{api::ClusterApi, eviction::preview, leadership::transferee},
+    placement::{BoundVolume, obstacle},
+    plan::{Member, Verdict},
+    pods::{Handling, Permitted, controller, handling, is_finished},
+};
+use crate::{
+    guard::{ClusterStatus, MemberStatus, Role, Survey},
+    k8s::error_message,
+};
+
+/// The contents of a node.
+pub(crate) struct NodeView {
+    /// The members, with their verdicts and obstacles.
+    pub(crate) members: Vec<Member>,
+    /// All other pods, with members that stay on the node, such as those in static pods.
+    pub(crate) others: Vec<Pod>,
+    /// Clusters or volumes that could not be read, one sentence each.
+    pub(crate) problems: Vec<String>,
+}
+
+/// Reads a node. The guard must answer: without its verdicts there is no safe order.
+pub(crate) async fn read_node(
+    api: &ClusterApi,
+    node: &str,
+    permitted: Permitted,
+) -> anyhow::Result<NodeView> {
+    let nodes = api.nodes().await?;
+    let is_drained = |entry: &Node| entry.metadata.name.as_deref() == Some(node);
+    anyhow::ensure!(
+        nodes.iter().any(is_drained),
+        "node {node} does not exist; list the nodes: {} get nodes",
+        api.kubectl
+    );
+    let pods = api.pods_on(node).await?;
+    let survey = api.survey().await?;
+    let mut problems = survey.problems.clone();
+    let mut view = NodeView { members: Vec::new(), others: Vec::new(), problems: Vec::new() };
+    let on_node: BTreeSet<(&str, &str)> = pods.iter().map(names).collect();
+    for pod in &pods {
+        let (namespace, name) = names(pod);
+        let handling = handling(pod, permitted);
+        let member = member_of(&survey, namespace, name);
+        let (Some((cluster, member)), Handling::Evict | Handling::Refuse(_)) = (member, handling) else {
+            view.others.push(pod.clone());
+            continue;
+        };
+        let verdict = preview(api, namespace, name).await?;
+        let mut others = api.pods_in(namespace).await?;
+        // The scheduler ignores them.
+        others.retain(|other| !is_finished(other));
+        let volumes = match volumes(api, pod).await {
+            Ok(volumes) => volumes,
+            Err(problem) => {
+                problems.push(problem);
+                Vec::new()
+            }
+        };
+        let refusal = match handling {
+            Handling::Refuse(cause) => Some(cause.to_owned()),
+            Handling::Evict | Handling::Ignore(_) => None,
+        };
+        view.members.push(Member {
+            namespace: namespace.to_owned(),
+            pod: name.to_owned(),
+            cluster: format!("{}/{}", cluster.namespace, cluster.name),
+            role: member.role,
+            is_serving: member.serving || member.role == Role::Learner,
+            verdict: Verdict {
+                is_denied: verdict.verdict == "denied",
+                reason: verdict.reason,
+                message: verdict.message,
+            },
+            obstacle: obstacle(pod, node, &nodes, &volumes, &others),
+            has_controller: controller(pod).is_some(),
+            transferee: transferee(cluster, |pod| !on_node.contains(&(namespace, pod))).map(str::to_owned),
+            refusal,
+        });
+    }
+    view.problems = problems;
+    Ok(view)
+}
+
+/// Returns namespace and name.
+pub(crate) fn names(pod: &Pod) -> (&str, &str) {
+    let metadata = &pod.metadata;
+    (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
+}
+
+/// Returns the cluster and the member of a pod.
+fn member_of<'a>(
+    survey: &'a Survey,
+    namespace: &str,
+    pod: &str,
+) -> Option<(&'a ClusterStatus, &'a MemberStatus)> {
+    let mut clusters = survey.clusters.iter().filter(|cluster| cluster.namespace == namespace);
+    clusters.find_map(|cluster| {
+        let member = cluster.members.iter().find(|member| member.pod.as_deref() == Some(pod));
+        member.map(|member| (cluster, member))
+    })
+}
+
+/// Returns the volumes of a pod's claims, with the nodes that can mount them.
+async fn volumes(api: &ClusterApi, pod: &Pod) -> Result<Vec<BoundVolume>, String> {
+    let (namespace, name) = names(pod);
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(api.client(), namespace);
+    let volumes: Api<PersistentVolume> = Api::all(api.client());
+    let failed = |error: kube::Error| {
+        let cause = error_message(&error);
+        format!("the volumes of pod {namespace}/{name} are unknown, and may be bound to the node: {cause}")
+    };
+    let sources = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let mut bound = Vec::new();
+    for source in sources.filter_map(|volume| volume.persistent_volume_claim.as_ref()) {
+        let claim = claims.get_opt(&source.claim_name).await.map_err(failed)?;
+        let Some(volume) = claim.and_then(|claim| claim.spec?.volume_name) else { continue };
+        let volume = volumes.get_opt(&volume).await.map_err(failed)?;
+        let affinity = volume.and_then(|volume| volume.spec?.node_affinity);
+        let nodes = affinity.and_then(|affinity| affinity.required);
+        bound.push(BoundVolume { claim: source.claim_name.clone(), nodes });
+    }
+    Ok(bound)
+}

@@ -1,0 +1,3 @@
+//! The command `check node/NAME`.
+
+mod drain_preview;
