@@ -140,7 +140,7 @@ impl Environment {
     /// Replaces the certificate of the webhook's Service by one of another CA under load.
     pub(crate) async fn rotate_certificates(&self) {
         let next = self.certificates.make_next();
-        self.register().await;
+        self.register_exclusively().await;
         sleep(TRUST_PAUSE).await;
         self.certificates.serve(&next);
         for replica in self.replicas.lock().await.iter() {
@@ -150,6 +150,12 @@ impl Environment {
             .await;
         }
         self.certificates.trust_only(&next);
+        self.register_exclusively().await;
+    }
+
+    /// Registers the webhook while no other test stops the API server.
+    async fn register_exclusively(&self) {
+        let _guard = API_SERVER.lock().await;
         self.register().await;
     }
 
