@@ -24,6 +24,8 @@ pub(crate) struct NodeView {
     pub(crate) others: Vec<Pod>,
     /// Clusters or volumes that could not be read, one sentence each.
     pub(crate) problems: Vec<String>,
+    /// Whether the guard could not read all clusters. Members can be among the other pods then.
+    pub(crate) is_incomplete: bool,
 }
 
 /// Reads a node. The guard must answer: without its verdicts there is no safe order.
@@ -42,7 +44,12 @@ pub(crate) async fn read_node(
     let pods = api.pods_on(node).await?;
     let survey = api.survey().await?;
     let mut problems = survey.problems.clone();
-    let mut view = NodeView { members: Vec::new(), others: Vec::new(), problems: Vec::new() };
+    let mut view = NodeView {
+        members: Vec::new(),
+        others: Vec::new(),
+        problems: Vec::new(),
+        is_incomplete: !problems.is_empty(),
+    };
     let on_node: BTreeSet<(&str, &str)> = pods.iter().map(names).collect();
     for pod in &pods {
         let (namespace, name) = names(pod);

@@ -16,7 +16,7 @@ use super::{
 #[serde(rename_all = "camelCase")]
 pub(crate) struct NodeReport {
     node: String,
-    /// Whether every member can leave the node.
+    /// Whether the guard has read all clusters, and every member can leave the node.
     completes: bool,
     members: Vec<Entry>,
     others: Vec<OtherPod>,
@@ -56,14 +56,14 @@ impl NodeReport {
         });
         Self {
             node: node.to_owned(),
-            completes: can_complete(&members),
+            completes: can_complete(&members) && !view.is_incomplete,
             members,
             others: others.collect(),
             problems: view.problems.clone(),
         }
     }
 
-    /// Whether every member can leave the node.
+    /// Whether the guard has read all clusters, and every member can leave the node.
     pub(crate) const fn completes(&self) -> bool {
         self.completes
     }
@@ -104,6 +104,7 @@ mod tests {
                 pod(&json!({"namespace": "default", "name": "bare"})),
             ],
             problems: Vec::new(),
+            is_incomplete: false,
         };
         let report = NodeReport::new("worker", &view, Vec::new());
         let expected = "\
@@ -115,5 +116,12 @@ Drain of node worker
 ";
         assert_eq!(report.text(), expected);
         assert!(report.completes());
+    }
+
+    #[test]
+    fn drain_of_a_partly_read_node_does_not_complete() {
+        let problems = vec![String::from("namespace prod: the API server did not respond within 10s")];
+        let view = NodeView { members: Vec::new(), others: Vec::new(), problems, is_incomplete: true };
+        assert!(!NodeReport::new("worker", &view, Vec::new()).completes());
     }
 }
