@@ -15,7 +15,8 @@
 //! 8. `explain`: renders an assessment as a verdict for people.
 //! 9. `inspect`: reports what the guard reads of a pod, for `etcd-guard inspect`. It probes nothing.
 //! 10. `decide`: runs these steps for one request, moves leadership under the policy `transfer`, and records events.
-//! 11. `survey`: takes snapshots of all guarded clusters in the background and on demand, and reserves nothing.
+//! 11. `handover`: moves leadership on request, and before disruptions that nodes and rollouts announce.
+//! 12. `survey`: takes snapshots of all guarded clusters in the background and on demand, and reserves nothing.
 //!
 //! # Invariants
 //!
@@ -33,6 +34,7 @@ pub mod assess;
 mod decide;
 mod discovery;
 mod explain;
+mod handover;
 mod inspect;
 mod metrics;
 pub mod model;
@@ -53,6 +55,7 @@ pub(crate) use self::discovery::fuzzing;
 use self::{
     decide::{effective_policy::effective_policy, evaluator::Evaluator},
     discovery::credentials::CredentialReader,
+    handover::Handovers,
     metrics::Metrics,
     observe::{
         external::{ApiServers, ProbeGate},
@@ -89,7 +92,7 @@ use crate::{
     config::LiveConfig,
     etcd::Connections,
     k8s::{
-        AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, SecretReader,
+        AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, NodeReader, SecretReader,
         admission::AdmissionRequest,
     },
 };
@@ -102,6 +105,7 @@ pub struct Guard {
     owners: OwnershipRecorder,
     evaluator: Evaluator,
     surveyor: Surveyor,
+    handovers: Handovers,
 }
 
 /// The sources of a guard, and the recorder of its events.
@@ -122,6 +126,8 @@ pub struct Sources {
     pub api_servers: Vec<String>,
     /// Namespace and name of the guard's own pod, if it runs in one.
     pub own_pod: Option<(String, String)>,
+    /// Reads and watches nodes, for handovers before disruptions; absent without `--handover`.
+    pub nodes: Option<NodeReader>,
 }
 
 // === impl Guard ===
@@ -131,7 +137,8 @@ impl Guard {
     /// registers its metrics in `registry`.
     #[must_use]
     pub fn new(sources: Sources, leases: Leases, registry: &mut Registry) -> Self {
-        let Sources { pods, claims, secrets, annotations, config, events, api_servers, own_pod } = sources;
+        let Sources { pods, claims, secrets, annotations, config, events, api_servers, own_pod, nodes } =
+            sources;
         let own_priority = OwnPriority::new(pods.clone(), own_pod);
         let metrics = Metrics::register(registry);
         let cluster_metrics = ClusterMetrics::default();
@@ -160,6 +167,7 @@ impl Guard {
             observer.claims.clone(),
             observer.annotations.clone(),
         );
+        let handovers = Handovers::new(&observer, &policies, &reservations, events.clone(), nodes);
         let evaluator = Evaluator::new(
             Arc::clone(&observer),
             Arc::clone(&policies),
@@ -176,7 +184,7 @@ impl Guard {
             own_priority,
             cluster_metrics,
         );
-        Self { observer, policies, reservations, owners, evaluator, surveyor }
+        Self { observer, policies, reservations, owners, evaluator, surveyor, handovers }
     }
 
     /// Returns the verdict on a request before the deadline.
@@ -206,8 +214,9 @@ impl Guard {
         self.surveyor.survey(namespace, deadline).await
     }
 
-    /// Records the owners of members, deletes the reservation records of clusters that no longer exist, and surveys all
-    /// guarded clusters periodically (`None` disables the surveys). Runs until the future is dropped.
+    /// Records the owners of members, deletes the reservation records of clusters that no longer exist, moves leadership on
+    /// request and before disruptions, and surveys all guarded clusters periodically (`None` disables the surveys). Runs
+    /// until the future is dropped.
     pub async fn run_background_tasks(&self, surveys: Option<Surveys>) {
         let survey = async {
             match surveys {
@@ -215,6 +224,7 @@ impl Guard {
                 None => std::future::pending().await,
             }
         };
-        tokio::join!(self.reservations.delete_stale_records(), self.owners.run(), survey);
+        let records = self.reservations.delete_stale_records();
+        tokio::join!(records, self.owners.run(), self.handovers.run(), survey);
     }
 }

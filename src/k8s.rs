@@ -30,12 +30,12 @@ pub use objects::{
 };
 pub use opt_in_label::{OptInLabel, OptInLabelError};
 pub use read::{
-    annotations::AnnotationCache,
+    annotations::{AnnotationCache, MoveRequest},
     api_reader::ApiReader,
     claims::ClaimReader,
     namespace_limits::NamespaceLimitsReader,
     namespaces::{ApiServerVersion, NamespaceLabels, NamespaceReader},
-    nodes::{NodeEvent, NodeMetadata, watch_nodes},
+    nodes::{NodeEvent, NodeMetadata, NodeReader, NodeState, NodeStateEvent, Taint, watch_nodes},
     owners::{Owner, OwnerResource, OwnerState},
     secrets::{DataKind, DataObject, Secret, SecretName, SecretReader, hide_secret_names, is_subdomain},
 };

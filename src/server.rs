@@ -140,7 +140,8 @@ impl Server {
             accept_connections(admin, MAX_ADMIN_CONNECTIONS, admin_closed, serve).await;
         });
 
-        let mut background_task = tokio::spawn(async move { guard.run_background_tasks(surveys).await });
+        let mut background_task =
+            tokio::spawn(async move { Box::pin(guard.run_background_tasks(surveys)).await });
         let close = CancellationToken::new();
         let closed = close.clone();
         let stopping = readiness.clone();

@@ -136,8 +136,8 @@ fn denies_leader_with_numbers_and_a_command() {
             "Error from server (Forbidden): admission webhook \"guard.etcd-guard.io\" denied the request: \
              LeaderProtected: etcd-",
             " leads prod/etcd (member ",
-            "3 of 3 voters healthy, quorum 2). Move leadership, then retry: kubectl -n prod exec etcd-",
-            "etcdctl move-leader ",
+            "3 of 3 voters healthy, quorum 2). Move leadership, then retry: kubectl etcd-guard move-leader -n prod etcd-",
+            "; without the plugin: kubectl -n prod annotate --overwrite statefulset/etcd etcd-guard.io/move-leader=etcd-",
         ],
     );
 }
@@ -185,7 +185,7 @@ fn denies_eviction_of_leader_with_429() {
 
 #[test]
 fn command_of_the_denial_transfers_leadership() {
-    assert_allowed("move-leader", "Leadership transferred");
+    assert_allowed("move-leader", "annotated");
     assert_allowed("delete-former-leader", "deleted");
     assert_allowed("delete-former-leader", NO_VOTER_TO_SPARE);
 }

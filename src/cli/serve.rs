@@ -24,7 +24,7 @@ use super::{
 use crate::{
     config::{LiveConfig, ReloadMetrics, follow},
     guard::{Guard, Sources, Surveys},
-    k8s::{AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, SecretReader},
+    k8s::{AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, NodeReader, SecretReader},
     nodes::{NodeMetrics, NodeReconciler},
     server::{Mutator, Options, Readiness, Server},
     traces::Collector,
@@ -99,6 +99,10 @@ pub(super) struct Serve {
     /// permissions of deploy/components/over-commit
     #[arg(long, env = "ETCD_GUARD_WRITE_NODE_STATUS")]
     write_node_status: bool,
+    /// Move leadership of clusters with the policy `leader: transfer` off nodes that are about to be disrupted, and during
+    /// rollouts; requires the permissions of deploy/components/handover
+    #[arg(long, env = "ETCD_GUARD_HANDOVER")]
+    handover: bool,
     /// URL of an OpenTelemetry collector for traces by OTLP over gRPC, such as `http://collector:4317`; by default
     /// disabled
     #[arg(long, env = "ETCD_GUARD_OTLP_ENDPOINT", value_name = "URL")]
@@ -143,6 +147,7 @@ impl Serve {
             survey_interval,
             cluster_metrics,
             write_node_status,
+            handover,
             otlp_endpoint: _,
         } = self;
         let opt_in_label = tls.opt_in_label().clone();
@@ -174,6 +179,7 @@ impl Serve {
                 config: live.clone(),
                 events: events.clone(),
                 api_servers: api_servers.clone(),
+                nodes: handover.then(|| NodeReader::new(client.clone())),
                 own_pod: pod_name.clone().map(|name| (namespace.clone(), name)),
             };
             Guard::new(sources, leases.clone(), registry)

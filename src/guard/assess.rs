@@ -49,6 +49,8 @@ pub struct Assessment {
     pub clusters: Vec<ClusterId>,
     /// Whether a member reports that the cluster is out of space.
     pub no_space: bool,
+    /// Number of voters that the policy requires.
+    pub min_voters: u32,
 }
 
 /// Assesses the deletion of the pod `target` of this snapshot. For a leader whose leadership must be moved first, the
@@ -105,6 +107,7 @@ pub(in crate::guard) fn assess_with_evidence(
         missing: missing_voters(&membership),
         leaving: leaving.clone(),
         no_space: snapshot.is_out_of_space(),
+        min_voters: policy.min_voters,
         ..Assessment::new(reason)
     };
 
@@ -134,8 +137,11 @@ pub(in crate::guard) fn assess_with_evidence(
     if is_idle && !may_be_needed {
         return verdict(Reason::MemberNotServing);
     }
+    // The member list can shrink while every deletion retains its quorum.
+    let has_too_few = tally.voters < usize::try_from(policy.min_voters).unwrap_or(usize::MAX);
     if tally.voters == 1 {
-        return verdict(single_member(target, policy));
+        let reason = single_member(target, policy);
+        return verdict(if reason.allows() && has_too_few { Reason::TooFewVoters } else { reason });
     }
     if !tally.has_quorum() {
         let outdated =
@@ -153,6 +159,9 @@ pub(in crate::guard) fn assess_with_evidence(
     let is_loss = is_loss(target, policy) && (member.listed.has_started() || replies(target));
     if is_loss && tally.has_no_spare() {
         return verdict(Reason::PermanentLoss);
+    }
+    if has_too_few {
+        return verdict(Reason::TooFewVoters);
     }
     let leader = tally.leader.and_then(|leader| membership.voters().find(|voter| voter.id() == leader));
     verdict(match leader {
@@ -230,13 +239,19 @@ fn leaving(membership: &Membership<'_>, target: Option<MemberId>) -> Vec<String>
 /// that has applied most raft entries.
 #[must_use]
 pub fn transferee<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Option<(&'a MemberPod, &'a Status)> {
-    let membership = Membership::new(snapshot).ok()?;
+    transferees(snapshot, target).into_iter().max_by_key(|(_, status)| status.applied_index)
+}
+
+/// Returns the pods that can take over leadership from the target: those of the healthy voters that are not leaving.
+#[must_use]
+pub fn transferees<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Vec<(&'a MemberPod, &'a Status)> {
+    let Ok(membership) = Membership::new(snapshot) else { return Vec::new() };
     let candidates = snapshot.pods.iter().filter(|pod| pod.name != target.name).filter_map(|pod| {
         let member = membership.member_of_pod(&pod.name)?;
         let is_candidate = member.is_healthy() && !member.listed.is_learner && !member.is_leaving();
         pod.reply.status().filter(|status| is_candidate && !status.is_learner).map(|status| (pod, status))
     });
-    candidates.max_by_key(|(_, status)| status.applied_index)
+    candidates.collect()
 }
 
 // === impl Assessment ===
@@ -257,6 +272,7 @@ impl Assessment {
             leaving: Vec::new(),
             clusters: Vec::new(),
             no_space: false,
+            min_voters: 0,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word};
 use crate::guard::{
     assess::{self, Assessment, describe_missing, stray::is_in_minority},
     model::{
-        annotations::{ALLOW_REASON, ALLOW_UNTIL},
+        annotations::{ALLOW_REASON, ALLOW_UNTIL, MOVE_LEADER},
         reason::Reason,
         snapshot::{MemberPod, Snapshot, Storage},
         tally::Tally,
@@ -65,6 +65,26 @@ pub(super) fn break_glass_advice(object: &str) -> String {
     )
 }
 
+/// Renders the denial of the deletion of a pod that takes over leadership at the moment.
+pub(super) fn explain_transferee(
+    snapshot: &Snapshot,
+    target: &MemberPod,
+    assessment: &Assessment,
+    now: Instant,
+) -> Verdict {
+    let explanation = Explanation { snapshot, target, assessment };
+    let (pod, cluster) = (&target.name, &snapshot.cluster);
+    let text = format!("{pod} is taking over leadership of {cluster} ({})", explanation.numbers());
+    let namespace = to_shell_word(&snapshot.namespace);
+    let remedy = format!("Retry in 10 s: kubectl -n {namespace} get pods -w");
+    let mut verdict = Verdict::new(Reason::DisruptionInProgress, text).with_remedy(&remedy);
+    verdict.member = assessment.member;
+    verdict.tally.clone_from(&assessment.tally);
+    verdict.cluster = Some(to_bounded_line(cluster, MAX_ERROR_CHARS));
+    verdict.data_age = Some(now.duration_since(snapshot.taken_at));
+    verdict
+}
+
 /// One assessment and the snapshot on which it is based.
 struct Explanation<'a> {
     snapshot: &'a Snapshot,
@@ -93,6 +113,11 @@ impl Explanation<'_> {
                 )
             }
             Reason::LeaderProtected => format!("{pod} leads {cluster} ({numbers})"),
+            Reason::TooFewVoters => format!(
+                "{cluster} has {}, fewer than the {} that etcd-guard.io/min-voters requires ({numbers})",
+                voters(self.assessment.tally.as_ref().map_or(0, |tally| tally.voters)),
+                self.assessment.min_voters
+            ),
             Reason::QuorumAtRisk => format!("{}{}", self.remaining_voters(), self.not_healthy()),
             Reason::DisruptionInProgress if self.has_quorum() => format!(
                 "the leader of {cluster} is being deleted ({} being deleted), and no probe proves that the other voters can \
@@ -147,6 +172,10 @@ impl Explanation<'_> {
         let [pod, ns] = [&self.target.name, &self.snapshot.namespace].map(|name| to_shell_word(name));
         Some(match self.assessment.reason {
             Reason::LeaderProtected => self.move_leadership(),
+            Reason::TooFewVoters => format!(
+                "Add the missing members, then retry. List the members: {}",
+                self.etcdctl(self.other_serving_pod(), "member list -w table")
+            ),
             Reason::QuorumAtRisk => self.restore_missing_voter(),
             Reason::DisruptionInProgress => {
                 format!("Wait until all pods are ready, then retry: kubectl -n {ns} get pods -w")
@@ -266,18 +295,24 @@ impl Explanation<'_> {
         }
     }
 
-    /// etcd accepts the command only at the leader, which is the target.
+    /// The guard carries out the annotation, with its own credentials. It ignores an annotation whose time is not current.
     fn move_leadership(&self) -> String {
-        match assess::transferee(self.snapshot, self.target) {
-            Some((_, status)) => format!(
-                "Move leadership, then retry: {}",
-                self.etcdctl(self.target, &format!("move-leader {}", status.member_id))
-            ),
-            None => format!(
-                "No other healthy voter can become the leader. Wait until another voter is ready: kubectl -n {} get pods -w",
-                to_shell_word(&self.snapshot.namespace)
-            ),
-        }
+        let [pod, ns] = [&self.target.name, &self.snapshot.namespace].map(|name| to_shell_word(name));
+        let Some((transferee, _)) = assess::transferee(self.snapshot, self.target) else {
+            return format!(
+                "No other healthy voter can become the leader. Wait until another voter is ready: kubectl -n {ns} get pods -w"
+            );
+        };
+        let set = self.snapshot.cluster.split_once('/').map(|(_, set)| set);
+        let object = match set.filter(|_| self.target.owner_kind == "StatefulSet") {
+            Some(set) => to_shell_word(&format!("statefulset/{set}")),
+            None => to_shell_word(&format!("pod/{}", self.target.name)),
+        };
+        let transferee = to_shell_word(&format!("{MOVE_LEADER}={}@", transferee.name));
+        format!(
+            "Move leadership, then retry: kubectl etcd-guard move-leader -n {ns} {pod}; without the plugin: kubectl -n {ns} \
+             annotate --overwrite {object} {transferee}$(date -u +%FT%TZ)"
+        )
     }
 
     fn data_loss(&self) -> String {
@@ -322,6 +357,12 @@ impl Explanation<'_> {
     fn etcdctl(&self, pod: &MemberPod, arguments: &str) -> String {
         pod.etcdctl_command(&self.snapshot.namespace, arguments)
     }
+}
+
+/// Returns `1 voter`, or `2 voters`.
+fn voters(count: usize) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} voter{plural}")
 }
 
 fn list(items: impl Iterator<Item = String>) -> String {

@@ -9,7 +9,7 @@ use prometheus_client::{
 };
 
 use crate::etcd::{MemberError, ProbeResult, stale_read_fix};
-use crate::guard::model::cluster_state::ClusterState;
+use crate::guard::model::{cluster_state::ClusterState, handover::Trigger};
 
 /// Upper bounds in seconds: from a probe round on reused connections to one that waits for a frozen member.
 const PROBE_DURATION_BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 0.5, 1.0];
@@ -18,6 +18,13 @@ const PROBE_DURATION_BUCKETS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1
 /// webhook.
 const TRANSFER_DURATION_BUCKETS: [f64; 7] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
+/// Upper bounds in seconds: from a handover on reused connections, of which the transfer takes 100 ms, to one that waits for
+/// an election.
+const HANDOVER_DURATION_BUCKETS: [f64; 8] = [0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0];
+
+/// Results of handovers that are counted.
+const HANDOVER_RESULTS: [&str; 5] = ["moved", "not_needed", "no_transferee", "rejected", "failed"];
+
 /// The guard's metrics. Clones share the values.
 #[derive(Clone)]
 pub(super) struct Metrics {
@@ -25,6 +32,8 @@ pub(super) struct Metrics {
     probe_failures: Family<FailureLabels, Counter>,
     transfers: Family<TransferLabels, Counter>,
     transfer_durations: Histogram,
+    handovers: Family<HandoverLabels, Counter>,
+    handover_durations: Histogram,
     break_glass: Counter,
     clusters: Family<StateLabel, Gauge>,
     members: Family<ReleaseLabel, Gauge>,
@@ -38,6 +47,12 @@ struct FailureLabels {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct TransferLabels {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HandoverLabels {
+    trigger: &'static str,
     result: &'static str,
 }
 
@@ -93,6 +108,23 @@ impl Metrics {
         for result in ["moved", "failed"] {
             drop(transfers.get_or_create(&TransferLabels { result }));
         }
+        let handovers: Family<HandoverLabels, Counter> = Family::default();
+        for trigger in Trigger::ALL {
+            for result in HANDOVER_RESULTS {
+                drop(handovers.get_or_create(&HandoverLabels { trigger: trigger.as_str(), result }));
+            }
+        }
+        let handover_durations = Histogram::new(HANDOVER_DURATION_BUCKETS);
+        registry.register(
+            "handovers",
+            "Handovers of leadership on signals of nodes and rollouts and on request, by trigger and result",
+            handovers.clone(),
+        );
+        registry.register(
+            "handover_duration_seconds",
+            "Time from the signal that this replica evaluates to the verified new leader",
+            handover_durations.clone(),
+        );
         let break_glass = Counter::default();
         registry.register(
             "leader_transfers",
@@ -135,6 +167,8 @@ impl Metrics {
             probe_failures,
             transfers,
             transfer_durations,
+            handovers,
+            handover_durations,
             break_glass,
             clusters,
             members,
@@ -151,6 +185,14 @@ impl Metrics {
     /// Records the duration of a transfer, until a snapshot verified the result.
     pub(super) fn record_transfer_duration(&self, duration: Duration) {
         self.transfer_durations.observe(duration.as_secs_f64());
+    }
+
+    /// Counts a handover with one of [`HANDOVER_RESULTS`], and records the duration of a move.
+    pub(super) fn record_handover(&self, trigger: &'static str, result: &'static str, duration: Duration) {
+        self.handovers.get_or_create(&HandoverLabels { trigger, result }).inc();
+        if result == "moved" {
+            self.handover_durations.observe(duration.as_secs_f64());
+        }
     }
 
     /// Counts a denial that a break-glass annotation overruled.

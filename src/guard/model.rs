@@ -4,6 +4,7 @@ pub(in crate::guard) mod annotations;
 pub(in crate::guard) mod cluster_key;
 pub(in crate::guard) mod cluster_state;
 pub(in crate::guard) mod deadline;
+pub(in crate::guard) mod handover;
 pub(in crate::guard) mod membership;
 pub(in crate::guard) mod reason;
 pub(in crate::guard) mod request;

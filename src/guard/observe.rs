@@ -12,3 +12,4 @@ mod probe_round;
 mod reach;
 mod related;
 pub(in crate::guard) mod siblings;
+mod whole_cluster;

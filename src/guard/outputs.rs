@@ -21,7 +21,7 @@ use crate::{
         inspect,
         metrics::Metrics,
         model::{
-            annotations::{ALLOW_REASON, ALLOW_UNTIL, LEADER, MODE},
+            annotations::{ALLOW_REASON, ALLOW_UNTIL, LEADER, MIN_VOTERS, MODE},
             cluster_key::ClusterKey,
             cluster_state::ClusterState,
             snapshot::{EtcdctlFlags, Snapshot, fixture::cluster},
@@ -76,6 +76,7 @@ pub(crate) fn verdicts(text: &str) -> Vec<Verdict> {
             ],
             leaving: vec![text.to_owned(), String::from("etcd-2")],
             clusters: Vec::new(),
+            min_voters: 0,
             no_space: true,
         };
         explain(&snapshot, &snapshot.pods[0], &assessment, Instant::now())
@@ -113,6 +114,9 @@ pub(crate) fn commands(text: &str) -> Vec<String> {
         // The remedies of other verdicts are the foreign text itself.
         .filter(|verdict| verdict.cluster.is_some())
         .filter_map(command)
+        .flat_map(|commands| commands.split("; without the plugin: ").map(str::to_owned).collect::<Vec<_>>())
+        // The shell inserts the time.
+        .map(|command| command.replace("$(date -u +%FT%TZ)", "2026-01-31T12:00:00Z"))
         .collect();
     let advice = inspection_advice(text, text);
     commands.push(advice.split_once(": ").unwrap().1.to_owned());
@@ -140,6 +144,7 @@ pub(crate) fn policy_texts(text: &str) -> Vec<String> {
     let pairs = [
         (LEADER, text.to_owned()),
         (MODE, text.to_owned()),
+        (MIN_VOTERS, text.to_owned()),
         (ALLOW_UNTIL, String::from("2026-01-31T13:00:00Z")),
         (ALLOW_REASON, format!("x{text}x")),
     ];
@@ -150,7 +155,8 @@ pub(crate) fn policy_texts(text: &str) -> Vec<String> {
     for annotations in [annotations, invalid_end] {
         let source = PolicySource { object: String::from("pod etcd-0"), annotations: &annotations };
         let resolved = resolve(&Defaults::default(), &Floor::default(), &[source], now);
-        let Policy { leader: _, single_member: _, ephemeral_data: _, mode: _, break_glass } = resolved.policy;
+        let Policy { leader: _, single_member: _, ephemeral_data: _, min_voters: _, mode: _, break_glass } =
+            resolved.policy;
         texts.extend(break_glass);
         texts.extend(resolved.settings.into_iter().map(|setting| setting.value));
         texts.extend(resolved.warnings);

@@ -46,6 +46,7 @@ const LAYERS: [Layers; 2] = [
                     "explain",
                 ],
             ),
+            ("handover", &["model", "metrics", "policy", "reserve", "discovery", "observe", "assess"]),
             (
                 "survey",
                 &["model", "metrics", "policy", "reserve", "discovery", "ownership", "observe", "assess"],

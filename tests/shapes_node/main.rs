@@ -170,7 +170,7 @@ fn approves_a_follower_of_every_shape_with_numbers() {
 #[test]
 fn command_of_the_denial_moves_leadership_in_every_shape() {
     for shape in &SHAPES {
-        assert_reported(&format!("{}-move", shape.name), &["Leadership transferred from "]);
+        assert_reported(&format!("{}-move", shape.name), &["leadership moved from "]);
     }
 }
 

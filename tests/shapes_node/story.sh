@@ -154,14 +154,28 @@ owner_of() {
   esac
 }
 
+# answer_of SHAPE POD: prints the events of the guard that answer requests to move leadership from POD.
+answer_of() {
+  local events='' deadline=$((SECONDS + 15))
+  while ((SECONDS < deadline)); do
+    events=$(kubectl -n "$1" get events.events.k8s.io -o jsonpath='{range .items[*]}{.note}{"\n"}{end}' | grep '^move-leader ')
+    [[ $events != *"leadership moved from $2 "* ]] || break
+    sleep 1
+  done
+  printf '%s' "$events"
+}
+
 # move_leadership SHAPE: runs the command of the leader's denial until it succeeds. Prints its output.
 move_leadership() {
-  local denial output='' deadline=$((SECONDS + RESPONSE_TIMEOUT))
+  local denial leader output='' deadline=$((SECONDS + RESPONSE_TIMEOUT))
   while ((SECONDS < deadline)); do
     denial=$(respond "$1" 0 'Move leadership, then retry: kubectl ')
-    [[ $denial == *'then retry: kubectl '* ]] || break
-    output=$(output_of bash -c "${denial##*Move leadership, then retry: }")
-    [[ $output != *'Leadership transferred'* ]] || break
+    [[ $denial == *'without the plugin: kubectl '* ]] || break
+    leader=${denial##*'move-leader -n '"$1"' '}
+    leader=${leader%%;*}
+    output=$(output_of bash -c "${denial##*without the plugin: }")
+    [[ $output != *annotated* ]] || output=$(answer_of "$1" "$leader")
+    [[ $output != *'leadership moved from'* ]] || break
     sleep 1
   done
   printf '%s' "$output"

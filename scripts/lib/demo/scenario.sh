@@ -63,6 +63,17 @@ wait_until_guarded() {
   fail "the guard has not protected the leader within $WEBHOOK_TIMEOUT s; the last response was: $response"
 }
 
+# wait_until_led_elsewhere POD: returns when another pod leads.
+wait_until_led_elsewhere() {
+  local deadline=$((SECONDS + WEBHOOK_TIMEOUT)) leader
+  while ((SECONDS < deadline)); do
+    leader=$(members_by_role) || exit 1
+    [[ ${leader%% *} == "$1" ]] || return 0
+    sleep 0.3
+  done
+  fail "leadership has not moved away from $1 within $WEBHOOK_TIMEOUT s"
+}
+
 run_scenario() {
   local roles leader first second uid node denial command words=() eviction
 
@@ -111,17 +122,16 @@ run_scenario() {
 
   heading 'Follow the advice of the denial'
   denial=$(<"$STEPS_DIR/evict-leader.output")
-  # The denial ends with `kubectl -n prod exec etcd-1 -c etcd -- etcdctl move-leader ID`; the part behind `--` runs
-  # beside etcd-1.
-  if [[ $denial =~ exec\ ([a-z0-9-]+)\ .*(etcdctl\ move-leader\ [0-9a-f]+) ]]; then
-    read -ra words <<<"${BASH_REMATCH[2]}"
-    mapfile -t command < <(member_command "${BASH_REMATCH[1]}" "${words[@]}")
-    step move-leader "move leadership away from $leader" allowed '*ransferred*' "${command[@]}"
+  # The denial ends with `kubectl -n prod annotate ... etcd-guard.io/move-leader=POD@$(date ...)`; a shell inserts the time.
+  if [[ $denial =~ without\ the\ plugin:\ (kubectl\ .*move-leader=[a-z0-9-]+@) ]]; then
+    read -ra words <<<"${BASH_REMATCH[1]}$(date -u +%FT%TZ)"
+    step move-leader "move leadership away from $leader" allowed '*annotated*' "${words[@]}"
+    wait_until_led_elsewhere "$leader"
     # A denial may rest on a snapshot that is half a second old. This returns when the guard names the new leader.
     wait_until_guarded
     step delete-former-leader "delete $leader, no longer the leader" allowed '*deleted*' kubectl -n prod delete pod "$leader"
   else
-    log "the denial contains no etcdctl command that moves leadership: $denial"
+    log "the denial contains no command that moves leadership: $denial"
     record_step "move leadership away from $leader" allowed 'no command in the denial'
   fi
 

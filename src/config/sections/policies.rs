@@ -23,9 +23,19 @@ pub struct Policies {
     pub floor: Floor,
     /// The addresses at which members are probed.
     pub probe: Probe,
+    /// The signals on which leadership moves before a disruption. They require `--handover`.
+    pub handover: HandoverSignals,
     /// Kinds of custom resources that own member pods, directly or through other owners of listed kinds. Their annotations
     /// choose policies, and their deletion can be evaluated. Deployment and `ReplicaSet` of `apps` need no entry.
     pub owner_kinds: Vec<OwnerKind>,
+}
+
+/// The signals on which leadership moves before a disruption.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct HandoverSignals {
+    /// Keys of further taints that nodes get before their pods are disrupted.
+    pub taints: Vec<String>,
 }
 
 /// The policies of clusters without annotations.
@@ -38,6 +48,8 @@ pub struct Defaults {
     pub single_member: Permission,
     /// Deletion of a pod that loses its data, while every other voter is needed for the quorum.
     pub ephemeral_data: Permission,
+    /// Number of voters in the member list below which no deletion may cost a serving voter. 0 requires none.
+    pub min_voters: u32,
     /// Whether denials are enforced.
     pub mode: Mode,
 }
@@ -52,6 +64,8 @@ pub struct Floor {
     pub single_member: Permission,
     /// `deny` excludes `allow`.
     pub ephemeral_data: Permission,
+    /// Annotations cannot choose a smaller number.
+    pub min_voters: u32,
     /// `enforce` excludes `audit`.
     pub mode: Mode,
     /// `deny` disables the break-glass annotations.
@@ -147,6 +161,7 @@ impl Default for Floor {
             leader: LeaderPolicy::Allow,
             single_member: Permission::Allow,
             ephemeral_data: Permission::Allow,
+            min_voters: 0,
             mode: Mode::Audit,
             break_glass: Permission::Allow,
         }
@@ -169,13 +184,24 @@ impl Policies {
     }
 
     pub(in crate::config) fn validate(&self, validator: &mut Validator<'_>) {
-        let Self { defaults, floor, probe: _, owner_kinds } = self;
+        let Self { defaults, floor, probe: _, handover, owner_kinds } = self;
         owner_kinds::validate(owner_kinds, &mut validator.at("ownerKinds"));
+        for key in handover.taints.iter().filter(|key| key.is_empty() || key.contains(char::is_whitespace)) {
+            let message = format!("{key:?} is not the key of a taint, such as example.com/retiring");
+            validator.at("handover").at("taints").report(message);
+        }
         let mut validator = validator.at("defaults");
         check_floor(&mut validator, "leader", defaults.leader, floor.leader);
         check_floor(&mut validator, "singleMember", defaults.single_member, floor.single_member);
         check_floor(&mut validator, "ephemeralData", defaults.ephemeral_data, floor.ephemeral_data);
         check_floor(&mut validator, "mode", defaults.mode, floor.mode);
+        if defaults.min_voters < floor.min_voters {
+            let message = format!(
+                "{} is less strict than guard.floor.minVoters, {}",
+                defaults.min_voters, floor.min_voters
+            );
+            validator.at("minVoters").report(message);
+        }
     }
 }
 

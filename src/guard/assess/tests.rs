@@ -43,7 +43,8 @@ fn denies_leader() {
     assert_eq!(
         cluster(3).text(0),
         "LeaderProtected: etcd-0 leads prod/etcd (member e7cd0000, term 7; 3 of 3 voters healthy, quorum 2). \
-         Move leadership, then retry: kubectl -n prod exec etcd-0 -c etcd -- etcdctl move-leader e7cd0002"
+         Move leadership, then retry: kubectl etcd-guard move-leader -n prod etcd-0; without the plugin: kubectl -n prod \
+         annotate --overwrite statefulset/etcd etcd-guard.io/move-leader=etcd-2@$(date -u +%FT%TZ)"
     );
 }
 

@@ -18,7 +18,7 @@ use crate::guard::{
         transfer::{Transfer, transfer_leadership},
         uncertain_storage::UncertainStorage,
     },
-    explain::explain,
+    explain::{explain, explain_transferee},
     metrics::Metrics,
     model::{
         membership::Membership,
@@ -147,6 +147,11 @@ impl MemberEvaluator {
         let wants_transfer = assessment.wants_transfer(policy);
         let may_be_deleted = assessment.reason.allows() || wants_transfer;
         let removes_vote = wants_transfer || assessment.reason.removes_a_voter();
+
+        let costs_serving_voter = wants_transfer || assessment.reason == Reason::SafeToDelete;
+        if costs_serving_voter && records.as_ref().is_some_and(|records| records.is_transferee(&target.uid)) {
+            return Ok(Some(explain_transferee(&snapshot, target, &assessment, Instant::now())));
+        }
 
         let id = snapshot.cluster_id();
         if let Some(id) = id {

@@ -83,6 +83,8 @@ reasons! {
     LeaderProtected => DeniesForNow,
     /// Fewer healthy voters than the quorum would remain.
     QuorumAtRisk => DeniesForNow,
+    /// The member list has fewer voters than the policy requires.
+    TooFewVoters => DeniesForNow,
     /// Fewer healthy voters than the quorum would remain while another pod of the cluster is leaving or restarting.
     DisruptionInProgress => DeniesForNow,
     /// The cluster has one voter.

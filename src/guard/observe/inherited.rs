@@ -27,7 +27,7 @@ impl ClusterObserver {
     }
 
     /// Waits until the annotations of the pods' owners are known, and adds them to the pods.
-    pub(super) async fn add_inherited(
+    pub(in crate::guard) async fn add_inherited(
         &self,
         namespace: &str,
         pods: &mut [Pod],

@@ -267,7 +267,7 @@ impl ClusterObserver {
         snapshot
     }
 
-    async fn observe_siblings(
+    pub(super) async fn observe_siblings(
         &self,
         siblings: &Siblings,
         reserved: &[Reservation],
@@ -424,7 +424,7 @@ impl ClusterObserver {
         }))
     }
 
-    async fn siblings_with_credentials(
+    pub(super) async fn siblings_with_credentials(
         &self,
         cluster_key: &ClusterKey,
         pods: Vec<Pod>,

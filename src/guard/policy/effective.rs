@@ -12,8 +12,8 @@ use crate::config::{Defaults, Floor, PolicyValue};
 pub use crate::config::{LeaderPolicy, Mode, Permission};
 use crate::escape::to_bounded_line;
 use crate::guard::model::annotations::{
-    ALLOW_REASON, ALLOW_UNTIL, EPHEMERAL_DATA, LEADER, MEMBER, MEMBER_OVERRULED, MODE, SINGLE_MEMBER,
-    TOO_LONG,
+    ALLOW_REASON, ALLOW_UNTIL, EPHEMERAL_DATA, LEADER, MEMBER, MEMBER_OVERRULED, MIN_VOTERS, MODE,
+    SINGLE_MEMBER, TOO_LONG,
 };
 
 /// Longest time that a break-glass may last from now on.
@@ -40,6 +40,8 @@ pub struct Policy {
     pub single_member: Permission,
     /// Deletions that end a member for good while the cluster has no spare voter.
     pub ephemeral_data: Permission,
+    /// Number of voters in the member list below which no deletion may cost a serving voter.
+    pub min_voters: u32,
     /// Whether denials are enforced.
     pub mode: Mode,
     /// Reason and end of the break-glass that is active, escaped and cut.
@@ -109,6 +111,7 @@ pub(in crate::guard) fn resolve(
         leader: resolution.choose(LEADER, defaults.leader, floor.leader),
         single_member: resolution.choose(SINGLE_MEMBER, defaults.single_member, floor.single_member),
         ephemeral_data: resolution.choose(EPHEMERAL_DATA, defaults.ephemeral_data, floor.ephemeral_data),
+        min_voters: resolution.choose_min_voters(defaults.min_voters, floor.min_voters),
         mode: resolution.choose(MODE, defaults.mode, floor.mode),
         break_glass: resolution.choose_break_glass(floor.break_glass, now),
     };
@@ -144,6 +147,35 @@ impl Resolution<'_> {
             value: value.as_str().to_owned(),
             from: from.to_owned(),
         });
+        value
+    }
+
+    /// Returns the number of the strongest source with a number. A policy without this limit has no setting.
+    fn choose_min_voters(&mut self, default: u32, floor: u32) -> u32 {
+        let (mut value, mut from) = (default, CONFIGURATION);
+        for source in self.sources {
+            let Some(text) = source.annotations.get(MIN_VOTERS) else { continue };
+            match text.parse() {
+                Ok(chosen) => (value, from) = (chosen, source.object.as_str()),
+                Err(_) => {
+                    let text = to_bounded_line(text, MAX_VALUE_CHARS);
+                    self.invalid.push(format!("{MIN_VOTERS}=\"{text}\" has no effect: it is not a number"));
+                }
+            }
+        }
+        if value < floor {
+            self.below_floor.push(format!(
+                "{MIN_VOTERS}={value} is below the floor of the configuration: {floor} applies"
+            ));
+            (value, from) = (floor, CONFIGURATION_FLOOR);
+        }
+        if value > 0 {
+            self.settings.push(PolicySetting {
+                name: MIN_VOTERS.to_owned(),
+                value: value.to_string(),
+                from: from.to_owned(),
+            });
+        }
         value
     }
 

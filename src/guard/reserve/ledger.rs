@@ -10,7 +10,10 @@ use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::guard::model::reservation::{LivePod, Reservation};
+use crate::guard::model::{
+    handover::{Handover, HandoverState},
+    reservation::{LivePod, Reservation},
+};
 
 /// Maximum time between an approval and the visible deletion. The API server cancels a request after 34 s; a write that is
 /// in progress at that moment can complete shortly afterwards.
@@ -24,6 +27,10 @@ const NODE_RESERVATION_TTL: Duration = Duration::from_secs(120);
 /// and read the record later; each of its reads takes up to 3 s.
 const GONE_TTL: Duration = Duration::from_secs(10);
 
+/// Time for which a handover protects its transferee: a transfer takes 100 ms and at most 2 s, and the new leader is
+/// verified within another second. The rest covers slow reads of other replicas.
+pub(in crate::guard) const HANDOVER_TTL: Duration = Duration::from_secs(10);
+
 /// The knowledge of one replica about the record of one cluster: the time of its first read of each reservation. Concurrent
 /// evaluations can observe older and newer versions of the record in any order.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +38,8 @@ pub(in crate::guard) struct Ledger {
     first_seen: HashMap<Reservation, Instant>,
     /// Time at which the replica found each reserved pod missing, by uid.
     gone: HashMap<String, Instant>,
+    /// Time of the first read of each handover, by its signal and its time.
+    handovers: HashMap<(String, String), Instant>,
     /// Time since which each pod has been reserved without a break, by uid. Used only by a metric.
     reserved: HashMap<String, Instant>,
 }
@@ -68,6 +77,37 @@ impl Ledger {
         for reservation in record {
             self.reserved.entry(reservation.uid.clone()).or_insert(now);
         }
+    }
+
+    /// Records the handovers of the record at the time of a read. They are no reservations: a transferee stays.
+    pub(in crate::guard) fn observe_handovers(&mut self, record: &[Handover], now: Instant) {
+        let keys: Vec<(String, String)> = record.iter().map(handover_key).collect();
+        self.handovers.retain(|known, _| keys.contains(known));
+        for key in keys {
+            self.handovers.entry(key).or_insert(now);
+        }
+    }
+
+    /// Whether a handover to the pod with this uid is in progress.
+    pub(in crate::guard) fn is_transferee(&self, record: &[Handover], uid: &str, now: Instant) -> bool {
+        let is_live = |handover: &Handover| !self.remaining(handover, now).is_zero();
+        record.iter().any(|handover| !uid.is_empty() && handover.uid == uid && is_live(handover))
+    }
+
+    /// Returns the state of a handover.
+    pub(in crate::guard) fn handover_state(&self, handover: &Handover, now: Instant) -> HandoverState {
+        let remaining = self.remaining(handover, now);
+        match handover.ended {
+            true => HandoverState::Ended,
+            false if remaining.is_zero() => HandoverState::Expired { term: handover.term },
+            false => HandoverState::InProgress(remaining),
+        }
+    }
+
+    /// Returns the rest of the lifetime of a handover. One that the ledger does not know counts as new.
+    fn remaining(&self, handover: &Handover, now: Instant) -> Duration {
+        let since = self.handovers.get(&handover_key(handover)).copied().unwrap_or(now);
+        HANDOVER_TTL.saturating_sub(now.duration_since(since))
     }
 
     /// Records the reserved pods of a namespace that are gone. A pod that is listed again was only absent from an earlier,
@@ -160,6 +200,11 @@ impl Ledger {
         record.sort_by(|left, right| left.uid.cmp(&right.uid));
         record
     }
+}
+
+/// Returns the key of a handover. It remains the same when the handover ends.
+fn handover_key(handover: &Handover) -> (String, String) {
+    (handover.signal.clone(), handover.at.clone())
 }
 
 #[cfg(test)]

@@ -1,15 +1,18 @@
-//! The shared records of reservations: one Lease per etcd cluster in the guard's namespace.
+//! The shared records of reservations and handovers: one Lease per etcd cluster in the guard's namespace.
 //!
 //! A replica reads the record before the probe round and writes it afterwards with the resource version of the read. If
 //! another replica approved a deletion in between, the write fails and the evaluation restarts.
 
+mod records;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
+    collections::{BTreeMap, HashMap, btree_map::Entry},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use k8s_openapi::jiff::Timestamp;
 use moka::sync::Cache;
 use prometheus_client::{
     collector::Collector,
@@ -20,9 +23,12 @@ use prometheus_client::{
 use tokio::time::{Instant, sleep};
 
 use crate::guard::{
-    model::cluster_key::{CLUSTER_TTL, MAX_CLUSTERS},
-    model::reservation::{LivePod, Reservation},
-    reserve::ledger::Ledger,
+    model::{
+        cluster_key::{CLUSTER_TTL, MAX_CLUSTERS},
+        handover::Handover,
+        reservation::{LivePod, Reservation},
+    },
+    reserve::{handovers, ledger::Ledger},
 };
 use crate::{
     etcd::ClusterId,
@@ -35,10 +41,6 @@ const RESERVATIONS_ANNOTATION: &str = "etcd-guard.io/reservations";
 /// Annotation of the Lease with the names of the cluster, one per line: `NAMESPACE/OWNER` for each owner of its pods. A
 /// replica finds the record by one of these names while no member reports the cluster id.
 const CLUSTER_ANNOTATION: &str = "etcd-guard.io/cluster";
-
-/// Maximum number of names in a record. It exceeds the number of voters that the guard accepts; owners that no longer exist
-/// are dropped when it is exceeded.
-const MAX_CLUSTER_NAMES: usize = 128;
 
 /// Beginning of the names of provisional records. A cluster id contains no letter `u`.
 const PROVISIONAL_PREFIX: &str = "etcd-guard.unknown-";
@@ -61,6 +63,8 @@ pub(in crate::guard) struct Record {
     lease: LeaseRecord,
     /// Content of the Lease at the time of the read. Concurrent evaluations have copies of their own.
     reservations: Vec<Reservation>,
+    /// Handovers in the Lease at the time of the read.
+    handovers: Vec<Handover>,
     ledger: Arc<Mutex<Ledger>>,
 }
 
@@ -94,8 +98,8 @@ impl ReservationStore {
         registry.register_collector(Box::new(self.ledgers.clone()));
     }
 
-    /// Reads the record of a cluster, or all records if the cluster id is unknown or the cluster has no record. A record that cannot be parsed is an error,
-    /// because it can contain reservations.
+    /// Reads the record of a cluster, or all records if the cluster id is unknown or the cluster has no record. A record that
+    /// cannot be parsed is an error, because it can contain reservations.
     pub(in crate::guard) async fn read(&self, cluster: Option<ClusterId>) -> Result<Records, LookupError> {
         match cluster {
             Some(cluster) => {
@@ -199,13 +203,16 @@ impl ReservationStore {
         let reservations =
             parse(&lease).map_err(|error| InvalidRecord { name: lease.name.clone(), error })?;
         let ledger = self.ledgers.0.get(&lease.name).unwrap_or_default();
-        Ok(Record { lease, reservations, ledger })
+        let handovers = handovers::parse(&lease);
+        Ok(Record { lease, reservations, handovers, ledger })
     }
 
     /// Observes the record in the ledger of this replica, which starts the lifetimes of new reservations.
     fn observe(&self, mut record: Record) -> Record {
         record.ledger = self.ledgers.0.get_with_by_ref(&record.lease.name, Arc::default);
-        record.ledger().observe(&record.reservations, Instant::now());
+        let now = Instant::now();
+        record.ledger().observe(&record.reservations, now);
+        record.ledger().observe_handovers(&record.handovers, now);
         record
     }
 
@@ -233,7 +240,31 @@ impl ReservationStore {
         let reservations = new.into_iter().fold(record.reservations.clone(), |reservations, new| {
             record.ledger().record_with(&reservations, new, live_pods, now)
         });
-        self.write(record, reservations).await
+        let handovers = record.handovers.clone();
+        self.write(record, reservations, handovers).await
+    }
+
+    /// Adds a handover to the record of the cluster with these names, with the errors of [`Self::add`].
+    pub(in crate::guard) async fn add_handover(
+        &self,
+        record: &mut Record,
+        cluster_names: impl IntoIterator<Item = String>,
+        new: Handover,
+    ) -> Result<(), WriteError> {
+        record.add_cluster_names(cluster_names);
+        let handovers = handovers::with(&record.handovers, new, Timestamp::now());
+        self.write(record, record.reservations.clone(), handovers).await
+    }
+
+    /// Removes the handovers of withdrawn signals, with the errors of [`Self::add`].
+    pub(in crate::guard) async fn remove_handovers(
+        &self,
+        record: &mut Record,
+        is_withdrawn: impl Fn(&str) -> bool,
+    ) -> Result<(), WriteError> {
+        let remaining = record.handovers.iter().filter(|known| !is_withdrawn(&known.signal));
+        let remaining = remaining.cloned().collect();
+        self.write(record, record.reservations.clone(), remaining).await
     }
 
     /// Removes the reservations of a pod. Returns [`WriteError::Conflict`] if the Lease changed since the read.
@@ -246,7 +277,8 @@ impl ReservationStore {
     ) -> Result<(), WriteError> {
         let reservations =
             record.ledger().record_without(&record.reservations, namespace, uid, live_pods, Instant::now());
-        self.write(record, reservations).await
+        let handovers = record.handovers.clone();
+        self.write(record, reservations, handovers).await
     }
 
     /// Deletes stale records periodically and never returns. A record is stale if it did not change between two reads
@@ -264,7 +296,8 @@ impl ReservationStore {
             };
             let (stale, changed): (Vec<LeaseRecord>, Vec<LeaseRecord>) =
                 leases.into_iter().partition(|lease| last.get(&lease.name) == Some(&lease.version));
-            for lease in stale {
+            // A signal that lasts longer must not trigger a second handover.
+            for lease in stale.into_iter().filter(|lease| !handovers::is_needed(lease)) {
                 // A conflict means that the record is in use again.
                 match self.leases.delete(&lease).await {
                     Ok(()) | Err(WriteError::Conflict) => {}
@@ -275,16 +308,29 @@ impl ReservationStore {
         }
     }
 
-    async fn write(&self, record: &mut Record, reservations: Vec<Reservation>) -> Result<(), WriteError> {
-        let text = serde_json::to_string(&reservations).map_err(|error| WriteError::Failed {
-            name: record.lease.name.clone(),
-            cause: error.to_string(),
-        })?;
+    async fn write(
+        &self,
+        record: &mut Record,
+        reservations: Vec<Reservation>,
+        handovers: Vec<Handover>,
+    ) -> Result<(), WriteError> {
+        let name = record.lease.name.clone();
+        let failed = |error: serde_json::Error| WriteError::Failed { name, cause: error.to_string() };
+        let texts = serde_json::to_string(&reservations)
+            .and_then(|text| serde_json::to_string(&handovers).map(|handovers| (text, handovers)));
+        let (text, handovers_text) = texts.map_err(failed)?;
+        let handovers_entry = (handovers::ANNOTATION.to_owned(), handovers_text);
         let cluster = record.lease.annotations.remove_entry(CLUSTER_ANNOTATION);
-        let annotations = cluster.into_iter().chain([(RESERVATIONS_ANNOTATION.to_owned(), text)]).collect();
+        let annotations = cluster
+            .into_iter()
+            .chain([(RESERVATIONS_ANNOTATION.to_owned(), text)])
+            .chain(Some(handovers_entry).filter(|_| !handovers.is_empty()))
+            .collect();
         record.lease = self.leases.write(&record.lease, annotations).await?;
-        record.ledger().observe(&reservations, Instant::now());
-        record.reservations = reservations;
+        let now = Instant::now();
+        record.ledger().observe(&reservations, now);
+        record.ledger().observe_handovers(&handovers, now);
+        (record.reservations, record.handovers) = (reservations, handovers);
         Ok(())
     }
 }
@@ -331,85 +377,6 @@ impl Collector for Ledgers {
         let help = "Longest time for which a pod that still exists has been reserved; 0 without reservations";
         let name = "longest_reservation_seconds";
         gauge.encode(encoder.encode_descriptor(name, help, None, ConstGauge::<f64>::TYPE)?)
-    }
-}
-
-// === impl Record ===
-
-impl Record {
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        lock(&self.ledger)
-    }
-
-    /// Whether the record contains approvals that could not read the cluster id.
-    fn is_provisional(&self) -> bool {
-        self.lease.name.starts_with(PROVISIONAL_PREFIX)
-    }
-
-    fn cluster_names(&self) -> BTreeSet<&str> {
-        self.lease
-            .annotations
-            .get(CLUSTER_ANNOTATION)
-            .map(|names| names.lines().collect())
-            .unwrap_or_default()
-    }
-
-    /// Adds names of the cluster, which the next write stores: one for each owner of its pods.
-    pub(in crate::guard) fn add_cluster_names(&mut self, names: impl IntoIterator<Item = String>) {
-        let new: BTreeSet<String> = names.into_iter().collect();
-        let known = self.cluster_names();
-        let mut all: BTreeSet<&str> = new.iter().map(String::as_str).chain(known).collect();
-        if all.len() > MAX_CLUSTER_NAMES {
-            all = new.iter().map(String::as_str).take(MAX_CLUSTER_NAMES).collect();
-        }
-        let text = all.into_iter().collect::<Vec<_>>().join("\n");
-        self.lease.annotations.insert(CLUSTER_ANNOTATION.to_owned(), text);
-    }
-
-    /// Returns the reservations that have not expired.
-    fn active(&self) -> Vec<Reservation> {
-        self.ledger().active(&self.reservations, Instant::now()).cloned().collect()
-    }
-}
-
-// === impl AllRecords ===
-
-impl AllRecords {
-    /// Returns the reservations that have not expired.
-    pub(in crate::guard) fn active(&self) -> Vec<Reservation> {
-        self.0.values().flat_map(Record::active).collect()
-    }
-}
-
-// === impl Records ===
-
-impl Records {
-    fn iter(&self) -> impl Iterator<Item = &Record> {
-        let (one, all): (Option<&Record>, &[Result<Record, InvalidRecord>]) = match self {
-            Self::Known(_, record) => (Some(record), &[]),
-            Self::All(records) => (None, records),
-        };
-        one.into_iter().chain(all.iter().flatten())
-    }
-
-    /// Returns whether a record may be newer than a list of a namespace's pods that was read in parallel.
-    pub(in crate::guard) fn may_be_newer_than(&self, namespace: &str, live_pods: &[LivePod<'_>]) -> bool {
-        let is_newer = |record: &Record| {
-            record.ledger().may_be_newer_than(&record.reservations, namespace, live_pods, Instant::now())
-        };
-        self.iter().any(is_newer)
-    }
-
-    /// Records which reserved pods of a namespace are gone. `live_pods` are the pods that exist.
-    pub(in crate::guard) fn observe_pods(&self, namespace: &str, live_pods: &[LivePod<'_>]) {
-        for record in self.iter() {
-            record.ledger().observe_pods(&record.reservations, namespace, live_pods, Instant::now());
-        }
-    }
-
-    /// Returns the reservations that have not expired.
-    pub(in crate::guard) fn active(&self) -> Vec<Reservation> {
-        self.iter().flat_map(Record::active).collect()
     }
 }
 

@@ -45,8 +45,15 @@ pub const ACCEPT_AUTO_TLS: &str = "etcd-guard.io/accept-auto-tls";
 /// Secret with the user and the password.
 pub const AUTH_SECRET: &str = "etcd-guard.io/auth-secret";
 
+/// Minimum number of voters in the member list: a whole number.
+pub const MIN_VOTERS: &str = "etcd-guard.io/min-voters";
+
+/// Request to move leadership, as `POD@TIME`: the pod that becomes the leader, and the time of the request. It is read
+/// from a StatefulSet, or from a pod without a StatefulSet.
+pub const MOVE_LEADER: &str = "etcd-guard.io/move-leader";
+
 /// The names of all annotations that are kept. Their number limits the entries of an object.
-pub const KEPT: [&str; 12] = [
+pub const KEPT: [&str; 14] = [
     MIRROR,
     LEADER,
     SINGLE_MEMBER,
@@ -59,6 +66,8 @@ pub const KEPT: [&str; 12] = [
     CLIENT_TLS_SECRET,
     ACCEPT_AUTO_TLS,
     AUTH_SECRET,
+    MIN_VOTERS,
+    MOVE_LEADER,
 ];
 
 /// Maximum length of a value in bytes. The longest valid value is a reason of a few sentences.

@@ -80,6 +80,9 @@ pub struct PodSpec {
     /// The headless Service that gives the pod its DNS name.
     #[serde(default)]
     pub subdomain: String,
+    /// The pod's node; empty until the pod is scheduled.
+    #[serde(default, rename = "nodeName")]
+    pub node_name: String,
     /// Labels that the pod's node must have.
     #[serde(default, rename = "nodeSelector", deserialize_with = "null_as_default")]
     pub node_selector: BTreeMap<String, String>,
@@ -236,12 +239,26 @@ pub struct PodStatus {
     /// All addresses of the pod, one per address family. The first one is `pod_ip`.
     #[serde(default, rename = "podIPs", deserialize_with = "null_as_default")]
     pub pod_ips: Vec<PodIp>,
+    /// Observations about the pod, such as `Ready`.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub conditions: Vec<Condition>,
     /// Status of each container, reported by the kubelet.
     #[serde(default, deserialize_with = "null_as_default")]
     pub container_statuses: Vec<ContainerStatus>,
     /// Status of each init container, reported by the kubelet.
     #[serde(default, deserialize_with = "null_as_default")]
     pub init_container_statuses: Vec<ContainerStatus>,
+}
+
+/// A condition of a pod or a node, in part.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Condition {
+    /// The type, for instance `Ready`.
+    #[serde(default, rename = "type")]
+    pub kind: String,
+    /// `True`, `False` or `Unknown`.
+    #[serde(default)]
+    pub status: String,
 }
 
 /// `PodIP`.
@@ -281,6 +298,16 @@ pub struct ContainerState {
     pub terminated: Option<serde::de::IgnoredAny>,
 }
 
+// === impl Condition ===
+
+impl Condition {
+    /// Whether the condition is observed.
+    #[must_use]
+    pub fn is_true(&self) -> bool {
+        self.status == "True"
+    }
+}
+
 // === impl Pod ===
 
 impl Pod {
@@ -294,6 +321,12 @@ impl Pod {
     #[must_use]
     pub fn is_finished(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// Whether the kubelet reports that the pod is ready.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.is_true())
     }
 
     /// Whether this is the mirror of a static pod.

@@ -6,9 +6,9 @@ use super::{
     heap_size::{HeapSize, heap_size_of_fields},
     owner_reference::OwnerReference,
     pod::{
-        Container, ContainerPort, ContainerState, ContainerStatus, DataVolume, EnvVar, EnvVarSource,
-        ExecAction, FieldRef, Hook, KeyToPath, Lifecycle, Metadata, Pod, PodIp, PodSpec, PodStatus,
-        ProjectedVolume, Projection, SecretKeyRef, Volume, VolumeClaim, VolumeMount,
+        Condition, Container, ContainerPort, ContainerState, ContainerStatus, DataVolume, EnvVar,
+        EnvVarSource, ExecAction, FieldRef, Hook, KeyToPath, Lifecycle, Metadata, Pod, PodIp, PodSpec,
+        PodStatus, ProjectedVolume, Projection, SecretKeyRef, Volume, VolumeClaim, VolumeMount,
     },
 };
 
@@ -16,7 +16,7 @@ heap_size_of_fields! {
     Pod { metadata, spec, status }
     Metadata { name, namespace, uid, labels, annotations, owner_references, finalizers, deletion_timestamp }
     OwnerReference { api_version, kind, name, uid }
-    PodSpec { containers, init_containers, volumes, hostname, subdomain, node_selector, priority_class_name }
+    PodSpec { containers, init_containers, volumes, hostname, subdomain, node_name, node_selector, priority_class_name }
     Container { name, image, command, args, env, volume_mounts, ports, lifecycle, restart_policy }
     ContainerPort { name }
     Lifecycle { pre_stop }
@@ -33,7 +33,8 @@ heap_size_of_fields! {
     KeyToPath { key, path }
     ProjectedVolume { sources }
     Projection { secret, config_map }
-    PodStatus { phase, pod_ip, pod_ips, container_statuses, init_container_statuses }
+    Condition { kind, status }
+    PodStatus { phase, pod_ip, pod_ips, conditions, container_statuses, init_container_statuses }
     PodIp { ip }
     ContainerStatus { name, state, last_state }
     ContainerState { running, terminated }

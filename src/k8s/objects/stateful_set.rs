@@ -21,6 +21,17 @@ pub struct StatefulSet {
     pub metadata: Metadata,
     #[serde(default)]
     spec: StatefulSetSpec,
+    #[serde(default)]
+    status: StatefulSetStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StatefulSetStatus {
+    #[serde(default)]
+    current_revision: String,
+    #[serde(default)]
+    update_revision: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -54,7 +65,8 @@ struct RetentionPolicy {
 }
 
 heap_size_of_fields! {
-    StatefulSet { metadata, spec }
+    StatefulSet { metadata, spec, status }
+    StatefulSetStatus { current_revision, update_revision }
     StatefulSetSpec { service_name, template, volume_claim_templates, persistent_volume_claim_retention_policy }
     ClaimTemplate { metadata }
     RetentionPolicy { when_deleted }
@@ -91,6 +103,14 @@ impl StatefulSet {
     #[must_use]
     pub fn replicas(&self) -> u32 {
         self.spec.replicas.unwrap_or(1)
+    }
+
+    /// Returns the revision to which a rollout in progress updates the pods.
+    #[must_use]
+    pub fn rollout_revision(&self) -> Option<&str> {
+        let StatefulSetStatus { current_revision, update_revision } = &self.status;
+        (current_revision != update_revision && !update_revision.is_empty())
+            .then_some(update_revision.as_str())
     }
 
     /// Returns the ordinal of the pod to which a claim of this name belongs: claims are named

@@ -18,6 +18,7 @@ use super::{
 use crate::k8s::{
     error::LookupError,
     objects::{
+        annotations::MOVE_LEADER,
         heap_size::HeapSize,
         pod::{Metadata, OwnerReference, Pod},
     },
@@ -38,7 +39,24 @@ pub struct AnnotationCache {
     namespaces: Arc<RwLock<HashMap<String, Arc<WatchedMetadata>>>>,
     are_namespaces_listed: watch::Receiver<bool>,
     stateful_sets: NamespaceWatches,
+    /// Pods without a StatefulSet that request a move of leadership.
+    requesting_pods: NamespaceWatches,
     guarded: watch::Receiver<BTreeSet<String>>,
+}
+
+/// A request to move leadership, as an annotation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MoveRequest {
+    /// Namespace of the annotated object.
+    pub namespace: String,
+    /// Name of the annotated object.
+    pub name: String,
+    /// Uid of the annotated object.
+    pub uid: String,
+    /// Value of the annotation.
+    pub value: String,
+    /// Whether the object is a pod instead of a StatefulSet.
+    pub is_pod: bool,
 }
 
 /// The store of the watch of namespaces.
@@ -74,8 +92,10 @@ impl AnnotationCache {
             reduce: |set| Some(with_controller(set)),
         };
         let stateful_sets = NamespaceWatches::start(client, resource, guarded.clone());
+        let resource = Resource { group: "/api/v1", name: "pods", kind: "pods", reduce: requesting_pod };
+        let requesting_pods = NamespaceWatches::start(client, resource, guarded.clone());
         let opt_in_label = Arc::new(opt_in_label);
-        Self { opt_in_label, namespaces, are_namespaces_listed, stateful_sets, guarded }
+        Self { opt_in_label, namespaces, are_namespaces_listed, stateful_sets, requesting_pods, guarded }
     }
 
     /// Returns the label that opts a namespace in.
@@ -234,6 +254,28 @@ impl AnnotationCache {
         namespaces.iter().filter_map(version).collect()
     }
 
+    /// Returns the requests to move leadership in guarded namespaces.
+    #[must_use]
+    pub fn move_requests(&self) -> Vec<MoveRequest> {
+        let guarded = self.guarded.borrow().clone();
+        let requests = |watches: &NamespaceWatches, namespace: &str, is_pod: bool| {
+            let objects = watches.select(namespace, |object| object.annotations.contains_key(MOVE_LEADER));
+            let request = |object: Arc<WatchedMetadata>| MoveRequest {
+                namespace: namespace.to_owned(),
+                name: object.name.clone(),
+                uid: object.uid.clone(),
+                value: object.annotations.get(MOVE_LEADER).cloned().unwrap_or_default(),
+                is_pod,
+            };
+            objects.into_iter().map(request).collect::<Vec<_>>()
+        };
+        let in_namespace = |namespace: &String| {
+            let of_sets = requests(&self.stateful_sets, namespace, false);
+            of_sets.into_iter().chain(requests(&self.requesting_pods, namespace, true)).collect::<Vec<_>>()
+        };
+        guarded.iter().flat_map(in_namespace).collect()
+    }
+
     /// Returns the name and the uid of the StatefulSet that the name of a pod implies. Only the owner reference of the
     /// pod proves that the pod belongs to this StatefulSet.
     #[must_use]
@@ -316,6 +358,16 @@ impl NamespaceStore {
 /// Returns metadata without the owners, which are not read.
 fn without_owners(metadata: WatchedMetadata) -> WatchedMetadata {
     WatchedMetadata { owner_references: Vec::new(), ..metadata }
+}
+
+/// Returns the metadata of a pod without a StatefulSet that requests a move of leadership.
+fn requesting_pod(metadata: WatchedMetadata) -> Option<WatchedMetadata> {
+    let is_in_set = metadata
+        .owner_references
+        .iter()
+        .any(|owner| owner.controller == Some(true) && owner.kind == "StatefulSet");
+    let requests = metadata.annotations.contains_key(MOVE_LEADER) && !is_in_set;
+    requests.then(|| without_owners(metadata))
 }
 
 /// Returns metadata with the controller as the only owner. A reference that no object of the API server can have is

@@ -86,6 +86,19 @@ impl NamespaceWatches {
         self.with_objects(namespace, |objects| objects.by_name.as_ref()?.get(name).cloned()).flatten()
     }
 
+    /// Returns the last known states of the objects that `is_selected` accepts.
+    pub(super) fn select(
+        &self,
+        namespace: &str,
+        is_selected: impl Fn(&WatchedMetadata) -> bool,
+    ) -> Vec<Arc<WatchedMetadata>> {
+        let select = |objects: &Objects| {
+            let all = objects.by_name.iter().flat_map(HashMap::values);
+            all.filter(|object| is_selected(object)).cloned().collect()
+        };
+        self.with_objects(namespace, select).unwrap_or_default()
+    }
+
     /// Returns the state of an object if the watch of its namespace works: it is as old as the delay of watch events.
     pub(super) fn get_current(&self, namespace: &str, name: &str) -> Option<Arc<WatchedMetadata>> {
         let get =

@@ -56,8 +56,15 @@ pub struct EventRecord {
 /// Queues Events and writes them in the background. Clones share the queue.
 #[derive(Clone)]
 pub struct EventRecorder {
-    queue: mpsc::Sender<EventRecord>,
+    queue: mpsc::Sender<Queued>,
     recent: Cache<(ObjectKey, [&'static str; 2]), ()>,
+}
+
+/// An Event in the queue.
+struct Queued {
+    record: EventRecord,
+    /// Whether the Event answers a request or states an action. Its note is written even if an Event with the same reason exists.
+    is_answer: bool,
 }
 
 /// Kind, namespace, name and uid; hand-written reviews may lack some of them.
@@ -134,15 +141,31 @@ impl EventRecorder {
         if !self.recent.entry(key).or_insert(()).is_fresh() {
             return;
         }
-        if self.queue.try_send(record).is_err() {
+        self.queue(record, false);
+    }
+
+    /// Queues an Event that answers a request, or states an action, and is written with its own note in every case. Never
+    /// waits.
+    pub fn answer(&self, record: EventRecord) {
+        self.queue(record, true);
+    }
+
+    fn queue(&self, record: EventRecord, is_answer: bool) {
+        if self.queue.try_send(Queued { record, is_answer }).is_err() {
             tracing::debug!("an event was dropped: the queue is full");
         }
     }
 }
 
-async fn write_events(client: Client, mut queued: mpsc::Receiver<EventRecord>) {
-    let recorder = Recorder::new(client, Reporter::from(CONTROLLER));
-    while let Some(record) = queued.recv().await {
+async fn write_events(client: Client, mut queued: mpsc::Receiver<Queued>) {
+    let shared = Recorder::new(client.clone(), Reporter::from(CONTROLLER));
+    while let Some(Queued { record, is_answer }) = queued.recv().await {
+        // A recorder increases the count of an earlier Event of the same reason, and drops the note of the later one.
+        let recorder = if is_answer {
+            Recorder::new(client.clone(), Reporter::from(CONTROLLER))
+        } else {
+            shared.clone()
+        };
         let on_object = (record.event(None), record.object.clone());
         let on_set = record.stateful_set.clone();
         let on_set = on_set.map(|set| (record.event(Some(record.object.clone())), set));

@@ -1,11 +1,9 @@
 //! The leader's pod is protected until leadership moves.
 
-use std::process::Stdio;
+use k8s_openapi::jiff::Timestamp;
 
 use test_support::{
     guarded_cluster::{GuardedCluster, START_TIMEOUT},
-    processes::child::scoped_command,
-    processes::testbed,
     wait::wait_until,
 };
 
@@ -26,11 +24,15 @@ async fn denies_leader_until_printed_command_moves_leadership() {
     );
     assert!(output.stderr.contains(&denial), "{}", output.stderr);
 
-    let printed = format!("kubectl -n {ns} exec {leader} -c etcd -- etcdctl ");
-    let (_, command) = output.stderr.split_once(&printed).expect(&output.stderr);
+    let plugin = format!("kubectl etcd-guard move-leader -n {ns} {leader}; without the plugin: kubectl ");
+    let (_, command) = output.stderr.split_once(&plugin).expect(&output.stderr);
+    // The shell inserts the time.
+    let now = Timestamp::now().to_string();
+    let command = command.trim_end().replace("$(date -u +%FT%TZ)", &now);
     let arguments: Vec<&str> = command.split_whitespace().collect();
-    etcdctl_in(&etcd, &leader, &arguments);
-    assert_ne!(etcd.leader().await, leader);
+    let output = etcd.kubectl_everywhere().run(&arguments).await;
+    assert!(output.success, "{output:?}");
+    wait_until("the guard moves leadership", START_TIMEOUT, async || etcd.leader().await != leader).await;
 
     wait_until("the former leader's deletion passes", START_TIMEOUT, async || {
         etcd.kubectl(&["delete", "pod", &leader, "--wait=false"]).await.success
@@ -55,16 +57,4 @@ async fn denies_forced_deletion_of_leader() {
     let pod = etcd.pods.get(&leader).await.unwrap();
     assert_eq!((pod.metadata.uid.unwrap(), pod.metadata.deletion_timestamp), (uid, None));
     assert_eq!(etcd.leader().await, leader);
-}
-
-/// Runs `kubectl exec POD -c etcd -- etcdctl ARGUMENTS` by etcdctl on this machine, with the endpoint that it would
-/// have in the pod.
-fn etcdctl_in(etcd: &GuardedCluster, pod: &str, arguments: &[&str]) {
-    let output = scoped_command(testbed::program("etcdctl-3.6"))
-        .args(arguments)
-        .env("ETCDCTL_ENDPOINTS", etcd.member(pod).url())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "etcdctl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }

@@ -29,7 +29,7 @@ async fn guards_members_that_run_as_native_sidecars() {
     let mut etcd = GuardedCluster::start_as(setup).await;
     let leader = etcd.leader().await;
     let denial = etcd.delete(&leader).await.unwrap_err();
-    assert!(denial.contains("LeaderProtected") && denial.contains(" -c etcd -- etcdctl"), "{denial}");
+    assert!(denial.contains("LeaderProtected") && denial.contains("etcd-guard.io/move-leader="), "{denial}");
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE denied LeaderProtected"]);
 
     let [first, second] = etcd.followers().await;

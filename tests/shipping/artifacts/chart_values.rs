@@ -274,6 +274,12 @@ fn existence() -> Vec<Effect> {
             "/webhooks/0/name",
             json!("nodes.guard.etcd-guard.io"),
         ),
+        effect(
+            "parts.handover=true",
+            "ClusterRole etcd-guard-handover",
+            "/rules/0/verbs",
+            json!(["get", "list", "watch"]),
+        ),
         effect("parts.lxcfs=true", "DaemonSet lxcfs", "/kind", json!("DaemonSet")),
     ]
 }

@@ -56,6 +56,12 @@ fn chart_renders_same_objects_with_node_deletions() {
 }
 
 #[test]
+fn chart_renders_same_objects_with_handover() {
+    let folder = "tests/data/kustomizations/with-handover";
+    assert_same(folder, "self-managed", &["--set=parts.handover=true"]);
+}
+
+#[test]
 fn chart_renders_same_objects_with_owner_kinds() {
     let folder = "tests/data/kustomizations/with-owner-kinds";
     let value = r#"--set-json=ownerKinds=[{"group":"example.com","resource":"etcdclusters"}]"#;

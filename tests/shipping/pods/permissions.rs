@@ -24,13 +24,14 @@ const OWN_NAMESPACE: &str = "in its own namespace";
 const CERTIFICATE_PARTS: [&str; 2] = ["self-managed", "register"];
 
 /// The parts of the documented list for each way of installing.
-const INSTALLATIONS: [(&str, &[&str]); 11] = [
+const INSTALLATIONS: [(&str, &[&str]); 12] = [
     ("deploy/base", &["base"]),
     ("deploy/overlays/cert-manager", &["base"]),
     ("deploy/overlays/self-managed", &["base", "self-managed"]),
     ("deploy/overlays/minikube", &["base", "self-managed"]),
     ("deploy/overlays/audit-only", &["base", "self-managed"]),
     ("deploy/overlays/nodes", &["base", "self-managed", "nodes"]),
+    ("tests/data/kustomizations/with-handover", &["base", "self-managed", "handover"]),
     ("deploy/overlays/register", &["base", "self-managed", "register"]),
     ("deploy/overlays/mutating", &["base", "self-managed", "inject", "nodes"]),
     ("deploy/overlays/lxcfs", &["base", "self-managed", "inject"]),

@@ -23,7 +23,8 @@ use tokio::net::TcpListener;
 use crate::{
     etcd::member::Member,
     guard::process::{
-        CLUSTER_METRICS, CONFIG, GuardProcess, OPT_IN_LABEL, OTLP_ENDPOINT, POD_NAME, SURVEY_INTERVAL,
+        CLUSTER_METRICS, CONFIG, GuardProcess, HANDOVER, OPT_IN_LABEL, OTLP_ENDPOINT, POD_NAME,
+        SURVEY_INTERVAL,
     },
     kubernetes::control_plane::{ControlPlane, SHARED_NODE},
     kubernetes::kubectl::{CommandOutput, Kubectl},
@@ -78,6 +79,8 @@ pub struct Setup<'a> {
     pub pod_name: &'a str,
     /// The label of guarded namespaces, `KEY=VALUE`; the guard has its default if this is empty.
     pub opt_in_label: &'a str,
+    /// Whether the guard moves leadership before disruptions.
+    pub handover: bool,
     /// The guard's kubeconfig, if not the one with the shipped permissions.
     pub kubeconfig: Option<PathBuf>,
     /// Changes the text of the shipped manifest.
@@ -102,6 +105,7 @@ impl Default for Setup<'_> {
             otlp_endpoint: "",
             pod_name: "",
             opt_in_label: "",
+            handover: false,
             kubeconfig: None,
             change_manifest: str::to_owned,
         }
@@ -130,6 +134,7 @@ impl GuardedCluster {
             otlp_endpoint,
             pod_name,
             opt_in_label,
+            handover,
             kubeconfig,
             change_manifest,
         } = setup;
@@ -153,6 +158,9 @@ impl GuardedCluster {
             if !content.is_empty() {
                 std::fs::write(guard_files.join(name), content).expect("the guard's files are written");
             }
+        }
+        if handover {
+            std::fs::write(guard_files.join(HANDOVER), "").expect("the guard's files are written");
         }
         let kubeconfig = kubeconfig.unwrap_or_else(|| control_plane.guard_kubeconfig());
         let guard = GuardProcess::start(&kubeconfig, &guard_files).await;

@@ -13,7 +13,8 @@ use crate::guard::{
 };
 
 /// Denials that depend on no member to which the guard may lack access.
-const OTHER_DENIALS: [Reason; 5] = [
+const OTHER_DENIALS: [Reason; 6] = [
+    Reason::TooFewVoters,
     Reason::LeaderProtected,
     Reason::SingleMember,
     Reason::LookupFailed,

@@ -143,3 +143,18 @@ fn stopped_member_is_lost_with_data_not_by_hook() {
     assert_eq!(crashed(Storage::ClaimTerminating), Reason::PermanentLoss);
     assert_eq!(crashed(Storage::RemovedByHook), Reason::MemberNotServing);
 }
+
+/// The member list shrinks while each deletion retains its quorum.
+#[test]
+fn too_few_voters_protect_each_serving_voter() {
+    let policy = Policy { min_voters: 5, leader: LeaderPolicy::Transfer, ..Policy::default() };
+    let reason = |snapshot: &Snapshot, pod: usize| assess(snapshot, &snapshot.pods[pod], &policy).reason;
+    assert_eq!(reason(&cluster(5), 1), Reason::SafeToDelete, "a cluster of this size can be restarted");
+    assert_eq!(reason(&cluster(4), 1), Reason::TooFewVoters);
+    assert_eq!(reason(&cluster(4), 0), Reason::TooFewVoters, "leadership does not move in vain");
+    assert_eq!(reason(&cluster(4).crash(1), 1), Reason::MemberNotServing, "it costs no serving voter");
+    assert_eq!(reason(&cluster(3).silence(1), 2), Reason::QuorumAtRisk, "the more urgent reason");
+    let restart = Policy { min_voters: 3, single_member: Permission::Allow, ..Policy::default() };
+    let single = cluster(1);
+    assert_eq!(assess(&single, &single.pods[0], &restart).reason, Reason::TooFewVoters);
+}

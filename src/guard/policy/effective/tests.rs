@@ -52,6 +52,31 @@ fn raises_values_to_the_floor_with_a_warning() {
 }
 
 #[test]
+fn number_of_voters_is_at_least_the_floor() {
+    let voters = |floor: u32, sources: &[&[(&str, &str)]]| {
+        let resolved = resolve_all(&Floor { min_voters: floor, ..Floor::default() }, sources);
+        (resolved.policy.min_voters, resolved.warnings)
+    };
+    assert_eq!(voters(0, &[]), (0, Vec::new()));
+    assert_eq!(voters(0, &[&[(MIN_VOTERS, "3")], &[(MIN_VOTERS, "5")]]), (5, Vec::new()));
+    assert_eq!(
+        voters(3, &[&[(MIN_VOTERS, "1")]]),
+        (
+            3,
+            vec![String::from(
+                "etcd-guard.io/min-voters=1 is below the floor of the configuration: 3 applies"
+            )]
+        )
+    );
+    assert_eq!(
+        voters(0, &[&[(MIN_VOTERS, "many")]]),
+        (0, vec![String::from("etcd-guard.io/min-voters=\"many\" has no effect: it is not a number")])
+    );
+    let resolved = resolve_all(&Floor::default(), &[&[(MIN_VOTERS, "3")]]);
+    assert!(resolved.settings.iter().any(|setting| setting.name == MIN_VOTERS && setting.value == "3"));
+}
+
+#[test]
 fn accepts_values_that_are_stricter_than_the_floor() {
     let floor = Floor { leader: LeaderPolicy::Transfer, ..Floor::default() };
     let resolved = resolve_all(&floor, &[&[(LEADER, "deny")]]);

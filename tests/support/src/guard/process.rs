@@ -65,6 +65,9 @@ pub const OPT_IN_LABEL: &str = "opt-in-label";
 /// The name of the file that makes the guard write the status of nodes.
 pub const WRITE_NODE_STATUS: &str = "write-node-status";
 
+/// The name of the file that makes the guard move leadership before disruptions.
+pub const HANDOVER: &str = "handover";
+
 /// The variable with the path of another program than the one that was built with the tests: benches measure a release.
 pub const PROGRAM: &str = "GUARD_UNDER_TEST";
 
@@ -311,6 +314,9 @@ fn spawn(
     }
     if let Ok(label) = std::fs::read_to_string(files.join(OPT_IN_LABEL)) {
         command.args(["--opt-in-label", &label]);
+    }
+    if files.join(HANDOVER).exists() {
+        command.arg("--handover");
     }
     if files.join(WRITE_NODE_STATUS).exists() {
         command.arg("--write-node-status");

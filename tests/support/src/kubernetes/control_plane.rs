@@ -217,9 +217,8 @@ impl ControlPlane {
     /// Applies the shipped service account and roles, and writes the guard's kubeconfig.
     pub fn grant_guard_permissions(&self) {
         let kubectl = self.kubectl();
-        let base = project::path("deploy/base");
-        for file in ["namespace.yaml", "rbac.yaml"] {
-            let file = base.join(file);
+        for file in ["deploy/base/namespace.yaml", "deploy/base/rbac.yaml"] {
+            let file = project::path(file);
             kubectl.run_checked(&["apply", "--namespace=etcd-guard", "-f", &file.to_string_lossy()]);
         }
         let token = kubectl.run_checked(&["create", "token", "etcd-guard", "--namespace=etcd-guard"]).stdout;
@@ -230,6 +229,14 @@ impl ControlPlane {
         }
         let text = serde_json::to_string(&kubeconfig).expect("a kubeconfig as JSON, which is YAML");
         fs::write(self.guard_kubeconfig(), text).expect("the guard's kubeconfig is written");
+    }
+}
+
+impl ControlPlane {
+    /// Applies the shipped role for handovers before disruptions.
+    pub fn grant_handover_permissions(&self) {
+        let file = project::path("deploy/components/handover/rbac.yaml");
+        self.kubectl().run_checked(&["apply", "-f", &file.to_string_lossy()]);
     }
 }
 

@@ -96,7 +96,7 @@ impl Replica {
         let gone = self.gone.iter().map(|(uid, age)| (uid.to_string(), ago(*age)));
         // Only a metric uses it.
         let reserved = HashMap::new();
-        Ledger { first_seen: first_seen.collect(), gone: gone.collect(), reserved }
+        Ledger { first_seen: first_seen.collect(), gone: gone.collect(), reserved, ..Ledger::default() }
     }
 
     fn set_ledger(&mut self, ledger: &Ledger) {

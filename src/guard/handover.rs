@@ -1,0 +1,76 @@
+//! Handovers: leadership moves before a disruption, off nodes that are about to be disrupted, and on request.
+//!
+//! Each replica sees the signals. The replica whose entry reaches the record of the cluster first acts; the entry names
+//! the signal, so that each signal causes at most one move, and the transferee, whose deletion is denied meanwhile. The
+//! write compares the version that was read before the probe round, as the write of a reservation does.
+
+mod choice;
+mod doomed_nodes;
+mod mover;
+mod node_watch;
+mod report;
+mod request;
+mod request_watch;
+mod rollout_watch;
+mod signals;
+
+use std::sync::Arc;
+
+use self::{
+    doomed_nodes::DoomedNodes, mover::Mover, node_watch::NodeWatch, report::Reporter,
+    request_watch::RequestWatch, rollout_watch::RolloutWatch,
+};
+use crate::{
+    guard::{
+        observe::observer::ClusterObserver, policy::resolver::PolicyResolver,
+        reserve::store::ReservationStore,
+    },
+    k8s::{EventRecorder, NodeReader},
+};
+
+/// Moves leadership on signals.
+pub(in crate::guard) struct Handovers {
+    requests: RequestWatch,
+    /// The watches of nodes and rollouts; absent without `--handover`.
+    signals: Option<(NodeWatch, RolloutWatch)>,
+}
+
+// === impl Handovers ===
+
+impl Handovers {
+    /// Creates the watches of requests and, with `nodes`, those of nodes and rollouts.
+    pub(in crate::guard) fn new(
+        observer: &Arc<ClusterObserver>,
+        policies: &Arc<PolicyResolver>,
+        reservations: &Arc<ReservationStore>,
+        events: EventRecorder,
+        nodes: Option<NodeReader>,
+    ) -> Self {
+        let doomed = DoomedNodes::default();
+        let mover = Arc::new(Mover {
+            observer: Arc::clone(observer),
+            policies: Arc::clone(policies),
+            reservations: Arc::clone(reservations),
+            doomed: doomed.clone(),
+            nodes: nodes.clone(),
+            reporter: Reporter::new(events, observer.metrics.clone()),
+        });
+        let signals = nodes.map(|nodes| {
+            (NodeWatch::new(Arc::clone(&mover), doomed, nodes), RolloutWatch::new(Arc::clone(&mover)))
+        });
+        Self { requests: RequestWatch::new(mover), signals }
+    }
+
+    /// Moves leadership until the future is dropped.
+    pub(in crate::guard) async fn run(&self) {
+        let signals = async {
+            match &self.signals {
+                Some((nodes, rollouts)) => {
+                    tokio::join!(nodes.run(), rollouts.run());
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::join!(self.requests.run(), signals);
+    }
+}

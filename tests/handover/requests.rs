@@ -1,0 +1,152 @@
+//! Requests to move leadership, as annotations.
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::DeleteParams;
+use tokio::time::sleep;
+
+use test_support::{
+    guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup},
+    layout::{Layout, Topology},
+    wait::wait_until,
+};
+
+use crate::cluster::{
+    QUIET_TIME, Turn, annotate, notes, request, start, start_replica, term, wait_for_move, wait_for_note,
+};
+
+const SET: &str = "StatefulSet/etcd";
+
+/// Starts a cluster with the default policy `deny`, which does not forbid a move that a person requests.
+async fn start_with_default_policy() -> GuardedCluster {
+    GuardedCluster::start().await
+}
+
+#[tokio::test]
+async fn request_moves_leadership_to_the_named_pod() {
+    let _turn = Turn::start().await;
+    let etcd = start_with_default_policy().await;
+    let leader = etcd.leader().await;
+    let [_, other] = etcd.followers().await;
+    let (before, value) = (term(&etcd).await, request(&other));
+    annotate(&etcd, "statefulset/etcd", &format!("etcd-guard.io/move-leader={value}")).await;
+    let note = wait_for_note(&etcd, SET, "LeaderMoved", &format!("move-leader {value}: ")).await;
+    let terms = format!("leadership moved from {leader} to {other} (term {before} to {}) in ", before + 1);
+    assert!(note.contains(&terms) && note.ends_with(" ms"), "{note}");
+    assert_eq!(etcd.leader().await, other);
+    assert_eq!(term(&etcd).await, before + 1);
+}
+
+#[tokio::test]
+async fn request_without_a_pod_moves_to_any_voter() {
+    let _turn = Turn::start().await;
+    let etcd = start_with_default_policy().await;
+    let leader = etcd.leader().await;
+    // Both requests are answered, although their events have the same reason.
+    for _ in 0..2 {
+        let (from, value) = (etcd.leader().await, request(""));
+        annotate(&etcd, "statefulset/etcd", &format!("etcd-guard.io/move-leader={value}")).await;
+        let note = wait_for_note(&etcd, SET, "LeaderMoved", &format!("move-leader {value}: ")).await;
+        assert!(note.contains(&format!("leadership moved from {from} to ")), "{note}");
+        // Another request in the same nanosecond would be the same request.
+        sleep(std::time::Duration::from_millis(1100)).await;
+    }
+    assert!(notes(&etcd, SET, "LeaderMoved").await.len() == 2, "first leader {leader}");
+}
+
+/// Three replicas, and the guards of no other test.
+#[tokio::test]
+async fn one_of_three_replicas_carries_out_a_request() {
+    let _turn = Turn::start().await;
+    let etcd = start_with_default_policy().await;
+    let replicas = [start_replica(&etcd, 1, true).await, start_replica(&etcd, 2, true).await];
+    let before = term(&etcd).await;
+    let value = request("");
+    annotate(&etcd, "statefulset/etcd", &format!("etcd-guard.io/move-leader={value}")).await;
+    wait_for_note(&etcd, SET, "LeaderMoved", &format!("move-leader {value}: ")).await;
+    sleep(QUIET_TIME).await;
+    assert_eq!(term(&etcd).await, before + 1, "one move");
+    assert_eq!(notes(&etcd, SET, "LeaderMoved").await.len(), 1);
+    drop(replicas);
+}
+
+#[tokio::test]
+async fn ignores_old_requests_and_unguarded_namespaces() {
+    let _turn = Turn::start().await;
+    let etcd = start_with_default_policy().await;
+    let (leader, before) = (etcd.leader().await, term(&etcd).await);
+    let old = Timestamp::now() - SignedDuration::from_secs(90);
+    annotate(&etcd, "statefulset/etcd", &format!("etcd-guard.io/move-leader=@{old}")).await;
+    sleep(QUIET_TIME).await;
+    assert_eq!((etcd.leader().await, term(&etcd).await), (leader, before), "a restored backup");
+
+    let namespace = format!("namespace/{}", etcd.namespace);
+    let output = etcd.kubectl_everywhere().run(&["label", &namespace, "etcd-guard.io/guard-"]).await;
+    assert!(output.success, "{output:?}");
+    sleep(QUIET_TIME).await;
+    annotate(&etcd, "statefulset/etcd", &format!("etcd-guard.io/move-leader={}", request(""))).await;
+    sleep(QUIET_TIME).await;
+    assert_eq!(term(&etcd).await, before, "the namespace is not guarded");
+    for reason in ["LeaderMoved", "LeaderMoveFailed", "LeaderMoveRejected"] {
+        assert_eq!(notes(&etcd, SET, reason).await, [""; 0], "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn answers_requests_that_cannot_be_carried_out() {
+    let _turn = Turn::start().await;
+    let etcd = start_with_default_policy().await;
+    let before = term(&etcd).await;
+    let value = request("web-0");
+    annotate(&etcd, "statefulset/etcd", &format!("etcd-guard.io/move-leader={value}")).await;
+    let note = wait_for_note(&etcd, SET, "LeaderMoveRejected", &format!("move-leader {value}: ")).await;
+    assert!(note.contains("pod web-0 runs no member of ") && note.contains("kubectl -n "), "{note}");
+
+    annotate(&etcd, "statefulset/etcd", "etcd-guard.io/move-leader=etcd-1").await;
+    let note = wait_for_note(&etcd, SET, "LeaderMoveRejected", "move-leader etcd-1: ").await;
+    assert!(note.contains("has not the form POD@TIME"), "{note}");
+
+    let leader = etcd.leader().await;
+    let value = request(&leader);
+    annotate(&etcd, "statefulset/etcd", &format!("etcd-guard.io/move-leader={value}")).await;
+    let note = wait_for_note(&etcd, SET, "LeaderMoved", &format!("move-leader {value}: ")).await;
+    assert!(note.contains(&format!("{leader} leads ")), "{note}");
+    assert_eq!(term(&etcd).await, before, "leadership did not move");
+}
+
+#[tokio::test]
+async fn request_on_a_pod_without_a_set_moves_leadership_away() {
+    let _turn = Turn::start().await;
+    let layout = Layout::new(Topology::BarePods);
+    let etcd = GuardedCluster::start_as(Setup { layout, ..Setup::default() }).await;
+    let leader = etcd.leader().await;
+    let value = request("");
+    annotate(&etcd, &format!("pod/{leader}"), &format!("etcd-guard.io/move-leader={value}")).await;
+    let object = format!("Pod/{leader}");
+    wait_for_note(
+        &etcd,
+        &object,
+        "LeaderMoved",
+        &format!("move-leader {value}: leadership moved from {leader} "),
+    )
+    .await;
+    assert_ne!(wait_for_move(&etcd, &leader).await, leader);
+}
+
+/// The transferee must not be deleted while leadership moves to it.
+#[tokio::test]
+async fn denies_deletion_of_transferee_during_a_handover() {
+    let _turn = Turn::start().await;
+    let etcd = start(false).await;
+    let [_, other] = etcd.followers().await;
+    let value = request(&other);
+    annotate(&etcd, "statefulset/etcd", &format!("etcd-guard.io/move-leader={value}")).await;
+    // The policy `transfer` would approve the deletion. The entry in the record denies it for ten seconds.
+    let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
+    let denial = format!("DisruptionInProgress: {other} is taking over leadership of ");
+    wait_until("the deletion of the transferee is denied", START_TIMEOUT, async || {
+        let result = etcd.pods.delete(&other, &dry_run).await;
+        result.is_err_and(|error| error.to_string().contains(&denial))
+    })
+    .await;
+    wait_until("the handover ends", START_TIMEOUT, async || etcd.delete(&other).await.is_ok()).await;
+}
