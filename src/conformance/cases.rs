@@ -4,6 +4,7 @@
 //! only the guard can cause: a reservation, a warning or, for a request that has neither, a denial right after it.
 
 mod concurrency;
+mod handover;
 mod members;
 mod policies;
 pub(super) mod requests;
@@ -29,6 +30,7 @@ impl Cases<'_> {
         self.single_members().await?;
         self.audit_mode().await?;
         self.workload_operations().await?;
+        self.requested_move().await?;
         self.leadership_transfer().await?;
         self.final_enforcement().await?;
         self.garbage_collection().await

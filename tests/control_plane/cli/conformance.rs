@@ -20,7 +20,7 @@ use test_support::{kubernetes::control_plane::ControlPlane, wait::wait_until};
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// All requests of the suite in order.
-const ROWS: [&str; 32] = [
+const ROWS: [&str; 33] = [
     "delete a pod that runs no etcd",
     "delete the leader, dry run",
     "delete the leader",
@@ -48,6 +48,7 @@ const ROWS: [&str; 32] = [
     "scale to two replicas, dry run",
     "scale to one replica, dry run",
     "delete the Service of the members, dry run",
+    "move leadership by an annotation",
     "delete the leader under `leader: transfer`",
     "rollout by the StatefulSet controller",
     "delete the leader at the end, dry run",
@@ -288,8 +289,12 @@ async fn detects_removed_webhooks_and_fails() {
         requests
     };
     // These requests were sent before the removal, or do not depend on the guard.
-    let unharmed =
-        ["delete a pod that runs no etcd", "the deleted follower", "rollout by the StatefulSet controller"];
+    let unharmed = [
+        "delete a pod that runs no etcd",
+        "the deleted follower",
+        "move leadership by an annotation",
+        "rollout by the StatefulSet controller",
+    ];
     assert_eq!(with_result("passed"), unharmed, "{rows:#?}");
     let mut uncovered = WORKLOAD_OPERATIONS.to_vec();
     uncovered.insert(6, "delete the Service of the members, dry run");
