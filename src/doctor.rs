@@ -211,12 +211,16 @@ impl Doctor {
                 permissions.extend(roles.permissions(namespace));
             }
         }
+        let deployments = installation.deployments.as_deref().unwrap_or_default();
+        let mut servers = deployments.iter().flat_map(arguments);
+        if servers.any(|argument| argument == "--handover") {
+            permissions.extend(ShippedRoles::Handover.permissions(namespace));
+        }
         let account = replicas.account().unwrap_or(SHIPPED_ACCOUNT);
         let remedy = remedies.apply();
         let mut lines =
             vec![permissions::check(&self.reader, (namespace, account), &permissions, &remedy).await];
         let mut policies = Vec::new();
-        let deployments = installation.deployments.as_deref().unwrap_or_default();
         if let Some(keeper) = certificate_deployment(deployments) {
             let mut permissions = ShippedRoles::Certificates.permissions(namespace);
             if arguments(keeper).any(|argument| argument == "--register") {

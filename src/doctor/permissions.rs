@@ -31,6 +31,8 @@ pub(super) enum ShippedRoles {
     Inject,
     /// The writes of the status of nodes.
     NodeStatus,
+    /// The watch of nodes, before whose disruption leadership moves.
+    Handover,
     /// The Deployment that keeps the certificates.
     Certificates,
     /// The same Deployment, if it registers the webhook configurations.
@@ -60,6 +62,7 @@ impl ShippedRoles {
             Self::Servers => include_str!("../../deploy/base/rbac.yaml"),
             Self::Inject => include_str!("../../deploy/components/inject/rbac.yaml"),
             Self::NodeStatus => include_str!("../../deploy/components/over-commit/rbac.yaml"),
+            Self::Handover => include_str!("../../deploy/components/handover/rbac.yaml"),
             Self::Certificates => include_str!("../../deploy/components/self-managed/rbac.yaml"),
             Self::Register => include_str!("../../deploy/components/register/rbac.yaml"),
             Self::Lxcfs => include_str!("../../deploy/lxcfs/rbac.yaml"),
@@ -200,6 +203,7 @@ mod tests {
         let expected = "update validatingwebhookconfigurations.admissionregistration.k8s.io/etcd-guard";
         assert!(texts.iter().any(|text| text == expected), "{texts:?}");
         assert_eq!(ShippedRoles::NodeStatus.permissions("ops").len(), 4);
+        assert_eq!(ShippedRoles::Handover.permissions("ops").len(), 3);
         assert_eq!(ShippedRoles::Register.permissions("ops").len(), 7);
         assert_eq!(ShippedRoles::Lxcfs.permissions("ops").len(), 1);
         let inject = ShippedRoles::Inject.permissions("ops");

@@ -1,5 +1,6 @@
 //! A table of defective installations, each with the line that must report the defect. The API server and the guard are fakes.
 
+mod handover;
 mod owner_kinds;
 
 use std::{collections::BTreeMap, convert::Infallible, net::SocketAddr, sync::Arc, time::SystemTime};
