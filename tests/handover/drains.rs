@@ -25,11 +25,7 @@ use crate::cluster::{Turn, cordon, node_of, start, start_replica, uncordon};
 const REPLICAS: usize = 3;
 
 /// Number of clusters that are started at the same time.
-const CONCURRENT_STARTS: usize = 4;
-
-/// Longest time between the cordon and the eviction. Autoscalers wait for seconds between the taint and the first eviction.
-/// The eviction follows earlier if the replica was killed and all leaders have moved.
-const EVICTION_DELAY: Duration = Duration::from_secs(1);
+const CONCURRENT_STARTS: usize = 2;
 
 /// A replica is killed within this time after the cordon: before, during or after the move.
 const MAX_KILL_DELAY_MS: u64 = 500;
@@ -46,6 +42,9 @@ struct Drains {
     events: usize,
     seed: u64,
     handover: bool,
+    /// Longest time between the cordon and the eviction. The eviction follows earlier if the replica was killed and all
+    /// leaders have moved.
+    eviction_delay: Duration,
     limit: Duration,
 }
 
@@ -104,17 +103,17 @@ impl fmt::Display for Report {
 
 impl Drains {
     async fn run(&self) -> Report {
-        LocalSet::new().run_until(self.run_locally()).await
+        LocalSet::new().run_until(Box::pin(self.run_locally())).await
     }
 
     async fn run_locally(&self) -> Report {
-        let starts = stream::iter(0..self.clusters).map(|_| start(self.handover));
-        let mut clusters: Vec<GuardedCluster> = starts.buffer_unordered(CONCURRENT_STARTS).collect().await;
+        let starts = stream::iter(0..self.clusters).map(|_| start_without_guard());
+        let clusters: Vec<GuardedCluster> = starts.buffer_unordered(CONCURRENT_STARTS).collect().await;
         let mut replicas = Vec::new();
         for number in 0..REPLICAS {
             replicas.push(start_replica(&clusters[0], number, self.handover).await);
         }
-        for (number, etcd) in clusters.iter_mut().enumerate() {
+        for (number, etcd) in clusters.iter().enumerate() {
             share_replica(etcd, &replicas[number % REPLICAS]).await;
         }
         let mut series = Series {
@@ -124,6 +123,7 @@ impl Drains {
             busy: BTreeSet::new(),
             last: Vec::new(),
             random: Rng::with_seed(self.seed),
+            eviction_delay: self.eviction_delay,
             report: Report { clusters: self.clusters, ..Report::default() },
         };
         let started = Instant::now();
@@ -140,9 +140,15 @@ impl Drains {
     }
 }
 
-/// Replaces the guard of a cluster by a replica for all clusters.
-async fn share_replica(etcd: &mut GuardedCluster, replica: &GuardProcess) {
+/// Starts a cluster, and stops its own guard: each guard would serve all clusters.
+async fn start_without_guard() -> GuardedCluster {
+    let mut etcd = start(false).await;
     etcd.guard.kill();
+    etcd
+}
+
+/// Registers a replica for the reviews of a cluster.
+async fn share_replica(etcd: &GuardedCluster, replica: &GuardProcess) {
     webhook::register(&etcd.client, &etcd.namespace, replica, |_| {}).await;
     let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
     wait_until("the API server calls the shared replica", START_TIMEOUT, async || {
@@ -162,6 +168,7 @@ struct Series {
     /// The leaders at the beginning of the last drain, and whether each had to move.
     last: Vec<(Leader, bool)>,
     random: Rng,
+    eviction_delay: Duration,
     report: Report,
 }
 
@@ -193,7 +200,7 @@ impl Series {
         cordon(&etcd, node).await;
         let cordoned = Instant::now();
         let mut is_killed = false;
-        while cordoned.elapsed() < EVICTION_DELAY && !(is_killed && waiting.is_empty()) {
+        while cordoned.elapsed() < self.eviction_delay && !(is_killed && waiting.is_empty()) {
             if !is_killed && cordoned.elapsed() >= kill_delay {
                 self.replicas[killed].signal(Signal::SIGKILL);
                 is_killed = true;
@@ -273,8 +280,18 @@ async fn leads(etcd: &GuardedCluster, pod: &str) -> Option<(bool, u64)> {
     (status.leader() != 0).then_some((leads, status.raft_term()))
 }
 
-const SHORT: Drains =
-    Drains { clusters: 3, events: 10, seed: 1, handover: true, limit: Duration::from_secs(100) };
+/// The eviction of this series waits for a slow machine: the series has to end, and asserts no duration.
+const SHORT: Drains = Drains {
+    clusters: 3,
+    events: 10,
+    seed: 1,
+    handover: true,
+    eviction_delay: Duration::from_secs(20),
+    limit: Duration::from_secs(100),
+};
+
+/// Time in which a guard with the flag moves leadership.
+const SHORT_DELAY: Duration = Duration::from_secs(2);
 
 #[tokio::test]
 async fn leadership_moves_before_the_first_eviction_of_a_drain() {
@@ -289,7 +306,8 @@ async fn leadership_moves_before_the_first_eviction_of_a_drain() {
 #[tokio::test]
 async fn leadership_does_not_move_without_the_flag() {
     let _turn = Turn::start().await;
-    let report = Drains { clusters: 2, events: 3, handover: false, ..SHORT }.run().await;
+    let report =
+        Drains { clusters: 2, events: 3, handover: false, eviction_delay: SHORT_DELAY, ..SHORT }.run().await;
     assert!(report.moves.is_empty(), "{report}");
     assert_eq!(report.violations, 0, "{report}");
 }
@@ -307,6 +325,8 @@ async fn drains_by_environment() {
         events: number("DRAIN_EVENTS").map_or(1000, to_usize),
         seed: number("DRAIN_SEED").unwrap_or(1),
         handover,
+        // Autoscalers wait for seconds between the taint and the first eviction.
+        eviction_delay: Duration::from_millis(number("DRAIN_DELAY_MS").unwrap_or(1000)),
         limit: Duration::from_secs(60 * number("DRAIN_MINUTES").unwrap_or(120)),
     }
     .run()
