@@ -6,6 +6,9 @@
 //! A preStop hook that sleeps delays SIGTERM. A pod with the annotation [`RESOLVES_NAMES`] keeps host names in its
 //! command and resolves them, so that its member list contains names of Services; other pods get addresses.
 //!
+//! An image with a tag of etcd 3.5 selects that release, every other image the release of the settings. A pod with the
+//! annotation [`MOVES`] is bound to another node while its own is cordoned.
+//!
 //! It knows the actual state of each process, and tests apply a [`ProcessAction`] to one.
 
 mod addresses;
@@ -24,7 +27,7 @@ use std::{
     collections::BTreeMap,
     net::Ipv4Addr,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     thread::JoinHandle,
     time::Duration,
 };
@@ -36,8 +39,9 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-pub use self::{addresses::Addresses, hosts::RESOLVES_NAMES, sandbox::ProcessAction};
+pub use self::{addresses::Addresses, hosts::RESOLVES_NAMES, sandbox::ProcessAction, scheduling::MOVES};
 use self::{manager::Manager, sandbox::PendingAction};
+use crate::processes::testbed;
 
 /// The longest time until an action is applied to a process.
 const ACTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -174,6 +178,16 @@ impl Shared {
     fn remember(&self, pod: &Pod) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         self.running.lock().expect("the lock is not poisoned").insert(key(pod), (uid, Instant::now()));
+    }
+
+    /// Returns the etcd program for an image.
+    fn program(&self, image: Option<&str>) -> PathBuf {
+        static FORMER: OnceLock<PathBuf> = OnceLock::new();
+        let tag = image.and_then(|image| image.rsplit(':').next()).unwrap_or_default();
+        if tag.trim_start_matches('v').starts_with("3.5.") {
+            return FORMER.get_or_init(|| testbed::program("etcd-3.5")).clone();
+        }
+        self.etcd.clone()
     }
 
     fn forget(&self, pod: &Pod) {

@@ -149,7 +149,8 @@ impl Sandbox {
         let probe = Probe::from_container(container, address);
         let namespace = self.pod.metadata.namespace.as_deref().unwrap_or_default();
         let hosts = resolves_names(&self.pod).then(|| HostsFiles::new(&self.shared.dir, namespace));
-        Some(Some(Program { path: self.shared.etcd.clone(), words, hosts, probe }))
+        let path = self.shared.program(container.image.as_deref());
+        Some(Some(Program { path, words, hosts, probe }))
     }
 
     /// Reports the status of the running process and applies actions, until the process ends or the pod is deleted.

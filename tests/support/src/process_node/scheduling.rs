@@ -9,6 +9,9 @@ use serde_json::json;
 
 use super::key;
 
+/// The annotation of pods that are bound to the next node while theirs is cordoned. Other pods wait for their node.
+pub const MOVES: &str = "process-node.test/moves";
+
 /// Pods with another scheduler name are not bound here.
 const SCHEDULER: &str = "default-scheduler";
 
@@ -42,11 +45,15 @@ pub(super) async fn bind(admin: &Client, nodes: &[&str], pods: &[Pod]) -> Result
     for pod in waiting {
         let (namespace, name) = key(pod);
         let ordinal = name.rsplit('-').next().and_then(|suffix| suffix.parse().ok()).unwrap_or(0);
-        let node = nodes[ordinal % nodes.len()];
-        let object = objects.iter().find(|object| object.metadata.name.as_deref() == Some(node));
-        if !object.is_some_and(is_schedulable) {
-            continue;
-        }
+        let moves =
+            pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MOVES));
+        let considered = if moves { nodes.len() } else { 1 };
+        let mut candidates = nodes.iter().cycle().skip(ordinal % nodes.len()).take(considered);
+        let has_room = |node: &&&str| {
+            let object = objects.iter().find(|object| object.metadata.name.as_deref() == Some(**node));
+            object.is_some_and(is_schedulable)
+        };
+        let Some(node) = candidates.find(has_room) else { continue };
         let binding = json!({
             "metadata": {"name": name, "uid": pod.metadata.uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
