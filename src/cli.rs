@@ -10,13 +10,13 @@ mod inject;
 mod inspect;
 mod kube_client;
 mod logging;
+mod maintenance;
 #[cfg(test)]
 #[path = "outputs/cli.rs"]
 pub(crate) mod outputs;
 mod printing;
 mod serve;
 mod status;
-mod version;
 
 use std::{env, path::Path, process::ExitCode};
 
@@ -41,6 +41,9 @@ enum Command {
     Status(Box<status::Status>),
     Conformance(Box<conformance::Conformance>),
     Doctor(Box<doctor::Doctor>),
+    Restart(Box<maintenance::restart::Restart>),
+    MoveLeader(Box<maintenance::move_leader::MoveLeader>),
+    Drain(Box<maintenance::drain::Drain>),
     Inject(inject::Inject),
     Inspect(Box<inspect::Inspect>),
     Config(config::ConfigCommand),
@@ -49,22 +52,22 @@ enum Command {
     Completion(completion::Completion),
     #[command(name = "__complete", hide = true)]
     Complete(completion::plugin::Complete),
-    Version(version::Version),
+    Version(doctor::version::Version),
 }
 
 /// The name under which kubectl finds the program as a plugin.
 const PLUGIN: &str = "kubectl-etcd_guard";
 
-/// Exit status of `check`, `status`, `inspect`, `conformance` and `doctor` after a negative result.
+/// Exit status of `check`, `status`, `inspect`, `conformance`, `doctor`, `restart`, `move-leader` and `drain` after a negative result.
 const EXIT_NEGATIVE: u8 = 1;
 
-/// Exit status of `check`, `status`, `inspect`, `conformance` and `doctor` without a result.
+/// Exit status of these commands without a result.
 const EXIT_UNKNOWN: u8 = 2;
 
 /// Runs the command of the command line.
 ///
-/// The exit status is 1 after an error and 2 after an invalid command line. `check`, `status`, `inspect`, `conformance` and
-/// `doctor` exit with 1 after a negative result and with 2 if they have no result.
+/// The exit status is 1 after an error and 2 after an invalid command line. The commands of [`EXIT_NEGATIVE`] exit with 1 after a
+/// negative result and with 2 if they have no result.
 #[must_use]
 pub fn main() -> ExitCode {
     let command = command();
@@ -85,6 +88,9 @@ pub fn main() -> ExitCode {
         Command::Status(status) => return exit_code(status.run()),
         Command::Conformance(conformance) => return exit_code(conformance.run()),
         Command::Doctor(doctor) => return exit_code(doctor.run()),
+        Command::Restart(restart) => return exit_code(restart.run()),
+        Command::MoveLeader(request) => return exit_code(request.run()),
+        Command::Drain(drain) => return exit_code(drain.run()),
         Command::Inject(inject) => inject.run(),
         Command::Inspect(inspect) => return exit_code(inspect.run()),
         Command::Config(config) => config.run(),

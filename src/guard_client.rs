@@ -33,6 +33,7 @@ use crate::{
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Location of the guard.
+#[derive(Clone)]
 pub(crate) enum GuardEndpoint {
     /// This address.
     Url(Uri),
@@ -41,6 +42,7 @@ pub(crate) enum GuardEndpoint {
 }
 
 /// Clients of the API server and of the guard, with the identity of the user.
+#[derive(Clone)]
 pub(crate) struct GuardClient {
     pub(crate) client: Client,
     /// The namespace that the user selected, or the default of the kubeconfig context.

@@ -10,7 +10,7 @@
 //! ```text
 //! cli -> certificates -> server -> guard -> etcd, config, k8s
 //!                               -> inject, nodes, rules -> patch, config, k8s -> json
-//! cli -> conformance -> guard_client, guard
+//! cli -> conformance -> maintenance, guard_client, guard
 //! cli -> doctor -> certificates, guard_client, guard, etcd
 //! cli -> maintenance -> server, guard_client, guard, k8s
 //! ```
@@ -18,7 +18,7 @@
 //! - [`cli`]: the command line, one module per subcommand.
 //! - `conformance`: the conformance suite, which tests the guard in a cluster of the user.
 //! - `doctor`: checks of an installation, with the permissions of the user.
-//! - `maintenance`: previews of drains, with the permissions of the user.
+//! - `maintenance`: moves of leadership, rolling restarts and drains, with the permissions of the user.
 //! - `guard_client`: the client of the guard's admin port, for commands that people run.
 //! - [`certificates`]: creates and renews the server's certificates in the cluster, and registers its webhooks. It uses
 //!   the TLS types of [`server`], and Secrets and webhook configurations from [`k8s`].

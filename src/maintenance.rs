@@ -1,9 +1,14 @@
-//! Maintenance of nodes with guarded clusters, with the permissions of the user.
+//! Maintenance of guarded clusters by commands: moves of leadership, rolling restarts, and drains.
 //!
-//! Plans are pure functions of what was read ([`drain::plan`], [`drain::placement`]); the other files read.
+//! Plans are pure functions of what was read ([`health`], [`restart::plan`], [`drain::plan`], [`drain::placement`]); the
+//! other files read, write and wait. All calls use the permissions of the user, and every deletion is an eviction, which
+//! the API server sends to the guard.
 
 pub(crate) mod api;
 pub(crate) mod drain;
-mod eviction;
-mod leadership;
+pub(crate) mod eviction;
+pub(crate) mod health;
+pub(crate) mod leadership;
 pub(crate) mod reporter;
+pub(crate) mod restart;
+pub(crate) mod upgrade;

@@ -105,7 +105,7 @@ places! {
     ErrorLine(text) => all_lines(&error_and_notice(text));
     /// The terminal of `etcd-guard conformance`.
     ConformanceTerminal(text) => lines(&conformance_text(text));
-    /// The terminal of `etcd-guard check node/NAME`.
+    /// The terminal of `etcd-guard restart`, `move-leader`, `drain` and `check node/NAME`.
     MaintenanceTerminal(text) => lines(&maintenance_text(text));
     /// JSON that a command prints.
     PrintedJson(text) => lines(&escape_json(&serde_json::to_string_pretty(&text.chars().take(MAX_TEXT_CHARS).collect::<String>()).unwrap()));
@@ -114,7 +114,7 @@ places! {
 }
 
 /// The files that print or serve text, with the number of such places, and their cases in [`Place`].
-const WRITERS: [(&str, usize, &[Place]); 20] = [
+const WRITERS: [(&str, usize, &[Place]); 21] = [
     // Names of shipped configurations, and the address of the API server, which is escaped.
     ("cli/certificates/unregister.rs", 4, &[]),
     ("cli/check.rs", 2, &[Place::CheckTerminal]),
@@ -128,14 +128,15 @@ const WRITERS: [(&str, usize, &[Place]); 20] = [
     ("cli/config/dry_run.rs", 1, &[]),
     ("cli/conformance.rs", 1, &[Place::ConformanceTerminal, Place::PrintedJson]),
     ("cli/doctor.rs", 1, &[Place::DoctorTerminal, Place::PrintedJson]),
+    ("cli/doctor/version.rs", 1, &[Place::VersionTerminal]),
     // A file of the user: as JSON, or as YAML with a serializer that escapes.
     ("cli/inject.rs", 4, &[Place::PrintedJson]),
     ("cli/inspect.rs", 1, &[Place::InspectReport]),
     ("cli/logging/deferred.rs", 4, &[Place::TextLog, Place::JsonLog]),
     ("cli/printing.rs", 3, &[Place::ErrorLine]),
     ("cli/status.rs", 4, &[Place::StatusTerminal, Place::PrintedJson]),
-    ("cli/version.rs", 1, &[Place::VersionTerminal]),
     ("conformance/progress.rs", 1, &[Place::ConformanceTerminal]),
+    ("maintenance/reporter.rs", 2, &[Place::MaintenanceTerminal]),
     ("server/admin.rs", 5, &[Place::StatusJson, Place::CheckJson, Place::MetricsPage]),
     (
         "server/webhook.rs",
@@ -248,6 +249,7 @@ fn survey(text: &str) -> Survey {
         version: Some(text()),
         lag: Some(1),
         storage: Some(text()),
+        downgrade: Some(text()),
         leaving: Some(text()),
     };
     let cluster = ClusterStatus {

@@ -1,5 +1,7 @@
 //! `etcd-guard doctor`: checks an installation.
 
+pub(super) mod version;
+
 use std::io::Write;
 
 use clap::Args;

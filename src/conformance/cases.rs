@@ -8,6 +8,7 @@ mod handover;
 mod members;
 mod policies;
 pub(super) mod requests;
+mod restart;
 pub(super) mod runner;
 mod single_members;
 mod workloads;
@@ -31,6 +32,7 @@ impl Cases<'_> {
         self.audit_mode().await?;
         self.workload_operations().await?;
         self.requested_move().await?;
+        self.rolling_restart().await?;
         self.leadership_transfer().await?;
         self.final_enforcement().await?;
         self.garbage_collection().await

@@ -31,13 +31,13 @@ const PROPAGATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// A namespace that this run created. The run may change its content in any way.
 pub(super) struct Sandbox {
     pub(super) api: ApiClient,
-    guard: GuardClient,
+    pub(super) guard: GuardClient,
     /// The label of guarded namespaces.
     pub(super) opt_in_label: OptInLabel,
     pub(super) namespace: String,
     uid: String,
     /// Maximum time for a member to start or to recover.
-    timeout: Duration,
+    pub(super) timeout: Duration,
 }
 
 // === impl Sandbox ===

@@ -38,6 +38,8 @@ pub struct Status {
     pub is_learner: bool,
     /// Alarms of all members of the cluster, in this member's view.
     pub alarms: Vec<Alarm>,
+    /// The version to which a downgrade of the cluster is in progress, escaped and cut. Members report it since 3.6.
+    pub downgrade: Option<String>,
 }
 
 /// An active alarm of a member.
@@ -128,6 +130,10 @@ impl Status {
             version: displayed_version(response.version()),
             is_learner: response.is_learner(),
             alarms: response.errors().iter().filter_map(|text| Alarm::parse(text)).collect(),
+            downgrade: response
+                .downgrade_info()
+                .filter(|info| info.enabled())
+                .map(|info| displayed_version(info.target_version())),
         })
     }
 }

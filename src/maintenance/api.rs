@@ -1,7 +1,18 @@
-//! Reads of objects with the permissions of the user.
+//! Reads and writes of objects with the permissions of the user.
 
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{Api, Client, api::ListParams};
+use anyhow::{Context, bail};
+use k8s_openapi::{
+    api::{
+        apps::v1::StatefulSet,
+        core::v1::{Node, Pod},
+    },
+    jiff::Timestamp,
+};
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::Value;
 
 use crate::{guard::Survey, guard_client::GuardClient, k8s::error_message};
 
@@ -17,6 +28,46 @@ pub(crate) struct ClusterApi {
 impl ClusterApi {
     pub(crate) fn client(&self) -> Client {
         self.guard.client.clone()
+    }
+
+    /// Returns a command of this program, with the flags that select the same cluster and the same identity.
+    pub(crate) fn command(&self, name: &str) -> String {
+        format!("etcd-guard {name}{}", self.kubectl.strip_prefix("kubectl").unwrap_or_default())
+    }
+
+    pub(crate) async fn stateful_set(&self, namespace: &str, name: &str) -> anyhow::Result<StatefulSet> {
+        let sets: Api<StatefulSet> = Api::namespaced(self.client(), namespace);
+        match sets.get_opt(name).await {
+            Ok(Some(set)) => Ok(set),
+            Ok(None) => bail!(
+                "StatefulSet {namespace}/{name} does not exist; list them: {} -n {namespace} get statefulsets",
+                self.kubectl
+            ),
+            Err(error) => {
+                bail!("failed to read StatefulSet {namespace}/{name}: {}", error_message(&error))
+            }
+        }
+    }
+
+    /// Returns the pods that this StatefulSet controls.
+    pub(crate) async fn pods_of(&self, namespace: &str, set: &StatefulSet) -> anyhow::Result<Vec<Pod>> {
+        let labels =
+            set.spec.as_ref().and_then(|spec| spec.selector.match_labels.clone()).unwrap_or_default();
+        let selector: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let listed = self.pods_with(namespace, &ListParams::default().labels(&selector.join(","))).await?;
+        let is_owned = |pod: &Pod| {
+            let owners = pod.metadata.owner_references.iter().flatten();
+            owners.into_iter().any(|owner| Some(&owner.uid) == set.metadata.uid.as_ref())
+        };
+        Ok(listed.into_iter().filter(is_owned).collect())
+    }
+
+    /// Returns a pod, or `None` if it does not exist.
+    pub(crate) async fn pod(&self, namespace: &str, name: &str) -> anyhow::Result<Option<Pod>> {
+        let pods: Api<Pod> = Api::namespaced(self.client(), namespace);
+        pods.get_opt(name).await.map_err(|error| {
+            anyhow::anyhow!("failed to read pod {namespace}/{name}: {}", error_message(&error))
+        })
     }
 
     pub(crate) async fn nodes(&self) -> anyhow::Result<Vec<Node>> {
@@ -39,16 +90,65 @@ impl ClusterApi {
 
     /// Returns the pods of a namespace.
     pub(crate) async fn pods_in(&self, namespace: &str) -> anyhow::Result<Vec<Pod>> {
+        self.pods_with(namespace, &ListParams::default()).await
+    }
+
+    async fn pods_with(&self, namespace: &str, parameters: &ListParams) -> anyhow::Result<Vec<Pod>> {
         let pods: Api<Pod> = Api::namespaced(self.client(), namespace);
-        let listed = pods.list(&ListParams::default()).await;
+        let listed = pods.list(parameters).await;
         let listed = listed.map_err(|error| {
             anyhow::anyhow!("failed to list the pods of namespace {namespace}: {}", error_message(&error))
         })?;
         Ok(listed.items)
     }
 
-    /// Returns the status of all guarded clusters, from the guard.
-    pub(crate) async fn survey(&self) -> anyhow::Result<Survey> {
-        self.guard.get("/status").await
+    /// Applies a strategic merge patch to a StatefulSet.
+    pub(crate) async fn patch_set(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: Value,
+    ) -> anyhow::Result<StatefulSet> {
+        let sets: Api<StatefulSet> = Api::namespaced(self.client(), namespace);
+        let patched = sets.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+        patched.map_err(|error| {
+            anyhow::anyhow!("failed to change StatefulSet {namespace}/{name}: {}", error_message(&error))
+        })
+    }
+
+    /// Sets or withdraws the cordon of a node.
+    pub(crate) async fn cordon(&self, node: &str, is_cordoned: bool) -> anyhow::Result<()> {
+        let nodes: Api<Node> = Api::all(self.client());
+        let patch = Patch::Merge(serde_json::json!({"spec": {"unschedulable": is_cordoned}}));
+        let patched = nodes.patch(node, &PatchParams::default(), &patch).await;
+        let patched = patched.map_err(|error| anyhow::anyhow!("{}", error_message(&error)));
+        patched.map(drop).with_context(|| format!("failed to cordon node {node}"))
+    }
+
+    /// Returns the status of the guarded clusters of a namespace, or of all namespaces, from the guard.
+    pub(crate) async fn survey(&self, namespace: Option<&str>) -> anyhow::Result<Survey> {
+        let path = match namespace {
+            Some(namespace) => format!("/status?namespace={namespace}"),
+            None => String::from("/status"),
+        };
+        self.guard.get(&path).await
+    }
+}
+
+/// Returns the current time in RFC 3339, in UTC and with milliseconds: two requests in one second differ.
+pub(crate) fn now() -> String {
+    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn current_time_has_milliseconds() {
+        let text = now();
+        let time: Timestamp = text.parse().unwrap();
+        assert_eq!(text.len(), "2026-11-24T06:00:00.000Z".len(), "{text}");
+        assert!(Timestamp::now().duration_since(time).as_secs() < 60, "{text}");
     }
 }

@@ -1,7 +1,8 @@
-//! Drains of nodes with etcd members: a plan across clusters.
+//! Drains of nodes with etcd members: a plan across clusters, and its execution.
 
-mod placement;
-mod plan;
-mod pods;
-mod read;
+pub(crate) mod placement;
+pub(crate) mod plan;
+pub(crate) mod pods;
+pub(crate) mod read;
 pub(crate) mod report;
+pub(crate) mod run;

@@ -1,12 +1,53 @@
-//! Previews of the verdicts on evictions.
+//! Evictions through the eviction API, and previews of their verdicts.
 
-use serde_json::json;
+use std::time::Duration;
+
+use k8s_openapi::{
+    api::policy::v1::Eviction,
+    apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions},
+};
+use kube::{Api, api::PostParams};
+use serde_json::{Value, json};
 
 use super::api::ClusterApi;
-use crate::server::Preview;
+use crate::{k8s::error_message, server::Preview};
+
+/// Pause between two attempts. `kubectl drain` waits 5 s.
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The user of a preview. The guard evaluates the same facts for every user that is no controller.
 const PREVIEW_USER: &str = "etcd-guard";
+
+/// The response to an eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum EvictionResult {
+    /// The pod is being deleted.
+    Accepted,
+    /// The pod does not exist any more, or another pod has its name.
+    Gone,
+    /// The guard, a budget or the API server denied it for this cause, or the call failed.
+    Denied(String),
+}
+
+/// Requests the eviction of the pod with this uid. The precondition excludes the successor of the pod.
+pub(crate) async fn evict(api: &ClusterApi, namespace: &str, pod: &str, uid: &str) -> EvictionResult {
+    let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+    let eviction = Eviction {
+        metadata: ObjectMeta { name: Some(pod.to_owned()), ..ObjectMeta::default() },
+        delete_options: Some(DeleteOptions {
+            preconditions: Some(preconditions),
+            ..DeleteOptions::default()
+        }),
+    };
+    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(api.client(), namespace);
+    let result: Result<Value, kube::Error> =
+        pods.create_subresource("eviction", pod, &PostParams::default(), &eviction).await;
+    match result {
+        Ok(_) => EvictionResult::Accepted,
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => EvictionResult::Gone,
+        Err(error) => EvictionResult::Denied(error_message(&error)),
+    }
+}
 
 /// Returns the guard's verdict on the eviction of a pod. The preview changes nothing.
 pub(crate) async fn preview(api: &ClusterApi, namespace: &str, pod: &str) -> anyhow::Result<Preview> {

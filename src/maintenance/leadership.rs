@@ -1,6 +1,175 @@
-//! The choice of the voter that leads next.
+//! Moves of leadership by annotation: the guard acts with its own credentials for etcd, and answers with an Event.
+//!
+//! The value of the annotation is `POD@TIME`: the pod that shall lead, or nothing for the best voter, and the time of the
+//! request, which makes each request unique. The note of the Event begins with `move-leader POD@TIME: `.
 
-use crate::guard::{ClusterStatus, Role};
+use std::time::Duration;
+
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    core::v1::{Event, Pod},
+};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::api::{ClusterApi, now};
+use crate::{
+    escape::{MAX_TEXT_CHARS, to_bounded_line},
+    guard::{ClusterStatus, Role},
+    k8s::error_message,
+};
+
+/// The annotation of a request.
+pub(crate) const MOVE_LEADER: &str = "etcd-guard.io/move-leader";
+
+/// The reason of the Event about a completed move.
+const MOVED: &str = "LeaderMoved";
+
+/// The reasons of the Events about a move that did not take place.
+const NOT_MOVED: [&str; 2] = ["LeaderMoveFailed", "LeaderMoveRejected"];
+
+/// Time for the answer to one request in the course of a restart or a drain. The guard acts within 5 s.
+pub(crate) const HANDOVER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Pause after a move of leadership that failed. Meanwhile the eviction of the leader is attempted.
+pub(crate) const HANDOVER_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Pause between two reads of the Events.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The object that carries the annotation: the StatefulSet of the members, or a pod without one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Subject {
+    pub(crate) kind: SubjectKind,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SubjectKind {
+    StatefulSet,
+    Pod,
+}
+
+/// The answer of the guard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Whether leadership is where the request wants it.
+    pub(crate) is_moved: bool,
+    /// The reason of the Event.
+    pub(crate) reason: String,
+    /// The note without its prefix.
+    pub(crate) text: String,
+}
+
+// === impl SubjectKind ===
+
+impl SubjectKind {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::StatefulSet => "StatefulSet",
+            Self::Pod => "Pod",
+        }
+    }
+}
+
+// === impl Subject ===
+
+impl Subject {
+    pub(crate) fn stateful_set(namespace: &str, name: &str) -> Self {
+        Self { kind: SubjectKind::StatefulSet, namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    /// Returns the StatefulSet that controls the pod, or the pod.
+    pub(crate) fn of_pod(namespace: &str, name: &str, pod: &Pod) -> Self {
+        let mut owners = pod.metadata.owner_references.iter().flatten();
+        let set = owners
+            .find(|owner| owner.kind == SubjectKind::StatefulSet.as_str() && owner.controller == Some(true));
+        match set {
+            Some(set) => Self::stateful_set(namespace, &set.name),
+            None => Self { kind: SubjectKind::Pod, namespace: namespace.to_owned(), name: name.to_owned() },
+        }
+    }
+}
+
+/// Requests a move of leadership, and waits for the answer of the guard.
+pub(crate) async fn move_leader(
+    api: &ClusterApi,
+    subject: &Subject,
+    to: Option<&str>,
+    timeout: Duration,
+) -> anyhow::Result<Answer> {
+    let value = format!("{}@{}", to.unwrap_or_default(), now());
+    annotate(api, subject, &value).await?;
+    let deadline = Instant::now() + timeout;
+    loop {
+        let cause = match answer(api, subject, &value).await {
+            Ok(Some(answer)) => return Ok(answer),
+            Ok(None) => None,
+            Err(cause) => Some(cause),
+        };
+        if Instant::now() >= deadline {
+            let Subject { kind, namespace, name } = subject;
+            let cause = cause.map(|cause| format!(" ({cause})")).unwrap_or_default();
+            anyhow::bail!(
+                "the guard did not answer the annotation {MOVE_LEADER}={value} of {} {namespace}/{name} within \
+                 {}{cause}; check the guard, and the clock of this machine: etcd-guard doctor",
+                kind.as_str(),
+                humantime::format_duration(timeout)
+            );
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+async fn annotate(api: &ClusterApi, subject: &Subject, value: &str) -> anyhow::Result<()> {
+    let Subject { kind, namespace, name } = subject;
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {MOVE_LEADER: value}}}));
+    let parameters = PatchParams::default();
+    let result = match kind {
+        SubjectKind::StatefulSet => {
+            let sets: Api<StatefulSet> = Api::namespaced(api.client(), namespace);
+            sets.patch(name, &parameters, &patch).await.map(drop)
+        }
+        SubjectKind::Pod => {
+            let pods: Api<Pod> = Api::namespaced(api.client(), namespace);
+            pods.patch(name, &parameters, &patch).await.map(drop)
+        }
+    };
+    let described = kind.as_str();
+    result.map_err(|error| {
+        anyhow::anyhow!("failed to annotate {described} {namespace}/{name}: {}", error_message(&error))
+    })
+}
+
+/// Returns the answer to the request with this value, once it exists. Reads core Events, which the role `view` permits.
+async fn answer(api: &ClusterApi, subject: &Subject, value: &str) -> Result<Option<Answer>, String> {
+    let Subject { kind, namespace, name } = subject;
+    let fields = format!("involvedObject.kind={},involvedObject.name={name}", kind.as_str());
+    let events: Api<Event> = Api::namespaced(api.client(), namespace);
+    let events = events.list(&ListParams::default().fields(&fields)).await;
+    let events = events.map_err(|error| format!("failed to list Events: {}", error_message(&error)))?;
+    Ok(events.items.iter().find_map(|event| Answer::from_event(event, value)))
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Returns the answer in this Event, if the Event answers the request with this value.
+    fn from_event(event: &Event, value: &str) -> Option<Self> {
+        let reason = event.reason.as_deref()?;
+        if reason != MOVED && !NOT_MOVED.contains(&reason) {
+            return None;
+        }
+        let text = event.message.as_deref()?.strip_prefix(&format!("move-leader {value}: "))?;
+        let text = to_bounded_line(text, MAX_TEXT_CHARS);
+        Some(Self { is_moved: reason == MOVED, reason: reason.to_owned(), text })
+    }
+}
 
 /// Returns the pod that shall lead: among the serving voters that qualify, the one that has applied the most.
 pub(crate) fn transferee(cluster: &ClusterStatus, qualifies: impl Fn(&str) -> bool) -> Option<&str> {
@@ -16,34 +185,23 @@ pub(crate) fn transferee(cluster: &ClusterStatus, qualifies: impl Fn(&str) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::MemberStatus;
+    use crate::maintenance::health::tests::cluster;
 
-    /// A healthy cluster of three members, of which `etcd-0` leads.
-    fn cluster() -> ClusterStatus {
-        let member = |ordinal: u64, role| MemberStatus {
-            pod: Some(format!("etcd-{ordinal}")),
-            id: Some(format!("{ordinal}")),
-            name: Some(format!("etcd-{ordinal}")),
-            role,
-            serving: true,
-            version: Some(String::from("3.5.35")),
-            lag: Some(0),
-            ..MemberStatus::default()
-        };
-        ClusterStatus {
-            namespace: String::from("prod"),
-            name: String::from("etcd"),
-            id: None,
-            voters: Some(3),
-            healthy: Some(3),
-            quorum: Some(2),
-            spare: Some(1),
-            term: Some(2),
-            members: vec![member(0, Role::Leader), member(1, Role::Follower), member(2, Role::Follower)],
-            reservations: Vec::new(),
-            policy: Vec::new(),
-            problems: Vec::new(),
+    fn event(reason: &str, note: &str) -> Event {
+        Event { reason: Some(reason.to_owned()), message: Some(note.to_owned()), ..Event::default() }
+    }
+
+    #[test]
+    fn answer_has_the_exact_value_of_the_request() {
+        let value = "etcd-1@2026-11-24T06:00:00Z";
+        let note = format!("move-leader {value}: etcd-1 leads prod/etcd");
+        let answer = Answer::from_event(&event("LeaderMoved", &note), value).unwrap();
+        assert_eq!((answer.is_moved, answer.text.as_str()), (true, "etcd-1 leads prod/etcd"));
+        for reason in NOT_MOVED {
+            assert!(!Answer::from_event(&event(reason, &note), value).unwrap().is_moved);
         }
+        assert_eq!(Answer::from_event(&event("LeaderMoved", &note), "@2026-11-24T06:00:00Z"), None);
+        assert_eq!(Answer::from_event(&event("LeaderProtected", &note), value), None);
     }
 
     #[test]
@@ -57,5 +215,14 @@ mod tests {
         cluster.members[1].serving = false;
         assert_eq!(transferee(&cluster, |pod| pod != "etcd-2"), None);
         assert_eq!(transferee(&cluster, |pod| pod == "etcd-0"), None, "the leader");
+    }
+
+    #[test]
+    fn subject_is_the_stateful_set_of_a_pod() {
+        let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "etcd", "uid": "1", "controller": true});
+        let pod = serde_json::from_value(json!({"metadata": {"ownerReferences": [owner]}})).unwrap();
+        assert_eq!(Subject::of_pod("prod", "etcd-1", &pod), Subject::stateful_set("prod", "etcd"));
+        let bare = Subject::of_pod("prod", "etcd-1", &Pod::default());
+        assert_eq!((bare.kind, bare.name.as_str()), (SubjectKind::Pod, "etcd-1"));
     }
 }

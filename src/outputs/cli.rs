@@ -8,7 +8,7 @@ use super::{
     inspect::report::{print, print_roles},
     logging::{LogFormat, TestBuffer, lines},
     printing::{Output, write_error},
-    status, version,
+    status,
 };
 use crate::{
     conformance::Report,
@@ -54,7 +54,7 @@ pub(crate) fn status_texts(body: &[u8]) -> Vec<String> {
 
 /// Returns what `version` prints in each format for replicas with `text` as name and release.
 pub(crate) fn version_texts(text: &str) -> Vec<String> {
-    let releases = version::Releases::with_texts(text);
+    let releases = super::doctor::version::Releases::with_texts(text);
     OUTPUTS.map(|output| written(|out| releases.write(output, out).unwrap())).into()
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn conformance_text(text: &str) -> String {
     written(|out| Report::with_texts(text).write_text(out).unwrap())
 }
 
-/// Returns what `check node/NAME` prints for a line of a plan with `text`.
+/// Returns what the maintenance commands print for a message and a line of a plan with `text`.
 pub(crate) fn maintenance_text(text: &str) -> String {
     written(|out| out.extend(maintenance::reporter::texts(text)))
 }

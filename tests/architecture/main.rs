@@ -72,7 +72,7 @@ const LAYERS: [Layers; 2] = [
             ("server", &["config", "escape", "guard", "inject", "json", "k8s", "nodes", "rules", "traces"]),
             ("certificates", &["k8s", "server"]),
             ("guard_client", &["escape", "terminal"]),
-            ("conformance", &["escape", "guard", "guard_client", "terminal"]),
+            ("conformance", &["escape", "guard", "guard_client", "maintenance", "terminal"]),
             ("maintenance", &["escape", "guard", "guard_client", "k8s", "server", "terminal"]),
             (
                 "doctor",

@@ -86,6 +86,8 @@ break_glass_is_logged() { timeout 60 kubectl -n prod delete pod "$POD" --dry-run
 
 before_runbook_moving_leadership_by_hand() { wait_until 'three members serve' three_serve; }
 
+before_runbook_a_rolling_restart() { wait_until 'three members serve' three_serve; }
+
 before_runbook_a_rolling_upgrade_of_etcd() { wait_until 'three members serve' three_serve; }
 
 # volume_path POD: prints the directory of the member's volume.

@@ -4,11 +4,10 @@ use std::io::Write;
 
 use serde_json::json;
 
-use super::super::{kube_client::guard_flags::GuardFlags, printing::Output};
+use super::super::{kube_client::guard_flags::GuardFlags, maintenance::connect, printing::Output};
 use crate::{
     escape::{MAX_NAME_CHARS, MAX_TEXT_CHARS, to_bounded_line},
     maintenance::{
-        api::ClusterApi,
         drain::report::{NodeReport, check_node},
         reporter::write_plan,
     },
@@ -17,8 +16,7 @@ use crate::{
 
 /// Prints the plans of the drains of these nodes. Returns whether every member on them can leave.
 pub(super) async fn check(guard: GuardFlags, nodes: &[String], output: Output) -> anyhow::Result<bool> {
-    let kubectl = guard.kubectl();
-    let api = ClusterApi { guard: guard.connect().await?, kubectl };
+    let (api, _) = connect(guard).await?;
     let mut reports = Vec::new();
     for node in nodes {
         reports.push(check_node(&api, node).await?);

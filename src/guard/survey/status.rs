@@ -110,6 +110,9 @@ pub struct MemberStatus {
     pub lag: Option<u64>,
     /// Effect of the pod's deletion on the data.
     pub storage: Option<String>,
+    /// The version to which etcd is being downgraded, if a downgrade is in progress. Former guards omit it.
+    #[serde(default)]
+    pub downgrade: Option<String>,
     /// `terminating`, `reserved` if the guard has just approved its deletion, or `owner-deleted`.
     pub leaving: Option<String>,
 }
@@ -313,6 +316,7 @@ impl MemberStatus {
             cause: reply.cause().map(ToString::to_string),
             version: status.map(|status| status.version.clone()),
             lag: status.and_then(lag),
+            downgrade: status.and_then(|status| status.downgrade.clone()),
             ..Self::default()
         }
     }

@@ -42,7 +42,7 @@ pub(crate) async fn read_node(
         api.kubectl
     );
     let pods = api.pods_on(node).await?;
-    let survey = api.survey().await?;
+    let survey = api.survey(None).await?;
     let mut problems = survey.problems.clone();
     let mut view = NodeView {
         members: Vec::new(),
@@ -102,7 +102,7 @@ pub(crate) fn names(pod: &Pod) -> (&str, &str) {
 }
 
 /// Returns the cluster and the member of a pod.
-fn member_of<'a>(
+pub(super) fn member_of<'a>(
     survey: &'a Survey,
     namespace: &str,
     pod: &str,

@@ -20,7 +20,7 @@ use test_support::{kubernetes::control_plane::ControlPlane, wait::wait_until};
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// All requests of the suite in order.
-const ROWS: [&str; 33] = [
+const ROWS: [&str; 34] = [
     "delete a pod that runs no etcd",
     "delete the leader, dry run",
     "delete the leader",
@@ -49,6 +49,7 @@ const ROWS: [&str; 33] = [
     "scale to one replica, dry run",
     "delete the Service of the members, dry run",
     "move leadership by an annotation",
+    "etcd-guard restart",
     "delete the leader under `leader: transfer`",
     "rollout by the StatefulSet controller",
     "delete the leader at the end, dry run",
@@ -69,13 +70,14 @@ const WORKLOAD_OPERATIONS: [&str; 8] = [
 ];
 
 /// Requests that evict, or depend on an eviction.
-const EVICTIONS: [&str; 6] = [
+const EVICTIONS: [&str; 7] = [
     "evict the leader, dry run",
     "evict the leader, as a drain does",
     "evict the other follower later",
     "evict a follower against its budget",
     "delete the other follower then, dry run",
     "delete the first follower then",
+    "etcd-guard restart",
 ];
 
 /// Returns the rows of a JSON report.
@@ -293,6 +295,7 @@ async fn detects_removed_webhooks_and_fails() {
         "delete a pod that runs no etcd",
         "the deleted follower",
         "move leadership by an annotation",
+        "etcd-guard restart",
         "rollout by the StatefulSet controller",
     ];
     assert_eq!(with_result("passed"), unharmed, "{rows:#?}");

@@ -88,7 +88,7 @@ async fn drain_preview_has_members_that_cannot_leave() {
 }
 
 /// Restricts the members of the cluster to this node, as local volumes do.
-async fn bind_volumes(etcd: &GuardedCluster, node: &str) {
+pub(super) async fn bind_volumes(etcd: &GuardedCluster, node: &str) {
     let claims = etcd.kubectl(&["get", "pvc", "-o", "jsonpath={.items[*].spec.volumeName}"]).await;
     assert!(claims.success, "{claims:?}");
     let requirement =

@@ -33,6 +33,7 @@ pub(in crate::guard) fn status(n: usize) -> Status {
         leader: Some(id(0)),
         term: 7,
         applied_index: 100,
+        downgrade: None,
         version: String::from("3.6.16"),
         is_learner: false,
         alarms: Vec::new(),

@@ -73,6 +73,15 @@ pub const PREVIEWED_NODES: [&str; 3] = ["previewed-0", "previewed-1", "previewed
 /// A node for previews of members that cannot leave.
 pub const PREVIEWED_NODE: &str = "previewed";
 
+/// Nodes for a test that drains members of two clusters.
+pub const MAINTAINED_NODES: [&str; 3] = ["maintained-0", "maintained-1", "maintained-2"];
+
+/// A node for tests in which a member cannot return.
+pub const CLOSED_NODE: &str = "closed";
+
+/// A node with members whose volumes are bound to it.
+pub const BOUND_NODE: &str = "bound";
+
 /// The controller that evicts from tainted nodes, in addition to the default ones.
 const CONTROLLERS: &str = "taint-eviction-controller";
 
@@ -102,11 +111,20 @@ impl ControlPlane {
                 DELETED_NODE,
                 VANISHING_NODE,
                 NEEDED_NODE,
+                CLOSED_NODE,
+                BOUND_NODE,
                 PREVIEWED_NODE,
             ];
-            let nodes =
-                [&single[..], &DRAINED_NODES, &TAINTED_NODES, &FULL_NODES, &REMOVED_NODES, &PREVIEWED_NODES]
-                    .concat();
+            let nodes = [
+                &single[..],
+                &DRAINED_NODES,
+                &TAINTED_NODES,
+                &FULL_NODES,
+                &REMOVED_NODES,
+                &MAINTAINED_NODES,
+                &PREVIEWED_NODES,
+            ]
+            .concat();
             let control_plane = Self::start_with(&nodes, &["--controllers", CONTROLLERS]);
             control_plane.grant_guard_permissions();
             control_plane

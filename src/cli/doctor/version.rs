@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use serde::Serialize;
 
-use super::{
+use super::super::{
     kube_client::{guard_flags::GuardFlags, run},
     printing::{Output, print_error},
 };
@@ -19,7 +19,7 @@ use crate::{
 ///
 /// Exit status: 1 if the release of a replica could not be read.
 #[derive(Debug, Args)]
-pub(super) struct Version {
+pub(in crate::cli) struct Version {
     #[command(flatten)]
     guard: GuardFlags,
     /// Show only the release of this program, which requires no cluster
@@ -49,7 +49,7 @@ struct ServerRelease {
 // === impl Version ===
 
 impl Version {
-    pub(super) fn run(self) -> anyhow::Result<()> {
+    pub(in crate::cli) fn run(self) -> anyhow::Result<()> {
         let Self { guard, client, output } = self;
         let mut releases = Releases { client_version: env!("CARGO_PKG_VERSION"), servers: Vec::new() };
         let errors = if client {

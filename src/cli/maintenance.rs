@@ -1,0 +1,43 @@
+//! The commands that act on guarded clusters: `restart`, `move-leader` and `drain`.
+
+pub(super) mod drain;
+pub(super) mod move_leader;
+pub(super) mod restart;
+
+use std::future::pending;
+
+use clap::ValueEnum;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::kube_client::guard_flags::GuardFlags;
+use crate::maintenance::api::ClusterApi;
+
+/// Output format of commands that report events
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum EventFormat {
+    /// Human-readable lines
+    Text,
+    /// One line of JSON for the plan and for each event
+    Json,
+}
+
+/// Connects, and returns the clients and the namespace of the user.
+pub(super) async fn connect(guard: GuardFlags) -> anyhow::Result<(ClusterApi, String)> {
+    let kubectl = guard.kubectl();
+    let client = guard.connect().await?;
+    let namespace = client.namespace.clone();
+    Ok((ClusterApi { guard: client, kubectl }, namespace))
+}
+
+/// Completes when the user or the system asks the process to end.
+async fn interrupted() {
+    let wait = async |kind| match signal(kind) {
+        Ok(mut signals) => drop(signals.recv().await),
+        // Without a handler, the signal ends the process at once.
+        Err(_) => pending().await,
+    };
+    tokio::select! {
+        () = wait(SignalKind::interrupt()) => {}
+        () = wait(SignalKind::terminate()) => {}
+    }
+}

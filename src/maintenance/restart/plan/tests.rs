@@ -1,0 +1,201 @@
+//! Tests of the order, the refusals and the states in which a restart is resumed.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::maintenance::{
+    health::tests::{cluster, pod},
+    restart::record::RESTART,
+};
+
+fn set_with(change: impl Fn(&mut Value)) -> StatefulSet {
+    let mut set = json!({
+        "metadata": {"name": "etcd", "resourceVersion": "7"},
+        "spec": {
+            "selector": {}, "serviceName": "etcd",
+            "template": {"spec": {"containers": [{"name": "etcd", "image": "etcd:v3.5.35"}]}},
+            "updateStrategy": {"type": "RollingUpdate"},
+        },
+        "status": {"replicas": 3, "currentRevision": "a", "updateRevision": "a"},
+    });
+    change(&mut set);
+    serde_json::from_value(set).unwrap()
+}
+
+fn set() -> StatefulSet {
+    set_with(|_| {})
+}
+
+fn pods() -> Vec<PodState> {
+    ["etcd-0", "etcd-1", "etcd-2"].map(pod).into()
+}
+
+fn restarted(name: &str) -> PodState {
+    PodState { uid: format!("{name}-new"), ..pod(name) }
+}
+
+fn selection(image: &str) -> Selection {
+    Selection { image: Some(image.to_owned()), ..Selection::default() }
+}
+
+fn refusal(set: &StatefulSet, selection: &Selection) -> String {
+    begin(set, &pods(), Some(&cluster()), selection).unwrap_err().to_string()
+}
+
+fn order(pods: &[PodState], cluster: &ClusterStatus) -> Vec<(String, StepState)> {
+    let record = Record::new(&set(), &self::pods(), None).unwrap();
+    let steps = steps(&record, pods, "a", Some(cluster));
+    steps.into_iter().map(|step| (step.pod, step.state)).collect()
+}
+
+fn names(steps: &[(String, StepState)]) -> Vec<&str> {
+    steps.iter().map(|(pod, _)| pod.as_str()).collect()
+}
+
+#[test]
+fn followers_precede_the_leader() {
+    let mut cluster = cluster();
+    assert_eq!(names(&order(&pods(), &cluster)), ["etcd-2", "etcd-1", "etcd-0"]);
+    cluster.members[0].role = Role::Follower;
+    cluster.members[2].role = Role::Leader;
+    assert_eq!(names(&order(&pods(), &cluster)), ["etcd-1", "etcd-0", "etcd-2"]);
+}
+
+#[test]
+fn completed_members_are_first_also_if_one_leads() {
+    let mut cluster = cluster();
+    cluster.members[0].role = Role::Follower;
+    cluster.members[2].role = Role::Leader;
+    let pods = [pod("etcd-0"), pod("etcd-1"), restarted("etcd-2")];
+    let order = order(&pods, &cluster);
+    assert_eq!(names(&order), ["etcd-2", "etcd-1", "etcd-0"]);
+    let states: Vec<StepState> = order.iter().map(|(_, state)| *state).collect();
+    assert_eq!(states, [StepState::Restarted, StepState::Pending, StepState::Pending]);
+}
+
+/// An evicted pod that does not exist yet is not complete.
+#[test]
+fn absent_member_is_pending() {
+    let order = order(&[pod("etcd-0"), pod("etcd-1")], &cluster());
+    assert!(order.iter().all(|(_, state)| *state == StepState::Pending), "{order:?}");
+}
+
+#[test]
+fn order_without_the_guard_is_that_of_the_controller() {
+    let record = Record::new(&set(), &pods(), None).unwrap();
+    let steps = steps(&record, &pods(), "a", None);
+    let names: Vec<&str> = steps.iter().map(|step| step.pod.as_str()).collect();
+    assert_eq!(names, ["etcd-2", "etcd-1", "etcd-0"]);
+}
+
+#[test]
+fn managed_sets_are_refused_without_force() {
+    let owner =
+        json!({"apiVersion": "operator.etcd.io/v1alpha1", "kind": "EtcdCluster", "name": "etcd", "uid": "1"});
+    let managed = set_with(|set| set["metadata"]["ownerReferences"] = json!([owner]));
+    assert!(
+        refusal(&managed, &Selection::default()).starts_with("EtcdCluster etcd manages StatefulSet etcd")
+    );
+    let forced = Selection { is_forced: true, ..Selection::default() };
+    let beginning = begin(&managed, &pods(), Some(&cluster()), &forced).unwrap();
+    assert!(beginning.warnings[0].starts_with("EtcdCluster etcd manages"), "{:?}", beginning.warnings);
+    let helm = set_with(|set| set["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "Helm"}));
+    let beginning = begin(&helm, &pods(), Some(&cluster()), &Selection::default()).unwrap();
+    assert!(beginning.warnings[0].starts_with("Helm manages StatefulSet etcd"));
+}
+
+#[test]
+fn partition_with_a_staged_update_is_refused() {
+    let partitioned =
+        |set: &mut Value| set["spec"]["updateStrategy"]["rollingUpdate"] = json!({"partition": 2});
+    assert!(begin(&set_with(partitioned), &pods(), Some(&cluster()), &Selection::default()).is_ok());
+    let staged = set_with(|set| {
+        partitioned(set);
+        set["status"]["updateRevision"] = json!("b");
+    });
+    assert!(refusal(&staged, &Selection::default()).contains("partition 2"));
+    assert!(refusal(&set_with(partitioned), &selection("etcd:v3.6.16")).contains("partition 2"));
+}
+
+#[test]
+fn upgrade_requires_known_releases() {
+    let beginning = begin(&set(), &pods(), Some(&cluster()), &selection("etcd:v3.6.16")).unwrap();
+    let image = beginning.record.image.unwrap();
+    assert_eq!((image.container.as_str(), image.from.as_str()), ("etcd", "etcd:v3.5.35"));
+    assert!(refusal(&set(), &selection("etcd:v3.7.0")).contains("one minor version at a time"));
+    assert!(refusal(&set(), &selection("etcd:latest")).contains("contains no release of etcd"));
+    let error = begin(&set(), &pods(), None, &selection("etcd:v3.6.16")).unwrap_err().to_string();
+    assert!(error.contains("unknown without the guard"), "{error}");
+}
+
+#[test]
+fn upgrade_requires_a_healthy_cluster_and_is_resumed_without() {
+    let mut unhealthy = cluster();
+    unhealthy.healthy = Some(2);
+    let upgrade = selection("etcd:v3.6.16");
+    let error = begin(&set(), &pods(), Some(&unhealthy), &upgrade).unwrap_err().to_string();
+    assert!(error.starts_with("an upgrade requires a healthy cluster: 2 of 3 voters"), "{error}");
+    assert!(begin(&set(), &pods(), Some(&unhealthy), &Selection::default()).is_ok(), "a restart waits");
+    let (interrupted, _) = interrupted(Some("etcd:v3.6.16"));
+    assert!(begin(&interrupted, &pods(), Some(&unhealthy), &upgrade).is_ok());
+}
+
+#[test]
+fn container_is_selected_by_name_or_is_the_only_one() {
+    let two = set_with(|set| {
+        set["spec"]["template"]["spec"]["containers"] =
+            json!([{"name": "backup"}, {"name": "server", "image": "etcd:v3.5.35"}]);
+    });
+    assert!(
+        refusal(&two, &selection("etcd:v3.6.16")).ends_with("select one with --container: backup, server")
+    );
+    let selected = Selection { container: Some(String::from("server")), ..selection("etcd:v3.6.16") };
+    let beginning = begin(&two, &pods(), Some(&cluster()), &selected).unwrap();
+    assert_eq!(beginning.record.image.unwrap().container, "server");
+}
+
+fn interrupted(image: Option<&str>) -> (StatefulSet, Record) {
+    let selection = image.map(selection).unwrap_or_default();
+    let record = begin(&set(), &pods(), Some(&cluster()), &selection).unwrap().record;
+    let text = serde_json::to_string(&record).unwrap();
+    let set = set_with(|set| {
+        set["metadata"]["annotations"] = json!({RESTART: text});
+        set["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
+    });
+    (set, record)
+}
+
+/// The uids and the strategy of the record count, not those of the moment.
+#[test]
+fn resumes_with_the_record_of_the_start() {
+    let (set, record) = interrupted(None);
+    let now = [pod("etcd-0"), pod("etcd-1"), restarted("etcd-2")];
+    let beginning = begin(&set, &now, Some(&cluster()), &Selection::default()).unwrap();
+    assert_eq!((&beginning.record, beginning.is_resumed), (&record, true));
+    assert_eq!(beginning.record.strategy["type"], "RollingUpdate");
+}
+
+#[test]
+fn resumes_an_upgrade_only_with_the_same_image() {
+    let (set, record) = interrupted(Some("etcd:v3.6.16"));
+    for selection in [selection("etcd:v3.6.16"), Selection::default()] {
+        assert_eq!(begin(&set, &pods(), Some(&cluster()), &selection).unwrap().record, record);
+    }
+    assert!(refusal(&set, &selection("etcd:v3.6.17")).contains("with etcd:v3.6.16 is in progress"));
+    let (set, _) = interrupted(None);
+    assert!(refusal(&set, &selection("etcd:v3.6.16")).contains("no change of the image"));
+}
+
+#[test]
+fn table_shows_order_and_roles() {
+    let record = Record::new(&set(), &pods(), None).unwrap();
+    let steps = steps(&record, &[restarted("etcd-2")], "a", Some(&cluster()));
+    let expected = "\
+Restart of prod/etcd
+  STEP  POD     ROLE       VERSION   STATE
+  1     etcd-2  follower   3.5.35    restarted
+  2     etcd-1  follower   3.5.35    pending
+  3     etcd-0  leader     3.5.35    pending; leadership is moved first
+";
+    assert_eq!(table("Restart of prod/etcd", &steps), expected);
+}

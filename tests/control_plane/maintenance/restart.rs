@@ -1,0 +1,110 @@
+//! Rolling restarts of healthy clusters, and refusals.
+
+use std::{
+    process::{Command, Output, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use test_support::{guard::cli, guarded_cluster::GuardedCluster};
+
+use super::{evicted, permit_transfers, restored, strategy, uids};
+
+/// The interval in which the running members are counted.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Returns the command with an address at which no guard listens.
+fn without_guard(program: &Command) -> Command {
+    let is_address = |argument: &&std::ffi::OsStr| argument.to_string_lossy().starts_with("http://");
+    let mut other = Command::new(program.get_program());
+    for argument in program.get_args() {
+        other.arg(if is_address(&argument) { "http://127.0.0.1:1".as_ref() } else { argument });
+    }
+    other.stdin(Stdio::null());
+    other
+}
+
+/// Runs a command, and returns its output and the lowest number of etcd processes that ran at the same time.
+async fn run_counting(etcd: &GuardedCluster, program: Command) -> (Output, usize) {
+    let lowest = Arc::new(AtomicUsize::new(usize::MAX));
+    let is_over = AtomicBool::new(false);
+    let sample = async {
+        while !is_over.load(Ordering::Relaxed) {
+            lowest.fetch_min(etcd.node.running(&etcd.namespace).len(), Ordering::Relaxed);
+            tokio::time::sleep(SAMPLE_INTERVAL).await;
+        }
+    };
+    let run = async {
+        let output = tokio::process::Command::from(program).kill_on_drop(true).output().await;
+        is_over.store(true, Ordering::Relaxed);
+        output
+    };
+    let (output, ()) = tokio::join!(run, sample);
+    (output.unwrap(), lowest.load(Ordering::Relaxed))
+}
+
+#[tokio::test]
+async fn restart_evicts_leader_last_and_keeps_quorum() {
+    // The policy `deny` applies: the command requests the move of leadership.
+    let etcd = GuardedCluster::start().await;
+    // The StatefulSet controller would begin with this pod.
+    etcd.make_leader("etcd-2").await;
+    let before = uids(&etcd).await;
+
+    let plan = cli::run(&etcd, "restart", &["statefulset/etcd", "--dry-run"]).await;
+    assert_eq!(plan.status, Some(0), "{plan:?}");
+    assert!(plan.stdout.contains("3     etcd-2  leader"), "{}", plan.stdout);
+    assert_eq!((uids(&etcd).await, strategy(&etcd).await), (before.clone(), restored()));
+
+    let (output, lowest) = run_counting(&etcd, cli::program(&etcd, "restart", &["statefulset/etcd"])).await;
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(evicted(&stdout), ["etcd-1", "etcd-0", "etcd-2"], "{stdout}");
+    assert!(lowest >= 2, "{lowest} of 3 members ran at the same time: {stdout}");
+    assert!(stdout.contains("leadership moved from etcd-2 to "), "{stdout}");
+    assert!(stdout.contains("[##########] 3/3 complete: all members of"), "{stdout}");
+    assert!(uids(&etcd).await.iter().zip(&before).all(|(after, before)| after != before));
+    assert_eq!(strategy(&etcd).await, restored());
+    assert_ne!(etcd.leader().await, "etcd-2", "leadership was moved before the eviction");
+    etcd.wait_until_healthy().await;
+}
+
+/// The webhook stays registered, so that the guard evaluates each eviction. Only the command does not reach the guard.
+#[tokio::test]
+async fn restart_without_guard_follows_readiness() {
+    let etcd = GuardedCluster::start().await;
+    permit_transfers(&etcd).await;
+    let before = uids(&etcd).await;
+    let program = cli::program(&etcd, "restart", &["statefulset/etcd", "-o", "json"]);
+    let (output, lowest) = run_counting(&etcd, without_guard(&program)).await;
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    let lines: Vec<serde_json::Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let warning = lines[0]["message"].as_str().unwrap();
+    assert!(warning.starts_with("the guard does not answer"), "{stdout}");
+    assert_eq!(lines.last().unwrap()["state"], "complete", "{stdout}");
+    assert!(lowest >= 2, "{lowest} of 3 members ran at the same time");
+    assert!(uids(&etcd).await.iter().zip(&before).all(|(after, before)| after != before));
+    assert_eq!(strategy(&etcd).await, restored());
+}
+
+#[tokio::test]
+async fn restart_refuses_managed_sets() {
+    let etcd = GuardedCluster::start().await;
+    let before = uids(&etcd).await;
+    let label = ["label", "statefulset/etcd", "kustomize.toolkit.fluxcd.io/name=etcd"];
+    assert!(etcd.kubectl(&label).await.success);
+    let output = cli::run(&etcd, "restart", &["statefulset/etcd"]).await;
+    assert_eq!(output.status, Some(2), "{output:?}");
+    assert!(output.stderr.contains("Flux (kustomize.toolkit.fluxcd.io/name) manages"), "{output:?}");
+    assert_eq!((uids(&etcd).await, strategy(&etcd).await), (before, restored()));
+    let output = cli::run(&etcd, "restart", &["statefulset/etcd", "--force", "--dry-run"]).await;
+    assert_eq!(output.status, Some(0), "{output:?}");
+    assert!(output.stdout.contains("warning: Flux"), "{}", output.stdout);
+    let output = cli::run(&etcd, "restart", &["statefulset/absent"]).await;
+    assert!(output.stderr.contains("does not exist"), "{output:?}");
+}
