@@ -17,7 +17,7 @@ mod transfer;
 mod unverified;
 
 pub(crate) use any_certificate::AnyCertificate;
-pub use connection::{ClientIdentity, Connections, Endpoint, Tls, User, url_host};
+pub use connection::{ClientIdentity, Connections, Endpoint, Tls, Transport, User, url_host};
 pub use error::MemberError;
 pub use limits::{MAX_LISTED_MEMBERS, MAX_LISTED_URLS};
 #[cfg(test)]

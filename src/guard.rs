@@ -79,6 +79,7 @@ pub use self::{
         request::{Operation, Request},
         request::{ResourceKind, WorkloadOperation},
         verdict::Verdict,
+        wall_clock::WallClock,
     },
     policy::effective::{LeaderPolicy, Mode, Permission, Policy, PolicySetting},
     policy::owner_chain::MAX_LEVELS as MAX_OWNER_LEVELS,
@@ -124,6 +125,10 @@ pub struct Sources {
     pub events: EventRecorder,
     /// `HOST:PORT` of the API server, at which no member is probed.
     pub api_servers: Vec<String>,
+    /// Connections to members.
+    pub connections: Connections,
+    /// The wall clock.
+    pub wall_clock: WallClock,
     /// Namespace and name of the guard's own pod, if it runs in one.
     pub own_pod: Option<(String, String)>,
     /// Reads and watches nodes, for handovers before disruptions; absent without `--handover`.
@@ -137,18 +142,30 @@ impl Guard {
     /// registers its metrics in `registry`.
     #[must_use]
     pub fn new(sources: Sources, leases: Leases, registry: &mut Registry) -> Self {
-        let Sources { pods, claims, secrets, annotations, config, events, api_servers, own_pod, nodes } =
-            sources;
+        let Sources {
+            pods,
+            claims,
+            secrets,
+            annotations,
+            config,
+            events,
+            api_servers,
+            connections,
+            wall_clock,
+            own_pod,
+            nodes,
+        } = sources;
         let own_priority = OwnPriority::new(pods.clone(), own_pod);
         let metrics = Metrics::register(registry);
         let cluster_metrics = ClusterMetrics::default();
         cluster_metrics.register(registry);
         let ownership = Arc::new(OwnershipStore::new(&leases));
-        let reservations = ReservationStore::new(leases);
+        let reservations = ReservationStore::new(leases, wall_clock.clone());
         reservations.register(registry);
         let reservations = Arc::new(reservations);
         let chains = OwnerReader::new(annotations.clone(), pods.clone(), config.clone());
-        let policies = Arc::new(PolicyResolver::new(annotations.clone(), config.clone(), chains.clone()));
+        let policies =
+            Arc::new(PolicyResolver::new(annotations.clone(), config.clone(), chains.clone(), wall_clock));
         let gate = ProbeGate::new(config.clone(), ApiServers::new(&pods, api_servers));
         let observer = Arc::new(ClusterObserver {
             pods,
@@ -158,7 +175,7 @@ impl Guard {
             gate,
             config,
             credentials: CredentialReader::new(secrets),
-            connections: Connections::new(),
+            connections,
             metrics,
         });
         let owners = OwnershipRecorder::new(

@@ -30,6 +30,8 @@
 //! - [`etcd`]: the client of etcd's v3 API. It does not depend on Kubernetes.
 //! - [`k8s`]: the client of the API server, with the parts of its types that this program needs.
 //! - [`traces`]: the export of trace spans. All modules can open spans.
+//! - `expiring_cache`: a bounded cache whose entries expire on tokio's clock.
+//! - [`mistakes`]: seeded mistakes for the simulation, absent from release builds.
 //! - `escape` and `terminal`: escaping of foreign text, and text styles of the terminal.
 
 pub mod certificates;
@@ -39,6 +41,7 @@ mod conformance;
 mod doctor;
 mod escape;
 pub mod etcd;
+mod expiring_cache;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -48,6 +51,7 @@ pub mod inject;
 pub mod json;
 pub mod k8s;
 mod maintenance;
+pub mod mistakes;
 pub mod nodes;
 #[cfg(test)]
 mod outputs;

@@ -23,7 +23,8 @@ use super::{
 };
 use crate::{
     config::{LiveConfig, ReloadMetrics, follow},
-    guard::{Guard, Sources, Surveys},
+    etcd::Connections,
+    guard::{Guard, Sources, Surveys, WallClock},
     k8s::{AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, NodeReader, SecretReader},
     nodes::{NodeMetrics, NodeReconciler},
     server::{Mutator, Options, Readiness, Server},
@@ -180,6 +181,8 @@ impl Serve {
                 events: events.clone(),
                 api_servers: api_servers.clone(),
                 nodes: handover.then(|| NodeReader::new(client.clone())),
+                connections: Connections::new(),
+                wall_clock: WallClock::default(),
                 own_pod: pod_name.clone().map(|name| (namespace.clone(), name)),
             };
             Guard::new(sources, leases.clone(), registry)

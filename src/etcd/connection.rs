@@ -3,10 +3,17 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
-use moka::sync::Cache;
+use etcd_client::{
+    BalancedChannelBuilder, Certificate, Channel, Client, ConnectOptions, Error, Identity, TlsOptions,
+};
+
+use http::Uri;
+use tokio::sync::mpsc::{self, Sender};
+use tonic::transport::{self, channel::Change};
+use tower::{ServiceExt, util::BoxCloneSyncService};
 
 use super::{limits::LimitedChannel, member::Scheme, unverified::UnverifiedChannel};
+use crate::expiring_cache::{ExpiringCache, Lifetime};
 
 /// Time after which an unused connection is closed. It exceeds the pause between two pods of a rollout or drain.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -64,10 +71,19 @@ pub struct ClientIdentity {
 /// A pool of open connections, reused by the next probe rounds.
 #[derive(Clone)]
 pub struct Connections {
-    open: Cache<Endpoint, Client>,
+    open: ExpiringCache<Endpoint, Client>,
     /// The URL that answered last, of members with several URLs.
-    answering_urls: Cache<Endpoint, String>,
+    answering_urls: ExpiringCache<Endpoint, String>,
+    /// Creates the channels; `None` for connections over TCP.
+    transport: Option<Transport>,
 }
+
+/// Creates the channel to the member at a URL, in the place of a connection over TCP: the seam through which a simulation
+/// provides members.
+pub type Transport = Arc<dyn Fn(&str) -> Channel + Send + Sync>;
+
+/// Passes on a channel that exists.
+struct GivenChannel(Channel);
 
 // === impl Connections ===
 
@@ -75,9 +91,20 @@ impl Connections {
     /// Creates an empty pool.
     #[must_use]
     pub fn new() -> Self {
+        Self::with(None)
+    }
+
+    /// Creates an empty pool of channels that this transport creates.
+    #[must_use]
+    pub fn through(transport: Transport) -> Self {
+        Self::with(Some(transport))
+    }
+
+    fn with(transport: Option<Transport>) -> Self {
         Self {
-            open: Cache::builder().max_capacity(MAX_CONNECTIONS).time_to_idle(IDLE_TIMEOUT).build(),
-            answering_urls: Cache::builder().max_capacity(MAX_CONNECTIONS).time_to_idle(IDLE_TIMEOUT).build(),
+            transport,
+            open: ExpiringCache::new(MAX_CONNECTIONS, Lifetime::SinceUse(IDLE_TIMEOUT)),
+            answering_urls: ExpiringCache::new(MAX_CONNECTIONS, Lifetime::SinceUse(IDLE_TIMEOUT)),
         }
     }
 
@@ -91,7 +118,10 @@ impl Connections {
         let connect = |options| {
             let (urls, options) = ([endpoint.url.as_str()], Some(options));
             Box::pin(async move {
-                if accepts_any {
+                if let Some(transport) = &self.transport {
+                    let channel = GivenChannel(transport(&endpoint.url));
+                    Client::connect_with_balanced_channel(urls, options, channel).await
+                } else if accepts_any {
                     let channel = UnverifiedChannel { url: &endpoint.url };
                     Client::connect_with_balanced_channel(urls, options, channel).await
                 } else {
@@ -137,6 +167,26 @@ impl Connections {
 impl Default for Connections {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+// === impl GivenChannel ===
+
+impl BalancedChannelBuilder for GivenChannel {
+    type Error = transport::Error;
+
+    fn balanced_channel(
+        self,
+        buffer_size: usize,
+    ) -> Result<(Channel, Sender<Change<Uri, transport::Endpoint>>), transport::Error> {
+        // The client sends its only endpoint to this receiver, which must exist as long as the channel.
+        let (endpoints, received) = mpsc::channel(buffer_size);
+        let received = Arc::new(received);
+        let channel = self.0.map_request(move |request| {
+            let _held = &received;
+            request
+        });
+        Ok((Channel::Custom(BoxCloneSyncService::new(channel)), endpoints))
     }
 }
 

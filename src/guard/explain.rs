@@ -2,7 +2,7 @@
 //!
 //! A denial starts with its reason code and ends with a command that can be pasted. kubectl prints it on one line.
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::SignedDuration;
 use tokio::time::Instant;
 
 use crate::escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word};
@@ -14,6 +14,7 @@ use crate::guard::{
         snapshot::{MemberPod, Snapshot, Storage},
         tally::Tally,
         verdict::Verdict,
+        wall_clock::WallClock,
     },
 };
 
@@ -27,8 +28,9 @@ pub(super) fn explain(
     target: &MemberPod,
     assessment: &Assessment,
     now: Instant,
+    clock: &WallClock,
 ) -> Verdict {
-    let explanation = Explanation { snapshot, target, assessment };
+    let explanation = Explanation { snapshot, target, assessment, clock };
     let mut verdict = Verdict::new(assessment.reason, explanation.facts());
     if let Some(remedy) = explanation.remedy() {
         verdict = verdict.with_remedy(&remedy);
@@ -56,8 +58,8 @@ pub(super) fn explain(
 }
 
 /// Returns the advice to overrule the denial for [`BREAK_GLASS_TIME`] by break-glass annotations of the object.
-pub(super) fn break_glass_advice(object: &str) -> String {
-    let now = Timestamp::now();
+pub(super) fn break_glass_advice(object: &str, clock: &WallClock) -> String {
+    let now = clock.now();
     let until = now.checked_add(BREAK_GLASS_TIME).unwrap_or(now).strftime("%Y-%m-%dT%H:%M:%SZ");
     format!(
         "overrule the guard for one hour: kubectl annotate --overwrite {object} {ALLOW_UNTIL}={until} \
@@ -71,8 +73,9 @@ pub(super) fn explain_transferee(
     target: &MemberPod,
     assessment: &Assessment,
     now: Instant,
+    clock: &WallClock,
 ) -> Verdict {
-    let explanation = Explanation { snapshot, target, assessment };
+    let explanation = Explanation { snapshot, target, assessment, clock };
     let (pod, cluster) = (&target.name, &snapshot.cluster);
     let text = format!("{pod} is taking over leadership of {cluster} ({})", explanation.numbers());
     let namespace = to_shell_word(&snapshot.namespace);
@@ -90,6 +93,7 @@ struct Explanation<'a> {
     snapshot: &'a Snapshot,
     target: &'a MemberPod,
     assessment: &'a Assessment,
+    clock: &'a WallClock,
 }
 
 impl Explanation<'_> {
@@ -209,7 +213,7 @@ impl Explanation<'_> {
                 if !is_in_minority(self.snapshot, self.target) {
                     return Some(compare);
                 }
-                let advice = break_glass_advice(&format!("-n {ns} pod {pod}"));
+                let advice = break_glass_advice(&format!("-n {ns} pod {pod}"), self.clock);
                 format!(
                     "Pod {pod} replies for the smaller cluster, which proves no quorum. {compare}. If the data of that \
                      cluster is not needed, {advice}"

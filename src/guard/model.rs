@@ -12,3 +12,4 @@ pub(in crate::guard) mod reservation;
 pub mod snapshot;
 pub(in crate::guard) mod tally;
 pub(in crate::guard) mod verdict;
+pub(in crate::guard) mod wall_clock;

@@ -26,6 +26,7 @@ use crate::{
             cluster_state::ClusterState,
             snapshot::{EtcdctlFlags, Snapshot, fixture::cluster},
             tally::Tally,
+            wall_clock::WallClock,
         },
         policy::effective::{PolicySource, resolve},
         survey::cluster_metrics::ClusterMetrics,
@@ -79,7 +80,7 @@ pub(crate) fn verdicts(text: &str) -> Vec<Verdict> {
             min_voters: 0,
             no_space: true,
         };
-        explain(&snapshot, &snapshot.pods[0], &assessment, Instant::now())
+        explain(&snapshot, &snapshot.pods[0], &assessment, Instant::now(), &WallClock::default())
     });
     let mut verdicts: Vec<Verdict> = explained.collect();
     verdicts.push(evaluate_scale_down(&snapshot, "etcd", 0));

@@ -13,9 +13,13 @@ use crate::{
     guard::{
         LeaderPolicy,
         explain::explain,
-        model::snapshot::{
-            ExternalMember, Storage,
-            fixture::{cluster, id, listed, status, timed_out},
+        model::{
+            snapshot::{
+                ExternalMember, Storage,
+                fixture::{cluster, id, listed, status, timed_out},
+            },
+            verdict::Verdict,
+            wall_clock::WallClock,
         },
     },
 };
@@ -25,9 +29,13 @@ impl Snapshot {
         assess(self, &self.pods[n], &Policy::default()).reason
     }
 
-    fn text(&self, n: usize) -> String {
+    fn explained(&self, n: usize) -> Verdict {
         let target = &self.pods[n];
-        explain(self, target, &assess(self, target, &Policy::default()), self.taken_at).text()
+        explain(self, target, &assess(self, target, &Policy::default()), self.taken_at, &WallClock::default())
+    }
+
+    fn text(&self, n: usize) -> String {
+        self.explained(n).text()
     }
 }
 
@@ -412,18 +420,14 @@ fn warns_of_full_cluster() {
     let full = cluster(5).restate(0, |status| {
         status.alarms = vec![Alarm { member_id: id(1), kind: AlarmKind::NoSpace }];
     });
-    let target = &full.pods[1];
-    let verdict = explain(&full, target, &assess(&full, target, &Policy::default()), full.taken_at);
+    let verdict = full.explained(1);
     assert_eq!(verdict.reason, Reason::SafeToDelete);
     assert_eq!(verdict.warnings, ["etcd prod/etcd is out of space (alarm NOSPACE) and rejects writes"]);
 }
 
 #[test]
 fn warns_if_no_voter_to_spare_remains() {
-    let snapshot = cluster(3);
-    let target = &snapshot.pods[1];
-    let verdict =
-        explain(&snapshot, target, &assess(&snapshot, target, &Policy::default()), snapshot.taken_at);
+    let verdict = cluster(3).explained(1);
     assert_eq!(
         verdict.warnings,
         ["etcd prod/etcd has no voter to spare until etcd-1 is ready: 2 of 3 remain, quorum 2"]

@@ -16,6 +16,7 @@ use crate::guard::{
         reason::Reason,
         request::{Request, WorkloadOperation},
         verdict::Verdict,
+        wall_clock::WallClock,
     },
     ownership::{record::OwnershipRecord, recorder::MAX_OWNERS, store::OwnershipStore},
     policy::owner_chain::OwnerReader,
@@ -24,6 +25,7 @@ use crate::k8s::{
     AnnotationCache, ApiReader, ClaimReader, LookupError, OwnerState,
     pod::{Metadata, OwnerReference, Pod},
 };
+use crate::mistakes::Mistake;
 
 /// Users that delete the dependents of deleted objects. The second is the user of all controllers if the controller
 /// manager runs without `--use-service-account-credentials`.
@@ -151,7 +153,9 @@ impl CascadeDetector {
                     // Both exist at this moment, so that the reference is not dangling.
                     OwnerState::Terminating => deleted = Some(owner),
                     OwnerState::Gone => {
-                        if record.proves_owner(&dependent.uid, owner) {
+                        if record.proves_owner(&dependent.uid, owner)
+                            || Mistake::BelieveGarbageCollector.is_active()
+                        {
                             deleted = Some(owner);
                         }
                         missing.references.push((index, owner.clone(), None));
@@ -208,7 +212,7 @@ fn namespace_terminating(namespace: &str, name: &str) -> Verdict {
 
 impl MissingOwners {
     /// Adds the cause of the request and its remedies to a denial.
-    pub(super) fn explain(&self, request: &Request, denial: &mut Verdict) {
+    pub(super) fn explain(&self, request: &Request, clock: &WallClock, denial: &mut Verdict) {
         let Some((_, owner, error)) = self.references.first() else { return };
         let (owner, prefix) = (display(owner), "the garbage collector requests this deletion because");
         let cause = match error {
@@ -216,7 +220,7 @@ impl MissingOwners {
             Some(error) => format!("{prefix} {owner} is absent, and the guard cannot confirm this: {error}"),
         };
         let (kind, name, namespace) = (&self.kind, &request.name, &request.namespace);
-        let advice = break_glass_advice(&format!("-n {namespace} {kind} {name}"));
+        let advice = break_glass_advice(&format!("-n {namespace} {kind} {name}"), clock);
         let remedy = match self.removal(request) {
             Some(command) => {
                 format!(

@@ -3,10 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use moka::sync::Cache;
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::etcd::ClusterId;
+use crate::expiring_cache::{ExpiringCache, Lifetime};
 use crate::guard::{
     model::{
         cluster_key::{CLUSTER_TTL, ClusterKey, MAX_CLUSTERS},
@@ -25,9 +25,9 @@ pub(super) const SNAPSHOT_TTL_WHILE_PROBING: Duration = Duration::from_secs(1);
 
 /// Caches by cluster. Each cache evicts unused clusters, and has a maximum size.
 pub(in crate::guard) struct ClusterCache {
-    locks: Cache<ClusterKey, Arc<Mutex<()>>>,
-    snapshots: Cache<ClusterKey, CachedSnapshot>,
-    cluster_ids: Cache<ClusterKey, ClusterId>,
+    locks: ExpiringCache<ClusterKey, Arc<Mutex<()>>>,
+    snapshots: ExpiringCache<ClusterKey, CachedSnapshot>,
+    cluster_ids: ExpiringCache<ClusterKey, ClusterId>,
     /// The pods of each cluster that ran all voters in the last snapshot.
     pub(super) member_pods: MemberPodCache,
 }
@@ -47,19 +47,16 @@ impl ClusterCache {
     /// Creates empty caches.
     pub(in crate::guard) fn new() -> Self {
         Self {
-            locks: Cache::builder().max_capacity(MAX_CLUSTERS).time_to_idle(CLUSTER_TTL).build(),
-            snapshots: Cache::builder()
-                .max_capacity(MAX_CLUSTERS)
-                .time_to_live(SNAPSHOT_TTL_WHILE_PROBING)
-                .build(),
-            cluster_ids: Cache::builder().max_capacity(MAX_CLUSTERS).time_to_idle(CLUSTER_TTL).build(),
+            locks: ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceUse(CLUSTER_TTL)),
+            snapshots: ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceInsertion(SNAPSHOT_TTL_WHILE_PROBING)),
+            cluster_ids: ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceUse(CLUSTER_TTL)),
             member_pods: MemberPodCache::new(),
         }
     }
 
     /// Returns the lock that admits one evaluation of this cluster at a time.
     pub(super) fn lock(&self, key: &ClusterKey) -> Arc<Mutex<()>> {
-        self.locks.get_with_by_ref(key, Arc::default)
+        self.locks.get_or_default(key).0
     }
 
     /// Returns the last snapshot of this cluster, unless it is older than `max_age`.

@@ -30,6 +30,7 @@ use crate::guard::{
         request::WorkloadOperation,
         request::{Operation, Request},
         verdict::Verdict,
+        wall_clock::WallClock,
     },
     observe::observer::ClusterObserver,
     ownership::store::OwnershipStore,
@@ -90,6 +91,7 @@ impl Evaluator {
                 cache: Arc::clone(&cache),
                 connections: observer.connections.clone(),
                 metrics: metrics.clone(),
+                wall_clock: policies.wall_clock.clone(),
             },
             workloads: WorkloadEvaluator {
                 observer: Arc::clone(&observer),
@@ -286,7 +288,7 @@ impl Evaluator {
         cascade: &Cascade,
         verdict: &mut Verdict,
     ) {
-        explain_cascade(request, cascade, verdict);
+        explain_cascade(request, cascade, &self.policies.wall_clock, verdict);
         self.advise(request, pod, verdict);
         self.apply_policy(request, resolved, verdict);
     }
@@ -330,7 +332,7 @@ impl Evaluator {
             result.unwrap_or_else(|error| error.into_verdict(request).into());
         let resolved = policy.unwrap_or(of_owners);
         let is_denied = !verdict.reason.allows();
-        explain_cascade(request, &cascade, &mut verdict);
+        explain_cascade(request, &cascade, &self.policies.wall_clock, &mut verdict);
         advise_inspection(&mut verdict, inspected_object(request).or_else(|| member.clone()));
         self.apply_policy(request, &resolved, &mut verdict);
         if is_denied && verdict.allows() {
@@ -430,10 +432,10 @@ fn inspected_object(request: &Request) -> Option<(String, String)> {
 }
 
 /// Adds the cause to the denial of a garbage collector's request that no record proves to be a cascade.
-fn explain_cascade(request: &Request, cascade: &Cascade, verdict: &mut Verdict) {
+fn explain_cascade(request: &Request, cascade: &Cascade, clock: &WallClock, verdict: &mut Verdict) {
     if let Cascade::Unproven(missing) = cascade
         && !verdict.reason.allows()
     {
-        missing.explain(request, verdict);
+        missing.explain(request, clock, verdict);
     }
 }

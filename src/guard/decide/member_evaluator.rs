@@ -25,11 +25,13 @@ use crate::guard::{
         reason::Reason,
         snapshot::{MemberPod, Snapshot},
         verdict::Verdict,
+        wall_clock::WallClock,
     },
     observe::{observer::Observation, siblings::Siblings},
     policy::effective::Permission,
     reserve::store::{Record, ReservationStore},
 };
+use crate::mistakes::Mistake;
 
 /// Evaluates deletions of member pods.
 pub(in crate::guard) struct MemberEvaluator {
@@ -38,6 +40,7 @@ pub(in crate::guard) struct MemberEvaluator {
     pub(super) cache: Arc<ClusterCache>,
     pub(super) connections: Connections,
     pub(super) metrics: Metrics,
+    pub(super) wall_clock: WallClock,
 }
 
 /// The cluster lock, or the denial for which it is not required.
@@ -115,7 +118,8 @@ impl MemberEvaluator {
         let may_be_single = assessment.tally.is_none() && context.policy.single_member == Permission::Allow;
         let denies =
             !assessment.reason.allows() && !assessment.wants_transfer(context.policy) && !may_be_single;
-        denies.then(|| explain(&snapshot, target, &assessment, Instant::now()))
+        (denies || Mistake::ApproveFromCache.is_active())
+            .then(|| explain(&snapshot, target, &assessment, Instant::now(), &self.wall_clock))
     }
 
     /// Makes one evaluation attempt. Returns `None` if another attempt is required: the record that was read belongs to
@@ -128,12 +132,15 @@ impl MemberEvaluator {
     ) -> Result<Option<Verdict>, EvaluationError> {
         let &EvaluationContext { request, cluster_key, policy, .. } = context;
         let EvaluationInputs { siblings, records, reserved } = self.inputs.read(context, raw).await?;
-        let (records, mut record_error) = match records {
+        let (mut records, mut record_error) = match records {
             Ok(records) => (Some(records), None),
             Err(error) => (None, Some(error)),
         };
         let observation = self.inputs.observe(context, &siblings, &reserved).await?;
         let Some(Observation { mut snapshot, claim_error }) = observation else { return Ok(None) };
+        if Mistake::ReadLedgerAfterProbe.is_active() {
+            records = Some(self.inputs.read_records(None, context.deadline).await?);
+        }
         let Some(target) = snapshot.pod(&request.name) else {
             return Ok(Some(changed_owner(context)));
         };
@@ -150,7 +157,8 @@ impl MemberEvaluator {
 
         let costs_serving_voter = wants_transfer || assessment.reason == Reason::SafeToDelete;
         if costs_serving_voter && records.as_ref().is_some_and(|records| records.is_transferee(&target.uid)) {
-            return Ok(Some(explain_transferee(&snapshot, target, &assessment, Instant::now())));
+            let now = Instant::now();
+            return Ok(Some(explain_transferee(&snapshot, target, &assessment, now, &self.wall_clock)));
         }
 
         let id = snapshot.cluster_id();
@@ -178,7 +186,7 @@ impl MemberEvaluator {
             return Err(error);
         }
         if !may_be_deleted || request.dry_run {
-            let mut verdict = explain(&snapshot, target, &assessment, Instant::now());
+            let mut verdict = explain(&snapshot, target, &assessment, Instant::now(), &self.wall_clock);
             if wants_transfer {
                 verdict.reason = Reason::LeaderTransferred;
                 verdict.message =
@@ -215,7 +223,7 @@ impl MemberEvaluator {
                 self.cache.invalidate_snapshot(cluster_key);
                 return verdict.map(Some);
             }
-            _ => explain(&snapshot, target, &assessment, Instant::now()),
+            _ => explain(&snapshot, target, &assessment, Instant::now(), &self.wall_clock),
         };
         let uid = target.uid.clone();
         snapshot.mark_reserved(&uid);
@@ -247,7 +255,7 @@ impl MemberEvaluator {
         }
         match result? {
             Transfer::Moved { snapshot, assessment, transferee } => {
-                let mut verdict = explain(&snapshot, target, &assessment, Instant::now());
+                let mut verdict = explain(&snapshot, target, &assessment, Instant::now(), &self.wall_clock);
                 verdict.warn(&format!("leadership of etcd {} was moved to {transferee}", snapshot.cluster));
                 Ok(verdict)
             }

@@ -1,7 +1,5 @@
 //! The reservation that precedes an approval.
 
-use k8s_openapi::jiff::Timestamp;
-
 use crate::guard::{
     assess::{Assessment, assess},
     decide::context::{EvaluationContext, EvaluationError},
@@ -35,7 +33,8 @@ pub(super) fn new_reservation(
         namespace: context.request.namespace.clone(),
         pod: context.request.name.clone(),
         member: assessment.member.map(|id| id.to_string()).unwrap_or_default(),
-        at: Timestamp::now().to_string(),
+        // The store sets the time.
+        at: String::new(),
         by: context.request.user.clone(),
         of_node: false,
     }
@@ -50,7 +49,8 @@ pub(super) fn member_reservation(request: &Request, pod: &Pod, snapshot: &Snapsh
         namespace: pod.metadata.namespace.clone(),
         pod: pod.metadata.name.clone(),
         member: member.map(|id| id.to_string()).unwrap_or_default(),
-        at: Timestamp::now().to_string(),
+        // The store sets the time.
+        at: String::new(),
         by: request.user.clone(),
         of_node: matches!(request.operation, Operation::Workload(WorkloadOperation::DeleteNode { .. })),
     }

@@ -93,7 +93,7 @@ impl WorkloadEvaluator {
                 match members.with_data.iter().find(|pod| mounts_claim(pod, name)) {
                     Some(pod) => {
                         let has_vote = !self.has_no_vote(namespace, pod, &pods, deadline).await;
-                        Ok(evaluate_claim(namespace, name, pod, has_vote))
+                        Ok(self.evaluate_claim(namespace, name, pod, has_vote))
                     }
                     None => {
                         let verdict = self.evaluate_unmounted_claim(namespace, name, &pods, deadline).await?;
@@ -145,7 +145,7 @@ impl WorkloadEvaluator {
         let (name, namespace) = (&request.name, &request.namespace);
         let of_set = |pods: &[&Pod]| pods.iter().filter(|pod| is_controlled_by(pod, name)).count();
         let members = MemberPods::new(pods);
-        let advice = break_glass_advice(&format!("-n {namespace} statefulset {name}"));
+        let advice = self.break_glass_advice(&format!("-n {namespace} statefulset {name}"));
         let remedy = format!("To orphan the pods, add --cascade=orphan; to {advice}");
         let running = of_set(&members.running);
         if running > 0 {
@@ -224,7 +224,7 @@ impl WorkloadEvaluator {
         members: &MemberPods<'_>,
         deadline: Deadline,
     ) -> Result<OperationVerdict, EvaluationError> {
-        let remedy = format!("To {}", break_glass_advice(&format!("namespace {namespace}")));
+        let remedy = format!("To {}", self.break_glass_advice(&format!("namespace {namespace}")));
         if let Some(member) = members.with_data.first() {
             let text = format!(
                 "namespace {namespace} contains an etcd cluster ({} pods, including {}): deleting the namespace \
@@ -279,7 +279,7 @@ impl WorkloadEvaluator {
             "no pod mounts claim {name} of etcd StatefulSet {set_name}: deleting the claim permanently deletes the data of \
              the member of pod {pod}"
         );
-        let advice = break_glass_advice(&format!("-n {namespace} pvc {name}"));
+        let advice = self.break_glass_advice(&format!("-n {namespace} pvc {name}"));
         Ok(protected(text, &format!("Remove the member from the cluster first; to {advice}")))
     }
 
@@ -330,6 +330,28 @@ impl WorkloadEvaluator {
         target.is_some_and(|target| assess(&snapshot, target, &Policy::default()).reason == Reason::NotAVoter)
     }
 
+    fn evaluate_claim(&self, namespace: &str, name: &str, pod: &Pod, has_vote: bool) -> OperationVerdict {
+        let pod_name = &pod.metadata.name;
+        if !has_vote {
+            let text = format!(
+                "claim {name} holds the data of pod {pod_name}, and the member of that pod has no vote"
+            );
+            return harmless(text).into();
+        }
+        let text = format!(
+            "claim {name} holds the data of pod {pod_name}, which runs an etcd member: the next deletion of the pod would \
+             permanently delete the data"
+        );
+        let advice = self.break_glass_advice(&format!("-n {namespace} pvc {name}"));
+        let remedy = format!("Remove the member from the cluster first; to {advice}");
+        OperationVerdict::with_member(protected(text, &remedy), namespace, pod)
+    }
+
+    /// Returns the advice to overrule a denial by annotations of this object.
+    fn break_glass_advice(&self, object: &str) -> String {
+        break_glass_advice(object, &self.policies.wall_clock)
+    }
+
     async fn first_ordinal(
         &self,
         namespace: &str,
@@ -373,22 +395,6 @@ fn orphan_verdict(request: &Request) -> Verdict {
 /// Returns the kind of the owner that is the object of a request.
 fn kind(request: &Request) -> &str {
     request.owner.as_ref().map_or("StatefulSet", |owner| owner.kind.as_str())
-}
-
-fn evaluate_claim(namespace: &str, name: &str, pod: &Pod, has_vote: bool) -> OperationVerdict {
-    let pod_name = &pod.metadata.name;
-    if !has_vote {
-        let text =
-            format!("claim {name} holds the data of pod {pod_name}, and the member of that pod has no vote");
-        return harmless(text).into();
-    }
-    let text = format!(
-        "claim {name} holds the data of pod {pod_name}, which runs an etcd member: the next deletion of the pod would \
-         permanently delete the data"
-    );
-    let advice = break_glass_advice(&format!("-n {namespace} pvc {name}"));
-    let remedy = format!("Remove the member from the cluster first; to {advice}");
-    OperationVerdict::with_member(protected(text, &remedy), namespace, pod)
 }
 
 fn mounts_claim(pod: &Pod, claim: &str) -> bool {

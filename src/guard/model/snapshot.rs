@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 pub use self::etcdctl::EtcdctlFlags;
 use crate::etcd::{Alarm, AlarmKind, ClusterId, MemberError, MemberId, ProbeResult, Scheme, Status};
+use crate::mistakes::Mistake;
 
 /// Result of one probe round: the pods of a cluster as the API server returns them, and each member's reply.
 #[derive(Clone, Debug)]
@@ -178,6 +179,7 @@ impl MemberPod {
     /// The same pod, as a pod with another owner than the target.
     pub(in crate::guard) fn of_other_owner(mut self) -> Self {
         self.owner.has_target = false;
+        self.terminating &= !Mistake::IgnoreForeignTerminating.is_active();
         self
     }
 

@@ -8,9 +8,9 @@
 use std::sync::Arc;
 
 use futures::future::try_join_all;
-use moka::sync::Cache;
 
 use crate::etcd::MemberError;
+use crate::expiring_cache::{ExpiringCache, Lifetime};
 use crate::guard::{
     model::{
         cluster_key::{CLUSTER_TTL, ClusterKey, MAX_CLUSTERS},
@@ -25,7 +25,7 @@ use crate::k8s::{ApiReader, LookupError, pod::Pod};
 const MAX_PODS: usize = 9;
 
 /// The names of each cluster's member pods.
-pub(in crate::guard) struct MemberPodCache(Cache<ClusterKey, MemberPodNames>);
+pub(in crate::guard) struct MemberPodCache(ExpiringCache<ClusterKey, MemberPodNames>);
 
 /// The names of a cluster's etcd pods, which together run every voter, each with the key of its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(in crate::guard) struct MemberPodNames(Arc<[(String, ClusterKey)]>);
 impl MemberPodCache {
     /// Creates an empty cache.
     pub(in crate::guard) fn new() -> Self {
-        Self(Cache::builder().max_capacity(MAX_CLUSTERS).time_to_live(CLUSTER_TTL).build())
+        Self(ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceInsertion(CLUSTER_TTL)))
     }
 
     /// Returns the names of the cluster's member pods.

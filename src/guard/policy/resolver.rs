@@ -2,8 +2,6 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::jiff::Timestamp;
-
 use crate::{
     config::LiveConfig,
     guard::{
@@ -11,6 +9,7 @@ use crate::{
             annotations::{EPHEMERAL_DATA, LEADER, MODE, SINGLE_MEMBER},
             deadline::Deadline,
             request::Request,
+            wall_clock::WallClock,
         },
         policy::{
             effective::{PolicySource, ResolvedPolicy, resolve},
@@ -28,6 +27,7 @@ pub(in crate::guard) struct PolicyResolver {
     annotations: AnnotationCache,
     config: LiveConfig,
     owners: OwnerReader,
+    pub(in crate::guard) wall_clock: WallClock,
 }
 
 // === impl PolicyResolver ===
@@ -37,8 +37,9 @@ impl PolicyResolver {
         annotations: AnnotationCache,
         config: LiveConfig,
         owners: OwnerReader,
+        wall_clock: WallClock,
     ) -> Self {
-        Self { annotations, config, owners }
+        Self { annotations, config, owners, wall_clock }
     }
 
     /// Returns the effective policy for a StatefulSet of the namespace.
@@ -159,7 +160,7 @@ impl PolicyResolver {
 
     fn resolve_sources(&self, sources: &[PolicySource<'_>]) -> ResolvedPolicy {
         let config = Arc::clone(&self.config.borrow());
-        resolve(&config.guard.defaults, &config.guard.floor, sources, Timestamp::now())
+        resolve(&config.guard.defaults, &config.guard.floor, sources, self.wall_clock.now())
     }
 }
 

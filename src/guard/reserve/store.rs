@@ -13,7 +13,6 @@ use std::{
 };
 
 use k8s_openapi::jiff::Timestamp;
-use moka::sync::Cache;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
@@ -27,12 +26,18 @@ use crate::guard::{
         cluster_key::{CLUSTER_TTL, MAX_CLUSTERS},
         handover::Handover,
         reservation::{LivePod, Reservation},
+        wall_clock::WallClock,
     },
-    reserve::{handovers, ledger::Ledger},
+    reserve::{
+        handovers,
+        ledger::{Ledger, RESERVATION_TTL},
+    },
 };
 use crate::{
     etcd::ClusterId,
+    expiring_cache::{ExpiringCache, Lifetime},
     k8s::{LeaseRecord, Leases, LookupError, WriteError},
+    mistakes::Mistake,
 };
 
 /// Annotation of the Lease that contains the reservations as a JSON list.
@@ -52,11 +57,12 @@ const STALE_RECORD_INTERVAL: Duration = Duration::from_secs(600);
 pub(in crate::guard) struct ReservationStore {
     leases: Leases,
     ledgers: Ledgers,
+    wall_clock: WallClock,
 }
 
 /// The ledger of each record that this replica has read, by the name of the Lease.
 #[derive(Clone, Debug)]
-struct Ledgers(Cache<String, Arc<Mutex<Ledger>>>);
+struct Ledgers(ExpiringCache<String, Arc<Mutex<Ledger>>>);
 
 /// The content of a cluster's Lease at the time of one evaluation's read.
 pub(in crate::guard) struct Record {
@@ -88,9 +94,9 @@ pub(in crate::guard) struct InvalidRecord {
 // === impl ReservationStore ===
 
 impl ReservationStore {
-    pub(in crate::guard) fn new(leases: Leases) -> Self {
-        let ledgers = Cache::builder().max_capacity(MAX_CLUSTERS).time_to_idle(CLUSTER_TTL).build();
-        Self { leases, ledgers: Ledgers(ledgers) }
+    pub(in crate::guard) fn new(leases: Leases, wall_clock: WallClock) -> Self {
+        let ledgers = ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceUse(CLUSTER_TTL));
+        Self { leases, ledgers: Ledgers(ledgers), wall_clock }
     }
 
     /// Registers the metrics of reservations.
@@ -200,8 +206,13 @@ impl ReservationStore {
     }
 
     fn parse_record(&self, lease: LeaseRecord) -> Result<Record, InvalidRecord> {
-        let reservations =
+        let mut reservations =
             parse(&lease).map_err(|error| InvalidRecord { name: lease.name.clone(), error })?;
+        if Mistake::ExpireByWallClock.is_active() {
+            let age = |at: Timestamp| self.wall_clock.now().as_second() - at.as_second();
+            let is_live = |at: Timestamp| age(at) < RESERVATION_TTL.as_secs().cast_signed();
+            reservations.retain(|reservation| reservation.at.parse().is_ok_and(is_live));
+        }
         let ledger = self.ledgers.0.get(&lease.name).unwrap_or_default();
         let handovers = handovers::parse(&lease);
         Ok(Record { lease, reservations, handovers, ledger })
@@ -209,7 +220,7 @@ impl ReservationStore {
 
     /// Observes the record in the ledger of this replica, which starts the lifetimes of new reservations.
     fn observe(&self, mut record: Record) -> Record {
-        record.ledger = self.ledgers.0.get_with_by_ref(&record.lease.name, Arc::default);
+        record.ledger = self.ledgers.0.get_or_default(&record.lease.name).0;
         let now = Instant::now();
         record.ledger().observe(&record.reservations, now);
         record.ledger().observe_handovers(&record.handovers, now);
@@ -236,8 +247,9 @@ impl ReservationStore {
         live_pods: &[LivePod<'_>],
     ) -> Result<(), WriteError> {
         record.add_cluster_names([cluster]);
-        let now = Instant::now();
-        let reservations = new.into_iter().fold(record.reservations.clone(), |reservations, new| {
+        let (now, at) = (Instant::now(), self.wall_clock.now().to_string());
+        let new = new.into_iter().map(|new| Reservation { at: at.clone(), ..new });
+        let reservations = new.fold(record.reservations.clone(), |reservations, new| {
             record.ledger().record_with(&reservations, new, live_pods, now)
         });
         let handovers = record.handovers.clone();
@@ -252,7 +264,7 @@ impl ReservationStore {
         new: Handover,
     ) -> Result<(), WriteError> {
         record.add_cluster_names(cluster_names);
-        let handovers = handovers::with(&record.handovers, new, Timestamp::now());
+        let handovers = handovers::with(&record.handovers, new, self.wall_clock.now());
         self.write(record, record.reservations.clone(), handovers).await
     }
 
@@ -320,6 +332,9 @@ impl ReservationStore {
             .and_then(|text| serde_json::to_string(&handovers).map(|handovers| (text, handovers)));
         let (text, handovers_text) = texts.map_err(failed)?;
         let handovers_entry = (handovers::ANNOTATION.to_owned(), handovers_text);
+        if Mistake::LoseLeaseUpdate.is_active() {
+            return Ok(());
+        }
         let cluster = record.lease.annotations.remove_entry(CLUSTER_ANNOTATION);
         let annotations = cluster
             .into_iter()
@@ -366,13 +381,13 @@ impl Collector for Ledgers {
     /// Counts the reservations at each scrape, because they expire.
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let now = Instant::now();
-        let active: usize = self.0.iter().map(|(_, ledger)| lock(&ledger).active_count(now)).sum();
+        let active: usize = self.0.values().map(|ledger| lock(&ledger).active_count(now)).sum();
         let gauge = ConstGauge::new(i64::try_from(active).unwrap_or(i64::MAX));
         let help =
             "Approved deletions that may still be in progress, in the records that this replica read last";
         gauge.encode(encoder.encode_descriptor("reservations", help, None, ConstGauge::<i64>::TYPE)?)?;
         let longest =
-            self.0.iter().map(|(_, ledger)| lock(&ledger).longest_reservation(now)).max().unwrap_or_default();
+            self.0.values().map(|ledger| lock(&ledger).longest_reservation(now)).max().unwrap_or_default();
         let gauge = ConstGauge::new(longest.as_secs_f64());
         let help = "Longest time for which a pod that still exists has been reserved; 0 without reservations";
         let name = "longest_reservation_seconds";

@@ -10,13 +10,15 @@ use kube::{
     Client,
     core::{Request, params::GetParams},
 };
-use moka::sync::Cache;
 use serde::{Deserialize, Serialize};
 
 use super::api_reader::read_body;
-use crate::k8s::{
-    error::LookupError,
-    objects::pod::{SecretKeyRef, null_as_default},
+use crate::{
+    expiring_cache::{ExpiringCache, Lifetime},
+    k8s::{
+        error::LookupError,
+        objects::pod::{SecretKeyRef, null_as_default},
+    },
 };
 
 /// Lifetime of a cached object, or of a permanent error. A burst of deletions costs one read, and a rotated certificate
@@ -72,7 +74,7 @@ pub struct SecretName<'a> {
 #[derive(Clone)]
 pub struct SecretReader {
     client: Client,
-    cache: Cache<(String, DataObject), Result<Secret, Arc<LookupError>>>,
+    cache: ExpiringCache<(String, DataObject), Result<Secret, Arc<LookupError>>>,
 }
 
 #[derive(Deserialize)]
@@ -163,7 +165,7 @@ impl SecretReader {
     /// Creates a reader that calls the API server through this client.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self { client, cache: Cache::builder().max_capacity(MAX_OBJECTS).time_to_live(SECRET_TTL).build() }
+        Self { client, cache: ExpiringCache::new(MAX_OBJECTS, Lifetime::SinceInsertion(SECRET_TTL)) }
     }
 
     /// Returns the data of a Secret or of a `ConfigMap`, at most 10 s old.

@@ -9,11 +9,11 @@ use kube::{
     Client,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
-use moka::sync::Cache;
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
     escape::{MAX_NAME_CHARS, to_bounded_line},
+    expiring_cache::{ExpiringCache, Lifetime},
     k8s::{error::root_cause, objects::pod::Pod},
 };
 
@@ -57,7 +57,7 @@ pub struct EventRecord {
 #[derive(Clone)]
 pub struct EventRecorder {
     queue: mpsc::Sender<Queued>,
-    recent: Cache<(ObjectKey, [&'static str; 2]), ()>,
+    recent: ExpiringCache<(ObjectKey, [&'static str; 2]), ()>,
 }
 
 /// An Event in the queue.
@@ -128,17 +128,14 @@ impl EventRecorder {
     pub fn start(client: Client) -> Self {
         let (queue, queued) = mpsc::channel(MAX_QUEUED);
         tokio::spawn(write_events(client, queued));
-        Self {
-            queue,
-            recent: Cache::builder().max_capacity(MAX_RECENT).time_to_live(REPEAT_INTERVAL).build(),
-        }
+        Self { queue, recent: ExpiringCache::new(MAX_RECENT, Lifetime::SinceInsertion(REPEAT_INTERVAL)) }
     }
 
     /// Queues an Event, unless the same Event was queued within the last 30 s. Never waits.
     pub fn record(&self, record: EventRecord) {
         let ObjectReference { kind, namespace, name, uid, .. } = record.object.clone();
         let key = ([kind, namespace, name, uid], [record.reason, record.action]);
-        if !self.recent.entry(key).or_insert(()).is_fresh() {
+        if !self.recent.get_or_default(&key).1 {
             return;
         }
         self.queue(record, false);

@@ -39,11 +39,6 @@ impl Snapshot {
     fn fail(self, n: usize, cause: &MemberError) -> Self {
         self.change(n, |pod| pod.reply = ProbeResult::NoStatus { cause: cause.clone() })
     }
-
-    fn explained(&self, n: usize) -> Verdict {
-        let target = &self.pods[n];
-        explain(self, target, &assess(self, target, &Policy::default()), self.taken_at)
-    }
 }
 
 /// Returns a denial for each situation in which the guard may lack access to members, and the number of the pod to inspect.

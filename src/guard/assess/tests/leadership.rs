@@ -6,8 +6,7 @@ use super::*;
 use crate::guard::{Operation, Verdict};
 
 fn verdict(snapshot: &Snapshot, n: usize) -> Verdict {
-    let target = &snapshot.pods[n];
-    explain(snapshot, target, &assess(snapshot, target, &Policy::default()), snapshot.taken_at)
+    snapshot.explained(n)
 }
 
 /// The members of `etcd-N` for all `n` follow the new leader `etcd-1` in term 8.

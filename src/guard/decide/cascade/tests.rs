@@ -128,7 +128,7 @@ async fn absence_of_owner_alone_proves_nothing() {
     let detector = Cluster::default().detector();
     let Cascade::Unproven(missing) = cascade(&detector, &owned_by("set")).await else { panic!("believed") };
     let mut denial = Verdict::new(Reason::LeaderProtected, "etcd-0 leads").with_remedy("Move leadership");
-    missing.explain(&request(COLLECTOR), &mut denial);
+    missing.explain(&request(COLLECTOR), &WallClock::default(), &mut denial);
     let command = "kubectl -n prod patch pod etcd-0 --type=json -p '[{\"op\":\"test\",\
                    \"path\":\"/metadata/ownerReferences/0/uid\",\"value\":\"set\"},\
                    {\"op\":\"remove\",\"path\":\"/metadata/ownerReferences/0\"}]'";
@@ -206,7 +206,7 @@ async fn unreadable_owner_proves_nothing_and_is_named() {
     let owners = json!([{"apiVersion": "custom.io/v1", "kind": "Etcd\n", "name": "main", "uid": "custom"}]);
     let Cascade::Unproven(missing) = cascade(&detector, &pod(&owners)).await else { panic!("believed") };
     let mut denial = Verdict::new(Reason::QuorumAtRisk, "too few voters");
-    missing.explain(&request(COLLECTOR), &mut denial);
+    missing.explain(&request(COLLECTOR), &WallClock::default(), &mut denial);
     assert!(
         denial.message.contains(
             "its owner Etcd? main (uid custom) is absent, and the guard cannot confirm this: reading"
@@ -236,7 +236,7 @@ async fn denial_for_a_claim_names_its_break_glass() {
     let detector = Cluster::default().detector();
     let (request, Cascade::Unproven(missing)) = claim_cascade(&detector).await else { panic!("believed") };
     let mut denial = Verdict::new(Reason::IntentProtected, "the claim holds data").with_remedy("Keep it");
-    missing.explain(&request, &mut denial);
+    missing.explain(&request, &WallClock::default(), &mut denial);
     let message = denial.message;
     for text in [
         "the claim holds data; the garbage collector requests",

@@ -14,7 +14,6 @@ use crate::guard::{
             verdicts::{OperationVerdict, first_enforced, harmless, owner_arguments},
         },
     },
-    explain::break_glass_advice,
     model::{
         cluster_key::ClusterKey,
         deadline::Deadline,
@@ -140,7 +139,7 @@ impl WorkloadEvaluator {
                 }
                 let verdict = evaluate_node_deletion(&snapshot, node, &uids);
                 let Some(member) = members.first().filter(|_| !verdict.reason.allows()) else { continue };
-                let advice = break_glass_advice(&owner_arguments(namespace, member));
+                let advice = self.break_glass_advice(&owner_arguments(namespace, member));
                 let drain = format!("kubectl drain {node} --ignore-daemonsets --delete-emptydir-data");
                 let verdict = verdict.with_remedy(&format!("Drain the node first: {drain}; to {advice}"));
                 let policy = self.policies.resolve_for_pod(namespace, member, deadline).await;

@@ -13,7 +13,6 @@ use crate::guard::{
             verdicts::{OperationVerdict, harmless, protected},
         },
     },
-    explain::break_glass_advice,
     model::{
         cluster_key::ClusterKey,
         deadline::Deadline,
@@ -82,7 +81,7 @@ impl WorkloadEvaluator {
         deadline: Deadline,
     ) -> Result<OperationVerdict, EvaluationError> {
         let (object, namespace) = (&owned.object, &request.namespace);
-        let advice = break_glass_advice(&owned.arguments);
+        let advice = self.break_glass_advice(&owned.arguments);
         let remedy = format!("To orphan the dependents, add --cascade=orphan; to {advice}");
         let protect =
             |text: String, pod: &Pod| OperationVerdict::with_member(protected(text, &remedy), namespace, pod);

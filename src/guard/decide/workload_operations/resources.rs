@@ -13,7 +13,6 @@ use crate::guard::{
         },
     },
     discovery::advertised_hosts::advertised_hosts,
-    explain::break_glass_advice,
     model::{
         deadline::Deadline,
         request::{Request, ResourceKind},
@@ -68,7 +67,7 @@ impl WorkloadEvaluator {
             let text = format!("no running etcd member uses {} {name}", kind.as_str());
             return Ok(harmless(text).into());
         };
-        let advice = break_glass_advice(&owner_arguments(namespace, pod));
+        let advice = self.break_glass_advice(&owner_arguments(namespace, pod));
         let remedy = format!("Delete the members first; to {advice}");
         let verdict = protected(describe(request, kind, &users), &remedy);
         Ok(OperationVerdict::with_member(verdict, namespace, pod).with_policy(policy))

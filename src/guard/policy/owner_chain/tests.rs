@@ -7,9 +7,12 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     config::Config,
-    guard::policy::{
-        effective::{LeaderPolicy, Mode},
-        resolver::PolicyResolver,
+    guard::{
+        model::wall_clock::WallClock,
+        policy::{
+            effective::{LeaderPolicy, Mode},
+            resolver::PolicyResolver,
+        },
     },
     k8s::{OptInLabel, fake},
 };
@@ -76,7 +79,7 @@ impl Server {
 
     fn policies(&self) -> PolicyResolver {
         let reader = self.reader();
-        PolicyResolver::new(reader.annotations.clone(), reader.config.clone(), reader)
+        PolicyResolver::new(reader.annotations.clone(), reader.config.clone(), reader, WallClock::default())
     }
 
     fn calls(&self) -> usize {

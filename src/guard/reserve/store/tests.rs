@@ -54,7 +54,7 @@ async fn deletes_only_records_that_did_not_change() {
     };
     let stored: Stored = Arc::new(Mutex::new(leases_named(&["dead", "live", "late"])));
     let names = || stored.lock().unwrap().keys().cloned().collect::<Vec<_>>();
-    let reservations = ReservationStore::new(leases(&stored));
+    let reservations = ReservationStore::new(leases(&stored), WallClock::default());
     let mut clearing = std::pin::pin!(reservations.delete_stale_records());
     let margin = Duration::from_secs(1);
 
@@ -84,7 +84,7 @@ fn reservation(uid: &str) -> Reservation {
 
 #[tokio::test(start_paused = true)]
 async fn gauge_counts_active_reservations_of_all_records() {
-    let ledgers = Ledgers(Cache::builder().build());
+    let ledgers = Ledgers(ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceUse(CLUSTER_TTL)));
     let mut registry = Registry::with_prefix("etcd_guard");
     registry.register_collector(Box::new(ledgers.clone()));
     let shown = || {
@@ -95,7 +95,7 @@ async fn gauge_counts_active_reservations_of_all_records() {
     };
     assert_eq!(shown(), "0");
     let observe = |name: &str, record: &[Reservation]| {
-        let ledger = ledgers.0.get_with(name.to_owned(), Arc::default);
+        let ledger = ledgers.0.get_or_default(name).0;
         lock(&ledger).observe(record, Instant::now());
     };
     observe("a", &[reservation("1"), reservation("2")]);
@@ -150,7 +150,7 @@ impl ApiServer {
                 }
             }
         });
-        ReservationStore::new(Leases::new(client, "etcd-guard"))
+        ReservationStore::new(Leases::new(client, "etcd-guard"), WallClock::default())
     }
 
     fn write(&self, name: &str, annotations: Value) {

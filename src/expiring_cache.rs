@@ -1,0 +1,198 @@
+//! A bounded cache whose entries expire on tokio's clock.
+//!
+//! moka bounds the number of entries. Its own expiry reads the clock of the machine, which a simulation cannot advance,
+//! so each entry stores the instant from which its lifetime counts (decision 70).
+
+use std::{
+    borrow::Borrow,
+    fmt,
+    hash::Hash,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use moka::sync::Cache;
+use tokio::time::Instant;
+
+/// The event from which the lifetime of an entry counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lifetime {
+    /// The entry expires this long after its insertion.
+    SinceInsertion(Duration),
+    /// The entry expires this long after its last use.
+    SinceUse(Duration),
+}
+
+/// A cache with a maximum number of entries, which expire. Clones share the entries.
+#[derive(Clone)]
+pub(crate) struct ExpiringCache<K, V> {
+    entries: Cache<K, Entry<V>>,
+    lifetime: Lifetime,
+    /// The instant from which the times of entries count.
+    epoch: Instant,
+    /// Time of the last removal of expired entries.
+    purged: Arc<AtomicU64>,
+}
+
+#[derive(Clone)]
+struct Entry<V> {
+    value: V,
+    /// Microseconds since the epoch of the cache.
+    since: Arc<AtomicU64>,
+}
+
+// === impl ExpiringCache ===
+
+impl<K, V> ExpiringCache<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    /// Creates an empty cache.
+    pub(crate) fn new(capacity: u64, lifetime: Lifetime) -> Self {
+        let entries = Cache::builder().max_capacity(capacity).build();
+        Self { entries, lifetime, epoch: Instant::now(), purged: Arc::default() }
+    }
+
+    /// Returns the value of a key, unless it has expired.
+    pub(crate) fn get<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.purge();
+        let entry = self.entries.get(key).filter(|entry| !self.is_expired(entry))?;
+        self.record_use(&entry);
+        Some(entry.value)
+    }
+
+    /// Returns the value of a key, and inserts the default value if there is none. The second value states whether it was
+    /// inserted. Concurrent callers receive the same value.
+    pub(crate) fn get_or_default<Q>(&self, key: &Q) -> (V, bool)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        V: Default,
+    {
+        self.purge();
+        let init = || self.entry(V::default());
+        let found = self.entries.entry_by_ref(key).or_insert_with_if(init, |entry| self.is_expired(entry));
+        let is_fresh = found.is_fresh();
+        let entry = found.into_value();
+        self.record_use(&entry);
+        (entry.value, is_fresh)
+    }
+
+    /// Inserts a value, which replaces the previous one.
+    pub(crate) fn insert(&self, key: K, value: V) {
+        self.purge();
+        self.entries.insert(key, self.entry(value));
+    }
+
+    /// Removes the value of a key.
+    pub(crate) fn invalidate<Q>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.entries.invalidate(key);
+    }
+
+    /// Returns all values that have not expired. This is no use of the entries.
+    pub(crate) fn values(&self) -> impl Iterator<Item = V> {
+        self.entries
+            .iter()
+            .map(|(_, entry)| entry)
+            .filter(|entry| !self.is_expired(entry))
+            .map(|entry| entry.value)
+    }
+
+    fn entry(&self, value: V) -> Entry<V> {
+        Entry { value, since: Arc::new(AtomicU64::new(self.now())) }
+    }
+
+    /// Microseconds since the epoch.
+    fn now(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn record_use(&self, entry: &Entry<V>) {
+        if let Lifetime::SinceUse(_) = self.lifetime {
+            entry.since.store(self.now(), Ordering::Relaxed);
+        }
+    }
+
+    fn is_expired(&self, entry: &Entry<V>) -> bool {
+        self.now().saturating_sub(entry.since.load(Ordering::Relaxed)) >= self.lifetime.micros()
+    }
+
+    /// Removes expired entries, at most once in a lifetime.
+    fn purge(&self) {
+        let (now, purged) = (self.now(), self.purged.load(Ordering::Relaxed));
+        let is_due = now.saturating_sub(purged) >= self.lifetime.micros();
+        let is_first = || {
+            let exchange = self.purged.compare_exchange(purged, now, Ordering::Relaxed, Ordering::Relaxed);
+            exchange.is_ok()
+        };
+        if is_due && is_first() {
+            for (key, _) in self.entries.iter().filter(|(_, entry)| self.is_expired(entry)) {
+                self.entries.invalidate(key.as_ref());
+            }
+        }
+    }
+}
+
+impl<K, V> fmt::Debug for ExpiringCache<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExpiringCache").field("lifetime", &self.lifetime).finish_non_exhaustive()
+    }
+}
+
+// === impl Lifetime ===
+
+impl Lifetime {
+    fn micros(self) -> u64 {
+        let (Self::SinceInsertion(lifetime) | Self::SinceUse(lifetime)) = self;
+        u64::try_from(lifetime.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn entries_expire_on_the_virtual_clock() {
+        let cache: ExpiringCache<String, u32> = ExpiringCache::new(4, Lifetime::SinceInsertion(SECOND));
+        cache.insert(String::from("a"), 1);
+        advance(SECOND / 2).await;
+        assert_eq!(cache.get("a"), Some(1));
+        advance(SECOND / 2).await;
+        assert_eq!(cache.get("a"), None, "a use does not extend the lifetime");
+        assert_eq!(cache.values().count(), 0);
+        cache.entries.run_pending_tasks();
+        assert_eq!(cache.entries.entry_count(), 0, "expired entries take no memory");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn uses_extend_the_lifetime_of_idle_entries() {
+        let cache: ExpiringCache<String, u32> = ExpiringCache::new(4, Lifetime::SinceUse(SECOND));
+        assert_eq!(cache.get_or_default("a"), (0, true));
+        cache.insert(String::from("a"), 1);
+        for _ in 0..3 {
+            advance(SECOND * 2 / 3).await;
+            assert_eq!(cache.get_or_default("a"), (1, false));
+        }
+        advance(SECOND).await;
+        assert_eq!(cache.get_or_default("a"), (0, true), "an expired value is replaced");
+        cache.invalidate("a");
+        assert_eq!(cache.get("a"), None);
+    }
+}
