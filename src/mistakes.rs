@@ -25,6 +25,8 @@ pub enum Mistake {
     ExpireByWallClock,
     /// A confirmed read counts as proof of health, also if the member follows a deposed leader.
     CountStaleRead,
+    /// A replica does not search for records that another replica wrote during the evaluation.
+    IgnoreOtherRecords,
 }
 
 #[cfg(debug_assertions)]
@@ -37,7 +39,7 @@ thread_local! {
 
 impl Mistake {
     /// All mistakes.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::ApproveFromCache,
         Self::ReadLedgerAfterProbe,
         Self::LoseLeaseUpdate,
@@ -46,6 +48,7 @@ impl Mistake {
         Self::SkipSecondProbe,
         Self::ExpireByWallClock,
         Self::CountStaleRead,
+        Self::IgnoreOtherRecords,
     ];
 
     /// Makes this thread commit a mistake, or none.

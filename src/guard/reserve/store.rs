@@ -3,12 +3,13 @@
 //! A replica reads the record before the probe round and writes it afterwards with the resource version of the read. If
 //! another replica approved a deletion in between, the write fails and the evaluation restarts.
 
+mod record;
 mod records;
 
 use std::{
-    collections::{BTreeMap, HashMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -21,6 +22,10 @@ use prometheus_client::{
 };
 use tokio::time::{Instant, sleep};
 
+pub(in crate::guard) use self::record::Record;
+use self::record::{
+    CLUSTER_ANNOTATION, COMPLETE_ANNOTATION, InvalidRecord, ReadRecords, lock, provisional_name,
+};
 use crate::guard::{
     model::{
         cluster_key::{CLUSTER_TTL, MAX_CLUSTERS},
@@ -43,13 +48,6 @@ use crate::{
 /// Annotation of the Lease that contains the reservations as a JSON list.
 const RESERVATIONS_ANNOTATION: &str = "etcd-guard.io/reservations";
 
-/// Annotation of the Lease with the names of the cluster, one per line: `NAMESPACE/OWNER` for each owner of its pods. A
-/// replica finds the record by one of these names while no member reports the cluster id.
-const CLUSTER_ANNOTATION: &str = "etcd-guard.io/cluster";
-
-/// Beginning of the names of provisional records. A cluster id contains no letter `u`.
-const PROVISIONAL_PREFIX: &str = "etcd-guard.unknown-";
-
 /// Interval after which an unchanged record is deleted: a multiple of the lifetime of a reservation.
 const STALE_RECORD_INTERVAL: Duration = Duration::from_secs(600);
 
@@ -64,16 +62,6 @@ pub(in crate::guard) struct ReservationStore {
 #[derive(Clone, Debug)]
 struct Ledgers(ExpiringCache<String, Arc<Mutex<Ledger>>>);
 
-/// The content of a cluster's Lease at the time of one evaluation's read.
-pub(in crate::guard) struct Record {
-    lease: LeaseRecord,
-    /// Content of the Lease at the time of the read. Concurrent evaluations have copies of their own.
-    reservations: Vec<Reservation>,
-    /// Handovers in the Lease at the time of the read.
-    handovers: Vec<Handover>,
-    ledger: Arc<Mutex<Ledger>>,
-}
-
 /// The records that an evaluation reads before its probe round.
 pub(in crate::guard) enum Records {
     /// The record of the cluster that the previous probe round reported for these pods.
@@ -84,12 +72,6 @@ pub(in crate::guard) enum Records {
 
 /// All records, by the name of the Lease.
 pub(in crate::guard) struct AllRecords(BTreeMap<String, Record>);
-
-/// A record that cannot be parsed.
-pub(in crate::guard) struct InvalidRecord {
-    name: String,
-    error: LookupError,
-}
 
 // === impl ReservationStore ===
 
@@ -104,17 +86,18 @@ impl ReservationStore {
         registry.register_collector(Box::new(self.ledgers.clone()));
     }
 
-    /// Reads the record of a cluster, or all records if the cluster id is unknown or the cluster has no record. A record that
-    /// cannot be parsed is an error, because it can contain reservations.
+    /// Reads the record of a cluster. Reads all records if the cluster id is unknown, or if approvals that could not read the
+    /// cluster id can be in other records only. A record that cannot be parsed is an error, because it can contain
+    /// reservations.
     pub(in crate::guard) async fn read(&self, cluster: Option<ClusterId>) -> Result<Records, LookupError> {
         match cluster {
             Some(cluster) => {
                 let lease = self.leases.read(&lease_name(cluster)).await?;
-                if lease.version.is_none() {
-                    // An approval that could not read the cluster id is in a provisional record.
+                let record = self.parse_record(lease).map_err(|invalid| invalid.error)?;
+                if !record.is_complete {
+                    // The Lease does not exist, or an approval that could not read the cluster id is in another one.
                     return Box::pin(self.read(None)).await;
                 }
-                let record = self.parse_record(lease).map_err(|invalid| invalid.error)?;
                 Ok(Records::Known(cluster, self.observe(record)))
             }
             None => {
@@ -153,13 +136,12 @@ impl ReservationStore {
                     Ok(record) => record.lease.name == name,
                     Err(invalid) => invalid.name == name,
                 };
+                let read = Arc::new(ReadRecords::new(records.iter().flatten()));
                 let provisional = records.iter().flatten().filter(|record| record.is_provisional());
                 let provisional: Vec<Reservation> = provisional.flat_map(Record::active).collect();
-                let found = records.into_iter().find(is_wanted).unwrap_or_else(|| {
-                    // Later evaluations of this cluster read the new record only.
-                    self.empty_record(&name).map(|empty| Record { reservations: provisional, ..empty })
-                });
-                found.map(|record| Some(self.observe(record))).map_err(|invalid| invalid.error)
+                let found = records.into_iter().find(is_wanted).unwrap_or_else(|| self.empty_record(&name));
+                let record = found.map_err(|invalid| invalid.error)?;
+                Ok(Some(self.observe(record.complete(provisional, read))))
             }
         }
     }
@@ -171,18 +153,19 @@ impl ReservationStore {
         records: &'a mut AllRecords,
         cluster: ClusterId,
     ) -> Result<&'a mut Record, LookupError> {
+        let read = Arc::new(ReadRecords::new(records.0.values()));
         match records.0.entry(lease_name(cluster)) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(vacant) => {
                 let empty = self.empty_record(vacant.key()).map_err(|invalid| invalid.error)?;
-                Ok(vacant.insert(self.observe(empty)))
+                Ok(vacant.insert(self.observe(Record { read: Some(read), ..empty })))
             }
         }
     }
 
     /// Returns the record of the cluster with this name. Used while no member reports the cluster id. If a cluster was
-    /// created again with another id, the record that was written last is returned; if no record has the name, an empty
-    /// provisional one.
+    /// created again with another id, the record that was written last is returned; if no record has the name, the
+    /// provisional one, which can be empty.
     pub(in crate::guard) fn select_by_name(
         &self,
         records: Records,
@@ -191,12 +174,14 @@ impl ReservationStore {
         match records {
             Records::Known(_, record) => Ok(record),
             Records::All(records) => {
+                let read = Arc::new(ReadRecords::new(records.iter().flatten()));
                 let named =
                     records.into_iter().flatten().filter(|record| record.cluster_names().contains(cluster));
                 let version = |record: &Record| record.lease.version.as_ref()?.parse::<u64>().ok();
-                let found = named.max_by_key(version);
+                let found = named.max_by_key(|record| (!record.is_provisional(), version(record)));
                 let record = found.map_or_else(|| self.empty_record(&provisional_name(cluster)), Ok);
-                record.map(|record| self.observe(record)).map_err(|invalid| invalid.error)
+                let record = record.map_err(|invalid| invalid.error)?;
+                Ok(self.observe(Record { read: Some(read), ..record }))
             }
         }
     }
@@ -214,8 +199,10 @@ impl ReservationStore {
             reservations.retain(|reservation| reservation.at.parse().is_ok_and(is_live));
         }
         let ledger = self.ledgers.0.get(&lease.name).unwrap_or_default();
+        let is_complete = lease.annotations.contains_key(COMPLETE_ANNOTATION)
+            || Mistake::IgnoreOtherRecords.is_active() && lease.version.is_some();
         let handovers = handovers::parse(&lease);
-        Ok(Record { lease, reservations, handovers, ledger })
+        Ok(Record { lease, reservations, handovers, ledger, is_complete, read: None })
     }
 
     /// Observes the record in the ledger of this replica, which starts the lifetimes of new reservations.
@@ -239,6 +226,10 @@ impl ReservationStore {
     }
 
     /// Adds several reservations to the record at once, with the errors of [`Self::add`].
+    ///
+    /// Two records can hold reservations of one cluster as long as an evaluation can write a provisional record or create the
+    /// cluster's own one. Both evaluations then list the records after their writes, so that at least one of them finds the
+    /// other one's reservation. It withdraws its own and reports a conflict.
     pub(in crate::guard) async fn add_all(
         &self,
         record: &mut Record,
@@ -247,13 +238,37 @@ impl ReservationStore {
         live_pods: &[LivePod<'_>],
     ) -> Result<(), WriteError> {
         record.add_cluster_names([cluster]);
+        let is_alone = !record.is_provisional() && record.lease.version.is_some()
+            || Mistake::IgnoreOtherRecords.is_active();
         let (now, at) = (Instant::now(), self.wall_clock.now().to_string());
+        let namespaces: BTreeSet<String> = new.iter().map(|new| new.namespace.clone()).collect();
         let new = new.into_iter().map(|new| Reservation { at: at.clone(), ..new });
-        let reservations = new.fold(record.reservations.clone(), |reservations, new| {
+        let previous = record.reservations.clone();
+        let reservations = new.fold(previous.clone(), |reservations, new| {
             record.ledger().record_with(&reservations, new, live_pods, now)
         });
         let handovers = record.handovers.clone();
-        self.write(record, reservations, handovers).await
+        self.write(record, reservations, handovers.clone()).await?;
+        if is_alone || !self.has_unread_records(record, &namespaces).await? {
+            return Ok(());
+        }
+        // A reservation that is not withdrawn expires.
+        let _ = self.write(record, previous, handovers).await;
+        Err(WriteError::Conflict)
+    }
+
+    /// Whether another replica has written a record of the same cluster since the evaluation read all records.
+    async fn has_unread_records(
+        &self,
+        record: &Record,
+        namespaces: &BTreeSet<String>,
+    ) -> Result<bool, WriteError> {
+        let leases = self.leases.list().await.map_err(|error| WriteError::Failed {
+            name: record.lease.name.clone(),
+            cause: error.to_string(),
+        })?;
+        let others = leases.into_iter().filter(|lease| lease.name != record.lease.name);
+        Ok(others.flat_map(|lease| self.parse_record(lease)).any(|other| record.misses(&other, namespaces)))
     }
 
     /// Adds a handover to the record of the cluster with these names, with the errors of [`Self::add`].
@@ -336,8 +351,10 @@ impl ReservationStore {
             return Ok(());
         }
         let cluster = record.lease.annotations.remove_entry(CLUSTER_ANNOTATION);
+        let complete = record.is_complete.then(|| (COMPLETE_ANNOTATION.to_owned(), String::from("true")));
         let annotations = cluster
             .into_iter()
+            .chain(complete)
             .chain([(RESERVATIONS_ANNOTATION.to_owned(), text)])
             .chain(Some(handovers_entry).filter(|_| !handovers.is_empty()))
             .collect();
@@ -354,13 +371,6 @@ fn lease_name(cluster: ClusterId) -> String {
     format!("etcd-guard.{cluster}")
 }
 
-/// Returns the name of the record for approvals while the id of this cluster is unknown.
-fn provisional_name(cluster: &str) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, cluster.as_bytes());
-    let short = digest.as_ref().iter().take(8).fold(0, |number: u64, byte| (number << 8) | u64::from(*byte));
-    format!("{PROVISIONAL_PREFIX}{short:016x}")
-}
-
 fn parse(lease: &LeaseRecord) -> Result<Vec<Reservation>, LookupError> {
     let text = lease.annotations.get(RESERVATIONS_ANNOTATION).map_or("[]", String::as_str);
     serde_json::from_str(text).map_err(|error| LookupError::Failed {
@@ -369,10 +379,6 @@ fn parse(lease: &LeaseRecord) -> Result<Vec<Reservation>, LookupError> {
             "its annotation {RESERVATIONS_ANNOTATION} cannot be parsed ({error}); delete the Lease if no deletion is in progress"
         ),
     })
-}
-
-fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
-    ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // === impl Ledgers ===

@@ -91,16 +91,37 @@ fn summaries(calls: &[Call]) -> Vec<String> {
     calls.iter().map(|call| format!("{} {}", call.method, call.path)).collect()
 }
 
+/// The calls of an approval that depend on the Lease of the cluster.
+struct LeaseCalls {
+    write: &'static str,
+    /// Lists of all Leases before and after the write.
+    lists: [usize; 2],
+}
+
+/// The first approval creates the Lease, and lists all Leases before and afterwards: another replica can approve a deletion
+/// without the cluster id at the same time. The second approval completes the Lease. Later ones read it alone.
+const APPROVALS: [LeaseCalls; 3] = [
+    LeaseCalls { write: "POST", lists: [1, 1] },
+    LeaseCalls { write: "PUT", lists: [1, 0] },
+    LeaseCalls { write: "PUT", lists: [0, 0] },
+];
+
 /// Sends a review that is approved, and asserts its cost: one read by name of each member's pod and of the
-/// reservations, and one write of the reservations by this method.
-async fn assert_few_calls(etcd: &GuardedCluster, proxy: &ApiServerProxy, review: String, write: &str) {
+/// reservations, and the calls that depend on the Lease.
+async fn assert_few_calls(
+    etcd: &GuardedCluster,
+    proxy: &ApiServerProxy,
+    review: String,
+    LeaseCalls { write, lists: [before, after] }: &LeaseCalls,
+) {
     let rounds = etcd.guard.metric(ROUNDS).await;
     let started = Instant::now();
     let (allowed, message) = send_review(&etcd.guard, review).await;
     let took = started.elapsed();
     assert!(allowed, "{message}");
     let calls = decision_calls(proxy);
-    let Some((last, reads)) = calls.split_last() else { panic!("no call of the API server") };
+    let written = calls.iter().position(Call::writes_lease).expect("the Lease is written");
+    let (reads, [written, lists @ ..]) = calls.split_at(written) else { panic!("{:?}", summaries(&calls)) };
     let mut pods: Vec<&str> = reads
         .iter()
         .filter(|call| call.reads_pod())
@@ -109,10 +130,8 @@ async fn assert_few_calls(etcd: &GuardedCluster, proxy: &ApiServerProxy, review:
     pods.sort_unstable();
     assert_eq!(pods, etcd.pod_names().await, "{:?}", summaries(&calls));
     assert_eq!(reads.iter().filter(|call| call.reads_lease()).count(), 1, "{:?}", summaries(&calls));
-    // Without a Lease of the cluster, all Leases are listed: one may contain an approval without the cluster id.
-    let lists = usize::from(write == "POST");
-    assert_eq!(reads.len(), pods.len() + 1 + lists, "{:?}", summaries(&calls));
-    assert!(last.writes_lease() && last.method == write, "{:?}", summaries(&calls));
+    assert_eq!(reads.len(), pods.len() + 1 + before, "{:?}", summaries(&calls));
+    assert_eq!((&*written.method, lists.len()), (*write, *after), "{:?}", summaries(&calls));
     assert_eq!(etcd.guard.metric(ROUNDS).await - rounds, 1, "probe rounds");
     assert_eq!(reserved_pods(etcd).await, 1);
     // Written to stderr directly, because the test harness captures the output of passing tests.
@@ -129,9 +148,8 @@ async fn approval_costs_one_probe_five_calls() {
     let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
     warm_up(&etcd, &proxy, &follower).await;
     assert_eq!(reserved_pods(&etcd).await, 0, "a dry run reserves nothing");
-    // The first approval creates the Lease, the second one changes it.
-    for write in ["POST", "PUT"] {
-        assert_few_calls(&etcd, &proxy, deletion_review(&follower), write).await;
+    for calls in &APPROVALS {
+        assert_few_calls(&etcd, &proxy, deletion_review(&follower), calls).await;
     }
 }
 
@@ -141,8 +159,8 @@ async fn reads_pods_of_other_owners_by_name() {
     let (etcd, proxy, _files) = start_layout(Layout::new(Topology::SetPerMember)).await;
     let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
     warm_up(&etcd, &proxy, &follower).await;
-    for write in ["POST", "PUT"] {
-        assert_few_calls(&etcd, &proxy, deletion_review(&follower), write).await;
+    for calls in &APPROVALS {
+        assert_few_calls(&etcd, &proxy, deletion_review(&follower), calls).await;
     }
 }
 
@@ -157,8 +175,8 @@ async fn approval_reads_each_owner_of_the_pod_once() {
     let calls = summaries(&decision_calls(&proxy));
     let reads = |resource: &str| calls.iter().filter(|call| call.contains(&format!("/{resource}/"))).count();
     let counts = ["pods", "leases", "replicasets", "deployments"].map(reads);
-    // The Lease does not exist yet: it is read by its name, all Leases are listed, and it is created.
-    assert_eq!((counts, calls.len()), ([3, 1, 1, 1], 8), "{calls:?}");
+    // The Lease does not exist yet: it is read by its name, and all Leases are listed before and after it is created.
+    assert_eq!((counts, calls.len()), ([3, 1, 1, 1], 9), "{calls:?}");
 }
 
 /// The reservation belongs to a pod uid that is not in the member pod cache.
@@ -201,8 +219,8 @@ async fn eviction_approval_costs_no_more() {
     let (etcd, proxy, files) = start().await;
     let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
     warm_up(&etcd, &proxy, &follower).await;
-    for write in ["POST", "PUT"] {
-        assert_few_calls(&etcd, &proxy, eviction_review(&follower), write).await;
+    for calls in &APPROVALS {
+        assert_few_calls(&etcd, &proxy, eviction_review(&follower), calls).await;
     }
 
     let unrelated = etcd.pods.get(UNRELATED_POD).await.unwrap();

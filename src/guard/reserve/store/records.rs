@@ -1,70 +1,9 @@
-//! The content of records: reservations, handovers and names of the cluster.
-
-use std::{collections::BTreeSet, sync::MutexGuard};
+//! The records that an evaluation, or the component for handovers, has read.
 
 use tokio::time::Instant;
 
-use super::{AllRecords, CLUSTER_ANNOTATION, InvalidRecord, PROVISIONAL_PREFIX, Record, Records, lock};
-use crate::guard::{
-    model::{
-        handover::HandoverState,
-        reservation::{LivePod, Reservation},
-    },
-    reserve::ledger::Ledger,
-};
-
-/// Maximum number of names in a record. It exceeds the number of voters that the guard accepts; owners that no longer exist
-/// are dropped when it is exceeded.
-const MAX_CLUSTER_NAMES: usize = 128;
-
-// === impl Record ===
-
-impl Record {
-    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        lock(&self.ledger)
-    }
-
-    /// Whether the record contains approvals that could not read the cluster id.
-    pub(super) fn is_provisional(&self) -> bool {
-        self.lease.name.starts_with(PROVISIONAL_PREFIX)
-    }
-
-    pub(super) fn cluster_names(&self) -> BTreeSet<&str> {
-        self.lease
-            .annotations
-            .get(CLUSTER_ANNOTATION)
-            .map(|names| names.lines().collect())
-            .unwrap_or_default()
-    }
-
-    /// Adds names of the cluster, which the next write stores: one for each owner of its pods.
-    pub(in crate::guard) fn add_cluster_names(&mut self, names: impl IntoIterator<Item = String>) {
-        let new: BTreeSet<String> = names.into_iter().collect();
-        let known = self.cluster_names();
-        let mut all: BTreeSet<&str> = new.iter().map(String::as_str).chain(known).collect();
-        if all.len() > MAX_CLUSTER_NAMES {
-            all = new.iter().map(String::as_str).take(MAX_CLUSTER_NAMES).collect();
-        }
-        let text = all.into_iter().collect::<Vec<_>>().join("\n");
-        self.lease.annotations.insert(CLUSTER_ANNOTATION.to_owned(), text);
-    }
-
-    /// Whether the record contains the handover of this signal.
-    pub(in crate::guard) fn has_signal(&self, signal: &str) -> bool {
-        self.handovers.iter().any(|handover| handover.signal == signal)
-    }
-
-    /// Returns the state of the handover of this signal, if the record contains one.
-    pub(in crate::guard) fn handover_state(&self, signal: &str) -> Option<HandoverState> {
-        let handover = self.handovers.iter().find(|handover| handover.signal == signal)?;
-        Some(self.ledger().handover_state(handover, Instant::now()))
-    }
-
-    /// Returns the reservations that have not expired.
-    pub(in crate::guard) fn active(&self) -> Vec<Reservation> {
-        self.ledger().active(&self.reservations, Instant::now()).cloned().collect()
-    }
-}
+use super::{AllRecords, InvalidRecord, Record, Records};
+use crate::guard::model::reservation::{LivePod, Reservation};
 
 // === impl AllRecords ===
 
@@ -116,8 +55,15 @@ impl Records {
         self.iter().any(|record| record.ledger().is_transferee(&record.handovers, uid, now))
     }
 
-    /// Returns the reservations that have not expired.
+    /// Returns the reservations that have not expired, each of them once.
     pub(in crate::guard) fn active(&self) -> Vec<Reservation> {
-        self.iter().flat_map(Record::active).collect()
+        let mut active: Vec<Reservation> = Vec::new();
+        for reservation in self.iter().flat_map(Record::active) {
+            // A record can contain a copy of a reservation in a provisional record.
+            if !active.contains(&reservation) {
+                active.push(reservation);
+            }
+        }
+        active
     }
 }

@@ -1,5 +1,7 @@
 //! Content of the shared records, and the reservations that are active.
 
+mod handovers;
+
 use std::collections::BTreeMap;
 
 use prometheus_client::encoding::text::encode;
@@ -7,10 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::*;
-use crate::guard::{
-    model::handover::HandoverState,
-    reserve::ledger::{HANDOVER_TTL, RESERVATION_TTL},
-};
+use crate::guard::reserve::ledger::RESERVATION_TTL;
 use crate::k8s::fake;
 
 /// Leases by name, each with its resource version.
@@ -251,14 +250,18 @@ async fn reservation_expires_by_the_clock_of_each_replica() {
 async fn finds_record_by_cluster_id_or_owner() {
     let api_server = ApiServer::default();
     let replica = api_server.replica();
-    reserve(&replica, "a").await.unwrap();
+    // Only the second write completes the record, which evaluations read alone from then on.
+    for _ in 0..2 {
+        reserve(&replica, "a").await.unwrap();
+    }
     let all = || async { replica.read(None).await.unwrap() };
     let ours = replica.select(all().await, OURS).unwrap().unwrap();
     assert_eq!(uids(&ours.active()), ["a"]);
     let mut new = replica.select(all().await, OTHER).unwrap().expect("a cluster without a record gets one");
     assert_eq!(new.active(), []);
     replica.add(&mut new, String::from("prod/other"), reservation("b"), &[]).await.unwrap();
-    assert_eq!(uids(&replica.read(Some(OTHER)).await.unwrap().active()), ["b"]);
+    let created = replica.select(replica.read(Some(OTHER)).await.unwrap(), OTHER).unwrap().unwrap();
+    assert_eq!(uids(&created.active()), ["b"]);
     let named = replica.select_by_name(all().await, "prod/etcd").unwrap();
     assert_eq!(uids(&named.active()), ["a"]);
     let third = replica.select_by_name(all().await, "prod/third").unwrap();
@@ -297,6 +300,74 @@ async fn approval_without_cluster_id_is_reserved_for_all_evaluations() {
     let mut record = other.select(read().await, OURS).unwrap().unwrap();
     other.add(&mut record, String::from("prod/eb"), reservation("b"), &live_pods(&["a", "b"])).await.unwrap();
     assert_eq!(uids(&read().await.active()), ["a", "b"], "the new record has all reservations");
+}
+
+/// Reads all records, and returns the one for an approval without the cluster id.
+async fn read_by_name(replica: &ReservationStore, cluster: &str) -> Record {
+    replica.select_by_name(replica.read(None).await.unwrap(), cluster).unwrap()
+}
+
+async fn add(replica: &ReservationStore, record: &mut Record, cluster: &str, uid: &str) -> bool {
+    match replica.add(record, cluster.to_owned(), reservation(uid), &live_pods(&["a", "b"])).await {
+        Ok(()) => true,
+        Err(WriteError::Conflict) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Edge case 174.
+#[tokio::test]
+async fn provisional_and_new_record_of_a_cluster_conflict() {
+    for is_provisional_first in [true, false] {
+        let api_server = ApiServer::default();
+        let (one, other) = (api_server.replica(), api_server.replica());
+        let (mut provisional, mut new) = (read_by_name(&one, "prod/etcd").await, read_known(&other).await);
+        if is_provisional_first {
+            assert!(add(&one, &mut provisional, "prod/etcd", "a").await);
+            assert!(!add(&other, &mut new, "prod/etcd", "b").await, "the provisional record is new");
+            assert_eq!(uids(&other.read_active().await.unwrap()), ["a"], "the reservation is withdrawn");
+        } else {
+            assert!(add(&other, &mut new, "prod/etcd", "b").await);
+            assert!(!add(&one, &mut provisional, "prod/etcd", "a").await, "the record of the cluster is new");
+            assert_eq!(uids(&one.read_active().await.unwrap()), ["b"], "the reservation is withdrawn");
+        }
+        // Both evaluations restart, and find each other.
+        let (mut one_record, mut other_record) =
+            (read_by_name(&one, "prod/etcd").await, read_known(&other).await);
+        assert!(add(&one, &mut one_record, "prod/etcd", "a").await);
+        assert!(!add(&other, &mut other_record, "prod/etcd", "b").await, "both write the same record");
+        assert!(add(&other, &mut read_known(&other).await, "prod/etcd", "b").await);
+        let active = api_server.replica().read(Some(OURS)).await.unwrap().active();
+        let reserved: BTreeSet<&str> = uids(&active).into_iter().collect();
+        assert_eq!(reserved, BTreeSet::from(["a", "b"]));
+    }
+}
+
+#[tokio::test]
+async fn provisional_records_of_two_owners_conflict() {
+    let api_server = ApiServer::default();
+    let (one, other) = (api_server.replica(), api_server.replica());
+    let (mut first, mut second) =
+        (read_by_name(&one, "prod/ea").await, read_by_name(&other, "prod/eb").await);
+    assert!(add(&one, &mut first, "prod/ea", "a").await);
+    assert!(!add(&other, &mut second, "prod/eb", "b").await);
+    assert_eq!(uids(&other.read(None).await.unwrap().active()), ["a"]);
+    assert!(add(&other, &mut read_by_name(&other, "prod/eb").await, "prod/eb", "b").await);
+}
+
+/// The replica that creates the record of a cluster can end before it has read the provisional ones again.
+#[tokio::test]
+async fn incomplete_record_is_read_with_provisional_ones() {
+    let api_server = ApiServer::default();
+    let (one, other) = (api_server.replica(), api_server.replica());
+    assert!(add(&one, &mut read_by_name(&one, "prod/etcd").await, "prod/etcd", "a").await);
+    let created = serde_json::to_string(&[reservation("b")]).unwrap();
+    api_server.write("etcd-guard.c1", json!({RESERVATIONS_ANNOTATION: created}));
+    assert_eq!(uids(&other.read(Some(OURS)).await.unwrap().active()), ["b", "a"]);
+    assert!(add(&other, &mut read_known(&other).await, "prod/etcd", "b").await);
+    let late = api_server.replica();
+    assert!(matches!(late.read(Some(OURS)).await.unwrap(), Records::Known(OURS, _)), "it is complete");
+    assert_eq!(uids(&late.read(Some(OURS)).await.unwrap().active()), ["a", "b"]);
 }
 
 #[tokio::test]
@@ -354,87 +425,4 @@ async fn gauges_show_number_and_age_of_reservations() {
     reserve(&replica, "a").await.unwrap();
     tokio::time::advance(Duration::from_secs(20)).await;
     assert_eq!(shown(), ["etcd_guard_reservations 1", "etcd_guard_longest_reservation_seconds 20.0"]);
-}
-
-fn handover(signal: &str) -> Handover {
-    Handover {
-        signal: signal.to_owned(),
-        uid: String::from("b"),
-        pod: String::from("etcd-1"),
-        term: 7,
-        ended: false,
-        at: Timestamp::now().to_string(),
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn handover_protects_transferee_and_reserves_nothing() {
-    let api_server = ApiServer::default();
-    let (one, two) = (api_server.replica(), api_server.replica());
-    let mut record = read_known(&one).await;
-    let mut outdated = read_known(&two).await;
-    one.add_handover(&mut record, [String::from("prod/etcd")], handover("cordon/n")).await.unwrap();
-    let late = two.add_handover(&mut outdated, [String::from("prod/etcd")], handover("cordon/n")).await;
-    assert!(matches!(late, Err(WriteError::Conflict)), "one replica acts");
-
-    let record = read_known(&two).await;
-    assert!(record.has_signal("cordon/n") && record.active().is_empty());
-    let protects = async |replica: &ReservationStore, uid: &str| {
-        replica.read(Some(OURS)).await.unwrap().is_transferee(uid)
-    };
-    let state = async |replica: &ReservationStore| read_known(replica).await.handover_state("cordon/n");
-    assert!(protects(&two, "b").await && !protects(&two, "a").await);
-    assert_eq!(state(&two).await, Some(HandoverState::InProgress(HANDOVER_TTL)));
-    tokio::time::advance(HANDOVER_TTL).await;
-    assert!(!protects(&two, "b").await, "the lifetime ends on the clock of the replica");
-    assert_eq!(
-        state(&two).await,
-        Some(HandoverState::Expired { term: 7 }),
-        "the replica may have ended before the transfer"
-    );
-    let mut record = read_known(&two).await;
-    let known = record.handovers.first().cloned().unwrap();
-    two.add_handover(&mut record, [], Handover { ended: true, ..known }).await.unwrap();
-    assert_eq!(state(&one).await, Some(HandoverState::Ended));
-    assert!(!protects(&two, "b").await, "the end of a handover starts no other lifetime");
-}
-
-#[tokio::test]
-async fn reservations_and_handovers_survive_each_other() {
-    let api_server = ApiServer::default();
-    let replica = api_server.replica();
-    reserve(&replica, "a").await.unwrap();
-    let mut record = read_known(&replica).await;
-    replica.add_handover(&mut record, [String::from("prod/etcd")], handover("cordon/n")).await.unwrap();
-    reserve(&replica, "c").await.unwrap();
-    let record = read_known(&replica).await;
-    assert_eq!(uids(&record.active()), ["a", "c"]);
-    assert!(record.has_signal("cordon/n"));
-
-    let mut records = replica.read_all().await.unwrap();
-    let withdrawn = [String::from("cordon/n")];
-    for record in records.with_signals(&withdrawn) {
-        replica.remove_handovers(record, |signal| signal == "cordon/n").await.unwrap();
-    }
-    let record = read_known(&replica).await;
-    assert!(!record.has_signal("cordon/n"));
-    assert_eq!(uids(&record.active()), ["a", "c"]);
-}
-
-/// A replica of an earlier release reads and writes only the reservations.
-#[tokio::test]
-async fn earlier_release_drops_handovers_but_no_reservation() {
-    let api_server = ApiServer::default();
-    let replica = api_server.replica();
-    reserve(&replica, "a").await.unwrap();
-    let mut record = read_known(&replica).await;
-    replica.add_handover(&mut record, [String::from("prod/etcd")], handover("cordon/n")).await.unwrap();
-    let name = lease_name(OURS);
-    let text = api_server.annotation(&name, RESERVATIONS_ANNOTATION);
-    let read_by_earlier: Vec<Reservation> = serde_json::from_str(text.as_str().unwrap()).unwrap();
-    assert_eq!(uids(&read_by_earlier), ["a"], "a transferee is not a reserved pod");
-    api_server.write(&name, json!({RESERVATIONS_ANNOTATION: text}));
-    let record = read_known(&replica).await;
-    assert_eq!(uids(&record.active()), ["a"]);
-    assert!(!record.has_signal("cordon/n"));
 }

@@ -1,0 +1,165 @@
+//! The content of one Lease, and the records that an evaluation has read together with it.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::time::Instant;
+
+use crate::{
+    guard::{
+        model::{
+            handover::{Handover, HandoverState},
+            reservation::Reservation,
+        },
+        reserve::ledger::Ledger,
+    },
+    k8s::{LeaseRecord, LookupError},
+};
+
+/// Annotation of the Lease with the names of the cluster, one per line: `NAMESPACE/OWNER` for each owner of its pods. A
+/// replica finds the record by one of these names while no member reports the cluster id.
+pub(super) const CLUSTER_ANNOTATION: &str = "etcd-guard.io/cluster";
+
+/// Annotation of a record that contains all approvals of provisional records. It is absent until a replica has read all
+/// records after the record was created: until then, another replica can write a provisional record that the creator has not
+/// read.
+pub(super) const COMPLETE_ANNOTATION: &str = "etcd-guard.io/complete";
+
+/// Maximum number of names in a record. It exceeds the number of voters that the guard accepts; owners that no longer exist
+/// are dropped when it is exceeded.
+const MAX_CLUSTER_NAMES: usize = 128;
+
+/// Beginning of the names of provisional records. A cluster id contains no letter `u`.
+const PROVISIONAL_PREFIX: &str = "etcd-guard.unknown-";
+
+/// The content of a cluster's Lease at the time of one evaluation's read.
+pub(in crate::guard) struct Record {
+    pub(super) lease: LeaseRecord,
+    /// Content of the Lease at the time of the read. Concurrent evaluations have copies of their own.
+    pub(super) reservations: Vec<Reservation>,
+    /// Handovers in the Lease at the time of the read.
+    pub(super) handovers: Vec<Handover>,
+    pub(super) ledger: Arc<Mutex<Ledger>>,
+    /// Whether the next write contains all approvals of provisional records.
+    pub(super) is_complete: bool,
+    /// The records that were read together with this one; `None` if it was read alone.
+    pub(super) read: Option<Arc<ReadRecords>>,
+}
+
+/// A record that cannot be parsed.
+pub(in crate::guard) struct InvalidRecord {
+    pub(super) name: String,
+    pub(super) error: LookupError,
+}
+
+/// The records that an evaluation has read.
+#[derive(Default)]
+pub(super) struct ReadRecords {
+    names: BTreeSet<String>,
+    /// The uids of the pods that provisional records reserve.
+    provisional: BTreeSet<String>,
+}
+
+pub(super) fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
+    ledger.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the name of the record for approvals while the id of this cluster is unknown.
+pub(super) fn provisional_name(cluster: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, cluster.as_bytes());
+    let short = digest.as_ref().iter().take(8).fold(0, |number: u64, byte| (number << 8) | u64::from(*byte));
+    format!("{PROVISIONAL_PREFIX}{short:016x}")
+}
+
+// === impl Record ===
+
+impl Record {
+    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        lock(&self.ledger)
+    }
+
+    /// Whether the record contains approvals that could not read the cluster id.
+    pub(super) fn is_provisional(&self) -> bool {
+        self.lease.name.starts_with(PROVISIONAL_PREFIX)
+    }
+
+    pub(super) fn cluster_names(&self) -> BTreeSet<&str> {
+        self.lease
+            .annotations
+            .get(CLUSTER_ANNOTATION)
+            .map(|names| names.lines().collect())
+            .unwrap_or_default()
+    }
+
+    /// Adds names of the cluster, which the next write stores: one for each owner of its pods.
+    pub(in crate::guard) fn add_cluster_names(&mut self, names: impl IntoIterator<Item = String>) {
+        let new: BTreeSet<String> = names.into_iter().collect();
+        let known = self.cluster_names();
+        let mut all: BTreeSet<&str> = new.iter().map(String::as_str).chain(known).collect();
+        if all.len() > MAX_CLUSTER_NAMES {
+            all = new.iter().map(String::as_str).take(MAX_CLUSTER_NAMES).collect();
+        }
+        let text = all.into_iter().collect::<Vec<_>>().join("\n");
+        self.lease.annotations.insert(CLUSTER_ANNOTATION.to_owned(), text);
+    }
+
+    /// Whether the record contains the handover of this signal.
+    pub(in crate::guard) fn has_signal(&self, signal: &str) -> bool {
+        self.handovers.iter().any(|handover| handover.signal == signal)
+    }
+
+    /// Returns the state of the handover of this signal, if the record contains one.
+    pub(in crate::guard) fn handover_state(&self, signal: &str) -> Option<HandoverState> {
+        let handover = self.handovers.iter().find(|handover| handover.signal == signal)?;
+        Some(self.ledger().handover_state(handover, Instant::now()))
+    }
+
+    /// Returns the reservations that have not expired.
+    pub(in crate::guard) fn active(&self) -> Vec<Reservation> {
+        self.ledger().active(&self.reservations, Instant::now()).cloned().collect()
+    }
+
+    /// Adds the reservations of provisional records, unless the record has contained all of them since an earlier write.
+    pub(super) fn complete(mut self, provisional: Vec<Reservation>, read: Arc<ReadRecords>) -> Self {
+        self.read = Some(read);
+        if !self.is_complete {
+            let new = provisional.into_iter().filter(|reservation| !self.reservations.contains(reservation));
+            let new: Vec<Reservation> = new.collect();
+            self.reservations.extend(new);
+            self.is_complete = self.lease.version.is_some();
+        }
+        self
+    }
+
+    /// Whether another record can belong to the same cluster and was written after the records that were read together with
+    /// this one: a provisional record with a new reservation in one of these namespaces, or the cluster's own record.
+    pub(super) fn misses(&self, other: &Self, namespaces: &BTreeSet<String>) -> bool {
+        let Some(read) = &self.read else { return false };
+        if other.is_provisional() {
+            let is_new = |reservation: &Reservation| {
+                namespaces.contains(&reservation.namespace) && !read.provisional.contains(&reservation.uid)
+            };
+            return other.reservations.iter().any(is_new);
+        }
+        let has_same_name = || !self.cluster_names().is_disjoint(&other.cluster_names());
+        self.is_provisional() && !read.names.contains(&other.lease.name) && has_same_name()
+    }
+}
+
+// === impl ReadRecords ===
+
+impl ReadRecords {
+    pub(super) fn new<'a>(records: impl Iterator<Item = &'a Record>) -> Self {
+        let mut read = Self::default();
+        for record in records {
+            read.names.insert(record.lease.name.clone());
+            if record.is_provisional() {
+                read.provisional
+                    .extend(record.reservations.iter().map(|reservation| reservation.uid.clone()));
+            }
+        }
+        read
+    }
+}
