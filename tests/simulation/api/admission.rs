@@ -1,0 +1,212 @@
+//! Admission and execution of deletions: the API server calls one replica of the guard, and acts on its verdict.
+
+use std::time::Duration;
+
+use etcd_guard::{
+    guard::{Deadline, Request, Verdict},
+    k8s::admission::AdmissionRequest,
+};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    server::pod_key,
+    store::{Key, key},
+};
+use crate::{oracle::Approval, replicas::Replicas, scenario::NAMESPACE, world::Sim};
+
+/// `timeoutSeconds` of the webhooks.
+const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest time between an approval and the deletion: the API server cancels a request after 34 s.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(34);
+
+/// Result of a request to delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The API server executed the request.
+    Done,
+    Denied(&'static str),
+    /// The object does not exist.
+    NotFound,
+    /// The webhook did not respond, or the request was cancelled.
+    Failed,
+}
+
+/// How a pod is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deletion {
+    Delete { grace_seconds: u64 },
+    Evict,
+}
+
+/// The request in the report.
+fn describe(review: &Value) -> &'static str {
+    match (review["resource"]["resource"].as_str(), review["operation"].as_str(), &review["subResource"]) {
+        (Some("pods"), _, Value::Null) => "delete pod",
+        (Some("pods"), ..) => "evict pod",
+        (_, Some("UPDATE"), _) => "scale down",
+        _ => "delete StatefulSet",
+    }
+}
+
+/// A client of the API server, whose requests the guard evaluates.
+#[derive(Clone)]
+pub(crate) struct ApiServer {
+    pub(crate) sim: Sim,
+    pub(crate) replicas: Replicas,
+    /// The replica that receives the reviews; `None` for a random one.
+    pub(crate) through: Option<usize>,
+}
+
+// === impl ApiServer ===
+
+impl ApiServer {
+    /// Deletes or evicts a pod.
+    pub(crate) async fn delete_pod(&self, user: &str, name: &str, deletion: Deletion) -> Outcome {
+        let object_key = pod_key(NAMESPACE, name);
+        let Some(pod) = self.sim.world().store.get(&object_key).cloned() else { return Outcome::NotFound };
+        let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
+        let resource = json!({"group": "", "version": "v1", "resource": "pods"});
+        let review = match deletion {
+            Deletion::Delete { grace_seconds } => json!({
+                "uid": "review", "resource": resource, "name": name, "namespace": NAMESPACE,
+                "operation": "DELETE", "userInfo": {"username": user}, "oldObject": pod,
+                "options": {"kind": "DeleteOptions", "gracePeriodSeconds": grace_seconds},
+            }),
+            Deletion::Evict => json!({
+                "uid": "review", "resource": resource, "subResource": "eviction", "name": name,
+                "namespace": NAMESPACE, "operation": "CREATE", "userInfo": {"username": user},
+                "object": {"kind": "Eviction", "metadata": {"name": name}},
+            }),
+        };
+        let member = self.sim.world().cluster.index_of(name);
+        let targets: Vec<(usize, String)> = member.map(|member| (member, uid.clone())).into_iter().collect();
+        if let Some(outcome) = self.admit(user, &review, &targets).await {
+            return outcome;
+        }
+        let is_late = self.wait_for_other_webhooks(&format!("{user} {name}")).await;
+        let mut world = self.sim.world();
+        world.advance();
+        let stored = world.store.get(&object_key);
+        if is_late || stored.is_none_or(|pod| pod["metadata"]["uid"] != uid.as_str()) {
+            world.oracle.abort(&uid);
+            return Outcome::Failed;
+        }
+        let grace = match deletion {
+            Deletion::Delete { grace_seconds } => grace_seconds,
+            Deletion::Evict => 30,
+        };
+        world.oracle.execute(&uid);
+        world.note(&format!("api: {user} deleted {name} {uid} with a grace of {grace} s"));
+        if grace == 0 {
+            world.store.remove(&object_key, None).unwrap();
+        } else {
+            let at = world.started.elapsed().as_secs();
+            world.store.update(&object_key, |pod| {
+                if pod["metadata"]["deletionTimestamp"].is_null() {
+                    pod["metadata"]["deletionTimestamp"] =
+                        json!(format!("2027-01-15T08:{:02}:{:02}Z", at / 60 % 60, at % 60));
+                    pod["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+                }
+            });
+        }
+        Outcome::Done
+    }
+
+    /// Requests a change of a StatefulSet: its deletion, or a new number of replicas. `targets` are the members of the pods
+    /// that are deleted if the request is approved. The caller executes the change.
+    pub(crate) async fn change_set(
+        &self,
+        user: &str,
+        name: &str,
+        replicas: Option<u64>,
+        targets: &[(usize, String)],
+    ) -> Outcome {
+        let object_key: Key = key("statefulsets", NAMESPACE, name);
+        let Some(set) = self.sim.world().store.get(&object_key).cloned() else { return Outcome::NotFound };
+        let resource = json!({"group": "apps", "version": "v1", "resource": "statefulsets"});
+        let mut review = json!({
+            "uid": "review", "resource": resource, "name": name, "namespace": NAMESPACE,
+            "operation": "DELETE", "userInfo": {"username": user}, "oldObject": set,
+        });
+        if let Some(replicas) = replicas {
+            let mut changed = set;
+            changed["spec"]["replicas"] = json!(replicas);
+            review["operation"] = json!("UPDATE");
+            review["object"] = changed;
+        }
+        let outcome = self.admit(user, &review, targets).await;
+        // The simulation does not execute these requests: a change of members follows a scale-down of etcd.
+        for (_, uid) in targets.iter().filter(|_| outcome.is_none()) {
+            self.sim.world().oracle.abort(uid);
+        }
+        outcome.unwrap_or(Outcome::Done)
+    }
+
+    /// Calls the guard. Returns `None` after an approval, and the outcome of the request otherwise.
+    async fn admit(&self, user: &str, review: &Value, targets: &[(usize, String)]) -> Option<Outcome> {
+        let requested_at = {
+            let mut world = self.sim.world();
+            world.advance();
+            Instant::now()
+        };
+        // Random numbers depend on the caller and on the object.
+        let call = format!("{user} {}", review["name"].as_str().unwrap());
+        let verdict = self.call_guard(&call, review).await;
+        let mut world = self.sim.world();
+        world.advance();
+        let name = review["name"].as_str().unwrap();
+        let Some(verdict) = verdict else {
+            world.note(&format!("api: no verdict for {user} on {name}"));
+            return Some(Outcome::Failed);
+        };
+        let reason = verdict.reason.as_str();
+        let operation = review["operation"].as_str().unwrap();
+        world.oracle.count(describe(review), reason);
+        world.note(&format!("api: {operation} {name} by {user}: {}", verdict.text()));
+        if !verdict.allows() {
+            return Some(Outcome::Denied(reason));
+        }
+        let approval = Approval { targets, reason, requested_at };
+        let crate::world::World { oracle, cluster, .. } = &mut *world;
+        oracle.check(cluster, &approval);
+        None
+    }
+
+    /// Sends a review to a random replica. Returns `None` if the response does not arrive in time.
+    async fn call_guard(&self, call: &str, review: &Value) -> Option<Verdict> {
+        let (guard, loses_response) = {
+            let mut world = self.sim.world();
+            let replicas = world.scenario.replicas;
+            let replica = self.through.unwrap_or_else(|| world.index(call, replicas));
+            let lost = world.faults.lost_responses;
+            let loses_response = world.chance(call, u64::from(lost));
+            (self.replicas.get(replica), loses_response)
+        };
+        self.sim.pause(call, 1..=4).await;
+        let Some(guard) = guard else {
+            // Connections to a replica that does not run are refused.
+            return None;
+        };
+        let text = review.to_string();
+        let request: AdmissionRequest<'_> = serde_json::from_str(&text).unwrap();
+        let request = Request::from_admission(&request).unwrap();
+        let deadline = Deadline::from_timeout(Some(WEBHOOK_TIMEOUT));
+        let verdict = timeout(WEBHOOK_TIMEOUT, guard.evaluate(&request, deadline)).await;
+        self.sim.pause(call, 1..=4).await;
+        verdict.ok().filter(|_| !loses_response)
+    }
+
+    /// Waits for the other admission webhooks of a request. Returns whether the request is cancelled meanwhile.
+    async fn wait_for_other_webhooks(&self, call: &str) -> bool {
+        let (delay, is_cancelled) = {
+            let mut world = self.sim.world();
+            let is_slow = world.chance(call, 15);
+            let delay = if is_slow { 1_000..=28_000 } else { 1..=40 };
+            (world.time(call, delay), world.chance(call, 5))
+        };
+        sleep(delay.min(REQUEST_TIMEOUT)).await;
+        is_cancelled
+    }
+}

@@ -1,0 +1,155 @@
+//! Many runs with consecutive seeds, and their summary.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fmt,
+    time::{Duration, Instant},
+};
+
+use etcd_guard::{guard::Reason, mistakes::Mistake};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::run::{Report, run};
+
+/// The CPU time of a campaign in seconds, unless the environment sets another one. The test of determinism in the same program
+/// takes the rest of a minute.
+const DEFAULT_SECONDS: u64 = 50;
+
+/// The time after which a campaign without a given number of seeds ends, on a machine that is busy.
+const MAX_TIME: Duration = Duration::from_secs(100);
+
+/// The number of seeds after which a line shows the progress.
+const PROGRESS_SEEDS: u64 = 50;
+
+/// The seeds of a campaign, and its end.
+pub(crate) struct Campaign {
+    first: u64,
+    seeds: u64,
+    cpu_time: Duration,
+    time: Duration,
+    prints_trace: bool,
+}
+
+/// The results of a campaign.
+#[derive(Default)]
+pub(crate) struct Summary {
+    pub(crate) failures: Vec<String>,
+    pub(crate) approvals: u32,
+    seeds: u64,
+    cpu_time: Duration,
+    simulated: Duration,
+    margin: Option<usize>,
+    verdicts: BTreeMap<(&'static str, &'static str), u32>,
+    faults: BTreeMap<&'static str, u32>,
+}
+
+fn cpu_time() -> Duration {
+    Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap())
+}
+
+/// Returns the first of this number of seeds with which a mistake violates an invariant, and the violation.
+pub(crate) fn first_violation(mistake: Mistake, seeds: u64) -> Option<(u64, String)> {
+    (1..=seeds).find_map(|seed| Some((seed, run(seed, Some(mistake), false).violations.into_iter().next()?)))
+}
+
+// === impl Campaign ===
+
+impl Campaign {
+    pub(crate) fn from_environment() -> Self {
+        let number = |name: &str| env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
+        let seeds = number("SIMULATION_SEEDS");
+        let default_time = if seeds.is_some() { u64::MAX } else { DEFAULT_SECONDS };
+        Self {
+            first: number("SIMULATION_SEED").unwrap_or(1),
+            seeds: seeds.unwrap_or(u64::MAX),
+            cpu_time: Duration::from_secs(number("SIMULATION_SECONDS").unwrap_or(default_time)),
+            time: if seeds.is_some() { Duration::MAX } else { MAX_TIME },
+            prints_trace: env::var_os("SIMULATION_TRACE").is_some(),
+        }
+    }
+
+    pub(crate) fn run(&self) -> Summary {
+        let mut summary = Summary::default();
+        let (started, start) = (cpu_time(), Instant::now());
+        for seed in self.first..self.first.saturating_add(self.seeds) {
+            let report = run(seed, None, self.prints_trace);
+            if let Some(text) = &report.text {
+                println!("{text}");
+            }
+            summary.cpu_time = cpu_time().saturating_sub(started);
+            summary.add(report);
+            if summary.seeds.is_multiple_of(PROGRESS_SEEDS) {
+                let (seeds, cpu) = (summary.seeds, summary.cpu_time.as_secs());
+                eprintln!(
+                    "simulation: {seeds} seeds in {cpu} s of CPU time, {} violations",
+                    summary.failures.len()
+                );
+            }
+            if summary.cpu_time >= self.cpu_time || start.elapsed() >= self.time {
+                break;
+            }
+        }
+        summary
+    }
+}
+
+// === impl Summary ===
+
+impl Summary {
+    fn add(&mut self, report: Report) {
+        let Report { seed, scenario, violations, verdicts, faults, approvals, margin, simulated, .. } =
+            report;
+        self.failures.extend(violations.into_iter().map(|violation| {
+            format!(
+                "seed {seed} ({scenario}): {violation}\nreplay it: scripts/simulate --seed {seed} --trace"
+            )
+        }));
+        self.seeds += 1;
+        self.approvals += approvals;
+        self.simulated += simulated;
+        self.margin = self.margin.into_iter().chain(margin).min();
+        for (verdict, count) in verdicts {
+            *self.verdicts.entry(verdict).or_default() += count;
+        }
+        for (fault, count) in faults {
+            *self.faults.entry(fault).or_default() += count;
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (simulated, cpu) = (self.simulated.as_secs_f64(), self.cpu_time.as_secs_f64());
+        writeln!(
+            f,
+            "simulation: {} seeds, {:.1} simulated hours in {cpu:.0} s of CPU time ({:.0} simulated hours per CPU hour)",
+            self.seeds,
+            simulated / 3600.0,
+            simulated / cpu.max(0.001)
+        )?;
+        writeln!(
+            f,
+            "{} verdicts, {} approvals, {} faults, {} violations; smallest margin above the quorum: {:?}",
+            self.verdicts.values().sum::<u32>(),
+            self.approvals,
+            self.faults.values().sum::<u32>(),
+            self.failures.len(),
+            self.margin
+        )?;
+        let faults = self.faults.iter().map(|(fault, count)| format!("{fault} {count}"));
+        writeln!(f, "faults: {}", faults.collect::<Vec<_>>().join(", "))?;
+        let requests: BTreeSet<&str> = self.verdicts.keys().map(|(request, _)| *request).collect();
+        for request in requests {
+            let of_request = self.verdicts.iter().filter(|((other, _), _)| *other == request);
+            let reasons = of_request.map(|((_, reason), count)| format!("{reason} {count}"));
+            writeln!(f, "{request}: {}", reasons.collect::<Vec<_>>().join(", "))?;
+        }
+        let occurred: BTreeSet<&str> = self.verdicts.keys().map(|(_, reason)| *reason).collect();
+        writeln!(f, "{} of {} reasons occurred", occurred.len(), Reason::ALL.len())?;
+        let is_missing = |reason: &&Reason| !occurred.contains(reason.as_str());
+        let missing: Vec<&str> =
+            Reason::ALL.iter().filter(is_missing).map(|reason| reason.as_str()).collect();
+        writeln!(f, "reasons that did not occur: {}", missing.join(", "))?;
+        self.failures.iter().try_for_each(|failure| writeln!(f, "{failure}"))
+    }
+}

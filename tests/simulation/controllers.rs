@@ -1,0 +1,89 @@
+//! The StatefulSet controller and the garbage collector.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::{
+    api::{
+        admission::{ApiServer, Deletion},
+        server::pod_key,
+        store::key,
+    },
+    scenario::{NAMESPACE, pod_object},
+};
+
+const SET_CONTROLLER: &str = "system:serviceaccount:kube-system:statefulset-controller";
+const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+
+/// Creates missing pods, and replaces pods of an old revision one after another.
+pub(crate) async fn run_set_controller(api: ApiServer) {
+    loop {
+        api.sim.pause("set controller", 500..=1_500).await;
+        let sets = api.sim.world().scenario.sets.clone();
+        for (set, pods) in sets {
+            let outdated = update_set(&api, set, pods);
+            if let Some(pod) = outdated {
+                api.delete_pod(SET_CONTROLLER, &pod, Deletion::Delete { grace_seconds: 30 }).await;
+            }
+        }
+    }
+}
+
+/// Creates the missing pods of a set. Returns the pod that the rollout replaces next.
+fn update_set(api: &ApiServer, set: &str, pods: usize) -> Option<String> {
+    let mut world = api.sim.world();
+    let object = world.store.get(&key("statefulsets", NAMESPACE, set))?.clone();
+    let (uid, revision) = (object["metadata"]["uid"].as_str()?, object["spec"]["revision"].as_u64()?);
+    let names: Vec<String> = (0..pods).map(|pod| format!("{set}-{pod}")).collect();
+    let mut are_ready = true;
+    let mut outdated = None;
+    let mut ready = 0;
+    for name in &names {
+        let Some(pod) = world.store.get(&pod_key(NAMESPACE, name)) else {
+            let pod = pod_object(set, uid, name, revision);
+            world.store.create(pod_key(NAMESPACE, name), pod).unwrap();
+            are_ready = false;
+            continue;
+        };
+        let is_ready = pod["status"]["containerStatuses"][0]["ready"] == true
+            && pod["metadata"]["deletionTimestamp"].is_null();
+        are_ready &= is_ready;
+        ready += usize::from(is_ready);
+        let is_owned = pod["metadata"]["ownerReferences"][0]["uid"] == uid;
+        let label = &pod["metadata"]["labels"]["controller-revision-hash"];
+        if is_owned && *label != format!("revision-{revision}").as_str() {
+            outdated = Some(name.clone());
+        }
+    }
+    world.store.update(&key("statefulsets", NAMESPACE, set), |object| {
+        object["status"] = json!({"readyReplicas": ready});
+    });
+    outdated.filter(|_| are_ready)
+}
+
+/// Deletes pods whose owners do not exist, all at once.
+pub(crate) async fn run_garbage_collector(api: ApiServer) {
+    loop {
+        api.sim.pause("garbage collector", 1_000..=6_000).await;
+        let orphans: Vec<String> = {
+            let world = api.sim.world();
+            let sets: Vec<&Value> = world.store.list("statefulsets", Some(NAMESPACE)).collect();
+            let has_owner = |pod: &&Value| {
+                let owner = &pod["metadata"]["ownerReferences"][0]["uid"];
+                sets.iter().any(|set| set["metadata"]["uid"] == *owner)
+            };
+            let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
+            let pods = world.store.list("pods", Some(NAMESPACE)).filter(|pod| !has_owner(pod));
+            pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).map(name).collect()
+        };
+        for orphan in orphans {
+            let api = api.clone();
+            tokio::spawn(async move {
+                api.delete_pod(GARBAGE_COLLECTOR, &orphan, Deletion::Delete { grace_seconds: 30 }).await;
+            });
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}

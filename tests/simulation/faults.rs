@@ -1,0 +1,210 @@
+//! Faults of machines, networks and processes.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    api::admission::{ApiServer, Deletion, Outcome},
+    raft::Role,
+    world::{Sim, World},
+};
+
+/// The name of the random numbers.
+const FAULTS: &str = "faults";
+
+/// Injects faults until this instant, and then removes all of them.
+pub(crate) async fn run(api: ApiServer, end: Instant) {
+    while Instant::now() < end {
+        api.sim.pause(FAULTS, 300..=5_000).await;
+        inject(&api);
+    }
+    // All faults end by themselves within this time.
+    sleep(Duration::from_secs(20)).await;
+    remove_all(&api);
+}
+
+/// Deletes a crashed follower through a replica that reaches no member, and another follower through a second replica, as soon
+/// as the first one has restarted. The first replica waits for the other members meanwhile, with a read from before.
+pub(crate) async fn race_for_records(api: ApiServer) {
+    let sim = api.sim.clone();
+    let (crashed, other, name, other_name) = {
+        let mut world = sim.world();
+        world.advance();
+        let followers: Vec<usize> = world
+            .cluster
+            .voters()
+            .filter(|voter| world.cluster.members[*voter].role == Role::Follower)
+            .collect();
+        let [crashed, other, ..] = followers[..] else { return };
+        world.cluster.stop(crashed);
+        world.faults.restarts_quickly = true;
+        let members = 0..world.cluster.members.len();
+        world
+            .faults
+            .unreachable
+            .extend(members.filter(|member| *member != crashed).map(|member| (0, member)));
+        *world.faults.injected.entry("race for records").or_default() += 1;
+        let name = |member: usize| world.cluster.members[member].name.clone();
+        let names = (name(crashed), name(other));
+        world.note(&format!("fault: race for the records of {} and {}", names.0, names.1));
+        (crashed, other, names.0, names.1)
+    };
+    // The kubelet reports the crash.
+    sim.pause(FAULTS, 200..=500).await;
+    let through = |replica: usize| ApiServer { through: Some(replica), ..api.clone() };
+    let deletion = Deletion::Delete { grace_seconds: 30 };
+    let first = async {
+        through(0).delete_pod("first", &name, deletion).await;
+    };
+    let second = async {
+        for _ in 0..20 {
+            sim.pause("race", 50..=150).await;
+            let serves = {
+                let mut world = sim.world();
+                world.advance();
+                [crashed, other].iter().all(|member| world.cluster.serves(*member, Instant::now()))
+            };
+            if serves && through(1).delete_pod("second", &other_name, deletion).await == Outcome::Done {
+                break;
+            }
+        }
+    };
+    tokio::join!(first, second);
+    let mut world = sim.world();
+    world.faults.restarts_quickly = false;
+    world.faults.unreachable.clear();
+}
+
+fn inject(api: &ApiServer) {
+    let sim = api.sim.clone();
+    let mut world = sim.world();
+    world.advance();
+    let kind = world.number(FAULTS, 0..=13);
+    let (members, replicas) = (world.cluster.members.len(), world.scenario.replicas);
+    let (member, replica) = (world.index(FAULTS, members), world.index(FAULTS, replicas));
+    let name = world.cluster.members[member].name.clone();
+    let short = world.time(FAULTS, 300..=8_000);
+    let fault = match kind {
+        0..=2 if world.cluster.members[member].takes_part() => {
+            world.cluster.members[member].is_paused = true;
+            after(&sim, short, move |world| {
+                let World { cluster, rng, .. } = world;
+                if cluster.members[member].is_paused {
+                    cluster.resume(member, rng);
+                }
+            });
+            "pause"
+        }
+        3 => {
+            world.cluster.stop(member);
+            "crash"
+        }
+        4..=6 => {
+            cut_links(&sim, &mut world, member, short);
+            "partition"
+        }
+        7 => {
+            world.cluster.members[member].has_slow_disk = true;
+            after(&sim, short, move |world| world.cluster.members[member].has_slow_disk = false);
+            "slow disk"
+        }
+        8 => {
+            world.faults.api_down_until = Some(Instant::now() + short / 2);
+            "API server restart"
+        }
+        9 => {
+            world.faults.watch_lag[replica] = short;
+            "watch lag"
+        }
+        10 => {
+            world.faults.lost_responses = 30;
+            after(&sim, short, |world| world.faults.lost_responses = 0);
+            "lost responses"
+        }
+        11 => {
+            world.faults.unreachable.insert((replica, member));
+            after(&sim, short, move |world| {
+                world.faults.unreachable.remove(&(replica, member));
+            });
+            "member unreachable from a replica"
+        }
+        12 => {
+            let skew = i64::try_from(world.number(FAULTS, 0..=360)).unwrap() - 180;
+            world.faults.skew[replica] = skew;
+            "clock change"
+        }
+        _ => {
+            drop(world);
+            api.replicas.crash(&sim, replica);
+            let api = api.clone();
+            tokio::spawn(async move {
+                sleep(short).await;
+                if api.replicas.get(replica).is_none() {
+                    api.replicas.start(&api.sim, replica);
+                }
+            });
+            world = sim.world();
+            "guard restart"
+        }
+    };
+    *world.faults.injected.entry(fault).or_default() += 1;
+    world.note(&format!("fault: {fault} (member {name}, replica {replica}, {short:?})"));
+}
+
+/// Cuts a member off from some of the others, in one direction or in both; or two members from each other.
+fn cut_links(sim: &Sim, world: &mut World, member: usize, time: Duration) {
+    let mut links = Vec::new();
+    for other in 0..world.cluster.members.len() {
+        if other != member && world.chance(FAULTS, 50) {
+            let direction = world.number(FAULTS, 0..=2);
+            if direction != 0 {
+                links.push((member, other));
+            }
+            if direction != 1 {
+                links.push((other, member));
+            }
+        }
+    }
+    for (from, to) in &links {
+        world.cluster.cut_link(*from, *to);
+    }
+    world.note(&format!("fault: links {links:?}"));
+    after(sim, time, move |world| {
+        for (from, to) in links {
+            world.cluster.restore_link(from, to);
+        }
+    });
+}
+
+/// Changes the world after this time.
+fn after(sim: &Sim, time: Duration, change: impl FnOnce(&mut World) + Send + 'static) {
+    let sim = sim.clone();
+    tokio::spawn(async move {
+        sleep(time).await;
+        let mut world = sim.world();
+        world.advance();
+        change(&mut world);
+    });
+}
+
+fn remove_all(api: &ApiServer) {
+    let missing: Vec<usize> = {
+        let mut world = api.sim.world();
+        world.note("fault: all faults end");
+        let World { cluster, rng, faults, scenario, .. } = &mut *world;
+        for member in 0..cluster.members.len() {
+            cluster.members[member].has_slow_disk = false;
+            if cluster.members[member].is_paused {
+                cluster.resume(member, rng);
+            }
+        }
+        cluster.cut.clear();
+        faults.unreachable.clear();
+        (faults.lost_responses, faults.api_down_until) = (0, None);
+        (0..scenario.replicas).filter(|replica| api.replicas.get(*replica).is_none()).collect()
+    };
+    for replica in missing {
+        api.replicas.start(&api.sim, replica);
+    }
+}

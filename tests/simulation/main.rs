@@ -1,0 +1,73 @@
+//! Deterministic simulation: replicas of the shipped guard in one process under virtual time, with a simulated API server,
+//! kubelets, controllers and raft clusters. A seed determines everything. See docs/decisions/0070-deterministic-simulation.md.
+
+// Release builds contain no mistakes.
+#![cfg(debug_assertions)]
+// A test fails by a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+// Independent circumstances and states of machines.
+#![allow(clippy::struct_excessive_bools)]
+
+mod api;
+mod campaign;
+mod controllers;
+mod faults;
+mod kubelet;
+mod oracle;
+mod raft;
+mod replicas;
+mod run;
+mod scenario;
+mod workload;
+mod world;
+
+use etcd_guard::mistakes::Mistake;
+
+use crate::{
+    campaign::{Campaign, first_violation},
+    run::run,
+};
+
+/// The number of seeds within which each mistake is found: 60 s of CPU time cover as many.
+const MISTAKE_SEEDS: u64 = 30;
+
+/// The seeds of the test of determinism.
+const REPEATED_SEEDS: [u64; 2] = [1, 2];
+
+/// Replays the seed of `SIMULATION_SEED` and following ones: `SIMULATION_SEEDS` of them, or as many as fit into
+/// `SIMULATION_SECONDS` of CPU time.
+#[test]
+fn approvals_keep_the_quorum_under_faults() {
+    let campaign = Campaign::from_environment();
+    let summary = campaign.run();
+    println!("{summary}");
+    assert!(summary.failures.is_empty(), "{} violations", summary.failures.len());
+    assert!(summary.approvals > 0, "no deletion was approved");
+}
+
+#[test]
+fn same_seed_has_same_trace() {
+    for seed in REPEATED_SEEDS {
+        let [first, second] = [(); 2].map(|()| run(seed, None, true));
+        assert!(first.events > 100, "{} events", first.events);
+        if first.hash != second.hash {
+            let (a, b) = (first.text.unwrap(), second.text.unwrap());
+            let line = a.lines().zip(b.lines()).enumerate().find(|(_, (a, b))| a != b);
+            panic!("seed {seed}: {line:#?}");
+        }
+    }
+}
+
+/// Takes some minutes. `scripts/prove simulation` runs it.
+#[test]
+#[ignore = "takes some minutes; scripts/simulate --mistakes runs it"]
+fn finds_each_mistake() {
+    let mut missed = Vec::new();
+    for mistake in Mistake::ALL {
+        match first_violation(mistake, MISTAKE_SEEDS) {
+            Some((seed, violation)) => println!("{mistake:?} | seed {seed} | {violation}"),
+            None => missed.push(mistake),
+        }
+    }
+    assert!(missed.is_empty(), "not found within {MISTAKE_SEEDS} seeds: {missed:?}");
+}

@@ -1,0 +1,155 @@
+//! The invariants, checked against the state of the simulated machines after each approval.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::raft::Cluster;
+
+/// The knowledge about members and approvals that no simulated process has.
+#[derive(Default)]
+pub(crate) struct Oracle {
+    /// The last time at which each member served, and at which it did not.
+    served: BTreeMap<usize, Instant>,
+    unserved: BTreeMap<usize, Instant>,
+    /// The pod whose process runs each member.
+    pub(crate) running: BTreeMap<usize, String>,
+    /// Pods whose deletion was approved and whose successors do not serve yet, by uid.
+    departures: BTreeMap<String, Departure>,
+    pub(crate) violations: Vec<String>,
+    /// Number of verdicts by request and reason.
+    pub(crate) verdicts: BTreeMap<(&'static str, &'static str), u32>,
+    /// The smallest number of voters that remained beyond the quorum after an approval.
+    pub(crate) margin: Option<usize>,
+    pub(crate) checked: u32,
+}
+
+/// Time between the end of an evaluation and the check of its approval, at most: a call of the guard that begins meanwhile
+/// can find a member stopped that serves in the check.
+const CHECK_DELAY: Duration = Duration::from_millis(300);
+
+/// A pod that leaves.
+struct Departure {
+    member: usize,
+    approved_at: Instant,
+    /// Approved requests that can still delete the pod.
+    requests: u32,
+    is_executed: bool,
+}
+
+/// An approval.
+pub(crate) struct Approval<'a> {
+    /// The members of the pods that are deleted, with the uids of the pods.
+    pub(crate) targets: &'a [(usize, String)],
+    pub(crate) reason: &'static str,
+    /// Time at which the API server called the guard. A fault after this time is not the guard's responsibility.
+    pub(crate) requested_at: Instant,
+}
+
+// === impl Oracle ===
+
+impl Oracle {
+    /// Records which members serve now.
+    pub(crate) fn observe(&mut self, cluster: &Cluster, now: Instant) {
+        for member in cluster.voters() {
+            if cluster.serves(member, now) {
+                self.served.insert(member, now);
+                let running = self.running.get(&member);
+                self.departures.retain(|uid, departure| departure.member != member || running == Some(uid));
+            } else {
+                self.unserved.insert(member, now);
+            }
+        }
+    }
+
+    /// Checks an approval, and records that its pods leave.
+    pub(crate) fn check(&mut self, cluster: &Cluster, approval: &Approval<'_>) {
+        let Approval { targets, reason, requested_at } = *approval;
+        let approved_at = Instant::now();
+        self.checked += 1;
+        let is_target = |member: usize| targets.iter().any(|(target, _)| *target == member);
+        let is_leaving = |member: usize| {
+            is_target(member) || self.departures.values().any(|departure| departure.member == member)
+        };
+        let served = |member: &usize| self.served.get(member).is_some_and(|at| *at >= requested_at);
+        let remaining: Vec<usize> =
+            cluster.voters().filter(served).filter(|member| !is_leaving(*member)).collect();
+        let connected = |leader: usize| {
+            remaining.iter().filter(|voter| Self::could_reach(cluster, leader, **voter, requested_at)).count()
+        };
+        let most = remaining.iter().map(|leader| connected(*leader)).max().unwrap_or(0);
+        let votes = targets.iter().any(|(member, _)| !cluster.members[*member].is_learner);
+        let always_served = |member: usize| {
+            self.served.contains_key(&member)
+                && self.unserved.get(&member).is_none_or(|unserved| *unserved < requested_at)
+        };
+        let others = self.departures.values().filter(|departure| !is_target(departure.member));
+        let last_approval = others.map(|departure| departure.approved_at).max();
+        // A member that did not serve at some moment of the evaluation can be found not to serve. The evaluation finds all
+        // earlier approvals before it probes the member.
+        let was_idle = |member: usize| {
+            let unserved = self.unserved.get(&member).copied();
+            last_approval.is_none_or(|approval| unserved.is_none_or(|at| at + CHECK_DELAY >= approval))
+        };
+        let is_lost = |member: usize| always_served(member) || !was_idle(member);
+        let loses_nothing =
+            reason == "MemberNotServing" && !targets.iter().any(|(member, _)| is_lost(*member));
+        // A second request for a pod that leaves already removes no further voter.
+        let is_repeated = targets.iter().all(|(_, uid)| self.departures.contains_key(uid));
+        if votes && !loses_nothing && !is_repeated {
+            let margin = most.checked_sub(cluster.quorum());
+            self.margin = Some(self.margin.unwrap_or(usize::MAX).min(margin.unwrap_or(0)));
+            if margin.is_none() {
+                let names = |members: &[usize]| {
+                    members.iter().map(|member| cluster.members[*member].name.as_str()).collect::<Vec<_>>()
+                };
+                let target: Vec<usize> = targets.iter().map(|(member, _)| *member).collect();
+                let leaving: Vec<usize> =
+                    self.departures.values().map(|departure| departure.member).collect();
+                self.violations.push(format!(
+                    "{reason} approved {:?}: of {} voters {:?} remain, {most} of them connected, and the quorum \
+                     is {}; {:?} leave already",
+                    names(&target),
+                    cluster.voters().count(),
+                    names(&remaining),
+                    cluster.quorum(),
+                    names(&leaving),
+                ));
+            }
+        }
+        for (member, uid) in targets {
+            let departure = Departure { member: *member, approved_at, requests: 0, is_executed: false };
+            self.departures.entry(uid.clone()).or_insert(departure).requests += 1;
+        }
+    }
+
+    /// Whether two members reached each other at some time since `since`.
+    fn could_reach(cluster: &Cluster, a: usize, b: usize, since: Instant) -> bool {
+        let is_open = |from: usize, to: usize| {
+            let cut = cluster.cut.iter().find(|(cut_from, cut_to, _)| (*cut_from, *cut_to) == (from, to));
+            cut.is_none_or(|(_, _, at)| *at >= since)
+        };
+        a == b || is_open(a, b) && is_open(b, a)
+    }
+
+    /// Records that an approved request does not delete the pod.
+    pub(crate) fn abort(&mut self, uid: &str) {
+        if let Some(departure) = self.departures.get_mut(uid) {
+            departure.requests = departure.requests.saturating_sub(1);
+            if departure.requests == 0 && !departure.is_executed {
+                self.departures.remove(uid);
+            }
+        }
+    }
+
+    /// Records that an approved request has deleted the pod.
+    pub(crate) fn execute(&mut self, uid: &str) {
+        if let Some(departure) = self.departures.get_mut(uid) {
+            departure.is_executed = true;
+        }
+    }
+
+    pub(crate) fn count(&mut self, request: &'static str, reason: &'static str) {
+        *self.verdicts.entry((request, reason)).or_default() += 1;
+    }
+}

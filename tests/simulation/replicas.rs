@@ -1,0 +1,78 @@
+//! The replicas of the guard: the shipped code, with simulated clients.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use etcd_guard::{
+    config::Config,
+    etcd::Connections,
+    guard::{Guard, Sources, WallClock},
+    k8s::{AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, OptInLabel, SecretReader},
+};
+use k8s_openapi::jiff::Timestamp;
+use prometheus_client::registry::Registry;
+use tokio::{sync::watch, task::AbortHandle};
+
+use crate::{api::server, raft::service::transport, world::Sim};
+
+/// The running replicas by number.
+#[derive(Clone, Default)]
+pub(crate) struct Replicas(Arc<Mutex<BTreeMap<usize, Replica>>>);
+
+struct Replica {
+    guard: Arc<Guard>,
+    background: AbortHandle,
+    /// Ends the subscriptions to the configuration.
+    _config: watch::Sender<Arc<Config>>,
+}
+
+// === impl Replicas ===
+
+impl Replicas {
+    pub(crate) fn get(&self, number: usize) -> Option<Arc<Guard>> {
+        self.0.lock().unwrap().get(&number).map(|replica| Arc::clone(&replica.guard))
+    }
+
+    /// Starts a replica with empty caches, as `serve` does.
+    pub(crate) fn start(&self, sim: &Sim, number: usize) {
+        let (generation, config) = {
+            let world = sim.world();
+            (world.scenario.generations[number], world.scenario.config())
+        };
+        let (sender, config) = watch::channel(Arc::new(config));
+        let client = server::client(sim, number, generation);
+        let annotations = AnnotationCache::watch(&client, OptInLabel::default());
+        let clock = sim.clone();
+        let sources = Sources {
+            pods: ApiReader::new(client.clone()),
+            claims: ClaimReader::watch(&client, annotations.guarded_namespaces()),
+            secrets: SecretReader::new(client.clone()),
+            annotations,
+            config,
+            events: EventRecorder::start(client.clone()),
+            api_servers: vec![String::from("192.0.2.1:6443")],
+            connections: Connections::through(transport(sim, number)),
+            wall_clock: WallClock::from_fn(move || {
+                Timestamp::from_second(clock.world().wall_clock(number)).unwrap()
+            }),
+            own_pod: None,
+            nodes: None,
+        };
+        let guard =
+            Arc::new(Guard::new(sources, Leases::new(client, "etcd-guard"), &mut Registry::default()));
+        let running = Arc::clone(&guard);
+        let background = tokio::spawn(async move { Box::pin(running.run_background_tasks(None)).await });
+        let replica = Replica { guard, background: background.abort_handle(), _config: sender };
+        self.0.lock().unwrap().insert(number, replica);
+    }
+
+    /// Kills a replica: its evaluations end without a response, and its calls to the API server do not return.
+    pub(crate) fn crash(&self, sim: &Sim, number: usize) {
+        sim.world().scenario.generations[number] += 1;
+        if let Some(replica) = self.0.lock().unwrap().remove(&number) {
+            replica.background.abort();
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! One run: a seed determines its scenario, its faults and its requests.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use etcd_guard::mistakes::Mistake;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    api::{
+        admission::{ApiServer, Deletion, Outcome},
+        server::pod_key,
+    },
+    controllers, faults, kubelet,
+    raft::Role,
+    replicas::Replicas,
+    scenario::{NAMESPACE, Scenario},
+    workload,
+    world::{Sim, World},
+};
+
+/// Time for the cluster and the guard to settle after the start, and after the last fault.
+const SETTLE_TIME: Duration = Duration::from_secs(90);
+
+/// A harmless deletion is approved within this time after the faults have ended.
+const LIVENESS_TIME: Duration = Duration::from_secs(120);
+
+/// Number of people that issue requests.
+const PEOPLE: usize = 3;
+
+/// Runs in several threads would share the semaphores of the guard, and influence each other.
+static RUNNING: Mutex<()> = Mutex::new(());
+
+/// The result of a run.
+pub(crate) struct Report {
+    pub(crate) seed: u64,
+    pub(crate) scenario: String,
+    pub(crate) violations: Vec<String>,
+    pub(crate) hash: u64,
+    pub(crate) events: usize,
+    pub(crate) text: Option<String>,
+    pub(crate) verdicts: BTreeMap<(&'static str, &'static str), u32>,
+    pub(crate) faults: BTreeMap<&'static str, u32>,
+    pub(crate) approvals: u32,
+    pub(crate) margin: Option<usize>,
+    pub(crate) simulated: Duration,
+}
+
+/// Waits until no other thread runs a simulation.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the simulation of a seed, with a mistake of the guard or with none.
+pub(crate) fn run(seed: u64, mistake: Option<Mistake>, records_text: bool) -> Report {
+    let _alone = alone();
+    Mistake::activate(mistake);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let report = runtime.block_on(simulate(seed, records_text));
+    drop(runtime);
+    Mistake::activate(None);
+    report
+}
+
+async fn simulate(seed: u64, records_text: bool) -> Report {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    fastrand::seed(seed);
+    let scenario = Scenario::new(&mut rng);
+    let description = scenario.describe();
+    let started = Instant::now();
+    let end = started + SETTLE_TIME / 3 + Duration::from_secs(scenario.seconds);
+    let world = World::new(scenario, rng, seed, records_text);
+    let sim = Sim::new(world);
+    let api = ApiServer { sim: sim.clone(), replicas: Replicas::default(), through: None };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(kubelet::run(sim.clone()));
+    tasks.spawn(controllers::run_set_controller(api.clone()));
+    let replicas = sim.world().scenario.replicas;
+    for replica in 0..replicas {
+        api.replicas.start(&sim, replica);
+    }
+    sleep(SETTLE_TIME / 3).await;
+    if sim.world().scenario.races_for_records {
+        tasks.spawn(faults::race_for_records(api.clone()));
+        sleep(Duration::from_secs(4)).await;
+    }
+    tasks.spawn(controllers::run_garbage_collector(api.clone()));
+    for person in 0..PEOPLE {
+        tasks.spawn(workload::run(api.clone(), person, end));
+    }
+    let injected = tasks.spawn(faults::run(api.clone(), end));
+    while !injected.is_finished() && sim.world().oracle.violations.is_empty() {
+        sleep(Duration::from_secs(1)).await;
+        fail_with_task(&mut tasks);
+    }
+    if sim.world().oracle.violations.is_empty() {
+        check_liveness(&api).await;
+        fail_with_task(&mut tasks);
+    }
+    tasks.abort_all();
+    let mut world = sim.world();
+    let world = &mut *world;
+    Report {
+        seed,
+        scenario: description,
+        violations: std::mem::take(&mut world.oracle.violations),
+        hash: world.trace.hash,
+        events: world.trace.events,
+        text: world.trace.text.take(),
+        verdicts: std::mem::take(&mut world.oracle.verdicts),
+        faults: std::mem::take(&mut world.faults.injected),
+        approvals: world.oracle.checked,
+        margin: world.oracle.margin,
+        simulated: started.elapsed(),
+    }
+}
+
+/// Fails with the panic of a task that has ended.
+fn fail_with_task(tasks: &mut JoinSet<()>) {
+    while let Some(ended) = tasks.try_join_next() {
+        if let Err(error) = ended
+            && error.is_panic()
+        {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    }
+}
+
+/// Checks that a harmless deletion is approved after the faults have ended: that of a follower or, if the guard moves
+/// leadership, of any voter.
+async fn check_liveness(api: &ApiServer) {
+    sleep(SETTLE_TIME).await;
+    let voters: Vec<usize> = api.sim.world().cluster.voters().collect();
+    for _ in 0..2 {
+        let started = Instant::now();
+        let mut outcomes = Vec::new();
+        loop {
+            let (name, is_possible) = {
+                let mut world = api.sim.world();
+                world.advance();
+                let transfers = world.scenario.transfers;
+                let voter = voters[world.index("liveness", voters.len())];
+                let member = &world.cluster.members[voter];
+                (member.name.clone(), transfers || member.role != Role::Leader)
+            };
+            if is_possible {
+                let outcome = api.delete_pod("liveness", &name, Deletion::Delete { grace_seconds: 30 }).await;
+                if outcome == Outcome::Done {
+                    break;
+                }
+                outcomes.push(format!("{name}: {outcome:?}"));
+            }
+            if started.elapsed() > LIVENESS_TIME {
+                let text =
+                    format!("no harmless deletion was approved within {LIVENESS_TIME:?}: {outcomes:?}");
+                api.sim.world().oracle.violations.push(text);
+                return;
+            }
+            sleep(Duration::from_secs(3)).await;
+        }
+        sleep(SETTLE_TIME).await;
+    }
+    let world = api.sim.world();
+    let mut pods = world.scenario.pod_names();
+    pods.retain(|pod| world.store.get(&pod_key(NAMESPACE, pod)).is_none());
+    drop(world);
+    if !pods.is_empty() {
+        api.sim.world().oracle.violations.push(format!("pods {pods:?} are missing"));
+    }
+}

@@ -1,0 +1,169 @@
+//! The circumstances of one run, which its seed determines.
+
+use etcd_guard::{config::Config, guard::LeaderPolicy};
+use serde_json::{Value, json};
+
+use crate::{
+    api::store::{Store, key},
+    raft::Cluster,
+};
+
+/// The guarded namespace.
+pub(crate) const NAMESPACE: &str = "prod";
+
+/// The circumstances of one run.
+pub(crate) struct Scenario {
+    pub(crate) replicas: usize,
+    /// The StatefulSets, each with its number of pods.
+    pub(crate) sets: Vec<(&'static str, usize)>,
+    pub(crate) learners: usize,
+    /// Whether the guard moves leadership before it approves the deletion of a leader.
+    pub(crate) transfers: bool,
+    /// Whether the pods were restored with references to an owner that never existed.
+    pub(crate) has_dangling_owners: bool,
+    pub(crate) pre_vote: bool,
+    pub(crate) confirms_stale_reads: bool,
+    /// Whether a crashed member is deleted at the beginning, through a replica that reaches no member, beside a deletion
+    /// through another replica. Both replicas know no cluster id.
+    pub(crate) races_for_records: bool,
+    /// Seconds with requests and faults.
+    pub(crate) seconds: u64,
+    /// Number of starts of each replica.
+    pub(crate) generations: Vec<u64>,
+}
+
+// === impl Scenario ===
+
+impl Scenario {
+    pub(crate) fn new(rng: &mut fastrand::Rng) -> Self {
+        let (sets, learners): (Vec<(&'static str, usize)>, usize) = match rng.u32(0..10) {
+            0..=3 => (vec![("etcd", 3)], 0),
+            4..=5 => (vec![("etcd-a", 2), ("etcd-b", 1)], 0),
+            6 => (vec![("etcd", 4)], 1),
+            7 => (vec![("etcd-a", 3), ("etcd-b", 2)], 0),
+            8 => (vec![("etcd", 5)], 0),
+            _ => (vec![("etcd", 7)], 0),
+        };
+        let replicas = 2 + usize::from(rng.bool());
+        let voters = sets.iter().map(|(_, pods)| pods).sum::<usize>() - learners;
+        let races_for_records = voters == 3 && rng.u32(0..3) == 0;
+        let is_old = rng.u32(0..3) == 0;
+        Self {
+            replicas,
+            sets,
+            learners,
+            transfers: rng.bool(),
+            has_dangling_owners: rng.u32(0..5) == 0,
+            pre_vote: !is_old,
+            confirms_stale_reads: rng.u32(0..2) == 0,
+            races_for_records,
+            seconds: 150,
+            generations: vec![0; replicas],
+        }
+    }
+
+    /// A cluster of one set without faults, for the comparison of the simulated raft with real clusters.
+    pub(crate) fn of_raft(members: usize, learners: usize) -> Self {
+        Self {
+            replicas: 1,
+            sets: vec![("etcd", members)],
+            learners,
+            transfers: false,
+            has_dangling_owners: false,
+            pre_vote: true,
+            confirms_stale_reads: false,
+            races_for_records: false,
+            seconds: 0,
+            generations: vec![0],
+        }
+    }
+
+    /// One line for the report of a failure.
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "{} replicas, sets {:?}, {} learners, transfer {}, dangling owners {}, pre-vote {}, stale reads {}, race for \
+             records {}",
+            self.replicas,
+            self.sets,
+            self.learners,
+            self.transfers,
+            self.has_dangling_owners,
+            self.pre_vote,
+            self.confirms_stale_reads,
+            self.races_for_records
+        )
+    }
+
+    /// The names of all pods.
+    pub(crate) fn pod_names(&self) -> Vec<String> {
+        self.sets.iter().flat_map(|(set, pods)| (0..*pods).map(move |pod| format!("{set}-{pod}"))).collect()
+    }
+
+    pub(crate) fn cluster(&self) -> Cluster {
+        let mut cluster = Cluster::new(&self.pod_names(), self.learners, tokio::time::Instant::now());
+        cluster.pre_vote = self.pre_vote;
+        cluster.confirms_stale_reads = self.confirms_stale_reads;
+        cluster
+    }
+
+    /// The configuration of the guard.
+    pub(crate) fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.guard.defaults.leader =
+            if self.transfers { LeaderPolicy::Transfer } else { LeaderPolicy::Deny };
+        config
+    }
+
+    /// The objects at the start: the namespace, the StatefulSets, and the claims; with dangling owners also the pods.
+    pub(crate) fn store(&self) -> Store {
+        let mut store = Store::default();
+        let namespace = json!({"metadata": {"labels": {"etcd-guard.io/guard": "enabled"}}});
+        store.create(key("namespaces", "", NAMESPACE), namespace).unwrap();
+        for (set, pods) in &self.sets {
+            let object = json!({
+                "metadata": {"generation": 1},
+                "spec": {"replicas": pods, "revision": 0},
+                "status": {},
+            });
+            store.create(key("statefulsets", NAMESPACE, set), object).unwrap();
+            for pod in 0..*pods {
+                let claim = json!({"metadata": {}, "status": {"phase": "Bound"}});
+                let name = format!("data-{set}-{pod}");
+                store.create(key("persistentvolumeclaims", NAMESPACE, &name), claim).unwrap();
+                if self.has_dangling_owners {
+                    let name = format!("{set}-{pod}");
+                    store
+                        .create(key("pods", NAMESPACE, &name), pod_object(set, "uid-gone", &name, 0))
+                        .unwrap();
+                }
+            }
+        }
+        store
+    }
+}
+
+/// Returns a new pod of a StatefulSet.
+pub(crate) fn pod_object(set: &str, set_uid: &str, name: &str, revision: u64) -> Value {
+    json!({
+        "metadata": {
+            "labels": {"app": "etcd", "controller-revision-hash": format!("revision-{revision}")},
+            "ownerReferences": [{
+                "apiVersion": "apps/v1", "kind": "StatefulSet", "name": set, "uid": set_uid, "controller": true,
+            }],
+        },
+        "spec": {
+            "nodeName": format!("node-{name}"),
+            "containers": [{
+                "name": "etcd", "image": "quay.io/coreos/etcd:v3.5.17",
+                "command": [
+                    "etcd", format!("--name={name}"), "--data-dir=/data",
+                    "--listen-client-urls=http://0.0.0.0:2379",
+                    format!("--initial-advertise-peer-urls=http://{name}.etcd.prod.svc:2380"),
+                ],
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            }],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": format!("data-{name}")}}],
+        },
+        "status": {"phase": "Pending"},
+    })
+}

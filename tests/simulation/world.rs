@@ -1,0 +1,174 @@
+//! The state that all simulated processes share, and the trace of a run.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    ops::RangeInclusive,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::{api::store::Store, oracle::Oracle, raft::Cluster, scenario::Scenario};
+
+/// A simulation, shared by its processes.
+#[derive(Clone)]
+pub(crate) struct Sim(Arc<Mutex<World>>);
+
+/// The state of the simulated machines.
+pub(crate) struct World {
+    /// Random numbers of the raft cluster.
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) scenario: Scenario,
+    pub(crate) store: Store,
+    pub(crate) cluster: Cluster,
+    pub(crate) oracle: Oracle,
+    pub(crate) faults: Faults,
+    pub(crate) trace: Trace,
+    /// The members that run at each address, by the address of the pod.
+    pub(crate) addresses: BTreeMap<String, usize>,
+    pub(crate) started: Instant,
+    /// The number of random numbers by name.
+    calls: BTreeMap<String, u64>,
+    pub(crate) seed: u64,
+}
+
+/// The faults that are active now.
+#[derive(Default)]
+pub(crate) struct Faults {
+    /// Calls to the API server fail until then.
+    pub(crate) api_down_until: Option<Instant>,
+    /// Probability in percent that the response to a write is lost after the write took effect.
+    pub(crate) lost_responses: u32,
+    /// Longest delay of a call to the API server in milliseconds.
+    pub(crate) api_delay: u64,
+    /// Delay of the watch events of each replica.
+    pub(crate) watch_lag: Vec<Duration>,
+    /// Members that a replica cannot reach: replica and member.
+    pub(crate) unreachable: BTreeSet<(usize, usize)>,
+    /// Whether kubelets start crashed processes without a delay.
+    pub(crate) restarts_quickly: bool,
+    /// Difference of the wall clock of each replica in seconds.
+    pub(crate) skew: Vec<i64>,
+    /// Number of injected faults by kind.
+    pub(crate) injected: BTreeMap<&'static str, u32>,
+}
+
+/// The events of a run. The same seed gives the same events.
+#[derive(Default)]
+pub(crate) struct Trace {
+    pub(crate) hash: u64,
+    pub(crate) events: usize,
+    /// The text; only if it is recorded.
+    pub(crate) text: Option<String>,
+}
+
+// === impl Sim ===
+
+impl Sim {
+    pub(crate) fn new(world: World) -> Self {
+        Self(Arc::new(Mutex::new(world)))
+    }
+
+    /// Returns the state. It is never held across an `await`.
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap()
+    }
+
+    /// Waits for a random number of milliseconds, which depends on this name.
+    pub(crate) async fn pause(&self, name: &str, millis: RangeInclusive<u64>) {
+        let pause = self.world().number(name, millis);
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+}
+
+// === impl World ===
+
+impl World {
+    /// Creates the state at the start of a run.
+    pub(crate) fn new(scenario: Scenario, rng: fastrand::Rng, seed: u64, records_text: bool) -> Self {
+        Self {
+            store: scenario.store(),
+            cluster: scenario.cluster(),
+            faults: Faults {
+                api_delay: 12,
+                watch_lag: vec![Duration::from_millis(100); scenario.replicas],
+                skew: vec![0; scenario.replicas],
+                ..Faults::default()
+            },
+            oracle: Oracle::default(),
+            trace: Trace { text: records_text.then(String::new), ..Trace::default() },
+            addresses: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            scenario,
+            rng,
+            seed,
+            started: Instant::now(),
+        }
+    }
+
+    /// Adds an event to the trace.
+    pub(crate) fn note(&mut self, event: &str) {
+        let millis = self.started.elapsed().as_millis();
+        self.trace.add(&format!("{:>8}.{:03} {event}", millis / 1000, millis % 1000));
+    }
+
+    /// Returns a random number that depends on the seed, on the name of a task or of a call, and on the number of its random
+    /// numbers before. The order of events at the same instant is not determined (tokio wakes the receivers of a watch channel in
+    /// random order), and must not influence the run.
+    pub(crate) fn number(&mut self, name: &str, range: RangeInclusive<u64>) -> u64 {
+        let calls = self.calls.entry(name.to_owned()).or_default();
+        *calls += 1;
+        let mut trace = Trace::default();
+        trace.add(&format!("{} {calls} {name}", self.seed));
+        fastrand::Rng::with_seed(trace.hash).u64(range)
+    }
+
+    /// Returns a random index below this length.
+    pub(crate) fn index(&mut self, name: &str, length: usize) -> usize {
+        let last = u64::try_from(length - 1).unwrap();
+        usize::try_from(self.number(name, 0..=last)).unwrap()
+    }
+
+    /// Returns a random time of this number of milliseconds.
+    pub(crate) fn time(&mut self, name: &str, millis: RangeInclusive<u64>) -> Duration {
+        Duration::from_millis(self.number(name, millis))
+    }
+
+    /// Whether this happens, with a probability in percent.
+    pub(crate) fn chance(&mut self, name: &str, percent: u64) -> bool {
+        self.number(name, 0..=99) < percent
+    }
+
+    /// The seconds of the simulated wall clock since 1970.
+    pub(crate) fn wall_clock(&self, replica: usize) -> i64 {
+        let elapsed = i64::try_from(self.started.elapsed().as_secs()).unwrap();
+        1_800_000_000 + elapsed + self.faults.skew[replica]
+    }
+
+    /// Records the progress of the raft cluster until now.
+    pub(crate) fn advance(&mut self) {
+        let now = Instant::now();
+        let Self { cluster, rng, oracle, .. } = self;
+        cluster.tick(now, rng);
+        oracle.observe(cluster, now);
+    }
+}
+
+// === impl Trace ===
+
+impl Trace {
+    fn add(&mut self, line: &str) {
+        // FNV-1a.
+        let mut hash = if self.events == 0 { 0xcbf2_9ce4_8422_2325 } else { self.hash };
+        for byte in line.bytes().chain([b'\n']) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self.hash = hash;
+        self.events += 1;
+        if let Some(text) = &mut self.text {
+            writeln!(text, "{line}").unwrap();
+        }
+    }
+}
