@@ -6,5 +6,6 @@ mod handover;
 mod leadership;
 mod leaving;
 mod lingering;
+mod recordings;
 mod single_member;
 mod upgrade;

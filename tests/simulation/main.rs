@@ -15,6 +15,7 @@ mod faults;
 mod kubelet;
 mod oracle;
 mod raft;
+mod recordings;
 mod replicas;
 mod run;
 mod scenario;

@@ -76,6 +76,12 @@ impl Sim {
         self.0.lock().unwrap()
     }
 
+    /// Waits for a number of milliseconds that depends on the name and on the time of a call of the guard.
+    pub(crate) async fn pause_call(&self, name: &str, millis: RangeInclusive<u64>) {
+        let pause = self.world().call_number(name, millis);
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+
     /// Waits for a random number of milliseconds, which depends on this name.
     pub(crate) async fn pause(&self, name: &str, millis: RangeInclusive<u64>) {
         let pause = self.world().number(name, millis);
@@ -120,9 +126,14 @@ impl World {
     pub(crate) fn number(&mut self, name: &str, range: RangeInclusive<u64>) -> u64 {
         let calls = self.calls.entry(name.to_owned()).or_default();
         *calls += 1;
-        let mut trace = Trace::default();
-        trace.add(&format!("{} {calls} {name}", self.seed));
-        fastrand::Rng::with_seed(trace.hash).u64(range)
+        random(&format!("{} {calls} {name}", self.seed), range)
+    }
+
+    /// Returns a random number for a call of the guard. Equal calls at the same instant have the same number, so that their order
+    /// has no influence.
+    pub(crate) fn call_number(&self, name: &str, range: RangeInclusive<u64>) -> u64 {
+        let millis = self.started.elapsed().as_millis();
+        random(&format!("{} {millis} {name}", self.seed), range)
     }
 
     /// Returns a random index below this length.
@@ -154,6 +165,13 @@ impl World {
         cluster.tick(now, rng);
         oracle.observe(cluster, now);
     }
+}
+
+/// Returns a random number that depends on this text.
+fn random(text: &str, range: RangeInclusive<u64>) -> u64 {
+    let mut trace = Trace::default();
+    trace.add(text);
+    fastrand::Rng::with_seed(trace.hash).u64(range)
 }
 
 // === impl Trace ===

@@ -47,7 +47,7 @@ async fn serve(sim: &Sim, replica: usize, generation: u64, request: Request<Body
     let path = if parts.uri.path().contains("/events") { "events" } else { parts.uri.path() };
     let call_name = format!("{replica} {} {path} {query}", parts.method);
     let most = sim.world().faults.api_delay;
-    sim.pause(&call_name, 1..=most).await;
+    sim.pause_call(&call_name, 1..=most).await;
     if sim.world().scenario.generations[replica] != generation {
         return std::future::pending().await;
     }
@@ -65,14 +65,14 @@ async fn serve(sim: &Sim, replica: usize, generation: u64, request: Request<Body
         let (status, value) = respond(&mut world, replica, parts.method.as_str(), &call, &body);
         let is_write = parts.method != http::Method::GET;
         let lost = world.faults.lost_responses;
-        let is_lost = is_write && world.number(&call_name, 0..=99) < u64::from(lost);
+        let is_lost = is_write && world.call_number(&call_name, 0..=99) < u64::from(lost);
         if is_write && call.resource == "leases" {
             let name = call.name.clone().unwrap_or_default();
             world.note(&format!("api: replica {replica} {} {name}: {status}", parts.method));
         }
         (json_response(status, &value), is_lost)
     };
-    sim.pause(&call_name, 1..=3).await;
+    sim.pause_call(&call_name, 1..=3).await;
     if is_lost {
         // The connection breaks without a response: the client waits until its timeout.
         return std::future::pending().await;

@@ -6,4 +6,5 @@ pub mod fourth_member;
 pub mod grpc_proxy;
 pub mod member;
 pub mod peer_links;
+pub mod raft_scenarios;
 pub mod writer;

@@ -31,8 +31,17 @@ pub struct PeerLinks {
     _tasks: JoinSet<()>,
 }
 
-/// The connections that are cut: the id of the caller and the address of the other member.
-type CutLinks = BTreeSet<Peer>;
+/// The connections that are cut: the id of the caller and the address of the other member, for each kind of connection.
+type CutLinks = BTreeSet<(Connection, Peer)>;
+
+/// The kind of a connection between two members (`rafthttp`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Connection {
+    /// The caller receives messages: a GET that does not end.
+    Stream,
+    /// The caller sends messages: POST.
+    Pipeline,
+}
 
 impl PeerLinks {
     /// The port of the proxies, which the members advertise.
@@ -52,7 +61,15 @@ impl PeerLinks {
 
     /// Closes all connections between two members, in both directions, and rejects new ones.
     pub fn cut(&self, one: Peer, other: Peer) {
-        self.cut.send_modify(|cut| cut.extend([(one.0, other.1), (other.0, one.1)]));
+        self.lose(one, other);
+        self.lose(other, one);
+    }
+
+    /// Closes all connections on which messages from one member reach another one, and rejects new ones. Messages in the
+    /// other direction pass.
+    pub fn lose(&self, from: Peer, to: Peer) {
+        let links = [(Connection::Pipeline, (from.0, to.1)), (Connection::Stream, (to.0, from.1))];
+        self.cut.send_modify(|cut| cut.extend(links));
     }
 
     /// Admits all connections again.
@@ -76,13 +93,15 @@ async fn pass_on(caller: TcpStream, member: Ipv4Addr, cut: watch::Receiver<CutLi
     let known_caller = Arc::clone(&caller_id);
     let is_cut = move |cut: &CutLinks| {
         let caller = *known_caller.lock().expect("the lock is not poisoned");
-        caller.is_some_and(|id| cut.contains(&(id, member)))
+        caller.is_some_and(|(kind, id)| cut.contains(&(kind, (id, member))))
     };
     let requests = async {
         let mut buffer = vec![0; 64 << 10];
         while let Ok(length @ 1..) = from_caller.read(&mut buffer).await {
             if let Some(id) = caller_of(&buffer[..length]) {
-                *caller_id.lock().expect("the lock is not poisoned") = Some(id);
+                let is_post = buffer.starts_with(b"POST");
+                let kind = if is_post { Connection::Pipeline } else { Connection::Stream };
+                *caller_id.lock().expect("the lock is not poisoned") = Some((kind, id));
             }
             if is_cut(&cut.borrow()) || to_member.write_all(&buffer[..length]).await.is_err() {
                 return;
