@@ -65,7 +65,12 @@ pub(crate) async fn race_for_records(api: ApiServer) {
                 world.advance();
                 [crashed, other].iter().all(|member| world.cluster.serves(*member, Instant::now()))
             };
-            if serves && through(1).delete_pod("second", &other_name, deletion).await == Outcome::Done {
+            if !serves {
+                continue;
+            }
+            // Later than the delay for which the oracle accepts that a member was found stopped.
+            sim.pause("race", 400..=700).await;
+            if through(1).delete_pod("second", &other_name, deletion).await == Outcome::Done {
                 break;
             }
         }
@@ -80,7 +85,7 @@ fn inject(api: &ApiServer) {
     let sim = api.sim.clone();
     let mut world = sim.world();
     world.advance();
-    let kind = world.number(FAULTS, 0..=13);
+    let kind = world.number(FAULTS, 0..=14);
     let (members, replicas) = (world.cluster.members.len(), world.scenario.replicas);
     let (member, replica) = (world.index(FAULTS, members), world.index(FAULTS, replicas));
     let name = world.cluster.members[member].name.clone();
@@ -129,6 +134,10 @@ fn inject(api: &ApiServer) {
             });
             "member unreachable from a replica"
         }
+        13 => {
+            cut_followers(&sim, &mut world, short);
+            "followers cut from each other"
+        }
         12 => {
             let skew = i64::try_from(world.number(FAULTS, 0..=360)).unwrap() - 180;
             world.faults.skew[replica] = skew;
@@ -139,7 +148,7 @@ fn inject(api: &ApiServer) {
             api.replicas.crash(&sim, replica);
             let api = api.clone();
             tokio::spawn(async move {
-                sleep(short).await;
+                api.sim.sleep(short).await;
                 if api.replicas.get(replica).is_none() {
                     api.replicas.start(&api.sim, replica);
                 }
@@ -166,6 +175,21 @@ fn cut_links(sim: &Sim, world: &mut World, member: usize, time: Duration) {
             }
         }
     }
+    cut_until(sim, world, links, time);
+}
+
+/// Cuts all followers off from each other. Reads pass through the leader, which nothing can replace.
+fn cut_followers(sim: &Sim, world: &mut World, time: Duration) {
+    let members = &world.cluster.members;
+    let followers: Vec<usize> =
+        (0..members.len()).filter(|member| members[*member].role == Role::Follower).collect();
+    let pairs = followers.iter().flat_map(|from| followers.iter().map(move |to| (*from, *to)));
+    let links: Vec<(usize, usize)> = pairs.filter(|(from, to)| from != to).collect();
+    cut_until(sim, world, links, time);
+}
+
+/// Cuts links for this time.
+fn cut_until(sim: &Sim, world: &mut World, links: Vec<(usize, usize)>, time: Duration) {
     for (from, to) in &links {
         world.cluster.cut_link(*from, *to);
     }
@@ -181,7 +205,7 @@ fn cut_links(sim: &Sim, world: &mut World, member: usize, time: Duration) {
 fn after(sim: &Sim, time: Duration, change: impl FnOnce(&mut World) + Send + 'static) {
     let sim = sim.clone();
     tokio::spawn(async move {
-        sleep(time).await;
+        sim.sleep(time).await;
         let mut world = sim.world();
         world.advance();
         change(&mut world);

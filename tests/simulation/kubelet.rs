@@ -175,8 +175,8 @@ impl PodState {
         let terminate_at = *self.terminate_at.get_or_insert_with(|| {
             let is_possible = world.started.elapsed() < LONG_HOOKS_UNTIL;
             let delay = match world.number(KUBELET, 0..=99) {
-                0..=9 if is_possible => 62_000..=80_000,
-                0..=24 => 2_000..=25_000,
+                0..=14 if is_possible => 62_000..=110_000,
+                0..=29 => 2_000..=25_000,
                 _ => 0..=2_000,
             };
             now + world.time(KUBELET, delay)

@@ -46,6 +46,11 @@ pub(crate) struct Approval<'a> {
     pub(crate) requested_at: Instant,
 }
 
+/// Returns the position of a pod in the order of creation.
+fn created(uid: &str) -> u64 {
+    uid.trim_start_matches("uid-").parse().unwrap()
+}
+
 // === impl Oracle ===
 
 impl Oracle {
@@ -54,8 +59,10 @@ impl Oracle {
         for member in cluster.voters() {
             if cluster.serves(member, now) {
                 self.served.insert(member, now);
-                let running = self.running.get(&member);
-                self.departures.retain(|uid, departure| departure.member != member || running == Some(uid));
+                // The process of a deleted pod can run until the kubelet has stopped it, also beside a newer pod.
+                let running = self.running.get(&member).map_or(0, |uid| created(uid));
+                self.departures
+                    .retain(|uid, departure| departure.member != member || created(uid) >= running);
             } else {
                 self.unserved.insert(member, now);
             }
@@ -91,9 +98,11 @@ impl Oracle {
             let unserved = self.unserved.get(&member).copied();
             last_approval.is_none_or(|approval| unserved.is_none_or(|at| at + CHECK_DELAY >= approval))
         };
-        let is_lost = |member: usize| always_served(member) || !was_idle(member);
-        let loses_nothing =
-            reason == "MemberNotServing" && !targets.iter().any(|(member, _)| is_lost(*member));
+        // The process of a pod that was deleted by force can run the member beside a new pod that has not started.
+        let runs = |member: usize, uid: &String| self.running.get(&member) == Some(uid);
+        let is_lost = |member: usize, uid| runs(member, uid) && (always_served(member) || !was_idle(member));
+        let concerns_idle = ["MemberNotServing", "IntentHarmless"].contains(&reason);
+        let loses_nothing = concerns_idle && !targets.iter().any(|(member, uid)| is_lost(*member, uid));
         // A second request for a pod that leaves already removes no further voter.
         let is_repeated = targets.iter().all(|(_, uid)| self.departures.contains_key(uid));
         if votes && !loses_nothing && !is_repeated {

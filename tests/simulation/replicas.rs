@@ -68,7 +68,7 @@ impl Replicas {
         self.0.lock().unwrap().insert(number, replica);
     }
 
-    /// Kills a replica: its evaluations end without a response, and its calls to the API server do not return.
+    /// Kills a replica: its evaluations end without a response, and its calls to the API server fail.
     pub(crate) fn crash(&self, sim: &Sim, number: usize) {
         sim.world().scenario.generations[number] += 1;
         if let Some(replica) = self.0.lock().unwrap().remove(&number) {

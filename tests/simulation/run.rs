@@ -107,6 +107,7 @@ async fn simulate(seed: u64, records_text: bool) -> Report {
     tasks.abort_all();
     let mut world = sim.world();
     let world = &mut *world;
+    world.trace.flush();
     Report {
         seed,
         scenario: description,

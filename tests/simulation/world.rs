@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Write,
     ops::RangeInclusive,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
@@ -11,6 +10,12 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{api::store::Store, oracle::Oracle, raft::Cluster, scenario::Scenario};
+
+/// The simulated machines, and at most three replicas.
+pub(crate) const PHASES: u64 = 4;
+
+/// The requests that the guard evaluates at the same time, at most. With more of them, verdicts can arrive at the same instant.
+const CONCURRENT_REQUESTS: u64 = 20;
 
 /// A simulation, shared by its processes.
 #[derive(Clone)]
@@ -29,6 +34,8 @@ pub(crate) struct World {
     /// The members that run at each address, by the address of the pod.
     pub(crate) addresses: BTreeMap<String, usize>,
     pub(crate) started: Instant,
+    /// The number of requests that the guard evaluated.
+    requests: u64,
     /// The number of random numbers by name.
     calls: BTreeMap<String, u64>,
     pub(crate) seed: u64,
@@ -55,13 +62,20 @@ pub(crate) struct Faults {
     pub(crate) injected: BTreeMap<&'static str, u32>,
 }
 
-/// The events of a run. The same seed gives the same events.
+/// Constants of FNV-1a.
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0100_0000_01b3;
+
+/// The events of a run. The same seed gives the same events, in any order at one instant.
 #[derive(Default)]
 pub(crate) struct Trace {
     pub(crate) hash: u64,
     pub(crate) events: usize,
     /// The text; only if it is recorded.
     pub(crate) text: Option<String>,
+    /// The events of the last instant.
+    pending: Vec<String>,
+    millis: u128,
 }
 
 // === impl Sim ===
@@ -76,16 +90,38 @@ impl Sim {
         self.0.lock().unwrap()
     }
 
-    /// Waits for a number of milliseconds that depends on the name and on the time of a call of the guard.
-    pub(crate) async fn pause_call(&self, name: &str, millis: RangeInclusive<u64>) {
+    /// Waits for a number of milliseconds that depends on the name and on the time of a call of a replica.
+    pub(crate) async fn pause_call(&self, replica: usize, name: &str, millis: RangeInclusive<u64>) {
         let pause = self.world().call_number(name, millis);
-        tokio::time::sleep(Duration::from_millis(pause)).await;
+        let phase = 1 + u64::try_from(replica).unwrap();
+        self.sleep_in_phase(Duration::from_millis(pause), phase, PHASES).await;
+    }
+
+    /// Waits until the API server has received the verdict of this request. The guard can complete several evaluations at the
+    /// same instant, in any order, so that the requests of a time have an instant each.
+    pub(crate) async fn receive(&self, request: u64) {
+        let phase = PHASES * (request % CONCURRENT_REQUESTS);
+        self.sleep_in_phase(Duration::from_millis(1), phase, PHASES * CONCURRENT_REQUESTS).await;
     }
 
     /// Waits for a random number of milliseconds, which depends on this name.
     pub(crate) async fn pause(&self, name: &str, millis: RangeInclusive<u64>) {
         let pause = self.world().number(name, millis);
-        tokio::time::sleep(Duration::from_millis(pause)).await;
+        self.sleep(Duration::from_millis(pause)).await;
+    }
+
+    /// Waits for this time, until an instant at which no call of a replica takes effect.
+    pub(crate) async fn sleep(&self, time: Duration) {
+        self.sleep_in_phase(time, 0, PHASES).await;
+    }
+
+    /// Waits for this time, and until the next millisecond of this phase of a cycle. Each replica has a phase, and all simulated
+    /// machines have another one: events of different phases have a determined order.
+    async fn sleep_in_phase(&self, time: Duration, phase: u64, cycle: u64) {
+        let started = self.world().started;
+        let millis = u64::try_from((started.elapsed() + time).as_millis()).unwrap();
+        let aligned = millis + (phase + cycle - millis % cycle) % cycle;
+        tokio::time::sleep_until(started + Duration::from_millis(aligned)).await;
     }
 }
 
@@ -106,6 +142,7 @@ impl World {
             oracle: Oracle::default(),
             trace: Trace { text: records_text.then(String::new), ..Trace::default() },
             addresses: BTreeMap::new(),
+            requests: 0,
             calls: BTreeMap::new(),
             scenario,
             rng,
@@ -117,7 +154,7 @@ impl World {
     /// Adds an event to the trace.
     pub(crate) fn note(&mut self, event: &str) {
         let millis = self.started.elapsed().as_millis();
-        self.trace.add(&format!("{:>8}.{:03} {event}", millis / 1000, millis % 1000));
+        self.trace.add(millis, event);
     }
 
     /// Returns a random number that depends on the seed, on the name of a task or of a call, and on the number of its random
@@ -134,6 +171,12 @@ impl World {
     pub(crate) fn call_number(&self, name: &str, range: RangeInclusive<u64>) -> u64 {
         let millis = self.started.elapsed().as_millis();
         random(&format!("{} {millis} {name}", self.seed), range)
+    }
+
+    /// Returns the number of a new request.
+    pub(crate) fn new_request(&mut self) -> u64 {
+        self.requests += 1;
+        self.requests
     }
 
     /// Returns a random index below this length.
@@ -169,24 +212,34 @@ impl World {
 
 /// Returns a random number that depends on this text.
 fn random(text: &str, range: RangeInclusive<u64>) -> u64 {
-    let mut trace = Trace::default();
-    trace.add(text);
-    fastrand::Rng::with_seed(trace.hash).u64(range)
+    fastrand::Rng::with_seed(hash(FNV_OFFSET, text)).u64(range)
+}
+
+/// Returns the hash of a text after other ones: FNV-1a.
+fn hash(start: u64, text: &str) -> u64 {
+    text.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME))
 }
 
 // === impl Trace ===
 
 impl Trace {
-    fn add(&mut self, line: &str) {
-        // FNV-1a.
-        let mut hash = if self.events == 0 { 0xcbf2_9ce4_8422_2325 } else { self.hash };
-        for byte in line.bytes().chain([b'\n']) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    fn add(&mut self, millis: u128, event: &str) {
+        if millis != self.millis {
+            self.flush();
         }
-        self.hash = hash;
+        self.millis = millis;
         self.events += 1;
-        if let Some(text) = &mut self.text {
-            writeln!(text, "{line}").unwrap();
+        self.pending.push(format!("{:>8}.{:03} {event}\n", millis / 1000, millis % 1000));
+    }
+
+    /// Adds the events of the last instant, in alphabetical order.
+    pub(crate) fn flush(&mut self) {
+        self.pending.sort_unstable();
+        for line in self.pending.drain(..) {
+            self.hash = hash(self.hash ^ FNV_OFFSET, &line);
+            if let Some(text) = &mut self.text {
+                text.push_str(&line);
+            }
         }
     }
 }

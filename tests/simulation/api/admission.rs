@@ -7,7 +7,7 @@ use etcd_guard::{
     k8s::admission::AdmissionRequest,
 };
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::{
     server::pod_key,
@@ -151,9 +151,8 @@ impl ApiServer {
             world.advance();
             Instant::now()
         };
-        // Random numbers depend on the caller and on the object.
-        let call = format!("{user} {}", review["name"].as_str().unwrap());
-        let verdict = self.call_guard(&call, review).await;
+        let request = self.sim.world().new_request();
+        let verdict = self.call_guard(request, review).await;
         let mut world = self.sim.world();
         world.advance();
         let name = review["name"].as_str().unwrap();
@@ -175,14 +174,15 @@ impl ApiServer {
     }
 
     /// Sends a review to a random replica. Returns `None` if the response does not arrive in time.
-    async fn call_guard(&self, call: &str, review: &Value) -> Option<Verdict> {
-        let (guard, loses_response) = {
+    async fn call_guard(&self, number: u64, review: &Value) -> Option<Verdict> {
+        let call = &format!("request {number}");
+        let (guard, loses_response, replica, generation) = {
             let mut world = self.sim.world();
             let replicas = world.scenario.replicas;
             let replica = self.through.unwrap_or_else(|| world.index(call, replicas));
             let lost = world.faults.lost_responses;
             let loses_response = world.chance(call, u64::from(lost));
-            (self.replicas.get(replica), loses_response)
+            (self.replicas.get(replica), loses_response, replica, world.scenario.generations[replica])
         };
         self.sim.pause(call, 1..=4).await;
         let Some(guard) = guard else {
@@ -194,8 +194,9 @@ impl ApiServer {
         let request = Request::from_admission(&request).unwrap();
         let deadline = Deadline::from_timeout(Some(WEBHOOK_TIMEOUT));
         let verdict = timeout(WEBHOOK_TIMEOUT, guard.evaluate(&request, deadline)).await;
-        self.sim.pause(call, 1..=4).await;
-        verdict.ok().filter(|_| !loses_response)
+        self.sim.receive(number).await;
+        let has_crashed = self.sim.world().scenario.generations[replica] != generation;
+        verdict.ok().filter(|_| !loses_response && !has_crashed)
     }
 
     /// Waits for the other admission webhooks of a request. Returns whether the request is cancelled meanwhile.
@@ -206,7 +207,7 @@ impl ApiServer {
             let delay = if is_slow { 1_000..=28_000 } else { 1..=40 };
             (world.time(call, delay), world.chance(call, 5))
         };
-        sleep(delay.min(REQUEST_TIMEOUT)).await;
+        self.sim.sleep(delay.min(REQUEST_TIMEOUT)).await;
         is_cancelled
     }
 }

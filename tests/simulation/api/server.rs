@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::store::{Key, Rejected, key};
-use crate::world::{Sim, World};
+use crate::world::{PHASES, Sim, World};
 
 /// Interval at which a watch call searches for changes.
-const WATCH_INTERVAL: Duration = Duration::from_millis(250);
+const WATCH_INTERVAL: Duration = Duration::from_millis(62 * PHASES);
 
 /// The body of a response, which may be a stream.
 type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
@@ -28,7 +28,7 @@ struct Call {
     query: String,
 }
 
-/// Returns a client for a replica. The calls of a replica that has crashed never return.
+/// Returns a client for a replica. The calls of a replica that has crashed fail.
 pub(crate) fn client(sim: &Sim, replica: usize, generation: u64) -> Client {
     let sim = sim.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -43,13 +43,18 @@ async fn serve(sim: &Sim, replica: usize, generation: u64, request: Request<Body
     let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let query = parts.uri.query().unwrap_or_default().to_owned();
-    // kube derives the names of events from the clock of the machine.
+    // kube derives the names of events from the clock of the machine. Versions depend on the order of writes at an instant.
     let path = if parts.uri.path().contains("/events") { "events" } else { parts.uri.path() };
-    let call_name = format!("{replica} {} {path} {query}", parts.method);
+    let call_name = format!(
+        "{replica} {} {path} {}",
+        parts.method,
+        query.split("&resourceVersion=").next().unwrap_or_default()
+    );
     let most = sim.world().faults.api_delay;
-    sim.pause_call(&call_name, 1..=most).await;
+    sim.pause_call(replica, &call_name, 1..=most).await;
     if sim.world().scenario.generations[replica] != generation {
-        return std::future::pending().await;
+        // The tasks of a replica that has crashed have no effect.
+        return unavailable();
     }
     if sim.world().faults.api_down_until.is_some_and(|until| until > Instant::now()) {
         return unavailable();
@@ -72,7 +77,7 @@ async fn serve(sim: &Sim, replica: usize, generation: u64, request: Request<Body
         }
         (json_response(status, &value), is_lost)
     };
-    sim.pause_call(&call_name, 1..=3).await;
+    sim.pause_call(replica, &call_name, 1..=3).await;
     if is_lost {
         // The connection breaks without a response: the client waits until its timeout.
         return std::future::pending().await;

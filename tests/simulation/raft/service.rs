@@ -110,7 +110,7 @@ async fn call(
 ) -> Result<Response<Body>, BoxError> {
     let (parts, body) = request.into_parts();
     let call_name = format!("{replica} {address} {}", parts.uri.path());
-    sim.pause_call(&call_name, 1..=4).await;
+    sim.pause_call(replica, &call_name, 1..=4).await;
     let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let member = {
         let world = sim.world();
@@ -142,7 +142,7 @@ async fn call(
         }
         _ => Err(("12", "not simulated")),
     };
-    sim.pause_call(&call_name, 1..=4).await;
+    sim.pause_call(replica, &call_name, 1..=4).await;
     wait_while_paused(sim, member).await;
     if !sim.world().cluster.members[member].is_up {
         return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
