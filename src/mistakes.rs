@@ -1,6 +1,6 @@
 //! Seeded mistakes of the guard. The simulation activates one of them to prove that its invariants detect it.
 //!
-//! Only builds with debug assertions contain the switch. In release builds [`Mistake::is_active`] is a constant, and the
+//! Only builds with debug assertions contain the switch. In release builds `Mistake::is_active` is a constant, and the
 //! compiler removes the code of the mistakes.
 
 #[cfg(debug_assertions)]

@@ -102,7 +102,9 @@ impl Oracle {
         let runs = |member: usize, uid: &String| self.running.get(&member) == Some(uid);
         let is_lost = |member: usize, uid| runs(member, uid) && (always_served(member) || !was_idle(member));
         let concerns_idle = ["MemberNotServing", "IntentHarmless"].contains(&reason);
-        let loses_nothing = concerns_idle && !targets.iter().any(|(member, uid)| is_lost(*member, uid));
+        let is_new = |uid: &String| !self.departures.contains_key(uid);
+        let loses_nothing =
+            concerns_idle && !targets.iter().any(|(member, uid)| is_new(uid) && is_lost(*member, uid));
         // A second request for a pod that leaves already removes no further voter.
         let is_repeated = targets.iter().all(|(_, uid)| self.departures.contains_key(uid));
         if votes && !loses_nothing && !is_repeated {

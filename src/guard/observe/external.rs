@@ -3,8 +3,8 @@
 //!
 //! They are probed at the client URLs that they advertise, which may connect to another member: some charts advertise
 //! one Service for all members. A reply counts only if it contains the expected member id. The observer finds the pods of
-//! external members in other namespaces, and marks members whose deletion the guard has approved by the member id in the
-//! reservation.
+//! external members in other namespaces, and marks members whose deletion the guard has approved, or whose pod was deleted
+//! by force while the process still runs.
 //!
 //! `gate` selects the addresses, `api_servers` are the ones that it always denies, and `access` selects the credentials. Members are described by the class of their failure
 //! only: the error of a connection would describe an address that a member list names.
@@ -21,7 +21,8 @@ use self::gate::Selection;
 pub use self::{access::ClusterAccess, api_servers::ApiServers, gate::ProbeGate};
 use crate::etcd::{self, Connections, ListedMember, MemberError, MemberId, ProbeResult, url_host};
 use crate::guard::model::{
-    membership::Membership,
+    membership::{Membership, identity::peer_pods},
+    reservation::Reservation,
     snapshot::{ExternalMember, Snapshot},
 };
 
@@ -43,6 +44,24 @@ pub fn voters_without_pod(snapshot: &Snapshot) -> Vec<ListedMember> {
     let Ok(membership) = Membership::new(snapshot) else { return Vec::new() };
     let voters = membership.voters().filter(|voter| voter.listed.has_started() && voter.pod.is_none());
     voters.map(|voter| voter.listed.clone()).collect()
+}
+
+/// Whether the process of an external member ends soon. `has_set` returns whether a StatefulSet of the namespace creates the pod
+/// of this name: such a voter without a pod is the process of a pod that was deleted by force, which the kubelet ends.
+pub(super) fn is_leaving(
+    member: &ListedMember,
+    namespace: &str,
+    reserved: &[Reservation],
+    has_set: impl Fn(&str) -> bool,
+) -> bool {
+    let (id, pods) = (member.id.to_string(), peer_pods(member, namespace));
+    // A member that did not reply was reserved without its id.
+    let is_named = |reservation: &Reservation| {
+        let is_pod = pods.contains(&reservation.pod) || reservation.pod == member.name;
+        reservation.member.is_empty() && reservation.namespace == namespace && is_pod
+    };
+    reserved.iter().any(|reservation| reservation.member == id || is_named(reservation))
+        || pods.iter().any(|pod| has_set(pod))
 }
 
 /// Probes these members at the URLs that they advertise, with the access of their cluster.
@@ -98,4 +117,47 @@ fn without_details(reply: ProbeResult) -> ProbeResult {
         _ => MemberError::Other(String::from("the member does not serve linearizable reads to the guard")),
     };
     ProbeResult::StatusOnly { status, cause }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::model::snapshot::fixture::listed;
+
+    fn member(url: &str) -> ListedMember {
+        ListedMember { name: String::from("one"), peer_urls: vec![url.to_owned()], ..listed(1) }
+    }
+
+    fn reservation(pod: &str, member: &str) -> Reservation {
+        Reservation {
+            uid: String::from("uid"),
+            namespace: String::from("prod"),
+            pod: pod.to_owned(),
+            member: member.to_owned(),
+            at: String::new(),
+            by: String::new(),
+            of_node: false,
+        }
+    }
+
+    /// Edge case 175.
+    #[test]
+    fn process_of_missing_pod_of_a_set_is_leaving() {
+        let has_set = |pod: &str| pod == "etcd-1";
+        let leaves = |url: &str| is_leaving(&member(url), "prod", &[], has_set);
+        for host in ["etcd-1", "etcd-1.etcd", "etcd-1.etcd.prod.svc", "etcd-1.etcd.prod.svc.cluster.local"] {
+            assert!(leaves(&format!("http://{host}:2380")), "{host}");
+        }
+        for host in ["etcd-2.etcd.prod.svc", "etcd-1.etcd.other.svc", "etcd-1.example.com", "10.0.0.1"] {
+            assert!(!leaves(&format!("http://{host}:2380")), "{host}");
+        }
+    }
+
+    #[test]
+    fn reservation_without_member_id_is_matched_by_name() {
+        let external = member("http://a.peers:2380");
+        let leaves = |pod: &str, id: &str| is_leaving(&external, "prod", &[reservation(pod, id)], |_| false);
+        assert!(leaves("a", "") && leaves("one", "") && leaves("other", &external.id.to_string()));
+        assert!(!leaves("b", "") && !leaves("a", "1234"));
+    }
 }

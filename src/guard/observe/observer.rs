@@ -386,11 +386,12 @@ impl ClusterObserver {
                 .map_or_else(|_| replying.iter().map(|member| member.id).collect(), Clone::clone),
         );
         snapshot.external_members.retain(|external| !leaving.contains(&external.id));
+        let namespace = &siblings.namespace;
+        let has_set = |pod: &str| self.annotations.stateful_set_by_pod_name(namespace, pod).is_some();
         for external in &mut snapshot.external_members {
-            // The reservation is matched by the member id, because the pod of an external member is not in this
-            // snapshot.
-            let member = external.id.to_string();
-            external.reserved = reserved.iter().any(|reservation| reservation.member == member);
+            let member = without_pod.iter().find(|member| member.id == external.id);
+            external.reserved =
+                member.is_some_and(|member| external::is_leaving(member, namespace, reserved, has_set));
         }
         reject_unadvertised_schemes(snapshot);
         elsewhere.map(|_| ())

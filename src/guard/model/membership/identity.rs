@@ -167,6 +167,18 @@ pub(in crate::guard) fn is_own_host(pod: &str, ip: &str, host: &str) -> bool {
         || (!ip.is_empty() && host == ip)
 }
 
+/// Returns the names of the pods of this namespace that the member's peer URLs name: `POD`, `POD.SERVICE` or
+/// `POD.SERVICE.NAMESPACE`.
+pub(in crate::guard) fn peer_pods(member: &ListedMember, namespace: &str) -> Vec<String> {
+    let uris = member.peer_urls.iter().filter_map(|url| url.parse::<http::Uri>().ok());
+    let pod = |uri: http::Uri| {
+        let mut labels = uri.host()?.split('.');
+        let pod = labels.next()?.to_owned();
+        labels.nth(1).is_none_or(|label| label == namespace).then_some(pod)
+    };
+    uris.filter_map(pod).collect()
+}
+
 /// Whether the host of one of the member's peer URLs is `POD.SERVICE.NAMESPACE` with this pod and namespace.
 fn has_peer_in(member: &ListedMember, pod: &str, namespace: &str) -> bool {
     has_peer(member, |host| {
