@@ -3,6 +3,8 @@
 
 // Release builds contain no mistakes.
 #![cfg(debug_assertions)]
+// The compiler verifies that the nested futures of the guard's background tasks are `Send`.
+#![recursion_limit = "256"]
 // A test fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 // Independent circumstances and states of machines.

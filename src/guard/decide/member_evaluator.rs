@@ -156,10 +156,8 @@ impl MemberEvaluator {
         let removes_vote = wants_transfer || assessment.reason.removes_a_voter();
 
         let costs_serving_voter = wants_transfer || assessment.reason == Reason::SafeToDelete;
-        if costs_serving_voter && records.as_ref().is_some_and(|records| records.is_transferee(&target.uid)) {
-            let now = Instant::now();
-            return Ok(Some(explain_transferee(&snapshot, target, &assessment, now, &self.wall_clock)));
-        }
+        let takes_over =
+            costs_serving_voter && records.as_ref().is_some_and(|records| records.is_transferee(&target.uid));
 
         let id = snapshot.cluster_id();
         if let Some(id) = id {
@@ -177,6 +175,10 @@ impl MemberEvaluator {
             record_error = Some(EvaluationError::unreadable_record(&error));
             None
         });
+        if takes_over {
+            let now = Instant::now();
+            return Ok(Some(explain_transferee(&snapshot, target, &assessment, now, &self.wall_clock)));
+        }
         if may_be_deleted && record.is_none() && id.is_some() && record_error.is_none() {
             // The record that was read belongs to another cluster.
             return Ok(None);

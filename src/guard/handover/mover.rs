@@ -2,7 +2,6 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use k8s_openapi::jiff::Timestamp;
 use tokio::time::{Instant, sleep};
 use tracing::{Instrument, field::Empty, info_span};
 
@@ -163,7 +162,11 @@ impl Mover {
             if task.signal.trigger != Trigger::Request {
                 return Ok(Attempt::Done(Outcome::Handled));
             }
-            choice = Choice::NotNeeded(format!("{} leads {} (term {term})", leader.name, snapshot.cluster));
+            // The request for a named pod is not fulfilled while another pod leads.
+            if task.transferee.is_none() {
+                choice =
+                    Choice::NotNeeded(format!("{} leads {} (term {term})", leader.name, snapshot.cluster));
+            }
         }
         let (outcome, transfer) = match choice {
             Choice::Unproven(cause) => return Ok(Attempt::Unproven(cause)),
@@ -196,7 +199,7 @@ impl Mover {
             uid: transfer.as_ref().map(|transfer| transfer.transferee.uid.clone()).unwrap_or_default(),
             pod: transfer.as_ref().map(|transfer| transfer.transferee.name.clone()).unwrap_or_default(),
             term: transfer.as_ref().map(|transfer| transfer.term).unwrap_or_default(),
-            at: Timestamp::now().to_string(),
+            at: self.policies.wall_clock.now().to_string(),
             ended: transfer.is_none(),
         };
         // A later evaluation finds the record by one of these names while no member reports the cluster id.

@@ -237,7 +237,11 @@ async fn clusters_on(mover: &Mover, node: &str) -> Result<Vec<(ClusterKey, Pod)>
     }
     let mut clusters: Vec<(ClusterKey, Pod)> = Vec::new();
     for (namespace, mut pods) in by_namespace {
-        observer.add_inherited(&namespace, &mut pods, deadline).await.map_err(|error| error.to_string())?;
+        if let Err(error) = observer.add_inherited(&namespace, &mut pods, deadline).await {
+            // The members of other namespaces leave the node nevertheless.
+            tracing::warn!(namespace, %error, "members on a node were not evaluated for a handover");
+            continue;
+        }
         for pod in pods {
             let is_member = !pod.is_finished()
                 && !pod.is_mirror()

@@ -2,7 +2,6 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
@@ -62,14 +61,15 @@ impl RequestWatch {
         loop {
             while tasks.try_join_next().is_some() {}
             let requests = annotations.move_requests();
-            known.retain(|request| requests.contains(request));
+            let current: HashSet<&MoveRequest> = requests.iter().collect();
+            known.retain(|request| current.contains(request));
             for request in requests {
                 let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { break };
                 if !known.insert(request.clone()) {
                     continue;
                 }
                 match Requested::parse(&request.value) {
-                    Some(requested) if requested.is_current(Timestamp::now()) => {
+                    Some(requested) if requested.is_current(self.mover.policies.wall_clock.now()) => {
                         tasks.spawn(carry_out(
                             Arc::clone(&self.mover),
                             Arc::clone(&slots),

@@ -110,16 +110,20 @@ impl RolloutWatch {
             return false;
         }
         let Ok(pods) = self.mover.observer.list_pods(namespace, deadline).await else { return true };
+        let mut has_outdated = false;
         for set in rollouts {
             let Some(revision) = set.rollout_revision() else { continue };
             let is_in_set = |pod: &&Pod| pod.controller().is_some_and(|owner| owner.uid == set.metadata.uid);
             let outdated = pods.iter().filter(is_in_set).find(|pod| is_last_outdated(&pods, pod, revision));
-            let is_member = |pod: &&Pod| etcd_pod::read(pod, &pod.metadata.annotations).is_some();
+            let is_member = |pod: &&Pod| etcd_pod::runs_member(pod, &pod.metadata.annotations);
+            // The status of a StatefulSet without outdated members can name two revisions for ever, under OnDelete.
+            has_outdated |=
+                pods.iter().filter(is_in_set).filter(is_member).any(|pod| !is_updated(pod, revision));
             if let Some(pod) = outdated.filter(is_member) {
                 self.hand_over(namespace, set, revision, pod).await;
             }
         }
-        true
+        has_outdated
     }
 
     async fn hand_over(&self, namespace: &str, set: &StatefulSet, revision: &str, pod: &Pod) {
@@ -162,10 +166,14 @@ impl RolloutWatch {
     }
 }
 
+/// Whether the pod was created from this revision of its StatefulSet.
+fn is_updated(pod: &Pod, revision: &str) -> bool {
+    pod.metadata.labels.get(REVISION_LABEL).is_some_and(|label| label == revision)
+}
+
 /// Whether this pod is the only one of its StatefulSet that the rollout has not updated, and all others are ready.
 fn is_last_outdated(pods: &[Pod], pod: &Pod, revision: &str) -> bool {
-    let is_updated =
-        |pod: &Pod| pod.metadata.labels.get(REVISION_LABEL).is_some_and(|label| label == revision);
+    let is_updated = |pod: &Pod| is_updated(pod, revision);
     let Some(owner) = pod.controller() else { return false };
     let mut others = pods.iter().filter(|other| {
         other.metadata.uid != pod.metadata.uid

@@ -33,8 +33,7 @@ pub(super) fn parse(lease: &LeaseRecord) -> Vec<Handover> {
 }
 
 /// Whether the Lease contains a handover whose signal may persist.
-pub(super) fn is_needed(lease: &LeaseRecord) -> bool {
-    let now = Timestamp::now();
+pub(super) fn is_needed(lease: &LeaseRecord, now: Timestamp) -> bool {
     parse(lease).iter().any(|handover| !is_request(handover) && !is_older(handover, SIGNAL_TTL, now))
 }
 
@@ -101,14 +100,15 @@ mod tests {
 
     #[test]
     fn lease_is_needed_while_a_signal_may_persist() {
+        let now = Timestamp::now();
         let lease = |handovers: &[Handover]| LeaseRecord {
             annotations: [(ANNOTATION.to_owned(), serde_json::to_string(handovers).unwrap())].into(),
             ..LeaseRecord::default()
         };
-        assert!(is_needed(&lease(&[handover("cordon/n", 600)])));
-        assert!(!is_needed(&lease(&[handover("cordon/n", 25 * 60)])));
-        assert!(!is_needed(&lease(&[handover("request/a", 1)])));
-        assert!(!is_needed(&LeaseRecord::default()));
+        assert!(is_needed(&lease(&[handover("cordon/n", 600)]), now));
+        assert!(!is_needed(&lease(&[handover("cordon/n", 25 * 60)]), now));
+        assert!(!is_needed(&lease(&[handover("request/a", 1)]), now));
+        assert!(!is_needed(&LeaseRecord::default(), now));
         let invalid = LeaseRecord {
             annotations: [(ANNOTATION.to_owned(), String::from("[{}]"))].into(),
             ..LeaseRecord::default()

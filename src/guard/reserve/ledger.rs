@@ -90,7 +90,7 @@ impl Ledger {
 
     /// Whether a handover to the pod with this uid is in progress.
     pub(in crate::guard) fn is_transferee(&self, record: &[Handover], uid: &str, now: Instant) -> bool {
-        let is_live = |handover: &Handover| !self.remaining(handover, now).is_zero();
+        let is_live = |handover: &Handover| !handover.ended && !self.remaining(handover, now).is_zero();
         record.iter().any(|handover| !uid.is_empty() && handover.uid == uid && is_live(handover))
     }
 

@@ -102,7 +102,9 @@ impl ReservationStore {
             }
             None => {
                 let leases = self.leases.list().await?;
-                Ok(Records::All(leases.into_iter().map(|lease| self.parse_record(lease)).collect()))
+                // The lifetime of an entry starts with the first read, also of a record that no evaluation selects.
+                let read = |lease| self.parse_record(lease).map(|record| self.observe(record));
+                Ok(Records::All(leases.into_iter().map(read).collect()))
             }
         }
     }
@@ -324,7 +326,7 @@ impl ReservationStore {
             let (stale, changed): (Vec<LeaseRecord>, Vec<LeaseRecord>) =
                 leases.into_iter().partition(|lease| last.get(&lease.name) == Some(&lease.version));
             // A signal that lasts longer must not trigger a second handover.
-            for lease in stale.into_iter().filter(|lease| !handovers::is_needed(lease)) {
+            for lease in stale.into_iter().filter(|lease| !handovers::is_needed(lease, self.wall_clock.now())) {
                 // A conflict means that the record is in use again.
                 match self.leases.delete(&lease).await {
                     Ok(()) | Err(WriteError::Conflict) => {}

@@ -58,8 +58,8 @@ pub(in crate::guard) struct InvalidRecord {
 #[derive(Default)]
 pub(super) struct ReadRecords {
     names: BTreeSet<String>,
-    /// The uids of the pods that provisional records reserve.
-    provisional: BTreeSet<String>,
+    /// The uids of the pods that provisional records reserve, each with the time of its reservation.
+    provisional: BTreeSet<(String, String)>,
 }
 
 pub(super) fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
@@ -71,6 +71,11 @@ pub(super) fn provisional_name(cluster: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, cluster.as_bytes());
     let short = digest.as_ref().iter().take(8).fold(0, |number: u64, byte| (number << 8) | u64::from(*byte));
     format!("{PROVISIONAL_PREFIX}{short:016x}")
+}
+
+/// Returns uid and time of a reservation.
+fn entry_of(reservation: &Reservation) -> (String, String) {
+    (reservation.uid.clone(), reservation.at.clone())
 }
 
 // === impl Record ===
@@ -139,7 +144,8 @@ impl Record {
         let Some(read) = &self.read else { return false };
         if other.is_provisional() {
             let is_new = |reservation: &Reservation| {
-                namespaces.contains(&reservation.namespace) && !read.provisional.contains(&reservation.uid)
+                namespaces.contains(&reservation.namespace)
+                    && !read.provisional.contains(&entry_of(reservation))
             };
             return other.reservations.iter().any(is_new);
         }
@@ -156,8 +162,7 @@ impl ReadRecords {
         for record in records {
             read.names.insert(record.lease.name.clone());
             if record.is_provisional() {
-                read.provisional
-                    .extend(record.reservations.iter().map(|reservation| reservation.uid.clone()));
+                read.provisional.extend(record.reservations.iter().map(entry_of));
             }
         }
         read
