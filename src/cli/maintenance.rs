@@ -39,5 +39,7 @@ async fn interrupted() {
     tokio::select! {
         () = wait(SignalKind::interrupt()) => {}
         () = wait(SignalKind::terminate()) => {}
+        // The terminal was closed.
+        () = wait(SignalKind::hangup()) => {}
     }
 }

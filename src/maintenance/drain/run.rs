@@ -13,7 +13,7 @@ use super::{
         leadership::{HANDOVER_INTERVAL, HANDOVER_TIMEOUT, Subject, move_leader, transferee},
         reporter::Reporter,
     },
-    plan::{Action, Entry, can_complete, plan},
+    plan::{Action, Entry, plan},
     pods::{Handling, Permitted, handling},
     read::{NodeView, member_of, names, read_node},
     report::NodeReport,
@@ -60,8 +60,14 @@ impl<'a> Drain<'a> {
         view.problems.iter().for_each(|problem| self.reporter.warn(problem));
         self.refuse_pods(&view)?;
         if *is_dry_run {
-            return Ok(can_complete(&entries));
+            return Ok(report.completes());
         }
+        anyhow::ensure!(
+            !view.is_incomplete,
+            "node {node} is not drained: the guard could not read all clusters, so that members can be among the other \
+             pods. Repeat the drain when this command reports no problem: {}",
+            self.api.command("status")
+        );
         self.api.cordon(node, true).await?;
         let total = entries.iter().filter(|entry| entry.order.is_some()).count();
         self.reporter.set_progress(0, total);
@@ -270,7 +276,10 @@ impl<'a> Drain<'a> {
                     }
                 } else {
                     match evict(self.api, namespace, name, uid).await {
-                        EvictionResult::Gone => continue,
+                        // The next round verifies that the pod is gone.
+                        EvictionResult::Gone => {
+                            requested.insert(uid);
+                        }
                         EvictionResult::Accepted => {
                             self.reporter.progress(&format!("{namespace}/{name} is evicted"));
                             requested.insert(uid);

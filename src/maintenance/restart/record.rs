@@ -75,8 +75,12 @@ impl Record {
             return Ok(None);
         };
         let name = set.metadata.name.as_deref().unwrap_or_default();
+        let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
         serde_json::from_str(text).map(Some).with_context(|| {
-            format!("the annotation {RESTART} is invalid; remove it: kubectl annotate statefulset {name} {RESTART}-")
+            format!(
+                "the annotation {RESTART} is invalid, so that the update strategy before the restart is unknown. Set the \
+                 strategy, then remove the annotation: kubectl -n {namespace} annotate statefulset {name} {RESTART}-"
+            )
         })
     }
 
@@ -152,7 +156,7 @@ mod tests {
 
     fn set() -> StatefulSet {
         serde_json::from_value(json!({
-            "metadata": {"name": "etcd", "resourceVersion": "7"},
+            "metadata": {"namespace": "prod", "name": "etcd", "resourceVersion": "7"},
             "spec": {
                 "selector": {}, "serviceName": "etcd", "template": {},
                 "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}},
@@ -186,7 +190,7 @@ mod tests {
         set.metadata.annotations = Some([(RESTART.to_owned(), text)].into());
         assert_eq!(Record::read(&set).unwrap(), Some(record));
         set.metadata.annotations = Some([(RESTART.to_owned(), String::from("{"))].into());
-        assert!(Record::read(&set).unwrap_err().to_string().contains("kubectl annotate statefulset etcd"));
+        assert!(Record::read(&set).unwrap_err().to_string().contains("kubectl -n prod annotate statefulset etcd"));
     }
 
     #[test]

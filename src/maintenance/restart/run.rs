@@ -168,7 +168,10 @@ impl<'a> Restart<'a> {
                 progress.deadline = Instant::now() + self.options.timeout;
                 Ok(false)
             }
-            EvictionResult::Gone => Ok(false),
+            EvictionResult::Gone => {
+                sleep(RETRY_INTERVAL).await;
+                Err(anyhow::anyhow!("the API server does not find {} with its uid", pod.name))
+            }
             EvictionResult::Denied(cause) => {
                 sleep(RETRY_INTERVAL).await;
                 Err(anyhow::anyhow!("the eviction of {} is denied: {cause}", pod.name))
@@ -198,7 +201,13 @@ impl<'a> Restart<'a> {
     async fn complete(&mut self, record: &Record) -> anyhow::Result<bool> {
         let Options { namespace, name, .. } = self.options;
         if let Some(patch) = record.end(&Restoration::Strategy) {
-            self.api.patch_set(namespace, name, patch).await?;
+            let restored = self.api.patch_set(namespace, name, patch).await;
+            restored.with_context(|| {
+                format!(
+                    "all members were restarted, and the strategy could not be restored; {}",
+                    remaining_text(self.api, self.options)
+                )
+            })?;
         }
         self.reporter
             .complete(&format!("all members of {namespace}/{name} were restarted{}", strategy_text(record)));

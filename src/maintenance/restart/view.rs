@@ -19,8 +19,8 @@ pub(super) struct View {
 
 /// A change of the StatefulSet by another client.
 pub(super) enum Interference {
-    /// The record was removed.
-    Ended,
+    /// The record was removed. The strategy is this one.
+    Ended(String),
     /// The record is invalid, for this cause.
     Invalid(String),
     /// The strategy was changed to this one.
@@ -51,11 +51,11 @@ impl View {
             Ok(record) => record,
             Err(error) => return Some(Interference::Invalid(error.to_string())),
         };
-        if record.is_none() {
-            return Some(Interference::Ended);
-        }
         let strategy = self.set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
         let kind = strategy.and_then(|strategy| strategy.type_.as_deref()).unwrap_or(DEFAULT_STRATEGY);
+        if record.is_none() {
+            return Some(Interference::Ended(kind.to_owned()));
+        }
         (kind != "OnDelete").then(|| Interference::Strategy(kind.to_owned()))
     }
 }
@@ -67,9 +67,10 @@ impl Interference {
     /// the other client wants it.
     pub(super) fn text(&self, commands: &str) -> String {
         match self {
-            Self::Ended => {
-                String::from("another client ended the restart; the remaining members were not restarted")
-            }
+            Self::Ended(kind) => format!(
+                "another client ended the restart; the remaining members were not restarted, and the update strategy is \
+                 {kind}"
+            ),
             Self::Invalid(cause) => cause.clone(),
             Self::Strategy(kind) => {
                 format!("another client changed the update strategy to {kind}. {commands}")
@@ -138,6 +139,6 @@ mod tests {
         let ended = view(|set| set["metadata"]["annotations"] = json!({}));
         assert!(text(ended).unwrap().starts_with("another client ended the restart"));
         let invalid = view(|set| set["metadata"]["annotations"][RESTART] = json!("{"));
-        assert!(text(invalid).unwrap().contains("is invalid; remove it"));
+        assert!(text(invalid).unwrap().contains("is invalid, so that the update strategy"));
     }
 }
