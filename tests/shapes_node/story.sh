@@ -158,7 +158,7 @@ owner_of() {
 answer_of() {
   local events='' deadline=$((SECONDS + 15))
   while ((SECONDS < deadline)); do
-    events=$(kubectl -n "$1" get events.events.k8s.io -o jsonpath='{range .items[*]}{.note}{"\n"}{end}' | grep '^move-leader ')
+    events=$(kubectl -n "$1" get events.events.k8s.io -o jsonpath='{range .items[*]}{.note}{"\n"}{end}' | grep '^move-leader ' || true)
     [[ $events != *"leadership moved from $2 "* ]] || break
     sleep 1
   done
