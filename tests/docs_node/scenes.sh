@@ -46,8 +46,8 @@ verdict_contains() {
 }
 leader_is_protected() { wait_until 'the leader is protected' verdict_contains 'denied the request: LeaderProtected: '; }
 
-# logged TEXT: whether the log of a guard contains the text.
-logged() { kubectl -n etcd-guard logs -l "$GUARD_LABEL" --tail=-1 | grep -q -- "$1"; }
+# logged TEXT: whether the log of a guard contains the text. With `grep -q`, kubectl would end by SIGPIPE when the log is long.
+logged() { kubectl -n etcd-guard logs -l "$GUARD_LABEL" --tail=-1 | grep -- "$1" >/dev/null; }
 
 two_replicas() { [[ $(kubectl -n etcd-guard get pods -l "$GUARD_LABEL" -o name | wc -l) -eq 2 ]]; }
 
