@@ -129,12 +129,12 @@ impl fmt::Display for Summary {
         )?;
         writeln!(
             f,
-            "{} verdicts, {} approvals, {} faults, {} violations; smallest margin above the quorum: {:?}",
+            "{} verdicts, {} approvals, {} faults, {} violations; smallest margin above the quorum: {}",
             self.verdicts.values().sum::<u32>(),
             self.approvals,
             self.faults.values().sum::<u32>(),
             self.failures.len(),
-            self.margin
+            self.margin.map_or_else(|| String::from("unknown"), |margin| margin.to_string())
         )?;
         let faults = self.faults.iter().map(|(fault, count)| format!("{fault} {count}"));
         writeln!(f, "faults: {}", faults.collect::<Vec<_>>().join(", "))?;
