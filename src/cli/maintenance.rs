@@ -29,7 +29,7 @@ pub(super) async fn connect(guard: GuardFlags) -> anyhow::Result<(ClusterApi, St
     Ok((ClusterApi { guard: client, kubectl }, namespace))
 }
 
-/// Completes when the user or the system asks the process to end.
+/// Completes when the user or the system requests the end of the process.
 async fn interrupted() {
     let wait = async |kind| match signal(kind) {
         Ok(mut signals) => drop(signals.recv().await),

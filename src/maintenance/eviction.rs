@@ -15,7 +15,7 @@ use crate::{k8s::error_message, server::Preview};
 /// Pause between two attempts. `kubectl drain` waits 5 s.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The user of a preview. The guard evaluates the same facts for every user that is no controller.
+/// The user of a preview. The guard gives the same verdict for every user that is not a controller.
 const PREVIEW_USER: &str = "etcd-guard";
 
 /// The response to an eviction.
@@ -25,7 +25,7 @@ pub(crate) enum EvictionResult {
     Accepted,
     /// The pod does not exist any more, or another pod has its name.
     Gone,
-    /// The guard, a budget or the API server denied it for this cause, or the call failed.
+    /// The guard, a budget or the API server denied the eviction for this cause, or the call failed.
     Denied(String),
 }
 

@@ -1,4 +1,5 @@
-//! Whether the next member of a cluster may be restarted: a pure function of what the guard and the API server report.
+//! Decides whether the next member of a cluster may be restarted: pure functions of the reports of the guard and the API
+//! server.
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -8,7 +9,7 @@ use crate::{
 };
 
 /// Maximum number of raft entries that a voter may be behind the most advanced member. The linearizable read of the probe
-/// proves that the voter had applied all entries that were committed before; entries since then are the writes of a moment.
+/// proves that the voter had applied all entries that were committed before; a lag consists of the writes since then.
 const MAX_LAG: u64 = 1_000;
 
 /// The state of a pod.

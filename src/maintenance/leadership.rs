@@ -171,7 +171,7 @@ impl Answer {
     }
 }
 
-/// Returns the pod that shall lead: among the serving voters that qualify, the one that has applied the most.
+/// Returns the pod that shall lead: the most advanced of the serving voters that qualify.
 pub(crate) fn transferee(cluster: &ClusterStatus, qualifies: impl Fn(&str) -> bool) -> Option<&str> {
     let voters = cluster
         .members

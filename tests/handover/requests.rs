@@ -103,7 +103,7 @@ async fn answers_requests_that_cannot_be_carried_out() {
 
     annotate(&etcd, "statefulset/etcd", "etcd-guard.io/move-leader=etcd-1").await;
     let note = wait_for_note(&etcd, SET, "LeaderMoveRejected", "move-leader etcd-1: ").await;
-    assert!(note.contains("has not the form POD@TIME"), "{note}");
+    assert!(note.contains("does not have the form POD@TIME"), "{note}");
 
     let leader = etcd.leader().await;
     let value = request(&leader);

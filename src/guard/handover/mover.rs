@@ -44,10 +44,10 @@ const MAX_VERIFICATIONS: usize = 20;
 /// Pause between two of these rounds.
 const VERIFICATION_PAUSE: Duration = Duration::from_millis(50);
 
-/// Time limit for recording that a handover has ended. Without this, another replica finishes the handover.
+/// Time limit for recording that a handover has ended. If the write fails, another replica finishes the handover.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Makes handovers.
+/// Performs handovers.
 pub(super) struct Mover {
     pub(super) observer: Arc<ClusterObserver>,
     pub(super) policies: Arc<PolicyResolver>,
@@ -90,7 +90,7 @@ enum Attempt {
 // === impl Mover ===
 
 impl Mover {
-    /// Makes the handover, unless the record shows that its signal was handled. Returns the outcome.
+    /// Performs the handover, unless the record shows that its signal was handled. Returns the outcome.
     pub(super) async fn hand_over(&self, task: &Task<'_>) -> Outcome {
         let trigger = task.signal.trigger.as_str();
         let span = info_span!(target: SPAN_TARGET, "handover", trigger, result = Empty);
@@ -102,7 +102,7 @@ impl Mover {
     async fn try_hand_over(&self, task: &Task<'_>) -> Outcome {
         let deadline = Deadline::from_timeout(Some(HANDOVER_TIMEOUT));
         let mut id = None;
-        let mut cause = String::from("other replicas change the record of the cluster without a pause");
+        let mut cause = String::from("another replica changed the record of the cluster during each attempt");
         for _ in 0..MAX_ATTEMPTS {
             let attempt = self.attempt(task, &mut id, deadline).await;
             match attempt {
@@ -118,8 +118,8 @@ impl Mover {
         Outcome::Failed { leader: None, cause }
     }
 
-    /// Makes one attempt. The first probe round finds the cluster id, and ends most handovers of signals: the leader is
-    /// elsewhere. The transfer rests on a round that began after the record was read.
+    /// Makes one attempt. The first probe round finds the cluster id, and ends most handovers of signals, because the leader
+    /// runs on another node. The transfer rests on a second round, which begins after the record was read.
     async fn attempt(
         &self,
         task: &Task<'_>,

@@ -13,7 +13,7 @@ use crate::{
 /// Reason of the event for a move.
 const MOVED: &str = "LeaderMoved";
 
-/// Reason of the event for a move that was attempted, or was not possible.
+/// Reason of the event for a move that failed or was not possible.
 const FAILED: &str = "LeaderMoveFailed";
 
 /// Reason of the event for a request that cannot be carried out.
@@ -81,7 +81,7 @@ impl Outcome {
         }
     }
 
-    /// Whether the outcome is reported: another replica reports a signal that it has handled.
+    /// Whether this replica reports the outcome. The replica that handles a signal reports the outcome of that signal.
     fn is_reported(&self, is_request: bool) -> bool {
         match self {
             Self::Handled | Self::InProgress(_) | Self::Withdrawn => false,
@@ -103,7 +103,7 @@ impl Outcome {
         }
     }
 
-    /// The outcome in words, with a remedy.
+    /// Returns the outcome as text, with a remedy.
     fn text(&self, namespace: &str) -> String {
         let namespace = to_shell_word(namespace);
         match self {
@@ -118,7 +118,7 @@ impl Outcome {
             ),
             Self::Rejected(cause) | Self::Failed { cause, .. } => {
                 format!(
-                    "{cause}. Check the members, then request it again: kubectl -n {namespace} get pods -o wide"
+                    "{cause}. Check the members, then request the move again: kubectl -n {namespace} get pods -o wide"
                 )
             }
             Self::Handled | Self::InProgress(_) | Self::Withdrawn => String::new(),
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(rejected.reason(), "LeaderMoveRejected");
         assert_eq!(
             rejected.text("prod"),
-            "etcd-2 is a learner. Check the members, then request it again: kubectl -n prod get pods -o wide"
+            "etcd-2 is a learner. Check the members, then request the move again: kubectl -n prod get pods -o wide"
         );
     }
 }

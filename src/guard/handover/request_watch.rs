@@ -56,7 +56,7 @@ impl RequestWatch {
         let mut known: HashSet<MoveRequest> = HashSet::new();
         let mut tasks = JoinSet::new();
         let slots = Arc::new(Semaphore::new(MAX_CONCURRENT));
-        // A request that is no longer current when this replica starts is none, whatever its form.
+        // At its start, a replica ignores invalid values, because they may be old.
         let mut is_first = true;
         loop {
             while tasks.try_join_next().is_some() {}
@@ -82,7 +82,8 @@ impl RequestWatch {
                         tracing::info!(
                             namespace = request.namespace,
                             object = request.name,
-                            "ignored a request to move leadership: its time differs from the clock by more than a minute"
+                            "ignored a request to move leadership: its time differs from the clock of this \
+                             replica by more than a minute"
                         );
                     }
                     None if is_first => {}
@@ -136,7 +137,8 @@ async fn carry_out(
 }
 
 fn reject(mover: &Mover, request: &MoveRequest) {
-    let cause = String::from("the annotation has not the form POD@TIME, such as etcd-1@2026-01-31T12:00:00Z");
+    let cause =
+        String::from("the annotation does not have the form POD@TIME, such as etcd-1@2026-01-31T12:00:00Z");
     answer(mover, request, &signal(request), &Outcome::Rejected(cause), Duration::ZERO);
 }
 

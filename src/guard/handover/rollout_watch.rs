@@ -97,8 +97,8 @@ impl RolloutWatch {
         }
     }
 
-    /// Moves leadership in the namespace where a rollout requires this. Returns whether a rollout is in progress, or
-    /// could not be excluded.
+    /// Moves leadership in the namespace where a rollout requires this. Returns `true` if a rollout is in progress, or
+    /// if the StatefulSets or pods could not be read.
     async fn evaluate(&self, namespace: &str) -> bool {
         let deadline = Deadline::from_timeout(Some(LOOKUP_TIMEOUT));
         let reader = self.mover.observer.pods.for_background_tasks();

@@ -22,8 +22,8 @@ const TAINTS: [(&str, Trigger); 6] = [
 /// Taints whose keys begin with this text are signals: each event of the handler has its own key.
 const AWS_TAINT_PREFIX: &str = "aws-node-termination-handler/";
 
-/// Conditions that are signals while they are true. `MaintenancePlanned` is none: it does not state when the maintenance
-/// begins.
+/// Conditions that are signals while they are true. `MaintenancePlanned` is not a signal: it does not state when the
+/// maintenance begins.
 const CONDITIONS: [&str; 4] =
     ["DrainInProgress", "Drained", "MaintenanceInProgress", "GracefulNodeShutdownInProgress"];
 

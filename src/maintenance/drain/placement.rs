@@ -1,4 +1,4 @@
-//! Whether the successor of a pod can be scheduled to another node: an estimate of the hard constraints. Resources, spread
+//! Estimates from hard constraints whether the successor of a pod can be scheduled to another node. Resources, spread
 //! constraints and the affinity of other pods are left to the scheduler.
 
 use std::collections::BTreeMap;
@@ -51,7 +51,9 @@ pub(crate) fn obstacle(
             && taints(node).all(|taint| tolerations.iter().any(|toleration| tolerates(toleration, taint)))
     });
     if candidates.is_empty() {
-        return Some(String::from("no other node matches its node selector and its tolerations"));
+        return Some(String::from(
+            "no other node matches the node selector, affinity and tolerations of the pod",
+        ));
     }
     let terms = affinity
         .pod_anti_affinity
@@ -68,7 +70,7 @@ pub(crate) fn obstacle(
     candidates.is_empty().then(|| {
         excluding.sort_unstable();
         excluding.dedup();
-        format!("its anti-affinity excludes the nodes of {}", excluding.join(", "))
+        format!("the anti-affinity of the pod excludes the nodes of {}", excluding.join(", "))
     })
 }
 
@@ -258,7 +260,10 @@ mod tests {
         let target = pod("etcd-0", "n0", &spec);
         let others = [pod("etcd-1", "n1", &spec), pod("etcd-2", "n2", &spec)];
         let found = obstacle(&target, "n0", &nodes(), &[], &others);
-        assert_eq!(found.as_deref(), Some("its anti-affinity excludes the nodes of etcd-1, etcd-2"));
+        assert_eq!(
+            found.as_deref(),
+            Some("the anti-affinity of the pod excludes the nodes of etcd-1, etcd-2")
+        );
         assert_eq!(obstacle(&target, "n0", &nodes(), &[], &others[..1]), None);
     }
 }

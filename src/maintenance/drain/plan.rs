@@ -35,7 +35,7 @@ pub(crate) struct Verdict {
     pub(crate) message: String,
 }
 
-/// What the drain does with a pod.
+/// The action of a drain for a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Action {
@@ -150,7 +150,7 @@ fn action(member: &Member, bound: usize) -> (Action, Option<String>) {
         }
         let note = match has_controller {
             true => format!("{obstacle}; its successor waits until the node is uncordoned"),
-            false => format!("{obstacle}: create it on another node"),
+            false => format!("{obstacle}: create the pod on another node"),
         };
         if *role == Role::Leader && transferee.is_none() {
             return (Action::Stay, Some(format!("{obstacle}; no voter on another node can lead")));

@@ -7,7 +7,7 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::OwnerRe
 /// The annotation of the mirror of a static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// What the user permitted.
+/// The evictions that the user permitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Permitted {
     /// Evict pods whose `emptyDir` volumes are lost.
@@ -48,7 +48,7 @@ pub(crate) fn handling(pod: &Pod, permitted: Permitted) -> Handling {
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
     let has_empty_dir = volumes.iter().any(|volume| volume.empty_dir.is_some());
     if has_empty_dir && !is_finished && !permitted.empty_dir {
-        return Handling::Refuse("its emptyDir volumes are lost: pass --delete-emptydir-data");
+        return Handling::Refuse("the data of its emptyDir volumes is lost: pass --delete-emptydir-data");
     }
     Handling::Evict
 }

@@ -61,7 +61,7 @@ pub(crate) async fn read_node(
         };
         let verdict = preview(api, namespace, name).await?;
         let mut others = api.pods_in(namespace).await?;
-        // The scheduler ignores them.
+        // The scheduler ignores finished pods.
         others.retain(|other| !is_finished(other));
         let volumes = match volumes(api, pod).await {
             Ok(volumes) => volumes,

@@ -23,7 +23,7 @@ use crate::{
     guard::{ClusterStatus, MemberStatus, Role},
 };
 
-/// What the user selected.
+/// The options of a drain.
 pub(crate) struct Options {
     pub(crate) node: String,
     /// Limits the time of the whole drain.
@@ -64,8 +64,8 @@ impl<'a> Drain<'a> {
         }
         anyhow::ensure!(
             !view.is_incomplete,
-            "node {node} is not drained: the guard could not read all clusters, so that members can be among the other \
-             pods. Repeat the drain when this command reports no problem: {}",
+            "node {node} is not drained: the guard could not read all clusters, and the other pods may include \
+             members. Repeat the drain when this command reports no problem: {}",
             self.api.command("status")
         );
         self.api.cordon(node, true).await?;
@@ -164,7 +164,7 @@ impl<'a> Drain<'a> {
                     let uid = pod.metadata.uid.unwrap_or_default();
                     match evict(self.api, namespace, name, &uid).await {
                         // The next attempt reads the pod that has its name now.
-                        EvictionResult::Gone => format!("{namespace}/{name} is replaced"),
+                        EvictionResult::Gone => format!("{namespace}/{name} was replaced or deleted"),
                         EvictionResult::Denied(cause) => {
                             format!("the eviction of {namespace}/{name} is denied: {cause}")
                         }
@@ -232,14 +232,14 @@ impl<'a> Drain<'a> {
                     }
                 }
             };
-            self.wait(&format!("the successor of {namespace}/{name}: {obstacle}")).await?;
+            self.wait(&format!("no successor of {namespace}/{name} serves yet: {obstacle}")).await?;
         }
     }
 
     /// Returns the condition to wait for after an eviction, or `None` if the cluster is healthy again.
     async fn successor_obstacle(&self, cluster: Option<&str>, successor: Option<&Pod>) -> Option<String> {
         if let Some(message) = successor.and_then(unschedulable) {
-            return Some(format!("no node can run it: {message}"));
+            return Some(format!("no node can run the successor: {message}"));
         }
         let namespace = cluster.and_then(|cluster| cluster.split_once('/')).map(|(namespace, _)| namespace);
         let survey = match self.api.survey(namespace).await {

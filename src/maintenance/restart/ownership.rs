@@ -1,4 +1,4 @@
-//! Whether another controller manages a StatefulSet: it would reverse the changes of a restart.
+//! Detects other managers of a StatefulSet, which would reverse the changes of a restart.
 
 use k8s_openapi::{api::apps::v1::StatefulSet, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
@@ -14,7 +14,7 @@ const GITOPS_MARKS: [(&str, &str); 8] = [
     ("kapp.k14s.io/app", "kapp"),
 ];
 
-/// The label of a tool that applied an object. The tool changes the object only when somebody runs it.
+/// The label of a tool that applied an object. The tool changes the object only when a user runs the tool.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 /// Another manager of a StatefulSet.

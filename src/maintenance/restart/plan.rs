@@ -33,7 +33,7 @@ pub(crate) enum StepState {
     Restarted,
 }
 
-/// What the user selected.
+/// The options of the user.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selection {
     /// The image of an upgrade.
@@ -105,8 +105,8 @@ pub(crate) fn begin(
         if image.as_ref().is_some_and(differs) {
             let recorded = record.image.as_ref().map_or("no change of the image", |image| &image.to);
             anyhow::bail!(
-                "a restart of {name} with {recorded} is in progress since {}; complete it without --image, or end it \
-                 with --abort",
+                "a restart of {name} with {recorded} is in progress since {}; repeat the command without --image \
+                 to complete it, or with --abort to end it",
                 record.started_at
             );
         }
@@ -121,8 +121,8 @@ pub(crate) fn begin(
     let is_staged = status.is_some_and(|status| status.current_revision != status.update_revision);
     if partition > 0 && (is_staged || image.is_some()) {
         anyhow::bail!(
-            "the update strategy of {name} has partition {partition}, which a restart would pass; set the partition to 0 \
-             first"
+            "the update strategy of {name} has partition {partition}, and a restart would update pods below it; \
+             set the partition to 0 first"
         );
     }
     check_upgrade(image.as_ref(), cluster, &mut warnings)?;
@@ -140,12 +140,12 @@ fn manager_warnings(set: &StatefulSet, is_forced: bool) -> anyhow::Result<Vec<St
     for manager in managers(set) {
         match manager {
             Manager::Controller(manager) if !is_forced => anyhow::bail!(
-                "{manager} manages StatefulSet {name} and would reverse its update strategy; restart the cluster by its \
-                 manager, or pass --force"
+                "{manager} manages StatefulSet {name} and would reverse the change of its update strategy; restart the \
+                 cluster with this manager, or pass --force"
             ),
             Manager::Controller(manager) => {
                 warnings.push(format!(
-                    "{manager} manages StatefulSet {name} and may reverse its update strategy"
+                    "{manager} manages StatefulSet {name} and may reverse the change of its update strategy"
                 ));
             }
             Manager::Tool(tool) => {

@@ -23,7 +23,7 @@ use crate::{escape::to_shell_word, guard::Role};
 /// Pause between two observations.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the user selected.
+/// The options of a restart.
 pub(crate) struct Options {
     pub(crate) namespace: String,
     /// The StatefulSet.
@@ -158,8 +158,10 @@ impl<'a> Restart<'a> {
         let uid = record.pods.get(&step.pod);
         let Some(pod) = view.pods.iter().find(|pod| pod.name == step.pod) else { return Ok(false) };
         if uid != Some(&pod.uid) {
-            self.reporter
-                .warn(&format!("{} was replaced from an earlier template, and is restarted again", pod.name));
+            self.reporter.warn(&format!(
+                "{} was created again from an earlier template, and is restarted again",
+                pod.name
+            ));
         }
         match evict(self.api, &self.options.namespace, &pod.name, &pod.uid).await {
             EvictionResult::Accepted => {
@@ -170,7 +172,7 @@ impl<'a> Restart<'a> {
             }
             EvictionResult::Gone => {
                 sleep(RETRY_INTERVAL).await;
-                Err(anyhow::anyhow!("the API server does not find {} with its uid", pod.name))
+                Err(anyhow::anyhow!("the API server found no pod {} with the expected uid", pod.name))
             }
             EvictionResult::Denied(cause) => {
                 sleep(RETRY_INTERVAL).await;
@@ -204,7 +206,7 @@ impl<'a> Restart<'a> {
             let restored = self.api.patch_set(namespace, name, patch).await;
             restored.with_context(|| {
                 format!(
-                    "all members were restarted, and the strategy could not be restored; {}",
+                    "all members were restarted, but the update strategy could not be restored; {}",
                     remaining_text(self.api, self.options)
                 )
             })?;
@@ -254,13 +256,13 @@ impl<'a> Restart<'a> {
     /// Reads the state before the restart, and finds out whether the guard answers.
     async fn first_view(&mut self) -> anyhow::Result<View> {
         match self.api.survey(Some(&self.options.namespace)).await {
-            // For instance that the namespace is not guarded.
+            // One possible problem: the namespace is not guarded.
             Ok(survey) => survey.problems.iter().for_each(|problem| self.reporter.warn(problem)),
             Err(error) => {
                 self.uses_guard = false;
                 self.reporter.warn(&format!(
-                    "the guard does not answer: {error:#}. The readiness of pods decides about each step, the leader is \
-                     unknown, and leadership is not moved. Check the guard: etcd-guard doctor"
+                    "the guard does not answer: {error:#}. The restart evicts the next member when all pods are ready; the \
+                     leader is unknown, and leadership is not moved. Check the guard: etcd-guard doctor"
                 ));
             }
         }

@@ -37,7 +37,7 @@ impl View {
     /// Returns the condition to wait for before the next eviction.
     pub(super) fn obstacle(&self) -> Option<String> {
         if !is_observed(&self.set) {
-            return Some(String::from("the StatefulSet controller has not observed the StatefulSet"));
+            return Some(String::from("the StatefulSet controller has not observed the latest change"));
         }
         let replicas = self.set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
         let replicas = usize::try_from(replicas).unwrap_or_default();
