@@ -11,14 +11,17 @@ source "$LIB/testbed/kubernetes.sh"
 source "$LIB/testbed/load.sh"
 source "$LIB/testbed/cluster-dns.sh"
 source "$LIB/testbed/volumes.sh"
+source "$LIB/testbed/further-nodes.sh"
 
 # These variables of node.sh are not for CMD.
-export -n LIB NODE_VOLUMES NODE_LXCFS NODE_IPV6 NODE_STATUS_FREQUENCY NODE_IMAGES
+export -n LIB NODE_COUNT NODE_VOLUMES NODE_LXCFS NODE_IPV6 NODE_STATUS_FREQUENCY NODE_IMAGES
 
 CNI_PLUGINS=/usr/lib/cni
 NODE_NAME=node
 NODE_ADDRESS=192.168.77.2
-POD_RANGE=10.244.0.0/24
+# The pods of all nodes, and those of the first one.
+POD_RANGE=10.244.0.0/16
+FIRST_POD_RANGE=10.244.0.0/24
 # With --ipv6: the second address of every pod, and the only one of the pods of the RuntimeClass `ipv6`.
 SECOND_POD_RANGE=fd00:10:244::/64
 IPV6_POD_RANGE=fd00:10:245::/64
@@ -88,7 +91,7 @@ write_pod_network() {
   cat >"$RUN_DIR/$1/10-testbed.conflist" <<CNI
 {
   "cniVersion": "0.4.0",
-  "name": "testbed-$1",
+  "name": "testbed-${1//\//-}",
   "plugins": [
     {
       "type": "ptp",
@@ -101,44 +104,55 @@ write_pod_network() {
 CNI
 }
 
-# start_containerd: prints its process id.
-start_containerd() {
-  local program ranges="[{\"subnet\": \"$POD_RANGE\"}]" routes='{"dst": "0.0.0.0/0"}' all_ipv6='{"dst": "::/0"}'
-  if [[ -n $NODE_IPV6 ]]; then
-    ranges+=", [{\"subnet\": \"$SECOND_POD_RANGE\"}]" routes+=", $all_ipv6"
-    write_pod_network cni-ipv6 "[{\"subnet\": \"$IPV6_POD_RANGE\"}]" "$all_ipv6"
-  fi
-  write_pod_network cni "$ranges" "$routes"
+# write_containerd_config DIR STATE: writes DIR/containerd.toml. The socket is STATE/containerd.sock.
+write_containerd_config() {
   # restrict_oom_score_adj: without CAP_SYS_RESOURCE runc fails when it has to lower that value.
-  cat >"$RUN_DIR/containerd.toml" <<CONTAINERD
+  cat >"$1/containerd.toml" <<CONTAINERD
 version = 2
-root = "$RUN_DIR/containerd-data"
-state = "/run/containerd"
+root = "$1/containerd-data"
+state = "$2"
 disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing"]
 [grpc]
-  address = "$TESTBED_CONTAINERD"
+  address = "$2/containerd.sock"
 [plugins."io.containerd.internal.v1.opt"]
-  path = "$RUN_DIR/containerd-opt"
+  path = "$1/containerd-opt"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "$PAUSE_IMAGE"
   restrict_oom_score_adj = true
   stream_server_address = "127.0.0.1"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "$CNI_PLUGINS"
-    conf_dir = "$RUN_DIR/cni"
+    conf_dir = "$1/cni"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     default_runtime_name = "runc"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
 CONTAINERD
+}
+
+# run_containerd DIR: starts containerd with the configuration in DIR; prints its process id.
+run_containerd() {
+  local program
+  program=$(program containerd)
+  write_run "$1/containerd" "$program" --config "$1/containerd.toml" --log-level warn
+  start_program "$1/containerd"
+}
+
+# start_containerd: prints its process id.
+start_containerd() {
+  local ranges="[{\"subnet\": \"$FIRST_POD_RANGE\"}]" routes='{"dst": "0.0.0.0/0"}' all_ipv6='{"dst": "::/0"}'
+  if [[ -n $NODE_IPV6 ]]; then
+    ranges+=", [{\"subnet\": \"$SECOND_POD_RANGE\"}]" routes+=", $all_ipv6"
+    write_pod_network cni-ipv6 "[{\"subnet\": \"$IPV6_POD_RANGE\"}]" "$all_ipv6"
+  fi
+  write_pod_network cni "$ranges" "$routes"
+  write_containerd_config "$RUN_DIR" /run/containerd
   [[ -z $NODE_IPV6 ]] || cat >>"$RUN_DIR/containerd.toml" <<CONTAINERD
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.ipv6]
     runtime_type = "io.containerd.runc.v2"
     cni_conf_dir = "$RUN_DIR/cni-ipv6"
 CONTAINERD
-  program=$(program containerd)
-  write_run "$RUN_DIR/containerd" "$program" --config "$RUN_DIR/containerd.toml" --log-level warn
-  start_program "$RUN_DIR/containerd"
+  run_containerd "$RUN_DIR"
 }
 
 # ipv6_manifests: prints the RuntimeClass of pods without an address of IPv4.
@@ -152,36 +166,42 @@ handler: ipv6
 CLASS
 }
 
-# load_images CONTAINERD-PID
+# load_images CONTAINERD-PID DIR SOCKET: loads the images of the node into one containerd.
 load_images() {
   local images=()
-  wait_until "$1" "$CONTAINERD_READY_TIMEOUT" 'containerd does not respond' "$RUN_DIR/containerd.log" \
-    timeout 5 ctr --address "$TESTBED_CONTAINERD" version
+  wait_until "$1" "$CONTAINERD_READY_TIMEOUT" 'containerd does not respond' "$2/containerd.log" \
+    timeout 5 ctr --address "$3" version
   mapfile -t images <<<"$NODE_IMAGES"
-  load_main "${images[@]}"
+  load_into "$3" "${images[@]}"
 }
 
-# start_kubelet: prints its process id.
+# load_images_of_all_nodes CONTAINERD-PID
+load_images_of_all_nodes() {
+  load_images "$1" "$RUN_DIR" "$TESTBED_CONTAINERD"
+  load_images_of_further_nodes
+}
+
+# start_kubelet NAME ADDRESS DIR SOCKET CGROUP: starts the kubelet of one node, with its files in DIR; prints its process id.
 start_kubelet() {
-  local program
-  printf 'nameserver %s\n' "$NODE_ADDRESS" >"$RUN_DIR/resolv.conf"
-  cat >"$RUN_DIR/kubelet.yaml" <<KUBELET
+  local name=$1 address=$2 dir=$3 socket=$4 cgroup=$5 program
+  printf 'nameserver %s\n' "$NODE_ADDRESS" >"$dir/resolv.conf"
+  cat >"$dir/kubelet.yaml" <<KUBELET
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: "$RUN_DIR/ca.crt"}}
 authorization: {mode: Webhook}
-address: $NODE_ADDRESS
-healthzBindAddress: 127.0.0.1
-containerRuntimeEndpoint: unix://$TESTBED_CONTAINERD
+address: $address
+healthzBindAddress: $address
+containerRuntimeEndpoint: unix://$socket
 cgroupDriver: cgroupfs
-cgroupRoot: /$TESTBED_CGROUP
+cgroupRoot: /$cgroup
 failCgroupV1: false
 failSwapOn: false
 oomScoreAdj: 0
 clusterDomain: cluster.local
 clusterDNS: [$DNS_ADDRESS]
-resolvConf: $RUN_DIR/resolv.conf
-podLogsDir: /var/log/pods
+resolvConf: $dir/resolv.conf
+podLogsDir: /var/log/pods${name#"$NODE_NAME"}
 volumePluginDir: $RUN_DIR/volume-plugins
 evictionHard: {memory.available: 1Mi, nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.available: "0%"}
 imageGCHighThresholdPercent: 100
@@ -192,10 +212,10 @@ maxPods: 110
 serializeImagePulls: false
 KUBELET
   program=$(program kubelet)
-  write_run "$RUN_DIR/kubelet" "$program" --config="$RUN_DIR/kubelet.yaml" --kubeconfig="$RUN_DIR/kubelet.kubeconfig" \
-    --root-dir="$RUN_DIR/kubelet-root" --cert-dir="$RUN_DIR/kubelet-root/pki" \
-    --hostname-override="$NODE_NAME" --node-ip="$NODE_ADDRESS"
-  start_program "$RUN_DIR/kubelet"
+  write_run "$dir/kubelet" "$program" --config="$dir/kubelet.yaml" --kubeconfig="$dir/kubelet.kubeconfig" \
+    --root-dir="$dir/kubelet-root" --cert-dir="$dir/kubelet-root/pki" \
+    --hostname-override="$name" --node-ip="$address"
+  start_program "$dir/kubelet"
 }
 
 start_kube_proxy() {
@@ -242,14 +262,16 @@ ENTER
 isolate
 [[ -z $NODE_LXCFS ]] || start_lxcfs
 containerd=$(start_containerd)
+start_further_containerds
 
 make_control_plane_certificates "$SERVER" "IP:$NODE_ADDRESS"
 make_identity kubelet "/O=system:nodes/CN=system:node:$NODE_NAME" "$SERVER"
+make_identities_of_further_nodes
 make_identity kube-proxy /CN=system:kube-proxy "$SERVER"
 make_cert "$RUN_DIR/ca" "$RUN_DIR/kubelet-client" /O=system:masters/CN=kube-apiserver-kubelet-client clientAuth
 
 # The images are loaded while the control plane starts.
-load_images "$containerd" &
+load_images_of_all_nodes "$containerd" &
 loading=$!
 [[ -z $NODE_IPV6 ]] || SERVICE_RANGE+=,$IPV6_SERVICE_RANGE
 # The default endpoint reconciler, which needs --advertise-address, must run: CoreDNS needs endpoints of the
@@ -259,7 +281,8 @@ start_control_plane 127.0.0.1 '*' scheduler --bind-address=0.0.0.0 --advertise-a
   --kubelet-client-certificate="$RUN_DIR/kubelet-client.crt" --kubelet-client-key="$RUN_DIR/kubelet-client.key"
 wait "$loading" || fail 'the images of the node could not be loaded'
 
-kubelet=$(start_kubelet)
+kubelet=$(start_kubelet "$NODE_NAME" "$NODE_ADDRESS" "$RUN_DIR" "$TESTBED_CONTAINERD" "$TESTBED_CGROUP")
+start_further_kubelets
 start_kube_proxy
 link_program kubectl
 KUBECTL=$(program kubectl)
@@ -273,6 +296,7 @@ TESTBED_ENTER=$(write_enter_script)
 
 wait_until "$kubelet" "$NODE_READY_TIMEOUT" 'the node is not Ready' "$RUN_DIR/kubelet.log" \
   kubectl wait --for=condition=Ready "node/$NODE_NAME" --timeout=5s
+wait_for_further_nodes
 wait_until "$kubelet" "$DNS_READY_TIMEOUT" 'CoreDNS is not available' "$RUN_DIR/kubelet.log" \
   kubectl -n kube-system wait --for=condition=Available deployment/coredns --timeout=5s
 
