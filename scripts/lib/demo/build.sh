@@ -84,6 +84,16 @@ build_test_program() {
   printf '%s\n' "$program"
 }
 
+# build_writer: prints the path of the client that measures how long no write succeeds. Always a development build: it
+# measures milliseconds, and is built within a minute.
+build_writer() {
+  local program
+  program=$(program_directory dev)/etcd-guard-writer
+  announce "$program" 'the writer'
+  guard_cargo etcd-guard-writer dev build --package etcd-guard-writer
+  printf '%s\n' "$program"
+}
+
 # announce FILE NAME: logs that a long build starts, if the file does not exist.
 announce() { [[ -x $1 ]] || log "building $2 (once; some minutes)"; }
 

@@ -7,4 +7,5 @@ pub mod grpc_proxy;
 pub mod member;
 pub mod peer_links;
 pub mod raft_scenarios;
-pub mod writer;
+
+pub use etcd_guard_writer as writer;

@@ -1,6 +1,10 @@
 //! A client that writes continuously and measures how long no write succeeded.
 
+// A failed start of the writer ends the test, the bench or the demo.
+#![allow(clippy::expect_used, clippy::indexing_slicing)]
+
 use std::{
+    fmt,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -76,6 +80,18 @@ impl Drop for Writer {
 impl WriteStats {
     fn new() -> Self {
         Self { last: Instant::now(), longest_gap: Duration::ZERO, acknowledged: 0, failed: 0 }
+    }
+}
+
+/// Formats the results as `longest gap 31 ms, 1602 acknowledged, 0 failed`.
+impl fmt::Display for WriteStats {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { longest_gap, acknowledged, failed, .. } = self;
+        write!(
+            formatter,
+            "longest gap {} ms, {acknowledged} acknowledged, {failed} failed",
+            longest_gap.as_millis()
+        )
     }
 }
 

@@ -1,0 +1,197 @@
+//! Cordons, drains and restarts on four real nodes, with two replicas of the guard, an etcd cluster whose members the
+//! scheduler spreads, and a client that writes throughout. Requires root.
+//!
+//! The script `tests/drain_node/story.sh` runs once and writes a report; each test asserts one part of the report. No test
+//! asserts a duration: the results of the writes are printed.
+
+// A failed assertion is a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+    sync::LazyLock,
+};
+
+const STORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/drain_node/run");
+
+/// The steps in which the client's writes are counted.
+const MEASURED: [&str; 8] = [
+    "cordon",
+    "deletion",
+    "move",
+    "former-leader-killed",
+    "drain",
+    "restart",
+    "reference-cordon",
+    "reference-killed",
+];
+
+/// The longest plausible gap in milliseconds of a cluster that has its quorum, also on a busy machine: several elections.
+const MAX_GAP: u64 = 10_000;
+
+/// The report of the script. If the script fails, the first test that reads the report prints the cause.
+static REPORT: LazyLock<BTreeMap<String, String>> = LazyLock::new(run_story);
+
+fn run_story() -> BTreeMap<String, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report");
+    let status = Command::new(STORY).arg(&report).status().unwrap();
+    let report = std::fs::read_to_string(&report).unwrap_or_default();
+    eprintln!("the script ended with {status}");
+    let pair = |line: &str| line.split_once('\t').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let report: BTreeMap<_, _> = report.lines().filter_map(pair).collect();
+    for (name, value) in report.iter().filter(|(name, _)| name.ends_with("-writes")) {
+        eprintln!("result: {}: {value}", name.trim_end_matches("-writes"));
+    }
+    report
+}
+
+#[track_caller]
+fn reported(name: &str) -> &'static str {
+    let report = &*REPORT;
+    report.get(name).unwrap_or_else(|| panic!("the report does not contain {name}: {report:#?}"))
+}
+
+#[track_caller]
+fn assert_reported(name: &str, expected: &str) {
+    assert!(reported(name).contains(expected), "{name}: no {expected:?} in {:?}", reported(name));
+}
+
+/// Parses `etcd-0=VALUE etcd-1=VALUE etcd-2=VALUE`.
+#[track_caller]
+fn by_pod(name: &str) -> BTreeMap<&'static str, &'static str> {
+    let pods: BTreeMap<_, _> =
+        reported(name).split_whitespace().map(|word| word.split_once('=').unwrap()).collect();
+    assert_eq!(pods.keys().copied().collect::<Vec<_>>(), ["etcd-0", "etcd-1", "etcd-2"], "{name}");
+    pods
+}
+
+/// Parses `POD on NODE, term NUMBER`.
+#[track_caller]
+fn leader(name: &str) -> (&'static str, &'static str, u64) {
+    let (pod, rest) = reported(name).split_once(" on ").unwrap();
+    let (node, term) = rest.split_once(", term ").unwrap();
+    (pod, node, term.parse().unwrap())
+}
+
+/// Parses `POD TERM`.
+#[track_caller]
+fn pod_and_term(name: &str) -> (&'static str, u64) {
+    let (pod, term) = reported(name).split_once(' ').unwrap();
+    (pod, term.parse().unwrap())
+}
+
+/// Parses `longest gap 31 ms, 1602 acknowledged, 0 failed`.
+#[track_caller]
+fn writes(step: &str) -> [u64; 3] {
+    let text = reported(&format!("{step}-writes"));
+    let numbers: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
+    numbers.try_into().unwrap_or_else(|_| panic!("{step}: {text}"))
+}
+
+#[test]
+fn script_reaches_its_end() {
+    assert_eq!(reported("end"), "reached");
+}
+
+#[test]
+fn scheduler_spreads_members_over_nodes() {
+    let nodes: BTreeSet<_> = by_pod("nodes").into_values().collect();
+    assert_eq!(nodes.len(), 3, "{nodes:?}");
+}
+
+#[test]
+fn cordon_moves_leadership_before_the_deletion() {
+    let (pod, node, term) = leader("cordon-leader");
+    let (successor, other_node, next_term) = leader("cordon-successor");
+    assert_ne!((successor, other_node), (pod, node));
+    // Each move of leadership increases the term by one.
+    assert_eq!(next_term, term + 1);
+    assert_reported("cordon-pods-unchanged", "yes");
+}
+
+#[test]
+fn cordon_is_reported_by_events_and_metric() {
+    let (pod, node, _) = leader("cordon-leader");
+    let (successor, ..) = leader("cordon-successor");
+    for object in [format!("Pod/{pod}"), String::from("StatefulSet/etcd")] {
+        let note = format!(
+            "LeaderMoved {object}: node {node} is cordoned: leadership moved from {pod} to {successor} "
+        );
+        assert_reported("cordon-events", &note);
+    }
+    assert_eq!((reported("cordon-handovers-before"), reported("cordon-handovers")), ("0", "1"));
+}
+
+#[test]
+fn deletion_after_the_cordon_moves_nothing() {
+    let (pod, node, _) = leader("cordon-leader");
+    let (successor, _, term) = leader("cordon-successor");
+    assert_eq!(reported("deletion-status"), "0", "{}", reported("deletion-output"));
+    assert_reported("deletion-output", &format!("pod \"{pod}\" deleted"));
+    assert_eq!(pod_and_term("cordon-final"), (successor, term));
+    assert_ne!(by_pod("deletion-nodes")[pod], node);
+}
+
+#[test]
+fn move_leader_moves_leadership_to_the_named_pod() {
+    assert_eq!(reported("move-status"), "0", "{}", reported("move-output"));
+    assert_reported("move-output", "complete: leadership moved from ");
+    assert_eq!(pod_and_term("move-leader").0, reported("move-expected"));
+}
+
+#[test]
+fn drain_moves_leader_and_keeps_quorum() {
+    let (pod, node, term) = leader("drain-leader");
+    assert_eq!(reported("drain-status"), "0", "{}", reported("drain-output"));
+    for expected in
+        [&format!("prod/{pod} is evicted"), &format!("complete: all etcd members left node {node}")]
+    {
+        assert_reported("drain-output", expected);
+    }
+    let nodes: BTreeSet<_> = by_pod("drain-nodes").into_values().collect();
+    assert!(nodes.len() == 3 && !nodes.contains(node), "{node}: {nodes:?}");
+    assert_eq!(reported("drain-lowest"), "2");
+    let (successor, next_term) = pod_and_term("drain-final");
+    assert_ne!(successor, pod);
+    // The guard moves leadership because of the cordon, and the command requests a move if it has read the earlier leader.
+    assert!(
+        (term + 1..=term + 2).contains(&next_term),
+        "{next_term} after {term}: {}",
+        reported("drain-output")
+    );
+}
+
+#[test]
+fn restart_replaces_every_pod_the_leader_last() {
+    let output = reported("restart-output");
+    assert_eq!(reported("restart-status"), "0", "{output}");
+    let before = by_pod("restart-before");
+    assert!(by_pod("restart-after").iter().all(|(pod, uid)| before[pod] != *uid), "{output}");
+    let evicted: Vec<&str> = output
+        .split(" | ")
+        .filter_map(|line| {
+            line.strip_suffix(" (follower) is evicted").or(line.strip_suffix(" (leader) is evicted"))
+        })
+        .filter_map(|line| line.split_whitespace().last())
+        .collect();
+    assert_eq!(evicted.len(), 3, "{output}");
+    assert_eq!(evicted[2], reported("restart-leader"), "{output}");
+    assert_reported("restart-output", &format!("leadership moved from {} to ", evicted[2]));
+    assert_eq!(reported("restart-strategy"), "RollingUpdate ");
+    assert_eq!(reported("restart-lowest"), "2");
+}
+
+#[test]
+fn leadership_stays_without_the_guard() {
+    assert_eq!(pod_and_term("reference-stays").0, reported("reference-leader"));
+}
+
+#[test]
+fn client_writes_in_every_step() {
+    for step in MEASURED {
+        let [longest_gap, acknowledged, _] = writes(step);
+        assert!(acknowledged > 0 && longest_gap < MAX_GAP, "{step}: {}", reported(&format!("{step}-writes")));
+    }
+}

@@ -1,0 +1,249 @@
+#!/usr/bin/env bash
+# Moves, drains and restarts the members of an etcd cluster on four nodes, while a client writes. CMD of `scripts/testbed node
+# --nodes 4`: story.sh GUARD WRITER REPORT. Writes lines `NAME<tab>VALUE`, which tests/drain_node/main.rs asserts.
+set -euo pipefail
+
+GUARD=$1 WRITER_PROGRAM=$2 REPORT=$3
+PROJECT=$(realpath -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
+LOG_PREFIX=drain-node
+# shellcheck source=scripts/lib/log.sh
+source "$PROJECT/scripts/lib/log.sh"
+# shellcheck source=scripts/lib/writer.sh
+source "$PROJECT/scripts/lib/writer.sh"
+
+# Each wait takes seconds on an idle machine. The timeout only ends a failed run.
+READY_TIMEOUT=240
+COMMAND_TIMEOUT=300
+# Time between a cordon and the deletion that a drain requests.
+DELETION_DELAY=2
+# Time after which the results of all writes around an event are complete: etcd answers within 7 s.
+RESULT_TIME=8
+
+MEMBERS=(etcd-0 etcd-1 etcd-2)
+# The scheduler places each member on a node of its own. A cordoned node counts as a place without a member.
+SPREAD='      topologySpreadConstraints:\
+      - maxSkew: 1\
+        topologyKey: kubernetes.io/hostname\
+        whenUnsatisfiable: DoNotSchedule\
+        labelSelector: {matchLabels: {app: etcd}}'
+
+# report NAME VALUE: writes one line of the report.
+report() { printf '%s\t%s\n' "$1" "${2//[$'\t\n']/ }" >>"$REPORT"; }
+
+# report_lines NAME VALUE: the same, with the lines of the value separated by ` | `.
+report_lines() { report "$1" "${2//$'\n'/ | }"; }
+
+# wait_until SUBJECT COMMAND...: retries until the command succeeds. Its output is the output of the command.
+wait_until() {
+  local subject=$1 deadline=$((SECONDS + READY_TIMEOUT))
+  shift
+  until "$@"; do
+    ((SECONDS < deadline)) || fail "not within $READY_TIMEOUT s: $subject: $(kubectl get pods -A -o wide)"
+    sleep 0.2
+  done
+}
+
+# run NAME COMMAND...: runs a command, and reports its exit status and its output.
+run() {
+  local name=$1 status=0 output
+  shift
+  output=$(timeout "$COMMAND_TIMEOUT" "$@" 2>&1) || status=$?
+  report "$name-status" "$status"
+  report_lines "$name-output" "$output"
+}
+
+# field POD JSONPATH
+field() { kubectl -n prod get pod "$1" -o "jsonpath={$2}"; }
+node_of() { field "$1" .spec.nodeName; }
+
+# uids, nodes: print a word for each pod: its name, and its uid or node.
+uids() { kubectl -n prod get pods -l app=etcd -o 'jsonpath={range .items[*]}{.metadata.name}={.metadata.uid} {end}'; }
+nodes() { kubectl -n prod get pods -l app=etcd -o 'jsonpath={range .items[*]}{.metadata.name}={.spec.nodeName} {end}'; }
+
+# leader_and_term: prints the pod that leads and the term, as this member reports it. Fails unless all members respond and
+# one of them leads.
+leader_and_term() {
+  local name address status found='' count=0
+  while read -r name address; do
+    [[ -n $address ]] || return 1
+    status=$(curl -fsS --max-time 5 "http://$address:2379/v3/maintenance/status" -d '{}' 2>/dev/null) || return 1
+    count=$((count + 1))
+    [[ $status =~ \"member_id\":\"([0-9]+)\".*\"raft_term\":\"([0-9]+)\" ]] || return 1
+    [[ $status != *"\"leader\":\"${BASH_REMATCH[1]}\""* ]] || found="$name ${BASH_REMATCH[2]}"
+  done < <(kubectl -n prod get pods -l app=etcd -o 'jsonpath={range .items[*]}{.metadata.name} {.status.podIP}{"\n"}{end}')
+  [[ $count -eq 3 && -n $found ]] && printf '%s' "$found"
+}
+
+# roles: reads the leader, its node and the term into LEADER, NODE and TERM.
+roles() {
+  read -r LEADER TERM <<<"$(wait_until 'one of three members leads' leader_and_term)"
+  NODE=$(node_of "$LEADER")
+}
+
+leads_another() {
+  local now
+  now=$(leader_and_term) && [[ ${now% *} != "$1" ]]
+}
+
+# is_complete UIDS: all pods are ready, and none of these pods remains.
+is_complete() {
+  local word current
+  current=$(uids)
+  for word in $1; do [[ " $current" != *" $word "* ]] || return 1; done
+  kubectl -n prod wait --for=condition=Ready "${MEMBERS[@]/#/pod/}" --timeout=0s >/dev/null 2>&1 && leader_and_term >/dev/null
+}
+
+# events NOTE: prints the events of the guard whose notes contain the text, with the objects.
+events() {
+  kubectl -n prod get events.events.k8s.io -o 'jsonpath={range .items[*]}{.reason} {.regarding.kind}/{.regarding.name}: {.note}{"\n"}{end}' |
+    grep -F -- "$1"
+}
+has_event() { events "$1" | grep -q " $2: "; }
+
+# handovers TRIGGER: prints the handovers with this trigger that moved leadership, of all replicas.
+handovers() {
+  local replica
+  for replica in $(kubectl -n etcd-guard get pods -l app.kubernetes.io/name=etcd-guard -o name); do
+    kubectl get --raw "/api/v1/namespaces/etcd-guard/pods/${replica#pod/}:8080/proxy/metrics"
+  done | awk -v labels="{trigger=\"$1\",result=\"moved\"}" 'index($1, "etcd_guard_handovers_total" labels) == 1 { sum += $2 } END { print sum + 0 }'
+}
+
+# watch_members: records the state of each member from now on. lowest_members ends it and prints the lowest number of members
+# that ran at the same time and were not terminating.
+watch_members() {
+  kubectl -n prod get pods -l app=etcd --watch \
+    -o 'jsonpath={.metadata.name} {.metadata.deletionTimestamp} {.status.containerStatuses[0].started}{"\n"}' >"$TESTBED_DIR/members" &
+  WATCH=$!
+}
+lowest_members() {
+  kill "$WATCH" 2>/dev/null || true
+  awk 'BEGIN { lowest = 3 }
+    { runs[$1] = NF == 2 && $2 == "true"; known = running = 0; for (pod in runs) { known++; running += runs[pod] } }
+    known == 3 && running < lowest { lowest = running }
+    END { print lowest }' "$TESTBED_DIR/members"
+}
+
+# kill_etcd POD: kills the process of a member. The kubelet starts the container again.
+kill_etcd() {
+  local pid
+  pid=$(pgrep -f -- "^/usr/local/bin/etcd --name=$1 ") || fail "no process of $1"
+  kill -KILL "$pid"
+}
+
+# cordon_moves_leadership: a cordon, and after some seconds the deletion that a drain would request.
+cordon_moves_leadership() {
+  local before moved_to
+  roles
+  before=$(uids)
+  report cordon-handovers-before "$(handovers cordon)"
+  take_writes >/dev/null
+  kubectl cordon "$NODE" >/dev/null
+  wait_until "leadership leaves $LEADER" leads_another "$LEADER"
+  moved_to=$(leader_and_term)
+  report cordon-leader "$LEADER on $NODE, term $TERM"
+  report cordon-successor "${moved_to% *} on $(node_of "${moved_to% *}"), term ${moved_to#* }"
+  report cordon-pods-unchanged "$([[ $(uids) != "$before" ]] || printf yes)"
+  wait_until 'the event about the pod' has_event "node $NODE is cordoned: " "Pod/$LEADER"
+  wait_until 'the event about the StatefulSet' has_event "node $NODE is cordoned: " StatefulSet/etcd
+  report_lines cordon-events "$(events "node $NODE is cordoned: ")"
+  sleep "$DELETION_DELAY"
+  report cordon-writes "$(take_writes)"
+  report cordon-handovers "$(handovers cordon)"
+  run deletion kubectl -n prod delete pod "$LEADER" --wait=false
+  sleep "$RESULT_TIME"
+  report deletion-writes "$(take_writes)"
+  wait_until "$LEADER is replaced" is_complete "$LEADER=$(pod_uid_in "$before" "$LEADER")"
+  report deletion-nodes "$(nodes)"
+  report cordon-final "$(leader_and_term)"
+  kubectl uncordon "$NODE" >/dev/null
+}
+
+# pod_uid_in UIDS POD
+pod_uid_in() {
+  local rest=${1#*"$2="}
+  printf '%s' "${rest%% *}"
+}
+
+# command_moves_leadership: move-leader, and then the sudden end of the member that led.
+command_moves_leadership() {
+  local pod target=''
+  roles
+  for pod in "${MEMBERS[@]}"; do [[ $pod == "$LEADER" ]] || target=$pod; done
+  take_writes >/dev/null
+  run move "$GUARD" move-leader -n prod --to "$target" statefulset/etcd
+  report move-expected "$target"
+  report move-leader "$(wait_until 'one of three members leads' leader_and_term)"
+  report move-writes "$(take_writes)"
+  kill_etcd "$LEADER"
+  sleep "$RESULT_TIME"
+  report former-leader-killed-writes "$(take_writes)"
+  wait_until "$LEADER runs again" is_complete ''
+}
+
+drain_leaves_no_member() {
+  roles
+  report drain-leader "$LEADER on $NODE, term $TERM"
+  take_writes >/dev/null
+  watch_members
+  run drain "$GUARD" drain "$NODE"
+  report drain-lowest "$(lowest_members)"
+  wait_until 'the drained cluster is complete' is_complete ''
+  report drain-nodes "$(nodes)"
+  report drain-final "$(leader_and_term)"
+  report drain-writes "$(take_writes)"
+  kubectl uncordon "$NODE" >/dev/null
+}
+
+restart_replaces_every_pod() {
+  local before
+  roles
+  before=$(uids)
+  report restart-leader "$LEADER"
+  take_writes >/dev/null
+  watch_members
+  run restart "$GUARD" restart statefulset/etcd -n prod
+  report restart-lowest "$(lowest_members)"
+  wait_until 'the restarted cluster is complete' is_complete "$before"
+  report restart-before "$before"
+  report restart-after "$(uids)"
+  report restart-strategy "$(kubectl -n prod get statefulset etcd -o 'jsonpath={.spec.updateStrategy.type} {.metadata.annotations.etcd-guard\.io/restart}')"
+  report restart-writes "$(take_writes)"
+}
+
+# reference: the same cordon without the guard, and the sudden end of the leader.
+reference() {
+  kubectl label namespace prod etcd-guard.io/guard- >/dev/null
+  # The guard forgets the namespace.
+  sleep 2
+  roles
+  take_writes >/dev/null
+  kubectl cordon "$NODE" >/dev/null
+  sleep "$DELETION_DELAY"
+  report reference-leader "$LEADER"
+  report reference-stays "$(leader_and_term)"
+  report reference-cordon-writes "$(take_writes)"
+  kill_etcd "$LEADER"
+  sleep "$RESULT_TIME"
+  report reference-killed-writes "$(take_writes)"
+  kubectl uncordon "$NODE" >/dev/null
+}
+
+kubectl apply -k "$PROJECT/tests/drain_node/guard" >/dev/null
+kubectl create namespace prod >/dev/null
+kubectl label namespace prod etcd-guard.io/guard=enabled >/dev/null
+sed "s|^      affinity:|$SPREAD\n&|" "$PROJECT/etcd-manifests/plain.yaml" | kubectl -n prod apply -f - >/dev/null
+kubectl -n prod annotate statefulset/etcd etcd-guard.io/leader=transfer >/dev/null
+writer_services prod "${MEMBERS[@]}" | kubectl apply -f - >/dev/null
+kubectl -n etcd-guard rollout status deployment/etcd-guard --timeout="${READY_TIMEOUT}s" >/dev/null || fail 'the guard is not ready'
+kubectl -n prod rollout status statefulset/etcd --timeout="${READY_TIMEOUT}s" >/dev/null || fail 'etcd is not ready'
+report nodes "$(nodes)"
+start_writer "$WRITER_PROGRAM" prod "${MEMBERS[@]}"
+knows_cluster() { "$GUARD" status -n prod --exit-code >/dev/null 2>&1; }
+wait_until 'the guard reads the cluster' knows_cluster
+log "the guard and etcd are ready after $SECONDS s"
+
+for chapter in cordon_moves_leadership command_moves_leadership drain_leaves_no_member restart_replaces_every_pod reference; do
+  "$chapter"
+  log "$chapter: done after $SECONDS s"
+done
+report end reached
