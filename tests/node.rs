@@ -1,4 +1,4 @@
-//! The demo on a real node: kubelet, containerd, etcd in pods, and the guard in its own image. Requires root.
+//! The demo on real nodes: kubelets, containerd, etcd in pods, and the guard in its own image. Requires root.
 //!
 //! `scripts/demo` runs once; each test asserts one part of the output.
 
@@ -23,7 +23,7 @@ const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/demo");
 const NO_VOTER_TO_SPARE: &str = "Warning: etcd prod/etcd has no voter to spare until etcd-";
 
 /// Steps of the demo, in order.
-const STEPS: [&str; 9] = [
+const STEPS: [&str; 14] = [
     "status",
     "delete-leader",
     "delete-follower",
@@ -33,6 +33,11 @@ const STEPS: [&str; 9] = [
     "evict-leader",
     "move-leader",
     "delete-former-leader",
+    "cordon",
+    "handover",
+    "handover-writes",
+    "drain-node",
+    "drain-writes",
 ];
 
 /// The result of the demo. If the demo fails, the first test that reads the result prints the cause.
@@ -190,6 +195,19 @@ fn command_of_the_denial_transfers_leadership() {
     assert_allowed("delete-former-leader", NO_VOTER_TO_SPARE);
 }
 
+/// No test asserts the duration of a gap.
+#[test]
+fn handover_precedes_the_drain_while_a_client_writes() {
+    assert_allowed("cordon", "cordoned");
+    assert_allowed("handover", " is cordoned: leadership moved from ");
+    assert_allowed("drain-node", "evicting pod prod/etcd-");
+    assert_allowed("drain-node", " drained");
+    for id in ["handover-writes", "drain-writes"] {
+        assert_allowed(id, "longest gap ");
+        assert!(!step(id).output.contains(" 0 acknowledged"), "{id}: {}", step(id).output);
+    }
+}
+
 /// Serves a metrics page until the test ends, and returns the address.
 async fn serve(page: &'static str) -> SocketAddr {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -222,6 +240,7 @@ async fn every_dashboard_panel_has_data_after_the_demo() {
         "sum(etcd_guard_admission_requests_total{webhook=\"guard.etcd-guard.io\",reason=\"LeaderProtected\"}) > 0",
         "sum(etcd_guard_admission_requests_total{webhook=\"eviction.guard.etcd-guard.io\",verdict=\"denied\"}) > 0",
         "sum(etcd_guard_admission_requests_total{verdict=\"allowed\",reason=\"SafeToDelete\"}) > 0",
+        "sum(etcd_guard_handovers_total{trigger=\"cordon\",result=\"moved\"}) == 1",
         "max(etcd_guard_clusters{state=~\"spare|no_spare\"}) == 1",
     ] {
         prometheus.wait_for_series(query).await;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo on a real node: deploys the guard and etcd like a user, then runs the scenario. CMD of `testbed node`.
+# The demo on real nodes: deploys the guard and etcd like a user, then runs the scenario. CMD of `testbed node`.
 # shellcheck source-path=SCRIPTDIR/..
 set -euo pipefail
 
@@ -11,6 +11,8 @@ source "$LIB/demo/detach.sh"
 source "$LIB/demo/metrics.sh"
 source "$LIB/demo/deploy.sh"
 source "$LIB/demo/scenario.sh"
+source "$LIB/writer.sh"
+source "$LIB/demo/handover.sh"
 STEPS_DIR=$TESTBED_DIR/steps
 mkdir -p "$STEPS_DIR"
 
@@ -21,7 +23,7 @@ guard_metrics() { kubectl get --raw "/api/v1/namespaces/etcd-guard/pods/$1:8080/
 
 heading 'Deploy the guard and a three-member etcd'
 setup kubectl create namespace prod
-deploy
+deploy scripts/lib/demo/guard
 setup kubectl get pods -A -o wide
 
 status=0

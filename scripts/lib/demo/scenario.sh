@@ -1,5 +1,6 @@
 # The scenario of the demo: the response of the guard to each way to delete an etcd pod. It is the same on a node and on
-# loopback; the caller defines member_command, which prints the words of a command beside a member.
+# loopback, except that handover.sh adds a part on nodes. The caller defines member_command, which prints the words of a
+# command beside a member.
 # shellcheck shell=bash source-path=SCRIPTDIR/..
 
 # Seconds: until the webhook configuration is effective, and until a deleted member is ready again.
@@ -75,7 +76,7 @@ wait_until_led_elsewhere() {
 }
 
 run_scenario() {
-  local roles leader first second uid node denial command words=() eviction
+  local roles leader first second uid nodes denial command words=() eviction
 
   wait_until_guarded
 
@@ -90,15 +91,15 @@ run_scenario() {
     kubectl -n prod delete pod "$leader"
 
   heading "Delete a follower, $first, and at once the other, $second"
-  # Without the cordon, the first pod could be ready before the second request, however slow kubectl starts.
-  node=$(kubectl -n prod get pod "$first" -o 'jsonpath={.spec.nodeName}')
-  setup kubectl cordon "$node"
+  # Without the cordon of all nodes, the first pod could be ready before the second request, however slow kubectl starts.
+  read -ra nodes < <(kubectl get nodes --field-selector spec.unschedulable=false -o 'jsonpath={.items[*].metadata.name}{"\n"}')
+  setup kubectl cordon "${nodes[@]}"
   uid=$(pod_uid "$first")
   step delete-follower "delete $first, a follower" allowed '*deleted*' kubectl -n prod delete pod "$first" --wait=false
   step delete-second "delete $second while $first is away" 'denied (Forbidden)' "*$first*" \
     kubectl -n prod delete pod "$second"
   show "$STEPS_DIR/pods" kubectl -n prod get pods -o wide || true
-  setup kubectl uncordon "$node"
+  setup kubectl uncordon "${nodes[@]}"
   wait_for_replacement "$first" "$uid"
 
   heading "Now that $first is back"
@@ -106,10 +107,10 @@ run_scenario() {
   step delete-second-later "delete $second after $first is back" allowed '*deleted*' kubectl -n prod delete pod "$second"
   wait_for_replacement "$second" "$uid"
 
-  heading 'Drain the node, server-side dry run'
+  heading 'Drain the node of the leader, server-side dry run'
   roles=$(members_by_role) || exit 1
   leader=${roles%% *}
-  step drain 'drain the node (dry run)' denied "*pods/\"$leader\"*denied the request: LeaderProtected: *" \
+  step drain 'drain the node of the leader (dry run)' denied "*pods/\"$leader\"*denied the request: LeaderProtected: *" \
     kubectl drain "$(kubectl -n prod get pod "$leader" -o 'jsonpath={.spec.nodeName}')" --dry-run=server --force \
     --ignore-daemonsets --delete-emptydir-data --pod-selector app=etcd --timeout=3s
 
@@ -135,5 +136,6 @@ run_scenario() {
     record_step "move leadership away from $leader" allowed 'no command in the denial'
   fi
 
+  if [[ $(type -t handover_scenario) == function ]]; then handover_scenario; fi
   summary
 }
