@@ -326,7 +326,8 @@ impl ReservationStore {
             let (stale, changed): (Vec<LeaseRecord>, Vec<LeaseRecord>) =
                 leases.into_iter().partition(|lease| last.get(&lease.name) == Some(&lease.version));
             // A signal that lasts longer must not trigger a second handover.
-            for lease in stale.into_iter().filter(|lease| !handovers::is_needed(lease, self.wall_clock.now())) {
+            for lease in stale.into_iter().filter(|lease| !handovers::is_needed(lease, self.wall_clock.now()))
+            {
                 // A conflict means that the record is in use again.
                 match self.leases.delete(&lease).await {
                     Ok(()) | Err(WriteError::Conflict) => {}

@@ -190,7 +190,9 @@ mod tests {
         set.metadata.annotations = Some([(RESTART.to_owned(), text)].into());
         assert_eq!(Record::read(&set).unwrap(), Some(record));
         set.metadata.annotations = Some([(RESTART.to_owned(), String::from("{"))].into());
-        assert!(Record::read(&set).unwrap_err().to_string().contains("kubectl -n prod annotate statefulset etcd"));
+        assert!(
+            Record::read(&set).unwrap_err().to_string().contains("kubectl -n prod annotate statefulset etcd")
+        );
     }
 
     #[test]
