@@ -387,7 +387,12 @@ impl ClusterObserver {
         );
         snapshot.external_members.retain(|external| !leaving.contains(&external.id));
         let namespace = &siblings.namespace;
-        let has_set = |pod: &str| self.annotations.stateful_set_by_pod_name(namespace, pod).is_some();
+        let pods = &snapshot.pods;
+        // Beside a pod that replied as another member, the member of the same name runs elsewhere.
+        let has_replied = |pod: &str| pods.iter().any(|own| own.name == pod && own.reply.status().is_some());
+        let has_set = |pod: &str| {
+            self.annotations.stateful_set_by_pod_name(namespace, pod).is_some() && !has_replied(pod)
+        };
         for external in &mut snapshot.external_members {
             let member = without_pod.iter().find(|member| member.id == external.id);
             external.reserved =

@@ -66,8 +66,11 @@ impl ClusterObserver {
         let places: Vec<(&ListedMember, Places)> =
             members.iter().map(|member| (*member, Places::new(member, namespace, addresses))).collect();
         let pods = self.find_pods(&places, until).await.map_err(ObserveError::Lookup)?;
-        let is_leaving =
-            |(member, places): &&(&ListedMember, Places)| is_leaving(member, places, &pods, reserved);
+        let has_set =
+            |namespace: &str, pod: &str| self.annotations.stateful_set_by_pod_name(namespace, pod).is_some();
+        let is_leaving = |(member, places): &&(&ListedMember, Places)| {
+            is_leaving(member, places, &pods, reserved, has_set)
+        };
         Ok(places.iter().filter(is_leaving).map(|(member, _)| member.id).collect())
     }
 
@@ -102,8 +105,15 @@ impl ClusterObserver {
     }
 }
 
-/// Whether the pod of this member is leaving, or may be leaving.
-fn is_leaving(member: &ListedMember, places: &Places, found: &FoundPods, reserved: &[Reservation]) -> bool {
+/// Whether the pod of this member is leaving, or may be leaving. `has_set` returns whether a StatefulSet of the namespace creates
+/// the pod of this name: such a member without a pod is the process of a pod that was deleted by force.
+fn is_leaving(
+    member: &ListedMember,
+    places: &Places,
+    found: &FoundPods,
+    reserved: &[Reservation],
+    has_set: impl Fn(&str, &str) -> bool,
+) -> bool {
     let are_read = places.addresses.iter().all(|address| found.by_address.contains_key(address))
         && places.namespaces.iter().all(|namespace| found.by_namespace.contains_key(namespace));
     if !are_read {
@@ -126,6 +136,11 @@ fn is_leaving(member: &ListedMember, places: &Places, found: &FoundPods, reserve
     let named: Vec<&Pod> = in_namespace.iter().copied().filter(|pod| is_named(member, pod)).collect();
     if !named.is_empty() {
         return all_are_leaving(&named);
+    }
+    let is_missing_pod =
+        |namespace: &String| identity::peer_pods(member, namespace).iter().any(|pod| has_set(namespace, pod));
+    if places.namespaces.iter().any(is_missing_pod) {
+        return true;
     }
     in_namespace.iter().any(|pod| may_run_etcd(pod) && pod_is_leaving(pod))
 }
@@ -229,7 +244,7 @@ mod tests {
                 .map(|name| (name.clone(), in_namespace.to_vec()))
                 .collect(),
         };
-        is_leaving(&member, &places, &found, &[])
+        is_leaving(&member, &places, &found, &[], |namespace, pod| (namespace, pod) == ("other", "set-1"))
     }
 
     #[test]
@@ -281,10 +296,23 @@ mod tests {
         assert!(!behind("ea.other.svc", vec![pod("member-0", "10.0.0.1", alive)]));
     }
 
+    /// Edge case 175.
+    #[test]
+    fn process_of_missing_pod_of_a_set_is_leaving() {
+        let behind = |host: &str, pods: &[Pod]| leaves(host, "10.96.0.1", Vec::new(), pods);
+        let others = [pod("set-0", "10.0.0.1", alive)];
+        assert!(behind("set-1.etcd.other.svc", &others));
+        assert!(!behind("set-1.etcd.other.svc", &[pod("set-1", "10.0.0.2", alive)]), "the pod exists");
+        assert!(!behind("etcd-1.etcd.other.svc", &others), "no StatefulSet creates the pod");
+    }
+
     #[test]
     fn member_outside_of_kubernetes_is_not_leaving() {
         assert!(!leaves("vm.example.com", "192.168.0.1", Vec::new(), &[]));
         let (member, places) = places("vm.example.com", "192.168.0.1");
-        assert!(is_leaving(&member, &places, &FoundPods::default(), &[]), "its pod was not searched");
+        assert!(
+            is_leaving(&member, &places, &FoundPods::default(), &[], |_, _| false),
+            "its pod was not searched"
+        );
     }
 }
