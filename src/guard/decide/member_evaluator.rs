@@ -156,8 +156,10 @@ impl MemberEvaluator {
         let removes_vote = wants_transfer || assessment.reason.removes_a_voter();
 
         let costs_serving_voter = wants_transfer || assessment.reason == Reason::SafeToDelete;
-        let takes_over =
-            costs_serving_voter && records.as_ref().is_some_and(|records| records.is_transferee(&target.uid));
+        let takes_over = costs_serving_voter
+            && records
+                .as_ref()
+                .is_some_and(|records| records.is_transferee(&target.uid, self.wall_clock.now()));
 
         let id = snapshot.cluster_id();
         if let Some(id) = id {

@@ -153,22 +153,11 @@ impl Mover {
         let nodes = nodes_of(&pods);
         let (leaves, obstacle) = (|pod: &MemberPod| (task.leaves)(&pods, &pod.name), self.obstacle(&nodes));
         let order = Order { leaves: &leaves, transferee: task.transferee, obstacle: &obstacle };
-        let mut choice = choose(&snapshot, &order);
-        if let (Some(HandoverState::Expired { term: former }), Choice::Move { leader, term, .. }) =
-            (earlier, &choice)
-            && *term != former
-        {
-            // The replica that wrote the entry has moved leadership.
-            if task.signal.trigger != Trigger::Request {
-                return Ok(Attempt::Done(Outcome::Handled));
-            }
-            // The request for a named pod is not fulfilled while another pod leads.
-            if task.transferee.is_none() {
-                choice =
-                    Choice::NotNeeded(format!("{} leads {} (term {term})", leader.name, snapshot.cluster));
-            }
-        }
+        let choice = choose(&snapshot, &order);
+        let moved = outcome_of_move(task, earlier, &choice, &snapshot.cluster);
         let (outcome, transfer) = match choice {
+            _ if moved.is_some() => (moved, None),
+            Choice::NotNeeded(text) => (Some(Outcome::NotNeeded(text)), None),
             Choice::Unproven(cause) => return Ok(Attempt::Unproven(cause)),
             Choice::Move { leader, transferee, member, term } => {
                 if self.is_withdrawn(task, deadline).await? {
@@ -176,7 +165,6 @@ impl Mover {
                 }
                 (None, Some(Transfer { leader, transferee, member, term }))
             }
-            Choice::NotNeeded(text) => (Some(Outcome::NotNeeded(text)), None),
             Choice::NoTransferee { leader, cause } => {
                 (Some(Outcome::NoTransferee { leader: leader.name.clone(), cause }), None)
             }
@@ -353,4 +341,35 @@ impl Mover {
 /// Returns the names of the pods' nodes by the uid of the pod.
 fn nodes_of(pods: &[Pod]) -> HashMap<&str, &str> {
     pods.iter().map(|pod| (pod.metadata.uid.as_str(), pod.spec.node_name.as_str())).collect()
+}
+
+/// Returns the outcome if the replica that wrote an expired entry has moved leadership, which the change of the term shows. A
+/// second move could revert a later one.
+fn outcome_of_move(
+    task: &Task<'_>,
+    earlier: Option<HandoverState>,
+    choice: &Choice<'_>,
+    cluster: &str,
+) -> Option<Outcome> {
+    let (Some(HandoverState::Expired { term: former }), Choice::Move { leader, term, .. }) =
+        (earlier, choice)
+    else {
+        return None;
+    };
+    if *term == former {
+        return None;
+    }
+    Some(match (task.signal.trigger, task.transferee) {
+        (Trigger::Request, Some(_)) => Outcome::Failed {
+            leader: None,
+            cause: format!(
+                "leadership changed from term {former} to term {term} before the request was completed, and {} leads",
+                leader.name
+            ),
+        },
+        (Trigger::Request, None) => {
+            Outcome::NotNeeded(format!("{} leads {cluster} (term {term})", leader.name))
+        }
+        _ => Outcome::Handled,
+    })
 }

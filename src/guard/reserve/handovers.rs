@@ -23,6 +23,9 @@ const REQUEST_TTL: SignedDuration = SignedDuration::from_mins(10);
 /// later can cost at most one more move of leadership.
 const SIGNAL_TTL: SignedDuration = SignedDuration::from_hours(24);
 
+/// Age at which a handover protects no transferee any more: its lifetime of 10 s, and the difference of clocks.
+const MAX_HANDOVER_AGE: SignedDuration = SignedDuration::from_secs(60);
+
 /// Returns the handovers of a Lease. A list that cannot be parsed must not block deletions: it counts as empty.
 pub(super) fn parse(lease: &LeaseRecord) -> Vec<Handover> {
     let Some(text) = lease.annotations.get(ANNOTATION) else { return Vec::new() };
@@ -37,10 +40,14 @@ pub(super) fn is_needed(lease: &LeaseRecord, now: Timestamp) -> bool {
     parse(lease).iter().any(|handover| !is_request(handover) && !is_older(handover, SIGNAL_TTL, now))
 }
 
-/// Returns the handovers with a new one, which replaces that of the same signal, and without old requests.
+/// Returns the handovers with a new one, which replaces that of the same signal, and without old requests. The handover of a
+/// rollout replaces those of earlier rollouts of the StatefulSet, because a rollback uses the name of an earlier revision again.
 pub(super) fn with(known: &[Handover], new: Handover, now: Timestamp) -> Vec<Handover> {
+    let set = rollout_of(&new).map(str::to_owned);
     let is_kept = |known: &&Handover| {
-        known.signal != new.signal && !(is_request(known) && is_older(known, REQUEST_TTL, now))
+        known.signal != new.signal
+            && (set.is_none() || rollout_of(known) != set.as_deref())
+            && !(is_request(known) && is_older(known, REQUEST_TTL, now))
     };
     let mut handovers: Vec<Handover> = known.iter().filter(is_kept).cloned().collect();
     handovers.push(new);
@@ -49,8 +56,19 @@ pub(super) fn with(known: &[Handover], new: Handover, now: Timestamp) -> Vec<Han
     handovers
 }
 
+/// Returns trigger and StatefulSet in the signal of a rollout, `rollout/UID/REVISION`.
+fn rollout_of(handover: &Handover) -> Option<&str> {
+    let (set, _) = handover.signal.rsplit_once('/')?;
+    set.starts_with(Trigger::Rollout.as_str()).then_some(set)
+}
+
 fn is_request(handover: &Handover) -> bool {
     handover.signal.starts_with(Trigger::Request.as_str())
+}
+
+/// Whether the handover has ended, however the clocks of the replicas differ. An invalid time proves nothing.
+pub(super) fn is_outdated(handover: &Handover, now: Timestamp) -> bool {
+    handover.at.parse().is_ok_and(|at| now.duration_since(at) > MAX_HANDOVER_AGE)
 }
 
 fn is_older(handover: &Handover, limit: SignedDuration, now: Timestamp) -> bool {
@@ -86,6 +104,14 @@ mod tests {
         assert_eq!(signals(&next), ["request/b", "cordon/n", "cordon/m"]);
         let again = with(&next, handover("cordon/n", 0), now);
         assert_eq!(signals(&again), ["request/b", "cordon/m", "cordon/n"], "one entry per signal");
+    }
+
+    #[test]
+    fn rollback_is_a_new_signal() {
+        let now = Timestamp::now();
+        let known = [handover("rollout/u1/a", 5), handover("rollout/u2/a", 5), handover("cordon/n", 5)];
+        let next = with(&known, handover("rollout/u1/b", 0), now);
+        assert_eq!(signals(&next), ["rollout/u2/a", "cordon/n", "rollout/u1/b"]);
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! The records that an evaluation, or the component for handovers, has read.
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::{AllRecords, InvalidRecord, Record, Records};
-use crate::guard::model::reservation::{LivePod, Reservation};
+use super::{AllRecords, InvalidRecord, Record, Records, handovers};
+use crate::guard::model::{
+    handover::Handover,
+    reservation::{LivePod, Reservation},
+};
 
 // === impl AllRecords ===
 
@@ -49,10 +53,15 @@ impl Records {
         }
     }
 
-    /// Whether leadership is being handed over to the pod with this uid.
-    pub(in crate::guard) fn is_transferee(&self, uid: &str) -> bool {
+    /// Whether leadership is being handed over to the pod with this uid. `time` is the time of the wall clock: after the ledger of
+    /// the record was lost, an entry would start another lifetime.
+    pub(in crate::guard) fn is_transferee(&self, uid: &str, time: Timestamp) -> bool {
         let now = Instant::now();
-        self.iter().any(|record| record.ledger().is_transferee(&record.handovers, uid, now))
+        self.iter().any(|record| {
+            let recent = record.handovers.iter().filter(|handover| !handovers::is_outdated(handover, time));
+            let recent: Vec<Handover> = recent.cloned().collect();
+            record.ledger().is_transferee(&recent, uid, now)
+        })
     }
 
     /// Returns the reservations that have not expired, each of them once.

@@ -27,7 +27,7 @@ async fn handover_protects_transferee_and_reserves_nothing() {
     let record = read_known(&two).await;
     assert!(record.has_signal("cordon/n") && record.active().is_empty());
     let protects = async |replica: &ReservationStore, uid: &str| {
-        replica.read(Some(OURS)).await.unwrap().is_transferee(uid)
+        replica.read(Some(OURS)).await.unwrap().is_transferee(uid, Timestamp::now())
     };
     let state = async |replica: &ReservationStore| read_known(replica).await.handover_state("cordon/n");
     assert!(protects(&two, "b").await && !protects(&two, "a").await);
