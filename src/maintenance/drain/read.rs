@@ -28,6 +28,14 @@ pub(crate) struct NodeView {
     pub(crate) is_incomplete: bool,
 }
 
+impl NodeView {
+    /// Returns namespace and name of each pod.
+    pub(crate) fn pod_names(&self) -> BTreeSet<(&str, &str)> {
+        let members = self.members.iter().map(|member| (member.namespace.as_str(), member.pod.as_str()));
+        members.chain(self.others.iter().map(names)).collect()
+    }
+}
+
 /// Reads a node. The guard must answer: without its verdicts there is no safe order.
 pub(crate) async fn read_node(
     api: &ClusterApi,

@@ -14,7 +14,7 @@ use super::{
         reporter::Reporter,
     },
     plan::{Action, Entry, plan},
-    pods::{Handling, Permitted, handling},
+    pods::{Handling, Permitted, handling, is_finished},
     read::{NodeView, member_of, names, read_node},
     report::NodeReport,
 };
@@ -53,8 +53,8 @@ impl<'a> Drain<'a> {
     /// Drains the node. Returns whether all selected pods left it.
     pub(crate) async fn run(&mut self) -> anyhow::Result<bool> {
         let Options { node, is_dry_run, drains_all, permitted, .. } = self.options;
-        let view = read_node(self.api, node, *permitted).await?;
-        let entries = plan(&view.members);
+        let mut view = read_node(self.api, node, *permitted).await?;
+        let mut entries = plan(&view.members);
         let report = NodeReport::new(node, &view, entries.clone());
         self.reporter.plan(&report.text(), &report)?;
         view.problems.iter().for_each(|problem| self.reporter.warn(problem));
@@ -69,9 +69,15 @@ impl<'a> Drain<'a> {
             self.api.command("status")
         );
         self.api.cordon(node, true).await?;
+        self.reporter.progress(&format!("node {node} is cordoned"));
+        // The scheduler can have bound pods to the node before the cordon.
+        let cordoned = read_node(self.api, node, *permitted).await?;
+        if cordoned.pod_names() != view.pod_names() {
+            self.refuse_pods(&cordoned)?;
+            (entries, view) = (plan(&cordoned.members), cordoned);
+        }
         let total = entries.iter().filter(|entry| entry.order.is_some()).count();
         self.reporter.set_progress(0, total);
-        self.reporter.progress(&format!("node {node} is cordoned"));
         let mut left: Vec<String> = Vec::new();
         for entry in &entries {
             let Entry { namespace, pod, order, note: cause, .. } = entry;
@@ -86,6 +92,9 @@ impl<'a> Drain<'a> {
         }
         if *drains_all && left.is_empty() {
             left.extend(self.evict_others(&view.others).await);
+        }
+        if left.is_empty() {
+            left.extend(self.remaining_members().await?);
         }
         if !left.is_empty() {
             // One line for each pod: the causes are long.
@@ -102,6 +111,22 @@ impl<'a> Drain<'a> {
         }
         self.reporter.complete(&self.completed_text());
         Ok(true)
+    }
+
+    /// Returns the members that are on the node at the end: those that the drain could not evict, such as members in static
+    /// pods, and successors that tolerate the cordon.
+    async fn remaining_members(&self) -> anyhow::Result<Vec<String>> {
+        let Options { node, .. } = self.options;
+        let (pods, survey) = (self.api.pods_on(node).await?, self.api.survey(None).await?);
+        let is_member = |pod: &&Pod| {
+            let (namespace, name) = names(pod);
+            !is_finished(pod) && member_of(&survey, namespace, name).is_some()
+        };
+        let stays = |pod: &Pod| {
+            let (namespace, name) = names(pod);
+            format!("{namespace}/{name} runs a member on node {node}")
+        };
+        Ok(pods.iter().filter(is_member).map(stays).collect())
     }
 
     /// Returns the final message, with the command that evicts the other pods.
@@ -268,11 +293,16 @@ impl<'a> Drain<'a> {
                 let (namespace, name) = names(pod);
                 let uid = pod.metadata.uid.as_deref().unwrap_or_default();
                 if requested.contains(uid) {
-                    let current = self.api.pod(namespace, name).await;
-                    if current.is_ok_and(|current| {
-                        current.is_none_or(|pod| pod.metadata.uid.as_deref() != Some(uid))
-                    }) {
-                        continue;
+                    let current = self.api.pod(namespace, name).await.map(|current| {
+                        current.filter(|pod| pod.metadata.uid.as_deref() == Some(uid)).map(|pod| pod.metadata)
+                    });
+                    match current {
+                        Ok(None) => continue,
+                        // A conflict had another cause than the uid.
+                        Ok(Some(pod)) if pod.deletion_timestamp.is_none() => {
+                            requested.remove(uid);
+                        }
+                        Ok(Some(_)) | Err(_) => {}
                     }
                 } else {
                     match evict(self.api, namespace, name, uid).await {

@@ -112,12 +112,13 @@ impl<'a> Restart<'a> {
                     }
                 }
             };
-            if let Some(obstacle) = obstacle {
-                self.reporter.waiting(&obstacle);
-                if Instant::now() >= progress.deadline {
-                    let limit = humantime::format_duration(timeout);
-                    return self.abort(record, &format!("{obstacle}; the timeout of {limit} expired")).await;
-                }
+            if let Some(obstacle) = &obstacle {
+                self.reporter.waiting(obstacle);
+            }
+            if Instant::now() >= progress.deadline {
+                let limit = humantime::format_duration(timeout);
+                let obstacle = obstacle.unwrap_or_else(|| String::from("no member was restarted"));
+                return self.abort(record, &format!("{obstacle}; the timeout of {limit} expired")).await;
             }
             sleep(POLL_INTERVAL).await;
         }
