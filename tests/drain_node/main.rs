@@ -116,10 +116,10 @@ fn cordon_is_reported_by_events_and_metric() {
     let (pod, node, _) = leader("cordon-leader");
     let (successor, ..) = leader("cordon-successor");
     for object in [format!("Pod/{pod}"), String::from("StatefulSet/etcd")] {
-        let note = format!(
+        let expected = format!(
             "LeaderMoved {object}: node {node} is cordoned: leadership moved from {pod} to {successor} "
         );
-        assert_reported("cordon-events", &note);
+        assert_reported("cordon-events", &expected);
     }
     assert_eq!((reported("cordon-handovers-before"), reported("cordon-handovers")), ("0", "1"));
 }

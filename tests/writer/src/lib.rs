@@ -2,6 +2,7 @@
 
 // A failed start of the writer ends the test, the bench or the demo.
 #![allow(clippy::expect_used, clippy::indexing_slicing)]
+#![allow(clippy::missing_panics_doc, clippy::must_use_candidate)]
 
 use std::{
     fmt,
