@@ -66,7 +66,7 @@ const EXIT_UNKNOWN: u8 = 2;
 
 /// Runs the command of the command line.
 ///
-/// The exit status is 1 after an error and 2 after an invalid command line. The commands of [`EXIT_NEGATIVE`] exit with 1 after a
+/// The exit status is 1 after an error and 2 after an invalid command line. The commands of `EXIT_NEGATIVE` exit with 1 after a
 /// negative result and with 2 if they have no result.
 #[must_use]
 pub fn main() -> ExitCode {
