@@ -367,7 +367,8 @@ fn stable_part(command: &str) -> String {
 /// After a change of the demo script, repeat the recording with `scripts/record`.
 #[test]
 fn recording_matches_demo_script() {
-    let script = page("scripts/lib/demo/scenario.sh") + &page("scripts/lib/demo/deploy.sh");
+    let scenes = page("scripts/lib/demo/scenario.sh") + &page("scripts/lib/demo/handover.sh");
+    let script = scenes.clone() + &page("scripts/lib/demo/deploy.sh");
     let recorded = recorded();
     let typed: Vec<&str> = recorded.lines().filter_map(|item| item.strip_prefix("$ ")).collect();
     assert!(typed.len() >= 10, "{typed:?}");
@@ -378,8 +379,7 @@ fn recording_matches_demo_script() {
             "no {stable:?} in the demo script: {command}"
         );
     }
-    let script = page("scripts/lib/demo/scenario.sh");
-    let headings = script.lines().filter_map(|item| item.trim().strip_prefix("heading "));
+    let headings = scenes.lines().filter_map(|item| item.trim().strip_prefix("heading "));
     // The first heading precedes a table that is too wide for the README.
     for heading in headings.skip(1) {
         let words = heading.trim_matches(['\'', '"']).split([',', '$']).next().unwrap();

@@ -123,7 +123,8 @@ run_scenario() {
 
   heading 'Follow the advice of the denial'
   denial=$(<"$STEPS_DIR/evict-leader.output")
-  # The denial ends with `kubectl -n prod annotate ... etcd-guard.io/move-leader=POD@$(date ...)`; a shell inserts the time.
+  # The denial ends with this command; a shell inserts the time:
+  # kubectl -n prod annotate --overwrite statefulset/etcd etcd-guard.io/move-leader=POD@$(date ...)
   if [[ $denial =~ without\ the\ plugin:\ (kubectl\ .*move-leader=[a-z0-9-]+@) ]]; then
     read -ra words <<<"${BASH_REMATCH[1]}$(date -u +%FT%TZ)"
     step move-leader "move leadership away from $leader" allowed '*annotated*' "${words[@]}"
