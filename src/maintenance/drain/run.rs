@@ -20,8 +20,14 @@ use super::{
 };
 use crate::{
     escape::to_shell_word,
-    guard::{ClusterStatus, MemberStatus, Role},
+    guard::{ClusterStatus, Role},
 };
+
+/// Time in which a guard with `--handover` moves leadership off a cordoned node. A request in this time could move leadership twice.
+const SIGNAL_TIME: Duration = Duration::from_secs(3);
+
+/// Pause between two reads of the leader in this time.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The options of a drain.
 pub(crate) struct Options {
@@ -40,6 +46,8 @@ pub(crate) struct Drain<'a> {
     options: &'a Options,
     reporter: Reporter,
     deadline: Instant,
+    /// The time of the cordon.
+    cordoned: Option<Instant>,
 }
 
 // === impl Drain ===
@@ -47,7 +55,7 @@ pub(crate) struct Drain<'a> {
 impl<'a> Drain<'a> {
     pub(crate) fn new(api: &'a ClusterApi, options: &'a Options, is_json: bool) -> Self {
         let deadline = Instant::now() + options.timeout;
-        Self { api, options, reporter: Reporter::new(is_json), deadline }
+        Self { api, options, reporter: Reporter::new(is_json), deadline, cordoned: None }
     }
 
     /// Drains the node. Returns whether all selected pods left it.
@@ -69,6 +77,7 @@ impl<'a> Drain<'a> {
             self.api.command("status")
         );
         self.api.cordon(node, true).await?;
+        self.cordoned = Some(Instant::now());
         self.reporter.progress(&format!("node {node} is cordoned"));
         // The scheduler can have bound pods to the node before the cordon.
         let cordoned = read_node(self.api, node, *permitted).await?;
@@ -207,17 +216,25 @@ impl<'a> Drain<'a> {
     /// Moves leadership to another node if the pod leads. Returns whether a move was requested.
     async fn hand_over(&mut self, entry: &Entry, pod: &Pod) -> bool {
         let Entry { namespace, pod: name, .. } = entry;
-        let survey = match self.api.survey(Some(namespace)).await {
-            Ok(survey) => survey,
-            Err(error) => {
-                self.reporter.warn(&format!("the leader is unknown: {error:#}"));
+        let survey = loop {
+            let survey = match self.api.survey(Some(namespace)).await {
+                Ok(survey) => survey,
+                Err(error) => {
+                    self.reporter.warn(&format!("the leader is unknown: {error:#}"));
+                    return false;
+                }
+            };
+            let leads =
+                member_of(&survey, namespace, name).is_some_and(|(_, member)| member.role == Role::Leader);
+            if !leads {
                 return false;
             }
+            if self.cordoned.is_none_or(|cordoned| cordoned.elapsed() >= SIGNAL_TIME) {
+                break survey;
+            }
+            sleep(SIGNAL_INTERVAL).await;
         };
-        let Some((cluster, MemberStatus { role: Role::Leader, .. })) = member_of(&survey, namespace, name)
-        else {
-            return false;
-        };
+        let Some((cluster, _)) = member_of(&survey, namespace, name) else { return false };
         let Ok(on_node) = self.api.pods_on(&self.options.node).await else { return false };
         let on_node: BTreeSet<(&str, &str)> = on_node.iter().map(names).collect();
         let Some(to) = transferee(cluster, |pod| !on_node.contains(&(namespace, pod))) else { return false };
