@@ -94,7 +94,12 @@ async fn respond(State(objects): State<Objects>, request: Request) -> Response {
         let items = json!([{"metadata": {"name": "prod", "labels": labels}}]);
         Some((200, json!({"metadata": {"resourceVersion": "1"}, "items": items})))
     } else {
-        objects.known.lock().unwrap().get(&path).cloned()
+        let known = objects.known.lock().unwrap();
+        if path.ends_with("/leases") {
+            Some((200, list_of_leases(&known, &path, parts.uri.query().unwrap_or_default())))
+        } else {
+            known.get(&path).cloned()
+        }
     };
     let (status, object) = if parts.method == http::Method::GET {
         // The default is an empty list, or "not found" for a single object.
@@ -121,6 +126,21 @@ async fn respond(State(objects): State<Objects>, request: Request) -> Response {
     };
     let json = [(header::CONTENT_TYPE, "application/json")];
     (StatusCode::from_u16(status).unwrap(), json, object.to_string()).into_response()
+}
+
+/// Returns the stored Leases with a label that the query selects.
+fn list_of_leases(known: &BTreeMap<String, (u16, Value)>, path: &str, query: &str) -> Value {
+    let prefix = format!("{path}/");
+    let stored = known.iter().filter(|(name, _)| name.starts_with(&prefix)).map(|(_, (_, lease))| lease);
+    let is_selected = |lease: &&Value| {
+        let labels = lease["metadata"]["labels"].as_object();
+        labels.into_iter().flatten().any(|(_, value)| {
+            let value = value.as_str().unwrap_or_default();
+            query.contains(&format!("%3D{value}")) || query.contains(&format!("={value}"))
+        })
+    };
+    let items: Vec<&Value> = stored.filter(is_selected).collect();
+    json!({"metadata": {"resourceVersion": "1"}, "items": items})
 }
 
 impl GuardedPods {

@@ -19,6 +19,7 @@ use crate::cluster::{
 /// Longer than the interval at which the guard evaluates nodes with a signal again.
 const RECHECK_TIME: Duration = Duration::from_secs(20);
 
+/// Edge case 152.
 #[tokio::test]
 async fn cordon_moves_leadership_before_an_eviction() {
     let _turn = Turn::start().await;
@@ -83,6 +84,7 @@ async fn taints_move_leadership() {
     }
 }
 
+/// Edge case 153.
 #[tokio::test]
 async fn no_transferee_on_a_doomed_node() {
     let _turn = Turn::start().await;

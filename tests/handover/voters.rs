@@ -7,6 +7,7 @@ use test_support::{
 
 use crate::cluster::{Turn, annotate};
 
+/// Edge case 156.
 #[tokio::test]
 async fn denies_deletions_while_the_list_has_too_few_voters() {
     let _turn = Turn::start().await;

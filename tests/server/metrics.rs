@@ -56,7 +56,7 @@ const SHOWN_AFTER_FIRST_USE: [&str; 13] = [
 ];
 
 /// The largest size of the page before the first review. It is scraped twice a minute for years.
-const MAX_IDLE_BYTES: usize = 10_000;
+const MAX_IDLE_BYTES: usize = 12_000;
 
 /// A line of the page: the name of the metric and its labels.
 type Sample<'a> = (&'a str, Vec<(&'a str, &'a str)>);
@@ -104,6 +104,9 @@ fn closed_sets() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
                 "success",
                 "failure",
                 "moved",
+                "not_needed",
+                "no_transferee",
+                "rejected",
                 "failed",
                 "injected",
                 "unchanged",
@@ -118,6 +121,21 @@ fn closed_sets() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
             .into(),
         ),
         ("cause", etcd_guard::etcd::MemberError::LABELS.into()),
+        (
+            "trigger",
+            [
+                "request",
+                "cordon",
+                "cluster_autoscaler",
+                "karpenter",
+                "termination",
+                "shutdown",
+                "condition",
+                "configured",
+                "rollout",
+            ]
+            .into(),
+        ),
         ("gap", ["no_member", "port"].into()),
         ("state", ["spare", "no_spare", "single_member", "no_quorum", "unknown"].into()),
         ("version", [env!("CARGO_PKG_VERSION")].into()),

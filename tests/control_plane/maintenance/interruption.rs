@@ -16,6 +16,7 @@ fn in_progress() -> (String, bool) {
     (String::from("OnDelete"), true)
 }
 
+/// Edge case 158.
 #[tokio::test]
 async fn restart_resumes_after_the_process_is_killed() {
     let etcd = GuardedCluster::start().await;
