@@ -19,6 +19,7 @@ fn in_progress() -> (String, bool) {
 /// Edge case 158.
 #[tokio::test]
 async fn restart_resumes_after_the_process_is_killed() {
+    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     etcd.make_leader("etcd-0").await;
     let before = uids(&etcd).await;
@@ -54,6 +55,7 @@ async fn cordon(etcd: &GuardedCluster, verb: &str) {
 /// The successor of the first member cannot be scheduled.
 #[tokio::test]
 async fn aborted_restart_restores_strategy_unless_it_starts_the_controller() {
+    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start_on(&[CLOSED_NODE]).await;
     etcd.make_leader("etcd-0").await;
     cordon(&etcd, "cordon").await;

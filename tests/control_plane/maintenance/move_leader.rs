@@ -52,6 +52,7 @@ async fn answer(etcd: &GuardedCluster, namespace: &str, sets: &Api<StatefulSet>,
 
 #[tokio::test]
 async fn move_leader_prints_the_answer_of_the_guard() {
+    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     for (reason, status, printed) in [
         ("LeaderMoved", 0, "complete: text of the guard"),
@@ -101,6 +102,7 @@ async fn grant(etcd: &GuardedCluster, namespace: &str) -> String {
 
 #[tokio::test]
 async fn move_leader_times_out_without_an_answer() {
+    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     let (namespace, _) = unguarded_set(&etcd).await;
     let mut program = without_namespace(&cli::program(&etcd, "move-leader", &[]));
@@ -116,6 +118,7 @@ async fn move_leader_times_out_without_an_answer() {
 
 #[tokio::test]
 async fn leadership_that_is_elsewhere_is_no_error() {
+    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     etcd.make_leader("etcd-0").await;
     let output = cli::run(&etcd, "move-leader", &["etcd-1"]).await;
@@ -131,6 +134,7 @@ async fn leadership_that_is_elsewhere_is_no_error() {
 /// The guard itself answers, also under the policy `deny`, which does not forbid moves that a person requests.
 #[tokio::test]
 async fn guard_moves_leadership_at_request() {
+    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     etcd.make_leader("etcd-0").await;
     let output = cli::run(&etcd, "move-leader", &["--to", "etcd-2", "statefulset/etcd"]).await;

@@ -48,6 +48,7 @@ async fn run_counting(etcd: &GuardedCluster, program: Command) -> (Output, usize
 
 #[tokio::test]
 async fn restart_evicts_leader_last_and_keeps_quorum() {
+    let _requests = super::REQUESTS.read().await;
     // The policy `deny` applies: the command requests the move of leadership.
     let etcd = GuardedCluster::start().await;
     // The StatefulSet controller would begin with this pod.
@@ -75,6 +76,7 @@ async fn restart_evicts_leader_last_and_keeps_quorum() {
 /// The webhook stays registered, so that the guard evaluates each eviction. Only the command does not reach the guard.
 #[tokio::test]
 async fn restart_without_guard_follows_readiness() {
+    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     permit_transfers(&etcd).await;
     let before = uids(&etcd).await;
@@ -94,6 +96,7 @@ async fn restart_without_guard_follows_readiness() {
 
 #[tokio::test]
 async fn restart_refuses_managed_sets() {
+    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     let before = uids(&etcd).await;
     let label = ["label", "statefulset/etcd", "kustomize.toolkit.fluxcd.io/name=etcd"];
