@@ -7,6 +7,8 @@ mod move_leader;
 mod restart;
 mod upgrade;
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::Api;
 use test_support::guarded_cluster::GuardedCluster;
@@ -55,4 +57,13 @@ fn evicted(stdout: &str) -> Vec<String> {
         Some(text.split(' ').next()?.rsplit('/').next()?.to_owned())
     };
     stdout.lines().filter_map(line).collect()
+}
+
+/// Asserts that a restart evicted each member once, as a follower. An election of etcd can change the leader meanwhile, and then
+/// also the order.
+fn assert_followers_evicted(stdout: &str) {
+    let order = evicted(stdout);
+    let distinct: BTreeSet<&String> = order.iter().collect();
+    assert_eq!((order.len(), distinct.len()), (3, 3), "{stdout}");
+    assert_eq!(stdout.matches(" (follower) is evicted").count(), 3, "{stdout}");
 }

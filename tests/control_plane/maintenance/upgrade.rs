@@ -1,13 +1,11 @@
 //! An upgrade by one minor version of etcd.
 
-use std::collections::BTreeSet;
-
 use test_support::{
     guard::cli,
     guarded_cluster::{GuardedCluster, Setup},
 };
 
-use super::{evicted, restored, strategy};
+use super::{assert_followers_evicted, restored, strategy};
 
 /// The shipped image. The process node runs the release of the tag's minor version.
 const SHIPPED: &str = "quay.io/coreos/etcd:v3.6.16";
@@ -46,11 +44,7 @@ async fn restart_upgrades_by_one_minor_version() {
 
     let output = cli::run(&etcd, "restart", &["statefulset/etcd", "--image", SHIPPED]).await;
     assert_eq!(output.status, Some(0), "{output:?}");
-    // An election of etcd can change the leader meanwhile.
-    let order = evicted(&output.stdout);
-    assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), 3, "{}", output.stdout);
-    let moved = format!("leadership moved from {} to ", order[2]);
-    assert!(output.stdout.contains(&moved), "the leader is last: {}", output.stdout);
+    assert_followers_evicted(&output.stdout);
     assert_eq!(versions(&etcd).await, ["3.6"; 3]);
     assert_eq!(strategy(&etcd).await, restored());
     let output = etcd.kubectl(&["rollout", "status", "statefulset/etcd", "--timeout=60s"]).await;

@@ -100,7 +100,8 @@ fn decision_calls(proxy: &ApiServerProxy) -> Vec<Call> {
     calls.retain(|call| !call.is_background() && call.path != "/version");
     // A list of many Leases of other tests has several pages.
     calls.dedup_by(|next, call| {
-        call.method == "GET" && call.path.ends_with("/leases") && next.path == call.path
+        let is_list = call.method == "GET" && call.path.ends_with("/leases");
+        is_list && next.method == call.method && next.path == call.path
     });
     calls
 }
