@@ -25,7 +25,7 @@ pub struct Snapshot {
     pub pods: Vec<MemberPod>,
     /// Members that run in none of these pods and replied at one of their client URLs.
     pub external_members: Vec<ExternalMember>,
-    /// Members that run in none of these pods, and of whose client URLs the configuration denies all addresses.
+    /// Members that run in no pod of this snapshot. The configuration denies all addresses of their client URLs.
     pub denied_members: Vec<MemberId>,
 }
 
