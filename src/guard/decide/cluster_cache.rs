@@ -86,4 +86,9 @@ impl ClusterCache {
     pub(super) fn store_cluster_id(&self, key: &ClusterKey, id: ClusterId) {
         self.cluster_ids.insert(key.clone(), id);
     }
+
+    /// Removes the etcd cluster id, because no member reports it.
+    pub(super) fn forget_cluster_id(&self, key: &ClusterKey) {
+        self.cluster_ids.invalidate(key);
+    }
 }

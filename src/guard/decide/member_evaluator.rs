@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::OwnedMutexGuard, time::Instant};
 
-use crate::etcd::Connections;
+use crate::etcd::{ClusterId, Connections};
 use crate::guard::{
     assess::{Assessment, assess},
     decide::{
@@ -21,6 +21,7 @@ use crate::guard::{
     explain::{explain, explain_transferee},
     metrics::Metrics,
     model::{
+        cluster_key::ClusterKey,
         membership::Membership,
         reason::Reason,
         snapshot::{MemberPod, Snapshot},
@@ -162,15 +163,16 @@ impl MemberEvaluator {
                 .is_some_and(|records| records.is_transferee(&target.uid, self.wall_clock.now()));
 
         let id = snapshot.cluster_id();
-        if let Some(id) = id {
-            self.cache.store_cluster_id(cluster_key, id);
+        if self.can_be_restored(cluster_key, id, may_be_deleted && !request.dry_run) {
+            return Ok(None);
         }
-        let last_id = id.or_else(|| self.cache.cluster_id(cluster_key));
-        let record = match (records, last_id) {
+        let record = match (records, id) {
             (Some(records), Some(id)) => self.reservations.select(records, id),
             // No member returns the cluster id. A crashed member may serve again before its deletion is executed, so
             // the deletion still requires a reservation.
-            (Some(records), None) => self.reservations.select_by_name(records, &snapshot.cluster).map(Some),
+            (Some(records), None) => {
+                self.reservations.select_provisional(records, &snapshot.cluster).map(Some)
+            }
             (None, _) => Ok(None),
         };
         let mut record = record.unwrap_or_else(|error| {
@@ -233,6 +235,20 @@ impl MemberEvaluator {
         snapshot.mark_reserved(&uid);
         self.cache.store_snapshot(cluster_key, snapshot);
         Ok(Some(verdict))
+    }
+
+    /// Stores the cluster id that the members report. Without one, the cluster can have been restored under another id than that of
+    /// the record: returns whether an approval requires that the next attempt reads all records.
+    fn can_be_restored(&self, key: &ClusterKey, id: Option<ClusterId>, is_approved: bool) -> bool {
+        match id {
+            Some(id) => self.cache.store_cluster_id(key, id),
+            None if is_approved && self.cache.cluster_id(key).is_some() => {
+                self.cache.forget_cluster_id(key);
+                return true;
+            }
+            None => {}
+        }
+        false
     }
 
     /// Moves leadership away from the target, whose deletion the caller has reserved. After a failure the reservation
@@ -324,7 +340,7 @@ impl MemberEvaluator {
         let siblings = self.inputs.observer.siblings(cluster_key, request, deadline).await?;
         let record = match known {
             Some(id) => self.reservations.select(records, id),
-            None => self.reservations.select_by_name(records, siblings.cluster()).map(Some),
+            None => self.reservations.select_provisional(records, siblings.cluster()).map(Some),
         };
         let Some(mut record) = record.map_err(|error| EvaluationError::unreadable_record(&error))? else {
             return Ok(None);

@@ -7,12 +7,13 @@ mod record;
 mod records;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
+    collections::{BTreeMap, HashMap, btree_map::Entry},
     fmt,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::jiff::Timestamp;
 use prometheus_client::{
     collector::Collector,
@@ -47,6 +48,13 @@ use crate::{
 
 /// Annotation of the Lease that contains the reservations as a JSON list.
 const RESERVATIONS_ANNOTATION: &str = "etcd-guard.io/reservations";
+
+/// Annotation of a record that another replica has changed because of a provisional reservation: name and version of the
+/// provisional record.
+const INVALIDATED_ANNOTATION: &str = "etcd-guard.io/invalidated-by";
+
+/// Maximum number of concurrent writes after a provisional reservation.
+const MAX_WRITES: usize = 16;
 
 /// Interval after which an unchanged record is deleted: a multiple of the lifetime of a reservation.
 const STALE_RECORD_INTERVAL: Duration = Duration::from_secs(600);
@@ -134,15 +142,12 @@ impl ReservationStore {
         match records {
             Records::Known(known, record) => Ok((known == cluster).then_some(record)),
             Records::All(records) => {
-                let is_wanted = |candidate: &Result<Record, InvalidRecord>| match candidate {
-                    Ok(record) => record.lease.name == name,
-                    Err(invalid) => invalid.name == name,
-                };
                 let read = Arc::new(ReadRecords::new(records.iter().flatten()));
                 let provisional = records.iter().flatten().filter(|record| record.is_provisional());
                 let provisional: Vec<Reservation> = provisional.flat_map(Record::active).collect();
-                let found = records.into_iter().find(is_wanted).unwrap_or_else(|| self.empty_record(&name));
-                let record = found.map_err(|invalid| invalid.error)?;
+                let found = records.into_iter().find(|record| name_of(record) == name);
+                let record =
+                    found.unwrap_or_else(|| self.empty_record(&name)).map_err(|invalid| invalid.error)?;
                 Ok(Some(self.observe(record.complete(provisional, read))))
             }
         }
@@ -165,27 +170,22 @@ impl ReservationStore {
         }
     }
 
-    /// Returns the record of the cluster with this name. Used while no member reports the cluster id. If a cluster was
-    /// created again with another id, the record that was written last is returned; if no record has the name, the
-    /// provisional one, which can be empty.
-    pub(in crate::guard) fn select_by_name(
+    /// Returns the provisional record for the cluster of this name, which can be empty. Used while no member reports the cluster
+    /// id and this replica has not read it before.
+    pub(in crate::guard) fn select_provisional(
         &self,
         records: Records,
         cluster: &str,
     ) -> Result<Record, LookupError> {
-        match records {
-            Records::Known(_, record) => Ok(record),
-            Records::All(records) => {
-                let read = Arc::new(ReadRecords::new(records.iter().flatten()));
-                let named =
-                    records.into_iter().flatten().filter(|record| record.cluster_names().contains(cluster));
-                let version = |record: &Record| record.lease.version.as_ref()?.parse::<u64>().ok();
-                let found = named.max_by_key(|record| (!record.is_provisional(), version(record)));
-                let record = found.map_or_else(|| self.empty_record(&provisional_name(cluster)), Ok);
-                let record = record.map_err(|invalid| invalid.error)?;
-                Ok(self.observe(Record { read: Some(read), ..record }))
-            }
-        }
+        let records = match records {
+            Records::Known(_, record) => return Ok(record),
+            Records::All(records) => records,
+        };
+        let name = provisional_name(cluster);
+        let read = Arc::new(ReadRecords::new(records.iter().flatten()));
+        let found = records.into_iter().find(|record| name_of(record) == name);
+        let record = found.unwrap_or_else(|| self.empty_record(&name)).map_err(|invalid| invalid.error)?;
+        Ok(self.observe(Record { read: Some(read), ..record }))
     }
 
     fn empty_record(&self, name: &str) -> Result<Record, InvalidRecord> {
@@ -229,9 +229,10 @@ impl ReservationStore {
 
     /// Adds several reservations to the record at once, with the errors of [`Self::add`].
     ///
-    /// Two records can hold reservations of one cluster as long as an evaluation can write a provisional record or create the
-    /// cluster's own one. Both evaluations then list the records after their writes, so that at least one of them finds the
-    /// other one's reservation. It withdraws its own and reports a conflict.
+    /// Two records can hold reservations of one cluster if an evaluation writes a provisional record, or creates the cluster's own
+    /// one. Both evaluations then list the records after their writes, so that at least one of them finds the other one's
+    /// reservation. It withdraws its own and reports a conflict. The writer of a provisional record also changes all other
+    /// records: each of them can be that of the same cluster.
     pub(in crate::guard) async fn add_all(
         &self,
         record: &mut Record,
@@ -243,7 +244,6 @@ impl ReservationStore {
         let is_alone = !record.is_provisional() && record.lease.version.is_some()
             || Mistake::IgnoreOtherRecords.is_active();
         let (now, at) = (Instant::now(), self.wall_clock.now().to_string());
-        let namespaces: BTreeSet<String> = new.iter().map(|new| new.namespace.clone()).collect();
         let new = new.into_iter().map(|new| Reservation { at: at.clone(), ..new });
         let previous = record.reservations.clone();
         let reservations = new.fold(previous.clone(), |reservations, new| {
@@ -251,26 +251,44 @@ impl ReservationStore {
         });
         let handovers = record.handovers.clone();
         self.write(record, reservations, handovers.clone()).await?;
-        if is_alone || !self.has_unread_records(record, &namespaces).await? {
+        if is_alone {
             return Ok(());
         }
-        // A reservation that is not withdrawn expires.
-        let _ = self.write(record, previous, handovers).await;
-        Err(WriteError::Conflict)
+        let is_valid = self.is_reserved_first(record).await;
+        if !matches!(is_valid, Ok(())) {
+            // A reservation that is not withdrawn expires.
+            let _ = self.write(record, previous, handovers).await;
+        }
+        is_valid
     }
 
-    /// Whether another replica has written a record of the same cluster since the evaluation read all records.
-    async fn has_unread_records(
-        &self,
-        record: &Record,
-        namespaces: &BTreeSet<String>,
-    ) -> Result<bool, WriteError> {
+    /// Returns [`WriteError::Conflict`] if another replica can have approved a deletion in the same cluster between the read of
+    /// all records and the write of this one. Evaluations that have read another record before that, and write it afterwards,
+    /// receive a conflict.
+    async fn is_reserved_first(&self, record: &Record) -> Result<(), WriteError> {
         let leases = self.leases.list().await.map_err(|error| WriteError::Failed {
             name: record.lease.name.clone(),
             cause: error.to_string(),
         })?;
-        let others = leases.into_iter().filter(|lease| lease.name != record.lease.name);
-        Ok(others.flat_map(|lease| self.parse_record(lease)).any(|other| record.misses(&other, namespaces)))
+        let mut others: Vec<LeaseRecord> =
+            leases.into_iter().filter(|lease| lease.name != record.lease.name).collect();
+        let parsed = others.iter().cloned().flat_map(|lease| self.parse_record(lease));
+        if parsed.into_iter().any(|other| record.misses(&other)) {
+            return Err(WriteError::Conflict);
+        }
+        if !record.is_provisional() {
+            return Ok(());
+        }
+        others.retain(|lease| !record::is_provisional(lease));
+        let marker = format!("{} {}", record.lease.name, record.lease.version.as_deref().unwrap_or_default());
+        let writes = others.into_iter().map(|mut lease| {
+            // The next evaluation of this cluster reads all records.
+            lease.annotations.remove(COMPLETE_ANNOTATION);
+            // Without a change of its content, the Lease would keep its version.
+            lease.annotations.insert(INVALIDATED_ANNOTATION.to_owned(), marker.clone());
+            async move { self.leases.write(&lease, lease.annotations.clone()).await.map(drop) }
+        });
+        stream::iter(writes).buffer_unordered(MAX_WRITES).try_collect().await
     }
 
     /// Adds a handover to the record of the cluster with these names, with the errors of [`Self::add`].
@@ -367,6 +385,14 @@ impl ReservationStore {
         record.ledger().observe_handovers(&handovers, now);
         (record.reservations, record.handovers) = (reservations, handovers);
         Ok(())
+    }
+}
+
+/// Returns the name of the Lease, also if its content cannot be parsed.
+fn name_of(record: &Result<Record, InvalidRecord>) -> &str {
+    match record {
+        Ok(record) => &record.lease.name,
+        Err(invalid) => &invalid.name,
     }
 }
 

@@ -18,13 +18,12 @@ use crate::{
     k8s::{LeaseRecord, LookupError},
 };
 
-/// Annotation of the Lease with the names of the cluster, one per line: `NAMESPACE/OWNER` for each owner of its pods. A
-/// replica finds the record by one of these names while no member reports the cluster id.
+/// Annotation of the Lease with the names of the cluster, one per line: `NAMESPACE/OWNER` for each owner of its pods, as far as
+/// evaluations have found them. For people who read the Leases.
 pub(super) const CLUSTER_ANNOTATION: &str = "etcd-guard.io/cluster";
 
-/// Annotation of a record that contains all approvals of provisional records. It is absent until a replica has read all
-/// records after the record was created: until then, another replica can write a provisional record that the creator has not
-/// read.
+/// Annotation of a record that contains all reservations of provisional records. It is absent until a replica has read all
+/// records after the record was created, and after each new provisional reservation, whose writer removes it.
 pub(super) const COMPLETE_ANNOTATION: &str = "etcd-guard.io/complete";
 
 /// Maximum number of names in a record. It exceeds the number of voters that the guard accepts; owners that no longer exist
@@ -57,9 +56,8 @@ pub(in crate::guard) struct InvalidRecord {
 /// The records that an evaluation has read.
 #[derive(Default)]
 pub(super) struct ReadRecords {
-    names: BTreeSet<String>,
-    /// The uids of the pods that provisional records reserve, each with the time of its reservation.
-    provisional: BTreeSet<(String, String)>,
+    /// The uids of the reserved pods, each with the time of its reservation.
+    reservations: BTreeSet<(String, String)>,
 }
 
 pub(super) fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
@@ -71,6 +69,11 @@ pub(super) fn provisional_name(cluster: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, cluster.as_bytes());
     let short = digest.as_ref().iter().take(8).fold(0, |number: u64, byte| (number << 8) | u64::from(*byte));
     format!("{PROVISIONAL_PREFIX}{short:016x}")
+}
+
+/// Whether the Lease contains approvals that could not read the cluster id.
+pub(super) fn is_provisional(lease: &LeaseRecord) -> bool {
+    lease.name.starts_with(PROVISIONAL_PREFIX)
 }
 
 /// Returns uid and time of a reservation.
@@ -87,7 +90,7 @@ impl Record {
 
     /// Whether the record contains approvals that could not read the cluster id.
     pub(super) fn is_provisional(&self) -> bool {
-        self.lease.name.starts_with(PROVISIONAL_PREFIX)
+        is_provisional(&self.lease)
     }
 
     pub(super) fn cluster_names(&self) -> BTreeSet<&str> {
@@ -138,19 +141,14 @@ impl Record {
         self
     }
 
-    /// Whether another record can belong to the same cluster and was written after the records that were read together with
-    /// this one: a provisional record with a new reservation in one of these namespaces, or the cluster's own record.
-    pub(super) fn misses(&self, other: &Self, namespaces: &BTreeSet<String>) -> bool {
+    /// Whether another record contains a reservation of the same cluster, as far as can be known, that no record contained when
+    /// all records were read: each record can belong to the cluster of a provisional one, and each provisional record to the
+    /// cluster of this one.
+    pub(super) fn misses(&self, other: &Self) -> bool {
         let Some(read) = &self.read else { return false };
-        if other.is_provisional() {
-            let is_new = |reservation: &Reservation| {
-                namespaces.contains(&reservation.namespace)
-                    && !read.provisional.contains(&entry_of(reservation))
-            };
-            return other.reservations.iter().any(is_new);
-        }
-        let has_same_name = || !self.cluster_names().is_disjoint(&other.cluster_names());
-        self.is_provisional() && !read.names.contains(&other.lease.name) && has_same_name()
+        let can_be_same_cluster = self.is_provisional() || other.is_provisional();
+        let is_new = |reservation: &Reservation| !read.reservations.contains(&entry_of(reservation));
+        can_be_same_cluster && other.reservations.iter().any(is_new)
     }
 }
 
@@ -158,13 +156,6 @@ impl Record {
 
 impl ReadRecords {
     pub(super) fn new<'a>(records: impl Iterator<Item = &'a Record>) -> Self {
-        let mut read = Self::default();
-        for record in records {
-            read.names.insert(record.lease.name.clone());
-            if record.is_provisional() {
-                read.provisional.extend(record.reservations.iter().map(entry_of));
-            }
-        }
-        read
+        Self { reservations: records.flat_map(|record| record.reservations.iter().map(entry_of)).collect() }
     }
 }

@@ -2,7 +2,7 @@
 
 mod handovers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prometheus_client::encoding::text::encode;
 use serde_json::{Value, json};
@@ -106,15 +106,20 @@ async fn gauge_counts_active_reservations_of_all_records() {
     assert_eq!(shown(), "0");
 }
 
-/// The Leases of an API server, which several replicas can share: version and annotations by name.
+/// The Leases of an API server, which several replicas can share.
 #[derive(Clone, Default)]
-struct ApiServer(Arc<Mutex<BTreeMap<String, (u32, Value)>>>);
+struct ApiServer {
+    /// Version and annotations by name.
+    leases: Arc<Mutex<BTreeMap<String, (u32, Value)>>>,
+    /// Another client writes to the Lease of this name once, after the next list.
+    changes_after_list: Arc<Mutex<Option<String>>>,
+}
 
 impl ApiServer {
     /// Returns the store of a replica that uses these Leases.
     fn replica(&self) -> ReservationStore {
         const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/etcd-guard/leases";
-        let stored = Arc::clone(&self.0);
+        let (stored, changed) = (Arc::clone(&self.leases), Arc::clone(&self.changes_after_list));
         let client = fake::api_server_with(move |call, body| {
             let mut stored = stored.lock().unwrap();
             let lease = |name: &str, (version, annotations): &(u32, Value)| json!({"metadata": {"name": name, "resourceVersion": version.to_string(), "annotations": annotations}});
@@ -124,6 +129,9 @@ impl ApiServer {
             match (call.method.as_str(), present) {
                 ("GET", _) if name.is_empty() => {
                     let items: Vec<_> = stored.iter().map(|(name, stored)| lease(name, stored)).collect();
+                    if let Some(name) = changed.lock().unwrap().take() {
+                        stored.get_mut(&name).unwrap().0 += 1;
+                    }
                     (200, json!({"metadata": {}, "items": items}))
                 }
                 ("GET", Some(present)) => (200, lease(name, &present)),
@@ -153,11 +161,11 @@ impl ApiServer {
     }
 
     fn write(&self, name: &str, annotations: Value) {
-        self.0.lock().unwrap().insert(name.to_owned(), (1, annotations));
+        self.leases.lock().unwrap().insert(name.to_owned(), (1, annotations));
     }
 
     fn annotation(&self, name: &str, key: &str) -> Value {
-        self.0.lock().unwrap()[name].1[key].clone()
+        self.leases.lock().unwrap()[name].1[key].clone()
     }
 }
 
@@ -247,7 +255,7 @@ async fn reservation_expires_by_the_clock_of_each_replica() {
 }
 
 #[tokio::test]
-async fn finds_record_by_cluster_id_or_owner() {
+async fn finds_record_by_cluster_id() {
     let api_server = ApiServer::default();
     let replica = api_server.replica();
     // Only the second write completes the record, which evaluations read alone from then on.
@@ -262,30 +270,11 @@ async fn finds_record_by_cluster_id_or_owner() {
     replica.add(&mut new, String::from("prod/other"), reservation("b"), &[]).await.unwrap();
     let created = replica.select(replica.read(Some(OTHER)).await.unwrap(), OTHER).unwrap().unwrap();
     assert_eq!(uids(&created.active()), ["b"]);
-    let named = replica.select_by_name(all().await, "prod/etcd").unwrap();
-    assert_eq!(uids(&named.active()), ["a"]);
-    let third = replica.select_by_name(all().await, "prod/third").unwrap();
-    assert_eq!(third.active(), []);
+    let provisional = replica.select_provisional(all().await, "prod/etcd").unwrap();
+    assert_eq!(provisional.active(), [], "the records of clusters are not selected by names");
     let known = || async { replica.read(Some(OURS)).await.unwrap() };
     assert!(replica.select(known().await, OTHER).unwrap().is_none(), "the record was not read");
-    assert_eq!(uids(&replica.select_by_name(known().await, "prod/etcd").unwrap().active()), ["a"]);
-}
-
-/// Edge case 171. All owners of the members of one cluster share its record.
-#[tokio::test]
-async fn finds_record_by_every_owner_and_the_last_write() {
-    let api_server = ApiServer::default();
-    let replica = api_server.replica();
-    let names = ["prod/ea", "prod/eb", "prod/app=etcd,member=ec"];
-    for (cluster, uid) in [(OURS, "a"), (OTHER, "b")] {
-        let mut record = replica.select(replica.read(None).await.unwrap(), cluster).unwrap().unwrap();
-        record.add_cluster_names(names.map(String::from));
-        replica.add(&mut record, String::from("prod/ea"), reservation(uid), &[]).await.unwrap();
-        for name in names {
-            let found = replica.select_by_name(replica.read(None).await.unwrap(), name).unwrap();
-            assert_eq!(uids(&found.active()), [uid], "{name}");
-        }
-    }
+    assert_eq!(uids(&replica.select_provisional(known().await, "prod/etcd").unwrap().active()), ["a"]);
 }
 
 /// Edge case 172.
@@ -293,7 +282,7 @@ async fn finds_record_by_every_owner_and_the_last_write() {
 async fn approval_without_cluster_id_is_reserved_for_all_evaluations() {
     let api_server = ApiServer::default();
     let (one, other) = (api_server.replica(), api_server.replica());
-    let mut record = one.select_by_name(one.read(None).await.unwrap(), "prod/ea").unwrap();
+    let mut record = one.select_provisional(one.read(None).await.unwrap(), "prod/ea").unwrap();
     one.add(&mut record, String::from("prod/ea"), reservation("a"), &[]).await.unwrap();
     let read = || async { other.read(Some(OURS)).await.unwrap() };
     assert_eq!(uids(&read().await.active()), ["a"], "the cluster has no other record");
@@ -304,7 +293,7 @@ async fn approval_without_cluster_id_is_reserved_for_all_evaluations() {
 
 /// Reads all records, and returns the one for an approval without the cluster id.
 async fn read_by_name(replica: &ReservationStore, cluster: &str) -> Record {
-    replica.select_by_name(replica.read(None).await.unwrap(), cluster).unwrap()
+    replica.select_provisional(replica.read(None).await.unwrap(), cluster).unwrap()
 }
 
 async fn add(replica: &ReservationStore, record: &mut Record, cluster: &str, uid: &str) -> bool {
@@ -353,6 +342,74 @@ async fn provisional_records_of_two_owners_conflict() {
     assert!(!add(&other, &mut second, "prod/eb", "b").await);
     assert_eq!(uids(&other.read(None).await.unwrap().active()), ["a"]);
     assert!(add(&other, &mut read_by_name(&other, "prod/eb").await, "prod/eb", "b").await);
+}
+
+/// Writes a record of our cluster that evaluations read alone, and that does not contain the name of another owner.
+async fn complete_record(replica: &ReservationStore) {
+    for _ in 0..2 {
+        assert!(add(replica, &mut read_known(replica).await, "prod/etcd", "old").await);
+    }
+    assert!(matches!(replica.read(Some(OURS)).await.unwrap(), Records::Known(OURS, _)), "it is complete");
+}
+
+/// Edge case 176.
+#[tokio::test]
+async fn evaluations_of_a_complete_record_find_later_provisional_reservations() {
+    let api_server = ApiServer::default();
+    let (one, other) = (api_server.replica(), api_server.replica());
+    complete_record(&other).await;
+    let mut early = read_known(&other).await;
+    assert!(add(&one, &mut read_by_name(&one, "team/etcd").await, "team/etcd", "a").await);
+
+    assert!(!add(&other, &mut early, "prod/etcd", "b").await, "its read is older than the reservation");
+    let read = other.read(Some(OURS)).await.unwrap();
+    assert_eq!(uids(&read.active()), ["old", "a"]);
+    assert!(add(&other, &mut other.select(read, OURS).unwrap().unwrap(), "prod/etcd", "b").await);
+    let late = api_server.replica().read(Some(OURS)).await.unwrap();
+    assert!(matches!(late, Records::Known(OURS, _)), "the record is complete again");
+    let active = late.active();
+    let reserved: BTreeSet<&str> = uids(&active).into_iter().collect();
+    assert_eq!(reserved, BTreeSet::from(["old", "a", "b"]));
+}
+
+/// Edge case 176.
+#[tokio::test]
+async fn provisional_reservation_conflicts_with_a_later_reservation_of_each_record() {
+    let api_server = ApiServer::default();
+    let (one, other) = (api_server.replica(), api_server.replica());
+    complete_record(&other).await;
+    let mut provisional = read_by_name(&one, "team/etcd").await;
+    assert!(add(&other, &mut read_known(&other).await, "prod/etcd", "b").await);
+    let elsewhere = Reservation { namespace: String::from("team"), ..reservation("a") };
+    let conflict = one.add(&mut provisional, String::from("team/etcd"), elsewhere, &[]).await.unwrap_err();
+    assert!(matches!(conflict, WriteError::Conflict), "{conflict}");
+    assert_eq!(uids(&other.read(None).await.unwrap().active()), ["old", "b"], "it is withdrawn");
+}
+
+/// Edge case 176.
+#[tokio::test]
+async fn provisional_reservation_is_withdrawn_if_another_record_changes_at_the_same_time() {
+    let api_server = ApiServer::default();
+    let (one, other) = (api_server.replica(), api_server.replica());
+    complete_record(&other).await;
+    let mut provisional = read_by_name(&one, "team/etcd").await;
+    // After the replica has compared the records, and before it changes them.
+    *api_server.changes_after_list.lock().unwrap() = Some(String::from("etcd-guard.c1"));
+    assert!(!add(&one, &mut provisional, "team/etcd", "a").await);
+    assert_eq!(uids(&other.read(None).await.unwrap().active()), ["old"], "it is withdrawn");
+    assert!(add(&one, &mut read_by_name(&one, "team/etcd").await, "team/etcd", "a").await);
+}
+
+/// Edge case 176. Owners of the pods can have names that an earlier cluster had.
+#[tokio::test]
+async fn provisional_reservation_is_not_stored_in_the_record_of_an_earlier_cluster() {
+    let api_server = ApiServer::default();
+    let (one, other) = (api_server.replica(), api_server.replica());
+    complete_record(&other).await;
+    assert!(add(&one, &mut read_by_name(&one, "prod/etcd").await, "prod/etcd", "a").await);
+    let restored = other.read(Some(OTHER)).await.unwrap();
+    let restored = other.select(restored, OTHER).unwrap().unwrap();
+    assert_eq!(uids(&restored.active()), ["a"]);
 }
 
 /// The replica that creates the record of a cluster can end before it has read the provisional ones again.

@@ -46,6 +46,21 @@ async fn handover_protects_transferee_and_reserves_nothing() {
     assert!(!protects(&two, "b").await, "the end of a handover starts no other lifetime");
 }
 
+/// A replica that starts, or whose ledger was removed, has not seen the beginning of the handover.
+#[tokio::test(start_paused = true)]
+async fn outdated_handover_protects_no_pod_at_a_new_replica() {
+    let api_server = ApiServer::default();
+    let replica = api_server.replica();
+    let mut record = read_known(&replica).await;
+    replica.add_handover(&mut record, [String::from("prod/etcd")], handover("cordon/n")).await.unwrap();
+    let protects = async |seconds| {
+        let time = Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_secs(seconds);
+        api_server.replica().read(Some(OURS)).await.unwrap().is_transferee("b", time)
+    };
+    assert!(protects(50).await, "the clocks of two machines can differ");
+    assert!(!protects(65).await);
+}
+
 #[tokio::test]
 async fn reservations_and_handovers_survive_each_other() {
     let api_server = ApiServer::default();
