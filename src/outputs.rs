@@ -270,6 +270,7 @@ fn survey(text: &str) -> Survey {
     Survey {
         clusters: vec![cluster],
         problems: vec![text()],
+        unread_namespaces: Some(Vec::new()),
         warnings: vec![text()],
         gaps: vec![gap],
         guard_priority: Some(0),

@@ -104,17 +104,24 @@ impl Surveyor {
                 self.survey_namespace(namespace, &reserved, own, deadline)
             })
             .collect();
+        // The results have the order of the namespaces.
         let mut surveys = stream::iter(surveys).buffered(MAX_CONCURRENT_NAMESPACES);
+        let (mut names, mut unread) = (namespaces.iter(), Vec::new());
         while let Some(result) = surveys.next().await {
+            let namespace = names.next();
             match result {
                 Ok((clusters, warning, gaps)) => {
                     survey.clusters.extend(clusters);
                     survey.warnings.extend(warning);
                     survey.gaps.extend(gaps);
                 }
-                Err(problem) => survey.problems.push(problem),
+                Err(problem) => {
+                    survey.problems.push(problem);
+                    unread.extend(namespace.cloned());
+                }
             }
         }
+        survey.unread_namespaces = Some(unread);
         survey
     }
 

@@ -373,3 +373,36 @@ fn outcome_of_move(
         _ => Outcome::Handled,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::model::snapshot::fixture::cluster;
+
+    /// Edge case 157. The replica that wrote the entry has moved leadership and ended, and leadership has moved again since.
+    #[test]
+    fn handover_with_a_changed_term_is_not_repeated() {
+        let snapshot = cluster(3);
+        let [leader, transferee, ..] = snapshot.pods.as_slice() else { panic!("three pods") };
+        let choice = |term| Choice::Move { leader, transferee, member: MemberId(1), term };
+        let key = ClusterKey::from_stateful_set("prod", String::from("etcd"), String::from("u"));
+        let outcome = |trigger, pod: Option<&str>, state, term| {
+            let signal = Signal { trigger, id: String::from("a"), text: String::from("a") };
+            let leaves = |_: &[Pod], _: &str| true;
+            let task =
+                Task { cluster_key: &key, signal: &signal, transferee: pod, leaves: &leaves, node: None };
+            outcome_of_move(&task, state, &choice(term), "prod/etcd")
+        };
+        let expired = Some(HandoverState::Expired { term: 7 });
+        for trigger in [Trigger::Cordon, Trigger::Request] {
+            assert_eq!(outcome(trigger, None, expired, 7), None, "the replica ended before the transfer");
+            assert_eq!(outcome(trigger, None, None, 8), None, "the signal is new");
+        }
+        assert_eq!(outcome(Trigger::Cordon, None, expired, 8), Some(Outcome::Handled));
+        let request = |pod| outcome(Trigger::Request, pod, expired, 9);
+        assert!(matches!(request(None), Some(Outcome::NotNeeded(text)) if text.contains("(term 9)")));
+        assert!(
+            matches!(request(Some("etcd-1")), Some(Outcome::Failed { cause, .. }) if cause.contains("to term 9"))
+        );
+    }
+}

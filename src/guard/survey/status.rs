@@ -26,6 +26,9 @@ pub struct Survey {
     pub clusters: Vec<ClusterStatus>,
     /// What could not be surveyed, one sentence each.
     pub problems: Vec<String>,
+    /// Guarded namespaces whose clusters are not known; `None` if that concerns all namespaces, or if a former guard omits it.
+    #[serde(default)]
+    pub unread_namespaces: Option<Vec<String>>,
     /// Findings about guarded namespaces that concern no single cluster, one sentence each. Former guards omit them.
     #[serde(default)]
     pub warnings: Vec<String>,

@@ -24,7 +24,7 @@ pub(crate) struct NodeView {
     pub(crate) others: Vec<Pod>,
     /// Clusters or volumes that could not be read, one sentence each.
     pub(crate) problems: Vec<String>,
-    /// Whether the guard could not read all clusters. Members can be among the other pods then.
+    /// Whether the guard could not read all clusters of the node's pods. Members can be among the other pods then.
     pub(crate) is_incomplete: bool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) async fn read_node(
         members: Vec::new(),
         others: Vec::new(),
         problems: Vec::new(),
-        is_incomplete: !problems.is_empty(),
+        is_incomplete: can_hide_members(&survey, &pods, permitted),
     };
     let on_node: BTreeSet<(&str, &str)> = pods.iter().map(names).collect();
     for pod in &pods {
@@ -103,6 +103,15 @@ pub(crate) async fn read_node(
     Ok(view)
 }
 
+/// Whether the survey lacks clusters whose members can be among the pods of the node that would be evicted. A former guard does
+/// not report the namespaces that it could not read.
+pub(super) fn can_hide_members(survey: &Survey, pods: &[Pod], permitted: Permitted) -> bool {
+    let Some(unread) = &survey.unread_namespaces else { return !survey.problems.is_empty() };
+    let is_unread = |pod: &&Pod| unread.iter().any(|namespace| namespace == names(pod).0);
+    let can_leave = |pod: &Pod| !matches!(handling(pod, permitted), Handling::Ignore(_));
+    pods.iter().filter(is_unread).any(can_leave)
+}
+
 /// Returns namespace and name.
 pub(crate) fn names(pod: &Pod) -> (&str, &str) {
     let metadata = &pod.metadata;
@@ -142,4 +151,34 @@ async fn volumes(api: &ClusterApi, pod: &Pod) -> Result<Vec<BoundVolume>, String
         bound.push(BoundVolume { claim: source.claim_name.clone(), nodes });
     }
     Ok(bound)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_unread_namespaces_of_evictable_pods_hide_members() {
+        let pod = |namespace: &str, kind: &str| -> Pod {
+            let owner =
+                json!([{"apiVersion": "apps/v1", "kind": kind, "name": "a", "uid": "1", "controller": true}]);
+            let metadata = json!({"namespace": namespace, "name": "a-0", "ownerReferences": owner});
+            serde_json::from_value(json!({"metadata": metadata})).unwrap()
+        };
+        let problems = vec![String::from("namespace prod: forbidden")];
+        let survey = |unread: Option<&[&str]>| Survey {
+            problems: problems.clone(),
+            unread_namespaces: unread.map(|names| names.iter().map(|name| String::from(*name)).collect()),
+            ..Survey::default()
+        };
+        let hides = |survey: &Survey, pods: &[Pod]| can_hide_members(survey, pods, Permitted::default());
+        let pods = [pod("prod", "DaemonSet"), pod("other", "StatefulSet")];
+        assert!(!hides(&survey(Some(&["prod"])), &pods), "the pod of the DaemonSet stays");
+        assert!(!hides(&survey(Some(&[])), &pods), "the reservations were not read");
+        assert!(hides(&survey(Some(&["other"])), &pods));
+        assert!(hides(&survey(None), &pods), "a former guard, or no namespace was read");
+        assert!(!hides(&Survey::default(), &pods));
+    }
 }

@@ -15,7 +15,7 @@ use super::{
     },
     plan::{Action, Entry, plan},
     pods::{Handling, Permitted, handling, is_finished},
-    read::{NodeView, member_of, names, read_node},
+    read::{NodeView, can_hide_members, member_of, names, read_node},
     report::NodeReport,
 };
 use crate::{
@@ -125,8 +125,14 @@ impl<'a> Drain<'a> {
     /// Returns the members that are on the node at the end: those that the drain could not evict, such as members in static
     /// pods, and successors that tolerate the cordon.
     async fn remaining_members(&self) -> anyhow::Result<Vec<String>> {
-        let Options { node, .. } = self.options;
+        let Options { node, permitted, .. } = self.options;
         let (pods, survey) = (self.api.pods_on(node).await?, self.api.survey(None).await?);
+        if can_hide_members(&survey, &pods, *permitted) {
+            let problems = survey.problems.join("; ");
+            return Ok(vec![format!(
+                "the guard does not know whether members remain on node {node}: {problems}"
+            )]);
+        }
         let is_member = |pod: &&Pod| {
             let (namespace, name) = names(pod);
             !is_finished(pod) && member_of(&survey, namespace, name).is_some()
