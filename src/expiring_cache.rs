@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use moka::sync::Cache;
+use moka::{policy::EvictionPolicy, sync::Cache};
 use tokio::time::Instant;
 
 /// The event from which the lifetime of an entry counts.
@@ -26,7 +26,8 @@ pub(crate) enum Lifetime {
     SinceUse(Duration),
 }
 
-/// A cache with a maximum number of entries, which expire. Clones share the entries.
+/// A cache with a maximum number of entries, which expire. A full cache drops the entries that have not been used for the longest
+/// time: moka's default policy would reject new entries instead. Clones share the entries.
 #[derive(Clone)]
 pub(crate) struct ExpiringCache<K, V> {
     entries: Cache<K, Entry<V>>,
@@ -53,7 +54,8 @@ where
 {
     /// Creates an empty cache.
     pub(crate) fn new(capacity: u64, lifetime: Lifetime) -> Self {
-        let entries = Cache::builder().max_capacity(capacity).build();
+        let eviction = EvictionPolicy::lru();
+        let entries = Cache::builder().max_capacity(capacity).eviction_policy(eviction).build();
         Self { entries, lifetime, epoch: Instant::now(), purged: Arc::default() }
     }
 
@@ -108,6 +110,12 @@ where
             .map(|(_, entry)| entry)
             .filter(|entry| !self.is_expired(entry))
             .map(|entry| entry.value)
+    }
+
+    /// Evicts entries beyond the capacity, which moka otherwise does later.
+    #[cfg(test)]
+    pub(crate) fn run_pending_tasks(&self) {
+        self.entries.run_pending_tasks();
     }
 
     fn entry(&self, value: V) -> Entry<V> {
@@ -177,7 +185,7 @@ mod tests {
         advance(SECOND / 2).await;
         assert_eq!(cache.get("a"), None, "a use does not extend the lifetime");
         assert_eq!(cache.values().count(), 0);
-        cache.entries.run_pending_tasks();
+        cache.run_pending_tasks();
         assert_eq!(cache.entries.entry_count(), 0, "expired entries take no memory");
     }
 
@@ -194,5 +202,23 @@ mod tests {
         assert_eq!(cache.get_or_default("a"), (0, true), "an expired value is replaced");
         cache.invalidate("a");
         assert_eq!(cache.get("a"), None);
+    }
+
+    /// The default policy of moka rejects new entries as long as the others are used more often.
+    #[tokio::test]
+    async fn full_cache_keeps_the_entries_that_were_used_last() {
+        let cache: ExpiringCache<u32, u32> = ExpiringCache::new(64, Lifetime::SinceUse(SECOND));
+        for key in 0..64 {
+            cache.insert(key, key);
+        }
+        for key in (0..64).cycle().take(640) {
+            assert_eq!(cache.get(&key), Some(key));
+        }
+        for key in 64..96 {
+            cache.insert(key, key);
+            cache.run_pending_tasks();
+        }
+        let kept: Vec<u32> = (0..96).filter(|key| cache.get(key).is_some()).collect();
+        assert_eq!(kept, (32..96).collect::<Vec<u32>>());
     }
 }

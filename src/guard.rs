@@ -193,8 +193,12 @@ impl Guard {
             chains,
             events,
         );
+        let surveying = ClusterObserver {
+            connections: observer.connections.for_surveys(),
+            ..ClusterObserver::clone(&observer)
+        };
         let surveyor = Surveyor::new(
-            Arc::clone(&observer),
+            Arc::new(surveying),
             Arc::clone(&policies),
             Arc::clone(&reservations),
             ownership,

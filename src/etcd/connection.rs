@@ -18,9 +18,13 @@ use crate::expiring_cache::{ExpiringCache, Lifetime};
 /// Time after which an unused connection is closed. It exceeds the pause between two pods of a rollout or drain.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Upper bound of pooled connections. It exceeds the members of all guarded clusters and limits memory when pods are
-/// replaced frequently.
+/// Maximum number of pooled connections of evaluations, those to the members of 300 clusters with deletions within
+/// [`IDLE_TIMEOUT`]. The pool then closes the connections that have not been used for the longest time.
 const MAX_CONNECTIONS: u64 = 1024;
+
+/// Maximum number of pooled connections of surveys. A survey of more members connects to most of them again, so that it neither
+/// occupies the memory of a connection to each member nor closes the connections of evaluations.
+const MAX_SURVEY_CONNECTIONS: u64 = 256;
 
 /// The client address of one member, with the credentials for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -72,6 +76,8 @@ pub struct ClientIdentity {
 #[derive(Clone)]
 pub struct Connections {
     open: ExpiringCache<Endpoint, Client>,
+    /// The connections of evaluations, which a pool for surveys uses as well.
+    shared: Option<ExpiringCache<Endpoint, Client>>,
     /// The URL that answered last, of members with several URLs.
     answering_urls: ExpiringCache<Endpoint, String>,
     /// Creates the channels; `None` for connections over TCP.
@@ -104,13 +110,26 @@ impl Connections {
         Self {
             transport,
             open: ExpiringCache::new(MAX_CONNECTIONS, Lifetime::SinceUse(IDLE_TIMEOUT)),
+            shared: None,
             answering_urls: ExpiringCache::new(MAX_CONNECTIONS, Lifetime::SinceUse(IDLE_TIMEOUT)),
+        }
+    }
+
+    /// Returns a pool for surveys, which uses the open connections of this pool and stores its own ones elsewhere: a survey of many
+    /// clusters does not close the connections of evaluations.
+    #[must_use]
+    pub fn for_surveys(&self) -> Self {
+        Self {
+            open: ExpiringCache::new(MAX_SURVEY_CONNECTIONS, Lifetime::SinceUse(IDLE_TIMEOUT)),
+            shared: Some(self.open.clone()),
+            ..self.clone()
         }
     }
 
     /// Returns the connection to this member, and whether it is a pooled one.
     pub(super) async fn get(&self, endpoint: &Endpoint) -> Result<(Client, bool), Error> {
-        if let Some(client) = self.open.get(endpoint) {
+        let shared = self.shared.as_ref().and_then(|shared| shared.get(endpoint));
+        if let Some(client) = shared.or_else(|| self.open.get(endpoint)) {
             return Ok((client, true));
         }
         // The timeouts of `etcd_client` do not limit a TLS handshake. Every caller sets a timeout for this call.
@@ -161,6 +180,9 @@ impl Connections {
     /// Removes the connection from the pool: the next probe round opens a new one.
     pub(super) fn remove(&self, endpoint: &Endpoint) {
         self.open.invalidate(endpoint);
+        if let Some(shared) = &self.shared {
+            shared.invalidate(endpoint);
+        }
     }
 }
 
@@ -290,5 +312,40 @@ impl Tls {
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls").field("server_name", &self.server_name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    fn endpoint(number: u64) -> Endpoint {
+        let url = format!("http://10.0.{}.{}:2379", number / 256, number % 256);
+        Endpoint { url, other_urls: Vec::new(), tls: None, user: None }
+    }
+
+    #[tokio::test]
+    async fn survey_keeps_the_connections_of_evaluations() {
+        let created: Arc<Mutex<Vec<String>>> = Arc::default();
+        let record = Arc::clone(&created);
+        let connections = Connections::through(Arc::new(move |url: &str| {
+            record.lock().unwrap().push(url.to_owned());
+            Channel::Tonic(transport::Endpoint::from_shared(url.to_owned()).unwrap().connect_lazy())
+        }));
+        let survey = connections.for_surveys();
+        let is_pooled = async |pool: &Connections, number| pool.get(&endpoint(number)).await.unwrap().1;
+        assert!(!is_pooled(&connections, 0).await);
+        for number in 0..2 * MAX_CONNECTIONS {
+            assert_eq!(is_pooled(&survey, number).await, number == 0, "it uses the open connection");
+        }
+        assert!(is_pooled(&connections, 0).await, "the survey has not closed it");
+        assert!(!is_pooled(&connections, 1).await, "an evaluation opens its own connections");
+        survey.open.run_pending_tasks();
+        assert_eq!(survey.open.values().count(), usize::try_from(MAX_SURVEY_CONNECTIONS).unwrap());
+        survey.remove(&endpoint(0));
+        assert!(!is_pooled(&connections, 0).await, "the connection failed");
+        assert_eq!(created.lock().unwrap().len(), usize::try_from(2 * MAX_CONNECTIONS + 2).unwrap());
     }
 }

@@ -37,6 +37,7 @@ const OWN_BESIDE_CA: &str = "etcd issues its own certificate (--auto-tls), which
                              set --cert-file, --key-file and --trusted-ca-file";
 
 /// Reads the credentials of clusters.
+#[derive(Clone)]
 pub(in crate::guard) struct CredentialReader {
     secrets: SecretReader,
 }

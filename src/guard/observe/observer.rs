@@ -40,7 +40,8 @@ use crate::{
 /// milliseconds.
 const MIN_PROBE_TIME: Duration = Duration::from_millis(600);
 
-/// Takes snapshots of clusters.
+/// Takes snapshots of clusters. Clones share all caches and connections.
+#[derive(Clone)]
 pub(in crate::guard) struct ClusterObserver {
     /// Reads pods.
     pub(in crate::guard) pods: ApiReader,

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use moka::sync::Cache;
+use moka::{policy::EvictionPolicy, sync::Cache};
 
 use crate::guard::model::cluster_key::{ClusterKey, MAX_CLUSTERS};
 
@@ -17,7 +17,7 @@ pub(in crate::guard) struct VoterHistory(Cache<ClusterKey, ()>);
 impl VoterHistory {
     /// Creates an empty memory. Entries do not expire: a cluster that lost all but one of its pods still has its voters.
     pub(super) fn new() -> Self {
-        Self(Cache::builder().max_capacity(MAX_CLUSTERS).build())
+        Self(Cache::builder().max_capacity(MAX_CLUSTERS).eviction_policy(EvictionPolicy::lru()).build())
     }
 
     /// Records the number of voters that a member list contained.

@@ -29,7 +29,7 @@ use self::record::{
 };
 use crate::guard::{
     model::{
-        cluster_key::{CLUSTER_TTL, MAX_CLUSTERS},
+        cluster_key::CLUSTER_TTL,
         handover::Handover,
         reservation::{LivePod, Reservation},
         wall_clock::WallClock,
@@ -55,6 +55,11 @@ const INVALIDATED_ANNOTATION: &str = "etcd-guard.io/invalidated-by";
 
 /// Maximum number of concurrent writes after a provisional reservation.
 const MAX_WRITES: usize = 16;
+
+/// Maximum number of ledgers. It exceeds the number of Leases, which an approval creates and which are deleted after at most twice
+/// [`STALE_RECORD_INTERVAL`]. A ledger that is evicted starts the lifetimes of its reservations again: if a list of all records
+/// exceeded the limit, none of them would expire.
+const MAX_LEDGERS: u64 = 65_536;
 
 /// Interval after which an unchanged record is deleted: a multiple of the lifetime of a reservation.
 const STALE_RECORD_INTERVAL: Duration = Duration::from_secs(600);
@@ -85,7 +90,7 @@ pub(in crate::guard) struct AllRecords(BTreeMap<String, Record>);
 
 impl ReservationStore {
     pub(in crate::guard) fn new(leases: Leases, wall_clock: WallClock) -> Self {
-        let ledgers = ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceUse(CLUSTER_TTL));
+        let ledgers = ExpiringCache::new(MAX_LEDGERS, Lifetime::SinceUse(CLUSTER_TTL));
         Self { leases, ledgers: Ledgers(ledgers), wall_clock }
     }
 

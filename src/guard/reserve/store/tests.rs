@@ -83,7 +83,7 @@ fn reservation(uid: &str) -> Reservation {
 
 #[tokio::test(start_paused = true)]
 async fn gauge_counts_active_reservations_of_all_records() {
-    let ledgers = Ledgers(ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceUse(CLUSTER_TTL)));
+    let ledgers = Ledgers(ExpiringCache::new(MAX_LEDGERS, Lifetime::SinceUse(CLUSTER_TTL)));
     let mut registry = Registry::with_prefix("etcd_guard");
     registry.register_collector(Box::new(ledgers.clone()));
     let shown = || {
@@ -252,6 +252,24 @@ async fn reservation_expires_by_the_clock_of_each_replica() {
         tokio::time::advance(RESERVATION_TTL).await;
         assert_eq!(replica.read(Some(OURS)).await.unwrap().active(), [], "{known:?}");
     }
+}
+
+/// A ledger that is dropped starts the lifetimes of its reservations again, so that they would never expire.
+#[tokio::test(start_paused = true)]
+async fn reservations_of_thousands_of_clusters_expire() {
+    const CLUSTERS: u64 = 5000;
+    let api_server = ApiServer::default();
+    for id in 0..CLUSTERS {
+        let reservations = serde_json::to_string(&[reservation(&id.to_string())]).unwrap();
+        api_server.write(&lease_name(ClusterId(id)), json!({RESERVATIONS_ANNOTATION: reservations}));
+    }
+    let replica = api_server.replica();
+    let active = async || replica.read_active().await.unwrap().len();
+    assert_eq!(u64::try_from(active().await), Ok(CLUSTERS));
+    tokio::time::advance(RESERVATION_TTL / 2).await;
+    assert_eq!(u64::try_from(active().await), Ok(CLUSTERS));
+    tokio::time::advance(RESERVATION_TTL / 2).await;
+    assert_eq!(active().await, 0);
 }
 
 #[tokio::test]
