@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::OwnedMutexGuard, time::Instant};
 
-use crate::etcd::{ClusterId, Connections};
+use crate::etcd::Connections;
 use crate::guard::{
     assess::{Assessment, assess},
     decide::{
@@ -21,7 +21,6 @@ use crate::guard::{
     explain::{explain, explain_transferee},
     metrics::Metrics,
     model::{
-        cluster_key::ClusterKey,
         membership::Membership,
         reason::Reason,
         snapshot::{MemberPod, Snapshot},
@@ -30,7 +29,7 @@ use crate::guard::{
     },
     observe::{observer::Observation, siblings::Siblings},
     policy::effective::Permission,
-    reserve::store::{Record, ReservationStore},
+    reserve::store::{Record, Records, ReservationStore},
 };
 use crate::mistakes::Mistake;
 
@@ -163,16 +162,18 @@ impl MemberEvaluator {
                 .is_some_and(|records| records.is_transferee(&target.uid, self.wall_clock.now()));
 
         let id = snapshot.cluster_id();
-        if self.can_be_restored(cluster_key, id, may_be_deleted && !request.dry_run) {
+        if let Some(id) = id {
+            self.cache.store_cluster_id(cluster_key, id);
+        } else if may_be_deleted && !request.dry_run && matches!(records, Some(Records::Known(..))) {
+            // The cluster can have been restored under another id. The next attempt reads all records.
+            self.cache.forget_cluster_id(cluster_key);
             return Ok(None);
         }
         let record = match (records, id) {
             (Some(records), Some(id)) => self.reservations.select(records, id),
             // No member returns the cluster id. A crashed member may serve again before its deletion is executed, so
             // the deletion still requires a reservation.
-            (Some(records), None) => {
-                self.reservations.select_provisional(records, &snapshot.cluster).map(Some)
-            }
+            (Some(records), None) => self.reservations.select_provisional(records, &snapshot.cluster),
             (None, _) => Ok(None),
         };
         let mut record = record.unwrap_or_else(|error| {
@@ -237,20 +238,6 @@ impl MemberEvaluator {
         Ok(Some(verdict))
     }
 
-    /// Stores the cluster id that the members report. Without one, the cluster can have been restored under another id than that of
-    /// the record: returns whether an approval requires that the next attempt reads all records.
-    fn can_be_restored(&self, key: &ClusterKey, id: Option<ClusterId>, is_approved: bool) -> bool {
-        match id {
-            Some(id) => self.cache.store_cluster_id(key, id),
-            None if is_approved && self.cache.cluster_id(key).is_some() => {
-                self.cache.forget_cluster_id(key);
-                return true;
-            }
-            None => {}
-        }
-        false
-    }
-
     /// Moves leadership away from the target, whose deletion the caller has reserved. After a failure the reservation
     /// is withdrawn, unless it existed before this request: the deletion of an earlier request for the same pod may be
     /// in progress.
@@ -301,8 +288,9 @@ impl MemberEvaluator {
             let observer = &self.inputs.observer;
             let Ok(pods) = observer.list_pods(&request.namespace, deadline).await else { return false };
             let snapshot = observer.observe_listed(cluster_key, &pods, &[], deadline).await;
-            let Some(id) = snapshot.cluster_id() else { return false };
-            self.cache.store_cluster_id(cluster_key, id);
+            if let Some(id) = snapshot.cluster_id() {
+                self.cache.store_cluster_id(cluster_key, id);
+            }
             self.cache.store_snapshot(cluster_key, snapshot);
         }
         self.reserve_overruled(context).await
@@ -312,6 +300,10 @@ impl MemberEvaluator {
     /// serving. Returns whether the reservation is stored. The deletion is approved in either case.
     pub(super) async fn reserve_overruled(&self, context: &EvaluationContext<'_>) -> bool {
         let snapshot = self.cache.snapshot(context.cluster_key, Duration::MAX);
+        if snapshot.as_ref().is_some_and(|snapshot| snapshot.cluster_id().is_none()) {
+            // The cluster can have been restored under another id.
+            self.cache.forget_cluster_id(context.cluster_key);
+        }
         let member = snapshot.and_then(|snapshot| {
             let target = snapshot.pod(&context.request.name)?;
             assess(&snapshot, target, context.policy).member
@@ -340,7 +332,7 @@ impl MemberEvaluator {
         let siblings = self.inputs.observer.siblings(cluster_key, request, deadline).await?;
         let record = match known {
             Some(id) => self.reservations.select(records, id),
-            None => self.reservations.select_provisional(records, siblings.cluster()).map(Some),
+            None => self.reservations.select_provisional(records, siblings.cluster()),
         };
         let Some(mut record) = record.map_err(|error| EvaluationError::unreadable_record(&error))? else {
             return Ok(None);

@@ -35,7 +35,10 @@ const MAX_NAMESPACE_CHARS: usize = 63;
 /// The places where a member without a pod may run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Places {
+    /// The namespace of the cluster.
+    own: String,
     addresses: BTreeSet<IpAddr>,
+    /// Other namespaces that the member's URLs name.
     namespaces: BTreeSet<String>,
 }
 
@@ -142,7 +145,11 @@ fn is_leaving(
     if places.namespaces.iter().any(is_missing_pod) {
         return true;
     }
-    in_namespace.iter().any(|pod| may_run_etcd(pod) && pod_is_leaving(pod))
+    // The member can run in a pod that was reserved while it did not answer, if the address is that of a Service or a load balancer.
+    let is_elsewhere =
+        |reservation: &Reservation| reservation.member.is_empty() && reservation.namespace != places.own;
+    let may_be_reserved = places.namespaces.is_empty() && reserved.iter().any(is_elsewhere);
+    may_be_reserved || in_namespace.iter().any(|pod| may_run_etcd(pod) && pod_is_leaving(pod))
 }
 
 /// Whether a peer URL of the member names this pod, or its hostname.
@@ -163,7 +170,8 @@ impl Places {
     fn new(member: &ListedMember, namespace: &str, addresses: &[(MemberId, IpAddr)]) -> Self {
         let replied =
             addresses.iter().filter(|(id, _)| *id == member.id).map(|(_, address)| address.to_canonical());
-        let mut places = Self { addresses: replied.collect(), namespaces: BTreeSet::new() };
+        let mut places =
+            Self { own: namespace.to_owned(), addresses: replied.collect(), namespaces: BTreeSet::new() };
         let hosts = |urls: &[String]| -> Vec<String> {
             let uris = urls.iter().filter_map(|url| url.parse::<http::Uri>().ok());
             uris.filter_map(|uri| url_host(&uri).map(str::to_owned)).collect()
@@ -304,6 +312,27 @@ mod tests {
         assert!(behind("set-1.etcd.other.svc", &others));
         assert!(!behind("set-1.etcd.other.svc", &[pod("set-1", "10.0.0.2", alive)]), "the pod exists");
         assert!(!behind("etcd-1.etcd.other.svc", &others), "no StatefulSet creates the pod");
+    }
+
+    /// A replica that reached no member reserved its pod, and a load balancer forwards to the pod.
+    #[test]
+    fn pod_that_was_reserved_without_its_member_can_run_a_member_at_any_address() {
+        let (member, places) = places("etcd.example.com", "192.168.0.1");
+        let reserved = |namespace: &str, member: &str| Reservation {
+            uid: String::from("a"),
+            namespace: namespace.to_owned(),
+            pod: String::from("a"),
+            member: member.to_owned(),
+            at: String::new(),
+            by: String::new(),
+            of_node: false,
+        };
+        let by_address = places.addresses.iter().map(|address| (*address, Vec::new())).collect();
+        let found = FoundPods { by_address, ..FoundPods::default() };
+        let leaves = |reserved: Reservation| is_leaving(&member, &places, &found, &[reserved], |_, _| false);
+        assert!(leaves(reserved("team", "")));
+        assert!(!leaves(reserved("team", "1234")), "it runs another member");
+        assert!(!leaves(reserved("prod", "")), "the pods of the own namespace are known");
     }
 
     #[test]

@@ -61,6 +61,9 @@ const MAX_WRITES: usize = 16;
 /// exceeded the limit, none of them would expire.
 const MAX_LEDGERS: u64 = 65_536;
 
+/// Maximum number of attempts to change one of the other records.
+const MAX_ATTEMPTS: usize = 5;
+
 /// Interval after which an unchanged record is deleted: a multiple of the lifetime of a reservation.
 const STALE_RECORD_INTERVAL: Duration = Duration::from_secs(600);
 
@@ -100,8 +103,8 @@ impl ReservationStore {
     }
 
     /// Reads the record of a cluster. Reads all records if the cluster id is unknown, or if approvals that could not read the
-    /// cluster id can be in other records only. A record that cannot be parsed is an error, because it can contain
-    /// reservations.
+    /// cluster id can be in other records only. A record that cannot be parsed can contain reservations: it is an error if it is
+    /// that of the cluster, a provisional one, or any one while the cluster id is unknown.
     pub(in crate::guard) async fn read(&self, cluster: Option<ClusterId>) -> Result<Records, LookupError> {
         match cluster {
             Some(cluster) => {
@@ -148,8 +151,16 @@ impl ReservationStore {
             Records::Known(known, record) => Ok((known == cluster).then_some(record)),
             Records::All(records) => {
                 let read = Arc::new(ReadRecords::new(records.iter().flatten()));
-                let provisional = records.iter().flatten().filter(|record| record.is_provisional());
-                let provisional: Vec<Reservation> = provisional.flat_map(Record::active).collect();
+                let mut provisional = Vec::new();
+                for record in &records {
+                    match record {
+                        Ok(record) if record.is_provisional() => provisional.extend(record.active()),
+                        Err(invalid) if record::has_provisional_name(&invalid.name) => {
+                            return Err(invalid.error.clone());
+                        }
+                        Ok(_) | Err(_) => {}
+                    }
+                }
                 let found = records.into_iter().find(|record| name_of(record) == name);
                 let record =
                     found.unwrap_or_else(|| self.empty_record(&name)).map_err(|invalid| invalid.error)?;
@@ -165,32 +176,48 @@ impl ReservationStore {
         records: &'a mut AllRecords,
         cluster: ClusterId,
     ) -> Result<&'a mut Record, LookupError> {
+        self.entry_of(records, lease_name(cluster))
+    }
+
+    fn entry_of<'a>(&self, records: &'a mut AllRecords, name: String) -> Result<&'a mut Record, LookupError> {
         let read = Arc::new(ReadRecords::new(records.0.values()));
-        match records.0.entry(lease_name(cluster)) {
-            Entry::Occupied(known) => Ok(known.into_mut()),
+        let record = match records.0.entry(name) {
+            Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(vacant) => {
                 let empty = self.empty_record(vacant.key()).map_err(|invalid| invalid.error)?;
-                Ok(vacant.insert(self.observe(Record { read: Some(read), ..empty })))
+                vacant.insert(self.observe(empty))
             }
-        }
+        };
+        record.read = Some(read);
+        Ok(record)
     }
 
     /// Returns the provisional record for the cluster of this name, which can be empty. Used while no member reports the cluster
-    /// id and this replica has not read it before.
+    /// id. Returns `None` if only the record of a known cluster was read.
     pub(in crate::guard) fn select_provisional(
         &self,
         records: Records,
         cluster: &str,
-    ) -> Result<Record, LookupError> {
-        let records = match records {
-            Records::Known(_, record) => return Ok(record),
-            Records::All(records) => records,
-        };
-        let name = provisional_name(cluster);
-        let read = Arc::new(ReadRecords::new(records.iter().flatten()));
-        let found = records.into_iter().find(|record| name_of(record) == name);
-        let record = found.unwrap_or_else(|| self.empty_record(&name)).map_err(|invalid| invalid.error)?;
-        Ok(self.observe(Record { read: Some(read), ..record }))
+    ) -> Result<Option<Record>, LookupError> {
+        let Records::All(records) = records else { return Ok(None) };
+        // Each record can belong to this cluster.
+        let records: BTreeMap<String, Record> = records
+            .into_iter()
+            .map(|record| record.map(|record| (record.lease.name.clone(), record)))
+            .collect::<Result<_, _>>()
+            .map_err(|invalid: InvalidRecord| invalid.error)?;
+        let mut records = AllRecords(records);
+        self.provisional_entry(&mut records, cluster)?;
+        Ok(records.0.remove(&provisional_name(cluster)))
+    }
+
+    /// Returns the provisional record for the cluster of this name among all records, or an empty one.
+    pub(in crate::guard) fn provisional_entry<'a>(
+        &self,
+        records: &'a mut AllRecords,
+        cluster: &str,
+    ) -> Result<&'a mut Record, LookupError> {
+        self.entry_of(records, provisional_name(cluster))
     }
 
     fn empty_record(&self, name: &str) -> Result<Record, InvalidRecord> {
@@ -250,8 +277,9 @@ impl ReservationStore {
             || Mistake::IgnoreOtherRecords.is_active();
         let (now, at) = (Instant::now(), self.wall_clock.now().to_string());
         let new = new.into_iter().map(|new| Reservation { at: at.clone(), ..new });
-        let previous = record.reservations.clone();
-        let reservations = new.fold(previous.clone(), |reservations, new| {
+        // A withdrawal must not start the lifetimes of expired reservations again.
+        let previous = record.active();
+        let reservations = new.fold(record.reservations.clone(), |reservations, new| {
             record.ledger().record_with(&reservations, new, live_pods, now)
         });
         let handovers = record.handovers.clone();
@@ -277,23 +305,57 @@ impl ReservationStore {
         })?;
         let mut others: Vec<LeaseRecord> =
             leases.into_iter().filter(|lease| lease.name != record.lease.name).collect();
-        let parsed = others.iter().cloned().flat_map(|lease| self.parse_record(lease));
-        if parsed.into_iter().any(|other| record.misses(&other)) {
-            return Err(WriteError::Conflict);
+        for other in &others {
+            self.require_no_new(record, other.clone())?;
         }
         if !record.is_provisional() {
             return Ok(());
         }
-        others.retain(|lease| !record::is_provisional(lease));
+        others.retain(|lease| !record::has_provisional_name(&lease.name));
         let marker = format!("{} {}", record.lease.name, record.lease.version.as_deref().unwrap_or_default());
-        let writes = others.into_iter().map(|mut lease| {
-            // The next evaluation of this cluster reads all records.
+        let writes = others.into_iter().map(|lease| self.invalidate(record, lease, &marker));
+        stream::iter(writes).buffer_unordered(MAX_WRITES).try_collect().await
+    }
+
+    /// Returns [`WriteError::Conflict`] if the other Lease contains a reservation that was not read before.
+    fn require_no_new(&self, record: &Record, other: LeaseRecord) -> Result<(), WriteError> {
+        match self.parse_record(other) {
+            Ok(other) if record.misses(&other) => Err(WriteError::Conflict),
+            Err(InvalidRecord { name, error })
+                if record.is_provisional() || record::has_provisional_name(&name) =>
+            {
+                Err(WriteError::Failed { name, cause: error.to_string() })
+            }
+            // The record of another cluster.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Changes the Lease of a cluster, so that evaluations that have read it cannot write it, and the next one reads all records.
+    async fn invalidate(
+        &self,
+        record: &Record,
+        mut lease: LeaseRecord,
+        marker: &str,
+    ) -> Result<(), WriteError> {
+        for _ in 0..MAX_ATTEMPTS {
             lease.annotations.remove(COMPLETE_ANNOTATION);
             // Without a change of its content, the Lease would keep its version.
-            lease.annotations.insert(INVALIDATED_ANNOTATION.to_owned(), marker.clone());
-            async move { self.leases.write(&lease, lease.annotations.clone()).await.map(drop) }
-        });
-        stream::iter(writes).buffer_unordered(MAX_WRITES).try_collect().await
+            lease.annotations.insert(INVALIDATED_ANNOTATION.to_owned(), marker.to_owned());
+            match self.leases.write(&lease, lease.annotations.clone()).await {
+                Err(WriteError::Conflict) => {}
+                written => return written.map(drop),
+            }
+            let read = self.leases.read(&lease.name).await;
+            lease = read
+                .map_err(|error| WriteError::Failed { name: lease.name.clone(), cause: error.to_string() })?;
+            if lease.version.is_none() {
+                // The evaluation that creates it again lists all records afterwards.
+                return Ok(());
+            }
+            self.require_no_new(record, lease.clone())?;
+        }
+        Err(WriteError::Conflict)
     }
 
     /// Adds a handover to the record of the cluster with these names, with the errors of [`Self::add`].
@@ -333,10 +395,10 @@ impl ReservationStore {
         self.write(record, reservations, handovers).await
     }
 
-    /// Deletes stale records periodically and never returns. A record is stale if it did not change between two reads
-    /// that are [`STALE_RECORD_INTERVAL`] apart on the clock of this replica.
+    /// Deletes stale records periodically and never returns. A record is stale if its reservations and handovers did not change
+    /// between two reads that are [`STALE_RECORD_INTERVAL`] apart on the clock of this replica.
     pub(in crate::guard) async fn delete_stale_records(&self) {
-        let mut last: HashMap<String, Option<String>> = HashMap::new();
+        let mut last: HashMap<String, Content> = HashMap::new();
         loop {
             sleep(STALE_RECORD_INTERVAL).await;
             let leases = match self.leases.list().await {
@@ -347,7 +409,7 @@ impl ReservationStore {
                 }
             };
             let (stale, changed): (Vec<LeaseRecord>, Vec<LeaseRecord>) =
-                leases.into_iter().partition(|lease| last.get(&lease.name) == Some(&lease.version));
+                leases.into_iter().partition(|lease| last.get(&lease.name) == Some(&content(lease)));
             // A signal that lasts longer must not trigger a second handover.
             for lease in stale.into_iter().filter(|lease| !handovers::is_needed(lease, self.wall_clock.now()))
             {
@@ -357,7 +419,7 @@ impl ReservationStore {
                     Err(error) => tracing::warn!(%error, "could not delete stale reservation records"),
                 }
             }
-            last = changed.into_iter().map(|lease| (lease.name, lease.version)).collect();
+            last = changed.into_iter().map(|lease| (lease.name.clone(), content(&lease))).collect();
         }
     }
 
@@ -391,6 +453,14 @@ impl ReservationStore {
         (record.reservations, record.handovers) = (reservations, handovers);
         Ok(())
     }
+}
+
+/// Reservations and handovers as texts.
+type Content = [Option<String>; 2];
+
+/// Returns the content of a Lease that evaluations have written. Provisional reservations of other clusters change the Lease as well.
+fn content(lease: &LeaseRecord) -> Content {
+    [RESERVATIONS_ANNOTATION, handovers::ANNOTATION].map(|name| lease.annotations.get(name).cloned())
 }
 
 /// Returns the name of the Lease, also if its content cannot be parsed.

@@ -44,6 +44,8 @@ pub struct LeaseRecord {
     pub name: String,
     /// The resource version; `None` if the Lease does not exist.
     pub version: Option<String>,
+    /// The uid; `None` if the Lease does not exist.
+    pub uid: Option<String>,
     /// The annotations of this program.
     pub annotations: BTreeMap<String, String>,
 }
@@ -60,12 +62,14 @@ struct ListedMetadata {
     name: String,
     #[serde(default)]
     resource_version: Option<String>,
+    #[serde(default)]
+    uid: Option<String>,
     #[serde(default, deserialize_with = "deserialize_own")]
     annotations: BTreeMap<String, String>,
 }
 
 heap_size_of_fields! {
-    LeaseRecord { name, version, annotations }
+    LeaseRecord { name, version, uid, annotations }
 }
 
 // === impl Leases ===
@@ -93,9 +97,7 @@ impl Leases {
         match tokio::time::timeout(CALL_TIMEOUT, self.api().get_opt(name)).await {
             Err(_) => Err(LookupError::TimedOut { subject: subject(), limit: CALL_TIMEOUT }),
             Ok(Err(error)) => Err(LookupError::Failed { subject: subject(), cause: error_message(&error) }),
-            Ok(Ok(None)) => {
-                Ok(LeaseRecord { name: name.to_owned(), version: None, annotations: BTreeMap::new() })
-            }
+            Ok(Ok(None)) => Ok(LeaseRecord { name: name.to_owned(), ..LeaseRecord::default() }),
             Ok(Ok(Some(lease))) => Ok(LeaseRecord::from(lease)),
         }
     }
@@ -112,6 +114,8 @@ impl Leases {
                 labels: Some([self.label].map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
                 annotations: Some(annotations),
                 resource_version: record.version.clone(),
+                // Without the uid, the API server would create a Lease that was deleted since the read.
+                uid: record.uid.clone(),
                 ..ObjectMeta::default()
             },
             spec: Some(LeaseSpec::default()),
@@ -127,7 +131,7 @@ impl Leases {
         match tokio::time::timeout(CALL_TIMEOUT, call).await {
             // The write may have taken effect: the next read shows it.
             Err(_) => Err(failed(format!("no answer within {}", humantime::format_duration(CALL_TIMEOUT)))),
-            // 404: the Lease was deleted since it was read.
+            // The Lease was changed or deleted since it was read.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                 Err(WriteError::Conflict)
             }
@@ -147,8 +151,8 @@ impl Leases {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace);
         let parse = |json: &[u8]| {
             let ListedLease { metadata } = serde_json::from_slice(json)?;
-            let ListedMetadata { name, resource_version: version, annotations } = metadata;
-            Ok(Some(LeaseRecord { name, version, annotations }))
+            let ListedMetadata { name, resource_version: version, uid, annotations } = metadata;
+            Ok(Some(LeaseRecord { name, version, uid, annotations }))
         };
         Ok(list.read(objects(&path), parse).await?.objects)
     }
@@ -180,6 +184,7 @@ impl From<Lease> for LeaseRecord {
         Self {
             name: lease.metadata.name.unwrap_or_default(),
             version: lease.metadata.resource_version,
+            uid: lease.metadata.uid,
             annotations: lease.metadata.annotations.unwrap_or_default(),
         }
     }

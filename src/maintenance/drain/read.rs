@@ -105,11 +105,17 @@ pub(crate) async fn read_node(
 
 /// Whether the survey lacks clusters whose members can be among the pods of the node that would be evicted. A former guard does
 /// not report the namespaces that it could not read.
-pub(super) fn can_hide_members(survey: &Survey, pods: &[Pod], permitted: Permitted) -> bool {
-    let Some(unread) = &survey.unread_namespaces else { return !survey.problems.is_empty() };
-    let is_unread = |pod: &&Pod| unread.iter().any(|namespace| namespace == names(pod).0);
+fn can_hide_members(survey: &Survey, pods: &[Pod], permitted: Permitted) -> bool {
     let can_leave = |pod: &Pod| !matches!(handling(pod, permitted), Handling::Ignore(_));
-    pods.iter().filter(is_unread).any(can_leave)
+    lacks_clusters_of(survey, pods.iter().filter(|pod| can_leave(pod)))
+}
+
+/// Whether the survey can lack the cluster of one of these pods.
+pub(super) fn lacks_clusters_of<'a>(survey: &Survey, mut pods: impl Iterator<Item = &'a Pod>) -> bool {
+    match &survey.unread_namespaces {
+        Some(unread) => pods.any(|pod| unread.iter().any(|namespace| namespace == names(pod).0)),
+        None => !survey.problems.is_empty(),
+    }
 }
 
 /// Returns namespace and name.

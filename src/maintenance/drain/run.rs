@@ -15,7 +15,7 @@ use super::{
     },
     plan::{Action, Entry, plan},
     pods::{Handling, Permitted, handling, is_finished},
-    read::{NodeView, can_hide_members, member_of, names, read_node},
+    read::{NodeView, lacks_clusters_of, member_of, names, read_node},
     report::NodeReport,
 };
 use crate::{
@@ -125,9 +125,9 @@ impl<'a> Drain<'a> {
     /// Returns the members that are on the node at the end: those that the drain could not evict, such as members in static
     /// pods, and successors that tolerate the cordon.
     async fn remaining_members(&self) -> anyhow::Result<Vec<String>> {
-        let Options { node, permitted, .. } = self.options;
+        let Options { node, .. } = self.options;
         let (pods, survey) = (self.api.pods_on(node).await?, self.api.survey(None).await?);
-        if can_hide_members(&survey, &pods, *permitted) {
+        if lacks_clusters_of(&survey, pods.iter().filter(|pod| !is_finished(pod))) {
             let problems = survey.problems.join("; ");
             return Ok(vec![format!(
                 "the guard does not know whether members remain on node {node}: {problems}"

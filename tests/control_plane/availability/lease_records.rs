@@ -22,5 +22,7 @@ async fn deletes_lease_only_in_known_version() {
     leases.delete(&second).await.unwrap();
     assert_eq!(listed().await, None);
     assert!(matches!(leases.delete(&second).await, Err(WriteError::Conflict)), "the Lease is deleted");
+    // The API server creates a Lease by an update without a uid.
+    assert!(matches!(leases.write(&second, text("[]")).await, Err(WriteError::Conflict)));
     assert_eq!(leases.read(name).await.unwrap().version, None);
 }

@@ -8,7 +8,10 @@ use kube::{Api, api::ListParams};
 
 use super::replicas::send_review;
 use test_support::{
+    guard::review::{node_deletion_review, stateful_set_deletion_review, verdict},
     guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup},
+    http_client::Connection,
+    kubernetes::control_plane::{SHARED_NODE, SILENT_NODE},
     layout::{Layout, Topology},
     process_node::ProcessAction,
     wait::wait_until,
@@ -132,15 +135,48 @@ async fn reserves_crashed_member_while_no_member_answers() {
             send_review(&etcd.guard, &etcd, &crashed).await.0
         })
         .await;
-        let uid = etcd.uid(&crashed).await;
-        let leases: Api<Lease> = Api::namespaced(etcd.client.clone(), "etcd-guard");
-        let leases = leases.list(&ListParams::default()).await.unwrap();
-        let is_reserved = leases.iter().any(|lease| {
-            let annotations = lease.metadata.annotations.as_ref();
-            let reservations = annotations.and_then(|item| item.get("etcd-guard.io/reservations"));
-            reservations.is_some_and(|text| text.contains(&uid))
-        });
-        assert!(is_reserved, "{topology:?}: {leases:?}");
+        assert!(is_reserved(&etcd, &crashed).await, "{topology:?}");
+    }
+}
+
+/// Whether a record contains a reservation of this pod.
+async fn is_reserved(etcd: &GuardedCluster, pod: &str) -> bool {
+    let uid = etcd.uid(pod).await;
+    let leases: Api<Lease> = Api::namespaced(etcd.client.clone(), "etcd-guard");
+    let leases = leases.list(&ListParams::default()).await.unwrap();
+    leases.iter().any(|lease| {
+        let annotations = lease.metadata.annotations.as_ref();
+        let reservations = annotations.and_then(|item| item.get("etcd-guard.io/reservations"));
+        reservations.is_some_and(|text| text.contains(&uid))
+    })
+}
+
+/// Edge case 178. The members do not answer this replica, which has never read the cluster id. They can serve at other replicas.
+#[tokio::test]
+async fn reserves_silent_members_that_are_deleted_with_their_node_or_owner() {
+    let layout = Layout::new(Topology::SetPerMember);
+    let nodes = &[SILENT_NODE, SHARED_NODE, SHARED_NODE];
+    let mut etcd = GuardedCluster::start_as(Setup { layout, nodes, ..Setup::default() }).await;
+    etcd.break_glass("statefulset/eb").await;
+    for name in ["ea-0", "eb-0", "ec-0"] {
+        etcd.apply(name, ProcessAction::Pause).await;
+    }
+    etcd.guard.kill();
+    etcd.guard.restart().await;
+    let send = async |review: String| {
+        let mut connection = Connection::tls(etcd.guard.https(), &etcd.guard.ca_pem).await.unwrap();
+        verdict(&connection.post("/validate?timeout=10s", review).await.unwrap().body)
+    };
+    for (pod, review) in [
+        ("ea-0", node_deletion_review(SILENT_NODE)),
+        ("eb-0", stateful_set_deletion_review(&etcd.namespace, "eb")),
+    ] {
+        wait_until(&format!("the deletion is approved, and {pod} is reserved"), START_TIMEOUT, async || {
+            let (allowed, message) = send(review.clone()).await;
+            println!("{pod}: {allowed} {message}");
+            allowed && is_reserved(&etcd, pod).await
+        })
+        .await;
     }
 }
 

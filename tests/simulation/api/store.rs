@@ -117,9 +117,16 @@ impl Store {
         Ok(self.store(key, object, "ADDED"))
     }
 
-    /// Replaces an object if it has this version.
+    /// Replaces an object if it has this version. A Lease that does not exist is created, unless the update has a uid
+    /// (`AllowCreateOnUpdate` in `pkg/registry/coordination/lease/strategy.go`).
     pub(crate) fn replace(&mut self, key: Key, mut object: Value) -> Result<Value, Rejected> {
-        let stored = self.objects.get(&key).ok_or(Rejected::NotFound)?;
+        let Some(stored) = self.objects.get(&key) else {
+            return match (key.0.as_str(), object["metadata"]["uid"].is_null()) {
+                ("leases", true) => self.create(key, object),
+                ("leases", false) => Err(Rejected::Conflict),
+                _ => Err(Rejected::NotFound),
+            };
+        };
         let expected = &object["metadata"]["resourceVersion"];
         if !expected.is_null() && *expected != stored["metadata"]["resourceVersion"] {
             return Err(Rejected::Conflict);

@@ -207,8 +207,8 @@ impl AcceptedDeletions {
             pods.iter().map(|pod| LivePod { name: &pod.metadata.name, uid: &pod.metadata.uid }).collect();
         for (key, members) in clusters {
             let snapshot = self.observer.observe_listed(&key, pods, &[], deadline).await;
-            // A cluster that reports no id, and never did, has no record, and loses nothing.
-            let Some(id) = snapshot.cluster_id().or_else(|| self.cache.cluster_id(&key)) else { continue };
+            // Members that do not answer this replica can serve at other replicas, or serve again.
+            let id = snapshot.cluster_id();
             let new: Vec<Reservation> =
                 members.iter().map(|pod| member_reservation(request, pod, &snapshot)).collect();
             self.reserve(&key, id, &new, &live_pods, deadline).await?;
@@ -220,19 +220,22 @@ impl AcceptedDeletions {
     async fn reserve(
         &self,
         key: &ClusterKey,
-        id: ClusterId,
+        id: Option<ClusterId>,
         new: &[Reservation],
         live_pods: &[LivePod<'_>],
         deadline: Deadline,
     ) -> Result<(), EvaluationError> {
+        let cluster = format!("{}/{}", key.namespace(), key.name());
         for _ in 0..MAX_ATTEMPTS {
-            let read = self.reservations.read(Some(id));
+            let read = self.reservations.read(id);
             let read = deadline.within("reading the reservations from the API server", read).await?;
-            let record = read.and_then(|records| self.reservations.select(records, id));
+            let record = read.and_then(|records| match id {
+                Some(id) => self.reservations.select(records, id),
+                None => self.reservations.select_provisional(records, &cluster),
+            });
             let record = record.map_err(|error| EvaluationError::unreadable_record(&error))?;
             let Some(mut record) = record else { break };
-            let cluster = format!("{}/{}", key.namespace(), key.name());
-            let add = self.reservations.add_all(&mut record, cluster, new.to_vec(), live_pods);
+            let add = self.reservations.add_all(&mut record, cluster.clone(), new.to_vec(), live_pods);
             match deadline.within("writing the reservations to the API server", add).await? {
                 Ok(()) => return Ok(()),
                 Err(WriteError::Conflict) => {}

@@ -52,7 +52,8 @@ struct NodeAttempt {
 
 /// The reservations of the members of one cluster.
 struct NewReservations {
-    cluster: ClusterId,
+    /// The cluster id; `None` if no member reports it to this replica.
+    cluster: Option<ClusterId>,
     cluster_key: ClusterKey,
     reservations: Vec<Reservation>,
 }
@@ -131,12 +132,9 @@ impl WorkloadEvaluator {
             for (cluster_key, members) in clusters(namespace, &pods, &uids) {
                 let snapshot =
                     self.observer.observe_with_storage(&cluster_key, &pods, &reserved, deadline).await;
-                // A cluster that reports no id has no record. None of its members counts as serving.
-                if let Some(cluster) = snapshot.cluster_id() {
-                    let reservations =
-                        members.iter().map(|pod| member_reservation(request, pod, &snapshot)).collect();
-                    new.push(NewReservations { cluster, cluster_key, reservations });
-                }
+                let reservations =
+                    members.iter().map(|pod| member_reservation(request, pod, &snapshot)).collect();
+                new.push(NewReservations { cluster: snapshot.cluster_id(), cluster_key, reservations });
                 let verdict = evaluate_node_deletion(&snapshot, node, &uids);
                 let Some(member) = members.first().filter(|_| !verdict.reason.allows()) else { continue };
                 let advice = self.break_glass_advice(&owner_arguments(namespace, member));
@@ -171,14 +169,19 @@ impl WorkloadEvaluator {
         attempt: &mut NodeAttempt,
         deadline: Deadline,
     ) -> Result<ReserveOutcome, EvaluationError> {
+        // A provisional reservation changes the records of all clusters, and their versions.
+        attempt.new.sort_by_key(|new| new.cluster.is_none());
         for NewReservations { cluster, cluster_key, reservations } in attempt.new.drain(..) {
             let pods = attempt.namespaces.get(cluster_key.namespace()).map_or(&[][..], Vec::as_slice);
             let live_pods: Vec<LivePod<'_>> =
                 pods.iter().map(|pod| LivePod { name: &pod.metadata.name, uid: &pod.metadata.uid }).collect();
-            let record = self.reservations.entry(&mut attempt.records, cluster);
+            let name = format!("{}/{}", cluster_key.namespace(), cluster_key.name());
+            let record = match cluster {
+                Some(cluster) => self.reservations.entry(&mut attempt.records, cluster),
+                None => self.reservations.provisional_entry(&mut attempt.records, &name),
+            };
             let record = record.map_err(|error| EvaluationError::unreadable_record(&error))?;
-            let cluster = format!("{}/{}", cluster_key.namespace(), cluster_key.name());
-            let add = self.reservations.add_all(record, cluster, reservations, &live_pods);
+            let add = self.reservations.add_all(record, name, reservations, &live_pods);
             match deadline.within("writing the reservations to the API server", add).await? {
                 Ok(()) => {}
                 Err(WriteError::Conflict) => return Ok(ReserveOutcome::Conflict),

@@ -71,9 +71,9 @@ pub(super) fn provisional_name(cluster: &str) -> String {
     format!("{PROVISIONAL_PREFIX}{short:016x}")
 }
 
-/// Whether the Lease contains approvals that could not read the cluster id.
-pub(super) fn is_provisional(lease: &LeaseRecord) -> bool {
-    lease.name.starts_with(PROVISIONAL_PREFIX)
+/// Whether the Lease of this name contains approvals that could not read the cluster id.
+pub(super) fn has_provisional_name(name: &str) -> bool {
+    name.starts_with(PROVISIONAL_PREFIX)
 }
 
 /// Returns uid and time of a reservation.
@@ -90,7 +90,7 @@ impl Record {
 
     /// Whether the record contains approvals that could not read the cluster id.
     pub(super) fn is_provisional(&self) -> bool {
-        is_provisional(&self.lease)
+        has_provisional_name(&self.lease.name)
     }
 
     pub(super) fn cluster_names(&self) -> BTreeSet<&str> {
@@ -142,11 +142,11 @@ impl Record {
     }
 
     /// Whether another record contains a reservation of the same cluster, as far as can be known, that no record contained when
-    /// all records were read: each record can belong to the cluster of a provisional one, and each provisional record to the
-    /// cluster of this one.
+    /// all records were read: each record of a cluster can be that of a provisional one. Approvals without the cluster id concern
+    /// members that do not run, and do not depend on reservations, so that provisional records do not concern each other.
     pub(super) fn misses(&self, other: &Self) -> bool {
         let Some(read) = &self.read else { return false };
-        let can_be_same_cluster = self.is_provisional() || other.is_provisional();
+        let can_be_same_cluster = self.is_provisional() != other.is_provisional();
         let is_new = |reservation: &Reservation| !read.reservations.contains(&entry_of(reservation));
         can_be_same_cluster && other.reservations.iter().any(is_new)
     }

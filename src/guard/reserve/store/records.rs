@@ -21,9 +21,9 @@ impl AllRecords {
         self.0.values_mut().filter(has_any)
     }
 
-    /// Returns the reservations that have not expired.
+    /// Returns the reservations that have not expired, each of them once.
     pub(in crate::guard) fn active(&self) -> Vec<Reservation> {
-        self.0.values().flat_map(Record::active).collect()
+        active(self.0.values())
     }
 }
 
@@ -66,13 +66,17 @@ impl Records {
 
     /// Returns the reservations that have not expired, each of them once.
     pub(in crate::guard) fn active(&self) -> Vec<Reservation> {
-        let mut active: Vec<Reservation> = Vec::new();
-        for reservation in self.iter().flat_map(Record::active) {
-            // A record can contain a copy of a reservation in a provisional record.
-            if !active.contains(&reservation) {
-                active.push(reservation);
-            }
-        }
-        active
+        active(self.iter())
     }
+}
+
+/// Returns the active reservations of these records. A record can contain a copy of a reservation in a provisional record.
+fn active<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Reservation> {
+    let mut active: Vec<Reservation> = Vec::new();
+    for reservation in records.flat_map(Record::active) {
+        if !active.contains(&reservation) {
+            active.push(reservation);
+        }
+    }
+    active
 }

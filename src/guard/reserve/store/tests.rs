@@ -25,7 +25,15 @@ fn leases(stored: &Stored) -> Leases {
         match (call.method.as_str(), name) {
             ("GET", "") => {
                 assert!(call.uri.query().unwrap().contains("labelSelector="), "{}", call.uri);
-                let lease = |(name, version): (&String, &u32)| json!({"metadata": {"name": name, "resourceVersion": version.to_string()}});
+                let lease = |(name, version): (&String, &u32)| {
+                    let version = version.to_string();
+                    // An annotation that another cluster's provisional reservation changed is no use of the record.
+                    let annotations = match name.as_str() {
+                        "marked" => json!({INVALIDATED_ANNOTATION: version}),
+                        _ => json!({RESERVATIONS_ANNOTATION: version}),
+                    };
+                    json!({"metadata": {"name": name, "resourceVersion": version, "annotations": annotations}})
+                };
                 let items: Vec<_> = stored.iter().map(lease).collect();
                 if stored.contains_key("new") {
                     stored.entry(String::from("late")).and_modify(|version| *version += 1);
@@ -51,15 +59,17 @@ async fn deletes_only_records_that_did_not_change() {
     let leases_named = |names: &[&str]| -> BTreeMap<String, u32> {
         names.iter().map(|name| ((*name).to_owned(), 1)).collect()
     };
-    let stored: Stored = Arc::new(Mutex::new(leases_named(&["dead", "live", "late"])));
+    let stored: Stored = Arc::new(Mutex::new(leases_named(&["dead", "live", "late", "marked"])));
     let names = || stored.lock().unwrap().keys().cloned().collect::<Vec<_>>();
     let reservations = ReservationStore::new(leases(&stored), WallClock::default());
     let mut clearing = std::pin::pin!(reservations.delete_stale_records());
     let margin = Duration::from_secs(1);
 
     timeout(STALE_RECORD_INTERVAL + margin, &mut clearing).await.unwrap_err();
-    assert_eq!(names(), ["dead", "late", "live"], "a record at its first read may be new");
-    *stored.lock().unwrap().get_mut("live").unwrap() += 1;
+    assert_eq!(names(), ["dead", "late", "live", "marked"], "a record at its first read may be new");
+    for changed in ["live", "marked"] {
+        *stored.lock().unwrap().get_mut(changed).unwrap() += 1;
+    }
     stored.lock().unwrap().insert(String::from("new"), 1);
 
     timeout(STALE_RECORD_INTERVAL, &mut clearing).await.unwrap_err();
@@ -111,8 +121,8 @@ async fn gauge_counts_active_reservations_of_all_records() {
 struct ApiServer {
     /// Version and annotations by name.
     leases: Arc<Mutex<BTreeMap<String, (u32, Value)>>>,
-    /// Another client writes to the Lease of this name once, after the next list.
-    changes_after_list: Arc<Mutex<Option<String>>>,
+    /// Another client writes these annotations to the Lease of this name once, after the next list.
+    changes_after_list: Arc<Mutex<Option<(String, Value)>>>,
 }
 
 impl ApiServer {
@@ -122,15 +132,16 @@ impl ApiServer {
         let (stored, changed) = (Arc::clone(&self.leases), Arc::clone(&self.changes_after_list));
         let client = fake::api_server_with(move |call, body| {
             let mut stored = stored.lock().unwrap();
-            let lease = |name: &str, (version, annotations): &(u32, Value)| json!({"metadata": {"name": name, "resourceVersion": version.to_string(), "annotations": annotations}});
+            let lease = |name: &str, (version, annotations): &(u32, Value)| json!({"metadata": {"name": name, "uid": name, "resourceVersion": version.to_string(), "annotations": annotations}});
             let name = call.uri.path().strip_prefix(PATH).unwrap().trim_start_matches('/');
             let present = stored.get(name).cloned();
             let annotations = body["metadata"]["annotations"].clone();
             match (call.method.as_str(), present) {
                 ("GET", _) if name.is_empty() => {
                     let items: Vec<_> = stored.iter().map(|(name, stored)| lease(name, stored)).collect();
-                    if let Some(name) = changed.lock().unwrap().take() {
-                        stored.get_mut(&name).unwrap().0 += 1;
+                    if let Some((name, annotations)) = changed.lock().unwrap().take() {
+                        let version = stored[&name].0 + 1;
+                        stored.insert(name, (version, annotations));
                     }
                     (200, json!({"metadata": {}, "items": items}))
                 }
@@ -143,6 +154,12 @@ impl ApiServer {
                     stored.insert(name.to_owned(), (1, annotations));
                     (201, lease(name, &stored[name]))
                 }
+                // The API server creates a Lease by an update without a uid.
+                ("PUT", None) if body["metadata"]["uid"].is_null() => {
+                    stored.insert(name.to_owned(), (1, annotations));
+                    (201, lease(name, &stored[name]))
+                }
+                ("PUT", None) => (409, fake::status_failure(409, "the uid differs")),
                 ("PUT", Some((version, _))) => {
                     if body["metadata"]["resourceVersion"].as_str() != Some(&*version.to_string()) {
                         return (409, fake::status_failure(409, "the object has been modified"));
@@ -288,11 +305,11 @@ async fn finds_record_by_cluster_id() {
     replica.add(&mut new, String::from("prod/other"), reservation("b"), &[]).await.unwrap();
     let created = replica.select(replica.read(Some(OTHER)).await.unwrap(), OTHER).unwrap().unwrap();
     assert_eq!(uids(&created.active()), ["b"]);
-    let provisional = replica.select_provisional(all().await, "prod/etcd").unwrap();
+    let provisional = replica.select_provisional(all().await, "prod/etcd").unwrap().unwrap();
     assert_eq!(provisional.active(), [], "the records of clusters are not selected by names");
     let known = || async { replica.read(Some(OURS)).await.unwrap() };
     assert!(replica.select(known().await, OTHER).unwrap().is_none(), "the record was not read");
-    assert_eq!(uids(&replica.select_provisional(known().await, "prod/etcd").unwrap().active()), ["a"]);
+    assert!(replica.select_provisional(known().await, "prod/etcd").unwrap().is_none(), "nor the others");
 }
 
 /// Edge case 172.
@@ -300,7 +317,7 @@ async fn finds_record_by_cluster_id() {
 async fn approval_without_cluster_id_is_reserved_for_all_evaluations() {
     let api_server = ApiServer::default();
     let (one, other) = (api_server.replica(), api_server.replica());
-    let mut record = one.select_provisional(one.read(None).await.unwrap(), "prod/ea").unwrap();
+    let mut record = read_by_name(&one, "prod/ea").await;
     one.add(&mut record, String::from("prod/ea"), reservation("a"), &[]).await.unwrap();
     let read = || async { other.read(Some(OURS)).await.unwrap() };
     assert_eq!(uids(&read().await.active()), ["a"], "the cluster has no other record");
@@ -311,7 +328,7 @@ async fn approval_without_cluster_id_is_reserved_for_all_evaluations() {
 
 /// Reads all records, and returns the one for an approval without the cluster id.
 async fn read_by_name(replica: &ReservationStore, cluster: &str) -> Record {
-    replica.select_provisional(replica.read(None).await.unwrap(), cluster).unwrap()
+    replica.select_provisional(replica.read(None).await.unwrap(), cluster).unwrap().unwrap()
 }
 
 async fn add(replica: &ReservationStore, record: &mut Record, cluster: &str, uid: &str) -> bool {
@@ -350,16 +367,30 @@ async fn provisional_and_new_record_of_a_cluster_conflict() {
     }
 }
 
+/// Both pods are stopped, so that neither approval depends on the other one.
 #[tokio::test]
-async fn provisional_records_of_two_owners_conflict() {
+async fn evaluations_count_provisional_reservations_of_all_owners() {
     let api_server = ApiServer::default();
     let (one, other) = (api_server.replica(), api_server.replica());
     let (mut first, mut second) =
         (read_by_name(&one, "prod/ea").await, read_by_name(&other, "prod/eb").await);
     assert!(add(&one, &mut first, "prod/ea", "a").await);
-    assert!(!add(&other, &mut second, "prod/eb", "b").await);
-    assert_eq!(uids(&other.read(None).await.unwrap().active()), ["a"]);
-    assert!(add(&other, &mut read_by_name(&other, "prod/eb").await, "prod/eb", "b").await);
+    assert!(add(&other, &mut second, "prod/eb", "b").await);
+    let active = read_known(&other).await.active();
+    assert_eq!(uids(&active).into_iter().collect::<BTreeSet<&str>>(), BTreeSet::from(["a", "b"]));
+}
+
+/// The periodic deletion of stale records can remove the record of an evaluation in progress.
+#[tokio::test]
+async fn evaluation_does_not_create_a_deleted_record_again() {
+    let api_server = ApiServer::default();
+    let (one, other) = (api_server.replica(), api_server.replica());
+    complete_record(&other).await;
+    let mut early = read_known(&other).await;
+    api_server.leases.lock().unwrap().remove(&lease_name(OURS));
+    assert!(add(&one, &mut read_by_name(&one, "team/etcd").await, "team/etcd", "a").await);
+    assert!(!add(&other, &mut early, "prod/etcd", "b").await, "it would be complete without the reservation");
+    assert_eq!(uids(&other.read(Some(OURS)).await.unwrap().active()), ["a"]);
 }
 
 /// Writes a record of our cluster that evaluations read alone, and that does not contain the name of another owner.
@@ -412,10 +443,19 @@ async fn provisional_reservation_is_withdrawn_if_another_record_changes_at_the_s
     complete_record(&other).await;
     let mut provisional = read_by_name(&one, "team/etcd").await;
     // After the replica has compared the records, and before it changes them.
-    *api_server.changes_after_list.lock().unwrap() = Some(String::from("etcd-guard.c1"));
+    let change = |reservations: &[Reservation]| {
+        let reservations = serde_json::to_string(reservations).unwrap();
+        let annotations = json!({RESERVATIONS_ANNOTATION: reservations, COMPLETE_ANNOTATION: "true"});
+        *api_server.changes_after_list.lock().unwrap() = Some((lease_name(OURS), annotations));
+    };
+    change(&[reservation("b")]);
     assert!(!add(&one, &mut provisional, "team/etcd", "a").await);
-    assert_eq!(uids(&other.read(None).await.unwrap().active()), ["old"], "it is withdrawn");
-    assert!(add(&one, &mut read_by_name(&one, "team/etcd").await, "team/etcd", "a").await);
+    assert_eq!(uids(&other.read(None).await.unwrap().active()), ["b"], "it is withdrawn");
+
+    let mut provisional = read_by_name(&one, "team/etcd").await;
+    change(&[reservation("b")]);
+    assert!(add(&one, &mut provisional, "team/etcd", "a").await, "a change without a new reservation");
+    assert_eq!(uids(&other.read(Some(OURS)).await.unwrap().active()), ["b", "a"]);
 }
 
 /// Edge case 176. Owners of the pods can have names that an earlier cluster had.
@@ -461,6 +501,14 @@ async fn invalid_record_affects_only_its_own_cluster() {
     assert_names_lease(replica.select(all().await, OTHER).err().unwrap());
     assert_names_lease(replica.read(Some(OTHER)).await.err().unwrap());
     assert_names_lease(replica.read_active().await.unwrap_err());
+    assert_names_lease(replica.select_provisional(all().await, "prod/etcd").err().unwrap());
+    let provisional = provisional_name("prod/etcd");
+    api_server.write(&provisional, json!({RESERVATIONS_ANNOTATION: "not JSON"}));
+    let error = replica.select(all().await, OURS).err().unwrap().to_string();
+    assert!(
+        error.contains(&format!("Lease {provisional}")),
+        "it can contain a reservation of each cluster: {error}"
+    );
 }
 
 #[tokio::test]

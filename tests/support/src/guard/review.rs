@@ -36,6 +36,21 @@ pub fn eviction_review(pod: &Pod) -> String {
     }))
 }
 
+/// Returns the review of a node's deletion.
+pub fn node_deletion_review(name: &str) -> String {
+    review(json!({
+        "kind": {"group": "", "version": "v1", "kind": "Node"},
+        "resource": {"group": "", "version": "v1", "resource": "nodes"},
+        "name": name,
+        "operation": "DELETE",
+        "userInfo": {"username": "admin"},
+        "object": null,
+        "oldObject": {"metadata": {"name": name}},
+        "dryRun": false,
+        "options": {"apiVersion": "meta.k8s.io/v1", "kind": "DeleteOptions"},
+    }))
+}
+
 /// Returns the review of a StatefulSet's deletion.
 pub fn stateful_set_deletion_review(namespace: &str, name: &str) -> String {
     review(json!({

@@ -79,6 +79,9 @@ pub const MAINTAINED_NODES: [&str; 3] = ["maintained-0", "maintained-1", "mainta
 /// A node for tests in which a member cannot return.
 pub const CLOSED_NODE: &str = "closed";
 
+/// A node whose only member does not answer.
+pub const SILENT_NODE: &str = "silent";
+
 /// A node with members whose volumes are bound to it.
 pub const BOUND_NODE: &str = "bound";
 
@@ -114,6 +117,7 @@ impl ControlPlane {
                 CLOSED_NODE,
                 BOUND_NODE,
                 PREVIEWED_NODE,
+                SILENT_NODE,
             ];
             let nodes = [
                 &single[..],
