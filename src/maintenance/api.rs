@@ -4,17 +4,18 @@ use anyhow::{Context, bail};
 use k8s_openapi::{
     api::{
         apps::v1::StatefulSet,
+        authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
         core::v1::{Node, Pod},
     },
     jiff::Timestamp,
 };
 use kube::{
     Api, Client,
-    api::{ListParams, Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::Value;
 
-use crate::{guard::Survey, guard_client::GuardClient, k8s::error_message};
+use crate::{escape::to_shell_word, guard::Survey, guard_client::GuardClient, k8s::error_message};
 
 /// The API server and the guard.
 pub(crate) struct ClusterApi {
@@ -114,6 +115,34 @@ impl ClusterApi {
         patched.map_err(|error| {
             anyhow::anyhow!("failed to change StatefulSet {namespace}/{name}: {}", error_message(&error))
         })
+    }
+
+    /// Returns an error if the user may not evict pods of this namespace. If the API server does not answer the review, the
+    /// eviction itself reports the cause.
+    pub(crate) async fn require_evictions(&self, namespace: &str) -> anyhow::Result<()> {
+        let eviction = ResourceAttributes {
+            namespace: Some(namespace.to_owned()),
+            verb: Some(String::from("create")),
+            resource: Some(String::from("pods")),
+            subresource: Some(String::from("eviction")),
+            ..ResourceAttributes::default()
+        };
+        let spec = SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(eviction),
+            ..SelfSubjectAccessReviewSpec::default()
+        };
+        let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client());
+        let review = reviews.create(&PostParams::default(), &review).await;
+        if review.is_ok_and(|review| review.status.is_some_and(|status| !status.allowed)) {
+            bail!(
+                "the permission to create pods/eviction in namespace {namespace} is missing, and no pod was evicted; check \
+                 the permission: {} auth can-i create pods --subresource=eviction -n {}",
+                self.kubectl,
+                to_shell_word(namespace)
+            );
+        }
+        Ok(())
     }
 
     /// Sets or withdraws the cordon of a node.

@@ -4,6 +4,7 @@ mod drain;
 mod drain_preview;
 mod interruption;
 mod move_leader;
+mod permissions;
 mod restart;
 mod upgrade;
 

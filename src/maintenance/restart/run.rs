@@ -83,6 +83,8 @@ impl<'a> Restart<'a> {
             }
             return Ok(true);
         }
+        // Without the permission, the strategy would be `OnDelete` until the timeout expires.
+        self.api.require_evictions(namespace).await?;
         self.api.patch_set(namespace, name, record.begin(&view.set)?).await?;
         self.restart_members(&record).await
     }
