@@ -1,6 +1,12 @@
 //! Restarts that end early: killed, aborted, and resumed.
 
-use std::process::Stdio;
+use std::process::{Output, Stdio};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tokio::process::Child;
 
 use test_support::{
     guard::cli,
@@ -16,22 +22,19 @@ fn in_progress() -> (String, bool) {
     (String::from("OnDelete"), true)
 }
 
-/// Edge case 158.
-#[tokio::test]
-async fn restart_resumes_after_the_process_is_killed() {
-    let _requests = super::REQUESTS.read().await;
+/// Starts a restart, sends this signal to the process when the first member is replaced, and asserts that the same command
+/// restarts the other members. Returns the output of the process.
+async fn resume_after(signal: Signal) -> Output {
     let etcd = GuardedCluster::start().await;
     etcd.make_leader("etcd-0").await;
     let before = uids(&etcd).await;
-    let mut program = cli::program(&etcd, "restart", &["statefulset/etcd"]);
-    program.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = program.spawn().unwrap();
+    let child = spawn(&etcd);
     wait_until("the first member is replaced", START_TIMEOUT, async || {
         etcd.pods.get("etcd-2").await.is_ok_and(|pod| pod.metadata.uid.as_ref() != Some(&before[2]))
     })
     .await;
-    child.kill().unwrap();
-    child.wait().unwrap();
+    kill(pid(&child), signal).unwrap();
+    let interrupted = child.wait_with_output().await.unwrap();
     assert_eq!(strategy(&etcd).await, in_progress());
     etcd.wait_until_healthy().await;
     let between = uids(&etcd).await;
@@ -45,6 +48,64 @@ async fn restart_resumes_after_the_process_is_killed() {
     assert_eq!(after[2], between[2]);
     assert!(after.iter().zip(&before).all(|(after, before)| after != before));
     assert_eq!(strategy(&etcd).await, restored());
+    interrupted
+}
+
+fn spawn(etcd: &GuardedCluster) -> Child {
+    let mut program = tokio::process::Command::from(cli::program(etcd, "restart", &["statefulset/etcd"]));
+    program.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap()
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap())
+}
+
+/// Edge case 158.
+#[tokio::test]
+async fn restart_resumes_after_the_process_is_killed() {
+    let _requests = super::REQUESTS.read().await;
+    let output = resume_after(Signal::SIGKILL).await;
+    assert_eq!(output.status.code(), None, "{output:?}");
+}
+
+/// Edge case 158.
+#[tokio::test]
+async fn restart_resumes_after_ctrl_c() {
+    let _requests = super::REQUESTS.read().await;
+    let output = resume_after(Signal::SIGINT).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let message = "aborted: interrupted; the update strategy remains OnDelete, so that the StatefulSet controller \
+                   replaces no pod. Continue: etcd-guard restart ";
+    let last = stdout.lines().last().unwrap_or_default();
+    assert!(last.contains(message) && last.ends_with(" statefulset/etcd --abort"), "{stdout}");
+}
+
+/// The guard does not answer, so that the command still reads the state of the cluster.
+#[tokio::test]
+async fn ctrl_c_before_the_first_change_changes_nothing() {
+    let _requests = super::REQUESTS.read().await;
+    let etcd = GuardedCluster::start().await;
+    let before = uids(&etcd).await;
+    etcd.guard.signal(Signal::SIGSTOP);
+    let child = spawn(&etcd);
+    wait_until("the command handles Ctrl-C", START_TIMEOUT, async || handles_interrupts(&child)).await;
+    kill(pid(&child), Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().await.unwrap();
+    etcd.guard.signal(Signal::SIGCONT);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("aborted: interrupted; nothing was changed"), "{stdout}");
+    assert_eq!((uids(&etcd).await, strategy(&etcd).await), (before, restored()));
+}
+
+/// Whether the process has installed a handler of SIGINT.
+fn handles_interrupts(child: &Child) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid(child))).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default();
+    let caught = u64::from_str_radix(caught.trim(), 16).unwrap_or_default();
+    // The lowest bit stands for the signal 1.
+    caught & (1 << (Signal::SIGINT as i32 - 1)) != 0
 }
 
 async fn cordon(etcd: &GuardedCluster, verb: &str) {
