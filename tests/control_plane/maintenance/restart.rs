@@ -11,7 +11,7 @@ use std::{
 
 use test_support::{guard::cli, guarded_cluster::GuardedCluster};
 
-use super::{assert_followers_evicted, permit_transfers, restored, strategy, uids};
+use super::{assert_followers_evicted, evicted, permit_transfers, restored, strategy, uids};
 
 /// The interval in which the running members are counted.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
@@ -91,6 +91,27 @@ async fn restart_without_guard_follows_readiness() {
     assert!(lowest >= 2, "{lowest} of 3 members ran at the same time");
     assert!(uids(&etcd).await.iter().zip(&before).all(|(after, before)| after != before));
     assert_eq!(strategy(&etcd).await, restored());
+}
+
+/// The guard is not installed. No member is known to lead, so that the order is that of the StatefulSet controller.
+#[tokio::test]
+async fn restart_completes_without_guard_and_webhook() {
+    let _requests = super::REQUESTS.read().await;
+    let mut etcd = GuardedCluster::start().await;
+    let webhook = format!("validatingwebhookconfiguration/etcd-guard-{}", etcd.namespace);
+    let output = etcd.kubectl_everywhere().run(&["delete", &webhook]).await;
+    assert!(output.success, "{output:?}");
+    etcd.guard.kill();
+    let before = uids(&etcd).await;
+    let (output, lowest) = run_counting(&etcd, cli::program(&etcd, "restart", &["statefulset/etcd"])).await;
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert!(stdout.contains("warning: the guard does not answer: "), "{stdout}");
+    assert_eq!(evicted(&stdout), ["etcd-2", "etcd-1", "etcd-0"], "{stdout}");
+    assert!(lowest >= 2, "{lowest} of 3 members ran at the same time: {stdout}");
+    assert!(uids(&etcd).await.iter().zip(&before).all(|(after, before)| after != before));
+    assert_eq!(strategy(&etcd).await, restored());
+    etcd.wait_until_healthy().await;
 }
 
 #[tokio::test]
