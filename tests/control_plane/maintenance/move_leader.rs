@@ -1,8 +1,8 @@
 //! `etcd-guard move-leader`.
 
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Event};
-use kube::{Api, api::PostParams};
-use serde_json::json;
+use kube::{Api, api::PostParams, config::Kubeconfig};
+use serde_json::{Value, json};
 use test_support::{
     guard::cli,
     guarded_cluster::{GuardedCluster, START_TIMEOUT},
@@ -144,4 +144,35 @@ async fn guard_moves_leadership_at_request() {
     let output = cli::run(&etcd, "move-leader", &["etcd-2"]).await;
     assert_eq!(output.status, Some(0), "{output:?}");
     assert_ne!(etcd.leader().await, "etcd-2");
+}
+
+/// The kubeconfig contains a client certificate as the only credential.
+#[tokio::test]
+async fn move_leader_works_with_certificate_and_impersonation() {
+    let _requests = super::REQUESTS.read().await;
+    let etcd = GuardedCluster::start().await;
+    let kubeconfig = Kubeconfig::read_from(etcd.control_plane.admin_kubeconfig()).unwrap();
+    let [user] = &kubeconfig.auth_infos[..] else { panic!("one user") };
+    let credentials: Value = serde_json::to_value(&user.auth_info).unwrap();
+    let is_certificate =
+        |name: &String| name.starts_with("client-certificate") || name.starts_with("client-key");
+    assert!(
+        credentials.as_object().unwrap().keys().all(is_certificate),
+        "the kubeconfig has other credentials"
+    );
+
+    etcd.make_leader("etcd-0").await;
+    let impersonated = grant(&etcd, &etcd.namespace).await;
+    for (to, identity) in [("etcd-1", &[][..]), ("etcd-2", &["--as", &impersonated])] {
+        let arguments = [&["statefulset/etcd", "--to", to], identity].concat();
+        let output = cli::run(&etcd, "move-leader", &arguments).await;
+        assert_eq!(output.status, Some(0), "{output:?}");
+        assert_eq!(etcd.leader().await, to);
+    }
+    let stranger = ["statefulset/etcd", "--to", "etcd-0", "--as", "stranger"];
+    let output = cli::run(&etcd, "move-leader", &stranger).await;
+    assert_eq!(output.status, Some(2), "{output:?}");
+    let error = "User \"stranger\" cannot patch resource \"statefulsets\" in API group \"apps\"";
+    assert!(output.stderr.contains(error), "{output:?}");
+    assert_eq!(etcd.leader().await, "etcd-2");
 }
