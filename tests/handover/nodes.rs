@@ -7,7 +7,10 @@ use tokio::time::sleep;
 
 use test_support::{
     guard::process::ALL_NETWORKS,
-    guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup},
+    kubernetes::control_plane::DRAINED_NODES,
+    process_node::ProcessAction,
+    telemetry::trace_receiver::TraceReceiver,
     wait::wait_until,
 };
 
@@ -18,6 +21,20 @@ use crate::cluster::{
 
 /// Longer than the interval at which the guard evaluates nodes with a signal again.
 const RECHECK_TIME: Duration = Duration::from_secs(20);
+
+/// Time in which a handover has begun and its first probe round has not ended: each of the two rounds waits a second for a
+/// member that does not answer.
+const PROBE_TIME: Duration = Duration::from_millis(500);
+
+async fn taint(etcd: &GuardedCluster, node: &str, key: &str) {
+    // `NoExecute` would evict the pods as well.
+    let taints = json!([{"key": key, "effect": "NoSchedule", "value": "x"}]);
+    patch_node(etcd, node, json!({"taints": taints})).await;
+}
+
+async fn remove_taints(etcd: &GuardedCluster, node: &str) {
+    patch_node(etcd, node, json!({"taints": null})).await;
+}
 
 /// Edge case 152.
 #[tokio::test]
@@ -69,19 +86,118 @@ async fn leadership_stays_without_the_flag_or_the_policy() {
     uncordon(&deny, node_of(&leader)).await;
 }
 
+/// The keys with their triggers. The signals of a shutdown come when the node is off: they move leadership only because the
+/// leader still answers.
+const TAINTS: [(&str, &str); 9] = [
+    ("ToBeDeletedByClusterAutoscaler", "cluster_autoscaler"),
+    ("karpenter.sh/disrupted", "karpenter"),
+    ("aws-node-termination-handler/spot-itn", "termination"),
+    ("aws-node-termination-handler/scheduled-maintenance", "termination"),
+    ("cloud.google.com/impending-node-termination", "termination"),
+    ("remediator.kubernetes.azure.com/unschedulable", "termination"),
+    ("node.kubernetes.io/out-of-service", "shutdown"),
+    ("node.cloudprovider.kubernetes.io/shutdown", "shutdown"),
+    ("example.com/retiring", "configured"),
+];
+
 #[tokio::test]
-async fn taints_move_leadership() {
+async fn each_taint_moves_leadership_once() {
     let _turn = Turn::start().await;
     let config = ALL_NETWORKS.to_owned() + "  handover:\n    taints: [example.com/retiring]\n";
     let etcd = start_with(true, &config).await;
-    for key in ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "example.com/retiring"] {
-        let (leader, before) = (etcd.leader().await, term(&etcd).await);
-        let taints = json!([{"key": key, "effect": "NoSchedule", "value": "x"}]);
-        patch_node(&etcd, node_of(&leader), json!({"taints": taints})).await;
-        wait_for_move(&etcd, &leader).await;
-        assert_eq!(term(&etcd).await, before + 1, "{key}");
-        patch_node(&etcd, node_of(&leader), json!({"taints": null})).await;
+    let moves = async |trigger: &str| {
+        let series = format!("etcd_guard_handovers_total{{trigger=\"{trigger}\",result=\"moved\"}}");
+        etcd.guard.metric(&series).await
+    };
+    for (key, trigger) in TAINTS {
+        let (leader, before, counted) = (etcd.leader().await, term(&etcd).await, moves(trigger).await);
+        taint(&etcd, node_of(&leader), key).await;
+        let next = wait_for_move(&etcd, &leader).await;
+        let note = format!(
+            "node {} has the taint {key}: leadership moved from {leader} to {next} ",
+            node_of(&leader)
+        );
+        wait_for_note(&etcd, "StatefulSet/etcd", "LeaderMoved", &note).await;
+        sleep(QUIET_TIME).await;
+        assert_eq!((etcd.leader().await, term(&etcd).await), (next, before + 1), "{key}");
+        assert_eq!(moves(trigger).await, counted + 1, "{key}");
+        remove_taints(&etcd, node_of(&leader)).await;
     }
+}
+
+/// Both followers have applied the same entries, and the guard prefers the second one.
+#[tokio::test]
+async fn no_transferee_on_a_node_that_is_shut_down() {
+    let _turn = Turn::start().await;
+    let etcd = start(true).await;
+    for key in ["node.kubernetes.io/out-of-service", "node.cloudprovider.kubernetes.io/shutdown"] {
+        let leader = etcd.leader().await;
+        let [other, off] = etcd.followers().await;
+        taint(&etcd, node_of(&off), key).await;
+        sleep(QUIET_TIME).await;
+        cordon(&etcd, node_of(&leader)).await;
+        assert_eq!(wait_for_move(&etcd, &leader).await, other, "{key}");
+        uncordon(&etcd, node_of(&leader)).await;
+        remove_taints(&etcd, node_of(&off)).await;
+    }
+}
+
+/// The node is off before its taint: an election replaces the leader, and the guard has no leader to move.
+#[tokio::test]
+async fn no_handover_from_a_leader_that_does_not_answer() {
+    let _turn = Turn::start().await;
+    let etcd = start(true).await;
+    let leader = etcd.leader().await;
+    let [first, second] = etcd.followers().await;
+    etcd.apply(&leader, ProcessAction::Pause).await;
+    taint(&etcd, node_of(&leader), "node.kubernetes.io/out-of-service").await;
+    wait_until("a follower is elected", START_TIMEOUT, async || {
+        let statuses = [etcd.member(&first).status().await, etcd.member(&second).status().await];
+        let leaders = statuses.map(|status| Some((status.as_ref()?.leader(), status?.header()?.member_id())));
+        leaders.iter().flatten().any(|(leader, own)| leader == own)
+    })
+    .await;
+    sleep(QUIET_TIME).await;
+    etcd.apply(&leader, ProcessAction::Resume).await;
+    let elected = etcd.leader().await;
+    assert_ne!(elected, leader);
+    for reason in ["LeaderMoved", "LeaderMoveFailed"] {
+        assert_eq!(notes(&etcd, "StatefulSet/etcd", reason).await, [""; 0], "{reason}");
+    }
+
+    // The former leader answers again, but its node keeps the taint.
+    cordon(&etcd, node_of(&elected)).await;
+    let next = wait_for_move(&etcd, &elected).await;
+    assert_ne!(next, leader, "the transferee is on the node that was shut down");
+    uncordon(&etcd, node_of(&elected)).await;
+    remove_taints(&etcd, node_of(&leader)).await;
+}
+
+/// The node is uncordoned while the guard probes the members, of which one does not answer.
+#[tokio::test]
+async fn leadership_stays_if_the_cordon_is_withdrawn_before_the_transfer() {
+    let _turn = Turn::start().await;
+    let receiver = TraceReceiver::start().await;
+    let endpoint = receiver.endpoint();
+    let setup = Setup { nodes: &DRAINED_NODES, handover: true, otlp_endpoint: &endpoint, ..Setup::default() };
+    let etcd = GuardedCluster::start_as(setup).await;
+    annotate(&etcd, "statefulset/etcd", "etcd-guard.io/leader=transfer").await;
+    sleep(QUIET_TIME).await;
+    let (leader, before) = (etcd.leader().await, term(&etcd).await);
+    let [_, silent] = etcd.followers().await;
+    etcd.apply(&silent, ProcessAction::Pause).await;
+    cordon(&etcd, node_of(&leader)).await;
+    sleep(PROBE_TIME).await;
+    uncordon(&etcd, node_of(&leader)).await;
+    let ended = receiver.span("the handover ends", |span| span.name == "handover").await;
+    assert_eq!((ended.attribute("trigger"), ended.attribute("result")), ("cordon", "withdrawn"));
+    etcd.apply(&silent, ProcessAction::Resume).await;
+    assert_eq!((etcd.leader().await, term(&etcd).await), (leader.clone(), before));
+
+    // The withdrawn signal was not handled: it can be given again.
+    cordon(&etcd, node_of(&leader)).await;
+    wait_for_move(&etcd, &leader).await;
+    uncordon(&etcd, node_of(&leader)).await;
 }
 
 /// Edge case 153.
