@@ -1,6 +1,7 @@
 //! Content of the shared records, and the reservations that are active.
 
 mod handovers;
+mod provisional;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use prometheus_client::encoding::text::encode;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::*;
+use super::{provisional::INVALIDATED_ANNOTATION, record::provisional_name, *};
 use crate::guard::reserve::ledger::RESERVATION_TTL;
 use crate::k8s::fake;
 
@@ -310,179 +311,6 @@ async fn finds_record_by_cluster_id() {
     let known = || async { replica.read(Some(OURS)).await.unwrap() };
     assert!(replica.select(known().await, OTHER).unwrap().is_none(), "the record was not read");
     assert!(replica.select_provisional(known().await, "prod/etcd").unwrap().is_none(), "nor the others");
-}
-
-/// Edge case 172.
-#[tokio::test]
-async fn approval_without_cluster_id_is_reserved_for_all_evaluations() {
-    let api_server = ApiServer::default();
-    let (one, other) = (api_server.replica(), api_server.replica());
-    let mut record = read_by_name(&one, "prod/ea").await;
-    one.add(&mut record, String::from("prod/ea"), reservation("a"), &[]).await.unwrap();
-    let read = || async { other.read(Some(OURS)).await.unwrap() };
-    assert_eq!(uids(&read().await.active()), ["a"], "the cluster has no other record");
-    let mut record = other.select(read().await, OURS).unwrap().unwrap();
-    other.add(&mut record, String::from("prod/eb"), reservation("b"), &live_pods(&["a", "b"])).await.unwrap();
-    assert_eq!(uids(&read().await.active()), ["a", "b"], "the new record has all reservations");
-}
-
-/// Reads all records, and returns the one for an approval without the cluster id.
-async fn read_by_name(replica: &ReservationStore, cluster: &str) -> Record {
-    replica.select_provisional(replica.read(None).await.unwrap(), cluster).unwrap().unwrap()
-}
-
-async fn add(replica: &ReservationStore, record: &mut Record, cluster: &str, uid: &str) -> bool {
-    match replica.add(record, cluster.to_owned(), reservation(uid), &live_pods(&["a", "b"])).await {
-        Ok(()) => true,
-        Err(WriteError::Conflict) => false,
-        Err(error) => panic!("{error}"),
-    }
-}
-
-/// Edge case 174.
-#[tokio::test]
-async fn provisional_and_new_record_of_a_cluster_conflict() {
-    for is_provisional_first in [true, false] {
-        let api_server = ApiServer::default();
-        let (one, other) = (api_server.replica(), api_server.replica());
-        let (mut provisional, mut new) = (read_by_name(&one, "prod/etcd").await, read_known(&other).await);
-        if is_provisional_first {
-            assert!(add(&one, &mut provisional, "prod/etcd", "a").await);
-            assert!(!add(&other, &mut new, "prod/etcd", "b").await, "the provisional record is new");
-            assert_eq!(uids(&other.read_active().await.unwrap()), ["a"], "the reservation is withdrawn");
-        } else {
-            assert!(add(&other, &mut new, "prod/etcd", "b").await);
-            assert!(!add(&one, &mut provisional, "prod/etcd", "a").await, "the record of the cluster is new");
-            assert_eq!(uids(&one.read_active().await.unwrap()), ["b"], "the reservation is withdrawn");
-        }
-        // Both evaluations restart, and find each other.
-        let (mut one_record, mut other_record) =
-            (read_by_name(&one, "prod/etcd").await, read_known(&other).await);
-        assert!(add(&one, &mut one_record, "prod/etcd", "a").await);
-        assert!(!add(&other, &mut other_record, "prod/etcd", "b").await, "both write the same record");
-        assert!(add(&other, &mut read_known(&other).await, "prod/etcd", "b").await);
-        let active = api_server.replica().read(Some(OURS)).await.unwrap().active();
-        let reserved: BTreeSet<&str> = uids(&active).into_iter().collect();
-        assert_eq!(reserved, BTreeSet::from(["a", "b"]));
-    }
-}
-
-/// Both pods are stopped, so that neither approval depends on the other one.
-#[tokio::test]
-async fn evaluations_count_provisional_reservations_of_all_owners() {
-    let api_server = ApiServer::default();
-    let (one, other) = (api_server.replica(), api_server.replica());
-    let (mut first, mut second) =
-        (read_by_name(&one, "prod/ea").await, read_by_name(&other, "prod/eb").await);
-    assert!(add(&one, &mut first, "prod/ea", "a").await);
-    assert!(add(&other, &mut second, "prod/eb", "b").await);
-    let active = read_known(&other).await.active();
-    assert_eq!(uids(&active).into_iter().collect::<BTreeSet<&str>>(), BTreeSet::from(["a", "b"]));
-}
-
-/// The periodic deletion of stale records can remove the record of an evaluation in progress.
-#[tokio::test]
-async fn evaluation_does_not_create_a_deleted_record_again() {
-    let api_server = ApiServer::default();
-    let (one, other) = (api_server.replica(), api_server.replica());
-    complete_record(&other).await;
-    let mut early = read_known(&other).await;
-    api_server.leases.lock().unwrap().remove(&lease_name(OURS));
-    assert!(add(&one, &mut read_by_name(&one, "team/etcd").await, "team/etcd", "a").await);
-    assert!(!add(&other, &mut early, "prod/etcd", "b").await, "it would be complete without the reservation");
-    assert_eq!(uids(&other.read(Some(OURS)).await.unwrap().active()), ["a"]);
-}
-
-/// Writes a record of our cluster that evaluations read alone, and that does not contain the name of another owner.
-async fn complete_record(replica: &ReservationStore) {
-    for _ in 0..2 {
-        assert!(add(replica, &mut read_known(replica).await, "prod/etcd", "old").await);
-    }
-    assert!(matches!(replica.read(Some(OURS)).await.unwrap(), Records::Known(OURS, _)), "it is complete");
-}
-
-/// Edge case 176.
-#[tokio::test]
-async fn evaluations_of_a_complete_record_find_later_provisional_reservations() {
-    let api_server = ApiServer::default();
-    let (one, other) = (api_server.replica(), api_server.replica());
-    complete_record(&other).await;
-    let mut early = read_known(&other).await;
-    assert!(add(&one, &mut read_by_name(&one, "team/etcd").await, "team/etcd", "a").await);
-
-    assert!(!add(&other, &mut early, "prod/etcd", "b").await, "its read is older than the reservation");
-    let read = other.read(Some(OURS)).await.unwrap();
-    assert_eq!(uids(&read.active()), ["old", "a"]);
-    assert!(add(&other, &mut other.select(read, OURS).unwrap().unwrap(), "prod/etcd", "b").await);
-    let late = api_server.replica().read(Some(OURS)).await.unwrap();
-    assert!(matches!(late, Records::Known(OURS, _)), "the record is complete again");
-    let active = late.active();
-    let reserved: BTreeSet<&str> = uids(&active).into_iter().collect();
-    assert_eq!(reserved, BTreeSet::from(["old", "a", "b"]));
-}
-
-/// Edge case 176.
-#[tokio::test]
-async fn provisional_reservation_conflicts_with_a_later_reservation_of_each_record() {
-    let api_server = ApiServer::default();
-    let (one, other) = (api_server.replica(), api_server.replica());
-    complete_record(&other).await;
-    let mut provisional = read_by_name(&one, "team/etcd").await;
-    assert!(add(&other, &mut read_known(&other).await, "prod/etcd", "b").await);
-    let elsewhere = Reservation { namespace: String::from("team"), ..reservation("a") };
-    let conflict = one.add(&mut provisional, String::from("team/etcd"), elsewhere, &[]).await.unwrap_err();
-    assert!(matches!(conflict, WriteError::Conflict), "{conflict}");
-    assert_eq!(uids(&other.read(None).await.unwrap().active()), ["old", "b"], "it is withdrawn");
-}
-
-/// Edge case 176.
-#[tokio::test]
-async fn provisional_reservation_is_withdrawn_if_another_record_changes_at_the_same_time() {
-    let api_server = ApiServer::default();
-    let (one, other) = (api_server.replica(), api_server.replica());
-    complete_record(&other).await;
-    let mut provisional = read_by_name(&one, "team/etcd").await;
-    // After the replica has compared the records, and before it changes them.
-    let change = |reservations: &[Reservation]| {
-        let reservations = serde_json::to_string(reservations).unwrap();
-        let annotations = json!({RESERVATIONS_ANNOTATION: reservations, COMPLETE_ANNOTATION: "true"});
-        *api_server.changes_after_list.lock().unwrap() = Some((lease_name(OURS), annotations));
-    };
-    change(&[reservation("b")]);
-    assert!(!add(&one, &mut provisional, "team/etcd", "a").await);
-    assert_eq!(uids(&other.read(None).await.unwrap().active()), ["b"], "it is withdrawn");
-
-    let mut provisional = read_by_name(&one, "team/etcd").await;
-    change(&[reservation("b")]);
-    assert!(add(&one, &mut provisional, "team/etcd", "a").await, "a change without a new reservation");
-    assert_eq!(uids(&other.read(Some(OURS)).await.unwrap().active()), ["b", "a"]);
-}
-
-/// Edge case 176. Owners of the pods can have names that an earlier cluster had.
-#[tokio::test]
-async fn provisional_reservation_is_not_stored_in_the_record_of_an_earlier_cluster() {
-    let api_server = ApiServer::default();
-    let (one, other) = (api_server.replica(), api_server.replica());
-    complete_record(&other).await;
-    assert!(add(&one, &mut read_by_name(&one, "prod/etcd").await, "prod/etcd", "a").await);
-    let restored = other.read(Some(OTHER)).await.unwrap();
-    let restored = other.select(restored, OTHER).unwrap().unwrap();
-    assert_eq!(uids(&restored.active()), ["a"]);
-}
-
-/// The replica that creates the record of a cluster can end before it has read the provisional ones again.
-#[tokio::test]
-async fn incomplete_record_is_read_with_provisional_ones() {
-    let api_server = ApiServer::default();
-    let (one, other) = (api_server.replica(), api_server.replica());
-    assert!(add(&one, &mut read_by_name(&one, "prod/etcd").await, "prod/etcd", "a").await);
-    let created = serde_json::to_string(&[reservation("b")]).unwrap();
-    api_server.write("etcd-guard.c1", json!({RESERVATIONS_ANNOTATION: created}));
-    assert_eq!(uids(&other.read(Some(OURS)).await.unwrap().active()), ["b", "a"]);
-    assert!(add(&other, &mut read_known(&other).await, "prod/etcd", "b").await);
-    let late = api_server.replica();
-    assert!(matches!(late.read(Some(OURS)).await.unwrap(), Records::Known(OURS, _)), "it is complete");
-    assert_eq!(uids(&late.read(Some(OURS)).await.unwrap().active()), ["a", "b"]);
 }
 
 #[tokio::test]
