@@ -53,9 +53,9 @@ async fn grant_all_except(etcd: &GuardedCluster, user: &str, missing: Option<&Pe
     // Without the answer of the guard, the restart does not know that leadership was moved.
     let events = json!({"apiGroups": [""], "resources": ["events"], "verbs": ["list"]});
     let rules: Vec<_> = rules.chain([events]).collect();
-    let roles: Api<Role> = Api::namespaced(etcd.client.clone(), &etcd.namespace);
+    let namespaced: Api<Role> = Api::namespaced(etcd.client.clone(), &etcd.namespace);
     let role = serde_json::from_value(json!({"metadata": {"name": user}, "rules": rules})).unwrap();
-    roles.create(&PostParams::default(), &role).await.unwrap();
+    namespaced.create(&PostParams::default(), &role).await.unwrap();
     let bindings: Api<RoleBinding> = Api::namespaced(etcd.client.clone(), &etcd.namespace);
     let api = "rbac.authorization.k8s.io";
     let binding = json!({
