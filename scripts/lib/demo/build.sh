@@ -26,7 +26,8 @@ guard_cargo() {
     cargo=("$(cargo_program cargo-auditable "$CARGO_AUDITABLE_VERSION")" auditable)
   fi
   (
-    PROTOC=$(protoc_path)
+    # The caller tests the status of this list, which disables `set -e` in it.
+    PROTOC=$(protoc_path) || exit 1
     CARGO_TARGET_DIR=$(target_directory)
     export PROTOC CARGO_TARGET_DIR
     # `cargo test` sets variables that describe the tested package. Build scripts that read variables of those names,

@@ -108,8 +108,12 @@ fn is_static(path: &Path) -> bool {
 /// Whether the files that every .proto file imports are installed beside the compiler.
 fn has_includes(protoc: &Path) -> bool {
     let is_set = env::var_os("PROTOC_INCLUDE").is_some_and(|folder| !folder.is_empty());
-    let root = protoc.parent().and_then(Path::parent);
-    is_set || root.is_some_and(|root| root.join("include/google/protobuf/descriptor.proto").exists())
+    let are_beside = |protoc: &Path| {
+        let root = protoc.parent().and_then(Path::parent);
+        root.is_some_and(|root| root.join("include/google/protobuf/descriptor.proto").exists())
+    };
+    // A link to the compiler can be in a folder without the files.
+    is_set || are_beside(protoc) || protoc.canonicalize().is_ok_and(|target| are_beside(&target))
 }
 
 #[cfg(test)]
@@ -118,6 +122,23 @@ mod tests {
 
     use super::*;
     use crate::programs::catalog;
+
+    #[test]
+    fn finds_includes_beside_the_target_of_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, link) = (folder.path().join("usr/bin/protoc"), folder.path().join("local/bin/protoc"));
+        for file in [&real, &link, &folder.path().join("usr/include/google/protobuf/descriptor.proto")] {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            if file != &link {
+                std::fs::write(file, "").unwrap();
+            }
+        }
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        assert!(has_includes(&real) && has_includes(&link));
+        std::fs::remove_file(&link).unwrap();
+        std::fs::write(&link, "").unwrap();
+        assert!(!has_includes(&link), "a compiler of its own");
+    }
 
     fn search(modules: &str) -> Search {
         Search { modules: PathBuf::from(modules), own_build: false }
