@@ -50,6 +50,7 @@ impl fmt::Display for Row {
 }
 
 /// Measured times of one kind, sorted.
+#[derive(Clone, Debug)]
 pub struct Times(Vec<Duration>);
 
 impl Times {

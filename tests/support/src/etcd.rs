@@ -1,7 +1,8 @@
-//! Members of etcd clusters, a client that writes continuously, proxies in front of members, and a process that answers
+//! Members of etcd clusters, many clusters of fake members, a client that writes continuously, proxies in front of members, and a process that answers
 //! in place of one.
 
 pub mod fake_member;
+pub mod fleet;
 pub mod fourth_member;
 pub mod grpc_proxy;
 pub mod member;

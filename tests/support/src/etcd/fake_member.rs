@@ -2,10 +2,10 @@
 //! do that knows the public ids of a cluster.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     convert::Infallible,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -14,7 +14,10 @@ use http_body_util::{BodyExt, Full, combinators::WithTrailers};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
 use tokio_rustls::TlsAcceptor;
 
 /// The responses of a fake member.
@@ -63,6 +66,16 @@ pub struct FakeMember {
     address: SocketAddr,
     _tasks: JoinSet<()>,
 }
+
+/// Fake members at many loopback addresses and one port: a listener of their own would need a task and a file for each of them.
+pub struct FakeFleet {
+    port: u16,
+    members: Members,
+    _tasks: JoinSet<()>,
+}
+
+/// The responses by address.
+type Members = Arc<RwLock<HashMap<IpAddr, Arc<Responses>>>>;
 
 /// The encoded responses. A list of several megabytes is encoded once, because probes have a deadline.
 struct Responses {
@@ -158,6 +171,42 @@ impl FakeMember {
     }
 }
 
+impl FakeFleet {
+    /// Listens on a free port of all addresses. Connections to addresses without a member are closed.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("0.0.0.0:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let members = Members::default();
+        let mut tasks = JoinSet::new();
+        let known = Arc::clone(&members);
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let Ok((stream, _)) = listener.accept().await else { continue };
+                while connections.try_join_next().is_some() {}
+                let Ok(local) = stream.local_addr() else { continue };
+                let responses =
+                    known.read().unwrap_or_else(PoisonError::into_inner).get(&local.ip()).cloned();
+                if let Some(responses) = responses {
+                    connections.spawn(serve_connection(stream, responses, None));
+                }
+            }
+        });
+        Self { port, members, _tasks: tasks }
+    }
+
+    /// Returns the port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Adds a member at this address.
+    pub fn add(&self, address: IpAddr, replies: FakeReplies) {
+        let responses = Arc::new(Responses::new(replies, FakeTexts::default()));
+        self.members.write().unwrap_or_else(PoisonError::into_inner).insert(address, responses);
+    }
+}
+
 impl FakeListed {
     /// Returns the size of the entry in an encoded list, in bytes.
     pub fn encoded_len_in_list(&self) -> usize {
@@ -206,23 +255,24 @@ async fn serve(listener: TcpListener, responses: Arc<Responses>, tls: Option<Tls
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
         let (responses, tls) = (Arc::clone(&responses), tls.clone());
-        connections.spawn(async move {
-            let service = service_fn(move |request| {
-                std::future::ready(Ok::<_, Infallible>(answer(&request, &responses)))
-            });
-            let builder = http2::Builder::new(TokioExecutor::new());
-            // The end of a connection is no failure of the test.
-            match tls {
-                Some(tls) => {
-                    if let Ok(stream) = tls.accept(stream).await {
-                        let _ = builder.serve_connection(TokioIo::new(stream), service).await;
-                    }
-                }
-                None => {
-                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
-                }
+        connections.spawn(serve_connection(stream, responses, tls));
+    }
+}
+
+async fn serve_connection(stream: TcpStream, responses: Arc<Responses>, tls: Option<TlsAcceptor>) {
+    let service =
+        service_fn(move |request| std::future::ready(Ok::<_, Infallible>(answer(&request, &responses))));
+    let builder = http2::Builder::new(TokioExecutor::new());
+    // The end of a connection is no failure of the test.
+    match tls {
+        Some(tls) => {
+            if let Ok(stream) = tls.accept(stream).await {
+                let _ = builder.serve_connection(TokioIo::new(stream), service).await;
             }
-        });
+        }
+        None => {
+            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+        }
     }
 }
 

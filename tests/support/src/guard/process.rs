@@ -225,6 +225,16 @@ impl GuardProcess {
         self.memory("VmRSS:")
     }
 
+    /// Returns the processor time that the process has used.
+    pub fn processor_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("a process");
+        let (_, fields) = stat.rsplit_once(") ").expect("the name of the program in parentheses");
+        let ticks = |index| fields.split(' ').nth(index)?.parse::<u64>().ok();
+        // `utime` and `stime`, in hundredths of a second on all architectures of Linux (`man 5 proc`).
+        let ticks = ticks(11).zip(ticks(12)).map(|(user, system)| user + system);
+        Duration::from_millis(ticks.expect("two numbers") * 10)
+    }
+
     /// Returns a figure of `/proc/PID/status` in bytes.
     fn memory(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a process");

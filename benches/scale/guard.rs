@@ -1,0 +1,139 @@
+//! The figures of one guard with a fleet.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Pod;
+use test_support::{
+    bench_table::Times,
+    etcd::fleet::Fleet,
+    guard::{
+        process::GuardProcess,
+        review::{deletion_review, verdict},
+    },
+    http_client::{self, Connection},
+    kubernetes::{api_proxy::ApiServerProxy, control_plane::ControlPlane},
+    wait::wait_until,
+};
+
+const PATH: &str = "/validate?timeout=10s";
+
+/// The number of approvals and of denials that are measured.
+const DECISIONS: usize = 1000;
+
+/// The number of clusters whose first approval is measured.
+const COLD: usize = 1000;
+
+/// The longest time until the guard knows all namespaces and approves a deletion.
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The figures of a guard.
+#[derive(Clone, Debug)]
+pub(crate) struct Figures {
+    /// Time from the start of the process until it is ready.
+    pub(crate) start: Duration,
+    /// Approvals of the first deletion in each cluster after the start.
+    pub(crate) cold_approvals: Times,
+    /// Approvals in clusters with an earlier approval.
+    pub(crate) warm_approvals: Times,
+    /// Denials of leaders, of which some begin with a probe round.
+    pub(crate) denials: Times,
+    /// The calls of the API server that an approval makes.
+    pub(crate) calls: String,
+    /// Duration of a survey of all clusters.
+    pub(crate) survey: Duration,
+    /// Processor time of the guard during the survey.
+    pub(crate) survey_processor: Duration,
+    /// Resident memory at the end, in bytes.
+    pub(crate) resident: u64,
+}
+
+impl Figures {
+    /// Returns the share of one core that a survey uses, between 0 and 1.
+    pub(crate) fn survey_processor_share(&self) -> f64 {
+        self.survey_processor.as_secs_f64() / self.survey.as_secs_f64()
+    }
+}
+
+/// Starts a guard and measures it.
+pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figures {
+    let files = tempfile::tempdir_in(&control_plane.dir).expect("a directory");
+    let started = Instant::now();
+    let guard = GuardProcess::start(&control_plane.guard_kubeconfig(), &files.path().join("guard")).await;
+    let start = started.elapsed();
+    let follower = |cluster: usize| &fleet.clusters[cluster % fleet.clusters.len()][1];
+    let leader = |cluster: usize| &fleet.clusters[cluster % fleet.clusters.len()][0];
+    let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
+    // Reads the annotations of the namespace first, and waits for the watches.
+    wait_until("the guard approves a deletion", READY_TIMEOUT, async || {
+        review(&mut connection, follower(fleet.clusters.len() - 1)).await.1
+    })
+    .await;
+    let cold_approvals = approvals(&mut connection, (0..COLD.min(fleet.clusters.len())).map(follower)).await;
+    let warm_approvals = approvals(&mut connection, (0..DECISIONS).map(follower)).await;
+    let mut denials = Vec::new();
+    for number in 0..DECISIONS {
+        // Ten deletions of a leader follow each other, as an impatient client sends them.
+        let (time, allowed) = review(&mut connection, leader(number / 10)).await;
+        assert!(!allowed, "the leader is needed");
+        denials.push(time);
+    }
+    let (survey, survey_processor) = survey(&guard, fleet.clusters.len()).await;
+    let calls = calls(control_plane, &files.path().join("proxy"), follower(0)).await;
+    let resident = guard.resident_memory();
+    let (warm_approvals, denials) = (Times::new(warm_approvals), Times::new(denials));
+    let cold_approvals = Times::new(cold_approvals);
+    Figures { start, cold_approvals, warm_approvals, denials, calls, survey, survey_processor, resident }
+}
+
+/// Sends the review of a pod's deletion. Returns the time until the response, and whether the deletion is approved.
+async fn review(connection: &mut Connection, pod: &Pod) -> (Duration, bool) {
+    let text = deletion_review(pod);
+    let started = Instant::now();
+    let response = connection.post(PATH, text).await.unwrap();
+    (started.elapsed(), verdict(&response.body).0)
+}
+
+async fn approvals(connection: &mut Connection, pods: impl Iterator<Item = &Pod>) -> Vec<Duration> {
+    let mut times = Vec::new();
+    for pod in pods {
+        let (time, allowed) = review(connection, pod).await;
+        assert!(allowed, "the deletion of a follower is approved");
+        times.push(time);
+    }
+    times
+}
+
+/// Requests a survey. Returns its duration and the processor time of the guard.
+async fn survey(guard: &GuardProcess, clusters: usize) -> (Duration, Duration) {
+    let (processor, started) = (guard.processor_time(), Instant::now());
+    let response = http_client::get(guard.http(), "/status?timeout=30s").await.expect("a survey");
+    let (duration, processor) = (started.elapsed(), guard.processor_time().saturating_sub(processor));
+    let survey: serde_json::Value = serde_json::from_str(&response.body).expect("JSON");
+    let problems = &survey["problems"];
+    assert_eq!(problems.as_array().map(Vec::len), Some(0), "{problems}");
+    let listed = survey["clusters"].as_array().expect("clusters");
+    assert_eq!(listed.len(), clusters);
+    assert!(listed.iter().all(|cluster| cluster["healthy"] == 3), "all members answer");
+    (duration, processor)
+}
+
+/// Returns the calls of a warm approval. Another guard reaches the API server through a proxy, which counts.
+async fn calls(control_plane: &ControlPlane, files: &std::path::Path, pod: &Pod) -> String {
+    std::fs::create_dir_all(files).expect("a directory");
+    let proxy = ApiServerProxy::start(&control_plane.guard_kubeconfig(), files.join("kubeconfig")).await;
+    let guard = GuardProcess::start(&proxy.kubeconfig, &files.join("guard")).await;
+    let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
+    wait_until("the guard approves a deletion", READY_TIMEOUT, async || review(&mut connection, pod).await.1)
+        .await;
+    // The second approval completes the record of the cluster.
+    for _ in 0..2 {
+        assert!(review(&mut connection, pod).await.1);
+    }
+    proxy.take_calls();
+    assert!(review(&mut connection, pod).await.1);
+    let calls = proxy.take_calls();
+    let calls = calls.iter().filter(|call| !call.is_background() && call.path != "/version");
+    let mut methods: Vec<&str> = calls.map(|call| call.method.as_str()).collect();
+    methods.sort_unstable();
+    format!("{} ({})", methods.len(), methods.join(", "))
+}

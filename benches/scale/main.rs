@@ -1,0 +1,111 @@
+//! The cost of one guard over the number of clusters that it protects: memory, approvals, denials, calls of the API server,
+//! and surveys.
+//!
+//! The API server is a real one. The members are an in-process double that answers like etcd, at loopback addresses, because a
+//! thousand real clusters do not fit on one machine; so the figures contain no time of etcd. Each cluster has three pods, which
+//! the bench creates, in a namespace of its own. The reference of each figure is the same quantity with one cluster, in the same
+//! run.
+
+// A bench fails by a panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod guard;
+
+use std::{fmt::Debug, str::FromStr};
+
+use test_support::{
+    bench_table::{self, Row, median_and_p99, ms},
+    etcd::fleet::Fleet,
+    kubernetes::control_plane::ControlPlane,
+};
+
+use self::guard::{Figures, measure};
+
+/// The variable with the numbers of clusters, in ascending order. The first one is the reference.
+const SIZES: &str = "SCALE_CLUSTERS";
+const DEFAULT_SIZES: &str = "1 100 1000";
+
+/// The number of clusters to which the bars apply.
+const PROMISED: usize = 1000;
+
+/// The promised memory with [`PROMISED`] clusters, in bytes.
+const MAX_RESIDENT: u64 = 80_000_000;
+
+/// The promised ratio of the 99th percentiles of a fresh approval, with [`PROMISED`] clusters and with one.
+const MAX_APPROVAL_RATIO: f64 = 1.5;
+
+/// The promised duration of a survey of [`PROMISED`] clusters, in seconds, and the share of one core that it uses.
+const MAX_SURVEY: (f64, f64) = (30.0, 0.2);
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() {
+    let sizes = from_environment(SIZES).unwrap_or_else(|| DEFAULT_SIZES.to_owned());
+    let sizes: Vec<usize> = sizes.split_whitespace().map(|size| size.parse().expect(SIZES)).collect();
+    let control_plane = ControlPlane::start(&[]);
+    control_plane.grant_guard_permissions();
+    let mut fleet = Fleet::start(control_plane.client().await).await;
+    let mut reference: Option<Figures> = None;
+    for size in sizes {
+        fleet.grow(size).await;
+        let figures = measure(&control_plane, &fleet).await;
+        eprintln!("{size} clusters: {figures:?}");
+        let first = reference.get_or_insert_with(|| figures.clone());
+        bench_table::append(&rows(size, &figures, first));
+    }
+}
+
+/// Returns the rows of a number of clusters.
+fn rows(size: usize, figures: &Figures, one: &Figures) -> Vec<Row> {
+    let is_promised = size == PROMISED;
+    let row = |quantity: &str, figure: String, reference: String, bar: Option<(String, bool)>| Row {
+        quantity: format!("{quantity}, {size} clusters"),
+        figure,
+        reference: String::from("first number of clusters"),
+        reference_figure: reference,
+        bar: bar.filter(|_| is_promised),
+    };
+    let mb = |bytes: u64| format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10);
+    let p99 = |times: &bench_table::Times| times.percentile(99).as_secs_f64();
+    let ratio = p99(&figures.warm_approvals) / p99(&one.warm_approvals);
+    let (duration, share) = (figures.survey.as_secs_f64(), figures.survey_processor_share());
+    let survey = |figures: &Figures| {
+        format!("{}, {:.0} % of a core", ms(figures.survey), 100.0 * figures.survey_processor_share())
+    };
+    vec![
+        row("start until ready", ms(figures.start), ms(one.start), None),
+        row(
+            "memory after a survey and approvals",
+            mb(figures.resident),
+            mb(one.resident),
+            Some((format!("<= {}", mb(MAX_RESIDENT)), figures.resident <= MAX_RESIDENT)),
+        ),
+        row(
+            "fresh approval, first of its cluster",
+            median_and_p99(&figures.cold_approvals),
+            median_and_p99(&one.cold_approvals),
+            None,
+        ),
+        row(
+            "fresh approval",
+            median_and_p99(&figures.warm_approvals),
+            median_and_p99(&one.warm_approvals),
+            Some((format!("p99 <= {MAX_APPROVAL_RATIO} x"), ratio <= MAX_APPROVAL_RATIO)),
+        ),
+        row("denial of a leader", median_and_p99(&figures.denials), median_and_p99(&one.denials), None),
+        row("calls of the API server for an approval", figures.calls.clone(), one.calls.clone(), None),
+        row(
+            "survey of all clusters",
+            survey(figures),
+            survey(one),
+            Some((
+                format!("<= {} s at <= {:.0} % of a core", MAX_SURVEY.0, MAX_SURVEY.1 * 100.0),
+                duration <= MAX_SURVEY.0 && share * duration <= MAX_SURVEY.0 * MAX_SURVEY.1,
+            )),
+        ),
+    ]
+}
+
+/// Parses an optional environment variable.
+fn from_environment<T: FromStr<Err: Debug>>(name: &str) -> Option<T> {
+    std::env::var(name).ok().map(|text| text.parse().expect(name))
+}

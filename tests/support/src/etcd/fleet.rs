@@ -1,0 +1,126 @@
+//! Many clusters of three members: pods on a real API server, each cluster in a namespace of its own, and fake members in this process.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use futures::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    etcd::fake_member::{FakeFleet, FakeListed, FakeReplies},
+    kubernetes::webhook,
+};
+
+/// Number of members of each cluster.
+const MEMBERS: usize = 3;
+
+/// Number of clusters that are created at the same time.
+const CONCURRENT: usize = 16;
+
+/// Clusters that run as long as this exists.
+pub struct Fleet {
+    client: Client,
+    members: FakeFleet,
+    /// The pods of each cluster; the first one runs the leader.
+    pub clusters: Vec<Vec<Pod>>,
+}
+
+impl Fleet {
+    /// Starts the double of the members, without a cluster.
+    pub async fn start(client: Client) -> Self {
+        Self { client, members: FakeFleet::start().await, clusters: Vec::new() }
+    }
+
+    /// Creates clusters until there are this many.
+    pub async fn grow(&mut self, size: usize) {
+        let first = self.clusters.len();
+        let new: Vec<Vec<Pod>> =
+            stream::iter(first..size).map(|number| self.create(number)).buffered(CONCURRENT).collect().await;
+        self.clusters.extend(new);
+    }
+
+    /// Creates the namespace and the pods of a cluster, and its members.
+    async fn create(&self, number: usize) -> Vec<Pod> {
+        let namespace = format!("scale-{number}");
+        let labels = json!({webhook::LABEL: webhook::VALUE});
+        let object: Namespace =
+            serde_json::from_value(json!({"metadata": {"name": namespace, "labels": labels}}))
+                .expect("a valid object");
+        Api::<Namespace>::all(self.client.clone())
+            .create(&PostParams::default(), &object)
+            .await
+            .expect("a namespace");
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
+        let port = self.members.port();
+        let id = |index: usize| u64::try_from(number * MEMBERS + index + 1).expect("64 bits");
+        let url = |index: usize, port: u16| format!("http://{}:{port}", address(number, index));
+        let listed: Vec<FakeListed> = (0..MEMBERS)
+            .map(|index| FakeListed {
+                id: id(index),
+                name: format!("etcd-{index}"),
+                peer_urls: vec![url(index, 2380)],
+                client_urls: vec![url(index, port)],
+            })
+            .collect();
+        let mut created = Vec::new();
+        for index in 0..MEMBERS {
+            let replies = FakeReplies {
+                cluster_id: 0xc000_0000 + id(0),
+                member_id: id(index),
+                leader: id(0),
+                term: 7,
+                members: listed.clone(),
+            };
+            self.members.add(IpAddr::V4(address(number, index)), replies);
+            created.push(create_pod(&pods, number, index, port).await);
+        }
+        created
+    }
+}
+
+async fn create_pod(pods: &Api<Pod>, number: usize, index: usize, port: u16) -> Pod {
+    let name = format!("etcd-{index}");
+    let urls = format!("--listen-client-urls=http://0.0.0.0:{port}");
+    let container =
+        json!({"name": "etcd", "image": "etcd", "command": ["etcd", format!("--name={name}"), urls]});
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": name, "labels": {"app": "etcd"}},
+        "spec": {
+            "schedulerName": "no-scheduler",
+            "automountServiceAccountToken": false,
+            "containers": [container],
+        },
+    }))
+    .expect("a valid object");
+    // The service account of a new namespace does not exist for a moment.
+    let wait = || tokio::time::sleep(std::time::Duration::from_millis(50));
+    loop {
+        match pods.create(&PostParams::default(), &pod).await {
+            Ok(_) => break,
+            Err(kube::Error::Api(status)) if status.code == 403 => wait().await,
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+    let address = address(number, index);
+    let status: Value = json!({"status": {
+        "phase": "Running",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [{
+            "name": "etcd", "ready": true, "restartCount": 0, "image": "etcd", "imageID": "",
+            "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+        }],
+    }});
+    pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await.expect("a status")
+}
+
+/// Returns the address of a member, from 127.32.0.1 on.
+fn address(cluster: usize, index: usize) -> Ipv4Addr {
+    let number = u32::try_from(cluster * MEMBERS + index + 1).expect("fewer than 2^32 members");
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 32, 0, 0)) + number)
+}
