@@ -314,7 +314,7 @@ mod tests {
         assert!(!behind("etcd-1.etcd.other.svc", &others), "no StatefulSet creates the pod");
     }
 
-    /// A replica that reached no member reserved its pod, and a load balancer forwards to the pod.
+    /// Edge case 179. A replica that reached no member reserved its pod, and a load balancer forwards to the pod.
     #[test]
     fn pod_that_was_reserved_without_its_member_can_run_a_member_at_any_address() {
         let (member, places) = places("etcd.example.com", "192.168.0.1");

@@ -70,7 +70,7 @@ async fn evaluations_count_provisional_reservations_of_all_owners() {
     assert_eq!(uids(&active).into_iter().collect::<BTreeSet<&str>>(), BTreeSet::from(["a", "b"]));
 }
 
-/// The periodic deletion of stale records can remove the record of an evaluation in progress.
+/// Edge case 177. The periodic deletion of stale records can remove the record of an evaluation in progress.
 #[tokio::test]
 async fn evaluation_does_not_create_a_deleted_record_again() {
     let api_server = ApiServer::default();
