@@ -76,6 +76,11 @@ impl<'a> Drain<'a> {
              members. Repeat the drain when this command reports no problem: {}",
             self.api.command("status")
         );
+        // Without the permission, the drain would cordon the node and retry until its timeout.
+        let evictable = entries.iter().filter(|entry| entry.order.is_some());
+        for namespace in evictable.map(|entry| &entry.namespace).collect::<BTreeSet<_>>() {
+            self.api.require_evictions(namespace).await?;
+        }
         self.api.cordon(node, true).await?;
         self.cordoned = Some(Instant::now());
         self.reporter.progress(&format!("node {node} is cordoned"));

@@ -79,6 +79,9 @@ pub const MAINTAINED_NODES: [&str; 3] = ["maintained-0", "maintained-1", "mainta
 /// A node for tests in which a member cannot return.
 pub const CLOSED_NODE: &str = "closed";
 
+/// A node for the drain by a user without the permission for evictions.
+pub const FORBIDDEN_NODE: &str = "forbidden";
+
 /// A node whose only member does not answer.
 pub const SILENT_NODE: &str = "silent";
 
@@ -118,6 +121,7 @@ impl ControlPlane {
                 BOUND_NODE,
                 PREVIEWED_NODE,
                 SILENT_NODE,
+                FORBIDDEN_NODE,
             ];
             let nodes = [
                 &single[..],
