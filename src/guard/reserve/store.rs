@@ -247,12 +247,12 @@ impl ReservationStore {
         if is_alone {
             return Ok(());
         }
-        let is_valid = self.is_reserved_first(record).await;
-        if !matches!(is_valid, Ok(())) {
+        let checked = self.require_first(record).await;
+        if checked.is_err() {
             // A reservation that is not withdrawn expires.
             let _ = self.write(record, previous, handovers).await;
         }
-        is_valid
+        checked
     }
 
     /// Adds a handover to the record of the cluster with these names, with the errors of [`Self::add`].

@@ -57,7 +57,7 @@ impl ReservationStore {
     /// Returns [`WriteError::Conflict`] if another replica can have approved a deletion in the same cluster between the read of
     /// all records and the write of this one. Evaluations that have read another record before that, and write it afterwards,
     /// receive a conflict.
-    pub(super) async fn is_reserved_first(&self, record: &Record) -> Result<(), WriteError> {
+    pub(super) async fn require_first(&self, record: &Record) -> Result<(), WriteError> {
         let leases = self.leases.list().await.map_err(|error| WriteError::Failed {
             name: record.lease.name.clone(),
             cause: error.to_string(),

@@ -142,8 +142,8 @@ impl Record {
     }
 
     /// Whether another record contains a reservation of the same cluster, as far as can be known, that no record contained when
-    /// all records were read: each record of a cluster can be that of a provisional one. Approvals without the cluster id concern
-    /// members that do not run, and do not depend on reservations, so that provisional records do not concern each other.
+    /// all records were read: each record of a cluster can be that of a provisional one. Decisions without the cluster id do not
+    /// depend on reservations, so that provisional records do not concern each other.
     pub(super) fn misses(&self, other: &Self) -> bool {
         let Some(read) = &self.read else { return false };
         let can_be_same_cluster = self.is_provisional() != other.is_provisional();

@@ -57,7 +57,7 @@ async fn provisional_and_new_record_of_a_cluster_conflict() {
     }
 }
 
-/// Both pods are stopped, so that neither approval depends on the other one.
+/// A decision without the cluster id does not depend on reservations.
 #[tokio::test]
 async fn evaluations_count_provisional_reservations_of_all_owners() {
     let api_server = ApiServer::default();
