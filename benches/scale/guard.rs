@@ -106,7 +106,7 @@ async fn approvals(connection: &mut Connection, pods: impl Iterator<Item = &Pod>
 /// Requests a survey. Returns its duration and the processor time of the guard.
 async fn survey(guard: &GuardProcess, clusters: usize) -> (Duration, Duration) {
     let (processor, started) = (guard.processor_time(), Instant::now());
-    let response = http_client::get(guard.http(), "/status?timeout=30s").await.expect("a survey");
+    let response = http_client::get(guard.http(), "/status").await.expect("a survey");
     let (duration, processor) = (started.elapsed(), guard.processor_time().saturating_sub(processor));
     let survey: serde_json::Value = serde_json::from_str(&response.body).expect("JSON");
     let problems = &survey["problems"];

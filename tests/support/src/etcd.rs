@@ -1,5 +1,5 @@
-//! Members of etcd clusters, many clusters of fake members, a client that writes continuously, proxies in front of members, and a process that answers
-//! in place of one.
+//! Members of etcd clusters, a client that writes continuously, proxies in front of members, a process that answers in place of
+//! one, and many clusters of such processes.
 
 pub mod fake_member;
 pub mod fleet;

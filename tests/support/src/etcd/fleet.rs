@@ -1,4 +1,5 @@
-//! Many clusters of three members: pods on a real API server, each cluster in a namespace of its own, and fake members in this process.
+//! Many clusters of three members: pods on a real API server, each cluster in a namespace of its own, and fake members in this
+//! process.
 
 use std::net::{IpAddr, Ipv4Addr};
 
