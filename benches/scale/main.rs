@@ -48,7 +48,7 @@ async fn main() {
     for size in sizes {
         fleet.grow(size).await;
         let figures = measure(&control_plane, &fleet).await;
-        eprintln!("{size} clusters: {figures:?}");
+        eprintln!("{size} clusters: measured");
         let first = reference.get_or_insert_with(|| figures.clone());
         bench_table::append(&rows(size, &figures, first));
     }

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use futures::{StreamExt as _, stream};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
@@ -56,6 +56,7 @@ impl Fleet {
             .await
             .expect("a namespace");
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &namespace);
         let port = self.members.port();
         let id = |index: usize| u64::try_from(number * MEMBERS + index + 1).expect("64 bits");
         let url = |index: usize, port: u16| format!("http://{}:{port}", address(number, index));
@@ -77,23 +78,45 @@ impl Fleet {
                 members: listed.clone(),
             };
             self.members.add(IpAddr::V4(address(number, index)), replies);
+            create_claim(&claims, index).await;
             created.push(create_pod(&pods, number, index, port).await);
         }
         created
     }
 }
 
+/// Creates the claim of a member's data, which outlives the pod.
+async fn create_claim(claims: &Api<PersistentVolumeClaim>, index: usize) {
+    let name = claim_name(index);
+    let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }))
+    .expect("a valid object");
+    claims.create(&PostParams::default(), &claim).await.expect("a claim");
+    let bound = Patch::Merge(json!({"status": {"phase": "Bound"}}));
+    claims.patch_status(&name, &PatchParams::default(), &bound).await.expect("a status");
+}
+
+fn claim_name(index: usize) -> String {
+    format!("data-etcd-{index}")
+}
+
 async fn create_pod(pods: &Api<Pod>, number: usize, index: usize, port: u16) -> Pod {
     let name = format!("etcd-{index}");
     let urls = format!("--listen-client-urls=http://0.0.0.0:{port}");
-    let container =
-        json!({"name": "etcd", "image": "etcd", "command": ["etcd", format!("--name={name}"), urls]});
+    let container = json!({
+        "name": "etcd", "image": "etcd",
+        "command": ["etcd", format!("--name={name}"), "--data-dir=/data", urls],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    });
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": name, "labels": {"app": "etcd"}},
         "spec": {
             "schedulerName": "no-scheduler",
             "automountServiceAccountToken": false,
             "containers": [container],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim_name(index)}}],
         },
     }))
     .expect("a valid object");
