@@ -64,7 +64,7 @@ use self::{
     ownership::{recorder::OwnershipRecorder, store::OwnershipStore},
     policy::{owner_chain::OwnerReader, resolver::PolicyResolver},
     reserve::store::ReservationStore,
-    survey::{Surveyor, cluster_metrics::ClusterMetrics, priority::OwnPriority},
+    survey::{Surveyor, cluster_metrics::ClusterMetrics, priority::OwnPriority, shares::Shares},
 };
 pub use self::{
     discovery::pod_header::PodHeader,
@@ -155,6 +155,7 @@ impl Guard {
             own_pod,
             nodes,
         } = sources;
+        let shares = own_pod.clone().map(|(_, pod)| Shares::new(&leases, pod));
         let own_priority = OwnPriority::new(pods.clone(), own_pod);
         let metrics = Metrics::register(registry);
         let cluster_metrics = ClusterMetrics::default();
@@ -204,6 +205,7 @@ impl Guard {
             ownership,
             own_priority,
             cluster_metrics,
+            shares,
         );
         Self { observer, policies, reservations, owners, evaluator, surveyor, handovers }
     }

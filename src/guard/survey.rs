@@ -4,6 +4,7 @@ pub(in crate::guard) mod background;
 pub(in crate::guard) mod cluster_metrics;
 mod gaps;
 pub(in crate::guard) mod priority;
+pub(in crate::guard) mod shares;
 pub(in crate::guard) mod status;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use crate::guard::{
     survey::{
         cluster_metrics::ClusterMetrics,
         priority::{OwnPriority, Priority},
+        shares::{Share, Shares},
         status::{ClusterStatus, RecognitionGap, Survey},
     },
 };
@@ -41,8 +43,19 @@ pub(in crate::guard) struct Surveyor {
     ownership: Arc<OwnershipStore>,
     own_priority: OwnPriority,
     cluster_metrics: ClusterMetrics,
+    /// Divides periodic surveys between the replicas; `None` if the guard does not run in a pod.
+    shares: Option<Shares>,
     /// Admits one survey at a time.
     lock: Mutex<()>,
+}
+
+/// The namespaces of a survey.
+#[derive(Clone, Copy)]
+enum Scope<'a> {
+    All,
+    Namespace(&'a str),
+    /// The namespaces of this replica.
+    Share(&'a Share),
 }
 
 // === impl Surveyor ===
@@ -56,14 +69,19 @@ impl Surveyor {
         ownership: Arc<OwnershipStore>,
         own_priority: OwnPriority,
         cluster_metrics: ClusterMetrics,
+        shares: Option<Shares>,
     ) -> Self {
         let lock = Mutex::default();
-        Self { observer, policies, reservations, ownership, own_priority, cluster_metrics, lock }
+        Self { observer, policies, reservations, ownership, own_priority, cluster_metrics, shares, lock }
     }
 
-    /// Surveys the etcd clusters of this namespace, or of all namespaces with the guard's label. Surveys run one at a time,
-    /// so that several clients that watch the status cause no more load than one.
+    /// Surveys the etcd clusters of this namespace, or of all namespaces with the guard's label.
     pub(in crate::guard) async fn survey(&self, namespace: Option<&str>, deadline: Deadline) -> Survey {
+        self.survey_scope(namespace.map_or(Scope::All, Scope::Namespace), deadline).await
+    }
+
+    /// Surveys one at a time, so that several clients that watch the status cause no more load than one.
+    async fn survey_scope(&self, scope: Scope<'_>, deadline: Deadline) -> Survey {
         let opt_in_label = Some(self.observer.annotations.opt_in_label().clone());
         let mut survey = Survey { opt_in_label, ..Survey::default() };
         let lock = deadline.within("waiting for another survey", self.lock.lock()).await;
@@ -84,15 +102,16 @@ impl Surveyor {
             }
         };
         let guarded = self.observer.annotations.guarded_namespaces().borrow().clone();
-        let namespaces = match namespace {
-            Some(name) => {
+        let namespaces = match scope {
+            Scope::Namespace(name) => {
                 if !guarded.contains(name) {
                     let command = label_command(name, self.observer.annotations.opt_in_label());
                     survey.problems.push(format!("namespace {name} is not guarded: {command}"));
                 }
                 vec![name.to_owned()]
             }
-            None => guarded.iter().cloned().collect(),
+            Scope::All => guarded.iter().cloned().collect(),
+            Scope::Share(share) => guarded.iter().filter(|name| share.contains(name)).cloned().collect(),
         };
         let own = Box::pin(self.own_priority.read(deadline)).await;
         survey.guard_priority = own.as_ref().map(Priority::value);

@@ -9,5 +9,6 @@ mod grpc_calls;
 mod memory;
 mod requesters;
 mod survey;
+mod survey_shares;
 mod traces;
 mod webhook_failures;

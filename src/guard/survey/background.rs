@@ -13,7 +13,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::guard::{
     model::{cluster_state::ClusterState, deadline::Deadline},
-    survey::{Surveyor, status::ClusterStatus},
+    survey::{
+        Scope, Surveyor,
+        shares::{MISSED_SURVEYS, Share},
+        status::ClusterStatus,
+    },
 };
 
 /// Time limit of one survey: the maximum timeout of any request.
@@ -31,7 +35,7 @@ pub struct Surveys {
 // === impl Surveyor ===
 
 impl Surveyor {
-    /// Surveys all guarded clusters periodically until the future is dropped.
+    /// Surveys the guarded clusters of this replica's share periodically until the future is dropped.
     pub(in crate::guard) async fn survey_periodically(&self, surveys: Surveys) {
         let mut known: BTreeMap<String, (ClusterState, Vec<String>)> = BTreeMap::new();
         let mut known_warnings: Vec<String> = Vec::new();
@@ -42,7 +46,9 @@ impl Surveyor {
         loop {
             ticks.tick().await;
             let started = Instant::now();
-            let survey = self.survey(None, Deadline::from_timeout(Some(SURVEY_TIMEOUT))).await;
+            let share = self.share(surveys.interval).await;
+            let scope = share.as_ref().map_or(Scope::All, Scope::Share);
+            let survey = self.survey_scope(scope, Deadline::from_timeout(Some(SURVEY_TIMEOUT))).await;
             for problem in &survey.problems {
                 tracing::warn!(problem, "survey");
             }
@@ -83,6 +89,19 @@ impl Surveyor {
             }
             known_gaps = gaps;
         }
+    }
+}
+
+impl Surveyor {
+    /// Returns the share of this replica, or `None` for all namespaces.
+    async fn share(&self, interval: Duration) -> Option<Share> {
+        // A survey that takes longer than the interval delays the next one.
+        let announced = self.shares.as_ref()?.announce(interval + SURVEY_TIMEOUT / MISSED_SURVEYS).await;
+        announced
+            .inspect_err(|error| {
+                tracing::warn!(error, "the surveys could not be divided between the replicas");
+            })
+            .ok()
     }
 }
 

@@ -29,6 +29,9 @@ const RESERVATIONS_LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "etcd-
 /// considers every Lease with that label a record of reservations and deletes it after ten minutes.
 const OWNERS_LABEL: (&str, &str) = ("etcd-guard.io/record", "owners");
 
+/// The label of the Lease that divides the surveys between the replicas.
+const SURVEYS_LABEL: (&str, &str) = ("etcd-guard.io/record", "surveys");
+
 /// Leases of one namespace and one purpose.
 #[derive(Clone)]
 pub struct Leases {
@@ -85,6 +88,12 @@ impl Leases {
     #[must_use]
     pub fn of_owners(&self) -> Self {
         Self { label: OWNERS_LABEL, ..self.clone() }
+    }
+
+    /// Returns a handle for the Lease of the surveys in the same namespace.
+    #[must_use]
+    pub fn of_surveys(&self) -> Self {
+        Self { label: SURVEYS_LABEL, ..self.clone() }
     }
 
     fn api(&self) -> Api<Lease> {
