@@ -11,6 +11,7 @@ use crate::{
         server::pod_key,
         store::key,
     },
+    operator::is_schedulable,
     scenario::{NAMESPACE, pod_object},
 };
 
@@ -39,12 +40,15 @@ fn update_set(api: &ApiServer, set: &str, pods: usize) -> Option<String> {
     let names: Vec<String> = (0..pods).map(|pod| format!("{set}-{pod}")).collect();
     let mut are_ready = true;
     let mut outdated = None;
-    let mut ready = 0;
+    let (mut ready, mut updated) = (0, 0);
     for name in &names {
         let Some(pod) = world.store.get(&pod_key(NAMESPACE, name)) else {
+            are_ready = false;
+            if !is_schedulable(&world, name) {
+                continue;
+            }
             let pod = pod_object(set, uid, name, revision);
             world.store.create(pod_key(NAMESPACE, name), pod).unwrap();
-            are_ready = false;
             continue;
         };
         let is_ready = pod["status"]["containerStatuses"][0]["ready"] == true
@@ -53,12 +57,21 @@ fn update_set(api: &ApiServer, set: &str, pods: usize) -> Option<String> {
         ready += usize::from(is_ready);
         let is_owned = pod["metadata"]["ownerReferences"][0]["uid"] == uid;
         let label = &pod["metadata"]["labels"]["controller-revision-hash"];
-        if is_owned && *label != format!("revision-{revision}").as_str() {
+        let is_updated = *label == format!("revision-{revision}").as_str();
+        updated += usize::from(is_updated);
+        if is_owned && !is_updated {
             outdated = Some(name.clone());
         }
     }
+    let has_handovers = world.scenario.has_handovers;
     world.store.update(&key("statefulsets", NAMESPACE, set), |object| {
         object["status"] = json!({"readyReplicas": ready});
+        if has_handovers {
+            let latest = format!("revision-{revision}");
+            let current = if updated == pods { latest.clone() } else { String::from("revision-of-others") };
+            object["status"]["updateRevision"] = json!(latest);
+            object["status"]["currentRevision"] = json!(current);
+        }
     });
     outdated.filter(|_| are_ready)
 }

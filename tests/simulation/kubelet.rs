@@ -155,11 +155,16 @@ impl PodState {
     fn report(&mut self, world: &mut World, state: &Value, is_ready: bool) {
         self.is_ready = is_ready;
         let address = self.address.clone();
+        let has_handovers = world.scenario.has_handovers;
         world.store.update(&pod_key(NAMESPACE, &self.name), |pod| {
             pod["status"] = json!({
                 "phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
                 "containerStatuses": [{"name": "etcd", "ready": is_ready, "state": state}],
             });
+            if has_handovers {
+                let ready = if is_ready { "True" } else { "False" };
+                pod["status"]["conditions"] = json!([{"type": "Ready", "status": ready}]);
+            }
         });
     }
 

@@ -56,8 +56,8 @@ fn created(uid: &str) -> u64 {
 impl Oracle {
     /// Records which members serve now.
     pub(crate) fn observe(&mut self, cluster: &Cluster, now: Instant) {
-        for member in cluster.voters() {
-            if cluster.serves(member, now) {
+        for (member, state) in cluster.members.iter().enumerate() {
+            if !state.is_removed && cluster.serves(member, now) {
                 self.served.insert(member, now);
                 // The process of a deleted pod can run until the kubelet has stopped it, also beside a newer pod.
                 let running = self.running.get(&member).map_or(0, |uid| created(uid));
@@ -85,7 +85,10 @@ impl Oracle {
             remaining.iter().filter(|voter| Self::could_reach(cluster, leader, **voter, requested_at)).count()
         };
         let most = remaining.iter().map(|leader| connected(*leader)).max().unwrap_or(0);
-        let votes = targets.iter().any(|(member, _)| !cluster.members[*member].is_learner);
+        let is_voter = |member: usize| cluster.voters().any(|voter| voter == member);
+        let votes = targets.iter().any(|(member, _)| is_voter(*member));
+        // The evaluation can be based on the membership before a change that occurred since the request.
+        let has_changed = cluster.changed_at.is_some_and(|changed| changed >= requested_at);
         let always_served = |member: usize| {
             self.served.contains_key(&member)
                 && self.unserved.get(&member).is_none_or(|unserved| *unserved < requested_at)
@@ -107,7 +110,7 @@ impl Oracle {
             concerns_idle && !targets.iter().any(|(member, uid)| is_new(uid) && is_lost(*member, uid));
         // A second request for a pod that leaves already removes no further voter.
         let is_repeated = targets.iter().all(|(_, uid)| self.departures.contains_key(uid));
-        if votes && !loses_nothing && !is_repeated {
+        if votes && !has_changed && !loses_nothing && !is_repeated {
             let margin = most.checked_sub(cluster.quorum());
             self.margin = Some(self.margin.unwrap_or(usize::MAX).min(margin.unwrap_or(0)));
             if margin.is_none() {

@@ -1,6 +1,7 @@
 //! A simulated raft cluster: elections with terms, transfer of leadership, pauses, asymmetric partitions, slow disks and
 //! stale confirmed reads. Messages arrive within one tick, or not at all.
 
+mod membership;
 pub(crate) mod reads;
 pub(crate) mod service;
 
@@ -25,6 +26,8 @@ pub(crate) struct Cluster {
     /// Whether a deposed leader can confirm reads after a pause (etcd issue 20418).
     pub(crate) confirms_stale_reads: bool,
     pub(crate) version: &'static str,
+    /// The time of the last change of the membership.
+    pub(crate) changed_at: Option<Instant>,
     next_tick: Instant,
 }
 
@@ -95,6 +98,7 @@ impl Cluster {
             pre_vote: true,
             confirms_stale_reads: false,
             version: "3.5.17",
+            changed_at: None,
             next_tick: now,
         }
     }
@@ -137,9 +141,12 @@ impl Cluster {
         }
     }
 
-    /// Starts the process of a member at an address.
+    /// Starts the process of a member at an address. The process of a removed member ends at once.
     pub(crate) fn start(&mut self, member: usize, address: &str) {
         let member = &mut self.members[member];
+        if member.is_removed {
+            return;
+        }
         let now = Instant::now();
         (member.is_up, member.is_paused, member.address) = (true, false, address.to_owned());
         (member.role, member.leader, member.last_heard) = (Role::Follower, None, now);
@@ -270,9 +277,11 @@ impl Cluster {
         (self.members[candidate].term, self.members[candidate].leader) = (term, None);
         let granting: Vec<usize> =
             self.voters().filter(|voter| self.grants(*voter, candidate, at, term, is_transfer)).collect();
-        for voter in granting {
-            if voter != candidate {
+        for voter in (0..self.members.len()).filter(|voter| *voter != candidate) {
+            if granting.contains(&voter) {
                 self.members[voter].step_down(term, at);
+            } else if self.reaches(candidate, voter) && self.processes(voter, at) {
+                self.members[voter].learn_term(term, at);
             }
         }
         if wins {
@@ -332,6 +341,15 @@ impl Member {
     /// Whether the process runs.
     pub(crate) fn takes_part(&self) -> bool {
         self.is_up && !self.is_paused
+    }
+
+    /// Adopts the term of a candidate that does not get the vote, unless a leader was heard recently. Otherwise two voters could
+    /// refuse each other for ever: one with the longer log, and one with the higher term.
+    fn learn_term(&mut self, term: u64, at: Instant) {
+        let has_leader = self.leader.is_some() && at.duration_since(self.last_heard) < ELECTION_TIMEOUT;
+        if self.role == Role::Follower && !has_leader && self.term < term {
+            (self.term, self.leader) = (term, None);
+        }
     }
 
     fn step_down(&mut self, term: u64, at: Instant) {

@@ -9,7 +9,9 @@ use etcd_guard::{
     config::Config,
     etcd::Connections,
     guard::{Guard, Sources, WallClock},
-    k8s::{AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, OptInLabel, SecretReader},
+    k8s::{
+        AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, NodeReader, OptInLabel, SecretReader,
+    },
 };
 use k8s_openapi::jiff::Timestamp;
 use prometheus_client::registry::Registry;
@@ -37,9 +39,10 @@ impl Replicas {
 
     /// Starts a replica with empty caches, as `serve` does.
     pub(crate) fn start(&self, sim: &Sim, number: usize) {
-        let (generation, config) = {
+        let (generation, config, has_handovers) = {
             let world = sim.world();
-            (world.scenario.generations[number], world.scenario.config())
+            let scenario = &world.scenario;
+            (scenario.generations[number], scenario.config(), scenario.has_handovers)
         };
         let (sender, config) = watch::channel(Arc::new(config));
         let client = server::client(sim, number, generation);
@@ -58,7 +61,7 @@ impl Replicas {
                 Timestamp::from_second(clock.world().wall_clock(number)).unwrap()
             }),
             own_pod: None,
-            nodes: None,
+            nodes: has_handovers.then(|| NodeReader::new(client.clone())),
         };
         let guard =
             Arc::new(Guard::new(sources, Leases::new(client, "etcd-guard"), &mut Registry::default()));

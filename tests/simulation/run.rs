@@ -8,7 +8,7 @@ use std::{
 
 use etcd_guard::mistakes::Mistake;
 use tokio::{
-    task::JoinSet,
+    task::{AbortHandle, JoinSet},
     time::{Instant, sleep},
 };
 
@@ -18,6 +18,7 @@ use crate::{
         server::pod_key,
     },
     controllers, faults, kubelet,
+    operator::{self, REPLACEMENT_TIME},
     raft::Role,
     replicas::Replicas,
     scenario::{NAMESPACE, Scenario},
@@ -72,7 +73,7 @@ pub(crate) fn run(seed: u64, mistake: Option<Mistake>, records_text: bool) -> Re
 async fn simulate(seed: u64, records_text: bool) -> Report {
     let mut rng = fastrand::Rng::with_seed(seed);
     fastrand::seed(seed);
-    let scenario = Scenario::new(&mut rng);
+    let scenario = Scenario::new(&mut rng, seed);
     let description = scenario.describe();
     let started = Instant::now();
     let end = started + SETTLE_TIME / 3 + Duration::from_secs(scenario.seconds);
@@ -95,10 +96,21 @@ async fn simulate(seed: u64, records_text: bool) -> Report {
     for person in 0..PEOPLE {
         tasks.spawn(workload::run(api.clone(), person, end));
     }
+    let (replaces_members, has_handovers) = {
+        let world = sim.world();
+        (world.scenario.replaces_members, world.scenario.has_handovers)
+    };
+    let replacement = replaces_members.then(|| tasks.spawn(operator::replace_members(sim.clone(), end)));
+    if has_handovers {
+        tasks.spawn(operator::drain_nodes(api.clone(), end));
+    }
     let injected = tasks.spawn(faults::run(api.clone(), end));
     while !injected.is_finished() && sim.world().oracle.violations.is_empty() {
         sleep(Duration::from_secs(1)).await;
         fail_with_task(&mut tasks);
+    }
+    if let Some(replacement) = replacement {
+        await_replacement(&sim, &replacement).await;
     }
     if sim.world().oracle.violations.is_empty() {
         check_liveness(&api).await;
@@ -120,6 +132,18 @@ async fn simulate(seed: u64, records_text: bool) -> Report {
         approvals: world.oracle.checked,
         margin: world.oracle.margin,
         simulated: started.elapsed(),
+    }
+}
+
+/// Waits until the last member is replaced.
+async fn await_replacement(sim: &Sim, replacement: &AbortHandle) {
+    let started = Instant::now();
+    while !replacement.is_finished() && sim.world().oracle.violations.is_empty() {
+        if started.elapsed() > REPLACEMENT_TIME {
+            let text = format!("a member was not replaced within {REPLACEMENT_TIME:?} after the last fault");
+            sim.world().oracle.violations.push(text);
+        }
+        sleep(Duration::from_secs(1)).await;
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     api::store::{Store, key},
+    operator::node_key,
     raft::Cluster,
 };
 
@@ -26,6 +27,10 @@ pub(crate) struct Scenario {
     /// Whether a crashed member is deleted at the beginning, through a replica that reaches no member, beside a deletion
     /// through another replica. Both replicas know no cluster id.
     pub(crate) races_for_records: bool,
+    /// Whether members are removed and added again.
+    pub(crate) replaces_members: bool,
+    /// Whether the guard moves leadership off nodes that are cordoned, and during rollouts.
+    pub(crate) has_handovers: bool,
     /// Seconds with requests and faults.
     pub(crate) seconds: u64,
     /// Number of starts of each replica.
@@ -35,7 +40,9 @@ pub(crate) struct Scenario {
 // === impl Scenario ===
 
 impl Scenario {
-    pub(crate) fn new(rng: &mut fastrand::Rng) -> Self {
+    /// Returns the circumstances of a seed. The last two depend on the number of the seed, so that the runs of other seeds do
+    /// not change.
+    pub(crate) fn new(rng: &mut fastrand::Rng, seed: u64) -> Self {
         let (sets, learners): (Vec<(&'static str, usize)>, usize) = match rng.u32(0..10) {
             0..=3 => (vec![("etcd", 3)], 0),
             4..=5 => (vec![("etcd-a", 2), ("etcd-b", 1)], 0),
@@ -50,15 +57,18 @@ impl Scenario {
         let voters = sets.iter().map(|(_, pods)| pods).sum::<usize>() - learners;
         let races_for_records = voters == 3 && rng.u32(0..3) == 0;
         let is_old = rng.u32(0..3) == 0;
+        let (replaces_members, has_handovers) = (seed % 5 == 2, seed.is_multiple_of(5));
         Self {
             replicas,
             sets,
             learners,
-            transfers: rng.bool(),
+            transfers: rng.bool() || has_handovers,
             has_dangling_owners: rng.u32(0..5) == 0,
             pre_vote: !is_old,
             confirms_stale_reads: rng.u32(0..2) == 0,
             races_for_records,
+            replaces_members,
+            has_handovers,
             seconds: 150,
             generations: vec![0; replicas],
         }
@@ -75,6 +85,8 @@ impl Scenario {
             pre_vote: true,
             confirms_stale_reads: false,
             races_for_records: false,
+            replaces_members: false,
+            has_handovers: false,
             seconds: 0,
             generations: vec![0],
         }
@@ -84,7 +96,7 @@ impl Scenario {
     pub(crate) fn describe(&self) -> String {
         format!(
             "{} replicas, sets {:?}, {} learners, transfer {}, dangling owners {}, pre-vote {}, stale reads {}, race for \
-             records {}",
+             records {}, replaced members {}, handovers {}",
             self.replicas,
             self.sets,
             self.learners,
@@ -92,7 +104,9 @@ impl Scenario {
             self.has_dangling_owners,
             self.pre_vote,
             self.confirms_stale_reads,
-            self.races_for_records
+            self.races_for_records,
+            self.replaces_members,
+            self.has_handovers
         )
     }
 
@@ -132,6 +146,10 @@ impl Scenario {
                 let claim = json!({"metadata": {}, "status": {"phase": "Bound"}});
                 let name = format!("data-{set}-{pod}");
                 store.create(key("persistentvolumeclaims", NAMESPACE, &name), claim).unwrap();
+                if self.has_handovers {
+                    let node = node_key(&node_name(&format!("{set}-{pod}")));
+                    store.create(node, json!({"metadata": {}, "spec": {}, "status": {}})).unwrap();
+                }
                 if self.has_dangling_owners {
                     let name = format!("{set}-{pod}");
                     store
@@ -144,6 +162,11 @@ impl Scenario {
     }
 }
 
+/// Returns the node of a pod. Each pod has a node of its own, on which its volume is.
+pub(crate) fn node_name(pod: &str) -> String {
+    format!("node-{pod}")
+}
+
 /// Returns a new pod of a StatefulSet.
 pub(crate) fn pod_object(set: &str, set_uid: &str, name: &str, revision: u64) -> Value {
     json!({
@@ -154,7 +177,7 @@ pub(crate) fn pod_object(set: &str, set_uid: &str, name: &str, revision: u64) ->
             }],
         },
         "spec": {
-            "nodeName": format!("node-{name}"),
+            "nodeName": node_name(name),
             "containers": [{
                 "name": "etcd", "image": "quay.io/coreos/etcd:v3.5.17",
                 "command": [

@@ -45,7 +45,7 @@ fn random_pod(api: &ApiServer, user: &str, pods: &[String]) -> String {
 }
 
 /// Evicts a pod and retries, as `kubectl drain` does.
-async fn drain(api: &ApiServer, pod: &str) {
+pub(crate) async fn drain(api: &ApiServer, pod: &str) {
     let end = Instant::now() + DRAIN_TIME;
     while Instant::now() < end {
         match api.delete_pod("drain", pod, Deletion::Evict).await {
