@@ -136,6 +136,8 @@ impl Drains {
         while let Some(recovered) = series.recovering.join_next().await {
             recovered.expect("the cluster recovers");
         }
+        let leaders = join_all(series.clusters.iter().map(|etcd| leader(etcd))).await;
+        series.compare_terms(&leaders);
         series.report
     }
 }
@@ -320,9 +322,10 @@ async fn drains_by_environment() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
     let to_usize = |number: u64| usize::try_from(number).expect("a small number");
     let handover = std::env::var("DRAIN_HANDOVER").as_deref() != Ok("off");
+    let events = number("DRAIN_EVENTS").map_or(1000, to_usize);
     let report = Drains {
         clusters: number("DRAIN_CLUSTERS").map_or(20, to_usize),
-        events: number("DRAIN_EVENTS").map_or(1000, to_usize),
+        events,
         seed: number("DRAIN_SEED").unwrap_or(1),
         handover,
         // Autoscalers wait for seconds between the taint and the first eviction.
@@ -332,6 +335,7 @@ async fn drains_by_environment() {
     .run()
     .await;
     println!("result: handover {}: {report}", if handover { "on" } else { "off" });
+    assert_eq!(report.events, events, "the time limit ended the series: {report}");
     assert!(report.is_in_time(), "{report}");
     assert_eq!((report.repeated, report.violations), (0, 0), "{report}");
 }

@@ -142,7 +142,7 @@ async fn denies_deletion_of_transferee_during_a_handover() {
     let [_, other] = etcd.followers().await;
     let value = request(&other);
     annotate(&etcd, "statefulset/etcd", &format!("etcd-guard.io/move-leader={value}")).await;
-    // The policy `transfer` would approve the deletion. The entry in the record denies it for ten seconds.
+    // The policy `transfer` would approve the deletion. The entry in the record denies it until the request is answered.
     let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
     let denial = format!("DisruptionInProgress: {other} is taking over leadership of ");
     wait_until("the deletion of the transferee is denied", START_TIMEOUT, async || {
