@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use k8s_openapi::api::apps::v1::StatefulSet;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -19,6 +20,9 @@ use super::{
     view::{View, is_observed, update_revision},
 };
 use crate::{escape::to_shell_word, guard::Role};
+
+/// Number of attempts to write the record while the controller writes the status.
+const MAX_ATTEMPTS: usize = 5;
 
 /// Pause between two observations.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -85,8 +89,29 @@ impl<'a> Restart<'a> {
         }
         // Without the permission, the strategy would be `OnDelete` until the timeout expires.
         self.api.require_evictions(namespace).await?;
-        self.api.patch_set(namespace, name, record.begin(&view.set)?).await?;
+        self.begin(&record, view.set).await?;
         self.restart_members(&record).await
+    }
+
+    /// Writes the record, unless the StatefulSet has changed since it was read. A change of its status alone repeats the write.
+    async fn begin(&self, record: &Record, mut set: StatefulSet) -> anyhow::Result<()> {
+        let Options { namespace, name, .. } = self.options;
+        for _ in 1..MAX_ATTEMPTS {
+            let Err(error) = self.api.patch_set(namespace, name, record.begin(&set)?).await else {
+                return Ok(());
+            };
+            let current = self.api.stateful_set(namespace, name).await?;
+            let (before, now) = (&set.metadata, &current.metadata);
+            let is_status_alone = before.resource_version != now.resource_version
+                && before.uid == now.uid
+                && before.generation == now.generation
+                && before.annotations == now.annotations;
+            if !is_status_alone {
+                return Err(error);
+            }
+            set = current;
+        }
+        self.api.patch_set(namespace, name, record.begin(&set)?).await.map(drop)
     }
 
     async fn restart_members(&mut self, record: &Record) -> anyhow::Result<bool> {
