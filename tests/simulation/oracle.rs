@@ -14,7 +14,7 @@ pub(crate) struct Oracle {
     unserved: BTreeMap<usize, Instant>,
     /// The pod whose process runs each member.
     pub(crate) running: BTreeMap<usize, String>,
-    /// Pods whose deletion was approved and whose successors do not serve yet, by uid.
+    /// Pods with an approved deletion, by uid, until their successors serve.
     departures: BTreeMap<String, Departure>,
     pub(crate) violations: Vec<String>,
     /// Number of verdicts by request and reason.
