@@ -14,6 +14,7 @@ mod request;
 mod request_watch;
 mod rollout_watch;
 mod signals;
+mod withdrawals;
 
 use std::sync::Arc;
 

@@ -200,6 +200,25 @@ async fn leadership_stays_if_the_cordon_is_withdrawn_before_the_transfer() {
     uncordon(&etcd, node_of(&leader)).await;
 }
 
+/// The entry of a cordon that is withdrawn while no replica runs must not prevent the handover of the next cordon.
+/// Edge case 180.
+#[tokio::test]
+async fn cordon_after_a_withdrawal_without_a_replica_moves_leadership() {
+    let _turn = Turn::start().await;
+    let mut etcd = start(true).await;
+    let leader = etcd.leader().await;
+    cordon(&etcd, node_of(&leader)).await;
+    wait_for_move(&etcd, &leader).await;
+    etcd.guard.kill();
+    uncordon(&etcd, node_of(&leader)).await;
+    etcd.make_leader(&leader).await;
+    etcd.guard.restart().await;
+    sleep(QUIET_TIME).await;
+    cordon(&etcd, node_of(&leader)).await;
+    wait_for_move(&etcd, &leader).await;
+    uncordon(&etcd, node_of(&leader)).await;
+}
+
 /// Edge case 153.
 #[tokio::test]
 async fn no_transferee_on_a_doomed_node() {

@@ -21,10 +21,11 @@ use crate::{
             mover::{Mover, Task},
             report::{Outcome, Subject},
             signals::signals,
+            withdrawals::Withdrawals,
         },
         model::{cluster_key::ClusterKey, deadline::Deadline, handover::Signal},
     },
-    k8s::{EventRecord, LookupError, NodeReader, NodeState, NodeStateEvent, WriteError, pod::Pod},
+    k8s::{EventRecord, NodeReader, NodeState, NodeStateEvent, pod::Pod},
 };
 
 /// Interval at which nodes with a signal are evaluated again: leadership may have moved to such a node, and a voter that
@@ -36,10 +37,6 @@ const MAX_CONCURRENT_CLUSTERS: usize = 8;
 
 /// Time limit for finding the members on a node.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Number of attempts to remove the handovers of withdrawn signals. An entry that remains prevents the next handover of
-/// the same signal, and nothing else.
-const MAX_REMOVALS: usize = 5;
 
 /// Follows the states of nodes.
 pub(super) struct NodeWatch {
@@ -68,7 +65,7 @@ impl NodeWatch {
         recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut tasks: JoinSet<(String, Option<Duration>)> = JoinSet::new();
         let mut delays: JoinSet<String> = JoinSet::new();
-        let mut removals: JoinSet<()> = JoinSet::new();
+        let mut withdrawals = Withdrawals::new(Arc::clone(&self.mover), self.nodes.clone());
         let mut running = Running::new();
         // The names in the list that is being read. Until the first list is complete, the nodes that exclude a transferee
         // are not known.
@@ -85,13 +82,16 @@ impl NodeWatch {
                         if let Some(names) = &mut listing {
                             names.insert(node.name.clone());
                         }
-                        let (name, has_new, withdrawn) = self.apply(&node);
-                        self.remove_withdrawn(&mut removals, &name, withdrawn);
+                        let (name, has_new, is_withdrawn) = self.apply(&node);
+                        if is_withdrawn {
+                            withdrawals.add();
+                        }
                         Some(name).filter(|_| has_new && is_synced).into_iter().collect()
                     }
                     Some(NodeStateEvent::Deleted(name)) => {
-                        let former = self.doomed.set(&name, Vec::new());
-                        self.remove_withdrawn(&mut removals, &name, ids(&former));
+                        if !self.doomed.set(&name, Vec::new()).is_empty() {
+                            withdrawals.add();
+                        }
                         Vec::new()
                     }
                     Some(NodeStateEvent::Listed) => {
@@ -100,11 +100,16 @@ impl NodeWatch {
                             self.doomed.set(&name, Vec::new());
                         }
                         is_synced = true;
+                        // Signals may have been withdrawn while no replica ran.
+                        withdrawals.add();
                         self.doomed.names()
                     }
                     None => return,
                 },
-                _ = recheck.tick() => if is_synced { self.doomed.names() } else { Vec::new() },
+                _ = recheck.tick() => {
+                    withdrawals.start();
+                    if is_synced { self.doomed.names() } else { Vec::new() }
+                }
                 Some(ended) = tasks.join_next(), if !tasks.is_empty() => match ended {
                     Ok((node, delay)) => {
                         if let Some(delay) = delay {
@@ -124,7 +129,7 @@ impl NodeWatch {
                     }
                 },
                 Some(delayed) = delays.join_next(), if !delays.is_empty() => delayed.into_iter().collect(),
-                Some(_) = removals.join_next(), if !removals.is_empty() => Vec::new(),
+                () = withdrawals.finish(), if withdrawals.is_running() => Vec::new(),
             };
             for node in due {
                 match running.get_mut(&node) {
@@ -142,25 +147,14 @@ impl NodeWatch {
         }
     }
 
-    /// Stores the signals of a node. Returns its name, whether a signal is new, and the ids of withdrawn signals.
-    fn apply(&self, node: &NodeState) -> (String, bool, Vec<String>) {
+    /// Stores the signals of a node. Returns its name, whether a signal is new, and whether one was withdrawn.
+    fn apply(&self, node: &NodeState) -> (String, bool, bool) {
         let found = signals(node, &self.mover.configured_taints());
         let former = self.doomed.set(&node.name, found.clone());
         let has_new = found.iter().any(|signal| !former.contains(signal));
-        let withdrawn = former.into_iter().filter(|signal| !found.contains(signal)).map(|signal| signal.id);
-        (node.name.clone(), has_new, withdrawn.collect())
+        let is_withdrawn = former.iter().any(|signal| !found.contains(signal));
+        (node.name.clone(), has_new, is_withdrawn)
     }
-
-    fn remove_withdrawn(&self, removals: &mut JoinSet<()>, node: &str, signals: Vec<String>) {
-        if !signals.is_empty() {
-            let (mover, nodes, node) = (Arc::clone(&self.mover), self.nodes.clone(), node.to_owned());
-            removals.spawn(async move { forget(&mover, &nodes, &node, &signals).await });
-        }
-    }
-}
-
-fn ids(signals: &[Signal]) -> Vec<String> {
-    signals.iter().map(|signal| signal.id.clone()).collect()
 }
 
 /// Moves the leadership of each cluster that this node leads, if its policy is `transfer`. Returns the time after which
@@ -253,27 +247,4 @@ async fn clusters_on(mover: &Mover, node: &str) -> Result<Vec<(ClusterKey, Pod)>
         }
     }
     Ok(clusters)
-}
-
-/// Removes the handovers of withdrawn signals, so that the same signal can trigger another handover later. The node is
-/// read after the records: an entry in a record proves that the signal was present before the read of the node.
-async fn forget(mover: &Mover, nodes: &NodeReader, node: &str, withdrawn: &[String]) {
-    for _ in 0..MAX_REMOVALS {
-        let Ok(mut records) = mover.reservations.read_all().await else { return };
-        let present = match nodes.get(node).await {
-            Ok(state) => ids(&signals(&state, &mover.configured_taints())),
-            Err(LookupError::NotFound { .. }) => Vec::new(),
-            Err(_) => return,
-        };
-        let gone: Vec<String> = withdrawn.iter().filter(|id| !present.contains(id)).cloned().collect();
-        let mut has_conflict = false;
-        for record in records.with_signals(&gone) {
-            let removed =
-                mover.reservations.remove_handovers(record, |id| gone.iter().any(|known| known == id));
-            has_conflict |= matches!(removed.await, Err(WriteError::Conflict));
-        }
-        if !has_conflict {
-            return;
-        }
-    }
 }

@@ -46,6 +46,21 @@ triggers! {
     Rollout => "rollout",
 }
 
+impl Trigger {
+    /// Whether a node shows the signal.
+    const fn is_of_node(self) -> bool {
+        !matches!(self, Self::Request | Self::Rollout)
+    }
+}
+
+/// Returns the name of the node in the id of a node's signal, `TRIGGER/DETAIL/NODE/UID`. Names of nodes contain no slash.
+pub(in crate::guard) fn node_of_signal(id: &str) -> Option<&str> {
+    let (trigger, _) = id.split_once('/')?;
+    Trigger::ALL.iter().find(|known| known.is_of_node() && known.as_str() == trigger)?;
+    let mut parts = id.rsplitn(3, '/').skip(1);
+    parts.next().filter(|name| !name.is_empty())
+}
+
 /// One handover in the shared record. Each signal has at most one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(in crate::guard) struct Handover {

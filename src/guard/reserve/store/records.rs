@@ -21,6 +21,11 @@ impl AllRecords {
         self.0.values_mut().filter(has_any)
     }
 
+    /// Returns the signals of all recorded handovers.
+    pub(in crate::guard) fn signals(&self) -> impl Iterator<Item = &str> {
+        self.0.values().flat_map(|record| record.handovers.iter().map(|handover| handover.signal.as_str()))
+    }
+
     /// Returns the reservations that have not expired, each of them once.
     pub(in crate::guard) fn active(&self) -> Vec<Reservation> {
         active(self.0.values())
