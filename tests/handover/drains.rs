@@ -13,13 +13,14 @@ use tokio::{
 };
 
 use test_support::{
-    guard::process::GuardProcess,
-    guarded_cluster::{GuardedCluster, START_TIMEOUT, UNRELATED_POD},
-    kubernetes::webhook,
+    guard::process::{ALL_NETWORKS, GuardProcess},
+    guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup, UNRELATED_POD},
+    kubernetes::{control_plane::DRAINED_NODES, webhook},
+    process_node::IS_FRUGAL,
     wait::{wait_for, wait_until},
 };
 
-use crate::cluster::{Turn, cordon, node_of, start, start_replica, uncordon};
+use crate::cluster::{Turn, annotate, cordon, node_of, start_replica, uncordon};
 
 /// Number of replicas of the guard. Each watches all clusters, and answers the reviews of a third of them.
 const REPLICAS: usize = 3;
@@ -142,11 +143,28 @@ impl Drains {
     }
 }
 
-/// Starts a cluster, and stops its own guard: each guard would serve all clusters.
+/// Starts a cluster, and stops its own guard: each guard would serve all clusters. Sixty members with the default heartbeats
+/// and a probe every 200 ms occupy two processors.
 async fn start_without_guard() -> GuardedCluster {
-    let mut etcd = start(false).await;
+    let setup = Setup {
+        nodes: &DRAINED_NODES,
+        config: ALL_NETWORKS,
+        change_manifest: with_frugal_members,
+        ..Setup::default()
+    };
+    let mut etcd = GuardedCluster::start_as(setup).await;
+    annotate(&etcd, "statefulset/etcd", "etcd-guard.io/leader=transfer").await;
     etcd.guard.kill();
     etcd
+}
+
+fn with_frugal_members(manifest: &str) -> String {
+    let labels = "    metadata:\n      labels: {app: etcd}\n    spec:\n";
+    assert!(manifest.contains(labels), "the template of the shipped manifest has other metadata");
+    let annotated = format!(
+        "    metadata:\n      labels: {{app: etcd}}\n      annotations: {{{IS_FRUGAL}: \"true\"}}\n    spec:\n"
+    );
+    manifest.replacen(labels, &annotated, 1)
 }
 
 /// Registers a replica for the reviews of a cluster.

@@ -7,7 +7,8 @@
 //! command and resolves them, so that its member list contains names of Services; other pods get addresses.
 //!
 //! An image with a tag of etcd 3.5 selects that release, every other image the release of the settings. A pod with the
-//! annotation [`MOVES`] is bound to another node while its own is cordoned.
+//! annotation [`MOVES`] is bound to another node while its own is cordoned. A pod with the annotation [`IS_FRUGAL`] needs
+//! less processor time.
 //!
 //! It knows the actual state of each process, and tests apply a [`ProcessAction`] to one.
 
@@ -39,7 +40,12 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-pub use self::{addresses::Addresses, hosts::RESOLVES_NAMES, sandbox::ProcessAction, scheduling::MOVES};
+pub use self::{
+    addresses::Addresses,
+    hosts::RESOLVES_NAMES,
+    sandbox::{IS_FRUGAL, ProcessAction},
+    scheduling::MOVES,
+};
 use self::{manager::Manager, sandbox::PendingAction};
 use crate::processes::testbed;
 

@@ -10,9 +10,6 @@ use tokio::{
 
 use crate::http_client;
 
-/// The probe interval, much shorter than in the pod because tests wait for readiness.
-const PERIOD: Duration = Duration::from_millis(200);
-
 /// The longest time for a response: a frozen process accepts connections and does not respond.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -21,11 +18,12 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct Probe {
     address: SocketAddr,
     path: String,
+    period: Duration,
 }
 
 impl Probe {
-    /// Returns the container's readiness probe, if it is an HTTP probe.
-    pub(super) fn from_container(container: &Container, address: Ipv4Addr) -> Option<Self> {
+    /// Returns the container's readiness probe with this interval, if it is an HTTP probe.
+    pub(super) fn from_container(container: &Container, address: Ipv4Addr, period: Duration) -> Option<Self> {
         let get = container.readiness_probe.as_ref()?.http_get.as_ref()?;
         let port = match &get.port {
             IntOrString::Int(number) => *number,
@@ -38,7 +36,11 @@ impl Probe {
             }
         };
         let port = u16::try_from(port).ok()?;
-        Some(Self { address: SocketAddr::from((address, port)), path: get.path.clone().unwrap_or_default() })
+        Some(Self {
+            address: SocketAddr::from((address, port)),
+            path: get.path.clone().unwrap_or_default(),
+            period,
+        })
     }
 
     /// Probes until the receiver is dropped.
@@ -47,7 +49,7 @@ impl Probe {
             let answer = timeout(RESPONSE_TIMEOUT, http_client::get(self.address, &self.path)).await;
             let is_ready = matches!(answer, Ok(Ok(response)) if response.status.is_success());
             ready.send_if_modified(|known| std::mem::replace(known, is_ready) != is_ready);
-            sleep(PERIOD).await;
+            sleep(self.period).await;
         }
     }
 }
