@@ -1,7 +1,10 @@
 //! State of each cluster that outlives one evaluation: the cluster lock, the last snapshot, the cluster id and the
 //! names of the member pods.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex as SyncMutex, PoisonError},
+    time::Duration,
+};
 
 use tokio::{sync::Mutex, time::Instant};
 
@@ -11,8 +14,10 @@ use crate::guard::{
     model::{
         cluster_key::{CLUSTER_TTL, ClusterKey, MAX_CLUSTERS},
         snapshot::Snapshot,
+        verdict::Verdict,
     },
     observe::member_pod_cache::MemberPodCache,
+    policy::effective::Policy,
 };
 
 /// The time for which a snapshot may deny further deletions. A burst of deletions is evaluated with one probe round. A
@@ -22,6 +27,9 @@ pub(super) const SNAPSHOT_TTL: Duration = Duration::from_millis(500);
 /// The time for which a snapshot may deny while a new probe round is in progress. Only the request that started the
 /// round waits for its result.
 pub(super) const SNAPSHOT_TTL_WHILE_PROBING: Duration = Duration::from_secs(1);
+
+/// Maximum number of denials that a snapshot stores: the pods of a cluster, with few policies. Others are derived again.
+const MAX_DENIALS: usize = 32;
 
 /// Caches by cluster. Each cache evicts unused clusters, and has a maximum size.
 pub(in crate::guard) struct ClusterCache {
@@ -34,11 +42,41 @@ pub(in crate::guard) struct ClusterCache {
 
 /// The last snapshot of a cluster.
 #[derive(Clone)]
-struct CachedSnapshot {
-    snapshot: Arc<Snapshot>,
+pub(super) struct CachedSnapshot {
+    pub(super) snapshot: Arc<Snapshot>,
     /// The time at which the verdict was ready. With a silent member a probe round takes longer than [`SNAPSHOT_TTL`],
     /// so the age does not count from the start of the round.
     evaluated_at: Instant,
+    /// The denials that were derived from the snapshot. A burst of deletions requests the same ones.
+    denials: Arc<SyncMutex<Vec<Denial>>>,
+}
+
+/// A denial that follows from a snapshot.
+struct Denial {
+    pod: String,
+    policy: Policy,
+    verdict: Verdict,
+}
+
+// === impl CachedSnapshot ===
+
+impl CachedSnapshot {
+    /// Returns the stored denial of the deletion of this pod under this policy.
+    pub(super) fn denial(&self, pod: &str, policy: &Policy) -> Option<Verdict> {
+        let denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
+        let denial = denials.iter().find(|denial| denial.pod == pod && denial.policy == *policy)?;
+        let data_age = Instant::now().duration_since(self.snapshot.taken_at);
+        Some(Verdict { data_age: Some(data_age), ..denial.verdict.clone() })
+    }
+
+    /// Stores the denial of the deletion of this pod under this policy.
+    pub(super) fn store_denial(&self, pod: &str, policy: &Policy, verdict: &Verdict) {
+        let mut denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
+        if denials.len() < MAX_DENIALS {
+            let (pod, policy) = (pod.to_owned(), policy.clone());
+            denials.push(Denial { pod, policy, verdict: verdict.clone() });
+        }
+    }
 }
 
 // === impl ClusterCache ===
@@ -60,14 +98,14 @@ impl ClusterCache {
     }
 
     /// Returns the last snapshot of this cluster, unless it is older than `max_age`.
-    pub(super) fn snapshot(&self, key: &ClusterKey, max_age: Duration) -> Option<Arc<Snapshot>> {
-        let cached = self.snapshots.get(key).filter(|cached| cached.evaluated_at.elapsed() < max_age)?;
-        Some(cached.snapshot)
+    pub(super) fn snapshot(&self, key: &ClusterKey, max_age: Duration) -> Option<CachedSnapshot> {
+        self.snapshots.get(key).filter(|cached| cached.evaluated_at.elapsed() < max_age)
     }
 
     /// Stores the snapshot of the latest verdict.
     pub(super) fn store_snapshot(&self, key: &ClusterKey, snapshot: Snapshot) {
-        let cached = CachedSnapshot { snapshot: Arc::new(snapshot), evaluated_at: Instant::now() };
+        let (snapshot, evaluated_at) = (Arc::new(snapshot), Instant::now());
+        let cached = CachedSnapshot { snapshot, evaluated_at, denials: Arc::default() };
         self.snapshots.insert(key.clone(), cached);
     }
 

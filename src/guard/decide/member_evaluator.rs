@@ -108,18 +108,26 @@ impl MemberEvaluator {
     /// Returns the denial that follows from the last snapshot, unless the snapshot is older than `max_age` or shows
     /// another pod of the same name.
     fn cached_denial(&self, context: &EvaluationContext<'_>, max_age: Duration) -> Option<Verdict> {
-        let snapshot = self.cache.snapshot(context.cluster_key, max_age)?;
+        let cached = self.cache.snapshot(context.cluster_key, max_age)?;
+        let snapshot = &cached.snapshot;
         let target = snapshot.pod(&context.request.name)?;
         if context.request.object_uid().is_some_and(|uid| uid != target.uid) {
             return None;
         }
-        let assessment = assess(&snapshot, target, context.policy);
+        if let Some(denial) = cached.denial(&target.name, context.policy) {
+            return Some(denial);
+        }
+        let assessment = assess(snapshot, target, context.policy);
         // Evidence that is not part of a snapshot may approve the deletion of a single member that does not answer.
         let may_be_single = assessment.tally.is_none() && context.policy.single_member == Permission::Allow;
         let denies =
             !assessment.reason.allows() && !assessment.wants_transfer(context.policy) && !may_be_single;
-        (denies || Mistake::ApproveFromCache.is_active())
-            .then(|| explain(&snapshot, target, &assessment, Instant::now(), &self.wall_clock))
+        if !denies && !Mistake::ApproveFromCache.is_active() {
+            return None;
+        }
+        let denial = explain(snapshot, target, &assessment, Instant::now(), &self.wall_clock);
+        cached.store_denial(&target.name, context.policy, &denial);
+        Some(denial)
     }
 
     /// Makes one evaluation attempt. Returns `None` if another attempt is required: the record that was read belongs to
@@ -299,7 +307,7 @@ impl MemberEvaluator {
     /// Reserves a deletion that break-glass or audit mode approves, so that other evaluations do not count the pod as
     /// serving. Returns whether the reservation is stored. The deletion is approved in either case.
     pub(super) async fn reserve_overruled(&self, context: &EvaluationContext<'_>) -> bool {
-        let snapshot = self.cache.snapshot(context.cluster_key, Duration::MAX);
+        let snapshot = self.cache.snapshot(context.cluster_key, Duration::MAX).map(|cached| cached.snapshot);
         if snapshot.as_ref().is_some_and(|snapshot| snapshot.cluster_id().is_none()) {
             // The cluster can have been restored under another id.
             self.cache.forget_cluster_id(context.cluster_key);
