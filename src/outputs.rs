@@ -132,7 +132,7 @@ const WRITERS: [(&str, usize, &[Place]); 21] = [
     // A file of the user: as JSON, or as YAML with a serializer that escapes.
     ("cli/inject.rs", 4, &[Place::PrintedJson]),
     ("cli/inspect.rs", 1, &[Place::InspectReport]),
-    ("cli/logging/deferred.rs", 4, &[Place::TextLog, Place::JsonLog]),
+    ("cli/logging.rs", 1, &[Place::TextLog, Place::JsonLog]),
     ("cli/printing.rs", 3, &[Place::ErrorLine]),
     ("cli/status.rs", 4, &[Place::StatusTerminal, Place::PrintedJson]),
     ("conformance/progress.rs", 1, &[Place::ConformanceTerminal]),

@@ -14,7 +14,6 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-pub(crate) use self::names::DEFERRABLE_EVENT;
 pub use self::{
     collector::{Collector, CollectorError},
     names::SPAN_TARGET,

@@ -1,10 +1,11 @@
 //! Logging of the process.
 
-mod deferred;
 mod escaping;
 mod json;
 #[cfg(test)]
 mod test_buffer;
+
+use std::io;
 
 use clap::Args;
 use tracing_subscriber::{
@@ -15,11 +16,10 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-pub(super) use self::deferred::{flush_deferred_lines, try_flush_deferred_lines};
 pub(in crate::cli) use self::escaping::LogFormat;
 #[cfg(test)]
 pub(in crate::cli) use self::test_buffer::TestBuffer;
-use self::{deferred::DeferringWriter, escaping::EscapingWriter, json::JsonFormat};
+use self::{escaping::EscapingWriter, json::JsonFormat};
 use crate::traces::SPAN_TARGET;
 
 /// Excludes the error log of the Kubernetes client for each failed call, because the callers log these errors.
@@ -66,7 +66,7 @@ impl Logging {
         // Log lines are complete without spans. Spans are for the collector only, and are disabled without one.
         let filter =
             EnvFilter::new(&self.log_level).and(filter_fn(|metadata| metadata.target() != SPAN_TARGET));
-        let lines = lines(self.log_format, DeferringWriter).with_filter(filter).boxed();
+        let lines = lines(self.log_format, || io::stderr().lock()).with_filter(filter).boxed();
         let layers: Vec<_> = collector.into_iter().chain([lines]).collect();
         tracing_subscriber::registry().with(layers).init();
     }

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use self::certificates::CertificateFlags;
 use super::{
     kube_client::{client_and_api_servers, install_provider},
-    logging::{Logging, flush_deferred_lines, try_flush_deferred_lines},
+    logging::Logging,
 };
 use crate::{
     config::{LiveConfig, ReloadMetrics, follow},
@@ -114,11 +114,7 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) fn run(self, logging: &Logging) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .on_thread_park(try_flush_deferred_lines)
-            .on_thread_stop(flush_deferred_lines)
-            .build();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let collector = {
             let _runtime = runtime.as_ref().ok().map(Runtime::enter);
             self.otlp_endpoint.as_ref().map(Collector::new).transpose()
@@ -247,7 +243,6 @@ fn stop_on_signal() -> anyhow::Result<CancellationToken> {
         stopping.cancel();
         tokio::select! { _ = term.recv() => {}, _ = interrupt.recv() => {} }
         tracing::warn!("stopping immediately after a second signal");
-        flush_deferred_lines();
         std::process::exit(1);
     });
     Ok(stop)

@@ -27,7 +27,6 @@ use crate::{
     config::Config,
     guard::Deadline,
     k8s::admission::{AdmissionRequest, truncated},
-    traces::DEFERRABLE_EVENT,
 };
 
 /// Maximum length of a warning in characters. kubectl prints a warning on one line, and the API server drops warnings
@@ -118,7 +117,6 @@ fn log(uid: &str, request: &AdmissionRequest<'_>, reason: &str, mutation: &Mutat
         return;
     }
     tracing::info!(
-        name: DEFERRABLE_EVENT,
         uid = truncated(uid),
         namespace = request.namespace.as_deref().map(truncated),
         name = request.name.as_deref().map(truncated),
