@@ -93,9 +93,11 @@ pub(crate) fn cluster_obstacle(cluster: &ClusterStatus) -> Option<String> {
     if !members.iter().any(|member| member.role == Role::Leader) {
         return Some(format!("{namespace}/{name} has no proven leader"));
     }
-    let is_behind = |lag: Option<u64>| lag.is_some_and(|lag| lag > MAX_LAG);
-    let behind = members.iter().find(|member| is_voter(member.role) && is_behind(member.lag))?;
-    Some(format!("{} is {} entries behind", label(behind), behind.lag.unwrap_or_default()))
+    members.iter().filter(|member| is_voter(member.role)).find_map(|member| match member.lag {
+        Some(lag) if lag > MAX_LAG => Some(format!("{} is {lag} entries behind", label(member))),
+        Some(_) => None,
+        None => Some(format!("{} does not report the entries that it has applied", label(member))),
+    })
 }
 
 /// Returns the condition to wait for, by the states of the pods alone.
@@ -201,6 +203,10 @@ pub(crate) mod tests {
             "prod/etcd has no proven leader"
         );
         assert_eq!(obstacle(|cluster| cluster.members[2].lag = Some(1_001)), "etcd-2 is 1001 entries behind");
+        assert_eq!(
+            obstacle(|cluster| cluster.members[2].lag = None),
+            "etcd-2 does not report the entries that it has applied"
+        );
         assert_eq!(obstacle(|cluster| cluster.voters = None), "the voters of prod/etcd could not be counted");
     }
 
