@@ -23,6 +23,10 @@ static SERIAL: Mutex<()> = Mutex::const_new(());
 /// Time in which a handover that must not take place would have taken place.
 pub(crate) const QUIET_TIME: Duration = Duration::from_secs(4);
 
+/// The conditions of nodes (KEP-5683) that are signals.
+pub(crate) const LIFECYCLE_CONDITIONS: [&str; 4] =
+    ["DrainInProgress", "Drained", "MaintenanceInProgress", "GracefulNodeShutdownInProgress"];
+
 /// The only test that runs, with the nodes in their original state.
 pub(crate) struct Turn {
     _lock: MutexGuard<'static, ()>,
@@ -38,6 +42,10 @@ impl Turn {
         for node in DRAINED_NODES {
             let restored = json!({"spec": {"unschedulable": null, "taints": null}});
             let _ = nodes.patch(node, &PatchParams::default(), &Patch::Merge(restored)).await;
+            for kind in LIFECYCLE_CONDITIONS {
+                let removed = json!({"status": {"conditions": [{"type": kind, "$patch": "delete"}]}});
+                let _ = nodes.patch_status(node, &PatchParams::default(), &Patch::Strategic(removed)).await;
+            }
         }
         // Pods of earlier tests remain in the API, and later members can get their addresses.
         let deny = ["annotate", "statefulset", "--all", "-A", "--overwrite", "etcd-guard.io/leader=deny"];
@@ -92,6 +100,15 @@ pub(crate) async fn cordon(etcd: &GuardedCluster, node: &str) {
 
 pub(crate) async fn uncordon(etcd: &GuardedCluster, node: &str) {
     patch_node(etcd, node, json!({"unschedulable": null})).await;
+}
+
+/// Sets a condition of a node, as the component does that disrupts its pods.
+pub(crate) async fn set_condition(etcd: &GuardedCluster, node: &str, kind: &str, is_true: bool) {
+    let nodes: Api<Node> = Api::all(etcd.client.clone());
+    let (status, now) = (if is_true { "True" } else { "False" }, Timestamp::now());
+    let condition = json!({"type": kind, "status": status, "reason": "Test", "lastTransitionTime": now});
+    let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+    nodes.patch_status(node, &PatchParams::default(), &patch).await.unwrap();
 }
 
 /// Returns the value of a request for this pod, made now.

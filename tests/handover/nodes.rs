@@ -15,8 +15,8 @@ use test_support::{
 };
 
 use crate::cluster::{
-    QUIET_TIME, Turn, annotate, cordon, node_of, notes, patch_node, start, start_replica, start_with, term,
-    uncordon, wait_for_move, wait_for_note,
+    LIFECYCLE_CONDITIONS, QUIET_TIME, Turn, annotate, cordon, node_of, notes, patch_node, set_condition,
+    start, start_replica, start_with, term, uncordon, wait_for_move, wait_for_note,
 };
 
 /// Longer than the interval at which the guard evaluates nodes with a signal again.
@@ -49,6 +49,7 @@ async fn cordon_moves_leadership_before_an_eviction() {
         wait_for_note(&etcd, &object, "LeaderMoved", &start).await;
     }
     assert_eq!(etcd.guard.metric("etcd_guard_handovers_total{trigger=\"cordon\",result=\"moved\"}").await, 1);
+    assert_eq!(etcd.guard.metric("etcd_guard_handover_duration_seconds_count").await, 1);
 
     // Leadership returns, and the node is still cordoned: one move for one signal.
     etcd.make_leader(&leader).await;
@@ -123,6 +124,33 @@ async fn each_taint_moves_leadership_once() {
         assert_eq!(moves(trigger).await, counted + 1, "{key}");
         remove_taints(&etcd, node_of(&leader)).await;
     }
+}
+
+#[tokio::test]
+async fn each_lifecycle_condition_moves_leadership_once() {
+    const MOVED: &str = "etcd_guard_handovers_total{trigger=\"condition\",result=\"moved\"}";
+    let _turn = Turn::start().await;
+    let etcd = start(true).await;
+    for (number, kind) in (1..).zip(LIFECYCLE_CONDITIONS) {
+        let (leader, before) = (etcd.leader().await, term(&etcd).await);
+        let doomed = node_of(&leader);
+        set_condition(&etcd, doomed, kind, true).await;
+        let next = wait_for_move(&etcd, &leader).await;
+        let note =
+            format!("node {doomed} has the condition {kind}: leadership moved from {leader} to {next} ");
+        wait_for_note(&etcd, "StatefulSet/etcd", "LeaderMoved", &note).await;
+        sleep(QUIET_TIME).await;
+        assert_eq!((etcd.leader().await, term(&etcd).await), (next, before + 1), "{kind}");
+        assert_eq!(etcd.guard.metric(MOVED).await, number, "{kind}");
+        set_condition(&etcd, doomed, kind, false).await;
+    }
+
+    // A planned maintenance has no time.
+    let (leader, before) = (etcd.leader().await, term(&etcd).await);
+    set_condition(&etcd, node_of(&leader), "MaintenancePlanned", true).await;
+    sleep(QUIET_TIME).await;
+    assert_eq!((etcd.leader().await, term(&etcd).await), (leader.clone(), before));
+    set_condition(&etcd, node_of(&leader), "MaintenancePlanned", false).await;
 }
 
 /// Both followers have applied the same entries, and the guard prefers the second one.
