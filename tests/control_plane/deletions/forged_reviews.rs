@@ -159,6 +159,39 @@ async fn forged_uid_or_owner_reserves_nothing() {
     assert!(output.success, "{output:?}");
 }
 
+/// Edge case 51. Policies in the stored object of a review are those of its sender.
+#[tokio::test]
+async fn forged_break_glass_of_workload_operations_has_no_effect() {
+    let etcd = GuardedCluster::start().await;
+    let end = (Timestamp::now() + SignedDuration::from_mins(10)).to_string();
+    let annotations =
+        json!({"etcd-guard.io/allow-delete-until": end, "etcd-guard.io/allow-delete-reason": "forged"});
+    let set: Value = serde_json::from_str(&stateful_set_deletion_review(&etcd.namespace, "etcd")).unwrap();
+    let volumes = pod(&etcd, "etcd-1").await.spec.unwrap().volumes.unwrap();
+    let claim = volumes.into_iter().find_map(|volume| volume.persistent_volume_claim).unwrap().claim_name;
+    let forged = |group: &str, kind: &str, resource: &str, name: &str| {
+        let mut review = set.clone();
+        let request = &mut review["request"];
+        request["kind"] = json!({"group": group, "version": "v1", "kind": kind});
+        request["resource"] = json!({"group": group, "version": "v1", "resource": resource});
+        request["name"] = json!(name);
+        request["oldObject"]["metadata"]["name"] = json!(name);
+        request["oldObject"]["metadata"]["annotations"] = annotations.clone();
+        review.to_string()
+    };
+    for review in [
+        forged("apps", "StatefulSet", "statefulsets", "etcd"),
+        forged("", "PersistentVolumeClaim", "persistentvolumeclaims", &claim),
+        forged("", "Namespace", "namespaces", &etcd.namespace),
+    ] {
+        assert_eq!(send(&etcd, review.clone()).await, "IntentProtected", "{review}");
+    }
+    assert_no_effects(&etcd).await;
+    wait_for_events(&etcd).await;
+    let reasons = event_reasons(&etcd, &etcd.namespace).await;
+    assert!(!reasons.contains("BreakGlass"), "{reasons}");
+}
+
 /// Edge case 51. The policies of the owners would permit every deletion.
 #[tokio::test]
 async fn reviews_of_unguarded_namespace_have_no_effects() {

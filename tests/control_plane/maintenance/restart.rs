@@ -9,12 +9,23 @@ use std::{
     time::Duration,
 };
 
-use test_support::{guard::cli, guarded_cluster::GuardedCluster};
+use test_support::{
+    guard::cli,
+    guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    wait::wait_until,
+};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    time::timeout,
+};
 
 use super::{assert_followers_evicted, evicted, permit_transfers, restored, strategy, uids};
 
 /// The interval in which the running members are counted.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The time for which the evictions of a restart are denied.
+const DENIED_TIME: Duration = Duration::from_secs(5);
 
 /// Returns the command with an address at which no guard listens.
 fn without_guard(program: &Command) -> Command {
@@ -112,6 +123,40 @@ async fn restart_completes_without_guard_and_webhook() {
     assert!(uids(&etcd).await.iter().zip(&before).all(|(after, before)| after != before));
     assert_eq!(strategy(&etcd).await, restored());
     etcd.wait_until_healthy().await;
+}
+
+/// The guard denies each eviction until the policy permits it. The command waits, and does not bypass the guard.
+#[tokio::test]
+async fn restart_waits_while_evictions_are_denied() {
+    let _requests = super::REQUESTS.read().await;
+    let etcd = GuardedCluster::start().await;
+    let before = uids(&etcd).await;
+    assert!(etcd.kubectl(&["annotate", "statefulset/etcd", "etcd-guard.io/min-voters=4"]).await.success);
+    let dry_run = ["delete", "pod", "etcd-0", "--dry-run=server"];
+    wait_until("deletions are denied", START_TIMEOUT, async || {
+        etcd.kubectl(&dry_run).await.stderr.contains("TooFewVoters")
+    })
+    .await;
+
+    let mut program =
+        tokio::process::Command::from(cli::program(&etcd, "restart", &["statefulset/etcd", "-o", "json"]));
+    let mut child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    loop {
+        let line = timeout(START_TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
+        if line.contains("is denied: ") && line.contains("TooFewVoters") {
+            break;
+        }
+    }
+    // The command repeats the request several times in the meantime.
+    tokio::time::sleep(DENIED_TIME).await;
+    assert_eq!(uids(&etcd).await, before, "no member was restarted");
+
+    assert!(etcd.kubectl(&["annotate", "statefulset/etcd", "etcd-guard.io/min-voters-"]).await.success);
+    while timeout(START_TIMEOUT, lines.next_line()).await.unwrap().unwrap().is_some() {}
+    assert!(child.wait().await.unwrap().success());
+    assert!(uids(&etcd).await.iter().zip(&before).all(|(after, before)| after != before));
+    assert_eq!(strategy(&etcd).await, restored());
 }
 
 #[tokio::test]
