@@ -17,6 +17,14 @@ coredns_archive() {
   xtask image "$COREDNS_IMAGE" --file "$coredns=/coredns" --entrypoint /coredns
 }
 
+# next_etcd_archive NAME:TAG: the server and the client of the next minor version, for upgrades.
+next_etcd_archive() {
+  local server client
+  server=$(program etcd-3.7 --own-build)
+  client=$(program etcdctl-3.7 --own-build)
+  xtask image "$1" --file "$server=/usr/local/bin/etcd" --file "$client=/usr/local/bin/etcdctl" --entrypoint /usr/local/bin/etcd
+}
+
 # etcd_archive NAME:TAG: as in the image of the etcd project, all three programs are on PATH and there is no shell.
 etcd_archive() {
   local server client offline

@@ -27,6 +27,9 @@ const MEASURED: [&str; 8] = [
     "reference-killed",
 ];
 
+/// The steps that `scripts/prove` adds.
+const ALSO_MEASURED: [&str; 5] = ["rollout", "resume", "upgrade", "reference-drain", "reference-rollout"];
+
 /// The longest plausible gap in milliseconds of a cluster that has its quorum, also on a busy machine: several elections.
 const MAX_GAP: u64 = 10_000;
 
@@ -188,10 +191,76 @@ fn leadership_stays_without_the_guard() {
     assert_eq!(pod_and_term("reference-stays").0, reported("reference-leader"));
 }
 
-#[test]
-fn client_writes_in_every_step() {
-    for step in MEASURED {
+#[track_caller]
+fn assert_written(steps: &[&str]) {
+    for step in steps {
         let [longest_gap, acknowledged, _] = writes(step);
         assert!(acknowledged > 0 && longest_gap < MAX_GAP, "{step}: {}", reported(&format!("{step}-writes")));
+    }
+}
+
+#[test]
+fn client_writes_in_every_step() {
+    assert_written(&MEASURED);
+}
+
+#[test]
+#[ignore = "scripts/prove handover runs all chapters"]
+fn client_writes_in_every_further_step() {
+    assert_written(&ALSO_MEASURED);
+}
+
+#[test]
+#[ignore = "scripts/prove handover runs all chapters"]
+fn rollout_by_the_controller_moves_leadership_once() {
+    assert_eq!(reported("rollout-move-status"), "0", "{}", reported("rollout-move-output"));
+    assert_eq!(reported("rollout-status"), "0", "{}", reported("rollout-output"));
+    let (leader, term) = pod_and_term("rollout-leader");
+    let (successor, next_term) = pod_and_term("rollout-final");
+    assert_eq!(leader, "etcd-0");
+    assert_ne!(successor, leader);
+    assert_eq!(next_term, term + 1);
+    assert_eq!(reported("rollout-lowest"), "2");
+}
+
+#[test]
+#[ignore = "scripts/prove handover runs all chapters"]
+fn killed_restart_resumes() {
+    assert_eq!(reported("resume-between"), "OnDelete");
+    assert_eq!(reported("resume-status"), "0", "{}", reported("resume-output"));
+    assert_reported("resume-output", "Resumed restart");
+    let before = by_pod("resume-before");
+    assert!(by_pod("resume-after").iter().all(|(pod, uid)| before[pod] != *uid));
+    assert_eq!(reported("resume-strategy"), "RollingUpdate ");
+}
+
+#[test]
+#[ignore = "scripts/prove handover runs all chapters"]
+fn floor_denies_a_deletion() {
+    assert_ne!(reported("floor-status"), "0", "{}", reported("floor-output"));
+    assert_reported(
+        "floor-output",
+        "TooFewVoters: prod/etcd has 3 voters, fewer than the 5 that etcd-guard.io/min-voters requires",
+    );
+}
+
+#[test]
+#[ignore = "scripts/prove handover runs all chapters"]
+fn restart_upgrades_the_members() {
+    assert_eq!(reported("upgrade-status"), "0", "{}", reported("upgrade-output"));
+    let versions: Vec<&str> = reported("upgrade-versions").split_whitespace().collect();
+    assert!(
+        versions.len() == 3 && versions.iter().all(|version| version.starts_with("3.7.")),
+        "{versions:?}"
+    );
+    assert_eq!(reported("upgrade-strategy"), "RollingUpdate ");
+    assert_eq!(reported("upgrade-lowest"), "2");
+}
+
+#[test]
+#[ignore = "scripts/prove handover runs all chapters"]
+fn unguarded_drain_and_rollout_complete() {
+    for step in ["reference-drain", "reference-rollout"] {
+        assert_eq!(reported(&format!("{step}-status")), "0", "{}", reported(&format!("{step}-output")));
     }
 }

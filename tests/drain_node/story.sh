@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Moves, drains and restarts the members of an etcd cluster on four nodes, while a client writes. CMD of `scripts/testbed node
-# --nodes 4`: story.sh GUARD WRITER REPORT. Writes lines `NAME<tab>VALUE`, which tests/drain_node/main.rs asserts.
+# --nodes 4`: story.sh GUARD WRITER REPORT [NEXT-IMAGE]. Writes lines `NAME<tab>VALUE`, which tests/drain_node/main.rs asserts.
+# With the image of etcd's next minor version, all chapters run.
 set -euo pipefail
 
-GUARD=$1 WRITER_PROGRAM=$2 REPORT=$3
+GUARD=$1 WRITER_PROGRAM=$2 REPORT=$3 NEXT_IMAGE=${4-}
 PROJECT=$(realpath -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
 LOG_PREFIX=drain-node
 # shellcheck source=scripts/lib/log.sh
@@ -206,8 +207,109 @@ restart_replaces_every_pod() {
   wait_until 'the restarted cluster is complete' is_complete "$before"
   report restart-before "$before"
   report restart-after "$(uids)"
-  report restart-strategy "$(kubectl -n prod get statefulset etcd -o 'jsonpath={.spec.updateStrategy.type} {.metadata.annotations.etcd-guard\.io/restart}')"
+  report restart-strategy "$(strategy)"
   report restart-writes "$(take_writes)"
+}
+
+# rollout_moves_leadership: the StatefulSet controller replaces the highest ordinal first, so that the leader is the last.
+rollout_moves_leadership() {
+  local before
+  run rollout-move "$GUARD" move-leader -n prod --to etcd-0 statefulset/etcd
+  roles
+  before=$(uids)
+  report rollout-leader "$LEADER $TERM"
+  take_writes >/dev/null
+  watch_members
+  kubectl -n prod rollout restart statefulset/etcd >/dev/null
+  run rollout kubectl -n prod rollout status statefulset/etcd --timeout="${READY_TIMEOUT}s"
+  report rollout-lowest "$(lowest_members)"
+  wait_until 'the updated cluster is complete' is_complete "$before"
+  report rollout-final "$(leader_and_term)"
+  report rollout-writes "$(take_writes)"
+}
+
+# strategy: prints the update strategy of the StatefulSet, and the annotation of a restart.
+strategy() {
+  kubectl -n prod get statefulset etcd -o 'jsonpath={.spec.updateStrategy.type} {.metadata.annotations.etcd-guard\.io/restart}'
+}
+
+# is_begun UIDS: a pod was replaced.
+is_begun() { [[ $(uids) != "$1" ]]; }
+
+# killed_restart_resumes: the command is killed after the first member, and run again.
+killed_restart_resumes() {
+  local before command status
+  before=$(uids)
+  "$GUARD" restart statefulset/etcd -n prod >/dev/null 2>&1 &
+  command=$!
+  wait_until 'the first member is replaced' is_begun "$before"
+  kill -KILL "$command"
+  wait "$command" || true
+  status=$(strategy)
+  report resume-between "${status%% *}"
+  take_writes >/dev/null
+  run resume "$GUARD" restart statefulset/etcd -n prod
+  wait_until 'the restarted cluster is complete' is_complete "$before"
+  report resume-before "$before"
+  report resume-after "$(uids)"
+  report resume-strategy "$(strategy)"
+  report resume-writes "$(take_writes)"
+}
+
+# denies_floor, permits_deletion: requests the deletion of etcd-1, as a dry run.
+denies_floor() {
+  local output
+  output=$(kubectl -n prod delete pod etcd-1 --dry-run=server 2>&1) || true
+  [[ $output == *TooFewVoters* ]]
+}
+permits_deletion() { kubectl -n prod delete pod etcd-1 --dry-run=server >/dev/null 2>&1; }
+
+# floor_denies_deletions: the cluster has fewer voters than its owner requires.
+floor_denies_deletions() {
+  run floor-move "$GUARD" move-leader -n prod --to etcd-0 statefulset/etcd
+  kubectl -n prod annotate statefulset/etcd etcd-guard.io/min-voters=5 >/dev/null
+  wait_until 'deletions are denied' denies_floor
+  run floor kubectl -n prod delete pod etcd-1 --wait=false
+  kubectl -n prod annotate statefulset/etcd etcd-guard.io/min-voters- >/dev/null
+  wait_until 'deletions are approved again' permits_deletion
+}
+
+# versions: prints the release of each member.
+versions() {
+  local address
+  for address in $(kubectl -n prod get pods -l app=etcd -o 'jsonpath={.items[*].status.podIP}'); do
+    curl -fsS --max-time 5 "http://$address:2379/version" | sed 's/.*"etcdserver":"\([^"]*\)".*/\1 /'
+  done
+}
+
+upgrade_replaces_the_image() {
+  local before
+  before=$(uids)
+  take_writes >/dev/null
+  watch_members
+  run upgrade "$GUARD" restart statefulset/etcd -n prod --image "$NEXT_IMAGE"
+  report upgrade-lowest "$(lowest_members)"
+  wait_until 'the upgraded cluster is complete' is_complete "$before"
+  report upgrade-versions "$(versions | tr -d '\n')"
+  report upgrade-strategy "$(strategy)"
+  report upgrade-writes "$(take_writes)"
+}
+
+# unguarded_drain_and_rollout: the commands of kubectl without the guard, after `reference` has removed the label.
+unguarded_drain_and_rollout() {
+  local before
+  roles
+  before=$(uids)
+  take_writes >/dev/null
+  run reference-drain kubectl drain "$NODE" --pod-selector app=etcd --delete-emptydir-data --timeout="${READY_TIMEOUT}s"
+  wait_until 'the drained cluster is complete' is_complete "$LEADER=$(pod_uid_in "$before" "$LEADER")"
+  report reference-drain-writes "$(take_writes)"
+  kubectl uncordon "$NODE" >/dev/null
+  before=$(uids)
+  kubectl -n prod rollout restart statefulset/etcd >/dev/null
+  run reference-rollout kubectl -n prod rollout status statefulset/etcd --timeout="${READY_TIMEOUT}s"
+  wait_until 'the updated cluster is complete' is_complete "$before"
+  report reference-rollout-writes "$(take_writes)"
 }
 
 # reference: the same cordon without the guard, and the sudden end of the leader.
@@ -242,7 +344,14 @@ knows_cluster() { "$GUARD" status -n prod --exit-code >/dev/null 2>&1; }
 wait_until 'the guard reads the cluster' knows_cluster
 log "the guard and etcd are ready after $SECONDS s"
 
-for chapter in cordon_moves_leadership command_moves_leadership drain_leaves_no_member restart_replaces_every_pod reference; do
+chapters=(cordon_moves_leadership command_moves_leadership drain_leaves_no_member restart_replaces_every_pod)
+if [[ -n $NEXT_IMAGE ]]; then
+  chapters+=(rollout_moves_leadership killed_restart_resumes floor_denies_deletions upgrade_replaces_the_image reference
+    unguarded_drain_and_rollout)
+else
+  chapters+=(reference)
+fi
+for chapter in "${chapters[@]}"; do
   "$chapter"
   log "$chapter: done after $SECONDS s"
 done

@@ -1,8 +1,10 @@
 //! Requests to move leadership, as annotations.
 
+use std::time::Duration;
+
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::DeleteParams;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use test_support::{
     guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup},
@@ -48,7 +50,7 @@ async fn request_without_a_pod_moves_to_any_voter() {
         let note = wait_for_note(&etcd, SET, "LeaderMoved", &format!("move-leader {value}: ")).await;
         assert!(note.contains(&format!("leadership moved from {from} to ")), "{note}");
         // Another request in the same nanosecond would be the same request.
-        sleep(std::time::Duration::from_millis(1100)).await;
+        sleep(Duration::from_millis(1100)).await;
     }
     assert!(notes(&etcd, SET, "LeaderMoved").await.len() == 2, "first leader {leader}");
 }
@@ -67,6 +69,39 @@ async fn one_of_three_replicas_carries_out_a_request() {
     assert_eq!(term(&etcd).await, before + 1, "one move");
     assert_eq!(notes(&etcd, SET, "LeaderMoved").await.len(), 1);
     drop(replicas);
+}
+
+/// Number of requests whose latencies are measured.
+const MEASURED_REQUESTS: usize = 20;
+
+/// The limit for the answer to a request.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// The time from a request until its event, with the time that kubectl takes to write the one and to read the other.
+#[tokio::test]
+#[ignore = "measures; scripts/prove runs it"]
+async fn latency_of_requests() {
+    let _turn = Turn::start().await;
+    let etcd = start_with_default_policy().await;
+    let replicas = [start_replica(&etcd, 1, true).await, start_replica(&etcd, 2, true).await];
+    let mut latencies = Vec::new();
+    for _ in 0..MEASURED_REQUESTS {
+        let value = request("");
+        let requested = Instant::now();
+        annotate(&etcd, "statefulset/etcd", &format!("etcd-guard.io/move-leader={value}")).await;
+        wait_for_note(&etcd, SET, "LeaderMoved", &format!("move-leader {value}: ")).await;
+        latencies.push(requested.elapsed());
+        sleep(Duration::from_secs(1)).await;
+    }
+    drop(replicas);
+    latencies.sort();
+    let (median, longest) = (latencies[MEASURED_REQUESTS / 2], latencies[MEASURED_REQUESTS - 1]);
+    println!(
+        "result: {MEASURED_REQUESTS} requests to move leadership, three replicas: answered after {} ms (median), {} ms (longest)",
+        median.as_millis(),
+        longest.as_millis()
+    );
+    assert!(longest < ANSWER_LIMIT, "{latencies:?}");
 }
 
 /// Edge case 154.
