@@ -52,6 +52,10 @@ async fn approves_proxies_and_names_exclusion_for_unproven_members() {
         "name": "proxy", "image": "quay.io/coreos/etcd:v3.6.16", "ports": [{"containerPort": 2379}],
         "command": ["etcd", "grpc-proxy", "start", "--endpoints=etcd:2379"],
     });
+    let gateway = json!({
+        "name": "gateway", "image": "quay.io/coreos/etcd:v3.6.16", "ports": [{"containerPort": 2379}],
+        "command": ["etcd", "gateway", "start", "--endpoints=etcd:2379"],
+    });
     let waiting = json!({
         "name": "app", "image": "app", "command": ["sh", "-c", "until nc -z etcd 2379; do sleep 1; done; exec app"],
     });
@@ -60,7 +64,8 @@ async fn approves_proxies_and_names_exclusion_for_unproven_members() {
         "env": [{"name": "ETCD_LISTEN_PEER_URLS", "value": "http://0.0.0.0:2380"}],
     });
     let unproven = json!({"name": "app", "image": "app", "args": ["etcd"]});
-    for (name, container) in [("proxy", proxy), ("waiting", waiting), ("copy", copy), ("unproven", unproven)]
+    for (name, container) in
+        [("proxy", proxy), ("gateway", gateway), ("waiting", waiting), ("copy", copy), ("unproven", unproven)]
     {
         create_pod_with(&etcd.pods, name, json!({"containers": [container]})).await;
         wait_until("the pod runs", START_TIMEOUT, async || {
@@ -68,7 +73,7 @@ async fn approves_proxies_and_names_exclusion_for_unproven_members() {
         })
         .await;
     }
-    for name in ["proxy", "waiting", "copy"] {
+    for name in ["proxy", "gateway", "waiting", "copy"] {
         etcd.delete(name).await.unwrap();
         assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed NotEtcd"], "{name}");
     }
