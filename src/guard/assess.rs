@@ -235,11 +235,19 @@ fn leaving(membership: &Membership<'_>, target: Option<MemberId>) -> Vec<String>
         .collect()
 }
 
-/// Returns the pod that should take over leadership from the target: of the healthy voters that are not leaving, the one
-/// that has applied most raft entries.
+/// Returns the pod that should take over leadership from the target: the best of the healthy voters that are not leaving.
 #[must_use]
 pub fn transferee<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Option<(&'a MemberPod, &'a Status)> {
-    transferees(snapshot, target).into_iter().max_by_key(|(_, status)| status.applied_index)
+    best_transferee(transferees(snapshot, target))
+}
+
+/// Returns the candidate that has applied most raft entries. Of equal ones, the uid of the pod decides, which is random: with a
+/// choice by name, one node would lead all clusters after a drain.
+#[must_use]
+pub fn best_transferee<'a>(
+    candidates: Vec<(&'a MemberPod, &'a Status)>,
+) -> Option<(&'a MemberPod, &'a Status)> {
+    candidates.into_iter().max_by_key(|(pod, status)| (status.applied_index, &pod.uid))
 }
 
 /// Returns the pods that can take over leadership from the target: those of the healthy voters that are not leaving.

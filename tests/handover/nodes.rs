@@ -153,14 +153,21 @@ async fn each_lifecycle_condition_moves_leadership_once() {
     set_condition(&etcd, node_of(&leader), "MaintenancePlanned", false).await;
 }
 
-/// Both followers have applied the same entries, and the guard prefers the second one.
+/// Returns the followers in the order of the uids of their pods, by which the guard chooses between equal voters: the last is
+/// preferred.
+async fn followers_by_uid(etcd: &GuardedCluster) -> [String; 2] {
+    let [first, second] = etcd.followers().await;
+    if etcd.uid(&first).await < etcd.uid(&second).await { [first, second] } else { [second, first] }
+}
+
+/// Both followers have applied the same entries, and the guard would prefer the one whose node is off.
 #[tokio::test]
 async fn no_transferee_on_a_node_that_is_shut_down() {
     let _turn = Turn::start().await;
     let etcd = start(true).await;
     for key in ["node.kubernetes.io/out-of-service", "node.cloudprovider.kubernetes.io/shutdown"] {
         let leader = etcd.leader().await;
-        let [other, off] = etcd.followers().await;
+        let [other, off] = followers_by_uid(&etcd).await;
         taint(&etcd, node_of(&off), key).await;
         sleep(QUIET_TIME).await;
         cordon(&etcd, node_of(&leader)).await;

@@ -3,7 +3,7 @@
 use crate::{
     etcd::{MemberId, ProbeResult},
     guard::{
-        assess::transferees,
+        assess::{best_transferee, transferees},
         model::{
             membership::{Member, Membership, MembershipError, leadership::Leadership},
             snapshot::{MemberPod, Snapshot},
@@ -73,7 +73,7 @@ pub(super) fn choose<'a>(snapshot: &'a Snapshot, order: &Order<'_>) -> Choice<'a
         Some(name) => candidates.retain(|(pod, _)| pod.name == name),
         None => candidates.retain(|(pod, _)| (order.obstacle)(pod).is_none()),
     }
-    match candidates.into_iter().max_by_key(|(_, status)| status.applied_index) {
+    match best_transferee(candidates) {
         Some((transferee, status)) => {
             Choice::Move { leader: leader_pod, transferee, member: status.member_id, term }
         }
@@ -155,6 +155,15 @@ mod tests {
                 assert_eq!((leader.name.as_str(), member, term), ("etcd-0", id(2), 7));
             }
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn uids_decide_between_equal_voters() {
+        let mut reversed = cluster(3);
+        reversed.pods.reverse();
+        for snapshot in [cluster(3), reversed] {
+            assert_eq!(transferee(&choose_any(&snapshot, &["etcd-0"])), "etcd-2");
         }
     }
 
