@@ -31,8 +31,8 @@ const CONCURRENT_STARTS: usize = 2;
 /// A replica is killed within this time after the cordon: before, during or after the move.
 const MAX_KILL_DELAY_MS: u64 = 500;
 
-/// Pause between two queries for the leaders.
-const POLL_PAUSE: Duration = Duration::from_millis(10);
+/// Pause between two queries for the leaders, for each cluster: the queries must not occupy the processor that the moves need.
+const POLL_PAUSE: Duration = Duration::from_millis(5);
 
 /// Share of the moves that have to end before the first eviction, in percent.
 const MIN_SHARE: usize = 95;
@@ -231,7 +231,7 @@ impl Series {
             let mut states = states.into_iter();
             waiting.retain(|_| !matches!(states.next(), Some(Some((false, _)))));
             self.report.moves.extend((waiting.len()..before).map(|_| elapsed));
-            sleep(POLL_PAUSE).await;
+            sleep(self.poll_pause()).await;
         }
         if !is_killed {
             self.replicas[killed].signal(Signal::SIGKILL);
@@ -254,6 +254,10 @@ impl Series {
         self.report.events += 1;
     }
 
+    fn poll_pause(&self) -> Duration {
+        POLL_PAUSE * u32::try_from(self.clusters.len()).expect("a small number")
+    }
+
     /// Returns a random cluster whose members all serve.
     async fn choose_cluster(&mut self) -> usize {
         loop {
@@ -265,7 +269,7 @@ impl Series {
             if !idle.is_empty() {
                 return idle[self.random.usize(..idle.len())];
             }
-            sleep(POLL_PAUSE).await;
+            sleep(self.poll_pause()).await;
         }
     }
 
