@@ -36,6 +36,9 @@ pub(crate) async fn run_set_controller(api: ApiServer) {
 fn update_set(api: &ApiServer, set: &str, pods: usize) -> Option<String> {
     let mut world = api.sim.world();
     let object = world.store.get(&key("statefulsets", NAMESPACE, set))?.clone();
+    if !object["metadata"]["deletionTimestamp"].is_null() {
+        return None;
+    }
     let (uid, revision) = (object["metadata"]["uid"].as_str()?, object["spec"]["revision"].as_u64()?);
     let names: Vec<String> = (0..pods).map(|pod| format!("{set}-{pod}")).collect();
     let mut are_ready = true;
@@ -76,16 +79,19 @@ fn update_set(api: &ApiServer, set: &str, pods: usize) -> Option<String> {
     outdated.filter(|_| are_ready)
 }
 
-/// Deletes pods whose owners do not exist, all at once.
+/// Deletes pods whose owners do not exist or are deleted in the foreground, all at once. Removes owners without pods that are
+/// deleted in the foreground.
 pub(crate) async fn run_garbage_collector(api: ApiServer) {
     loop {
         api.sim.pause("garbage collector", 1_000..=6_000).await;
+        remove_sets_without_pods(&api);
         let orphans: Vec<String> = {
             let world = api.sim.world();
             let sets: Vec<&Value> = world.store.list("statefulsets", Some(NAMESPACE)).collect();
             let has_owner = |pod: &&Value| {
                 let owner = &pod["metadata"]["ownerReferences"][0]["uid"];
-                sets.iter().any(|set| set["metadata"]["uid"] == *owner)
+                let is_owner = |set: &&&Value| set["metadata"]["uid"] == *owner;
+                sets.iter().find(is_owner).is_some_and(|set| set["metadata"]["deletionTimestamp"].is_null())
             };
             let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
             let pods = world.store.list("pods", Some(NAMESPACE)).filter(|pod| !has_owner(pod));
@@ -97,6 +103,21 @@ pub(crate) async fn run_garbage_collector(api: ApiServer) {
                 api.delete_pod(GARBAGE_COLLECTOR, &orphan, Deletion::Delete { grace_seconds: 30 }).await;
             });
             sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+fn remove_sets_without_pods(api: &ApiServer) {
+    let mut world = api.sim.world();
+    let is_deleted = |set: &&Value| !set["metadata"]["deletionTimestamp"].is_null();
+    let deleted: Vec<Value> =
+        world.store.list("statefulsets", Some(NAMESPACE)).filter(is_deleted).cloned().collect();
+    for set in deleted {
+        let (name, uid) = (set["metadata"]["name"].as_str().unwrap(), &set["metadata"]["uid"]);
+        let is_owned = |pod: &Value| pod["metadata"]["ownerReferences"][0]["uid"] == *uid;
+        if !world.store.list("pods", Some(NAMESPACE)).any(is_owned) {
+            world.store.remove(&key("statefulsets", NAMESPACE, name), None).unwrap();
+            world.note(&format!("garbage collector: removed StatefulSet {name}"));
         }
     }
 }

@@ -31,6 +31,9 @@ pub(crate) struct Scenario {
     pub(crate) replaces_members: bool,
     /// Whether the guard moves leadership off nodes that are cordoned, and during rollouts.
     pub(crate) has_handovers: bool,
+    /// Whether approved deletions of a StatefulSet are executed: the garbage collector deletes its pods, and the StatefulSet is
+    /// created again later.
+    pub(crate) deletes_sets: bool,
     /// Seconds with requests and faults.
     pub(crate) seconds: u64,
     /// Number of starts of each replica.
@@ -40,7 +43,7 @@ pub(crate) struct Scenario {
 // === impl Scenario ===
 
 impl Scenario {
-    /// Returns the circumstances of a seed. The last two depend on the number of the seed, so that the runs of other seeds do
+    /// Returns the circumstances of a seed. The last three depend on the number of the seed, so that the runs of other seeds do
     /// not change.
     pub(crate) fn new(rng: &mut fastrand::Rng, seed: u64) -> Self {
         let (sets, learners): (Vec<(&'static str, usize)>, usize) = match rng.u32(0..10) {
@@ -51,6 +54,12 @@ impl Scenario {
             8 => (vec![("etcd", 5)], 0),
             _ => (vec![("etcd", 7)], 0),
         };
+        // The guard approves the deletion of a StatefulSet without which the quorum remains.
+        let (sets, learners) = match seed % 10 {
+            4 => (vec![("etcd-a", 1), ("etcd-b", 1), ("etcd-c", 1)], 0),
+            8 => (vec![("etcd-a", 1), ("etcd-b", 2), ("etcd-c", 2)], 0),
+            _ => (sets, learners),
+        };
         // All replicas of this process share the limits of concurrent lists and watches, which two of them do not reach. With
         // more, the order of their calls would matter, which is random.
         let replicas = 2;
@@ -58,6 +67,7 @@ impl Scenario {
         let races_for_records = voters == 3 && rng.u32(0..3) == 0;
         let is_old = rng.u32(0..3) == 0;
         let (replaces_members, has_handovers) = (seed % 5 == 2, seed.is_multiple_of(5));
+        let deletes_sets = matches!(seed % 10, 4 | 8);
         Self {
             replicas,
             sets,
@@ -69,6 +79,7 @@ impl Scenario {
             races_for_records,
             replaces_members,
             has_handovers,
+            deletes_sets,
             seconds: 150,
             generations: vec![0; replicas],
         }
@@ -87,6 +98,7 @@ impl Scenario {
             races_for_records: false,
             replaces_members: false,
             has_handovers: false,
+            deletes_sets: false,
             seconds: 0,
             generations: vec![0],
         }
@@ -96,7 +108,7 @@ impl Scenario {
     pub(crate) fn describe(&self) -> String {
         format!(
             "{} replicas, sets {:?}, {} learners, transfer {}, dangling owners {}, pre-vote {}, stale reads {}, race for \
-             records {}, replaced members {}, handovers {}",
+             records {}, replaced members {}, handovers {}, cascades {}",
             self.replicas,
             self.sets,
             self.learners,
@@ -106,7 +118,8 @@ impl Scenario {
             self.confirms_stale_reads,
             self.races_for_records,
             self.replaces_members,
-            self.has_handovers
+            self.has_handovers,
+            self.deletes_sets
         )
     }
 
@@ -120,6 +133,12 @@ impl Scenario {
         cluster.pre_vote = self.pre_vote;
         cluster.confirms_stale_reads = self.confirms_stale_reads;
         cluster
+    }
+
+    /// A new StatefulSet.
+    pub(crate) fn set_object(&self, name: &str) -> Value {
+        let pods = self.sets.iter().find(|(set, _)| *set == name).map_or(0, |(_, pods)| *pods);
+        json!({"metadata": {"generation": 1}, "spec": {"replicas": pods, "revision": 0}, "status": {}})
     }
 
     /// The configuration of the guard.
@@ -136,12 +155,7 @@ impl Scenario {
         let namespace = json!({"metadata": {"labels": {"etcd-guard.io/guard": "enabled"}}});
         store.create(key("namespaces", "", NAMESPACE), namespace).unwrap();
         for (set, pods) in &self.sets {
-            let object = json!({
-                "metadata": {"generation": 1},
-                "spec": {"replicas": pods, "revision": 0},
-                "status": {},
-            });
-            store.create(key("statefulsets", NAMESPACE, set), object).unwrap();
+            store.create(key("statefulsets", NAMESPACE, set), self.set_object(set)).unwrap();
             for pod in 0..*pods {
                 let claim = json!({"metadata": {}, "status": {"phase": "Bound"}});
                 let name = format!("data-{set}-{pod}");

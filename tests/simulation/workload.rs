@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -11,6 +12,7 @@ use crate::{
         store::key,
     },
     scenario::NAMESPACE,
+    world::World,
 };
 
 /// The longest time of a drain.
@@ -32,7 +34,7 @@ pub(crate) async fn run(api: ApiServer, person: usize, end: Instant) {
             9..=11 => drop(api.delete_pod(&user, &pod, Deletion::Evict).await),
             12..=14 => drain(&api, &pod).await,
             15..=17 => delete_together(&api, &user, &pods).await,
-            18 => roll_out(&api),
+            18 if !api.sim.world().scenario.deletes_sets => roll_out(&api),
             _ => change_set(&api, &user).await,
         }
     }
@@ -76,14 +78,25 @@ fn roll_out(api: &ApiServer) {
     }
 }
 
-/// Requests the deletion of a set, or a scale-down to no pods.
+/// The time for which a break-glass annotation applies: longer than the difference of the clocks of the replicas.
+const BREAK_GLASS_MINUTES: u64 = 8;
+
+/// The longest time until the pods of a StatefulSet that is deleted in the foreground are gone.
+const CASCADE_TIME: Duration = Duration::from_secs(300);
+
+/// Requests the deletion of a set, or a scale-down to no pods. In runs with cascades, all requests are deletions, most of them
+/// with break-glass, and a set that was deleted is created again.
 async fn change_set(api: &ApiServer, user: &str) {
     let (set, replicas, targets) = {
         let mut world = api.sim.world();
         let sets = world.scenario.sets.len();
         let index = world.index(user, sets);
         let (set, pods) = world.scenario.sets[index];
-        let replicas = world.chance(user, 50).then_some(0);
+        let deletes_sets = world.scenario.deletes_sets;
+        let replicas = (world.chance(user, 50) && !deletes_sets).then_some(0);
+        if deletes_sets && world.chance(user, 70) {
+            break_glass(&mut world, set);
+        }
         let pod = |pod: usize| {
             let name = format!("{set}-{pod}");
             let uid = world.store.get(&pod_key(NAMESPACE, &name))?["metadata"]["uid"].as_str()?.to_owned();
@@ -91,5 +104,38 @@ async fn change_set(api: &ApiServer, user: &str) {
         };
         (set, replicas, (0..pods).filter_map(pod).collect::<Vec<_>>())
     };
-    api.change_set(user, set, replicas, &targets).await;
+    let outcome = api.change_set(user, set, replicas, &targets).await;
+    if outcome == Outcome::Done && replicas.is_none() && api.sim.world().scenario.deletes_sets {
+        api.sim.pause(user, 1_000..=30_000).await;
+        create_again(api, set).await;
+    }
+}
+
+/// Permits the deletion of a set for the next minutes.
+fn break_glass(world: &mut World, set: &str) {
+    let until = world.started.elapsed().as_secs() / 60 + BREAK_GLASS_MINUTES;
+    world.store.update(&key("statefulsets", NAMESPACE, set), |object| {
+        object["metadata"]["annotations"] = json!({
+            "etcd-guard.io/allow-delete-until": format!("2027-01-15T08:{until:02}:00Z"),
+            "etcd-guard.io/allow-delete-reason": "simulation",
+        });
+    });
+}
+
+/// Creates a deleted set again, when its name is free.
+async fn create_again(api: &ApiServer, set: &str) {
+    let object_key = key("statefulsets", NAMESPACE, set);
+    let started = Instant::now();
+    while api.sim.world().store.get(&object_key).is_some() {
+        if started.elapsed() > CASCADE_TIME {
+            let text = format!("the cascade of StatefulSet {set} did not end within {CASCADE_TIME:?}");
+            api.sim.world().oracle.violations.push(text);
+            return;
+        }
+        api.sim.sleep(Duration::from_secs(1)).await;
+    }
+    let mut world = api.sim.world();
+    let object = world.scenario.set_object(set);
+    world.store.create(object_key, object).unwrap();
+    world.note(&format!("person: created StatefulSet {set} again"));
 }

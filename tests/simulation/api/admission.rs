@@ -115,7 +115,7 @@ impl ApiServer {
     }
 
     /// Requests a change of a StatefulSet: its deletion, or a new number of replicas. `targets` are the members of the pods
-    /// that are deleted if the request is approved. The caller executes the change.
+    /// that are deleted if the request is approved. Only some runs execute approved deletions.
     pub(crate) async fn change_set(
         &self,
         user: &str,
@@ -136,12 +136,53 @@ impl ApiServer {
             review["operation"] = json!("UPDATE");
             review["object"] = changed;
         }
-        let outcome = self.admit(user, &review, targets).await;
-        // The simulation does not execute these requests: a change of members follows a scale-down of etcd.
-        for (_, uid) in targets.iter().filter(|_| outcome.is_none()) {
-            self.sim.world().oracle.abort(uid);
+        let is_executable = replicas.is_none() && self.sim.world().scenario.deletes_sets;
+        let mut in_foreground = false;
+        if is_executable {
+            in_foreground = self.sim.world().chance(user, 30);
+            let policy = if in_foreground { "Foreground" } else { "Background" };
+            review["options"] = json!({"kind": "DeleteOptions", "propagationPolicy": policy});
         }
-        outcome.unwrap_or(Outcome::Done)
+        let uid = review["oldObject"]["metadata"]["uid"].clone();
+        if let Some(outcome) = self.admit(user, &review, targets).await {
+            return outcome;
+        }
+        // A change of members follows a scale-down of etcd: no run executes one.
+        let is_executed =
+            is_executable && self.delete_set(user, &object_key, &uid, in_foreground).await == Outcome::Done;
+        let mut world = self.sim.world();
+        for (_, uid) in targets {
+            if is_executed {
+                world.oracle.execute(uid);
+            } else {
+                world.oracle.abort(uid);
+            }
+        }
+        if is_executed || !is_executable { Outcome::Done } else { Outcome::Failed }
+    }
+
+    /// Deletes a StatefulSet after its approval. In the foreground, it remains until its pods are deleted.
+    async fn delete_set(&self, user: &str, set: &Key, uid: &Value, in_foreground: bool) -> Outcome {
+        let is_late = self.wait_for_other_webhooks(&format!("{user} {}", set.2)).await;
+        let mut world = self.sim.world();
+        world.advance();
+        if is_late || world.store.get(set).is_none_or(|stored| stored["metadata"]["uid"] != *uid) {
+            return Outcome::Failed;
+        }
+        let mode = if in_foreground { "foreground" } else { "background" };
+        world.note(&format!("api: {user} deleted StatefulSet {} {uid} in the {mode}", set.2));
+        *world.faults.injected.entry("deleted StatefulSet").or_default() += 1;
+        if in_foreground {
+            let at = world.started.elapsed().as_secs();
+            world.store.update(set, |object| {
+                object["metadata"]["deletionTimestamp"] =
+                    json!(format!("2027-01-15T08:{:02}:{:02}Z", at / 60 % 60, at % 60));
+                object["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
+            });
+        } else {
+            world.store.remove(set, None).unwrap();
+        }
+        Outcome::Done
     }
 
     /// Calls the guard. Returns `None` after an approval, and the outcome of the request otherwise.
