@@ -89,10 +89,11 @@ impl fmt::Display for Report {
         let Self { clusters, events, due, moves, repeated, others, violations, killed, evicted } = self;
         write!(
             f,
-            "{events} drains over {clusters} clusters: {} of {due} leaders moved before the first eviction \
+            "{events} drains over {clusters} clusters: {} of {due} leaders moved before the first eviction, {} of them within a second \
              (median {} ms, 19 of 20 {} ms, longest {} ms), {repeated} clusters with more than one move in a drain, \
              {others} changes of leaders on other nodes, {evicted} evictions, {violations} violations, {killed} replicas killed",
             moves.len(),
+            moves.iter().filter(|taken| **taken <= Duration::from_secs(1)).count(),
             self.percentile(50),
             self.percentile(95),
             self.percentile(100),
@@ -350,8 +351,9 @@ async fn drains_by_environment() {
         events,
         seed: number("DRAIN_SEED").unwrap_or(1),
         handover,
-        // Autoscalers wait for seconds between the taint and the first eviction.
-        eviction_delay: Duration::from_millis(number("DRAIN_DELAY_MS").unwrap_or(1000)),
+        // The cluster autoscaler waits for this time between its taint and the first eviction, unless
+        // `--node-delete-delay-after-taint` sets another one.
+        eviction_delay: Duration::from_millis(number("DRAIN_DELAY_MS").unwrap_or(5000)),
         limit: Duration::from_secs(60 * number("DRAIN_MINUTES").unwrap_or(120)),
     }
     .run()
