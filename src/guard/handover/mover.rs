@@ -243,6 +243,7 @@ impl Mover {
     /// Records that no other replica has to act on the signal of this entry.
     async fn end(&self, id: ClusterId, mut record: Record, entry: Handover) {
         let deadline = Deadline::from_timeout(Some(END_TIMEOUT));
+        let is_request = entry.signal.starts_with(Trigger::Request.as_str());
         let ended = Handover { ended: true, ..entry };
         for _ in 0..MAX_ATTEMPTS {
             let add = self.reservations.add_handover(&mut record, [], ended.clone());
@@ -251,6 +252,10 @@ impl Mover {
                 _ => return,
             }
             let Ok(current) = self.read_record(id, deadline).await else { return };
+            // The signal was withdrawn, and its entry removed: the next signal of the same node is a new one.
+            if !is_request && !current.has_signal(&ended.signal) {
+                return;
+            }
             record = current;
         }
     }

@@ -119,6 +119,10 @@ impl NodeWatch {
                                 node
                             });
                         }
+                        if self.doomed.signals(&node).is_empty() {
+                            // The handover may have been recorded after the removal of the withdrawn signal.
+                            withdrawals.add();
+                        }
                         let has_changed = running.remove(&node).unwrap_or_default();
                         Some(node).filter(|_| has_changed).into_iter().collect()
                     }

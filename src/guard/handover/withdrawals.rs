@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use crate::{
     guard::{
         handover::{mover::Mover, signals::signals},
-        model::handover::node_of_signal,
+        model::handover::{Trigger, node_of_signal},
     },
     k8s::{LookupError, NodeReader, WriteError},
 };
@@ -70,24 +70,28 @@ impl Withdrawals {
 }
 
 /// Removes the handovers of withdrawn signals, so that the same signal can trigger another handover later. The nodes are
-/// read after the records: an entry in a record proves that the signal was present before the read of the node.
+/// read after the records: an entry in a record proves that the signal was present before the read of the node. A node or a
+/// record that cannot be read or written does not prevent the other removals.
 async fn remove(mover: &Mover, nodes: &NodeReader) -> Result<(), String> {
     for _ in 0..MAX_ATTEMPTS {
         let mut records = mover.reservations.read_all().await.map_err(|error| error.to_string())?;
+        let taints = mover.configured_taints();
         let mut recorded: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for signal in records.signals() {
+        for signal in records.signals().filter(|signal| is_known_here(signal, &taints)) {
             if let Some(node) = node_of_signal(signal) {
                 recorded.entry(node.to_owned()).or_default().push(signal.to_owned());
             }
         }
+        let mut failure = None;
         let mut gone: Vec<String> = Vec::new();
         for (node, signals_of_node) in recorded {
             let present: Vec<String> = match nodes.get(&node).await {
-                Ok(state) => {
-                    signals(&state, &mover.configured_taints()).into_iter().map(|signal| signal.id).collect()
-                }
+                Ok(state) => signals(&state, &taints).into_iter().map(|signal| signal.id).collect(),
                 Err(LookupError::NotFound { .. }) => Vec::new(),
-                Err(error) => return Err(error.to_string()),
+                Err(error) => {
+                    failure = Some(error.to_string());
+                    continue;
+                }
             };
             gone.extend(signals_of_node.into_iter().filter(|id| !present.contains(id)));
         }
@@ -98,12 +102,54 @@ async fn remove(mover: &Mover, nodes: &NodeReader) -> Result<(), String> {
             match removed.await {
                 Ok(()) => {}
                 Err(WriteError::Conflict) => has_conflict = true,
-                Err(error) => return Err(error.to_string()),
+                Err(error) => failure = Some(error.to_string()),
             }
         }
         if !has_conflict {
-            return Ok(());
+            return failure.map_or(Ok(()), Err);
         }
     }
     Err(String::from("other replicas changed the records during each attempt"))
+}
+
+/// Whether this replica would recognise the signal on a node: another replica may have read a newer configuration with
+/// further taints.
+fn is_known_here(signal: &str, taints: &[String]) -> bool {
+    let Some((trigger, detail)) = signal.split_once('/') else { return false };
+    let is_configured =
+        |key: &String| detail.strip_prefix(key.as_str()).is_some_and(|rest| rest.starts_with('@'));
+    trigger != Trigger::Configured.as_str() || taints.iter().any(is_configured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taints_of_another_configuration_are_not_judged() {
+        let taints = [String::from("example.com/retiring")];
+        for (signal, expected) in [
+            ("configured/example.com/retiring@10:00/n1/u1", true),
+            ("configured/example.com/retiring-soon@10:00/n1/u1", false),
+            ("configured/example.com/other@10:00/n1/u1", false),
+            ("karpenter/karpenter.sh/disrupted@10:00/n1/u1", true),
+            ("cordon//n1/u1", true),
+        ] {
+            assert_eq!(is_known_here(signal, &taints), expected, "{signal}");
+        }
+    }
+
+    #[test]
+    fn signals_of_nodes_contain_the_node() {
+        for (signal, node) in [
+            ("cordon//n1/u1", Some("n1")),
+            ("karpenter/karpenter.sh/disrupted@10:00/n1/u1", Some("n1")),
+            ("condition/DrainInProgress/n1/u1", Some("n1")),
+            ("request/u1/etcd-1@10:00", None),
+            ("rollout/u1/revision", None),
+            ("future//n1/u1", None),
+        ] {
+            assert_eq!(node_of_signal(signal), node, "{signal}");
+        }
+    }
 }
