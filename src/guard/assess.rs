@@ -241,8 +241,8 @@ pub fn transferee<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Option<(&'a
     best_transferee(transferees(snapshot, target))
 }
 
-/// Returns the candidate that has applied most raft entries. Of equal ones, the uid of the pod decides, which is random: with a
-/// choice by name, one node would lead all clusters after a drain.
+/// Returns the candidate that has applied most raft entries. Of equal ones, the one whose pod has the highest uid is chosen, because
+/// uids are random. If the guard chose by name, the leaders of all clusters would be on one node after a drain.
 #[must_use]
 pub fn best_transferee<'a>(
     candidates: Vec<(&'a MemberPod, &'a Status)>,

@@ -236,10 +236,10 @@ fn killed_restart_resumes() {
 
 #[test]
 #[ignore = "scripts/prove handover runs all chapters"]
-fn floor_denies_a_deletion() {
-    assert_ne!(reported("floor-status"), "0", "{}", reported("floor-output"));
+fn denies_deletion_below_min_voters() {
+    assert_ne!(reported("min-voters-status"), "0", "{}", reported("min-voters-output"));
     assert_reported(
-        "floor-output",
+        "min-voters-output",
         "TooFewVoters: prod/etcd has 3 voters, fewer than the 5 that etcd-guard.io/min-voters requires",
     );
 }

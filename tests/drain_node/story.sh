@@ -211,7 +211,8 @@ restart_replaces_every_pod() {
   report restart-writes "$(take_writes)"
 }
 
-# rollout_moves_leadership: the StatefulSet controller replaces the highest ordinal first, so that the leader is the last.
+# rollout_moves_leadership: the StatefulSet controller replaces the highest ordinal first, so that the pod of the leader, etcd-0, is
+# replaced last.
 rollout_moves_leadership() {
   local before
   run rollout-move "$GUARD" move-leader -n prod --to etcd-0 statefulset/etcd
@@ -256,20 +257,20 @@ killed_restart_resumes() {
   report resume-writes "$(take_writes)"
 }
 
-# denies_floor, permits_deletion: requests the deletion of etcd-1, as a dry run.
-denies_floor() {
+# denies_min_voters, permits_deletion: requests the deletion of etcd-1, as a dry run.
+denies_min_voters() {
   local output
   output=$(kubectl -n prod delete pod etcd-1 --dry-run=server 2>&1) || true
   [[ $output == *TooFewVoters* ]]
 }
 permits_deletion() { kubectl -n prod delete pod etcd-1 --dry-run=server >/dev/null 2>&1; }
 
-# floor_denies_deletions: the cluster has fewer voters than its owner requires.
-floor_denies_deletions() {
-  run floor-move "$GUARD" move-leader -n prod --to etcd-0 statefulset/etcd
+# min_voters_denies_deletions: sets etcd-guard.io/min-voters above the number of voters.
+min_voters_denies_deletions() {
+  run min-voters-move "$GUARD" move-leader -n prod --to etcd-0 statefulset/etcd
   kubectl -n prod annotate statefulset/etcd etcd-guard.io/min-voters=5 >/dev/null
-  wait_until 'deletions are denied' denies_floor
-  run floor kubectl -n prod delete pod etcd-1 --wait=false
+  wait_until 'deletions are denied' denies_min_voters
+  run min-voters kubectl -n prod delete pod etcd-1 --wait=false
   kubectl -n prod annotate statefulset/etcd etcd-guard.io/min-voters- >/dev/null
   wait_until 'deletions are approved again' permits_deletion
 }
@@ -346,7 +347,7 @@ log "the guard and etcd are ready after $SECONDS s"
 
 chapters=(cordon_moves_leadership command_moves_leadership drain_leaves_no_member restart_replaces_every_pod)
 if [[ -n $NEXT_IMAGE ]]; then
-  chapters+=(rollout_moves_leadership killed_restart_resumes floor_denies_deletions upgrade_replaces_the_image reference
+  chapters+=(rollout_moves_leadership killed_restart_resumes min_voters_denies_deletions upgrade_replaces_the_image reference
     unguarded_drain_and_rollout)
 else
   chapters+=(reference)

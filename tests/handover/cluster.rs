@@ -102,7 +102,7 @@ pub(crate) async fn uncordon(etcd: &GuardedCluster, node: &str) {
     patch_node(etcd, node, json!({"unschedulable": null})).await;
 }
 
-/// Sets a condition of a node, as the component does that disrupts its pods.
+/// Sets a condition of a node, as a component sets it before it disrupts the pods of this node.
 pub(crate) async fn set_condition(etcd: &GuardedCluster, node: &str, kind: &str, is_true: bool) {
     let nodes: Api<Node> = Api::all(etcd.client.clone());
     let (status, now) = (if is_true { "True" } else { "False" }, Timestamp::now());

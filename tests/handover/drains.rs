@@ -31,7 +31,8 @@ const CONCURRENT_STARTS: usize = 2;
 /// A replica is killed within this time after the cordon: before, during or after the move.
 const MAX_KILL_DELAY_MS: u64 = 500;
 
-/// Pause between two queries for the leaders, for each cluster: the queries must not occupy the processor that the moves need.
+/// Pause between two queries for the leaders, multiplied by the number of clusters, so that the queries leave processor time for
+/// the moves.
 const POLL_PAUSE: Duration = Duration::from_millis(5);
 
 /// Share of the moves that have to end before the first eviction, in percent.
@@ -144,8 +145,8 @@ impl Drains {
     }
 }
 
-/// Starts a cluster, and stops its own guard: each guard would serve all clusters. Sixty members with the default heartbeats
-/// and a probe every 200 ms occupy two processors.
+/// Starts a cluster, and stops its own guard: each guard would serve all clusters. The members
+/// are frugal, because sixty members with the default heartbeats and a probe every 200 ms occupy two cores.
 async fn start_without_guard() -> GuardedCluster {
     let setup = Setup {
         nodes: &DRAINED_NODES,

@@ -145,7 +145,7 @@ async fn each_lifecycle_condition_moves_leadership_once() {
         set_condition(&etcd, doomed, kind, false).await;
     }
 
-    // A planned maintenance has no time.
+    // `MaintenancePlanned` is no signal: it does not state when the maintenance begins.
     let (leader, before) = (etcd.leader().await, term(&etcd).await);
     set_condition(&etcd, node_of(&leader), "MaintenancePlanned", true).await;
     sleep(QUIET_TIME).await;
@@ -238,7 +238,7 @@ async fn leadership_stays_if_the_cordon_is_withdrawn_before_the_transfer() {
 /// The entry of a cordon that is withdrawn while no replica runs must not prevent the handover of the next cordon.
 /// Edge case 180.
 #[tokio::test]
-async fn cordon_after_a_withdrawal_without_a_replica_moves_leadership() {
+async fn new_cordon_moves_leadership_after_missed_withdrawal() {
     let _turn = Turn::start().await;
     let mut etcd = start(true).await;
     let leader = etcd.leader().await;

@@ -77,7 +77,7 @@ const MEASURED_REQUESTS: usize = 20;
 /// The limit for the answer to a request.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// The time from a request until its event, with the time that kubectl takes to write the one and to read the other.
+/// The time from a request until its event is read. It includes the call of `kubectl annotate` and those of `kubectl get events`.
 #[tokio::test]
 #[ignore = "measures; scripts/prove runs it"]
 async fn latency_of_requests() {

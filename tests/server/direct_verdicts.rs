@@ -75,9 +75,9 @@ async fn fast_path_and_full_parse_give_same_verdict() {
     assert_eq!(server.guard.verdict_counts().await, [(String::from("DELETE allowed NotEtcd"), 8)].into());
 }
 
-/// Most deleted pods do not mention etcd. A log line for each would hide the others.
+/// Most deleted pods do not mention etcd. A log line for each would hide the verdicts on members.
 #[tokio::test]
-async fn logs_verdicts_on_pods_without_etcd_if_their_reviews_mention_etcd() {
+async fn logs_unrelated_pods_only_if_reviews_mention_etcd() {
     let server = Server::start(UNREACHABLE);
     let mut mentioning = web();
     mentioning["metadata"]["name"] = json!("web-1");

@@ -79,8 +79,8 @@ fn update_set(api: &ApiServer, set: &str, pods: usize) -> Option<String> {
     outdated.filter(|_| are_ready)
 }
 
-/// Deletes pods whose owners do not exist or are deleted in the foreground, all at once. Removes owners without pods that are
-/// deleted in the foreground.
+/// Deletes pods whose owners do not exist or are being deleted in the foreground, all at once. Removes each owner that is being
+/// deleted in the foreground and has no pods left.
 pub(crate) async fn run_garbage_collector(api: ApiServer) {
     loop {
         api.sim.pause("garbage collector", 1_000..=6_000).await;

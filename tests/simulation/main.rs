@@ -35,7 +35,8 @@ use crate::{
 /// The number of seeds within which each mistake is found: 60 s of CPU time cover as many.
 const MISTAKE_SEEDS: u64 = 30;
 
-/// The seeds of the test of determinism: one with replaced members, one with cascades, and one with handovers.
+/// The seeds of the test of determinism: one with replaced members, one with cascades, one with handovers, and one with none of
+/// these.
 const REPEATED_SEEDS: [u64; 4] = [1, 2, 4, 5];
 
 /// Replays the seed of `SIMULATION_SEED` and following ones: `SIMULATION_SEEDS` of them, or as many as fit into

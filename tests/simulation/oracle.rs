@@ -110,7 +110,7 @@ impl Oracle {
             concerns_idle && !targets.iter().any(|(member, uid)| is_new(uid) && is_lost(*member, uid));
         // A second request for a pod that leaves already removes no further voter.
         let is_repeated = targets.iter().all(|(_, uid)| self.departures.contains_key(uid));
-        // A person overrules the guard. Its pods count as leaving for all later approvals.
+        // Approvals by break-glass are not judged. Their pods count as leaving for later approvals.
         let is_overruled = reason == "BreakGlass";
         if votes && !has_changed && !loses_nothing && !is_repeated && !is_overruled {
             let margin = most.checked_sub(cluster.quorum());

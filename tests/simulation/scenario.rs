@@ -43,8 +43,8 @@ pub(crate) struct Scenario {
 // === impl Scenario ===
 
 impl Scenario {
-    /// Returns the circumstances of a seed. The last three depend on the number of the seed, so that the runs of other seeds do
-    /// not change.
+    /// Returns the circumstances of a seed. `replaces_members`, `has_handovers`, `deletes_sets` and, for cascades, the sets depend
+    /// on the number of the seed, so that the runs of other seeds do not change.
     pub(crate) fn new(rng: &mut fastrand::Rng, seed: u64) -> Self {
         let (sets, learners): (Vec<(&'static str, usize)>, usize) = match rng.u32(0..10) {
             0..=3 => (vec![("etcd", 3)], 0),
@@ -54,7 +54,7 @@ impl Scenario {
             8 => (vec![("etcd", 5)], 0),
             _ => (vec![("etcd", 7)], 0),
         };
-        // The guard approves the deletion of a StatefulSet without which the quorum remains.
+        // With several StatefulSets, the quorum can survive the deletion of one, so that the guard can approve it.
         let (sets, learners) = match seed % 10 {
             4 => (vec![("etcd-a", 1), ("etcd-b", 1), ("etcd-c", 1)], 0),
             8 => (vec![("etcd-a", 1), ("etcd-b", 2), ("etcd-c", 2)], 0),

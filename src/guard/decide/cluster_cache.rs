@@ -1,4 +1,4 @@
-//! State of each cluster that outlives one evaluation: the cluster lock, the last snapshot, the cluster id and the
+//! State of each cluster that outlives one evaluation: the cluster lock, the last snapshot with its denials, the cluster id and the
 //! names of the member pods.
 
 use std::{
@@ -28,7 +28,8 @@ pub(super) const SNAPSHOT_TTL: Duration = Duration::from_millis(500);
 /// round waits for its result.
 pub(super) const SNAPSHOT_TTL_WHILE_PROBING: Duration = Duration::from_secs(1);
 
-/// Maximum number of denials that a snapshot stores: the pods of a cluster, with few policies. Others are derived again.
+/// Maximum number of stored denials of a snapshot, one for each pod and policy. A cluster has few of both. Further denials are
+/// derived again.
 const MAX_DENIALS: usize = 32;
 
 /// Caches by cluster. Each cache evicts unused clusters, and has a maximum size.
@@ -47,7 +48,7 @@ pub(super) struct CachedSnapshot {
     /// The time at which the verdict was ready. With a silent member a probe round takes longer than [`SNAPSHOT_TTL`],
     /// so the age does not count from the start of the round.
     evaluated_at: Instant,
-    /// The denials that were derived from the snapshot. A burst of deletions requests the same ones.
+    /// The denials that were derived from the snapshot. Repeated requests for a pod receive the stored one.
     denials: Arc<SyncMutex<Vec<Denial>>>,
 }
 

@@ -1,5 +1,4 @@
-//! The removal of recorded handovers whose nodes no longer show the signal, so that the same signal can trigger another
-//! handover later. Removals run one after the other.
+//! Removes the recorded handovers of node signals that have ended, so that the same signal can trigger another handover later.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,12 +15,13 @@ use crate::{
 /// Number of attempts of one removal. An entry that remains prevents the next handover of the same signal, and nothing else.
 const MAX_ATTEMPTS: usize = 5;
 
-/// The withdrawals of signals, and their removal from the records.
+/// Removes the handovers of withdrawn signals, one removal at a time.
 pub(super) struct Withdrawals {
     mover: Arc<Mover>,
     nodes: NodeReader,
-    /// The number of withdrawals, and of those before the beginning of the last successful removal.
+    /// Number of possible withdrawals.
     count: u64,
+    /// The value of `count` at the start of the last successful removal.
     removed: u64,
     /// The removal in progress, with the number of withdrawals before its beginning.
     running: JoinSet<(u64, Result<(), String>)>,
@@ -34,7 +34,7 @@ impl Withdrawals {
         Self { mover, nodes, count: 0, removed: 0, running: JoinSet::new() }
     }
 
-    /// Records that signals may have been withdrawn, and removes their handovers.
+    /// Records that signals may have been withdrawn, and starts a removal, unless one is running.
     pub(super) fn add(&mut self) {
         self.count += 1;
         self.start();
@@ -52,8 +52,8 @@ impl Withdrawals {
         !self.running.is_empty()
     }
 
-    /// Waits for the end of the removal. Withdrawals since its beginning start the next one. After a failure, the caller starts
-    /// the next one.
+    /// Waits for the running removal. Starts another one if withdrawals were added since its start. After a failure, the next call of
+    /// `start` repeats it.
     pub(super) async fn finish(&mut self) {
         match self.running.join_next().await {
             Some(Ok((count, Ok(())))) => {
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn taints_of_another_configuration_are_not_judged() {
+    fn ignores_taints_of_another_configuration() {
         let taints = [String::from("example.com/retiring")];
         for (signal, expected) in [
             ("configured/example.com/retiring@10:00/n1/u1", true),

@@ -47,13 +47,14 @@ triggers! {
 }
 
 impl Trigger {
-    /// Whether a node shows the signal.
+    /// Whether the source of the signal is a node.
     const fn is_of_node(self) -> bool {
         !matches!(self, Self::Request | Self::Rollout)
     }
 }
 
-/// Returns the name of the node in the id of a node's signal, `TRIGGER/DETAIL/NODE/UID`. Names of nodes contain no slash.
+/// Returns the name of the node in the id of a node's signal (`TRIGGER/DETAIL/NODE/UID`), or `None` for other signals. The detail
+/// can contain slashes, so that the id is split from the end.
 pub(in crate::guard) fn node_of_signal(id: &str) -> Option<&str> {
     let (trigger, _) = id.split_once('/')?;
     Trigger::ALL.iter().find(|known| known.is_of_node() && known.as_str() == trigger)?;

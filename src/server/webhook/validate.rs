@@ -130,8 +130,8 @@ fn read_header<'a>(body: &'a ReviewBody<'_>) -> Option<(Review<'a>, Option<PodHe
     Review::read_with_header(text)
 }
 
-/// Logs one line per verdict, at the level `debug` on the fast path: most deleted pods do not mention etcd. The line contains
-/// no part of the body except names.
+/// Logs one line per verdict. Verdicts of the fast path have the level `debug`, because they are the majority, and would hide the
+/// verdicts on members. The line contains no part of the body except names.
 pub(super) fn log_verdict(uid: &str, request: &Request, verdict: &Verdict, elapsed: Duration) {
     let tally = verdict.tally.as_ref();
     // The level of an event is a constant of its call site, therefore each level needs its own call.

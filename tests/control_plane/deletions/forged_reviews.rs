@@ -159,7 +159,7 @@ async fn forged_uid_or_owner_reserves_nothing() {
     assert!(output.success, "{output:?}");
 }
 
-/// Edge case 51. Policies in the stored object of a review are those of its sender.
+/// Edge case 51. The sender of a forged review controls the annotations in its stored object.
 #[tokio::test]
 async fn forged_break_glass_of_workload_operations_has_no_effect() {
     let etcd = GuardedCluster::start().await;

@@ -147,7 +147,7 @@ impl ApiServer {
         if let Some(outcome) = self.admit(user, &review, targets).await {
             return outcome;
         }
-        // A change of members follows a scale-down of etcd: no run executes one.
+        // No run executes a scale-down, because etcd would also need a change of its membership.
         let is_executed =
             is_executable && self.delete_set(user, &object_key, &uid, in_foreground).await == Outcome::Done;
         let mut world = self.sim.world();

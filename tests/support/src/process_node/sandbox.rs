@@ -32,7 +32,8 @@ use super::{
 /// is ignored.
 pub const IS_FRUGAL: &str = "process-node.test/is-frugal";
 
-/// The flags of a member with [`IS_FRUGAL`]: a fifth of the default number of heartbeats. An election takes five seconds.
+/// The flags of a member with [`IS_FRUGAL`]: a fifth of the default number of heartbeats. A follower starts an election at the
+/// earliest five seconds after the last heartbeat.
 const FRUGAL_FLAGS: [&str; 2] = ["--heartbeat-interval=500", "--election-timeout=5000"];
 
 /// The interval of the readiness probe, much shorter than in the pod because tests wait for readiness.
