@@ -159,6 +159,10 @@ fn packed_chart_names_images_of_registry() {
         image.as_str().is_some_and(|image| image.starts_with("registry.example/team/etcd-guard"))
     };
     assert!(images.iter().all(is_of_registry), "{images:?}");
+    let values = stdout(scoped_command(program("helm")).args(["show", "readme"]).arg(&chart_file));
+    for row in ["`image.repository` | `\"registry.example/team/etcd-guard\"`", "team/etcd-guard-lxcfs\"`"] {
+        assert!(values.contains(row), "the table of the values has no {row}");
+    }
     let shown = stdout(scoped_command(program("helm")).args(["show", "chart"]).arg(&chart_file));
     let shown = chart(&shown);
     assert_eq!((&shown["home"], &shown["sources"][0]), (&Value::from(url), &Value::from(url)));
