@@ -216,7 +216,7 @@ fn denies_within_five_minutes_of_helm_install() {
 }
 
 #[test]
-fn doctor_reports_no_problem_of_a_new_installation() {
+fn doctor_reports_no_failure_of_a_new_installation() {
     let (status, output) = reported("stranger-doctor").split_once(' ').unwrap();
     assert_eq!(status, "0", "{output}");
 }

@@ -14,7 +14,7 @@ use crate::project;
 
 /// The pages with commands, in the order in which their commands run: the guard of the README serves all pages up to the
 /// installation page, which removes it.
-pub const PAGES: [&str; 15] = [
+pub const PAGES: [&str; 16] = [
     "README.md",
     "docs/runbook.md",
     "docs/cli.md",
@@ -30,6 +30,7 @@ pub const PAGES: [&str; 15] = [
     "docs/monitoring.md",
     "docs/uninstall.md",
     "deploy/chart/etcd-guard/README.md",
+    "fuzz/README.md",
 ];
 
 /// How the test treats a block.
