@@ -7,8 +7,7 @@ use test_support::{
     guard::cli,
     guarded_cluster::{GuardedCluster, START_TIMEOUT},
     kubernetes::pods::new_namespace,
-    wait::wait_for,
-    wait::wait_until,
+    wait::{wait_for, wait_until},
 };
 
 /// The annotation of a request.

@@ -108,7 +108,7 @@ fn report(case: &str, guard: &GuardProcess, peak: u64) {
 /// that is not guarded, and before and after the namespace becomes guarded.
 #[tokio::test]
 async fn large_annotations_do_not_enlarge_the_guard() {
-    // 190 MB of objects would delay the watches of tests that share a control plane.
+    // 190 MB of objects can delay the watches of tests that share a control plane.
     let control_plane = ControlPlane::start(&[]);
     control_plane.grant_guard_permissions();
     let client = control_plane.client().await;
