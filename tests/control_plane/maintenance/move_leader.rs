@@ -138,23 +138,42 @@ async fn guard_moves_leadership_at_request() {
     let etcd = GuardedCluster::start().await;
     let moved = async || {
         etcd.make_leader("etcd-0").await;
-        let output = cli::run(&etcd, "move-leader", &["--to", "etcd-2", "statefulset/etcd"]).await;
-        assert_eq!(output.status, Some(0), "{output:?}");
+        let stdout = move_to(&etcd, "etcd-2", &[]).await;
         // etcd-2 can lead before this guard acts: after an election on a machine that pauses, or after a move by the guard
         // of another test that ended before its answer.
-        let led_before = output.stdout.contains(" already (term ");
-        assert!(
-            led_before || output.stdout.contains("leadership moved from etcd-0 to etcd-2"),
-            "{}",
-            output.stdout
-        );
+        let led_before = stdout.contains(" already (term ");
+        assert!(led_before || stdout.contains("leadership moved from etcd-0 to etcd-2"), "{stdout}");
         !led_before
     };
     wait_until("this guard moves leadership", START_TIMEOUT, moved).await;
-    assert_eq!(etcd.leader().await, "etcd-2");
-    let output = cli::run(&etcd, "move-leader", &["etcd-2"]).await;
-    assert_eq!(output.status, Some(0), "{output:?}");
-    assert_ne!(etcd.leader().await, "etcd-2");
+    let left = async || {
+        etcd.make_leader("etcd-2").await;
+        let output = cli::run(&etcd, "move-leader", &["etcd-2"]).await;
+        assert_eq!(output.status, Some(0), "{output:?}");
+        etcd.leader().await != "etcd-2"
+    };
+    wait_until("leadership leaves etcd-2", START_TIMEOUT, left).await;
+}
+
+/// Moves leadership to this pod with `move-leader`. The pod leads in the term that the command prints. If there was an
+/// election since, the command is repeated. Returns the output of the last one.
+async fn move_to(etcd: &GuardedCluster, pod: &str, identity: &[&str]) -> String {
+    wait_for("a move without a later election", START_TIMEOUT, async || {
+        let arguments = [&["statefulset/etcd", "--to", pod], identity].concat();
+        let output = cli::run(etcd, "move-leader", &arguments).await;
+        assert_eq!(output.status, Some(0), "{output:?}");
+        let (_, terms) = output.stdout.split_once("(term ").expect("a term");
+        let (terms, _) = terms.split_once(')').expect("the end of the term");
+        let printed: u64 = terms.rsplit(' ').next().expect("a term").parse().expect("a number");
+        let (leader, term) = etcd.leadership().await;
+        if term > printed {
+            eprintln!("an election followed term {printed}: {leader} leads in term {term}");
+            return None;
+        }
+        assert_eq!((leader.as_str(), term), (pod, printed), "{output:?}");
+        Some(output.stdout)
+    })
+    .await
 }
 
 /// The kubeconfig contains a client certificate as the only credential.
@@ -175,15 +194,11 @@ async fn move_leader_works_with_certificate_and_impersonation() {
     etcd.make_leader("etcd-0").await;
     let impersonated = grant(&etcd, &etcd.namespace).await;
     for (to, identity) in [("etcd-1", &[][..]), ("etcd-2", &["--as", &impersonated])] {
-        let arguments = [&["statefulset/etcd", "--to", to], identity].concat();
-        let output = cli::run(&etcd, "move-leader", &arguments).await;
-        assert_eq!(output.status, Some(0), "{output:?}");
-        assert_eq!(etcd.leader().await, to);
+        move_to(&etcd, to, identity).await;
     }
     let stranger = ["statefulset/etcd", "--to", "etcd-0", "--as", "stranger"];
     let output = cli::run(&etcd, "move-leader", &stranger).await;
     assert_eq!(output.status, Some(2), "{output:?}");
     let error = "User \"stranger\" cannot patch resource \"statefulsets\" in API group \"apps\"";
     assert!(output.stderr.contains(error), "{output:?}");
-    assert_eq!(etcd.leader().await, "etcd-2");
 }

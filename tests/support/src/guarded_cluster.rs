@@ -289,32 +289,43 @@ impl GuardedCluster {
 
     /// Returns the pod of the leader, once all members agree on it.
     pub async fn leader(&self) -> String {
+        self.leadership().await.0
+    }
+
+    /// Returns the pod of the leader and its term, once all members agree on them.
+    pub async fn leadership(&self) -> (String, u64) {
         wait::wait_for("a leader", START_TIMEOUT, async || {
-            let mut leader = None;
+            let (mut leader, mut reports) = (None, Vec::new());
             for name in self.pod_names().await {
                 let status = self.member(&name).status().await?;
-                if status.leader() == 0 {
-                    return None;
-                }
                 if status.leader() == status.header()?.member_id() {
                     leader = Some(name);
                 }
+                reports.push((status.leader(), status.raft_term()));
             }
-            leader
+            let report = *reports.first()?;
+            let is_agreed = report.0 != 0 && reports.iter().all(|other| *other == report);
+            leader.filter(|_| is_agreed).map(|leader| (leader, report.1))
         })
         .await
     }
 
-    /// Transfers leadership to the member of this pod, unless it leads already.
+    /// Transfers leadership to the member of this pod, unless it leads already. Repeats the transfer after an election.
     pub async fn make_leader(&self, name: &str) {
-        let leader = self.leader().await;
-        if leader != name {
+        wait::wait_until(&format!("{name} leads"), START_TIMEOUT, async || {
+            let leader = self.leader().await;
+            if leader == name {
+                return true;
+            }
             let transferee = self.member(name).status().await.expect("the member answers");
             let transferee = transferee.header().expect("a header").member_id();
             let mut client = self.member(&leader).client().await.expect("the leader answers");
-            client.move_leader(transferee).await.expect("the leader transfers leadership");
-        }
-        assert_eq!(self.leader().await, name);
+            if let Err(error) = client.move_leader(transferee).await {
+                eprintln!("leadership did not move from {leader} to {name}: {error}");
+            }
+            false
+        })
+        .await;
     }
 
     /// Returns the pods of the two followers.
