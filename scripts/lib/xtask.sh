@@ -39,7 +39,7 @@ build_xtask() {
     return
   fi
   require_rust
-  [[ -x $XTASK ]] || log 'building xtask (once; half a minute)'
+  if [[ -x $XTASK ]]; then log 'rebuilding xtask: the sources have changed'; else log 'building xtask (once; half a minute)'; fi
   mkdir -p -- "$XTASK_TARGET"
   # Sources that change during the build are newer than this file.
   : >"$stamp.$$"

@@ -153,7 +153,12 @@ async fn answer(api: &ClusterApi, subject: &Subject, value: &str) -> Result<Opti
     let events: Api<Event> = Api::namespaced(api.client(), namespace);
     let events = events.list(&ListParams::default().fields(&fields)).await;
     let events = events.map_err(|error| format!("failed to list Events: {}", error_message(&error)))?;
-    Ok(events.items.iter().find_map(|event| Answer::from_event(event, value)))
+    let answers: Vec<Answer> =
+        events.items.iter().filter_map(|event| Answer::from_event(event, value)).collect();
+    // Another replica may have failed before it recorded the request. Its answer can precede that of the replica that moved
+    // leadership.
+    let moved = answers.iter().find(|answer| answer.is_moved);
+    Ok(moved.or(answers.first()).cloned())
 }
 
 // === impl Answer ===

@@ -363,4 +363,6 @@ async fn drains_by_environment() {
     assert_eq!(report.events, events, "the time limit ended the series: {report}");
     assert!(report.is_in_time(), "{report}");
     assert_eq!((report.repeated, report.violations), (0, 0), "{report}");
+    // On a busy machine, up to 1 % of the drains may contain an unrelated election.
+    assert!(report.others * 100 <= report.events, "{report}");
 }

@@ -118,7 +118,9 @@ async fn each_taint_moves_leadership_once() {
             "node {} has the taint {key}: leadership moved from {leader} to {next} ",
             node_of(&leader)
         );
-        wait_for_note(&etcd, "StatefulSet/etcd", "LeaderMoved", &note).await;
+        for object in [format!("Pod/{leader}"), String::from("StatefulSet/etcd")] {
+            wait_for_note(&etcd, &object, "LeaderMoved", &note).await;
+        }
         sleep(QUIET_TIME).await;
         assert_eq!((etcd.leader().await, term(&etcd).await), (next, before + 1), "{key}");
         assert_eq!(moves(trigger).await, counted + 1, "{key}");
@@ -273,6 +275,16 @@ async fn no_transferee_on_a_doomed_node() {
     let note = wait_for_note(&etcd, "StatefulSet/etcd", "LeaderMoveFailed", &start).await;
     assert!(note.contains(&format!("{first}: node {} is cordoned", node_of(&first))), "{note}");
     assert_eq!((etcd.leader().await, term(&etcd).await), (second.clone(), before));
+
+    // The cause changes while the signal persists: another event states the new one, on the pod and on the StatefulSet.
+    etcd.apply(&first, ProcessAction::Pause).await;
+    let object = format!("Pod/{second}");
+    wait_until("an event states the new cause", START_TIMEOUT, async || {
+        let stated = notes(&etcd, &object, "LeaderMoveFailed").await;
+        stated.iter().any(|note| note.contains(&format!("{first} is not healthy")))
+    })
+    .await;
+    etcd.apply(&first, ProcessAction::Resume).await;
 
     // A voter that can take over appears while the signal persists.
     uncordon(&etcd, node_of(&first)).await;

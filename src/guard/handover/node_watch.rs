@@ -175,7 +175,7 @@ async fn evacuate(mover: &Mover, doomed: &DoomedNodes, node: &str) -> Option<Dur
             return None;
         }
     };
-    let evacuations = clusters.iter().map(|(key, pod)| evacuate_cluster(mover, &signals, node, key, pod));
+    let evacuations = clusters.iter().map(|(key, pods)| evacuate_cluster(mover, &signals, node, key, pods));
     let mut evacuations =
         stream::iter(evacuations.collect::<Vec<_>>()).buffer_unordered(MAX_CONCURRENT_CLUSTERS);
     let mut longest = None;
@@ -190,9 +190,10 @@ async fn evacuate_cluster(
     signals: &[Signal],
     node: &str,
     key: &ClusterKey,
-    pod: &Pod,
+    on_node: &[Pod],
 ) -> Option<Duration> {
     let deadline = Deadline::from_timeout(Some(LOOKUP_TIMEOUT));
+    let pod = on_node.first()?;
     let resolved = mover.policies.resolve_for_pod(key.namespace(), pod, deadline).await;
     if resolved.has_unreadable_owner || !resolved.policy.leader.transfers() {
         return None;
@@ -206,9 +207,11 @@ async fn evacuate_cluster(
         let task = Task { cluster_key: key, signal, transferee: None, leaves: &is_on_node, node: Some(node) };
         let outcome = mover.hand_over(&task).await;
         let namespace = key.namespace();
+        let leads = |pod: &&Pod| outcome.leader() == Some(pod.metadata.name.as_str());
+        let leader = on_node.iter().find(leads).unwrap_or(pod);
         let subject = Subject {
-            object: EventRecord::pod(namespace, pod),
-            stateful_set: EventRecord::stateful_set(namespace, pod),
+            object: EventRecord::pod(namespace, leader),
+            stateful_set: EventRecord::stateful_set(namespace, leader),
         };
         let cluster = format!("{namespace}/{}", key.name());
         mover.reporter.report_signal(&cluster, signal, &outcome, started.elapsed(), (namespace, subject));
@@ -221,8 +224,8 @@ async fn evacuate_cluster(
     None
 }
 
-/// Returns the clusters with members on this node, each with its member pod on the node.
-async fn clusters_on(mover: &Mover, node: &str) -> Result<Vec<(ClusterKey, Pod)>, String> {
+/// Returns the clusters with members on this node, each with its member pods on the node.
+async fn clusters_on(mover: &Mover, node: &str) -> Result<Vec<(ClusterKey, Vec<Pod>)>, String> {
     let observer = &mover.observer;
     let deadline = Deadline::from_timeout(Some(LOOKUP_TIMEOUT));
     let guarded = observer.annotations.guarded_namespaces().borrow().clone();
@@ -233,7 +236,7 @@ async fn clusters_on(mover: &Mover, node: &str) -> Result<Vec<(ClusterKey, Pod)>
     for pod in listed {
         by_namespace.entry(pod.metadata.namespace.clone()).or_default().push(pod);
     }
-    let mut clusters: Vec<(ClusterKey, Pod)> = Vec::new();
+    let mut clusters: Vec<(ClusterKey, Vec<Pod>)> = Vec::new();
     for (namespace, mut pods) in by_namespace {
         if let Err(error) = observer.add_inherited(&namespace, &mut pods, deadline).await {
             // The members of other namespaces leave the node nevertheless.
@@ -244,9 +247,13 @@ async fn clusters_on(mover: &Mover, node: &str) -> Result<Vec<(ClusterKey, Pod)>
             let is_member = !pod.is_finished()
                 && !pod.is_mirror()
                 && etcd_pod::read(&pod, &pod.metadata.annotations).is_some();
+            if !is_member {
+                continue;
+            }
             let key = ClusterKey::from_pod(&namespace, &pod);
-            if is_member && !clusters.iter().any(|(known, _)| *known == key) {
-                clusters.push((key, pod));
+            match clusters.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, pods)) => pods.push(pod),
+                None => clusters.push((key, vec![pod])),
             }
         }
     }

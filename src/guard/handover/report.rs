@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::{
     escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word},
+    expiring_cache::{ExpiringCache, Lifetime},
     guard::{metrics::Metrics, model::handover::Signal},
     k8s::{EventRecord, EventRecorder},
 };
@@ -18,6 +19,12 @@ const FAILED: &str = "LeaderMoveFailed";
 
 /// Reason of the event for a request that cannot be carried out.
 const REJECTED: &str = "LeaderMoveRejected";
+
+/// Maximum number of clusters whose last note is remembered.
+const MAX_NOTES: u64 = 1024;
+
+/// Interval at which an event with the same note is repeated.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Outcome of a handover.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +63,8 @@ pub(super) struct Moved {
 pub(super) struct Reporter {
     events: EventRecorder,
     metrics: Metrics,
+    /// The last note about each cluster whose leadership could not be moved.
+    notes: ExpiringCache<String, String>,
 }
 
 /// The object on which the event is recorded, and the StatefulSet that receives a copy.
@@ -103,6 +112,20 @@ impl Outcome {
         }
     }
 
+    /// Returns the pod that leads, or that led before the move.
+    pub(super) fn leader(&self) -> Option<&str> {
+        match self {
+            Self::Moved(moved) => Some(&moved.from),
+            Self::NoTransferee { leader, .. } => Some(leader),
+            Self::Failed { leader, .. } => leader.as_deref(),
+            Self::NotNeeded(_)
+            | Self::Rejected(_)
+            | Self::Handled
+            | Self::InProgress(_)
+            | Self::Withdrawn => None,
+        }
+    }
+
     /// Returns the outcome as text, with a remedy.
     fn text(&self, namespace: &str) -> String {
         let namespace = to_shell_word(namespace);
@@ -131,10 +154,12 @@ impl Outcome {
 impl Reporter {
     /// Creates a reporter that records events in `events`.
     pub(super) fn new(events: EventRecorder, metrics: Metrics) -> Self {
-        Self { events, metrics }
+        let notes = ExpiringCache::new(MAX_NOTES, Lifetime::SinceInsertion(REPEAT_INTERVAL));
+        Self { events, metrics, notes }
     }
 
-    /// Reports the outcome of a signal. `subject` is the pod that led, with its StatefulSet.
+    /// Reports the outcome of a signal. `subject` is the pod that leads or led, with its StatefulSet. A failed handover without a
+    /// known leader writes no Event, because leadership may not have to leave the node.
     pub(super) fn report_signal(
         &self,
         cluster: &str,
@@ -149,10 +174,10 @@ impl Reporter {
         self.log(cluster, signal, outcome, elapsed);
         let note = format!("{}: {}", signal.text, outcome.text(namespace));
         let record = record(subject, outcome, note);
-        // Each move has a note of its own. The reason why no voter can take over is repeated as long as the signal persists.
-        match outcome {
-            Outcome::Moved(_) => self.events.answer(record),
-            _ => self.events.record(record),
+        let has_unknown_leader = matches!(outcome, Outcome::Failed { leader: None, .. });
+        if !has_unknown_leader && self.is_new(cluster, outcome, &record.note) {
+            // `record` would drop the note of a later Event with the same reason.
+            self.events.answer(record);
         }
     }
 
@@ -171,6 +196,20 @@ impl Reporter {
         self.log(cluster, signal, outcome, elapsed);
         let note = format!("move-leader {value}: {}", outcome.text(namespace));
         self.events.answer(record(subject, outcome, note));
+    }
+
+    /// Returns whether the note must be written, and stores the note. The guard evaluates a signal every 15 s; an unchanged note is
+    /// repeated after [`REPEAT_INTERVAL`]. Each move has a note of its own.
+    fn is_new(&self, cluster: &str, outcome: &Outcome, note: &str) -> bool {
+        if matches!(outcome, Outcome::Moved(_)) {
+            self.notes.invalidate(cluster);
+            return true;
+        }
+        if self.notes.get(cluster).is_some_and(|last| last == note) {
+            return false;
+        }
+        self.notes.insert(cluster.to_owned(), note.to_owned());
+        true
     }
 
     fn log(&self, cluster: &str, signal: &Signal, outcome: &Outcome, elapsed: Duration) {

@@ -14,6 +14,10 @@ const GITOPS_MARKS: [(&str, &str); 8] = [
     ("kapp.k14s.io/app", "kapp"),
 ];
 
+/// Prefix of the field managers of Argo CD. By default, Argo CD sets only the label `app.kubernetes.io/instance`, which other tools
+/// set as well.
+const ARGO_CD_FIELD_MANAGER: &str = "argocd-";
+
 /// The label of a tool that applied an object. The tool changes the object only when a user runs the tool.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
@@ -28,14 +32,19 @@ pub(crate) enum Manager {
 
 /// Returns the other managers of the StatefulSet.
 pub(crate) fn managers(set: &StatefulSet) -> Vec<Manager> {
-    let ObjectMeta { owner_references, labels, annotations, .. } = &set.metadata;
+    let ObjectMeta { owner_references, labels, annotations, managed_fields, .. } = &set.metadata;
     let owners = owner_references.iter().flatten();
     let owners = owners.map(|owner| Manager::Controller(format!("{} {}", owner.kind, owner.name)));
     let has = |mark: &str| [labels, annotations].into_iter().flatten().any(|marks| marks.contains_key(mark));
     let gitops = GITOPS_MARKS.iter().filter(|(mark, _)| has(mark));
     let gitops = gitops.map(|(mark, name)| Manager::Controller(format!("{name} ({mark})")));
+    let mut field_managers = managed_fields.iter().flatten().filter_map(|fields| fields.manager.as_deref());
+    let argo_cd = field_managers.find(|manager| manager.starts_with(ARGO_CD_FIELD_MANAGER));
+    let has_mark = has("argocd.argoproj.io/tracking-id") || has("argocd.argoproj.io/instance");
+    let argo_cd = argo_cd.filter(|_| !has_mark);
+    let argo_cd = argo_cd.map(|manager| Manager::Controller(format!("Argo CD (field manager {manager})")));
     let tool = labels.as_ref().and_then(|labels| labels.get(MANAGED_BY));
-    owners.chain(gitops).chain(tool.map(|tool| Manager::Tool(tool.clone()))).collect()
+    owners.chain(gitops).chain(argo_cd).chain(tool.map(|tool| Manager::Tool(tool.clone()))).collect()
 }
 
 #[cfg(test)]
@@ -64,6 +73,10 @@ mod tests {
             (
                 json!({"labels": {"helm.toolkit.fluxcd.io/name": "etcd"}}),
                 "Flux (helm.toolkit.fluxcd.io/name)",
+            ),
+            (
+                json!({"managedFields": [{"manager": "kubectl"}, {"manager": "argocd-controller"}]}),
+                "Argo CD (field manager argocd-controller)",
             ),
         ] {
             assert_eq!(managers_with(&metadata), [Manager::Controller(expected.to_owned())]);

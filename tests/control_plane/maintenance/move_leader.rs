@@ -5,8 +5,9 @@ use kube::{Api, api::PostParams, config::Kubeconfig};
 use serde_json::{Value, json};
 use test_support::{
     guard::cli,
-    guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup},
     kubernetes::pods::new_namespace,
+    layout::{Layout, Topology},
     wait::{wait_for, wait_until},
 };
 
@@ -174,6 +175,25 @@ async fn move_to(etcd: &GuardedCluster, pod: &str, identity: &[&str]) -> String 
         Some(output.stdout)
     })
     .await
+}
+
+/// The annotation is on the pod, because the members have no StatefulSet.
+#[tokio::test]
+async fn move_leader_annotates_pods_without_a_set() {
+    let _requests = super::REQUESTS.read().await;
+    let layout = Layout::new(Topology::BarePods);
+    let etcd = GuardedCluster::start_as(Setup { layout, ..Setup::default() }).await;
+    let left = async || {
+        let leader = etcd.leader().await;
+        let output = cli::run(&etcd, "move-leader", &[&leader]).await;
+        assert_eq!(output.status, Some(0), "{output:?}");
+        let pod = etcd.pods.get(&leader).await.unwrap();
+        // If an election follows the query, the command ends without a request, and the test retries.
+        let is_annotated =
+            pod.metadata.annotations.is_some_and(|annotations| annotations.contains_key(MOVE_LEADER));
+        is_annotated && output.stdout.contains("complete: ") && etcd.leader().await != leader
+    };
+    wait_until("leadership leaves a pod", START_TIMEOUT, left).await;
 }
 
 /// The kubeconfig contains a client certificate as the only credential.
