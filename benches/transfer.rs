@@ -16,6 +16,7 @@ use test_support::bench_table::{self, Row, Times, ms};
 use test_support::{
     etcd::writer::{WriteStats, Writer},
     guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    plot_data::Figure,
     wait::wait_until,
 };
 
@@ -80,10 +81,22 @@ async fn main() {
             });
         }
     }
+    plot(&gaps);
     if bench_table::is_requested() {
         bench_table::append(&table_rows(&gaps));
     }
     print(runs, gaps);
+}
+
+/// Writes the data of the figure `write-gaps`.
+fn plot(gaps: &[Vec<WriteStats>; 4]) {
+    let title = "Longest time without an acknowledged put while the leader is deleted";
+    let mut figure = Figure::strips(title);
+    for ((name, _), gaps) in CASES.iter().zip(gaps) {
+        let times = gaps.iter().map(|stats| stats.longest_gap).collect();
+        figure = figure.times(name, &Times::new(times));
+    }
+    figure.write("write-gaps");
 }
 
 /// Returns the results for the table of all benches.

@@ -17,6 +17,7 @@ use test_support::{
     bench_table::{self, Row, median_and_p99, ms},
     etcd::fleet::Fleet,
     kubernetes::control_plane::ControlPlane,
+    plot_data::{Figure, millis},
 };
 
 use self::guard::{Figures, measure};
@@ -44,14 +45,34 @@ async fn main() {
     let control_plane = ControlPlane::start(&[]);
     control_plane.grant_guard_permissions();
     let mut fleet = Fleet::start(control_plane.client().await).await;
-    let mut reference: Option<Figures> = None;
+    let mut measured: Vec<(usize, Figures)> = Vec::new();
     for size in sizes {
         fleet.grow(size).await;
         let figures = measure(&control_plane, &fleet).await;
         eprintln!("{size} clusters: measured");
-        let first = reference.get_or_insert_with(|| figures.clone());
-        bench_table::append(&rows(size, &figures, first));
+        measured.push((size, figures));
+        bench_table::append(&rows(size, &measured[measured.len() - 1].1, &measured[0].1));
     }
+    plot(&measured);
+}
+
+/// Writes the data of the figure `scale`.
+fn plot(measured: &[(usize, Figures)]) {
+    let series = |value: &dyn Fn(&Figures) -> f64| {
+        let point =
+            |(size, figures): &(usize, Figures)| (f64::from(u32::try_from(*size).unwrap()), value(figures));
+        measured.iter().map(point).collect()
+    };
+    let p99 = |times: &bench_table::Times| millis(times.percentile(99));
+    Figure::sizes("Cost of one guard", "clusters", "ms, MB")
+        .series(
+            "memory, MB",
+            series(&|figures| f64::from(u32::try_from(figures.resident / 1000).unwrap()) / 1000.0),
+        )
+        .series("fresh approval, p99, ms", series(&|figures| p99(&figures.warm_approvals)))
+        .series("denial, p99, ms", series(&|figures| p99(&figures.denials)))
+        .series("survey, ms", series(&|figures| millis(figures.survey)))
+        .write("scale");
 }
 
 /// Returns the rows of a number of clusters.

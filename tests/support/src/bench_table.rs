@@ -66,6 +66,11 @@ impl Times {
         self.0[(self.0.len() * percent).div_ceil(100).saturating_sub(1)]
     }
 
+    /// Returns all times in ascending order.
+    pub fn sorted(&self) -> &[Duration] {
+        &self.0
+    }
+
     /// Returns the longest time.
     pub fn longest(&self) -> Duration {
         self.percentile(100)

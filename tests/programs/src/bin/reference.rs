@@ -9,6 +9,10 @@
 //! `reference rounds COUNT [--tls CA CERTIFICATE KEY] URL[,SERVER-NAME]...`: bare probe rounds by the guard's own
 //! client on
 //! persistent connections; prints the duration of each round in microseconds.
+//!
+//! `reference calls COUNT KUBECONFIG NAMESPACE POD...`: the calls of an approval to the API server, without the guard: concurrent
+//! reads of a Lease and the pods, then a write of the Lease. Prints the durations of the reads and of the write in
+//! microseconds.
 
 // The program fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -28,6 +32,12 @@ use etcd_guard::{
         self,
         tls::{self, CertificatePair, ServedCertificate},
     },
+};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1};
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
 };
 use rustls::crypto::{CryptoProvider, ring};
 use serde::{Deserialize, Serialize};
@@ -60,8 +70,12 @@ fn main() {
             runtime.block_on(rounds(count, Some(&tls), urls));
         }
         ["rounds", count, urls @ ..] => runtime.block_on(rounds(count, None, urls)),
+        ["calls", count, kubeconfig, namespace, pods @ ..] => {
+            runtime.block_on(calls(count, kubeconfig, namespace, pods));
+        }
         _ => panic!(
-            "reference serve CERTIFICATE KEY | rounds COUNT [--tls CA CERTIFICATE KEY] URL[,SERVER-NAME]..."
+            "reference serve CERTIFICATE KEY | rounds COUNT [--tls CA CERTIFICATE KEY] URL[,SERVER-NAME]... | \
+             calls COUNT KUBECONFIG NAMESPACE POD..."
         ),
     }
 }
@@ -98,6 +112,39 @@ async fn rounds(count: &str, tls: Option<&Tls>, urls: &[&str]) {
     let mut out = std::io::stdout().lock();
     for round in took.iter().skip(WARM_UP) {
         writeln!(out, "{}", round.as_micros()).expect("standard output is open");
+    }
+}
+
+/// Makes the calls of approvals to the API server.
+async fn calls(count: &str, kubeconfig: &str, namespace: &str, names: &[&str]) {
+    let count: usize = count.parse().expect("the number of approvals");
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    let client = Client::try_from(config.expect("a configuration")).expect("a client");
+    let pods: Api<v1::Pod> = Api::namespaced(client.clone(), namespace);
+    let leases: Api<Lease> = Api::namespaced(client, "etcd-guard");
+    let name = format!("reference-{namespace}");
+    let mut lease = Lease::default();
+    lease.metadata.name = Some(name.clone());
+    leases.replace(&name, &PostParams::default(), &lease).await.expect("the Lease is created");
+    let mut took = Vec::new();
+    for number in 0..WARM_UP + count {
+        let began = Instant::now();
+        let read = futures::future::join_all(names.iter().map(|name| pods.get(name)));
+        let (lease, read) = tokio::join!(leases.get(&name), read);
+        let reads = began.elapsed();
+        assert!(read.iter().all(Result::is_ok), "{read:?}");
+        let mut lease = lease.expect("the Lease");
+        let annotation = (String::from("reference"), number.to_string());
+        lease.metadata.annotations = Some([annotation].into());
+        let began = Instant::now();
+        leases.replace(&name, &PostParams::default(), &lease).await.expect("the Lease is written");
+        took.push((reads, began.elapsed()));
+    }
+    leases.delete(&name, &DeleteParams::default()).await.expect("the Lease is deleted");
+    let mut out = std::io::stdout().lock();
+    for (reads, write) in took.iter().skip(WARM_UP) {
+        writeln!(out, "{} {}", reads.as_micros(), write.as_micros()).expect("standard output is open");
     }
 }
 

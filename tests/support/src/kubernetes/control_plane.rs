@@ -27,7 +27,7 @@ use crate::{
     processes::child::scoped_command,
     processes::freeze::freeze,
     processes::testbed::{self, Testbed},
-    project,
+    project, protocol_trace,
     wait::wait_until,
 };
 
@@ -99,6 +99,8 @@ pub struct ControlPlane {
     pub addresses: Arc<Addresses>,
     /// The etcd program for pods.
     pub etcd: PathBuf,
+    /// The URL of the etcd member with the objects of the API server.
+    pub store_url: String,
     kubectl: PathBuf,
     /// Programs that are restarted whenever they end.
     restarted: Mutex<BTreeSet<String>>,
@@ -133,7 +135,12 @@ impl ControlPlane {
                 &PREVIEWED_NODES,
             ]
             .concat();
-            let control_plane = Self::start_with(&nodes, &["--controllers", CONTROLLERS]);
+            let mut arguments = vec!["--controllers", CONTROLLERS];
+            if protocol_trace::folder().is_some() {
+                // A test reads the history of the objects from etcd.
+                arguments.extend(["--apiserver-flag", "--storage-media-type=application/json"]);
+            }
+            let control_plane = Self::start_with(&nodes, &arguments);
             control_plane.grant_guard_permissions();
             control_plane
         })
@@ -153,6 +160,7 @@ impl ControlPlane {
             dir: testbed.path("TESTBED_DIR").to_owned(),
             addresses: Addresses::new(testbed.get("TESTBED_NET")),
             etcd: testbed::program("etcd-3.6"),
+            store_url: format!("http://{}.1:2379", testbed.get("TESTBED_NET")),
             kubectl: testbed.path("KUBECTL").to_owned(),
             restarted: Mutex::default(),
             _testbed: testbed,
