@@ -18,6 +18,7 @@ use crate::{
     API_SERVER,
     certificates::Certificates,
     oracle::Oracle,
+    recorder::Recorder,
     review_proxy::{Responder, ReviewProxy},
     stress::{StressTest, Subject},
 };
@@ -43,6 +44,7 @@ pub(crate) struct Environment {
     pub(crate) pods: Api<Pod>,
     pub(crate) replicas: Mutex<Vec<GuardProcess>>,
     pub(crate) proxy: ReviewProxy,
+    pub(crate) recorder: Arc<Recorder>,
     pub(crate) subject: Subject,
     /// The objects of the cluster.
     pub(crate) objects: Vec<Value>,
@@ -69,6 +71,7 @@ impl Environment {
         let namespace = new_namespace(&client, true).await;
         wait_for_service_account(&client, &namespace).await;
         let files = tempfile::tempdir_in(&control_plane.dir).unwrap();
+        let recorder = Arc::new(Recorder::start(&control_plane.store_url, &namespace).await);
         let objects = test.objects();
         let file = files.path().join("etcd.json");
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
@@ -93,13 +96,15 @@ impl Environment {
             Subject::LeaderOnly => Responder::LeaderOnly,
             Subject::Pdb | Subject::Nothing => Responder::AllowAll,
         };
-        let proxy = ReviewProxy::start(responder, Arc::clone(&certificates), Arc::clone(&oracle)).await;
+        let (front, approvals) = (Arc::clone(&certificates), Arc::clone(&recorder));
+        let proxy = ReviewProxy::start(responder, front, Arc::clone(&oracle), approvals).await;
         let (replicas, subject) = (Mutex::new(replicas), test.subject);
         let environment = Self {
             oracle,
             pods,
             replicas,
             proxy,
+            recorder,
             subject,
             objects,
             slow_terminations: AtomicU32::new(0),
@@ -119,6 +124,14 @@ impl Environment {
             environment.wait_until_called().await;
         }
         environment
+    }
+
+    /// Writes the trace of a test of the guard. The comparison does not explain deletions of owners.
+    pub(crate) async fn write_trace(&self, test: &StressTest) {
+        if self.subject == Subject::Guard && !test.has_cascades() {
+            let name = format!("stress-{}-{}", test.owners, test.seed);
+            self.recorder.finish(&name, &self.namespace, &self.oracle.names).await;
+        }
     }
 
     /// Kills the API server, and returns when its successor is ready.

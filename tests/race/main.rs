@@ -15,6 +15,7 @@ mod disruptions;
 mod environment;
 mod naive_guards;
 mod oracle;
+mod recorder;
 mod report;
 mod review_proxy;
 mod stress;

@@ -25,6 +25,7 @@ use crate::{
     certificates::Certificates,
     naive_guards,
     oracle::{Approval, Claim, Oracle},
+    recorder::Recorder,
 };
 use test_support::http_client::Connection;
 
@@ -58,6 +59,7 @@ struct Shared {
     certificates: Arc<Certificates>,
     next: AtomicUsize,
     oracle: Arc<Oracle>,
+    recorder: Arc<Recorder>,
     answers: Answers,
 }
 
@@ -66,12 +68,14 @@ impl ReviewProxy {
         responder: Responder,
         certificates: Arc<Certificates>,
         oracle: Arc<Oracle>,
+        recorder: Arc<Recorder>,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let answers = Answers::default();
         let next = AtomicUsize::new(0);
-        let shared = Shared { responder, certificates, next, oracle, answers: Arc::clone(&answers) };
+        let shared =
+            Shared { responder, certificates, next, oracle, recorder, answers: Arc::clone(&answers) };
         let task = tokio::spawn(serve(listener, Arc::new(shared)));
         Self { address, answers, task }
     }
@@ -152,6 +156,7 @@ impl Shared {
                 Responder::Replicas(_) => Claim::Quorum,
                 Responder::LeaderOnly | Responder::AllowAll => Claim::Unstated,
             };
+            self.recorder.approve(approval.uid);
             self.oracle.check(&Approval { claim, note: &note, ..approval }).await;
         }
     }

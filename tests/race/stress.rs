@@ -123,6 +123,7 @@ impl StressTest {
                     .await;
             let is_complete = requests.count() >= self.deletes || began.elapsed() > self.limit;
             if is_complete || self.is_finished(environment) {
+                environment.write_trace(self).await;
                 return report;
             }
             // Progress for users who wait for a long run.
@@ -169,10 +170,14 @@ impl StressTest {
         tokio::join!(clients, disrupt, collect);
     }
 
+    /// Whether the test deletes a StatefulSet in some rounds.
+    pub(crate) fn has_cascades(&self) -> bool {
+        self.owners == Owners(Topology::SetPerMember) && self.subject == Subject::Guard
+    }
+
     /// Whether a StatefulSet is deleted in this round, whose pod the garbage collector deletes much later.
     fn has_cascade(&self, round: usize) -> bool {
-        let has_sets = self.owners == Owners(Topology::SetPerMember) && self.subject == Subject::Guard;
-        has_sets && round % CASCADE_INTERVAL == 1
+        self.has_cascades() && round % CASCADE_INTERVAL == 1
     }
 
     fn is_finished(&self, environment: &Environment) -> bool {

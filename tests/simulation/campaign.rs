@@ -9,7 +9,12 @@ use std::{
 use etcd_guard::{guard::Reason, mistakes::Mistake};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::run::{Report, run};
+use test_support::{plot_data::Figure, protocol_trace};
+
+use crate::{
+    oracle::Margin,
+    run::{Report, run},
+};
 
 /// The CPU time of a campaign in seconds, unless the environment sets another one. The test of determinism in the same program
 /// takes the rest of a minute.
@@ -20,6 +25,9 @@ const MAX_TIME: Duration = Duration::from_secs(100);
 
 /// The number of seeds after which a line shows the progress.
 const PROGRESS_SEEDS: u64 = 50;
+
+/// Simulated time that the figure of margins covers.
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// The seeds of a campaign, and its end.
 pub(crate) struct Campaign {
@@ -38,7 +46,8 @@ pub(crate) struct Summary {
     seeds: u64,
     cpu_time: Duration,
     simulated: Duration,
-    margin: Option<usize>,
+    /// The margins of all runs. Times are cumulative, as if the runs followed each other.
+    margins: Vec<Margin>,
     verdicts: BTreeMap<(&'static str, &'static str), u32>,
     faults: BTreeMap<&'static str, u32>,
 }
@@ -49,7 +58,19 @@ fn cpu_time() -> Duration {
 
 /// Returns the first of this number of seeds with which a mistake violates an invariant, and the violation.
 pub(crate) fn first_violation(mistake: Mistake, seeds: u64) -> Option<(u64, String)> {
-    (1..=seeds).find_map(|seed| Some((seed, run(seed, Some(mistake), false).violations.into_iter().next()?)))
+    (1..=seeds).find_map(|seed| {
+        let report = run(seed, Some(mistake), false);
+        let violation = report.violations.into_iter().next()?;
+        write_trace(&format!("mistake-{mistake:?}-{seed}"), report.protocol_trace.as_deref());
+        Some((seed, violation))
+    })
+}
+
+/// Writes the trace of a run for the comparison with the model, if the environment requests it.
+fn write_trace(name: &str, trace: Option<&str>) {
+    if let (Some(folder), Some(trace)) = (protocol_trace::folder(), trace) {
+        protocol_trace::write(&folder, name, trace);
+    }
 }
 
 // === impl Campaign ===
@@ -76,6 +97,7 @@ impl Campaign {
             if let Some(text) = &report.text {
                 println!("{text}");
             }
+            write_trace(&format!("simulation-{seed}"), report.protocol_trace.as_deref());
             summary.cpu_time = cpu_time().saturating_sub(started);
             summary.add(report);
             if summary.seeds.is_multiple_of(PROGRESS_SEEDS) {
@@ -89,6 +111,7 @@ impl Campaign {
                 break;
             }
         }
+        summary.plot();
         summary
     }
 }
@@ -96,8 +119,28 @@ impl Campaign {
 // === impl Summary ===
 
 impl Summary {
+    /// Writes the data of the figure `margins`: the margins of the first simulated day.
+    fn plot(&self) {
+        let title = "Voters beyond the quorum after each approval";
+        let mut figure = Figure::points(title, "simulated hours", "voters");
+        let voters: BTreeSet<usize> = self.margins.iter().map(|margin| margin.voters).collect();
+        for (place, voters) in (0_u32..).zip(voters) {
+            let of_size = self.margins.iter().filter(|margin| margin.voters == voters && margin.at <= DAY);
+            // A vertical offset per cluster size prevents overlapping points.
+            let height = |margin: &Margin| {
+                f64::from(u32::try_from(margin.remaining).unwrap()) + 0.1 * f64::from(place)
+            };
+            let points: Vec<(f64, f64)> =
+                of_size.map(|margin| (margin.at.as_secs_f64() / 3600.0, height(margin))).collect();
+            if !points.is_empty() {
+                figure = figure.series(&format!("{voters} voters"), points);
+            }
+        }
+        figure.write("margins");
+    }
+
     fn add(&mut self, report: Report) {
-        let Report { seed, scenario, violations, verdicts, faults, approvals, margin, simulated, .. } =
+        let Report { seed, scenario, violations, verdicts, faults, approvals, margins, simulated, .. } =
             report;
         self.failures.extend(violations.into_iter().map(|violation| {
             format!(
@@ -106,8 +149,9 @@ impl Summary {
         }));
         self.seeds += 1;
         self.approvals += approvals;
+        let before = self.simulated;
+        self.margins.extend(margins.into_iter().map(|margin| Margin { at: before + margin.at, ..margin }));
         self.simulated += simulated;
-        self.margin = self.margin.into_iter().chain(margin).min();
         for (verdict, count) in verdicts {
             *self.verdicts.entry(verdict).or_default() += count;
         }
@@ -119,6 +163,7 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let smallest = self.margins.iter().map(|margin| margin.remaining).min();
         let (simulated, cpu) = (self.simulated.as_secs_f64(), self.cpu_time.as_secs_f64());
         writeln!(
             f,
@@ -134,7 +179,7 @@ impl fmt::Display for Summary {
             self.approvals,
             self.faults.values().sum::<u32>(),
             self.failures.len(),
-            self.margin.map_or_else(|| String::from("unknown"), |margin| margin.to_string())
+            smallest.map_or_else(|| String::from("unknown"), |margin| margin.to_string())
         )?;
         let faults = self.faults.iter().map(|(fault, count)| format!("{fault} {count}"));
         writeln!(f, "faults: {}", faults.collect::<Vec<_>>().join(", "))?;

@@ -17,6 +17,7 @@ mod faults;
 mod kubelet;
 mod operator;
 mod oracle;
+mod protocol_traces;
 mod raft;
 mod recordings;
 mod replicas;

@@ -19,14 +19,24 @@ pub(crate) struct Oracle {
     pub(crate) violations: Vec<String>,
     /// Number of verdicts by request and reason.
     pub(crate) verdicts: BTreeMap<(&'static str, &'static str), u32>,
-    /// The smallest number of voters that remained beyond the quorum after an approval.
-    pub(crate) margin: Option<usize>,
+    /// The margin of each approval that removes a voter.
+    pub(crate) margins: Vec<Margin>,
     pub(crate) checked: u32,
 }
 
 /// Time between the end of an evaluation and the check of its approval, at most: a call of the guard that begins meanwhile
 /// can find a member stopped that serves in the check.
 const CHECK_DELAY: Duration = Duration::from_millis(300);
+
+/// The voters beyond the quorum that remained after an approval.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Margin {
+    /// Simulated time since the start of the run.
+    pub(crate) at: Duration,
+    /// Number of voters of the cluster.
+    pub(crate) voters: usize,
+    pub(crate) remaining: usize,
+}
 
 /// A pod that leaves.
 struct Departure {
@@ -44,6 +54,8 @@ pub(crate) struct Approval<'a> {
     pub(crate) reason: &'static str,
     /// Time at which the API server called the guard. A fault after this time is not the guard's responsibility.
     pub(crate) requested_at: Instant,
+    /// The start of the run.
+    pub(crate) started: Instant,
 }
 
 /// Returns the position of a pod in the order of creation.
@@ -71,7 +83,7 @@ impl Oracle {
 
     /// Checks an approval, and records that its pods leave.
     pub(crate) fn check(&mut self, cluster: &Cluster, approval: &Approval<'_>) {
-        let Approval { targets, reason, requested_at } = *approval;
+        let Approval { targets, reason, requested_at, started } = *approval;
         let approved_at = Instant::now();
         self.checked += 1;
         let is_target = |member: usize| targets.iter().any(|(target, _)| *target == member);
@@ -114,7 +126,12 @@ impl Oracle {
         let is_overruled = reason == "BreakGlass";
         if votes && !has_changed && !loses_nothing && !is_repeated && !is_overruled {
             let margin = most.checked_sub(cluster.quorum());
-            self.margin = Some(self.margin.unwrap_or(usize::MAX).min(margin.unwrap_or(0)));
+            let at = approved_at.duration_since(started);
+            self.margins.push(Margin {
+                at,
+                voters: cluster.voters().count(),
+                remaining: margin.unwrap_or(0),
+            });
             if margin.is_none() {
                 let names = |members: &[usize]| {
                     members.iter().map(|member| cluster.members[*member].name.as_str()).collect::<Vec<_>>()

@@ -19,6 +19,8 @@ use crate::{
     },
     controllers, faults, kubelet,
     operator::{self, REPLACEMENT_TIME},
+    oracle::Margin,
+    protocol_traces,
     raft::Role,
     replicas::Replicas,
     scenario::{NAMESPACE, Scenario},
@@ -49,8 +51,10 @@ pub(crate) struct Report {
     pub(crate) verdicts: BTreeMap<(&'static str, &'static str), u32>,
     pub(crate) faults: BTreeMap<&'static str, u32>,
     pub(crate) approvals: u32,
-    pub(crate) margin: Option<usize>,
+    pub(crate) margins: Vec<Margin>,
     pub(crate) simulated: Duration,
+    /// The trace for the comparison with the model; `None` if the comparison does not cover an operation of the run.
+    pub(crate) protocol_trace: Option<String>,
 }
 
 /// Waits until no other thread runs a simulation.
@@ -120,6 +124,7 @@ async fn simulate(seed: u64, records_text: bool) -> Report {
     let mut world = sim.world();
     let world = &mut *world;
     world.trace.flush();
+    let protocol_trace = world.scenario.is_modelled().then(|| protocol_traces::of_run(world));
     Report {
         seed,
         scenario: description,
@@ -130,8 +135,9 @@ async fn simulate(seed: u64, records_text: bool) -> Report {
         verdicts: std::mem::take(&mut world.oracle.verdicts),
         faults: std::mem::take(&mut world.faults.injected),
         approvals: world.oracle.checked,
-        margin: world.oracle.margin,
+        margins: std::mem::take(&mut world.oracle.margins),
         simulated: started.elapsed(),
+        protocol_trace,
     }
 }
 

@@ -85,6 +85,12 @@ impl Scenario {
         }
     }
 
+    /// Whether the comparison with the model of the reservation protocol covers all operations of the run: no change of the
+    /// membership, no executed deletion of an owner, and one record.
+    pub(crate) fn is_modelled(&self) -> bool {
+        !self.replaces_members && !self.deletes_sets && !self.races_for_records
+    }
+
     /// A cluster of one set without faults, for the comparison of the simulated raft with real clusters.
     pub(crate) fn of_raft(members: usize, learners: usize) -> Self {
         Self {

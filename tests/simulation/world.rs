@@ -31,6 +31,8 @@ pub(crate) struct World {
     pub(crate) oracle: Oracle,
     pub(crate) faults: Faults,
     pub(crate) trace: Trace,
+    /// The times of approvals in milliseconds, with the uids of the pods.
+    pub(crate) approvals: Vec<(u64, String)>,
     /// The members that run at each address, by the address of the pod.
     pub(crate) addresses: BTreeMap<String, usize>,
     pub(crate) started: Instant,
@@ -141,6 +143,7 @@ impl World {
             },
             oracle: Oracle::default(),
             trace: Trace { text: records_text.then(String::new), ..Trace::default() },
+            approvals: Vec::new(),
             addresses: BTreeMap::new(),
             requests: 0,
             calls: BTreeMap::new(),

@@ -208,8 +208,12 @@ impl ApiServer {
         if !verdict.allows() {
             return Some(Outcome::Denied(reason));
         }
-        let approval = Approval { targets, reason, requested_at };
-        let crate::world::World { oracle, cluster, .. } = &mut *world;
+        let crate::world::World { oracle, cluster, approvals, started, .. } = &mut *world;
+        let approval = Approval { targets, reason, requested_at, started: *started };
+        let millis = u64::try_from(started.elapsed().as_millis()).unwrap();
+        if review["resource"]["resource"] == "pods" {
+            approvals.extend(targets.iter().map(|(_, uid)| (millis, uid.clone())));
+        }
         oracle.check(cluster, &approval);
         None
     }

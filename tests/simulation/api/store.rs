@@ -46,6 +46,11 @@ impl Store {
         self.version
     }
 
+    /// Returns all changes so far.
+    pub(crate) fn log(&self) -> &[Change] {
+        &self.log
+    }
+
     pub(crate) fn new_uid(&mut self) -> String {
         self.uids += 1;
         format!("uid-{}", self.uids)

@@ -14,6 +14,7 @@ mod properties;
 mod replica;
 mod searches;
 mod symmetry;
+mod traces;
 mod transitions;
 
 use std::time::Duration;

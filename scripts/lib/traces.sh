@@ -1,0 +1,16 @@
+# shellcheck shell=bash
+# Comparison of recorded runs with the model of the reservation protocol.
+
+# The test that compares the runs in $PROTOCOL_TRACES.
+COMPARISON=traces_of_environment_are_runs_of_the_model
+
+# make_trace_folder: makes a folder, to which tests write the traces of their runs. The caller removes $TRACE_FOLDER.
+make_trace_folder() {
+  TRACE_FOLDER=$(mktemp -d)
+  export PROTOCOL_TRACES=$TRACE_FOLDER
+}
+
+# compare_traces: compares the runs in $PROTOCOL_TRACES with the model.
+compare_traces() {
+  cargo test --quiet --locked --lib -- --ignored --nocapture "$COMPARISON" | sed '/^running \|^test \|^$/d'
+}
