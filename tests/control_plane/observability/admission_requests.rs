@@ -56,7 +56,6 @@ async fn admission_requests_match_table_of_requesters() {
     let files = tempfile::tempdir_in(&etcd.control_plane.dir).unwrap();
     let recorder = start_recorder(&etcd, files.path()).await;
     let leader = etcd.leader().await;
-    let [follower, _] = etcd.followers().await;
     let deletion = |name: Option<&str>,
                     old: &str,
                     dry_run: bool,
@@ -110,9 +109,15 @@ async fn admission_requests_match_table_of_requesters() {
         }
     }
 
-    let uid = etcd.uid(&follower).await;
-    let output = etcd.kubectl(&["delete", "pod", &follower, "--wait=false"]).await;
-    assert!(output.success, "{output:?}");
+    // An election on a busy machine can make the follower the leader before the request.
+    let (follower, uid) = wait_for("the deletion of a follower", START_TIMEOUT, async || {
+        let [follower, _] = etcd.followers().await;
+        let uid = etcd.uid(&follower).await;
+        let output = etcd.kubectl(&["delete", "pod", &follower, "--wait=false"]).await;
+        assert!(output.success || output.stderr.contains("LeaderProtected"), "{output:?}");
+        output.success.then_some((follower, uid))
+    })
+    .await;
     let kubelet = format!("system:node:{SHARED_NODE}");
     let last = wait_for("the kubelet's final delete", START_TIMEOUT, async || {
         recorder.take_requests().into_iter().find(|request| request["userInfo"]["username"] == *kubelet)
