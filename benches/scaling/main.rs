@@ -37,7 +37,7 @@ use tokio::{sync::watch, task::JoinSet, time::sleep};
 use self::api::ApiServer;
 
 /// Number of clusters, each of which has one decision at a time.
-const CLUSTERS: usize = 64;
+const CLUSTERS: usize = 16;
 
 /// Number of members of each cluster.
 const MEMBERS: usize = 3;
@@ -130,15 +130,22 @@ async fn approve() -> u64 {
     let running = Arc::clone(&guard);
     let background = tokio::spawn(async move { Box::pin(running.run_background_tasks(None)).await });
     sleep(START_TIME).await;
-    let approved = Arc::new(AtomicU64::new(0));
+    let (approved, denied) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut clients = JoinSet::new();
     for cluster in 0..CLUSTERS {
         let review = api.review(cluster, 1).to_string();
-        clients.spawn(delete_repeatedly(Arc::clone(&guard), review, Arc::clone(&approved)));
+        clients.spawn(delete_repeatedly(
+            Arc::clone(&guard),
+            review,
+            Arc::clone(&approved),
+            Arc::clone(&denied),
+        ));
     }
     sleep(WARM_UP).await;
     let (before, started) = (approved.load(Ordering::Relaxed), Instant::now());
+    denied.store(0, Ordering::Relaxed);
     sleep(MEASURED).await;
+    assert_eq!(denied.load(Ordering::Relaxed), 0, "deletions were denied while the rate was measured");
     let rate = u128::from(approved.load(Ordering::Relaxed) - before) * 1000 / started.elapsed().as_millis();
     if let Some(Err(failed)) = clients.try_join_next() {
         panic!("a client failed: {failed}");
@@ -148,13 +155,19 @@ async fn approve() -> u64 {
 }
 
 /// Requests the deletion of one pod repeatedly. The bench does not execute the deletion.
-async fn delete_repeatedly(guard: Arc<Guard>, review: String, approved: Arc<AtomicU64>) {
+async fn delete_repeatedly(
+    guard: Arc<Guard>,
+    review: String,
+    approved: Arc<AtomicU64>,
+    denied: Arc<AtomicU64>,
+) {
     loop {
         let request: AdmissionRequest<'_> = serde_json::from_str(&review).expect("a request");
         let request = Request::from_admission(&request).expect("a request");
         let verdict = guard.evaluate(&request, Deadline::from_timeout(Some(REVIEW_TIMEOUT))).await;
-        assert!(verdict.allows(), "{}", verdict.text());
-        approved.fetch_add(1, Ordering::Relaxed);
+        // Before the measurement, all clusters open their connections at once, and members can be late.
+        let count = if verdict.allows() { &approved } else { &denied };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
