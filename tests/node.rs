@@ -155,7 +155,10 @@ fn approves_follower_with_a_warning() {
 
 #[test]
 fn denies_second_follower_at_once() {
-    assert_denied("delete-second", &["(Forbidden)", "would have 1 of 3 voters healthy, quorum 2"]);
+    // On a busy machine, the remaining voter can miss the deadline of the probe as well. The number of healthy voters is
+    // therefore not compared.
+    let reason = " denied the request: QuorumAtRisk: ";
+    assert_denied("delete-second", &["(Forbidden)", reason, " of 3 voters healthy, quorum 2"]);
 }
 
 #[test]
