@@ -131,13 +131,13 @@ start_subject() {
   kyverno)
     validate_url="https://$host:$PORT/vpol/compare?timeout=5s"
     mutate_url="https://$host:$PORT/mpol/compare?timeout=5s"
-    # Reports of admissions are off: they would write to the API server.
+    # No reports, and no metrics server, which would use a fixed port of all networks.
     on_server_core "$folder/log" env KYVERNO_NAMESPACE=kyverno KYVERNO_SERVICEACCOUNT_NAME=kyverno-admission-controller \
       KYVERNO_ROLE_NAME=kyverno:admission-controller KYVERNO_DEPLOYMENT=kyverno-admission-controller \
       KYVERNO_POD_NAME=kyverno KYVERNO_SVC=kyverno-svc INIT_CONFIG=kyverno METRICS_CONFIG=kyverno-metrics \
       "$(program kyverno)" --kubeconfig "$KUBECONFIG" --serverIP "$host:$PORT" --webhookServerHost "$host" \
       --webhookServerPort "$PORT" --caSecretName kyverno-ca --tlsSecretName kyverno-tls --admissionReports=false \
-      --disableMetrics --controllerRuntimeMetricsAddress 0 \
+      --enableReporting none --disableMetrics --otelConfig none --controllerRuntimeMetricsAddress 0 \
       --backgroundServiceAccountName system:serviceaccount:kyverno:kyverno-background-controller \
       --reportsServiceAccountName system:serviceaccount:kyverno:kyverno-reports-controller
     ;;

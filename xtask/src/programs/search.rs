@@ -86,8 +86,8 @@ fn is_executable(path: &Path) -> bool {
 /// Whether a program of the machine can be used.
 fn fits(path: &Path, program: &Program) -> bool {
     match program.name.as_str() {
-        // The machine cannot have programs of this project.
-        "cert-manager" | "go-webhook" => return false,
+        // A program of the machine with such a name is another one, for instance the command line tool of a server.
+        "cert-manager" | "gatekeeper" | "go-webhook" | "kyverno" => return false,
         // It runs in images that hold no libraries.
         "busybox" => return is_static(path),
         "protoc" => return has_includes(path),
