@@ -10,7 +10,10 @@ make_trace_folder() {
   export PROTOCOL_TRACES=$TRACE_FOLDER
 }
 
-# compare_traces: compares the runs in $PROTOCOL_TRACES with the model.
+# compare_traces: compares the runs in $PROTOCOL_TRACES with the model. Fails if no test with this name exists.
 compare_traces() {
-  cargo test --quiet --locked --lib -- --ignored --nocapture "$COMPARISON" | sed '/^running \|^test \|^$/d'
+  local output status=0
+  output=$(cargo test --quiet --locked --lib -- --ignored --nocapture "$COMPARISON") || status=1
+  sed '/^running \|^test \|^\.*$/d' <<<"$output"
+  [[ $status -eq 0 && $output == *' 1 passed'* ]]
 }

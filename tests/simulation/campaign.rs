@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     env, fmt,
+    panic::catch_unwind,
     time::{Duration, Instant},
 };
 
@@ -12,8 +13,9 @@ use nix::time::{ClockId, clock_gettime};
 use test_support::{plot_data::Figure, protocol_trace};
 
 use crate::{
-    oracle::Margin,
+    oracle::{Margin, SAFETY},
     run::{Report, run},
+    world::panic_text,
 };
 
 /// The CPU time of a campaign in seconds, unless the environment sets another one. The test of determinism in the same program
@@ -22,6 +24,9 @@ const DEFAULT_SECONDS: u64 = 50;
 
 /// The time after which a campaign without a given number of seeds ends, on a machine that is busy.
 const MAX_TIME: Duration = Duration::from_secs(100);
+
+/// The minimum number of seeds of a campaign without a given number. All mistakes are found within these seeds.
+const MIN_SEEDS: u64 = 9;
 
 /// The number of seeds after which a line shows the progress.
 const PROGRESS_SEEDS: u64 = 50;
@@ -56,11 +61,12 @@ fn cpu_time() -> Duration {
     Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap())
 }
 
-/// Returns the first of this number of seeds with which a mistake violates an invariant, and the violation.
+/// Returns the first of this number of seeds with which a mistake violates the safety invariant, and the violation.
 pub(crate) fn first_violation(mistake: Mistake, seeds: u64) -> Option<(u64, String)> {
     (1..=seeds).find_map(|seed| {
         let report = run(seed, Some(mistake), false);
-        let violation = report.violations.into_iter().next()?;
+        let mut violations = report.violations.iter();
+        let violation = violations.find_map(|text| text.strip_prefix(SAFETY).map(str::to_owned))?;
         write_trace(&format!("mistake-{mistake:?}-{seed}"), report.protocol_trace.as_deref());
         Some((seed, violation))
     })
@@ -93,7 +99,14 @@ impl Campaign {
         let mut summary = Summary::default();
         let (started, start) = (cpu_time(), Instant::now());
         for seed in self.first..self.first.saturating_add(self.seeds) {
-            let report = run(seed, None, self.prints_trace);
+            let report = match catch_unwind(|| run(seed, None, self.prints_trace)) {
+                Ok(report) => report,
+                Err(panic) => {
+                    Mistake::activate(None);
+                    summary.fail(&format!("seed {seed}"), &panic_text(panic.as_ref()), seed);
+                    break;
+                }
+            };
             if let Some(text) = &report.text {
                 println!("{text}");
             }
@@ -107,7 +120,8 @@ impl Campaign {
                     summary.failures.len()
                 );
             }
-            if summary.cpu_time >= self.cpu_time || start.elapsed() >= self.time {
+            let has_ended = summary.cpu_time >= self.cpu_time || start.elapsed() >= self.time;
+            if has_ended && summary.seeds >= MIN_SEEDS {
                 break;
             }
         }
@@ -128,7 +142,7 @@ impl Summary {
             let of_size = self.margins.iter().filter(|margin| margin.voters == voters && margin.at <= DAY);
             // A vertical offset per cluster size prevents overlapping points.
             let height = |margin: &Margin| {
-                f64::from(u32::try_from(margin.remaining).unwrap()) + 0.1 * f64::from(place)
+                f64::from(i32::try_from(margin.remaining).unwrap()) + 0.1 * f64::from(place)
             };
             let points: Vec<(f64, f64)> =
                 of_size.map(|margin| (margin.at.as_secs_f64() / 3600.0, height(margin))).collect();
@@ -139,14 +153,19 @@ impl Summary {
         figure.write("margins");
     }
 
+    /// Adds a failure, and prints it at once, because a long campaign can be interrupted.
+    fn fail(&mut self, run: &str, violation: &str, seed: u64) {
+        let failure = format!("{run}: {violation}\nreplay it: scripts/simulate --seed {seed} --trace");
+        eprintln!("{failure}");
+        self.failures.push(failure);
+    }
+
     fn add(&mut self, report: Report) {
         let Report { seed, scenario, violations, verdicts, faults, approvals, margins, simulated, .. } =
             report;
-        self.failures.extend(violations.into_iter().map(|violation| {
-            format!(
-                "seed {seed} ({scenario}): {violation}\nreplay it: scripts/simulate --seed {seed} --trace"
-            )
-        }));
+        for violation in violations {
+            self.fail(&format!("seed {seed} ({scenario})"), &violation, seed);
+        }
         self.seeds += 1;
         self.approvals += approvals;
         let before = self.simulated;
@@ -174,9 +193,11 @@ impl fmt::Display for Summary {
         )?;
         writeln!(
             f,
-            "{} verdicts, {} approvals, {} faults, {} violations; smallest margin above the quorum: {}",
+            "{} verdicts, {} approvals ({} of them cost a voter that served), {} faults, {} violations; smallest margin above the \
+             quorum: {}",
             self.verdicts.values().sum::<u32>(),
             self.approvals,
+            self.margins.len(),
             self.faults.values().sum::<u32>(),
             self.failures.len(),
             smallest.map_or_else(|| String::from("unknown"), |margin| margin.to_string())

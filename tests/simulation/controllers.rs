@@ -99,7 +99,8 @@ pub(crate) async fn run_garbage_collector(api: ApiServer) {
         };
         for orphan in orphans {
             let api = api.clone();
-            tokio::spawn(async move {
+            let sim = api.sim.clone();
+            sim.spawn("deletion of the garbage collector", async move {
                 api.delete_pod(GARBAGE_COLLECTOR, &orphan, Deletion::Delete { grace_seconds: 30 }).await;
             });
             sleep(Duration::from_millis(20)).await;

@@ -13,7 +13,7 @@ use crate::{
 /// The name of the random numbers.
 const FAULTS: &str = "faults";
 
-/// Injects faults until this instant, and then removes all of them.
+/// Injects faults until this instant, and then removes them. Delays of watches and differences of clocks remain.
 pub(crate) async fn run(api: ApiServer, end: Instant) {
     while Instant::now() < end {
         api.sim.pause(FAULTS, 300..=5_000).await;
@@ -85,7 +85,7 @@ fn inject(api: &ApiServer) {
     let sim = api.sim.clone();
     let mut world = sim.world();
     world.advance();
-    let kind = world.number(FAULTS, 0..=14);
+    let kind = world.number(FAULTS, 0..=15);
     let (members, replicas) = (world.cluster.members.len(), world.scenario.replicas);
     let (member, replica) = (world.index(FAULTS, members), world.index(FAULTS, replicas));
     let name = world.cluster.members[member].name.clone();
@@ -138,6 +138,11 @@ fn inject(api: &ApiServer) {
             cut_followers(&sim, &mut world, short);
             "followers cut from each other"
         }
+        14 => {
+            world.faults.slow_calls = 40;
+            after(&sim, short, |world| world.faults.slow_calls = 0);
+            "slow calls of the guard"
+        }
         12 => {
             let skew = i64::try_from(world.number(FAULTS, 0..=360)).unwrap() - 180;
             world.faults.skew[replica] = skew;
@@ -147,7 +152,7 @@ fn inject(api: &ApiServer) {
             drop(world);
             api.replicas.crash(&sim, replica);
             let api = api.clone();
-            tokio::spawn(async move {
+            sim.spawn("restart of a replica", async move {
                 api.sim.sleep(short).await;
                 if api.replicas.get(replica).is_none() {
                     api.replicas.start(&api.sim, replica);
@@ -203,10 +208,10 @@ fn cut_until(sim: &Sim, world: &mut World, links: Vec<(usize, usize)>, time: Dur
 
 /// Changes the world after this time.
 fn after(sim: &Sim, time: Duration, change: impl FnOnce(&mut World) + Send + 'static) {
-    let sim = sim.clone();
-    tokio::spawn(async move {
-        sim.sleep(time).await;
-        let mut world = sim.world();
+    let changed = sim.clone();
+    sim.spawn("end of a fault", async move {
+        changed.sleep(time).await;
+        let mut world = changed.world();
         world.advance();
         change(&mut world);
     });
@@ -225,7 +230,7 @@ fn remove_all(api: &ApiServer) {
         }
         cluster.cut.clear();
         faults.unreachable.clear();
-        (faults.lost_responses, faults.api_down_until) = (0, None);
+        (faults.lost_responses, faults.slow_calls, faults.api_down_until) = (0, 0, None);
         (0..scenario.replicas).filter(|replica| api.replicas.get(*replica).is_none()).collect()
     };
     for replica in missing {

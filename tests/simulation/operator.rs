@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::{
     api::{
-        admission::ApiServer,
+        admission::{ApiServer, Outcome},
+        server::pod_key,
         store::{Key, key},
     },
     raft::Role,
-    scenario::node_name,
+    scenario::{NAMESPACE, node_name},
     workload::drain,
     world::{Sim, World},
 };
@@ -19,6 +20,7 @@ use crate::{
 /// The names of the random numbers.
 const MEMBERS: &str = "member operator";
 const NODES: &str = "node operator";
+const NODE_DELETIONS: &str = "node deletions";
 
 /// The pause before a change of the membership is tried again.
 const RETRY_MILLIS: std::ops::RangeInclusive<u64> = 500..=2_000;
@@ -89,6 +91,55 @@ pub(crate) async fn drain_nodes(api: ApiServer, end: Instant) {
     }
 }
 
+/// Deletes nodes until this instant. 40 s to 60 s after a deletion, the garbage collector of pods removes the pod of the node
+/// without a review: it marks the pod as failed, and the webhooks do not apply to failed pods. Later the kubelet registers the
+/// node again.
+pub(crate) async fn delete_nodes(api: ApiServer, end: Instant) {
+    loop {
+        api.sim.pause(NODE_DELETIONS, 10_000..=30_000).await;
+        if Instant::now() >= end {
+            return;
+        }
+        let (pod, targets) = {
+            let mut world = api.sim.world();
+            world.advance();
+            let members = world.cluster.members.len();
+            let member = world.index(NODE_DELETIONS, members);
+            let pod = world.cluster.members[member].name.clone();
+            let uid = uid_of(&world, &pod);
+            (pod, uid.map(|uid| (member, uid)))
+        };
+        let node = node_name(&pod);
+        let outcome = api.delete_node(NODE_DELETIONS, &node, targets.as_slice()).await;
+        if outcome != Outcome::Done {
+            continue;
+        }
+        api.sim.pause(NODE_DELETIONS, 40_000..=60_000).await;
+        if let Some((_, uid)) = targets {
+            collect_pod(&api.sim, &pod, &uid);
+        }
+        api.sim.pause(NODE_DELETIONS, 1_000..=20_000).await;
+        let object = json!({"metadata": {}, "spec": {}, "status": {}});
+        api.sim.world().store.create(node_key(&node), object).unwrap();
+    }
+}
+
+/// Returns the uid of a pod that exists.
+fn uid_of(world: &World, pod: &str) -> Option<String> {
+    world.store.get(&pod_key(NAMESPACE, pod))?["metadata"]["uid"].as_str().map(str::to_owned)
+}
+
+/// Removes the pod with this uid, unless it is gone.
+fn collect_pod(sim: &Sim, pod: &str, uid: &str) {
+    let mut world = sim.world();
+    world.advance();
+    let object_key = pod_key(NAMESPACE, pod);
+    if uid_of(&world, pod).as_deref() == Some(uid) {
+        world.store.remove(&object_key, None).unwrap();
+        world.note(&format!("garbage collector of pods: removed {pod} {uid}"));
+    }
+}
+
 /// Cordons or uncordons the node of a pod.
 fn cordon(sim: &Sim, pod: &str, is_cordoned: bool) {
     let mut world = sim.world();
@@ -102,8 +153,9 @@ fn cordon(sim: &Sim, pod: &str, is_cordoned: bool) {
 
 /// Whether pods are scheduled to the node of this pod.
 pub(crate) fn is_schedulable(world: &World, pod: &str) -> bool {
+    // Only runs with handovers have nodes.
     let node = world.store.get(&node_key(&node_name(pod)));
-    node.is_none_or(|node| node["spec"]["unschedulable"] != Value::Bool(true))
+    node.map_or(!world.scenario.has_handovers, |node| node["spec"]["unschedulable"] != Value::Bool(true))
 }
 
 /// Returns the key of a node.

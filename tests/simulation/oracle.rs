@@ -19,14 +19,20 @@ pub(crate) struct Oracle {
     pub(crate) violations: Vec<String>,
     /// Number of verdicts by request and reason.
     pub(crate) verdicts: BTreeMap<(&'static str, &'static str), u32>,
-    /// The margin of each approval that removes a voter.
+    /// The margin of each approval that removes a voter. Only these approvals are judged.
     pub(crate) margins: Vec<Margin>,
-    pub(crate) checked: u32,
+    /// All approvals.
+    pub(crate) approvals: u32,
+    /// The reason of the last approval for each pod, by uid.
+    pub(crate) reasons: BTreeMap<String, &'static str>,
 }
 
 /// Time between the end of an evaluation and the check of its approval, at most: a call of the guard that begins meanwhile
 /// can find a member stopped that serves in the check.
 const CHECK_DELAY: Duration = Duration::from_millis(300);
+
+/// The beginning of a violation of the safety invariant. Other violations concern liveness.
+pub(crate) const SAFETY: &str = "safety: ";
 
 /// The voters beyond the quorum that remained after an approval.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +41,8 @@ pub(crate) struct Margin {
     pub(crate) at: Duration,
     /// Number of voters of the cluster.
     pub(crate) voters: usize,
-    pub(crate) remaining: usize,
+    /// Negative if the remaining voters are no quorum.
+    pub(crate) remaining: i64,
 }
 
 /// A pod that leaves.
@@ -52,6 +59,8 @@ pub(crate) struct Approval<'a> {
     /// The members of the pods that are deleted, with the uids of the pods.
     pub(crate) targets: &'a [(usize, String)],
     pub(crate) reason: &'static str,
+    /// Whether the request concerns the owner of the pods, so that reviews of their deletions follow.
+    pub(crate) is_of_owner: bool,
     /// Time at which the API server called the guard. A fault after this time is not the guard's responsibility.
     pub(crate) requested_at: Instant,
     /// The start of the run.
@@ -83,9 +92,10 @@ impl Oracle {
 
     /// Checks an approval, and records that its pods leave.
     pub(crate) fn check(&mut self, cluster: &Cluster, approval: &Approval<'_>) {
-        let Approval { targets, reason, requested_at, started } = *approval;
+        let Approval { targets, reason, is_of_owner, requested_at, started } = *approval;
         let approved_at = Instant::now();
-        self.checked += 1;
+        self.approvals += 1;
+        self.reasons.extend(targets.iter().map(|(_, uid)| (uid.clone(), reason)));
         let is_target = |member: usize| targets.iter().any(|(target, _)| *target == member);
         let is_leaving = |member: usize| {
             is_target(member) || self.departures.values().any(|departure| departure.member == member)
@@ -101,10 +111,7 @@ impl Oracle {
         let votes = targets.iter().any(|(member, _)| is_voter(*member));
         // The evaluation can be based on the membership before a change that occurred since the request.
         let has_changed = cluster.changed_at.is_some_and(|changed| changed >= requested_at);
-        let always_served = |member: usize| {
-            self.served.contains_key(&member)
-                && self.unserved.get(&member).is_none_or(|unserved| *unserved < requested_at)
-        };
+        let always_served = |member: usize| self.served_since(member, requested_at);
         let others = self.departures.values().filter(|departure| !is_target(departure.member));
         let last_approval = others.map(|departure| departure.approved_at).max();
         // A member that did not serve at some moment of the evaluation can be found not to serve. The evaluation finds all
@@ -125,14 +132,11 @@ impl Oracle {
         // Approvals by break-glass are not judged. Their pods count as leaving for later approvals.
         let is_overruled = reason == "BreakGlass";
         if votes && !has_changed && !loses_nothing && !is_repeated && !is_overruled {
-            let margin = most.checked_sub(cluster.quorum());
+            let signed = |count: usize| i64::try_from(count).unwrap();
+            let remaining_voters = signed(most) - signed(cluster.quorum());
             let at = approved_at.duration_since(started);
-            self.margins.push(Margin {
-                at,
-                voters: cluster.voters().count(),
-                remaining: margin.unwrap_or(0),
-            });
-            if margin.is_none() {
+            self.margins.push(Margin { at, voters: cluster.voters().count(), remaining: remaining_voters });
+            if remaining_voters < 0 {
                 let names = |members: &[usize]| {
                     members.iter().map(|member| cluster.members[*member].name.as_str()).collect::<Vec<_>>()
                 };
@@ -140,7 +144,7 @@ impl Oracle {
                 let leaving: Vec<usize> =
                     self.departures.values().map(|departure| departure.member).collect();
                 self.violations.push(format!(
-                    "{reason} approved {:?}: of {} voters {:?} remain, {most} of them connected, and the quorum \
+                    "{SAFETY}{reason} approved {:?}: of {} voters {:?} remain, {most} of them connected, and the quorum \
                      is {}; {:?} leave already",
                     names(&target),
                     cluster.voters().count(),
@@ -150,10 +154,20 @@ impl Oracle {
                 ));
             }
         }
+        if is_of_owner && reason == "IntentHarmless" {
+            // The members of these pods do not run. A pod whose member starts is reviewed when the garbage collector deletes it.
+            return;
+        }
         for (member, uid) in targets {
             let departure = Departure { member: *member, approved_at, requests: 0, is_executed: false };
             self.departures.entry(uid.clone()).or_insert(departure).requests += 1;
         }
+    }
+
+    /// Whether a member has served without interruption since this instant.
+    pub(crate) fn served_since(&self, member: usize, since: Instant) -> bool {
+        self.served.contains_key(&member)
+            && self.unserved.get(&member).is_none_or(|unserved| *unserved < since)
     }
 
     /// Whether two members reached each other at some time since `since`.

@@ -134,6 +134,7 @@ async fn settled_verdicts(sim: &Sim, scenario: &RaftScenario, labels: &[usize], 
         }
         advance(sim, PAUSE).await;
     }
+    assert_eq!(last.1, EQUAL_SNAPSHOTS, "the verdicts do not settle: {}", last.0);
     last.0
 }
 

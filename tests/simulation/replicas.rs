@@ -66,8 +66,12 @@ impl Replicas {
         let guard =
             Arc::new(Guard::new(sources, Leases::new(client, "etcd-guard"), &mut Registry::default()));
         let running = Arc::clone(&guard);
-        let background = tokio::spawn(async move { Box::pin(running.run_background_tasks(None)).await });
-        let replica = Replica { guard, background: background.abort_handle(), _config: sender };
+        let ended = sim.clone();
+        let background = sim.spawn("background tasks of the guard", async move {
+            Box::pin(running.run_background_tasks(None)).await;
+            ended.world().oracle.violations.push(String::from("the background tasks of a replica ended"));
+        });
+        let replica = Replica { guard, background, _config: sender };
         self.0.lock().unwrap().insert(number, replica);
     }
 

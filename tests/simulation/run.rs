@@ -7,6 +7,7 @@ use std::{
 };
 
 use etcd_guard::mistakes::Mistake;
+use serde_json::Value;
 use tokio::{
     task::{AbortHandle, JoinSet},
     time::{Instant, sleep},
@@ -108,6 +109,10 @@ async fn simulate(seed: u64, records_text: bool) -> Report {
     if has_handovers {
         tasks.spawn(operator::drain_nodes(api.clone(), end));
     }
+    let deletes_nodes = sim.world().scenario.deletes_nodes;
+    if deletes_nodes {
+        tasks.spawn(operator::delete_nodes(api.clone(), end));
+    }
     let injected = tasks.spawn(faults::run(api.clone(), end));
     while !injected.is_finished() && sim.world().oracle.violations.is_empty() {
         sleep(Duration::from_secs(1)).await;
@@ -134,7 +139,7 @@ async fn simulate(seed: u64, records_text: bool) -> Report {
         text: world.trace.text.take(),
         verdicts: std::mem::take(&mut world.oracle.verdicts),
         faults: std::mem::take(&mut world.faults.injected),
-        approvals: world.oracle.checked,
+        approvals: world.oracle.approvals,
         margins: std::mem::take(&mut world.oracle.margins),
         simulated: started.elapsed(),
         protocol_trace,
@@ -164,45 +169,86 @@ fn fail_with_task(tasks: &mut JoinSet<()>) {
     }
 }
 
-/// Checks that a harmless deletion is approved after the faults have ended: that of a follower or, if the guard moves
+/// Checks that two harmless deletions are approved after the faults have ended: those of a follower or, if the guard moves
 /// leadership, of any voter.
 async fn check_liveness(api: &ApiServer) {
     sleep(SETTLE_TIME).await;
-    let voters: Vec<usize> = api.sim.world().cluster.voters().collect();
     for _ in 0..2 {
-        let started = Instant::now();
-        let mut outcomes = Vec::new();
-        loop {
-            let (name, is_possible) = {
-                let mut world = api.sim.world();
-                world.advance();
-                let transfers = world.scenario.transfers;
-                let voter = voters[world.index("liveness", voters.len())];
-                let member = &world.cluster.members[voter];
-                (member.name.clone(), transfers || member.role != Role::Leader)
-            };
-            if is_possible {
-                let outcome = api.delete_pod("liveness", &name, Deletion::Delete { grace_seconds: 30 }).await;
-                if outcome == Outcome::Done {
-                    break;
-                }
-                outcomes.push(format!("{name}: {outcome:?}"));
-            }
-            if started.elapsed() > LIVENESS_TIME {
-                let text =
-                    format!("no harmless deletion was approved within {LIVENESS_TIME:?}: {outcomes:?}");
-                api.sim.world().oracle.violations.push(text);
-                return;
-            }
-            sleep(Duration::from_secs(3)).await;
+        if let Err(violation) = check_deletion(api).await {
+            api.sim.world().oracle.violations.push(violation);
+            return;
         }
         sleep(SETTLE_TIME).await;
     }
-    let world = api.sim.world();
+    let mut world = api.sim.world();
+    world.advance();
     let mut pods = world.scenario.pod_names();
     pods.retain(|pod| world.store.get(&pod_key(NAMESPACE, pod)).is_none());
-    drop(world);
-    if !pods.is_empty() {
-        api.sim.world().oracle.violations.push(format!("pods {pods:?} are missing"));
+    let stopped: Vec<&str> = world
+        .cluster
+        .voters()
+        .filter(|voter| !world.cluster.serves(*voter, Instant::now()))
+        .map(|voter| world.cluster.members[voter].name.as_str())
+        .collect();
+    if !pods.is_empty() || !stopped.is_empty() {
+        let text = format!("at the end, pods {pods:?} are missing, and members {stopped:?} do not serve");
+        world.oracle.violations.push(text);
     }
+}
+
+/// Whether a voter serves, and its deletion can be approved.
+fn is_possible(world: &World, voter: usize) -> bool {
+    let member = &world.cluster.members[voter];
+    let pod = world.store.get(&pod_key(NAMESPACE, &member.name));
+    let runs = |pod: &Value| {
+        pod["metadata"]["deletionTimestamp"].is_null()
+            && world.oracle.running.get(&voter).is_some_and(|uid| pod["metadata"]["uid"] == uid.as_str())
+    };
+    world.cluster.serves(voter, Instant::now())
+        && pod.is_some_and(runs)
+        && (world.scenario.transfers || member.role != Role::Leader)
+}
+
+/// Deletes a voter that serves, and repeats the request until it is approved. Returns an error if that takes too long, or if the
+/// guard states that a voter does not serve that served without interruption.
+async fn check_deletion(api: &ApiServer) -> Result<(), String> {
+    let started = Instant::now();
+    let mut outcomes = Vec::new();
+    let mut chosen = None;
+    while started.elapsed() < LIVENESS_TIME {
+        let candidate = {
+            let mut world = api.sim.world();
+            world.advance();
+            let voters: Vec<usize> =
+                world.cluster.voters().filter(|voter| is_possible(&world, *voter)).collect();
+            let known = chosen.filter(|voter| voters.contains(voter));
+            let voter = match voters.len() {
+                0 => None,
+                count => Some(known.unwrap_or_else(|| voters[world.index("liveness", count)])),
+            };
+            voter.map(|voter| {
+                let name = world.cluster.members[voter].name.clone();
+                (voter, name, world.oracle.running[&voter].clone())
+            })
+        };
+        if let Some((voter, name, uid)) = candidate {
+            chosen = Some(voter);
+            let requested_at = Instant::now();
+            let outcome = api.delete_pod("liveness", &name, Deletion::Delete { grace_seconds: 30 }).await;
+            if outcome == Outcome::Done {
+                let mut world = api.sim.world();
+                world.advance();
+                let reason = world.oracle.reasons.get(&uid).copied().unwrap_or_default();
+                if ["SafeToDelete", "LeaderTransferred"].contains(&reason) {
+                    return Ok(());
+                }
+                if world.oracle.served_since(voter, requested_at) {
+                    return Err(format!("the deletion of {name}, which served, was approved with {reason}"));
+                }
+            }
+            outcomes.push(format!("{name}: {outcome:?}"));
+        }
+        sleep(Duration::from_secs(3)).await;
+    }
+    Err(format!("no harmless deletion was approved within {LIVENESS_TIME:?}: {outcomes:?}"))
 }

@@ -34,6 +34,8 @@ pub(crate) struct Scenario {
     /// Whether approved deletions of a StatefulSet are executed: the garbage collector deletes its pods, and the StatefulSet is
     /// created again later.
     pub(crate) deletes_sets: bool,
+    /// Whether nodes are deleted, and their pods are removed afterwards.
+    pub(crate) deletes_nodes: bool,
     /// Seconds with requests and faults.
     pub(crate) seconds: u64,
     /// Number of starts of each replica.
@@ -67,7 +69,7 @@ impl Scenario {
         let races_for_records = voters == 3 && rng.u32(0..3) == 0;
         let is_old = rng.u32(0..3) == 0;
         let (replaces_members, has_handovers) = (seed % 5 == 2, seed.is_multiple_of(5));
-        let deletes_sets = matches!(seed % 10, 4 | 8);
+        let (deletes_sets, deletes_nodes) = (matches!(seed % 10, 4 | 8), seed % 10 == 5);
         Self {
             replicas,
             sets,
@@ -80,15 +82,16 @@ impl Scenario {
             replaces_members,
             has_handovers,
             deletes_sets,
+            deletes_nodes,
             seconds: 150,
             generations: vec![0; replicas],
         }
     }
 
     /// Whether the comparison with the model of the reservation protocol covers all operations of the run: no change of the
-    /// membership, no executed deletion of an owner, and one record.
+    /// membership, no executed deletion of an owner or a node, and one record.
     pub(crate) fn is_modelled(&self) -> bool {
-        !self.replaces_members && !self.deletes_sets && !self.races_for_records
+        !self.replaces_members && !self.deletes_sets && !self.deletes_nodes && !self.races_for_records
     }
 
     /// A cluster of one set without faults, for the comparison of the simulated raft with real clusters.
@@ -105,6 +108,7 @@ impl Scenario {
             replaces_members: false,
             has_handovers: false,
             deletes_sets: false,
+            deletes_nodes: false,
             seconds: 0,
             generations: vec![0],
         }
@@ -114,7 +118,8 @@ impl Scenario {
     pub(crate) fn describe(&self) -> String {
         format!(
             "{} replicas, sets {:?}, {} learners, transfer {}, dangling owners {}, pre-vote {}, stale reads {}, race for \
-             records {}, replaced members {}, handovers {}, cascades {}",
+             records {}, replaced members {}, handovers {}, cascades {}, \
+             deleted nodes {}",
             self.replicas,
             self.sets,
             self.learners,
@@ -125,7 +130,8 @@ impl Scenario {
             self.races_for_records,
             self.replaces_members,
             self.has_handovers,
-            self.deletes_sets
+            self.deletes_sets,
+            self.deletes_nodes
         )
     }
 

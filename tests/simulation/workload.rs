@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -87,7 +87,7 @@ const CASCADE_TIME: Duration = Duration::from_secs(300);
 /// Requests the deletion of a set, or a scale-down to no pods. In runs with cascades, all requests are deletions, most of them
 /// with break-glass, and a set that was deleted is created again.
 async fn change_set(api: &ApiServer, user: &str) {
-    let (set, replicas, targets) = {
+    let (set, set_uid, replicas, targets) = {
         let mut world = api.sim.world();
         let sets = world.scenario.sets.len();
         let index = world.index(user, sets);
@@ -102,12 +102,14 @@ async fn change_set(api: &ApiServer, user: &str) {
             let uid = world.store.get(&pod_key(NAMESPACE, &name))?["metadata"]["uid"].as_str()?.to_owned();
             Some((world.cluster.index_of(&name)?, uid))
         };
-        (set, replicas, (0..pods).filter_map(pod).collect::<Vec<_>>())
+        let stored = world.store.get(&key("statefulsets", NAMESPACE, set));
+        let set_uid = stored.map(|stored| stored["metadata"]["uid"].clone()).unwrap_or_default();
+        (set, set_uid, replicas, (0..pods).filter_map(pod).collect::<Vec<_>>())
     };
     let outcome = api.change_set(user, set, replicas, &targets).await;
     if outcome == Outcome::Done && replicas.is_none() && api.sim.world().scenario.deletes_sets {
         api.sim.pause(user, 1_000..=30_000).await;
-        create_again(api, set).await;
+        create_again(api, set, &set_uid).await;
     }
 }
 
@@ -122,11 +124,15 @@ fn break_glass(world: &mut World, set: &str) {
     });
 }
 
-/// Creates a deleted set again, when its name is free.
-async fn create_again(api: &ApiServer, set: &str) {
+/// Creates the deleted set with this uid again, when its name is free. Another person may have created it already.
+async fn create_again(api: &ApiServer, set: &str, uid: &Value) {
     let object_key = key("statefulsets", NAMESPACE, set);
     let started = Instant::now();
-    while api.sim.world().store.get(&object_key).is_some() {
+    let exists = || {
+        let world = api.sim.world();
+        world.store.get(&object_key).is_some_and(|stored| stored["metadata"]["uid"] == *uid)
+    };
+    while exists() {
         if started.elapsed() > CASCADE_TIME {
             let text = format!("the cascade of StatefulSet {set} did not end within {CASCADE_TIME:?}");
             api.sim.world().oracle.violations.push(text);
@@ -136,6 +142,8 @@ async fn create_again(api: &ApiServer, set: &str) {
     }
     let mut world = api.sim.world();
     let object = world.scenario.set_object(set);
-    world.store.create(object_key, object).unwrap();
+    if world.store.create(object_key, object).is_err() {
+        return;
+    }
     world.note(&format!("person: created StatefulSet {set} again"));
 }

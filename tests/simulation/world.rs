@@ -1,15 +1,23 @@
 //! The state that all simulated processes share, and the trace of a run.
 
 use std::{
+    any::Any,
     collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
-    sync::{Arc, Mutex, MutexGuard},
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use tokio::time::Instant;
+use futures::FutureExt;
+use tokio::{task::AbortHandle, time::Instant};
 
-use crate::{api::store::Store, oracle::Oracle, raft::Cluster, scenario::Scenario};
+use crate::{
+    api::store::Store,
+    oracle::Oracle,
+    raft::{Cluster, Role},
+    scenario::Scenario,
+};
 
 /// The simulated machines, and at most three replicas.
 pub(crate) const PHASES: u64 = 4;
@@ -33,6 +41,8 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     /// The times of approvals in milliseconds, with the uids of the pods.
     pub(crate) approvals: Vec<(u64, String)>,
+    /// The members that led at the last event, with their terms.
+    leaders: Vec<(usize, u64)>,
     /// The members that run at each address, by the address of the pod.
     pub(crate) addresses: BTreeMap<String, usize>,
     pub(crate) started: Instant,
@@ -50,6 +60,8 @@ pub(crate) struct Faults {
     pub(crate) api_down_until: Option<Instant>,
     /// Probability in percent that the response to a write is lost after the write took effect.
     pub(crate) lost_responses: u32,
+    /// Probability in percent that a call of the guard takes seconds until the guard receives it.
+    pub(crate) slow_calls: u32,
     /// Longest delay of a call to the API server in milliseconds.
     pub(crate) api_delay: u64,
     /// Delay of the watch events of each replica.
@@ -89,7 +101,24 @@ impl Sim {
 
     /// Returns the state. It is never held across an `await`.
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
-        self.0.lock().unwrap()
+        // A panic under the lock is reported with its own message.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a task in the background. Its panic is a violation.
+    pub(crate) fn spawn(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> AbortHandle {
+        let sim = self.clone();
+        let task = async move {
+            if let Err(panic) = AssertUnwindSafe(task).catch_unwind().await {
+                let text = format!("panic in the {name}: {}", panic_text(panic.as_ref()));
+                sim.world().oracle.violations.push(text);
+            }
+        };
+        tokio::spawn(task).abort_handle()
     }
 
     /// Waits for a number of milliseconds that depends on the name and on the time of a call of a replica.
@@ -144,6 +173,7 @@ impl World {
             oracle: Oracle::default(),
             trace: Trace { text: records_text.then(String::new), ..Trace::default() },
             approvals: Vec::new(),
+            leaders: Vec::new(),
             addresses: BTreeMap::new(),
             requests: 0,
             calls: BTreeMap::new(),
@@ -210,7 +240,27 @@ impl World {
         let Self { cluster, rng, oracle, .. } = self;
         cluster.tick(now, rng);
         oracle.observe(cluster, now);
+        let leaders = leaders(cluster);
+        if leaders != self.leaders {
+            self.note(&format!("raft: leaders {leaders:?}"));
+            self.leaders = leaders;
+        }
     }
+}
+
+/// Returns the members that lead, with their terms.
+fn leaders(cluster: &Cluster) -> Vec<(usize, u64)> {
+    let members = cluster.members.iter().enumerate();
+    members
+        .filter(|(_, member)| member.role == Role::Leader)
+        .map(|(index, member)| (index, member.term))
+        .collect()
+}
+
+/// Returns the message of a panic.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| String::from("no message"))
 }
 
 /// Returns a random number that depends on this text.

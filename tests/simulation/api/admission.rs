@@ -13,12 +13,18 @@ use super::{
     server::pod_key,
     store::{Key, key},
 };
-use crate::{oracle::Approval, replicas::Replicas, scenario::NAMESPACE, world::Sim};
+use crate::{
+    operator::node_key,
+    oracle::Approval,
+    replicas::Replicas,
+    scenario::NAMESPACE,
+    world::{Sim, World},
+};
 
 /// `timeoutSeconds` of the webhooks.
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest time between an approval and the deletion: the API server cancels a request after 34 s.
+/// The longest time of a request, after which the API server cancels it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(34);
 
 /// Result of a request to delete.
@@ -43,6 +49,7 @@ pub(crate) enum Deletion {
 /// The request in the report.
 fn describe(review: &Value) -> &'static str {
     match (review["resource"]["resource"].as_str(), review["operation"].as_str(), &review["subResource"]) {
+        (Some("nodes"), ..) => "delete node",
         (Some("pods"), _, Value::Null) => "delete pod",
         (Some("pods"), ..) => "evict pod",
         (_, Some("UPDATE"), _) => "scale down",
@@ -65,7 +72,37 @@ impl ApiServer {
     /// Deletes or evicts a pod.
     pub(crate) async fn delete_pod(&self, user: &str, name: &str, deletion: Deletion) -> Outcome {
         let object_key = pod_key(NAMESPACE, name);
-        let Some(pod) = self.sim.world().store.get(&object_key).cloned() else { return Outcome::NotFound };
+        let started = Instant::now();
+        let Some(mut pod) = self.sim.world().store.get(&object_key).cloned() else {
+            return Outcome::NotFound;
+        };
+        let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
+        loop {
+            if let Some(outcome) = self.review_pod(user, name, &pod, deletion).await {
+                return outcome;
+            }
+            let remaining = REQUEST_TIMEOUT.saturating_sub(started.elapsed());
+            let is_late = self.wait_for_other_webhooks(&format!("{user} {name}"), remaining).await;
+            let mut world = self.sim.world();
+            world.advance();
+            let stored = world.store.get(&object_key).filter(|pod| pod["metadata"]["uid"] == uid.as_str());
+            let Some(stored) = stored.filter(|_| !is_late) else {
+                world.oracle.abort(&uid);
+                return Outcome::Failed;
+            };
+            let is_changed = stored["metadata"]["resourceVersion"] != pod["metadata"]["resourceVersion"];
+            if !is_changed || deletion == Deletion::Evict {
+                execute_deletion(&mut world, user, &pod, deletion);
+                return Outcome::Done;
+            }
+            // The API server validates a deletion again if the pod has changed since the review.
+            pod = stored.clone();
+            world.oracle.abort(&uid);
+        }
+    }
+
+    /// Lets the guard evaluate the deletion of a pod. Returns `None` after an approval.
+    async fn review_pod(&self, user: &str, name: &str, pod: &Value, deletion: Deletion) -> Option<Outcome> {
         let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
         let resource = json!({"group": "", "version": "v1", "resource": "pods"});
         let review = match deletion {
@@ -81,36 +118,39 @@ impl ApiServer {
             }),
         };
         let member = self.sim.world().cluster.index_of(name);
-        let targets: Vec<(usize, String)> = member.map(|member| (member, uid.clone())).into_iter().collect();
-        if let Some(outcome) = self.admit(user, &review, &targets).await {
+        let targets: Vec<(usize, String)> = member.map(|member| (member, uid)).into_iter().collect();
+        self.admit(user, &review, &targets).await
+    }
+
+    /// Deletes a node, on which these members run. Their pods remain until the garbage collector of pods finds that the node
+    /// does not exist.
+    pub(crate) async fn delete_node(&self, user: &str, node: &str, targets: &[(usize, String)]) -> Outcome {
+        let object_key = node_key(node);
+        let Some(object) = self.sim.world().store.get(&object_key).cloned() else { return Outcome::NotFound };
+        let review = json!({
+            "uid": "review", "resource": {"group": "", "version": "v1", "resource": "nodes"}, "name": node,
+            "operation": "DELETE", "userInfo": {"username": user}, "oldObject": object,
+            "options": {"kind": "DeleteOptions"},
+        });
+        if let Some(outcome) = self.admit(user, &review, targets).await {
             return outcome;
         }
-        let is_late = self.wait_for_other_webhooks(&format!("{user} {name}")).await;
+        let is_late = self.wait_for_other_webhooks(&format!("{user} {node}"), REQUEST_TIMEOUT).await;
         let mut world = self.sim.world();
         world.advance();
-        let stored = world.store.get(&object_key);
-        if is_late || stored.is_none_or(|pod| pod["metadata"]["uid"] != uid.as_str()) {
-            world.oracle.abort(&uid);
+        let is_executed = !is_late && world.store.remove(&object_key, None).is_ok();
+        for (_, uid) in targets {
+            if is_executed {
+                world.oracle.execute(uid);
+            } else {
+                world.oracle.abort(uid);
+            }
+        }
+        if !is_executed {
             return Outcome::Failed;
         }
-        let grace = match deletion {
-            Deletion::Delete { grace_seconds } => grace_seconds,
-            Deletion::Evict => 30,
-        };
-        world.oracle.execute(&uid);
-        world.note(&format!("api: {user} deleted {name} {uid} with a grace of {grace} s"));
-        if grace == 0 {
-            world.store.remove(&object_key, None).unwrap();
-        } else {
-            let at = world.started.elapsed().as_secs();
-            world.store.update(&object_key, |pod| {
-                if pod["metadata"]["deletionTimestamp"].is_null() {
-                    pod["metadata"]["deletionTimestamp"] =
-                        json!(format!("2027-01-15T08:{:02}:{:02}Z", at / 60 % 60, at % 60));
-                    pod["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
-                }
-            });
-        }
+        world.note(&format!("api: {user} deleted node {node}"));
+        *world.faults.injected.entry("deleted node").or_default() += 1;
         Outcome::Done
     }
 
@@ -163,7 +203,7 @@ impl ApiServer {
 
     /// Deletes a StatefulSet after its approval. In the foreground, it remains until its pods are deleted.
     async fn delete_set(&self, user: &str, set: &Key, uid: &Value, in_foreground: bool) -> Outcome {
-        let is_late = self.wait_for_other_webhooks(&format!("{user} {}", set.2)).await;
+        let is_late = self.wait_for_other_webhooks(&format!("{user} {}", set.2), REQUEST_TIMEOUT).await;
         let mut world = self.sim.world();
         world.advance();
         if is_late || world.store.get(set).is_none_or(|stored| stored["metadata"]["uid"] != *uid) {
@@ -208,8 +248,13 @@ impl ApiServer {
         if !verdict.allows() {
             return Some(Outcome::Denied(reason));
         }
-        let crate::world::World { oracle, cluster, approvals, started, .. } = &mut *world;
-        let approval = Approval { targets, reason, requested_at, started: *started };
+        if review["resource"]["resource"] == "nodes" && could_not_evaluate(&world, &verdict, targets) {
+            // The guard approves the deletion of a node that it cannot evaluate. Such approvals are not executed.
+            return Some(Outcome::Failed);
+        }
+        let World { oracle, cluster, approvals, started, .. } = &mut *world;
+        let is_of_owner = review["resource"]["resource"] == "statefulsets";
+        let approval = Approval { targets, reason, is_of_owner, requested_at, started: *started };
         let millis = u64::try_from(started.elapsed().as_millis()).unwrap();
         if review["resource"]["resource"] == "pods" {
             approvals.extend(targets.iter().map(|(_, uid)| (millis, uid.clone())));
@@ -221,38 +266,74 @@ impl ApiServer {
     /// Sends a review to a random replica. Returns `None` if the response does not arrive in time.
     async fn call_guard(&self, number: u64, review: &Value) -> Option<Verdict> {
         let call = &format!("request {number}");
-        let (guard, loses_response, replica, generation) = {
+        let (guard, loses_response, replica, generation, delay) = {
             let mut world = self.sim.world();
             let replicas = world.scenario.replicas;
             let replica = self.through.unwrap_or_else(|| world.index(call, replicas));
             let lost = world.faults.lost_responses;
             let loses_response = world.chance(call, u64::from(lost));
-            (self.replicas.get(replica), loses_response, replica, world.scenario.generations[replica])
+            let slow = world.faults.slow_calls;
+            let delay = if world.chance(call, u64::from(slow)) { 1_000..=12_000 } else { 1..=4 };
+            (self.replicas.get(replica), loses_response, replica, world.scenario.generations[replica], delay)
         };
-        self.sim.pause(call, 1..=4).await;
-        let Some(guard) = guard else {
-            // Connections to a replica that does not run are refused.
-            return None;
-        };
+        let called_at = Instant::now();
+        self.sim.pause(call, delay).await;
+        // Connections to a replica that does not run are refused.
+        let guard = guard?;
+        let remaining = WEBHOOK_TIMEOUT.saturating_sub(called_at.elapsed());
         let text = review.to_string();
         let request: AdmissionRequest<'_> = serde_json::from_str(&text).unwrap();
         let request = Request::from_admission(&request).unwrap();
         let deadline = Deadline::from_timeout(Some(WEBHOOK_TIMEOUT));
-        let verdict = timeout(WEBHOOK_TIMEOUT, guard.evaluate(&request, deadline)).await;
+        let verdict = timeout(remaining, guard.evaluate(&request, deadline)).await;
         self.sim.receive(number).await;
         let has_crashed = self.sim.world().scenario.generations[replica] != generation;
         verdict.ok().filter(|_| !loses_response && !has_crashed)
     }
 
-    /// Waits for the other admission webhooks of a request. Returns whether the request is cancelled meanwhile.
-    async fn wait_for_other_webhooks(&self, call: &str) -> bool {
+    /// Waits for the other admission webhooks of a request, for which this time remains. Returns whether the request is cancelled
+    /// meanwhile.
+    async fn wait_for_other_webhooks(&self, call: &str, remaining: Duration) -> bool {
         let (delay, is_cancelled) = {
             let mut world = self.sim.world();
             let is_slow = world.chance(call, 15);
             let delay = if is_slow { 1_000..=28_000 } else { 1..=40 };
             (world.time(call, delay), world.chance(call, 5))
         };
-        self.sim.sleep(delay.min(REQUEST_TIMEOUT)).await;
-        is_cancelled
+        self.sim.sleep(delay.min(remaining)).await;
+        is_cancelled || delay >= remaining
     }
+}
+
+/// Whether the guard approved the deletion of a node without an evaluation, or possibly because it could not reach a member on
+/// the node.
+fn could_not_evaluate(world: &World, verdict: &Verdict, targets: &[(usize, String)]) -> bool {
+    let is_hidden =
+        |member: usize| world.faults.unreachable.iter().any(|(_, unreachable)| *unreachable == member);
+    verdict.text().contains("could not be evaluated") || targets.iter().any(|(member, _)| is_hidden(*member))
+}
+
+/// Executes the approved deletion of a pod.
+fn execute_deletion(world: &mut World, user: &str, pod: &Value, deletion: Deletion) {
+    let metadata = &pod["metadata"];
+    let (name, uid) = (metadata["name"].as_str().unwrap(), metadata["uid"].as_str().unwrap());
+    let object_key = pod_key(NAMESPACE, name);
+    let grace = match deletion {
+        Deletion::Delete { grace_seconds } => grace_seconds,
+        Deletion::Evict => 30,
+    };
+    world.oracle.execute(uid);
+    world.note(&format!("api: {user} deleted {name} {uid} with a grace of {grace} s"));
+    if grace == 0 {
+        world.store.remove(&object_key, None).unwrap();
+        return;
+    }
+    let at = world.started.elapsed().as_secs();
+    world.store.update(&object_key, |pod| {
+        if pod["metadata"]["deletionTimestamp"].is_null() {
+            pod["metadata"]["deletionTimestamp"] =
+                json!(format!("2027-01-15T08:{:02}:{:02}Z", at / 60 % 60, at % 60));
+            pod["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+        }
+    });
 }

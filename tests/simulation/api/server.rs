@@ -17,6 +17,9 @@ use crate::world::{PHASES, Sim, World};
 /// Interval at which a watch call searches for changes.
 const WATCH_INTERVAL: Duration = Duration::from_millis(62 * PHASES);
 
+/// Time between a bookmark and the end of a watch call.
+const BOOKMARK_TIME: Duration = Duration::from_secs(2);
+
 /// The body of a response, which may be a stream.
 type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -158,7 +161,9 @@ fn watch(sim: Sim, replica: usize, call: Call) -> Response<ResponseBody> {
     let after = call.parameter("resourceVersion").and_then(|version| version.parse().ok()).unwrap_or(0);
     let seconds = call.parameter("timeoutSeconds").and_then(|seconds| seconds.parse().ok()).unwrap_or(30);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let events = stream::unfold((sim, call, after), move |(sim, call, after)| async move {
+    let first = after;
+    let state = (sim, call, after, false);
+    let events = stream::unfold(state, move |(sim, call, after, has_bookmark)| async move {
         loop {
             let (lines, seen) = {
                 let world = sim.world();
@@ -173,7 +178,15 @@ fn watch(sim: Sim, replica: usize, call: Call) -> Response<ResponseBody> {
             };
             if !lines.is_empty() {
                 let frame = Frame::data(Bytes::from(lines));
-                return Some((Ok::<_, Infallible>(frame), (sim, call, seen)));
+                return Some((Ok::<_, Infallible>(frame), (sim, call, seen, has_bookmark)));
+            }
+            // As the API server does shortly before the end of a call with events.
+            if !has_bookmark && after > first && Instant::now() + BOOKMARK_TIME >= end {
+                let object =
+                    json!({"kind": "", "apiVersion": "", "metadata": {"resourceVersion": after.to_string()}});
+                let frame =
+                    Frame::data(Bytes::from(format!("{}\n", json!({"type": "BOOKMARK", "object": object}))));
+                return Some((Ok(frame), (sim, call, after, true)));
             }
             let is_down = sim.world().faults.api_down_until.is_some_and(|until| until > Instant::now());
             if Instant::now() >= end || is_down {

@@ -45,6 +45,8 @@ fn compare_all(folder: &Path) -> usize {
         }
     }
     let Compared { reservations, deletions } = total;
+    let has_runs = traces.iter().any(|(name, _)| !name.starts_with("mistake-"));
+    assert!(!has_runs || reservations > 0 && deletions > 0, "no event was compared");
     println!(
         "{} traces: the model contains {reservations} reservations and {deletions} deletions",
         traces.len()
