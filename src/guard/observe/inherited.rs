@@ -17,6 +17,8 @@ impl ClusterObserver {
         namespace: &str,
         deadline: Deadline,
     ) -> Result<(), ObserveError> {
+        // An earlier state can be known, and be listed again.
+        self.annotations.hurry(namespace);
         // Most calls find them known. Only the others need a span of the traces.
         if !self.annotations.is_known(namespace) {
             let known = self.annotations.wait_until_known(namespace);

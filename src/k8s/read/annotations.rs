@@ -1,5 +1,5 @@
 //! Annotations of guarded namespaces and of the StatefulSets in them, from watches: they rarely change and every
-//! evaluation reads them. Only the metadata that is read is stored; the API server sends no other namespaces.
+//! evaluation reads them. Only the metadata of guarded namespaces is stored.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -13,7 +13,7 @@ use tokio::{sync::watch, time::timeout};
 use super::{
     namespace_watches::{NamespaceWatches, Resource},
     owners::OwnerState,
-    watching::{Change, Watch, WatchedMetadata},
+    watching::{CALL_LIMITS, Change, Event, Start, Watch, WatchedMetadata},
 };
 use crate::k8s::{
     error::LookupError,
@@ -82,6 +82,10 @@ impl AnnotationCache {
             path: String::from("/api/v1/namespaces"),
             label: Some(opt_in_label.to_string()),
             subject: String::from("the namespaces"),
+            start: Start::List,
+            needs: Arc::new(|_| true),
+            urgent: Arc::default(),
+            limits: &CALL_LIMITS,
             reduce: |namespace| Some(without_owners(namespace)),
         };
         tokio::spawn(all.follow(move |change| store.apply(change)));
@@ -90,9 +94,16 @@ impl AnnotationCache {
             name: "statefulsets",
             kind: "StatefulSets",
             reduce: |set| Some(with_controller(set)),
+            limits: &CALL_LIMITS,
         };
         let stateful_sets = NamespaceWatches::start(client, resource, guarded.clone());
-        let resource = Resource { group: "/api/v1", name: "pods", kind: "pods", reduce: requesting_pod };
+        let resource = Resource {
+            group: "/api/v1",
+            name: "pods",
+            kind: "pods",
+            reduce: requesting_pod,
+            limits: &CALL_LIMITS,
+        };
         let requesting_pods = NamespaceWatches::start(client, resource, guarded.clone());
         let opt_in_label = Arc::new(opt_in_label);
         Self { opt_in_label, namespaces, are_namespaces_listed, stateful_sets, requesting_pods, guarded }
@@ -150,6 +161,11 @@ impl AnnotationCache {
         *self.are_namespaces_listed.borrow()
     }
 
+    /// If annotations in a guarded namespace can have changed since its last list, moves its next list ahead of others.
+    pub fn hurry(&self, namespace: &str) {
+        self.stateful_sets.hurry(namespace);
+    }
+
     /// Waits until the annotations in a guarded namespace are known: a namespace that has just become guarded is listed
     /// first. Returns at once for a namespace that is not guarded. The caller limits the time.
     ///
@@ -162,6 +178,7 @@ impl AnnotationCache {
             if let Some(failure) = self.stateful_sets.failure(namespace) {
                 return Err(failure);
             }
+            self.stateful_sets.hurry(namespace);
             let changed = tokio::select! {
                 changed = listed.changed() => changed,
                 changed = guarded.changed() => changed,
@@ -333,14 +350,14 @@ impl NamespaceStore {
                         listed.into_iter().map(|namespace| (namespace.name.clone(), Arc::new(namespace)));
                     *namespaces = by_name.collect();
                 }
-                Change::Applied(namespace) => {
-                    namespaces.insert(namespace.name.clone(), Arc::new(namespace));
+                Change::Event(Event { name, object: Some(namespace), .. }) => {
+                    namespaces.insert(name, namespace);
                 }
-                Change::Removed(name) => {
+                Change::Event(Event { name, object: None, .. }) => {
                     namespaces.remove(&name);
                 }
                 // The last known state is used until the next list.
-                Change::Failed(_) => {}
+                Change::Started | Change::Late | Change::CaughtUp | Change::Failed(_) => {}
             }
             namespaces.keys().cloned().collect()
         };

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::{
     api_reader::ApiReader,
     namespace_watches::{NamespaceWatches, Resource},
-    watching::WatchedMetadata,
+    watching::{CALL_LIMITS, WatchedMetadata},
 };
 use crate::k8s::{
     error::LookupError,
@@ -41,6 +41,7 @@ impl ClaimReader {
             name: "persistentvolumeclaims",
             kind: "PersistentVolumeClaims",
             reduce,
+            limits: &CALL_LIMITS,
         };
         Self {
             reader: ApiReader::new(client.clone()),

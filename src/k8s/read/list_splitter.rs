@@ -29,6 +29,8 @@ pub(super) struct ListSplitter {
     envelope: Vec<u8>,
     /// The object that has begun.
     object: Vec<u8>,
+    /// Whether objects are dropped instead of buffered.
+    drops_objects: bool,
 }
 
 /// The part of the body at the present position.
@@ -88,6 +90,11 @@ pub(super) enum SplitError {
 // === impl ListSplitter ===
 
 impl ListSplitter {
+    /// Creates a splitter that returns only the metadata of the list. Objects can have any size.
+    pub(super) fn without_objects() -> Self {
+        Self { drops_objects: true, ..Self::default() }
+    }
+
     /// Continues with the next piece of the body. `on_object` receives each object that ends in this piece.
     pub(super) fn push<E: From<SplitError>>(
         &mut self,
@@ -109,7 +116,9 @@ impl ListSplitter {
                     self.enter_or_leave(*last)?;
                     if self.region == Region::Object && self.depth == ITEMS_DEPTH {
                         self.region = Region::Items;
-                        on_object(&self.object)?;
+                        if !self.drops_objects {
+                            on_object(&self.object)?;
+                        }
                         self.object.clear();
                     }
                 }
@@ -144,6 +153,7 @@ impl ListSplitter {
                 }
                 self.envelope.extend_from_slice(token);
             }
+            Region::Object if self.drops_objects => {}
             Region::Object => {
                 if self.object.len() + token.len() > MAX_OBJECT_BYTES {
                     return Err(SplitError::TooLarge);
@@ -270,6 +280,18 @@ mod tests {
         }
         assert!(split(br#"{"items":null}"#, &[3]).unwrap().0.is_empty());
         assert!(split(br#" {"items" : [ ] } "#, &[3]).unwrap().0.is_empty());
+    }
+
+    #[test]
+    fn reads_the_metadata_beside_an_object_of_any_size() {
+        let object = format!(r#"{{"a":["{}"]}}"#, "x".repeat(MAX_OBJECT_BYTES));
+        let body = format!(r#"{{"metadata":{{"resourceVersion":"7"}},"items":[{object}]}}"#);
+        let mut splitter = ListSplitter::without_objects();
+        for piece in body.as_bytes().chunks(9000) {
+            splitter.push(piece, |_| Err(SplitError::TooLarge)).unwrap();
+            assert!(splitter.object.capacity() < 100);
+        }
+        assert_eq!(splitter.finish().unwrap().resource_version.as_deref(), Some("7"));
     }
 
     #[test]

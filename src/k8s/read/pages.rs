@@ -62,6 +62,20 @@ impl List<'_> {
         }
     }
 
+    /// Returns the present version of the resource, from which a watch continues. Costs a list of at most one object, whose size
+    /// does not matter.
+    pub(super) async fn version(
+        &self,
+        request: impl Fn(&ListParams) -> BuiltRequest,
+    ) -> Result<String, LookupError> {
+        let first = self.selection.clone().limit(1);
+        let splitter = ListSplitter::without_objects();
+        let read = self.read_page(request(&first), splitter, |_| Ok(()));
+        let metadata = timeout(self.timeout, read).await.map_err(|_| self.timed_out())??;
+        let version = metadata.resource_version.filter(|version| !version.is_empty());
+        version.ok_or_else(|| self.failed(String::from("the list has no version")))
+    }
+
     async fn read_pages<T: HeapSize>(
         &self,
         request: impl Fn(&ListParams) -> BuiltRequest,
@@ -81,7 +95,7 @@ impl List<'_> {
         };
         let mut page = self.selection.clone().limit(PAGE_SIZE);
         loop {
-            let read = self.read_page(request(&page), &mut keep);
+            let read = self.read_page(request(&page), ListSplitter::default(), &mut keep);
             let metadata = timeout(self.timeout, read).await.map_err(|_| self.timed_out())??;
             match metadata.next {
                 Some(next) if !next.is_empty() => page = page.continue_token(&next),
@@ -93,10 +107,10 @@ impl List<'_> {
     async fn read_page(
         &self,
         request: BuiltRequest,
+        mut splitter: ListSplitter,
         mut keep: impl FnMut(&[u8]) -> Result<(), LookupError>,
     ) -> Result<ListMetadata, CallFailure> {
         let mut body = send(self.client, self.subject, request).await?;
-        let mut splitter = ListSplitter::default();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| self.failed(root_cause(&error)))?;
             // A frame without data has trailers.

@@ -1,7 +1,14 @@
 //! Policies that owners set by annotation with kubectl.
 
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
 use test_support::{
-    guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup},
+    kubernetes::{control_plane::ControlPlane, pods::new_namespace},
     wait::wait_until,
 };
 
@@ -66,6 +73,39 @@ async fn warns_in_audit_mode() {
         "{output:?}"
     );
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE audited LeaderProtected"]);
+}
+
+/// More than 32 guarded namespaces share the watches of the guard. The label of these namespaces is not that of other tests,
+/// whose guards would share their watches as well.
+#[tokio::test]
+async fn policies_apply_with_many_guarded_namespaces() {
+    let label = "example.com/many=yes";
+    let etcd = GuardedCluster::start_as(Setup { opt_in_label: label, ..Setup::default() }).await;
+    let client = ControlPlane::shared().client().await;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let labels = Patch::Merge(json!({"metadata": {"labels": {"example.com/many": "yes"}}}));
+    for _ in 0..33 {
+        let namespace = new_namespace(&client, false).await;
+        namespaces.patch_metadata(&namespace, &PatchParams::default(), &labels).await.unwrap();
+    }
+    wait_until("the namespaces share a watch", START_TIMEOUT, async || {
+        etcd.guard.count_values("resource", "statefulsets") == 1
+    })
+    .await;
+    let leader = etcd.leader().await;
+    let dry_run = ["delete", "pod", &leader, "--dry-run=server"];
+    let is_denied = async || etcd.kubectl(&dry_run).await.stderr.contains("LeaderProtected");
+    wait_until("the leader is protected", START_TIMEOUT, &is_denied).await;
+    annotate(&etcd, "statefulset/etcd", "etcd-guard.io/leader=transfer").await;
+    wait_until("the policy applies", START_TIMEOUT, async || etcd.kubectl(&dry_run).await.success).await;
+    annotate(&etcd, "statefulset/etcd", "etcd-guard.io/leader-").await;
+    wait_until("the policy is revoked", START_TIMEOUT, &is_denied).await;
+
+    let [follower, _] = etcd.followers().await;
+    let uid = etcd.uid(&follower).await;
+    let output = etcd.kubectl(&["delete", "pod", &follower, "--wait=false"]).await;
+    assert!(output.success, "{output:?}");
+    etcd.wait_until_replaced(&follower, &uid).await;
 }
 
 #[tokio::test]

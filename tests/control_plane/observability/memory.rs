@@ -1,6 +1,6 @@
 //! The memory of the guard, which the size of objects must not determine.
 
-use std::{io::Write, ops::Range, time::Duration};
+use std::{collections::BTreeSet, io::Write, ops::Range, time::Duration};
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Namespace};
@@ -108,10 +108,24 @@ fn report(case: &str, guard: &GuardProcess, peak: u64) {
 /// that is not guarded, and before and after the namespace becomes guarded.
 #[tokio::test]
 async fn large_annotations_do_not_enlarge_the_guard() {
+    test_large_annotations(0).await;
+}
+
+/// With more than 32 guarded namespaces, the guard receives the events of all namespaces.
+#[tokio::test]
+async fn large_annotations_do_not_enlarge_shared_watches() {
+    test_large_annotations(33).await;
+}
+
+/// Tests with this number of other guarded namespaces.
+async fn test_large_annotations(others: usize) {
     // 190 MB of objects can delay the watches of tests that share a control plane.
     let control_plane = ControlPlane::start(&[]);
     control_plane.grant_guard_permissions();
     let client = control_plane.client().await;
+    for _ in 0..others {
+        new_namespace(&client, true).await;
+    }
     let namespace = new_namespace(&client, false).await;
     let files = tempfile::tempdir_in(&control_plane.dir).unwrap();
     let proxy =
@@ -119,6 +133,15 @@ async fn large_annotations_do_not_enlarge_the_guard() {
     let guard = GuardProcess::start(&proxy.kubeconfig, &files.path().join("guard")).await;
     let count = number_of_sets();
     let sets: Api<StatefulSet> = Api::namespaced(client.clone(), &namespace);
+
+    let mut paths = BTreeSet::new();
+    wait_until("the watches run", START_TIMEOUT, async || {
+        let calls = proxy.take_calls().into_iter();
+        paths.extend(calls.filter(|call| call.query.contains("watch=")).map(|call| call.path));
+        others == 0 || paths.contains("/apis/apps/v1/statefulsets")
+    })
+    .await;
+    assert!(!paths.iter().any(|path| path.contains("/namespaces/")), "no own watches: {paths:?}");
 
     let created = peak_memory(&guard, create_stateful_sets(&sets, 0..count)).await;
     report(&format!("{count} StatefulSets created in a namespace that is not guarded"), &guard, created);
@@ -130,7 +153,9 @@ async fn large_annotations_do_not_enlarge_the_guard() {
         namespaces.patch_metadata(&namespace, &PatchParams::default(), &labels).await.unwrap();
         let path = format!("/apis/apps/v1/namespaces/{namespace}/statefulsets");
         wait_until("the StatefulSets of the guarded namespace are watched", START_TIMEOUT, async || {
-            proxy.take_calls().iter().any(|call| call.path == path && call.query.contains("watch="))
+            let calls = proxy.take_calls();
+            // With a shared watch, only the list is new.
+            calls.iter().any(|call| call.path == path && (others > 0 || call.query.contains("watch=")))
         })
         .await;
     })

@@ -138,7 +138,9 @@ impl Call {
         }
         let lists = WATCHED.iter().any(|resource| self.path.ends_with(resource))
             && !self.query.contains("fieldSelector");
-        self.method == "GET" && (lists || self.query.contains("watch="))
+        // A watch that is shared by many namespaces begins with the read of the present version.
+        let reads_version = self.query.split('&').any(|parameter| parameter == "limit=1");
+        self.method == "GET" && (lists || reads_version || self.query.contains("watch="))
     }
 
     /// Whether the call lists pods.
