@@ -25,7 +25,7 @@ const DEFAULT_SECONDS: u64 = 50;
 /// The time after which a campaign without a given number of seeds ends, on a machine that is busy.
 const MAX_TIME: Duration = Duration::from_secs(100);
 
-/// The minimum number of seeds of a campaign without a given number. All mistakes are found within these seeds.
+/// The minimum number of seeds of a campaign without a given number. Seven of nine mistakes are found within these seeds.
 const MIN_SEEDS: u64 = 9;
 
 /// The number of seeds after which a line shows the progress.

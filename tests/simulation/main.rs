@@ -33,8 +33,8 @@ use crate::{
     run::run,
 };
 
-/// The number of seeds within which each mistake is found: the campaign of `scripts/test` covers as many in most runs.
-const MISTAKE_SEEDS: u64 = 12;
+/// The number of seeds in which each mistake is searched.
+const MISTAKE_SEEDS: u64 = 60;
 
 /// The seeds of the test of determinism: one with replaced members, one with cascades, one with handovers, and one with none of
 /// these.

@@ -1,6 +1,9 @@
 //! The invariants, checked against the state of the simulated machines after each approval.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -16,6 +19,8 @@ pub(crate) struct Oracle {
     pub(crate) running: BTreeMap<usize, String>,
     /// Pods with an approved deletion, by uid, until their successors serve.
     departures: BTreeMap<String, Departure>,
+    /// Pods of which a deletion was approved by break-glass, by uid.
+    overruled: BTreeSet<String>,
     pub(crate) violations: Vec<String>,
     /// Number of verdicts by request and reason.
     pub(crate) verdicts: BTreeMap<(&'static str, &'static str), u32>,
@@ -130,7 +135,12 @@ impl Oracle {
         // A second request for a pod that leaves already removes no further voter.
         let is_repeated = targets.iter().all(|(_, uid)| self.departures.contains_key(uid));
         // Approvals by break-glass are not judged. Their pods count as leaving for later approvals.
-        let is_overruled = reason == "BreakGlass";
+        if reason == "BreakGlass" {
+            self.overruled.extend(targets.iter().map(|(_, uid)| uid.clone()));
+        }
+        // A further request for such a pod is approved because of the reservation, also if the first request failed afterwards.
+        let is_overruled = ["BreakGlass", "AlreadyTerminating"].contains(&reason)
+            && targets.iter().all(|(_, uid)| self.overruled.contains(uid));
         if votes && !has_changed && !loses_nothing && !is_repeated && !is_overruled {
             let signed = |count: usize| i64::try_from(count).unwrap();
             let remaining_voters = signed(most) - signed(cluster.quorum());

@@ -252,6 +252,11 @@ impl ApiServer {
             // The guard approves the deletion of a node that it cannot evaluate. Such approvals are not executed.
             return Some(Outcome::Failed);
         }
+        // The pod can have been replaced since the request. The API server then rejects the deletion.
+        let exists =
+            |uid: &str| world.store.list("pods", Some(NAMESPACE)).any(|pod| pod["metadata"]["uid"] == uid);
+        let targets: Vec<(usize, String)> = targets.iter().filter(|(_, uid)| exists(uid)).cloned().collect();
+        let targets = targets.as_slice();
         let World { oracle, cluster, approvals, started, .. } = &mut *world;
         let is_of_owner = review["resource"]["resource"] == "statefulsets";
         let approval = Approval { targets, reason, is_of_owner, requested_at, started: *started };
