@@ -12,14 +12,16 @@ use kube::core::{
     Request,
     params::{ListParams, VersionMatch},
 };
-use moka::sync::Cache;
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::{sync::OnceCell, time::timeout};
 
 use super::api_reader::ApiReader;
-use crate::k8s::{
-    error::LookupError,
-    objects::namespace_limits::{LimitRange, NamespaceLimits, ResourceQuota},
+use crate::{
+    expiring_cache::{ExpiringCache, Lifetime},
+    k8s::{
+        error::LookupError,
+        objects::namespace_limits::{LimitRange, NamespaceLimits, ResourceQuota},
+    },
 };
 
 /// Lifetime of cached limits, and of the absence of limits after a failed read. Only warnings depend on them, so that a
@@ -40,7 +42,7 @@ type Read = Arc<OnceCell<Arc<NamespaceLimits>>>;
 #[derive(Clone)]
 pub struct NamespaceLimitsReader {
     reader: ApiReader,
-    limits: Cache<String, Read>,
+    limits: ExpiringCache<String, Read>,
     /// Whether the last read failed, so that a missing permission is logged once.
     is_failing: Arc<AtomicBool>,
 }
@@ -56,14 +58,14 @@ impl NamespaceLimitsReader {
     /// Creates a reader that calls the API server through `reader`.
     #[must_use]
     pub fn new(reader: ApiReader) -> Self {
-        let limits = Cache::builder().max_capacity(MAX_NAMESPACES).time_to_live(LIMITS_TTL).build();
+        let limits = ExpiringCache::new(MAX_NAMESPACES, Lifetime::SinceInsertion(LIMITS_TTL));
         Self { reader, limits, is_failing: Arc::default() }
     }
 
     /// Returns a namespace's limits, at most 30 s old. They are empty if they cannot be read: without the permission,
     /// or within half a second.
     pub async fn limits(&self, namespace: &str) -> Arc<NamespaceLimits> {
-        let read = self.limits.get_with_by_ref(namespace, Read::default);
+        let (read, _) = self.limits.get_or_default(namespace);
         Arc::clone(read.get_or_init(|| async { Arc::new(self.read_or_report(namespace).await) }).await)
     }
 

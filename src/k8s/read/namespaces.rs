@@ -3,12 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use kube::core::{Request, params::GetParams, params::ListParams};
-use moka::sync::Cache;
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 
 use super::api_reader::ApiReader;
-use crate::k8s::{error::LookupError, objects::pod::Metadata};
+use crate::{
+    expiring_cache::{ExpiringCache, Lifetime},
+    k8s::{error::LookupError, objects::pod::Metadata},
+};
 
 /// Lifetime of cached labels: a burst of pods costs one read, and a new label takes effect almost immediately.
 const LABELS_TTL: Duration = Duration::from_secs(2);
@@ -29,7 +31,7 @@ type Read = Arc<OnceCell<Result<NamespaceLabels, LookupError>>>;
 #[derive(Clone)]
 pub struct NamespaceReader {
     reader: ApiReader,
-    labels: Cache<String, Read>,
+    labels: ExpiringCache<String, Read>,
 }
 
 /// The version of the API server, or of a kubelet.
@@ -78,13 +80,13 @@ impl NamespaceReader {
     /// Creates a reader that calls the API server through `reader`.
     #[must_use]
     pub fn new(reader: ApiReader) -> Self {
-        let labels = Cache::builder().max_capacity(MAX_NAMESPACES).time_to_live(LABELS_TTL).build();
+        let labels = ExpiringCache::new(MAX_NAMESPACES, Lifetime::SinceInsertion(LABELS_TTL));
         Self { reader, labels }
     }
 
     /// Returns a namespace's labels, at most 2 s old.
     pub async fn labels(&self, name: &str) -> Result<NamespaceLabels, LookupError> {
-        let read = self.labels.get_with_by_ref(name, Read::default);
+        let (read, _) = self.labels.get_or_default(name);
         let labels = read.get_or_init(|| async {
             let labels = self.read_labels(name).await;
             if labels.is_err() {
