@@ -40,6 +40,11 @@ pub(super) fn runs_member(pod: &Pod) -> bool {
         && etcd_pod::read(pod, &pod.metadata.annotations).is_some_and(|member| member.is_running(pod))
 }
 
+/// Returns whether etcd runs or may start in this pod: it is neither terminating nor finished.
+pub(super) fn may_run_member(pod: &Pod) -> bool {
+    !pod.is_terminating() && !pod.is_finished() && etcd_pod::read(pod, &pod.metadata.annotations).is_some()
+}
+
 /// Returns whether this is the pod of a member. A terminating pod counts, because its successor mounts the same claim.
 /// So does a finished pod of a StatefulSet, which replaces the pod.
 fn is_member_pod(pod: &Pod) -> bool {
@@ -116,9 +121,10 @@ mod tests {
         let running = pod(&json!({"running": {}}), &json!({}));
         assert!(runs_member(&running) && is_member_pod(&running) && holds_ephemeral_data(&running));
         let crashing = pod(&json!({"waiting": {"reason": "CrashLoopBackOff"}}), &json!({}));
-        assert!(!runs_member(&crashing) && is_member_pod(&crashing) && holds_ephemeral_data(&crashing));
+        assert!(!runs_member(&crashing) && may_run_member(&crashing));
+        assert!(is_member_pod(&crashing) && holds_ephemeral_data(&crashing));
         let terminating = pod(&json!({"running": {}}), &json!({"deletionTimestamp": "2026-01-31T12:00:00Z"}));
-        assert!(!runs_member(&terminating) && is_member_pod(&terminating));
+        assert!(!runs_member(&terminating) && !may_run_member(&terminating) && is_member_pod(&terminating));
         assert!(!holds_ephemeral_data(&terminating));
         let mut ended = running;
         ended.status.phase = String::from("Succeeded");

@@ -10,7 +10,7 @@ use crate::guard::{
         reservation::{ReserveOutcome, member_reservation},
         workload_operations::{
             WorkloadEvaluator,
-            data::runs_member,
+            data::{may_run_member, runs_member},
             verdicts::{OperationVerdict, first_enforced, harmless, owner_arguments},
         },
     },
@@ -136,7 +136,9 @@ impl WorkloadEvaluator {
                     members.iter().map(|pod| member_reservation(request, pod, &snapshot)).collect();
                 new.push(NewReservations { cluster: snapshot.cluster_id(), cluster_key, reservations });
                 let verdict = evaluate_node_deletion(&snapshot, node, &uids);
-                let Some(member) = members.first().filter(|_| !verdict.reason.allows()) else { continue };
+                // A denial names a pod whose member runs according to the kubelet, if there is one.
+                let member = members.iter().find(|pod| runs_member(pod)).or(members.first());
+                let Some(member) = member.filter(|_| !verdict.reason.allows()) else { continue };
                 let advice = self.break_glass_advice(&owner_arguments(namespace, member));
                 let drain = format!("kubectl drain {node} --ignore-daemonsets --delete-emptydir-data");
                 let verdict = verdict.with_remedy(&format!("Drain the node first: {drain}; to {advice}"));
@@ -206,12 +208,12 @@ fn uids_by_namespace(pods: &[Pod]) -> BTreeMap<&str, BTreeSet<&str>> {
     uids
 }
 
-/// Returns the clusters of which a member runs in a pod with one of these uids, each with these pods. The mirrors of static
-/// pods are not included: their processes continue to run.
+/// Groups the pods with these uids in which a member runs or may start by cluster. Mirror pods are excluded: the processes of
+/// static pods continue to run.
 fn clusters<'a>(namespace: &str, pods: &'a [Pod], uids: &BTreeSet<&str>) -> Vec<(ClusterKey, Vec<&'a Pod>)> {
     let mut clusters: Vec<(ClusterKey, Vec<&Pod>)> = Vec::new();
     let is_affected =
-        |pod: &&Pod| uids.contains(pod.metadata.uid.as_str()) && !pod.is_mirror() && runs_member(pod);
+        |pod: &&Pod| uids.contains(pod.metadata.uid.as_str()) && !pod.is_mirror() && may_run_member(pod);
     for pod in pods.iter().filter(is_affected) {
         let key = ClusterKey::from_pod(namespace, pod);
         match clusters.iter_mut().find(|(known, _)| *known == key) {
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_running_members_on_node_by_cluster() {
+    fn finds_members_on_node_by_cluster() {
         let pod = |name: &str, owner: &str, image: &str, annotations: serde_json::Value| {
             serde_json::from_value(json!({
                 "metadata": {
@@ -255,18 +257,22 @@ mod tests {
             .unwrap()
         };
         let etcd = "quay.io/coreos/etcd:v3.6.16";
+        // The kubelet can still start this pod after the Node object is deleted.
+        let mut starting: Pod = pod("a-3", "a", etcd, json!({}));
+        starting.status = crate::k8s::pod::PodStatus::default();
         let pods: Vec<Pod> = vec![
             pod("a-0", "a", etcd, json!({})),
             pod("a-1", "a", etcd, json!({})),
             pod("a-2", "a", etcd, json!({})),
             pod("b-0", "b", etcd, json!({"kubernetes.io/config.mirror": "x"})),
             pod("web-0", "web", "nginx", json!({})),
+            starting,
         ];
         let on_node: Vec<Pod> = pods.iter().filter(|pod| pod.metadata.name != "a-0").cloned().collect();
         let uids = uids_by_namespace(&on_node);
         assert_eq!(uids.keys().collect::<Vec<_>>(), [&"prod"]);
         let found = clusters("prod", &pods, &uids["prod"]);
         let names = found.iter().map(|(_, pods)| pods.iter().map(|pod| pod.metadata.name.as_str()).collect());
-        assert_eq!(names.collect::<Vec<Vec<&str>>>(), [["a-1", "a-2"]]);
+        assert_eq!(names.collect::<Vec<Vec<&str>>>(), [["a-1", "a-2", "a-3"]]);
     }
 }
