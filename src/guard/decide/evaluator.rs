@@ -316,7 +316,7 @@ impl Evaluator {
             _ => self.cascades.operation_cascade(request, operation, deadline).await,
         };
         if let Cascade::Proven(verdict) = cascade {
-            return self.record_accepted(request, operation, verdict, deadline).await;
+            return self.record_accepted(request, operation, verdict, false, deadline).await;
         }
         // Without the annotations of its owners, a denial must not be overruled by the policy of the namespace.
         if let Err(error) = self.observer.wait_for_annotations(&request.namespace, deadline).await {
@@ -335,28 +335,25 @@ impl Evaluator {
         explain_cascade(request, &cascade, &self.policies.wall_clock, &mut verdict);
         advise_inspection(&mut verdict, inspected_object(request).or_else(|| member.clone()));
         self.apply_policy(request, &resolved, &mut verdict);
-        if is_denied && verdict.allows() {
-            verdict = self.record_accepted(request, operation, verdict, deadline).await;
-        } else if !is_denied && operation == WorkloadOperation::DeleteOwner && has_cascade && !request.dry_run
-        {
-            for warning in self.accepted.record_stopped_owner(request, deadline).await {
-                verdict.warn(&warning);
-            }
+        // A member that does not run can still start before the garbage collector deletes its pod.
+        if verdict.allows() && (is_denied || has_cascade && operation.deletes_owner()) {
+            verdict = self.record_accepted(request, operation, verdict, has_cascade, deadline).await;
         }
         self.events.record_operation(request, operation, stateful_set, &verdict);
         verdict
     }
 
-    /// Records an operation that is approved although members are deleted with its object.
+    /// Records an approved operation. Does nothing for a dry run. `owns_members`: see [`AcceptedDeletions::record`].
     async fn record_accepted(
         &self,
         request: &Request,
         operation: WorkloadOperation,
         mut verdict: Verdict,
+        owns_members: bool,
         deadline: Deadline,
     ) -> Verdict {
         if !request.dry_run {
-            for warning in self.accepted.record(request, operation, deadline).await {
+            for warning in self.accepted.record(request, operation, owns_members, deadline).await {
                 verdict.warn(&warning);
             }
         }

@@ -85,9 +85,7 @@ impl WorkloadEvaluator {
                 self.evaluate_namespace(namespace, &members, deadline).await
             }
             WorkloadOperation::DeleteStatefulSet => {
-                let evaluation =
-                    self.evaluate_stateful_set(request, policy, is_unproven_cascade, &pods, deadline);
-                evaluation.await.map(Into::into)
+                self.evaluate_stateful_set(request, policy, is_unproven_cascade, &pods, deadline).await
             }
             WorkloadOperation::DeleteClaim => {
                 match members.with_data.iter().find(|pod| mounts_claim(pod, name)) {
@@ -141,7 +139,7 @@ impl WorkloadEvaluator {
         is_unproven_cascade: bool,
         pods: &[Pod],
         deadline: Deadline,
-    ) -> Result<Verdict, EvaluationError> {
+    ) -> Result<OperationVerdict, EvaluationError> {
         let (name, namespace) = (&request.name, &request.namespace);
         let of_set = |pods: &[&Pod]| pods.iter().filter(|pod| is_controlled_by(pod, name)).count();
         let members = MemberPods::new(pods);
@@ -152,13 +150,13 @@ impl WorkloadEvaluator {
             let text = format!(
                 "StatefulSet {name} runs an etcd cluster ({running} pods): deleting the StatefulSet deletes all of them"
             );
-            return Ok(protected(text, &remedy));
+            return Ok(protected(text, &remedy).into());
         }
         let Some(set) = self.stateful_set(namespace, name, deadline).await? else {
-            return Ok(harmless(format!("StatefulSet {name} does not exist")));
+            return Ok(harmless(format!("StatefulSet {name} does not exist")).into());
         };
         if of_set(&members.with_data) == 0 && !self.runs_etcd(namespace, &set) {
-            return Ok(harmless(format!("StatefulSet {name} runs no etcd cluster")));
+            return Ok(harmless(format!("StatefulSet {name} runs no etcd cluster")).into());
         }
         let claims = self.claims(namespace, deadline).await?;
         let deleted: Vec<&Claim> = claims.iter().filter(|claim| set.deletes_claim(claim)).collect();
@@ -173,7 +171,7 @@ impl WorkloadEvaluator {
                 "To keep the data, first run: kubectl -n {namespace} patch statefulset {name} --type=merge -p \
                  '{RETAIN_PATCH}'; to {advice}"
             );
-            return Ok(protected(text, &remedy));
+            return Ok(protected(text, &remedy).into());
         }
         let mut of_set = pods.iter().filter(|pod| is_controlled_by(pod, name));
         if policy.ephemeral_data == Permission::Deny
@@ -184,7 +182,7 @@ impl WorkloadEvaluator {
                  the StatefulSet deletes the data permanently",
                 pod.metadata.name
             );
-            return Ok(protected(text, &remedy));
+            return Ok(protected(text, &remedy).into());
         }
         if let Some(pod) = of_set.next() {
             let snapshot = self
@@ -202,7 +200,7 @@ impl WorkloadEvaluator {
                     "StatefulSet {name} may run an etcd cluster: its containers do not run according to the kubelet, \
                      but not every pod refuses connections"
                 );
-                return Ok(protected(text, &remedy));
+                return Ok(protected(text, &remedy).into());
             }
         }
         let replicas = set.replicas();
@@ -211,11 +209,10 @@ impl WorkloadEvaluator {
                 "StatefulSet {name} runs no etcd member at the moment, and it starts {replicas} of them again as long as \
                  it exists"
             );
-            return Ok(protected(text, &remedy));
+            return Ok(protected(text, &remedy).into());
         }
-        Ok(harmless(format!(
-            "StatefulSet {name} runs no etcd member, and the data of its members is retained"
-        )))
+        let text = format!("StatefulSet {name} runs no etcd member, and the data of its members is retained");
+        Ok(OperationVerdict { has_cascade: true, ..harmless(text).into() })
     }
 
     async fn evaluate_namespace(

@@ -11,6 +11,7 @@ use test_support::{
     guard::review::{deletion_review, stateful_set_deletion_review},
     guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup},
     layout::{Layout, Topology},
+    process_node::ProcessAction,
     wait::wait_until,
 };
 
@@ -75,6 +76,27 @@ async fn accepted_deletion_reserves_members_of_the_set() {
     .await;
     let (allowed, message) = send_review(&etcd.guard, deletion_review(&pod(&etcd, &other).await)).await;
     assert!(!allowed && message.contains("DisruptionInProgress: "), "{message}");
+}
+
+/// Edge case 181. The deletion of the StatefulSet is approved because its member does not run. The member runs again before the
+/// API server executes the deletion.
+#[tokio::test]
+async fn harmless_deletion_reserves_stopped_members() {
+    let layout = Layout::new(Topology::SetPerMember);
+    let etcd = GuardedCluster::start_as(Setup { layout, ..Setup::default() }).await;
+    let [deleted, other] = etcd.followers().await;
+    etcd.apply(&deleted, ProcessAction::CrashLoop).await;
+    let set = deleted.trim_end_matches("-0");
+    wait_until("the deletion of the StatefulSet is harmless", START_TIMEOUT, async || {
+        let review = stateful_set_deletion_review(&etcd.namespace, set);
+        let (allowed, message) = send_review(&etcd.guard, review).await;
+        assert!(allowed || message.contains("IntentProtected: "), "{message}");
+        allowed
+    })
+    .await;
+    etcd.apply(&deleted, ProcessAction::Resume).await;
+    etcd.wait_until_healthy().await;
+    assert_leaving(&etcd, &other).await;
 }
 
 /// Edge case 35. The guard evaluates no deletion of the StatefulSet, and another webhook prevents the deletion of the

@@ -1,9 +1,9 @@
 //! The consequences of an accepted deletion of an owner or namespace: its members are reserved, and the record of owners
 //! contains the deletion.
 //!
-//! The deletion is accepted although it was denied: by a break-glass annotation or in audit mode. The garbage collector
-//! deletes the members afterwards, one request each. Until then, the members look healthy. Members of the same cluster
-//! with other owners or in other namespaces must not count them.
+//! A deletion is accepted in three cases: break-glass or audit mode overrules a denial, no member runs, or the deletion is part
+//! of a proven cascade. The garbage collector deletes the members afterwards, one request each. Until then they can be healthy, or
+//! become healthy. Members of the same cluster with other owners or in other namespaces must not count them.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -57,12 +57,13 @@ enum Parent {
 // === impl AcceptedDeletions ===
 
 impl AcceptedDeletions {
-    /// Records an accepted operation. Returns a warning for each part that could not be recorded; the operation is
-    /// approved in any case.
+    /// Records an accepted operation. `owns_members` states that the object owns members, even if none of their pods exists.
+    /// Returns a warning for each part that could not be recorded; the operation is approved in any case.
     pub(in crate::guard::decide) async fn record(
         &self,
         request: &Request,
         operation: WorkloadOperation,
+        owns_members: bool,
         deadline: Deadline,
     ) -> Vec<String> {
         let parent = match self.parent(request, operation, deadline).await {
@@ -73,6 +74,7 @@ impl AcceptedDeletions {
         let deleted = self.deleted_members(request, &parent, deadline).await;
         // Most Deployments and ReplicaSets own no member. Their deletions must not fill the record.
         let is_unrelated = matches!(parent, Parent::Owner { .. })
+            && !owns_members
             && deleted.as_ref().is_ok_and(|deleted| deleted.uids.is_empty());
         if is_unrelated {
             return Vec::new();
@@ -88,20 +90,6 @@ impl AcceptedDeletions {
             ));
         }
         warnings
-    }
-
-    /// Records the deletion of an owner that runs no member, so that the pods of its members can be deleted with it. Returns
-    /// a warning if it could not be recorded.
-    pub(in crate::guard::decide) async fn record_stopped_owner(
-        &self,
-        request: &Request,
-        deadline: Deadline,
-    ) -> Vec<String> {
-        match self.parent(request, WorkloadOperation::DeleteOwner, deadline).await {
-            Some(Ok(parent)) => self.record_owner(request, &parent, deadline).await,
-            Some(Err(cause)) => vec![unrecorded(request, &cause)],
-            None => Vec::new(),
-        }
     }
 
     /// Returns the parent object whose deletion an operation requests; `None` for other operations. Its uid is read from the

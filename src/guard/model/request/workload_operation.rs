@@ -125,6 +125,11 @@ impl ResourceKind {
 // === impl WorkloadOperation ===
 
 impl WorkloadOperation {
+    /// Whether the operation deletes a StatefulSet or another owner together with its pods.
+    pub(in crate::guard) fn deletes_owner(self) -> bool {
+        matches!(self, Self::DeleteStatefulSet | Self::DeleteOwner)
+    }
+
     /// The StatefulSet with annotations that contribute to the policy, if the operation is on a StatefulSet.
     pub(in crate::guard) fn stateful_set(self, name: &str) -> Option<&str> {
         match self {

@@ -56,7 +56,7 @@ const DEFAULT_GRACE: i64 = 30;
 pub enum ProcessAction {
     /// Freezes the process: its connections stay open, and it does not respond.
     Pause,
-    /// Resumes the process.
+    /// Resumes a frozen process. Without a process, ends the crash loop.
     Resume,
     /// Disconnects the pod's kubelet: the process continues, and the kubelet does not learn of a deletion.
     Isolate,
@@ -64,7 +64,7 @@ pub enum ProcessAction {
     Rejoin,
     /// Kills the process, which is restarted like every container.
     Kill,
-    /// Kills the process and prevents restarts as long as this pod exists.
+    /// Kills the process and prevents restarts until `Resume` or the end of this pod.
     CrashLoop,
 }
 
@@ -138,7 +138,11 @@ impl Sandbox {
             self.facts.restarts += 1;
             self.report(&State::CrashLoop { exit_code }).await;
             loop {
-                match self.pause(RESTART_PAUSE).await {
+                let event = self.pause(RESTART_PAUSE).await;
+                while let Ok(ordered) = self.actions.try_recv() {
+                    self.handle_action(ordered, None).await;
+                }
+                match event {
                     None if self.crash_loops => {}
                     None => break,
                     Some(Event::Gone) => return None,
@@ -215,6 +219,7 @@ impl Sandbox {
             }
             (ProcessAction::Pause, Some(process)) => process.freeze().await,
             (ProcessAction::Resume, Some(process)) => process.signal(Signal::SIGCONT),
+            (ProcessAction::Resume, None) => self.crash_loops = false,
             (ProcessAction::Kill | ProcessAction::CrashLoop, Some(process)) => {
                 self.crash_loops |= action == ProcessAction::CrashLoop;
                 process.signal(Signal::SIGKILL);
