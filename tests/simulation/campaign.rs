@@ -25,8 +25,9 @@ const DEFAULT_SECONDS: u64 = 50;
 /// The time after which a campaign without a given number of seeds ends, on a machine that is busy.
 const MAX_TIME: Duration = Duration::from_secs(100);
 
-/// The minimum number of seeds of a campaign without a given number. Seven of nine mistakes are found within these seeds.
-const MIN_SEEDS: u64 = 9;
+/// The minimum number of seeds of a campaign without a given number. `finds_each_mistake`
+/// requires each mistake within these seeds.
+pub(crate) const MIN_SEEDS: u64 = 10;
 
 /// The number of seeds after which a line shows the progress.
 const PROGRESS_SEEDS: u64 = 50;

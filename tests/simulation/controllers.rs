@@ -18,21 +18,22 @@ use crate::{
 const SET_CONTROLLER: &str = "system:serviceaccount:kube-system:statefulset-controller";
 const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 
-/// Creates missing pods, and replaces pods of an old revision one after another.
+/// Creates all missing pods. Deletes superfluous pods after a scale-down, and pods of an old revision, one at a time.
 pub(crate) async fn run_set_controller(api: ApiServer) {
     loop {
         api.sim.pause("set controller", 500..=1_500).await;
         let sets = api.sim.world().scenario.sets.clone();
         for (set, pods) in sets {
-            let outdated = update_set(&api, set, pods);
-            if let Some(pod) = outdated {
+            let deleted = update_set(&api, set, pods);
+            if let Some(pod) = deleted {
                 api.delete_pod(SET_CONTROLLER, &pod, Deletion::Delete { grace_seconds: 30 }).await;
             }
         }
     }
 }
 
-/// Creates the missing pods of a set. Returns the pod that the rollout replaces next.
+/// Creates the missing pods of a set. `pods` is the number of replicas when the set is not scaled down. Returns the pod that a
+/// scale-down or the rollout deletes next.
 fn update_set(api: &ApiServer, set: &str, pods: usize) -> Option<String> {
     let mut world = api.sim.world();
     let object = world.store.get(&key("statefulsets", NAMESPACE, set))?.clone();
@@ -40,8 +41,15 @@ fn update_set(api: &ApiServer, set: &str, pods: usize) -> Option<String> {
         return None;
     }
     let (uid, revision) = (object["metadata"]["uid"].as_str()?, object["spec"]["revision"].as_u64()?);
-    let names: Vec<String> = (0..pods).map(|pod| format!("{set}-{pod}")).collect();
+    let replicas = usize::try_from(object["spec"]["replicas"].as_u64()?).ok()?;
+    let names: Vec<String> = (0..replicas).map(|pod| format!("{set}-{pod}")).collect();
     let mut are_ready = true;
+    let superfluous = (replicas..pods).rev().map(|pod| format!("{set}-{pod}"));
+    let superfluous = superfluous.filter_map(|name| {
+        let pod = world.store.get(&pod_key(NAMESPACE, &name))?;
+        Some((name, pod["metadata"]["deletionTimestamp"].is_null()))
+    });
+    let superfluous = superfluous.collect::<Vec<_>>().into_iter().next();
     let mut outdated = None;
     let (mut ready, mut updated) = (0, 0);
     for name in &names {
@@ -51,7 +59,11 @@ fn update_set(api: &ApiServer, set: &str, pods: usize) -> Option<String> {
                 continue;
             }
             let pod = pod_object(set, uid, name, revision);
-            world.store.create(pod_key(NAMESPACE, name), pod).unwrap();
+            let pod = world.store.create(pod_key(NAMESPACE, name), pod).unwrap();
+            world.note(&format!(
+                "set controller: created {name} {}",
+                pod["metadata"]["uid"].as_str().unwrap()
+            ));
             continue;
         };
         let is_ready = pod["status"]["containerStatuses"][0]["ready"] == true
@@ -71,12 +83,18 @@ fn update_set(api: &ApiServer, set: &str, pods: usize) -> Option<String> {
         object["status"] = json!({"readyReplicas": ready});
         if has_handovers {
             let latest = format!("revision-{revision}");
-            let current = if updated == pods { latest.clone() } else { String::from("revision-of-others") };
+            let current =
+                if updated == replicas { latest.clone() } else { String::from("revision-of-others") };
             object["status"]["updateRevision"] = json!(latest);
             object["status"]["currentRevision"] = json!(current);
         }
     });
-    outdated.filter(|_| are_ready)
+    let deleted = match superfluous {
+        // The next pod is deleted when this one is gone.
+        Some((name, is_living)) => is_living.then_some(name),
+        None => outdated,
+    };
+    deleted.filter(|_| are_ready)
 }
 
 /// Deletes pods whose owners do not exist or are being deleted in the foreground, all at once. Removes each owner that is being

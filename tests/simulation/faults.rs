@@ -81,11 +81,36 @@ pub(crate) async fn race_for_records(api: ApiServer) {
     world.faults.unreachable.clear();
 }
 
+/// Injects the first fault of a run: cuts the followers off from each other, pauses the leader, or does nothing, with equal
+/// probability.
+pub(crate) async fn disturb_leader(api: ApiServer) {
+    let sim = api.sim.clone();
+    {
+        let mut world = sim.world();
+        world.advance();
+        let time = world.time(FAULTS, 3_000..=8_000);
+        let fault = match world.number(FAULTS, 0..=2) {
+            0 => return,
+            1 => {
+                cut_followers_and_delete_leader(&api, &mut world, time);
+                "followers cut from each other"
+            }
+            _ => {
+                pause_leader(&api, &mut world);
+                "pause of the leader"
+            }
+        };
+        *world.faults.injected.entry(fault).or_default() += 1;
+        world.note(&format!("fault: {fault} at the beginning"));
+    }
+    sim.sleep(Duration::from_secs(8)).await;
+}
+
 fn inject(api: &ApiServer) {
     let sim = api.sim.clone();
     let mut world = sim.world();
     world.advance();
-    let kind = world.number(FAULTS, 0..=15);
+    let kind = world.number(FAULTS, 0..=16);
     let (members, replicas) = (world.cluster.members.len(), world.scenario.replicas);
     let (member, replica) = (world.index(FAULTS, members), world.index(FAULTS, replicas));
     let name = world.cluster.members[member].name.clone();
@@ -135,8 +160,12 @@ fn inject(api: &ApiServer) {
             "member unreachable from a replica"
         }
         13 => {
-            cut_followers(&sim, &mut world, short);
+            cut_followers_and_delete_leader(api, &mut world, short);
             "followers cut from each other"
+        }
+        16 if world.cluster.leader().is_some() => {
+            pause_leader(api, &mut world);
+            "pause of the leader"
         }
         14 => {
             world.faults.slow_calls = 40;
@@ -166,6 +195,33 @@ fn inject(api: &ApiServer) {
     world.note(&format!("fault: {fault} (member {name}, replica {replica}, {short:?})"));
 }
 
+/// Pauses the leader for 2.2 s to 5 s, so that the other voters usually elect another leader. Up to 0.3 s after the pause, requests
+/// the deletion of a random other member. At that time, the old leader may not have received the new term yet.
+fn pause_leader(api: &ApiServer, world: &mut World) {
+    let Some(leader) = world.cluster.leader() else { return };
+    let time = world.time(FAULTS, 2_200..=5_000);
+    world.cluster.members[leader].is_paused = true;
+    after(&api.sim, time, move |world| {
+        let World { cluster, rng, .. } = world;
+        if cluster.members[leader].is_paused {
+            cluster.resume(leader, rng);
+        }
+    });
+    let members = world.cluster.members.len();
+    let other = (leader + 1 + world.index(FAULTS, members - 1)) % members;
+    let time = time + world.time(FAULTS, 1..=300);
+    request_after(api, time, world.cluster.members[other].name.clone());
+}
+
+/// Requests the deletion of a pod after this delay, like an operator who observes a fault.
+fn request_after(api: &ApiServer, time: Duration, pod: String) {
+    let (api, sim) = (api.clone(), api.sim.clone());
+    sim.spawn("request after a fault", async move {
+        api.sim.sleep(time).await;
+        api.delete_pod("person-after-fault", &pod, Deletion::Delete { grace_seconds: 30 }).await;
+    });
+}
+
 /// Cuts a member off from some of the others, in one direction or in both; or two members from each other.
 fn cut_links(sim: &Sim, world: &mut World, member: usize, time: Duration) {
     let mut links = Vec::new();
@@ -183,14 +239,19 @@ fn cut_links(sim: &Sim, world: &mut World, member: usize, time: Duration) {
     cut_until(sim, world, links, time);
 }
 
-/// Cuts all followers off from each other. Reads pass through the leader, which nothing can replace.
-fn cut_followers(sim: &Sim, world: &mut World, time: Duration) {
+/// Cuts all followers off from each other, and requests the deletion of the leader up to 0.5 s later. The leader still confirms
+/// reads. Without the leader, no follower reaches a quorum.
+fn cut_followers_and_delete_leader(api: &ApiServer, world: &mut World, time: Duration) {
     let members = &world.cluster.members;
     let followers: Vec<usize> =
         (0..members.len()).filter(|member| members[*member].role == Role::Follower).collect();
     let pairs = followers.iter().flat_map(|from| followers.iter().map(move |to| (*from, *to)));
     let links: Vec<(usize, usize)> = pairs.filter(|(from, to)| from != to).collect();
-    cut_until(sim, world, links, time);
+    cut_until(&api.sim, world, links, time);
+    if let Some(leader) = world.cluster.leader() {
+        let delay = world.time(FAULTS, 50..=500);
+        request_after(api, delay, world.cluster.members[leader].name.clone());
+    }
 }
 
 /// Cuts links for this time.

@@ -15,7 +15,7 @@ use crate::{
 /// The name of the random numbers.
 const KUBELET: &str = "kubelet";
 
-/// The end of preStop hooks that last longer than a reservation.
+/// The latest start of preStop hooks that last longer than a reservation.
 const LONG_HOOKS_UNTIL: Duration = Duration::from_secs(120);
 
 /// Interval between two rounds.
@@ -179,8 +179,11 @@ impl PodState {
     ) -> bool {
         let terminate_at = *self.terminate_at.get_or_insert_with(|| {
             let is_possible = world.started.elapsed() < LONG_HOOKS_UNTIL;
+            // With several StatefulSets, most hooks outlast the reservation, so that the guard must count terminating pods of other
+            // StatefulSets without it.
+            let long_hooks = if world.scenario.sets.len() > 1 { 60 } else { 15 };
             let delay = match world.number(KUBELET, 0..=99) {
-                0..=14 if is_possible => 62_000..=110_000,
+                number if number < long_hooks && is_possible => 62_000..=110_000,
                 0..=29 => 2_000..=25_000,
                 _ => 0..=2_000,
             };

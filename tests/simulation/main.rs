@@ -29,12 +29,9 @@ mod world;
 use etcd_guard::mistakes::Mistake;
 
 use crate::{
-    campaign::{Campaign, first_violation},
+    campaign::{Campaign, MIN_SEEDS, first_violation},
     run::run,
 };
-
-/// The number of seeds in which each mistake is searched.
-const MISTAKE_SEEDS: u64 = 60;
 
 /// The seeds of the test of determinism: one with replaced members, one with cascades, one with handovers, and one with none of
 /// these.
@@ -70,7 +67,7 @@ fn same_seed_has_same_trace() {
 fn finds_each_mistake() {
     let mut missed = Vec::new();
     for mistake in Mistake::ALL {
-        match first_violation(mistake, MISTAKE_SEEDS) {
+        match first_violation(mistake, MIN_SEEDS) {
             Some((seed, violation)) => {
                 println!("{mistake:?} | seed {seed} | {violation}");
                 let correct = run(seed, None, false).violations;
@@ -79,5 +76,5 @@ fn finds_each_mistake() {
             None => missed.push(mistake),
         }
     }
-    assert!(missed.is_empty(), "not found within {MISTAKE_SEEDS} seeds: {missed:?}");
+    assert!(missed.is_empty(), "not found within {MIN_SEEDS} seeds: {missed:?}");
 }

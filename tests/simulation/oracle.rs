@@ -19,6 +19,9 @@ pub(crate) struct Oracle {
     pub(crate) running: BTreeMap<usize, String>,
     /// Pods with an approved deletion, by uid, until their successors serve.
     departures: BTreeMap<String, Departure>,
+    /// StatefulSets with an approved deletion, by uid, with the number in the uid of the object that was created last
+    /// before the request.
+    approved_sets: BTreeMap<String, u64>,
     /// Pods of which a deletion was approved by break-glass, by uid.
     overruled: BTreeSet<String>,
     pub(crate) violations: Vec<String>,
@@ -56,6 +59,7 @@ struct Departure {
     approved_at: Instant,
     /// Approved requests that can still delete the pod.
     requests: u32,
+    is_reserved: bool,
     is_executed: bool,
 }
 
@@ -64,12 +68,28 @@ pub(crate) struct Approval<'a> {
     /// The members of the pods that are deleted, with the uids of the pods.
     pub(crate) targets: &'a [(usize, String)],
     pub(crate) reason: &'static str,
-    /// Whether the request concerns the owner of the pods, so that reviews of their deletions follow.
-    pub(crate) is_of_owner: bool,
+    /// Whether the verdict has no warning that the deletion could not be reserved. A break-glass annotation permits this.
+    pub(crate) is_reserved: bool,
+    /// The uid of the StatefulSet: the object of the request, or the owner in the deleted pod. `None` for evictions and nodes.
+    pub(crate) owner: Option<&'a str>,
+    pub(crate) operation: Operation,
     /// Time at which the API server called the guard. A fault after this time is not the guard's responsibility.
     pub(crate) requested_at: Instant,
+    /// The number in the uid of the object that was created last before the request.
+    pub(crate) last_created: u64,
     /// The start of the run.
     pub(crate) started: Instant,
+}
+
+/// The operation that is approved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// Deletes or evicts a pod, or deletes its node.
+    Delete,
+    /// Deletes a StatefulSet.
+    DeleteOwner,
+    /// Reduces the replicas of a StatefulSet. The deletion of each pod has a review of its own.
+    ScaleDown,
 }
 
 /// Returns the position of a pod in the order of creation.
@@ -97,13 +117,27 @@ impl Oracle {
 
     /// Checks an approval, and records that its pods leave.
     pub(crate) fn check(&mut self, cluster: &Cluster, approval: &Approval<'_>) {
-        let Approval { targets, reason, is_of_owner, requested_at, started } = *approval;
+        let Approval { targets, reason, is_reserved, owner, operation, requested_at, last_created, started } =
+            *approval;
         let approved_at = Instant::now();
         self.approvals += 1;
         self.reasons.extend(targets.iter().map(|(_, uid)| (uid.clone(), reason)));
         let is_target = |member: usize| targets.iter().any(|(target, _)| *target == member);
+        // The review of a scale-down counts only deletions that were approved before it began, because the deletion of each of its
+        // pods has a review of its own. A deletion that was approved by break-glass counts only in reviews that begin later,
+        // because break-glass ignores concurrent reviews.
+        // Without a reservation, replicas learn of an approval when it is executed.
+        let counts = |uid: &String, departure: &Departure| {
+            let may_be_later = operation == Operation::ScaleDown || self.overruled.contains(uid);
+            let is_known = departure.is_reserved || departure.is_executed;
+            is_known && (!may_be_later || departure.approved_at < requested_at)
+        };
         let is_leaving = |member: usize| {
-            is_target(member) || self.departures.values().any(|departure| departure.member == member)
+            is_target(member)
+                || self
+                    .departures
+                    .iter()
+                    .any(|(uid, departure)| departure.member == member && counts(uid, departure))
         };
         let served = |member: &usize| self.served.get(member).is_some_and(|at| *at >= requested_at);
         let remaining: Vec<usize> =
@@ -141,7 +175,12 @@ impl Oracle {
         // A further request for such a pod is approved because of the reservation, also if the first request failed afterwards.
         let is_overruled = ["BreakGlass", "AlreadyTerminating"].contains(&reason)
             && targets.iter().all(|(_, uid)| self.overruled.contains(uid));
-        if votes && !has_changed && !loses_nothing && !is_repeated && !is_overruled {
+        // A pod that is created between the request to delete its StatefulSet and the execution of that request is deleted as part
+        // of the cascade: a known gap.
+        let approved_set = owner.and_then(|owner| self.approved_sets.get(owner));
+        let is_gap = reason == "OwnerDeleted"
+            && approved_set.is_some_and(|last| targets.iter().all(|(_, uid)| created(uid) > *last));
+        if votes && !has_changed && !loses_nothing && !is_repeated && !is_overruled && !is_gap {
             let signed = |count: usize| i64::try_from(count).unwrap();
             let remaining_voters = signed(most) - signed(cluster.quorum());
             let at = approved_at.duration_since(started);
@@ -151,26 +190,34 @@ impl Oracle {
                     members.iter().map(|member| cluster.members[*member].name.as_str()).collect::<Vec<_>>()
                 };
                 let target: Vec<usize> = targets.iter().map(|(member, _)| *member).collect();
-                let leaving: Vec<usize> =
-                    self.departures.values().map(|departure| departure.member).collect();
+                let leaving: Vec<String> = self
+                    .departures
+                    .iter()
+                    .map(|(uid, departure)| format!("{} {uid}", cluster.members[departure.member].name))
+                    .collect();
                 self.violations.push(format!(
                     "{SAFETY}{reason} approved {:?}: of {} voters {:?} remain, {most} of them connected, and the quorum \
-                     is {}; {:?} leave already",
+                     is {}; {leaving:?} leave already",
                     names(&target),
                     cluster.voters().count(),
                     names(&remaining),
                     cluster.quorum(),
-                    names(&leaving),
                 ));
             }
         }
-        if is_of_owner && reason == "IntentHarmless" {
-            // The members of these pods do not run. A pod whose member starts is reviewed when the garbage collector deletes it.
-            return;
+        match operation {
+            Operation::Delete => {}
+            Operation::DeleteOwner => {
+                self.approved_sets.extend(owner.map(|owner| (owner.to_owned(), last_created)));
+            }
+            Operation::ScaleDown => return,
         }
         for (member, uid) in targets {
-            let departure = Departure { member: *member, approved_at, requests: 0, is_executed: false };
-            self.departures.entry(uid.clone()).or_insert(departure).requests += 1;
+            let new =
+                Departure { member: *member, approved_at, requests: 0, is_reserved, is_executed: false };
+            let departure = self.departures.entry(uid.clone()).or_insert(new);
+            departure.requests += 1;
+            departure.is_reserved |= is_reserved;
         }
     }
 

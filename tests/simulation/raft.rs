@@ -114,6 +114,15 @@ impl Cluster {
         self.voters().count() / 2 + 1
     }
 
+    /// Returns the member with the highest term among the leaders whose processes run.
+    pub(crate) fn leader(&self) -> Option<usize> {
+        let leads = |member: &usize| {
+            let state = &self.members[*member];
+            state.role == Role::Leader && state.takes_part()
+        };
+        (0..self.members.len()).filter(leads).max_by_key(|member| self.members[*member].term)
+    }
+
     pub(crate) fn index_of(&self, name: &str) -> Option<usize> {
         self.members.iter().position(|member| member.name == name)
     }

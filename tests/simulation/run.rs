@@ -17,6 +17,7 @@ use crate::{
     api::{
         admission::{ApiServer, Deletion, Outcome},
         server::pod_key,
+        store::key,
     },
     controllers, faults, kubelet,
     operator::{self, REPLACEMENT_TIME},
@@ -96,6 +97,8 @@ async fn simulate(seed: u64, records_text: bool) -> Report {
     if sim.world().scenario.races_for_records {
         tasks.spawn(faults::race_for_records(api.clone()));
         sleep(Duration::from_secs(4)).await;
+    } else {
+        faults::disturb_leader(api.clone()).await;
     }
     tasks.spawn(controllers::run_garbage_collector(api.clone()));
     for person in 0..PEOPLE {
@@ -172,6 +175,7 @@ fn fail_with_task(tasks: &mut JoinSet<()>) {
 /// Checks that two harmless deletions are approved after the faults have ended: those of a follower or, if the guard moves
 /// leadership, of any voter.
 async fn check_liveness(api: &ApiServer) {
+    end_break_glass(api);
     sleep(SETTLE_TIME).await;
     for _ in 0..2 {
         if let Err(violation) = check_deletion(api).await {
@@ -193,6 +197,18 @@ async fn check_liveness(api: &ApiServer) {
     if !pods.is_empty() || !stopped.is_empty() {
         let text = format!("at the end, pods {pods:?} are missing, and members {stopped:?} do not serve");
         world.oracle.violations.push(text);
+    }
+}
+
+/// Removes the annotations that permit deletions. With them, a denial that ends after a minute would be an approval.
+fn end_break_glass(api: &ApiServer) {
+    let mut world = api.sim.world();
+    for (set, _) in world.scenario.sets.clone() {
+        world.store.update(&key("statefulsets", NAMESPACE, set), |object| {
+            if let Some(metadata) = object["metadata"].as_object_mut() {
+                metadata.remove("annotations");
+            }
+        });
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
         store::key,
     },
     scenario::NAMESPACE,
-    world::World,
+    world::{Sim, World},
 };
 
 /// The longest time of a drain.
@@ -84,8 +84,8 @@ const BREAK_GLASS_MINUTES: u64 = 8;
 /// The longest time until the pods of a StatefulSet that is deleted in the foreground are gone.
 const CASCADE_TIME: Duration = Duration::from_secs(300);
 
-/// Requests the deletion of a set, or a scale-down to no pods. In runs with cascades, all requests are deletions, most of them
-/// with break-glass, and a set that was deleted is created again.
+/// Requests the deletion of a set, or a scale-down, after which the set is scaled up again. In runs with cascades, all requests
+/// are deletions, most of them with break-glass, and a set that was deleted is created again.
 async fn change_set(api: &ApiServer, user: &str) {
     let (set, set_uid, replicas, targets) = {
         let mut world = api.sim.world();
@@ -93,7 +93,8 @@ async fn change_set(api: &ApiServer, user: &str) {
         let index = world.index(user, sets);
         let (set, pods) = world.scenario.sets[index];
         let deletes_sets = world.scenario.deletes_sets;
-        let replicas = (world.chance(user, 50) && !deletes_sets).then_some(0);
+        let remaining = world.index(user, pods);
+        let replicas = (world.chance(user, 50) && !deletes_sets).then_some(remaining);
         if deletes_sets && world.chance(user, 70) {
             break_glass(&mut world, set);
         }
@@ -104,13 +105,28 @@ async fn change_set(api: &ApiServer, user: &str) {
         };
         let stored = world.store.get(&key("statefulsets", NAMESPACE, set));
         let set_uid = stored.map(|stored| stored["metadata"]["uid"].clone()).unwrap_or_default();
-        (set, set_uid, replicas, (0..pods).filter_map(pod).collect::<Vec<_>>())
+        let deleted = replicas.unwrap_or_default()..pods;
+        (set, set_uid, replicas, deleted.filter_map(pod).collect::<Vec<_>>())
     };
-    let outcome = api.change_set(user, set, replicas, &targets).await;
+    let requested = replicas.map(|replicas| u64::try_from(replicas).unwrap());
+    let outcome = api.change_set(user, set, requested, &targets).await;
+    if outcome == Outcome::Done && replicas.is_some() {
+        api.sim.pause(user, 10_000..=40_000).await;
+        scale_up(&api.sim, set);
+        return;
+    }
     if outcome == Outcome::Done && replicas.is_none() && api.sim.world().scenario.deletes_sets {
         api.sim.pause(user, 1_000..=30_000).await;
         create_again(api, set, &set_uid).await;
     }
+}
+
+/// Restores the number of replicas of a set.
+fn scale_up(sim: &Sim, set: &'static str) {
+    let mut world = sim.world();
+    let replicas = world.scenario.set_object(set)["spec"]["replicas"].clone();
+    world.note(&format!("person: scaled StatefulSet {set} up to {replicas}"));
+    world.store.update(&key("statefulsets", NAMESPACE, set), |object| object["spec"]["replicas"] = replicas);
 }
 
 /// Permits the deletion of a set for the next minutes.

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     operator::node_key,
-    oracle::Approval,
+    oracle::{Approval, Operation},
     replicas::Replicas,
     scenario::NAMESPACE,
     world::{Sim, World},
@@ -155,7 +155,8 @@ impl ApiServer {
     }
 
     /// Requests a change of a StatefulSet: its deletion, or a new number of replicas. `targets` are the members of the pods
-    /// that are deleted if the request is approved. Only some runs execute approved deletions.
+    /// that are deleted if the request is approved. Only some runs execute approved deletions. The deletion of
+    /// each pod of a scale-down has a review of its own.
     pub(crate) async fn change_set(
         &self,
         user: &str,
@@ -187,18 +188,37 @@ impl ApiServer {
         if let Some(outcome) = self.admit(user, &review, targets).await {
             return outcome;
         }
-        // No run executes a scale-down, because etcd would also need a change of its membership.
-        let is_executed =
-            is_executable && self.delete_set(user, &object_key, &uid, in_foreground).await == Outcome::Done;
+        if let Some(replicas) = replicas {
+            return self.scale_set(user, &object_key, &uid, replicas).await;
+        }
+        let outcome = if is_executable {
+            self.delete_set(user, &object_key, &uid, in_foreground).await
+        } else {
+            Outcome::Done
+        };
         let mut world = self.sim.world();
         for (_, uid) in targets {
-            if is_executed {
+            if is_executable && outcome == Outcome::Done {
                 world.oracle.execute(uid);
             } else {
                 world.oracle.abort(uid);
             }
         }
-        if is_executed || !is_executable { Outcome::Done } else { Outcome::Failed }
+        outcome
+    }
+
+    /// Changes the number of replicas after the approval.
+    async fn scale_set(&self, user: &str, set: &Key, uid: &Value, replicas: u64) -> Outcome {
+        let is_late = self.wait_for_other_webhooks(&format!("{user} {}", set.2), REQUEST_TIMEOUT).await;
+        let mut world = self.sim.world();
+        world.advance();
+        if is_late || world.store.get(set).is_none_or(|stored| stored["metadata"]["uid"] != *uid) {
+            return Outcome::Failed;
+        }
+        world.note(&format!("api: {user} scaled StatefulSet {} to {replicas}", set.2));
+        *world.faults.injected.entry("scale-down").or_default() += 1;
+        world.store.update(set, |object| object["spec"]["replicas"] = json!(replicas));
+        Outcome::Done
     }
 
     /// Deletes a StatefulSet after its approval. In the foreground, it remains until its pods are deleted.
@@ -232,7 +252,10 @@ impl ApiServer {
             world.advance();
             Instant::now()
         };
-        let request = self.sim.world().new_request();
+        let (request, last_created) = {
+            let mut world = self.sim.world();
+            (world.new_request(), world.store.last_created())
+        };
         let verdict = self.call_guard(request, review).await;
         let mut world = self.sim.world();
         world.advance();
@@ -258,8 +281,16 @@ impl ApiServer {
         let targets: Vec<(usize, String)> = targets.iter().filter(|(_, uid)| exists(uid)).cloned().collect();
         let targets = targets.as_slice();
         let World { oracle, cluster, approvals, started, .. } = &mut *world;
-        let is_of_owner = review["resource"]["resource"] == "statefulsets";
-        let approval = Approval { targets, reason, is_of_owner, requested_at, started: *started };
+        let old = &review["oldObject"]["metadata"];
+        let (owner, operation) = match (review["resource"]["resource"].as_str(), operation) {
+            (Some("statefulsets"), "UPDATE") => (&old["uid"], Operation::ScaleDown),
+            (Some("statefulsets"), _) => (&old["uid"], Operation::DeleteOwner),
+            _ => (&old["ownerReferences"][0]["uid"], Operation::Delete),
+        };
+        let (owner, started) = (owner.as_str(), *started);
+        let is_reserved = !verdict.warnings.iter().any(|warning| warning.contains("could not be reserved"));
+        let approval =
+            Approval { targets, reason, is_reserved, owner, operation, requested_at, last_created, started };
         let millis = u64::try_from(started.elapsed().as_millis()).unwrap();
         if review["resource"]["resource"] == "pods" {
             approvals.extend(targets.iter().map(|(_, uid)| (millis, uid.clone())));
@@ -301,7 +332,7 @@ impl ApiServer {
     async fn wait_for_other_webhooks(&self, call: &str, remaining: Duration) -> bool {
         let (delay, is_cancelled) = {
             let mut world = self.sim.world();
-            let is_slow = world.chance(call, 15);
+            let is_slow = world.chance(call, 25);
             let delay = if is_slow { 1_000..=28_000 } else { 1..=40 };
             (world.time(call, delay), world.chance(call, 5))
         };

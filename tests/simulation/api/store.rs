@@ -56,6 +56,11 @@ impl Store {
         format!("uid-{}", self.uids)
     }
 
+    /// Returns the number in the uid of the object that was created last.
+    pub(crate) fn last_created(&self) -> u64 {
+        self.uids
+    }
+
     pub(crate) fn get(&self, key: &Key) -> Option<&Value> {
         self.objects.get(key)
     }
