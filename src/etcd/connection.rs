@@ -18,13 +18,16 @@ use crate::expiring_cache::{ExpiringCache, Lifetime};
 /// Time after which an unused connection is closed. It exceeds the pause between two pods of a rollout or drain.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Maximum number of pooled connections of evaluations, those to the members of 300 clusters with deletions within
-/// [`IDLE_TIMEOUT`]. The pool then closes the connections that have not been used for the longest time.
-const MAX_CONNECTIONS: u64 = 1024;
+/// Maximum number of pooled connections of evaluations, those to the members of 32 clusters with deletions within [`IDLE_TIMEOUT`].
+/// The pool then closes the connections that have not been used for the longest time. A connection occupies about 100 KB.
+const MAX_CONNECTIONS: u64 = 96;
 
 /// Maximum number of pooled connections of surveys. A survey of more members connects to most of them again, so that it neither
 /// occupies the memory of a connection to each member nor closes the connections of evaluations.
-const MAX_SURVEY_CONNECTIONS: u64 = 256;
+const MAX_SURVEY_CONNECTIONS: u64 = 24;
+
+/// Maximum number of members with several URLs of which the pool stores the one that answered.
+const MAX_ANSWERING_URLS: u64 = 1024;
 
 /// The client address of one member, with the credentials for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -111,7 +114,7 @@ impl Connections {
             transport,
             open: ExpiringCache::new(MAX_CONNECTIONS, Lifetime::SinceUse(IDLE_TIMEOUT)),
             shared: None,
-            answering_urls: ExpiringCache::new(MAX_CONNECTIONS, Lifetime::SinceUse(IDLE_TIMEOUT)),
+            answering_urls: ExpiringCache::new(MAX_ANSWERING_URLS, Lifetime::SinceUse(IDLE_TIMEOUT)),
         }
     }
 
