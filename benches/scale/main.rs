@@ -107,6 +107,12 @@ fn rows(size: usize, figures: &Figures, one: &Figures) -> Vec<Row> {
             None,
         ),
         row(
+            "fresh approval, second of its cluster",
+            median_and_p99(&figures.second_approvals),
+            median_and_p99(&one.second_approvals),
+            None,
+        ),
+        row(
             "fresh approval",
             median_and_p99(&figures.warm_approvals),
             median_and_p99(&one.warm_approvals),
