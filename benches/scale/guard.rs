@@ -1,19 +1,23 @@
 //! The figures of one guard with a fleet.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use test_support::{
     bench_table::Times,
     etcd::fleet::Fleet,
     guard::{
-        process::GuardProcess,
+        process::{GuardProcess, SURVEY_INTERVAL},
         review::{deletion_review, verdict},
     },
     http_client::{self, Connection},
     kubernetes::{api_proxy::ApiServerProxy, control_plane::ControlPlane},
     wait::wait_until,
 };
+use tokio::time::sleep;
 
 const PATH: &str = "/validate?timeout=10s";
 
@@ -23,8 +27,20 @@ const DECISIONS: usize = 1000;
 /// The number of clusters whose first approval is measured.
 const COLD: usize = 1000;
 
-/// The longest time until the guard knows all namespaces and approves a deletion.
-const READY_TIMEOUT: Duration = Duration::from_secs(120);
+/// The largest number of clusters whose first approval at another replica is measured.
+const FAILED_OVER: usize = 100;
+
+/// The longest time until the guard is ready, and until it approves a deletion afterwards. Each namespace has lists of its own.
+const READY_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The interval of periodic surveys, which is the one of the manifests.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// The number of intervals in which the processor time of periodic surveys is measured.
+const OBSERVED: u32 = 2;
+
+/// The time from the readiness of a guard until it has read the records of all namespaces.
+const START_TIME: Duration = Duration::from_secs(30);
 
 /// The figures of a guard.
 #[derive(Clone, Debug)]
@@ -45,8 +61,21 @@ pub(crate) struct Figures {
     pub(crate) survey: Duration,
     /// Processor time of the guard during the survey.
     pub(crate) survey_processor: Duration,
+    /// First approvals at another replica after this one was killed, each on a new connection.
+    pub(crate) failover: Times,
+    /// The periodic surveys of a guard without requests.
+    pub(crate) periodic: PeriodicSurveys,
     /// Resident memory at the end, in bytes.
     pub(crate) resident: u64,
+}
+
+/// The processor time of a guard that surveys periodically, as shares of one core between 0 and 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeriodicSurveys {
+    /// The mean over [`OBSERVED`] intervals.
+    pub(crate) mean: f64,
+    /// The largest share in one second.
+    pub(crate) busiest: f64,
 }
 
 impl Figures {
@@ -60,8 +89,8 @@ impl Figures {
 pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figures {
     let files = tempfile::tempdir_in(&control_plane.dir).expect("a directory");
     let started = Instant::now();
-    let guard = GuardProcess::start(&control_plane.guard_kubeconfig(), &files.path().join("guard")).await;
-    let start = started.elapsed();
+    let guard = start(&control_plane.guard_kubeconfig(), &files.path().join("guard")).await;
+    let start_time = started.elapsed();
     let follower = |cluster: usize| &fleet.clusters[cluster % fleet.clusters.len()][1];
     let leader = |cluster: usize| &fleet.clusters[cluster % fleet.clusters.len()][0];
     let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
@@ -85,10 +114,12 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
     let (survey, survey_processor) = survey(&guard, fleet.clusters.len()).await;
     let calls = calls(control_plane, &files.path().join("proxy"), follower(0)).await;
     let resident = guard.resident_memory();
+    let failover = failover(control_plane, &files.path().join("other"), guard, fleet).await;
+    let periodic = periodic_surveys(control_plane, &files.path().join("periodic")).await;
     let (warm_approvals, denials) = (Times::new(warm_approvals), Times::new(denials));
     let (cold_approvals, second_approvals) = (Times::new(cold_approvals), Times::new(second_approvals));
     Figures {
-        start,
+        start: start_time,
         cold_approvals,
         second_approvals,
         warm_approvals,
@@ -96,8 +127,17 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
         calls,
         survey,
         survey_processor,
+        failover: Times::new(failover),
+        periodic,
         resident,
     }
+}
+
+/// Starts a guard and waits until it is ready.
+async fn start(kubeconfig: &Path, files: &Path) -> GuardProcess {
+    let guard = GuardProcess::launch(kubeconfig, files);
+    wait_until("the guard is ready", READY_TIMEOUT, async || guard.is_ready().await).await;
+    guard
 }
 
 /// Sends the review of a pod's deletion. Returns the time until the response, and whether the deletion is approved.
@@ -132,11 +172,59 @@ async fn survey(guard: &GuardProcess, clusters: usize) -> (Duration, Duration) {
     (duration, processor)
 }
 
+/// Kills a replica, and returns the durations of approvals at another one, which was ready and has evaluated no deletion of
+/// these clusters. The first one contains the time from the kill.
+async fn failover(
+    control_plane: &ControlPlane,
+    files: &Path,
+    mut killed: GuardProcess,
+    fleet: &Fleet,
+) -> Vec<Duration> {
+    let other = start(&control_plane.guard_kubeconfig(), files).await;
+    let (last, clusters) = fleet.clusters.split_last().expect("a cluster");
+    wait_until("the other guard approves a deletion", READY_TIMEOUT, async || {
+        let mut connection = Connection::tls(other.https(), &other.ca_pem).await.unwrap();
+        review(&mut connection, &last[1]).await.1
+    })
+    .await;
+    sleep(START_TIME).await;
+    // With one cluster, the other replica has evaluated its deletion.
+    let clusters = if clusters.is_empty() { std::slice::from_ref(last) } else { clusters };
+    let mut times = Vec::new();
+    let mut started = Instant::now();
+    killed.kill();
+    for cluster in clusters.iter().take(FAILED_OVER) {
+        let mut connection = Connection::tls(other.https(), &other.ca_pem).await.unwrap();
+        assert!(review(&mut connection, &cluster[1]).await.1, "the other replica approves");
+        times.push(started.elapsed());
+        started = Instant::now();
+    }
+    times
+}
+
+/// Measures another guard, which surveys periodically.
+async fn periodic_surveys(control_plane: &ControlPlane, files: &Path) -> PeriodicSurveys {
+    std::fs::create_dir_all(files).expect("a directory");
+    std::fs::write(files.join(SURVEY_INTERVAL), format!("{}s", INTERVAL.as_secs())).expect("a file");
+    let guard = start(&control_plane.guard_kubeconfig(), files).await;
+    sleep(START_TIME).await;
+    let (before, started) = (guard.processor_time(), Instant::now());
+    let (mut last, mut busiest) = ((before, started), 0.0_f64);
+    while started.elapsed() < INTERVAL * OBSERVED {
+        sleep(Duration::from_secs(1)).await;
+        let now = (guard.processor_time(), Instant::now());
+        busiest = busiest.max(now.0.saturating_sub(last.0).as_secs_f64() / (now.1 - last.1).as_secs_f64());
+        last = now;
+    }
+    let used = last.0.saturating_sub(before);
+    PeriodicSurveys { mean: used.as_secs_f64() / (last.1 - started).as_secs_f64(), busiest }
+}
+
 /// Returns the calls of a warm approval. Another guard reaches the API server through a proxy, which counts.
-async fn calls(control_plane: &ControlPlane, files: &std::path::Path, pod: &Pod) -> String {
+async fn calls(control_plane: &ControlPlane, files: &Path, pod: &Pod) -> String {
     std::fs::create_dir_all(files).expect("a directory");
     let proxy = ApiServerProxy::start(&control_plane.guard_kubeconfig(), files.join("kubeconfig")).await;
-    let guard = GuardProcess::start(&proxy.kubeconfig, &files.join("guard")).await;
+    let guard = start(&proxy.kubeconfig, &files.join("guard")).await;
     let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
     wait_until("the guard approves a deletion", READY_TIMEOUT, async || review(&mut connection, pod).await.1)
         .await;

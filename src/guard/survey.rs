@@ -9,10 +9,13 @@ pub(in crate::guard) mod status;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
-use tokio::sync::Mutex;
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep_until},
+};
 
 use crate::guard::{
     assess::cluster_summary::ClusterSummary,
@@ -35,6 +38,9 @@ use crate::k8s::pod::Pod;
 /// others, and the load on the API server and the members is bounded.
 const MAX_CONCURRENT_NAMESPACES: usize = 4;
 
+/// Longest time between the first reads of two namespaces in a survey that is spread over time.
+const MAX_PAUSE: Duration = Duration::from_millis(20);
+
 /// Surveys the guarded clusters.
 pub(in crate::guard) struct Surveyor {
     observer: Arc<ClusterObserver>,
@@ -45,7 +51,7 @@ pub(in crate::guard) struct Surveyor {
     cluster_metrics: ClusterMetrics,
     /// Divides periodic surveys between the replicas; `None` if the guard does not run in a pod.
     shares: Option<Shares>,
-    /// Admits one survey at a time.
+    /// Admits one survey on request at a time.
     lock: Mutex<()>,
 }
 
@@ -75,20 +81,25 @@ impl Surveyor {
         Self { observer, policies, reservations, ownership, own_priority, cluster_metrics, shares, lock }
     }
 
-    /// Surveys the etcd clusters of this namespace, or of all namespaces with the guard's label.
+    /// Surveys the etcd clusters of this namespace, or of all namespaces with the guard's label. Surveys one at a time, so that
+    /// several clients that watch the status cause no more load than one.
     pub(in crate::guard) async fn survey(&self, namespace: Option<&str>, deadline: Deadline) -> Survey {
-        self.survey_scope(namespace.map_or(Scope::All, Scope::Namespace), deadline).await
-    }
-
-    /// Surveys one at a time, so that several clients that watch the status cause no more load than one.
-    async fn survey_scope(&self, scope: Scope<'_>, deadline: Deadline) -> Survey {
-        let opt_in_label = Some(self.observer.annotations.opt_in_label().clone());
-        let mut survey = Survey { opt_in_label, ..Survey::default() };
         let lock = deadline.within("waiting for another survey", self.lock.lock()).await;
         let _lock = match lock {
             Ok(lock) => lock,
-            Err(late) => return survey.with_problem(problem("a survey", &late.to_string())),
+            Err(late) => return self.empty().with_problem(problem("a survey", &late.to_string())),
         };
+        self.survey_scope(namespace.map_or(Scope::All, Scope::Namespace), Duration::ZERO, deadline).await
+    }
+
+    /// Returns a survey without clusters.
+    fn empty(&self) -> Survey {
+        Survey { opt_in_label: Some(self.observer.annotations.opt_in_label().clone()), ..Survey::default() }
+    }
+
+    /// Surveys namespaces. Distributes the first reads of the namespaces over at most `spread`.
+    async fn survey_scope(&self, scope: Scope<'_>, spread: Duration, deadline: Deadline) -> Survey {
+        let mut survey = self.empty();
         let read =
             deadline.within("reading the reservations from the API server", self.reservations.read_active());
         let reserved = match read.await {
@@ -115,12 +126,17 @@ impl Surveyor {
         };
         let own = Box::pin(self.own_priority.read(deadline)).await;
         survey.guard_priority = own.as_ref().map(Priority::value);
-        let surveys: Vec<_> = namespaces
-            .iter()
-            .map(|namespace| {
+        let (started, pause) = (Instant::now(), pause(namespaces.len(), spread));
+        let surveys: Vec<_> = (0..)
+            .zip(&namespaces)
+            .map(|(place, namespace)| {
                 // Deletions in other namespaces do not depend on the guard.
                 let own = own.as_ref().filter(|_| guarded.contains(namespace));
-                self.survey_namespace(namespace, &reserved, own, deadline)
+                let survey = self.survey_namespace(namespace, &reserved, own, deadline);
+                async move {
+                    sleep_until(started + pause * place).await;
+                    survey.await
+                }
             })
             .collect();
         // The results have the order of the namespaces.
@@ -183,6 +199,12 @@ impl Surveyor {
         let gaps = if is_guarded { gaps::find(namespace, &pods, label) } else { Vec::new() };
         Ok((clusters, warning, gaps))
     }
+}
+
+/// Returns the time between the first reads of two namespaces, of which the last one begins after `spread` at the latest.
+fn pause(namespaces: usize, spread: Duration) -> Duration {
+    let count = u32::try_from(namespaces).unwrap_or(u32::MAX).max(1);
+    MAX_PAUSE.min(spread / count)
 }
 
 /// Whether the API server calls the guard for the deletion of this pod although it belongs to none of these clusters.

@@ -23,6 +23,10 @@ use crate::guard::{
 /// Time limit of one survey: the maximum timeout of any request.
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Longest time over which a periodic survey is spread, so that it does not delay evaluations. The last namespaces have the rest
+/// of [`SURVEY_TIMEOUT`].
+const MAX_SPREAD: Duration = Duration::from_secs(20);
+
 /// Settings of periodic surveys.
 #[derive(Clone, Copy, Debug)]
 pub struct Surveys {
@@ -48,7 +52,8 @@ impl Surveyor {
             let started = Instant::now();
             let share = self.share(surveys.interval).await;
             let scope = share.as_ref().map_or(Scope::All, Scope::Share);
-            let survey = self.survey_scope(scope, Deadline::from_timeout(Some(SURVEY_TIMEOUT))).await;
+            let spread = MAX_SPREAD.min(surveys.interval / 3);
+            let survey = self.survey_scope(scope, spread, Deadline::from_timeout(Some(SURVEY_TIMEOUT))).await;
             for problem in &survey.problems {
                 tracing::warn!(problem, "survey");
             }

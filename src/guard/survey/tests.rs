@@ -30,3 +30,13 @@ fn lists_each_etcd_cluster_once() {
     let others = pods.iter().filter(|pod| is_other_pod("prod", pod, &keys));
     assert_eq!(others.map(|pod| pod.metadata.name.as_str()).collect::<Vec<_>>(), ["web-0"]);
 }
+
+#[test]
+fn survey_on_request_has_no_pauses_and_a_periodic_one_ends_in_time() {
+    let spread = Duration::from_secs(20);
+    assert_eq!(pause(1000, Duration::ZERO), Duration::ZERO);
+    assert_eq!(pause(0, spread), MAX_PAUSE);
+    assert_eq!(pause(3, spread), MAX_PAUSE);
+    assert_eq!(pause(1000, spread), Duration::from_millis(20));
+    assert_eq!(pause(5000, spread), Duration::from_millis(4));
+}

@@ -1,0 +1,61 @@
+# shellcheck shell=bash
+# Coverage of the guard's decisions: which regions of their code a test executes. A region is a piece of code without a branch
+# in its middle, so that each arm of an `if` and of a `match` has at least one.
+
+# The modules with the code that decides.
+DECISION_SOURCES=(src/guard/{assess,decide,model,observe,ownership,policy,reserve})
+
+# llvm_program NAME: prints the path of a program of LLVM that can read the profiles of this Rust compiler.
+llvm_program() {
+  local path version
+  path=$(rustc --print target-libdir)/../bin/$1
+  if [[ -x $path ]]; then
+    printf '%s\n' "$path"
+    return
+  fi
+  for version in '' -{30..19}; do
+    if path=$(command -v "$1$version"); then
+      # Older programs cannot read the profiles.
+      [[ -n $version || $("$path" --version) =~ version\ (19|[2-9][0-9]) ]] || continue
+      printf '%s\n' "$path"
+      return
+    fi
+  done
+  fail "$1 of LLVM 19 or later is missing: rustup component add llvm-tools, or apt-get install llvm-19"
+}
+
+# use_coverage: makes Cargo instrument the members of the workspace, in a target folder of its own. The caller removes
+# $PROFILE_FOLDER.
+use_coverage() {
+  LLVM_PROFDATA=$(llvm_program llvm-profdata)
+  LLVM_COV=$(llvm_program llvm-cov)
+  PROFILE_FOLDER=$(mktemp -d)
+  CARGO_TARGET_DIR=$(target_directory)/coverage
+  # Dependencies are not instrumented: they would make the simulation slower.
+  RUSTC_WORKSPACE_WRAPPER=$LIB/instrumented-rustc
+  LLVM_PROFILE_FILE=$PROFILE_FOLDER/%p-%m.profraw
+  export CARGO_TARGET_DIR RUSTC_WORKSPACE_WRAPPER LLVM_PROFILE_FILE
+}
+
+# report_coverage TEST: prints the share of the regions that the integration test TEST has executed, also by folder.
+report_coverage() {
+  local program sources=() source
+  for source in "${DECISION_SOURCES[@]}"; do sources+=("$PROJECT/$source.rs" "$PROJECT/$source"); done
+  program=$(find "$CARGO_TARGET_DIR/debug/deps" -name "$1-*" -executable -type f -printf '%T@ %p\n' | sort -rn | head -n 1 | cut -d ' ' -f 2-)
+  [[ -n $program ]] || fail "the instrumented program of the test $1 is missing in $CARGO_TARGET_DIR"
+  "$LLVM_PROFDATA" merge --sparse --output "$PROFILE_FOLDER/merged" "$PROFILE_FOLDER"/*.profraw
+  # Columns of a file: its name relative to the common folder of all sources, regions, missed regions, and others.
+  "$LLVM_COV" report --instr-profile "$PROFILE_FOLDER/merged" "$program" --sources "${sources[@]}" |
+    awk '
+      $1 ~ /\.rs$/ {
+        folder = $1
+        sub(/(\.rs|\/.*)$/, "", folder)
+        regions[folder] += $2; missed[folder] += $3; all += $2; all_missed += $3
+      }
+      function share(missed, all) { return sprintf("%d of %d (%.1f %%)", all - missed, all, 100 * (all - missed) / all) }
+      END {
+        if (all == 0) exit 1
+        printf "executed regions of decisions: %s\n", share(all_missed, all)
+        for (folder in regions) printf "  %s: %s\n", folder, share(missed[folder], regions[folder]) | "sort"
+      }' || fail 'the profile contains no region of a decision'
+}
