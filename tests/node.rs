@@ -155,8 +155,8 @@ fn approves_follower_with_a_warning() {
 
 #[test]
 fn denies_second_follower_at_once() {
-    // The guard names DisruptionInProgress while the first pod is terminating. It names QuorumAtRisk if the remaining voter
-    // misses the deadline of the probe on a busy machine. The number of healthy voters is not compared for the same reason.
+    // The reason is DisruptionInProgress while the first pod is terminating, and QuorumAtRisk afterwards, or if the remaining voter
+    // misses the deadline of the probe on a busy machine. In the last case, the number of healthy voters differs as well.
     let step = step("delete-second");
     let is_expected =
         |reason: &str| step.output.contains(&format!(" denied the request: {reason}: without etcd-"));

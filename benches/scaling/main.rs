@@ -4,8 +4,8 @@
 //! members would compete for the cores. The figures therefore contain the work of the doubles, and are comparable with each other
 //! only. Each approval has the steps of a real one: reads, a probe round, and a conditional write of the cluster's own Lease.
 //!
-//! The rate on two threads depends on the distance of the two cores, which is measured before and after each rate. The target
-//! applies to cores that share a cache.
+//! The rate on two threads depends on the distance of the two cores, which is measured before and after each of these rates. The
+//! target applies to cores that share a cache. A machine with more cores runs the bench on two of them: `taskset --cpu-list 0,1`.
 
 // A bench fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -77,16 +77,19 @@ struct Round {
     one: u64,
     /// One guard on two threads.
     two: u64,
-    /// The round trip between the cores before and after the measurement on two threads.
-    round_trips: [Duration; 2],
-    /// Two guards, each with half of the clusters on a thread of its own. They share no lock, so that their rate is the most that
-    /// the machine permits.
+    /// The distance of the cores, as a round trip, before and after the measurement on two threads.
+    distances: [Duration; 2],
+    /// Two guards, each with half of the clusters on a thread of its own, right after the measurement on two threads. They share
+    /// no lock.
     separate: u64,
 }
 
 fn main() {
     let available = std::thread::available_parallelism().expect("the number of cores").get();
-    assert!(available > 1, "this bench needs two cores");
+    assert_eq!(
+        available, 2,
+        "this bench needs two cores: on a machine with more, use taskset --cpu-list 0,1"
+    );
     let (mut near, mut far) = (Vec::new(), Vec::new());
     while near.len() < ROUNDS && near.len() + far.len() < MAX_ROUNDS {
         let round = Round::measure();
@@ -96,11 +99,11 @@ fn main() {
             round.one,
             round.two,
             round.separate,
-            round.round_trips[0],
-            round.round_trips[1],
+            round.distances[0],
+            round.distances[1],
         );
         // Rounds during which a core has moved count as far.
-        let is_near = round.round_trips.into_iter().all(cores::share_a_cache);
+        let is_near = round.distances.into_iter().all(cores::share_a_cache);
         if is_near { &mut near } else { &mut far }.push(round);
     }
     for (rounds, place) in [(&near, "that share a cache"), (&far, "that share no cache")] {
@@ -108,34 +111,38 @@ fn main() {
             bench_table::append(&rows(rounds, place));
         }
     }
-    assert!(!near.is_empty(), "the cores shared a cache in no round, so that the target was not measured");
+    assert_eq!(
+        near.len(),
+        ROUNDS,
+        "the cores shared a cache in too few rounds, so that the target was not measured"
+    );
 }
 
 /// Returns the rows of rounds on cores of one distance.
 fn rows(rounds: &[Round], place: &str) -> [Row; 2] {
-    let rate = |value: fn(&Round) -> u64| median(rounds.iter().map(value).collect(), u64::cmp);
+    let rate = |value: fn(&Round) -> u64| median(rounds.iter().map(|round| float(value(round))).collect());
     let ratio = |value: fn(&Round) -> (u64, u64)| {
         let of = |round: &Round| {
             let (rate, reference) = value(round);
             float(rate) / float(reference)
         };
-        median(rounds.iter().map(of).collect(), f64::total_cmp)
+        median(rounds.iter().map(of).collect())
     };
     let (by_one, count) = (ratio(|round| (round.two, round.one)), rounds.len());
-    let is_near = rounds[0].round_trips.into_iter().all(cores::share_a_cache);
-    let longest = rounds.iter().flat_map(|round| round.round_trips).max().expect("a round");
+    let is_near = rounds[0].distances.into_iter().all(cores::share_a_cache);
+    let longest = rounds.iter().flat_map(|round| round.distances).max().expect("a round");
     [
         Row {
             quantity: format!("approvals of {CLUSTERS} clusters on two threads, cores {place}"),
-            figure: format!("{}/s, {by_one:.2} x (median of {count})", rate(|round| round.two)),
+            figure: format!("{:.0}/s, {by_one:.2} x (median of {count})", rate(|round| round.two)),
             reference: String::from("on one thread"),
-            reference_figure: format!("{}/s", rate(|round| round.one)),
-            bar: is_near.then(|| (format!(">= {BAR} x"), by_one >= BAR)),
+            reference_figure: format!("{:.0}/s", rate(|round| round.one)),
+            bar: (is_near && count == ROUNDS).then(|| (format!(">= {BAR} x"), by_one >= BAR)),
         },
         Row {
             quantity: format!("two guards on a thread each, cores {place}"),
             figure: format!(
-                "{}/s, {:.2} x (median of {count})",
+                "{:.0}/s, {:.2} x (median of {count})",
                 rate(|round| round.separate),
                 ratio(|round| (round.separate, round.one))
             ),
@@ -151,14 +158,14 @@ impl Round {
         let one = measure(1, CLUSTERS);
         let before = cores::round_trip();
         let two = measure(2, CLUSTERS);
-        let round_trips = [before, cores::round_trip()];
-        Self { one, two, round_trips, separate: measure_separate() }
+        let distances = [before, cores::round_trip()];
+        Self { one, two, distances, separate: measure_separate() }
     }
 }
 
-fn median<T: Copy>(mut values: Vec<T>, compare: impl FnMut(&T, &T) -> std::cmp::Ordering) -> T {
-    values.sort_by(compare);
-    values[values.len() / 2]
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
 }
 
 fn float(count: u64) -> f64 {

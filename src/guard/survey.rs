@@ -9,9 +9,9 @@ pub(in crate::guard) mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use futures::{StreamExt, stream};
+use futures::{Stream, StreamExt, stream};
 use tokio::{
     sync::Mutex,
     time::{Instant, sleep_until},
@@ -38,7 +38,7 @@ use crate::k8s::pod::Pod;
 /// others, and the load on the API server and the members is bounded.
 const MAX_CONCURRENT_NAMESPACES: usize = 4;
 
-/// Longest time between the first reads of two namespaces in a survey that is spread over time.
+/// Longest time between the starts of two surveys of namespaces.
 const MAX_PAUSE: Duration = Duration::from_millis(20);
 
 /// Surveys the guarded clusters.
@@ -97,8 +97,9 @@ impl Surveyor {
         Survey { opt_in_label: Some(self.observer.annotations.opt_in_label().clone()), ..Survey::default() }
     }
 
-    /// Surveys namespaces. Distributes the first reads of the namespaces over at most `spread`.
+    /// Surveys namespaces. The surveys of the namespaces start within `spread`, unless members delay them.
     async fn survey_scope(&self, scope: Scope<'_>, spread: Duration, deadline: Deadline) -> Survey {
+        let started = Instant::now();
         let mut survey = self.empty();
         let read =
             deadline.within("reading the reservations from the API server", self.reservations.read_active());
@@ -126,21 +127,16 @@ impl Surveyor {
         };
         let own = Box::pin(self.own_priority.read(deadline)).await;
         survey.guard_priority = own.as_ref().map(Priority::value);
-        let (started, pause) = (Instant::now(), pause(namespaces.len(), spread));
-        let surveys: Vec<_> = (0..)
-            .zip(&namespaces)
-            .map(|(place, namespace)| {
+        let surveys: Vec<_> = namespaces
+            .iter()
+            .map(|namespace| {
                 // Deletions in other namespaces do not depend on the guard.
                 let own = own.as_ref().filter(|_| guarded.contains(namespace));
-                let survey = self.survey_namespace(namespace, &reserved, own, deadline);
-                async move {
-                    sleep_until(started + pause * place).await;
-                    survey.await
-                }
+                self.survey_namespace(namespace, &reserved, own, deadline)
             })
             .collect();
         // The results have the order of the namespaces.
-        let mut surveys = stream::iter(surveys).buffered(MAX_CONCURRENT_NAMESPACES);
+        let mut surveys = pin!(spread_out(surveys, started, spread));
         let (mut names, mut unread) = (namespaces.iter(), Vec::new());
         while let Some(result) = surveys.next().await {
             let namespace = names.next();
@@ -201,7 +197,23 @@ impl Surveyor {
     }
 }
 
-/// Returns the time between the first reads of two namespaces, of which the last one begins after `spread` at the latest.
+/// Runs surveys of namespaces, of which at most [`MAX_CONCURRENT_NAMESPACES`] run at the same time. Each one has a time of its
+/// start between `started` and `started + spread`, and starts later if earlier ones have not ended. Returns the results in the
+/// order of the surveys.
+fn spread_out<F: Future>(
+    surveys: Vec<F>,
+    started: Instant,
+    spread: Duration,
+) -> impl Stream<Item = F::Output> {
+    let pause = pause(surveys.len(), spread);
+    let surveys = (0..).zip(surveys).map(move |(place, survey)| async move {
+        sleep_until(started + pause * place).await;
+        survey.await
+    });
+    stream::iter(surveys).buffered(MAX_CONCURRENT_NAMESPACES)
+}
+
+/// Returns the time between the starts of two surveys of namespaces.
 fn pause(namespaces: usize, spread: Duration) -> Duration {
     let count = u32::try_from(namespaces).unwrap_or(u32::MAX).max(1);
     MAX_PAUSE.min(spread / count)

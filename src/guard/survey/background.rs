@@ -49,8 +49,8 @@ impl Surveyor {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let started = Instant::now();
             let share = self.share(surveys.interval).await;
+            let started = Instant::now();
             let scope = share.as_ref().map_or(Scope::All, Scope::Share);
             let spread = MAX_SPREAD.min(surveys.interval / 3);
             let survey = self.survey_scope(scope, spread, Deadline::from_timeout(Some(SURVEY_TIMEOUT))).await;

@@ -31,12 +31,28 @@ fn lists_each_etcd_cluster_once() {
     assert_eq!(others.map(|pod| pod.metadata.name.as_str()).collect::<Vec<_>>(), ["web-0"]);
 }
 
-#[test]
-fn survey_on_request_has_no_pauses_and_a_periodic_one_ends_in_time() {
-    let spread = Duration::from_secs(20);
-    assert_eq!(pause(1000, Duration::ZERO), Duration::ZERO);
-    assert_eq!(pause(0, spread), MAX_PAUSE);
-    assert_eq!(pause(3, spread), MAX_PAUSE);
-    assert_eq!(pause(1000, spread), Duration::from_millis(20));
-    assert_eq!(pause(5000, spread), Duration::from_millis(4));
+/// Returns the starts of surveys in milliseconds, each of which takes 5 ms.
+async fn starts(count: usize, spread: Duration) -> Vec<u128> {
+    let started = Instant::now();
+    let survey = || async move {
+        let start = started.elapsed().as_millis();
+        sleep_until(Instant::now() + Duration::from_millis(5)).await;
+        start
+    };
+    spread_out((0..count).map(|_| survey()).collect(), started, spread).collect().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn periodic_survey_starts_namespaces_one_after_another() {
+    assert_eq!(starts(6, Duration::from_secs(20)).await, [0, 20, 40, 60, 80, 100]);
+    // Many namespaces have shorter pauses.
+    let last = *starts(5000, Duration::from_secs(20)).await.last().unwrap();
+    assert!((19_000..20_100).contains(&last), "{last}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn survey_on_request_starts_namespaces_without_pauses() {
+    let starts = starts(8, Duration::ZERO).await;
+    assert_eq!(starts[..4], [0; 4]);
+    assert!(starts[4..].iter().all(|start| (5..8).contains(start)), "{starts:?}");
 }
