@@ -30,13 +30,15 @@ const COLD: usize = 1000;
 /// The largest number of clusters whose first approval at another replica is measured.
 const FAILED_OVER: usize = 100;
 
-/// The longest time until the guard is ready, and until it approves a deletion afterwards. Each namespace has lists of its own.
+/// The longest time until the guard is ready, and until it approves a deletion afterwards. The guard lists the
+/// objects of each namespace separately, which takes long with many namespaces.
 const READY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The interval of periodic surveys, which is the one of the manifests.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The seconds of the window of the share while a survey runs. A survey of a thousand clusters without pauses is shorter.
+/// Length in seconds of the window over which the processor share of a survey is averaged. A survey of 1,000 clusters without
+/// pauses takes less time.
 const WINDOW: usize = 5;
 
 /// The number of intervals in which the processor time of periodic surveys is measured.

@@ -102,11 +102,11 @@ fn main() {
             round.distances[0],
             round.distances[1],
         );
-        // Rounds during which a core has moved count as far.
+        // A round in which a core moved counts as a round without a shared cache.
         let is_near = round.distances.into_iter().all(cores::share_a_cache);
         if is_near { &mut near } else { &mut far }.push(round);
     }
-    for (rounds, place) in [(&near, "that share a cache"), (&far, "that share no cache")] {
+    for (rounds, place) in [(&near, "that share a cache"), (&far, "that share no cache, or moved")] {
         if !rounds.is_empty() {
             bench_table::append(&rows(rounds, place));
         }

@@ -81,8 +81,8 @@ impl Surveyor {
         Self { observer, policies, reservations, ownership, own_priority, cluster_metrics, shares, lock }
     }
 
-    /// Surveys the etcd clusters of this namespace, or of all namespaces with the guard's label. Surveys one at a time, so that
-    /// several clients that watch the status cause no more load than one.
+    /// Surveys the etcd clusters of this namespace, or of all namespaces with the guard's label. Runs one such survey at
+    /// a time, so that several clients that watch the status cause no more load than one client.
     pub(in crate::guard) async fn survey(&self, namespace: Option<&str>, deadline: Deadline) -> Survey {
         let lock = deadline.within("waiting for another survey", self.lock.lock()).await;
         let _lock = match lock {
@@ -197,8 +197,8 @@ impl Surveyor {
     }
 }
 
-/// Runs surveys of namespaces, of which at most [`MAX_CONCURRENT_NAMESPACES`] run at the same time. Each one has a time of its
-/// start between `started` and `started + spread`, and starts later if earlier ones have not ended. Returns the results in the
+/// Runs surveys of namespaces, of which at most [`MAX_CONCURRENT_NAMESPACES`] run at the same time. Each survey
+/// is scheduled between `started` and `started + spread`. It starts later if earlier surveys occupy all slots. Returns the results in the
 /// order of the surveys.
 fn spread_out<F: Future>(
     surveys: Vec<F>,

@@ -23,8 +23,8 @@ use crate::guard::{
 /// Time limit of one survey: the maximum timeout of any request.
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Longest time over which a periodic survey is spread, so that it does not delay evaluations. The last namespaces have the rest
-/// of [`SURVEY_TIMEOUT`].
+/// Longest time over which a periodic survey is spread, so that it does not delay evaluations. The remaining time
+/// until [`SURVEY_TIMEOUT`] is available to the last namespaces.
 const MAX_SPREAD: Duration = Duration::from_secs(20);
 
 /// Settings of periodic surveys.
