@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Coverage of the guard's decisions: which regions of their code a test executes. A region is a piece of code without a branch
-# in its middle, so that each arm of an `if` and of a `match` has at least one.
+# in its middle, so that each arm of a branch contains at least one region.
 
 # The modules with the code that decides.
 DECISION_SOURCES=(src/guard/{assess,decide,model,observe,ownership,policy,reserve})
@@ -16,7 +16,7 @@ llvm_program() {
   for version in '' -{30..19}; do
     if path=$(command -v "$1$version"); then
       # Older programs cannot read the profiles.
-      [[ -n $version || $("$path" --version) =~ version\ (19|[2-9][0-9]) ]] || continue
+      [[ -n $version || $("$path" --version 2>&1) =~ version\ (19|[2-9][0-9]) ]] || continue
       printf '%s\n' "$path"
       return
     fi
@@ -57,5 +57,5 @@ report_coverage() {
         if (all == 0) exit 1
         printf "executed regions of decisions: %s\n", share(all_missed, all)
         for (folder in regions) printf "  %s: %s\n", folder, share(missed[folder], regions[folder]) | "sort"
-      }' || fail 'the profile contains no region of a decision'
+      }' || fail 'the profile cannot be read, or contains no region of a decision'
 }
