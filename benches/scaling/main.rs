@@ -256,7 +256,7 @@ async fn delete_repeatedly(
         // Before the measurement, all clusters open their connections at once, and members can be late.
         let count = if verdict.allows() { &approved } else { &denied };
         count.fetch_add(1, Ordering::Relaxed);
-        // While the runtime ends, evaluations fail at once. Without a point of cancellation, the client would never end.
+        // A point of cancellation. Evaluations that fail at once have none.
         yield_now().await;
     }
 }
