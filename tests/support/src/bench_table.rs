@@ -1,8 +1,8 @@
 //! Rows of the table that `scripts/bench` prints: each figure beside its reference, both measured in the same run.
 
-use std::{fmt, fs::File, io::Write, time::Duration};
+use std::{ffi::OsString, fmt, fs::File, io::Write, time::Duration};
 
-/// Names the file that rows are appended to. Without the variable, rows are printed.
+/// Names the file that rows are appended to. If the variable is not set or empty, rows are printed.
 const FILE: &str = "BENCH_ROWS";
 
 /// One line of the table.
@@ -21,14 +21,19 @@ pub struct Row {
 
 /// Whether a table collects the rows of this run.
 pub fn is_requested() -> bool {
-    std::env::var_os(FILE).is_some()
+    file().is_some()
+}
+
+/// Returns the path of the table.
+fn file() -> Option<OsString> {
+    std::env::var_os(FILE).filter(|path| !path.is_empty())
 }
 
 /// Appends rows to the table.
 pub fn append(rows: &[Row]) {
     let text: Vec<String> = rows.iter().map(Row::to_string).collect();
     let text = text.join("\n") + "\n";
-    match std::env::var_os(FILE) {
+    match file() {
         Some(file) => {
             let mut file = File::options().append(true).create(true).open(file).expect("the table");
             file.write_all(text.as_bytes()).expect("the table");
