@@ -19,16 +19,13 @@ mod reviews;
 mod webhook;
 mod wrk;
 
-use std::{fmt::Debug, path::PathBuf, str::FromStr};
+use std::{fmt::Debug, str::FromStr};
 
 use test_support::{bench_table, guarded_cluster::GuardedCluster};
 
 /// The variable that selects parts; they run in the order of `ALL`.
 const PARTS: &str = "BENCH_PARTS";
 const ALL_PARTS: &str = "allow deletions frozen storm reviews";
-
-/// The variable with the path of the program `tests/programs/src/bin/reference.rs`.
-const REFERENCE: &str = "BENCH_REFERENCE";
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
@@ -55,11 +52,6 @@ async fn main() {
     if is_selected("reviews") {
         bench_table::append(&reviews::all(&guarded).await);
     }
-}
-
-/// Returns the path of the reference program.
-fn reference() -> PathBuf {
-    from_environment(REFERENCE).unwrap_or_else(|| panic!("{REFERENCE} is not set: scripts/bench sets it"))
 }
 
 /// Parses an optional environment variable.

@@ -12,14 +12,16 @@ use tokio::time::sleep;
 use crate::{
     from_environment,
     pinned_server::{Pinned, leave_server_core},
-    reference,
     webhook::PATH,
     wrk::{Load, Run},
 };
 use test_support::bench_table::{Row, ms};
 use test_support::{
-    guard::process::{make_certificate, program},
-    guard::review::verdict,
+    guard::{
+        process::{make_certificate, program},
+        reference,
+        review::verdict,
+    },
     guarded_cluster::GuardedCluster,
     http_client::{self, Connection},
 };
@@ -77,7 +79,7 @@ pub(crate) async fn all(etcd: &GuardedCluster) -> Vec<Row> {
     sleep(SETTLE_TIME).await;
     let idle = guard.resident();
     let served = ["serve", &certificate, &key];
-    let other = Pinned::start(&reference(), &served, folder.join("reference.log"), "serving").await;
+    let other = Pinned::start(&reference::program(), &served, folder.join("reference.log"), "serving").await;
     sleep(SETTLE_TIME).await;
     let idle = [idle, other.resident()];
 

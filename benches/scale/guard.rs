@@ -11,6 +11,7 @@ use test_support::{
     etcd::fleet::Fleet,
     guard::{
         process::{GuardProcess, SURVEY_INTERVAL},
+        reference::Calls,
         review::{deletion_review, verdict},
     },
     http_client::{self, Connection},
@@ -58,6 +59,8 @@ pub(crate) struct Figures {
     pub(crate) second_approvals: Times,
     /// Approvals in clusters with two earlier approvals.
     pub(crate) warm_approvals: Times,
+    /// The calls of approvals without the guard, while the guard is running.
+    pub(crate) bare: Calls,
     /// Denials of leaders, of which some begin with a probe round.
     pub(crate) denials: Times,
     /// The calls of the API server that an approval makes.
@@ -111,6 +114,8 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
     // It completes the record of its cluster. Until then, an evaluation reads the records of all clusters.
     let second_approvals = approvals(&mut connection, all()).await;
     let warm_approvals = approvals(&mut connection, (0..DECISIONS).map(follower)).await;
+    let kubeconfig = control_plane.guard_kubeconfig();
+    let bare = Calls::measure(DECISIONS, &kubeconfig, &fleet.namespaces(), &fleet.pod_names(), &fleet.urls());
     let mut denials = Vec::new();
     for number in 0..DECISIONS {
         // Ten deletions of a leader follow each other, as an impatient client sends them.
@@ -130,6 +135,7 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
         cold_approvals,
         second_approvals,
         warm_approvals,
+        bare,
         denials,
         calls,
         survey,

@@ -91,6 +91,7 @@ fn rows(size: usize, figures: &Figures, one: &Figures) -> Vec<Row> {
     let mb = |bytes: u64| format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10);
     let p99 = |times: &bench_table::Times| times.percentile(99).as_secs_f64();
     let ratio = p99(&figures.warm_approvals) / p99(&one.warm_approvals);
+    let bare = |figures: &Figures, percent: usize| figures.bare.parts(percent);
     let duration = figures.survey.as_secs_f64();
     let survey = |figures: &Figures| {
         format!("{}, {:.0} % of a core", ms(figures.survey), 100.0 * figures.survey_processor_share())
@@ -127,6 +128,8 @@ fn rows(size: usize, figures: &Figures, one: &Figures) -> Vec<Row> {
             median_and_p99(&one.warm_approvals),
             Some((format!("p99 <= {MAX_APPROVAL_RATIO} x"), ratio <= MAX_APPROVAL_RATIO)),
         ),
+        row("calls of a fresh approval without the guard, medians", bare(figures, 50), bare(one, 50), None),
+        row("calls of a fresh approval without the guard, p99", bare(figures, 99), bare(one, 99), None),
         row(
             "first approval at another replica after a kill",
             median_and_p99(&figures.failover),

@@ -5,5 +5,6 @@ pub mod check_comparison;
 pub mod cli;
 pub mod load;
 pub mod process;
+pub mod reference;
 pub mod review;
 pub mod self_managed;

@@ -7,12 +7,13 @@
 //! the cost of a review outside the guard's scope.
 //!
 //! `reference rounds COUNT [--tls CA CERTIFICATE KEY] URL[,SERVER-NAME]...`: bare probe rounds by the guard's own
-//! client on
-//! persistent connections; prints the duration of each round in microseconds.
+//! client on persistent connections; prints the duration of each round in microseconds. With `rounds COUNT --members SIZE
+//! URL...`, each SIZE consecutive URLs are a cluster, and the rounds probe one cluster after another. Connections are then
+//! reused as the guard reuses them.
 //!
-//! `reference calls COUNT KUBECONFIG NAMESPACE POD...`: the calls of an approval to the API server, without the guard: concurrent
-//! reads of a Lease and the pods, then a write of the Lease. Prints the durations of the reads and of the write in
-//! microseconds.
+//! `reference calls COUNT KUBECONFIG NAMESPACE[,NAMESPACE...] POD...`: the calls of an approval to the API server, without the
+//! guard: concurrent reads of a Lease and the pods, then a write of the Lease. The approvals use one namespace after another,
+//! each of which has pods with these names. Prints the durations of the reads and of the write in microseconds.
 
 // The program fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -67,15 +68,20 @@ fn main() {
                 ca: Some(read(ca)),
                 identity: Some(ClientIdentity { certificate: read(certificate), key: read(key) }),
             };
-            runtime.block_on(rounds(count, Some(&tls), urls));
+            runtime.block_on(rounds(count, Some(&tls), &[urls]));
         }
-        ["rounds", count, urls @ ..] => runtime.block_on(rounds(count, None, urls)),
-        ["calls", count, kubeconfig, namespace, pods @ ..] => {
-            runtime.block_on(calls(count, kubeconfig, namespace, pods));
+        ["rounds", count, "--members", size, urls @ ..] => {
+            let clusters: Vec<_> = urls.chunks(size.parse().expect("the number of members")).collect();
+            runtime.block_on(rounds(count, None, &clusters));
+        }
+        ["rounds", count, urls @ ..] => runtime.block_on(rounds(count, None, &[urls])),
+        ["calls", count, kubeconfig, namespaces, pods @ ..] => {
+            let namespaces: Vec<&str> = namespaces.split(',').collect();
+            runtime.block_on(calls(count, kubeconfig, &namespaces, pods));
         }
         _ => panic!(
             "reference serve CERTIFICATE KEY | rounds COUNT [--tls CA CERTIFICATE KEY] URL[,SERVER-NAME]... | \
-             calls COUNT KUBECONFIG NAMESPACE POD..."
+             rounds COUNT --members SIZE URL... | calls COUNT KUBECONFIG NAMESPACE[,NAMESPACE...] POD..."
         ),
     }
 }
@@ -93,19 +99,21 @@ async fn serve(provider: Arc<CryptoProvider>, certificate: &str, key: &str) {
     server::serve_routes(listener, tls, routes).await;
 }
 
-async fn rounds(count: &str, tls: Option<&Tls>, urls: &[&str]) {
+/// Probes clusters, each given by the URLs of its members, one after another.
+async fn rounds(count: &str, tls: Option<&Tls>, clusters: &[&[&str]]) {
     let count: usize = count.parse().expect("the number of rounds");
     let endpoint = |url: &&str| {
         let (url, server_name) = url.split_once(',').unwrap_or((url, ""));
         let tls = tls.map(|tls| Tls { server_name: server_name.to_owned(), ..tls.clone() });
         Endpoint { url: url.to_owned(), other_urls: Vec::new(), tls, user: None }
     };
-    let endpoints: Vec<Endpoint> = urls.iter().map(endpoint).collect();
+    let clusters: Vec<Vec<Endpoint>> =
+        clusters.iter().map(|urls| urls.iter().map(endpoint).collect()).collect();
     let connections = Connections::new();
     let mut took = Vec::new();
-    for _ in 0..WARM_UP + count {
+    for endpoints in clusters.iter().cycle().take(WARM_UP + count) {
         let began = Instant::now();
-        let results = probe(&connections, &endpoints, began + ROUND_TIMEOUT).await;
+        let results = probe(&connections, endpoints, began + ROUND_TIMEOUT).await;
         took.push(began.elapsed());
         assert!(results.iter().all(|result| matches!(result, ProbeResult::Healthy { .. })), "{results:?}");
     }
@@ -115,20 +123,24 @@ async fn rounds(count: &str, tls: Option<&Tls>, urls: &[&str]) {
     }
 }
 
-/// Makes the calls of approvals to the API server.
-async fn calls(count: &str, kubeconfig: &str, namespace: &str, names: &[&str]) {
+/// Makes the calls of approvals to the API server, in one namespace after another.
+async fn calls(count: &str, kubeconfig: &str, namespaces: &[&str], names: &[&str]) {
     let count: usize = count.parse().expect("the number of approvals");
     let kubeconfig = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     let client = Client::try_from(config.expect("a configuration")).expect("a client");
-    let pods: Api<v1::Pod> = Api::namespaced(client.clone(), namespace);
-    let leases: Api<Lease> = Api::namespaced(client, "etcd-guard");
-    let name = format!("reference-{namespace}");
-    let mut lease = Lease::default();
-    lease.metadata.name = Some(name.clone());
-    leases.replace(&name, &PostParams::default(), &lease).await.expect("the Lease is created");
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "etcd-guard");
+    let lease_name = |namespace: &str| format!("reference-{namespace}");
+    for namespace in namespaces {
+        let mut lease = Lease::default();
+        lease.metadata.name = Some(lease_name(namespace));
+        let created = leases.replace(&lease_name(namespace), &PostParams::default(), &lease).await;
+        created.expect("the Lease is created");
+    }
     let mut took = Vec::new();
-    for number in 0..WARM_UP + count {
+    for (number, namespace) in namespaces.iter().cycle().take(WARM_UP + count).enumerate() {
+        let pods: Api<v1::Pod> = Api::namespaced(client.clone(), namespace);
+        let name = lease_name(namespace);
         let began = Instant::now();
         let read = futures::future::join_all(names.iter().map(|name| pods.get(name)));
         let (lease, read) = tokio::join!(leases.get(&name), read);
@@ -141,7 +153,10 @@ async fn calls(count: &str, kubeconfig: &str, namespace: &str, names: &[&str]) {
         leases.replace(&name, &PostParams::default(), &lease).await.expect("the Lease is written");
         took.push((reads, began.elapsed()));
     }
-    leases.delete(&name, &DeleteParams::default()).await.expect("the Lease is deleted");
+    for namespace in namespaces {
+        let deleted = leases.delete(&lease_name(namespace), &DeleteParams::default()).await;
+        deleted.expect("the Lease is deleted");
+    }
     let mut out = std::io::stdout().lock();
     for (reads, write) in took.iter().skip(WARM_UP) {
         writeln!(out, "{} {}", reads.as_micros(), write.as_micros()).expect("standard output is open");

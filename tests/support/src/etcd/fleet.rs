@@ -44,9 +44,30 @@ impl Fleet {
         self.clusters.extend(new);
     }
 
+    /// Returns the namespace of each cluster.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<String> {
+        (0..self.clusters.len()).map(namespace).collect()
+    }
+
+    /// Returns the client URLs of the members of each cluster.
+    #[must_use]
+    pub fn urls(&self) -> Vec<Vec<String>> {
+        let port = self.members.port();
+        (0..self.clusters.len())
+            .map(|number| (0..MEMBERS).map(|index| url(number, index, port)).collect())
+            .collect()
+    }
+
+    /// Returns the names of the pods of each cluster.
+    #[must_use]
+    pub fn pod_names(&self) -> Vec<String> {
+        (0..MEMBERS).map(pod_name).collect()
+    }
+
     /// Creates the namespace and the pods of a cluster, and its members.
     async fn create(&self, number: usize) -> Vec<Pod> {
-        let namespace = format!("scale-{number}");
+        let namespace = namespace(number);
         let labels = json!({webhook::LABEL: webhook::VALUE});
         let object: Namespace =
             serde_json::from_value(json!({"metadata": {"name": namespace, "labels": labels}}))
@@ -59,13 +80,12 @@ impl Fleet {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &namespace);
         let port = self.members.port();
         let id = |index: usize| u64::try_from(number * MEMBERS + index + 1).expect("64 bits");
-        let url = |index: usize, port: u16| format!("http://{}:{port}", address(number, index));
         let listed: Vec<FakeListed> = (0..MEMBERS)
             .map(|index| FakeListed {
                 id: id(index),
-                name: format!("etcd-{index}"),
-                peer_urls: vec![url(index, 2380)],
-                client_urls: vec![url(index, port)],
+                name: pod_name(index),
+                peer_urls: vec![url(number, index, 2380)],
+                client_urls: vec![url(number, index, port)],
             })
             .collect();
         let mut created = Vec::new();
@@ -103,7 +123,7 @@ fn claim_name(index: usize) -> String {
 }
 
 async fn create_pod(pods: &Api<Pod>, number: usize, index: usize, port: u16) -> Pod {
-    let name = format!("etcd-{index}");
+    let name = pod_name(index);
     let urls = format!("--listen-client-urls=http://0.0.0.0:{port}");
     let container = json!({
         "name": "etcd", "image": "etcd",
@@ -141,6 +161,20 @@ async fn create_pod(pods: &Api<Pod>, number: usize, index: usize, port: u16) -> 
         }],
     }});
     pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await.expect("a status")
+}
+
+/// Returns the namespace of a cluster.
+fn namespace(cluster: usize) -> String {
+    format!("scale-{cluster}")
+}
+
+fn pod_name(index: usize) -> String {
+    format!("etcd-{index}")
+}
+
+/// Returns the URL of a member at this port.
+fn url(cluster: usize, index: usize, port: u16) -> String {
+    format!("http://{}:{port}", address(cluster, index))
 }
 
 /// Returns the address of a member, from 127.32.0.1 on.
