@@ -64,7 +64,7 @@ impl Suite {
         let server = version.context("reading the version of the API server")?.git_version;
         // The suite depends on the status of the guard. The namespace of the guard has no etcd cluster, so that this
         // request only tests the connection.
-        let status = guard.get::<Survey>(&format!("/status?namespace={}", options.guard_namespace)).await;
+        let status = guard.status::<Survey>(Some(&options.guard_namespace)).await;
         let status = status.context("reading the status of the guard, before anything is created")?;
         let label = status.opt_in_label.unwrap_or_default();
         let sandbox = Sandbox::create(guard, label, options.namespace.as_deref(), options.timeout).await?;

@@ -81,7 +81,7 @@ impl Doctor {
             )
         })?;
         let Options { guard_namespace, guard_selector, .. } = &self.options;
-        let survey = self.guard.get::<Survey>("/status").await;
+        let survey = self.guard.status::<Survey>(None).await;
         let label = self.opt_in_label(&survey).await;
         let installation = Installation::read(&self.reader, guard_namespace, guard_selector, &label).await;
         let Installation { pods, deployments, guarded, .. } = &installation;

@@ -32,6 +32,9 @@ use crate::{
 /// Timeout of one call, including the port-forward. The guard itself answers within 15 s.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 
+/// Timeout of a call for the status of all namespaces, which the guard answers within 60 s.
+const ALL_NAMESPACES_TIMEOUT: Duration = Duration::from_secs(70);
+
 /// Location of the guard.
 #[derive(Clone)]
 pub(crate) enum GuardEndpoint {
@@ -55,31 +58,39 @@ pub(crate) struct GuardClient {
 // === impl GuardClient ===
 
 impl GuardClient {
-    /// Sends a GET request for this path to the guard and returns the JSON response.
-    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        self.send(Request::get(path).body(Full::default())?).await
+    /// Returns the status of the guarded clusters of a namespace, or of all namespaces, as JSON of type `T`.
+    pub(crate) async fn status<T: DeserializeOwned>(&self, namespace: Option<&str>) -> anyhow::Result<T> {
+        let (path, limit) = match namespace {
+            Some(namespace) => (format!("/status?namespace={namespace}"), CALL_TIMEOUT),
+            None => (String::from("/status"), ALL_NAMESPACES_TIMEOUT),
+        };
+        self.send(Request::get(path).body(Full::default())?, limit).await
     }
 
     /// Sends a POST request with a JSON body to the guard and returns the JSON response.
     pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: Vec<u8>) -> anyhow::Result<T> {
         let request = Request::post(path).header(header::CONTENT_TYPE, "application/json");
-        self.send(request.body(Full::from(body))?).await
+        self.send(request.body(Full::from(body))?, CALL_TIMEOUT).await
     }
 
-    async fn send<T: DeserializeOwned>(&self, request: Request<Full<Bytes>>) -> anyhow::Result<T> {
+    async fn send<T: DeserializeOwned>(
+        &self,
+        request: Request<Full<Bytes>>,
+        limit: Duration,
+    ) -> anyhow::Result<T> {
         let exchange = async {
             let replicas = self.replicas().await?;
             let replica = replicas.first().context("no replica of the guard is known")?;
             self.exchange_with(replica, request).await
         };
-        let response = within_limit(exchange).await?;
+        let response = within_limit(limit, exchange).await?;
         read_answer(response.body())
     }
 
     /// Sends a GET request for this path to a replica and returns the successful response.
     pub(crate) async fn get_from(&self, replica: &Replica, path: &str) -> anyhow::Result<Response<Bytes>> {
         let request = Request::get(path).body(Full::default())?;
-        within_limit(self.exchange_with(replica, request)).await
+        within_limit(CALL_TIMEOUT, self.exchange_with(replica, request)).await
     }
 
     /// Opens a connection to the webhook port of the replica in a pod.
@@ -87,7 +98,7 @@ impl GuardClient {
         match replica {
             Replica::Url(address) => bail!("the webhook port of the guard at {address} is unknown"),
             Replica::Pod { namespace, name, webhook, .. } => {
-                within_limit(self.forward(namespace, name, *webhook)).await
+                within_limit(CALL_TIMEOUT, self.forward(namespace, name, *webhook)).await
             }
         }
     }
@@ -163,10 +174,13 @@ impl GuardClient {
 }
 
 /// Limits the time of a call to the guard.
-async fn within_limit<T>(call: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    timeout(CALL_TIMEOUT, call).await.with_context(|| {
-        format!("the guard did not respond within {}", humantime::format_duration(CALL_TIMEOUT))
-    })?
+async fn within_limit<T>(
+    limit: Duration,
+    call: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    timeout(limit, call)
+        .await
+        .with_context(|| format!("the guard did not respond within {}", humantime::format_duration(limit)))?
 }
 
 /// Sends one HTTP request on a new connection and returns a successful response.

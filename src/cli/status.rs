@@ -168,11 +168,7 @@ fn is_screen() -> bool {
 impl Query {
     /// Reads the selected clusters. A selected cluster that does not exist is an error.
     async fn read(&self) -> anyhow::Result<Survey> {
-        let path = match &self.namespace {
-            Some(namespace) => format!("/status?namespace={namespace}"),
-            None => String::from("/status"),
-        };
-        let mut survey: Survey = self.client.get(&path).await?;
+        let mut survey: Survey = self.client.status(self.namespace.as_deref()).await?;
         let Some(name) = &self.cluster else { return Ok(survey) };
         survey.clusters.retain(|cluster| cluster.name == *name);
         if survey.clusters.is_empty() {

@@ -13,14 +13,18 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt, stream};
 use tokio::{
-    sync::Mutex,
+    sync::{Mutex, MutexGuard},
     time::{Instant, sleep_until},
 };
 
 use crate::guard::{
     assess::cluster_summary::ClusterSummary,
     discovery::{etcd_pod, settled::label_command},
-    model::{cluster_key::ClusterKey, deadline::Deadline, reservation::Reservation},
+    model::{
+        cluster_key::ClusterKey,
+        deadline::{Deadline, DeadlineExceeded},
+        reservation::Reservation,
+    },
     observe::observer::ClusterObserver,
     ownership::store::OwnershipStore,
     policy::{effective::ResolvedPolicy, resolver::PolicyResolver},
@@ -51,8 +55,15 @@ pub(in crate::guard) struct Surveyor {
     cluster_metrics: ClusterMetrics,
     /// Divides periodic surveys between the replicas; `None` if the guard does not run in a pod.
     shares: Option<Shares>,
-    /// Admits one survey on request at a time.
-    lock: Mutex<()>,
+    requested: RequestedSurveys,
+}
+
+/// Admits one survey of all namespaces on request at a time, and one of a single namespace, which does not wait for a survey
+/// of all namespaces.
+#[derive(Default)]
+struct RequestedSurveys {
+    all: Mutex<()>,
+    single: Mutex<()>,
 }
 
 /// The namespaces of a survey.
@@ -77,16 +88,15 @@ impl Surveyor {
         cluster_metrics: ClusterMetrics,
         shares: Option<Shares>,
     ) -> Self {
-        let lock = Mutex::default();
-        Self { observer, policies, reservations, ownership, own_priority, cluster_metrics, shares, lock }
+        let requested = RequestedSurveys::default();
+        Self { observer, policies, reservations, ownership, own_priority, cluster_metrics, shares, requested }
     }
 
-    /// Surveys the etcd clusters of this namespace, or of all namespaces with the guard's label. Runs one such survey at
-    /// a time, so that several clients that watch the status cause no more load than one client.
+    /// Surveys the etcd clusters of this namespace, or of all namespaces with the guard's label. Runs one survey
+    /// of each kind at a time, so that several clients that watch the status cause no more load than one client.
     pub(in crate::guard) async fn survey(&self, namespace: Option<&str>, deadline: Deadline) -> Survey {
-        let lock = deadline.within("waiting for another survey", self.lock.lock()).await;
-        let _lock = match lock {
-            Ok(lock) => lock,
+        let _running = match self.requested.start(namespace, deadline).await {
+            Ok(running) => running,
             Err(late) => return self.empty().with_problem(problem("a survey", &late.to_string())),
         };
         self.survey_scope(namespace.map_or(Scope::All, Scope::Namespace), Duration::ZERO, deadline).await
@@ -194,6 +204,20 @@ impl Surveyor {
         let label = self.observer.annotations.opt_in_label();
         let gaps = if is_guarded { gaps::find(namespace, &pods, label) } else { Vec::new() };
         Ok((clusters, warning, gaps))
+    }
+}
+
+// === impl RequestedSurveys ===
+
+impl RequestedSurveys {
+    /// Waits until no other survey of this kind runs. The survey runs as long as the result exists.
+    async fn start(
+        &self,
+        namespace: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<MutexGuard<'_, ()>, DeadlineExceeded> {
+        let lock = if namespace.is_some() { &self.single } else { &self.all };
+        deadline.within("waiting for another survey", lock.lock()).await
     }
 }
 

@@ -156,11 +156,7 @@ impl ClusterApi {
 
     /// Returns the status of the guarded clusters of a namespace, or of all namespaces, from the guard.
     pub(crate) async fn survey(&self, namespace: Option<&str>) -> anyhow::Result<Survey> {
-        let path = match namespace {
-            Some(namespace) => format!("/status?namespace={namespace}"),
-            None => String::from("/status"),
-        };
-        self.guard.get(&path).await
+        self.guard.status(namespace).await
     }
 }
 

@@ -116,8 +116,7 @@ impl Sandbox {
 
     /// The guard's status of the cluster in the pods of this StatefulSet.
     pub(in crate::conformance) async fn cluster_of(&self, set: &str) -> anyhow::Result<ClusterStatus> {
-        let Survey { clusters, problems, .. } =
-            self.guard.get(&format!("/status?namespace={}", self.namespace)).await?;
+        let Survey { clusters, problems, .. } = self.guard.status(Some(&self.namespace)).await?;
         // Without reservations the status does not show the pods that are about to be deleted.
         let is_about_reservations = |problem: &String| {
             ["the reservations are unknown: ", "the reservations: "]

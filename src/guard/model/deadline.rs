@@ -47,6 +47,12 @@ impl Deadline {
     pub fn from_timeout(timeout: Option<Duration>) -> Self {
         let timeout = timeout.unwrap_or(DEFAULT_TIMEOUT).min(MAX_TIMEOUT);
         let limit = timeout.checked_sub(ROUNDING).filter(|rest| !rest.is_zero()).unwrap_or(timeout / 2);
+        Self::after(limit)
+    }
+
+    /// Starts a deadline now, for a client other than the API server.
+    #[must_use]
+    pub fn after(limit: Duration) -> Self {
         Self { at: Instant::now() + limit, limit }
     }
 

@@ -56,3 +56,18 @@ async fn survey_on_request_starts_namespaces_without_pauses() {
     assert_eq!(starts[..4], [0; 4]);
     assert!(starts[4..].iter().all(|start| (5..8).contains(start)), "{starts:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn survey_of_one_namespace_does_not_wait_for_survey_of_all() {
+    let requested = RequestedSurveys::default();
+    let deadline = || Deadline::after(Duration::from_secs(15));
+    let all = requested.start(None, deadline()).await.unwrap();
+    let single = requested.start(Some("prod"), deadline()).await.unwrap();
+    let error = requested.start(Some("prod"), deadline()).await.unwrap_err();
+    assert_eq!(error.to_string(), "waiting for another survey took too long (limit 15s)");
+    assert!(requested.start(None, deadline()).await.is_err());
+    drop(single);
+    assert!(requested.start(Some("prod"), deadline()).await.is_ok());
+    drop(all);
+    assert!(requested.start(None, deadline()).await.is_ok());
+}
