@@ -21,6 +21,9 @@ const COLOURS: [RGBColor; 6] = [
 /// Number of steps in which a distribution is drawn.
 const STEPS: usize = 400;
 
+/// Ratio of the height of a figure of strips to the height of its highest point.
+const LEGEND_SPACE: f64 = 1.4;
+
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Returns the figure as SVG.
@@ -143,7 +146,8 @@ fn sizes(area: &Area<'_>, figure: &Figure) -> anyhow::Result<()> {
 }
 
 fn strips(area: &Area<'_>, figure: &Figure) -> anyhow::Result<()> {
-    let y = linear(figure.series.iter().flat_map(values));
+    // The legend is above all points.
+    let y = linear(figure.series.iter().flat_map(values).map(|value| value * LEGEND_SPACE));
     let width = fraction(figure.series.len(), 1);
     let no_label = |_: &f64| String::new();
     draw!(area, figure, 0.0..width, y, no_label, |chart, index, series, colour| {
