@@ -58,8 +58,8 @@ pub(in crate::guard) struct Surveyor {
     requested: RequestedSurveys,
 }
 
-/// Admits one survey of all namespaces on request at a time, and one of a single namespace, which does not wait for a survey
-/// of all namespaces.
+/// Admits at most one survey of all namespaces and one survey of a single namespace on request at the same time. Neither waits
+/// for the other.
 #[derive(Default)]
 struct RequestedSurveys {
     all: Mutex<()>,
@@ -210,7 +210,7 @@ impl Surveyor {
 // === impl RequestedSurveys ===
 
 impl RequestedSurveys {
-    /// Waits until no other survey of this kind runs. The survey runs as long as the result exists.
+    /// Waits until no other survey of this kind runs. The lock is held until the caller drops the result.
     async fn start(
         &self,
         namespace: Option<&str>,

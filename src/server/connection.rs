@@ -4,6 +4,7 @@ use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use http::{HeaderValue, Request, header};
+use http_body_util::BodyExt;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{io::BufReader, net::TcpStream, time::timeout};
@@ -46,9 +47,14 @@ pub(super) async fn serve_admin_connection(stream: TcpStream, usage: Arc<Usage>,
         request.extensions_mut().insert(IsLoopbackPeer(is_loopback));
         let (router, in_progress) = (router.clone(), usage.start_review());
         async move {
-            let response = router.oneshot(request).await;
-            drop(in_progress);
-            response
+            let response = router.oneshot(request).await?;
+            // The request is in progress until its response is sent.
+            Ok::<_, Infallible>(response.map(|body| {
+                body.map_frame(move |frame| {
+                    let _held = &in_progress;
+                    frame
+                })
+            }))
         }
     });
     let connection = http1::Builder::new()

@@ -1,4 +1,4 @@
-//! Time that the API server allows for a response.
+//! Time that the API server, or another client, allows for a response.
 
 use std::{future::Future, time::Duration};
 

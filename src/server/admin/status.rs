@@ -8,13 +8,10 @@ use axum::{
 };
 use serde::Deserialize;
 
-use super::{answer::answer, loopback::EVALUATION_TIMEOUT};
-use crate::{
-    guard::Deadline,
-    server::webhook::{http_response::Rejection, state::WebhookState},
-};
+use super::{answer::answer_when_complete, loopback::EVALUATION_TIMEOUT};
+use crate::{guard::Deadline, server::webhook::state::WebhookState};
 
-/// Timeout of the status of all namespaces: 1,000 clusters need about four seconds of a machine with two cores.
+/// Timeout of the status of all namespaces. A survey of 5,000 clusters took 17 s on two cores.
 const ALL_NAMESPACES_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
@@ -27,8 +24,8 @@ pub(super) struct StatusParameters {
 pub(super) async fn status(
     State(state): State<Arc<WebhookState>>,
     Query(StatusParameters { namespace }): Query<StatusParameters>,
-) -> Result<Response, Rejection> {
+) -> Response {
     let limit = if namespace.is_some() { EVALUATION_TIMEOUT } else { ALL_NAMESPACES_TIMEOUT };
     let deadline = Deadline::after(limit);
-    answer(&state.guard.survey(namespace.as_deref(), deadline).await)
+    answer_when_complete(async move { state.guard.survey(namespace.as_deref(), deadline).await })
 }
