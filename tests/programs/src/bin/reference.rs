@@ -131,6 +131,7 @@ async fn calls(count: &str, kubeconfig: &str, namespaces: &[&str], names: &[&str
     let client = Client::try_from(config.expect("a configuration")).expect("a client");
     let leases: Api<Lease> = Api::namespaced(client.clone(), "etcd-guard");
     let lease_name = |namespace: &str| format!("reference-{namespace}");
+    let namespaces = &namespaces[..namespaces.len().min(WARM_UP + count)];
     for namespace in namespaces {
         let mut lease = Lease::default();
         lease.metadata.name = Some(lease_name(namespace));
