@@ -22,7 +22,7 @@ use test_support::{
     kubernetes::{control_plane::ControlPlane, pods::create_pod},
     layout::Layout,
     process_node::ProcessNode,
-    processes::child::scoped_command,
+    processes::child::{run_to_end, scoped_command},
     project,
     wait::{wait_for, wait_until},
 };
@@ -102,7 +102,7 @@ impl Installation {
         let mut program = scoped_command(project::guard_program());
         program.arg("doctor").args(arguments).arg("--kubeconfig").arg(kubeconfig).stdin(Stdio::null());
         program.args(["--guard", &format!("http://{}", self.guard.http())]);
-        let output = tokio::process::Command::from(program).kill_on_drop(true).output().await.unwrap();
+        let output = run_to_end(program).await;
         eprintln!("doctor: {}", String::from_utf8_lossy(&output.stderr));
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     }

@@ -5,7 +5,10 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use test_support::{
-    guard::cli::CliOutput, guarded_cluster::GuardedCluster, processes::child::scoped_command, project,
+    guard::cli::CliOutput,
+    guarded_cluster::GuardedCluster,
+    processes::child::{run_to_end, scoped_command},
+    project,
 };
 
 /// The guard's account as kubectl impersonates it.
@@ -15,7 +18,7 @@ async fn inspect(etcd: &GuardedCluster, arguments: &[&str]) -> CliOutput {
     let mut program = scoped_command(project::guard_program());
     program.arg("inspect").args(arguments).args(["-n", &etcd.namespace]).stdin(Stdio::null());
     program.arg("--kubeconfig").arg(etcd.control_plane.admin_kubeconfig());
-    let output = tokio::process::Command::from(program).kill_on_drop(true).output().await.unwrap();
+    let output = run_to_end(program).await;
     CliOutput {
         status: output.status.code(),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

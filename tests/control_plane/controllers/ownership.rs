@@ -9,7 +9,10 @@ use test_support::{
     guard::process::GuardProcess,
     guarded_cluster::{GuardedCluster, START_TIMEOUT},
     process_node::ProcessAction,
-    processes::testbed,
+    processes::{
+        child::{run_to_end, scoped_command},
+        testbed,
+    },
     project,
     wait::{wait_for, wait_until},
 };
@@ -359,9 +362,10 @@ async fn dangling_owner_of_pods_does_not_cost_the_quorum() {
 
 /// Runs Helm in the namespace of the cluster.
 async fn helm(etcd: &GuardedCluster, arguments: &[&str]) -> (bool, String) {
-    let mut command = tokio::process::Command::new(testbed::program("helm"));
-    command.env("KUBECONFIG", etcd.control_plane.admin_kubeconfig()).kill_on_drop(true);
-    let output = command.args(["-n", &etcd.namespace]).args(arguments).output().await.unwrap();
+    let mut command = scoped_command(testbed::program("helm"));
+    command.env("KUBECONFIG", etcd.control_plane.admin_kubeconfig());
+    command.args(["-n", &etcd.namespace]).args(arguments);
+    let output = run_to_end(command).await;
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 

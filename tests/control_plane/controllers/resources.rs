@@ -11,7 +11,10 @@ use kube::{
 use test_support::{
     guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup},
     kubernetes::kubectl::CommandOutput,
-    processes::{child::scoped_command, testbed::program},
+    processes::{
+        child::{run_to_end, scoped_command},
+        testbed::program,
+    },
     wait::wait_until,
 };
 
@@ -78,8 +81,7 @@ async fn helm(etcd: &GuardedCluster, home: &Path, arguments: &[&str]) -> Command
     }
     command.args(arguments).args(["--namespace", &etcd.namespace]);
     command.arg("--kubeconfig").arg(etcd.control_plane.admin_kubeconfig());
-    let output = tokio::process::Command::from(command).kill_on_drop(true).output().await;
-    CommandOutput::from(&output.expect("helm starts"))
+    CommandOutput::from(&run_to_end(command).await)
 }
 
 /// Writes a chart with the objects of the cluster.

@@ -6,7 +6,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use tokio::process::Child;
+use tokio::{process::Child, time::timeout};
 
 use test_support::{
     guard::cli,
@@ -34,7 +34,7 @@ async fn resume_after(signal: Signal) -> Output {
     })
     .await;
     kill(pid(&child), signal).unwrap();
-    let interrupted = child.wait_with_output().await.unwrap();
+    let interrupted = timeout(START_TIMEOUT, child.wait_with_output()).await.unwrap().unwrap();
     assert_eq!(strategy(&etcd).await, in_progress());
     etcd.wait_until_healthy().await;
     let between = uids(&etcd).await;
@@ -91,7 +91,7 @@ async fn ctrl_c_before_the_first_change_changes_nothing() {
     let child = spawn(&etcd);
     wait_until("the command handles Ctrl-C", START_TIMEOUT, async || handles_interrupts(&child)).await;
     kill(pid(&child), Signal::SIGINT).unwrap();
-    let output = child.wait_with_output().await.unwrap();
+    let output = timeout(START_TIMEOUT, child.wait_with_output()).await.unwrap().unwrap();
     etcd.guard.signal(Signal::SIGCONT);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let stdout = String::from_utf8_lossy(&output.stdout);

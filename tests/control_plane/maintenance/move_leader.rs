@@ -8,6 +8,7 @@ use test_support::{
     guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup},
     kubernetes::pods::new_namespace,
     layout::{Layout, Topology},
+    processes::child::run_to_end,
     wait::{wait_for, wait_until},
 };
 
@@ -67,8 +68,7 @@ async fn move_leader_prints_the_answer_of_the_guard() {
         // The namespace of the cluster is another one.
         program = without_namespace(&program);
         program.args(arguments);
-        let run = async { tokio::process::Command::from(program).kill_on_drop(true).output().await.unwrap() };
-        let (output, value) = tokio::join!(run, answer(&etcd, &namespace, &sets, reason));
+        let (output, value) = tokio::join!(run_to_end(program), answer(&etcd, &namespace, &sets, reason));
         let stdout = String::from_utf8_lossy(&output.stdout);
         assert_eq!(output.status.code(), Some(status), "{output:?}");
         assert!(stdout.contains(printed), "{stdout}");
@@ -108,7 +108,7 @@ async fn move_leader_times_out_without_an_answer() {
     let (namespace, _) = unguarded_set(&etcd).await;
     let mut program = without_namespace(&cli::program(&etcd, "move-leader", &[]));
     program.args(["sts/etcd", "-n", &namespace, "--timeout", "1s"]);
-    let output = tokio::process::Command::from(program).kill_on_drop(true).output().await.unwrap();
+    let output = run_to_end(program).await;
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(

@@ -6,7 +6,11 @@ use k8s_openapi::api::{
 };
 use kube::{Api, api::PostParams};
 use serde_json::json;
-use test_support::{guard::cli, guarded_cluster::GuardedCluster, kubernetes::control_plane::FORBIDDEN_NODE};
+use test_support::{
+    guard::cli,
+    guarded_cluster::GuardedCluster,
+    kubernetes::control_plane::{FORBIDDEN_NODE, SHARED_NODE},
+};
 
 use super::{restored, strategy, uids};
 
@@ -96,7 +100,8 @@ async fn restart_without_a_permission_changes_nothing() {
 #[tokio::test]
 async fn drain_without_the_permission_for_evictions_cordons_no_node() {
     let _requests = super::REQUESTS.read().await;
-    let etcd = GuardedCluster::start_on(&[FORBIDDEN_NODE]).await;
+    // Members of the first node can move to the other node.
+    let etcd = GuardedCluster::start_on(&[FORBIDDEN_NODE, SHARED_NODE]).await;
     etcd.make_leader("etcd-0").await;
     let user = "drainer";
     let role = json!({"metadata": {"name": user}, "rules": [

@@ -12,6 +12,7 @@ use std::{
 use test_support::{
     guard::cli,
     guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    processes::child::run_to_end,
     wait::wait_until,
 };
 use tokio::{
@@ -49,12 +50,12 @@ async fn run_counting(etcd: &GuardedCluster, program: Command) -> (Output, usize
         }
     };
     let run = async {
-        let output = tokio::process::Command::from(program).kill_on_drop(true).output().await;
+        let output = run_to_end(program).await;
         is_over.store(true, Ordering::Relaxed);
         output
     };
     let (output, ()) = tokio::join!(run, sample);
-    (output.unwrap(), lowest.load(Ordering::Relaxed))
+    (output, lowest.load(Ordering::Relaxed))
 }
 
 #[tokio::test]
@@ -154,7 +155,7 @@ async fn restart_waits_while_evictions_are_denied() {
 
     assert!(etcd.kubectl(&["annotate", "statefulset/etcd", "etcd-guard.io/min-voters-"]).await.success);
     while timeout(START_TIMEOUT, lines.next_line()).await.unwrap().unwrap().is_some() {}
-    assert!(child.wait().await.unwrap().success());
+    assert!(timeout(START_TIMEOUT, child.wait()).await.unwrap().unwrap().success());
     assert!(uids(&etcd).await.iter().zip(&before).all(|(after, before)| after != before));
     assert_eq!(strategy(&etcd).await, restored());
 }

@@ -4,7 +4,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::{guarded_cluster::GuardedCluster, processes::child::scoped_command, project};
+use crate::{
+    guarded_cluster::GuardedCluster,
+    processes::child::{run_to_end, scoped_command},
+    project,
+};
 
 /// The output of a command.
 #[derive(Debug)]
@@ -31,9 +35,7 @@ pub fn program(etcd: &GuardedCluster, command: &str, arguments: &[&str]) -> Comm
 
 /// Runs a command to its end.
 pub async fn run(etcd: &GuardedCluster, command: &str, arguments: &[&str]) -> CliOutput {
-    let program = program(etcd, command, arguments);
-    let output = tokio::process::Command::from(program).kill_on_drop(true).output().await;
-    let output = output.expect("the program starts");
+    let output = run_to_end(program(etcd, command, arguments)).await;
     CliOutput {
         status: output.status.code(),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

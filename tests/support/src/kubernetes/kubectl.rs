@@ -5,7 +5,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use crate::processes::child::scoped_command;
+use crate::processes::child::{run_to_end, scoped_command};
 
 /// The time limit of one command; kubectl then ends by itself.
 const REQUEST_TIMEOUT: &str = "--request-timeout=60s";
@@ -37,8 +37,7 @@ impl Kubectl {
 
     /// Runs a command without blocking the other tasks of the test.
     pub async fn run(&self, arguments: &[&str]) -> CommandOutput {
-        let output = tokio::process::Command::from(self.command(arguments)).kill_on_drop(true).output().await;
-        CommandOutput::from(&output.expect("kubectl starts"))
+        CommandOutput::from(&run_to_end(self.command(arguments)).await)
     }
 
     /// Runs a command of a test's setup, which must succeed.

@@ -1,6 +1,15 @@
-//! Child processes that never outlive the test, even if the test is killed.
+//! Child processes that never outlive the test, even if the test is killed, and commands with a time limit.
 
-use std::{ffi::OsStr, process::Command};
+use std::{
+    ffi::OsStr,
+    process::{Command, Output},
+    time::Duration,
+};
+
+use tokio::time::timeout;
+
+/// The longest time of a command. The restart of a cluster takes minutes on a busy machine.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Returns a command whose process is killed as soon as the thread that spawned it ends, for any reason. So the
 /// spawning thread must live as long as the process: the thread of the test, or a thread for this purpose.
@@ -8,4 +17,17 @@ pub fn scoped_command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);
     command
+}
+
+/// Runs a command to its end without blocking other tasks.
+///
+/// # Panics
+///
+/// If the program does not start, or does not end within ten minutes: a test that never ends would hide its cause.
+pub async fn run_to_end(command: Command) -> Output {
+    let description = format!("{command:?}");
+    let output = tokio::process::Command::from(command).kill_on_drop(true).output();
+    let output = timeout(COMMAND_TIMEOUT, Box::pin(output)).await;
+    let output = output.unwrap_or_else(|_| panic!("not within {COMMAND_TIMEOUT:?}: {description}"));
+    output.unwrap_or_else(|error| panic!("{description}: {error}"))
 }
