@@ -129,3 +129,58 @@ pub(super) async fn serve_connection(
         tracing::debug!(%error, "connection ended with an error");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{io, sync::Mutex};
+
+    use axum::{body::Body, routing::get};
+    use bytes::Bytes;
+    use futures::channel::mpsc;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+        time::sleep,
+    };
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    async fn read_until(client: &mut TcpStream, end: &str) {
+        let mut text = Vec::new();
+        while !String::from_utf8_lossy(&text).contains(end) {
+            let count = timeout(LIMIT, client.read_buf(&mut text)).await.unwrap().unwrap();
+            assert_ne!(count, 0, "the connection is closed before {end:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn admin_request_is_in_progress_until_its_response_is_sent() {
+        let (parts, body) = mpsc::unbounded::<io::Result<Bytes>>();
+        let body = Arc::new(Mutex::new(Some(Body::from_stream(body))));
+        let router = Router::new().route("/", get(|| async move { body.lock().unwrap().take().unwrap() }));
+        let usage = Arc::new(Usage::new());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        let server = tokio::spawn(serve_admin_connection(accepted, Arc::clone(&usage), router));
+
+        client.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        parts.unbounded_send(Ok(Bytes::from_static(b"first part"))).unwrap();
+        read_until(&mut client, "first part").await;
+        assert!(usage.is_in_progress(), "the rest of the response is missing");
+
+        drop(parts);
+        read_until(&mut client, "0\r\n\r\n").await;
+        timeout(LIMIT, async {
+            while usage.is_in_progress() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .unwrap();
+        drop(client);
+        timeout(LIMIT, server).await.unwrap().unwrap();
+    }
+}

@@ -156,6 +156,12 @@ impl Usage {
         ReviewInProgress(Arc::clone(self))
     }
 
+    /// Whether a valid review is in progress.
+    #[cfg(test)]
+    pub(in crate::server) fn is_in_progress(&self) -> bool {
+        self.lock().in_progress > 0
+    }
+
     /// Returns the order in which connections are closed, or `None` for a connection that must not be closed or is
     /// closing.
     fn precedence(&self, now: Instant) -> Option<(bool, Option<Instant>)> {
