@@ -112,9 +112,9 @@ where
             .map(|entry| entry.value)
     }
 
-    /// Evicts entries beyond the capacity, which moka otherwise does later.
-    #[cfg(test)]
-    pub(crate) fn run_pending_tasks(&self) {
+    /// Evicts the entries beyond the capacity now. Otherwise, moka evicts many entries together, after up to 64 insertions, and
+    /// drops their values later. So this call bounds the memory of large values, and the time of an insertion.
+    pub(crate) fn evict(&self) {
         self.entries.run_pending_tasks();
     }
 
@@ -185,7 +185,7 @@ mod tests {
         advance(SECOND / 2).await;
         assert_eq!(cache.get("a"), None, "a use does not extend the lifetime");
         assert_eq!(cache.values().count(), 0);
-        cache.run_pending_tasks();
+        cache.evict();
         assert_eq!(cache.entries.entry_count(), 0, "expired entries take no memory");
     }
 
@@ -216,9 +216,22 @@ mod tests {
         }
         for key in 64..96 {
             cache.insert(key, key);
-            cache.run_pending_tasks();
+            cache.evict();
         }
         let kept: Vec<u32> = (0..96).filter(|key| cache.get(key).is_some()).collect();
         assert_eq!(kept, (32..96).collect::<Vec<u32>>());
+    }
+
+    /// Without an eviction after each insertion, the cache held up to 225 values in this test.
+    #[tokio::test]
+    async fn evicted_values_are_dropped_at_once() {
+        let cache: ExpiringCache<u32, Arc<()>> = ExpiringCache::new(96, Lifetime::SinceUse(SECOND));
+        let value = Arc::new(());
+        for key in 0..3000 {
+            cache.insert(key, Arc::clone(&value));
+            cache.evict();
+            let held = Arc::strong_count(&value) - 1;
+            assert!(held <= 128, "{held} values after insertion {key}");
+        }
     }
 }

@@ -3,16 +3,11 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use etcd_client::{
-    BalancedChannelBuilder, Certificate, Channel, Client, ConnectOptions, Error, Identity, TlsOptions,
-};
+use etcd_client::{Certificate, Channel, Client, ConnectOptions, Error, Identity, TlsOptions};
 
-use http::Uri;
-use tokio::sync::mpsc::{self, Sender};
-use tonic::transport::{self, channel::Change};
-use tower::{ServiceExt, util::BoxCloneSyncService};
+use tonic::transport;
 
-use super::{limits::LimitedChannel, member::Scheme, unverified::UnverifiedChannel};
+use super::{limits::limited, member::Scheme, unverified::unverified_channel};
 use crate::expiring_cache::{ExpiringCache, Lifetime};
 
 /// Time after which an unused connection is closed. It exceeds the pause between two pods of a rollout or drain.
@@ -91,9 +86,6 @@ pub struct Connections {
 /// provides members.
 pub type Transport = Arc<dyn Fn(&str) -> Channel + Send + Sync>;
 
-/// Passes on a channel that exists.
-struct GivenChannel(Channel);
-
 // === impl Connections ===
 
 impl Connections {
@@ -135,22 +127,9 @@ impl Connections {
         if let Some(client) = shared.or_else(|| self.open.get(endpoint)) {
             return Ok((client, true));
         }
-        // The timeouts of `etcd_client` do not limit a TLS handshake. Every caller sets a timeout for this call.
-        let accepts_any = endpoint.tls.as_ref().is_some_and(|tls| tls.accepts_any_certificate);
-        let connect = |options| {
-            let (urls, options) = ([endpoint.url.as_str()], Some(options));
-            Box::pin(async move {
-                if let Some(transport) = &self.transport {
-                    let channel = GivenChannel(transport(&endpoint.url));
-                    Client::connect_with_balanced_channel(urls, options, channel).await
-                } else if accepts_any {
-                    let channel = UnverifiedChannel { url: &endpoint.url };
-                    Client::connect_with_balanced_channel(urls, options, channel).await
-                } else {
-                    Client::connect_with_balanced_channel(urls, options, LimitedChannel).await
-                }
-            })
-        };
+        let channel = self.channel(endpoint)?;
+        // Every caller sets a timeout for this call. A client with a user logs in.
+        let connect = |options| Box::pin(Client::from_channel(channel.clone(), Some(options)));
         let client = match connect(endpoint.options()).await {
             Err(error) if endpoint.user.is_some() && is_authentication_disabled(&error) => {
                 connect(Endpoint { user: None, ..endpoint.clone() }.options()).await?
@@ -158,7 +137,24 @@ impl Connections {
             connected => connected?,
         };
         self.open.insert(endpoint.clone(), client.clone());
+        self.open.evict();
         Ok((client, false))
+    }
+
+    /// Creates the channel to a member. It connects at the first call. The channels of `Client::connect` also contain a
+    /// balancer between several members.
+    fn channel(&self, endpoint: &Endpoint) -> Result<Channel, Error> {
+        if let Some(transport) = &self.transport {
+            return Ok(transport(&endpoint.url));
+        }
+        let Some(tls) = &endpoint.tls else {
+            return Ok(limited(transport::Channel::builder(endpoint.url.parse()?).connect_lazy()));
+        };
+        if tls.accepts_any_certificate {
+            return Ok(unverified_channel(&endpoint.url)?);
+        }
+        let builder = transport::Channel::builder(endpoint.url.parse()?).tls_config(tls.options())?;
+        Ok(limited(builder.connect_lazy()))
     }
 
     /// Returns one endpoint for each URL of a member, first the one that answered last.
@@ -192,26 +188,6 @@ impl Connections {
 impl Default for Connections {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-// === impl GivenChannel ===
-
-impl BalancedChannelBuilder for GivenChannel {
-    type Error = transport::Error;
-
-    fn balanced_channel(
-        self,
-        buffer_size: usize,
-    ) -> Result<(Channel, Sender<Change<Uri, transport::Endpoint>>), transport::Error> {
-        // The client sends its only endpoint to this receiver, which must exist as long as the channel.
-        let (endpoints, received) = mpsc::channel(buffer_size);
-        let received = Arc::new(received);
-        let channel = self.0.map_request(move |request| {
-            let _held = &received;
-            request
-        });
-        Ok((Channel::Custom(BoxCloneSyncService::new(channel)), endpoints))
     }
 }
 
@@ -253,10 +229,7 @@ impl Endpoint {
     }
 
     fn options(&self) -> ConnectOptions {
-        let mut options = ConnectOptions::new();
-        if let Some(tls) = &self.tls {
-            options = options.with_tls(tls.options());
-        }
+        let options = ConnectOptions::new();
         match &self.user {
             Some(User { name, password }) => options.with_user(name.as_str(), password.as_ref()),
             None => options,
@@ -345,7 +318,7 @@ mod tests {
         }
         assert!(is_pooled(&connections, 0).await, "the survey has not closed it");
         assert!(!is_pooled(&connections, 1).await, "an evaluation opens its own connections");
-        survey.open.run_pending_tasks();
+        survey.open.evict();
         assert_eq!(survey.open.values().count(), usize::try_from(MAX_SURVEY_CONNECTIONS).unwrap());
         survey.remove(&endpoint(0));
         assert!(!is_pooled(&connections, 0).await, "the connection failed");

@@ -1,13 +1,9 @@
 //! Limits for the responses of members. A pod that answers like a member chooses these responses.
 
-use etcd_client::{BalancedChannelBuilder, Channel};
-use http::{Response, Uri};
+use etcd_client::Channel;
+use http::Response;
 use http_body_util::Limited;
-use tokio::sync::mpsc::Sender;
-use tonic::{
-    body::Body,
-    transport::{Endpoint, Error, channel::Change},
-};
+use tonic::body::Body;
 use tower::{BoxError, ServiceExt, util::BoxCloneSyncService};
 
 /// Maximum number of members in a member list. etcd recommends at most seven. A longer list is an error and never
@@ -22,20 +18,6 @@ pub(super) const MAX_RESPONSE_BYTES: usize = 256 << 10;
 
 /// Maximum number of members that one round probes at a time. It exceeds the largest member list.
 pub(super) const MAX_CONCURRENT_PROBES: usize = 128;
-
-/// Creates channels that end a response with an error once it exceeds [`MAX_RESPONSE_BYTES`].
-pub(super) struct LimitedChannel;
-
-// === impl LimitedChannel ===
-
-impl BalancedChannelBuilder for LimitedChannel {
-    type Error = Error;
-
-    fn balanced_channel(self, buffer_size: usize) -> Result<(Channel, Sender<Change<Uri, Endpoint>>), Error> {
-        let (channel, endpoints) = tonic::transport::Channel::balance_channel(buffer_size);
-        Ok((limited(channel), endpoints))
-    }
-}
 
 /// Returns a channel that ends a response with an error once it exceeds [`MAX_RESPONSE_BYTES`].
 pub(super) fn limited(channel: tonic::transport::Channel) -> Channel {

@@ -5,48 +5,25 @@
 
 use std::{io, sync::Arc};
 
-use etcd_client::{BalancedChannelBuilder, Channel};
+use etcd_client::Channel;
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, crypto::ring::default_provider, pki_types::ServerName};
-use tokio::{
-    net::TcpStream,
-    sync::mpsc::{self, Sender},
-};
+use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
-use tonic::transport::{self, Endpoint, channel::Change};
+use tonic::transport::{Endpoint, Error};
 
 use super::{any_certificate::AnyCertificate, limits::limited};
 
 /// The protocol that a server of gRPC requires in the handshake (ALPN).
 const HTTP2: &[u8] = b"h2";
 
-/// Creates channels over TLS that accept every certificate.
-pub(super) struct UnverifiedChannel<'a> {
-    /// The URL of the member, with the scheme `https`.
-    pub(super) url: &'a str,
-}
-
-// === impl UnverifiedChannel ===
-
-impl BalancedChannelBuilder for UnverifiedChannel<'_> {
-    type Error = transport::Error;
-
-    fn balanced_channel(
-        self,
-        buffer_size: usize,
-    ) -> Result<(Channel, Sender<Change<Uri, Endpoint>>), transport::Error> {
-        // tonic has no TLS settings that accept such a certificate: for tonic, this is a connection of plain HTTP.
-        let address = self.url.replacen("https://", "http://", 1);
-        let endpoint = Endpoint::from_shared(address)?;
-        // The client sends its only endpoint to this receiver, which must exist as long as the channel.
-        let (endpoints, received) = mpsc::channel(buffer_size);
-        let connect = tower::service_fn(move |url: Uri| {
-            let _held = &received;
-            async move { open(&url).await.map(TokioIo::new) }
-        });
-        Ok((limited(endpoint.connect_with_connector_lazy(connect)), endpoints))
-    }
+/// Creates the channel to the member at a URL with the scheme `https`. It accepts every certificate.
+pub(super) fn unverified_channel(url: &str) -> Result<Channel, Error> {
+    // tonic has no TLS settings that accept such a certificate: for tonic, this is a connection of plain HTTP.
+    let endpoint = Endpoint::from_shared(url.replacen("https://", "http://", 1))?;
+    let connect = tower::service_fn(|url: Uri| async move { open(&url).await.map(TokioIo::new) });
+    Ok(limited(endpoint.connect_with_connector_lazy(connect)))
 }
 
 /// Opens a connection. Every caller sets a timeout.
