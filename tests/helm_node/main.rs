@@ -1,5 +1,6 @@
 //! `helm uninstall` of a running etcd cluster on a real node, while a client in a pod writes through its Services: by DNS to the
-//! pods of the headless Service, and through the rules of kube-proxy for the other one. Requires root.
+//! pods of the headless Service, and through the rules of kube-proxy for the other one. Also reads a slow status through a
+//! port-forward. Requires root.
 //!
 //! The script `tests/helm_node/story.sh` runs once and writes a report; each test asserts one part of the report.
 
@@ -71,4 +72,11 @@ fn writes_fail_without_the_entry_for_used_objects() {
     let objects = reported("unguarded-objects");
     assert!(objects.contains("statefulset.apps/etcd ") && !objects.contains("service/"), "{objects}");
     assert!(numbers("unguarded-failed").iter().all(|failed| *failed > 0));
+}
+
+/// A port-forward without data for 25 s is closed.
+#[test]
+fn slow_status_arrives_through_a_port_forward() {
+    let reported = reported("slow-status");
+    assert!(reported.starts_with("1 ") && reported.contains("a late problem"), "{reported}");
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Uninstalls a release with a running etcd cluster, while a client writes through its Services. CMD of `scripts/testbed node`:
-# story.sh REPORT. Writes lines `NAME<tab>VALUE`, which tests/helm_node/main.rs asserts.
+# Uninstalls a release with a running etcd cluster, while a client writes through its Services. At the same time, reads a status
+# that takes long through a port-forward. CMD of `scripts/testbed node`: story.sh REPORT. Writes lines `NAME<tab>VALUE`, which tests/helm_node/main.rs asserts.
 set -euo pipefail
 
 REPORT=$1
@@ -77,6 +77,48 @@ spec:
 POD
 }
 
+# slow_status: reads the status from a pod in the place of the guard. Its response is complete after 35 s, and has a space every
+# 5 s until then. Reports the exit status and the output.
+slow_status() {
+  local status=0 output
+  kubectl create namespace slow >/dev/null
+  wait_until 'the namespace has a service account' kubectl -n slow get serviceaccount default >/dev/null
+  kubectl -n slow apply -f - >/dev/null <<'POD'
+apiVersion: v1
+kind: Pod
+metadata: {name: slow, labels: {app: slow}}
+spec:
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: slow
+    image: localhost/etcd-client:1
+    imagePullPolicy: Never
+    command:
+    - /bin/nc
+    - -ll
+    - -p
+    - "8080"
+    - -e
+    - /bin/sh
+    - -c
+    - |
+      read -r _
+      printf 'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n'
+      spaces=0
+      while [ $spaces -lt 7 ]; do
+        /bin/sleep 5
+        printf '1\r\n \r\n'
+        spaces=$((spaces + 1))
+      done
+      text='{"clusters":[],"problems":["a late problem"]}'
+      printf '%x\r\n%s\r\n0\r\n\r\n' ${#text} "$text"
+POD
+  kubectl -n slow wait --for=condition=Ready pod/slow --timeout="${READY_TIMEOUT}s" >/dev/null
+  output=$(timeout 120 "$GUARD" status -A --kubeconfig "$KUBECONFIG" --guard-namespace slow --guard-selector app=slow 2>&1) || status=$?
+  report slow-status "$status $output"
+}
+
 # lines PATTERN: prints the lines of the client since its first successful write, or since the line number in MARK.
 MARK=1
 lines() { kubectl -n client logs writer 2>/dev/null | sed -n '/^ok etcd-client /,$p' | tail -n "+$MARK" | grep "$1" || true; }
@@ -99,6 +141,8 @@ uninstall() {
   report "$1-objects" "$(kubectl -n prod get services,statefulsets,pods -o name | sort | tr '\n' ' ')"
 }
 
+slow_status &
+SLOW_STATUS=$!
 kubectl create namespace prod >/dev/null
 kubectl label namespace prod etcd-guard.io/guard=enabled >/dev/null
 chart=$TESTBED_DIR/etcd-chart
@@ -126,4 +170,5 @@ kubectl patch validatingwebhookconfiguration etcd-guard --type=json \
 is_unguarded() { kubectl -n prod delete service etcd-client --dry-run=server >/dev/null 2>&1; }
 wait_until 'the API server no longer calls the entry' is_unguarded
 uninstall unguarded 'a write fails through each Service' has_failed
+wait "$SLOW_STATUS" || fail 'the slow status was not read'
 report end reached
