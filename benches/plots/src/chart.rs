@@ -98,12 +98,20 @@ macro_rules! draw {
         }
         $chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
+            .position(legend_position(figure.kind))
             .background_style(WHITE.mix(0.85))
             .border_style(BLACK.mix(0.3))
             .draw()
             .map_err(failed)?;
     }};
+}
+
+/// Returns the corner of the legend. Lines over sizes rise to the right.
+fn legend_position(kind: Kind) -> SeriesLabelPosition {
+    match kind {
+        Kind::Sizes => SeriesLabelPosition::UpperLeft,
+        Kind::Distribution | Kind::Strips | Kind::Points => SeriesLabelPosition::UpperRight,
+    }
 }
 
 fn distribution(area: &Area<'_>, figure: &Figure) -> anyhow::Result<()> {
