@@ -117,7 +117,8 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
     let cold_approvals = approvals(&mut connection, all()).await;
     // It completes the record of its cluster. Until then, an evaluation reads the records of all clusters.
     let second_approvals = approvals(&mut connection, all()).await;
-    let warm_approvals = approvals(&mut connection, (0..APPROVALS).map(follower)).await;
+    let warm_approvals =
+        approvals(&mut connection, (0..APPROVALS).map(|number| follower(number % COLD))).await;
     let kubeconfig = control_plane.guard_kubeconfig();
     let bare = Calls::measure(APPROVALS, &kubeconfig, &fleet.namespaces(), &fleet.pod_names(), &fleet.urls());
     let mut denials = Vec::new();

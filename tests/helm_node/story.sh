@@ -103,7 +103,7 @@ spec:
     - /bin/sh
     - -c
     - |
-      read -r _
+      while read -r line && [ ${#line} -gt 1 ]; do :; done
       printf 'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n'
       spaces=0
       while [ $spaces -lt 7 ]; do

@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-/// The longest time for one request; longer than the guard's longest response time.
+/// The longest time for one request, and for each step of a connection; longer than the guard's longest response time.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 const NO_RESPONSE_IN_TIME: &str = "no answer in time";
@@ -54,7 +54,7 @@ pub async fn get(address: SocketAddr, path: &str) -> Result<Response, RequestErr
 /// Connects with `TCP_NODELAY`, as the API server does. With Nagle's algorithm, the second segment of a request would
 /// wait up to 40 ms for the acknowledgement of the first.
 async fn connect(address: SocketAddr) -> Result<TcpStream, RequestError> {
-    let stream = TcpStream::connect(address).await.map_err(RequestError::because)?;
+    let stream = in_time(TcpStream::connect(address)).await?;
     stream.set_nodelay(true).map_err(RequestError::because)?;
     Ok(stream)
 }
@@ -99,7 +99,17 @@ async fn tls_with_identity(
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let stream = connect(address).await?;
     let name = ServerName::from(address.ip());
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(RequestError::because)
+    in_time(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
+}
+
+/// Limits the time of a step.
+async fn in_time<T, E: std::fmt::Display>(
+    step: impl Future<Output = Result<T, E>>,
+) -> Result<T, RequestError> {
+    timeout(REQUEST_TIMEOUT, Box::pin(step))
+        .await
+        .map_err(|_| RequestError::because(NO_RESPONSE_IN_TIME))?
+        .map_err(RequestError::because)
 }
 
 impl Connection {
@@ -125,7 +135,7 @@ impl Connection {
     async fn over(
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ) -> Result<Self, RequestError> {
-        let (requests, connection) = handshake(TokioIo::new(stream)).await.map_err(RequestError::because)?;
+        let (requests, connection) = in_time(handshake(TokioIo::new(stream))).await?;
         tokio::spawn(connection);
         Ok(Self { requests })
     }
@@ -148,10 +158,7 @@ impl Connection {
             let body = body.collect().await?.to_bytes();
             Ok::<_, hyper::Error>((head, body))
         };
-        let (head, body) = timeout(REQUEST_TIMEOUT, exchange)
-            .await
-            .map_err(|_| RequestError::because(NO_RESPONSE_IN_TIME))?
-            .map_err(RequestError::because)?;
+        let (head, body) = in_time(exchange).await?;
         let closes = head.headers.get(header::CONNECTION).is_some_and(|value| value.as_bytes() == b"close");
         Ok(Response { status: head.status, body: String::from_utf8_lossy(&body).into_owned(), closes })
     }

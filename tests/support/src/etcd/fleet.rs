@@ -1,7 +1,10 @@
 //! Many clusters of three members: pods on a real API server, each cluster in a namespace of its own, and fake members in this
 //! process.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
@@ -14,10 +17,14 @@ use serde_json::{Value, json};
 use crate::{
     etcd::fake_member::{FakeFleet, FakeListed, FakeReplies},
     kubernetes::webhook,
+    wait::wait_until,
 };
 
 /// Number of members of each cluster.
 const MEMBERS: usize = 3;
+
+/// The longest time until a new namespace has its service account.
+const ACCOUNT_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Number of clusters that are created at the same time.
 const CONCURRENT: usize = 16;
@@ -140,15 +147,14 @@ async fn create_pod(pods: &Api<Pod>, number: usize, index: usize, port: u16) -> 
         },
     }))
     .expect("a valid object");
-    // The service account of a new namespace does not exist for a moment.
-    let wait = || tokio::time::sleep(std::time::Duration::from_millis(50));
-    loop {
+    wait_until("the namespace has a service account", ACCOUNT_TIMEOUT, async || {
         match pods.create(&PostParams::default(), &pod).await {
-            Ok(_) => break,
-            Err(kube::Error::Api(status)) if status.code == 403 => wait().await,
+            Ok(_) => true,
+            Err(kube::Error::Api(status)) if status.code == 403 => false,
             Err(error) => panic!("{name}: {error}"),
         }
-    }
+    })
+    .await;
     let address = address(number, index);
     let status: Value = json!({"status": {
         "phase": "Running",

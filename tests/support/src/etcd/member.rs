@@ -2,11 +2,14 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use etcd_client::{Client, Error, GetOptions, StatusResponse};
+use etcd_client::{Client, ConnectOptions, Error, GetOptions, StatusResponse};
 use tokio::time::timeout;
 
 /// The longest time for a response; a healthy member answers in milliseconds.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The longest time for a call of a test, which otherwise has no limit.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The client port of members.
 pub const CLIENT_PORT: u16 = 2379;
@@ -48,7 +51,7 @@ impl Member {
 
     /// Connects to the member.
     pub async fn client(&self) -> Result<Client, Error> {
-        Client::connect([&self.url], None).await
+        Client::connect([&self.url], Some(ConnectOptions::new().with_timeout(CALL_TIMEOUT))).await
     }
 }
 

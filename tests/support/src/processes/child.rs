@@ -8,8 +8,9 @@ use std::{
 
 use tokio::time::timeout;
 
-/// The longest time of a command. The restart of a cluster takes minutes on a busy machine.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
+/// The longest time of a command. It exceeds the time that `etcd-guard restart` allows for each member, so that the command prints the
+/// cause first.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Returns a command whose process is killed as soon as the thread that spawned it ends, for any reason. So the
 /// spawning thread must live as long as the process: the thread of the test, or a thread for this purpose.
@@ -23,7 +24,7 @@ pub fn scoped_command(program: impl AsRef<OsStr>) -> Command {
 ///
 /// # Panics
 ///
-/// If the program does not start, or does not end within ten minutes: a test that never ends would hide its cause.
+/// If the program does not start, or does not end within 15 minutes: a test that never ends would hide its cause.
 pub async fn run_to_end(command: Command) -> Output {
     let description = format!("{command:?}");
     let output = tokio::process::Command::from(command).kill_on_drop(true).output();
