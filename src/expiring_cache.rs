@@ -112,8 +112,8 @@ where
             .map(|entry| entry.value)
     }
 
-    /// Evicts the entries beyond the capacity now. Otherwise, moka evicts many entries together, after up to 64 insertions, and
-    /// drops their values later. So this call bounds the memory of large values, and the time of an insertion.
+    /// Evicts the entries beyond the capacity now, and drops their values within the next few insertions. Otherwise, moka evicts many
+    /// entries together, after up to 64 insertions. So this call bounds the memory of large values, and the time of an insertion.
     pub(crate) fn evict(&self) {
         self.entries.run_pending_tasks();
     }
@@ -170,7 +170,7 @@ impl Lifetime {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::advance;
+    use tokio::time::{advance, sleep};
 
     use super::*;
 
@@ -224,14 +224,22 @@ mod tests {
 
     /// Without an eviction after each insertion, the cache held up to 225 values in this test.
     #[tokio::test]
-    async fn evicted_values_are_dropped_at_once() {
+    async fn evicted_values_are_dropped_soon() {
         let cache: ExpiringCache<u32, Arc<()>> = ExpiringCache::new(96, Lifetime::SinceUse(SECOND));
         let value = Arc::new(());
         for key in 0..3000 {
             cache.insert(key, Arc::clone(&value));
             cache.evict();
-            let held = Arc::strong_count(&value) - 1;
-            assert!(held <= 128, "{held} values after insertion {key}");
+            let held = || Arc::strong_count(&value) - 1;
+            // Another test that uses a cache at this moment delays the drop of values.
+            for _ in 0..1000 {
+                if held() <= 128 {
+                    break;
+                }
+                sleep(Duration::from_millis(1)).await;
+                cache.evict();
+            }
+            assert!(held() <= 128, "{} values after insertion {key}", held());
         }
     }
 }

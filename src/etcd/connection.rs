@@ -4,7 +4,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use etcd_client::{Certificate, Channel, Client, ConnectOptions, Error, Identity, TlsOptions};
-
+use http::Uri;
 use tonic::transport;
 
 use super::{limits::limited, member::Scheme, unverified::unverified_channel};
@@ -14,7 +14,7 @@ use crate::expiring_cache::{ExpiringCache, Lifetime};
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Maximum number of pooled connections of evaluations, those to the members of 32 clusters with deletions within [`IDLE_TIMEOUT`].
-/// The pool then closes the connections that have not been used for the longest time. A connection occupies about 100 KB.
+/// The pool then closes the connections that have not been used for the longest time.
 const MAX_CONNECTIONS: u64 = 96;
 
 /// Maximum number of pooled connections of surveys. A survey of more members connects to most of them again, so that it neither
@@ -147,14 +147,19 @@ impl Connections {
         if let Some(transport) = &self.transport {
             return Ok(transport(&endpoint.url));
         }
-        let Some(tls) = &endpoint.tls else {
-            return Ok(limited(transport::Channel::builder(endpoint.url.parse()?).connect_lazy()));
-        };
+        let url: Uri = endpoint.url.parse()?;
+        // tonic would send the password of a user over a connection without TLS.
+        if url.scheme_str() != Some(endpoint.scheme().as_str()) {
+            let message =
+                format!("the scheme of {} contradicts the TLS settings of the endpoint", endpoint.url);
+            return Err(Error::InvalidArgs(message));
+        }
+        let builder = transport::Channel::builder(url);
+        let Some(tls) = &endpoint.tls else { return Ok(limited(builder.connect_lazy())) };
         if tls.accepts_any_certificate {
             return Ok(unverified_channel(&endpoint.url)?);
         }
-        let builder = transport::Channel::builder(endpoint.url.parse()?).tls_config(tls.options())?;
-        Ok(limited(builder.connect_lazy()))
+        Ok(limited(builder.tls_config(tls.options())?.connect_lazy()))
     }
 
     /// Returns one endpoint for each URL of a member, first the one that answered last.
@@ -318,10 +323,20 @@ mod tests {
         }
         assert!(is_pooled(&connections, 0).await, "the survey has not closed it");
         assert!(!is_pooled(&connections, 1).await, "an evaluation opens its own connections");
-        survey.open.evict();
         assert_eq!(survey.open.values().count(), usize::try_from(MAX_SURVEY_CONNECTIONS).unwrap());
         survey.remove(&endpoint(0));
         assert!(!is_pooled(&connections, 0).await, "the connection failed");
         assert_eq!(created.lock().unwrap().len(), usize::try_from(2 * MAX_CONNECTIONS + 2).unwrap());
+    }
+
+    #[tokio::test]
+    async fn refuses_urls_that_contradict_the_tls_settings() {
+        let tls =
+            Tls { server_name: String::new(), ca: None, accepts_any_certificate: false, identity: None };
+        for (scheme, tls) in [("http", Some(tls)), ("https", None)] {
+            let endpoint = Endpoint { url: format!("{scheme}://10.0.0.1:2379"), tls, ..endpoint(0) };
+            let error = Connections::new().get(&endpoint).await.err().unwrap();
+            assert!(matches!(error, Error::InvalidArgs(_)), "{error}");
+        }
     }
 }

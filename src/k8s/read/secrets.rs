@@ -25,7 +25,8 @@ use crate::{
 /// or a new Role takes effect after at most this time.
 const SECRET_TTL: Duration = Duration::from_secs(10);
 
-/// Maximum number of cached objects. It exceeds the Secrets and `ConfigMaps` of all guarded clusters.
+/// Maximum number of cached objects, those of dozens of clusters. Beyond it, the guard reads the objects again that were not used for
+/// the longest time.
 const MAX_OBJECTS: u64 = 256;
 
 /// Maximum length of the name of an object in Kubernetes.
