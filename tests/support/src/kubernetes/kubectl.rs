@@ -3,11 +3,15 @@
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    time::Duration,
 };
 
-use crate::processes::child::{run_to_end, scoped_command};
+use crate::processes::child::{run_within, scoped_command};
 
-/// The time limit of one command; kubectl then ends by itself.
+/// The longest time of a command with several requests. `kubectl delete` waited without an end for a pod whose successor existed.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
+
+/// The time limit of one request; kubectl then ends by itself.
 const REQUEST_TIMEOUT: &str = "--request-timeout=60s";
 
 /// The program and its configuration.
@@ -37,7 +41,7 @@ impl Kubectl {
 
     /// Runs a command without blocking the other tasks of the test.
     pub async fn run(&self, arguments: &[&str]) -> CommandOutput {
-        CommandOutput::from(&run_to_end(self.command(arguments)).await)
+        CommandOutput::from(&run_within(COMMAND_TIMEOUT, self.command(arguments)).await)
     }
 
     /// Runs a command of a test's setup, which must succeed.

@@ -26,9 +26,18 @@ pub fn scoped_command(program: impl AsRef<OsStr>) -> Command {
 ///
 /// If the program does not start, or does not end within 15 minutes: a test that never ends would hide its cause.
 pub async fn run_to_end(command: Command) -> Output {
+    run_within(COMMAND_TIMEOUT, command).await
+}
+
+/// Runs a command to its end, as [`run_to_end`], but within this limit.
+///
+/// # Panics
+///
+/// If the program does not start, or does not end in time.
+pub async fn run_within(limit: Duration, command: Command) -> Output {
     let description = format!("{command:?}");
     let output = tokio::process::Command::from(command).kill_on_drop(true).output();
-    let output = timeout(COMMAND_TIMEOUT, Box::pin(output)).await;
-    let output = output.unwrap_or_else(|_| panic!("not within {COMMAND_TIMEOUT:?}: {description}"));
+    let output = timeout(limit, Box::pin(output)).await;
+    let output = output.unwrap_or_else(|_| panic!("not within {limit:?}: {description}"));
     output.unwrap_or_else(|error| panic!("{description}: {error}"))
 }
