@@ -74,7 +74,7 @@ fn writes_fail_without_the_entry_for_used_objects() {
     assert!(numbers("unguarded-failed").iter().all(|failed| *failed > 0));
 }
 
-/// A port-forward without data for 25 s is closed.
+/// The response takes longer than the read timeout of the client, which is 25 s.
 #[test]
 fn slow_status_arrives_through_a_port_forward() {
     let reported = reported("slow-status");
