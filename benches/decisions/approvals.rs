@@ -7,14 +7,14 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::{from_environment, mtls_cluster::MutualTls, webhook::PATH};
-use test_support::bench_table::{Row, Times, median_and_p99, ms};
+use crate::{from_environment, mtls_cluster::MutualTls, steps, webhook::PATH};
+use test_support::bench_table::{Row, Times, median_and_p99};
 use test_support::{
     guard::{
         reference::{Calls, rounds},
         review::{deletion_review, dry_run_review, verdict},
     },
-    guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    guarded_cluster::{GuardedCluster, START_TIMEOUT, UNRELATED_POD},
     http_client::Connection,
     plot_data::Figure,
     wait::wait_until,
@@ -29,7 +29,7 @@ const WARM_UP: usize = 20;
 /// The promised 99th percentile for clusters with mutual TLS.
 const BAR: Duration = Duration::from_millis(50);
 
-pub(crate) async fn plain(etcd: &GuardedCluster) -> [Row; 2] {
+pub(crate) async fn plain(etcd: &GuardedCluster) -> [Row; 3] {
     let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
     let times = measure(etcd.guard.https(), &etcd.guard.ca_pem, &follower).await;
     let urls: Vec<String> =
@@ -39,32 +39,39 @@ pub(crate) async fn plain(etcd: &GuardedCluster) -> [Row; 2] {
         &etcd.control_plane.guard_kubeconfig(),
         std::slice::from_ref(&etcd.namespace),
         &GuardedCluster::names().map(str::to_owned),
-        &[urls],
+        std::slice::from_ref(&urls),
+        None,
     );
-    let rounds = &calls.round;
+    let rounds = &rounds(count(), &urls);
     let figure = Figure::distribution("Fresh approval, plain etcd").times("bare etcd round", rounds);
-    let figure =
-        figure.times("reads of the API server", &calls.reads).times("write of the Lease", &calls.write);
+    let figure = figure.times("reads of the API server", &calls.reads);
+    let figure = figure.times("write of the Lease", &calls.write).times("all calls", &calls.all);
     figure.times("approval by the guard", &times).write("fresh-approval");
     let parts = Row {
         quantity: String::from("fresh approval, plain etcd"),
         figure: median_and_p99(&times),
-        reference: String::from("its calls without the guard, sum of the medians"),
-        reference_figure: format!("{}: {}", ms(calls.median()), calls.parts(50)),
+        reference: String::from("its calls without the guard"),
+        reference_figure: format!("{} (medians: {})", median_and_p99(&calls.all), calls.parts(50)),
         bar: None,
     };
-    [row("fresh approval, plain etcd", &times, rounds, None), parts]
+    let (kubeconfig, files) = (etcd.control_plane.guard_kubeconfig(), etcd.dir().join("steps"));
+    let other = etcd.pods.get(UNRELATED_POD).await.unwrap();
+    let steps = steps::measure("plain etcd", &kubeconfig, &files, &follower, &other).await;
+    [row("fresh approval, plain etcd", &times, rounds, None), parts, steps]
 }
 
-pub(crate) async fn mtls(etcd: &GuardedCluster) -> Row {
+pub(crate) async fn mtls(etcd: &GuardedCluster) -> [Row; 2] {
     let cluster = MutualTls::start(etcd.control_plane).await;
     let follower = cluster.follower().await;
     let times = measure(cluster.guard.https(), &cluster.guard.ca_pem, &follower).await;
     let rounds = rounds(count(), &[cluster.tls_arguments(), cluster.urls()].concat());
     plot("fresh-approval-mtls", "Fresh approval, etcd with mTLS", &times, &rounds);
     let row = row("fresh approval, etcd with mTLS", &times, &rounds, Some(BAR));
+    let (kubeconfig, files) = (etcd.control_plane.guard_kubeconfig(), etcd.dir().join("steps-mtls"));
+    let other = etcd.pods.get(UNRELATED_POD).await.unwrap();
+    let steps = steps::measure("etcd with mTLS", &kubeconfig, &files, &follower, &other).await;
     drop(cluster);
-    row
+    [row, steps]
 }
 
 /// Returns the number of measured approvals.
@@ -72,13 +79,18 @@ fn count() -> usize {
     from_environment("BENCH_ALLOWS").unwrap_or(ALLOWS)
 }
 
-/// Measures the time of each approval, from the request to the response.
-async fn measure(guard: SocketAddr, ca_pem: &str, pod: &Pod) -> Times {
-    let mut connection = Connection::tls(guard, ca_pem).await.unwrap();
+/// Waits until the guard approves the deletion of a pod in a dry run.
+pub(crate) async fn wait_until_approved(connection: &mut Connection, pod: &Pod) {
     wait_until("the deletion is approved", START_TIMEOUT, async || {
         verdict(&connection.post(PATH, dry_run_review(pod)).await.unwrap().body).0
     })
     .await;
+}
+
+/// Measures the time of each approval, from the request to the response.
+async fn measure(guard: SocketAddr, ca_pem: &str, pod: &Pod) -> Times {
+    let mut connection = Connection::tls(guard, ca_pem).await.unwrap();
+    wait_until_approved(&mut connection, pod).await;
     let count = WARM_UP + count();
     let mut times = Vec::new();
     for _ in 0..count {

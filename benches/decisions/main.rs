@@ -16,6 +16,7 @@ mod frozen_member;
 mod mtls_cluster;
 mod pinned_server;
 mod reviews;
+mod steps;
 mod webhook;
 mod wrk;
 
@@ -34,7 +35,7 @@ async fn main() {
     let guarded = GuardedCluster::start().await;
     if is_selected("allow") {
         bench_table::append(&approvals::plain(&guarded).await);
-        bench_table::append(&[approvals::mtls(&guarded).await]);
+        bench_table::append(&approvals::mtls(&guarded).await);
     }
     if is_selected("deletions") || is_selected("storm") {
         let unguarded = GuardedCluster::start().await;

@@ -120,7 +120,8 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
     let warm_approvals =
         approvals(&mut connection, (0..APPROVALS).map(|number| follower(number % COLD))).await;
     let kubeconfig = control_plane.guard_kubeconfig();
-    let bare = Calls::measure(APPROVALS, &kubeconfig, &fleet.namespaces(), &fleet.pod_names(), &fleet.urls());
+    let bare =
+        Calls::measure(APPROVALS, &kubeconfig, &fleet.namespaces(), &fleet.pod_names(), &fleet.urls(), None);
     let mut denials = Vec::new();
     for number in 0..DENIALS {
         // Ten deletions of a leader follow each other, as an impatient client sends them.

@@ -128,6 +128,12 @@ fn rows(size: usize, figures: &Figures, one: &Figures) -> Vec<Row> {
             median_and_p99(&one.warm_approvals),
             Some((format!("p99 <= {MAX_APPROVAL_RATIO} x"), ratio <= MAX_APPROVAL_RATIO)),
         ),
+        row(
+            "calls of a fresh approval without the guard",
+            median_and_p99(&figures.bare.all),
+            median_and_p99(&one.bare.all),
+            None,
+        ),
         row("calls of a fresh approval without the guard, medians", bare(figures, 50), bare(one, 50), None),
         row("calls of a fresh approval without the guard, p99", bare(figures, 99), bare(one, 99), None),
         row(

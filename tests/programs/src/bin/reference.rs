@@ -6,14 +6,15 @@
 //! of
 //! the cost of a review outside the guard's scope.
 //!
-//! `reference rounds COUNT [--tls CA CERTIFICATE KEY] URL[,SERVER-NAME]...`: bare probe rounds by the guard's own
-//! client on persistent connections; prints the duration of each round in microseconds. With `rounds COUNT --members SIZE
-//! URL...`, each SIZE consecutive URLs are a cluster, and the rounds probe one cluster after another. Connections are then
-//! reused as the guard reuses them.
+//! `reference rounds COUNT MEMBERS`: bare probe rounds by the guard's own client; prints the duration of each round in
+//! microseconds. MEMBERS is `[--tls CA CERTIFICATE KEY] [--members SIZE] URL[,SERVER-NAME]...`. With `--members`, each SIZE
+//! consecutive URLs are a cluster, and the rounds probe one cluster after another. Connections are reused as the guard
+//! reuses them.
 //!
-//! `reference calls COUNT KUBECONFIG NAMESPACE[,NAMESPACE...] POD...`: the calls of an approval to the API server, without the
-//! guard: concurrent reads of a Lease and the pods, then a write of the Lease. The approvals use one namespace after another,
-//! each of which has pods with these names. Prints the durations of the reads and of the write in microseconds.
+//! `reference calls COUNT KUBECONFIG NAMESPACE[,NAMESPACE...] POD[,POD...] MEMBERS`: the calls of an approval in their order,
+//! without the guard: concurrent reads of a Lease and the pods from the API server, a probe round, then a write of the
+//! Lease. The approvals use one namespace after another, each of which has pods with these names, and one cluster after
+//! another. Prints the durations of the reads, the round and the write in microseconds.
 
 // The program fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -60,30 +61,23 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     match arguments.as_slice() {
         ["serve", certificate, key] => runtime.block_on(serve(provider, certificate, key)),
-        ["rounds", count, "--tls", ca, certificate, key, urls @ ..] => {
-            let read = |file: &str| Arc::from(fs::read(file).expect(file));
-            let tls = Tls {
-                accepts_any_certificate: false,
-                server_name: String::new(),
-                ca: Some(read(ca)),
-                identity: Some(ClientIdentity { certificate: read(certificate), key: read(key) }),
-            };
-            runtime.block_on(rounds(count, Some(&tls), &[urls]));
-        }
-        ["rounds", count, "--members", size, urls @ ..] => {
-            let clusters: Vec<_> = urls.chunks(size.parse().expect("the number of members")).collect();
-            runtime.block_on(rounds(count, None, &clusters));
-        }
-        ["rounds", count, urls @ ..] => runtime.block_on(rounds(count, None, &[urls])),
-        ["calls", count, kubeconfig, namespaces, pods @ ..] => {
-            let namespaces: Vec<&str> = namespaces.split(',').collect();
-            runtime.block_on(calls(count, kubeconfig, &namespaces, pods));
+        ["rounds", count, members @ ..] => runtime.block_on(rounds(count, &Members::from_arguments(members))),
+        ["calls", count, kubeconfig, namespaces, pods, members @ ..] => {
+            let [namespaces, pods] = [namespaces, pods].map(|names| names.split(',').collect::<Vec<_>>());
+            let members = Members::from_arguments(members);
+            runtime.block_on(calls(count, kubeconfig, &namespaces, &pods, &members));
         }
         _ => panic!(
-            "reference serve CERTIFICATE KEY | rounds COUNT [--tls CA CERTIFICATE KEY] URL[,SERVER-NAME]... | \
-             rounds COUNT --members SIZE URL... | calls COUNT KUBECONFIG NAMESPACE[,NAMESPACE...] POD..."
+            "reference serve CERTIFICATE KEY | rounds COUNT MEMBERS | \
+             calls COUNT KUBECONFIG NAMESPACE[,NAMESPACE...] POD[,POD...] MEMBERS"
         ),
     }
+}
+
+/// The members of clusters, which are probed one cluster after another.
+struct Members {
+    clusters: Vec<Vec<Endpoint>>,
+    connections: Connections,
 }
 
 /// Serves forever, and logs its address.
@@ -99,23 +93,52 @@ async fn serve(provider: Arc<CryptoProvider>, certificate: &str, key: &str) {
     server::serve_routes(listener, tls, routes).await;
 }
 
-/// Probes clusters, each given by the URLs of its members, one after another.
-async fn rounds(count: &str, tls: Option<&Tls>, clusters: &[&[&str]]) {
-    let count: usize = count.parse().expect("the number of rounds");
-    let endpoint = |url: &&str| {
-        let (url, server_name) = url.split_once(',').unwrap_or((url, ""));
-        let tls = tls.map(|tls| Tls { server_name: server_name.to_owned(), ..tls.clone() });
-        Endpoint { url: url.to_owned(), other_urls: Vec::new(), tls, user: None }
-    };
-    let clusters: Vec<Vec<Endpoint>> =
-        clusters.iter().map(|urls| urls.iter().map(endpoint).collect()).collect();
-    let connections = Connections::new();
-    let mut took = Vec::new();
-    for endpoints in clusters.iter().cycle().take(WARM_UP + count) {
+impl Members {
+    fn from_arguments(arguments: &[&str]) -> Self {
+        let (tls, rest) = match arguments {
+            ["--tls", ca, certificate, key, rest @ ..] => {
+                let read = |file: &str| Arc::from(fs::read(file).expect(file));
+                let identity = ClientIdentity { certificate: read(certificate), key: read(key) };
+                let tls = Tls {
+                    accepts_any_certificate: false,
+                    server_name: String::new(),
+                    ca: Some(read(ca)),
+                    identity: Some(identity),
+                };
+                (Some(tls), rest)
+            }
+            rest => (None, rest),
+        };
+        let endpoint = |url: &&str| {
+            let (url, server_name) = url.split_once(',').unwrap_or((url, ""));
+            let tls = tls.clone().map(|tls| Tls { server_name: server_name.to_owned(), ..tls });
+            Endpoint { url: url.to_owned(), other_urls: Vec::new(), tls, user: None }
+        };
+        let (size, urls) = match rest {
+            ["--members", size, urls @ ..] => (size.parse().expect("the number of members"), urls),
+            urls => (urls.len(), urls),
+        };
+        let clusters = urls.chunks(size).map(|urls| urls.iter().map(endpoint).collect()).collect();
+        Self { clusters, connections: Connections::new() }
+    }
+
+    /// Probes the cluster with this number, counted in turn, and returns the duration.
+    async fn probe(&self, number: usize) -> Duration {
+        let endpoints = &self.clusters[number % self.clusters.len()];
         let began = Instant::now();
-        let results = probe(&connections, endpoints, began + ROUND_TIMEOUT).await;
-        took.push(began.elapsed());
+        let results = probe(&self.connections, endpoints, began + ROUND_TIMEOUT).await;
+        let round = began.elapsed();
         assert!(results.iter().all(|result| matches!(result, ProbeResult::Healthy { .. })), "{results:?}");
+        round
+    }
+}
+
+/// Probes one cluster after another.
+async fn rounds(count: &str, members: &Members) {
+    let count: usize = count.parse().expect("the number of rounds");
+    let mut took = Vec::new();
+    for number in 0..WARM_UP + count {
+        took.push(members.probe(number).await);
     }
     let mut out = std::io::stdout().lock();
     for round in took.iter().skip(WARM_UP) {
@@ -123,8 +146,8 @@ async fn rounds(count: &str, tls: Option<&Tls>, clusters: &[&[&str]]) {
     }
 }
 
-/// Makes the calls of approvals to the API server, in one namespace after another.
-async fn calls(count: &str, kubeconfig: &str, namespaces: &[&str], names: &[&str]) {
+/// Makes the calls of approvals, in one namespace and cluster after another.
+async fn calls(count: &str, kubeconfig: &str, namespaces: &[&str], names: &[&str], members: &Members) {
     let count: usize = count.parse().expect("the number of approvals");
     let kubeconfig = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
@@ -147,20 +170,21 @@ async fn calls(count: &str, kubeconfig: &str, namespaces: &[&str], names: &[&str
         let (lease, read) = tokio::join!(leases.get(&name), read);
         let reads = began.elapsed();
         assert!(read.iter().all(Result::is_ok), "{read:?}");
+        let round = members.probe(number % namespaces.len()).await;
         let mut lease = lease.expect("the Lease");
         let annotation = (String::from("reference"), number.to_string());
         lease.metadata.annotations = Some([annotation].into());
         let began = Instant::now();
         leases.replace(&name, &PostParams::default(), &lease).await.expect("the Lease is written");
-        took.push((reads, began.elapsed()));
+        took.push([reads, round, began.elapsed()]);
     }
     for namespace in namespaces {
         let deleted = leases.delete(&lease_name(namespace), &DeleteParams::default()).await;
         deleted.expect("the Lease is deleted");
     }
     let mut out = std::io::stdout().lock();
-    for (reads, write) in took.iter().skip(WARM_UP) {
-        writeln!(out, "{} {}", reads.as_micros(), write.as_micros()).expect("standard output is open");
+    for [reads, round, write] in took.iter().skip(WARM_UP).map(|calls| calls.map(|time| time.as_micros())) {
+        writeln!(out, "{reads} {round} {write}").expect("standard output is open");
     }
 }
 

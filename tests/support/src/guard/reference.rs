@@ -20,11 +20,14 @@ pub struct Calls {
     pub round: Times,
     /// The write of the Lease.
     pub write: Times,
+    /// The sum of the three, for each approval.
+    pub all: Times,
 }
 
 impl Calls {
     /// Measures the calls of `count` approvals, one cluster after another. `urls` contains the URLs of the members of each
-    /// cluster, in the order of `namespaces`. `pods` are the names of the pods of each cluster.
+    /// cluster, in the order of `namespaces`. `pods` are the names of the pods of each cluster. `client_files` are the files of the
+    /// certificate authority, the client certificate and its key, if the members require them.
     ///
     /// # Panics
     ///
@@ -36,27 +39,26 @@ impl Calls {
         namespaces: &[String],
         pods: &[String],
         urls: &[Vec<String>],
+        client_files: Option<&[PathBuf; 3]>,
     ) -> Self {
         let members = urls[0].len();
         assert!(urls.iter().all(|cluster| cluster.len() == members), "the clusters have the same size");
-        let size = [String::from("--members"), members.to_string()];
-        let round = rounds(count, &[&size[..], &urls.concat()].concat());
-        let arguments = [kubeconfig.to_string_lossy().into_owned(), namespaces.join(",")];
-        let lines = run("calls", count, &[&arguments[..], pods].concat());
-        let (reads, writes) = lines
-            .iter()
-            .map(|line| {
-                let (reads, write) = line.split_once(' ').expect("two durations");
-                (micros(reads), micros(write))
-            })
-            .unzip();
-        Self { reads: Times::new(reads), round, write: Times::new(writes) }
-    }
-
-    /// Returns the sum of the medians.
-    #[must_use]
-    pub fn median(&self) -> Duration {
-        [&self.reads, &self.round, &self.write].map(|times| times.percentile(50)).into_iter().sum()
+        let mut arguments =
+            vec![kubeconfig.to_string_lossy().into_owned(), namespaces.join(","), pods.join(",")];
+        if let Some(files) = client_files {
+            arguments.push(String::from("--tls"));
+            arguments.extend(files.iter().map(|file| file.to_string_lossy().into_owned()));
+        }
+        arguments.extend([String::from("--members"), members.to_string()]);
+        let urls = urls.iter().flatten();
+        arguments
+            .extend(urls.map(|url| if client_files.is_some() { with_server_name(url) } else { url.clone() }));
+        let lines = run("calls", count, &arguments);
+        let calls: Vec<Vec<Duration>> =
+            lines.iter().map(|line| line.split(' ').map(micros).collect()).collect();
+        let column = |index: usize| Times::new(calls.iter().map(|call| call[index]).collect());
+        let all = Times::new(calls.iter().map(|call| call.iter().sum()).collect());
+        Self { reads: column(0), round: column(1), write: column(2), all }
     }
 
     /// Formats this percentile of each part.
@@ -95,6 +97,13 @@ fn run(mode: &str, count: usize, arguments: &[String]) -> Vec<String> {
         .expect("the reference program starts");
     assert!(output.status.success(), "reference {mode}: {}", output.status);
     String::from_utf8(output.stdout).expect("text").lines().map(str::to_owned).collect()
+}
+
+/// Adds the address in a URL as the name in the member's certificate.
+fn with_server_name(url: &str) -> String {
+    let (_, authority) = url.split_once("://").expect("a URL");
+    let (address, _) = authority.rsplit_once(':').expect("a port");
+    format!("{url},{address}")
 }
 
 fn micros(text: &str) -> Duration {

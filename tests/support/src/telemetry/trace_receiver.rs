@@ -51,6 +51,8 @@ pub struct ReceivedSpan {
     pub span_id: String,
     /// The id of the parent span, empty for the root.
     pub parent_id: String,
+    /// Time of its start, since the Unix epoch.
+    pub began: Duration,
     /// The duration of the span.
     pub took: Duration,
     /// The attributes in their printed form.
@@ -118,6 +120,7 @@ impl ReceivedSpan {
             trace_id: hex(&span.trace_id),
             span_id: hex(&span.span_id),
             parent_id: hex(&span.parent_span_id),
+            began: Duration::from_nanos(span.start_time_unix_nano),
             took: Duration::from_nanos(span.end_time_unix_nano - span.start_time_unix_nano),
             attributes: attributes(&span.attributes).collect(),
         }
