@@ -26,6 +26,10 @@ const PATH: &str = "/validate?timeout=10s";
 /// 99th percentile depends on the garbage collections of the API server, of which a shorter measurement contains few.
 const APPROVALS: usize = 5000;
 
+/// The number of consecutive approvals in different clusters. As many in one cluster follow, so that both series have the same
+/// conditions.
+const BLOCK: usize = 250;
+
 /// The number of denials that are measured.
 const DENIALS: usize = 1000;
 
@@ -63,6 +67,8 @@ pub(crate) struct Figures {
     pub(crate) second_approvals: Times,
     /// Approvals in clusters with two earlier approvals.
     pub(crate) warm_approvals: Times,
+    /// Approvals in one of these clusters, in turn with the former. The guard reuses its connections to the members.
+    pub(crate) repeated_approvals: Times,
     /// The calls of approvals without the guard, while the guard is running.
     pub(crate) bare: Calls,
     /// Denials of leaders, of which some begin with a probe round.
@@ -117,11 +123,24 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
     let cold_approvals = approvals(&mut connection, all()).await;
     // It completes the record of its cluster. Until then, an evaluation reads the records of all clusters.
     let second_approvals = approvals(&mut connection, all()).await;
-    let warm_approvals =
-        approvals(&mut connection, (0..APPROVALS).map(|number| follower(number % COLD))).await;
+    let (mut warm_approvals, mut repeated_approvals) = (Vec::new(), Vec::new());
+    for block in 0..APPROVALS / BLOCK {
+        let numbers = block * BLOCK..(block + 1) * BLOCK;
+        let different = numbers.map(|number| follower(number % COLD));
+        warm_approvals.extend(approvals(&mut connection, different).await);
+        let repeated = std::iter::repeat_n(follower(0), BLOCK);
+        repeated_approvals.extend(approvals(&mut connection, repeated).await);
+    }
     let kubeconfig = control_plane.guard_kubeconfig();
-    let bare =
-        Calls::measure(APPROVALS, &kubeconfig, &fleet.namespaces(), &fleet.pod_names(), &fleet.urls(), None);
+    let client_files = fleet.client_files(files.path());
+    let bare = Calls::measure(
+        APPROVALS,
+        &kubeconfig,
+        &fleet.namespaces(),
+        &fleet.pod_names(),
+        &fleet.urls(),
+        client_files.as_ref(),
+    );
     let mut denials = Vec::new();
     for number in 0..DENIALS {
         // Ten deletions of a leader follow each other, as an impatient client sends them.
@@ -135,12 +154,14 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
     let failover = failover(control_plane, &files.path().join("other"), guard, fleet).await;
     let periodic = periodic_surveys(control_plane, &files.path().join("periodic")).await;
     let (warm_approvals, denials) = (Times::new(warm_approvals), Times::new(denials));
+    let repeated_approvals = Times::new(repeated_approvals);
     let (cold_approvals, second_approvals) = (Times::new(cold_approvals), Times::new(second_approvals));
     Figures {
         start: start_time,
         cold_approvals,
         second_approvals,
         warm_approvals,
+        repeated_approvals,
         bare,
         denials,
         calls,

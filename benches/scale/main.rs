@@ -26,6 +26,9 @@ use self::guard::{Figures, PeriodicSurveys, measure};
 const SIZES: &str = "SCALE_CLUSTERS";
 const DEFAULT_SIZES: &str = "1 100 1000";
 
+/// The variable that makes the members require client certificates, which the guard reads from a Secret of each cluster.
+const TLS: &str = "SCALE_TLS";
+
 /// The number of clusters to which the bars apply.
 const PROMISED: usize = 1000;
 
@@ -47,7 +50,9 @@ async fn main() {
     let sizes: Vec<usize> = sizes.split_whitespace().map(|size| size.parse().expect(SIZES)).collect();
     let control_plane = ControlPlane::start(&[]);
     control_plane.grant_guard_permissions();
-    let mut fleet = Fleet::start(control_plane.client().await).await;
+    let client = control_plane.client().await;
+    let with_tls = std::env::var_os(TLS).is_some_and(|value| !value.is_empty());
+    let mut fleet = if with_tls { Fleet::start_with_tls(client).await } else { Fleet::start(client).await };
     let mut measured: Vec<(usize, Figures)> = Vec::new();
     for size in sizes {
         fleet.grow(size).await;
@@ -127,6 +132,12 @@ fn rows(size: usize, figures: &Figures, one: &Figures) -> Vec<Row> {
             median_and_p99(&figures.warm_approvals),
             median_and_p99(&one.warm_approvals),
             Some((format!("p99 <= {MAX_APPROVAL_RATIO} x"), ratio <= MAX_APPROVAL_RATIO)),
+        ),
+        row(
+            "fresh approval, always in one cluster",
+            median_and_p99(&figures.repeated_approvals),
+            median_and_p99(&one.repeated_approvals),
+            None,
         ),
         row(
             "calls of a fresh approval without the guard",

@@ -278,7 +278,7 @@ fn add_members(fleet: &FakeFleet, cluster: usize) {
             term: 7,
             members: (0..MEMBERS).map(listed).collect(),
         };
-        fleet.add(IpAddr::V4(address(cluster, member)), replies);
+        fleet.add(IpAddr::V4(address(cluster, member)), replies, None);
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub mod fake_member;
 pub mod fleet;
+mod fleet_certificates;
 pub mod fourth_member;
 pub mod grpc_proxy;
 pub mod member;

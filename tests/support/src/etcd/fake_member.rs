@@ -74,8 +74,8 @@ pub struct FakeFleet {
     _tasks: JoinSet<()>,
 }
 
-/// The responses by address.
-type Members = Arc<RwLock<HashMap<IpAddr, Arc<Responses>>>>;
+/// The responses and the TLS settings by address.
+type Members = Arc<RwLock<HashMap<IpAddr, (Arc<Responses>, Option<TlsAcceptor>)>>>;
 
 /// The encoded responses. A list of several megabytes is encoded once, because probes have a deadline.
 struct Responses {
@@ -185,10 +185,9 @@ impl FakeFleet {
                 let Ok((stream, _)) = listener.accept().await else { continue };
                 while connections.try_join_next().is_some() {}
                 let Ok(local) = stream.local_addr() else { continue };
-                let responses =
-                    known.read().unwrap_or_else(PoisonError::into_inner).get(&local.ip()).cloned();
-                if let Some(responses) = responses {
-                    connections.spawn(serve_connection(stream, responses, None));
+                let member = known.read().unwrap_or_else(PoisonError::into_inner).get(&local.ip()).cloned();
+                if let Some((responses, tls)) = member {
+                    connections.spawn(serve_connection(stream, responses, tls));
                 }
             }
         });
@@ -200,10 +199,10 @@ impl FakeFleet {
         self.port
     }
 
-    /// Adds a member at this address.
-    pub fn add(&self, address: IpAddr, replies: FakeReplies) {
+    /// Adds a member at this address, which may require TLS.
+    pub fn add(&self, address: IpAddr, replies: FakeReplies, tls: Option<TlsAcceptor>) {
         let responses = Arc::new(Responses::new(replies, FakeTexts::default()));
-        self.members.write().unwrap_or_else(PoisonError::into_inner).insert(address, responses);
+        self.members.write().unwrap_or_else(PoisonError::into_inner).insert(address, (responses, tls));
     }
 }
 

@@ -3,11 +3,15 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr},
+    path::{Path, PathBuf},
     time::Duration,
 };
 
 use futures::{StreamExt as _, stream};
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::{
+    core::v1::{Namespace, PersistentVolumeClaim, Pod, Secret},
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
+};
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
@@ -15,7 +19,10 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    etcd::fake_member::{FakeFleet, FakeListed, FakeReplies},
+    etcd::{
+        fake_member::{FakeFleet, FakeListed, FakeReplies},
+        fleet_certificates::{CLIENT_SECRET, FleetCertificates},
+    },
     kubernetes::webhook,
     wait::wait_until,
 };
@@ -33,14 +40,23 @@ const CONCURRENT: usize = 16;
 pub struct Fleet {
     client: Client,
     members: FakeFleet,
+    /// The certificates, if the members require them.
+    certificates: Option<FleetCertificates>,
     /// The pods of each cluster; the first one runs the leader.
     pub clusters: Vec<Vec<Pod>>,
 }
 
 impl Fleet {
-    /// Starts the double of the members, without a cluster.
+    /// Starts the double of the members, without a cluster. The members use plain HTTP.
     pub async fn start(client: Client) -> Self {
-        Self { client, members: FakeFleet::start().await, clusters: Vec::new() }
+        Self { client, members: FakeFleet::start().await, certificates: None, clusters: Vec::new() }
+    }
+
+    /// Starts the double of members that require a client certificate, without a cluster. The guard may read the Secret of
+    /// each cluster with this certificate.
+    pub async fn start_with_tls(client: Client) -> Self {
+        grant_secrets(&client).await;
+        Self { certificates: Some(FleetCertificates::new()), ..Self::start(client).await }
     }
 
     /// Creates clusters until there are this many.
@@ -60,10 +76,37 @@ impl Fleet {
     /// Returns the client URLs of the members of each cluster.
     #[must_use]
     pub fn urls(&self) -> Vec<Vec<String>> {
-        let port = self.members.port();
         (0..self.clusters.len())
-            .map(|number| (0..MEMBERS).map(|index| url(number, index, port)).collect())
+            .map(|number| (0..MEMBERS).map(|index| self.client_url(number, index)).collect())
             .collect()
+    }
+
+    fn client_url(&self, cluster: usize, index: usize) -> String {
+        format!("{}://{}:{}", self.scheme(), address(cluster, index), self.members.port())
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.certificates.is_some() { "https" } else { "http" }
+    }
+
+    /// Returns the flags for clients and the annotations of a member. The certificate contains the host of the URL that the
+    /// member advertises.
+    fn settings(&self, cluster: usize, index: usize) -> (Vec<String>, Value) {
+        let listen = format!("--listen-client-urls={}://0.0.0.0:{}", self.scheme(), self.members.port());
+        match &self.certificates {
+            Some(_) => (
+                vec![listen, format!("--advertise-client-urls={}", self.client_url(cluster, index))],
+                json!({"etcd-guard.io/client-tls-secret": CLIENT_SECRET}),
+            ),
+            None => (vec![listen], json!({})),
+        }
+    }
+
+    /// Writes the certificate authority, the client certificate and its key to this folder, if the members require them.
+    /// Returns their paths.
+    #[must_use]
+    pub fn client_files(&self, folder: &Path) -> Option<[PathBuf; 3]> {
+        self.certificates.as_ref().map(|certificates| certificates.write_client(folder))
     }
 
     /// Returns the names of the pods of each cluster.
@@ -85,14 +128,21 @@ impl Fleet {
             .expect("a namespace");
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &namespace);
-        let port = self.members.port();
+        let tls = self
+            .certificates
+            .as_ref()
+            .map(|certificates| certificates.acceptor((0..MEMBERS).map(|index| address(number, index))));
+        if let Some(certificates) = &self.certificates {
+            let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
+            secrets.create(&PostParams::default(), &certificates.secret()).await.expect("a Secret");
+        }
         let id = |index: usize| u64::try_from(number * MEMBERS + index + 1).expect("64 bits");
         let listed: Vec<FakeListed> = (0..MEMBERS)
             .map(|index| FakeListed {
                 id: id(index),
                 name: pod_name(index),
-                peer_urls: vec![url(number, index, 2380)],
-                client_urls: vec![url(number, index, port)],
+                peer_urls: vec![format!("http://{}:2380", address(number, index))],
+                client_urls: vec![self.client_url(number, index)],
             })
             .collect();
         let mut created = Vec::new();
@@ -104,12 +154,33 @@ impl Fleet {
                 term: 7,
                 members: listed.clone(),
             };
-            self.members.add(IpAddr::V4(address(number, index)), replies);
+            self.members.add(IpAddr::V4(address(number, index)), replies, tls.clone());
             create_claim(&claims, index).await;
-            created.push(create_pod(&pods, number, index, port).await);
+            created
+                .push(create_pod(&pods, index, address(number, index), &self.settings(number, index)).await);
         }
         created
     }
+}
+
+/// Allows the guard to read the Secrets with client certificates, in all namespaces.
+async fn grant_secrets(client: &Client) {
+    let name = "etcd-guard-fleet-secrets";
+    let role: ClusterRole = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "rules": [{"apiGroups": [""], "resources": ["secrets"], "resourceNames": [CLIENT_SECRET], "verbs": ["get"]}],
+    }))
+    .expect("a valid object");
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": "etcd-guard", "namespace": "etcd-guard"}],
+    }))
+    .expect("a valid object");
+    let (roles, bindings): (Api<ClusterRole>, Api<ClusterRoleBinding>) =
+        (Api::all(client.clone()), Api::all(client.clone()));
+    roles.create(&PostParams::default(), &role).await.expect("a role");
+    bindings.create(&PostParams::default(), &binding).await.expect("a binding");
 }
 
 /// Creates the claim of a member's data, which outlives the pod.
@@ -129,16 +200,23 @@ fn claim_name(index: usize) -> String {
     format!("data-etcd-{index}")
 }
 
-async fn create_pod(pods: &Api<Pod>, number: usize, index: usize, port: u16) -> Pod {
+/// Creates the pod of a member with these flags and annotations.
+async fn create_pod(
+    pods: &Api<Pod>,
+    index: usize,
+    address: Ipv4Addr,
+    (flags, annotations): &(Vec<String>, Value),
+) -> Pod {
     let name = pod_name(index);
-    let urls = format!("--listen-client-urls=http://0.0.0.0:{port}");
+    let command =
+        [&[String::from("etcd"), format!("--name={name}"), String::from("--data-dir=/data")], &flags[..]];
     let container = json!({
         "name": "etcd", "image": "etcd",
-        "command": ["etcd", format!("--name={name}"), "--data-dir=/data", urls],
+        "command": command.concat(),
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
     });
     let pod: Pod = serde_json::from_value(json!({
-        "metadata": {"name": name, "labels": {"app": "etcd"}},
+        "metadata": {"name": name, "labels": {"app": "etcd"}, "annotations": annotations},
         "spec": {
             "schedulerName": "no-scheduler",
             "automountServiceAccountToken": false,
@@ -155,7 +233,6 @@ async fn create_pod(pods: &Api<Pod>, number: usize, index: usize, port: u16) -> 
         }
     })
     .await;
-    let address = address(number, index);
     let status: Value = json!({"status": {
         "phase": "Running",
         "podIP": address,
@@ -176,11 +253,6 @@ fn namespace(cluster: usize) -> String {
 
 fn pod_name(index: usize) -> String {
     format!("etcd-{index}")
-}
-
-/// Returns the URL of a member at this port.
-fn url(cluster: usize, index: usize, port: u16) -> String {
-    format!("http://{}:{port}", address(cluster, index))
 }
 
 /// Returns the address of a member, from 127.32.0.1 on.
