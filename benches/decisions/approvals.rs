@@ -8,7 +8,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::{from_environment, mtls_cluster::MutualTls, steps, webhook::PATH};
-use test_support::bench_table::{Row, Times, median_and_p99};
+use test_support::bench_table::{self, Row, Times, median_and_p99};
 use test_support::{
     guard::{
         reference::{Calls, rounds},
@@ -29,7 +29,8 @@ const WARM_UP: usize = 20;
 /// The promised 99th percentile for clusters with mutual TLS.
 const BAR: Duration = Duration::from_millis(50);
 
-pub(crate) async fn plain(etcd: &GuardedCluster) -> [Row; 3] {
+/// Appends the rows of a cluster without TLS.
+pub(crate) async fn plain(etcd: &GuardedCluster) {
     let follower = etcd.pods.get(&etcd.followers().await[0]).await.unwrap();
     let times = measure(etcd.guard.https(), &etcd.guard.ca_pem, &follower).await;
     let urls: Vec<String> =
@@ -54,24 +55,24 @@ pub(crate) async fn plain(etcd: &GuardedCluster) -> [Row; 3] {
         reference_figure: format!("{} (medians: {})", median_and_p99(&calls.all), calls.parts(50)),
         bar: None,
     };
+    bench_table::append(&[row("fresh approval, plain etcd", &times, rounds, None), parts]);
     let (kubeconfig, files) = (etcd.control_plane.guard_kubeconfig(), etcd.dir().join("steps"));
     let other = etcd.pods.get(UNRELATED_POD).await.unwrap();
-    let steps = steps::measure("plain etcd", &kubeconfig, &files, &follower, &other).await;
-    [row("fresh approval, plain etcd", &times, rounds, None), parts, steps]
+    bench_table::append(&[steps::measure("plain etcd", &kubeconfig, &files, &follower, &other).await]);
 }
 
-pub(crate) async fn mtls(etcd: &GuardedCluster) -> [Row; 2] {
+/// Appends the rows of a cluster with mutual TLS.
+pub(crate) async fn mtls(etcd: &GuardedCluster) {
     let cluster = MutualTls::start(etcd.control_plane).await;
     let follower = cluster.follower().await;
     let times = measure(cluster.guard.https(), &cluster.guard.ca_pem, &follower).await;
     let rounds = rounds(count(), &[cluster.tls_arguments(), cluster.urls()].concat());
     plot("fresh-approval-mtls", "Fresh approval, etcd with mTLS", &times, &rounds);
-    let row = row("fresh approval, etcd with mTLS", &times, &rounds, Some(BAR));
+    bench_table::append(&[row("fresh approval, etcd with mTLS", &times, &rounds, Some(BAR))]);
     let (kubeconfig, files) = (etcd.control_plane.guard_kubeconfig(), etcd.dir().join("steps-mtls"));
     let other = etcd.pods.get(UNRELATED_POD).await.unwrap();
-    let steps = steps::measure("etcd with mTLS", &kubeconfig, &files, &follower, &other).await;
+    bench_table::append(&[steps::measure("etcd with mTLS", &kubeconfig, &files, &follower, &other).await]);
     drop(cluster);
-    [row, steps]
 }
 
 /// Returns the number of measured approvals.

@@ -34,8 +34,8 @@ async fn main() {
     let is_selected = |part: &str| parts.split_whitespace().any(|selected| selected == part);
     let guarded = GuardedCluster::start().await;
     if is_selected("allow") {
-        bench_table::append(&approvals::plain(&guarded).await);
-        bench_table::append(&approvals::mtls(&guarded).await);
+        approvals::plain(&guarded).await;
+        Box::pin(approvals::mtls(&guarded)).await;
     }
     if is_selected("deletions") || is_selected("storm") {
         let unguarded = GuardedCluster::start().await;

@@ -1,11 +1,13 @@
 //! The steps of a fresh approval, from the trace spans of a guard that exports them.
 
 use std::{
+    collections::HashMap,
     path::Path,
     time::{Duration, Instant},
 };
 
 use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
 
 use crate::{approvals::wait_until_approved, webhook::PATH};
 use test_support::{
@@ -42,14 +44,16 @@ struct Parts {
     reads: Duration,
     round: Duration,
     write: Duration,
-    /// The time in the evaluation beside these steps.
+    /// The rest of the review's span: receiving and parsing the body, the evaluation, and the text of the response.
     rest: Duration,
-    /// The time from the request to the response, without the evaluation: TLS, HTTP and the client.
+    /// The time of the client outside of this span: TLS, HTTP and the client itself.
     transport: Duration,
+    /// The time from the request to the response.
+    all: Duration,
 }
 
-/// Measures approvals of this pod's deletion by a guard that exports its spans, and reviews of a pod that runs no etcd in turn
-/// with them, on the same connection.
+/// Starts a guard that exports its spans. Sends by turns a review of `pod`, which is approved after a probe, and a review of
+/// `other`, which runs no etcd, on one connection.
 pub(crate) async fn measure(cluster: &str, kubeconfig: &Path, files: &Path, pod: &Pod, other: &Pod) -> Row {
     let receiver = TraceReceiver::start().await;
     std::fs::create_dir_all(files).unwrap();
@@ -61,9 +65,10 @@ pub(crate) async fn measure(cluster: &str, kubeconfig: &Path, files: &Path, pod:
     for _ in 0..WARM_UP + APPROVALS {
         for (pod, times) in [(pod, &mut approvals), (other, &mut others)] {
             let review = deletion_review(pod);
+            let uid = review_uid(&review);
             let started = Instant::now();
             let response = connection.post(PATH, review).await.unwrap();
-            times.push(started.elapsed());
+            times.push((uid, started.elapsed()));
             let (allowed, message) = verdict(&response.body);
             assert!(allowed, "{message}");
         }
@@ -73,24 +78,29 @@ pub(crate) async fn measure(cluster: &str, kubeconfig: &Path, files: &Path, pod:
         (found.len() == WARM_UP + APPROVALS).then_some(found)
     })
     .await;
-    let parts: Vec<Parts> = reviews
+    let reviews: HashMap<&str, _> =
+        reviews.iter().map(|(review, steps)| (review.attribute("uid"), (review, steps))).collect();
+    let parts: Vec<Parts> = approvals
         .iter()
-        .zip(approvals)
         .skip(WARM_UP)
-        .map(|((review, steps), time)| parts(review, steps, time))
+        .map(|(uid, time)| {
+            let (review, steps) = reviews[uid.as_str()];
+            parts(review, steps, *time)
+        })
         .collect();
     let times = |part: fn(&Parts) -> Duration| Times::new(parts.iter().map(part).collect());
     let all = [
         ("reads", times(|parts| parts.reads)),
         ("round", times(|parts| parts.round)),
         ("write", times(|parts| parts.write)),
-        ("evaluation", times(|parts| parts.rest)),
+        ("rest of the review", times(|parts| parts.rest)),
         ("TLS, HTTP and client", times(|parts| parts.transport)),
+        ("all", times(|parts| parts.all)),
     ];
     let texts = all.map(|(name, times)| {
         format!("{name} {} (p99 {})", ms(times.percentile(50)), ms(times.percentile(99)))
     });
-    let others = Times::new(others.split_off(WARM_UP));
+    let others = Times::new(others.split_off(WARM_UP).into_iter().map(|(_, time)| time).collect());
     Row {
         quantity: format!("steps of a fresh approval, {cluster}, with traces"),
         figure: texts.join(", "),
@@ -100,17 +110,21 @@ pub(crate) async fn measure(cluster: &str, kubeconfig: &Path, files: &Path, pod:
     }
 }
 
-/// Returns the spans of the approvals with their steps, in the order of the approvals.
+/// Returns the uid in the text of a review.
+fn review_uid(review: &str) -> String {
+    let review: Value = serde_json::from_str(review).unwrap();
+    review["request"]["uid"].as_str().unwrap().to_owned()
+}
+
+/// Returns the spans of the approvals with their steps.
 fn reviews(spans: &[ReceivedSpan]) -> Vec<(ReceivedSpan, Vec<ReceivedSpan>)> {
     let is_approval = |span: &&ReceivedSpan| {
         span.attribute("reason") == "SafeToDelete" && span.attribute("dry_run") == "false"
     };
-    let mut approvals: Vec<ReceivedSpan> = spans.iter().filter(is_approval).cloned().collect();
-    approvals.sort_by_key(|span| span.began);
     let steps = |review: &ReceivedSpan| {
         spans.iter().filter(|span| span.parent_id == review.span_id).cloned().collect()
     };
-    approvals.into_iter().map(|review| (review.clone(), steps(&review))).collect()
+    spans.iter().filter(is_approval).map(|review| (review.clone(), steps(review))).collect()
 }
 
 fn parts(review: &ReceivedSpan, steps: &[ReceivedSpan], time: Duration) -> Parts {
@@ -128,5 +142,6 @@ fn parts(review: &ReceivedSpan, steps: &[ReceivedSpan], time: Duration) -> Parts
         write,
         rest: review.took.saturating_sub(reads + round + write),
         transport: time.saturating_sub(review.took),
+        all: time,
     }
 }

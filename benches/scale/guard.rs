@@ -26,8 +26,8 @@ const PATH: &str = "/validate?timeout=10s";
 /// 99th percentile depends on the garbage collections of the API server, of which a shorter measurement contains few.
 const APPROVALS: usize = 5000;
 
-/// The number of consecutive approvals in different clusters. As many in one cluster follow, so that both series have the same
-/// conditions.
+/// Length of a block. Blocks of approvals in different clusters and blocks in one cluster alternate, so that a change of the
+/// machine's load affects both series.
 const BLOCK: usize = 250;
 
 /// The number of denials that are measured.
@@ -67,7 +67,8 @@ pub(crate) struct Figures {
     pub(crate) second_approvals: Times,
     /// Approvals in clusters with two earlier approvals.
     pub(crate) warm_approvals: Times,
-    /// Approvals in one of these clusters, in turn with the former. The guard reuses its connections to the members.
+    /// Approvals in one of these clusters, in blocks between those of `warm_approvals`. The guard reuses its connections to the
+    /// members.
     pub(crate) repeated_approvals: Times,
     /// The calls of approvals without the guard, while the guard is running.
     pub(crate) bare: Calls,
@@ -128,6 +129,8 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
         let numbers = block * BLOCK..(block + 1) * BLOCK;
         let different = numbers.map(|number| follower(number % COLD));
         warm_approvals.extend(approvals(&mut connection, different).await);
+        // Opens the connections again, which the other clusters have replaced.
+        approvals(&mut connection, std::iter::once(follower(0))).await;
         let repeated = std::iter::repeat_n(follower(0), BLOCK);
         repeated_approvals.extend(approvals(&mut connection, repeated).await);
     }

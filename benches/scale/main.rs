@@ -26,7 +26,7 @@ use self::guard::{Figures, PeriodicSurveys, measure};
 const SIZES: &str = "SCALE_CLUSTERS";
 const DEFAULT_SIZES: &str = "1 100 1000";
 
-/// The variable that makes the members require client certificates, which the guard reads from a Secret of each cluster.
+/// With the value 1, the members require a client certificate, which the guard reads from a Secret of each cluster.
 const TLS: &str = "SCALE_TLS";
 
 /// The number of clusters to which the bars apply.
@@ -51,7 +51,7 @@ async fn main() {
     let control_plane = ControlPlane::start(&[]);
     control_plane.grant_guard_permissions();
     let client = control_plane.client().await;
-    let with_tls = std::env::var_os(TLS).is_some_and(|value| !value.is_empty());
+    let with_tls = std::env::var_os(TLS).is_some_and(|value| value == "1");
     let mut fleet = if with_tls { Fleet::start_with_tls(client).await } else { Fleet::start(client).await };
     let mut measured: Vec<(usize, Figures)> = Vec::new();
     for size in sizes {
@@ -59,9 +59,12 @@ async fn main() {
         let figures = measure(&control_plane, &fleet).await;
         eprintln!("{size} clusters: measured");
         measured.push((size, figures));
-        bench_table::append(&rows(size, &measured[measured.len() - 1].1, &measured[0].1));
+        let clusters = if with_tls { format!("{size} clusters, mTLS") } else { format!("{size} clusters") };
+        bench_table::append(&rows(size, &clusters, &measured[measured.len() - 1].1, &measured[0].1));
     }
-    plot(&measured);
+    if !with_tls {
+        plot(&measured);
+    }
 }
 
 /// Writes the data of the figure `scale`.
@@ -83,11 +86,11 @@ fn plot(measured: &[(usize, Figures)]) {
         .write("scale");
 }
 
-/// Returns the rows of a number of clusters.
-fn rows(size: usize, figures: &Figures, one: &Figures) -> Vec<Row> {
+/// Returns the rows of a number of clusters, which `clusters` describes.
+fn rows(size: usize, clusters: &str, figures: &Figures, one: &Figures) -> Vec<Row> {
     let is_promised = size == PROMISED;
     let row = |quantity: &str, figure: String, reference: String, bar: Option<(String, bool)>| Row {
-        quantity: format!("{quantity}, {size} clusters"),
+        quantity: format!("{quantity}, {clusters}"),
         figure,
         reference: String::from("first number of clusters"),
         reference_figure: reference,

@@ -8,13 +8,13 @@
 //!
 //! `reference rounds COUNT MEMBERS`: bare probe rounds by the guard's own client; prints the duration of each round in
 //! microseconds. MEMBERS is `[--tls CA CERTIFICATE KEY] [--members SIZE] URL[,SERVER-NAME]...`. With `--members`, each SIZE
-//! consecutive URLs are a cluster, and the rounds probe one cluster after another. Connections are reused as the guard
-//! reuses them.
+//! consecutive URLs are a cluster, and the rounds probe one cluster after another. The pool has the guard's limit of open
+//! connections.
 //!
 //! `reference calls COUNT KUBECONFIG NAMESPACE[,NAMESPACE...] POD[,POD...] MEMBERS`: the calls of an approval in their order,
 //! without the guard: concurrent reads of a Lease and the pods from the API server, a probe round, then a write of the
-//! Lease. The approvals use one namespace after another, each of which has pods with these names, and one cluster after
-//! another. Prints the durations of the reads, the round and the write in microseconds.
+//! Lease. Each approval uses the next namespace and the next cluster, and the first ones again after the last. Every
+//! namespace has pods with these names. Prints the durations of the reads, the round and the write in microseconds.
 
 // The program fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -43,10 +43,16 @@ use kube::{
 };
 use rustls::crypto::{CryptoProvider, ring};
 use serde::{Deserialize, Serialize};
-use tokio::{net::TcpListener, time::Instant};
+use tokio::{
+    net::TcpListener,
+    time::{Instant, timeout},
+};
 
 /// Longer than the timeout for a single member.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Longer than any call of the API server on a busy machine.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Rounds that are not printed; the first one opens the connections.
 const WARM_UP: usize = 20;
@@ -69,7 +75,8 @@ fn main() {
         }
         _ => panic!(
             "reference serve CERTIFICATE KEY | rounds COUNT MEMBERS | \
-             calls COUNT KUBECONFIG NAMESPACE[,NAMESPACE...] POD[,POD...] MEMBERS"
+             calls COUNT KUBECONFIG NAMESPACE[,NAMESPACE...] POD[,POD...] MEMBERS, with MEMBERS = \
+             [--tls CA CERTIFICATE KEY] [--members SIZE] URL[,SERVER-NAME]..."
         ),
     }
 }
@@ -118,11 +125,12 @@ impl Members {
             ["--members", size, urls @ ..] => (size.parse().expect("the number of members"), urls),
             urls => (urls.len(), urls),
         };
+        assert!(size > 0 && urls.len().is_multiple_of(size), "{} URLs, {size} of each cluster", urls.len());
         let clusters = urls.chunks(size).map(|urls| urls.iter().map(endpoint).collect()).collect();
         Self { clusters, connections: Connections::new() }
     }
 
-    /// Probes the cluster with this number, counted in turn, and returns the duration.
+    /// Probes one cluster and returns the duration. Numbers beyond the last cluster start again at the first.
     async fn probe(&self, number: usize) -> Duration {
         let endpoints = &self.clusters[number % self.clusters.len()];
         let began = Instant::now();
@@ -146,6 +154,11 @@ async fn rounds(count: &str, members: &Members) {
     }
 }
 
+/// Waits for calls of the API server, at most for [`CALL_TIMEOUT`].
+async fn in_time<F: Future>(calls: F) -> F::Output {
+    timeout(CALL_TIMEOUT, calls).await.expect("the API server answers in time")
+}
+
 /// Makes the calls of approvals, in one namespace and cluster after another.
 async fn calls(count: &str, kubeconfig: &str, namespaces: &[&str], names: &[&str], members: &Members) {
     let count: usize = count.parse().expect("the number of approvals");
@@ -154,11 +167,12 @@ async fn calls(count: &str, kubeconfig: &str, namespaces: &[&str], names: &[&str
     let client = Client::try_from(config.expect("a configuration")).expect("a client");
     let leases: Api<Lease> = Api::namespaced(client.clone(), "etcd-guard");
     let lease_name = |namespace: &str| format!("reference-{namespace}");
+    assert_eq!(namespaces.len(), members.clusters.len(), "each namespace has a cluster");
     let namespaces = &namespaces[..namespaces.len().min(WARM_UP + count)];
     for namespace in namespaces {
         let mut lease = Lease::default();
         lease.metadata.name = Some(lease_name(namespace));
-        let created = leases.replace(&lease_name(namespace), &PostParams::default(), &lease).await;
+        let created = in_time(leases.replace(&lease_name(namespace), &PostParams::default(), &lease)).await;
         created.expect("the Lease is created");
     }
     let mut took = Vec::new();
@@ -167,7 +181,7 @@ async fn calls(count: &str, kubeconfig: &str, namespaces: &[&str], names: &[&str
         let name = lease_name(namespace);
         let began = Instant::now();
         let read = futures::future::join_all(names.iter().map(|name| pods.get(name)));
-        let (lease, read) = tokio::join!(leases.get(&name), read);
+        let (lease, read) = in_time(async { tokio::join!(leases.get(&name), read) }).await;
         let reads = began.elapsed();
         assert!(read.iter().all(Result::is_ok), "{read:?}");
         let round = members.probe(number % namespaces.len()).await;
@@ -175,11 +189,12 @@ async fn calls(count: &str, kubeconfig: &str, namespaces: &[&str], names: &[&str
         let annotation = (String::from("reference"), number.to_string());
         lease.metadata.annotations = Some([annotation].into());
         let began = Instant::now();
-        leases.replace(&name, &PostParams::default(), &lease).await.expect("the Lease is written");
+        let written = in_time(leases.replace(&name, &PostParams::default(), &lease)).await;
+        written.expect("the Lease is written");
         took.push([reads, round, began.elapsed()]);
     }
     for namespace in namespaces {
-        let deleted = leases.delete(&lease_name(namespace), &DeleteParams::default()).await;
+        let deleted = in_time(leases.delete(&lease_name(namespace), &DeleteParams::default())).await;
         deleted.expect("the Lease is deleted");
     }
     let mut out = std::io::stdout().lock();

@@ -199,7 +199,7 @@ impl FakeFleet {
         self.port
     }
 
-    /// Adds a member at this address, which may require TLS.
+    /// Adds a member at this address. With `tls`, it accepts only TLS connections.
     pub fn add(&self, address: IpAddr, replies: FakeReplies, tls: Option<TlsAcceptor>) {
         let responses = Arc::new(Responses::new(replies, FakeTexts::default()));
         self.members.write().unwrap_or_else(PoisonError::into_inner).insert(address, (responses, tls));

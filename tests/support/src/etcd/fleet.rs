@@ -52,8 +52,8 @@ impl Fleet {
         Self { client, members: FakeFleet::start().await, certificates: None, clusters: Vec::new() }
     }
 
-    /// Starts the double of members that require a client certificate, without a cluster. The guard may read the Secret of
-    /// each cluster with this certificate.
+    /// Starts the double of members that require a client certificate, without a cluster. Also permits the guard to read the
+    /// Secret with the client certificate in each namespace.
     pub async fn start_with_tls(client: Client) -> Self {
         grant_secrets(&client).await;
         Self { certificates: Some(FleetCertificates::new()), ..Self::start(client).await }
@@ -89,8 +89,8 @@ impl Fleet {
         if self.certificates.is_some() { "https" } else { "http" }
     }
 
-    /// Returns the flags for clients and the annotations of a member. The certificate contains the host of the URL that the
-    /// member advertises.
+    /// Returns etcd's flags for client URLs and the annotations of the pod. With TLS, the member advertises its address,
+    /// because the guard expects the advertised host in the certificate.
     fn settings(&self, cluster: usize, index: usize) -> (Vec<String>, Value) {
         let listen = format!("--listen-client-urls={}://0.0.0.0:{}", self.scheme(), self.members.port());
         match &self.certificates {

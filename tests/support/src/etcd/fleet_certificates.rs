@@ -48,7 +48,7 @@ impl FleetCertificates {
         Self { ca_der, issuer, client }
     }
 
-    /// Returns the TLS settings of the members at these addresses, which have a certificate in common.
+    /// Returns the TLS settings of the members at these addresses, which share one certificate.
     pub(super) fn acceptor(&self, addresses: impl IntoIterator<Item = Ipv4Addr>) -> TlsAcceptor {
         let mut parameters = CertificateParams::new(Vec::new()).expect("parameters");
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

@@ -99,7 +99,7 @@ fn run(mode: &str, count: usize, arguments: &[String]) -> Vec<String> {
     String::from_utf8(output.stdout).expect("text").lines().map(str::to_owned).collect()
 }
 
-/// Adds the address in a URL as the name in the member's certificate.
+/// Appends the server name, which is the address in the URL, in the format of the reference program.
 fn with_server_name(url: &str) -> String {
     let (_, authority) = url.split_once("://").expect("a URL");
     let (address, _) = authority.rsplit_once(':').expect("a port");
