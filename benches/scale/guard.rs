@@ -1,6 +1,7 @@
 //! The figures of one guard with a fleet.
 
 use std::{
+    collections::BTreeMap,
     path::Path,
     time::{Duration, Instant},
 };
@@ -12,7 +13,7 @@ use test_support::{
     guard::{
         process::{GuardProcess, SURVEY_INTERVAL},
         reference::Calls,
-        review::{deletion_review, verdict},
+        review::{deletion_review, dry_run_review, verdict},
     },
     http_client::{self, Connection},
     kubernetes::{api_proxy::ApiServerProxy, control_plane::ControlPlane},
@@ -33,8 +34,20 @@ const BLOCK: usize = 250;
 /// The number of denials that are measured.
 const DENIALS: usize = 1000;
 
+/// The number of consecutive denials of one leader.
+const REPEATED: usize = 20;
+
+/// Longer than the guard uses a snapshot for denials.
+const SNAPSHOT_TIME: Duration = Duration::from_secs(1);
+
+/// The number of approvals and of denials whose calls of the API server are counted.
+const COUNTED: usize = 100;
+
 /// The number of clusters whose first approval is measured.
 const COLD: usize = 1000;
+
+/// The least number of first approvals. With fewer clusters, further guards are started for them.
+const MIN_COLD: usize = 50;
 
 /// The largest number of clusters whose first approval at another replica is measured.
 const FAILED_OVER: usize = 100;
@@ -52,6 +65,9 @@ const WINDOW: usize = 5;
 
 /// The number of intervals in which the processor time of periodic surveys is measured.
 const OBSERVED: u32 = 2;
+
+/// The metric that counts probe rounds.
+const ROUNDS: &str = "etcd_guard_probe_duration_seconds_count";
 
 /// The time from the readiness of a guard until it has read the records of all namespaces.
 const START_TIME: Duration = Duration::from_secs(30);
@@ -72,8 +88,10 @@ pub(crate) struct Figures {
     pub(crate) repeated_approvals: Times,
     /// The calls of approvals without the guard, while the guard is running.
     pub(crate) bare: Calls,
-    /// Denials of leaders, of which some begin with a probe round.
-    pub(crate) denials: Times,
+    /// Denials of leaders with a probe round.
+    pub(crate) fresh_denials: Times,
+    /// Denials of leaders from the snapshot of an earlier denial.
+    pub(crate) cached_denials: Times,
     /// The calls of the API server that an approval makes.
     pub(crate) calls: String,
     /// Duration of a survey of all clusters.
@@ -97,6 +115,8 @@ pub(crate) struct PeriodicSurveys {
     pub(crate) survey: f64,
     /// The largest share in one second.
     pub(crate) busiest: f64,
+    /// The longest duration of a survey, in whole seconds.
+    pub(crate) duration: Duration,
 }
 
 impl Figures {
@@ -115,15 +135,19 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
     let follower = |cluster: usize| &fleet.clusters[cluster % fleet.clusters.len()][1];
     let leader = |cluster: usize| &fleet.clusters[cluster % fleet.clusters.len()][0];
     let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
-    // Reads the annotations of the namespace first, and waits for the watches.
-    wait_until("the guard approves a deletion", READY_TIMEOUT, async || {
-        review(&mut connection, follower(fleet.clusters.len() - 1)).await.1
-    })
-    .await;
+    wait_until_approved(&mut connection, follower(fleet.clusters.len() - 1)).await;
     let all = || (0..COLD.min(fleet.clusters.len())).map(follower);
-    let cold_approvals = approvals(&mut connection, all()).await;
+    let mut cold_approvals = approvals(&mut connection, all()).await;
     // It completes the record of its cluster. Until then, an evaluation reads the records of all clusters.
-    let second_approvals = approvals(&mut connection, all()).await;
+    let mut second_approvals = approvals(&mut connection, all()).await;
+    while cold_approvals.len() < MIN_COLD {
+        let files = files.path().join(format!("cold-{}", cold_approvals.len()));
+        let other = start(&control_plane.guard_kubeconfig(), &files).await;
+        let mut connection = Connection::tls(other.https(), &other.ca_pem).await.unwrap();
+        wait_until_approved(&mut connection, follower(0)).await;
+        cold_approvals.extend(approvals(&mut connection, all()).await);
+        second_approvals.extend(approvals(&mut connection, all()).await);
+    }
     let (mut warm_approvals, mut repeated_approvals) = (Vec::new(), Vec::new());
     for block in 0..APPROVALS / BLOCK {
         let numbers = block * BLOCK..(block + 1) * BLOCK;
@@ -144,19 +168,27 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
         &fleet.urls(),
         client_files.as_ref(),
     );
-    let mut denials = Vec::new();
-    for number in 0..DENIALS {
-        // Ten deletions of a leader follow each other, as an impatient client sends them.
-        let (time, allowed) = review(&mut connection, leader(number / 10)).await;
-        assert!(!allowed, "the leader is needed");
-        denials.push(time);
+    let (mut fresh_denials, mut cached_denials) = (Vec::new(), Vec::new());
+    for number in 0..DENIALS / REPEATED {
+        // A leader that was denied a moment ago would be denied from the snapshot of that time.
+        if number >= fleet.clusters.len() {
+            sleep(SNAPSHOT_TIME).await;
+        }
+        // The deletions of a leader follow each other, as an impatient client sends them.
+        for repetition in 0..REPEATED {
+            let (time, allowed) = review(&mut connection, leader(number)).await;
+            assert!(!allowed, "the leader is needed");
+            let times = if repetition == 0 { &mut fresh_denials } else { &mut cached_denials };
+            times.push(time);
+        }
     }
     let (survey, survey_processor) = survey(&guard, fleet.clusters.len()).await;
-    let calls = calls(control_plane, &files.path().join("proxy"), follower(0)).await;
+    let calls = calls(control_plane, &files.path().join("proxy"), &fleet.clusters[0]).await;
     let resident = guard.resident_memory();
     let failover = failover(control_plane, &files.path().join("other"), guard, fleet).await;
     let periodic = periodic_surveys(control_plane, &files.path().join("periodic")).await;
-    let (warm_approvals, denials) = (Times::new(warm_approvals), Times::new(denials));
+    let (warm_approvals, fresh_denials) = (Times::new(warm_approvals), Times::new(fresh_denials));
+    let cached_denials = Times::new(cached_denials);
     let repeated_approvals = Times::new(repeated_approvals);
     let (cold_approvals, second_approvals) = (Times::new(cold_approvals), Times::new(second_approvals));
     Figures {
@@ -166,7 +198,8 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
         warm_approvals,
         repeated_approvals,
         bare,
-        denials,
+        fresh_denials,
+        cached_denials,
         calls,
         survey,
         survey_processor,
@@ -174,6 +207,15 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
         periodic,
         resident,
     }
+}
+
+/// Waits until the guard approves the deletion in a dry run: it reads the annotations of the namespace first, and waits for the
+/// watches. A dry run reads and probes, and reserves nothing.
+async fn wait_until_approved(connection: &mut Connection, pod: &Pod) {
+    wait_until("the guard approves a deletion", READY_TIMEOUT, async || {
+        verdict(&connection.post(PATH, dry_run_review(pod)).await.unwrap().body).0
+    })
+    .await;
 }
 
 /// Starts a guard and waits until it is ready.
@@ -225,13 +267,10 @@ async fn failover(
 ) -> Vec<Duration> {
     let other = start(&control_plane.guard_kubeconfig(), files).await;
     let (last, clusters) = fleet.clusters.split_last().expect("a cluster");
-    wait_until("the other guard approves a deletion", READY_TIMEOUT, async || {
-        let mut connection = Connection::tls(other.https(), &other.ca_pem).await.unwrap();
-        review(&mut connection, &last[1]).await.1
-    })
-    .await;
+    let mut connection = Connection::tls(other.https(), &other.ca_pem).await.unwrap();
+    wait_until_approved(&mut connection, &last[1]).await;
     sleep(START_TIME).await;
-    // With one cluster, the other replica has evaluated its deletion.
+    // With one cluster, the other replica has evaluated its deletion in a dry run.
     let clusters = if clusters.is_empty() { std::slice::from_ref(last) } else { clusters };
     let mut times = Vec::new();
     let mut started = Instant::now();
@@ -253,9 +292,15 @@ async fn periodic_surveys(control_plane: &ControlPlane, files: &Path) -> Periodi
     sleep(START_TIME).await;
     let started = Instant::now();
     let mut samples = vec![(started, guard.processor_time())];
+    let (mut rounds, mut surveyed_since, mut duration) = (guard.metric(ROUNDS).await, None, Duration::ZERO);
     while started.elapsed() < INTERVAL * OBSERVED {
         sleep(Duration::from_secs(1)).await;
         samples.push((Instant::now(), guard.processor_time()));
+        // Only surveys probe this guard's clusters.
+        let before = std::mem::replace(&mut rounds, guard.metric(ROUNDS).await);
+        surveyed_since = (rounds > before).then(|| surveyed_since.unwrap_or_else(Instant::now));
+        duration = duration
+            .max(surveyed_since.map_or(Duration::ZERO, |since| since.elapsed() + Duration::from_secs(1)));
     }
     let share = |from: usize, to: usize| {
         let used = samples[to].1.saturating_sub(samples[from].1);
@@ -263,36 +308,54 @@ async fn periodic_surveys(control_plane: &ControlPlane, files: &Path) -> Periodi
     };
     let largest =
         |seconds: usize| (seconds..samples.len()).map(|to| share(to - seconds, to)).fold(0.0_f64, f64::max);
-    PeriodicSurveys { mean: share(0, samples.len() - 1), survey: largest(WINDOW), busiest: largest(1) }
+    let mean = share(0, samples.len() - 1);
+    PeriodicSurveys { mean, survey: largest(WINDOW), busiest: largest(1), duration }
 }
 
-/// Returns the calls of a warm approval. Another guard reaches the API server through a proxy, which counts.
-async fn calls(control_plane: &ControlPlane, files: &Path, pod: &Pod) -> String {
+/// Returns the calls of warm approvals and of denials. Another guard reaches the API server through a proxy, which counts.
+async fn calls(control_plane: &ControlPlane, files: &Path, cluster: &[Pod]) -> String {
     std::fs::create_dir_all(files).expect("a directory");
+    let (leader, follower) = (&cluster[0], &cluster[1]);
     let proxy = ApiServerProxy::start(&control_plane.guard_kubeconfig(), files.join("kubeconfig")).await;
     let guard = start(&proxy.kubeconfig, &files.join("guard")).await;
     let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
-    wait_until("the guard approves a deletion", READY_TIMEOUT, async || review(&mut connection, pod).await.1)
-        .await;
+    wait_until_approved(&mut connection, follower).await;
     // The second approval completes the record of the cluster.
     for _ in 0..2 {
-        assert!(review(&mut connection, pod).await.1);
+        assert!(review(&mut connection, follower).await.1);
     }
     wait_until("the watch of claims has synchronized", READY_TIMEOUT, async || {
         proxy.take_calls();
-        assert!(review(&mut connection, pod).await.1);
+        assert!(review(&mut connection, follower).await.1);
         !proxy.take_calls().iter().any(|call| call.path.contains("/persistentvolumeclaims/"))
     })
     .await;
-    assert!(review(&mut connection, pod).await.1);
-    let calls = proxy.take_calls();
     // A background task reads the owners of all namespaces after the start. An approval that lists all Leases would count.
-    let namespace = format!("/namespaces/{}/", pod.metadata.namespace.as_deref().unwrap_or_default());
+    let namespace = format!("/namespaces/{}/", follower.metadata.namespace.as_deref().unwrap_or_default());
     let is_of_cluster = |path: &str| {
         path.contains(&namespace) || path.contains("/leases/etcd-guard.c") || path.ends_with("/leases")
     };
-    let calls = calls.iter().filter(|call| !call.is_background() && is_of_cluster(&call.path));
-    let mut methods: Vec<&str> = calls.map(|call| call.method.as_str()).collect();
-    methods.sort_unstable();
-    format!("{} ({})", methods.len(), methods.join(", "))
+    let mut counts: [BTreeMap<usize, usize>; 2] = Default::default();
+    for _ in 0..COUNTED {
+        for (pod, counts) in [follower, leader].into_iter().zip(&mut counts) {
+            proxy.take_calls();
+            let allowed = review(&mut connection, pod).await.1;
+            assert_eq!(allowed, pod.metadata.name == follower.metadata.name);
+            let calls = proxy.take_calls();
+            let calls: Vec<_> =
+                calls.iter().filter(|call| !call.is_background() && is_of_cluster(&call.path)).collect();
+            let before = counts.keys().next().copied();
+            if before.is_some_and(|before| before != calls.len()) {
+                let paths: Vec<String> =
+                    calls.iter().map(|call| format!("{} {}", call.method, call.path)).collect();
+                eprintln!("a review with {} calls: {}", calls.len(), paths.join(", "));
+            }
+            *counts.entry(calls.len()).or_default() += 1;
+        }
+    }
+    let [approvals, denials] = counts.map(|counts| {
+        let texts = counts.iter().map(|(calls, reviews)| format!("{calls} calls: {reviews}"));
+        texts.collect::<Vec<_>>().join(", ")
+    });
+    format!("{approvals} approvals; {denials} denials")
 }

@@ -81,7 +81,7 @@ fn plot(measured: &[(usize, Figures)]) {
             series(&|figures| f64::from(u32::try_from(figures.resident / 1000).unwrap()) / 1000.0),
         )
         .series("fresh approval, p99, ms", series(&|figures| p99(&figures.warm_approvals)))
-        .series("denial, p99, ms", series(&|figures| p99(&figures.denials)))
+        .series("cached denial, p99, ms", series(&|figures| p99(&figures.cached_denials)))
         .series("survey, ms", series(&|figures| millis(figures.survey)))
         .write("scale");
 }
@@ -99,12 +99,15 @@ fn rows(size: usize, clusters: &str, figures: &Figures, one: &Figures) -> Vec<Ro
     let mb = |bytes: u64| format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10);
     let p99 = |times: &bench_table::Times| times.percentile(99).as_secs_f64();
     let ratio = p99(&figures.warm_approvals) / p99(&one.warm_approvals);
+    let times = |quantity: &str, times: fn(&Figures) -> &bench_table::Times| {
+        row(quantity, median_and_p99(times(figures)), median_and_p99(times(one)), None)
+    };
     let bare = |figures: &Figures, percent: usize| figures.bare.parts(percent);
     let duration = figures.survey.as_secs_f64();
     let survey = |figures: &Figures| {
         format!("{}, {:.0} % of a core", ms(figures.survey), 100.0 * figures.survey_processor_share())
     };
-    let periodic = |PeriodicSurveys { mean, survey, busiest }: PeriodicSurveys| {
+    let periodic = |PeriodicSurveys { mean, survey, busiest, .. }: PeriodicSurveys| {
         let [mean, survey, busiest] = [mean, survey, busiest].map(|share| share * 100.0);
         format!(
             "{mean:.1} % of a core, {survey:.1} % in the busiest 5 s, {busiest:.1} % in the busiest second"
@@ -118,51 +121,33 @@ fn rows(size: usize, clusters: &str, figures: &Figures, one: &Figures) -> Vec<Ro
             mb(one.resident),
             Some((format!("<= {}", mb(MAX_RESIDENT)), figures.resident <= MAX_RESIDENT)),
         ),
-        row(
-            "fresh approval, first of its cluster",
-            median_and_p99(&figures.cold_approvals),
-            median_and_p99(&one.cold_approvals),
-            None,
-        ),
-        row(
-            "fresh approval, second of its cluster",
-            median_and_p99(&figures.second_approvals),
-            median_and_p99(&one.second_approvals),
-            None,
-        ),
+        times("fresh approval, first of its cluster", |figures| &figures.cold_approvals),
+        times("fresh approval, second of its cluster", |figures| &figures.second_approvals),
         row(
             "fresh approval",
             median_and_p99(&figures.warm_approvals),
             median_and_p99(&one.warm_approvals),
             Some((format!("p99 <= {MAX_APPROVAL_RATIO} x"), ratio <= MAX_APPROVAL_RATIO)),
         ),
-        row(
-            "fresh approval, always in one cluster",
-            median_and_p99(&figures.repeated_approvals),
-            median_and_p99(&one.repeated_approvals),
-            None,
-        ),
-        row(
-            "calls of a fresh approval without the guard",
-            median_and_p99(&figures.bare.all),
-            median_and_p99(&one.bare.all),
-            None,
-        ),
+        times("fresh approval, always in one cluster", |figures| &figures.repeated_approvals),
+        times("calls of a fresh approval without the guard", |figures| &figures.bare.all),
         row("calls of a fresh approval without the guard, medians", bare(figures, 50), bare(one, 50), None),
         row("calls of a fresh approval without the guard, p99", bare(figures, 99), bare(one, 99), None),
-        row(
-            "first approval at another replica after a kill",
-            median_and_p99(&figures.failover),
-            median_and_p99(&one.failover),
-            None,
-        ),
-        row("denial of a leader", median_and_p99(&figures.denials), median_and_p99(&one.denials), None),
-        row("calls of the API server for an approval", figures.calls.clone(), one.calls.clone(), None),
+        times("first approval at another replica after a kill", |figures| &figures.failover),
+        times("fresh denial of a leader", |figures| &figures.fresh_denials),
+        times("cached denial of a leader", |figures| &figures.cached_denials),
+        row("calls of the API server", figures.calls.clone(), one.calls.clone(), None),
         row(
             "survey of all clusters on request",
             survey(figures),
             survey(one),
             Some((format!("<= {MAX_SURVEY} s"), duration <= MAX_SURVEY)),
+        ),
+        row(
+            "duration of a periodic survey",
+            format!("{} s", figures.periodic.duration.as_secs()),
+            format!("{} s", one.periodic.duration.as_secs()),
+            Some((format!("<= {MAX_SURVEY} s"), figures.periodic.duration.as_secs_f64() <= MAX_SURVEY)),
         ),
         row(
             "periodic surveys, each minute",
