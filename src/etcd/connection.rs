@@ -330,6 +330,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn repeated_deletions_in_one_cluster_close_no_other_connection() {
+        let connections = Connections::new();
+        let is_pooled = async |number| connections.get(&endpoint(number)).await.unwrap().1;
+        for number in 0..MAX_CONNECTIONS {
+            assert!(!is_pooled(number).await);
+        }
+        for _ in 0..1000 {
+            for number in 0..3 {
+                assert!(is_pooled(number).await);
+            }
+        }
+        for number in 0..MAX_CONNECTIONS {
+            assert!(is_pooled(number).await, "{number}");
+        }
+        assert!(!is_pooled(MAX_CONNECTIONS).await, "a further member");
+        assert!(!is_pooled(0).await, "it was unused for the longest time");
+    }
+
+    #[tokio::test]
     async fn refuses_urls_that_contradict_the_tls_settings() {
         let tls =
             Tls { server_name: String::new(), ca: None, accepts_any_certificate: false, identity: None };

@@ -272,6 +272,34 @@ async fn reservation_expires_by_the_clock_of_each_replica() {
     }
 }
 
+/// The reason for the size of [`MAX_LEDGERS`]: with more records than ledgers, each list starts the lifetimes of some
+/// reservations again.
+#[tokio::test(start_paused = true)]
+async fn reservations_beyond_the_limit_of_ledgers_do_not_expire() {
+    // moka evicts entries in batches of 64.
+    const LIMIT: u64 = 100;
+    const CLUSTERS: u64 = 10 * LIMIT;
+    let api_server = ApiServer::default();
+    for id in 0..CLUSTERS {
+        let reservations = serde_json::to_string(&[reservation(&id.to_string())]).unwrap();
+        api_server.write(&lease_name(ClusterId(id)), json!({RESERVATIONS_ANNOTATION: reservations}));
+    }
+    let mut replica = api_server.replica();
+    replica.ledgers = Ledgers(ExpiringCache::new(LIMIT, Lifetime::SinceUse(CLUSTER_TTL)));
+    for _ in 0..5 {
+        let active = u64::try_from(replica.read_active().await.unwrap().len()).unwrap();
+        assert!(active > CLUSTERS / 2, "{active} of {CLUSTERS}");
+        tokio::time::advance(RESERVATION_TTL).await;
+    }
+    // Fewer records than the limit expire.
+    for id in LIMIT / 2..CLUSTERS {
+        api_server.leases.lock().unwrap().remove(&lease_name(ClusterId(id)));
+    }
+    replica.read_active().await.unwrap();
+    tokio::time::advance(RESERVATION_TTL).await;
+    assert_eq!(replica.read_active().await.unwrap(), []);
+}
+
 /// A ledger that is dropped starts the lifetimes of its reservations again, so that they would never expire.
 #[tokio::test(start_paused = true)]
 async fn reservations_of_thousands_of_clusters_expire() {
