@@ -83,6 +83,7 @@ macro_rules! draw {
         $chart
             .configure_mesh()
             .x_desc(&figure.x)
+            .x_labels(max_labels(figure.kind))
             .y_desc(&figure.y)
             .x_label_formatter(&$labels)
             .y_label_formatter(&|value| number(*value))
@@ -106,16 +107,27 @@ macro_rules! draw {
     }};
 }
 
-/// Returns the corner of the legend. Lines over sizes rise to the right.
+/// Returns the corner of the legend. Lines over sizes rise to the right, and distributions end at the top right.
 fn legend_position(kind: Kind) -> SeriesLabelPosition {
     match kind {
         Kind::Sizes => SeriesLabelPosition::UpperLeft,
-        Kind::Distribution | Kind::Strips | Kind::Points => SeriesLabelPosition::UpperRight,
+        Kind::Distribution => SeriesLabelPosition::LowerRight,
+        Kind::Strips | Kind::Points => SeriesLabelPosition::UpperRight,
+    }
+}
+
+/// Returns the largest number of labels of the horizontal axis. A logarithmic axis with fewer labels lacks those of a whole decade.
+fn max_labels(kind: Kind) -> usize {
+    match kind {
+        Kind::Distribution | Kind::Sizes => 20,
+        Kind::Strips | Kind::Points => 10,
     }
 }
 
 fn distribution(area: &Area<'_>, figure: &Figure) -> anyhow::Result<()> {
     let x = logarithmic(figure.series.iter().flat_map(values))?;
+    // The axis has labels only for decades that begin on it.
+    let x = 10.0_f64.powf(x.start.log10().floor())..x.end;
     draw!(
         area,
         figure,
