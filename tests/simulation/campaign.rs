@@ -49,6 +49,7 @@ pub(crate) struct Campaign {
 pub(crate) struct Summary {
     pub(crate) failures: Vec<String>,
     pub(crate) approvals: u32,
+    unjudged: BTreeMap<&'static str, u32>,
     seeds: u64,
     cpu_time: Duration,
     simulated: Duration,
@@ -162,8 +163,18 @@ impl Summary {
     }
 
     fn add(&mut self, report: Report) {
-        let Report { seed, scenario, violations, verdicts, faults, approvals, margins, simulated, .. } =
-            report;
+        let Report {
+            seed,
+            scenario,
+            violations,
+            verdicts,
+            faults,
+            approvals,
+            unjudged,
+            margins,
+            simulated,
+            ..
+        } = report;
         for violation in violations {
             self.fail(&format!("seed {seed} ({scenario})"), &violation, seed);
         }
@@ -172,6 +183,9 @@ impl Summary {
         let before = self.simulated;
         self.margins.extend(margins.into_iter().map(|margin| Margin { at: before + margin.at, ..margin }));
         self.simulated += simulated;
+        for (cause, count) in unjudged {
+            *self.unjudged.entry(cause).or_default() += count;
+        }
         for (verdict, count) in verdicts {
             *self.verdicts.entry(verdict).or_default() += count;
         }
@@ -203,6 +217,8 @@ impl fmt::Display for Summary {
             self.failures.len(),
             smallest.map_or_else(|| String::from("unknown"), |margin| margin.to_string())
         )?;
+        let unjudged = self.unjudged.iter().map(|(cause, count)| format!("{cause}: {count}"));
+        writeln!(f, "approvals that are not judged: {}", unjudged.collect::<Vec<_>>().join("; "))?;
         let faults = self.faults.iter().map(|(fault, count)| format!("{fault} {count}"));
         writeln!(f, "faults: {}", faults.collect::<Vec<_>>().join(", "))?;
         let requests: BTreeSet<&str> = self.verdicts.keys().map(|(request, _)| *request).collect();

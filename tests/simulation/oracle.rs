@@ -31,6 +31,8 @@ pub(crate) struct Oracle {
     pub(crate) margins: Vec<Margin>,
     /// All approvals.
     pub(crate) approvals: u32,
+    /// Number of approvals that are not judged, by cause.
+    pub(crate) unjudged: BTreeMap<&'static str, u32>,
     /// The reason of the last approval for each pod, by uid.
     pub(crate) reasons: BTreeMap<String, &'static str>,
 }
@@ -180,7 +182,18 @@ impl Oracle {
         let approved_set = owner.and_then(|owner| self.approved_sets.get(owner));
         let is_gap = reason == "OwnerDeleted"
             && approved_set.is_some_and(|last| targets.iter().all(|(_, uid)| created(uid) > *last));
-        if votes && !has_changed && !loses_nothing && !is_repeated && !is_overruled && !is_gap {
+        // The first cause that applies counts.
+        let causes = [
+            (!votes, "the pod runs no voter"),
+            (is_repeated, "the pod leaves already"),
+            (loses_nothing, "the member did not serve"),
+            (is_overruled, "break-glass"),
+            (has_changed, "the membership changed during the review"),
+            (is_gap, "known gap of cascades"),
+        ];
+        if let Some((_, cause)) = causes.into_iter().find(|(applies, _)| *applies) {
+            *self.unjudged.entry(cause).or_default() += 1;
+        } else {
             let signed = |count: usize| i64::try_from(count).unwrap();
             let remaining_voters = signed(most) - signed(cluster.quorum());
             let at = approved_at.duration_since(started);

@@ -53,6 +53,7 @@ pub(crate) struct Report {
     pub(crate) verdicts: BTreeMap<(&'static str, &'static str), u32>,
     pub(crate) faults: BTreeMap<&'static str, u32>,
     pub(crate) approvals: u32,
+    pub(crate) unjudged: BTreeMap<&'static str, u32>,
     pub(crate) margins: Vec<Margin>,
     pub(crate) simulated: Duration,
     /// The trace for the comparison with the model; `None` if the comparison does not cover an operation of the run.
@@ -143,6 +144,7 @@ async fn simulate(seed: u64, records_text: bool) -> Report {
         verdicts: std::mem::take(&mut world.oracle.verdicts),
         faults: std::mem::take(&mut world.faults.injected),
         approvals: world.oracle.approvals,
+        unjudged: std::mem::take(&mut world.oracle.unjudged),
         margins: std::mem::take(&mut world.oracle.margins),
         simulated: started.elapsed(),
         protocol_trace,
