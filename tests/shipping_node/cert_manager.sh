@@ -53,8 +53,9 @@ leaf_is_new() { [[ $(stored_leaf 2>/dev/null) == serial=* && $(stored_leaf) != "
 leaf_is_served() { [[ $(served_leaves) == "$(stored_leaf)" ]]; }
 ca_is_new() { [[ $(secret_field etcd-guard etcd-guard-ca tls.crt) != "$1" ]]; }
 
-# renew CERTIFICATE: requests an early renewal, as `cmctl renew` does.
-renew() {
+# request_renewal CERTIFICATE: requests an early renewal, as `cmctl renew` does. The API server rejects it while cert-manager
+# issues the certificate.
+request_renewal() {
   local now
   now=$(date -u +%FT%TZ)
   kubectl -n etcd-guard patch certificate "$1" --subresource=status --type=json -p "[{\"op\":\"add\",\"path\":\"/status/conditions/-\",
@@ -73,7 +74,7 @@ renewal() {
   install_by_cert_manager
   kubectl -n etcd-guard delete secret etcd-guard-tls >/dev/null
   wait_until 'the deleted certificate is issued again' leaf_is_new "$leaf"
-  renew etcd-guard-ca
+  wait_until 'the renewal of the CA is requested' request_renewal etcd-guard-ca
   wait_until 'the CA is renewed' ca_is_new "$ca"
   wait_until 'the new CA is in every entry' bundle_has_the_ca
   # The kubelet refreshes the volumes of a pod within two minutes, and immediately if the pod changes.
