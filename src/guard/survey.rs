@@ -43,7 +43,7 @@ use crate::k8s::pod::Pod;
 const MAX_CONCURRENT_NAMESPACES: usize = 4;
 
 /// Longest time between the starts of two surveys of namespaces.
-const MAX_PAUSE: Duration = Duration::from_millis(20);
+const MAX_PAUSE: Duration = Duration::from_millis(25);
 
 /// Surveys the guarded clusters.
 pub(in crate::guard) struct Surveyor {

@@ -25,7 +25,7 @@ const SURVEY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longest time over which a periodic survey is spread, so that it does not delay evaluations. The remaining time
 /// until [`SURVEY_TIMEOUT`] is available to the last namespaces.
-const MAX_SPREAD: Duration = Duration::from_secs(20);
+const MAX_SPREAD: Duration = Duration::from_secs(24);
 
 /// Settings of periodic surveys.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ impl Surveyor {
             let share = self.share(surveys.interval).await;
             let started = Instant::now();
             let scope = share.as_ref().map_or(Scope::All, Scope::Share);
-            let spread = MAX_SPREAD.min(surveys.interval / 3);
+            let spread = MAX_SPREAD.min(surveys.interval / 5 * 2);
             let survey = self.survey_scope(scope, spread, Deadline::from_timeout(Some(SURVEY_TIMEOUT))).await;
             for problem in &survey.problems {
                 tracing::warn!(problem, "survey");
