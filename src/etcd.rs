@@ -17,6 +17,7 @@ mod transfer;
 mod unverified;
 
 pub(crate) use any_certificate::AnyCertificate;
+pub(crate) use connection::early::EarlyConnections;
 pub use connection::{ClientIdentity, Connections, Endpoint, Tls, Transport, User, url_host};
 pub use error::MemberError;
 pub use limits::{MAX_LISTED_MEMBERS, MAX_LISTED_URLS};

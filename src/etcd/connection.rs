@@ -1,6 +1,8 @@
 //! Connections to members, with one client per member. A client with several endpoints would send each call to an
 //! arbitrary endpoint, and its response would prove nothing about the other members.
 
+pub(super) mod early;
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use etcd_client::{Certificate, Channel, Client, ConnectOptions, Error, Identity, TlsOptions};
@@ -136,9 +138,13 @@ impl Connections {
             }
             connected => connected?,
         };
+        self.store(endpoint, &client);
+        Ok((client, false))
+    }
+
+    fn store(&self, endpoint: &Endpoint, client: &Client) {
         self.open.insert(endpoint.clone(), client.clone());
         self.open.evict();
-        Ok((client, false))
     }
 
     /// Creates the channel to a member. It connects at the first call. The channels of `Client::connect` also contain a
@@ -147,19 +153,11 @@ impl Connections {
         if let Some(transport) = &self.transport {
             return Ok(transport(&endpoint.url));
         }
-        let url: Uri = endpoint.url.parse()?;
-        // tonic would send the password of a user over a connection without TLS.
-        if url.scheme_str() != Some(endpoint.scheme().as_str()) {
-            let message =
-                format!("the scheme of {} contradicts the TLS settings of the endpoint", endpoint.url);
-            return Err(Error::InvalidArgs(message));
-        }
-        let builder = transport::Channel::builder(url);
-        let Some(tls) = &endpoint.tls else { return Ok(limited(builder.connect_lazy())) };
-        if tls.accepts_any_certificate {
+        let builder = endpoint.channel_builder()?;
+        if endpoint.accepts_any_certificate() {
             return Ok(unverified_channel(&endpoint.url)?);
         }
-        Ok(limited(builder.tls_config(tls.options())?.connect_lazy()))
+        Ok(limited(builder.connect_lazy()))
     }
 
     /// Returns one endpoint for each URL of a member, first the one that answered last.
@@ -231,6 +229,33 @@ impl Endpoint {
     #[must_use]
     pub fn scheme(&self) -> Scheme {
         if self.tls.is_some() { Scheme::Https } else { Scheme::Http }
+    }
+
+    /// Whether a connection can be opened before its use: not if it requires a login, which is a raft proposal, or accepts every
+    /// certificate.
+    pub(crate) fn can_connect_early(&self) -> bool {
+        self.user.is_none() && !self.accepts_any_certificate()
+    }
+
+    /// Returns the settings of a connection to the first URL, whose scheme must be that of the TLS settings. A connection that
+    /// accepts every certificate has other settings.
+    fn channel_builder(&self) -> Result<transport::Endpoint, Error> {
+        let url: Uri = self.url.parse()?;
+        // tonic would send the password of a user over a connection without TLS.
+        if url.scheme_str() != Some(self.scheme().as_str()) {
+            let message = format!("the scheme of {} contradicts the TLS settings of the endpoint", self.url);
+            return Err(Error::InvalidArgs(message));
+        }
+        let builder = transport::Channel::builder(url);
+        match &self.tls {
+            Some(tls) if !tls.accepts_any_certificate => Ok(builder.tls_config(tls.options())?),
+            Some(_) | None => Ok(builder),
+        }
+    }
+
+    /// Whether the connection accepts every certificate of the member.
+    fn accepts_any_certificate(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.accepts_any_certificate)
     }
 
     fn options(&self) -> ConnectOptions {

@@ -131,7 +131,7 @@ async fn probe_address(connections: &Connections, endpoint: &Endpoint, deadline:
 async fn probe_with_retry(connections: &Connections, endpoint: &Endpoint, deadline: Instant) -> ProbeResult {
     let (result, reused) = probe_once(connections, endpoint, deadline).await;
     // The pooled connection of a restarted member is dead, and tokens expire. Both failures prove nothing about the
-    // current state of the member.
+    // current state of the member. A connection that was opened during the reads counts as a pooled one.
     let is_connection_error = |cause: &MemberError| {
         matches!(
             cause,

@@ -45,6 +45,7 @@ pub(crate) struct Objects {
     known: Arc<Mutex<BTreeMap<String, (u16, Value)>>>,
     hides_label_from_watch: Arc<AtomicBool>,
     writes_fail: Arc<AtomicBool>,
+    reads_wait: Arc<AtomicBool>,
 }
 
 /// A guard and its fake API server.
@@ -71,6 +72,11 @@ impl Objects {
         self.writes_fail.store(fail, Ordering::SeqCst);
     }
 
+    /// Sets whether reads wait.
+    pub(crate) fn hold_reads(&self, hold: bool) {
+        self.reads_wait.store(hold, Ordering::SeqCst);
+    }
+
     /// Serves the objects as long as the test runs.
     async fn serve(&self) -> SocketAddr {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -86,6 +92,9 @@ async fn respond(State(objects): State<Objects>, request: Request) -> Response {
     let path = parts.uri.path().to_owned();
     if parts.uri.query().is_some_and(|query| query.contains("watch")) {
         std::future::pending::<()>().await;
+    }
+    while parts.method == http::Method::GET && objects.reads_wait.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let reads_namespace = parts.uri.query().is_some_and(|query| query.contains("fieldSelector"));
     let hides_label = objects.hides_label_from_watch.load(Ordering::SeqCst) && !reads_namespace;
@@ -254,6 +263,12 @@ impl GuardedPods {
             self.respond_to(scale_down_review("prod", "etcd", replicas)).await
         })
         .await
+    }
+
+    /// Returns the reason and the message for a dry run of this pod's deletion, which a cached denial may answer.
+    pub(crate) async fn dry_run_at_once(&self, pod: &Value) -> (String, String) {
+        let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
+        self.respond_to(dry_run_review(&pod)).await
     }
 
     async fn review(&self, pod: &Value, dry_run: bool) -> (String, String) {

@@ -1,5 +1,5 @@
 //! Pods and members that the guard must not trust.
 
-mod fan_out;
+pub(crate) mod fan_out;
 mod impostors;
 mod texts;

@@ -1,5 +1,5 @@
-//! State of each cluster that outlives one evaluation: the cluster lock, the last snapshot with its denials, the cluster id and the
-//! names of the member pods.
+//! State of each cluster that outlives one evaluation: the cluster lock, the last snapshot with its denials, the cluster id, and the
+//! names and addresses of the member pods.
 
 use std::{
     sync::{Arc, Mutex as SyncMutex, PoisonError},
@@ -37,7 +37,7 @@ pub(in crate::guard) struct ClusterCache {
     locks: ExpiringCache<ClusterKey, Arc<Mutex<()>>>,
     snapshots: ExpiringCache<ClusterKey, CachedSnapshot>,
     cluster_ids: ExpiringCache<ClusterKey, ClusterId>,
-    /// The pods of each cluster that ran all voters in the last snapshot.
+    /// The pods of each cluster that ran all voters in the last snapshot, and the addresses of its members.
     pub(super) member_pods: MemberPodCache,
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::etcd::{ClusterId, ProbeResult};
+use crate::etcd::{ClusterId, EarlyConnections, ProbeResult};
 use crate::guard::{
     assess::stray::cluster_of_stray,
     decide::{
@@ -39,6 +39,8 @@ pub(super) struct RawInputs {
     pub(super) are_read_by_name: bool,
     /// The reservations. `None` if they were not read, because the pod may run no etcd.
     pub(super) records: Option<Result<Records, EvaluationError>>,
+    /// Connections to the members that are opened until the probe round. Its addresses do not depend on them.
+    pub(super) connecting: Option<EarlyConnections>,
 }
 
 /// The inputs of a probe round and of the assessment after it.
@@ -55,17 +57,19 @@ pub(super) struct EvaluationInputs {
 // === impl InputReader ===
 
 impl InputReader {
-    /// Reads the pods and the reservations in parallel.
+    /// Reads the pods and the reservations in parallel, and starts to connect to the members at the stored addresses.
     pub(super) async fn read_raw(
         &self,
         request: &Request,
         cluster_key: &ClusterKey,
         deadline: Deadline,
     ) -> Result<RawInputs, EvaluationError> {
+        let endpoints = self.cache.member_pods.endpoints(cluster_key);
+        let connecting = endpoints.map(|endpoints| self.observer.connections.connect_early(&endpoints));
         let records = self.read_records(self.cache.cluster_id(cluster_key), deadline);
         let (pods, records) = tokio::join!(self.read_pods(request, cluster_key, deadline), records);
         let (pods, are_read_by_name) = pods?;
-        Ok(RawInputs { pods, are_read_by_name, records: Some(records) })
+        Ok(RawInputs { pods, are_read_by_name, records: Some(records), connecting })
     }
 
     /// Returns the current inputs. `raw` contains pods and reservations that the caller has just read, if any.
@@ -75,7 +79,7 @@ impl InputReader {
         raw: Option<RawInputs>,
     ) -> Result<EvaluationInputs, EvaluationError> {
         let &EvaluationContext { request, cluster_key, deadline, .. } = context;
-        let RawInputs { pods, are_read_by_name, records } = match raw {
+        let RawInputs { pods, are_read_by_name, records, connecting } = match raw {
             Some(raw) => raw,
             None => self.read_raw(request, cluster_key, deadline).await?,
         };
@@ -92,6 +96,10 @@ impl InputReader {
         {
             siblings = self.observer.siblings(cluster_key, request, deadline).await?;
             records.observe_pods(&request.namespace, &siblings.live_pods());
+        }
+        // The probe round opens the connections that are still missing, at the addresses that were just read.
+        if let Some(connecting) = connecting {
+            connecting.abandon();
         }
         Ok(EvaluationInputs { siblings, records, reserved })
     }

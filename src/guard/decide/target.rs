@@ -88,7 +88,7 @@ impl MemberEvaluator {
             Some(_) => self.inputs.read_raw(request, &cluster_key, deadline).await,
             None => {
                 let pods = observer.list_pods(namespace, deadline).await;
-                pods.map(|pods| RawInputs { pods, are_read_by_name: false, records: None })
+                pods.map(|pods| RawInputs { pods, are_read_by_name: false, records: None, connecting: None })
                     .map_err(Into::into)
             }
         };

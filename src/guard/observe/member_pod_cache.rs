@@ -4,12 +4,15 @@
 //! after a write to any other resource. A read of a single pod by its name is served from etcd itself. If the last
 //! snapshot has a pod for every voter, of any owner, the next evaluation reads these pods by name, and lists the namespace
 //! only if it requires further pods: docs/decisions/0039-read-known-pods-by-name.md.
+//!
+//! The cache also contains the addresses of the cluster's pods whose members replied. The next evaluation connects to them during its
+//! reads: docs/decisions/0075-connections-during-reads.md.
 
 use std::sync::Arc;
 
 use futures::future::try_join_all;
 
-use crate::etcd::MemberError;
+use crate::etcd::{Endpoint, MemberError};
 use crate::expiring_cache::{ExpiringCache, Lifetime};
 use crate::guard::{
     model::{
@@ -24,8 +27,16 @@ use crate::k8s::{ApiReader, LookupError, pod::Pod};
 /// Maximum number of pods that are read one by one. etcd recommends at most seven members.
 const MAX_PODS: usize = 9;
 
-/// The names of each cluster's member pods.
-pub(in crate::guard) struct MemberPodCache(ExpiringCache<ClusterKey, MemberPodNames>);
+/// Maximum number of clusters with stored addresses. An entry can hold the certificates and the key of a cluster, of several KiB.
+const MAX_CLUSTERS_WITH_ADDRESSES: u64 = 1024;
+
+/// The names of each cluster's member pods, and the addresses of its members.
+pub(in crate::guard) struct MemberPodCache {
+    names: ExpiringCache<ClusterKey, MemberPodNames>,
+    /// The addresses of the cluster's pods whose members replied in the last snapshot, without those that require a login. No
+    /// verdict depends on them.
+    endpoints: ExpiringCache<ClusterKey, Arc<[Endpoint]>>,
+}
 
 /// The names of a cluster's etcd pods, which together run every voter, each with the key of its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,15 +47,24 @@ pub(in crate::guard) struct MemberPodNames(Arc<[(String, ClusterKey)]>);
 impl MemberPodCache {
     /// Creates an empty cache.
     pub(in crate::guard) fn new() -> Self {
-        Self(ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceInsertion(CLUSTER_TTL)))
+        let lifetime = Lifetime::SinceInsertion(CLUSTER_TTL);
+        Self {
+            names: ExpiringCache::new(MAX_CLUSTERS, lifetime),
+            endpoints: ExpiringCache::new(MAX_CLUSTERS_WITH_ADDRESSES, lifetime),
+        }
     }
 
     /// Returns the names of the cluster's member pods.
     pub(in crate::guard) fn get(&self, cluster_key: &ClusterKey) -> Option<MemberPodNames> {
-        self.0.get(cluster_key)
+        self.names.get(cluster_key)
     }
 
-    /// Stores or removes the names after a snapshot of these pods. Returns false if the pods were read by name and an
+    /// Returns the addresses of the cluster's pods whose members replied in the last snapshot.
+    pub(in crate::guard) fn endpoints(&self, cluster_key: &ClusterKey) -> Option<Arc<[Endpoint]>> {
+        self.endpoints.get(cluster_key)
+    }
+
+    /// Stores the addresses, and stores or removes the names, after a snapshot of these pods. Returns false if the pods were read by name and an
     /// evaluation requires further pods.
     pub(in crate::guard) fn update(
         &self,
@@ -52,14 +72,16 @@ impl MemberPodCache {
         snapshot: &Snapshot,
         siblings: &Siblings,
     ) -> bool {
+        self.endpoints
+            .insert(cluster_key.clone(), siblings.endpoints_of_replies(snapshot).cloned().collect());
         match MemberPodNames::from_snapshot(snapshot, siblings) {
             Some(_) if siblings.are_read_by_name => true,
             Some(names) => {
-                self.0.insert(cluster_key.clone(), names);
+                self.names.insert(cluster_key.clone(), names);
                 true
             }
             None => {
-                self.0.invalidate(cluster_key);
+                self.names.invalidate(cluster_key);
                 !siblings.are_read_by_name
             }
         }
@@ -234,6 +256,30 @@ mod tests {
     fn rejects_more_pods_than_are_read_by_name() {
         assert!(MemberPodNames::from_snapshot(&cluster(MAX_PODS), &siblings(MAX_PODS)).is_some());
         assert_eq!(MemberPodNames::from_snapshot(&cluster(MAX_PODS + 1), &siblings(MAX_PODS + 1)), None);
+    }
+
+    #[test]
+    fn stores_the_addresses_of_members_that_replied() {
+        let with_addresses = |first: usize| {
+            let pods = (0..3).map(|n| {
+                let mut pod = pod(n);
+                pod["status"]["podIP"] = json!(format!("10.0.0.{}", first + n));
+                serde_json::from_value(pod).unwrap()
+            });
+            let pods: Vec<Pod> = pods.collect();
+            Siblings::new(&ClusterKey::from_pod("prod", &pods[0]), pods)
+        };
+        let key = ClusterKey::from_pod("prod", &serde_json::from_value(pod(0)).unwrap());
+        let cache = MemberPodCache::new();
+        let urls =
+            || cache.endpoints(&key).unwrap().iter().map(|known| known.url.clone()).collect::<Vec<_>>();
+        assert_eq!(cache.endpoints(&key), None);
+        cache.update(&key, &cluster(3).crash(1), &with_addresses(1));
+        assert_eq!(urls(), ["http://10.0.0.1:2379", "http://10.0.0.3:2379"]);
+        let mut by_name = with_addresses(4);
+        by_name.are_read_by_name = true;
+        cache.update(&key, &cluster(3), &by_name);
+        assert_eq!(urls(), ["http://10.0.0.4:2379", "http://10.0.0.5:2379", "http://10.0.0.6:2379"]);
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use crate::guard::{
         cluster_key::ClusterKey,
         membership::single_member::SingleMemberEvidence,
         reservation::{LivePod, Reservation},
-        snapshot::{MemberPod, OwnerState},
+        snapshot::{MemberPod, OwnerState, Snapshot},
     },
 };
 use crate::k8s::pod::{OwnerReference, Pod};
@@ -64,6 +64,16 @@ impl Siblings {
     /// Returns the endpoints of the cluster's pods.
     pub(super) fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
         self.pods.iter().filter_map(|(_, etcd_pod)| etcd_pod.endpoint.as_ref())
+    }
+
+    /// Returns the endpoints of the cluster's pods whose members replied in this snapshot.
+    pub(super) fn endpoints_of_replies(&self, snapshot: &Snapshot) -> impl Iterator<Item = &Endpoint> {
+        let has_replied = |pod: &Pod| {
+            let known = snapshot.pod(&pod.metadata.name);
+            known.is_some_and(|known| known.uid == pod.metadata.uid && known.reply.status().is_some())
+        };
+        let replied = self.pods.iter().filter(move |(pod, _)| has_replied(pod));
+        replied.filter_map(|(_, etcd_pod)| etcd_pod.endpoint.as_ref())
     }
 
     /// Returns the pods that run members, also those that an annotation excludes.

@@ -80,7 +80,7 @@ async fn review_beside_api_servers(voters: u64, urls: u64, config: &str, api_ser
 }
 
 /// Returns a pod with a member that listens at this address.
-pub(super) fn pod(name: &str, address: SocketAddr) -> Value {
+pub(crate) fn pod(name: &str, address: SocketAddr) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Pod",

@@ -5,7 +5,10 @@ use std::{
     collections::{BTreeSet, HashMap},
     convert::Infallible,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -64,6 +67,7 @@ pub struct FakeTexts {
 /// A listening fake member, which ends when this is dropped.
 pub struct FakeMember {
     address: SocketAddr,
+    accepted: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,
 }
 
@@ -161,8 +165,14 @@ impl FakeMember {
         let listener = TcpListener::bind(address).await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(listener, Arc::new(responses), tls));
-        Self { address, _tasks: tasks }
+        let accepted = Arc::<AtomicUsize>::default();
+        tasks.spawn(serve(listener, Arc::new(responses), tls, Arc::clone(&accepted)));
+        Self { address, accepted, _tasks: tasks }
+    }
+
+    /// Returns the number of connections that it has accepted.
+    pub fn connections(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
     }
 
     /// Returns the address at which it listens.
@@ -249,10 +259,16 @@ impl DialCounter {
     }
 }
 
-async fn serve(listener: TcpListener, responses: Arc<Responses>, tls: Option<TlsAcceptor>) {
+async fn serve(
+    listener: TcpListener,
+    responses: Arc<Responses>,
+    tls: Option<TlsAcceptor>,
+    accepted: Arc<AtomicUsize>,
+) {
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
+        accepted.fetch_add(1, Ordering::SeqCst);
         let (responses, tls) = (Arc::clone(&responses), tls.clone());
         connections.spawn(serve_connection(stream, responses, tls));
     }
