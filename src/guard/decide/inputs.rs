@@ -39,7 +39,7 @@ pub(super) struct RawInputs {
     pub(super) are_read_by_name: bool,
     /// The reservations. `None` if they were not read, because the pod may run no etcd.
     pub(super) records: Option<Result<Records, EvaluationError>>,
-    /// Connections to the members that are opened until the probe round. Its addresses do not depend on them.
+    /// Connections to the members that are opened until the probe round. The addresses of the probe round do not depend on them.
     pub(super) connecting: Option<EarlyConnections>,
 }
 

@@ -72,8 +72,8 @@ impl MemberPodCache {
         snapshot: &Snapshot,
         siblings: &Siblings,
     ) -> bool {
-        self.endpoints
-            .insert(cluster_key.clone(), siblings.endpoints_of_replies(snapshot).cloned().collect());
+        let replied = siblings.endpoints_of_replies(snapshot).filter(|endpoint| endpoint.can_connect_early());
+        self.endpoints.insert(cluster_key.clone(), replied.take(MAX_PODS).cloned().collect());
         match MemberPodNames::from_snapshot(snapshot, siblings) {
             Some(_) if siblings.are_read_by_name => true,
             Some(names) => {
@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        etcd::ProbeResult,
+        etcd::{ProbeResult, User},
         guard::model::snapshot::fixture::cluster,
         k8s::fake::{api_server, status_failure},
     };
@@ -260,8 +260,8 @@ mod tests {
 
     #[test]
     fn stores_the_addresses_of_members_that_replied() {
-        let with_addresses = |first: usize| {
-            let pods = (0..3).map(|n| {
+        let siblings_at = |first: usize, size: usize| {
+            let pods = (0..size).map(|n| {
                 let mut pod = pod(n);
                 pod["status"]["podIP"] = json!(format!("10.0.0.{}", first + n));
                 serde_json::from_value(pod).unwrap()
@@ -269,6 +269,7 @@ mod tests {
             let pods: Vec<Pod> = pods.collect();
             Siblings::new(&ClusterKey::from_pod("prod", &pods[0]), pods)
         };
+        let with_addresses = |first: usize| siblings_at(first, 3);
         let key = ClusterKey::from_pod("prod", &serde_json::from_value(pod(0)).unwrap());
         let cache = MemberPodCache::new();
         let urls =
@@ -280,6 +281,13 @@ mod tests {
         by_name.are_read_by_name = true;
         cache.update(&key, &cluster(3), &by_name);
         assert_eq!(urls(), ["http://10.0.0.4:2379", "http://10.0.0.5:2379", "http://10.0.0.6:2379"]);
+        let mut with_login = with_addresses(1);
+        let endpoint = with_login.pods[1].1.endpoint.as_mut().unwrap();
+        endpoint.user = Some(User { name: String::from("guard"), password: Arc::from("secret") });
+        cache.update(&key, &cluster(3), &with_login);
+        assert_eq!(urls(), ["http://10.0.0.1:2379", "http://10.0.0.3:2379"]);
+        cache.update(&key, &cluster(MAX_PODS + 1), &siblings_at(1, MAX_PODS + 1));
+        assert_eq!(urls().len(), MAX_PODS);
     }
 
     #[tokio::test]
