@@ -1,6 +1,8 @@
 # shellcheck shell=bash
-# Coverage of the guard's decisions: which regions of their code a test executes. A region is a piece of code without a branch
-# in its middle, so that each arm of a branch contains at least one region.
+# Coverage of the guard's decisions: the regions and the branches of their code that a test executes. A region is a piece of code
+# without a branch in its middle, so that each arm of a branch contains at least one region. A branch is one outcome of a condition
+# (`if`, `if let`, `let ... else`, `&&`, `||`, `while`, or the guard of an arm of `match`): each condition has two. The compiler counts
+# no branches for arms of `match`, for `?` and for `await`; the arms have regions.
 
 # The modules with the code that decides.
 DECISION_SOURCES=(src/guard/{assess,decide,model,observe,ownership,policy,reserve})
@@ -37,25 +39,41 @@ use_coverage() {
   export CARGO_TARGET_DIR RUSTC_WORKSPACE_WRAPPER LLVM_PROFILE_FILE
 }
 
-# report_coverage TEST: prints the share of the regions that the integration test TEST has executed, also by folder.
+# report_coverage TEST: prints the shares of the regions and of the branches that the integration test TEST has executed, also by
+# module.
 report_coverage() {
   local program sources=() source
   for source in "${DECISION_SOURCES[@]}"; do sources+=("$PROJECT/$source.rs" "$PROJECT/$source"); done
   program=$(find "$CARGO_TARGET_DIR/debug/deps" -name "$1-*" -executable -type f -printf '%T@ %p\n' | sort -rn | head -n 1 | cut -d ' ' -f 2-)
   [[ -n $program ]] || fail "the instrumented program of the test $1 is missing in $CARGO_TARGET_DIR"
   "$LLVM_PROFDATA" merge --sparse --output "$PROFILE_FOLDER/merged" "$PROFILE_FOLDER"/*.profraw
-  # Columns of a file: its name relative to the common folder of all sources, regions, missed regions, and others.
+  # Columns of a file: its name relative to the common folder of all sources; then the number, the missed number and the share of
+  # regions, functions, lines and branches.
   "$LLVM_COV" report --instr-profile "$PROFILE_FOLDER/merged" "$program" --sources "${sources[@]}" |
     awk '
       $1 ~ /\.rs$/ {
-        folder = $1
-        sub(/(\.rs|\/.*)$/, "", folder)
-        regions[folder] += $2; missed[folder] += $3; all += $2; all_missed += $3
+        module = $1
+        sub(/(\.rs|\/.*)$/, "", module)
+        modules[module]
+        count("regions", module, $2, $3)
+        count("branches", module, $11, $12)
       }
-      function share(missed, all) { return sprintf("%d of %d (%.1f %%)", all - missed, all, 100 * (all - missed) / all) }
+      function count(kind, module, number, missed) {
+        numbers[kind, module] += number; numbers[kind] += number
+        executed[kind, module] += number - missed; executed[kind] += number - missed
+      }
+      function share(key) {
+        if (numbers[key] == 0) return "none"
+        return sprintf("%d of %d (%.1f %%)", executed[key], numbers[key], 100 * executed[key] / numbers[key])
+      }
+      function report(kind, module) {
+        printf "executed %s of decisions: %s\n", kind, share(kind)
+        for (module in modules) printf "  %s: %s\n", module, share(kind SUBSEP module) | "sort"
+        close("sort")
+      }
       END {
-        if (all == 0) exit 1
-        printf "executed regions of decisions: %s\n", share(all_missed, all)
-        for (folder in regions) printf "  %s: %s\n", folder, share(missed[folder], regions[folder]) | "sort"
-      }' || fail 'the profile cannot be read, or contains no region of a decision'
+        if (numbers["regions"] == 0 || numbers["branches"] == 0) exit 1
+        report("regions")
+        report("branches")
+      }' || fail 'the profile cannot be read, or contains no region or no branch of a decision'
 }
