@@ -1,7 +1,7 @@
 //! The steps of a fresh approval, from the trace spans of a guard that exports them.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     path::Path,
     time::{Duration, Instant},
 };
@@ -78,7 +78,7 @@ pub(crate) async fn measure(cluster: &str, kubeconfig: &Path, files: &Path, pod:
         (found.len() == WARM_UP + APPROVALS).then_some(found)
     })
     .await;
-    let reviews: HashMap<&str, _> =
+    let reviews: BTreeMap<&str, _> =
         reviews.iter().map(|(review, steps)| (review.attribute("uid"), (review, steps))).collect();
     let parts: Vec<Parts> = approvals
         .iter()

@@ -1,7 +1,7 @@
 //! A double of the API server: objects of clusters that do not change, and Leases with optimistic concurrency.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     convert::Infallible,
     net::Ipv4Addr,
     sync::{Arc, Mutex, PoisonError},
@@ -21,8 +21,8 @@ type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 pub(crate) struct ApiServer(Arc<Objects>);
 
 struct Objects {
-    by_path: HashMap<String, Value>,
-    leases: Mutex<HashMap<String, Value>>,
+    by_path: BTreeMap<String, Value>,
+    leases: Mutex<BTreeMap<String, Value>>,
 }
 
 // === impl ApiServer ===
@@ -35,7 +35,7 @@ impl ApiServer {
         port: u16,
         address: impl Fn(usize, usize) -> Ipv4Addr,
     ) -> Self {
-        let mut by_path = HashMap::new();
+        let mut by_path = BTreeMap::new();
         let mut namespaces = Vec::new();
         for cluster in 0..clusters {
             let namespace = namespace(cluster);

@@ -84,6 +84,7 @@ async fn probe_member(connections: &Connections, endpoint: &Endpoint, deadline: 
     let mut failure: Option<ProbeResult> = None;
     loop {
         tokio::select! {
+            biased;
             result = in_flight.next() => match result {
                 Some((address, result)) if result.status().is_some() => {
                     connections.record_answer(endpoint, address);

@@ -7,7 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     fmt::Write as _,
     fs,
     path::Path,
@@ -30,7 +30,7 @@ struct Section {
 /// The result of the script: its exit status, and the number of successful commands of each section.
 struct Outcome {
     status: ExitStatus,
-    ran: HashMap<String, usize>,
+    ran: BTreeMap<String, usize>,
 }
 
 static OUTCOME: LazyLock<Outcome> = LazyLock::new(run_script);

@@ -7,7 +7,7 @@
 // A failed assertion is a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::{collections::HashMap, process::Command, sync::LazyLock};
+use std::{collections::BTreeMap, process::Command, sync::LazyLock};
 
 const STORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/helm_node/run");
 
@@ -22,9 +22,9 @@ const NEEDED: [&str; 6] = [
 ];
 
 /// The report of the script. If the script fails, the first test that reads the report prints the cause.
-static REPORT: LazyLock<HashMap<String, String>> = LazyLock::new(run_story);
+static REPORT: LazyLock<BTreeMap<String, String>> = LazyLock::new(run_story);
 
-fn run_story() -> HashMap<String, String> {
+fn run_story() -> BTreeMap<String, String> {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("report");
     let status = Command::new(STORY).arg(&report).status().unwrap();

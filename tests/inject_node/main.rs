@@ -5,7 +5,7 @@
 // A failed assertion is a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::{collections::HashMap, path::Path, process::Command, sync::LazyLock};
+use std::{collections::BTreeMap, path::Path, process::Command, sync::LazyLock};
 
 const TESTBED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/testbed");
 const STORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/inject_node/story.sh");
@@ -19,7 +19,7 @@ const GUARD_IN_IMAGE: &str = "/usr/local/bin/etcd-guard";
 const PROGRAMS: [&str; 2] = ["/bin/busybox", "/usr/bin/free"];
 
 /// The report of the script. If the script fails, the first test that reads the report prints the cause.
-static REPORT: LazyLock<HashMap<String, String>> = LazyLock::new(run_script);
+static REPORT: LazyLock<BTreeMap<String, String>> = LazyLock::new(run_script);
 
 #[track_caller]
 fn reported(name: &str) -> &'static str {
@@ -27,7 +27,7 @@ fn reported(name: &str) -> &'static str {
     report.get(name).unwrap_or_else(|| panic!("the report does not contain {name}: {report:#?}"))
 }
 
-fn run_script() -> HashMap<String, String> {
+fn run_script() -> BTreeMap<String, String> {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("report");
     let images = [box_image(), guard_image(folder.path()), lxcfs_image()];

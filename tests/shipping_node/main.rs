@@ -7,13 +7,13 @@
 // A failed assertion is a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::{collections::HashMap, process::Command, sync::OnceLock, thread};
+use std::{collections::BTreeMap, process::Command, sync::OnceLock, thread};
 
 const STORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shipping_node/run");
 
 #[track_caller]
 fn reported(name: &str) -> &'static str {
-    static REPORT: OnceLock<HashMap<String, String>> = OnceLock::new();
+    static REPORT: OnceLock<BTreeMap<String, String>> = OnceLock::new();
     let report = REPORT.get_or_init(run_parts);
     report.get(name).unwrap_or_else(|| panic!("the report does not contain {name}: {report:#?}"))
 }
@@ -24,12 +24,12 @@ const PARTS: [&str; 3] = ["installing", "cert-manager", "stranger"];
 /// Maximum time from the start of `helm install` to the first denial.
 const FIRST_DENIAL_SECONDS: u64 = 300;
 
-fn run_parts() -> HashMap<String, String> {
+fn run_parts() -> BTreeMap<String, String> {
     let parts = PARTS.map(|part| thread::spawn(move || run_part(part)));
     parts.into_iter().flat_map(|part| part.join().unwrap()).collect()
 }
 
-fn run_part(part: &str) -> HashMap<String, String> {
+fn run_part(part: &str) -> BTreeMap<String, String> {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("report");
     let status = Command::new(STORY).arg(part).arg(&report).status().unwrap();

@@ -7,7 +7,7 @@ pub(in crate::guard) mod authority_check;
 pub(in crate::guard) mod selection;
 pub(in crate::guard) mod sources;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::time::{Instant, timeout_at};
 
@@ -79,7 +79,7 @@ impl CredentialReader {
         pods: &mut [(P, EtcdPod)],
         deadline: Instant,
     ) {
-        let mut known: HashMap<CredentialSources, ClusterCredentials> = HashMap::new();
+        let mut known: BTreeMap<CredentialSources, ClusterCredentials> = BTreeMap::new();
         for (_, pod) in &mut *pods {
             let Some(endpoint) = &mut pod.endpoint else { continue };
             let found = match known.get(&pod.credentials) {

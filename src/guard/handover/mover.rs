@@ -1,6 +1,6 @@
 //! One handover: the probe rounds, the entry in the record, the transfer and its verification.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 use tracing::{Instrument, field::Empty, info_span};
@@ -295,7 +295,7 @@ impl Mover {
     }
 
     /// Returns the function that finds the signal of a pod's node.
-    fn obstacle<'a>(&'a self, nodes: &'a HashMap<&str, &str>) -> impl Fn(&MemberPod) -> Option<String> + 'a {
+    fn obstacle<'a>(&'a self, nodes: &'a BTreeMap<&str, &str>) -> impl Fn(&MemberPod) -> Option<String> + 'a {
         |pod| {
             let node = nodes.get(pod.uid.as_str())?;
             self.doomed.signal(node).map(|signal| signal.text)
@@ -344,7 +344,7 @@ impl Mover {
 }
 
 /// Returns the names of the pods' nodes by the uid of the pod.
-fn nodes_of(pods: &[Pod]) -> HashMap<&str, &str> {
+fn nodes_of(pods: &[Pod]) -> BTreeMap<&str, &str> {
     pods.iter().map(|pod| (pod.metadata.uid.as_str(), pod.spec.node_name.as_str())).collect()
 }
 

@@ -1,7 +1,7 @@
 //! The watch of nodes: moves leadership off nodes that show a signal.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     pin::pin,
     sync::Arc,
     time::Duration,
@@ -46,7 +46,7 @@ pub(super) struct NodeWatch {
 }
 
 /// The nodes whose evaluation is in progress. True if the node has changed meanwhile.
-type Running = HashMap<String, bool>;
+type Running = BTreeMap<String, bool>;
 
 // === impl NodeWatch ===
 
@@ -73,6 +73,36 @@ impl NodeWatch {
         let mut is_synced = false;
         loop {
             let due: Vec<String> = tokio::select! {
+                // Events last: a long list of nodes does not delay the other tasks.
+                biased;
+                _ = recheck.tick() => {
+                    withdrawals.start();
+                    if is_synced { self.doomed.names() } else { Vec::new() }
+                }
+                Some(ended) = tasks.join_next(), if !tasks.is_empty() => match ended {
+                    Ok((node, delay)) => {
+                        if let Some(delay) = delay {
+                            let node = node.clone();
+                            delays.spawn(async move {
+                                sleep(delay).await;
+                                node
+                            });
+                        }
+                        if self.doomed.signals(&node).is_empty() {
+                            // The handover may have been recorded after the removal of the withdrawn signal.
+                            withdrawals.add();
+                        }
+                        let has_changed = running.remove(&node).unwrap_or_default();
+                        Some(node).filter(|_| has_changed).into_iter().collect()
+                    }
+                    // A task that panicked: its node is evaluated at the next recheck.
+                    Err(_) => {
+                        running.clear();
+                        Vec::new()
+                    }
+                },
+                Some(delayed) = delays.join_next(), if !delays.is_empty() => delayed.into_iter().collect(),
+                () = withdrawals.finish(), if withdrawals.is_running() => Vec::new(),
                 event = events.next() => match event {
                     Some(NodeStateEvent::Listing) => {
                         listing = Some(BTreeSet::new());
@@ -106,34 +136,6 @@ impl NodeWatch {
                     }
                     None => return,
                 },
-                _ = recheck.tick() => {
-                    withdrawals.start();
-                    if is_synced { self.doomed.names() } else { Vec::new() }
-                }
-                Some(ended) = tasks.join_next(), if !tasks.is_empty() => match ended {
-                    Ok((node, delay)) => {
-                        if let Some(delay) = delay {
-                            let node = node.clone();
-                            delays.spawn(async move {
-                                sleep(delay).await;
-                                node
-                            });
-                        }
-                        if self.doomed.signals(&node).is_empty() {
-                            // The handover may have been recorded after the removal of the withdrawn signal.
-                            withdrawals.add();
-                        }
-                        let has_changed = running.remove(&node).unwrap_or_default();
-                        Some(node).filter(|_| has_changed).into_iter().collect()
-                    }
-                    // A task that panicked: its node is evaluated at the next recheck.
-                    Err(_) => {
-                        running.clear();
-                        Vec::new()
-                    }
-                },
-                Some(delayed) = delays.join_next(), if !delays.is_empty() => delayed.into_iter().collect(),
-                () = withdrawals.finish(), if withdrawals.is_running() => Vec::new(),
             };
             for node in due {
                 match running.get_mut(&node) {

@@ -1,6 +1,6 @@
 //! The watch of requests: annotations of StatefulSets, and of pods without a StatefulSet, in guarded namespaces.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -53,7 +53,7 @@ impl RequestWatch {
         while !annotations.wait_until_synced().await {
             sleep(CHECK_INTERVAL).await;
         }
-        let mut known: HashSet<MoveRequest> = HashSet::new();
+        let mut known: BTreeSet<MoveRequest> = BTreeSet::new();
         let mut tasks = JoinSet::new();
         let slots = Arc::new(Semaphore::new(MAX_CONCURRENT));
         // At its start, a replica ignores invalid values, because they may be old.
@@ -61,7 +61,7 @@ impl RequestWatch {
         loop {
             while tasks.try_join_next().is_some() {}
             let requests = annotations.move_requests();
-            let current: HashSet<&MoveRequest> = requests.iter().collect();
+            let current: BTreeSet<&MoveRequest> = requests.iter().collect();
             known.retain(|request| current.contains(request));
             for request in requests {
                 let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { break };

@@ -4,7 +4,7 @@
 //! then reads the revision of the StatefulSet and the pods.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
@@ -66,7 +66,7 @@ impl RolloutWatch {
     /// Moves leadership during rollouts until the future is dropped.
     pub(super) async fn run(&self) {
         let annotations = &self.mover.observer.annotations;
-        let mut evaluated: HashMap<String, Evaluated> = HashMap::new();
+        let mut evaluated: BTreeMap<String, Evaluated> = BTreeMap::new();
         loop {
             let guarded: BTreeSet<String> = annotations.guarded_namespaces().borrow().clone();
             let versions = annotations.stateful_set_versions(&guarded);

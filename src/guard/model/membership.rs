@@ -5,7 +5,7 @@ pub(in crate::guard) mod leadership;
 pub(in crate::guard) mod scheme;
 pub(in crate::guard) mod single_member;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use self::{
     identity::{AmbiguousIdentity, identify},
@@ -20,7 +20,7 @@ use crate::mistakes::Mistake;
 pub(in crate::guard) struct Membership<'a> {
     members: Vec<Member<'a>>,
     /// The members that the pods run, by pod name.
-    by_pod: HashMap<&'a str, MemberId>,
+    by_pod: BTreeMap<&'a str, MemberId>,
     leadership: Leadership,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Membership<'a> {
 /// Returns the pod that runs the member: of several pods without a reply, one that is not terminating.
 fn pod_of<'a>(
     snapshot: &'a Snapshot,
-    by_pod: &HashMap<&str, MemberId>,
+    by_pod: &BTreeMap<&str, MemberId>,
     id: MemberId,
 ) -> Option<&'a MemberPod> {
     let pods = snapshot.pods.iter().filter(|pod| by_pod.get(pod.name.as_str()) == Some(&id));

@@ -5,7 +5,7 @@ use std::ops::Not;
 use serde::{Deserialize, Serialize};
 
 /// One approved deletion in the shared record.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(in crate::guard) struct Reservation {
     /// Uid of the pod that may be leaving. Its successor has another uid.
     pub(in crate::guard) uid: String,

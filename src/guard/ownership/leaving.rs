@@ -4,7 +4,7 @@
 //! a namespace by the recorder finds the members whose owner is gone. This costs no call for a decision.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{PoisonError, RwLock},
     time::Duration,
 };
@@ -26,7 +26,7 @@ const MAX_AGE: Duration = Duration::from_secs(40);
 
 /// The members of deleted owners, from the last read of each namespace.
 #[derive(Default)]
-pub(in crate::guard) struct LeavingMembers(RwLock<HashMap<String, LastRead>>);
+pub(in crate::guard) struct LeavingMembers(RwLock<BTreeMap<String, LastRead>>);
 
 /// The result of one read.
 struct LastRead {

@@ -4,7 +4,7 @@
 //! pod that a StatefulSet creates as a change of the status within moments. No verdict waits for a read of this task.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
@@ -71,7 +71,7 @@ struct NamespaceState {
     /// Interval to the next read if nothing changes.
     rescan: Duration,
     /// Time since which each recorded uid or owner has been missing.
-    missing: HashMap<String, Instant>,
+    missing: BTreeMap<String, Instant>,
     /// Controllers of clusters with several voters, as the last successful read recorded them.
     several_voters: BTreeSet<String>,
     /// Owners that the log names as unreadable, by uid.
@@ -259,11 +259,11 @@ impl NamespaceState {
     ) {
         let keys =
             |dependent: &Metadata| dependent.owner_references.iter().map(OwnerReference::key).collect();
-        let owners_by_uid: HashMap<&str, BTreeSet<String>> =
+        let owners_by_uid: BTreeMap<&str, BTreeSet<String>> =
             dependents.iter().map(|dependent| (dependent.uid.as_str(), keys(dependent))).collect();
         let owners: BTreeSet<&String> = owners_by_uid.values().flatten().collect();
         let before = std::mem::take(&mut self.missing);
-        let mut missing = HashMap::new();
+        let mut missing = BTreeMap::new();
         let mut is_recent = |uid: &str| {
             let since = before.get(uid).copied().unwrap_or(now);
             missing.insert(uid.to_owned(), since);

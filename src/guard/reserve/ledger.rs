@@ -6,7 +6,7 @@
 //! therefore cannot shorten a reservation. The ledger is a state machine without clock or I/O: records and times are
 //! arguments.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
@@ -35,13 +35,13 @@ pub(in crate::guard) const HANDOVER_TTL: Duration = Duration::from_secs(10);
 /// evaluations can observe older and newer versions of the record in any order.
 #[derive(Clone, Debug, Default)]
 pub(in crate::guard) struct Ledger {
-    first_seen: HashMap<Reservation, Instant>,
+    first_seen: BTreeMap<Reservation, Instant>,
     /// Time at which the replica found each reserved pod missing, by uid.
-    gone: HashMap<String, Instant>,
+    gone: BTreeMap<String, Instant>,
     /// Time of the first read of each handover, by its signal and its time.
-    handovers: HashMap<(String, String), Instant>,
+    handovers: BTreeMap<(String, String), Instant>,
     /// Time since which each pod has been reserved without a break, by uid. Used only by a metric.
-    reserved: HashMap<String, Instant>,
+    reserved: BTreeMap<String, Instant>,
 }
 
 // === impl Reservation ===

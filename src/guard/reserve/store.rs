@@ -8,7 +8,7 @@ mod record;
 mod records;
 
 use std::{
-    collections::{BTreeMap, HashMap, btree_map::Entry},
+    collections::{BTreeMap, btree_map::Entry},
     fmt,
     sync::{Arc, Mutex},
     time::Duration,
@@ -295,7 +295,7 @@ impl ReservationStore {
     /// Deletes stale records periodically and never returns. A record is stale if its reservations and handovers did not change
     /// between two reads that are [`STALE_RECORD_INTERVAL`] apart on the clock of this replica.
     pub(in crate::guard) async fn delete_stale_records(&self) {
-        let mut last: HashMap<String, Content> = HashMap::new();
+        let mut last: BTreeMap<String, Content> = BTreeMap::new();
         loop {
             sleep(STALE_RECORD_INTERVAL).await;
             let leases = match self.leases.list().await {

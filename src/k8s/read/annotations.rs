@@ -2,7 +2,7 @@
 //! evaluation reads them. Only the metadata of guarded namespaces is stored.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
@@ -36,7 +36,7 @@ const MAX_CONTROLLER_BYTES: usize = 1024;
 #[derive(Clone)]
 pub struct AnnotationCache {
     opt_in_label: Arc<OptInLabel>,
-    namespaces: Arc<RwLock<HashMap<String, Arc<WatchedMetadata>>>>,
+    namespaces: Arc<RwLock<BTreeMap<String, Arc<WatchedMetadata>>>>,
     are_namespaces_listed: watch::Receiver<bool>,
     stateful_sets: NamespaceWatches,
     /// Pods without a StatefulSet that request a move of leadership.
@@ -45,7 +45,7 @@ pub struct AnnotationCache {
 }
 
 /// A request to move leadership, as an annotation.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MoveRequest {
     /// Namespace of the annotated object.
     pub namespace: String,
@@ -61,7 +61,7 @@ pub struct MoveRequest {
 
 /// The store of the watch of namespaces.
 struct NamespaceStore {
-    namespaces: Arc<RwLock<HashMap<String, Arc<WatchedMetadata>>>>,
+    namespaces: Arc<RwLock<BTreeMap<String, Arc<WatchedMetadata>>>>,
     are_listed: watch::Sender<bool>,
     guarded: watch::Sender<BTreeSet<String>>,
 }
@@ -180,6 +180,7 @@ impl AnnotationCache {
             }
             self.stateful_sets.hurry(namespace);
             let changed = tokio::select! {
+                biased;
                 changed = listed.changed() => changed,
                 changed = guarded.changed() => changed,
             };
@@ -266,7 +267,7 @@ impl AnnotationCache {
     /// updates the status of a StatefulSet whenever it creates or deletes a pod. Namespaces that have not been listed are
     /// missing.
     #[must_use]
-    pub fn stateful_set_versions(&self, namespaces: &BTreeSet<String>) -> HashMap<String, u64> {
+    pub fn stateful_set_versions(&self, namespaces: &BTreeSet<String>) -> BTreeMap<String, u64> {
         let version = |namespace: &String| Some((namespace.clone(), self.stateful_sets.version(namespace)?));
         namespaces.iter().filter_map(version).collect()
     }

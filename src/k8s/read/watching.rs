@@ -219,8 +219,10 @@ impl Watch {
         let CallLimits { lists, urgent_lists, .. } = self.limits;
         // The semaphores are never closed.
         let _permit = tokio::select! {
+            biased;
             permit = lists.acquire() => permit,
             () = self.urgent.notified() => tokio::select! {
+                biased;
                 permit = lists.acquire() => permit,
                 permit = urgent_lists.acquire() => permit,
             },

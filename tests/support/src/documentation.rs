@@ -8,7 +8,7 @@
 //! succeed.
 //! A block or a script also runs a command in a sentence, or its paragraph starts with `<!-- not run: REASON -->`.
 
-use std::{collections::HashMap, fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use crate::project;
 
@@ -99,7 +99,7 @@ pub fn page(name: &str) -> String {
 
 /// Returns the anchors of a page's headings in GitHub's format.
 pub fn anchors(page: &str) -> Vec<String> {
-    let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let numbered = |(_, heading): (usize, &str)| {
         let anchor = anchor(heading);
         let count = seen.entry(anchor.clone()).or_default();

@@ -40,7 +40,7 @@ const PASSWORD_KEYS: [&str; 3] = ["password", "etcd-root-password", "root-passwo
 const ROOT: &str = "root";
 
 /// The objects that can hold the credentials for a member.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::guard) struct CredentialSources {
     /// Objects that can hold a client certificate and the CA, in order of preference; empty without TLS.
     pub tls: Vec<TlsSource>,
@@ -55,7 +55,7 @@ pub(in crate::guard) struct CredentialSources {
 }
 
 /// A Secret that holds a password.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::guard) struct UserSecret {
     /// Name of the Secret.
     pub secret: String,

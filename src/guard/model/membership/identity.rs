@@ -6,7 +6,7 @@
 //! from one source are an error; the guard does not choose between them. Names in client URLs are not used: some charts
 //! advertise one Service for all members.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::etcd::{ListedMember, MemberId};
 use crate::guard::model::snapshot::{MemberPod, Snapshot};
@@ -38,9 +38,9 @@ pub(in crate::guard) enum Evidence {
 pub(in crate::guard) fn identify<'a>(
     snapshot: &'a Snapshot,
     list: &[ListedMember],
-) -> Result<HashMap<&'a str, MemberId>, AmbiguousIdentity> {
-    let mut by_pod: HashMap<&str, MemberId> = HashMap::new();
-    let mut pod_by_id: HashMap<MemberId, &str> = HashMap::new();
+) -> Result<BTreeMap<&'a str, MemberId>, AmbiguousIdentity> {
+    let mut by_pod: BTreeMap<&str, MemberId> = BTreeMap::new();
+    let mut pod_by_id: BTreeMap<MemberId, &str> = BTreeMap::new();
     for pod in &snapshot.pods {
         // The reply carries the member's own id. A member whose id is not listed was removed, also if a name matches.
         let Some(id) = pod.reply.status().map(|status| status.member_id) else { continue };
@@ -73,7 +73,7 @@ pub(in crate::guard) fn identify<'a>(
                 found.push((pod, id));
             }
             by_pod.extend(found.iter().map(|(pod, id)| (pod.name.as_str(), *id)));
-            let bound: HashSet<MemberId> = found.into_iter().map(|(_, id)| id).collect();
+            let bound: BTreeSet<MemberId> = found.into_iter().map(|(_, id)| id).collect();
             free.retain(|member| !bound.contains(&member.id));
         }
     }

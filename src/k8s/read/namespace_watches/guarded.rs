@@ -1,7 +1,7 @@
 //! The objects of guarded namespaces, by namespace and name.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, PoisonError, RwLock, RwLockWriteGuard},
 };
@@ -33,7 +33,7 @@ pub(in crate::k8s::read) struct Resource {
 /// The objects of guarded namespaces.
 #[derive(Clone, Default)]
 pub(in crate::k8s::read) struct NamespaceWatches {
-    pub(super) namespaces: Arc<RwLock<HashMap<String, GuardedNamespace>>>,
+    pub(super) namespaces: Arc<RwLock<BTreeMap<String, GuardedNamespace>>>,
     /// Changes after each list of a namespace, successful or not, after each failure of a watch, and when namespaces are added.
     pub(super) listed: watch::Sender<()>,
 }
@@ -91,7 +91,7 @@ impl NamespaceWatches {
         is_selected: impl Fn(&WatchedMetadata) -> bool,
     ) -> Vec<Arc<WatchedMetadata>> {
         let select = |objects: &Objects| {
-            let all = objects.by_name.iter().flat_map(HashMap::values);
+            let all = objects.by_name.iter().flat_map(BTreeMap::values);
             all.filter(|object| is_selected(object)).cloned().collect()
         };
         self.with_objects(namespace, select).unwrap_or_default()
@@ -139,7 +139,7 @@ impl NamespaceWatches {
         self.namespaces.read().unwrap_or_else(PoisonError::into_inner).contains_key(namespace)
     }
 
-    pub(super) fn write(&self) -> RwLockWriteGuard<'_, HashMap<String, GuardedNamespace>> {
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<String, GuardedNamespace>> {
         self.namespaces.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
 //! The objects of one namespace: a list, and the events of a watch. If the watch is shared, an event can arrive before or
 //! after the list that contains its change.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::k8s::{
     error::LookupError,
@@ -18,7 +18,7 @@ const MAX_EVENTS: usize = 10_000;
 #[derive(Default)]
 pub(super) struct Objects {
     /// By name; `None` until the first list is complete.
-    pub(super) by_name: Option<HashMap<String, Arc<WatchedMetadata>>>,
+    pub(super) by_name: Option<BTreeMap<String, Arc<WatchedMetadata>>>,
     /// The cause of the last failure.
     pub(super) failure: Option<LookupError>,
     /// Whether no change has been missed since the last list.
@@ -36,7 +36,7 @@ struct ExpectedList {
     /// The number of the start of the shared watch.
     start: u64,
     /// The last event of each object since the list was requested. The list contains some of these changes.
-    events: HashMap<String, Event>,
+    events: BTreeMap<String, Event>,
     /// Whether events were dropped, because there were too many.
     is_overflown: bool,
 }
@@ -157,7 +157,7 @@ impl Objects {
 
 impl ExpectedList {
     fn new(start: u64) -> Self {
-        Self { start, events: HashMap::new(), is_overflown: false }
+        Self { start, events: BTreeMap::new(), is_overflown: false }
     }
 
     fn collect(&mut self, event: Event) {
@@ -170,7 +170,7 @@ impl ExpectedList {
     }
 }
 
-fn by_name(objects: Vec<WatchedMetadata>) -> HashMap<String, Arc<WatchedMetadata>> {
+fn by_name(objects: Vec<WatchedMetadata>) -> BTreeMap<String, Arc<WatchedMetadata>> {
     objects.into_iter().map(|object| (object.name.clone(), Arc::new(object))).collect()
 }
 
@@ -203,7 +203,7 @@ mod tests {
 
     /// The names and versions, in the order of the names.
     fn shown(objects: &Objects) -> Vec<(String, String)> {
-        let all = objects.by_name.iter().flat_map(HashMap::values);
+        let all = objects.by_name.iter().flat_map(BTreeMap::values);
         let mut shown: Vec<_> =
             all.map(|object| (object.name.clone(), object.resource_version.clone())).collect();
         shown.sort();

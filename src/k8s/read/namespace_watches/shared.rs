@@ -4,7 +4,7 @@
 //! not depend on the writers of other namespaces. Events of namespaces that are not guarded are dropped.
 
 use std::{
-    collections::{BTreeSet, hash_map::Entry},
+    collections::{BTreeSet, btree_map::Entry},
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -66,6 +66,7 @@ impl SharedWatch {
         });
         let watch = self.resource.watch_of_all_namespaces(&self.client, needs);
         tokio::select! {
+            biased;
             () = watch.follow(|change| self.apply(change)) => {}
             () = self.follow_namespaces(guarded) => {}
         }
@@ -134,6 +135,7 @@ impl SharedWatch {
                 self.watches.listed.send_replace(());
             }
             tokio::select! {
+                biased;
                 changed = guarded.changed() => if changed.is_err() { return },
                 // The sender exists as long as this watch.
                 _ = state.changed() => {}

@@ -2,7 +2,7 @@
 //! do that knows the public ids of a cluster.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     net::{IpAddr, SocketAddr},
     sync::{
@@ -79,7 +79,7 @@ pub struct FakeFleet {
 }
 
 /// The responses and the TLS settings by address.
-type Members = Arc<RwLock<HashMap<IpAddr, (Arc<Responses>, Option<TlsAcceptor>)>>>;
+type Members = Arc<RwLock<BTreeMap<IpAddr, (Arc<Responses>, Option<TlsAcceptor>)>>>;
 
 /// The encoded responses. A list of several megabytes is encoded once, because probes have a deadline.
 struct Responses {

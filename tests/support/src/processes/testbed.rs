@@ -1,7 +1,7 @@
 //! `scripts/testbed`: real programs, and a control plane that runs as long as this process.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::Stdio,
@@ -22,7 +22,7 @@ pub fn script() -> PathBuf {
 /// A testbed that runs until this is dropped.
 pub struct Testbed {
     /// The `NAME=VALUE` lines that the script printed.
-    variables: HashMap<String, String>,
+    variables: BTreeMap<String, String>,
     /// Closing this channel ends the supervising thread.
     _hold: mpsc::Sender<()>,
 }
@@ -65,7 +65,7 @@ pub fn control_plane(arguments: &[String]) -> Testbed {
         let _ = testbed.wait();
     };
     std::thread::Builder::new().name(String::from("testbed")).spawn(supervise).expect("a thread");
-    let mut variables = HashMap::new();
+    let mut variables = BTreeMap::new();
     loop {
         let line = receiver.recv_timeout(BUILD_TIMEOUT).expect("the testbed is ready");
         match line.split_once('=') {

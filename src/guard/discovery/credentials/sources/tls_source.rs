@@ -4,7 +4,7 @@ use super::key_names::{CA_KEYS, CLIENT_KEYS, SERVER_KEYS, names_authority};
 use crate::k8s::{DataObject, Secret};
 
 /// The part of an object that the guard uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::guard) enum UsedPart {
     /// The certificate for clients, and the CA.
     #[default]
@@ -14,7 +14,7 @@ pub(in crate::guard) enum UsedPart {
 }
 
 /// The keys that can be used.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Keys {
     /// Keys with the usual names.
     #[default]
@@ -26,7 +26,7 @@ enum Keys {
 }
 
 /// An object that can hold certificates.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::guard) struct TlsSource {
     /// The Secret or the `ConfigMap`.
     pub(in crate::guard) object: DataObject,

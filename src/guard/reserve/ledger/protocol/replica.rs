@@ -2,7 +2,7 @@
 //! be equal.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::LazyLock,
     time::{Duration, Instant as Clock},
 };
@@ -95,7 +95,7 @@ impl Replica {
         let first_seen = self.first_seen.iter().map(|(held, age)| (held.reservation(), ago(*age)));
         let gone = self.gone.iter().map(|(uid, age)| (uid.to_string(), ago(*age)));
         // Only a metric uses it.
-        let reserved = HashMap::new();
+        let reserved = BTreeMap::new();
         Ledger { first_seen: first_seen.collect(), gone: gone.collect(), reserved, ..Ledger::default() }
     }
 

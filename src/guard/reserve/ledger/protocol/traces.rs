@@ -16,7 +16,7 @@
 mod search;
 mod tests;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
@@ -90,7 +90,7 @@ struct Run {
     world: World,
     /// The names of the pods by number.
     names: Vec<String>,
-    uids: HashMap<String, Uid>,
+    uids: BTreeMap<String, Uid>,
     state: State,
     /// The states since the last write of the record with their times, the current one included.
     moments: Vec<(u64, State)>,
@@ -99,9 +99,9 @@ struct Run {
     /// The reservations of the last record.
     record: Vec<Entry>,
     /// The times of approvals.
-    approved: HashMap<String, u64>,
+    approved: BTreeMap<String, u64>,
     /// Pods that are not ready, and those that became ready with the time of this change.
-    unready: HashMap<Uid, Option<u64>>,
+    unready: BTreeMap<Uid, Option<u64>>,
     /// Approvals whose reservation has not appeared, with their times.
     pending: Vec<(u64, String)>,
     steps: u64,
@@ -151,13 +151,13 @@ impl Run {
         Self {
             world,
             names: header.voters.iter().chain(&header.learners).cloned().collect(),
-            uids: HashMap::new(),
+            uids: BTreeMap::new(),
             moments: vec![(0, state.clone())],
             now: 0,
             state,
             record: Vec::new(),
-            approved: HashMap::new(),
-            unready: HashMap::new(),
+            approved: BTreeMap::new(),
+            unready: BTreeMap::new(),
             pending: Vec::new(),
             steps: 0,
             compared: Compared::default(),

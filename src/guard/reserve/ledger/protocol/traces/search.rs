@@ -1,6 +1,6 @@
 //! The search for an evaluation of the model.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::Run;
 use crate::guard::reserve::ledger::protocol::{Action, PodState, Request, RequestStage, State, Uid, World};
@@ -83,7 +83,7 @@ impl Run {
         let reserved = record
             .iter()
             .chain(replicas.iter().flat_map(|replica| replica.first_seen.iter().map(|(held, _)| held)));
-        let used: HashSet<u8> =
+        let used: BTreeSet<u8> =
             reserved.map(|held| held.request).chain(requests.iter().map(|request| request.number)).collect();
         (0..=u8::MAX).find(|number| !used.contains(number)).expect("fewer than 256 reservations")
     }
