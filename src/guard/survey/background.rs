@@ -52,7 +52,7 @@ impl Surveyor {
             let share = self.share(surveys.interval).await;
             let started = Instant::now();
             let scope = share.as_ref().map_or(Scope::All, Scope::Share);
-            let spread = MAX_SPREAD.min(surveys.interval / 5 * 2);
+            let spread = spread(surveys.interval);
             let survey = self.survey_scope(scope, spread, Deadline::from_timeout(Some(SURVEY_TIMEOUT))).await;
             for problem in &survey.problems {
                 tracing::warn!(problem, "survey");
@@ -110,6 +110,12 @@ impl Surveyor {
     }
 }
 
+/// Returns the time over which the starts of a survey with this interval are spread: a part of the interval, so that the survey ends before
+/// the next one.
+fn spread(interval: Duration) -> Duration {
+    MAX_SPREAD.min(interval / 5 * 2)
+}
+
 /// Logs the new state of a cluster.
 fn log_state(name: &str, cluster: &ClusterStatus, state: ClusterState) {
     let ClusterStatus { voters, healthy, quorum, .. } = cluster;
@@ -160,6 +166,15 @@ mod tests {
         assert_eq!(state(&cluster(5).crash(1)), ClusterState::Spare);
         assert_eq!(state(&cluster(5).crash(1).crash(2)), ClusterState::NoSpare);
         assert_eq!(state(&cluster(2)), ClusterState::NoSpare, "two voters have none to spare");
+    }
+
+    #[test]
+    fn starts_of_a_survey_take_a_part_of_its_interval() {
+        assert_eq!(spread(Duration::from_secs(10)), Duration::from_secs(4));
+        assert_eq!(spread(Duration::from_secs(60)), Duration::from_secs(24));
+        let longest = spread(Duration::from_secs(3600));
+        assert_eq!(longest, Duration::from_secs(24));
+        assert!(longest < SURVEY_TIMEOUT, "time remains for the last namespaces");
     }
 
     #[test]
