@@ -33,9 +33,9 @@ use crate::{
     run::run,
 };
 
-/// The seeds of the test of determinism: one with replaced members, one with cascades, one with handovers, and one with none of
+/// The seeds of the test of determinism: one each with replaced members, dry runs, cascades and handovers, and one with none of
 /// these.
-const REPEATED_SEEDS: [u64; 4] = [1, 2, 4, 5];
+const REPEATED_SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
 
 /// Replays the seed of `SIMULATION_SEED` and following ones: `SIMULATION_SEEDS` of them, or as many as fit into
 /// `SIMULATION_SECONDS` of CPU time.

@@ -12,7 +12,7 @@ use crate::{
         store::{Key, key},
     },
     raft::Role,
-    scenario::{NAMESPACE, node_name},
+    scenario::{NAMESPACE, SERVICE, node_name},
     workload::drain,
     world::{Sim, World},
 };
@@ -21,6 +21,7 @@ use crate::{
 const MEMBERS: &str = "member operator";
 const NODES: &str = "node operator";
 const NODE_DELETIONS: &str = "node deletions";
+const DRY_RUNS: &str = "dry runs";
 
 /// The pause before a change of the membership is tried again.
 const RETRY_MILLIS: std::ops::RangeInclusive<u64> = 500..=2_000;
@@ -165,3 +166,22 @@ pub(crate) fn node_key(name: &str) -> Key {
 
 /// The longest time between the last fault and the end of the last replacement of a member.
 pub(crate) const REPLACEMENT_TIME: Duration = Duration::from_secs(120);
+
+/// Requests the deletion of the namespace, of claims and of the Service in dry runs until this instant.
+pub(crate) async fn request_dry_runs(api: ApiServer, end: Instant) {
+    while Instant::now() < end {
+        api.sim.pause(DRY_RUNS, 500..=5_000).await;
+        let (kind, pod) = {
+            let mut world = api.sim.world();
+            let pods = world.scenario.pod_names();
+            let pod = world.index(DRY_RUNS, pods.len());
+            (world.number(DRY_RUNS, 0..=3), pods[pod].clone())
+        };
+        let (object, pod): (Key, Option<&str>) = match kind {
+            0 => (key("namespaces", "", NAMESPACE), None),
+            1 => (key("services", NAMESPACE, SERVICE), None),
+            _ => (key("persistentvolumeclaims", NAMESPACE, &format!("data-{pod}")), Some(pod.as_str())),
+        };
+        api.dry_run_deletion(DRY_RUNS, &object, pod).await;
+    }
+}

@@ -234,6 +234,28 @@ impl Oracle {
         }
     }
 
+    /// Checks an approval in a dry run of the deletion of an object that this member needs, or all members. It is a violation if
+    /// the member, or a quorum, served during the whole review.
+    pub(crate) fn check_dry_run(
+        &mut self,
+        cluster: &Cluster,
+        approval: &str,
+        member: Option<usize>,
+        requested_at: Instant,
+    ) {
+        // The evaluation can be based on the membership before a change that occurred since the request.
+        if cluster.changed_at.is_some_and(|changed| changed >= requested_at) {
+            return;
+        }
+        let is_concerned = |voter: &usize| member.is_none_or(|member| member == *voter);
+        let served = |voter: &usize| self.served_since(*voter, requested_at);
+        let serving = cluster.voters().filter(is_concerned).filter(served).count();
+        let needed = if member.is_some() { 1 } else { cluster.quorum() };
+        if serving >= needed {
+            self.violations.push(format!("{SAFETY}{approval}, which {serving} serving voters need"));
+        }
+    }
+
     /// Whether a member has served without interruption since this instant.
     pub(crate) fn served_since(&self, member: usize, since: Instant) -> bool {
         self.served.contains_key(&member)

@@ -117,6 +117,9 @@ async fn simulate(seed: u64, records_text: bool) -> Report {
     if deletes_nodes {
         tasks.spawn(operator::delete_nodes(api.clone(), end));
     }
+    if sim.world().scenario.has_dry_runs {
+        tasks.spawn(operator::request_dry_runs(api.clone(), end));
+    }
     let injected = tasks.spawn(faults::run(api.clone(), end));
     while !injected.is_finished() && sim.world().oracle.violations.is_empty() {
         sleep(Duration::from_secs(1)).await;

@@ -12,6 +12,9 @@ use crate::{
 /// The guarded namespace.
 pub(crate) const NAMESPACE: &str = "prod";
 
+/// The Service in the names of the pods.
+pub(crate) const SERVICE: &str = "etcd";
+
 /// The circumstances of one run.
 pub(crate) struct Scenario {
     pub(crate) replicas: usize,
@@ -36,6 +39,8 @@ pub(crate) struct Scenario {
     pub(crate) deletes_sets: bool,
     /// Whether nodes are deleted, and their pods are removed afterwards.
     pub(crate) deletes_nodes: bool,
+    /// Whether people request the deletion of the namespace, of claims and of the Service in dry runs.
+    pub(crate) has_dry_runs: bool,
     /// Seconds with requests and faults.
     pub(crate) seconds: u64,
     /// Number of starts of each replica.
@@ -83,6 +88,7 @@ impl Scenario {
             has_handovers,
             deletes_sets,
             deletes_nodes,
+            has_dry_runs: seed % 10 == 3,
             seconds: 150,
             generations: vec![0; replicas],
         }
@@ -109,6 +115,7 @@ impl Scenario {
             has_handovers: false,
             deletes_sets: false,
             deletes_nodes: false,
+            has_dry_runs: false,
             seconds: 0,
             generations: vec![0],
         }
@@ -119,7 +126,7 @@ impl Scenario {
         format!(
             "{} replicas, sets {:?}, {} learners, transfer {}, dangling owners {}, pre-vote {}, stale reads {}, race for \
              records {}, replaced members {}, handovers {}, cascades {}, \
-             deleted nodes {}",
+             deleted nodes {}, dry runs {}",
             self.replicas,
             self.sets,
             self.learners,
@@ -131,7 +138,8 @@ impl Scenario {
             self.replaces_members,
             self.has_handovers,
             self.deletes_sets,
-            self.deletes_nodes
+            self.deletes_nodes,
+            self.has_dry_runs
         )
     }
 
@@ -209,7 +217,7 @@ pub(crate) fn pod_object(set: &str, set_uid: &str, name: &str, revision: u64) ->
                 "command": [
                     "etcd", format!("--name={name}"), "--data-dir=/data",
                     "--listen-client-urls=http://0.0.0.0:2379",
-                    format!("--initial-advertise-peer-urls=http://{name}.etcd.prod.svc:2380"),
+                    format!("--initial-advertise-peer-urls=http://{name}.{SERVICE}.{NAMESPACE}.svc:2380"),
                 ],
                 "volumeMounts": [{"name": "data", "mountPath": "/data"}],
             }],

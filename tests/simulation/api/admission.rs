@@ -50,6 +50,9 @@ pub(crate) enum Deletion {
 fn describe(review: &Value) -> &'static str {
     match (review["resource"]["resource"].as_str(), review["operation"].as_str(), &review["subResource"]) {
         (Some("nodes"), ..) => "delete node",
+        (Some("namespaces"), ..) => "delete namespace (dry run)",
+        (Some("persistentvolumeclaims"), ..) => "delete claim (dry run)",
+        (Some("services"), ..) => "delete Service (dry run)",
         (Some("pods"), _, Value::Null) => "delete pod",
         (Some("pods"), ..) => "evict pod",
         (_, Some("UPDATE"), _) => "scale down",
@@ -152,6 +155,46 @@ impl ApiServer {
         world.note(&format!("api: {user} deleted node {node}"));
         *world.faults.injected.entry("deleted node").or_default() += 1;
         Outcome::Done
+    }
+
+    /// Requests the deletion of an object in a dry run: the guard evaluates it, and the object remains. `pod` is the pod that
+    /// uses the object; `None` for an object that all pods use.
+    pub(crate) async fn dry_run_deletion(&self, user: &str, object: &Key, pod: Option<&str>) {
+        let (resource, namespace, name) = object;
+        let (request, requested_at, mut stored, pod_key) = {
+            let mut world = self.sim.world();
+            world.advance();
+            let stored = world.store.get(object).cloned().unwrap_or_else(|| json!({"metadata": {}}));
+            (world.new_request(), Instant::now(), stored, pod.map(|pod| pod_key(NAMESPACE, pod)))
+        };
+        stored["metadata"]["name"] = json!(name);
+        let uid_of = |world: &World| Some(world.store.get(pod_key.as_ref()?)?["metadata"]["uid"].clone());
+        let uid = uid_of(&self.sim.world());
+        let review = json!({
+            "uid": "review", "resource": {"group": "", "version": "v1", "resource": resource}, "name": name,
+            "namespace": if resource == "namespaces" { name } else { namespace },
+            "operation": "DELETE", "userInfo": {"username": user}, "oldObject": stored, "dryRun": true,
+            "options": {"kind": "DeleteOptions", "dryRun": ["All"]},
+        });
+        let verdict = self.call_guard(request, &review).await;
+        let mut world = self.sim.world();
+        world.advance();
+        let Some(verdict) = verdict else { return };
+        let reason = verdict.reason.as_str();
+        world.oracle.count(describe(&review), reason);
+        world.note(&format!("api: dry run, DELETE {resource} {name} by {user}: {}", verdict.text()));
+        // A pod that was deleted meanwhile does not use its claim.
+        let is_used = pod.is_none() || uid.is_some() && uid == uid_of(&world);
+        if verdict.allows() && is_used {
+            let member = pod.and_then(|pod| world.cluster.index_of(pod));
+            let World { oracle, cluster, .. } = &mut *world;
+            oracle.check_dry_run(
+                cluster,
+                &format!("{reason} approved {resource} {name}"),
+                member,
+                requested_at,
+            );
+        }
     }
 
     /// Requests a change of a StatefulSet: its deletion, or a new number of replicas. `targets` are the members of the pods
