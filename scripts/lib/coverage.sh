@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Coverage of the guard's decisions: the regions and the branches of their code that a test executes. A region is a piece of code
-# without a branch in its middle, so that each arm of a branch contains at least one region. A branch is one outcome of a condition
-# (`if`, `if let`, `let ... else`, `&&`, `||`, `while`, or the guard of an arm of `match`): each condition has two. The compiler counts
-# no branches for arms of `match`, for `?` and for `await`; the arms have regions.
+# Coverage of the modules that decide: the share of their regions and branches that a test executes. A region is a piece of code
+# without a branch in its middle, so that each arm of a branch contains at least one region. A branch is one outcome of a condition: an
+# `if`, an operand of `&&` or `||`, a `let ... else`, a `while`, or the guard of an arm of `match`. Each condition has two. Arms of `match`,
+# `?` and `await` have no branch counters. Arms of `match` are counted as regions.
 
 # The modules with the code that decides.
 DECISION_SOURCES=(src/guard/{assess,decide,model,observe,ownership,policy,reserve})
@@ -47,8 +47,8 @@ report_coverage() {
   program=$(find "$CARGO_TARGET_DIR/debug/deps" -name "$1-*" -executable -type f -printf '%T@ %p\n' | sort -rn | head -n 1 | cut -d ' ' -f 2-)
   [[ -n $program ]] || fail "the instrumented program of the test $1 is missing in $CARGO_TARGET_DIR"
   "$LLVM_PROFDATA" merge --sparse --output "$PROFILE_FOLDER/merged" "$PROFILE_FOLDER"/*.profraw
-  # Columns of a file: its name relative to the common folder of all sources; then the number, the missed number and the share of
-  # regions, functions, lines and branches.
+  # Columns of a file: its name relative to the common folder of all sources; then, for regions, functions, lines and branches each:
+  # the number, the number of those not executed, and the share.
   "$LLVM_COV" report --instr-profile "$PROFILE_FOLDER/merged" "$program" --sources "${sources[@]}" |
     awk '
       $1 ~ /\.rs$/ {
@@ -63,7 +63,7 @@ report_coverage() {
         executed[kind, module] += number - missed; executed[kind] += number - missed
       }
       function share(key) {
-        if (numbers[key] == 0) return "none"
+        if (numbers[key] == 0) return "0 of 0"
         return sprintf("%d of %d (%.1f %%)", executed[key], numbers[key], 100 * executed[key] / numbers[key])
       }
       function report(kind, module) {

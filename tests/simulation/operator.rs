@@ -11,6 +11,7 @@ use crate::{
         server::pod_key,
         store::{Key, key},
     },
+    oracle::DryRun,
     raft::Role,
     scenario::{NAMESPACE, SERVICE, node_name},
     workload::drain,
@@ -167,21 +168,29 @@ pub(crate) fn node_key(name: &str) -> Key {
 /// The longest time between the last fault and the end of the last replacement of a member.
 pub(crate) const REPLACEMENT_TIME: Duration = Duration::from_secs(120);
 
-/// Requests the deletion of the namespace, of claims and of the Service in dry runs until this instant.
+/// Until this instant, requests dry runs of the deletion of the namespace, of claims and of the Service.
 pub(crate) async fn request_dry_runs(api: ApiServer, end: Instant) {
-    while Instant::now() < end {
-        api.sim.pause(DRY_RUNS, 500..=5_000).await;
-        let (kind, pod) = {
+    loop {
+        api.sim.pause(DRY_RUNS, 100..=2_000).await;
+        if Instant::now() >= end {
+            return;
+        }
+        let (object, of): (Key, DryRun) = {
             let mut world = api.sim.world();
             let pods = world.scenario.pod_names();
-            let pod = world.index(DRY_RUNS, pods.len());
-            (world.number(DRY_RUNS, 0..=3), pods[pod].clone())
+            let random = world.index(DRY_RUNS, pods.len());
+            // A claim without a pod has a search of its own in the guard.
+            let absent = pods.iter().find(|pod| world.store.get(&pod_key(NAMESPACE, pod)).is_none());
+            let pod = absent.unwrap_or(&pods[random]);
+            match world.number(DRY_RUNS, 0..=3) {
+                0 => (key("namespaces", "", NAMESPACE), DryRun::Namespace),
+                1 => (key("services", NAMESPACE, SERVICE), DryRun::Service),
+                _ => {
+                    let member = world.cluster.index_of(pod).expect("each pod runs a member");
+                    (key("persistentvolumeclaims", NAMESPACE, &format!("data-{pod}")), DryRun::Claim(member))
+                }
+            }
         };
-        let (object, pod): (Key, Option<&str>) = match kind {
-            0 => (key("namespaces", "", NAMESPACE), None),
-            1 => (key("services", NAMESPACE, SERVICE), None),
-            _ => (key("persistentvolumeclaims", NAMESPACE, &format!("data-{pod}")), Some(pod.as_str())),
-        };
-        api.dry_run_deletion(DRY_RUNS, &object, pod).await;
+        api.dry_run_deletion(DRY_RUNS, &object, &of).await;
     }
 }

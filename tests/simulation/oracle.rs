@@ -83,6 +83,17 @@ pub(crate) struct Approval<'a> {
     pub(crate) started: Instant,
 }
 
+/// The object of a dry run of a deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DryRun {
+    /// The namespace of the cluster.
+    Namespace,
+    /// The claim with the data of this member.
+    Claim(usize),
+    /// The headless Service of all pods.
+    Service,
+}
+
 /// The operation that is approved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
@@ -234,26 +245,30 @@ impl Oracle {
         }
     }
 
-    /// Checks an approval in a dry run of the deletion of an object that this member needs, or all members. It is a violation if
-    /// the member, or a quorum, served during the whole review.
+    /// Checks the approval of a dry run. `approval` is the beginning of the report of a violation.
     pub(crate) fn check_dry_run(
         &mut self,
         cluster: &Cluster,
         approval: &str,
-        member: Option<usize>,
+        object: &DryRun,
         requested_at: Instant,
     ) {
         // The evaluation can be based on the membership before a change that occurred since the request.
-        if cluster.changed_at.is_some_and(|changed| changed >= requested_at) {
-            return;
-        }
-        let is_concerned = |voter: &usize| member.is_none_or(|member| member == *voter);
+        let has_changed = cluster.changed_at.is_some_and(|changed| changed >= requested_at);
         let served = |voter: &usize| self.served_since(*voter, requested_at);
-        let serving = cluster.voters().filter(is_concerned).filter(served).count();
-        let needed = if member.is_some() { 1 } else { cluster.quorum() };
-        if serving >= needed {
-            self.violations.push(format!("{SAFETY}{approval}, which {serving} serving voters need"));
-        }
+        let reason = match object {
+            DryRun::Namespace => "the namespace contains the data of all members",
+            DryRun::Claim(member) if cluster.voters().any(|voter| voter == *member) && !has_changed => {
+                "the claim has the data of a voter"
+            }
+            DryRun::Service
+                if cluster.voters().filter(served).count() >= cluster.quorum() && !has_changed =>
+            {
+                "a quorum served during the whole review"
+            }
+            DryRun::Claim(_) | DryRun::Service => return,
+        };
+        self.violations.push(format!("{SAFETY}{approval}: {reason}"));
     }
 
     /// Whether a member has served without interruption since this instant.

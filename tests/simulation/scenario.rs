@@ -12,7 +12,7 @@ use crate::{
 /// The guarded namespace.
 pub(crate) const NAMESPACE: &str = "prod";
 
-/// The Service in the names of the pods.
+/// The headless Service in the DNS names of the pods.
 pub(crate) const SERVICE: &str = "etcd";
 
 /// The circumstances of one run.
@@ -39,7 +39,8 @@ pub(crate) struct Scenario {
     pub(crate) deletes_sets: bool,
     /// Whether nodes are deleted, and their pods are removed afterwards.
     pub(crate) deletes_nodes: bool,
-    /// Whether people request the deletion of the namespace, of claims and of the Service in dry runs.
+    /// Whether a person requests dry runs of the deletion of the namespace, of claims and of the Service. The StatefulSets then have
+    /// a template, so that the guard finds the claims of pods that do not exist.
     pub(crate) has_dry_runs: bool,
     /// Seconds with requests and faults.
     pub(crate) seconds: u64,
@@ -50,8 +51,8 @@ pub(crate) struct Scenario {
 // === impl Scenario ===
 
 impl Scenario {
-    /// Returns the circumstances of a seed. `replaces_members`, `has_handovers`, `deletes_sets` and, for cascades, the sets depend
-    /// on the number of the seed, so that the runs of other seeds do not change.
+    /// Returns the circumstances of a seed. `replaces_members`, `has_handovers`, `deletes_sets`, `deletes_nodes`, `has_dry_runs` and,
+    /// for cascades, the sets depend on the number of the seed, so that the runs of other seeds do not change.
     pub(crate) fn new(rng: &mut fastrand::Rng, seed: u64) -> Self {
         let (sets, learners): (Vec<(&'static str, usize)>, usize) = match rng.u32(0..10) {
             0..=3 => (vec![("etcd", 3)], 0),
@@ -88,7 +89,7 @@ impl Scenario {
             has_handovers,
             deletes_sets,
             deletes_nodes,
-            has_dry_runs: seed % 10 == 3,
+            has_dry_runs: matches!(seed % 10, 3 | 7),
             seconds: 150,
             generations: vec![0; replicas],
         }
@@ -158,7 +159,15 @@ impl Scenario {
     /// A new StatefulSet.
     pub(crate) fn set_object(&self, name: &str) -> Value {
         let pods = self.sets.iter().find(|(set, _)| *set == name).map_or(0, |(_, pods)| *pods);
-        json!({"metadata": {"generation": 1}, "spec": {"replicas": pods, "revision": 0}, "status": {}})
+        let mut set =
+            json!({"metadata": {"generation": 1}, "spec": {"replicas": pods, "revision": 0}, "status": {}});
+        if self.has_dry_runs {
+            let pod = pod_object(name, "", name, 0);
+            set["spec"]["template"] =
+                json!({"metadata": {"labels": pod["metadata"]["labels"]}, "spec": pod["spec"]});
+            set["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}}]);
+        }
+        set
     }
 
     /// The configuration of the guard.

@@ -73,7 +73,7 @@ impl NodeWatch {
         let mut is_synced = false;
         loop {
             let due: Vec<String> = tokio::select! {
-                // Events last: a long list of nodes does not delay the other tasks.
+                // Events last, so that a long list of nodes does not delay the branches above.
                 biased;
                 _ = recheck.tick() => {
                     withdrawals.start();

@@ -110,8 +110,8 @@ impl Surveyor {
     }
 }
 
-/// Returns the time over which the starts of a survey with this interval are spread: a part of the interval, so that the survey ends before
-/// the next one.
+/// Returns the time within which the evaluations of all namespaces start, in surveys with this interval: at most two fifths of the
+/// interval. The rest of the interval remains for the last namespaces.
 fn spread(interval: Duration) -> Duration {
     MAX_SPREAD.min(interval / 5 * 2)
 }
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(spread(Duration::from_secs(60)), Duration::from_secs(24));
         let longest = spread(Duration::from_secs(3600));
         assert_eq!(longest, Duration::from_secs(24));
-        assert!(longest < SURVEY_TIMEOUT, "time remains for the last namespaces");
+        assert!(longest < SURVEY_TIMEOUT, "the last namespaces have time before the time limit");
     }
 
     #[test]

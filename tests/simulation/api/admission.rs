@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     operator::node_key,
-    oracle::{Approval, Operation},
+    oracle::{Approval, DryRun, Operation},
     replicas::Replicas,
     scenario::NAMESPACE,
     world::{Sim, World},
@@ -157,19 +157,16 @@ impl ApiServer {
         Outcome::Done
     }
 
-    /// Requests the deletion of an object in a dry run: the guard evaluates it, and the object remains. `pod` is the pod that
-    /// uses the object; `None` for an object that all pods use.
-    pub(crate) async fn dry_run_deletion(&self, user: &str, object: &Key, pod: Option<&str>) {
+    /// Requests a dry run of the deletion of an object, which leaves the object unchanged.
+    pub(crate) async fn dry_run_deletion(&self, user: &str, object: &Key, of: &DryRun) {
         let (resource, namespace, name) = object;
-        let (request, requested_at, mut stored, pod_key) = {
+        let (request, requested_at, mut stored) = {
             let mut world = self.sim.world();
             world.advance();
             let stored = world.store.get(object).cloned().unwrap_or_else(|| json!({"metadata": {}}));
-            (world.new_request(), Instant::now(), stored, pod.map(|pod| pod_key(NAMESPACE, pod)))
+            (world.new_request(), Instant::now(), stored)
         };
         stored["metadata"]["name"] = json!(name);
-        let uid_of = |world: &World| Some(world.store.get(pod_key.as_ref()?)?["metadata"]["uid"].clone());
-        let uid = uid_of(&self.sim.world());
         let review = json!({
             "uid": "review", "resource": {"group": "", "version": "v1", "resource": resource}, "name": name,
             "namespace": if resource == "namespaces" { name } else { namespace },
@@ -179,21 +176,16 @@ impl ApiServer {
         let verdict = self.call_guard(request, &review).await;
         let mut world = self.sim.world();
         world.advance();
-        let Some(verdict) = verdict else { return };
+        let Some(verdict) = verdict else {
+            world.note(&format!("api: no verdict for {user} on {resource} {name}"));
+            return;
+        };
         let reason = verdict.reason.as_str();
         world.oracle.count(describe(&review), reason);
         world.note(&format!("api: dry run, DELETE {resource} {name} by {user}: {}", verdict.text()));
-        // A pod that was deleted meanwhile does not use its claim.
-        let is_used = pod.is_none() || uid.is_some() && uid == uid_of(&world);
-        if verdict.allows() && is_used {
-            let member = pod.and_then(|pod| world.cluster.index_of(pod));
+        if verdict.allows() {
             let World { oracle, cluster, .. } = &mut *world;
-            oracle.check_dry_run(
-                cluster,
-                &format!("{reason} approved {resource} {name}"),
-                member,
-                requested_at,
-            );
+            oracle.check_dry_run(cluster, &format!("{reason} approved {resource} {name}"), of, requested_at);
         }
     }
 

@@ -8,7 +8,7 @@
 //! The replicas run the shipped [`Ledger`] and [`assess`](crate::guard::assess). The model contains the environment and the
 //! order of steps of `guard::decide`. docs/decisions/0032-reservation-model.md lists the omissions.
 
-// Searches depend on no order of their sets of states.
+// The results of the searches do not depend on the order of hash maps and hash sets.
 #![allow(clippy::disallowed_types)]
 
 mod leadership;

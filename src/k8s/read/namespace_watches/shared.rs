@@ -67,8 +67,8 @@ impl SharedWatch {
         let watch = self.resource.watch_of_all_namespaces(&self.client, needs);
         tokio::select! {
             biased;
-            () = watch.follow(|change| self.apply(change)) => {}
             () = self.follow_namespaces(guarded) => {}
+            () = watch.follow(|change| self.apply(change)) => {}
         }
     }
 
