@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Coverage of the modules that decide: the share of their regions and branches that a test executes. A region is a piece of code
-# without a branch in its middle, so that each arm of a branch contains at least one region. A branch is one outcome of a condition: an
-# `if`, an operand of `&&` or `||`, a `let ... else`, a `while`, or the guard of an arm of `match`. Each condition has two. Arms of `match`,
-# `?` and `await` have no branch counters. Arms of `match` are counted as regions.
+# Coverage of the modules that decide: the share of their regions and branches that a test executes. A region is a piece of code that
+# control flow enters only at its start. A condition is an `if`, an operand of `&&` or `||`, a `let ... else`, a `while`, or the guard of an
+# arm of `match`. Each of its two outcomes is a branch. Arms of `match`, `?` and `await` have no branch counters. Arms of `match` are
+# counted as regions.
 
 # The modules with the code that decides.
 DECISION_SOURCES=(src/guard/{assess,decide,model,observe,ownership,policy,reserve})

@@ -33,8 +33,8 @@ use crate::{
     run::run,
 };
 
-/// The seeds of the test of determinism. Seeds 2 to 5 replace members, request dry runs, delete StatefulSets and move leadership. Seed 1
-/// does nothing of this kind.
+/// The seeds of the test of determinism. Seed 2 replaces members, seed 3 requests dry runs, seed 4 executes deletions of StatefulSets, and
+/// seed 5 moves leadership and deletes nodes. Seed 1 has none of these operations.
 const REPEATED_SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
 
 /// Replays the seed of `SIMULATION_SEED` and following ones: `SIMULATION_SEEDS` of them, or as many as fit into

@@ -179,7 +179,7 @@ pub(crate) async fn request_dry_runs(api: ApiServer, end: Instant) {
             let mut world = api.sim.world();
             let pods = world.scenario.pod_names();
             let random = world.index(DRY_RUNS, pods.len());
-            // A claim without a pod has a search of its own in the guard.
+            // The guard finds the member of a claim without a pod through the StatefulSets. Such claims are therefore preferred.
             let absent = pods.iter().find(|pod| world.store.get(&pod_key(NAMESPACE, pod)).is_none());
             let pod = absent.unwrap_or(&pods[random]);
             match world.number(DRY_RUNS, 0..=3) {

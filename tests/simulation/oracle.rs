@@ -83,7 +83,7 @@ pub(crate) struct Approval<'a> {
     pub(crate) started: Instant,
 }
 
-/// The object of a dry run of a deletion.
+/// The object whose deletion is requested in a dry run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DryRun {
     /// The namespace of the cluster.
@@ -245,7 +245,7 @@ impl Oracle {
         }
     }
 
-    /// Checks the approval of a dry run. `approval` is the beginning of the report of a violation.
+    /// Checks the approval of a dry run in a run without break-glass. The text of a violation begins with `approval`.
     pub(crate) fn check_dry_run(
         &mut self,
         cluster: &Cluster,

@@ -157,7 +157,7 @@ impl ApiServer {
         Outcome::Done
     }
 
-    /// Requests a dry run of the deletion of an object, which leaves the object unchanged.
+    /// Requests the deletion of an object in a dry run. The object remains. `of` describes the same object for the oracle.
     pub(crate) async fn dry_run_deletion(&self, user: &str, object: &Key, of: &DryRun) {
         let (resource, namespace, name) = object;
         let (request, requested_at, mut stored) = {
