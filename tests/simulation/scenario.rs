@@ -89,7 +89,8 @@ impl Scenario {
             has_handovers,
             deletes_sets,
             deletes_nodes,
-            has_dry_runs: matches!(seed % 10, 3 | 7),
+            // Seed 7 is the only one of the first ten that finds `Mistake::IgnoreForeignTerminating`, and has none.
+            has_dry_runs: seed % 10 == 3 || seed % 20 == 17,
             seconds: 150,
             generations: vec![0; replicas],
         }
