@@ -133,9 +133,9 @@ async fn status_warns_of_pods_below_the_guards_priority() {
         }
         tokio::time::sleep(FURTHER_SURVEYS).await;
         assert_eq!(logged("warning", &expected), 1);
-        // The survey of the second cluster also contains the first one.
-        if problems[0].is_string() {
-            assert_eq!(logged("problem", "priority below the guard's"), 1);
+        // An earlier survey can have found a part of the pods, and has then logged a shorter list.
+        if let Some(problem) = problems[0].as_str() {
+            assert_eq!(logged("problem", problem), 1);
         }
         problems
     };
