@@ -1,7 +1,7 @@
 //! Members of deleted owners, which the garbage collector deletes next.
 //!
-//! The watch of StatefulSets shows the absence of a StatefulSet at once. Owners of other kinds have no watch: each read of
-//! a namespace by the recorder finds the members whose owner is gone. This costs no call for a decision.
+//! The watch of StatefulSets shows the absence of a StatefulSet at once. Owners of other kinds have no watch. When
+//! the recorder reads a namespace, it finds the members whose owner is gone. A decision needs no call for them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
