@@ -166,14 +166,16 @@ impl AnnotationCache {
         self.stateful_sets.hurry(namespace);
     }
 
-    /// Waits until the annotations in a guarded namespace are known: a namespace that has just become guarded is listed
-    /// first. Returns at once for a namespace that is not guarded. The caller limits the time.
+    /// Waits until the annotations in a namespace are known: after a start, the namespaces are listed first, and then the
+    /// StatefulSets of a namespace that is guarded. Without a wait, an evaluation would not apply the annotations.
+    /// The caller limits the time.
     ///
     /// # Errors
     ///
     /// Fails if the StatefulSets of the namespace could not be listed since it became guarded.
     pub async fn wait_until_known(&self, namespace: &str) -> Result<(), LookupError> {
         let (mut listed, mut guarded) = (self.stateful_sets.listed(), self.guarded.clone());
+        let mut are_namespaces_listed = self.are_namespaces_listed.clone();
         while !self.is_known(namespace) {
             if let Some(failure) = self.stateful_sets.failure(namespace) {
                 return Err(failure);
@@ -183,6 +185,7 @@ impl AnnotationCache {
                 biased;
                 changed = listed.changed() => changed,
                 changed = guarded.changed() => changed,
+                changed = are_namespaces_listed.changed() => changed,
             };
             if changed.is_err() {
                 // The watches ended with the runtime.
@@ -192,10 +195,12 @@ impl AnnotationCache {
         Ok(())
     }
 
-    /// Whether the annotations in a namespace are known, or the namespace is not guarded.
+    /// Whether the annotations in a namespace are known, or the namespace is not guarded. The list of all namespaces shows
+    /// which namespaces are guarded, so that no annotations are known before it.
     #[must_use]
     pub fn is_known(&self, namespace: &str) -> bool {
-        self.stateful_sets.is_listed(namespace) || !self.guarded.borrow().contains(namespace)
+        *self.are_namespaces_listed.borrow()
+            && (self.stateful_sets.is_listed(namespace) || !self.guarded.borrow().contains(namespace))
     }
 
     /// Returns the annotations of a namespace; empty if the namespace is not guarded.

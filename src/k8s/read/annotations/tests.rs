@@ -16,6 +16,8 @@ const LEADER: &str = "etcd-guard.io/leader";
 /// A namespace that is guarded, and a StatefulSet in each namespace. It selects namespaces as the API server does.
 #[derive(Clone, Default)]
 struct Server {
+    /// Whether the lists of namespaces fail.
+    has_no_namespaces: Arc<Mutex<bool>>,
     /// Calls of lists of StatefulSets, by path.
     lists: Arc<Mutex<Vec<String>>>,
     /// Whether the lists of StatefulSets succeed.
@@ -26,7 +28,7 @@ struct Server {
 
 impl Server {
     fn cache(&self) -> AnnotationCache {
-        let Self { lists, has_stateful_sets, namespace_event } = self.clone();
+        let Self { has_no_namespaces, lists, has_stateful_sets, namespace_event } = self.clone();
         let client = fake::api_server_with(move |call, _| {
             let query = call.uri.query().unwrap_or_default();
             let is_watch = query.contains("watch=true");
@@ -34,6 +36,9 @@ impl Server {
                 assert!(query.contains("labelSelector=example.com%2Fguard%3Dyes"), "{query}");
             }
             match (call.uri.path(), is_watch) {
+                ("/api/v1/namespaces", false) if *has_no_namespaces.lock().unwrap() => {
+                    (500, fake::status_failure(500, "not now"))
+                }
                 ("/api/v1/namespaces", false) => {
                     (200, json!({"metadata": {"resourceVersion": "1"}, "items": [namespace("prod")]}))
                 }
@@ -95,14 +100,35 @@ async fn stores_only_what_is_read_of_guarded_namespaces() {
 async fn policies_of_an_unlisted_namespace_are_unknown() {
     let server = Server::default();
     let cache = server.cache();
-    until(|| !cache.is_known("prod")).await;
-    assert!(cache.is_known("other"), "it is not guarded");
+    until(|| cache.is_guarded("prod")).await;
+    assert!(!cache.is_known("prod"));
+    until(|| cache.is_known("other")).await;
     assert!(cache.stateful_set_versions(&BTreeSet::from([String::from("prod")])).is_empty());
     let failure = timeout(WAIT, cache.wait_until_known("prod")).await.unwrap().unwrap_err();
     assert_eq!(failure.to_string(), "reading the StatefulSets of namespace prod failed: not now");
     server.serve_stateful_sets();
     until(|| cache.is_known("prod")).await;
     cache.wait_until_known("prod").await.unwrap();
+    assert_eq!(cache.stateful_set_annotations("prod", "etcd")[LEADER], "deny");
+}
+
+#[tokio::test]
+async fn policies_are_unknown_until_the_namespaces_are_listed() {
+    let server = Server::default();
+    server.serve_stateful_sets();
+    *server.has_no_namespaces.lock().unwrap() = true;
+    let cache = server.cache();
+    assert!(!cache.is_known("prod"));
+    // A namespace without the label is unknown as well: the list decides which namespaces have it.
+    assert!(!cache.is_known("other"));
+    let (waiting, other) = (cache.clone(), cache.clone());
+    let mut known = tokio::spawn(async move { waiting.wait_until_known("prod").await });
+    let other = tokio::spawn(async move { other.wait_until_known("other").await });
+    assert!(timeout(Duration::from_millis(200), &mut known).await.is_err(), "the wait ended before the list");
+    *server.has_no_namespaces.lock().unwrap() = false;
+    timeout(WAIT, known).await.unwrap().unwrap().unwrap();
+    timeout(WAIT, other).await.unwrap().unwrap().unwrap();
+    assert_eq!(cache.namespace_annotations("prod")[LEADER], "transfer");
     assert_eq!(cache.stateful_set_annotations("prod", "etcd")[LEADER], "deny");
 }
 
