@@ -1,11 +1,19 @@
 //! Without a running guard, living pods are protected, and pods that have ended can be deleted.
 
+use std::time::Duration;
+
 use test_support::{
+    guard::{
+        process::GuardProcess,
+        review::{dry_run_review, verdict},
+    },
     guarded_cluster::{GuardedCluster, START_TIMEOUT, UNRELATED_POD},
-    kubernetes::pods::create_failed_pod,
+    http_client::Connection,
+    kubernetes::{api_proxy::ApiServerProxy, pods::create_failed_pod},
     process_node::ProcessAction,
     wait::{wait_for, wait_until},
 };
+use tokio::time::timeout;
 
 #[tokio::test]
 async fn without_guard_only_ended_pods_can_be_deleted() {
@@ -64,4 +72,33 @@ async fn new_guard_counts_approval_of_earlier_guard() {
     .await;
     assert!(denial.contains(&format!("{leaving} is being deleted")), "{denial}");
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE denied DisruptionInProgress"]);
+}
+
+/// A guard that restarts at the same address can receive reviews before it is ready. The annotations in the namespace are not known at
+/// that time.
+#[tokio::test]
+async fn new_guard_evaluates_after_the_list_of_namespaces() {
+    let etcd = GuardedCluster::start().await;
+    etcd.kubectl(&["annotate", "namespace", &etcd.namespace, "etcd-guard.io/min-voters=5"]).await;
+    let files = tempfile::tempdir_in(&etcd.control_plane.dir).unwrap();
+    let identity = etcd.control_plane.guard_kubeconfig();
+    let proxy = ApiServerProxy::start(&identity, files.path().join("proxy.kubeconfig")).await;
+    let list = proxy.hold(|call| call.path == "/api/v1/namespaces" && !call.query.contains("fieldSelector"));
+    let guard = GuardProcess::launch(&proxy.kubeconfig, &files.path().join("guard"));
+    let [follower, _] = etcd.followers().await;
+    let evaluate = async |name: &str| {
+        let review = dry_run_review(&etcd.pods.get(name).await.unwrap());
+        let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
+        verdict(&connection.post("/validate?timeout=30s", review).await.unwrap().body)
+    };
+    wait_until("the guard lists the namespaces", START_TIMEOUT, async || list.has_waiting_calls()).await;
+    for name in [&follower, UNRELATED_POD] {
+        let early = timeout(Duration::from_secs(1), evaluate(name)).await;
+        assert!(early.is_err(), "{name} before the list: {early:?}");
+    }
+    drop(list);
+    let (allowed, message) = evaluate(&follower).await;
+    assert!(!allowed && message.contains("TooFewVoters"), "{message}");
+    let (allowed, message) = evaluate(UNRELATED_POD).await;
+    assert!(allowed, "{message}");
 }
