@@ -196,7 +196,8 @@ fn inject(api: &ApiServer) {
 }
 
 /// Pauses the leader for 2.2 s to 5 s, so that the other voters usually elect another leader. Up to 0.3 s after the pause, requests
-/// the deletion of a random other member. At that time, the old leader may not have received the new term yet.
+/// the deletion of a random other member, or of the leader if it is the only one. At that time, the old leader may not have received
+/// the new term yet.
 fn pause_leader(api: &ApiServer, world: &mut World) {
     let Some(leader) = world.cluster.leader() else { return };
     let time = world.time(FAULTS, 2_200..=5_000);
@@ -208,7 +209,7 @@ fn pause_leader(api: &ApiServer, world: &mut World) {
         }
     });
     let members = world.cluster.members.len();
-    let other = (leader + 1 + world.index(FAULTS, members - 1)) % members;
+    let other = (leader + 1 + world.index(FAULTS, (members - 1).max(1))) % members;
     let time = time + world.time(FAULTS, 1..=300);
     request_after(api, time, world.cluster.members[other].name.clone());
 }

@@ -17,6 +17,7 @@ mod faults;
 mod kubelet;
 mod operator;
 mod oracle;
+mod policies;
 mod protocol_traces;
 mod raft;
 mod recordings;
@@ -34,8 +35,9 @@ use crate::{
 };
 
 /// The seeds of the test of determinism. Seed 2 replaces members, seed 3 requests dry runs, seed 4 executes deletions of StatefulSets, and
-/// seed 5 moves leadership and deletes nodes. Seed 1 has none of these operations.
-const REPEATED_SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
+/// seed 5 moves leadership and deletes nodes. Seeds 11 and 19 change policies, and the cluster of seed 19 has one voter. Seed 1 has none
+/// of these operations.
+const REPEATED_SEEDS: [u64; 7] = [1, 2, 3, 4, 5, 11, 19];
 
 /// Replays the seed of `SIMULATION_SEED` and following ones: `SIMULATION_SEEDS` of them, or as many as fit into
 /// `SIMULATION_SECONDS` of CPU time.

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::raft::Cluster;
+use crate::{policies::Policies, raft::Cluster};
 
 /// The knowledge about members and approvals that no simulated process has.
 #[derive(Default)]
@@ -35,6 +35,8 @@ pub(crate) struct Oracle {
     pub(crate) unjudged: BTreeMap<&'static str, u32>,
     /// The reason of the last approval for each pod, by uid.
     pub(crate) reasons: BTreeMap<String, &'static str>,
+    /// The policies since the start of the run.
+    pub(crate) policies: Policies,
 }
 
 /// Time between the end of an evaluation and the check of its approval, at most: a call of the guard that begins meanwhile
@@ -43,6 +45,9 @@ const CHECK_DELAY: Duration = Duration::from_millis(300);
 
 /// The beginning of a violation of the safety invariant. Other violations concern liveness.
 pub(crate) const SAFETY: &str = "safety: ";
+
+/// An approval of this cause is not judged: a policy permits the deletion of the only voter.
+const ONLY_VOTER: &str = "the policy for the only voter";
 
 /// The voters beyond the quorum that remained after an approval.
 #[derive(Clone, Copy, Debug)]
@@ -193,6 +198,10 @@ impl Oracle {
         let approved_set = owner.and_then(|owner| self.approved_sets.get(owner));
         let is_gap = reason == "OwnerDeleted"
             && approved_set.is_some_and(|last| targets.iter().all(|(_, uid)| created(uid) > *last));
+        let voter_count = cluster.voters().count();
+        let is_permitted = reason == "SingleMemberAllowed"
+            && voter_count == 1
+            && self.policies.permitted_single_member_since(requested_at);
         // The first cause that applies counts.
         let causes = [
             (!votes, "the pod runs no voter"),
@@ -201,32 +210,26 @@ impl Oracle {
             (is_overruled, "break-glass"),
             (has_changed, "the membership changed during the review"),
             (is_gap, "known gap of cascades"),
+            (is_permitted, ONLY_VOTER),
         ];
-        if let Some((_, cause)) = causes.into_iter().find(|(applies, _)| *applies) {
+        let cause = causes.into_iter().find(|(applies, _)| *applies).map(|(_, cause)| cause);
+        let costs_a_voter = operation == Operation::Delete && cause.is_none_or(|cause| cause == ONLY_VOTER);
+        let min_voters = self.policies.min_voters_since(requested_at);
+        if costs_a_voter && voter_count < min_voters {
+            self.violations.push(format!(
+                "{reason} approved a deletion with {voter_count} voters, and the policy requires {min_voters}"
+            ));
+        }
+        if let Some(cause) = cause {
             *self.unjudged.entry(cause).or_default() += 1;
         } else {
             let signed = |count: usize| i64::try_from(count).unwrap();
             let remaining_voters = signed(most) - signed(cluster.quorum());
             let at = approved_at.duration_since(started);
-            self.margins.push(Margin { at, voters: cluster.voters().count(), remaining: remaining_voters });
+            self.margins.push(Margin { at, voters: voter_count, remaining: remaining_voters });
             if remaining_voters < 0 {
-                let names = |members: &[usize]| {
-                    members.iter().map(|member| cluster.members[*member].name.as_str()).collect::<Vec<_>>()
-                };
-                let target: Vec<usize> = targets.iter().map(|(member, _)| *member).collect();
-                let leaving: Vec<String> = self
-                    .departures
-                    .iter()
-                    .map(|(uid, departure)| format!("{} {uid}", cluster.members[departure.member].name))
-                    .collect();
-                self.violations.push(format!(
-                    "{SAFETY}{reason} approved {:?}: of {} voters {:?} remain, {most} of them connected, and the quorum \
-                     is {}; {leaving:?} leave already",
-                    names(&target),
-                    cluster.voters().count(),
-                    names(&remaining),
-                    cluster.quorum(),
-                ));
+                let text = self.describe_loss(cluster, approval, &remaining, most);
+                self.violations.push(text);
             }
         }
         match operation {
@@ -243,6 +246,34 @@ impl Oracle {
             departure.requests += 1;
             departure.is_reserved |= is_reserved;
         }
+    }
+
+    /// Returns the violation by an approval after which these voters remain, of which `connected` reach each other.
+    fn describe_loss(
+        &self,
+        cluster: &Cluster,
+        approval: &Approval<'_>,
+        remaining: &[usize],
+        connected: usize,
+    ) -> String {
+        let names = |members: &[usize]| {
+            members.iter().map(|member| cluster.members[*member].name.as_str()).collect::<Vec<_>>()
+        };
+        let target: Vec<usize> = approval.targets.iter().map(|(member, _)| *member).collect();
+        let leaving: Vec<String> = self
+            .departures
+            .iter()
+            .map(|(uid, departure)| format!("{} {uid}", cluster.members[departure.member].name))
+            .collect();
+        format!(
+            "{SAFETY}{} approved {:?}: of {} voters {:?} remain, {connected} of them connected, and the quorum is {}; \
+             {leaving:?} leave already",
+            approval.reason,
+            names(&target),
+            cluster.voters().count(),
+            names(remaining),
+            cluster.quorum(),
+        )
     }
 
     /// Checks the approval of a dry run in a run without break-glass. The text of a violation begins with `approval`.

@@ -17,12 +17,11 @@ use crate::{
     api::{
         admission::{ApiServer, Deletion, Outcome},
         server::pod_key,
-        store::key,
     },
     controllers, faults, kubelet,
     operator::{self, REPLACEMENT_TIME},
     oracle::Margin,
-    protocol_traces,
+    policies, protocol_traces,
     raft::Role,
     replicas::Replicas,
     scenario::{NAMESPACE, Scenario},
@@ -117,6 +116,9 @@ async fn simulate(seed: u64, records_text: bool) -> Report {
     if deletes_nodes {
         tasks.spawn(operator::delete_nodes(api.clone(), end));
     }
+    if sim.world().scenario.changes_policies {
+        tasks.spawn(policies::change(sim.clone(), end));
+    }
     if sim.world().scenario.has_dry_runs {
         tasks.spawn(operator::request_dry_runs(api.clone(), end));
     }
@@ -178,9 +180,9 @@ fn fail_with_task(tasks: &mut JoinSet<()>) {
 }
 
 /// Checks that two harmless deletions are approved after the faults have ended: those of a follower or, if the guard moves
-/// leadership, of any voter.
+/// leadership, of any voter. With one voter, the policy for it permits them.
 async fn check_liveness(api: &ApiServer) {
-    end_break_glass(api);
+    end_policies(api);
     sleep(SETTLE_TIME).await;
     for _ in 0..2 {
         if let Err(violation) = check_deletion(api).await {
@@ -205,15 +207,13 @@ async fn check_liveness(api: &ApiServer) {
     }
 }
 
-/// Removes the annotations that permit deletions. With them, a denial that ends after a minute would be an approval.
-fn end_break_glass(api: &ApiServer) {
+/// Removes the annotations with policies, and those that permit deletions: with the latter, a denial that ends after a minute would
+/// be an approval. The deletion of the only voter requires a permission.
+fn end_policies(api: &ApiServer) {
     let mut world = api.sim.world();
-    for (set, _) in world.scenario.sets.clone() {
-        world.store.update(&key("statefulsets", NAMESPACE, set), |object| {
-            if let Some(metadata) = object["metadata"].as_object_mut() {
-                metadata.remove("annotations");
-            }
-        });
+    policies::remove_annotations(&mut world);
+    if world.scenario.has_single_voter() {
+        policies::permit_single_member(&mut world);
     }
 }
 
@@ -227,7 +227,7 @@ fn is_possible(world: &World, voter: usize) -> bool {
     };
     world.cluster.serves(voter, Instant::now())
         && pod.is_some_and(runs)
-        && (world.scenario.transfers || member.role != Role::Leader)
+        && (world.scenario.transfers || world.scenario.has_single_voter() || member.role != Role::Leader)
 }
 
 /// Deletes a voter that serves, and repeats the request until it is approved. Returns an error if that takes too long, or if the
@@ -260,7 +260,7 @@ async fn check_deletion(api: &ApiServer) -> Result<(), String> {
                 let mut world = api.sim.world();
                 world.advance();
                 let reason = world.oracle.reasons.get(&uid).copied().unwrap_or_default();
-                if ["SafeToDelete", "LeaderTransferred"].contains(&reason) {
+                if ["SafeToDelete", "LeaderTransferred", "SingleMemberAllowed"].contains(&reason) {
                     return Ok(());
                 }
                 if world.oracle.served_since(voter, requested_at) {

@@ -42,6 +42,8 @@ pub(crate) struct Scenario {
     /// Whether a person requests dry runs of the deletion of the namespace, of claims and of the Service. The StatefulSets then have
     /// a template, so that the guard finds the claims of pods that do not exist.
     pub(crate) has_dry_runs: bool,
+    /// Whether a person changes the annotations with policies. At the end, they are removed.
+    pub(crate) changes_policies: bool,
     /// Seconds with requests and faults.
     pub(crate) seconds: u64,
     /// Number of starts of each replica.
@@ -51,8 +53,9 @@ pub(crate) struct Scenario {
 // === impl Scenario ===
 
 impl Scenario {
-    /// Returns the circumstances of a seed. `replaces_members`, `has_handovers`, `deletes_sets`, `deletes_nodes`, `has_dry_runs` and,
-    /// for cascades, the sets depend on the number of the seed, so that the runs of other seeds do not change.
+    /// Returns the circumstances of a seed. `replaces_members`, `has_handovers`, `deletes_sets`, `deletes_nodes`, `has_dry_runs`,
+    /// `changes_policies` and, for cascades and a single voter, the sets depend on the number of the seed, so that the runs of other
+    /// seeds do not change.
     pub(crate) fn new(rng: &mut fastrand::Rng, seed: u64) -> Self {
         let (sets, learners): (Vec<(&'static str, usize)>, usize) = match rng.u32(0..10) {
             0..=3 => (vec![("etcd", 3)], 0),
@@ -66,6 +69,7 @@ impl Scenario {
         let (sets, learners) = match seed % 10 {
             4 => (vec![("etcd-a", 1), ("etcd-b", 1), ("etcd-c", 1)], 0),
             8 => (vec![("etcd-a", 1), ("etcd-b", 2), ("etcd-c", 2)], 0),
+            _ if seed % 20 == 19 => (vec![("etcd", 1)], 0),
             _ => (sets, learners),
         };
         // All replicas of this process share the limits of concurrent lists and watches, which two of them do not reach. With
@@ -91,15 +95,25 @@ impl Scenario {
             deletes_nodes,
             // Seed 7 is the only one of the first ten that finds `Mistake::IgnoreForeignTerminating`, and has none.
             has_dry_runs: seed % 10 == 3 || seed % 20 == 17,
+            changes_policies: matches!(seed % 20, 11 | 19),
             seconds: 150,
             generations: vec![0; replicas],
         }
     }
 
     /// Whether the comparison with the model of the reservation protocol covers all operations of the run: no change of the
-    /// membership, no executed deletion of an owner or a node, and one record.
+    /// membership, no executed deletion of an owner or a node, one record, and no deletion of the only voter.
     pub(crate) fn is_modelled(&self) -> bool {
-        !self.replaces_members && !self.deletes_sets && !self.deletes_nodes && !self.races_for_records
+        !self.replaces_members
+            && !self.deletes_sets
+            && !self.deletes_nodes
+            && !self.races_for_records
+            && !self.has_single_voter()
+    }
+
+    /// Whether the cluster has one voter, whose deletion only a policy can permit.
+    pub(crate) fn has_single_voter(&self) -> bool {
+        self.sets == [("etcd", 1)]
     }
 
     /// A cluster of one set without faults, for the comparison of the simulated raft with real clusters.
@@ -118,6 +132,7 @@ impl Scenario {
             deletes_sets: false,
             deletes_nodes: false,
             has_dry_runs: false,
+            changes_policies: false,
             seconds: 0,
             generations: vec![0],
         }
@@ -128,7 +143,7 @@ impl Scenario {
         format!(
             "{} replicas, sets {:?}, {} learners, transfer {}, dangling owners {}, pre-vote {}, stale reads {}, race for \
              records {}, replaced members {}, handovers {}, cascades {}, \
-             deleted nodes {}, dry runs {}",
+             deleted nodes {}, dry runs {}, changed policies {}",
             self.replicas,
             self.sets,
             self.learners,
@@ -141,7 +156,8 @@ impl Scenario {
             self.has_handovers,
             self.deletes_sets,
             self.deletes_nodes,
-            self.has_dry_runs
+            self.has_dry_runs,
+            self.changes_policies
         )
     }
 
