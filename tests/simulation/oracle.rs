@@ -43,7 +43,7 @@ pub(crate) struct Oracle {
 /// can find a member stopped that serves in the check.
 const CHECK_DELAY: Duration = Duration::from_millis(300);
 
-/// The beginning of a violation of the safety invariant. Other violations concern liveness.
+/// The beginning of a violation of the safety invariant. Other violations concern policies and liveness.
 pub(crate) const SAFETY: &str = "safety: ";
 
 /// An approval of this cause is not judged: a policy permits the deletion of the only voter.
@@ -213,7 +213,10 @@ impl Oracle {
             (is_permitted, ONLY_VOTER),
         ];
         let cause = causes.into_iter().find(|(applies, _)| *applies).map(|(_, cause)| cause);
-        let costs_a_voter = operation == Operation::Delete && cause.is_none_or(|cause| cause == ONLY_VOTER);
+        // The guard does not count voters for a member that does not serve, also if an earlier approval requires its judgement.
+        let costs_a_voter = operation == Operation::Delete
+            && cause.is_none_or(|cause| cause == ONLY_VOTER)
+            && (!concerns_idle || targets.iter().any(|(member, _)| self.served_since(*member, requested_at)));
         let min_voters = self.policies.min_voters_since(requested_at);
         if costs_a_voter && voter_count < min_voters {
             self.violations.push(format!(

@@ -22,8 +22,8 @@ const SINGLE_MEMBER: &str = "etcd-guard.io/single-member";
 /// The annotation with the least number of voters.
 const MIN_VOTERS: &str = "etcd-guard.io/min-voters";
 
-/// The longest time for which the guard can use a policy that was changed: watch events are delayed by at most 8 s, and an
-/// evaluation takes at most 10 s.
+/// The time before a request from which the guard can still use a policy that was changed. It exceeds the longest delay of watch events
+/// (8 s), an outage of the API server (4 s) and the reconnection of the watch.
 const DELAY: Duration = Duration::from_secs(20);
 
 /// The values of two policies since the start of the run.
@@ -33,8 +33,10 @@ pub(crate) struct Policies(Vec<Change>);
 /// The values after a change.
 struct Change {
     at: Instant,
-    /// Whether the namespace or a StatefulSet permits the deletion of the only voter.
-    permits_single_member: bool,
+    /// Whether the namespace and the StatefulSet permit the deletion of the only voter; `None` without a valid annotation. The
+    /// StatefulSet takes precedence.
+    namespace_permits: Option<bool>,
+    set_permits: Option<bool>,
     /// The least number of voters that the namespace requires.
     min_voters: usize,
 }
@@ -42,14 +44,20 @@ struct Change {
 // === impl Policies ===
 
 impl Policies {
-    /// Whether an evaluation that began at this instant can use a permission to delete the only voter.
+    /// Whether an evaluation that began at this instant can use a permission to delete the only voter. The watches of the namespace
+    /// and of the StatefulSet can have different delays.
     pub(crate) fn permitted_single_member_since(&self, began_at: Instant) -> bool {
-        self.usable(began_at).any(|change| change.permits_single_member)
+        let uses = |value: fn(&Change) -> Option<bool>, expected: Option<bool>| {
+            self.usable(began_at).any(|change| value(change) == expected)
+        };
+        let by_namespace =
+            uses(|change| change.set_permits, None) && uses(|change| change.namespace_permits, Some(true));
+        by_namespace || uses(|change| change.set_permits, Some(true))
     }
 
     /// Returns the least number of voters that an evaluation that began at this instant requires, at least.
     pub(crate) fn min_voters_since(&self, began_at: Instant) -> usize {
-        let starts_later = self.0.first().is_none_or(|change| change.at + DELAY > began_at);
+        let starts_later = self.0.first().is_none_or(|change| change.at + DELAY >= began_at);
         let least = self.usable(began_at).map(|change| change.min_voters).min();
         least.filter(|_| !starts_later).unwrap_or_default()
     }
@@ -107,10 +115,16 @@ fn record(world: &mut World) {
         let stored = world.store.get(object)?;
         stored["metadata"]["annotations"][name].as_str().map(str::to_owned)
     };
-    let permits = |object: &Key| annotation(object, SINGLE_MEMBER).is_some_and(|value| value == "allow");
-    let permits_single_member = annotated_objects(world).iter().any(permits);
+    let permits = |object: &Key| match annotation(object, SINGLE_MEMBER)?.as_str() {
+        "allow" => Some(true),
+        "deny" => Some(false),
+        _ => None,
+    };
+    let namespace_permits = permits(&namespace());
+    // Only a cluster of one StatefulSet can have one voter.
+    let set_permits = permits(&key("statefulsets", NAMESPACE, world.scenario.sets[0].0));
     let min_voters = annotation(&namespace(), MIN_VOTERS).map_or(0, |value| value.parse().unwrap());
-    world.oracle.policies.0.push(Change { at: Instant::now(), permits_single_member, min_voters });
+    world.oracle.policies.0.push(Change { at: Instant::now(), namespace_permits, set_permits, min_voters });
 }
 
 /// Permits the deletion of the only voter.

@@ -26,7 +26,7 @@ pub(in crate::guard) async fn effective_policy(
     let namespace = &request.namespace;
     if let Operation::Workload(operation) = request.operation {
         // The policy on a node's deletion is that of the pods on the node.
-        if operation.is_harmless() || matches!(operation, WorkloadOperation::DeleteNode { .. }) {
+        if operation.is_harmless() || operation.is_on_node() {
             return Vec::new();
         }
         let mut settings = operation_policy(observer, policies, request, operation, deadline).await.settings;
@@ -52,8 +52,10 @@ pub(super) async fn operation_policy(
     deadline: Deadline,
 ) -> ResolvedPolicy {
     let (namespace, name) = (&request.namespace, &request.name);
-    // Without the annotations, the evaluation exceeds its deadline as well, and the policy has no effect.
-    let _ = observer.wait_for_annotations(namespace, deadline).await;
+    // Without the annotations, the evaluation exceeds its deadline as well, and the policy has no effect. A node is in no namespace.
+    if !operation.is_on_node() {
+        let _ = observer.wait_for_annotations(namespace, deadline).await;
+    }
     if operation == WorkloadOperation::DeleteClaim {
         let read = observer.claims.read(namespace, name);
         if let Ok(Ok(claim)) = deadline.within("reading the claim from the API server", read).await {

@@ -147,9 +147,10 @@ impl Evaluator {
         if let Some(verdict) = request.pod.as_ref().and_then(settled_verdict) {
             return verdict;
         }
-        // Before the annotations in such a namespace are known, no copy of a pod shows that the pod runs no etcd.
+        // Before the watch shows the label of a namespace, the annotations in it are unknown, and no copy of a pod shows that the
+        // pod runs no etcd.
         if scope == Scope::Guarded
-            && self.annotations.is_missing(&request.namespace)
+            && !self.annotations.is_guarded(&request.namespace)
             && let Some(verdict) = self.unguarded_verdict(request, deadline).await
         {
             return verdict;
@@ -192,8 +193,9 @@ impl Evaluator {
     async fn is_guarded(&self, request: &Request, deadline: Deadline) -> Result<bool, EvaluationError> {
         let namespace = &request.namespace;
         // Nodes have no namespace. Their evaluation considers only members in guarded namespaces.
-        let is_node = matches!(request.operation, Operation::Workload(WorkloadOperation::DeleteNode { .. }));
-        if is_node || self.annotations.is_guarded(namespace) {
+        let is_on_node =
+            matches!(request.operation, Operation::Workload(operation) if operation.is_on_node());
+        if is_on_node || self.annotations.is_guarded(namespace) {
             return Ok(true);
         }
         Box::pin(self.is_guarded_now(namespace, deadline)).await
@@ -204,7 +206,7 @@ impl Evaluator {
         let read = self.observer.pods.is_namespace_guarded(namespace, self.annotations.opt_in_label());
         let read = deadline.within("reading the namespace from the API server", read).await?;
         let is_guarded = read.map_err(EvaluationError::Lookup)?;
-        if is_guarded && self.annotations.is_missing(namespace) {
+        if is_guarded && !self.annotations.is_guarded(namespace) {
             let shown = self.annotations.wait_until_guarded(namespace);
             deadline
                 .within("waiting for the watch of namespaces to show the label of the guard", shown)
@@ -318,8 +320,11 @@ impl Evaluator {
         if let Cascade::Proven(verdict) = cascade {
             return self.record_accepted(request, operation, verdict, false, deadline).await;
         }
-        // Without the annotations of its owners, a denial must not be overruled by the policy of the namespace.
-        if let Err(error) = self.observer.wait_for_annotations(&request.namespace, deadline).await {
+        // Without the annotations of its owners, a denial must not be overruled by the policy of the namespace. The evaluation of a
+        // node waits itself.
+        if !operation.is_on_node()
+            && let Err(error) = self.observer.wait_for_annotations(&request.namespace, deadline).await
+        {
             let verdict = EvaluationError::from(error).into_verdict(request);
             self.events.record_operation(request, operation, None, &verdict);
             return verdict;

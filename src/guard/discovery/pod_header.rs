@@ -115,7 +115,7 @@ impl PodHeader<'_> {
         annotations: &AnnotationCache,
     ) -> Option<Request> {
         let request = self.request_if_unrelated(request)?;
-        if annotations.is_missing(&request.namespace) || !annotations.is_known(&request.namespace) {
+        if !annotations.is_guarded(&request.namespace) || !annotations.is_known(&request.namespace) {
             return None;
         }
         let is_declared = annotations.has_any(&request.namespace, self.stateful_set(), &[MEMBER]);

@@ -22,9 +22,8 @@ impl ClusterObserver {
         // Most calls find them known. Only the others need a span of the traces.
         if !self.annotations.is_known(namespace) {
             let known = self.annotations.wait_until_known(namespace);
-            let known = deadline
-                .within("listing the namespaces and the StatefulSets from the API server", known)
-                .await?;
+            let known =
+                deadline.within("listing namespaces and StatefulSets from the API server", known).await?;
             known.map_err(ObserveError::Lookup)?;
         }
         Ok(())

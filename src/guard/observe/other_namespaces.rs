@@ -68,6 +68,7 @@ impl ClusterObserver {
     ) -> Result<Vec<MemberId>, ObserveError> {
         let places: Vec<(&ListedMember, Places)> =
             members.iter().map(|member| (*member, Places::new(member, namespace, addresses))).collect();
+        self.wait_for_sets(&places, until).await.map_err(ObserveError::Lookup)?;
         let pods = self.find_pods(&places, until).await.map_err(ObserveError::Lookup)?;
         let has_set =
             |namespace: &str, pod: &str| self.annotations.stateful_set_by_pod_name(namespace, pod).is_some();
@@ -75,6 +76,28 @@ impl ClusterObserver {
             is_leaving(member, places, &pods, reserved, has_set)
         };
         Ok(places.iter().filter(is_leaving).map(|(member, _)| member.id).collect())
+    }
+
+    /// Waits until the StatefulSets of the guarded namespaces among these places are known.
+    async fn wait_for_sets(
+        &self,
+        places: &[(&ListedMember, Places)],
+        until: Instant,
+    ) -> Result<(), LookupError> {
+        let namespaces: BTreeSet<&String> =
+            places.iter().flat_map(|(_, places)| &places.namespaces).collect();
+        let started = Instant::now();
+        let known = namespaces
+            .into_iter()
+            .take(MAX_NAMESPACES)
+            .map(|namespace| self.annotations.wait_until_known(namespace));
+        timeout_at(until, try_join_all(known)).await.unwrap_or_else(|_| {
+            Err(LookupError::TimedOut {
+                subject: String::from("the StatefulSets of voters in other namespaces"),
+                limit: until.duration_since(started),
+            })
+        })?;
+        Ok(())
     }
 
     async fn find_pods(

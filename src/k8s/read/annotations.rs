@@ -127,13 +127,6 @@ impl AnnotationCache {
         self.guarded.borrow().contains(namespace)
     }
 
-    /// Whether a namespace is missing in the watch, which has listed the namespaces. The namespace is not guarded, or it
-    /// received the label a moment ago, and the annotations in it are not known yet.
-    #[must_use]
-    pub fn is_missing(&self, namespace: &str) -> bool {
-        *self.are_namespaces_listed.borrow() && !self.is_guarded(namespace)
-    }
-
     /// Waits until the watch shows the opt-in label of this namespace. The caller limits the time.
     pub async fn wait_until_guarded(&self, namespace: &str) {
         let shows = self.guarded.clone().wait_for(|guarded| guarded.contains(namespace)).await.is_ok();
@@ -167,8 +160,8 @@ impl AnnotationCache {
     }
 
     /// Waits until the annotations in a namespace are known: after a start, the namespaces are listed first, and then the
-    /// StatefulSets of a namespace that is guarded. Without a wait, an evaluation would not apply the annotations.
-    /// The caller limits the time.
+    /// StatefulSets of a namespace that is guarded. An evaluation that does not wait can miss annotations. The caller limits the
+    /// time.
     ///
     /// # Errors
     ///
@@ -195,8 +188,8 @@ impl AnnotationCache {
         Ok(())
     }
 
-    /// Whether the annotations in a namespace are known, or the namespace is not guarded. The list of all namespaces shows
-    /// which namespaces are guarded, so that no annotations are known before it.
+    /// Whether the annotations in a namespace are known, or the namespace is not guarded. Before the first list of namespaces, the
+    /// result is false.
     #[must_use]
     pub fn is_known(&self, namespace: &str) -> bool {
         *self.are_namespaces_listed.borrow()

@@ -5,7 +5,7 @@ use std::time::Duration;
 use test_support::{
     guard::{
         process::GuardProcess,
-        review::{dry_run_review, verdict},
+        review::{dry_run_review, node_deletion_review, verdict},
     },
     guarded_cluster::{GuardedCluster, START_TIMEOUT, UNRELATED_POD},
     http_client::Connection,
@@ -86,16 +86,22 @@ async fn new_guard_evaluates_after_the_list_of_namespaces() {
     let list = proxy.hold(|call| call.path == "/api/v1/namespaces" && !call.query.contains("fieldSelector"));
     let guard = GuardProcess::launch(&proxy.kubeconfig, &files.path().join("guard"));
     let [follower, _] = etcd.followers().await;
+    let send = async |path: &str, review: String| {
+        let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
+        connection.post(path, review).await.unwrap().body
+    };
     let evaluate = async |name: &str| {
         let review = dry_run_review(&etcd.pods.get(name).await.unwrap());
-        let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
-        verdict(&connection.post("/validate?timeout=30s", review).await.unwrap().body)
+        verdict(&send("/validate?timeout=30s", review).await)
     };
     wait_until("the guard lists the namespaces", START_TIMEOUT, async || list.has_waiting_calls()).await;
     for name in [&follower, UNRELATED_POD] {
         let early = timeout(Duration::from_secs(1), evaluate(name)).await;
         assert!(early.is_err(), "{name} before the list: {early:?}");
     }
+    // The deletion of a node that cannot be evaluated is approved with a warning, after the deadline of the evaluation.
+    let of_node = send("/validate?timeout=3s", node_deletion_review("node")).await;
+    assert!(verdict(&of_node).0 && of_node.contains("could not evaluate node node"), "{of_node}");
     drop(list);
     let (allowed, message) = evaluate(&follower).await;
     assert!(!allowed && message.contains("TooFewVoters"), "{message}");

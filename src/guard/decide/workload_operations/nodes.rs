@@ -108,6 +108,8 @@ impl WorkloadEvaluator {
         deadline: Deadline,
     ) -> Result<NodeAttempt, EvaluationError> {
         let node = &request.name;
+        // Before the list of namespaces, no pod on the node is in a guarded namespace.
+        self.observer.wait_for_annotations(&request.namespace, deadline).await?;
         let guarded = self.observer.annotations.guarded_namespaces().borrow().clone();
         let list = self.observer.pods.list_pods_of_node(node, &guarded);
         let on_node = deadline.within("listing the pods of the node from the API server", list).await?;

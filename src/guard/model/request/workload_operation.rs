@@ -150,6 +150,11 @@ impl WorkloadOperation {
         matches!(self, Self::DeleteOwner | Self::OrphanOwner | Self::ScaleOwner { .. })
     }
 
+    /// Whether the object of the operation is a node, which is in no namespace.
+    pub(in crate::guard) fn is_on_node(self) -> bool {
+        matches!(self, Self::DeleteNode { .. })
+    }
+
     /// Whether the operation deletes no pod, so that no policy is needed.
     pub(in crate::guard) fn is_harmless(self) -> bool {
         matches!(

@@ -17,7 +17,7 @@ const LEADER: &str = "etcd-guard.io/leader";
 #[derive(Clone, Default)]
 struct Server {
     /// Whether the lists of namespaces fail.
-    has_no_namespaces: Arc<Mutex<bool>>,
+    fails_namespaces: Arc<Mutex<bool>>,
     /// Calls of lists of StatefulSets, by path.
     lists: Arc<Mutex<Vec<String>>>,
     /// Whether the lists of StatefulSets succeed.
@@ -28,7 +28,7 @@ struct Server {
 
 impl Server {
     fn cache(&self) -> AnnotationCache {
-        let Self { has_no_namespaces, lists, has_stateful_sets, namespace_event } = self.clone();
+        let Self { fails_namespaces, lists, has_stateful_sets, namespace_event } = self.clone();
         let client = fake::api_server_with(move |call, _| {
             let query = call.uri.query().unwrap_or_default();
             let is_watch = query.contains("watch=true");
@@ -36,7 +36,7 @@ impl Server {
                 assert!(query.contains("labelSelector=example.com%2Fguard%3Dyes"), "{query}");
             }
             match (call.uri.path(), is_watch) {
-                ("/api/v1/namespaces", false) if *has_no_namespaces.lock().unwrap() => {
+                ("/api/v1/namespaces", false) if *fails_namespaces.lock().unwrap() => {
                     (500, fake::status_failure(500, "not now"))
                 }
                 ("/api/v1/namespaces", false) => {
@@ -116,7 +116,7 @@ async fn policies_of_an_unlisted_namespace_are_unknown() {
 async fn policies_are_unknown_until_the_namespaces_are_listed() {
     let server = Server::default();
     server.serve_stateful_sets();
-    *server.has_no_namespaces.lock().unwrap() = true;
+    *server.fails_namespaces.lock().unwrap() = true;
     let cache = server.cache();
     assert!(!cache.is_known("prod"));
     // A namespace without the label is unknown as well: the list decides which namespaces have it.
@@ -125,7 +125,7 @@ async fn policies_are_unknown_until_the_namespaces_are_listed() {
     let mut known = tokio::spawn(async move { waiting.wait_until_known("prod").await });
     let other = tokio::spawn(async move { other.wait_until_known("other").await });
     assert!(timeout(Duration::from_millis(200), &mut known).await.is_err(), "the wait ended before the list");
-    *server.has_no_namespaces.lock().unwrap() = false;
+    *server.fails_namespaces.lock().unwrap() = false;
     timeout(WAIT, known).await.unwrap().unwrap().unwrap();
     timeout(WAIT, other).await.unwrap().unwrap().unwrap();
     assert_eq!(cache.namespace_annotations("prod")[LEADER], "transfer");
