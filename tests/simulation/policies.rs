@@ -22,8 +22,8 @@ const SINGLE_MEMBER: &str = "etcd-guard.io/single-member";
 /// The annotation with the least number of voters.
 const MIN_VOTERS: &str = "etcd-guard.io/min-voters";
 
-/// The time before a request from which the guard can still use a policy that was changed. It exceeds the longest delay of watch events
-/// (8 s), an outage of the API server (4 s) and the reconnection of the watch.
+/// The time before a request from which the guard can still use a policy that was changed. It exceeds the sum of the longest delay of
+/// watch events (8 s) and an outage of the API server (4 s), and leaves 8 s for the reconnection of the watch.
 const DELAY: Duration = Duration::from_secs(20);
 
 /// The values of two policies since the start of the run.
@@ -74,6 +74,7 @@ impl Policies {
 
 /// Until this instant, changes annotations with policies on the namespace, the StatefulSets and pods. Some values are invalid.
 pub(crate) async fn change(sim: Sim, end: Instant) {
+    record(&mut sim.world());
     loop {
         sim.pause(POLICIES, 2_000..=30_000).await;
         if Instant::now() >= end {

@@ -147,10 +147,11 @@ impl Evaluator {
         if let Some(verdict) = request.pod.as_ref().and_then(settled_verdict) {
             return verdict;
         }
-        // Before the watch shows the label of a namespace, the annotations in it are unknown, and no copy of a pod shows that the
-        // pod runs no etcd.
+        // Before the watch shows the label of a namespace, the annotations in it are unknown, so that a copy cannot prove that the
+        // pod runs no etcd. Before the first list of namespaces, operations without a copy are checked below, if they have effects.
         if scope == Scope::Guarded
             && !self.annotations.is_guarded(&request.namespace)
+            && (request.pod.is_some() || self.annotations.are_namespaces_listed())
             && let Some(verdict) = self.unguarded_verdict(request, deadline).await
         {
             return verdict;

@@ -19,7 +19,7 @@ use crate::{
         model::{membership::identity, reservation::Reservation},
         observe::{error::ObserveError, observer::ClusterObserver},
     },
-    k8s::{AnnotationCache, LookupError, pod::Pod},
+    k8s::{LookupError, pod::Pod},
 };
 
 /// Maximum number of addresses whose pods are read for one evaluation. It equals the maximum number of addresses that one
@@ -68,11 +68,9 @@ impl ClusterObserver {
     ) -> Result<Vec<MemberId>, ObserveError> {
         let places: Vec<(&ListedMember, Places)> =
             members.iter().map(|member| (*member, Places::new(member, namespace, addresses))).collect();
-        let namespaces = places.iter().flat_map(|(_, places)| &places.namespaces).collect();
-        wait_for_sets(&self.annotations, namespaces, until).await.map_err(ObserveError::Lookup)?;
         let pods = self.find_pods(&places, until).await.map_err(ObserveError::Lookup)?;
         let has_set =
-            |namespace: &str, pod: &str| self.annotations.stateful_set_by_pod_name(namespace, pod).is_some();
+            |namespace: &str, pod: &str| self.annotations.may_have_stateful_set_of_pod(namespace, pod);
         let is_leaving = |(member, places): &&(&ListedMember, Places)| {
             is_leaving(member, places, &pods, reserved, has_set)
         };
@@ -110,25 +108,7 @@ impl ClusterObserver {
     }
 }
 
-/// Waits until the StatefulSets of the guarded ones of these namespaces are known: `stateful_set_by_pod_name` finds no other ones.
-async fn wait_for_sets(
-    annotations: &AnnotationCache,
-    namespaces: BTreeSet<&String>,
-    until: Instant,
-) -> Result<(), LookupError> {
-    let started = Instant::now();
-    let namespaces = namespaces.into_iter().take(MAX_NAMESPACES);
-    let known = try_join_all(namespaces.map(|namespace| annotations.wait_until_known(namespace)));
-    let known = timeout_at(until, known).await.unwrap_or_else(|_| {
-        Err(LookupError::TimedOut {
-            subject: String::from("the StatefulSets of voters in other namespaces"),
-            limit: until.duration_since(started),
-        })
-    });
-    known.map(drop)
-}
-
-/// Whether the pod of this member is leaving, or may be leaving. `has_set` returns whether a StatefulSet of the namespace creates
+/// Whether the pod of this member is leaving, or may be leaving. `has_set` returns whether a StatefulSet of the namespace may create
 /// the pod of this name: such a member without a pod is the process of a pod that was deleted by force.
 fn is_leaving(
     member: &ListedMember,
@@ -219,55 +199,10 @@ fn namespace_of(host: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::{
-            Arc,
-            atomic::{AtomicBool, Ordering},
-        },
-        time::Duration,
-    };
-
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{
-        guard::model::snapshot::fixture::listed,
-        k8s::{OptInLabel, fake},
-    };
-
-    #[tokio::test]
-    async fn waits_for_the_stateful_sets_of_other_namespaces() {
-        let lists_sets = Arc::new(AtomicBool::new(false));
-        let is_available = Arc::clone(&lists_sets);
-        let client = fake::api_server_with(move |call, _| {
-            let list = |items: Value| (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}));
-            let is_watch = call.uri.query().unwrap_or_default().contains("watch=true");
-            match call.uri.path() {
-                _ if is_watch => (200, json!(null)),
-                "/api/v1/namespaces" => list(json!([{"metadata": {"name": "other"}}])),
-                _ if is_available.load(Ordering::SeqCst) => {
-                    list(json!([{"metadata": {"name": "etcd", "uid": "set"}}]))
-                }
-                _ => (500, fake::status_failure(500, "not now")),
-            }
-        });
-        let annotations = AnnotationCache::watch(&client, OptInLabel::default());
-        let namespaces = [String::from("other"), String::from("unguarded")];
-        let wait = |limit: u64| {
-            let until = Instant::now() + Duration::from_secs(limit);
-            wait_for_sets(&annotations, namespaces.iter().collect(), until)
-        };
-        wait(5).await.unwrap_err();
-        assert!(annotations.stateful_set_by_pod_name("other", "etcd-0").is_none());
-        lists_sets.store(true, Ordering::SeqCst);
-        let retry = async {
-            while wait(5).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), retry).await.unwrap();
-        assert!(annotations.stateful_set_by_pod_name("other", "etcd-0").is_some());
-    }
+    use crate::guard::model::snapshot::fixture::listed;
 
     fn pod(name: &str, ip: &str, change: impl Fn(&mut Value)) -> Pod {
         let mut pod = json!({

@@ -127,6 +127,12 @@ impl AnnotationCache {
         self.guarded.borrow().contains(namespace)
     }
 
+    /// Whether the namespaces have been listed since the start.
+    #[must_use]
+    pub fn are_namespaces_listed(&self) -> bool {
+        *self.are_namespaces_listed.borrow()
+    }
+
     /// Waits until the watch shows the opt-in label of this namespace. The caller limits the time.
     pub async fn wait_until_guarded(&self, namespace: &str) {
         let shows = self.guarded.clone().wait_for(|guarded| guarded.contains(namespace)).await.is_ok();
@@ -192,7 +198,7 @@ impl AnnotationCache {
     /// result is false.
     #[must_use]
     pub fn is_known(&self, namespace: &str) -> bool {
-        *self.are_namespaces_listed.borrow()
+        self.are_namespaces_listed()
             && (self.stateful_sets.is_listed(namespace) || !self.guarded.borrow().contains(namespace))
     }
 
@@ -300,6 +306,12 @@ impl AnnotationCache {
         let is_ordinal = !ordinal.is_empty() && ordinal.bytes().all(|byte| byte.is_ascii_digit());
         let set = is_ordinal.then(|| self.stateful_sets.get(namespace, name))??;
         Some((name.to_owned(), set.uid.clone()))
+    }
+
+    /// Whether the name of a pod implies a StatefulSet of this guarded namespace, or the StatefulSets of the namespace are not known.
+    #[must_use]
+    pub fn may_have_stateful_set_of_pod(&self, namespace: &str, pod: &str) -> bool {
+        !self.is_known(namespace) || self.stateful_set_by_pod_name(namespace, pod).is_some()
     }
 
     /// Adds annotations with these names to pods that lack them: first from the pod's StatefulSet, then from the

@@ -108,7 +108,7 @@ impl WorkloadEvaluator {
         deadline: Deadline,
     ) -> Result<NodeAttempt, EvaluationError> {
         let node = &request.name;
-        // Before the list of namespaces, no pod on the node is in a guarded namespace.
+        // Before the first list of namespaces, the guard knows no guarded namespace, and would find no member on the node.
         self.observer.wait_for_annotations(&request.namespace, deadline).await?;
         let guarded = self.observer.annotations.guarded_namespaces().borrow().clone();
         let list = self.observer.pods.list_pods_of_node(node, &guarded);

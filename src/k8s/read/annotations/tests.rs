@@ -102,13 +102,17 @@ async fn policies_of_an_unlisted_namespace_are_unknown() {
     let cache = server.cache();
     until(|| cache.is_guarded("prod")).await;
     assert!(!cache.is_known("prod"));
+    assert!(cache.may_have_stateful_set_of_pod("prod", "other-0"));
     until(|| cache.is_known("other")).await;
+    assert!(!cache.may_have_stateful_set_of_pod("other", "etcd-0"));
     assert!(cache.stateful_set_versions(&BTreeSet::from([String::from("prod")])).is_empty());
     let failure = timeout(WAIT, cache.wait_until_known("prod")).await.unwrap().unwrap_err();
     assert_eq!(failure.to_string(), "reading the StatefulSets of namespace prod failed: not now");
     server.serve_stateful_sets();
     until(|| cache.is_known("prod")).await;
     cache.wait_until_known("prod").await.unwrap();
+    assert!(cache.may_have_stateful_set_of_pod("prod", "etcd-0"));
+    assert!(!cache.may_have_stateful_set_of_pod("prod", "other-0"));
     assert_eq!(cache.stateful_set_annotations("prod", "etcd")[LEADER], "deny");
 }
 
