@@ -200,7 +200,7 @@ async fn ignores_unknown_fields() {
 
 #[tokio::test]
 async fn times_out_incomplete_body() {
-    let server = Server::start(UNREACHABLE);
+    let server = Server::start_with_lists().await;
     // A connection without TLS and one that sends nothing must not delay the next one.
     let mut plain = tokio::net::TcpStream::connect(server.address()).await.unwrap();
     plain.write_all(b"POST /validate HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();

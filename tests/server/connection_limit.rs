@@ -13,7 +13,7 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 
-use crate::{Server, UNREACHABLE, deletion_review};
+use crate::{Server, deletion_review};
 
 /// The maximum number of connections of the guard.
 const LIMIT: usize = 512;
@@ -88,7 +88,7 @@ async fn send_slowly(mut stream: TlsStream<TcpStream>) {
 /// Edge case 54.
 #[tokio::test]
 async fn idle_connections_do_not_refuse_concurrent_reviews() {
-    let server = Arc::new(Server::start(UNREACHABLE));
+    let server = Arc::new(Server::start_with_lists().await);
     let connect = |_| async { http_client::tls(server.address(), &server.guard.ca_pem).await.unwrap() };
     let attackers: Vec<_> =
         stream::iter((0..LIMIT).map(connect)).buffer_unordered(HANDSHAKES).collect().await;
@@ -107,7 +107,7 @@ async fn idle_connections_do_not_refuse_concurrent_reviews() {
 /// Edge case 130: one half of the attackers is idle after the review, the other half sends a second one byte by byte.
 #[tokio::test]
 async fn forged_reviews_do_not_keep_all_connections() {
-    let server = Arc::new(Server::start(UNREACHABLE));
+    let server = Arc::new(Server::start_with_lists().await);
     let attackers: Vec<_> =
         stream::iter((0..LIMIT).map(|_| attack(&server))).buffer_unordered(HANDSHAKES).collect().await;
     let mut slow = JoinSet::new();

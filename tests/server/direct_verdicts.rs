@@ -18,7 +18,7 @@ fn with(change: impl Fn(&mut Value)) -> Value {
 
 #[tokio::test]
 async fn allows_pods_that_serve_nothing_without_probe() {
-    let server = Server::start(UNREACHABLE);
+    let server = Server::start_with_lists().await;
     let cases = [
         (
             "AlreadyTerminating",
@@ -52,7 +52,7 @@ fn web() -> Value {
 /// The fast path evaluates a review without the word "etcd"; every other review is parsed completely.
 #[tokio::test]
 async fn fast_path_and_full_parse_give_same_verdict() {
-    let server = Server::start(UNREACHABLE);
+    let server = Server::start_with_lists().await;
     let pod = web();
     for version in ["v1", "v1beta1"] {
         for nameless in [false, true] {
@@ -78,7 +78,7 @@ async fn fast_path_and_full_parse_give_same_verdict() {
 /// Most deleted pods do not mention etcd. A log line for each would hide the verdicts on members.
 #[tokio::test]
 async fn logs_unrelated_pods_only_if_reviews_mention_etcd() {
-    let server = Server::start(UNREACHABLE);
+    let server = Server::start_with_lists().await;
     let mut mentioning = web();
     mentioning["metadata"]["name"] = json!("web-1");
     mentioning["metadata"]["labels"]["app"] = json!("etcd-browser");
@@ -97,7 +97,7 @@ async fn logs_unrelated_pods_only_if_reviews_mention_etcd() {
 async fn recognizes_members_written_with_json_escapes() {
     const PLAIN: &str = r#"{"metadata":{"name":"a-0","namespace":"prod","uid":"u"},
         "spec":{"containers":[{"name":"a","image":"a"}]},"status":{"phase":"Running"}}"#;
-    let server = Server::start(UNREACHABLE);
+    let server = Server::start_with_lists().await;
     let changes = [
         ("", "", "allowed"),
         (r#""image":"a""#, r#""image":"\u0065tcd:3.6""#, "denied"),
@@ -119,7 +119,7 @@ async fn recognizes_members_written_with_json_escapes() {
 /// An error in a part that does not affect the verdict does not cause a denial.
 #[tokio::test]
 async fn ignores_errors_in_irrelevant_fields() {
-    let server = Server::start(UNREACHABLE);
+    let server = Server::start_with_lists().await;
     let mut pod = json!({
         "metadata": {"name": "a-0", "namespace": "prod", "labels": 7},
         "spec": {"containers": [{"image": "a"}]},

@@ -1,4 +1,5 @@
-//! The real server over TLS without an API server: malformed input, and verdicts that need no API server.
+//! The real server over TLS without an API server, or with one that only lists: malformed input, and verdicts that read no object
+//! by its name.
 
 // A test fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -16,7 +17,8 @@ mod traces;
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use http::{Method, Request, StatusCode, header};
+use axum::{Json, Router, response::IntoResponse as _};
+use http::{Method, Request, StatusCode, Uri, header};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use test_support::{
@@ -33,9 +35,42 @@ struct Server {
 /// An address without a listener.
 const UNREACHABLE: &str = "127.0.0.1:1";
 
+/// Starts an API server that lists the guarded namespace `prod` and no StatefulSet in it, and rejects all other calls except for its
+/// version. Returns the address.
+async fn listing_api_server() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let list =
+        |items: Value| Json(json!({"metadata": {"resourceVersion": "1"}, "items": items})).into_response();
+    let router = Router::new().fallback(async move |uri: Uri| {
+        if uri.query().is_some_and(|query| query.contains("watch=true")) {
+            // A watch without events.
+            std::future::pending::<()>().await;
+        }
+        match uri.path() {
+            "/api/v1/namespaces" => {
+                let labels = json!({"etcd-guard.io/guard": "enabled"});
+                list(json!([{"metadata": {"name": "prod", "labels": labels}}]))
+            }
+            path if path.ends_with("/statefulsets") => list(json!([])),
+            "/version" => Json(json!({"major": "1", "minor": "34"})).into_response(),
+            _ => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        }
+    });
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
 impl Server {
     fn start(apiserver: &str) -> Self {
         Self::with_files(apiserver, tempfile::tempdir().unwrap())
+    }
+
+    /// Starts a guard that has listed the namespaces, and waits until it is ready. Before the list, the guard approves no deletion.
+    async fn start_with_lists() -> Self {
+        let server = Self::start(&listing_api_server().await);
+        server.guard.wait_until_ready().await;
+        server
     }
 
     /// Starts a guard with files that the test has written.
