@@ -53,6 +53,11 @@ leaf_is_new() { [[ $(stored_leaf 2>/dev/null) == serial=* && $(stored_leaf) != "
 leaf_is_served() { [[ $(served_leaves) == "$(stored_leaf)" ]]; }
 ca_is_new() { [[ $(secret_field etcd-guard etcd-guard-ca tls.crt) != "$1" ]]; }
 
+# refresh_volumes: has the kubelet refresh the volumes of the guard. It does so within two minutes, and immediately if the pod changes.
+refresh_volumes() {
+  kubectl -n etcd-guard annotate pods -l app.kubernetes.io/name=etcd-guard --overwrite "etcd-guard.io/test=$(date +%s.%N)" >/dev/null
+}
+
 # request_renewal CERTIFICATE: requests an early renewal, as `cmctl renew` does. The API server rejects it while cert-manager
 # issues the certificate.
 request_renewal() {
@@ -66,6 +71,9 @@ request_renewal() {
 # renewal: renews both certificates under load; the leaf because its Secret is deleted.
 renewal() {
   local leaf ca denial
+  # In one run, the served certificate was no longer the stored one at this point. The kubelet refreshes the volumes with a delay.
+  refresh_volumes
+  wait_until 'both replicas serve the stored certificate' leaf_is_served
   leaf=$(stored_leaf)
   report cert_manager-served "$(served_leaves | sed "s/^$leaf\$/the stored one/")"
   ca=$(secret_field etcd-guard etcd-guard-ca tls.crt)
@@ -77,8 +85,7 @@ renewal() {
   wait_until 'the renewal of the CA is requested' request_renewal etcd-guard-ca
   wait_until 'the CA is renewed' ca_is_new "$ca"
   wait_until 'the new CA is in every entry' bundle_has_the_ca
-  # The kubelet refreshes the volumes of a pod within two minutes, and immediately if the pod changes.
-  kubectl -n etcd-guard annotate pods -l app.kubernetes.io/name=etcd-guard etcd-guard.io/test=refresh >/dev/null
+  refresh_volumes
   wait_until 'both replicas serve the new certificate' leaf_is_served
   calls_end cert_manager-renewal
   report cert_manager-restarts "$(guard_pods 'status.containerStatuses[0].restartCount')"
