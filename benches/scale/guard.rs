@@ -1,7 +1,7 @@
 //! The figures of one guard with a fleet.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::Path,
     time::{Duration, Instant},
 };
@@ -182,6 +182,7 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
             times.push(time);
         }
     }
+    assert_eq!(fleet.repeated_events().await, BTreeSet::new(), "no controller repeats Events");
     let (survey, survey_processor) = survey(&guard, fleet.clusters.len()).await;
     let calls = calls(control_plane, &files.path().join("proxy"), &fleet.clusters[0]).await;
     let resident = guard.resident_memory();

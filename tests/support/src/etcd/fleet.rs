@@ -2,6 +2,7 @@
 //! process.
 
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
     time::Duration,
@@ -9,12 +10,12 @@ use std::{
 
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::{
-    core::v1::{Namespace, PersistentVolumeClaim, Pod, Secret},
+    core::v1::{Event, Namespace, PersistentVolume, PersistentVolumeClaim, Pod, Secret},
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use kube::{
     Api, Client,
-    api::{Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -32,6 +33,9 @@ const MEMBERS: usize = 3;
 
 /// The longest time until a new namespace has its service account.
 const ACCOUNT_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// The longest time until the controllers have bound the claims of a namespace. Many namespaces wait for the same controller.
+const BINDING_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Number of clusters that are created at the same time.
 const CONCURRENT: usize = 16;
@@ -59,12 +63,35 @@ impl Fleet {
         Self { certificates: Some(FleetCertificates::new()), ..Self::start(client).await }
     }
 
-    /// Creates clusters until there are this many.
+    /// Creates clusters until there are this many, and waits until their claims are bound.
+    ///
+    /// The controllers of Kubernetes update an Event of each pending claim every 15 s. With 3,000 such claims, this used a
+    /// quarter of a core.
     pub async fn grow(&mut self, size: usize) {
         let first = self.clusters.len();
         let new: Vec<Vec<Pod>> =
             stream::iter(first..size).map(|number| self.create(number)).buffered(CONCURRENT).collect().await;
         self.clusters.extend(new);
+        for number in first..size {
+            let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &namespace(number));
+            wait_until("the claims are bound", BINDING_TIMEOUT, async || {
+                let claims = claims.list(&ListParams::default()).await.expect("claims").items;
+                claims.iter().all(is_bound)
+            })
+            .await;
+        }
+    }
+
+    /// Returns the reasons and sources of the Events that programs other than the guard have repeated. A controller that repeats
+    /// Events uses processor time that no guard causes.
+    pub async fn repeated_events(&self) -> BTreeSet<(String, String)> {
+        let events: Api<Event> = Api::all(self.client.clone());
+        let events = events.list(&ListParams::default()).await.expect("events").items;
+        let repeated = events.into_iter().filter(|event| event.count > Some(1)).filter_map(|event| {
+            let source = event.source?.component?;
+            (source != "etcd-guard").then(|| (event.reason.unwrap_or_default(), source))
+        });
+        repeated.collect()
     }
 
     /// Returns the namespace of each cluster.
@@ -155,11 +182,41 @@ impl Fleet {
                 members: listed.clone(),
             };
             self.members.add(IpAddr::V4(address(number, index)), replies, tls.clone());
-            create_claim(&claims, index).await;
+            self.create_claim(&claims, &namespace, index).await;
             created
                 .push(create_pod(&pods, index, address(number, index), &self.settings(number, index)).await);
         }
         created
+    }
+
+    /// Creates the claim of a member's data, which outlives the pod, and the volume to which the controllers bind the claim.
+    async fn create_claim(&self, claims: &Api<PersistentVolumeClaim>, namespace: &str, index: usize) {
+        let (name, volume_name) = (claim_name(index), format!("{namespace}-{index}"));
+        let (modes, size) = (json!(["ReadWriteOnce"]), json!({"storage": "1Gi"}));
+        let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": modes, "resources": {"requests": size}, "storageClassName": "",
+                "volumeName": volume_name,
+            },
+        }))
+        .expect("a valid object");
+        let claim = claims.create(&PostParams::default(), &claim).await.expect("a claim");
+        let volume: PersistentVolume = serde_json::from_value(json!({
+            "metadata": {"name": volume_name},
+            "spec": {
+                "accessModes": modes, "capacity": size, "storageClassName": "",
+                "persistentVolumeReclaimPolicy": "Retain",
+                "hostPath": {"path": "/data"},
+                "claimRef": {
+                    "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                    "namespace": namespace, "name": name, "uid": claim.metadata.uid,
+                },
+            },
+        }))
+        .expect("a valid object");
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        volumes.create(&PostParams::default(), &volume).await.expect("a volume");
     }
 }
 
@@ -183,17 +240,9 @@ async fn grant_secrets(client: &Client) {
     bindings.create(&PostParams::default(), &binding).await.expect("a binding");
 }
 
-/// Creates the claim of a member's data, which outlives the pod.
-async fn create_claim(claims: &Api<PersistentVolumeClaim>, index: usize) {
-    let name = claim_name(index);
-    let claim: PersistentVolumeClaim = serde_json::from_value(json!({
-        "metadata": {"name": name},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-    }))
-    .expect("a valid object");
-    claims.create(&PostParams::default(), &claim).await.expect("a claim");
-    let bound = Patch::Merge(json!({"status": {"phase": "Bound"}}));
-    claims.patch_status(&name, &PatchParams::default(), &bound).await.expect("a status");
+/// Returns whether the controllers have bound the claim to its volume.
+fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
 }
 
 fn claim_name(index: usize) -> String {
