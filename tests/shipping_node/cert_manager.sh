@@ -45,15 +45,16 @@ served_leaves() {
   local address addresses
   read -ra addresses <<<"$(guard_pods status.podIP)"
   for address in "${addresses[@]}"; do
-    openssl s_client -connect "$address:8443" -servername etcd-guard.etcd-guard.svc </dev/null 2>/dev/null |
+    timeout 20 openssl s_client -connect "$address:8443" -servername etcd-guard.etcd-guard.svc </dev/null 2>/dev/null |
       openssl x509 -noout -serial 2>/dev/null || printf 'no certificate\n'
   done | sort -u
 }
 leaf_is_new() { [[ $(stored_leaf 2>/dev/null) == serial=* && $(stored_leaf) != "$1" ]]; }
-leaf_is_served() { [[ $(served_leaves) == "$(stored_leaf)" ]]; }
+leaf_is_served() { [[ $(stored_leaf) == serial=* && $(served_leaves) == "$(stored_leaf)" ]]; }
 ca_is_new() { [[ $(secret_field etcd-guard etcd-guard-ca tls.crt) != "$1" ]]; }
 
-# refresh_volumes: has the kubelet refresh the volumes of the guard. It does so within two minutes, and immediately if the pod changes.
+# refresh_volumes: changes the pods of the guard, so that the kubelet refreshes their volumes immediately. Without a change, this
+# takes up to two minutes.
 refresh_volumes() {
   kubectl -n etcd-guard annotate pods -l app.kubernetes.io/name=etcd-guard --overwrite "etcd-guard.io/test=$(date +%s.%N)" >/dev/null
 }
@@ -71,7 +72,7 @@ request_renewal() {
 # renewal: renews both certificates under load; the leaf because its Secret is deleted.
 renewal() {
   local leaf ca denial
-  # In one run, the served certificate was no longer the stored one at this point. The kubelet refreshes the volumes with a delay.
+  # cert-manager can store another certificate after the pods have started. The kubelet refreshes the volumes with a delay.
   refresh_volumes
   wait_until 'both replicas serve the stored certificate' leaf_is_served
   leaf=$(stored_leaf)
