@@ -182,7 +182,7 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
             times.push(time);
         }
     }
-    assert_eq!(fleet.repeated_events().await, BTreeSet::new(), "no controller repeats Events");
+    assert_eq!(fleet.repeated_events().await, BTreeSet::new(), "programs other than the guard repeat Events");
     let (survey, survey_processor) = survey(&guard, fleet.clusters.len()).await;
     let calls = calls(control_plane, &files.path().join("proxy"), &fleet.clusters[0]).await;
     let resident = guard.resident_memory();
