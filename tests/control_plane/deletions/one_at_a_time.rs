@@ -110,7 +110,7 @@ async fn approves_one_of_many_concurrent_deletions() {
     }
 
     let _slow = etcd.delay_deletions().await;
-    // On a busy machine, the leader can change during the preparation.
+    // The leader is read last, because it can change during the preparation.
     let leader = etcd.leader().await;
 
     let names = GuardedCluster::names().repeat(6);

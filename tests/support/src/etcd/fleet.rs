@@ -194,8 +194,8 @@ impl Fleet {
         created
     }
 
-    /// Creates the claim of a member's data, which outlives the pod, after the volume to which the controllers bind it. A claim that
-    /// precedes its volume is bound up to 15 s later.
+    /// Creates the claim of a member's data, which outlives the pod, after the volume to which the controllers bind it. The
+    /// controllers examine a claim that precedes its volume again only after up to 15 s.
     async fn create_claim(&self, claims: &Api<PersistentVolumeClaim>, namespace: &str, index: usize) {
         let (name, volume_name) = (claim_name(index), format!("{namespace}-{index}"));
         let (modes, size) = (json!(["ReadWriteOnce"]), json!({"storage": "1Gi"}));

@@ -113,6 +113,13 @@ pub fn verdict(body: &str) -> (bool, String) {
     (allowed, response["status"]["message"].as_str().unwrap_or_default().to_owned())
 }
 
+/// Returns the reason code of a response.
+pub fn reason(body: &str) -> String {
+    let answer: Value = serde_json::from_str(body).expect("an AdmissionReview");
+    let reason = answer["response"]["auditAnnotations"]["reason"].as_str();
+    reason.unwrap_or_else(|| panic!("a reason: {body}")).to_owned()
+}
+
 /// Returns a pod that does not run etcd: the guard allows its deletion without a probe.
 pub fn pod_without_etcd() -> Pod {
     let pod = json!({
