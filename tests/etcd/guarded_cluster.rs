@@ -38,6 +38,9 @@ const LATE_REASONS: [&str; 2] = ["DeadlineExceeded", "ElectionInProgress"];
 const LATE_CAUSES: [&str; 4] =
     ["no answer within", "did not pass within", "has no leader", "did not respond within"];
 
+/// The path of the list of namespaces. It contains `prod`, unless other namespaces are stored.
+const NAMESPACES: &str = "/api/v1/namespaces";
+
 /// The responses of the fake API server to GET requests, by path. Written objects are stored and returned, unless
 /// writes fail; all other lists are empty.
 #[derive(Clone, Default)]
@@ -98,10 +101,9 @@ async fn respond(State(objects): State<Objects>, request: Request) -> Response {
     }
     let reads_namespace = parts.uri.query().is_some_and(|query| query.contains("fieldSelector"));
     let hides_label = objects.hides_label_from_watch.load(Ordering::SeqCst) && !reads_namespace;
-    let known = if path == "/api/v1/namespaces" && !hides_label {
-        let labels = json!({"etcd-guard.io/guard": "enabled"});
-        let items = json!([{"metadata": {"name": "prod", "labels": labels}}]);
-        Some((200, json!({"metadata": {"resourceVersion": "1"}, "items": items})))
+    let known = if path == NAMESPACES && !hides_label {
+        let known = objects.known.lock().unwrap().get(NAMESPACES).cloned();
+        Some(known.unwrap_or_else(|| (200, guarded_namespaces(&["prod"]))))
     } else {
         let known = objects.known.lock().unwrap();
         if path.ends_with("/leases") {
@@ -137,6 +139,14 @@ async fn respond(State(objects): State<Objects>, request: Request) -> Response {
     (StatusCode::from_u16(status).unwrap(), json, object.to_string()).into_response()
 }
 
+/// Returns a list of guarded namespaces with these names.
+fn guarded_namespaces(names: &[&str]) -> Value {
+    let labels = json!({"etcd-guard.io/guard": "enabled"});
+    let namespace = |name: &&str| json!({"metadata": {"name": name, "labels": labels}});
+    let items: Vec<Value> = names.iter().map(namespace).collect();
+    json!({"metadata": {"resourceVersion": "1"}, "items": items})
+}
+
 /// Returns the stored Leases with a label that the query selects.
 fn list_of_leases(known: &BTreeMap<String, (u16, Value)>, path: &str, query: &str) -> Value {
     let prefix = format!("{path}/");
@@ -160,6 +170,15 @@ impl GuardedPods {
     /// Starts a guard with this configuration file.
     pub(crate) async fn start_with_config(pods: &[Value], config: &str) -> Self {
         Self::start_with_objects(Objects::default(), pods, config).await
+    }
+
+    /// Starts a guard of the namespaces `prod` and `other`. The list of the StatefulSets of `other` contains this one.
+    pub(crate) async fn start_with_other_namespace(pods: &[Value], stateful_set: &Value) -> Self {
+        let objects = Objects::default();
+        objects.put(NAMESPACES, 200, guarded_namespaces(&["other", "prod"]));
+        let list = json!({"metadata": {"resourceVersion": "1"}, "items": [stateful_set]});
+        objects.put("/apis/apps/v1/namespaces/other/statefulsets", 200, list);
+        Self::start_with_objects(objects, pods, ALL_NETWORKS).await
     }
 
     /// Starts a guard that surveys the cluster every second.

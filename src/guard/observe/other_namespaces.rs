@@ -16,7 +16,7 @@ use crate::{
     etcd::{ListedMember, MemberId, url_host},
     guard::{
         discovery::etcd_pod,
-        model::{membership::identity, reservation::Reservation},
+        model::{annotations::MEMBER, membership::identity, reservation::Reservation},
         observe::{error::ObserveError, observer::ClusterObserver},
     },
     k8s::{LookupError, pod::Pod},
@@ -68,7 +68,14 @@ impl ClusterObserver {
     ) -> Result<Vec<MemberId>, ObserveError> {
         let places: Vec<(&ListedMember, Places)> =
             members.iter().map(|member| (*member, Places::new(member, namespace, addresses))).collect();
-        let pods = self.find_pods(&places, until).await.map_err(ObserveError::Lookup)?;
+        let mut pods = self.find_pods(&places, until).await.map_err(ObserveError::Lookup)?;
+        // An exclusion by the namespace does not show that a pod runs etcd.
+        let accepts = |pod: &Pod, name: &str, value: &str| {
+            value != "false" && etcd_pod::inherits_from_namespace(pod, name, value)
+        };
+        pods.for_each_namespace(|namespace, pods| {
+            self.annotations.apply_inherited(namespace, pods, &[MEMBER], accepts);
+        });
         let has_set =
             |namespace: &str, pod: &str| self.annotations.may_have_stateful_set_of_pod(namespace, pod);
         let is_leaving = |(member, places): &&(&ListedMember, Places)| {
@@ -126,10 +133,13 @@ fn is_leaving(
         pod.is_terminating() || reserved.iter().any(|reservation| reservation.uid == pod.metadata.uid)
     };
     let all_are_leaving = |pods: &[&Pod]| pods.iter().all(pod_is_leaving);
-    // With `hostNetwork`, several pods have the same address.
+    // With `hostNetwork`, several pods have the same address. Each etcd pod of another namespace may run the member.
     let at_address = places.addresses.iter().filter_map(|address| found.by_address.get(address)).flatten();
     let at_address: Vec<&Pod> = at_address.filter(|pod| !pod.is_finished()).collect();
     let members: Vec<&Pod> = at_address.iter().copied().filter(|pod| may_run_etcd(pod)).collect();
+    if members.iter().any(|pod| pod.metadata.namespace != places.own && pod_is_leaving(pod)) {
+        return true;
+    }
     if !at_address.is_empty() {
         return all_are_leaving(if members.is_empty() { &at_address } else { &members });
     }
@@ -161,6 +171,21 @@ fn is_named(member: &ListedMember, pod: &Pod) -> bool {
 
 fn may_run_etcd(pod: &Pod) -> bool {
     etcd_pod::read(pod, &pod.metadata.annotations).is_some() || etcd_pod::is_excluded(pod)
+}
+
+// === impl FoundPods ===
+
+impl FoundPods {
+    /// Calls `change` with each namespace and pods of this namespace.
+    fn for_each_namespace(&mut self, change: impl Fn(&str, &mut [Pod])) {
+        for pod in self.by_address.values_mut().flatten() {
+            let namespace = pod.metadata.namespace.clone();
+            change(&namespace, std::slice::from_mut(pod));
+        }
+        for (namespace, pods) in &mut self.by_namespace {
+            change(namespace, pods);
+        }
+    }
 }
 
 // === impl Places ===
@@ -284,6 +309,16 @@ mod tests {
         assert!(at(vec![pod("etcd-1", "10.0.0.1", terminating)]));
         assert!(!at(vec![pod("etcd-1", "10.0.0.1", alive)]));
         // Pods with `hostNetwork`.
+        assert!(at(vec![pod("etcd-2", "10.0.0.1", alive), pod("etcd-1", "10.0.0.1", terminating)]));
+        assert!(!at(vec![pod("web", "10.0.0.1", unrelated), pod("etcd-1", "10.0.0.1", alive)]));
+        let of_cluster = pod("etcd-0", "10.0.0.1", |pod| {
+            terminating(pod);
+            pod["metadata"]["namespace"] = json!("prod");
+        });
+        assert!(
+            !at(vec![of_cluster, pod("etcd-1", "10.0.0.1", alive)]),
+            "the pods of this namespace are known"
+        );
         assert!(at(vec![pod("web", "10.0.0.1", unrelated), pod("etcd-1", "10.0.0.1", terminating)]));
         assert!(at(vec![pod("wrapper", "10.0.0.1", |pod| {
             unrelated(pod);

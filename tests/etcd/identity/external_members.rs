@@ -121,6 +121,31 @@ async fn terminating_voter_of_another_namespace_is_leaving() {
     assert!(message.contains("the pods with address"), "{message}");
 }
 
+/// Edge case 92: the voter and a pod that runs no etcd use the address of their node. Only an annotation of the StatefulSet
+/// declares the voter.
+#[tokio::test]
+async fn terminating_voter_with_an_inherited_annotation_is_leaving() {
+    let cluster = Cluster::three_members("3.6").await;
+    let (leader, followers) = (cluster.leader().await, cluster.followers().await);
+    let pods = [leader, followers[0]].map(|n| pod(&cluster, n));
+    let mut elsewhere = pod(&cluster, followers[1]);
+    elsewhere["metadata"]["namespace"] = json!("other");
+    elsewhere["metadata"]["ownerReferences"][0]["name"] = json!("store");
+    elsewhere["spec"]["containers"] = json!([{"name": "store", "image": "registry.example.com/store:1"}]);
+    let mut agent = elsewhere.clone();
+    agent["metadata"] = json!({"name": "agent", "namespace": "monitoring", "uid": "agent"});
+    let store = json!({
+        "metadata": {"name": "store", "namespace": "other", "uid": "set", "annotations": {"etcd-guard.io/member": "true"}}
+    });
+    let guarded = GuardedPods::start_with_other_namespace(&pods, &store).await;
+    let put = |voter: &Value| guarded.objects.put("/api/v1/pods", 200, json!({"items": [agent, voter]}));
+    put(&elsewhere);
+    guarded.expect_dry_run(&pods[1], "SafeToDelete").await;
+    elsewhere["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    put(&elsewhere);
+    guarded.expect_dry_run(&pods[1], "QuorumAtRisk").await;
+}
+
 /// Edge case 93: a cluster moves from a StatefulSet to a custom resource.
 #[tokio::test]
 async fn members_of_owners_of_mixed_kinds_are_evaluated() {
