@@ -38,7 +38,7 @@ const LATE_REASONS: [&str; 2] = ["DeadlineExceeded", "ElectionInProgress"];
 const LATE_CAUSES: [&str; 4] =
     ["no answer within", "did not pass within", "has no leader", "did not respond within"];
 
-/// The path of the list of namespaces. It contains `prod`, unless other namespaces are stored.
+/// The path of the list of namespaces. By default, it contains only `prod`.
 const NAMESPACES: &str = "/api/v1/namespaces";
 
 /// The responses of the fake API server to GET requests, by path. Written objects are stored and returned, unless

@@ -69,12 +69,8 @@ impl ClusterObserver {
         let places: Vec<(&ListedMember, Places)> =
             members.iter().map(|member| (*member, Places::new(member, namespace, addresses))).collect();
         let mut pods = self.find_pods(&places, until).await.map_err(ObserveError::Lookup)?;
-        // An exclusion by the namespace does not show that a pod runs etcd.
-        let accepts = |pod: &Pod, name: &str, value: &str| {
-            value != "false" && etcd_pod::inherits_from_namespace(pod, name, value)
-        };
         pods.for_each_namespace(|namespace, pods| {
-            self.annotations.apply_inherited(namespace, pods, &[MEMBER], accepts);
+            self.annotations.apply_inherited(namespace, pods, &[MEMBER], inherits_membership);
         });
         let has_set =
             |namespace: &str, pod: &str| self.annotations.may_have_stateful_set_of_pod(namespace, pod);
@@ -133,15 +129,15 @@ fn is_leaving(
         pod.is_terminating() || reserved.iter().any(|reservation| reservation.uid == pod.metadata.uid)
     };
     let all_are_leaving = |pods: &[&Pod]| pods.iter().all(pod_is_leaving);
-    // With `hostNetwork`, several pods have the same address. Each etcd pod of another namespace may run the member.
+    // With `hostNetwork`, several pods have the same address. Each etcd pod among them may run the member.
     let at_address = places.addresses.iter().filter_map(|address| found.by_address.get(address)).flatten();
     let at_address: Vec<&Pod> = at_address.filter(|pod| !pod.is_finished()).collect();
     let members: Vec<&Pod> = at_address.iter().copied().filter(|pod| may_run_etcd(pod)).collect();
-    if members.iter().any(|pod| pod.metadata.namespace != places.own && pod_is_leaving(pod)) {
-        return true;
+    if !members.is_empty() {
+        return members.iter().any(pod_is_leaving);
     }
     if !at_address.is_empty() {
-        return all_are_leaving(if members.is_empty() { &at_address } else { &members });
+        return all_are_leaving(&at_address);
     }
     // A URL names a Service, or the pod has no such address any more.
     let in_namespace = places.namespaces.iter().filter_map(|name| found.by_namespace.get(name)).flatten();
@@ -173,10 +169,16 @@ fn may_run_etcd(pod: &Pod) -> bool {
     etcd_pod::read(pod, &pod.metadata.annotations).is_some() || etcd_pod::is_excluded(pod)
 }
 
+/// Whether a pod inherits this value of the annotation [`MEMBER`] from its namespace. All pods inherit `"false"`, so that it would
+/// not distinguish etcd pods from others.
+fn inherits_membership(pod: &Pod, name: &str, value: &str) -> bool {
+    value != "false" && etcd_pod::inherits_from_namespace(pod, name, value)
+}
+
 // === impl FoundPods ===
 
 impl FoundPods {
-    /// Calls `change` with each namespace and pods of this namespace.
+    /// Calls `change` for all pods, with their namespace. A namespace can occur several times.
     fn for_each_namespace(&mut self, change: impl Fn(&str, &mut [Pod])) {
         for pod in self.by_address.values_mut().flatten() {
             let namespace = pod.metadata.namespace.clone();
@@ -311,19 +313,37 @@ mod tests {
         // Pods with `hostNetwork`.
         assert!(at(vec![pod("etcd-2", "10.0.0.1", alive), pod("etcd-1", "10.0.0.1", terminating)]));
         assert!(!at(vec![pod("web", "10.0.0.1", unrelated), pod("etcd-1", "10.0.0.1", alive)]));
-        let of_cluster = pod("etcd-0", "10.0.0.1", |pod| {
-            terminating(pod);
-            pod["metadata"]["namespace"] = json!("prod");
-        });
-        assert!(
-            !at(vec![of_cluster, pod("etcd-1", "10.0.0.1", alive)]),
-            "the pods of this namespace are known"
-        );
         assert!(at(vec![pod("web", "10.0.0.1", unrelated), pod("etcd-1", "10.0.0.1", terminating)]));
         assert!(at(vec![pod("wrapper", "10.0.0.1", |pod| {
             unrelated(pod);
             terminating(pod);
         })]));
+    }
+
+    #[test]
+    fn exclusion_by_the_namespace_is_not_inherited() {
+        let declared = pod("store", "10.0.0.1", |pod| {
+            pod["spec"]["containers"][0] =
+                json!({"name": "store", "image": "store", "ports": [{"containerPort": 2379}]});
+        });
+        assert!(inherits_membership(&declared, MEMBER, "true"));
+        assert!(!inherits_membership(&declared, MEMBER, "false"));
+    }
+
+    #[test]
+    fn pods_of_all_places_are_changed() {
+        let store = pod("store", "10.0.0.1", alive);
+        let mut found = FoundPods::default();
+        found.by_address.insert("10.0.0.1".parse().unwrap(), vec![store.clone()]);
+        found.by_namespace.insert(String::from("other"), vec![store]);
+        found.for_each_namespace(|namespace, pods| {
+            for pod in pods {
+                namespace.clone_into(&mut pod.metadata.name);
+            }
+        });
+        let pods = found.by_address.values().chain(found.by_namespace.values()).flatten();
+        let names: Vec<&str> = pods.map(|pod| pod.metadata.name.as_str()).collect();
+        assert_eq!(names, ["other", "other"]);
     }
 
     #[test]
