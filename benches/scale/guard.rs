@@ -46,8 +46,20 @@ const COUNTED: usize = 100;
 /// The number of clusters whose first approval is measured.
 const COLD: usize = 1000;
 
-/// The least number of first approvals. With fewer clusters, further guards are started for them.
+/// The largest number of clusters whose first approval follows a pause. The first approvals of the other clusters follow each
+/// other without pauses.
+const PAUSED: usize = 100;
+
+/// Longer than the interval in which the API server requests the revision of etcd for consistent lists (0.1 s). A list that follows
+/// another one without a pause waits for the rest of the interval.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// The least number of first approvals after a pause. With fewer clusters, further guards are started for them.
 const MIN_COLD: usize = 50;
+
+/// The time from the readiness of a guard until its watches have listed a single cluster. A dry run would read the id of the
+/// cluster, which a guard does not know at a first approval.
+const WATCH_TIME: Duration = Duration::from_secs(1);
 
 /// The largest number of clusters whose first approval at another replica is measured.
 const FAILED_OVER: usize = 100;
@@ -77,10 +89,14 @@ const START_TIME: Duration = Duration::from_secs(30);
 pub(crate) struct Figures {
     /// Time from the start of the process until it is ready.
     pub(crate) start: Duration,
-    /// Approvals of the first deletion in each cluster after the start.
-    pub(crate) cold_approvals: Times,
-    /// The second approval of each cluster.
+    /// Approvals of the first deletion in some of the clusters after the start, each one [`PAUSE`] after another approval.
+    pub(crate) first_approvals: Times,
+    /// The second approvals in these clusters, in the same way.
     pub(crate) second_approvals: Times,
+    /// First approvals in the other clusters, each one immediately after another approval. `None` with one cluster.
+    pub(crate) first_in_a_row: Option<Times>,
+    /// The second approvals in these clusters, in the same way.
+    pub(crate) second_in_a_row: Option<Times>,
     /// Approvals in clusters with two earlier approvals.
     pub(crate) warm_approvals: Times,
     /// Approvals in one of these clusters, in blocks between those of `warm_approvals`. The guard reuses its connections to the
@@ -135,18 +151,24 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
     let follower = |cluster: usize| &fleet.clusters[cluster % fleet.clusters.len()][1];
     let leader = |cluster: usize| &fleet.clusters[cluster % fleet.clusters.len()][0];
     let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
-    wait_until_approved(&mut connection, follower(fleet.clusters.len() - 1)).await;
-    let all = || (0..COLD.min(fleet.clusters.len())).map(follower);
-    let mut cold_approvals = approvals(&mut connection, all()).await;
+    if fleet.clusters.len() > 1 {
+        wait_until_approved(&mut connection, follower(fleet.clusters.len() - 1)).await;
+    }
+    sleep(WATCH_TIME).await;
+    let paused = || (0..PAUSED.min(fleet.clusters.len().div_ceil(2))).map(follower);
+    let in_a_row = || (paused().len()..COLD.min(fleet.clusters.len())).map(follower);
+    let mut first_approvals = approvals_after_pauses(&mut connection, paused()).await;
+    let first_in_a_row = approvals(&mut connection, in_a_row()).await;
     // It completes the record of its cluster. Until then, an evaluation reads the records of all clusters.
-    let mut second_approvals = approvals(&mut connection, all()).await;
-    while cold_approvals.len() < MIN_COLD {
-        let files = files.path().join(format!("cold-{}", cold_approvals.len()));
+    let mut second_approvals = approvals_after_pauses(&mut connection, paused()).await;
+    let second_in_a_row = approvals(&mut connection, in_a_row()).await;
+    while first_approvals.len() < MIN_COLD {
+        let files = files.path().join(format!("first-{}", first_approvals.len()));
         let other = start(&control_plane.guard_kubeconfig(), &files).await;
         let mut connection = Connection::tls(other.https(), &other.ca_pem).await.unwrap();
-        wait_until_approved(&mut connection, follower(0)).await;
-        cold_approvals.extend(approvals(&mut connection, all()).await);
-        second_approvals.extend(approvals(&mut connection, all()).await);
+        sleep(WATCH_TIME).await;
+        first_approvals.extend(approvals_after_pauses(&mut connection, paused()).await);
+        second_approvals.extend(approvals_after_pauses(&mut connection, paused()).await);
     }
     let (mut warm_approvals, mut repeated_approvals) = (Vec::new(), Vec::new());
     for block in 0..APPROVALS / BLOCK {
@@ -191,11 +213,15 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
     let (warm_approvals, fresh_denials) = (Times::new(warm_approvals), Times::new(fresh_denials));
     let cached_denials = Times::new(cached_denials);
     let repeated_approvals = Times::new(repeated_approvals);
-    let (cold_approvals, second_approvals) = (Times::new(cold_approvals), Times::new(second_approvals));
+    let (first_approvals, second_approvals) = (Times::new(first_approvals), Times::new(second_approvals));
+    let [first_in_a_row, second_in_a_row] =
+        [first_in_a_row, second_in_a_row].map(|times| (!times.is_empty()).then(|| Times::new(times)));
     Figures {
         start: start_time,
-        cold_approvals,
+        first_approvals,
         second_approvals,
+        first_in_a_row,
+        second_in_a_row,
         warm_approvals,
         repeated_approvals,
         bare,
@@ -240,6 +266,19 @@ async fn approvals(connection: &mut Connection, pods: impl Iterator<Item = &Pod>
         let (time, allowed) = review(connection, pod).await;
         assert!(allowed, "the deletion of a follower is approved");
         times.push(time);
+    }
+    times
+}
+
+/// Returns the times of approvals that each follow a pause.
+async fn approvals_after_pauses(
+    connection: &mut Connection,
+    pods: impl Iterator<Item = &Pod>,
+) -> Vec<Duration> {
+    let mut times = Vec::new();
+    for pod in pods {
+        sleep(PAUSE).await;
+        times.extend(approvals(connection, std::iter::once(pod)).await);
     }
     times
 }

@@ -105,6 +105,10 @@ fn rows(size: usize, clusters: &str, figures: &Figures, one: &Figures) -> Vec<Ro
     let times = |quantity: &str, times: fn(&Figures) -> &bench_table::Times| {
         row(quantity, median_and_p99(times(figures)), median_and_p99(times(one)), None)
     };
+    let in_a_row = |quantity: &str, times: fn(&Figures) -> Option<&bench_table::Times>| {
+        let text = |figures| times(figures).map_or_else(|| String::from("not applicable"), median_and_p99);
+        row(quantity, text(figures), text(one), None)
+    };
     let bare = |figures: &Figures, percent: usize| figures.bare.parts(percent);
     let duration = figures.survey.as_secs_f64();
     let survey = |figures: &Figures| {
@@ -124,8 +128,14 @@ fn rows(size: usize, clusters: &str, figures: &Figures, one: &Figures) -> Vec<Ro
             mb(one.resident),
             Some((format!("<= {}", mb(MAX_RESIDENT)), figures.resident <= MAX_RESIDENT)),
         ),
-        times("fresh approval, first of its cluster", |figures| &figures.cold_approvals),
+        times("fresh approval, first of its cluster", |figures| &figures.first_approvals),
         times("fresh approval, second of its cluster", |figures| &figures.second_approvals),
+        in_a_row("fresh approval, first of its cluster, without a pause", |figures| {
+            figures.first_in_a_row.as_ref()
+        }),
+        in_a_row("fresh approval, second of its cluster, without a pause", |figures| {
+            figures.second_in_a_row.as_ref()
+        }),
         row(
             "fresh approval",
             median_and_p99(&figures.warm_approvals),
