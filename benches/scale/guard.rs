@@ -51,7 +51,7 @@ const COLD: usize = 1000;
 const PAUSED: usize = 100;
 
 /// Longer than the interval in which the API server requests the revision of etcd for consistent lists (0.1 s). A list that follows
-/// another one without a pause waits for the rest of the interval.
+/// another one without a pause can wait for the rest of the interval.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// The least number of first approvals after a pause. With fewer clusters, further guards are started for them.
