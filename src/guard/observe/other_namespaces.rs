@@ -70,7 +70,11 @@ impl ClusterObserver {
             members.iter().map(|member| (*member, Places::new(member, namespace, addresses))).collect();
         let mut pods = self.find_pods(&places, until).await.map_err(ObserveError::Lookup)?;
         pods.for_each_namespace(|namespace, pods| {
-            self.annotations.apply_inherited(namespace, pods, &[MEMBER], inherits_membership);
+            // An inherited annotation must not hide a pod whose containers show etcd.
+            for pod in pods.iter_mut().filter(|pod| !may_run_etcd(pod)) {
+                let pod = std::slice::from_mut(pod);
+                self.annotations.apply_inherited(namespace, pod, &[MEMBER], inherits_membership);
+            }
         });
         let has_set =
             |namespace: &str, pod: &str| self.annotations.may_have_stateful_set_of_pod(namespace, pod);
