@@ -69,12 +69,9 @@ impl ClusterObserver {
         let places: Vec<(&ListedMember, Places)> =
             members.iter().map(|member| (*member, Places::new(member, namespace, addresses))).collect();
         let mut pods = self.find_pods(&places, until).await.map_err(ObserveError::Lookup)?;
-        pods.for_each_namespace(|namespace, pods| {
-            // An inherited annotation must not hide a pod whose containers show etcd.
-            for pod in pods.iter_mut().filter(|pod| !may_run_etcd(pod)) {
-                let pod = std::slice::from_mut(pod);
-                self.annotations.apply_inherited(namespace, pod, &[MEMBER], inherits_membership);
-            }
+        pods.for_each_unrecognised(|namespace, pod| {
+            let pod = std::slice::from_mut(pod);
+            self.annotations.apply_inherited(namespace, pod, &[MEMBER], inherits_membership);
         });
         let has_set =
             |namespace: &str, pod: &str| self.annotations.may_have_stateful_set_of_pod(namespace, pod);
@@ -182,14 +179,13 @@ fn inherits_membership(pod: &Pod, name: &str, value: &str) -> bool {
 // === impl FoundPods ===
 
 impl FoundPods {
-    /// Calls `change` for all pods, with their namespace. A namespace can occur several times.
-    fn for_each_namespace(&mut self, change: impl Fn(&str, &mut [Pod])) {
-        for pod in self.by_address.values_mut().flatten() {
+    /// Calls `change` for each pod that is not recognised, with its namespace. An inherited annotation must not hide a pod whose
+    /// containers show etcd.
+    fn for_each_unrecognised(&mut self, change: impl Fn(&str, &mut Pod)) {
+        let of_places = self.by_address.values_mut().chain(self.by_namespace.values_mut()).flatten();
+        for pod in of_places.filter(|pod| !may_run_etcd(pod)) {
             let namespace = pod.metadata.namespace.clone();
-            change(&namespace, std::slice::from_mut(pod));
-        }
-        for (namespace, pods) in &mut self.by_namespace {
-            change(namespace, pods);
+            change(&namespace, pod);
         }
     }
 }
@@ -335,19 +331,15 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_all_places_are_changed() {
-        let store = pod("store", "10.0.0.1", alive);
+    fn unrecognised_pods_of_all_places_are_changed() {
+        let pods = vec![pod("store", "10.0.0.1", unrelated), pod("etcd-1", "10.0.0.1", alive)];
         let mut found = FoundPods::default();
-        found.by_address.insert("10.0.0.1".parse().unwrap(), vec![store.clone()]);
-        found.by_namespace.insert(String::from("other"), vec![store]);
-        found.for_each_namespace(|namespace, pods| {
-            for pod in pods {
-                namespace.clone_into(&mut pod.metadata.name);
-            }
-        });
+        found.by_address.insert("10.0.0.1".parse().unwrap(), pods.clone());
+        found.by_namespace.insert(String::from("other"), pods);
+        found.for_each_unrecognised(|namespace, pod| namespace.clone_into(&mut pod.metadata.name));
         let pods = found.by_address.values().chain(found.by_namespace.values()).flatten();
         let names: Vec<&str> = pods.map(|pod| pod.metadata.name.as_str()).collect();
-        assert_eq!(names, ["other", "other"]);
+        assert_eq!(names, ["other", "etcd-1", "other", "etcd-1"]);
     }
 
     #[test]
