@@ -15,6 +15,7 @@ use test_support::{plot_data::Figure, protocol_trace};
 use crate::{
     oracle::{Margin, SAFETY},
     run::{Report, run},
+    scenario::Scenario,
     world::panic_text,
 };
 
@@ -28,6 +29,10 @@ const MAX_TIME: Duration = Duration::from_secs(100);
 /// The minimum number of seeds of a campaign without a given number. `finds_each_mistake`
 /// requires each mistake within these seeds.
 pub(crate) const MIN_SEEDS: u64 = 10;
+
+/// The number of seeds among which each mistake is searched in a run that the comparison with the model covers. About a third of the
+/// runs are covered.
+const MODELLED_SEEDS: u64 = 100;
 
 /// The number of seeds after which a line shows the progress.
 const PROGRESS_SEEDS: u64 = 50;
@@ -65,13 +70,25 @@ fn cpu_time() -> Duration {
 
 /// Returns the first of this number of seeds with which a mistake violates the safety invariant, and the violation.
 pub(crate) fn first_violation(mistake: Mistake, seeds: u64) -> Option<(u64, String)> {
-    (1..=seeds).find_map(|seed| {
-        let report = run(seed, Some(mistake), false);
-        let mut violations = report.violations.iter();
-        let violation = violations.find_map(|text| text.strip_prefix(SAFETY).map(str::to_owned))?;
-        write_trace(&format!("mistake-{mistake:?}-{seed}"), report.protocol_trace.as_deref());
-        Some((seed, violation))
+    (1..=seeds).find_map(|seed| violation(mistake, seed).map(|(text, _)| (seed, text)))
+}
+
+/// Returns the first of [`MODELLED_SEEDS`] with which a mistake violates the safety invariant in a run that the comparison with the
+/// model covers, and writes the trace of this run for the comparison.
+pub(crate) fn write_violation(mistake: Mistake) -> Option<u64> {
+    let is_modelled = |seed: &u64| Scenario::of_seed(*seed).is_modelled();
+    (1..=MODELLED_SEEDS).filter(is_modelled).find(|&seed| {
+        let Some((_, trace)) = violation(mistake, seed) else { return false };
+        write_trace(&format!("mistake-{mistake:?}-{seed}"), trace.as_deref());
+        true
     })
+}
+
+/// Runs a seed with a mistake. Returns the first violation of the safety invariant, and the trace of the run.
+fn violation(mistake: Mistake, seed: u64) -> Option<(String, Option<String>)> {
+    let report = run(seed, Some(mistake), false);
+    let violation = report.violations.iter().find_map(|text| text.strip_prefix(SAFETY).map(str::to_owned))?;
+    Some((violation, report.protocol_trace))
 }
 
 /// Writes the trace of a run for the comparison with the model, if the environment requests it.

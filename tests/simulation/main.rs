@@ -28,9 +28,10 @@ mod workload;
 mod world;
 
 use etcd_guard::mistakes::Mistake;
+use test_support::protocol_trace;
 
 use crate::{
-    campaign::{Campaign, MIN_SEEDS, first_violation},
+    campaign::{Campaign, MIN_SEEDS, first_violation, write_violation},
     run::run,
 };
 
@@ -74,6 +75,11 @@ fn finds_each_mistake() {
                 println!("{mistake:?} | seed {seed} | {violation}");
                 let correct = run(seed, None, false).violations;
                 assert!(correct.is_empty(), "seed {seed} without the mistake: {correct:?}");
+                if protocol_trace::folder().is_some() {
+                    let compared = write_violation(mistake);
+                    let seed = compared.map_or_else(|| String::from("no run"), |seed| format!("seed {seed}"));
+                    println!("{mistake:?} | compared with the model: {seed}");
+                }
             }
             None => missed.push(mistake),
         }

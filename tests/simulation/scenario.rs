@@ -101,6 +101,11 @@ impl Scenario {
         }
     }
 
+    /// Returns the circumstances of a seed, with the random numbers with which a run begins.
+    pub(crate) fn of_seed(seed: u64) -> Self {
+        Self::new(&mut fastrand::Rng::with_seed(seed), seed)
+    }
+
     /// Whether the comparison with the model of the reservation protocol covers all operations of the run: no change of the
     /// membership, no executed deletion of an owner or a node, one record, and no deletion of the only voter.
     pub(crate) fn is_modelled(&self) -> bool {
