@@ -21,6 +21,8 @@ use test_support::{
 };
 use tokio::time::sleep;
 
+use super::first_approvals::{FirstApprovals, FirstApprovalsBench};
+
 const PATH: &str = "/validate?timeout=10s";
 
 /// The number of approvals that are measured in clusters with earlier approvals, and of their calls without the guard. Their
@@ -49,10 +51,6 @@ const COLD: usize = 1000;
 /// The largest number of clusters whose first approval follows a pause. The first approvals of the other clusters follow each
 /// other without pauses.
 const PAUSED: usize = 100;
-
-/// Longer than the interval in which the API server requests the revision of etcd for consistent lists (0.1 s). A list that follows
-/// another one without a pause can wait for the rest of the interval.
-const PAUSE: Duration = Duration::from_millis(250);
 
 /// The least number of first approvals after a pause. With fewer clusters, further guards are started for them.
 const MIN_COLD: usize = 50;
@@ -89,14 +87,12 @@ const START_TIME: Duration = Duration::from_secs(30);
 pub(crate) struct Figures {
     /// Time from the start of the process until it is ready.
     pub(crate) start: Duration,
-    /// Approvals of the first deletion in some of the clusters after the start, each one [`PAUSE`] after another approval.
-    pub(crate) first_approvals: Times,
-    /// The second approvals in these clusters, in the same way.
-    pub(crate) second_approvals: Times,
-    /// First approvals in the other clusters, each one immediately after another approval. `None` with one cluster.
-    pub(crate) first_in_a_row: Option<Times>,
-    /// The second approvals in these clusters, in the same way.
-    pub(crate) second_in_a_row: Option<Times>,
+    /// The first and the second approvals in some of the clusters after the start of a guard, each after a pause. With few clusters,
+    /// further guards are started, and the records are deleted before each first approval.
+    pub(crate) after_pauses: [FirstApprovals; 2],
+    /// First approvals in the other clusters, each one immediately after another approval, and then the second ones in the same way.
+    /// Without values if all clusters belong to `after_pauses`.
+    pub(crate) in_a_row: [FirstApprovals; 2],
     /// Approvals in clusters with two earlier approvals.
     pub(crate) warm_approvals: Times,
     /// Approvals in one of these clusters, in blocks between those of `warm_approvals`. The guard reuses its connections to the
@@ -157,18 +153,19 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
     sleep(WATCH_TIME).await;
     let paused = || (0..PAUSED.min(fleet.clusters.len().div_ceil(2))).map(follower);
     let in_a_row = || (paused().len()..COLD.min(fleet.clusters.len())).map(follower);
-    let mut first_approvals = approvals_after_pauses(&mut connection, paused()).await;
-    let first_in_a_row = approvals(&mut connection, in_a_row()).await;
-    // It completes the record of its cluster. Until then, an evaluation reads the records of all clusters.
-    let mut second_approvals = approvals_after_pauses(&mut connection, paused()).await;
-    let second_in_a_row = approvals(&mut connection, in_a_row()).await;
-    while first_approvals.len() < MIN_COLD {
-        let files = files.path().join(format!("first-{}", first_approvals.len()));
+    let bench = FirstApprovalsBench::new(control_plane.client().await);
+    let [mut first, mut second, mut first_in_a_row, mut second_in_a_row] = <[FirstApprovals; 4]>::default();
+    // The second approval completes the record of its cluster. Until then, an evaluation reads the records of all clusters.
+    bench.measure_after_pauses(&mut connection, paused(), [&mut first, &mut second]).await;
+    bench.measure(&mut connection, in_a_row(), &mut first_in_a_row).await;
+    bench.measure(&mut connection, in_a_row(), &mut second_in_a_row).await;
+    while first.len() < MIN_COLD {
+        let files = files.path().join(format!("first-{}", first.len()));
         let other = start(&control_plane.guard_kubeconfig(), &files).await;
         let mut connection = Connection::tls(other.https(), &other.ca_pem).await.unwrap();
         sleep(WATCH_TIME).await;
-        first_approvals.extend(approvals_after_pauses(&mut connection, paused()).await);
-        second_approvals.extend(approvals_after_pauses(&mut connection, paused()).await);
+        bench.delete_records().await;
+        bench.measure_after_pauses(&mut connection, paused(), [&mut first, &mut second]).await;
     }
     let (mut warm_approvals, mut repeated_approvals) = (Vec::new(), Vec::new());
     for block in 0..APPROVALS / BLOCK {
@@ -213,15 +210,10 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
     let (warm_approvals, fresh_denials) = (Times::new(warm_approvals), Times::new(fresh_denials));
     let cached_denials = Times::new(cached_denials);
     let repeated_approvals = Times::new(repeated_approvals);
-    let (first_approvals, second_approvals) = (Times::new(first_approvals), Times::new(second_approvals));
-    let [first_in_a_row, second_in_a_row] =
-        [first_in_a_row, second_in_a_row].map(|times| (!times.is_empty()).then(|| Times::new(times)));
     Figures {
         start: start_time,
-        first_approvals,
-        second_approvals,
-        first_in_a_row,
-        second_in_a_row,
+        after_pauses: [first, second],
+        in_a_row: [first_in_a_row, second_in_a_row],
         warm_approvals,
         repeated_approvals,
         bare,
@@ -253,7 +245,7 @@ async fn start(kubeconfig: &Path, files: &Path) -> GuardProcess {
 }
 
 /// Sends the review of a pod's deletion. Returns the time until the response, and whether the deletion is approved.
-async fn review(connection: &mut Connection, pod: &Pod) -> (Duration, bool) {
+pub(crate) async fn review(connection: &mut Connection, pod: &Pod) -> (Duration, bool) {
     let text = deletion_review(pod);
     let started = Instant::now();
     let response = connection.post(PATH, text).await.unwrap();
@@ -266,19 +258,6 @@ async fn approvals(connection: &mut Connection, pods: impl Iterator<Item = &Pod>
         let (time, allowed) = review(connection, pod).await;
         assert!(allowed, "the deletion of a follower is approved");
         times.push(time);
-    }
-    times
-}
-
-/// Returns the times of approvals that each follow a pause.
-async fn approvals_after_pauses(
-    connection: &mut Connection,
-    pods: impl Iterator<Item = &Pod>,
-) -> Vec<Duration> {
-    let mut times = Vec::new();
-    for pod in pods {
-        sleep(PAUSE).await;
-        times.extend(approvals(connection, std::iter::once(pod)).await);
     }
     times
 }

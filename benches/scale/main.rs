@@ -9,6 +9,7 @@
 // A bench fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod first_approvals;
 mod guard;
 
 use std::{fmt::Debug, str::FromStr};
@@ -20,7 +21,10 @@ use test_support::{
     plot_data::{Figure, millis},
 };
 
-use self::guard::{Figures, PeriodicSurveys, measure};
+use self::{
+    first_approvals::FirstApprovals,
+    guard::{Figures, PeriodicSurveys, measure},
+};
 
 /// The variable with the numbers of clusters. The first one is the reference.
 const SIZES: &str = "SCALE_CLUSTERS";
@@ -105,9 +109,8 @@ fn rows(size: usize, clusters: &str, figures: &Figures, one: &Figures) -> Vec<Ro
     let times = |quantity: &str, times: fn(&Figures) -> &bench_table::Times| {
         row(quantity, median_and_p99(times(figures)), median_and_p99(times(one)), None)
     };
-    let in_a_row = |quantity: &str, times: fn(&Figures) -> Option<&bench_table::Times>| {
-        let text = |figures| times(figures).map_or_else(|| String::from("not applicable"), median_and_p99);
-        row(quantity, text(figures), text(one), None)
+    let first = |quantity: &str, approvals: fn(&Figures) -> &FirstApprovals| {
+        row(quantity, approvals(figures).describe(), approvals(one).describe(), None)
     };
     let bare = |figures: &Figures, percent: usize| figures.bare.parts(percent);
     let duration = figures.survey.as_secs_f64();
@@ -128,14 +131,10 @@ fn rows(size: usize, clusters: &str, figures: &Figures, one: &Figures) -> Vec<Ro
             mb(one.resident),
             Some((format!("<= {}", mb(MAX_RESIDENT)), figures.resident <= MAX_RESIDENT)),
         ),
-        times("fresh approval, first of its cluster", |figures| &figures.first_approvals),
-        times("fresh approval, second of its cluster", |figures| &figures.second_approvals),
-        in_a_row("fresh approval, first of its cluster, without a pause", |figures| {
-            figures.first_in_a_row.as_ref()
-        }),
-        in_a_row("fresh approval, second of its cluster, without a pause", |figures| {
-            figures.second_in_a_row.as_ref()
-        }),
+        first("fresh approval, first of its cluster", |figures| &figures.after_pauses[0]),
+        first("fresh approval, second of its cluster", |figures| &figures.after_pauses[1]),
+        first("fresh approval, first of its cluster, without a pause", |figures| &figures.in_a_row[0]),
+        first("fresh approval, second of its cluster, without a pause", |figures| &figures.in_a_row[1]),
         row(
             "fresh approval",
             median_and_p99(&figures.warm_approvals),

@@ -1,0 +1,151 @@
+//! The first two approvals of a cluster: the guard lists all records of reservations, and at a first one also the pods.
+
+use std::time::Duration;
+
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams},
+};
+use test_support::{
+    bench_table::{Times, median_and_p99, ms},
+    http_client::Connection,
+};
+use tokio::time::sleep;
+
+use super::guard::review;
+
+/// Longer than the interval in which the API server requests the revision of etcd for consistent lists (0.1 s). A list that follows
+/// another one without a pause can wait for the rest of the interval.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// The namespace of the guard.
+const NAMESPACE: &str = "etcd-guard";
+
+/// The annotation of a Lease with reservations.
+const RESERVATIONS: &str = "etcd-guard.io/reservations";
+
+/// The metric of the API server for the time that lists wait for its watch cache.
+const WAITS: &str = "apiserver_watch_cache_read_wait_seconds";
+
+/// Approvals of one kind, and the waits of the API server during them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FirstApprovals {
+    times: Vec<Duration>,
+    pods: Waits,
+    leases: Waits,
+}
+
+/// Consistent lists of one resource, and the time for which they waited.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    lists: f64,
+    seconds: f64,
+}
+
+/// Measures first and second approvals.
+pub(crate) struct FirstApprovalsBench {
+    client: Client,
+}
+
+// === impl FirstApprovals ===
+
+impl FirstApprovals {
+    /// The number of approvals.
+    pub(crate) const fn len(&self) -> usize {
+        self.times.len()
+    }
+
+    /// Returns a text with the times, and the mean waits of one approval.
+    pub(crate) fn describe(&self) -> String {
+        if self.times.is_empty() {
+            return String::from("not applicable");
+        }
+        let approvals = f64::from(u32::try_from(self.times.len()).unwrap());
+        let mean = |waits: Waits| {
+            let seconds = Duration::from_secs_f64(waits.seconds / approvals);
+            format!("{:.1} lists, {}", waits.lists / approvals, ms(seconds))
+        };
+        let times = median_and_p99(&Times::new(self.times.clone()));
+        format!(
+            "{times} ({}; waits, mean: pods {}; Leases {})",
+            self.times.len(),
+            mean(self.pods),
+            mean(self.leases)
+        )
+    }
+}
+
+// === impl FirstApprovalsBench ===
+
+impl FirstApprovalsBench {
+    pub(crate) const fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Deletes the records of reservations.
+    pub(crate) async fn delete_records(&self) {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
+        for lease in leases.list(&ListParams::default()).await.expect("Leases") {
+            let annotations = lease.metadata.annotations.unwrap_or_default();
+            if annotations.contains_key(RESERVATIONS) {
+                let name = lease.metadata.name.expect("a name");
+                leases.delete(&name, &DeleteParams::default()).await.expect("the record is deleted");
+            }
+        }
+    }
+
+    /// Adds the first and the second approval of each cluster, each after a pause. A pod stands for its cluster.
+    pub(crate) async fn measure_after_pauses(
+        &self,
+        connection: &mut Connection,
+        pods: impl Iterator<Item = &Pod>,
+        [first, second]: [&mut FirstApprovals; 2],
+    ) {
+        for pod in pods {
+            for approvals in [&mut *first, &mut *second] {
+                self.measure(connection, std::iter::once(pod), approvals).await;
+            }
+        }
+    }
+
+    /// Adds approvals that follow each other, after a pause.
+    pub(crate) async fn measure(
+        &self,
+        connection: &mut Connection,
+        pods: impl Iterator<Item = &Pod>,
+        approvals: &mut FirstApprovals,
+    ) {
+        let before = self.waits().await;
+        sleep(PAUSE).await;
+        for pod in pods {
+            let (time, allowed) = review(connection, pod).await;
+            assert!(allowed, "the deletion of a follower is approved");
+            approvals.times.push(time);
+        }
+        let after = self.waits().await;
+        for (waits, (before, after)) in
+            [&mut approvals.pods, &mut approvals.leases].into_iter().zip(before.into_iter().zip(after))
+        {
+            waits.lists += after.lists - before.lists;
+            waits.seconds += after.seconds - before.seconds;
+        }
+    }
+
+    /// Returns the waits for pods and for Leases since the start of the API server.
+    async fn waits(&self) -> [Waits; 2] {
+        let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+        let page = self.client.request_text(request).await.expect("metrics of the API server");
+        ["pods", "leases"].map(|resource| {
+            let value = |kind: &str| {
+                let is_of_resource = |line: &&str| {
+                    line.starts_with(&format!("{WAITS}_{kind}{{"))
+                        && line.contains(&format!("resource=\"{resource}\""))
+                };
+                let line = page.lines().find(is_of_resource);
+                line.and_then(|line| line.rsplit_once(' ')?.1.parse().ok()).unwrap_or_default()
+            };
+            Waits { lists: value("count"), seconds: value("sum") }
+        })
+    }
+}
