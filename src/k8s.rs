@@ -4,6 +4,7 @@
 //! hundred bytes. Unknown fields of newer releases are ignored. This module does not depend on etcd.
 
 mod call;
+mod client;
 mod error;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -14,6 +15,7 @@ mod read;
 mod write;
 
 pub use call::api_server_time;
+pub(crate) use client::client;
 pub(crate) use error::error_message;
 pub use error::{CallError, LookupError, WriteError};
 pub use objects::{

@@ -7,6 +7,8 @@ use std::{path::PathBuf, time::Duration};
 use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
+use crate::k8s;
+
 /// Maximum time without data on a connection to the API server. It exceeds the 290 s after which the API server ends an
 /// idle watch.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
@@ -32,14 +34,11 @@ pub(super) async fn client_and_api_servers(
             "no access to the API server; pass --kubeconfig, or run in a pod with a service account",
         )?,
     };
-    // By default the client retries up to fifteen times with the delay that the server requests, which would consume
-    // the deadline of an evaluation. Callers get the error at once and retry themselves.
-    config.default_retry = false;
     // Without a timeout, a watch on a dead connection would return stale data forever.
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
     let api_servers = api_servers(&config.cluster_url);
-    let client = kube::Client::try_from(config).context("failed to create a client for the API server")?;
+    let client = k8s::client(config).context("failed to create a client for the API server")?;
     Ok((client, api_servers))
 }
 

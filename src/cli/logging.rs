@@ -22,9 +22,6 @@ pub(in crate::cli) use self::test_buffer::TestBuffer;
 use self::{escaping::EscapingWriter, json::JsonFormat};
 use crate::traces::SPAN_TARGET;
 
-/// Excludes the error log of the Kubernetes client for each failed call, because the callers log these errors.
-const DEFAULT_FILTER: &str = "info,kube_client::client::builder=off";
-
 /// Flags of every subcommand.
 #[derive(Debug, Args)]
 pub(super) struct Logging {
@@ -35,7 +32,7 @@ pub(super) struct Logging {
     #[arg(
         long,
         global = true,
-        default_value = DEFAULT_FILTER,
+        default_value = "info",
         env = "ETCD_GUARD_LOG_LEVEL",
         value_parser = parse_filter
     )]

@@ -30,6 +30,8 @@ pub(super) fn unverified_channel(url: &str) -> Result<Channel, Error> {
 async fn open(url: &Uri) -> io::Result<TlsStream<TcpStream>> {
     let authority = url.authority().ok_or_else(|| io::Error::other("the URL has no address"))?;
     let stream = TcpStream::connect(authority.as_str()).await?;
+    // The first frames would wait for the acknowledgement of the handshake, as tonic's own connections do not.
+    stream.set_nodelay(true)?;
     let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?

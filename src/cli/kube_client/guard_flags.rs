@@ -13,6 +13,7 @@ use kube::{
 use crate::{
     escape::to_shell_word,
     guard_client::{CALL_TIMEOUT, GuardClient, GuardEndpoint},
+    k8s,
 };
 
 /// The API server, and the identity of the caller
@@ -166,11 +167,9 @@ impl ClusterFlags {
 impl ClusterClient {
     fn new(mut config: kube::Config, namespace: Option<String>, timeout: Duration) -> anyhow::Result<Self> {
         config.read_timeout = Some(timeout);
-        // A waiting user gets the error at once, instead of after up to fifteen retries.
-        config.default_retry = false;
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let server = config.cluster_url.clone();
-        let client = Client::try_from(config).context("failed to create a client for the API server")?;
+        let client = k8s::client(config).context("failed to create a client for the API server")?;
         Ok(Self { client, namespace, server })
     }
 }
