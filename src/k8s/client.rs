@@ -23,10 +23,13 @@ use tower::{BoxError, ServiceBuilder};
 ///
 /// Returns an error if the certificates, the credentials or the impersonated identity of the configuration are invalid, or if it has
 /// a proxy, which the program does not support.
-pub(crate) fn client(config: kube::Config) -> kube::Result<Client> {
+pub(crate) fn client(mut config: kube::Config) -> kube::Result<Client> {
     if config.proxy_url.is_some() {
+        config.default_retry = false;
         return Client::try_from(config);
     }
+    // The TLS settings run an exec plugin too, and ignore its failure. A failing plugin would run again for this layer.
+    let auth_layer = config.auth_layer()?;
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(connector())?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
@@ -35,7 +38,7 @@ pub(crate) fn client(config: kube::Config) -> kube::Result<Client> {
     let client: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new()).build(connector);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
+        .option_layer(auth_layer)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .service(client);
@@ -53,17 +56,66 @@ fn connector() -> HttpConnector {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        fs,
+        net::{SocketAddr, TcpStream},
+    };
+
+    use rustix::{
+        io::Errno,
+        process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
+    };
+    use serde_json::json;
     use tokio::net::TcpListener;
-    use tower::ServiceExt as _;
 
     use super::*;
+
+    /// Returns a duplicate of the socket of this process that has a local address.
+    fn socket_at(address: SocketAddr) -> Option<TcpStream> {
+        let process = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+        fs::read_dir("/proc/self/fd").unwrap().find_map(|entry| {
+            let number = entry.unwrap().file_name().into_string().unwrap().parse().unwrap();
+            match pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) {
+                Ok(descriptor) => {
+                    let socket = TcpStream::from(descriptor);
+                    socket.local_addr().is_ok_and(|local| local == address).then_some(socket)
+                }
+                // The descriptor was closed after it was listed.
+                Err(Errno::BADF) => None,
+                Err(error) => panic!("descriptor {number}: {error}"),
+            }
+        })
+    }
 
     #[tokio::test]
     async fn connections_have_no_delay() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let connection = connector().oneshot(url).await.unwrap();
-        assert!(connection.inner().nodelay().unwrap());
+        let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let client = client(kube::Config::new(url)).unwrap();
+        let request = tokio::spawn(async move { client.apiserver_version().await });
+        let (connection, address) = listener.accept().await.unwrap();
+        // The client sets the options of the socket before it sends the request.
+        assert_eq!(connection.peek(&mut [0]).await.unwrap(), 1);
+        let socket = socket_at(address).expect("the client has a socket with this address");
+        assert!(socket.nodelay().unwrap());
+        request.abort();
+    }
+
+    #[tokio::test]
+    async fn failing_plugin_runs_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let runs = folder.path().join("runs");
+        let mut config = kube::Config::new("https://127.0.0.1:6443".parse().unwrap());
+        let plugin = json!({
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "sh",
+            "args": ["-c", format!("echo run >> '{}'; exit 1", runs.display())],
+            "interactiveMode": "Never",
+        });
+        config.auth_info = serde_json::from_value(json!({ "exec": plugin })).unwrap();
+        let error = client(config).err().unwrap();
+        assert!(matches!(error, kube::Error::Auth(_)), "{error}");
+        assert_eq!(fs::read_to_string(runs).unwrap(), "run\n");
     }
 
     #[tokio::test]
