@@ -36,10 +36,11 @@ pub(crate) struct FirstApprovals {
     leases: Waits,
 }
 
-/// Consistent lists of one resource, and the time for which they waited.
+/// Consistent reads of one resource by all clients of the API server, and the time for which they waited for its watch cache. Each
+/// page of a list is a read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waits {
-    lists: f64,
+    reads: f64,
     seconds: f64,
 }
 
@@ -64,7 +65,7 @@ impl FirstApprovals {
         let approvals = f64::from(u32::try_from(self.times.len()).unwrap());
         let mean = |waits: Waits| {
             let seconds = Duration::from_secs_f64(waits.seconds / approvals);
-            format!("{:.1} lists, {}", waits.lists / approvals, ms(seconds))
+            format!("{:.1} reads, {}", waits.reads / approvals, ms(seconds))
         };
         let times = median_and_p99(&Times::new(self.times.clone()));
         format!(
@@ -116,8 +117,8 @@ impl FirstApprovalsBench {
         pods: impl Iterator<Item = &Pod>,
         approvals: &mut FirstApprovals,
     ) {
-        let before = self.waits().await;
         sleep(PAUSE).await;
+        let before = self.waits().await;
         for pod in pods {
             let (time, allowed) = review(connection, pod).await;
             assert!(allowed, "the deletion of a follower is approved");
@@ -127,13 +128,15 @@ impl FirstApprovalsBench {
         for (waits, (before, after)) in
             [&mut approvals.pods, &mut approvals.leases].into_iter().zip(before.into_iter().zip(after))
         {
-            waits.lists += after.lists - before.lists;
+            let before = before.unwrap_or_default();
+            let after = after.expect("the API server reports the waits for its watch cache");
+            waits.reads += after.reads - before.reads;
             waits.seconds += after.seconds - before.seconds;
         }
     }
 
-    /// Returns the waits for pods and for Leases since the start of the API server.
-    async fn waits(&self) -> [Waits; 2] {
+    /// Returns the waits for pods and for Leases since the start of the API server, or `None` before the first such read.
+    async fn waits(&self) -> [Option<Waits>; 2] {
         let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
         let page = self.client.request_text(request).await.expect("metrics of the API server");
         ["pods", "leases"].map(|resource| {
@@ -143,9 +146,9 @@ impl FirstApprovalsBench {
                         && line.contains(&format!("resource=\"{resource}\""))
                 };
                 let line = page.lines().find(is_of_resource);
-                line.and_then(|line| line.rsplit_once(' ')?.1.parse().ok()).unwrap_or_default()
+                line.map(|line| line.rsplit_once(' ').unwrap().1.parse().expect("a number"))
             };
-            Waits { lists: value("count"), seconds: value("sum") }
+            Some(Waits { reads: value("count")?, seconds: value("sum")? })
         })
     }
 }
