@@ -92,7 +92,7 @@ fn violation(mistake: Mistake, seed: u64) -> Option<(String, Option<String>)> {
 }
 
 /// Writes the trace of a run for the comparison with the model, if the environment requests it.
-fn write_trace(name: &str, trace: Option<&str>) {
+pub(crate) fn write_trace(name: &str, trace: Option<&str>) {
     if let (Some(folder), Some(trace)) = (protocol_trace::folder(), trace) {
         protocol_trace::write(&folder, name, trace);
     }
