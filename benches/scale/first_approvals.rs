@@ -36,8 +36,8 @@ pub(crate) struct FirstApprovals {
     leases: Waits,
 }
 
-/// Consistent reads of one resource by all clients of the API server, and the time for which they waited for its watch cache. Each
-/// page of a list is a read.
+/// Consistent reads of one resource by all clients of the API server, and the sum of their waits for the watch cache. Each page of a
+/// list is a read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waits {
     reads: f64,
@@ -135,7 +135,8 @@ impl FirstApprovalsBench {
         }
     }
 
-    /// Returns the waits for pods and for Leases since the start of the API server, or `None` before the first such read.
+    /// Returns the waits for pods and for Leases since the start of the API server. `None` means that no consistent read of
+    /// the resource was counted.
     async fn waits(&self) -> [Option<Waits>; 2] {
         let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
         let page = self.client.request_text(request).await.expect("metrics of the API server");

@@ -30,10 +30,10 @@ pub(super) fn unverified_channel(url: &str) -> Result<Channel, Error> {
 async fn open(url: &Uri) -> io::Result<TlsStream<TcpStream>> {
     let authority = url.authority().ok_or_else(|| io::Error::other("the URL has no address"))?;
     let stream = TcpStream::connect(authority.as_str()).await?;
-    // The first frames would wait until the member has acknowledged the end of the handshake. tonic sets the option for its own
-    // connections. A connection without it is slower, but usable.
+    // Without TCP_NODELAY, the first frames wait until the member has acknowledged the end of the handshake. tonic sets it for its own
+    // connections. If it cannot be set, the connection is slower, but usable.
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::warn!(%url, %error, "setting TCP_NODELAY failed");
+        tracing::warn!(member = %authority, %error, "setting TCP_NODELAY failed");
     }
     let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()

@@ -23,12 +23,12 @@ use tower::{BoxError, ServiceBuilder};
 ///
 /// Returns an error if the certificates, the credentials or the impersonated identity of the configuration are invalid, or if it has
 /// a proxy, which the program does not support.
-pub(crate) fn client(mut config: kube::Config) -> kube::Result<Client> {
+pub(crate) fn client(config: kube::Config) -> kube::Result<Client> {
     if config.proxy_url.is_some() {
-        config.default_retry = false;
         return Client::try_from(config);
     }
-    // The TLS settings run an exec plugin too, and ignore its failure. A failing plugin would run again for this layer.
+    // Before the TLS settings, which also run an exec plugin, and ignore its failure. In the other order, a failing plugin would
+    // run twice.
     let auth_layer = config.auth_layer()?;
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(connector())?);
     connector.set_connect_timeout(config.connect_timeout);
@@ -56,47 +56,51 @@ fn connector() -> HttpConnector {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        fs,
-        net::{SocketAddr, TcpStream},
-    };
+    use std::{fs, net::TcpStream};
 
-    use rustix::{
-        io::Errno,
-        process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
-    };
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
     use serde_json::json;
     use tokio::net::TcpListener;
 
     use super::*;
 
-    /// Returns a duplicate of the socket of this process that has a local address.
-    fn socket_at(address: SocketAddr) -> Option<TcpStream> {
+    /// Returns a duplicate of the socket of this process that is connected from one local port to another.
+    ///
+    /// The connection identifies the socket, because other tests of the process open sockets at the same time. The system call
+    /// `pidfd_getfd` duplicates a descriptor without unsafe code. Some container runtimes deny it.
+    fn socket_between(local_port: u16, remote_port: u16) -> Option<TcpStream> {
+        let connections = fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let ends = [format!(":{local_port:04X}"), format!(":{remote_port:04X}")];
+        let inode = connections.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            (fields[1].ends_with(&ends[0]) && fields[2].ends_with(&ends[1])).then(|| fields[9].to_owned())
+        })?;
+        let link = format!("socket:[{inode}]");
+        let mut descriptors = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
+        let socket = descriptors
+            .find(|entry| fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == &*link))?;
+        let number = socket.file_name().into_string().unwrap().parse().unwrap();
         let process = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
-        fs::read_dir("/proc/self/fd").unwrap().find_map(|entry| {
-            let number = entry.unwrap().file_name().into_string().unwrap().parse().unwrap();
-            match pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) {
-                Ok(descriptor) => {
-                    let socket = TcpStream::from(descriptor);
-                    socket.local_addr().is_ok_and(|local| local == address).then_some(socket)
-                }
-                // The descriptor was closed after it was listed.
-                Err(Errno::BADF) => None,
-                Err(error) => panic!("descriptor {number}: {error}"),
-            }
-        })
+        Some(TcpStream::from(pidfd_getfd(process, number, PidfdGetfdFlags::empty()).unwrap()))
+    }
+
+    /// Returns a configuration without certificates of the system.
+    fn config(url: &str) -> kube::Config {
+        let mut config = kube::Config::new(url.parse().unwrap());
+        config.root_cert = Some(Vec::new());
+        config
     }
 
     #[tokio::test]
     async fn connections_have_no_delay() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let client = client(kube::Config::new(url)).unwrap();
+        let server = listener.local_addr().unwrap();
+        let client = client(config(&format!("http://{server}"))).unwrap();
         let request = tokio::spawn(async move { client.apiserver_version().await });
         let (connection, address) = listener.accept().await.unwrap();
         // The client sets the options of the socket before it sends the request.
         assert_eq!(connection.peek(&mut [0]).await.unwrap(), 1);
-        let socket = socket_at(address).expect("the client has a socket with this address");
+        let socket = socket_between(address.port(), server.port()).expect("the client has this socket");
         assert!(socket.nodelay().unwrap());
         request.abort();
     }
@@ -105,7 +109,7 @@ mod tests {
     async fn failing_plugin_runs_once() {
         let folder = tempfile::tempdir().unwrap();
         let runs = folder.path().join("runs");
-        let mut config = kube::Config::new("https://127.0.0.1:6443".parse().unwrap());
+        let mut config = config("https://127.0.0.1:6443");
         let plugin = json!({
             "apiVersion": "client.authentication.k8s.io/v1",
             "command": "sh",
@@ -120,7 +124,7 @@ mod tests {
 
     #[tokio::test]
     async fn proxies_remain_unsupported() {
-        let mut config = kube::Config::new("https://127.0.0.1:6443".parse().unwrap());
+        let mut config = config("https://127.0.0.1:6443");
         config.proxy_url = Some("http://127.0.0.1:3128".parse().unwrap());
         let error = client(config).err().unwrap();
         assert!(matches!(error, kube::Error::ProxyProtocolDisabled { .. }), "{error}");
