@@ -19,7 +19,7 @@ pub enum Mistake {
     IgnoreForeignTerminating,
     /// Every deletion that the garbage collector requests is a cascade.
     BelieveGarbageCollector,
-    /// A deletion is approved after a transfer of leadership without a second probe round.
+    /// The result of the second probe round, after a transfer of leadership, is ignored.
     SkipSecondProbe,
     /// The lifetime of a reservation is measured on the wall clocks of the replicas.
     ExpireByWallClock,

@@ -12,11 +12,12 @@ use tonic::transport;
 use super::{limits::limited, member::Scheme, unverified::unverified_channel};
 use crate::expiring_cache::{ExpiringCache, Lifetime};
 
-/// Time after which an unused connection is closed. It exceeds the pause between two pods of a rollout or drain.
+/// Time after which an unused connection is closed. It exceeds the pause between two pods of a rollout or drain. A survey that uses the
+/// connection of an evaluation renews this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Maximum number of pooled connections of evaluations, those to the members of 32 clusters with deletions within [`IDLE_TIMEOUT`].
-/// The pool then closes the connections that have not been used for the longest time.
+/// Maximum number of pooled connections of evaluations: those to the members of 32 clusters of three. The pool then closes connections
+/// that have not been used for a long time, also by surveys.
 const MAX_CONNECTIONS: u64 = 96;
 
 /// Maximum number of pooled connections of surveys. A survey of more members connects to most of them again, so that it neither

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The CPU time of a campaign in seconds, unless the environment sets another one. The test of determinism in the same program
-/// takes the rest of a minute.
+/// takes further CPU time.
 const DEFAULT_SECONDS: u64 = 50;
 
 /// The time after which a campaign without a given number of seeds ends, on a machine that is busy.
