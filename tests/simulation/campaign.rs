@@ -34,6 +34,10 @@ pub(crate) const MIN_SEEDS: u64 = 10;
 /// runs are covered.
 const MODELLED_SEEDS: u64 = 100;
 
+/// The counters of operations of persons, which are not faults.
+const OPERATIONS: [&str; 5] =
+    ["cordon", "deleted StatefulSet", "deleted node", "replaced member", "scale-down"];
+
 /// The number of seeds after which a line shows the progress.
 const PROGRESS_SEEDS: u64 = 50;
 
@@ -216,6 +220,8 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let smallest = self.margins.iter().map(|margin| margin.remaining).min();
         let (simulated, cpu) = (self.simulated.as_secs_f64(), self.cpu_time.as_secs_f64());
+        let (operations, faults): (Vec<_>, Vec<_>) =
+            self.faults.iter().partition(|(name, _)| OPERATIONS.contains(name));
         writeln!(
             f,
             "simulation: {} seeds, {:.1} simulated hours in {cpu:.0} s of CPU time ({:.0} simulated hours per CPU hour)",
@@ -230,14 +236,16 @@ impl fmt::Display for Summary {
             self.verdicts.values().sum::<u32>(),
             self.approvals,
             self.margins.len(),
-            self.faults.values().sum::<u32>(),
+            faults.iter().map(|(_, count)| *count).sum::<u32>(),
             self.failures.len(),
             smallest.map_or_else(|| String::from("unknown"), |margin| margin.to_string())
         )?;
         let unjudged = self.unjudged.iter().map(|(cause, count)| format!("{cause}: {count}"));
         writeln!(f, "approvals that are not judged: {}", unjudged.collect::<Vec<_>>().join("; "))?;
-        let faults = self.faults.iter().map(|(fault, count)| format!("{fault} {count}"));
-        writeln!(f, "faults: {}", faults.collect::<Vec<_>>().join(", "))?;
+        for (title, counters) in [("faults", faults), ("operations", operations)] {
+            let counters = counters.iter().map(|(name, count)| format!("{name} {count}"));
+            writeln!(f, "{title}: {}", counters.collect::<Vec<_>>().join(", "))?;
+        }
         let requests: BTreeSet<&str> = self.verdicts.keys().map(|(request, _)| *request).collect();
         for request in requests {
             let of_request = self.verdicts.iter().filter(|((other, _), _)| *other == request);
