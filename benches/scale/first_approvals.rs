@@ -1,6 +1,6 @@
 //! The first two approvals of a cluster: the guard lists all records of reservations, and at a first one also the pods.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{
@@ -17,7 +17,13 @@ use super::guard::review;
 
 /// Longer than the interval in which the API server requests the revision of etcd for consistent lists (0.1 s). A list that follows
 /// another one without a pause can wait for the rest of the interval.
-const PAUSE: Duration = Duration::from_millis(250);
+pub(crate) const PAUSE: Duration = Duration::from_millis(250);
+
+/// The time without reads of pods after which the reads of all namespaces have ended: the guard repeats a failed read after 10 s.
+const IDLE_TIME: Duration = Duration::from_secs(12);
+
+/// The longest wait for the end of these reads.
+const MAX_SCAN_TIME: Duration = Duration::from_secs(180);
 
 /// The namespace of the guard.
 const NAMESPACE: &str = "etcd-guard";
@@ -96,30 +102,38 @@ impl FirstApprovalsBench {
         }
     }
 
-    /// Adds the first and the second approval of each cluster, each after a pause. A pod stands for its cluster.
-    pub(crate) async fn measure_after_pauses(
-        &self,
-        connection: &mut Connection,
-        pods: impl Iterator<Item = &Pod>,
-        [first, second]: [&mut FirstApprovals; 2],
-    ) {
-        for pod in pods {
-            for approvals in [&mut *first, &mut *second] {
-                self.measure(connection, std::iter::once(pod), approvals).await;
+    /// Waits until the guard has read the pods of all namespaces, which it does after its start and every five minutes. Returns `false`
+    /// if it still reads them after [`MAX_SCAN_TIME`]: with some thousand clusters, these reads do not end.
+    pub(crate) async fn wait_until_idle(&self) -> bool {
+        let (started, mut changed, mut reads) = (Instant::now(), Instant::now(), 0.0);
+        while changed.elapsed() < IDLE_TIME && started.elapsed() < MAX_SCAN_TIME {
+            sleep(Duration::from_secs(1)).await;
+            let [pods, _] = self.waits().await;
+            let before = std::mem::replace(&mut reads, pods.unwrap_or_default().reads);
+            if reads > before {
+                changed = Instant::now();
             }
         }
+        changed.elapsed() >= IDLE_TIME
     }
 
-    /// Adds approvals that follow each other, after a pause.
+    /// Adds one approval for each pod, each after a pause. A pod stands for its cluster. The API server reports its waits before the
+    /// first pause and after the last approval, because a report takes processor time.
     pub(crate) async fn measure(
         &self,
         connection: &mut Connection,
-        pods: impl Iterator<Item = &Pod>,
+        pods: &[&Pod],
+        pause: Duration,
         approvals: &mut FirstApprovals,
     ) {
-        sleep(PAUSE).await;
+        // Also without pauses, the first approval does not follow another one.
+        sleep(PAUSE.saturating_sub(pause)).await;
         let before = self.waits().await;
         for pod in pods {
+            // A pause of zero would last up to a millisecond.
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
             let (time, allowed) = review(connection, pod).await;
             assert!(allowed, "the deletion of a follower is approved");
             approvals.times.push(time);

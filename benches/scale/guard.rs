@@ -21,7 +21,7 @@ use test_support::{
 };
 use tokio::time::sleep;
 
-use super::first_approvals::{FirstApprovals, FirstApprovalsBench};
+use super::first_approvals::{FirstApprovals, FirstApprovalsBench, PAUSE};
 
 const PATH: &str = "/validate?timeout=10s";
 
@@ -50,10 +50,16 @@ const COLD: usize = 1000;
 
 /// The largest number of clusters whose first approval follows a pause. The first approvals of the other clusters follow each
 /// other without pauses.
-const PAUSED: usize = 100;
+const PAUSED: usize = 200;
+
+/// The largest number of records during the approvals after pauses, which is one page of a list.
+const GROUP: usize = 100;
+
+/// The interval in which the guard reads the pods of a namespace again.
+const RESCAN_INTERVAL: Duration = Duration::from_secs(300);
 
 /// The least number of first approvals after a pause. With fewer clusters, further guards are started for them.
-const MIN_COLD: usize = 50;
+const MIN_COLD: usize = 100;
 
 /// The time from the readiness of a guard until its watches have listed a single cluster. A dry run would read the id of the
 /// cluster, which a guard does not know at a first approval.
@@ -87,8 +93,9 @@ const START_TIME: Duration = Duration::from_secs(30);
 pub(crate) struct Figures {
     /// Time from the start of the process until it is ready.
     pub(crate) start: Duration,
-    /// The first and the second approvals in some of the clusters after the start of a guard, each after a pause. With few clusters,
-    /// further guards are started, and the records are deleted before each first approval.
+    /// The first and the second approvals in some of the clusters after the start of a guard, each after a pause, while at most
+    /// [`GROUP`] records exist. With few clusters, further guards are started. The records are deleted before the first approvals of
+    /// each group and of each further guard.
     pub(crate) after_pauses: [FirstApprovals; 2],
     /// First approvals in the other clusters, each one immediately after another approval, and then the second ones in the same way.
     /// Without values if all clusters belong to `after_pauses`.
@@ -151,22 +158,9 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
         wait_until_approved(&mut connection, follower(fleet.clusters.len() - 1)).await;
     }
     sleep(WATCH_TIME).await;
-    let paused = || (0..PAUSED.min(fleet.clusters.len().div_ceil(2))).map(follower);
-    let in_a_row = || (paused().len()..COLD.min(fleet.clusters.len())).map(follower);
-    let bench = FirstApprovalsBench::new(control_plane.client().await);
-    let [mut first, mut second, mut first_in_a_row, mut second_in_a_row] = <[FirstApprovals; 4]>::default();
-    // The second approval completes the record of its cluster. Until then, an evaluation reads the records of all clusters.
-    bench.measure_after_pauses(&mut connection, paused(), [&mut first, &mut second]).await;
-    while first.len() < MIN_COLD {
-        let files = files.path().join(format!("first-{}", first.len()));
-        let other = start(&control_plane.guard_kubeconfig(), &files).await;
-        let mut connection = Connection::tls(other.https(), &other.ca_pem).await.unwrap();
-        sleep(WATCH_TIME).await;
-        bench.delete_records().await;
-        bench.measure_after_pauses(&mut connection, paused(), [&mut first, &mut second]).await;
-    }
-    bench.measure(&mut connection, in_a_row(), &mut first_in_a_row).await;
-    bench.measure(&mut connection, in_a_row(), &mut second_in_a_row).await;
+    let followers: Vec<&Pod> = (0..COLD.min(fleet.clusters.len())).map(follower).collect();
+    let [after_pauses, in_a_row] =
+        first_approvals(control_plane, &mut connection, files.path(), &followers).await;
     let (mut warm_approvals, mut repeated_approvals) = (Vec::new(), Vec::new());
     for block in 0..APPROVALS / BLOCK {
         let numbers = block * BLOCK..(block + 1) * BLOCK;
@@ -212,8 +206,8 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
     let repeated_approvals = Times::new(repeated_approvals);
     Figures {
         start: start_time,
-        after_pauses: [first, second],
-        in_a_row: [first_in_a_row, second_in_a_row],
+        after_pauses,
+        in_a_row,
         warm_approvals,
         repeated_approvals,
         bare,
@@ -226,6 +220,59 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
         periodic,
         resident,
     }
+}
+
+/// Measures the first and the second approvals after pauses, and those without pauses. Afterwards, each cluster has had two
+/// approvals since its record was created. A pod stands for its cluster.
+async fn first_approvals(
+    control_plane: &ControlPlane,
+    connection: &mut Connection,
+    files: &Path,
+    followers: &[&Pod],
+) -> [[FirstApprovals; 2]; 2] {
+    let bench = FirstApprovalsBench::new(control_plane.client().await);
+    let (paused, others) = followers.split_at(PAUSED.min(followers.len().div_ceil(2)));
+    // The guard knows the id of the last cluster, which it has evaluated in a dry run.
+    let (known, others) = others.split_last().map_or((None, others), |(last, others)| (Some(last), others));
+    let [mut after_pauses, mut in_a_row] = <[[FirstApprovals; 2]; 2]>::default();
+    if !bench.wait_until_idle().await {
+        eprintln!("the guard reads pods of other namespaces during the first approvals");
+    }
+    let rescan = Instant::now() + RESCAN_INTERVAL;
+    // The second approval completes the record of its cluster. Until then, an evaluation reads the records of all clusters.
+    for group in paused.chunks(GROUP) {
+        bench.delete_records().await;
+        for series in &mut after_pauses {
+            bench.measure(connection, group, PAUSE, series).await;
+        }
+    }
+    while after_pauses[0].len() < MIN_COLD {
+        let files = files.join(format!("first-{}", after_pauses[0].len()));
+        let other = start(&control_plane.guard_kubeconfig(), &files).await;
+        let mut connection = Connection::tls(other.https(), &other.ca_pem).await.unwrap();
+        sleep(WATCH_TIME).await;
+        if paused.len() > 1 {
+            bench.wait_until_idle().await;
+        }
+        bench.delete_records().await;
+        for series in &mut after_pauses {
+            bench.measure(&mut connection, paused, PAUSE, series).await;
+        }
+    }
+    // The records of all groups before the last one were deleted.
+    let without_record = &paused[..paused.len().saturating_sub(1) / GROUP * GROUP];
+    for _ in 0..2 {
+        approvals(connection, without_record.iter().chain(known).copied()).await;
+    }
+    for series in &mut in_a_row {
+        bench.measure(connection, others, Duration::ZERO, series).await;
+    }
+    // With one cluster, the guard reads one namespace again.
+    if followers.len() > 1 {
+        sleep(rescan.saturating_duration_since(Instant::now())).await;
+        bench.wait_until_idle().await;
+    }
+    [after_pauses, in_a_row]
 }
 
 /// Waits until the guard approves the deletion in a dry run: it reads the annotations of the namespace first, and waits for the
