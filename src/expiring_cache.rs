@@ -71,6 +71,22 @@ where
         Some(entry.value)
     }
 
+    /// Returns the value of a key, unless it has expired. This is no use of the entry, and takes time in proportion to the number of
+    /// entries if the cache contains the key.
+    pub(crate) fn peek<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.purge();
+        // moka returns a value without a use only through its iterator.
+        if !self.entries.contains_key(key) {
+            return None;
+        }
+        let (_, entry) = self.entries.iter().find(|(found, _)| K::borrow(found.as_ref()) == key)?;
+        (!self.is_expired(&entry)).then_some(entry.value)
+    }
+
     /// Returns the value of a key, and inserts the default value if there is none. The second value states whether it was
     /// inserted. Concurrent callers receive the same value.
     pub(crate) fn get_or_default<Q>(&self, key: &Q) -> (V, bool)
@@ -220,6 +236,23 @@ mod tests {
         }
         let kept: Vec<u32> = (0..96).filter(|key| cache.get(key).is_some()).collect();
         assert_eq!(kept, (32..96).collect::<Vec<u32>>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn peek_neither_extends_the_lifetime_nor_delays_the_eviction() {
+        let cache: ExpiringCache<u32, u32> = ExpiringCache::new(2, Lifetime::SinceUse(SECOND));
+        cache.insert(0, 0);
+        advance(SECOND / 2).await;
+        assert_eq!((cache.peek(&0), cache.peek(&1)), (Some(0), None));
+        advance(SECOND / 2).await;
+        assert_eq!(cache.peek(&0), None);
+        cache.evict();
+        assert_eq!(cache.entries.entry_count(), 0, "expired entries take no memory");
+        for key in 1..4 {
+            cache.insert(key, key);
+            cache.evict();
+            assert_eq!(cache.peek(&1).is_some(), key < 3, "key {key}");
+        }
     }
 
     /// Without an eviction after each insertion, the cache held up to 225 values in this test.

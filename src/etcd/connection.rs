@@ -12,12 +12,11 @@ use tonic::transport;
 use super::{limits::limited, member::Scheme, unverified::unverified_channel};
 use crate::expiring_cache::{ExpiringCache, Lifetime};
 
-/// Time after which an unused connection is closed. It exceeds the pause between two pods of a rollout or drain. A survey that uses the
-/// connection of an evaluation renews this time.
+/// Time after which an unused connection is closed. It exceeds the pause between two pods of a rollout or drain.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Maximum number of pooled connections of evaluations: those to the members of 32 clusters of three. The pool then closes connections
-/// that have not been used for a long time, also by surveys.
+/// Maximum number of pooled connections of evaluations: those to the members of 32 clusters of three. A full pool closes the connection
+/// that no evaluation has used for the longest time.
 const MAX_CONNECTIONS: u64 = 96;
 
 /// Maximum number of pooled connections of surveys. A survey of more members connects to most of them again, so that it neither
@@ -114,7 +113,7 @@ impl Connections {
     }
 
     /// Returns a pool for surveys, which uses the open connections of this pool and stores its own ones elsewhere: a survey of many
-    /// clusters does not close the connections of evaluations.
+    /// clusters does not close the connections of evaluations. A survey does not renew the idle time of a connection of an evaluation.
     #[must_use]
     pub fn for_surveys(&self) -> Self {
         Self {
@@ -126,7 +125,7 @@ impl Connections {
 
     /// Returns the connection to this member, and whether it is a pooled one.
     pub(super) async fn get(&self, endpoint: &Endpoint) -> Result<(Client, bool), Error> {
-        let shared = self.shared.as_ref().and_then(|shared| shared.get(endpoint));
+        let shared = self.shared.as_ref().and_then(|shared| shared.peek(endpoint));
         if let Some(client) = shared.or_else(|| self.open.get(endpoint)) {
             return Ok((client, true));
         }
@@ -326,6 +325,8 @@ impl fmt::Debug for Tls {
 mod tests {
     use std::sync::Mutex;
 
+    use tokio::time::advance;
+
     use super::*;
 
     fn endpoint(number: u64) -> Endpoint {
@@ -353,6 +354,28 @@ mod tests {
         survey.remove(&endpoint(0));
         assert!(!is_pooled(&connections, 0).await, "the connection failed");
         assert_eq!(created.lock().unwrap().len(), usize::try_from(2 * MAX_CONNECTIONS + 2).unwrap());
+    }
+
+    /// With a survey once a minute, such a use would keep each connection open, and a full pool would close the
+    /// connections of recent evaluations instead.
+    #[tokio::test(start_paused = true)]
+    async fn survey_is_no_use_of_the_connection_of_an_evaluation() {
+        let connections = Connections::new();
+        let survey = connections.for_surveys();
+        let is_pooled = async |pool: &Connections, number| pool.get(&endpoint(number)).await.unwrap().1;
+        for number in 0..MAX_CONNECTIONS {
+            assert!(!is_pooled(&connections, number).await);
+        }
+        assert!(is_pooled(&survey, 0).await);
+        assert!(!is_pooled(&connections, MAX_CONNECTIONS).await, "a further member");
+        assert!(!is_pooled(&connections, 0).await, "no evaluation has used it for the longest time");
+        advance(IDLE_TIMEOUT / 2).await;
+        assert!(is_pooled(&survey, MAX_CONNECTIONS).await);
+        advance(IDLE_TIMEOUT / 2).await;
+        assert!(
+            !is_pooled(&connections, MAX_CONNECTIONS).await,
+            "no evaluation has used it for the idle time"
+        );
     }
 
     #[tokio::test]
