@@ -153,14 +153,13 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
     let start_time = started.elapsed();
     let follower = |cluster: usize| &fleet.clusters[cluster % fleet.clusters.len()][1];
     let leader = |cluster: usize| &fleet.clusters[cluster % fleet.clusters.len()][0];
-    let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
     if fleet.clusters.len() > 1 {
-        wait_until_approved(&mut connection, follower(fleet.clusters.len() - 1)).await;
+        wait_until_approved(&mut connect(&guard).await, follower(fleet.clusters.len() - 1)).await;
     }
     sleep(WATCH_TIME).await;
     let followers: Vec<&Pod> = (0..COLD.min(fleet.clusters.len())).map(follower).collect();
-    let [after_pauses, in_a_row] =
-        first_approvals(control_plane, &mut connection, files.path(), &followers).await;
+    let [after_pauses, in_a_row] = first_approvals(control_plane, &guard, files.path(), &followers).await;
+    let mut connection = connect(&guard).await;
     let (mut warm_approvals, mut repeated_approvals) = (Vec::new(), Vec::new());
     for block in 0..APPROVALS / BLOCK {
         let numbers = block * BLOCK..(block + 1) * BLOCK;
@@ -226,7 +225,7 @@ pub(crate) async fn measure(control_plane: &ControlPlane, fleet: &Fleet) -> Figu
 /// approvals since its record was created. A pod stands for its cluster.
 async fn first_approvals(
     control_plane: &ControlPlane,
-    connection: &mut Connection,
+    guard: &GuardProcess,
     files: &Path,
     followers: &[&Pod],
 ) -> [[FirstApprovals; 2]; 2] {
@@ -239,33 +238,36 @@ async fn first_approvals(
         eprintln!("the guard reads pods of other namespaces during the first approvals");
     }
     let rescan = Instant::now() + RESCAN_INTERVAL;
+    let mut connection = connect(guard).await;
     // The second approval completes the record of its cluster. Until then, an evaluation reads the records of all clusters.
     for group in paused.chunks(GROUP) {
         bench.delete_records().await;
         for series in &mut after_pauses {
-            bench.measure(connection, group, PAUSE, series).await;
+            bench.measure(&mut connection, group, PAUSE, series).await;
         }
     }
     while after_pauses[0].len() < MIN_COLD {
         let files = files.join(format!("first-{}", after_pauses[0].len()));
         let other = start(&control_plane.guard_kubeconfig(), &files).await;
-        let mut connection = Connection::tls(other.https(), &other.ca_pem).await.unwrap();
         sleep(WATCH_TIME).await;
         if paused.len() > 1 {
             bench.wait_until_idle().await;
         }
         bench.delete_records().await;
+        let mut connection = connect(&other).await;
         for series in &mut after_pauses {
             bench.measure(&mut connection, paused, PAUSE, series).await;
         }
     }
+    // The guard closes connections that are idle for minutes, as during the measurements of other guards.
+    let mut connection = connect(guard).await;
     // The records of all groups before the last one were deleted.
     let without_record = &paused[..paused.len().saturating_sub(1) / GROUP * GROUP];
     for _ in 0..2 {
-        approvals(connection, without_record.iter().chain(known).copied()).await;
+        approvals(&mut connection, without_record.iter().chain(known).copied()).await;
     }
     for series in &mut in_a_row {
-        bench.measure(connection, others, Duration::ZERO, series).await;
+        bench.measure(&mut connection, others, Duration::ZERO, series).await;
     }
     // With one cluster, the guard reads one namespace again.
     if followers.len() > 1 {
@@ -289,6 +291,11 @@ async fn start(kubeconfig: &Path, files: &Path) -> GuardProcess {
     let guard = GuardProcess::launch(kubeconfig, files);
     wait_until("the guard is ready", READY_TIMEOUT, async || guard.is_ready().await).await;
     guard
+}
+
+/// Opens a connection to the guard.
+async fn connect(guard: &GuardProcess) -> Connection {
+    Connection::tls(guard.https(), &guard.ca_pem).await.unwrap()
 }
 
 /// Sends the review of a pod's deletion. Returns the time until the response, and whether the deletion is approved.
@@ -333,7 +340,7 @@ async fn failover(
 ) -> Vec<Duration> {
     let other = start(&control_plane.guard_kubeconfig(), files).await;
     let (last, clusters) = fleet.clusters.split_last().expect("a cluster");
-    let mut connection = Connection::tls(other.https(), &other.ca_pem).await.unwrap();
+    let mut connection = connect(&other).await;
     wait_until_approved(&mut connection, &last[1]).await;
     sleep(START_TIME).await;
     // With one cluster, the other replica has evaluated its deletion in a dry run.
@@ -342,7 +349,7 @@ async fn failover(
     let mut started = Instant::now();
     killed.kill();
     for cluster in clusters.iter().take(FAILED_OVER) {
-        let mut connection = Connection::tls(other.https(), &other.ca_pem).await.unwrap();
+        let mut connection = connect(&other).await;
         assert!(review(&mut connection, &cluster[1]).await.1, "the other replica approves");
         times.push(started.elapsed());
         started = Instant::now();
@@ -384,7 +391,7 @@ async fn calls(control_plane: &ControlPlane, files: &Path, cluster: &[Pod]) -> S
     let (leader, follower) = (&cluster[0], &cluster[1]);
     let proxy = ApiServerProxy::start(&control_plane.guard_kubeconfig(), files.join("kubeconfig")).await;
     let guard = start(&proxy.kubeconfig, &files.join("guard")).await;
-    let mut connection = Connection::tls(guard.https(), &guard.ca_pem).await.unwrap();
+    let mut connection = connect(&guard).await;
     wait_until_approved(&mut connection, follower).await;
     // The second approval completes the record of the cluster.
     for _ in 0..2 {
