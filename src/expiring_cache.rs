@@ -8,7 +8,7 @@ use std::{
     fmt,
     hash::Hash,
     sync::{
-        Arc,
+        Arc, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -36,6 +36,9 @@ pub(crate) struct ExpiringCache<K, V> {
     epoch: Instant,
     /// Time of the last removal of expired entries.
     purged: Arc<AtomicU64>,
+    /// Uses and insertions share this lock, and the removal of expired entries holds it alone: between the check of an entry and its
+    /// removal, no other task uses or replaces the entry.
+    removal: Arc<RwLock<()>>,
 }
 
 #[derive(Clone)]
@@ -56,7 +59,7 @@ where
     pub(crate) fn new(capacity: u64, lifetime: Lifetime) -> Self {
         let eviction = EvictionPolicy::lru();
         let entries = Cache::builder().max_capacity(capacity).eviction_policy(eviction).build();
-        Self { entries, lifetime, epoch: Instant::now(), purged: Arc::default() }
+        Self { entries, lifetime, epoch: Instant::now(), purged: Arc::default(), removal: Arc::default() }
     }
 
     /// Returns the value of a key, unless it has expired.
@@ -66,6 +69,7 @@ where
         Q: Hash + Eq + ?Sized,
     {
         self.purge();
+        let _shared = self.exclude_removal();
         let entry = self.entries.get(key).filter(|entry| !self.is_expired(entry))?;
         self.record_use(&entry);
         Some(entry.value)
@@ -96,6 +100,7 @@ where
         V: Default,
     {
         self.purge();
+        let _shared = self.exclude_removal();
         let init = || self.entry(V::default());
         let found = self.entries.entry_by_ref(key).or_insert_with_if(init, |entry| self.is_expired(entry));
         let is_fresh = found.is_fresh();
@@ -107,6 +112,7 @@ where
     /// Inserts a value, which replaces the previous one.
     pub(crate) fn insert(&self, key: K, value: V) {
         self.purge();
+        let _shared = self.exclude_removal();
         self.entries.insert(key, self.entry(value));
     }
 
@@ -162,10 +168,21 @@ where
             exchange.is_ok()
         };
         if is_due && is_first() {
-            for (key, _) in self.entries.iter().filter(|(_, entry)| self.is_expired(entry)) {
-                self.entries.invalidate(key.as_ref());
-            }
+            self.remove_if(|entry| self.is_expired(entry));
         }
+    }
+
+    /// Removes the entries that match.
+    fn remove_if(&self, matches: impl Fn(&Entry<V>) -> bool) {
+        let _alone = self.removal.write().unwrap_or_else(PoisonError::into_inner);
+        for (key, _) in self.entries.iter().filter(|(_, entry)| matches(entry)) {
+            self.entries.invalidate(key.as_ref());
+        }
+    }
+
+    /// Delays the removal of expired entries until the drop of the returned value.
+    fn exclude_removal(&self) -> RwLockReadGuard<'_, ()> {
+        self.removal.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -236,6 +253,26 @@ mod tests {
         }
         let kept: Vec<u32> = (0..96).filter(|key| cache.get(key).is_some()).collect();
         assert_eq!(kept, (32..96).collect::<Vec<u32>>());
+    }
+
+    /// The removed entry would otherwise be the new one: two callers would then have different values, for instance locks.
+    #[test]
+    fn removal_of_an_expired_entry_keeps_its_replacement() {
+        let cache: ExpiringCache<u32, u32> = ExpiringCache::new(4, Lifetime::SinceUse(SECOND / 20));
+        cache.insert(0, 7);
+        std::thread::sleep(SECOND / 10);
+        let (replaced, replacement) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            cache.remove_if(|entry| {
+                let is_expired = cache.is_expired(entry);
+                let (cache, replaced) = (cache.clone(), replaced.clone());
+                scope.spawn(move || replaced.send(cache.get_or_default(&0)));
+                // The other thread replaces the entry now, or after the removal.
+                let _ = replacement.recv_timeout(SECOND / 2);
+                is_expired
+            });
+        });
+        assert_eq!(cache.entries.get(&0).map(|entry| entry.value), Some(0));
     }
 
     #[tokio::test(start_paused = true)]
