@@ -22,14 +22,15 @@ impl VoterHistory {
 
     /// Records the number of voters that a member list contained.
     pub(in crate::guard) fn record(&self, cluster_key: &ClusterKey, voters: usize) {
-        if voters > 1 && !self.0.contains_key(cluster_key) {
+        if voters > 1 && !self.contains(cluster_key) {
             self.0.insert(cluster_key.clone(), ());
         }
     }
 
-    /// Whether a member list of this cluster contained several voters.
+    /// Whether a member list of this cluster contained several voters. A full memory drops the cluster that was neither recorded nor
+    /// requested for the longest time.
     pub(super) fn contains(&self, cluster_key: &ClusterKey) -> bool {
-        self.0.contains_key(cluster_key)
+        self.0.get(cluster_key).is_some()
     }
 
     /// Returns the uids of the controllers of these clusters, by namespace.
