@@ -45,6 +45,16 @@ pub(in crate::guard) fn evaluate_node_deletion(
     let member_is_on_node = |member: &Member<'_>| member.pod.is_some_and(is_on_node);
     let tally = Tally::new(&membership, member_is_on_node);
     let has_voter = membership.voters().any(|voter| voter.pod.as_ref().is_some_and(answers));
+    let clusters = snapshot.cluster_ids();
+    if has_voter && clusters.len() > 1 {
+        let ids: Vec<String> = clusters.iter().map(ToString::to_string).collect();
+        let text = format!(
+            "node {node} runs pod {} of {cluster}: its member answers, and the pods of {cluster} belong to different etcd clusters ({})",
+            answering.name,
+            ids.join(", ")
+        );
+        return denial(text, &[]);
+    }
     let (remaining, voters, quorum) = (tally.remaining, tally.voters, tally.quorum);
     if !has_voter || tally.has_quorum() {
         let text =
@@ -65,7 +75,7 @@ pub(in crate::guard) fn evaluate_node_deletion(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::model::snapshot::fixture::cluster;
+    use crate::{etcd::ClusterId, guard::model::snapshot::fixture::cluster};
 
     fn reason(snapshot: &Snapshot, uids: &[&str]) -> Reason {
         evaluate_node_deletion(snapshot, "worker", &uids.iter().copied().collect()).reason
@@ -98,6 +108,18 @@ mod tests {
         let lost = cluster(3).starve(0).silence(1).silence(2);
         assert_eq!(reason(&lost, &["uid-0"]), Reason::IntentProtected);
         assert_eq!(reason(&lost, &["uid-1"]), Reason::IntentHarmless);
+    }
+
+    /// Otherwise voters of one cluster would count for the quorum of the other one.
+    #[test]
+    fn denies_node_if_pods_belong_to_several_clusters() {
+        let mixed = cluster(3).restate(2, |status| status.cluster_id = ClusterId(0xc2));
+        assert_eq!(reason(&mixed, &["uid-0"]), Reason::IntentProtected);
+        assert_eq!(
+            reason(&mixed.silence(0), &["uid-0"]),
+            Reason::IntentHarmless,
+            "the member does not answer"
+        );
     }
 
     #[test]
