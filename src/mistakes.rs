@@ -25,7 +25,8 @@ pub enum Mistake {
     ExpireByWallClock,
     /// A confirmed read counts as proof of health, also if the member follows a deposed leader.
     CountStaleRead,
-    /// A replica does not search for records that another replica wrote during the evaluation.
+    /// Evaluations that knew the cluster id before their probe round do not count approvals without one, and the writer of such an
+    /// approval does not change other records.
     IgnoreOtherRecords,
 }
 

@@ -25,9 +25,12 @@ pub(crate) async fn run(api: ApiServer, end: Instant) {
 }
 
 /// Deletes a crashed follower through a replica that reaches no member, and another follower through a second replica, as soon
-/// as the first one has restarted. The first replica waits for the other members meanwhile, with a read from before.
+/// as the first one has restarted. The first replica waits for the other members meanwhile, with a read from before. It has
+/// evaluated the cluster before and found no cluster id, so that it reads all records at once.
 pub(crate) async fn race_for_records(api: ApiServer) {
     let sim = api.sim.clone();
+    let through = |replica: usize| ApiServer { through: Some(replica), ..api.clone() };
+    let deletion = Deletion::Delete { grace_seconds: 30 };
     let (crashed, other, name, other_name) = {
         let mut world = sim.world();
         world.advance();
@@ -37,23 +40,25 @@ pub(crate) async fn race_for_records(api: ApiServer) {
             .filter(|voter| world.cluster.members[*voter].role == Role::Follower)
             .collect();
         let [crashed, other, ..] = followers[..] else { return };
-        world.cluster.stop(crashed);
         world.faults.restarts_quickly = true;
         let members = 0..world.cluster.members.len();
-        world
-            .faults
-            .unreachable
-            .extend(members.filter(|member| *member != crashed).map(|member| (0, member)));
+        world.faults.unreachable.extend(members.map(|member| (0, member)));
         *world.faults.injected.entry("race for records").or_default() += 1;
         let name = |member: usize| world.cluster.members[member].name.clone();
         let names = (name(crashed), name(other));
         world.note(&format!("fault: race for the records of {} and {}", names.0, names.1));
         (crashed, other, names.0, names.1)
     };
+    through(0).delete_pod("first", &name, deletion).await;
+    {
+        let mut world = sim.world();
+        world.advance();
+        world.faults.unreachable.remove(&(0, crashed));
+        world.cluster.stop(crashed);
+        world.note(&format!("fault: {name} crashes"));
+    }
     // The kubelet reports the crash.
     sim.pause(FAULTS, 200..=500).await;
-    let through = |replica: usize| ApiServer { through: Some(replica), ..api.clone() };
-    let deletion = Deletion::Delete { grace_seconds: 30 };
     let first = async {
         through(0).delete_pod("first", &name, deletion).await;
     };

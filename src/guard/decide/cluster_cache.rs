@@ -18,6 +18,7 @@ use crate::guard::{
     },
     observe::member_pod_cache::MemberPodCache,
     policy::effective::Policy,
+    reserve::ledger::NODE_RESERVATION_TTL,
 };
 
 /// The time for which a snapshot may deny further deletions. A burst of deletions is evaluated with one probe round. A
@@ -36,9 +37,19 @@ const MAX_DENIALS: usize = 32;
 pub(in crate::guard) struct ClusterCache {
     locks: ExpiringCache<ClusterKey, Arc<Mutex<()>>>,
     snapshots: ExpiringCache<ClusterKey, CachedSnapshot>,
-    cluster_ids: ExpiringCache<ClusterKey, ClusterId>,
+    cluster_ids: ExpiringCache<ClusterKey, ReportedId>,
     /// The pods of each cluster that ran all voters in the last snapshot, and the addresses of its members.
     pub(super) member_pods: MemberPodCache,
+}
+
+/// The etcd cluster id that the members reported last.
+#[derive(Clone, Copy)]
+struct ReportedId {
+    last: Option<ClusterId>,
+    /// Whether a member reported it in the last probe round.
+    is_reported: bool,
+    /// The time until which the record of a former id can contain reservations of the same pods: the cluster was restored.
+    former_until: Option<Instant>,
 }
 
 /// The last snapshot of a cluster.
@@ -118,16 +129,66 @@ impl ClusterCache {
     /// Returns the etcd cluster id of the last snapshot. With a known id, the record of reservations can be read in
     /// parallel with the pods, before the probe round.
     pub(super) fn cluster_id(&self, key: &ClusterKey) -> Option<ClusterId> {
-        self.cluster_ids.get(key)
+        self.cluster_ids.get(key).filter(|known| known.is_reported)?.last
     }
 
-    /// Stores the etcd cluster id that a probe round returned.
-    pub(super) fn store_cluster_id(&self, key: &ClusterKey, id: ClusterId) {
-        self.cluster_ids.insert(key.clone(), id);
+    /// Whether an evaluation of this cluster requires all records of reservations: no member reported the id, or the id has
+    /// changed.
+    pub(super) fn requires_all_records(&self, key: &ClusterKey) -> bool {
+        self.cluster_ids.get(key).is_some_and(|known| {
+            !known.is_reported || known.former_until.is_some_and(|until| Instant::now() < until)
+        })
     }
 
-    /// Removes the etcd cluster id, because no member reports it.
-    pub(super) fn forget_cluster_id(&self, key: &ClusterKey) {
-        self.cluster_ids.invalidate(key);
+    /// Stores the etcd cluster id that a probe round returned; `None` if no member reported it.
+    pub(super) fn store_cluster_id(&self, key: &ClusterKey, id: Option<ClusterId>) {
+        let known = self.cluster_ids.get(key);
+        let former = known.and_then(|known| known.last);
+        let is_changed = former.is_some() && id.is_some() && former != id;
+        let former_until = match known {
+            _ if is_changed => Some(Instant::now() + NODE_RESERVATION_TTL),
+            known => known.and_then(|known| known.former_until),
+        };
+        let reported = ReportedId { last: id.or(former), is_reported: id.is_some(), former_until };
+        self.cluster_ids.insert(key.clone(), reported);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::k8s::pod::Pod;
+
+    fn key() -> ClusterKey {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "etcd-0", "uid": "u"}})).unwrap();
+        ClusterKey::from_pod("prod", &pod)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn first_evaluation_without_an_answer_requires_all_records() {
+        let (cache, key) = (ClusterCache::new(), key());
+        assert!(!cache.requires_all_records(&key) && cache.cluster_id(&key).is_none());
+        cache.store_cluster_id(&key, None);
+        assert!(cache.requires_all_records(&key) && cache.cluster_id(&key).is_none());
+        cache.store_cluster_id(&key, Some(ClusterId(1)));
+        assert!(!cache.requires_all_records(&key));
+        assert_eq!(cache.cluster_id(&key), Some(ClusterId(1)));
+    }
+
+    /// The record of the former id can contain reservations, also after a denial and after a probe round without an answer.
+    #[tokio::test(start_paused = true)]
+    async fn changed_id_requires_all_records_until_reservations_have_expired() {
+        let (cache, key) = (ClusterCache::new(), key());
+        cache.store_cluster_id(&key, Some(ClusterId(1)));
+        cache.store_cluster_id(&key, None);
+        cache.store_cluster_id(&key, Some(ClusterId(2)));
+        tokio::time::advance(NODE_RESERVATION_TTL / 2).await;
+        cache.store_cluster_id(&key, Some(ClusterId(2)));
+        assert!(cache.requires_all_records(&key));
+        assert_eq!(cache.cluster_id(&key), Some(ClusterId(2)));
+        tokio::time::advance(NODE_RESERVATION_TTL / 2).await;
+        assert!(!cache.requires_all_records(&key));
     }
 }

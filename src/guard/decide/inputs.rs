@@ -10,8 +10,12 @@ use crate::guard::{
         context::{EvaluationContext, EvaluationError},
     },
     model::{
-        cluster_key::ClusterKey, deadline::Deadline, membership::single_member::SingleMemberEvidence,
-        request::Request, reservation::Reservation, snapshot::Snapshot,
+        cluster_key::ClusterKey,
+        deadline::Deadline,
+        membership::{Membership, single_member::SingleMemberEvidence},
+        request::Request,
+        reservation::Reservation,
+        snapshot::Snapshot,
     },
     observe::{
         observer::{ClusterObserver, Observation},
@@ -19,9 +23,9 @@ use crate::guard::{
     },
     ownership::store::OwnershipStore,
     policy::effective::Permission,
-    reserve::store::{Records, ReservationStore},
+    reserve::store::{Record, Records, ReservationStore},
 };
-use crate::k8s::pod::Pod;
+use crate::k8s::{LookupError, pod::Pod};
 
 /// Reads the inputs of evaluations.
 pub(super) struct InputReader {
@@ -66,7 +70,7 @@ impl InputReader {
     ) -> Result<RawInputs, EvaluationError> {
         let endpoints = self.cache.member_pods.endpoints(cluster_key);
         let connecting = endpoints.map(|endpoints| self.observer.connections.connect_early(&endpoints));
-        let records = self.read_records(self.cache.cluster_id(cluster_key), deadline);
+        let records = self.read_records_of(cluster_key, deadline);
         let (pods, records) = tokio::join!(self.read_pods(request, cluster_key, deadline), records);
         let (pods, are_read_by_name) = pods?;
         Ok(RawInputs { pods, are_read_by_name, records: Some(records), connecting })
@@ -87,7 +91,7 @@ impl InputReader {
         siblings.are_read_by_name = are_read_by_name;
         let records = match records {
             Some(records) => records,
-            None => self.read_records(None, deadline).await,
+            None => self.read_records_of(cluster_key, deadline).await,
         };
         let reserved = records.as_ref().map(Records::active).unwrap_or_default();
         // Pods and records were read in parallel. The records may reserve a pod that was created after the list.
@@ -155,15 +159,52 @@ impl InputReader {
         }
     }
 
-    /// Reads the record of the cluster with this id, or all records if the id is not known.
-    pub(super) async fn read_records(
+    /// Reads the records that the next evaluation of this cluster requires before its probe round.
+    async fn read_records_of(
         &self,
-        known: Option<ClusterId>,
+        cluster_key: &ClusterKey,
         deadline: Deadline,
     ) -> Result<Records, EvaluationError> {
-        let read = self.reservations.read(known);
-        let read = deadline.within("reading the reservations from the API server", read).await?;
-        read.map_err(|error| EvaluationError::unreadable_record(&error))
+        let id = self.cache.cluster_id(cluster_key);
+        if self.cache.requires_all_records(cluster_key) {
+            Box::pin(self.read_records(None, deadline)).await
+        } else if id.is_some() {
+            Box::pin(self.read_records(id, deadline)).await
+        } else {
+            Box::pin(within(deadline, self.reservations.read_provisional())).await
+        }
+    }
+
+    /// Reads the record of the cluster with this id, or all records without an id.
+    pub(super) async fn read_records(
+        &self,
+        id: Option<ClusterId>,
+        deadline: Deadline,
+    ) -> Result<Records, EvaluationError> {
+        within(deadline, self.reservations.read(id)).await
+    }
+
+    /// Returns the record for a reservation after the probe round of this snapshot. Returns `None` if it was not read before.
+    pub(super) async fn select_record(
+        &self,
+        records: Records,
+        snapshot: &Snapshot,
+        deadline: Deadline,
+    ) -> Result<Option<Record>, EvaluationError> {
+        let selected = match (records, snapshot.cluster_id()) {
+            (Records::Provisional(provisional), Some(id)) => {
+                return Box::pin(within(deadline, self.reservations.new_record(provisional, id))).await;
+            }
+            (records, Some(id)) => self.reservations.select(records, id),
+            // No member returns the cluster id. A crashed member may serve again before its deletion is executed, so
+            // the deletion still requires a reservation. A proven member list contradicts the missing id: the decision
+            // would depend on reservations.
+            (_, None) if Membership::new(snapshot).is_ok() => {
+                return Err(EvaluationError::Ledger(String::from("the members report no common cluster ID")));
+            }
+            (records, None) => self.reservations.select_provisional(records),
+        };
+        selected.map_err(|error| EvaluationError::unreadable_record(&error))
     }
 
     /// Reads the known member pods by their names, or lists the pods of the namespace. The second value is true if the
@@ -181,4 +222,13 @@ impl InputReader {
         }
         Ok((self.observer.list_pods(&request.namespace, deadline).await?, false))
     }
+}
+
+/// Waits for a read of records until the deadline.
+async fn within<T>(
+    deadline: Deadline,
+    read: impl Future<Output = Result<T, LookupError>>,
+) -> Result<T, EvaluationError> {
+    let read = deadline.within("reading the reservations from the API server", read).await?;
+    read.map_err(|error| EvaluationError::unreadable_record(&error))
 }

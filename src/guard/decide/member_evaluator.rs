@@ -170,24 +170,23 @@ impl MemberEvaluator {
                 .is_some_and(|records| records.is_transferee(&target.uid, self.wall_clock.now()));
 
         let id = snapshot.cluster_id();
-        if let Some(id) = id {
+        let lacks_records =
+            id.is_none() && may_be_deleted && !matches!(records, None | Some(Records::All(_)));
+        // If no member reports the id at a first evaluation, the next one reads all records at once.
+        if id.is_some() || lacks_records || matches!(records, Some(Records::Provisional(_))) {
             self.cache.store_cluster_id(cluster_key, id);
-        } else if may_be_deleted && !request.dry_run && matches!(records, Some(Records::Known(..))) {
+        }
+        if lacks_records {
             // The cluster can have been restored under another id. The next attempt reads all records.
-            self.cache.forget_cluster_id(cluster_key);
             return Ok(None);
         }
-        let record = match (records, id) {
-            (Some(records), Some(id)) => self.reservations.select(records, id),
-            // No member returns the cluster id. A crashed member may serve again before its deletion is executed, so
-            // the deletion still requires a reservation.
-            (Some(records), None) => self.reservations.select_provisional(records, &snapshot.cluster),
-            (None, _) => Ok(None),
-        };
-        let mut record = record.unwrap_or_else(|error| {
-            record_error = Some(EvaluationError::unreadable_record(&error));
-            None
-        });
+        let mut record = None;
+        if let Some(records) = records.filter(|_| may_be_deleted) {
+            match self.inputs.select_record(records, &snapshot, context.deadline).await {
+                Ok(selected) => record = selected,
+                Err(error) => record_error = Some(error),
+            }
+        }
         if takes_over {
             let now = Instant::now();
             return Ok(Some(explain_transferee(&snapshot, target, &assessment, now, &self.wall_clock)));
@@ -296,9 +295,7 @@ impl MemberEvaluator {
             let observer = &self.inputs.observer;
             let Ok(pods) = observer.list_pods(&request.namespace, deadline).await else { return false };
             let snapshot = observer.observe_listed(cluster_key, &pods, &[], deadline).await;
-            if let Some(id) = snapshot.cluster_id() {
-                self.cache.store_cluster_id(cluster_key, id);
-            }
+            self.cache.store_cluster_id(cluster_key, snapshot.cluster_id());
             self.cache.store_snapshot(cluster_key, snapshot);
         }
         self.reserve_overruled(context).await
@@ -310,7 +307,7 @@ impl MemberEvaluator {
         let snapshot = self.cache.snapshot(context.cluster_key, Duration::MAX).map(|cached| cached.snapshot);
         if snapshot.as_ref().is_some_and(|snapshot| snapshot.cluster_id().is_none()) {
             // The cluster can have been restored under another id.
-            self.cache.forget_cluster_id(context.cluster_key);
+            self.cache.store_cluster_id(context.cluster_key, None);
         }
         let member = snapshot.and_then(|snapshot| {
             let target = snapshot.pod(&context.request.name)?;
@@ -340,7 +337,7 @@ impl MemberEvaluator {
         let siblings = self.inputs.observer.siblings(cluster_key, request, deadline).await?;
         let record = match known {
             Some(id) => self.reservations.select(records, id),
-            None => self.reservations.select_provisional(records, siblings.cluster()),
+            None => self.reservations.select_provisional(records),
         };
         let Some(mut record) = record.map_err(|error| EvaluationError::unreadable_record(&error))? else {
             return Ok(None);

@@ -9,7 +9,7 @@ use crate::{
 
 /// Maximum number of clusters in each cache. It bounds the memory that requests with made-up names can occupy, and exceeds the
 /// number of clusters with deletions within [`CLUSTER_TTL`]. An entry that is evicted costs no safety: the next evaluation of its
-/// cluster reads all records and lists the pods of the namespace.
+/// cluster lists the pods of the namespace and can require a second probe round.
 pub(in crate::guard) const MAX_CLUSTERS: u64 = 16_384;
 
 /// The time for which a cluster's lock and ledger stay cached after their last use. It exceeds the time for which a

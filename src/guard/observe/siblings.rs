@@ -81,11 +81,6 @@ impl Siblings {
         [&self.pods, &self.other_pods, &self.excluded].into_iter().flatten().map(|(pod, _)| pod)
     }
 
-    /// The cluster's name by the owner of the request's pod: `NAMESPACE/OWNER`.
-    pub(in crate::guard) fn cluster(&self) -> &str {
-        &self.cluster
-    }
-
     /// Returns the names of the cluster by the owners of these pods, which run its members.
     pub(in crate::guard) fn cluster_names<'a>(
         &self,

@@ -21,7 +21,7 @@ pub(in crate::guard) const RESERVATION_TTL: Duration = Duration::from_secs(60);
 
 /// Maximum time between the approved deletion of a node and the visible deletion of its pods. Pod garbage collection runs
 /// every 20 s, waits for 40 s after it has found the node missing, and deletes the pods in the run after that.
-const NODE_RESERVATION_TTL: Duration = Duration::from_secs(120);
+pub(in crate::guard) const NODE_RESERVATION_TTL: Duration = Duration::from_secs(120);
 
 /// Time for which a reservation remains after its pod is gone. Another replica can still use a list that contains the pod
 /// and read the record later; each of its reads takes up to 3 s.

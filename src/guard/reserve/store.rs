@@ -24,7 +24,9 @@ use prometheus_client::{
 use tokio::time::{Instant, sleep};
 
 pub(in crate::guard) use self::record::Record;
-use self::record::{CLUSTER_ANNOTATION, COMPLETE_ANNOTATION, InvalidRecord, ReadRecords, lock};
+use self::record::{
+    CLUSTER_ANNOTATION, COMPLETE_ANNOTATION, InvalidRecord, PROVISIONAL_NAME, ReadRecords, lock,
+};
 use crate::guard::{
     model::{
         cluster_key::CLUSTER_TTL,
@@ -60,6 +62,8 @@ pub(in crate::guard) struct ReservationStore {
     leases: Leases,
     ledgers: Ledgers,
     wall_clock: WallClock,
+    /// Admits one write of the provisional record at a time. Other replicas can still write it at the same time.
+    provisional_writes: tokio::sync::Mutex<()>,
 }
 
 /// The ledger of each record that this replica has read, by the name of the Lease.
@@ -68,9 +72,13 @@ struct Ledgers(ExpiringCache<String, Arc<Mutex<Ledger>>>);
 
 /// The records that an evaluation reads before its probe round.
 pub(in crate::guard) enum Records {
-    /// The record of the cluster that the previous probe round reported for these pods.
+    /// The complete record of the cluster that the previous probe round reported for these pods.
     Known(ClusterId, Record),
-    /// All records, while the cluster id is unknown.
+    /// The same without the reservations of the provisional record, and the provisional record, which was read after it.
+    Incomplete(ClusterId, Box<[Record; 2]>),
+    /// The provisional record, before the first probe round of the cluster.
+    Provisional(Record),
+    /// All records, after a probe round in which no member reported the cluster id, or in which the id had changed.
     All(Vec<Result<Record, InvalidRecord>>),
 }
 
@@ -82,7 +90,12 @@ pub(in crate::guard) struct AllRecords(BTreeMap<String, Record>);
 impl ReservationStore {
     pub(in crate::guard) fn new(leases: Leases, wall_clock: WallClock) -> Self {
         let ledgers = ExpiringCache::new(MAX_LEDGERS, Lifetime::SinceUse(CLUSTER_TTL));
-        Self { leases, ledgers: Ledgers(ledgers), wall_clock }
+        Self {
+            leases,
+            ledgers: Ledgers(ledgers),
+            wall_clock,
+            provisional_writes: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Registers the metrics of reservations.
@@ -90,19 +103,20 @@ impl ReservationStore {
         registry.register_collector(Box::new(self.ledgers.clone()));
     }
 
-    /// Reads the record of a cluster. Reads all records if the cluster id is unknown, or if approvals that could not read the
-    /// cluster id can be in other records only. A record that cannot be parsed can contain reservations: it is an error if it is
-    /// that of the cluster, a provisional one, or any one while the cluster id is unknown.
+    /// Reads the record of a cluster, and the provisional record if it can contain further approvals of the cluster. Reads all
+    /// records without a cluster id. A record that cannot be parsed can contain reservations: it is an error if it is that of the
+    /// cluster, the provisional one, or any one without a cluster id.
     pub(in crate::guard) async fn read(&self, cluster: Option<ClusterId>) -> Result<Records, LookupError> {
         match cluster {
             Some(cluster) => {
-                let lease = self.leases.read(&lease_name(cluster)).await?;
-                let record = self.parse_record(lease).map_err(|invalid| invalid.error)?;
-                if !record.is_complete {
-                    // The Lease does not exist, or an approval that could not read the cluster id is in another one.
-                    return Box::pin(self.read(None)).await;
+                let record = self.read_record(&lease_name(cluster)).await?;
+                if record.is_complete {
+                    return Ok(Records::Known(cluster, record));
                 }
-                Ok(Records::Known(cluster, self.observe(record)))
+                // The provisional record is read second: its writer changes the records of all clusters after it. A write of this
+                // evaluation therefore fails, unless the provisional record already contained the reservation at this read.
+                let provisional = Box::pin(self.read_record(PROVISIONAL_NAME)).await?;
+                Ok(Records::Incomplete(cluster, Box::new([record, provisional])))
             }
             None => {
                 let leases = self.leases.list().await?;
@@ -111,6 +125,11 @@ impl ReservationStore {
                 Ok(Records::All(leases.into_iter().map(read).collect()))
             }
         }
+    }
+
+    async fn read_record(&self, name: &str) -> Result<Record, LookupError> {
+        let record = self.parse_record(self.leases.read(name).await?).map_err(|invalid| invalid.error)?;
+        Ok(self.observe(record))
     }
 
     /// Reads all records and returns the active reservations of all clusters.
@@ -137,13 +156,19 @@ impl ReservationStore {
         let name = lease_name(cluster);
         match records {
             Records::Known(known, record) => Ok((known == cluster).then_some(record)),
+            Records::Incomplete(known, records) => Ok((known == cluster).then(|| {
+                let read = Arc::new(ReadRecords::new(records.iter()));
+                let [record, provisional] = *records;
+                self.observe(record.complete(provisional.active(), read))
+            })),
+            Records::Provisional(_) => Ok(None),
             Records::All(records) => {
                 let read = Arc::new(ReadRecords::new(records.iter().flatten()));
                 let mut provisional = Vec::new();
                 for record in &records {
                     match record {
                         Ok(record) if record.is_provisional() => provisional.extend(record.active()),
-                        Err(invalid) if record::has_provisional_name(&invalid.name) => {
+                        Err(invalid) if invalid.name == PROVISIONAL_NAME => {
                             return Err(invalid.error.clone());
                         }
                         Ok(_) | Err(_) => {}
@@ -193,8 +218,8 @@ impl ReservationStore {
             reservations.retain(|reservation| reservation.at.parse().is_ok_and(is_live));
         }
         let ledger = self.ledgers.0.get(&lease.name).unwrap_or_default();
-        let is_complete = lease.annotations.contains_key(COMPLETE_ANNOTATION)
-            || Mistake::IgnoreOtherRecords.is_active() && lease.version.is_some();
+        let is_complete =
+            lease.annotations.contains_key(COMPLETE_ANNOTATION) || Mistake::IgnoreOtherRecords.is_active();
         let handovers = handovers::parse(&lease);
         Ok(Record { lease, reservations, handovers, ledger, is_complete, read: None })
     }
@@ -221,10 +246,10 @@ impl ReservationStore {
 
     /// Adds several reservations to the record at once, with the errors of [`Self::add`].
     ///
-    /// Two records can hold reservations of one cluster if an evaluation writes a provisional record, or creates the cluster's own
-    /// one. Both evaluations then list the records after their writes, so that at least one of them finds the other one's
-    /// reservation. It withdraws its own and reports a conflict. The writer of a provisional record also changes all other
-    /// records: each of them can be that of the same cluster.
+    /// Two records can hold reservations of one cluster if an evaluation writes the provisional record, or creates the cluster's own
+    /// one. Both evaluations then read the records of each other after their writes, so that at least one of them finds the other
+    /// one's reservation. It withdraws its own and reports a conflict. The writer of a provisional reservation also changes all
+    /// other records: each of them can be that of the same cluster.
     pub(in crate::guard) async fn add_all(
         &self,
         record: &mut Record,
@@ -232,27 +257,40 @@ impl ReservationStore {
         new: Vec<Reservation>,
         live_pods: &[LivePod<'_>],
     ) -> Result<(), WriteError> {
-        record.add_cluster_names([cluster]);
-        let is_alone = !record.is_provisional() && record.lease.version.is_some()
-            || Mistake::IgnoreOtherRecords.is_active();
-        let (now, at) = (Instant::now(), self.wall_clock.now().to_string());
-        let new = new.into_iter().map(|new| Reservation { at: at.clone(), ..new });
-        // A withdrawal must not start the lifetimes of expired reservations again.
-        let previous = record.active();
-        let reservations = new.fold(record.reservations.clone(), |reservations, new| {
-            record.ledger().record_with(&reservations, new, live_pods, now)
-        });
-        let handovers = record.handovers.clone();
-        self.write(record, reservations, handovers.clone()).await?;
+        let is_alone = record.lease.version.is_some() || Mistake::IgnoreOtherRecords.is_active();
+        let at = self.wall_clock.now().to_string();
+        let new: Vec<_> = new.into_iter().map(|new| Reservation { at: at.clone(), ..new }).collect();
+        if record.is_provisional() {
+            return Box::pin(self.add_provisional(record, &cluster, &new, live_pods)).await;
+        }
+        let previous = self.write_new(record, &cluster, &new, live_pods).await?;
         if is_alone {
             return Ok(());
         }
-        let checked = self.require_first(record).await;
+        let checked = Box::pin(self.require_first(record)).await;
         if checked.is_err() {
             // A reservation that is not withdrawn expires.
-            let _ = self.write(record, previous, handovers).await;
+            let _ = self.write(record, previous, record.handovers.clone()).await;
         }
         checked
+    }
+
+    /// Writes the record with new reservations. Returns the active reservations before them: a withdrawal must not start the
+    /// lifetimes of expired ones again.
+    async fn write_new(
+        &self,
+        record: &mut Record,
+        cluster: &str,
+        new: &[Reservation],
+        live_pods: &[LivePod<'_>],
+    ) -> Result<Vec<Reservation>, WriteError> {
+        record.add_cluster_names([cluster.to_owned()]);
+        let (now, previous) = (Instant::now(), record.active());
+        let reservations = new.iter().cloned().fold(record.reservations.clone(), |reservations, new| {
+            record.ledger().record_with(&reservations, new, live_pods, now)
+        });
+        self.write(record, reservations, record.handovers.clone()).await?;
+        Ok(previous)
     }
 
     /// Adds a handover to the record of the cluster with these names, with the errors of [`Self::add`].

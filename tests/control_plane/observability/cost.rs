@@ -32,8 +32,7 @@ use test_support::{
 const PATH: &str = "/validate?timeout=10s";
 const ROUNDS: &str = "etcd_guard_probe_duration_seconds_count";
 
-/// Returns the number of reserved pods of the cluster. The guard's gauge also counts reservations in provisional records of other
-/// tests.
+/// Returns the number of reserved pods of the cluster. The guard's gauge also counts provisional reservations of other tests.
 pub(crate) async fn reserved_pods(etcd: &GuardedCluster) -> usize {
     let leases: Api<Lease> = Api::namespaced(etcd.client.clone(), "etcd-guard");
     let listed = leases.list(&ListParams::default()).await.unwrap();
@@ -98,11 +97,6 @@ async fn warm_up(etcd: &GuardedCluster, proxy: &ApiServerProxy, pod: &Pod) {
 fn decision_calls(proxy: &ApiServerProxy) -> Vec<Call> {
     let mut calls = proxy.take_calls();
     calls.retain(|call| !call.is_background() && call.path != "/version");
-    // A list of many Leases of other tests has several pages.
-    calls.dedup_by(|next, call| {
-        let is_list = call.method == "GET" && call.path.ends_with("/leases");
-        is_list && next.method == call.method && next.path == call.path
-    });
     calls
 }
 
@@ -113,17 +107,21 @@ fn summaries(calls: &[Call]) -> Vec<String> {
 /// The calls of an approval that depend on the Lease of the cluster.
 struct LeaseCalls {
     write: &'static str,
-    /// Lists of all Leases before and after the write.
-    lists: [usize; 2],
+    /// Reads of the Lease with the provisional reservations, before and after the write.
+    provisional: [usize; 2],
 }
 
-/// The first approval creates the Lease, and lists all Leases before and afterwards: another replica can approve a deletion
-/// without the cluster id at the same time. The second approval completes the Lease. Later ones read it alone.
+/// The first approval creates the Lease, and reads the provisional reservations before and afterwards: another replica can approve a
+/// deletion without the cluster id at the same time. The second approval completes the Lease. Later ones read it alone.
 const APPROVALS: [LeaseCalls; 3] = [
-    LeaseCalls { write: "POST", lists: [1, 1] },
-    LeaseCalls { write: "PUT", lists: [1, 0] },
-    LeaseCalls { write: "PUT", lists: [0, 0] },
+    LeaseCalls { write: "POST", provisional: [1, 1] },
+    LeaseCalls { write: "PUT", provisional: [1, 0] },
+    LeaseCalls { write: "PUT", provisional: [0, 0] },
 ];
+
+fn reads_provisional(call: &Call) -> bool {
+    call.reads_lease() && call.path.ends_with("/etcd-guard.unknown")
+}
 
 /// Sends a review that is approved, and asserts its cost: one read by name of each member's pod and of the
 /// reservations, and the calls that depend on the Lease.
@@ -131,7 +129,7 @@ async fn assert_few_calls(
     etcd: &GuardedCluster,
     proxy: &ApiServerProxy,
     review: String,
-    LeaseCalls { write, lists: [before, after] }: &LeaseCalls,
+    LeaseCalls { write, provisional: [before, after] }: &LeaseCalls,
 ) {
     let rounds = etcd.guard.metric(ROUNDS).await;
     let started = Instant::now();
@@ -140,7 +138,7 @@ async fn assert_few_calls(
     assert!(allowed, "{message}");
     let calls = decision_calls(proxy);
     let written = calls.iter().position(Call::writes_lease).expect("the Lease is written");
-    let (reads, [written, lists @ ..]) = calls.split_at(written) else { panic!("{:?}", summaries(&calls)) };
+    let (reads, [written, others @ ..]) = calls.split_at(written) else { panic!("{:?}", summaries(&calls)) };
     let mut pods: Vec<&str> = reads
         .iter()
         .filter(|call| call.reads_pod())
@@ -148,9 +146,12 @@ async fn assert_few_calls(
         .collect();
     pods.sort_unstable();
     assert_eq!(pods, etcd.pod_names().await, "{:?}", summaries(&calls));
-    assert_eq!(reads.iter().filter(|call| call.reads_lease()).count(), 1, "{:?}", summaries(&calls));
+    assert_eq!(reads.iter().filter(|call| call.reads_lease()).count(), 1 + before, "{:?}", summaries(&calls));
     assert_eq!(reads.len(), pods.len() + 1 + before, "{:?}", summaries(&calls));
-    assert_eq!((&*written.method, lists.len()), (*write, *after), "{:?}", summaries(&calls));
+    assert_eq!((&*written.method, others.len()), (*write, *after), "{:?}", summaries(&calls));
+    let provisional =
+        [reads, others].map(|calls| calls.iter().filter(|call| reads_provisional(call)).count());
+    assert_eq!(provisional, [*before, *after], "{:?}", summaries(&calls));
     assert_eq!(etcd.guard.metric(ROUNDS).await - rounds, 1, "probe rounds");
     assert_eq!(reserved_pods(etcd).await, 1);
     // Written to stderr directly, because the test harness captures the output of passing tests.
@@ -194,8 +195,8 @@ async fn approval_reads_each_owner_of_the_pod_once() {
     let calls = summaries(&decision_calls(&proxy));
     let reads = |resource: &str| calls.iter().filter(|call| call.contains(&format!("/{resource}/"))).count();
     let counts = ["pods", "leases", "replicasets", "deployments"].map(reads);
-    // The Lease does not exist yet: it is read by its name, and all Leases are listed before and after it is created.
-    assert_eq!((counts, calls.len()), ([3, 1, 1, 1], 9), "{calls:?}");
+    // The Lease does not exist yet. The provisional reservations are read before and after it is created.
+    assert_eq!((counts, calls.len()), ([3, 3, 1, 1], 9), "{calls:?}");
 }
 
 /// The reservation belongs to a pod uid that is not in the member pod cache.
@@ -255,32 +256,48 @@ async fn eviction_approval_costs_no_more() {
     let mut calls = decision_calls(&proxy);
     // The watch of claims may not have synchronized yet.
     calls.retain(|call| !call.path.contains("/persistentvolumeclaims/"));
-    let [pods, reservations, write] = &calls[..] else { panic!("{:?}", summaries(&calls)) };
-    assert!(
-        pods.lists_pods() && reservations.method == "GET" && write.method == "PUT",
-        "{:?}",
-        summaries(&calls)
-    );
-    assert_eq!(new.metric(ROUNDS).await, 1, "probe rounds");
+    let is_read = [Call::lists_pods, reads_provisional, Call::reads_lease, Call::writes_lease];
+    let last = calls.len() - 1;
+    for (call, is_expected) in [0, 1, 2, last].map(|n| &calls[n]).into_iter().zip(is_read) {
+        assert!(is_expected(call), "{:?}", summaries(&calls));
+    }
+    // The Lease exists: it is read again, with the pods, before the second probe round.
+    let mut pods: Vec<&str> = calls[3..last]
+        .iter()
+        .filter(|call| call.reads_pod())
+        .filter_map(|call| call.path.rsplit('/').next())
+        .collect();
+    pods.sort_unstable();
+    assert_eq!(pods, etcd.pod_names().await, "{:?}", summaries(&calls));
+    assert_eq!(last, 3 + pods.len() + 1, "{:?}", summaries(&calls));
+    assert_eq!(new.metric(ROUNDS).await, 2, "probe rounds");
 }
 
-/// A new guard learns only from the probe which Lease to read.
+/// A new guard learns the cluster id from the probe. If the cluster has a Lease, the guard reads it before a second probe.
 #[tokio::test]
 async fn first_approval_costs_one_probe_and_is_shared() {
-    let (etcd, _proxy, files) = start().await;
+    let (etcd, proxy, files) = start().await;
     let [first, second] = etcd.followers().await;
     let (first, second) = (etcd.pods.get(&first).await.unwrap(), etcd.pods.get(&second).await.unwrap());
-    let new = GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &files.path().join("new")).await;
+    let new = GuardProcess::start(&proxy.kubeconfig, &files.path().join("new")).await;
+    proxy.take_calls();
     let (allowed, message) = send_review(&new, deletion_review(&first)).await;
     assert!(allowed, "{message}");
+    let mut calls = decision_calls(&proxy);
+    // The watch of claims may not have synchronized yet.
+    calls.retain(|call| !call.path.contains("/persistentvolumeclaims/"));
+    let lists = calls.iter().filter(|call| call.lists_pods()).count();
+    let provisional = calls.iter().filter(|call| reads_provisional(call)).count();
+    let leases = calls.iter().filter(|call| call.reads_lease()).count();
+    assert_eq!((lists, provisional, leases, calls.len()), (1, 2, 3, 5), "{:?}", summaries(&calls));
     assert_eq!(new.metric(ROUNDS).await, 1, "probe rounds");
-    // Another new guard finds the reservation of the first one among all Leases.
+    // Another new guard finds the reservation of the first one.
     let newer =
         GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &files.path().join("newer")).await;
     let (allowed, message) = send_review(&newer, deletion_review(&second)).await;
     let first = first.metadata.name.unwrap();
     assert!(!allowed && message.contains(&format!("{first} is being deleted")), "{message}");
-    assert_eq!(newer.metric(ROUNDS).await, 1, "probe rounds");
+    assert_eq!(newer.metric(ROUNDS).await, 2, "probe rounds");
 }
 
 #[tokio::test]

@@ -219,7 +219,7 @@ impl AcceptedDeletions {
             let read = deadline.within("reading the reservations from the API server", read).await?;
             let record = read.and_then(|records| match id {
                 Some(id) => self.reservations.select(records, id),
-                None => self.reservations.select_provisional(records, &cluster),
+                None => self.reservations.select_provisional(records),
             });
             let record = record.map_err(|error| EvaluationError::unreadable_record(&error))?;
             let Some(mut record) = record else { break };

@@ -182,7 +182,7 @@ impl WorkloadEvaluator {
             let name = format!("{}/{}", cluster_key.namespace(), cluster_key.name());
             let record = match cluster {
                 Some(cluster) => self.reservations.entry(&mut attempt.records, cluster),
-                None => self.reservations.provisional_entry(&mut attempt.records, &name),
+                None => self.reservations.provisional_entry(&mut attempt.records),
             };
             let record = record.map_err(|error| EvaluationError::unreadable_record(&error))?;
             let add = self.reservations.add_all(record, name, reservations, &live_pods);

@@ -22,16 +22,17 @@ use crate::{
 /// evaluations have found them. For people who read the Leases.
 pub(super) const CLUSTER_ANNOTATION: &str = "etcd-guard.io/cluster";
 
-/// Annotation of a record that contains all reservations of provisional records. It is absent until a replica has read all
-/// records after the record was created, and after each new provisional reservation, whose writer removes it.
+/// Annotation of a record that contains all reservations of the provisional record. It is absent until a replica has read the
+/// provisional record after the record was created, and after each new provisional reservation, whose writer removes it.
 pub(super) const COMPLETE_ANNOTATION: &str = "etcd-guard.io/complete";
 
 /// Maximum number of names in a record. It exceeds the number of voters that the guard accepts; owners that no longer exist
 /// are dropped when it is exceeded.
 const MAX_CLUSTER_NAMES: usize = 128;
 
-/// Beginning of the names of provisional records. A cluster id contains no letter `u`.
-const PROVISIONAL_PREFIX: &str = "etcd-guard.unknown-";
+/// Name of the provisional record, which contains the approvals of all clusters whose id was not known. A cluster id contains no
+/// letter `u`.
+pub(super) const PROVISIONAL_NAME: &str = "etcd-guard.unknown";
 
 /// The content of a cluster's Lease at the time of one evaluation's read.
 pub(in crate::guard) struct Record {
@@ -41,7 +42,7 @@ pub(in crate::guard) struct Record {
     /// Handovers in the Lease at the time of the read.
     pub(super) handovers: Vec<Handover>,
     pub(super) ledger: Arc<Mutex<Ledger>>,
-    /// Whether the next write contains all approvals of provisional records.
+    /// Whether the next write contains all approvals of the provisional record.
     pub(super) is_complete: bool,
     /// The records that were read together with this one; `None` if it was read alone.
     pub(super) read: Option<Arc<ReadRecords>>,
@@ -64,18 +65,6 @@ pub(super) fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
     ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the name of the record for approvals while the id of this cluster is unknown.
-pub(super) fn provisional_name(cluster: &str) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, cluster.as_bytes());
-    let short = digest.as_ref().iter().take(8).fold(0, |number: u64, byte| (number << 8) | u64::from(*byte));
-    format!("{PROVISIONAL_PREFIX}{short:016x}")
-}
-
-/// Whether the Lease of this name contains approvals that could not read the cluster id.
-pub(super) fn has_provisional_name(name: &str) -> bool {
-    name.starts_with(PROVISIONAL_PREFIX)
-}
-
 /// Returns uid and time of a reservation.
 fn entry_of(reservation: &Reservation) -> (String, String) {
     (reservation.uid.clone(), reservation.at.clone())
@@ -90,7 +79,7 @@ impl Record {
 
     /// Whether the record contains approvals that could not read the cluster id.
     pub(super) fn is_provisional(&self) -> bool {
-        has_provisional_name(&self.lease.name)
+        self.lease.name == PROVISIONAL_NAME
     }
 
     pub(super) fn cluster_names(&self) -> BTreeSet<&str> {
@@ -129,7 +118,7 @@ impl Record {
         self.ledger().active(&self.reservations, Instant::now()).cloned().collect()
     }
 
-    /// Adds the reservations of provisional records, unless the record has contained all of them since an earlier write.
+    /// Adds the reservations of the provisional record, unless the record has contained all of them since an earlier write.
     pub(super) fn complete(mut self, provisional: Vec<Reservation>, read: Arc<ReadRecords>) -> Self {
         self.read = Some(read);
         if !self.is_complete {
@@ -142,8 +131,7 @@ impl Record {
     }
 
     /// Whether another record contains a reservation of the same cluster, as far as can be known, that no record contained when
-    /// all records were read: each record of a cluster can be that of a provisional one. Decisions without the cluster id do not
-    /// depend on reservations, so that provisional records do not concern each other.
+    /// the records were read: a provisional reservation can concern each cluster.
     pub(super) fn misses(&self, other: &Self) -> bool {
         let Some(read) = &self.read else { return false };
         let can_be_same_cluster = self.is_provisional() != other.is_provisional();

@@ -1,5 +1,7 @@
 //! The records that an evaluation, or the component for handovers, has read.
 
+use std::slice;
+
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -36,11 +38,12 @@ impl AllRecords {
 
 impl Records {
     pub(super) fn iter(&self) -> impl Iterator<Item = &Record> {
-        let (one, all): (Option<&Record>, &[Result<Record, InvalidRecord>]) = match self {
-            Self::Known(_, record) => (Some(record), &[]),
-            Self::All(records) => (None, records),
+        let (few, all): (&[Record], &[Result<Record, InvalidRecord>]) = match self {
+            Self::Known(_, record) | Self::Provisional(record) => (slice::from_ref(record), &[]),
+            Self::Incomplete(_, records) => (&records[..], &[]),
+            Self::All(records) => (&[], records),
         };
-        one.into_iter().chain(all.iter().flatten())
+        few.iter().chain(all.iter().flatten())
     }
 
     /// Returns whether a record may be newer than a list of a namespace's pods that was read in parallel.
@@ -75,7 +78,7 @@ impl Records {
     }
 }
 
-/// Returns the active reservations of these records. A record can contain a copy of a reservation in a provisional record.
+/// Returns the active reservations of these records. A record can contain a copy of a reservation in the provisional record.
 fn active<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Reservation> {
     let mut active: Vec<Reservation> = Vec::new();
     for reservation in records.flat_map(Record::active) {

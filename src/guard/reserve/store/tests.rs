@@ -9,7 +9,7 @@ use prometheus_client::encoding::text::encode;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{provisional::INVALIDATED_ANNOTATION, record::provisional_name, *};
+use super::{provisional::INVALIDATED_ANNOTATION, record::PROVISIONAL_NAME, *};
 use crate::guard::reserve::ledger::RESERVATION_TTL;
 use crate::k8s::fake;
 
@@ -122,8 +122,12 @@ async fn gauge_counts_active_reservations_of_all_records() {
 struct ApiServer {
     /// Version and annotations by name.
     leases: Arc<Mutex<BTreeMap<String, (u32, Value)>>>,
-    /// Another client writes these annotations to the Lease of this name once, after the next list.
+    /// Another client writes these annotations to the Lease of this name once, after the next list. `null`: the same annotations.
     changes_after_list: Arc<Mutex<Option<(String, Value)>>>,
+    /// Another client writes these annotations to the Leases of these names once, after the next read of a single Lease.
+    changes_after_get: Arc<Mutex<Vec<(String, Value)>>>,
+    /// Method and Lease of each call.
+    calls: Arc<Mutex<Vec<String>>>,
 }
 
 impl ApiServer {
@@ -131,18 +135,27 @@ impl ApiServer {
     fn replica(&self) -> ReservationStore {
         const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/etcd-guard/leases";
         let (stored, changed) = (Arc::clone(&self.leases), Arc::clone(&self.changes_after_list));
+        let (calls, changed_after_get) = (Arc::clone(&self.calls), Arc::clone(&self.changes_after_get));
         let client = fake::api_server_with(move |call, body| {
             let mut stored = stored.lock().unwrap();
             let lease = |name: &str, (version, annotations): &(u32, Value)| json!({"metadata": {"name": name, "uid": name, "resourceVersion": version.to_string(), "annotations": annotations}});
             let name = call.uri.path().strip_prefix(PATH).unwrap().trim_start_matches('/');
+            calls.lock().unwrap().push(format!("{} {name}", call.method));
             let present = stored.get(name).cloned();
+            if call.method == "GET" && !name.is_empty() {
+                for (name, annotations) in changed_after_get.lock().unwrap().drain(..) {
+                    let version = stored.get(&name).map_or(1, |(version, _)| version + 1);
+                    stored.insert(name, (version, annotations));
+                }
+            }
             let annotations = body["metadata"]["annotations"].clone();
             match (call.method.as_str(), present) {
                 ("GET", _) if name.is_empty() => {
                     let items: Vec<_> = stored.iter().map(|(name, stored)| lease(name, stored)).collect();
                     if let Some((name, annotations)) = changed.lock().unwrap().take() {
-                        let version = stored[&name].0 + 1;
-                        stored.insert(name, (version, annotations));
+                        let (version, known) = stored[&name].clone();
+                        let annotations = if annotations.is_null() { known } else { annotations };
+                        stored.insert(name, (version + 1, annotations));
                     }
                     (200, json!({"metadata": {}, "items": items}))
                 }
@@ -334,11 +347,30 @@ async fn finds_record_by_cluster_id() {
     replica.add(&mut new, String::from("prod/other"), reservation("b"), &[]).await.unwrap();
     let created = replica.select(replica.read(Some(OTHER)).await.unwrap(), OTHER).unwrap().unwrap();
     assert_eq!(uids(&created.active()), ["b"]);
-    let provisional = replica.select_provisional(all().await, "prod/etcd").unwrap().unwrap();
-    assert_eq!(provisional.active(), [], "the records of clusters are not selected by names");
+    let provisional = replica.select_provisional(all().await).unwrap().unwrap();
+    assert_eq!(provisional.active(), [], "the records of clusters are other records");
     let known = || async { replica.read(Some(OURS)).await.unwrap() };
     assert!(replica.select(known().await, OTHER).unwrap().is_none(), "the record was not read");
-    assert!(replica.select_provisional(known().await, "prod/etcd").unwrap().is_none(), "nor the others");
+    assert!(replica.select_provisional(known().await).unwrap().is_none(), "nor the others");
+}
+
+/// The number of calls does not depend on the number of clusters with a record.
+#[tokio::test]
+async fn evaluations_list_records_only_without_a_cluster_id() {
+    let api_server = ApiServer::default();
+    let replica = api_server.replica();
+    let calls = || std::mem::take(&mut *api_server.calls.lock().unwrap());
+    let Records::Provisional(provisional) = replica.read_provisional().await.unwrap() else { panic!() };
+    let mut new = replica.new_record(provisional, OURS).await.unwrap().expect("the cluster has no record");
+    assert_eq!(calls(), ["GET etcd-guard.unknown", "GET etcd-guard.c1"]);
+    replica.add(&mut new, String::from("prod/etcd"), reservation("a"), &[]).await.unwrap();
+    assert_eq!(calls(), ["POST ", "GET etcd-guard.unknown"]);
+    reserve(&replica, "b").await.unwrap();
+    assert_eq!(calls(), ["GET etcd-guard.c1", "GET etcd-guard.unknown", "PUT etcd-guard.c1"]);
+    reserve(&replica, "c").await.unwrap();
+    assert_eq!(calls(), ["GET etcd-guard.c1", "PUT etcd-guard.c1"]);
+    replica.read(None).await.unwrap();
+    assert_eq!(calls(), ["GET "]);
 }
 
 #[tokio::test]
@@ -357,14 +389,19 @@ async fn invalid_record_affects_only_its_own_cluster() {
     assert_names_lease(replica.select(all().await, OTHER).err().unwrap());
     assert_names_lease(replica.read(Some(OTHER)).await.err().unwrap());
     assert_names_lease(replica.read_active().await.unwrap_err());
-    assert_names_lease(replica.select_provisional(all().await, "prod/etcd").err().unwrap());
-    let provisional = provisional_name("prod/etcd");
-    api_server.write(&provisional, json!({RESERVATIONS_ANNOTATION: "not JSON"}));
-    let error = replica.select(all().await, OURS).err().unwrap().to_string();
-    assert!(
-        error.contains(&format!("Lease {provisional}")),
-        "it can contain a reservation of each cluster: {error}"
-    );
+    assert_names_lease(replica.select_provisional(all().await).err().unwrap());
+    api_server.write(PROVISIONAL_NAME, json!({RESERVATIONS_ANNOTATION: "not JSON"}));
+    for error in [
+        replica.select(all().await, OURS).err().unwrap(),
+        replica.read_provisional().await.err().unwrap(),
+        api_server.replica().read(Some(OURS)).await.err().unwrap(),
+    ] {
+        let error = error.to_string();
+        assert!(
+            error.contains(&format!("Lease {PROVISIONAL_NAME}")),
+            "it can contain a reservation of each cluster: {error}"
+        );
+    }
 }
 
 #[tokio::test]
