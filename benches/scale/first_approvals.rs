@@ -11,6 +11,7 @@ use kube::{
 use test_support::{
     bench_table::{Times, median_and_p99, ms},
     http_client::Connection,
+    kubernetes::api_proxy::{ApiServerProxy, Call},
 };
 use tokio::time::sleep;
 
@@ -31,6 +32,9 @@ const NAMESPACE: &str = "etcd-guard";
 
 /// The annotation of a Lease with reservations.
 const RESERVATIONS: &str = "etcd-guard.io/reservations";
+
+/// The annotation of a Lease with the names of its cluster.
+const CLUSTER: &str = "etcd-guard.io/cluster";
 
 /// The metric of the API server for the time that lists wait for its watch cache.
 const WAITS: &str = "apiserver_watch_cache_read_wait_seconds";
@@ -54,6 +58,15 @@ struct Waits {
 /// Measures first and second approvals.
 pub(crate) struct FirstApprovalsBench {
     client: Client,
+}
+
+/// Whether an evaluation in this namespace made the call. A background task reads the owners of all namespaces after the start.
+pub(crate) fn is_of_cluster(call: &Call, namespace: &str) -> bool {
+    let is_of_namespace = call.path.contains(&format!("/namespaces/{namespace}/"));
+    let is_of_records = call.path.contains("/leases/etcd-guard.c")
+        || call.path.ends_with("/leases/etcd-guard.unknown")
+        || call.path.ends_with("/leases");
+    !call.is_background() && (is_of_namespace || is_of_records)
 }
 
 // === impl FirstApprovals ===
@@ -101,6 +114,36 @@ impl FirstApprovalsBench {
                 leases.delete(&name, &DeleteParams::default()).await.expect("the record is deleted");
             }
         }
+    }
+
+    /// Returns the number of calls of each of the first three approvals of a pod's cluster by a guard that has evaluated no deletion. The
+    /// cluster has no record, and the other clusters keep theirs. The guard reaches the API server through the proxy.
+    pub(crate) async fn calls(
+        &self,
+        connection: &mut Connection,
+        proxy: &ApiServerProxy,
+        pod: &Pod,
+    ) -> [usize; 3] {
+        let namespace = pod.metadata.namespace.as_deref().expect("a namespace");
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
+        for lease in leases.list(&ListParams::default()).await.expect("Leases") {
+            let cluster = lease.metadata.annotations.as_ref().and_then(|all| all.get(CLUSTER));
+            if cluster.is_some_and(|names| names.starts_with(&format!("{namespace}/"))) {
+                let name = lease.metadata.name.expect("a name");
+                leases.delete(&name, &DeleteParams::default()).await.expect("the record is deleted");
+            }
+        }
+        let mut counts = [0; 3];
+        for count in &mut counts {
+            proxy.take_calls();
+            assert!(review(connection, pod).await.1, "the deletion of a follower is approved");
+            // The watch of claims may not have synchronized yet.
+            let is_counted = |call: &&Call| {
+                is_of_cluster(call, namespace) && !call.path.contains("/persistentvolumeclaims/")
+            };
+            *count = proxy.take_calls().iter().filter(is_counted).count();
+        }
+        counts
     }
 
     /// Waits until the guard has read the pods of all namespaces, which it does after its start and every five minutes. Returns `false`

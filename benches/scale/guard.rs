@@ -21,7 +21,7 @@ use test_support::{
 };
 use tokio::time::sleep;
 
-use super::first_approvals::{FirstApprovals, FirstApprovalsBench, PAUSE};
+use super::first_approvals::{FirstApprovals, FirstApprovalsBench, PAUSE, is_of_cluster};
 
 const PATH: &str = "/validate?timeout=10s";
 
@@ -239,7 +239,7 @@ async fn first_approvals(
     }
     let rescan = Instant::now() + RESCAN_INTERVAL;
     let mut connection = connect(guard).await;
-    // The second approval completes the record of its cluster. Until then, an evaluation reads the records of all clusters.
+    // The second approval completes the record of its cluster. Until then, an evaluation also reads the provisional record.
     for group in paused.chunks(GROUP) {
         bench.delete_records().await;
         for series in &mut after_pauses {
@@ -403,11 +403,7 @@ async fn calls(control_plane: &ControlPlane, files: &Path, cluster: &[Pod]) -> S
         !proxy.take_calls().iter().any(|call| call.path.contains("/persistentvolumeclaims/"))
     })
     .await;
-    // A background task reads the owners of all namespaces after the start. An approval that lists all Leases would count.
-    let namespace = format!("/namespaces/{}/", follower.metadata.namespace.as_deref().unwrap_or_default());
-    let is_of_cluster = |path: &str| {
-        path.contains(&namespace) || path.contains("/leases/etcd-guard.c") || path.ends_with("/leases")
-    };
+    let namespace = follower.metadata.namespace.as_deref().unwrap_or_default();
     let mut counts: [BTreeMap<usize, usize>; 2] = Default::default();
     for _ in 0..COUNTED {
         for (pod, counts) in [follower, leader].into_iter().zip(&mut counts) {
@@ -415,8 +411,7 @@ async fn calls(control_plane: &ControlPlane, files: &Path, cluster: &[Pod]) -> S
             let allowed = review(&mut connection, pod).await.1;
             assert_eq!(allowed, pod.metadata.name == follower.metadata.name);
             let calls = proxy.take_calls();
-            let calls: Vec<_> =
-                calls.iter().filter(|call| !call.is_background() && is_of_cluster(&call.path)).collect();
+            let calls: Vec<_> = calls.iter().filter(|call| is_of_cluster(call, namespace)).collect();
             let before = counts.keys().next().copied();
             if before.is_some_and(|before| before != calls.len()) {
                 let paths: Vec<String> =
@@ -430,5 +425,11 @@ async fn calls(control_plane: &ControlPlane, files: &Path, cluster: &[Pod]) -> S
         let texts = counts.iter().map(|(calls, reviews)| format!("{calls} calls: {reviews}"));
         texts.collect::<Vec<_>>().join(", ")
     });
-    format!("{approvals} approvals; {denials} denials")
+    let other = start(&proxy.kubeconfig, &files.join("other")).await;
+    sleep(WATCH_TIME).await;
+    let bench = FirstApprovalsBench::new(control_plane.client().await);
+    let [first, second, third] = bench.calls(&mut connect(&other).await, &proxy, follower).await;
+    format!(
+        "{approvals} approvals; {denials} denials; first three approvals at a new guard: {first}, {second}, {third} calls"
+    )
 }
