@@ -25,8 +25,8 @@ pub enum Mistake {
     ExpireByWallClock,
     /// A confirmed read counts as proof of health, also if the member follows a deposed leader.
     CountStaleRead,
-    /// Evaluations that knew the cluster id before their probe round do not count approvals without one, and the writer of such an
-    /// approval does not change other records.
+    /// Evaluations that do not read all records do not count approvals without a cluster id. The writer of such an approval does not
+    /// change other records.
     IgnoreOtherRecords,
 }
 

@@ -24,9 +24,9 @@ pub(crate) async fn run(api: ApiServer, end: Instant) {
     remove_all(&api);
 }
 
-/// Deletes a crashed follower through a replica that reaches no member, and another follower through a second replica, as soon
-/// as the first one has restarted. The first replica waits for the other members meanwhile, with a read from before. It has
-/// evaluated the cluster before and found no cluster id, so that it reads all records at once.
+/// Deletes a crashed follower through replica 0, which reaches no member, and another follower through replica 1, as soon as the
+/// crashed one has restarted. Replica 0 waits for the other members meanwhile, with a read from before. Replica 0 has evaluated
+/// the cluster before and found no cluster id, so that it reads all records at once.
 pub(crate) async fn race_for_records(api: ApiServer) {
     let sim = api.sim.clone();
     let through = |replica: usize| ApiServer { through: Some(replica), ..api.clone() };

@@ -29,6 +29,10 @@ pub(super) const SNAPSHOT_TTL: Duration = Duration::from_millis(500);
 /// round waits for its result.
 pub(super) const SNAPSHOT_TTL_WHILE_PROBING: Duration = Duration::from_secs(1);
 
+/// The time after a change of the cluster id for which an evaluation reads the records of all ids. A replica that has read the former
+/// id before the change can still write a reservation: its request lasts at most 30 s.
+const FORMER_RECORD_TTL: Duration = NODE_RESERVATION_TTL.saturating_add(Duration::from_secs(30));
+
 /// Maximum number of stored denials of a snapshot, one for each pod and policy. A cluster has few of both. Further denials are
 /// derived again.
 const MAX_DENIALS: usize = 32;
@@ -46,7 +50,7 @@ pub(in crate::guard) struct ClusterCache {
 #[derive(Clone, Copy)]
 struct ReportedId {
     last: Option<ClusterId>,
-    /// Whether a member reported it in the last probe round.
+    /// Whether all replies of the last probe round reported this id.
     is_reported: bool,
     /// The time until which the record of a former id can contain reservations of the same pods: the cluster was restored.
     former_until: Option<Instant>,
@@ -132,7 +136,7 @@ impl ClusterCache {
         self.cluster_ids.get(key).filter(|known| known.is_reported)?.last
     }
 
-    /// Whether an evaluation of this cluster requires all records of reservations: no member reported the id, or the id has
+    /// Whether an evaluation of this cluster requires all records of reservations: the members reported no common id, or the id has
     /// changed.
     pub(super) fn requires_all_records(&self, key: &ClusterKey) -> bool {
         self.cluster_ids.get(key).is_some_and(|known| {
@@ -140,13 +144,13 @@ impl ClusterCache {
         })
     }
 
-    /// Stores the etcd cluster id that a probe round returned; `None` if no member reported it.
+    /// Stores the etcd cluster id that a probe round returned; `None` if the members reported no common one.
     pub(super) fn store_cluster_id(&self, key: &ClusterKey, id: Option<ClusterId>) {
         let known = self.cluster_ids.get(key);
         let former = known.and_then(|known| known.last);
         let is_changed = former.is_some() && id.is_some() && former != id;
         let former_until = match known {
-            _ if is_changed => Some(Instant::now() + NODE_RESERVATION_TTL),
+            _ if is_changed => Some(Instant::now() + FORMER_RECORD_TTL),
             known => known.and_then(|known| known.former_until),
         };
         let reported = ReportedId { last: id.or(former), is_reported: id.is_some(), former_until };
@@ -184,11 +188,11 @@ mod tests {
         cache.store_cluster_id(&key, Some(ClusterId(1)));
         cache.store_cluster_id(&key, None);
         cache.store_cluster_id(&key, Some(ClusterId(2)));
-        tokio::time::advance(NODE_RESERVATION_TTL / 2).await;
+        tokio::time::advance(FORMER_RECORD_TTL / 2).await;
         cache.store_cluster_id(&key, Some(ClusterId(2)));
         assert!(cache.requires_all_records(&key));
         assert_eq!(cache.cluster_id(&key), Some(ClusterId(2)));
-        tokio::time::advance(NODE_RESERVATION_TTL / 2).await;
+        tokio::time::advance(FORMER_RECORD_TTL / 2).await;
         assert!(!cache.requires_all_records(&key));
     }
 }

@@ -184,7 +184,8 @@ impl InputReader {
         within(deadline, self.reservations.read(id)).await
     }
 
-    /// Returns the record for a reservation after the probe round of this snapshot. Returns `None` if it was not read before.
+    /// Returns the record for a reservation after the probe round of this snapshot. Returns `None` if the evaluation must read the
+    /// record before another probe round.
     pub(super) async fn select_record(
         &self,
         records: Records,
@@ -196,12 +197,13 @@ impl InputReader {
                 return Box::pin(within(deadline, self.reservations.new_record(provisional, id))).await;
             }
             (records, Some(id)) => self.reservations.select(records, id),
-            // No member returns the cluster id. A crashed member may serve again before its deletion is executed, so
-            // the deletion still requires a reservation. A proven member list contradicts the missing id: the decision
-            // would depend on reservations.
+            // A proven member list contradicts the missing id: the decision would depend on reservations of an unknown
+            // record.
             (_, None) if Membership::new(snapshot).is_ok() => {
                 return Err(EvaluationError::Ledger(String::from("the members report no common cluster ID")));
             }
+            // The members report no common cluster id. A crashed member may serve again before its deletion is executed,
+            // so the deletion still requires a reservation.
             (records, None) => self.reservations.select_provisional(records),
         };
         selected.map_err(|error| EvaluationError::unreadable_record(&error))

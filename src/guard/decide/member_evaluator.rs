@@ -172,12 +172,12 @@ impl MemberEvaluator {
         let id = snapshot.cluster_id();
         let lacks_records =
             id.is_none() && may_be_deleted && !matches!(records, None | Some(Records::All(_)));
-        // If no member reports the id at a first evaluation, the next one reads all records at once.
+        // After a first probe round without a common id, the next evaluation reads all records at once.
         if id.is_some() || lacks_records || matches!(records, Some(Records::Provisional(_))) {
             self.cache.store_cluster_id(cluster_key, id);
         }
         if lacks_records {
-            // The cluster can have been restored under another id. The next attempt reads all records.
+            // Without a common id, each record can belong to the cluster. The next attempt reads all records.
             return Ok(None);
         }
         let mut record = None;

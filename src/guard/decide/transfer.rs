@@ -128,6 +128,9 @@ async fn evaluate_after_transfer(
     if assessment.reason != Reason::SafeToDelete && !Mistake::SkipSecondProbe.is_active() {
         return Ok(AfterTransfer::Unsafe(Some(assessment.reason)));
     }
+    if snapshot.cluster_id() != Some(cluster_id) {
+        return Ok(AfterTransfer::Conflict);
+    }
     let record = inputs.reservations.select(records?, cluster_id);
     let Some(mut record) = record.map_err(|error| EvaluationError::unreadable_record(&error))? else {
         return Ok(AfterTransfer::Conflict);

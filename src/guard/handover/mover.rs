@@ -190,7 +190,7 @@ impl Mover {
             at: self.policies.wall_clock.now().to_string(),
             ended: transfer.is_none(),
         };
-        // For people who read the Lease.
+        // The names only describe the Lease. No evaluation reads them.
         let names = Membership::new(&snapshot)
             .map(|membership| siblings.cluster_names(membership.pod_names()).collect::<Vec<String>>());
         let names = names.unwrap_or_default().into_iter().chain([snapshot.cluster.clone()]);

@@ -8,8 +8,9 @@ use crate::{
 };
 
 /// Maximum number of clusters in each cache. It bounds the memory that requests with made-up names can occupy, and exceeds the
-/// number of clusters with deletions within [`CLUSTER_TTL`]. An entry that is evicted costs no safety: the next evaluation of its
-/// cluster lists the pods of the namespace and can require a second probe round.
+/// number of clusters with deletions within [`CLUSTER_TTL`]. After an eviction, the next evaluation of the
+/// cluster lists the pods of the namespace and can require a second probe round. After a restore under another cluster id, it does not
+/// read the record of the former id.
 pub(in crate::guard) const MAX_CLUSTERS: u64 = 16_384;
 
 /// The time for which a cluster's lock and ledger stay cached after their last use. It exceeds the time for which a

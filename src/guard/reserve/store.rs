@@ -74,7 +74,7 @@ struct Ledgers(ExpiringCache<String, Arc<Mutex<Ledger>>>);
 pub(in crate::guard) enum Records {
     /// The complete record of the cluster that the previous probe round reported for these pods.
     Known(ClusterId, Record),
-    /// The same without the reservations of the provisional record, and the provisional record, which was read after it.
+    /// The incomplete record of this cluster, and the provisional record, which was read second.
     Incomplete(ClusterId, Box<[Record; 2]>),
     /// The provisional record, before the first probe round of the cluster.
     Provisional(Record),
@@ -247,9 +247,9 @@ impl ReservationStore {
     /// Adds several reservations to the record at once, with the errors of [`Self::add`].
     ///
     /// Two records can hold reservations of one cluster if an evaluation writes the provisional record, or creates the cluster's own
-    /// one. Both evaluations then read the records of each other after their writes, so that at least one of them finds the other
-    /// one's reservation. It withdraws its own and reports a conflict. The writer of a provisional reservation also changes all
-    /// other records: each of them can be that of the same cluster.
+    /// one. The creator then reads the provisional record, and the writer of a provisional reservation lists all records, so that at
+    /// least one of the two finds the other reservation. It withdraws its own and reports a conflict. The writer of a provisional
+    /// reservation also changes all other records: each of them can be that of the same cluster.
     pub(in crate::guard) async fn add_all(
         &self,
         record: &mut Record,

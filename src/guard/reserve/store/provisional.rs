@@ -2,8 +2,8 @@
 //!
 //! A provisional reservation can concern each cluster. Its writer compares all records with those that it has read before, and
 //! changes each of them, so that evaluations in progress cannot write, and the next ones read the provisional record (decision 7).
-//! One record contains the provisional reservations of all clusters, because an evaluation can read one Lease faster than a list,
-//! and the number of its calls does not depend on the number of clusters.
+//! All clusters share one provisional record: the read of one Lease is faster than a list, and the number of calls of an evaluation
+//! does not depend on the number of clusters.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -43,7 +43,7 @@ impl ReservationStore {
     }
 
     /// Returns an empty record of the cluster that the first probe round has reported. Returns `None` if the cluster has a record:
-    /// its reservations had to be read before the probe round. A missing record had no active reservation during the probe round,
+    /// an evaluation must read its reservations before the probe round. A missing record had no active reservation during the probe round,
     /// because records are deleted only after [`STALE_RECORD_INTERVAL`](super::STALE_RECORD_INTERVAL) without a change.
     pub(in crate::guard) async fn new_record(
         &self,
@@ -59,7 +59,7 @@ impl ReservationStore {
     }
 
     /// Returns the provisional record, which can be empty. Used while no member reports the cluster id. Returns `None` if not all
-    /// records were read: each of them can belong to the cluster.
+    /// records were read: each unread record can belong to the cluster.
     pub(in crate::guard) fn select_provisional(
         &self,
         records: Records,
@@ -113,7 +113,14 @@ impl ReservationStore {
         new: &[Reservation],
         live_pods: &[LivePod<'_>],
     ) -> Result<Vec<Reservation>, WriteError> {
-        let _turn = self.provisional_writes.lock().await;
+        let _turn = match self.provisional_writes.try_lock() {
+            Ok(turn) => turn,
+            Err(_) => {
+                let turn = self.provisional_writes.lock().await;
+                self.read_again(record).await?;
+                turn
+            }
+        };
         for _ in 1..MAX_ATTEMPTS {
             match self.write_new(record, cluster, new, live_pods).await {
                 Err(WriteError::Conflict) => self.read_again(record).await?,
@@ -123,8 +130,8 @@ impl ReservationStore {
         self.write_new(record, cluster, new, live_pods).await
     }
 
-    /// Removes new reservations from the provisional record, and adds the active ones that they have replaced, whose lifetimes start
-    /// again. If the deadline ends before, the reservations expire.
+    /// Removes the new reservations from the provisional record. Restores the active reservations of the same pods that they have
+    /// replaced; their lifetimes start again. If the deadline ends first, the new reservations expire.
     async fn withdraw_provisional(
         &self,
         record: &mut Record,
@@ -146,7 +153,7 @@ impl ReservationStore {
         Err(WriteError::Conflict)
     }
 
-    /// Reads the provisional record again. The comparison with the other records still begins at their first read.
+    /// Reads the provisional record again. The later comparison still uses the records that the evaluation read before its probe round.
     async fn read_again(&self, record: &mut Record) -> Result<(), WriteError> {
         let current = self.read_record(PROVISIONAL_NAME).await;
         let current = current.map_err(|error| unread(PROVISIONAL_NAME, &error))?;

@@ -27,7 +27,7 @@ pub(super) const CLUSTER_ANNOTATION: &str = "etcd-guard.io/cluster";
 pub(super) const COMPLETE_ANNOTATION: &str = "etcd-guard.io/complete";
 
 /// Maximum number of names in a record. It exceeds the number of voters that the guard accepts; owners that no longer exist
-/// are dropped when it is exceeded.
+/// are dropped when it is exceeded. In the provisional record, the names of other clusters are dropped as well.
 const MAX_CLUSTER_NAMES: usize = 128;
 
 /// Name of the provisional record, which contains the approvals of all clusters whose id was not known. A cluster id contains no
@@ -77,7 +77,7 @@ impl Record {
         lock(&self.ledger)
     }
 
-    /// Whether the record contains approvals that could not read the cluster id.
+    /// Whether the record contains approvals whose evaluations did not know the cluster id.
     pub(super) fn is_provisional(&self) -> bool {
         self.lease.name == PROVISIONAL_NAME
     }

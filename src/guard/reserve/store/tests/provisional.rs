@@ -226,8 +226,8 @@ async fn record_that_exists_is_read_before_the_probe_round() {
     assert!(other.select_provisional(provisional).unwrap().is_none(), "nor the others");
 }
 
-/// The writer of a provisional reservation changes the record of the cluster after the provisional one. If they were read in the
-/// same order, the evaluation could miss the reservation and write the changed record.
+/// The writer of a provisional reservation changes the record of the cluster after the provisional one. If the evaluation read the
+/// provisional record first, it could miss the reservation and write the changed record.
 #[tokio::test]
 async fn provisional_reservation_between_two_reads_causes_a_conflict() {
     let api_server = ApiServer::default();
