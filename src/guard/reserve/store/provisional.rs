@@ -2,8 +2,8 @@
 //!
 //! A provisional reservation can concern each cluster. Its writer compares all records with those that it has read before, and
 //! changes each of them, so that evaluations in progress cannot write, and the next ones read the provisional record (decision 7).
-//! All clusters share one provisional record: the read of one Lease is faster than a list, and the number of calls of an evaluation
-//! does not depend on the number of clusters.
+//! All clusters share one provisional record. An evaluation reads it by its name, so that the number of calls does not depend on the
+//! number of clusters.
 
 use std::{collections::BTreeMap, sync::Arc};
 
