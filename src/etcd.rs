@@ -6,19 +6,22 @@
 
 mod any_certificate;
 mod connection;
+mod endpoint;
 mod error;
 mod limits;
 mod member;
 mod probe;
 mod probe_result;
 mod release;
+mod response;
 mod scheme;
 mod transfer;
 mod unverified;
 
 pub(crate) use any_certificate::AnyCertificate;
 pub(crate) use connection::early::EarlyConnections;
-pub use connection::{ClientIdentity, Connections, Endpoint, Tls, Transport, User, url_host};
+pub use connection::{Connections, Transport};
+pub use endpoint::{ClientIdentity, Endpoint, Tls, User, url_host};
 pub use error::MemberError;
 pub use limits::{MAX_LISTED_MEMBERS, MAX_LISTED_URLS};
 #[cfg(test)]
@@ -27,5 +30,6 @@ pub use member::{Alarm, AlarmKind, ClusterId, ListedMember, MemberId, Scheme, St
 pub use probe::{PROBE_TIMEOUT, probe};
 pub use probe_result::ProbeResult;
 pub use release::stale_read_fix;
+pub use response::member_error;
 pub use scheme::{SCHEME_TIMEOUT, detect_schemes};
 pub use transfer::move_leader;

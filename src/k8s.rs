@@ -21,6 +21,7 @@ pub use error::{CallError, LookupError, WriteError};
 pub use objects::{
     admission, annotations as annotation_names,
     claim::Claim,
+    data_object::{DataKind, DataObject, Secret, SecretName, hide_secret_names, is_subdomain},
     namespace_limits::{
         AmountTexts, LimitRange, LimitRangeItem, LimitRangeSpec, NamespaceLimits, QuotaSpec, ResourceQuota,
     },
@@ -39,7 +40,7 @@ pub use read::{
     namespaces::{ApiServerVersion, NamespaceLabels, NamespaceReader},
     nodes::{NodeEvent, NodeMetadata, NodeReader, NodeState, NodeStateEvent, Taint, watch_nodes},
     owners::{Owner, OwnerResource, OwnerState},
-    secrets::{DataKind, DataObject, Secret, SecretName, SecretReader, hide_secret_names, is_subdomain},
+    secrets::SecretReader,
 };
 pub use write::{
     events::{EventRecord, EventRecorder},

@@ -17,7 +17,7 @@ use crate::{
         maintenance_text, status_texts, version_texts,
     },
     escape::{MAX_TEXT_CHARS, escape_json, to_shell_word},
-    etcd::{MemberError, MemberId, displayed_name, displayed_version},
+    etcd::{MemberId, displayed_name, displayed_version, member_error},
     guard::{
         ClusterStatus, MemberStatus, PolicySetting, Reason, RecognitionGap, ReservationStatus, Role, Survey,
         Verdict,
@@ -198,7 +198,7 @@ fn json_texts(json: &str) -> Vec<String> {
 
 /// Returns the errors for a message with each gRPC status code.
 fn member_messages(text: &str) -> Vec<String> {
-    let error = |code: i32| MemberError::from(&Error::GRpcStatus(tonic::Status::new(code.into(), text)));
+    let error = |code: i32| member_error(&Error::GRpcStatus(tonic::Status::new(code.into(), text)));
     (1..=16).map(|code| error(code).to_string()).collect()
 }
 

@@ -3,13 +3,17 @@
 
 pub(super) mod early;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use etcd_client::{Certificate, Channel, Client, ConnectOptions, Error, Identity, TlsOptions};
 use http::Uri;
 use tonic::transport;
 
-use super::{limits::limited, member::Scheme, unverified::unverified_channel};
+use super::{
+    endpoint::{Endpoint, Tls, User},
+    limits::limited,
+    unverified::unverified_channel,
+};
 use crate::expiring_cache::{ExpiringCache, Lifetime};
 
 /// Time after which an unused connection is closed. It exceeds the pause between two pods of a rollout or drain.
@@ -25,52 +29,6 @@ const MAX_SURVEY_CONNECTIONS: u64 = 24;
 
 /// Maximum number of members with several URLs of which the pool stores the one that answered.
 const MAX_ANSWERING_URLS: u64 = 1024;
-
-/// The client address of one member, with the credentials for it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Endpoint {
-    /// Scheme, host and port, for instance `https://10.244.0.7:2379`.
-    pub url: String,
-    /// Further URLs of the same member, for a pod with several addresses.
-    pub other_urls: Vec<String>,
-    /// Settings of the TLS connection; `None` for plain HTTP.
-    pub tls: Option<Tls>,
-    /// The user of the login, if members require a user and a password.
-    pub user: Option<User>,
-}
-
-/// A user of etcd. A login is a raft proposal and takes 80 ms of computing by design. Connections are therefore pooled.
-/// A client certificate with the user's name needs no login.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct User {
-    /// The user's name.
-    pub name: String,
-    /// The user's password.
-    pub password: Arc<str>,
-}
-
-/// Settings of a TLS connection to a member.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Tls {
-    /// The name that the member's certificate must contain. The connection goes to the endpoint's address, not to this
-    /// name.
-    pub server_name: String,
-    /// Trusted certificate authorities (PEM) for the member's certificate. `None` accepts no certificate.
-    pub ca: Option<Arc<[u8]>>,
-    /// Whether every certificate is accepted, of a member that issues its own one. The other fields are then not used.
-    pub accepts_any_certificate: bool,
-    /// The client certificate, if members require one.
-    pub identity: Option<ClientIdentity>,
-}
-
-/// A certificate and its key, both PEM.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct ClientIdentity {
-    /// The certificate chain.
-    pub certificate: Arc<[u8]>,
-    /// The certificate's private key.
-    pub key: Arc<[u8]>,
-}
 
 /// A pool of open connections, reused by the next probe rounds.
 #[derive(Clone)]
@@ -132,9 +90,9 @@ impl Connections {
         let channel = self.channel(endpoint)?;
         // Every caller sets a timeout for this call. A client with a user logs in.
         let connect = |options| Box::pin(Client::from_channel(channel.clone(), Some(options)));
-        let client = match connect(endpoint.options()).await {
+        let client = match connect(connect_options(endpoint)).await {
             Err(error) if endpoint.user.is_some() && is_authentication_disabled(&error) => {
-                connect(Endpoint { user: None, ..endpoint.clone() }.options()).await?
+                connect(connect_options(&Endpoint { user: None, ..endpoint.clone() })).await?
             }
             connected => connected?,
         };
@@ -153,7 +111,7 @@ impl Connections {
         if let Some(transport) = &self.transport {
             return Ok(transport(&endpoint.url));
         }
-        let builder = endpoint.channel_builder()?;
+        let builder = channel_builder(endpoint)?;
         if endpoint.accepts_any_certificate() {
             return Ok(unverified_channel(&endpoint.url)?);
         }
@@ -199,125 +157,40 @@ fn is_authentication_disabled(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.message().contains("authentication is not enabled"))
 }
 
-// === impl Endpoint ===
-
-impl Endpoint {
-    /// Returns the endpoint of the same member with this URL only. A certificate that must name the first address must
-    /// name this URL's address instead.
-    fn at(&self, url: &str) -> Self {
-        let mut endpoint = Self { url: url.to_owned(), other_urls: Vec::new(), ..self.clone() };
-        if let Some(tls) = &mut endpoint.tls
-            && host(&self.url).is_some_and(|first| first == tls.server_name)
-            && let Some(own) = host(url)
-        {
-            tls.server_name = own;
-        }
-        endpoint
+/// Returns the settings of a connection to the first URL, whose scheme must be that of the TLS settings. A connection that
+/// accepts every certificate has other settings.
+fn channel_builder(endpoint: &Endpoint) -> Result<transport::Endpoint, Error> {
+    let url: Uri = endpoint.url.parse()?;
+    // tonic would send the password of a user over a connection without TLS.
+    if url.scheme_str() != Some(endpoint.scheme().as_str()) {
+        let message = format!("the scheme of {} contradicts the TLS settings of the endpoint", endpoint.url);
+        return Err(Error::InvalidArgs(message));
     }
-
-    /// Changes an endpoint of plain HTTP to one with these TLS settings.
-    pub fn use_tls(&mut self, tls: Tls) {
-        for url in [&mut self.url].into_iter().chain(&mut self.other_urls) {
-            if let Some(address) = url.strip_prefix("http://") {
-                *url = format!("https://{address}");
-            }
-        }
-        self.tls = Some(tls);
-    }
-
-    /// Returns the scheme of the URL.
-    #[must_use]
-    pub fn scheme(&self) -> Scheme {
-        if self.tls.is_some() { Scheme::Https } else { Scheme::Http }
-    }
-
-    /// Whether a connection can be opened before its use: not if it requires a login, which is a raft proposal, or accepts every
-    /// certificate.
-    pub(crate) fn can_connect_early(&self) -> bool {
-        self.user.is_none() && !self.accepts_any_certificate()
-    }
-
-    /// Returns the settings of a connection to the first URL, whose scheme must be that of the TLS settings. A connection that
-    /// accepts every certificate has other settings.
-    fn channel_builder(&self) -> Result<transport::Endpoint, Error> {
-        let url: Uri = self.url.parse()?;
-        // tonic would send the password of a user over a connection without TLS.
-        if url.scheme_str() != Some(self.scheme().as_str()) {
-            let message = format!("the scheme of {} contradicts the TLS settings of the endpoint", self.url);
-            return Err(Error::InvalidArgs(message));
-        }
-        let builder = transport::Channel::builder(url);
-        match &self.tls {
-            Some(tls) if !tls.accepts_any_certificate => Ok(builder.tls_config(tls.options())?),
-            Some(_) | None => Ok(builder),
-        }
-    }
-
-    /// Whether the connection accepts every certificate of the member.
-    fn accepts_any_certificate(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.accepts_any_certificate)
-    }
-
-    fn options(&self) -> ConnectOptions {
-        let options = ConnectOptions::new();
-        match &self.user {
-            Some(User { name, password }) => options.with_user(name.as_str(), password.as_ref()),
-            None => options,
-        }
-    }
-
-    /// Describes the user as which the member authenticates this client, for messages.
-    pub(super) fn identity_description(&self) -> String {
-        let has_certificate = self.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
-        match &self.user {
-            Some(user) => format!("user {}", user.name),
-            None if has_certificate => String::from("the user that the client certificate names"),
-            None => String::from("a client without a user"),
-        }
+    let builder = transport::Channel::builder(url);
+    match &endpoint.tls {
+        Some(tls) if !tls.accepts_any_certificate => Ok(builder.tls_config(tls_options(tls))?),
+        Some(_) | None => Ok(builder),
     }
 }
 
-/// Returns the host of a URL. An IPv6 address has no brackets, as in certificates and in the status of pods.
-#[must_use]
-pub fn url_host(uri: &http::Uri) -> Option<&str> {
-    let host = uri.host()?;
-    Some(host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host))
-}
-
-/// Returns the host in the text of a URL, as [`url_host`] does.
-fn host(url: &str) -> Option<String> {
-    let uri: http::Uri = url.parse().ok()?;
-    url_host(&uri).map(str::to_owned)
-}
-
-// === impl User ===
-
-/// Shows only the name: logs must not contain passwords.
-impl fmt::Debug for User {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("User").field("name", &self.name).finish_non_exhaustive()
+/// Returns the login of a connection.
+fn connect_options(endpoint: &Endpoint) -> ConnectOptions {
+    let options = ConnectOptions::new();
+    match &endpoint.user {
+        Some(User { name, password }) => options.with_user(name.as_str(), password.as_ref()),
+        None => options,
     }
 }
 
-// === impl Tls ===
-
-impl Tls {
-    fn options(&self) -> TlsOptions {
-        let mut options = TlsOptions::new().domain_name(self.server_name.as_str());
-        if let Some(ca) = &self.ca {
-            options = options.ca_certificate(Certificate::from_pem(ca));
-        }
-        match &self.identity {
-            Some(identity) => options.identity(Identity::from_pem(&identity.certificate, &identity.key)),
-            None => options,
-        }
+/// Returns the settings of a connection with TLS.
+fn tls_options(tls: &Tls) -> TlsOptions {
+    let mut options = TlsOptions::new().domain_name(tls.server_name.as_str());
+    if let Some(ca) = &tls.ca {
+        options = options.ca_certificate(Certificate::from_pem(ca));
     }
-}
-
-/// Shows only the server name: logs must not contain keys.
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("server_name", &self.server_name).finish_non_exhaustive()
+    match &tls.identity {
+        Some(identity) => options.identity(Identity::from_pem(&identity.certificate, &identity.key)),
+        None => options,
     }
 }
 

@@ -2,10 +2,6 @@
 
 use std::fmt;
 
-use super::{
-    error::MemberError,
-    limits::{MAX_LISTED_MEMBERS, MAX_LISTED_URLS},
-};
 use crate::escape::{MAX_NAME_CHARS, to_bounded_line};
 
 /// Maximum length of a version in characters. etcd's own versions have at most 20.
@@ -92,50 +88,9 @@ pub fn displayed_name(name: &str) -> String {
     to_bounded_line(name, MAX_NAME_CHARS)
 }
 
-/// Returns the entries of a member list, or the error for a list that is too long.
-pub(super) fn listed_members(members: &[etcd_client::Member]) -> Result<Vec<ListedMember>, MemberError> {
-    let count = members.len();
-    if count > MAX_LISTED_MEMBERS {
-        let text =
-            format!("the member list has {count} members, and at most {MAX_LISTED_MEMBERS} are evaluated");
-        return Err(MemberError::Oversized(text));
-    }
-    let url_counts = members.iter().flat_map(|member| [member.peer_urls().len(), member.client_urls().len()]);
-    if let Some(count) = url_counts.max().filter(|count| *count > MAX_LISTED_URLS) {
-        let text = format!(
-            "a member of the member list has {count} URLs, and at most {MAX_LISTED_URLS} are evaluated"
-        );
-        return Err(MemberError::Oversized(text));
-    }
-    Ok(members.iter().map(ListedMember::from_response).collect())
-}
-
 /// Returns the version of a member, escaped and cut.
 pub(crate) fn displayed_version(version: &str) -> String {
     to_bounded_line(version, MAX_VERSION_CHARS)
-}
-
-// === impl Status ===
-
-impl Status {
-    /// Converts a response. Returns `None` for a response without a header, which no etcd server sends.
-    pub(super) fn from_response(response: &etcd_client::StatusResponse) -> Option<Self> {
-        let header = response.header()?;
-        Some(Self {
-            member_id: MemberId(header.member_id()),
-            cluster_id: ClusterId(header.cluster_id()),
-            leader: Some(response.leader()).filter(|leader| *leader != 0).map(MemberId),
-            term: response.raft_term(),
-            applied_index: response.raft_applied_index(),
-            version: displayed_version(response.version()),
-            is_learner: response.is_learner(),
-            alarms: response.errors().iter().filter_map(|text| Alarm::parse(text)).collect(),
-            downgrade: response
-                .downgrade_info()
-                .filter(|info| info.enabled())
-                .map(|info| displayed_version(info.target_version())),
-        })
-    }
 }
 
 // === impl Alarm ===
@@ -144,7 +99,7 @@ impl Alarm {
     /// Parses an entry of `Status.errors` such as `memberID:10276657743932975437 alarm:CORRUPT `, with the id in
     /// decimal. The number of blanks between the parts and at the end differs by release, and since 3.7 by build,
     /// because protobuf does not guarantee its text format. Other entries ("etcdserver: no leader") are not alarms.
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split_whitespace();
         let id = parts.next()?.strip_prefix("memberID:")?;
         let kind = match parts.next()?.strip_prefix("alarm:")? {
@@ -172,16 +127,6 @@ impl Scheme {
 // === impl ListedMember ===
 
 impl ListedMember {
-    pub(super) fn from_response(member: &etcd_client::Member) -> Self {
-        Self {
-            id: MemberId(member.id()),
-            name: displayed_name(member.name()),
-            peer_urls: member.peer_urls().to_vec(),
-            client_urls: member.client_urls().to_vec(),
-            is_learner: member.is_learner(),
-        }
-    }
-
     /// Whether a client URL of the member has this scheme.
     #[must_use]
     pub fn advertises(&self, scheme: Scheme) -> bool {

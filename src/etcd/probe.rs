@@ -16,11 +16,12 @@ use tokio::{
 use tracing::{Instrument, Span, field::Empty, info_span};
 
 use super::{
-    connection::{Connections, Endpoint},
-    error::{MemberError, is_refused_after_read_index},
+    connection::Connections,
+    endpoint::Endpoint,
+    error::MemberError,
     limits::MAX_CONCURRENT_PROBES,
-    member::{Status, listed_members},
     probe_result::ProbeResult,
+    response::{is_refused_after_read_index, listed_members, member_error, status_of},
 };
 use crate::traces::SPAN_TARGET;
 
@@ -160,7 +161,7 @@ async fn probe_once(
     let read_deadline = deadline.checked_sub(STATUS_RESERVE).unwrap_or(deadline);
     match timeout_at(read_deadline, connections.get(endpoint)).await {
         Ok(Ok((client, reused))) => (probe_client(client, endpoint, read_deadline).await, reused),
-        Ok(Err(error)) => match MemberError::from(&error) {
+        Ok(Err(error)) => match member_error(&error) {
             cause @ (MemberError::CredentialsRejected(_)
             | MemberError::Refused(_)
             | MemberError::Unreachable(_)
@@ -189,9 +190,9 @@ async fn probe_client(mut client: Client, endpoint: &Endpoint, read_deadline: In
         return ProbeResult::NoStatus { cause: with_tls_hint(cause, endpoint) };
     }
     let status = match client.status().await {
-        Ok(response) => Status::from_response(&response),
+        Ok(response) => status_of(&response),
         Err(error) => {
-            let cause = read.err().unwrap_or_else(|| with_status_hint(MemberError::from(&error), endpoint));
+            let cause = read.err().unwrap_or_else(|| with_status_hint(member_error(&error), endpoint));
             return ProbeResult::NoStatus { cause: with_tls_hint(cause, endpoint) };
         }
     };
@@ -208,7 +209,7 @@ async fn probe_client(mut client: Client, endpoint: &Endpoint, read_deadline: In
             Ok(members) => ProbeResult::Healthy { status, members },
             Err(cause) => ProbeResult::StatusOnly { status, cause },
         },
-        Err(error) => ProbeResult::StatusOnly { status, cause: MemberError::from(&error) },
+        Err(error) => ProbeResult::StatusOnly { status, cause: member_error(&error) },
     }
 }
 
@@ -224,10 +225,10 @@ async fn probe_without_login(
         Ok((mut client, _)) => client.status().await,
         Err(error) => Err(error),
     };
-    match status.as_ref().map(Status::from_response) {
+    match status.as_ref().map(status_of) {
         Ok(Some(status)) => ProbeResult::StatusOnly { status, cause },
         Ok(None) => ProbeResult::NoStatus { cause },
-        Err(error) => match MemberError::from(error) {
+        Err(error) => match member_error(error) {
             // The member responds and requires a login for its status: the failed login remains the cause.
             MemberError::CredentialsRejected(_) => ProbeResult::NoStatus { cause },
             status_error => ProbeResult::NoStatus { cause: with_tls_hint(status_error, endpoint) },
@@ -271,7 +272,7 @@ async fn linearizable_read(client: &mut Client, deadline: Instant) -> Result<(),
         Err(_) => Err(MemberError::TimedOut(to_millis(started.elapsed()))),
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) if is_refused_after_read_index(&error) => Ok(()),
-        Ok(Err(error)) => Err(MemberError::from(&error)),
+        Ok(Err(error)) => Err(member_error(&error)),
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use tracing::{Instrument, info_span};
 
-use super::{connection::Endpoint, member::Scheme};
+use super::{endpoint::Endpoint, member::Scheme};
 use crate::traces::SPAN_TARGET;
 
 /// Timeout for the scheme of one member. A member replies within a few milliseconds over either scheme. A member that does

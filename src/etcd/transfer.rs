@@ -6,9 +6,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument, field::Empty, info_span};
 
 use super::{
-    connection::{Connections, Endpoint},
-    error::MemberError,
-    member::MemberId,
+    connection::Connections, endpoint::Endpoint, error::MemberError, member::MemberId, response::member_error,
 };
 use crate::traces::SPAN_TARGET;
 
@@ -52,6 +50,6 @@ async fn move_leader_at(
     leader: &Endpoint,
     transferee: MemberId,
 ) -> Result<(), MemberError> {
-    let (mut client, _) = connections.get(leader).await.map_err(|error| MemberError::from(&error))?;
-    client.move_leader(transferee.0).await.map(drop).map_err(|error| MemberError::from(&error))
+    let (mut client, _) = connections.get(leader).await.map_err(|error| member_error(&error))?;
+    client.move_leader(transferee.0).await.map(drop).map_err(|error| member_error(&error))
 }

@@ -21,7 +21,7 @@ pub use self::{
 use crate::config::{Mode, Policies};
 use crate::guard::{
     discovery::{
-        credentials::{SELF_SIGNED, config_text},
+        credentials::sources::{SELF_SIGNED, config_text},
         etcd_pod::{self, EtcdPod, MEMBER_ANNOTATIONS},
         recognition::{Recognition, Veto, recognise},
         settled::settled_verdict,

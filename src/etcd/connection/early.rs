@@ -3,7 +3,8 @@
 use etcd_client::{Client, Error};
 use tokio::task::JoinSet;
 
-use super::{Connections, Endpoint, limited};
+use super::{Connections, channel_builder, connect_options};
+use crate::etcd::{endpoint::Endpoint, limits::limited};
 
 /// Connections that are being opened. A drop has the effect of [`EarlyConnections::abandon`].
 pub(crate) struct EarlyConnections {
@@ -48,8 +49,8 @@ impl EarlyConnections {
 
 /// Opens the connection to a member that requires no login. Has no time limit of its own.
 async fn connect(endpoint: &Endpoint) -> Result<Client, Error> {
-    let channel = endpoint.channel_builder()?.connect().await?;
-    Client::from_channel(limited(channel), Some(endpoint.options())).await
+    let channel = channel_builder(endpoint)?.connect().await?;
+    Client::from_channel(limited(channel), Some(connect_options(endpoint))).await
 }
 
 #[cfg(test)]

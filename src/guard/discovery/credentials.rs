@@ -17,20 +17,14 @@ use crate::{
     guard::discovery::{
         credentials::{
             selection::{CertificateSearch, Selection},
-            sources::{CredentialSources, DataKey, TlsSource, UsedPart, UserSecret},
+            sources::{
+                CredentialSources, DataKey, SELF_SIGNED, TlsSource, UsedPart, UserSecret, config_text,
+            },
         },
         etcd_pod::{EtcdPod, Loopback},
     },
     k8s::{DataObject, LookupError, Secret, SecretReader},
 };
-
-/// Maximum size of a configuration file of etcd. The example of etcd with all settings has 5 KiB.
-const MAX_CONFIG_FILE_BYTES: usize = 64 << 10;
-
-/// The reason why a member with a certificate of its own cannot be verified.
-pub(in crate::guard) const SELF_SIGNED: &str = "etcd issues its own certificate (--auto-tls), which no CA verifies: accept it with the annotation \
-                           etcd-guard.io/accept-auto-tls=true, or set --cert-file, --key-file and --trusted-ca-file to \
-                           certificates of a CA (Bitnami chart: auth.client.useAutoTLS=false and auth.client.existingSecret)";
 
 /// The reason why the certificate that a member issues itself is not accepted despite the annotation.
 const OWN_BESIDE_CA: &str = "etcd issues its own certificate (--auto-tls), which is not accepted beside members with a certificate of a CA: \
@@ -284,24 +278,6 @@ fn reject_own_certificates<P>(pods: &mut [(P, EtcdPod)]) {
             tls.ca.clone_from(&ca);
             pod.problem.get_or_insert_with(|| String::from(OWN_BESIDE_CA));
         }
-    }
-}
-
-/// Returns the text of a configuration file in an object of this name, or `None` if an optional file does not exist. The
-/// error states the reason in words.
-pub(in crate::guard) fn config_text(
-    named: &str,
-    content: &Secret,
-    key: &str,
-    is_optional: bool,
-) -> Result<Option<String>, String> {
-    match content.text(key) {
-        None if is_optional => Ok(None),
-        None => Err(format!("{named} contains no {key}")),
-        Some(text) if text.len() > MAX_CONFIG_FILE_BYTES => {
-            Err(format!("{named} contains more than {} KiB", MAX_CONFIG_FILE_BYTES >> 10))
-        }
-        Some(text) => Ok(Some(text)),
     }
 }
 

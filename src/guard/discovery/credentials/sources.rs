@@ -39,6 +39,14 @@ const PASSWORD_KEYS: [&str; 3] = ["password", "etcd-root-password", "root-passwo
 /// The name of etcd's superuser.
 const ROOT: &str = "root";
 
+/// Maximum size of a configuration file of etcd. The example of etcd with all settings has 5 KiB.
+const MAX_CONFIG_FILE_BYTES: usize = 64 << 10;
+
+/// The reason why a member with a certificate of its own cannot be verified.
+pub(in crate::guard) const SELF_SIGNED: &str = "etcd issues its own certificate (--auto-tls), which no CA verifies: accept it with the annotation \
+                           etcd-guard.io/accept-auto-tls=true, or set --cert-file, --key-file and --trusted-ca-file to \
+                           certificates of a CA (Bitnami chart: auth.client.useAutoTLS=false and auth.client.existingSecret)";
+
 /// The objects that can hold the credentials for a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::guard) struct CredentialSources {
@@ -216,6 +224,24 @@ fn root_password(pod: &Pod, container: &Container, settings: &MemberSettings) ->
         let key = mounted.key_for_file(file)?;
         Some(UserSecret { secret: mounted.object().name, key: Some(key) })
     })
+}
+
+/// Returns the text of a configuration file in an object of this name, or `None` if an optional file does not exist. The
+/// error states the reason in words.
+pub(in crate::guard) fn config_text(
+    named: &str,
+    content: &Secret,
+    key: &str,
+    is_optional: bool,
+) -> Result<Option<String>, String> {
+    match content.text(key) {
+        None if is_optional => Ok(None),
+        None => Err(format!("{named} contains no {key}")),
+        Some(text) if text.len() > MAX_CONFIG_FILE_BYTES => {
+            Err(format!("{named} contains more than {} KiB", MAX_CONFIG_FILE_BYTES >> 10))
+        }
+        Some(text) => Ok(Some(text)),
+    }
 }
 
 // === impl UserSecret ===
