@@ -15,8 +15,6 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum Output {
     /// Human-readable text
-    // The name in the first releases.
-    #[value(alias = "text")]
     Table,
     /// The table with further rows or columns
     Wide,
@@ -84,16 +82,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn former_name_of_the_table_is_accepted_and_hidden() {
-        assert_eq!(Output::from_str("text", false), Ok(Output::Table));
-        let names: Vec<String> = Output::value_variants()
-            .iter()
-            .filter_map(|output| Some(output.to_possible_value()?.get_name().to_owned()))
-            .collect();
-        assert_eq!(names, ["table", "wide", "name", "json", "yaml"]);
-    }
 
     #[test]
     fn writes_documents_and_leaves_tables_to_the_caller() {

@@ -17,8 +17,7 @@ use serde::Deserialize;
 pub use self::{
     lifespan::Lifespan,
     lxcfs::{
-        FORMER_NODE_LABEL, Lxcfs, LxcfsFile, LxcfsMount, NODE_LABEL, NodeAffinity, NodeLabel, Profile,
-        SharedProcessNamespace,
+        Lxcfs, LxcfsFile, LxcfsMount, NODE_LABEL, NodeAffinity, NodeLabel, Profile, SharedProcessNamespace,
     },
     over_commit::{Factor, NodeFactors, OverCommit},
     owner_kinds::OwnerKind,

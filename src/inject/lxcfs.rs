@@ -277,18 +277,13 @@ fn add_node_affinity(builder: &mut PatchBuilder<'_>, settings: &Lxcfs) -> Result
         return Ok(());
     }
     let label = &settings.node_label;
-    let conditions: Vec<_> =
-        label.keys().map(|key| json!({"key": key, "operator": "In", "values": [label.value]})).collect();
+    let condition = json!({"key": label.key, "operator": "In", "values": [label.value]});
     match settings.node_affinity {
         NodeAffinity::Off => Ok(()),
-        NodeAffinity::Require => {
-            let conditions: Vec<_> = conditions.into_iter().map(Json::from).collect();
-            affinity::require_any(builder, &conditions)
-        }
+        NodeAffinity::Require => affinity::require(builder, &[(affinity::EXPRESSIONS, &[condition.into()])]),
         NodeAffinity::Prefer => {
-            let term = |condition| json!({"weight": 100, "preference": {"matchExpressions": [condition]}});
-            let terms: Vec<_> = conditions.into_iter().map(|condition| Json::from(term(condition))).collect();
-            affinity::prefer(builder, &terms)
+            let term = json!({"weight": 100, "preference": {"matchExpressions": [condition]}});
+            affinity::prefer(builder, &[term.into()])
         }
     }
 }

@@ -193,7 +193,6 @@ DENIED LeaderProtected: delete pod prod/etcd-1, by alice
         assert!(text.contains("  ADDRESS  10.0.0.7\n  NODE     n\\u{1b}1\n"), "{text}");
     }
 
-    /// Guards of earlier releases respond without `next`, too.
     #[test]
     fn prints_whole_message_without_next_step() {
         let approval = json!({

@@ -44,8 +44,7 @@ pub(in crate::cli) struct LxcfsLabel {
     /// The mount point of lxcfs, as lxcfs.root in the configuration file
     #[arg(long, default_value = "/var/lib/lxcfs")]
     root: PathBuf,
-    /// The label, as lxcfs.nodeLabel in the configuration file; the default label is set together with the former default
-    /// etcd-guard.io/lxcfs-ready
+    /// The label, as lxcfs.nodeLabel in the configuration file
     #[arg(long, default_value = "node-restriction.kubernetes.io/lxcfs-ready=true", value_parser = parse_label)]
     label: NodeLabel,
     /// The kubeconfig file; by default $KUBECONFIG, then the service account of the pod
@@ -80,7 +79,6 @@ impl LxcfsLabel {
         let mut term = signal(SignalKind::terminate()).context("failed to handle SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("failed to handle SIGINT")?;
         let nodes = NodeLabels::new(client(self.kubeconfig).await?);
-        let keys: Vec<&str> = self.label.keys().collect();
         let mut probe = Probe { file: self.root.join("proc/meminfo"), pending: None };
         let mut written: Option<(bool, Instant)> = None;
         loop {
@@ -88,7 +86,8 @@ impl LxcfsLabel {
             let is_current =
                 written.is_some_and(|(value, at)| value == responds && at.elapsed() < REFRESH_INTERVAL);
             if !is_current {
-                match nodes.set(&self.node, &keys, responds.then_some(self.label.value.as_str())).await {
+                let value = responds.then_some(self.label.value.as_str());
+                match nodes.set(&self.node, &self.label.key, value).await {
                     Ok(()) => {
                         if written.is_none_or(|(value, _)| value != responds) {
                             tracing::info!(node = %self.node, label = %self.label.key, responds, "lxcfs");
@@ -106,7 +105,7 @@ impl LxcfsLabel {
             }
         }
         nodes
-            .set(&self.node, &keys, None)
+            .set(&self.node, &self.label.key, None)
             .await
             .context("failed to remove the label, which may become outdated")
     }

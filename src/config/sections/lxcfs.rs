@@ -3,8 +3,6 @@
 mod file;
 mod mounts;
 
-use std::iter;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -50,7 +48,7 @@ pub struct Lxcfs {
     pub skip_runtime_classes: Vec<String>,
     /// Whether pods require or prefer nodes with `nodeLabel`.
     pub node_affinity: NodeAffinity,
-    /// The label of nodes on which lxcfs runs. With the default key, `etcd-guard.io/lxcfs-ready` is accepted as well.
+    /// The label of nodes on which lxcfs runs.
     pub node_label: NodeLabel,
     /// Also mount the parent directory of the root, so that an agent can repair the mounts after a restart of lxcfs.
     pub repairable: bool,
@@ -102,9 +100,6 @@ pub struct NodeLabel {
 
 /// The default label. A kubelet cannot set a label with this prefix on its own node.
 pub const NODE_LABEL: &str = "node-restriction.kubernetes.io/lxcfs-ready";
-
-/// The default label before [`NODE_LABEL`]. Nodes with either label have lxcfs.
-pub const FORMER_NODE_LABEL: &str = "etcd-guard.io/lxcfs-ready";
 
 /// Directories that contain more than lxcfs. They are never mounted into a container.
 const SHARED_DIRECTORIES: [&str; 14] = [
@@ -207,14 +202,6 @@ impl Lxcfs {
                 selector.validate(&mut validator.at(key));
             }
         }
-    }
-}
-
-impl NodeLabel {
-    /// The keys of which a node needs one. The former default is accepted beside the current one.
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
-        let former = (self.key == NODE_LABEL).then_some(FORMER_NODE_LABEL);
-        iter::once(self.key.as_str()).chain(former)
     }
 }
 

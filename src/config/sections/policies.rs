@@ -58,7 +58,7 @@ pub struct Defaults {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Floor {
-    /// `transfer` excludes `allow`; `deny` excludes `transfer` and `allow`.
+    /// `deny` excludes `transfer`.
     pub leader: LeaderPolicy,
     /// `deny` excludes `allow`.
     pub single_member: Permission,
@@ -76,8 +76,6 @@ pub struct Floor {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub enum LeaderPolicy {
-    /// The same as `transfer`. Earlier releases approved the deletion without a transfer.
-    Allow,
     /// Move leadership to another voter first.
     Transfer,
     /// Deny it.
@@ -131,18 +129,14 @@ impl LeaderPolicy {
     /// Whether leadership is moved to another voter before the leader is deleted.
     #[must_use]
     pub fn transfers(self) -> bool {
-        match self {
-            Self::Allow | Self::Transfer => true,
-            Self::Deny => false,
-        }
+        self == Self::Transfer
     }
 }
 
 // === impl PolicyValue ===
 
 impl PolicyValue for LeaderPolicy {
-    const VARIANTS: &'static [(&'static str, Self)] =
-        &[("deny", Self::Deny), ("transfer", Self::Transfer), ("allow", Self::Allow)];
+    const VARIANTS: &'static [(&'static str, Self)] = &[("deny", Self::Deny), ("transfer", Self::Transfer)];
 }
 
 impl PolicyValue for Permission {
@@ -158,7 +152,7 @@ impl PolicyValue for Mode {
 impl Default for Floor {
     fn default() -> Self {
         Self {
-            leader: LeaderPolicy::Allow,
+            leader: LeaderPolicy::Transfer,
             single_member: Permission::Allow,
             ephemeral_data: Permission::Allow,
             min_voters: 0,

@@ -279,20 +279,23 @@ fn rejects_unknown_policies_and_defaults_below_floor() {
     assert_diagnostics(
         "guard:
   defaults:
-    leader: allow
+    leader: transfer
     singleMember: no
     mode: audit
   floor:
-    leader: transfer
+    leader: deny
     mode: enforce
     ephemeral: deny
 ",
         &[
-            (4, "guard.defaults.leader: allow is less strict than guard.floor.leader, transfer"),
+            (4, "guard.defaults.leader: transfer is less strict than guard.floor.leader, deny"),
             (5, "guard.defaults.singleMember: unknown variant `no`, expected `allow` or `deny`"),
             (6, "guard.defaults.mode: audit is less strict than guard.floor.mode, enforce"),
             (10, "guard.floor.ephemeral: unknown field"),
         ],
     );
-    assert_diagnostics("guard: {floor: {leader: allow}}", &[]);
+    assert_diagnostics(
+        "guard: {floor: {leader: allow}}",
+        &[(2, "guard.floor.leader: unknown variant `allow`, expected `transfer` or `deny`")],
+    );
 }

@@ -64,8 +64,6 @@ reasons! {
 
     /// Leadership was moved to another voter, and the cluster retains its quorum without this pod.
     LeaderTransferred => Allows,
-    /// Not returned any more: the policy `leader: allow` approved the deletion of a leader. The code remains reserved.
-    LeaderAllowed => Allows,
     /// The cluster has one voter, and the policy allows its deletion.
     SingleMemberAllowed => Allows,
     /// A break-glass annotation overrules denials until a set time.

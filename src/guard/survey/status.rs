@@ -26,20 +26,15 @@ pub struct Survey {
     pub clusters: Vec<ClusterStatus>,
     /// What could not be surveyed, one sentence each.
     pub problems: Vec<String>,
-    /// Guarded namespaces whose clusters are not known; `None` if that concerns all namespaces, or if a former guard omits it.
-    #[serde(default)]
+    /// Guarded namespaces whose clusters are not known; `None` if that concerns all namespaces.
     pub unread_namespaces: Option<Vec<String>>,
-    /// Findings about guarded namespaces that concern no single cluster, one sentence each. Former guards omit them.
-    #[serde(default)]
+    /// Findings about guarded namespaces that concern no single cluster, one sentence each.
     pub warnings: Vec<String>,
     /// Guarded namespaces and pods in which a member may not be recognised.
-    #[serde(default)]
     pub gaps: Vec<RecognitionGap>,
     /// The priority of the guard's own pod; `None` if the guard runs in no pod or cannot read it.
-    #[serde(default)]
     pub guard_priority: Option<i32>,
-    /// The label of guarded namespaces, `KEY=VALUE`. Former guards omit it.
-    #[serde(default)]
+    /// The label of guarded namespaces, `KEY=VALUE`.
     pub opt_in_label: Option<OptInLabel>,
 }
 
@@ -91,11 +86,9 @@ pub struct ClusterStatus {
 pub struct MemberStatus {
     /// The pod that runs it, if one is known.
     pub pod: Option<String>,
-    /// Kind of the controller of this pod, as its ownerReference names it. Former guards omit it.
-    #[serde(default)]
+    /// Kind of the controller of this pod, as its ownerReference names it.
     pub owner_kind: Option<String>,
-    /// Address of the pod, or the client URL of a member outside of the pods. Former guards omit it.
-    #[serde(default)]
+    /// Address of the pod, or the client URL of a member outside of the pods.
     pub address: Option<String>,
     /// Its id in hexadecimal.
     pub id: Option<String>,
@@ -113,8 +106,7 @@ pub struct MemberStatus {
     pub lag: Option<u64>,
     /// Effect of the pod's deletion on the data.
     pub storage: Option<String>,
-    /// The version to which etcd is being downgraded, if a downgrade is in progress. Former guards omit it.
-    #[serde(default)]
+    /// The version to which etcd is being downgraded, if a downgrade is in progress.
     pub downgrade: Option<String>,
     /// `terminating`, `reserved` if the guard has just approved its deletion, or `owner-deleted`.
     pub leaving: Option<String>,

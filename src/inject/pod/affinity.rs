@@ -11,7 +11,7 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 /// The lists of a node selector term: conditions on labels and on fields of the node.
-const EXPRESSIONS: &str = "matchExpressions";
+pub(in crate::inject) const EXPRESSIONS: &str = "matchExpressions";
 const FIELDS: &str = "matchFields";
 
 /// Conditions of a term: the name of their list and its items.
@@ -19,7 +19,10 @@ type Conditions<'s, 'a> = (&'static str, &'s [Json<'a>]);
 
 /// Requires nodes that meet these conditions as well. A pod's terms are alternatives, so that each term receives all
 /// conditions.
-fn require<'a>(builder: &mut PatchBuilder<'a>, conditions: &[Conditions<'_, 'a>]) -> Result<(), PatchError> {
+pub(in crate::inject) fn require<'a>(
+    builder: &mut PatchBuilder<'a>,
+    conditions: &[Conditions<'_, 'a>],
+) -> Result<(), PatchError> {
     let required = pointer(["spec", "affinity", "nodeAffinity", REQUIRED]);
     let terms = required.with_trailing_token("nodeSelectorTerms");
     let Some(present) = builder.object().at(&terms).and_then(Json::as_list) else {
@@ -38,39 +41,6 @@ fn require<'a>(builder: &mut PatchBuilder<'a>, conditions: &[Conditions<'_, 'a>]
             .iter()
             .try_for_each(|(list, items)| add_missing(builder, &term.with_trailing_token(*list), items))
     })
-}
-
-/// Requires nodes that meet one of these conditions on labels as well. Each term of the pod gets the first condition,
-/// and a copy of the term gets each further one.
-pub(in crate::inject) fn require_any<'a>(
-    builder: &mut PatchBuilder<'a>,
-    alternatives: &[Json<'a>],
-) -> Result<(), PatchError> {
-    let required = pointer(["spec", "affinity", "nodeAffinity", REQUIRED]);
-    let terms = required.with_trailing_token("nodeSelectorTerms");
-    let Some((first, others)) = alternatives.split_first() else { return Ok(()) };
-    let Some(present) = builder.object().at(&terms).and_then(Json::as_list).map(<[Json<'a>]>::to_vec) else {
-        let term =
-            |condition: &Json<'a>| Json::Map(vec![(EXPRESSIONS.into(), Json::List(vec![condition.clone()]))]);
-        let terms = Json::List(alternatives.iter().map(term).collect());
-        return builder.add_members(&required, [("nodeSelectorTerms", terms)]);
-    };
-    let mut copies = Vec::new();
-    for (index, term) in present.iter().enumerate().filter(|(_, term)| has_conditions(term)) {
-        let expressions = term.get(EXPRESSIONS).map_or(&[][..], Json::items);
-        let is_alternative =
-            |condition: &Json<'_>| alternatives.iter().any(|known| is_same(condition, known));
-        if expressions.iter().any(is_alternative) {
-            continue;
-        }
-        copies.extend(others.iter().map(|condition| {
-            let expressions = expressions.iter().chain([condition]).cloned().collect();
-            term.clone().with(EXPRESSIONS, Json::List(expressions))
-        }));
-        let path = terms.with_trailing_token(index).with_trailing_token(EXPRESSIONS);
-        add_missing(builder, &path, std::slice::from_ref(first))?;
-    }
-    builder.add_items(&terms, copies, ListPosition::Last)
 }
 
 /// Whether a term selects any node. A term without conditions selects none, and an added condition would make it select

@@ -305,12 +305,10 @@ fn adds_required_affinity_to_each_term() {
     let terms =
         "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
     let label = |key: &str| json!({"key": key, "operator": "In", "values": ["true"]});
-    let (ours, former) =
-        (label("node-restriction.kubernetes.io/lxcfs-ready"), label("etcd-guard.io/lxcfs-ready"));
+    let ours = label("node-restriction.kubernetes.io/lxcfs-ready");
     let require = config("lxcfs: {nodeAffinity: require}");
     let (after, _) = injected(&lxcfs_pod(), &[], &require);
-    let either = json!([{"matchExpressions": [ours]}, {"matchExpressions": [former]}]);
-    assert_eq!(after.pointer(terms).unwrap(), &either);
+    assert_eq!(after.pointer(terms).unwrap(), &json!([{"matchExpressions": [ours]}]));
     let own = config("lxcfs: {nodeAffinity: require, nodeLabel: {key: example.com/lxcfs}}");
     let (after, _) = injected(&lxcfs_pod(), &[], &own);
     assert_eq!(after.pointer(terms).unwrap(), &json!([{"matchExpressions": [label("example.com/lxcfs")]}]));
@@ -326,8 +324,6 @@ fn adds_required_affinity_to_each_term() {
         {"matchExpressions": [theirs, ours]},
         {"matchFields": [theirs], "matchExpressions": [ours]},
         {},
-        {"matchExpressions": [theirs, former]},
-        {"matchFields": [theirs], "matchExpressions": [former]},
     ]);
     assert_eq!(
         after.pointer(terms).unwrap(),

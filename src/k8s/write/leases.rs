@@ -25,8 +25,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// The label of the Leases with reservations. Leases without this label are not listed, and therefore never deleted.
 const RESERVATIONS_LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "etcd-guard");
 
-/// The label of the Leases with owners. It differs from the other label, because a replica of an earlier release
-/// considers every Lease with that label a record of reservations and deletes it after ten minutes.
+/// The label of the Leases with owners. It differs from the label of the reservations, whose Leases are deleted when they
+/// have been empty for ten minutes.
 const OWNERS_LABEL: (&str, &str) = ("etcd-guard.io/record", "owners");
 
 /// The label of the Lease that divides the surveys between the replicas.

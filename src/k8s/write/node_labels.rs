@@ -1,7 +1,5 @@
 //! Labels of nodes.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client,
@@ -25,12 +23,11 @@ impl NodeLabels {
         Self { api: Api::all(client) }
     }
 
-    /// Sets labels to one value, or removes them if `value` is `None`. The labels are not read before, because the API
-    /// server ignores a patch without changes.
-    pub async fn set(&self, node: &str, keys: &[&str], value: Option<&str>) -> Result<(), CallError> {
-        let operation = format!("setting label {} of node {node}", keys.join(" and "));
-        let labels: BTreeMap<&str, Option<&str>> = keys.iter().map(|key| (*key, value)).collect();
-        let patch = Patch::Merge(json!({"metadata": {"labels": labels}}));
+    /// Sets a label, or removes it if `value` is `None`. The label is not read before, because the API server ignores a
+    /// patch without changes.
+    pub async fn set(&self, node: &str, key: &str, value: Option<&str>) -> Result<(), CallError> {
+        let operation = format!("setting label {key} of node {node}");
+        let patch = Patch::Merge(json!({"metadata": {"labels": {key: value}}}));
         // The response contains only the metadata of the node, because a node has many kilobytes.
         call(&operation, self.api.patch_metadata(node, &PatchParams::default(), &patch)).await.map(drop)
     }

@@ -103,8 +103,7 @@ pub(crate) async fn read_node(
     Ok(view)
 }
 
-/// Whether the survey lacks clusters whose members can be among the pods of the node that would be evicted. A former guard does
-/// not report the namespaces that it could not read.
+/// Whether the survey lacks clusters whose members can be among the pods of the node that would be evicted.
 fn can_hide_members(survey: &Survey, pods: &[Pod], permitted: Permitted) -> bool {
     let can_leave = |pod: &Pod| !matches!(handling(pod, permitted), Handling::Ignore(_));
     lacks_clusters_of(survey, pods.iter().filter(|pod| can_leave(pod)))
@@ -184,7 +183,7 @@ mod tests {
         assert!(!hides(&survey(Some(&["prod"])), &pods), "the pod of the DaemonSet stays");
         assert!(!hides(&survey(Some(&[])), &pods), "the reservations were not read");
         assert!(hides(&survey(Some(&["other"])), &pods));
-        assert!(hides(&survey(None), &pods), "a former guard, or no namespace was read");
+        assert!(hides(&survey(None), &pods), "no namespace was read");
         assert!(!hides(&Survey::default(), &pods));
     }
 }

@@ -144,10 +144,10 @@ async fn table_of_other_objects_has_their_policy() {
 }
 
 #[tokio::test]
-async fn leader_policy_allow_transfers_leadership() {
+async fn leader_policy_transfers_leadership() {
     let etcd = GuardedCluster::start().await;
     let leader = etcd.leader().await;
-    let output = etcd.kubectl(&["annotate", "statefulset/etcd", "etcd-guard.io/leader=allow"]).await;
+    let output = etcd.kubectl(&["annotate", "statefulset/etcd", "etcd-guard.io/leader=transfer"]).await;
     assert!(output.success, "{output:?}");
     let chosen_by = async |arguments: &[&str]| {
         let (_, answer) = cli::json(&etcd, "check", arguments).await;
@@ -156,8 +156,8 @@ async fn leader_policy_allow_transfers_leadership() {
         format!("{} {} {}", answer["reason"], leader["value"], leader["from"]).replace('"', "")
     };
     wait_until("the annotation is known", START_TIMEOUT, async || {
-        chosen_by(&[&leader]).await == "LeaderTransferred allow StatefulSet etcd"
+        chosen_by(&[&leader]).await == "LeaderTransferred transfer StatefulSet etcd"
     })
     .await;
-    assert_eq!(chosen_by(&[&leader, "--force"]).await, "LeaderTransferred allow StatefulSet etcd");
+    assert_eq!(chosen_by(&[&leader, "--force"]).await, "LeaderTransferred transfer StatefulSet etcd");
 }

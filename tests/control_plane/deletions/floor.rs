@@ -17,7 +17,7 @@ async fn ignores_annotations_below_the_floor() {
     let leader = etcd.leader().await;
     let end = k8s_openapi::jiff::Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_hours(1);
     annotate(&etcd, &format!("namespace/{}", etcd.namespace), &["etcd-guard.io/mode=audit"]).await;
-    annotate(&etcd, "statefulset/etcd", &["etcd-guard.io/leader=allow"]).await;
+    annotate(&etcd, "statefulset/etcd", &["etcd-guard.io/leader=transfer"]).await;
     let glass = format!("etcd-guard.io/allow-delete-until={end}");
     annotate(&etcd, &format!("pod/{leader}"), &[&glass, "etcd-guard.io/allow-delete-reason=fire"]).await;
 
@@ -27,7 +27,7 @@ async fn ignores_annotations_below_the_floor() {
             !output.success && output.stderr.contains(" denied the request: LeaderProtected: "),
             "{output:?}"
         );
-        ["etcd-guard.io/leader=allow", "etcd-guard.io/mode=audit", "etcd-guard.io/allow-delete-until"]
+        ["etcd-guard.io/leader=transfer", "etcd-guard.io/mode=audit", "etcd-guard.io/allow-delete-until"]
             .iter()
             .all(|annotation| output.stderr.contains(&format!("Warning: {annotation} {BELOW}")))
     })
@@ -51,7 +51,7 @@ async fn applies_changed_file_and_keeps_last_valid_one() {
     // A default below its floor makes the whole file invalid.
     std::fs::write(
         &file,
-        format!("{VERSION}guard: {{defaults: {{leader: allow}}, floor: {{leader: deny}}}}\n"),
+        format!("{VERSION}guard: {{defaults: {{leader: transfer}}, floor: {{leader: deny}}}}\n"),
     )
     .unwrap();
     wait_until("the invalid file is counted", START_TIMEOUT, async || {

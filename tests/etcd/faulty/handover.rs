@@ -76,11 +76,11 @@ async fn reserve_transferee(
 
 on_every_version! {
     /// Edge case 36: the followers cannot reach each other, and all reads pass through the leader. Without it, no quorum
-    /// could form. The policy is `allow`.
+    /// could form.
     async fn leader_between_partitioned_followers_is_not_deleted(version) {
         let (cluster, links) = Cluster::start_linked(Layout { version, members: 3, spare: 0, tls: false }).await;
         let pods: Vec<Value> =
-            (0..3).map(|n| annotated_pod(&cluster, n, &[("etcd-guard.io/leader", "allow")])).collect();
+            (0..3).map(|n| annotated_pod(&cluster, n, &[("etcd-guard.io/leader", "transfer")])).collect();
         let guarded = GuardedPods::start(&pods).await;
         let before = cluster.healthy_snapshot(&Connections::new()).await;
         let (leader, followers) = (leader_of(&before).unwrap(), followers_in(&before));

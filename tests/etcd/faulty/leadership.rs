@@ -31,7 +31,6 @@ on_every_version! {
         let policies = [
             (LeaderPolicy::Deny, Reason::LeaderProtected),
             (LeaderPolicy::Transfer, Reason::LeaderProtected),
-            (LeaderPolicy::Allow, Reason::LeaderProtected),
         ];
         for (policy, reason) in policies {
             let policy = Policy { leader: policy, ..Policy::default() };

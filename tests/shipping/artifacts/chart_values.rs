@@ -426,13 +426,6 @@ fn effects_cover_every_value() {
     }
 }
 
-/// The name before `replicaCount`.
-#[test]
-fn former_name_of_replica_count_applies() {
-    let replicas = effect("replicas=4", SERVERS, "/spec/replicas", json!(4));
-    assert_eq!(replicas.field(&["--set=replicas=4"]), replicas.expected);
-}
-
 #[test]
 fn audit_default_keeps_configuration_file() {
     let map = effect("", "ConfigMap etcd-guard-config", "/data/config.yaml", Value::Null);

@@ -23,9 +23,6 @@ use test_support::{
 const NAMESPACE: &str = "etcd-guard-lxcfs";
 const LABEL: &str = "node-restriction.kubernetes.io/lxcfs-ready";
 
-/// The label of older releases, which is set as well.
-const FORMER_LABEL: &str = "etcd-guard.io/lxcfs-ready";
-
 /// The longest time until a change is reported, on a busy machine; lxcfs is checked every five seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -59,15 +56,9 @@ impl Setup {
         Self { kubectl, kubeconfig, _control_plane: control_plane }
     }
 
-    /// The value of both labels.
     fn label(&self) -> String {
-        // One read: both labels can change between two reads.
-        let path = |label: &str| format!("{{.metadata.labels.{}}}", label.replace('.', r"\."));
-        let paths = format!("jsonpath={},{}", path(LABEL), path(FORMER_LABEL));
-        let values = self.kubectl.run_checked(&["get", "node", "node-a", "-o", &paths]).stdout;
-        let (label, former) = values.split_once(',').unwrap();
-        assert_eq!(former, label, "both labels are written by one request");
-        label.to_owned()
+        let path = format!("jsonpath={{.metadata.labels.{}}}", LABEL.replace('.', r"\."));
+        self.kubectl.run_checked(&["get", "node", "node-a", "-o", &path]).stdout
     }
 
     async fn wait_for_label(&self, value: &str) {
@@ -146,7 +137,7 @@ async fn lxcfs_token_changes_only_its_own_node_label() {
         );
     }
     patch_node("node-a", ready).await.unwrap();
-    patch_node("node-a", json!({"metadata": {"labels": {LABEL: null, FORMER_LABEL: "true"}}})).await.unwrap();
+    patch_node("node-a", json!({"metadata": {"labels": {LABEL: null}}})).await.unwrap();
 }
 
 /// `tests/inject_node` restarts a hung lxcfs with a faster probe, which differs from the shipped one in its times only.

@@ -62,19 +62,7 @@ fn denies_while_the_leader_is_leaving() {
     }
 }
 
-/// Edge case 36: the guard moves leadership also under `allow`.
-#[test]
-fn allow_requires_a_transfer() {
-    let wants = |leader: LeaderPolicy| {
-        let (snapshot, policy) = (cluster(3), Policy { leader, ..Policy::default() });
-        let assessment = assess(&snapshot, &snapshot.pods[0], &policy);
-        assert_eq!(assessment.reason, Reason::LeaderProtected, "{leader:?}");
-        assessment.wants_transfer(&policy)
-    };
-    assert!(wants(LeaderPolicy::Allow) && wants(LeaderPolicy::Transfer));
-    assert!(!wants(LeaderPolicy::Deny));
-}
-
+/// Edge case 36.
 #[test]
 fn requires_transfer_only_for_leader_and_policy() {
     let transfer = Policy { leader: LeaderPolicy::Transfer, ..Policy::default() };

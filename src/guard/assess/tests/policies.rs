@@ -34,7 +34,7 @@ fn policy_allows_data_loss() {
 
 #[test]
 fn leader_policy_never_allows_quorum_loss() {
-    let policy = Policy { leader: LeaderPolicy::Allow, ..Policy::default() };
+    let policy = Policy { leader: LeaderPolicy::Transfer, ..Policy::default() };
     let snapshot = cluster(3);
     assert!(assess(&snapshot, &snapshot.pods[0], &policy).wants_transfer(&policy));
     let down = snapshot.silence(2);

@@ -28,24 +28,24 @@ fn defaults_to_deny_without_annotations() {
 
 #[test]
 fn source_nearest_to_the_pod_wins() {
-    let sources: &[&[_]] = &[&[(LEADER, "allow"), (MODE, "audit")], &[(LEADER, "transfer")], &[]];
+    let sources: &[&[_]] = &[&[(LEADER, "deny"), (MODE, "audit")], &[(LEADER, "transfer")], &[]];
     let policy = resolve_all(&Floor::default(), sources).policy;
     assert_eq!((policy.leader, policy.mode), (LeaderPolicy::Transfer, Mode::Audit));
-    let stricter = resolve_all(&Floor::default(), &[&[(LEADER, "allow")], &[(LEADER, "deny")]]).policy;
+    let stricter = resolve_all(&Floor::default(), &[&[(LEADER, "transfer")], &[(LEADER, "deny")]]).policy;
     assert_eq!(stricter.leader, LeaderPolicy::Deny);
 }
 
 #[test]
 fn raises_values_to_the_floor_with_a_warning() {
-    let floor = Floor { leader: LeaderPolicy::Transfer, mode: Mode::Enforce, ..Floor::default() };
-    let sources: &[&[_]] = &[&[(LEADER, "allow"), (MODE, "audit"), (SINGLE_MEMBER, "allow")]];
+    let floor = Floor { leader: LeaderPolicy::Deny, mode: Mode::Enforce, ..Floor::default() };
+    let sources: &[&[_]] = &[&[(LEADER, "transfer"), (MODE, "audit"), (SINGLE_MEMBER, "allow")]];
     let ResolvedPolicy { policy, warnings, .. } = resolve_all(&floor, sources);
-    assert_eq!((policy.leader, policy.mode), (LeaderPolicy::Transfer, Mode::Enforce));
+    assert_eq!((policy.leader, policy.mode), (LeaderPolicy::Deny, Mode::Enforce));
     assert_eq!(policy.single_member, Permission::Allow);
     assert_eq!(
         warnings,
         [
-            "etcd-guard.io/leader=allow is below the floor of the configuration: transfer applies",
+            "etcd-guard.io/leader=transfer is below the floor of the configuration: deny applies",
             "etcd-guard.io/mode=audit is below the floor of the configuration: enforce applies"
         ]
     );
@@ -115,7 +115,7 @@ fn warns_of_an_invalid_value_and_ignores_it() {
     assert_eq!(resolved.policy, Policy::default());
     assert_eq!(
         resolved.warnings,
-        ["etcd-guard.io/leader=\"maybe\" has no effect: the values are deny, transfer, allow"]
+        ["etcd-guard.io/leader=\"maybe\" has no effect: the values are deny, transfer"]
     );
 }
 
@@ -158,18 +158,18 @@ fn the_nearest_valid_break_glass_wins() {
 
 #[test]
 fn settings_name_the_source_of_each_value() {
-    let floor = Floor { leader: LeaderPolicy::Transfer, ..Floor::default() };
-    let resolved = resolve_all(&floor, &[&[(LEADER, "allow")], &[], &[(MODE, "audit")]]);
+    let floor = Floor { leader: LeaderPolicy::Deny, ..Floor::default() };
+    let resolved = resolve_all(&floor, &[&[(LEADER, "transfer")], &[], &[(MODE, "audit")]]);
     let settings: Vec<_> =
         resolved.settings.iter().map(|setting| (setting.value.as_str(), setting.from.as_str())).collect();
     assert_eq!(
         settings,
         [
-            ("transfer", "floor of the configuration"),
+            ("deny", "floor of the configuration"),
             ("deny", "configuration"),
             ("deny", "configuration"),
             ("audit", "pod etcd-0"),
         ]
     );
-    assert_eq!((resolved.policy.leader, resolved.policy.mode), (LeaderPolicy::Transfer, Mode::Audit));
+    assert_eq!((resolved.policy.leader, resolved.policy.mode), (LeaderPolicy::Deny, Mode::Audit));
 }

@@ -95,7 +95,7 @@ fn deadline() -> Deadline {
 fn server() -> Server {
     let cluster = || reference("example.com/v1beta1", "EtcdCluster", "main");
     Server::default()
-        .with("apps/v1/replicasets", "ea-7d", Some(reference("apps/v1", "Deployment", "ea")), "allow")
+        .with("apps/v1/replicasets", "ea-7d", Some(reference("apps/v1", "Deployment", "ea")), "transfer")
         .with("apps/v1/deployments", "ea", Some(reference("other.com/v1", "Application", "x")), "deny")
         .with("example.com/v1/etcdmembers", "m1", Some(cluster()), "")
         .with("example.com/v1/etcdmembers", "m2", Some(cluster()), "")
@@ -108,7 +108,7 @@ async fn nearest_owner_with_an_annotation_wins() {
     let policies = server.policies();
     let of_replica_set = pod(&reference("apps/v1", "ReplicaSet", "ea-7d"));
     let resolved = policies.resolve_for_pod("prod", &of_replica_set, deadline()).await;
-    assert_eq!(resolved.policy.leader, LeaderPolicy::Allow, "the ReplicaSet, not the Deployment");
+    assert_eq!(resolved.policy.leader, LeaderPolicy::Transfer, "the ReplicaSet, not the Deployment");
     assert_eq!(resolved.settings[0].from, "ReplicaSet ea-7d");
     assert_eq!((resolved.warnings.len(), server.calls()), (0, 2), "an owner of an unlisted kind is not read");
 
