@@ -1,6 +1,6 @@
-//! The rules of an API server for the parts of a pod that a template contains (`pkg/apis/core/validation/validation.go`
-//! of Kubernetes 1.34). Rules that depend on the pod itself are not included; `etcd-guard config check --server`
-//! evaluates them.
+//! The frequent rules of an API server for the parts of a pod that a template contains
+//! (`pkg/apis/core/validation/validation.go` of Kubernetes 1.34): those that `tests/data/templates` violates. `etcd-guard
+//! config check --server` evaluates all others, and those that depend on the pod itself.
 //!
 //! Values of a wrong type are left to the type check. Every rule ignores them.
 
@@ -8,7 +8,6 @@ mod container;
 mod environment;
 mod fields;
 mod mounts;
-mod paths;
 mod probes;
 mod resources;
 mod scheduling;

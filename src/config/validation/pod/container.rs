@@ -20,15 +20,10 @@ use crate::config::validation::{
 
 const CONTAINER: &[Rule] = &[
     ("imagePullPolicy", Check::OneOf(&["Always", "IfNotPresent", "Never"])),
-    ("terminationMessagePolicy", Check::OneOf(&["File", "FallbackToLogsOnError"])),
-    ("ports[].containerPort", Check::Required),
     ("ports[].containerPort", Check::Range(1, MAX_PORT)),
     ("ports[].hostPort", Check::Range(0, MAX_PORT)),
     ("ports[].protocol", Check::OneOf(&["TCP", "UDP", "SCTP"])),
     ("ports[].name", Check::Text(check_port_name)),
-    ("resizePolicy[].resourceName", Check::OneOf(&["cpu", "memory"])),
-    ("resizePolicy[].restartPolicy", Check::OneOf(&["NotRequired", "RestartContainer"])),
-    ("resizePolicy[].resourceName|restartPolicy", Check::Required),
 ];
 
 /// A container of a template with its position in the file.
@@ -67,12 +62,8 @@ pub(in crate::config) fn check_containers(
                 validator.at("name").report(format!("container name {name} is used more than once"));
             }
         }
-        match text(value, "image") {
-            Some("") => validator.at("image").report("is empty"),
-            Some(image) if image.trim() != image => {
-                validator.at("image").report(format!("{image:?} starts or ends with white space"));
-            }
-            _ => {}
+        if text(value, "image") == Some("") {
+            validator.at("image").report("is empty");
         }
         match value.get("restartPolicy").filter(|policy| !policy.is_null()) {
             None => {}
@@ -95,7 +86,7 @@ pub(in crate::config) fn check_containers(
         let mounts = items(value, "volumeMounts");
         check_mounts(mounts, volumes, is_privileged, known_fields_only, &mut validator.at("volumeMounts"));
         let devices = items(value, "volumeDevices");
-        check_devices(devices, volumes, known_fields_only, &mut validator.at("volumeDevices"));
+        check_devices(devices, volumes, &mut validator.at("volumeDevices"));
         if let Some(resources) = value.get("resources") {
             check_resources(resources, &mut validator.at("resources"));
         }

@@ -1,4 +1,4 @@
-//! Environment variables, and the fields that variables and files of the downward API refer to.
+//! Environment variables, and the fields that they refer to.
 
 use serde_json::Value;
 
@@ -18,21 +18,15 @@ const VARIABLE: &[Rule] = &[
     ("", Check::AtMostOne(&["value", "valueFrom"])),
     ("valueFrom", Check::ExactlyOne(&["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"])),
     ("valueFrom.configMapKeyRef|secretKeyRef.key", Check::Required),
-    ("valueFrom.configMapKeyRef|secretKeyRef.name", Check::Required),
-    ("valueFrom.fieldRef.fieldPath", Check::Required),
-    ("valueFrom.fieldRef.fieldPath", Check::Text(check_variable_field)),
+    ("valueFrom.fieldRef.fieldPath", Check::Text(check_field)),
     ("valueFrom.resourceFieldRef", Check::Value(check_resource_field)),
 ];
 
 /// Rules for the variables of a `ConfigMap` or Secret.
-pub(super) const ENV_FROM: &[Rule] = &[
-    ("envFrom[]", Check::ExactlyOne(&["configMapRef", "secretRef"])),
-    ("envFrom[].configMapRef|secretRef.name", Check::Required),
-    ("envFrom[].prefix", Check::Text(check_variable_name)),
-];
+pub(super) const ENV_FROM: &[Rule] = &[("envFrom[]", Check::ExactlyOne(&["configMapRef", "secretRef"]))];
 
 /// Fields of a pod that are available as variables.
-const VARIABLE_FIELDS: [&str; 9] = [
+const FIELDS: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",
     "metadata.uid",
@@ -43,10 +37,6 @@ const VARIABLE_FIELDS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
-
-/// Fields of a pod that are available as files.
-const FILE_FIELDS: [&str; 5] =
-    ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 
 /// Resources of a container that are available, below `limits` and `requests`.
 const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
@@ -77,30 +67,22 @@ fn check_variable_name(name: &str, validator: &mut Validator<'_>) {
     }
 }
 
-fn check_variable_field(path: &str, validator: &mut Validator<'_>) {
-    check_field_path(path, &VARIABLE_FIELDS, validator);
-}
-
-/// Checks the field that a file of the downward API contains.
-pub(super) fn check_file_field(path: &str, validator: &mut Validator<'_>) {
-    check_field_path(path, &FILE_FIELDS, validator);
-}
-
-fn check_field_path(path: &str, known: &[&str], validator: &mut Validator<'_>) {
+/// Checks the field of the pod that a variable contains.
+fn check_field(path: &str, validator: &mut Validator<'_>) {
     let subscript = path.split_once("['").and_then(|(map, rest)| Some((map, rest.strip_suffix("']")?)));
     match subscript {
         Some(("metadata.labels", key)) => check_key(key, validator),
         Some(("metadata.annotations", key)) => check_annotation_key(key, validator),
-        None if known.contains(&path) => {}
+        None if FIELDS.contains(&path) => {}
         _ => validator.report(format!(
             "{path:?} is not available: expected metadata.labels['KEY'], metadata.annotations['KEY'] or one of {}",
-            known.join(", ")
+            FIELDS.join(", ")
         )),
     }
 }
 
 /// Checks a reference to a resource of a container, and the unit of its value.
-pub(super) fn check_resource_field(reference: &Value, validator: &mut Validator<'_>) {
+fn check_resource_field(reference: &Value, validator: &mut Validator<'_>) {
     let text = |key: &str| reference.get(key).and_then(Value::as_str);
     let Some(resource) = text("resource") else { return };
     let name = resource.strip_prefix("limits.").or_else(|| resource.strip_prefix("requests."));

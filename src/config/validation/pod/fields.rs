@@ -130,6 +130,6 @@ impl Check {
     }
 }
 
-fn report_conflict(fields: &[&str], validator: &mut Validator<'_>) {
+pub(super) fn report_conflict(fields: &[&str], validator: &mut Validator<'_>) {
     validator.report(format!("has several of {}: only one is allowed", fields.join(", ")));
 }

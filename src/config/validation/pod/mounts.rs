@@ -1,24 +1,16 @@
-//! Mounts of volumes in containers.
+//! Mounts of volumes in containers, and the paths there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{
-    fields::{Check, Rule, check_fields},
-    paths::{check_descending_path, check_path_without_parents},
-};
+use super::fields::{Check, Rule, check_fields};
 use crate::config::validation::{diagnostic::Validator, pod_parts::text};
 
 const MOUNT: &[Rule] = &[
     ("mountPropagation", Check::OneOf(&["None", "HostToContainer", "Bidirectional"])),
-    ("recursiveReadOnly", Check::OneOf(&["Disabled", "IfPossible", "Enabled"])),
     ("subPath|subPathExpr", Check::Text(check_descending_path)),
-    ("", Check::AtMostOne(&["subPath", "subPathExpr"])),
 ];
-
-const DEVICE: &[Rule] =
-    &[("devicePath", Check::Required), ("devicePath", Check::Text(check_path_without_parents))];
 
 /// The volumes that mounts of a template may use: whether each can be a block device. It is unknown for a volume of the
 /// pod.
@@ -45,8 +37,6 @@ pub(in crate::config) fn check_mounts<'a>(
         let mut validator = validator.at("mountPath");
         if !path.starts_with('/') {
             validator.report(format!("{path:?} is not an absolute path"));
-        } else if path.contains(':') {
-            validator.report(format!("{path:?} contains ':', which is not allowed in a mount path"));
         } else if !paths.insert(path) {
             validator.report(format!("mount path {path} is used more than once"));
         }
@@ -54,15 +44,9 @@ pub(in crate::config) fn check_mounts<'a>(
 }
 
 /// Checks the block devices of a container.
-pub(super) fn check_devices(
-    devices: &[Value],
-    volumes: &Volumes<'_>,
-    known_fields_only: bool,
-    validator: &mut Validator<'_>,
-) {
+pub(super) fn check_devices(devices: &[Value], volumes: &Volumes<'_>, validator: &mut Validator<'_>) {
     for (index, device) in devices.iter().enumerate() {
         let mut validator = validator.at(index);
-        check_fields(device, DEVICE, known_fields_only, &mut validator);
         check_volume_name(device, volumes, &mut validator);
         let name = text(device, "name").unwrap_or_default();
         if volumes.get(name) == Some(&Some(false)) {
@@ -82,15 +66,25 @@ fn check_volume_name(mount: &Value, volumes: &Volumes<'_>, validator: &mut Valid
     }
 }
 
-/// Checks that a recursively read-only mount is read-only and does not propagate.
+/// Checks that a recursively read-only mount is read-only.
 fn check_read_only(mount: &Value, validator: &mut Validator<'_>) {
-    if !matches!(text(mount, "recursiveReadOnly"), Some("Enabled" | "IfPossible")) {
-        return;
-    }
-    if mount.get("readOnly") != Some(&Value::Bool(true)) {
+    let is_recursive = matches!(text(mount, "recursiveReadOnly"), Some("Enabled" | "IfPossible"));
+    if is_recursive && mount.get("readOnly") != Some(&Value::Bool(true)) {
         validator.at("recursiveReadOnly").report("requires readOnly: true");
     }
-    if !matches!(text(mount, "mountPropagation"), Some("" | "None")) {
-        validator.at("recursiveReadOnly").report("requires mountPropagation: None");
+}
+
+/// Checks a path that must not lead upwards.
+pub(super) fn check_path_without_parents(path: &str, validator: &mut Validator<'_>) {
+    if path.split('/').any(|part| part == "..") {
+        validator.report(format!("{path:?} contains '..'"));
     }
+}
+
+/// Checks a path relative to the root of a volume.
+pub(super) fn check_descending_path(path: &str, validator: &mut Validator<'_>) {
+    if path.starts_with('/') {
+        validator.report(format!("{path:?} is not a relative path"));
+    }
+    check_path_without_parents(path, validator);
 }

@@ -20,13 +20,10 @@ const MAX_COUNT: i64 = 0x7fff_ffff;
 /// Rules that probes and hooks share.
 const HANDLER: &[Rule] = &[
     ("exec.command", Check::Required),
-    ("httpGet|tcpSocket.port", Check::Required),
     ("httpGet|tcpSocket.port", Check::Value(check_port)),
     ("grpc.port", Check::Range(1, MAX_PORT)),
     ("httpGet.scheme", Check::OneOf(&["HTTP", "HTTPS"])),
-    ("httpGet.httpHeaders[].name", Check::Required),
     ("httpGet.httpHeaders[].name", Check::Text(check_header)),
-    ("sleep.seconds", Check::Range(0, i64::MAX)),
 ];
 
 const PROBE: &[Rule] = &[

@@ -28,7 +28,7 @@ pub(super) fn check_resources(resources: &Value, validator: &mut Validator<'_>) 
             let mut validator = validator.at(Token::new(*name).into_owned());
             if *name == STORAGE {
                 validator.report("is not a resource of containers: see ephemeral-storage");
-            } else if !is_divisible(name, *amount) {
+            } else if is_extended(name) && Quantity::from_units(amount.units()) != *amount {
                 validator.report(format!("{amount} is not a whole number of {name}"));
             }
         }
@@ -41,10 +41,10 @@ pub(super) fn check_resources(resources: &Value, validator: &mut Validator<'_>) 
             Some(limit) if *request > limit => {
                 validator.report(format!("{request} is more than the limit of {limit}"));
             }
-            Some(limit) if *request != limit && !can_be_overcommitted(name) => {
+            Some(limit) if *request != limit && is_extended(name) => {
                 validator.report(format!("{request} must be equal to the limit of {limit}"));
             }
-            None if !can_be_overcommitted(name) => validator.report("requires a limit of the same amount"),
+            None if is_extended(name) => validator.report("requires a limit of the same amount"),
             _ => {}
         }
     }
@@ -62,23 +62,8 @@ fn quantity(amount: &Value) -> Option<Quantity> {
     }
 }
 
-/// Whether a request may be lower than its limit.
-fn can_be_overcommitted(name: &str) -> bool {
-    !is_extended(name) && !name.starts_with(HUGE_PAGES)
-}
-
-/// Whether a resource is advertised by a device plugin or by an administrator.
+/// Whether a resource is advertised by a device plugin or by an administrator. Its amounts are whole numbers, and its
+/// requests equal its limits.
 fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.contains(NATIVE_DOMAIN)
-}
-
-/// Whether an amount is a multiple of the unit of its resource.
-fn is_divisible(name: &str, amount: Quantity) -> bool {
-    let unit = match name.strip_prefix(HUGE_PAGES) {
-        Some(size) => Quantity::parse(size).map_or(0, Quantity::units),
-        None if is_extended(name) => 1,
-        None => return true,
-    };
-    let whole = amount.units();
-    Quantity::from_units(whole) == amount && whole.checked_rem(unit) == Some(0)
 }
