@@ -1,7 +1,6 @@
 //! Logging of the process.
 
 mod escaping;
-mod json;
 #[cfg(test)]
 mod test_buffer;
 
@@ -19,7 +18,7 @@ use tracing_subscriber::{
 pub(in crate::cli) use self::escaping::LogFormat;
 #[cfg(test)]
 pub(in crate::cli) use self::test_buffer::TestBuffer;
-use self::{escaping::EscapingWriter, json::JsonFormat};
+use self::escaping::EscapingWriter;
 use crate::traces::SPAN_TARGET;
 
 /// Flags of every subcommand.
@@ -51,7 +50,7 @@ where
     let lines = fmt::layer().with_writer(EscapingWriter::new(writer, format));
     match format {
         LogFormat::Text => lines.with_ansi(false).boxed(),
-        LogFormat::Json => lines.json().event_format(JsonFormat::default()).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
     }
 }
 

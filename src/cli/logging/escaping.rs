@@ -1,5 +1,6 @@
 //! Escaping of log lines. Names, messages of members and texts of libraries must neither start a new line nor control the
-//! terminal that shows the log.
+//! terminal that shows the log. `tracing-subscriber` escapes the sequences of terminals, but in its text format neither
+//! line breaks nor formatting characters for bidirectional text.
 
 use std::{
     borrow::Cow,
@@ -13,7 +14,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::escape::{MAX_TEXT_CHARS, escape_json, is_plain, to_bounded_line};
 
-/// Maximum length of a line in JSON, in bytes. The lines of this program are shorter, because each of their fields is cut
+/// Maximum length of a line in JSON, in bytes. The lines of this program are shorter, because verdicts and errors are cut
 /// to [`MAX_TEXT_CHARS`].
 const MAX_JSON_BYTES: usize = 16 * MAX_TEXT_CHARS;
 
