@@ -2,10 +2,7 @@
 //! line, runs no command, and is bounded.
 //!
 //! Each [`Place`] receives the text unescaped, as if it were the only place that escapes it. Structs are written out, so that
-//! a new field does not compile without a value here. [`every_writer_is_listed`] fails for a new place that prints or serves
-//! text.
-
-use std::{collections::BTreeMap, fs, path::Path};
+//! a new field does not compile without a value here. A new output needs a line in [`places!`].
 
 use etcd_client::Error;
 use proptest::prelude::*;
@@ -112,50 +109,6 @@ places! {
     /// The page of `/metrics`.
     MetricsPage(text) => lines(&metrics_page(text));
 }
-
-/// The files that print or serve text, with the number of such places, and their cases in [`Place`].
-const WRITERS: [(&str, usize, &[Place]); 21] = [
-    // Names of shipped configurations, and the address of the API server, which is escaped.
-    ("cli/certificates/unregister.rs", 4, &[]),
-    ("cli/check.rs", 2, &[Place::CheckTerminal]),
-    ("cli/check/node.rs", 2, &[Place::MaintenanceTerminal, Place::PrintedJson]),
-    // A constant script.
-    ("cli/completion.rs", 1, &[]),
-    // Words of this program, and names of files, which are escaped.
-    ("cli/completion/plugin.rs", 1, &[]),
-    // Diagnostics, which `Diagnostic::new` escapes; escaped errors of the API server; names and paths of the user; a schema.
-    ("cli/config.rs", 4, &[]),
-    ("cli/config/dry_run.rs", 1, &[]),
-    ("cli/conformance.rs", 1, &[Place::ConformanceTerminal, Place::PrintedJson]),
-    ("cli/doctor.rs", 1, &[Place::DoctorTerminal, Place::PrintedJson]),
-    ("cli/doctor/version.rs", 1, &[Place::VersionTerminal]),
-    // A file of the user: as JSON, or as YAML with a serializer that escapes.
-    ("cli/inject.rs", 4, &[Place::PrintedJson]),
-    ("cli/inspect.rs", 1, &[Place::InspectReport]),
-    ("cli/logging.rs", 1, &[Place::TextLog, Place::JsonLog]),
-    ("cli/printing.rs", 3, &[Place::ErrorLine]),
-    ("cli/status.rs", 4, &[Place::StatusTerminal, Place::PrintedJson]),
-    ("conformance/progress.rs", 1, &[Place::ConformanceTerminal]),
-    ("maintenance/reporter.rs", 2, &[Place::MaintenanceTerminal]),
-    ("server/admin.rs", 5, &[Place::StatusJson, Place::CheckJson, Place::MetricsPage]),
-    (
-        "server/webhook.rs",
-        2,
-        &[
-            Place::VerdictResponse,
-            Place::MutationResponse,
-            Place::BadRequestResponse,
-            Place::InvalidReviewResponse,
-            Place::HttpError,
-        ],
-    ),
-    ("k8s/write/events.rs", 1, &[Place::Event]),
-    ("terminal/waiting.rs", 1, &[Place::ErrorLine]),
-];
-
-/// Texts by which a file writes to a terminal, serves a path, or publishes an Event.
-const WRITES: [&str; 7] =
-    ["println!(", "eprint!(", " print!(", "stdout()", "stderr()", ".route(", ".publish("];
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
@@ -391,38 +344,4 @@ fn quotes_words_for_a_shell() {
     assert_eq!(to_shell_word(""), "''");
     assert_eq!(to_shell_word("a'b\n$(c)"), r"'a'\''b$(c)'");
     assert_eq!(words(&format!("kubectl get {}", to_shell_word("a'b $(c)"))), ["kubectl", "get", "a'b $(c)"]);
-}
-
-/// Returns the number of places by file that print or serve text, without tests.
-fn writers() -> BTreeMap<String, usize> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut folders = vec![root.clone()];
-    let mut found = BTreeMap::new();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
-            let text = fs::read_to_string(&path).unwrap();
-            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-            let count = WRITES.iter().map(|write| code.matches(write).count()).sum();
-            let is_test = ["outputs.rs", "tests.rs", "fuzzing.rs"].iter().any(|end| name.ends_with(end))
-                || name.contains("ledger/protocol/");
-            if count > 0 && !is_test {
-                found.insert(name, count);
-            }
-        }
-    }
-    found
-}
-
-/// Edge case 55: a new place that prints or serves text needs a case in [`Place`].
-#[test]
-fn every_writer_is_listed() {
-    let listed: BTreeMap<String, usize> =
-        WRITERS.iter().map(|(file, count, _)| ((*file).to_owned(), *count)).collect();
-    assert_eq!(writers(), listed, "add the new output to `places!`, and the file to `WRITERS`");
 }

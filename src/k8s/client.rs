@@ -56,53 +56,17 @@ fn connector() -> HttpConnector {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, net::TcpStream};
+    use std::fs;
 
-    use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
     use serde_json::json;
-    use tokio::net::TcpListener;
 
     use super::*;
-
-    /// Returns a duplicate of the socket of this process that is connected from one local port to another.
-    ///
-    /// The connection identifies the socket, because other tests of the process open sockets at the same time. The system call
-    /// `pidfd_getfd` duplicates a descriptor without unsafe code. Some container runtimes deny it.
-    fn socket_between(local_port: u16, remote_port: u16) -> Option<TcpStream> {
-        let connections = fs::read_to_string("/proc/self/net/tcp").unwrap();
-        let ends = [format!(":{local_port:04X}"), format!(":{remote_port:04X}")];
-        let inode = connections.lines().find_map(|line| {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            (fields[1].ends_with(&ends[0]) && fields[2].ends_with(&ends[1])).then(|| fields[9].to_owned())
-        })?;
-        let link = format!("socket:[{inode}]");
-        let mut descriptors = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
-        let socket = descriptors
-            .find(|entry| fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == &*link))?;
-        let number = socket.file_name().into_string().unwrap().parse().unwrap();
-        let process = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
-        Some(TcpStream::from(pidfd_getfd(process, number, PidfdGetfdFlags::empty()).unwrap()))
-    }
 
     /// Returns a configuration without certificates of the system.
     fn config(url: &str) -> kube::Config {
         let mut config = kube::Config::new(url.parse().unwrap());
         config.root_cert = Some(Vec::new());
         config
-    }
-
-    #[tokio::test]
-    async fn connections_have_no_delay() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let server = listener.local_addr().unwrap();
-        let client = client(config(&format!("http://{server}"))).unwrap();
-        let request = tokio::spawn(async move { client.apiserver_version().await });
-        let (connection, address) = listener.accept().await.unwrap();
-        // The client sets the options of the socket before it sends the request.
-        assert_eq!(connection.peek(&mut [0]).await.unwrap(), 1);
-        let socket = socket_between(address.port(), server.port()).expect("the client has this socket");
-        assert!(socket.nodelay().unwrap());
-        request.abort();
     }
 
     #[tokio::test]

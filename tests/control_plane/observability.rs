@@ -3,7 +3,6 @@
 mod admission_requests;
 pub(crate) mod cost;
 mod dashboard;
-mod dashboard_picture;
 mod events;
 mod grpc_calls;
 mod memory;

@@ -64,7 +64,7 @@ async fn every_dashboard_panel_shows_a_series() {
 }
 
 /// Sends the review of a new pod that the guard mutates.
-pub(super) async fn inject(etcd: &GuardedCluster) {
+async fn inject(etcd: &GuardedCluster) {
     let pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",

@@ -88,26 +88,10 @@ impl Prometheus {
 
     /// Returns the series of a query.
     pub async fn query(&self, query: &str) -> Vec<Value> {
-        self.results("query", query, "").await
-    }
-
-    /// Returns the series of a query with their values between two times, every `step` seconds.
-    pub async fn query_range(&self, query: &str, start: f64, end: f64, step: f64) -> Vec<Value> {
-        self.results("query_range", query, &format!("&start={start:.3}&end={end:.3}&step={step:.3}")).await
-    }
-
-    /// Returns the time of this Prometheus, in seconds since the epoch.
-    pub async fn now(&self) -> f64 {
-        let [series] = &self.query("vector(time())").await[..] else { panic!("one series") };
-        series["value"][0].as_f64().unwrap()
-    }
-
-    async fn results(&self, kind: &str, query: &str, further: &str) -> Vec<Value> {
-        let mut path = format!("/api/v1/{kind}?query=");
+        let mut path = String::from("/api/v1/query?query=");
         for byte in query.bytes() {
             write!(path, "%{byte:02X}").unwrap();
         }
-        path.push_str(further);
         let answer = get(self.address, &path).await.unwrap();
         let answer: Value = serde_json::from_str(&answer.body).unwrap();
         assert_eq!(answer["status"], "success", "{query}: {answer}");
@@ -136,7 +120,7 @@ pub fn with_all_values(query: &str, rate_interval: &str) -> String {
 }
 
 /// Returns the shipped dashboard.
-pub fn dashboard() -> Value {
+fn dashboard() -> Value {
     serde_json::from_str(&fs::read_to_string(project::path(DASHBOARD)).unwrap()).unwrap()
 }
 
