@@ -300,7 +300,7 @@ impl Evaluator {
     /// the command that shows what the guard reads of the pod.
     fn advise(&self, request: &Request, pod: &Pod, verdict: &mut Verdict) {
         let may_be_excluded = verdict.member.is_none()
-            && verdict.reason.may_concern_pod_without_member()
+            && verdict.reason.concerns_discovery()
             && self.observer.accepts_exclusion(pod);
         if may_be_excluded {
             verdict.add_advice(&exclusion_advice(request));

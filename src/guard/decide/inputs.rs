@@ -108,8 +108,8 @@ impl InputReader {
         Ok(EvaluationInputs { siblings, records, reserved })
     }
 
-    /// Probes the members and updates the member pod cache. For a stray pod, the snapshot shows only its own cluster. Returns `None` if the pods were read by the cached names
-    /// and the evaluation requires further pods.
+    /// Probes the members and updates the member pod cache. For a stray pod, the snapshot shows only its own cluster.
+    /// Returns `None` if the pods were read by the cached names and the evaluation requires further pods.
     pub(super) async fn observe(
         &self,
         context: &EvaluationContext<'_>,

@@ -151,22 +151,9 @@ impl Reason {
         )
     }
 
-    /// Whether a denial with this reason can concern a pod that only mentions etcd: the evaluation did not prove that the
-    /// pod runs a member.
-    #[must_use]
-    pub const fn may_concern_pod_without_member(self) -> bool {
-        matches!(
-            self,
-            Self::EtcdUnreachable
-                | Self::CredentialsRejected
-                | Self::AmbiguousMember
-                | Self::SplitCluster
-                | Self::DeadlineExceeded
-        )
-    }
-
     /// Whether a denial with this reason depends on what the guard reads of pods: their members, addresses or credentials.
-    /// Members at wrong addresses can also use up the time of an evaluation, or belong to another cluster.
+    /// Members at wrong addresses can also use up the time of an evaluation, or belong to another cluster. Such a denial can
+    /// concern a pod that only mentions etcd: the evaluation did not prove that the pod runs a member.
     #[must_use]
     pub const fn concerns_discovery(self) -> bool {
         matches!(

@@ -6,8 +6,9 @@
 //! external members in other namespaces, and marks members whose deletion the guard has approved, or whose pod was deleted
 //! by force while the process still runs.
 //!
-//! `gate` selects the addresses, `api_servers` are the ones that it always denies, and `access` selects the credentials. Members are described by the class of their failure
-//! only: the error of a connection would describe an address that a member list names.
+//! `gate` selects the addresses, `api_servers` are the ones that it always denies, and `access` selects the credentials.
+//! Members are described by the class of their failure only: the error of a connection would describe an address that a
+//! member list names.
 
 mod access;
 mod api_servers;

@@ -15,7 +15,8 @@ use http::StatusCode;
 
 use crate::server::connection::IsLoopbackPeer;
 
-/// Timeout of an evaluation, and of the status of one namespace. A person waits for the response, and a cluster with a frozen member needs two seconds.
+/// Timeout of an evaluation, and of the status of one namespace. A person waits for the response, and a cluster with a
+/// frozen member needs two seconds.
 pub(super) const EVALUATION_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(super) async fn require_loopback(request: Request, next: Next) -> Response {
