@@ -37,7 +37,7 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// Show what the guard reads of a pod: recognition, endpoint, storage, credentials, policy, and the Role to apply
 ///
 /// Without --file, the object is read from the API server with the rights of the user. Exit status: 0 if the guard
-/// recognises an etcd member, 1 if it does not, 2 if the object could not be read.
+/// recognizes an etcd member, 1 if it does not, 2 if the object could not be read.
 #[derive(Debug, Args)]
 pub(super) struct Inspect {
     /// A pod, or TYPE/NAME, where TYPE is pod, statefulset, deployment, replicaset, daemonset, job, cronjob or
@@ -77,7 +77,7 @@ pub(super) struct Inspect {
 // === impl Inspect ===
 
 impl Inspect {
-    /// Prints the report and returns whether an etcd member was recognised.
+    /// Prints the report and returns whether an etcd member was recognized.
     pub(super) fn run(self) -> anyhow::Result<bool> {
         let (is_role, output) = (self.role, self.output);
         let inspections = match self.file.clone() {
@@ -90,7 +90,7 @@ impl Inspect {
         } else {
             print(&inspections, output, &mut out)?;
         }
-        Ok(inspections.iter().any(|inspection| inspection.recognised))
+        Ok(inspections.iter().any(|inspection| inspection.recognized))
     }
 
     fn account(&self) -> GuardAccount {

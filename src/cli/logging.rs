@@ -15,10 +15,10 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
+use self::escaping::EscapingWriter;
 pub(in crate::cli) use self::escaping::LogFormat;
 #[cfg(test)]
 pub(in crate::cli) use self::test_buffer::TestBuffer;
-use self::escaping::EscapingWriter;
 use crate::traces::SPAN_TARGET;
 
 /// Flags of every subcommand.

@@ -73,10 +73,10 @@ fn releases(survey: &Survey, kubectl: &str) -> Line {
     Line::from_findings("etcd-versions", "", &message, &findings, remedy)
 }
 
-/// Namespaces and pods in which a member may not be recognised.
+/// Namespaces and pods in which a member may not be recognized.
 fn recognition(survey: &Survey, status: &str) -> Line {
     let findings: Vec<Finding> = survey.gaps.iter().map(|gap| (State::Warning, gap.text.clone())).collect();
-    Line::from_findings("recognition", "", "no unrecognised pod with a port of etcd", &findings, status)
+    Line::from_findings("recognition", "", "no unrecognized pod with a port of etcd", &findings, status)
 }
 
 /// Pods of guarded namespaces that the scheduler can try to preempt to start the guard.
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_members_that_may_not_be_recognised() {
+    fn reports_members_that_may_not_be_recognized() {
         let gap = json!([{"namespace": "prod", "pod": "store", "text": "pod store"}]);
         assert_eq!(states(|survey| survey["gaps"] = gap.clone()), [("recognition", State::Warning)]);
     }

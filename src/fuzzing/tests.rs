@@ -76,7 +76,7 @@ fn any_configuration_is_valid_or_gets_diagnostics() {
 
 /// Edge case 71.
 #[test]
-fn any_script_that_starts_etcd_is_recognised() {
+fn any_script_that_starts_etcd_is_recognized() {
     replay("recognition", MUTATIONS, super::recognition, lines);
 }
 

@@ -23,7 +23,7 @@ use crate::guard::{
     discovery::{
         credentials::sources::{SELF_SIGNED, config_text},
         etcd_pod::{self, EtcdPod, MEMBER_ANNOTATIONS},
-        recognition::{Recognition, Veto, recognise},
+        recognition::{Recognition, Veto, recognize},
         settled::settled_verdict,
     },
     model::{annotations::MEMBER, reason::Reason},
@@ -77,7 +77,7 @@ pub enum Relation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum InspectionReason {
     /// The guard evaluates deletions of the pod as those of an etcd member.
-    Recognised,
+    Recognized,
     /// No container of the pod runs etcd, as far as its specification shows it.
     NotEtcd,
     /// An annotation declares that the pod is no member.
@@ -101,7 +101,7 @@ pub struct Inspection {
     /// The name of the pod.
     pub pod: String,
     /// Whether the guard evaluates deletions of the pod.
-    pub recognised: bool,
+    pub recognized: bool,
     /// The code of the result.
     pub reason: InspectionReason,
     /// The reason as a sentence.
@@ -110,7 +110,7 @@ pub struct Inspection {
     pub guarded: Option<bool>,
     /// The container that runs etcd.
     pub container: Option<String>,
-    /// The rule by which the container was recognised.
+    /// The rule by which the container was recognized.
     pub rule: Option<String>,
     /// The containers that mention etcd and that a rule excludes, each as `CONTAINER: CAUSE`.
     pub vetoes: Vec<String>,
@@ -151,7 +151,7 @@ pub struct Inspection {
     /// The pod with the annotations that it inherits, and with an address.
     #[serde(skip)]
     specification: Pod,
-    /// The member, if it is recognised.
+    /// The member, if it is recognized.
     #[serde(skip)]
     member: Option<EtcdPod>,
     /// Whether the address of the pod is known.
@@ -172,7 +172,7 @@ pub fn inspect(object: &InspectedObject, policies: &Policies, now: Timestamp) ->
         PLACEHOLDER_ADDRESS.clone_into(&mut pod.status.pod_ip);
         pod.status.pod_ips = vec![PodIp { ip: PLACEHOLDER_ADDRESS.to_owned() }];
     }
-    let recognition = recognise(&pod, &pod.metadata.annotations);
+    let recognition = recognize(&pod, &pod.metadata.annotations);
     let member = etcd_pod::read(&pod, &pod.metadata.annotations);
     let (reason, message) = outcome(&pod, &recognition);
     let vetoes = recognition.vetoes.iter().map(|(container, veto)| format!("{container}: {veto}"));
@@ -180,7 +180,7 @@ pub fn inspect(object: &InspectedObject, policies: &Policies, now: Timestamp) ->
         object: object.object.clone(),
         namespace: pod.metadata.namespace.clone(),
         pod: pod.metadata.name.clone(),
-        recognised: reason == InspectionReason::Recognised,
+        recognized: reason == InspectionReason::Recognized,
         reason,
         message,
         guarded: None,
@@ -203,11 +203,11 @@ pub fn inspect(object: &InspectedObject, policies: &Policies, now: Timestamp) ->
         warnings: Vec::new(),
         apply_command: String::new(),
         role: Vec::new(),
-        member: member.filter(|_| reason == InspectionReason::Recognised),
+        member: member.filter(|_| reason == InspectionReason::Recognized),
         has_address,
         specification: pod,
     };
-    if inspection.recognised {
+    if inspection.recognized {
         inspection.add_member();
         inspection.add_policy(object, policies, now);
     }
@@ -246,11 +246,11 @@ fn outcome(pod: &Pod, recognition: &Recognition) -> (InspectionReason, String) {
     match &recognition.container {
         Some(container) if recognition.is_container_unclear => {
             let text = format!("a container of pod {name}, {container} or another one, runs an etcd member");
-            (InspectionReason::Recognised, text)
+            (InspectionReason::Recognized, text)
         }
         Some(container) => {
             let text = format!("container {container} of pod {name} runs an etcd member");
-            (InspectionReason::Recognised, text)
+            (InspectionReason::Recognized, text)
         }
         None if is_excluded(pod, recognition) => {
             (InspectionReason::Excluded, format!("annotation {MEMBER}=false excludes pod {name}"))
@@ -273,7 +273,7 @@ impl InspectionReason {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Recognised => "Recognised",
+            Self::Recognized => "Recognized",
             Self::NotEtcd => "NotEtcd",
             Self::Excluded => "Excluded",
             Self::MirrorPod => "MirrorPod",
@@ -375,7 +375,7 @@ impl Inspection {
     /// Suggests annotations for facts that the specification does not show.
     fn suggest(&mut self) {
         self.suggestions = match self.reason {
-            InspectionReason::Recognised => {
+            InspectionReason::Recognized => {
                 self.member.as_ref().map(|member| suggestions::for_member(&self.specification, member))
             }
             InspectionReason::NotEtcd => Some(suggestions::for_other_pod(&self.specification)),

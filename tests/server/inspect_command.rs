@@ -96,11 +96,11 @@ fn inspect_reads_objects_of_files() {
     let in_file = |arguments: &[&str]| inspect(&[arguments, &["-f", &file]].concat(), "");
 
     let table = printed(&in_file(&["statefulset/etcd", "-n", "prod"]), 0);
-    assert!(table.contains("RECOGNISED") && table.contains("etcd-tls"), "{table}");
+    assert!(table.contains("RECOGNIZED") && table.contains("etcd-tls"), "{table}");
     let json = printed(&in_file(&["sts/etcd", "-n", "prod", "-o", "json"]), 0);
     let report: Value = serde_json::from_str(&json).unwrap();
     for (field, value) in
-        [("recognised", Value::from(true)), ("guarded", true.into()), ("storage", "persistent".into())]
+        [("recognized", Value::from(true)), ("guarded", true.into()), ("storage", "persistent".into())]
     {
         assert_eq!(report[field], value, "{report:#}");
     }
@@ -113,7 +113,7 @@ fn inspect_reads_objects_of_files() {
     // Standard input, and YAML with the same values.
     let yaml = printed(&inspect(&["sts/etcd", "-n", "prod", "-o", "yaml", "-f", "-"], MANIFEST), 0);
     let from_yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
-    for field in ["recognised", "container", "endpoint", "serverName", "credentials", "role", "policy"] {
+    for field in ["recognized", "container", "endpoint", "serverName", "credentials", "role", "policy"] {
         assert_eq!(from_yaml[field], report[field], "{field}: {yaml}");
     }
 
@@ -139,13 +139,13 @@ fn inspect_status_states_whether_a_member_was_found() {
     };
     let mirror = json(&["etcd-node-1", "-n", "kube-system"], 1);
     assert_eq!(
-        (&mirror["recognised"], &mirror["reason"]),
+        (&mirror["recognized"], &mirror["reason"]),
         (&false.into(), &"MirrorPod".into()),
         "{mirror:#}"
     );
     let deployment = json(&["deployment/web", "-n", "prod"], 1);
     assert_eq!(
-        (&deployment["recognised"], &deployment["reason"]),
+        (&deployment["recognized"], &deployment["reason"]),
         (&false.into(), &"NotEtcd".into()),
         "{deployment:#}"
     );

@@ -131,10 +131,10 @@ fn installed_guard_reads_only_the_objects_of_the_role() {
 }
 
 #[test]
-fn inspect_recognises_every_shape() {
+fn inspect_recognizes_every_shape() {
     for shape in &SHAPES {
         let report: Value = serde_json::from_str(reported(&format!("{}-inspect", shape.name))).unwrap();
-        assert_eq!(report["recognised"], true, "{}: {report:#}", shape.name);
+        assert_eq!(report["recognized"], true, "{}: {report:#}", shape.name);
         assert_eq!(report["container"], shape.container, "{}: {report:#}", shape.name);
     }
 }

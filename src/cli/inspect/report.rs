@@ -58,7 +58,7 @@ pub(in crate::cli) fn print_roles(inspections: &[Inspection], out: &mut impl Wri
     for inspection in inspections {
         let object = to_bounded_line(&inspection.object, MAX_TEXT_CHARS);
         if inspection.role.is_empty() {
-            let cause = if inspection.recognised { "no credentials" } else { inspection.reason.as_str() };
+            let cause = if inspection.recognized { "no credentials" } else { inspection.reason.as_str() };
             writeln!(out, "# etcd-guard needs no Role for {object}: {cause}")?;
         } else {
             writeln!(out, "# Permits etcd-guard to read the credentials of {object}.")?;
@@ -76,7 +76,7 @@ pub(in crate::cli) fn print_roles(inspections: &[Inspection], out: &mut impl Wri
 fn write_table(inspection: &Inspection, out: &mut impl Write) -> anyhow::Result<()> {
     let escaped = |text: &str| to_bounded_line(text, MAX_TEXT_CHARS);
     let (style, title) =
-        if inspection.recognised { (SUCCESS, "RECOGNISED") } else { (WARNING, "NOT RECOGNISED") };
+        if inspection.recognized { (SUCCESS, "RECOGNIZED") } else { (WARNING, "NOT RECOGNIZED") };
     let title = format!("{} {}", paint(style, title), paint(EMPHASIS, inspection.reason.as_str()));
     writeln!(out, "{title}: {}", escaped(&inspection.object))?;
     let rows = rows(inspection);
@@ -128,7 +128,7 @@ fn rows(inspection: &Inspection) -> Vec<Row> {
         format!("{name}: {} ({})", setting.value, setting.from)
     });
     add("POLICY", policy.collect());
-    let configuration = Some(inspection.configuration.clone()).filter(|_| inspection.recognised);
+    let configuration = Some(inspection.configuration.clone()).filter(|_| inspection.recognized);
     add("CONFIGURATION", configuration.into_iter().collect());
     add("ROLE", role(inspection).into_iter().collect());
     add("WARNING", inspection.warnings.clone());
@@ -161,7 +161,7 @@ fn role(inspection: &Inspection) -> Option<String> {
     let needed = inspection.credentials.iter().filter(|credential| credential.needed);
     let is_granted = needed.clone().all(|credential| credential.guard_can_read == Some(true));
     if inspection.role.is_empty() {
-        return inspection.recognised.then(|| String::from("none needed"));
+        return inspection.recognized.then(|| String::from("none needed"));
     }
     if is_granted {
         return Some(String::from("granted already"));

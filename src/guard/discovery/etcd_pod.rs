@@ -17,7 +17,7 @@ use crate::{
             endpoint::{self, Reach},
             etcdctl,
             member_settings::MemberSettings,
-            recognition::{self, Recognition, RecognitionRule, recognise},
+            recognition::{self, Recognition, RecognitionRule, recognize},
             storage,
         },
         model::{
@@ -80,14 +80,14 @@ pub(in crate::guard) struct EtcdPod {
 /// Whether a pod runs a member, with the annotations of [`read`].
 #[must_use]
 pub(in crate::guard) fn runs_member(pod: &Pod, annotations: &BTreeMap<String, String>) -> bool {
-    member_container(pod, &recognise(pod, annotations)).is_some()
+    member_container(pod, &recognize(pod, annotations)).is_some()
 }
 
 /// Returns the member of a pod, or `None` for a pod that does not run etcd. `annotations` are the pod's own, merged with
 /// those that the pod inherits from its StatefulSet and its namespace.
 #[must_use]
 pub(in crate::guard) fn read(pod: &Pod, annotations: &BTreeMap<String, String>) -> Option<EtcdPod> {
-    let recognition = recognise(pod, annotations);
+    let recognition = recognize(pod, annotations);
     let container = member_container(pod, &recognition)?;
     let settings = MemberSettings::read(pod, container);
     let is_unclear = recognition.is_container_unclear;

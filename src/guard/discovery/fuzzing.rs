@@ -12,7 +12,7 @@ use crate::guard::discovery::{
     credentials::authority_check::assert_no_authority_key,
     etcd_pod::{include_evident_member, is_excluded, read},
     member_settings::{MAX_EXPANDED_BYTES, MemberSettings},
-    recognition::{RecognitionRule, recognise},
+    recognition::{RecognitionRule, recognize},
     settled::settled_verdict,
 };
 use crate::guard::model::annotations::MEMBER;
@@ -77,7 +77,7 @@ pub fn member_settings(text: &[u8]) {
 /// Checks the recognition of a container that runs a script, and the credentials of its member. The text contains the image,
 /// the kind of the controller, the variables in one line (`NAME` or `NAME=VALUE`), the volumes in one line (`PATH:SECRET`,
 /// each followed by its items `KEY=FILE`), the words of the command in one line, and the script. The fast path approves no
-/// pod that the complete rules recognise, a script that ends with the start of etcd is always a member, and the key of a
+/// pod that the complete rules recognize, a script that ends with the start of etcd is always a member, and the key of a
 /// CA is no identity.
 ///
 /// # Panics
@@ -113,7 +113,7 @@ pub fn recognition(text: &[u8]) {
     let script = format!("{script}\n\nexec etcd --name=a\n");
     let pod: Pod = serde_json::from_str(&body(&["sh", "-c", &script], "StatefulSet")).expect("a pod");
     assert_reads(&pod);
-    let rule = recognise(&pod, &pod.metadata.annotations).rule;
+    let rule = recognize(&pod, &pod.metadata.annotations).rule;
     assert_eq!(rule, Some(RecognitionRule::Command), "{script:?}");
 }
 

@@ -1,6 +1,6 @@
-//! Recognises the container of a pod that runs an etcd member, and states the rule.
+//! Recognizes the container of a pod that runs an etcd member, and states the rule.
 //!
-//! An unrecognised member is approved without a probe, so a veto must be certain. Doubtful containers count as members if
+//! An unrecognized member is approved without a probe, so a veto must be certain. Doubtful containers count as members if
 //! their pod confirms it: by its controller, or by a declared port of etcd.
 
 mod evidence;
@@ -48,7 +48,7 @@ pub(in crate::guard) struct Recognition {
 /// Returns the container of a pod that runs a member. `annotations` are the pod's own, merged with those that the pod
 /// inherits from its StatefulSet and its namespace ([`accepts_from_namespace`]).
 #[must_use]
-pub(in crate::guard) fn recognise(pod: &Pod, annotations: &BTreeMap<String, String>) -> Recognition {
+pub(in crate::guard) fn recognize(pod: &Pod, annotations: &BTreeMap<String, String>) -> Recognition {
     match annotations.get(MEMBER).map(String::as_str) {
         None | Some(MEMBER_OVERRULED) => by_rules(pod),
         Some("true") => declared(pod),
@@ -75,10 +75,10 @@ pub(in crate::guard) fn accepts_from_namespace(pod: &Pod, value: &str) -> bool {
     value == "false" || (!is_of_job(pod) && pod.lasting_containers().any(accepts))
 }
 
-/// Returns a container that declares a port of etcd, in a pod that is not recognised, unless a rule proves that the
+/// Returns a container that declares a port of etcd, in a pod that is not recognized, unless a rule proves that the
 /// container runs no member.
 #[must_use]
-pub(in crate::guard) fn unrecognised_listener(pod: &Pod) -> Option<&str> {
+pub(in crate::guard) fn unrecognized_listener(pod: &Pod) -> Option<&str> {
     let Recognition { vetoes, .. } = by_rules(pod);
     let is_vetoed = |name: &str| vetoes.iter().any(|(vetoed, veto)| vetoed == name && veto.is_certain());
     let names = pod.lasting_containers().filter(|container| declares_etcd_port(container));

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn recognises_taints_of_autoscalers_and_clouds() {
+    fn recognizes_taints_of_autoscalers_and_clouds() {
         for (key, trigger) in [
             ("ToBeDeletedByClusterAutoscaler", "cluster_autoscaler"),
             ("karpenter.sh/disrupted", "karpenter"),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn recognises_cordons_and_lifecycle_conditions() {
+    fn recognizes_cordons_and_lifecycle_conditions() {
         let cordoned = NodeState { is_unschedulable: true, ..node(&[]) };
         assert_eq!(triggers(&cordoned), ["cordon"]);
         let condition = |kind: &str, status: &str| {

@@ -112,7 +112,7 @@ async fn remove(mover: &Mover, nodes: &NodeReader) -> Result<(), String> {
     Err(String::from("other replicas changed the records during each attempt"))
 }
 
-/// Whether this replica would recognise the signal on a node: another replica may have read a newer configuration with
+/// Whether this replica would recognize the signal on a node: another replica may have read a newer configuration with
 /// further taints.
 fn is_known_here(signal: &str, taints: &[String]) -> bool {
     let Some((trigger, detail)) = signal.split_once('/') else { return false };

@@ -120,24 +120,24 @@ async fn corpus_is_read_as_expected() {
 /// The guard reaches these members with the Role that `inspect` prints, or after one annotation that it names, because
 /// [`corpus_is_read_as_expected`] compares both.
 #[test]
-fn nearly_all_recognised_members_are_reached() {
+fn nearly_all_recognized_members_are_reached() {
     let entries = entries();
-    let recognised: Vec<&Entry> = entries.iter().filter(|entry| entry.expected.recognised).collect();
-    let unreached = recognised.iter().filter(|entry| entry.expected.reached.as_deref() == Some("no"));
+    let recognized: Vec<&Entry> = entries.iter().filter(|entry| entry.expected.recognized).collect();
+    let unreached = recognized.iter().filter(|entry| entry.expected.reached.as_deref() == Some("no"));
     let unreached: Vec<&str> = unreached.map(|entry| entry.name.as_str()).collect();
-    assert_eq!((recognised.len(), unreached), (46, vec!["sample-apiserver"]));
+    assert_eq!((recognized.len(), unreached), (46, vec!["sample-apiserver"]));
     assert!(entries.iter().all(|entry| entry.expected.known_gap.is_none()));
     assert!(entries.iter().all(|entry| entry.expected.annotations.len() <= 1));
 }
 
-/// A member that is not recognised is found by the survey, or is the mirror of a static pod. [`corpus_is_read_as_expected`]
+/// A member that is not recognized is found by the survey, or is the mirror of a static pod. [`corpus_is_read_as_expected`]
 /// compares both values with the pods.
 #[test]
-fn all_unrecognised_distributions_are_reported() {
+fn all_unrecognized_distributions_are_reported() {
     for Entry { name, expected, .. } in entries() {
-        let is_unrecognised_member = expected.reached.is_some() && !expected.recognised;
+        let is_unrecognized_member = expected.reached.is_some() && !expected.recognized;
         let is_found = expected.reported.is_some() || expected.reason == "MirrorPod";
-        assert!(!is_unrecognised_member || is_found, "{name}");
+        assert!(!is_unrecognized_member || is_found, "{name}");
     }
 }
 
@@ -148,7 +148,7 @@ fn corpus_has_the_properties_of_all_pods() {
         let text = fs::read_to_string(corpus().join(format!("{name}.yaml"))).unwrap();
         let value: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
         let has_address = !pod.status.pod_ip.is_empty();
-        assert!(has_address || !expected.recognised, "the credentials of {name} are not checked");
+        assert!(has_address || !expected.recognized, "the credentials of {name} are not checked");
         fuzzing::pod(&serde_json::to_vec(&value).unwrap());
     }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::guard::{
-    discovery::{etcd_pod::EtcdPod, recognition::unrecognised_listener},
+    discovery::{etcd_pod::EtcdPod, recognition::unrecognized_listener},
     model::annotations::{ACCEPT_AUTO_TLS, CLIENT_TLS_SECRET, ENDPOINTS, MEMBER},
 };
 use crate::k8s::pod::Pod;
@@ -61,9 +61,9 @@ pub(super) fn for_member(pod: &Pod, member: &EtcdPod) -> Vec<Suggestion> {
     suggestions
 }
 
-/// Returns the annotation that declares the member of a pod that is not recognised and declares a port of etcd.
+/// Returns the annotation that declares the member of a pod that is not recognized and declares a port of etcd.
 pub(super) fn for_other_pod(pod: &Pod) -> Vec<Suggestion> {
-    let container = unrecognised_listener(pod);
+    let container = unrecognized_listener(pod);
     let suggestion = container.map(|container| Suggestion {
         annotation: MEMBER,
         value: container.to_owned(),

@@ -39,7 +39,7 @@ spec: {containers: [{name: etcd, image: registry.k8s.io/etcd:3.6.4-0, command: [
 
 /// Edge case 90.
 #[test]
-fn every_distribution_is_recognised_with_its_role() {
+fn every_distribution_is_recognized_with_its_role() {
     for name in [
         "bitnami-12-password",
         "cozystack",
@@ -51,7 +51,7 @@ fn every_distribution_is_recognised_with_its_role() {
         "vcluster-deployed",
     ] {
         let inspection = inspect_pod(&corpus(name), Vec::new());
-        assert!(inspection.recognised, "{name}: {inspection:?}");
+        assert!(inspection.recognized, "{name}: {inspection:?}");
         assert_eq!(inspection.container.as_deref(), Some("etcd"), "{name}");
         assert!(inspection.rule.is_some(), "{name}");
         assert!(inspection.endpoint.is_some() && inspection.storage.is_some(), "{name}: {inspection:?}");
@@ -79,7 +79,7 @@ fn every_distribution_is_recognised_with_its_role() {
 fn pods_without_a_member_have_a_stable_reason() {
     let result = |yaml: &str| {
         let inspection = inspect_pod(yaml, Vec::new());
-        assert!(!inspection.recognised && inspection.role.is_empty(), "{inspection:?}");
+        assert!(!inspection.recognized && inspection.role.is_empty(), "{inspection:?}");
         assert_eq!((inspection.container, inspection.credentials.len()), (None, 0));
         inspection.reason
     };
@@ -147,7 +147,7 @@ fn annotation_of_namespace_declares_only_its_container() {
     let suggestion = &inspection.suggestions[0];
     assert_eq!((suggestion.annotation, suggestion.value.as_str()), ("etcd-guard.io/member", "pd"));
     let inspection = inspect_pod(&pod, vec![of_namespace("pd")]);
-    assert!(inspection.recognised && inspection.rule.as_deref() == Some("annotation etcd-guard.io/member"));
+    assert!(inspection.recognized && inspection.rule.as_deref() == Some("annotation etcd-guard.io/member"));
     let other = "metadata: {name: a}\nspec: {containers: [{name: app, image: app}]}";
     assert_eq!(inspect_pod(other, vec![of_namespace("pd")]).reason, InspectionReason::NotEtcd);
     assert_eq!(inspect_pod(other, vec![of_namespace("true")]).reason, InspectionReason::NotEtcd);
@@ -288,7 +288,7 @@ fn documentation_lists_every_field() {
     documented.sort();
     assert_eq!(documented, expected);
     for reason in [
-        InspectionReason::Recognised,
+        InspectionReason::Recognized,
         InspectionReason::NotEtcd,
         InspectionReason::Excluded,
         InspectionReason::MirrorPod,

@@ -69,7 +69,7 @@ impl ClusterObserver {
         let places: Vec<(&ListedMember, Places)> =
             members.iter().map(|member| (*member, Places::new(member, namespace, addresses))).collect();
         let mut pods = self.find_pods(&places, until).await.map_err(ObserveError::Lookup)?;
-        pods.for_each_unrecognised(|namespace, pod| {
+        pods.for_each_unrecognized(|namespace, pod| {
             let pod = std::slice::from_mut(pod);
             self.annotations.apply_inherited(namespace, pod, &[MEMBER], inherits_membership);
         });
@@ -179,9 +179,9 @@ fn inherits_membership(pod: &Pod, name: &str, value: &str) -> bool {
 // === impl FoundPods ===
 
 impl FoundPods {
-    /// Calls `change` for each pod that is not recognised, with its namespace. An inherited annotation must not hide a pod whose
+    /// Calls `change` for each pod that is not recognized, with its namespace. An inherited annotation must not hide a pod whose
     /// containers show etcd.
-    fn for_each_unrecognised(&mut self, change: impl Fn(&str, &mut Pod)) {
+    fn for_each_unrecognized(&mut self, change: impl Fn(&str, &mut Pod)) {
         let of_places = self.by_address.values_mut().chain(self.by_namespace.values_mut()).flatten();
         for pod in of_places.filter(|pod| !may_run_etcd(pod)) {
             let namespace = pod.metadata.namespace.clone();
@@ -331,12 +331,12 @@ mod tests {
     }
 
     #[test]
-    fn unrecognised_pods_of_all_places_are_changed() {
+    fn unrecognized_pods_of_all_places_are_changed() {
         let pods = vec![pod("store", "10.0.0.1", unrelated), pod("etcd-1", "10.0.0.1", alive)];
         let mut found = FoundPods::default();
         found.by_address.insert("10.0.0.1".parse().unwrap(), pods.clone());
         found.by_namespace.insert(String::from("other"), pods);
-        found.for_each_unrecognised(|namespace, pod| namespace.clone_into(&mut pod.metadata.name));
+        found.for_each_unrecognized(|namespace, pod| namespace.clone_into(&mut pod.metadata.name));
         let pods = found.by_address.values().chain(found.by_namespace.values()).flatten();
         let names: Vec<&str> = pods.map(|pod| pod.metadata.name.as_str()).collect();
         assert_eq!(names, ["other", "etcd-1", "other", "etcd-1"]);

@@ -90,7 +90,7 @@ impl Surveyor {
             known_warnings = survey.warnings;
             let gaps: BTreeSet<String> = survey.gaps.into_iter().map(|gap| gap.text).collect();
             for gap in gaps.difference(&known_gaps) {
-                tracing::warn!(gap, "a member may not be recognised");
+                tracing::warn!(gap, "a member may not be recognized");
             }
             known_gaps = gaps;
         }

@@ -1,4 +1,4 @@
-//! Guarded namespaces and pods in which a member may not be recognised. Deletions of unrecognised members are approved
+//! Guarded namespaces and pods in which a member may not be recognized. Deletions of unrecognized members are approved
 //! without a probe.
 
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     guard::{
         discovery::{
             etcd_pod,
-            recognition::{recognise, unrecognised_listener},
+            recognition::{recognize, unrecognized_listener},
         },
         model::{annotations::MEMBER, cluster_key::ClusterKey},
         survey::status::RecognitionGap,
@@ -23,14 +23,14 @@ pub(super) fn find(namespace: &str, pods: &[Pod], label: &OptInLabel) -> Vec<Rec
     let mut has_member = false;
     let mut workloads: Vec<(ClusterKey, &Pod, &str)> = Vec::new();
     for pod in pods.iter().filter(|pod| !pod.is_finished() && !pod.is_mirror()) {
-        if recognise(pod, &pod.metadata.annotations).container.is_some() {
+        if recognize(pod, &pod.metadata.annotations).container.is_some() {
             has_member = true;
             continue;
         }
         if etcd_pod::is_excluded(pod) || workloads.len() >= MAX_WORKLOADS {
             continue;
         }
-        if let Some(container) = unrecognised_listener(pod) {
+        if let Some(container) = unrecognized_listener(pod) {
             let key = ClusterKey::from_pod(namespace, pod);
             if !workloads.iter().any(|(known, ..)| *known == key) {
                 workloads.push((key, pod, container));
@@ -130,7 +130,7 @@ mod tests {
 
     /// Edge case 76.
     #[test]
-    fn reports_each_workload_with_unrecognised_port_once() {
+    fn reports_each_workload_with_unrecognized_port_once() {
         let pods = [
             pod("etcd-0", "etcd", 2379, None),
             pod("scheduler-0", "dapr/scheduler", 2379, None),

@@ -30,7 +30,7 @@ pub struct Survey {
     pub unread_namespaces: Option<Vec<String>>,
     /// Findings about guarded namespaces that concern no single cluster, one sentence each.
     pub warnings: Vec<String>,
-    /// Guarded namespaces and pods in which a member may not be recognised.
+    /// Guarded namespaces and pods in which a member may not be recognized.
     pub gaps: Vec<RecognitionGap>,
     /// The priority of the guard's own pod; `None` if the guard runs in no pod or cannot read it.
     pub guard_priority: Option<i32>,
@@ -38,13 +38,13 @@ pub struct Survey {
     pub opt_in_label: Option<OptInLabel>,
 }
 
-/// A guarded namespace without a recognised member, or an unrecognised pod that declares a port of etcd.
+/// A guarded namespace without a recognized member, or an unrecognized pod that declares a port of etcd.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RecognitionGap {
     /// The namespace.
     pub namespace: String,
-    /// The pod; `None` if the namespace has no recognised member.
+    /// The pod; `None` if the namespace has no recognized member.
     pub pod: Option<String>,
     /// The gap and its remedy.
     pub text: String,

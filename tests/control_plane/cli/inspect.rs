@@ -41,7 +41,7 @@ async fn can_read(etcd: &GuardedCluster, secret: &str) -> bool {
 async fn printed_role_permits_exactly_the_needed_secrets() {
     let etcd = GuardedCluster::start().await;
     let report = inspect_json(&etcd, &["etcd-0"]).await;
-    assert_eq!((&report["recognised"], &report["reason"]), (&true.into(), &"Recognised".into()), "{report}");
+    assert_eq!((&report["recognized"], &report["reason"]), (&true.into(), &"Recognized".into()), "{report}");
     assert_eq!(report["guarded"], true, "{report}");
     assert_eq!(report["storage"], "persistent", "{report}");
     assert_eq!(report["role"], serde_json::json!([]), "the members require no credentials: {report}");
@@ -50,7 +50,7 @@ async fn printed_role_permits_exactly_the_needed_secrets() {
 
     let printed = inspect(&etcd, &["unrelated"]).await;
     assert_eq!(printed.status, Some(1), "{printed:?}");
-    assert!(printed.stdout.starts_with("NOT RECOGNISED NotEtcd: "), "{printed:?}");
+    assert!(printed.stdout.starts_with("NOT RECOGNIZED NotEtcd: "), "{printed:?}");
     let printed = inspect(&etcd, &["missing"]).await;
     assert_eq!(printed.status, Some(2), "{printed:?}");
 

@@ -147,7 +147,7 @@ async fn status_warns_of_pods_below_the_guards_priority() {
 
 /// Edge case 76.
 #[tokio::test]
-async fn status_reports_members_that_may_not_be_recognised() {
+async fn status_reports_members_that_may_not_be_recognized() {
     let etcd = GuardedCluster::start().await;
     let gaps = async || cli::json(&etcd, "status", &[]).await.1["gaps"].clone();
     assert_eq!(gaps().await, json!([]));

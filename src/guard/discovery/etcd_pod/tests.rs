@@ -296,7 +296,7 @@ fn host_path_is_persistent_for_a_pod_bound_to_its_node() {
 
 /// Edge case 24.
 #[test]
-fn recognises_hook_that_removes_the_member() {
+fn recognizes_hook_that_removes_the_member() {
     let with_hook = |command: serde_json::Value| {
         read_container(&json!({
             "name": "etcd",

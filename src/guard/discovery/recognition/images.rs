@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn recognises_variables_of_members_only() {
+    fn recognizes_variables_of_members_only() {
         let variable = |names: &[&'static str]| member_variable(names.iter().copied());
         assert_eq!(variable(&["A", "ETCD_LISTEN_CLIENT_URLS"]), Some("ETCD_LISTEN_CLIENT_URLS"));
         assert_eq!(variable(&["ETCD_DATA_DIR", "ETCD_NAME"]), Some("ETCD_NAME"));

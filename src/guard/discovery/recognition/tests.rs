@@ -19,8 +19,8 @@ fn with_controller(container: &Value, api_version: &str, kind: &str) -> Pod {
     pod
 }
 
-fn recognise_own(pod: &Pod) -> Recognition {
-    recognise(pod, &pod.metadata.annotations)
+fn recognize_own(pod: &Pod) -> Recognition {
+    recognize(pod, &pod.metadata.annotations)
 }
 
 fn script(text: &str) -> Value {
@@ -32,18 +32,18 @@ fn argv(words: &[&str]) -> Value {
 }
 
 fn rule(container: &Value) -> Option<RecognitionRule> {
-    recognise_own(&pod(container)).rule
+    recognize_own(&pod(container)).rule
 }
 
 fn veto(container: &Value) -> Option<Veto> {
-    let recognition = recognise_own(&pod(container));
+    let recognition = recognize_own(&pod(container));
     assert_eq!(recognition.container, None, "{container}");
     recognition.vetoes.first().map(|(_, veto)| *veto)
 }
 
 /// Edge case 71.
 #[test]
-fn recognises_etcd_in_command_position() {
+fn recognizes_etcd_in_command_position() {
     for words in [
         &["etcd"][..],
         &["/usr/local/bin/etcd", "--name=a"],
@@ -94,7 +94,7 @@ fn recognises_etcd_in_command_position() {
 
 /// Edge case 72.
 #[test]
-fn recognises_flags_and_variables_of_members() {
+fn recognizes_flags_and_variables_of_members() {
     let flag = "initial-advertise-peer-urls";
     for container in [
         argv(&["/launcher", "run", "--initial-advertise-peer-urls=http://a:2380"]),
@@ -133,7 +133,7 @@ fn recognises_flags_and_variables_of_members() {
 
 /// Edge case 72.
 #[test]
-fn recognises_images_by_word() {
+fn recognizes_images_by_word() {
     for image in
         ["quay.io/coreos/etcd:v3.6.16", "rancher/mirrored-coreos-etcd", "x/etcd-amd64", "x/etcd-launcher:1"]
     {
@@ -151,7 +151,7 @@ fn recognises_images_by_word() {
         ("apps/v1", "ReplicaSet", false),
     ] {
         let pod = with_controller(&wrapper, api_version, kind);
-        assert_eq!(recognise_own(&pod).container.is_some(), is_member, "{kind}");
+        assert_eq!(recognize_own(&pod).container.is_some(), is_member, "{kind}");
     }
     assert_eq!(rule(&json!({"image": "x/etcd-manager"})), None);
     assert_eq!(veto(&json!({"image": "x/etcd-operator"})), Some(Veto::OtherImage("operator")));
@@ -191,7 +191,7 @@ fn vetoes_programs_that_are_no_members() {
         });
         assert_eq!(veto(&container), Some(expected), "{words:?}");
         let pod = with_controller(&container, "apps/v1", "StatefulSet");
-        let is_member = recognise_own(&pod).rule == Some(RecognitionRule::Asleep);
+        let is_member = recognize_own(&pod).rule == Some(RecognitionRule::Asleep);
         assert_eq!(is_member, expected == Veto::Sleeps, "{words:?}: the next pod starts the member again");
     }
     let unknown =
@@ -238,7 +238,7 @@ fn debugging_copy_that_sleeps_is_no_member() {
     assert_eq!(veto(&container), Some(Veto::Sleeps), "a copy has no controller");
     let of_set = with_controller(&container, "apps/v1", "StatefulSet");
     assert_eq!(
-        recognise_own(&of_set).rule,
+        recognize_own(&of_set).rule,
         Some(RecognitionRule::Configured("ETCD_LISTEN_PEER_URLS")),
         "the data of the member remains"
     );
@@ -249,14 +249,14 @@ fn debugging_copy_that_sleeps_is_no_member() {
 fn pods_of_jobs_are_members_only_with_annotation() {
     let container = json!({"image": "quay.io/coreos/etcd:v3.6.16", "command": ["etcd"]});
     let mut job = with_controller(&container, "batch/v1", "Job");
-    let recognition = recognise_own(&job);
+    let recognition = recognize_own(&job);
     assert_eq!((recognition.container, recognition.rule), (None, None));
     assert_eq!(recognition.vetoes, [(String::from("main"), Veto::Job)]);
     assert!(!is_evident(&job));
     job.metadata.annotations.insert(MEMBER.to_owned(), String::from("true"));
-    assert_eq!(recognise_own(&job).rule, Some(RecognitionRule::Annotation));
+    assert_eq!(recognize_own(&job).rule, Some(RecognitionRule::Annotation));
     let other_api = with_controller(&container, "batch.volcano.sh/v1alpha1", "Job");
-    assert_eq!(recognise_own(&other_api).rule, Some(RecognitionRule::Command));
+    assert_eq!(recognize_own(&other_api).rule, Some(RecognitionRule::Command));
 }
 
 /// Returns a pod with these containers and this annotation.
@@ -269,23 +269,23 @@ fn annotated(containers: &Value, value: &str) -> Pod {
 #[test]
 fn annotation_names_the_container() {
     let containers = json!([{"name": "proxy", "image": "envoy"}, {"name": "k3s", "image": "rancher/k3s"}]);
-    let named = recognise_own(&annotated(&containers, "k3s"));
+    let named = recognize_own(&annotated(&containers, "k3s"));
     assert_eq!((named.container.as_deref(), named.is_container_unclear), (Some("k3s"), false));
-    let declared = recognise_own(&annotated(&containers, "true"));
+    let declared = recognize_own(&annotated(&containers, "true"));
     assert_eq!((declared.container.as_deref(), declared.is_container_unclear), (Some("proxy"), true));
-    let missing = recognise_own(&annotated(&containers, "k3"));
+    let missing = recognize_own(&annotated(&containers, "k3"));
     assert!(missing.is_container_unclear, "a wrong name must not exclude a member");
     assert_eq!(missing.vetoes, [(String::from("k3"), Veto::NoSuchContainer)]);
     for value in ["", "?", "K3S"] {
-        assert_eq!(recognise_own(&annotated(&containers, value)).container, None, "{value}");
+        assert_eq!(recognize_own(&annotated(&containers, value)).container, None, "{value}");
     }
     let with_port = json!([
         {"name": "proxy", "image": "envoy"},
         {"name": "k3s", "image": "rancher/k3s", "ports": [{"containerPort": 2379}]}
     ]);
-    let declared = recognise_own(&annotated(&with_port, "true"));
+    let declared = recognize_own(&annotated(&with_port, "true"));
     assert_eq!((declared.container.as_deref(), declared.is_container_unclear), (Some("k3s"), false));
-    let excluded = recognise_own(&annotated(&json!([{"name": "etcd", "image": "etcd"}]), "false"));
+    let excluded = recognize_own(&annotated(&json!([{"name": "etcd", "image": "etcd"}]), "false"));
     assert_eq!((excluded.container, excluded.vetoes), (None, vec![(String::from("etcd"), Veto::Excluded)]));
 }
 
@@ -319,19 +319,19 @@ fn prefers_running_etcd_to_its_helpers() {
         {"name": "server", "image": "base", "command": ["etcd"]},
     ]);
     let pod: Pod = serde_json::from_value(json!({"spec": {"containers": containers}})).unwrap();
-    let recognition = recognise_own(&pod);
+    let recognition = recognize_own(&pod);
     assert_eq!(recognition.container.as_deref(), Some("server"));
     assert_eq!(recognition.vetoes, [(String::from("defrag"), Veto::Tool("etcdctl"))]);
 }
 
 #[test]
-fn reports_listeners_that_are_not_recognised() {
+fn reports_listeners_that_are_not_recognized() {
     let ports = json!([{"containerPort": 2379}]);
     let scheduler = json!({"image": "dapr/scheduler", "ports": ports});
-    assert_eq!(unrecognised_listener(&pod(&scheduler)), Some("main"));
+    assert_eq!(unrecognized_listener(&pod(&scheduler)), Some("main"));
     let proxy = json!({"image": "etcd", "command": ["etcd", "grpc-proxy"], "ports": ports});
-    assert_eq!(unrecognised_listener(&pod(&proxy)), None);
-    assert_eq!(unrecognised_listener(&with_controller(&scheduler, "batch/v1", "Job")), None);
+    assert_eq!(unrecognized_listener(&pod(&proxy)), None);
+    assert_eq!(unrecognized_listener(&with_controller(&scheduler, "batch/v1", "Job")), None);
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub(super) struct Expectation {
     #[serde(default)]
     pub mode: String,
     /// Whether the pod is a member without an annotation.
-    pub recognised: bool,
+    pub recognized: bool,
     /// The rule or the veto, as `inspect` names it.
     pub reason: String,
     /// The container of the member.
@@ -71,7 +71,7 @@ pub(super) struct Expectation {
     /// The name of the member in etcd.
     #[serde(default)]
     pub member_name: Option<String>,
-    /// The way in which the survey reports a distribution that is not recognised: `port`, or `namespace` for a namespace
+    /// The way in which the survey reports a distribution that is not recognized: `port`, or `namespace` for a namespace
     /// without a member.
     #[serde(default)]
     pub reported: Option<String>,

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     config::Config,
     etcd::Scheme,
-    guard::discovery::{credentials::CredentialReader, recognition::unrecognised_listener},
+    guard::discovery::{credentials::CredentialReader, recognition::unrecognized_listener},
     k8s::{Secret, SecretReader, fake},
 };
 
@@ -38,11 +38,11 @@ struct Reached {
 pub(super) async fn differences(pod: &Pod, expected: &Expectation) -> Vec<String> {
     let mut found = Differences::default();
     let inspection = report(pod, expected);
-    found.compare("recognised", &expected.recognised, &inspection.recognised);
+    found.compare("recognized", &expected.recognized, &inspection.recognized);
     found.compare("reason", &expected.reason, &reason(pod, &pod.metadata.annotations));
     // The survey reports every namespace without a member. Pods that run no member are not compared.
-    if expected.reached.is_some() && !inspection.recognised && !pod.is_mirror() {
-        let gap = if unrecognised_listener(pod).is_some() { "port" } else { "namespace" };
+    if expected.reached.is_some() && !inspection.recognized && !pod.is_mirror() {
+        let gap = if unrecognized_listener(pod).is_some() { "port" } else { "namespace" };
         found.compare("reported", &expected.reported.as_deref(), &Some(gap));
     } else {
         found.compare("reported", &expected.reported.as_deref(), &None);
@@ -153,7 +153,7 @@ fn is_probed(member: &EtcdPod) -> bool {
 
 /// Returns the rule by which the pod is a member, or the cause by which it is none, without details.
 fn reason(pod: &Pod, annotations: &BTreeMap<String, String>) -> String {
-    let recognition = recognise(pod, annotations);
+    let recognition = recognize(pod, annotations);
     let reason = match (recognition.rule, recognition.vetoes.first()) {
         _ if pod.is_mirror() => String::from("MirrorPod"),
         (Some(rule), _) => format!("{rule:?}"),
@@ -194,7 +194,7 @@ fn location(value: &[u8]) -> String {
 /// `None` if the guard then cannot reach the member.
 async fn reach(pod: &Pod, inspection: &Inspection, expected: &Expectation) -> Option<Reached> {
     let annotations = &pod.metadata.annotations;
-    let mut member = read(pod, annotations).filter(|_| inspection.recognised)?;
+    let mut member = read(pod, annotations).filter(|_| inspection.recognized)?;
     let permitted: Vec<String> = inspection.role.first().map(permitted_objects).unwrap_or_default();
     let reads = Reads::default();
     let (recorded, has_role) = (reads.clone(), !permitted.is_empty());

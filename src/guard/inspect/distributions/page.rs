@@ -20,7 +20,7 @@ The requirement for a probe of the members is one of these:
   [deploy/secrets-role.yaml](../deploy/secrets-role.yaml), and set the names of the Secrets and ConfigMaps
   ([tls-and-auth.md](tls-and-auth.md)).
 - **annotation**: one annotation that `etcd-guard inspect` names is required, and the Role if the members use TLS.
-- **no**: the guard cannot probe the members, and denies their deletion if the pod is recognised.
+- **no**: the guard cannot probe the members, and denies their deletion if the pod is recognized.
 
 ";
 
@@ -41,10 +41,10 @@ pub(super) fn generate(entries: &[Entry]) -> String {
     write_counts(&mut page, &members, others.len());
     page += RELEASES;
     page += "\n## Distributions\n\n";
-    page += "| distribution | version | mode | recognised | requirement | action |\n| --- | --- | --- | --- | --- | --- |\n";
+    page += "| distribution | version | mode | recognized | requirement | action |\n| --- | --- | --- | --- | --- | --- |\n";
     for entry in sorted(&members) {
         let expected = &entry.expected;
-        let recognised = match (expected.recognised, expected.reported.as_deref()) {
+        let recognized = match (expected.recognized, expected.reported.as_deref()) {
             (true, _) => "yes",
             (false, Some("port")) => "no, the port is reported",
             (false, Some(_)) => "no, the namespace is reported",
@@ -54,27 +54,27 @@ pub(super) fn generate(entries: &[Entry]) -> String {
         for (key, value) in &expected.annotations {
             let _ = write!(action, " Annotation: `{key}: {value}`.");
         }
-        let (recognised, reached) = match &expected.known_gap {
+        let (recognized, reached) = match &expected.known_gap {
             Some(gap) => {
                 action = format!("Known gap: {gap}. {action}");
-                (format!("{recognised} (gap)"), "gap".to_owned())
+                (format!("{recognized} (gap)"), "gap".to_owned())
             }
-            None => (recognised.to_owned(), expected.reached.clone().unwrap_or_default()),
+            None => (recognized.to_owned(), expected.reached.clone().unwrap_or_default()),
         };
         let (name, version, mode) = (&expected.distribution, &expected.version, &expected.mode);
-        let _ = writeln!(page, "| {name} | {version} | {mode} | {recognised} | {reached} | {action} |");
+        let _ = writeln!(page, "| {name} | {version} | {mode} | {recognized} | {reached} | {action} |");
     }
     page += "\n## Pods that run no member\n\n";
     page += "These pods mention etcd or use its image. The guard approves their deletion.\n\n";
-    page += "| pod | version | recognised as a member |\n| --- | --- | --- |\n";
+    page += "| pod | version | recognized as a member |\n| --- | --- | --- |\n";
     for entry in sorted(&others) {
         let expected = &entry.expected;
         let name = [expected.distribution.as_str(), expected.mode.as_str()].join(" ");
-        let recognised = match &expected.known_gap {
+        let recognized = match &expected.known_gap {
             Some(gap) => format!("yes (known gap: {gap})"),
             None => String::from("no"),
         };
-        let _ = writeln!(page, "| {} | {} | {recognised} |", name.trim(), expected.version);
+        let _ = writeln!(page, "| {} | {} | {recognized} |", name.trim(), expected.version);
     }
     page
 }
@@ -91,31 +91,31 @@ fn sorted<'a>(entries: &[&'a Entry]) -> Vec<&'a Entry> {
 fn write_counts(page: &mut String, members: &[&Entry], others: usize) {
     let distributions: BTreeSet<&str> =
         members.iter().map(|entry| entry.expected.distribution.as_str()).collect();
-    let recognised: Vec<_> = members
+    let recognized: Vec<_> = members
         .iter()
-        .filter(|entry| entry.expected.recognised && entry.expected.known_gap.is_none())
+        .filter(|entry| entry.expected.recognized && entry.expected.known_gap.is_none())
         .collect();
     let embedded = members.iter().filter(|entry| entry.expected.embedded).count();
     let gaps = members.iter().filter(|entry| entry.expected.known_gap.is_some()).count();
     let with = |requirement: &str| {
-        recognised.iter().filter(|entry| entry.expected.reached.as_deref() == Some(requirement)).count()
+        recognized.iter().filter(|entry| entry.expected.reached.as_deref() == Some(requirement)).count()
     };
     let (nothing, role, annotation, no) = (with("nothing"), with("Role"), with("annotation"), with("no"));
     let _ = writeln!(
         page,
         "The corpus has {} pods of {} distributions, and {others} pods that run no member.\n\n\
-         - Recognised as members: {} pods. The guard can probe {} of them: it needs nothing for {nothing}, the Role for {role}, and one \
+         - Recognized as members: {} pods. The guard can probe {} of them: it needs nothing for {nothing}, the Role for {role}, and one \
          annotation for {annotation}. It cannot probe {no}.\n\
-         - Not recognised: {} pods. In {embedded} of them, another program runs etcd, or the pod is a placeholder. The others are \
+         - Not recognized: {} pods. In {embedded} of them, another program runs etcd, or the pod is a placeholder. The others are \
          mirrors of static pods.\n\
          - Pods with a known gap: {gaps}.",
         members.len(),
         distributions.len(),
-        recognised.len(),
+        recognized.len(),
         nothing + role + annotation,
         members
             .iter()
-            .filter(|entry| !entry.expected.recognised && entry.expected.known_gap.is_none())
+            .filter(|entry| !entry.expected.recognized && entry.expected.known_gap.is_none())
             .count(),
     );
 }
