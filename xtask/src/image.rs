@@ -3,7 +3,7 @@
 
 use std::{
     env, fs,
-    os::unix::fs::{PermissionsExt, symlink},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
     time::{Duration, SystemTime},
@@ -37,21 +37,12 @@ pub(crate) struct Options {
     /// A file of this machine at an absolute path in the image: SOURCE=DEST. It stays executable.
     #[arg(long = "file", value_name = "SOURCE=DEST", required = true)]
     files: Vec<String>,
-    /// A symbolic link: TARGET=DEST.
-    #[arg(long = "link", value_name = "TARGET=DEST")]
-    links: Vec<String>,
-    /// An empty directory that everyone may write to.
-    #[arg(long = "tmp", value_name = "DIR")]
-    temporary: Vec<String>,
     /// User that runs the image: `UID` or `UID:GID`; default root.
     #[arg(long)]
     user: Option<String>,
     /// May be repeated: NAME=VALUE.
     #[arg(long = "label", value_name = "NAME=VALUE")]
     labels: Vec<String>,
-    /// May be repeated: NAME=VALUE.
-    #[arg(long = "env", value_name = "NAME=VALUE")]
-    environment: Vec<String>,
     /// All words that follow are the entrypoint.
     #[arg(long, num_args = 1.., allow_hyphen_values = true, required = true)]
     entrypoint: Vec<String>,
@@ -59,9 +50,8 @@ pub(crate) struct Options {
 
 impl Options {
     /// Makes the archive unless the cache has it.
-    pub(crate) fn run(mut self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         ensure!(self.name.contains(':'), "an image needs NAME:TAG, not {}", self.name);
-        self.environment.insert(0, DEFAULT_PATH.to_owned());
         for file in &self.files {
             let (source, destination) = pair(file)?;
             ensure!(
@@ -103,10 +93,7 @@ impl Options {
             self.user,
             destinations,
             digests,
-            self.links,
-            self.temporary,
             self.labels,
-            self.environment,
             self.entrypoint
         ]);
         let file = tempfile::NamedTempFile::new()?;
@@ -128,21 +115,8 @@ impl Options {
                 fs::Permissions::from_mode(if is_executable { 0o755 } else { 0o644 }),
             )?;
         }
-        for link in &self.links {
-            let (target, destination) = pair(link)?;
-            symlink(target, inside(&root, destination)?)?;
-        }
-        for folder in &self.temporary {
-            let folder = inside(&root, folder)?;
-            fs::create_dir_all(&folder)?;
-            fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777))?;
-        }
         let layer = stage.join("layer");
         tar(&["--sort=name", "--mode=go-w", "-C"], &root, &["-cf"], &layer, &["."])?;
-        for folder in &self.temporary {
-            // --mode removed the write permission from these as well; the later entry of an archive is effective.
-            tar(&["--no-recursion", "-C"], &root, &["-rf"], &layer, &[&format!(".{folder}")])?;
-        }
         self.write_manifests(stage)?;
         let complete = stage.join("archive");
         let parts = ["blobs", "oci-layout", "index.json", "manifest.json"];
@@ -165,7 +139,7 @@ impl Options {
         });
         let labels: Map<String, Value> = labels.collect();
         let settings = json!({
-            "Env": self.environment,
+            "Env": [DEFAULT_PATH],
             "Entrypoint": self.entrypoint,
             "Labels": labels,
             "User": self.user.as_deref().unwrap_or_default(),
@@ -299,11 +273,8 @@ mod tests {
         Options {
             name: String::from("test/image:1"),
             files: vec![format!("{}=/bin/program", file.display())],
-            links: vec![String::from("/bin/program=/bin/link")],
-            temporary: vec![String::from("/tmp")],
             user: Some(String::from("65532:65532")),
             labels: vec![String::from("title=a \"quoted\" title")],
-            environment: vec![DEFAULT_PATH.to_owned()],
             entrypoint: vec![String::from("/bin/program"), String::from("-P")],
         }
     }
@@ -338,8 +309,7 @@ mod tests {
         let layer = read("manifest.json")[0]["Layers"][0].as_str().unwrap().to_owned();
         let list = format!("tar -xOf {} {layer} | tar -tvf -", archive.display());
         let list = process::stdout(Command::new("sh").args(["-c", &list])).unwrap();
-        assert!(list.contains("-rwxr-xr-x") && list.contains("./bin/link -> /bin/program"), "{list}");
-        assert!(list.lines().last().unwrap().starts_with("drwxrwxrwt"), "{list}");
+        assert!(list.contains("-rwxr-xr-x") && list.contains("./bin/program"), "{list}");
     }
 
     #[test]

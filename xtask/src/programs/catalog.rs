@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 /// Programs of a call without names.
-pub(super) const DEFAULT_NAMES: [&str; 36] = [
+pub(super) const DEFAULT_NAMES: [&str; 35] = [
     "etcd-3.6",
     "etcdctl-3.6",
     "etcdutl-3.6",
@@ -27,7 +27,6 @@ pub(super) const DEFAULT_NAMES: [&str; 36] = [
     "ctr",
     "runc",
     "lxcfs",
-    "buildah",
     "catatonit",
     "busybox",
     "iptables",
@@ -135,7 +134,6 @@ pub(super) fn program(name: &str) -> Result<Program> {
         "free" => ("free", debian(&["procps"])),
         "runc" => ("runc", debian(&["runc"])),
         "lxcfs" => ("lxcfs", debian(&["lxcfs"])),
-        "buildah" => ("buildah", debian(&["buildah"])),
         "catatonit" => ("catatonit", debian(&["catatonit"])),
         "iptables" => ("iptables", debian(&["iptables"])),
         "conntrack" => ("conntrack", debian(&["conntrack"])),
