@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     escape::{MAX_ERROR_CHARS, to_bounded_line},
-    etcd::{ClientIdentity, MemberError, ProbeResult, User},
+    etcd::{ClientIdentity, User},
     guard::discovery::{
         credentials::{
             selection::{CertificateSearch, Selection},
@@ -21,7 +21,7 @@ use crate::{
                 CredentialSources, DataKey, SELF_SIGNED, TlsSource, UsedPart, UserSecret, config_text,
             },
         },
-        etcd_pod::{EtcdPod, Loopback},
+        etcd_pod::EtcdPod,
     },
     k8s::{DataObject, LookupError, Secret, SecretReader},
 };
@@ -292,44 +292,6 @@ fn describe_read_error(namespace: &str, object: &DataObject, error: &LookupError
 
 fn describe_forbidden(named: &str) -> String {
     format!("the guard is not allowed to read {named}: apply the Role that etcd-guard inspect --role prints")
-}
-
-// === impl EtcdPod ===
-
-impl EtcdPod {
-    /// Returns the probe result with the pod's problem added to rejected credentials and failed handshakes, with the remedy
-    /// added to a connection that a member on the loopback address refuses, and with the cause of a guessed port added to
-    /// every failed connection.
-    pub(in crate::guard) fn with_problem(&self, result: ProbeResult) -> ProbeResult {
-        // A guessed port without a listener does not prove that the process has stopped.
-        let at_guessed_port = |cause| match (cause, &self.unread_settings) {
-            (MemberError::Refused(text) | MemberError::Unreachable(text), Some(problem)) => {
-                MemberError::Unreachable(format!("{text}: {problem}"))
-            }
-            (other, _) => other,
-        };
-        let loopback = self.loopback.map(Loopback::explanation);
-        let explain = |cause| match (at_guessed_port(cause), &self.problem, loopback) {
-            (MemberError::Refused(text), _, Some(loopback)) => {
-                MemberError::Refused(format!("{text}: {loopback}"))
-            }
-            (MemberError::CredentialsRejected(text), Some(problem), _) => {
-                MemberError::CredentialsRejected(format!("{text}; {problem}"))
-            }
-            // A handshake without the required certificate fails, so the missing credential is the cause.
-            (MemberError::Tls(text), Some(problem), _) => {
-                MemberError::CredentialsRejected(format!("TLS: {text}; {problem}"))
-            }
-            (other, ..) => other,
-        };
-        match result {
-            ProbeResult::NoStatus { cause } => ProbeResult::NoStatus { cause: explain(cause) },
-            ProbeResult::StatusOnly { status, cause } => {
-                ProbeResult::StatusOnly { status, cause: explain(cause) }
-            }
-            healthy @ ProbeResult::Healthy { .. } => healthy,
-        }
-    }
 }
 
 #[cfg(test)]

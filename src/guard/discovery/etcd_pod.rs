@@ -10,7 +10,7 @@ pub(in crate::guard) use super::endpoint::Loopback;
 
 use crate::{
     escape::{MAX_ERROR_CHARS, to_bounded_line},
-    etcd::{Endpoint, Scheme, Tls, displayed_name},
+    etcd::{Endpoint, MemberError, ProbeResult, Scheme, Tls, displayed_name},
     guard::{
         discovery::{
             credentials::sources::{self, CredentialSources, DataKey, key_for_file},
@@ -255,6 +255,40 @@ impl EtcdPod {
     fn containers<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = &'a str> {
         let names = pod.lasting_containers().map(|container| container.name.as_str());
         names.filter(|name| self.is_container_unclear || *name == self.container)
+    }
+
+    /// Returns the probe result with the pod's problem added to rejected credentials and failed handshakes, with the remedy
+    /// added to a connection that a member on the loopback address refuses, and with the cause of a guessed port added to
+    /// every failed connection.
+    pub(in crate::guard) fn with_problem(&self, result: ProbeResult) -> ProbeResult {
+        // A guessed port without a listener does not prove that the process has stopped.
+        let at_guessed_port = |cause| match (cause, &self.unread_settings) {
+            (MemberError::Refused(text) | MemberError::Unreachable(text), Some(problem)) => {
+                MemberError::Unreachable(format!("{text}: {problem}"))
+            }
+            (other, _) => other,
+        };
+        let loopback = self.loopback.map(Loopback::explanation);
+        let explain = |cause| match (at_guessed_port(cause), &self.problem, loopback) {
+            (MemberError::Refused(text), _, Some(loopback)) => {
+                MemberError::Refused(format!("{text}: {loopback}"))
+            }
+            (MemberError::CredentialsRejected(text), Some(problem), _) => {
+                MemberError::CredentialsRejected(format!("{text}; {problem}"))
+            }
+            // A handshake without the required certificate fails, so the missing credential is the cause.
+            (MemberError::Tls(text), Some(problem), _) => {
+                MemberError::CredentialsRejected(format!("TLS: {text}; {problem}"))
+            }
+            (other, ..) => other,
+        };
+        match result {
+            ProbeResult::NoStatus { cause } => ProbeResult::NoStatus { cause: explain(cause) },
+            ProbeResult::StatusOnly { status, cause } => {
+                ProbeResult::StatusOnly { status, cause: explain(cause) }
+            }
+            healthy @ ProbeResult::Healthy { .. } => healthy,
+        }
     }
 }
 
