@@ -67,7 +67,6 @@ use self::{
     survey::{Surveyor, cluster_metrics::ClusterMetrics, priority::OwnPriority, shares::Shares},
 };
 pub use self::{
-    discovery::pod_header::PodHeader,
     inspect::{
         AnnotatedObject, GuardAccount, InspectedCredential, InspectedObject, Inspection, ObjectContent,
         ObjectState, Relation, Suggestion, inspect,
@@ -92,10 +91,7 @@ pub use crate::k8s::OptInLabel;
 use crate::{
     config::LiveConfig,
     etcd::Connections,
-    k8s::{
-        AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, NodeReader, SecretReader,
-        admission::AdmissionRequest,
-    },
+    k8s::{AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, NodeReader, SecretReader},
 };
 
 /// Evaluates deletions and evictions of pods, and workload operations.
@@ -218,13 +214,6 @@ impl Guard {
     /// Returns the verdict that a request would get as a dry run, also if its namespace is not guarded.
     pub async fn preview(&self, request: &Request, deadline: Deadline) -> Verdict {
         self.evaluator.preview(request, deadline).await
-    }
-
-    /// Returns the request to delete a pod whose header proves that the pod runs no etcd. Returns `None` if the pod may
-    /// run etcd and must be parsed completely.
-    #[must_use]
-    pub fn fast_path_request(&self, request: &AdmissionRequest<'_>, pod: &PodHeader<'_>) -> Option<Request> {
-        pod.fast_path_request(request, &self.observer.annotations)
     }
 
     /// Returns the effective policy settings for a request, with the source of each setting.

@@ -20,6 +20,9 @@ mod tolerations;
 
 use std::borrow::Cow;
 
+use json_patch::Patch;
+use serde_json::Value;
+
 use self::{context::InjectionError, pod::PodView, record::Record, selection::Selection};
 pub use self::{
     context::{Denial, InjectionContext},
@@ -31,15 +34,14 @@ pub use self::{
 };
 use crate::{
     config::{Config, Template, UnknownTemplate},
-    json::Json,
-    patch::{Patch, PatchBuilder, PatchError, PatchedObject, pointer},
+    patch::{PatchBuilder, PatchError, pointer},
 };
 
 /// The result for a pod.
 #[derive(Debug)]
 pub struct Injection<'a> {
     /// The changed pod; absent if the pod is unchanged.
-    pub pod: Option<Json<'a>>,
+    pub pod: Option<Value>,
     /// The operations that change the pod; empty if the pod is unchanged.
     pub patch: Patch,
     /// The names of the containers that this pass added.
@@ -50,13 +52,13 @@ pub struct Injection<'a> {
 
 /// Whether the result for this pod can depend on the labels of its namespace.
 #[must_use]
-pub fn needs_namespace(pod: &Json<'_>, config: &Config) -> bool {
+pub fn needs_namespace(pod: &Value, config: &Config) -> bool {
     selection::needs_namespace(PodView::new(pod), config)
 }
 
 /// Injects the configured parts into a new pod.
 pub fn inject<'a>(
-    pod: Json<'a>,
+    pod: Value,
     context: &InjectionContext<'_>,
     config: &'a Config,
 ) -> Result<Injection<'a>, Denial> {
@@ -67,18 +69,14 @@ pub fn inject<'a>(
         Err(InjectionError::Denied(denial)) => return Err(denial),
         Err(InjectionError::Failed(error)) => return Ok(Injection::failed(&error)),
     };
-    match builder.finish() {
-        Ok(PatchedObject { object, patch }) => {
-            let pod = (!patch.is_empty()).then_some(object);
-            Ok(Injection { pod, patch, added_containers, notes })
-        }
-        Err(error) => Ok(Injection::failed(&error)),
-    }
+    let (object, patch) = builder.finish();
+    let pod = (!patch.is_empty()).then_some(object);
+    Ok(Injection { pod, patch, added_containers, notes })
 }
 
 /// Applies the configuration, and returns the names of the added containers.
 fn apply<'a>(
-    builder: &mut PatchBuilder<'a>,
+    builder: &mut PatchBuilder,
     context: &InjectionContext<'_>,
     config: &'a Config,
     notes: &mut Vec<Note>,

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! cli -> certificates -> server -> guard -> etcd, config, k8s
-//!                               -> inject, nodes, rules -> patch, config, k8s -> json
+//!                               -> inject, nodes, rules -> patch, config, k8s
 //! cli -> conformance -> maintenance, guard_client, guard
 //! cli -> doctor -> certificates, guard_client, guard, etcd
 //! cli -> maintenance -> server, guard_client, guard, k8s
@@ -26,7 +26,7 @@
 //! - [`guard`]: evaluates deletions, evictions and workload operations of etcd pods.
 //! - [`inject`], [`nodes`] and [`rules`]: mutate new pods, mutate the status of nodes, and validate the names of pods.
 //! - [`config`]: the configuration file.
-//! - [`patch`] and [`json`]: JSON patches, and JSON that is read and changed without a copy.
+//! - [`patch`]: JSON patches.
 //! - [`etcd`]: the client of etcd's v3 API. It does not depend on Kubernetes.
 //! - [`k8s`]: the client of the API server, with the parts of its types that this program needs.
 //! - [`traces`]: the export of trace spans. All modules can open spans.
@@ -48,7 +48,6 @@ pub mod fuzzing;
 pub mod guard;
 mod guard_client;
 pub mod inject;
-pub mod json;
 pub mod k8s;
 mod maintenance;
 pub mod mistakes;

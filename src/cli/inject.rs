@@ -96,7 +96,7 @@ impl Inject {
             namespace_labels: Ok(&labels),
             native_sidecars: kubernetes_version >= ApiServerVersion::NATIVE_SIDECARS,
         };
-        let injection = inject((&pod).into(), &context, &config).context(DENIED)?;
+        let injection = inject(pod.clone(), &context, &config).context(DENIED)?;
         if let Some(rule) = &config.pod_names {
             let text = |place| pod.pointer(place).and_then(Value::as_str).unwrap_or_default();
             check_pod_name(text("/metadata/name"), text("/metadata/generateName"), rule).context(DENIED)?;
@@ -104,7 +104,7 @@ impl Inject {
         for warning in injection.notes.iter().filter_map(|note| note.warning.as_ref()) {
             eprintln!("Warning: {warning}");
         }
-        let pod = injection.pod.as_ref().map_or_else(|| pod.clone(), Value::from);
+        let pod = injection.pod.unwrap_or(pod);
         match output {
             Output::Yaml => print!("{}", serde_saphyr::to_string(&pod)?),
             Output::Json => println!("{}", escape_json(&serde_json::to_string_pretty(&pod)?)),

@@ -1,4 +1,4 @@
-//! From a pod to its etcd member: recognition, endpoint, credentials, storage, and the fast path.
+//! From a pod to its etcd member: recognition, endpoint, credentials, and storage.
 
 pub(in crate::guard) mod advertised_hosts;
 pub(in crate::guard) mod claim_storage;
@@ -9,7 +9,6 @@ mod etcdctl;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod member_settings;
-pub(in crate::guard) mod pod_header;
 pub(in crate::guard) mod recognition;
 pub(in crate::guard) mod settled;
 mod storage;

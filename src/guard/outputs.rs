@@ -183,7 +183,6 @@ pub(crate) fn request(text: &str) -> Request {
         namespace: text.to_owned(),
         name: text.to_owned(),
         pod: None,
-        runs_no_etcd: false,
         uid: Some(text.to_owned()),
         dry_run: false,
         grace_period_seconds: None,

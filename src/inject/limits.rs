@@ -6,14 +6,15 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use super::{
     Injection,
     pod::{ContainerView, PodView},
     reason::{Note, Reason},
 };
-use crate::{
-    json::Json,
-    k8s::{AmountTexts, LimitRangeItem, NamespaceLimits, QuotaSpec, ResourceQuota, quantity::Quantity},
+use crate::k8s::{
+    AmountTexts, LimitRangeItem, NamespaceLimits, QuotaSpec, ResourceQuota, quantity::Quantity,
 };
 
 /// The resources that a quota requires in each container; `cpu` and `memory` in a quota are requests.
@@ -233,9 +234,9 @@ impl<'a> ContainerAmounts<'a> {
     fn new(container: ContainerView<'a>, limits: &NamespaceLimits) -> Self {
         let own = |list: List| {
             let amounts = container.value.get("resources").and_then(|resources| resources.get(list.as_str()));
-            let amounts = amounts.and_then(Json::as_map).into_iter().flatten();
+            let amounts = amounts.and_then(Value::as_object).into_iter().flatten();
             amounts
-                .filter_map(|(name, amount)| Some((name.clone().into_owned(), nano(amount.as_str()?)?)))
+                .filter_map(|(name, amount)| Some((name.clone(), nano(amount.as_str()?)?)))
                 .collect::<Amounts>()
         };
         let (mut limits_of_container, mut requests) = (own(List::Limits), own(List::Requests));

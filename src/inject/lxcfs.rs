@@ -6,19 +6,19 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use json_patch::jsonptr::Pointer;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     context::InjectionContext,
     pod::{
         ContainerView, PodView, affinity, is_below, normalized,
         volumes::{self, PlacedVolume},
+        with_member,
     },
     reason::{Note, Reason, truncated},
 };
 use crate::{
     config::{Lxcfs, LxcfsFile, LxcfsMount, NodeAffinity, PodSecurityLevel, SharedProcessNamespace},
-    json::Json,
     patch::{ListPosition, PatchBuilder, PatchError, pointer},
 };
 
@@ -39,18 +39,18 @@ struct Source<'a> {
     /// Absent for the mount of the root's parent directory.
     file: Option<LxcfsFile>,
     path: Cow<'a, str>,
-    mount: Json<'a>,
+    mount: Value,
     volume: PlacedVolume<'a>,
     /// Whether a container has or receives the mount.
     is_used: bool,
 }
 
 /// Mounts the files. Returns the names of the files that are mounted in the patched pod.
-pub(super) fn apply<'a>(
-    builder: &mut PatchBuilder<'a>,
+pub(super) fn apply(
+    builder: &mut PatchBuilder,
     context: &InjectionContext<'_>,
     enforced: PodSecurityLevel,
-    settings: &'a Lxcfs,
+    settings: &Lxcfs,
     notes: &mut Vec<Note>,
 ) -> Result<Vec<&'static str>, PatchError> {
     let pod = PodView::new(builder.object());
@@ -70,7 +70,7 @@ pub(super) fn apply<'a>(
         notes.push(Note::skipped(Reason::SharedProcessNamespace, text));
     }
     let mut sources = mount_sources(pod, settings, notes);
-    let mut mounts: Vec<(&'static str, usize, Vec<Json<'a>>)> = Vec::new();
+    let mut mounts: Vec<(&'static str, usize, Vec<Value>)> = Vec::new();
     for container in containers(pod, settings) {
         let mut new = Vec::with_capacity(sources.len());
         let own_mounts: Vec<_> = container.mounts().collect();
@@ -104,11 +104,8 @@ pub(super) fn apply<'a>(
         return Ok(Vec::new());
     }
     let before = builder.operation_count();
-    builder.add_items(
-        VOLUMES,
-        sources.iter_mut().filter_map(|source| source.volume.new.take()),
-        ListPosition::Last,
-    )?;
+    let volumes = sources.iter_mut().filter_map(|source| source.volume.new.take()).collect();
+    builder.add_items(VOLUMES, volumes, ListPosition::Last)?;
     for (list, index, mounts) in mounts {
         let index = index.to_string();
         builder.add_items(&pointer(["spec", list, &index, "volumeMounts"]), mounts, ListPosition::Last)?;
@@ -192,7 +189,7 @@ fn mount_sources<'a>(pod: PodView<'_>, settings: &'a Lxcfs, notes: &mut Vec<Note
 }
 
 fn mount_source<'a>(pod: PodView<'_>, wanted: &'a LxcfsMount, notes: &mut Vec<Note>) -> Option<Source<'a>> {
-    let own_name = wanted.volume.json().get("name").and_then(Json::as_str).unwrap_or_default();
+    let own_name = wanted.volume.get("name").and_then(Value::as_str).unwrap_or_default();
     // The names of these volumes and their alternative names are all distinct.
     let other_name = || Some(format!("etcd-guard-{own_name}"));
     let Some(volume) = volumes::place(pod, &wanted.volume, other_name, &BTreeMap::new()) else {
@@ -203,9 +200,9 @@ fn mount_source<'a>(pod: PodView<'_>, wanted: &'a LxcfsMount, notes: &mut Vec<No
         notes.push(Note::skipped(Reason::Conflict, text));
         return None;
     };
-    let mut mount = Json::from(&wanted.mount);
+    let mut mount = wanted.mount.clone();
     if volume.name != own_name {
-        mount = mount.with("name", volume.name.clone().into_owned());
+        mount = with_member(mount, "name", volume.name.clone());
     }
     Some(Source { file: wanted.file, path: normalized(&wanted.path), mount, volume, is_used: false })
 }
@@ -244,17 +241,17 @@ fn hiding_mount<'a>(
 
 /// Whether a volume of the pod is the cpu directory that lxcfs serves.
 fn is_cpu_of_lxcfs(pod: PodView<'_>, volume: &str, settings: &Lxcfs) -> bool {
-    let host_path = |volume: &Json<'_>| {
+    let host_path = |volume: &Value| {
         let path = volume.get("hostPath")?.get("path")?.as_str()?;
         Some(normalized(path).into_owned())
     };
-    let lxcfs_path = settings.mount(Some(LxcfsFile::Cpu)).and_then(|mount| host_path(mount.volume.json()));
+    let lxcfs_path = settings.mount(Some(LxcfsFile::Cpu)).and_then(|mount| host_path(&mount.volume));
     lxcfs_path.is_some() && pod.volume(volume).and_then(host_path) == lxcfs_path
 }
 
 /// Adds the volumes to the cluster autoscaler's annotation. Without it, the autoscaler does not drain the node, because
 /// it treats hostPath volumes as local data.
-fn mark_safe_to_evict(builder: &mut PatchBuilder<'_>, names: &[&str]) -> Result<(), PatchError> {
+fn mark_safe_to_evict(builder: &mut PatchBuilder, names: &[&str]) -> Result<(), PatchError> {
     let present = PodView::new(builder.object()).annotation(SAFE_TO_EVICT).unwrap_or_default();
     let length = present.len() + names.iter().map(|name| name.len() + 1).sum::<usize>();
     let mut listed = String::with_capacity(length);
@@ -270,7 +267,7 @@ fn mark_safe_to_evict(builder: &mut PatchBuilder<'_>, names: &[&str]) -> Result<
     builder.set(&pointer(["metadata", "annotations", SAFE_TO_EVICT]), listed)
 }
 
-fn add_node_affinity(builder: &mut PatchBuilder<'_>, settings: &Lxcfs) -> Result<(), PatchError> {
+fn add_node_affinity(builder: &mut PatchBuilder, settings: &Lxcfs) -> Result<(), PatchError> {
     // The scheduler ignores a pod with a node name; an affinity could only make the kubelet reject it.
     let is_assigned = PodView::new(builder.object()).spec("nodeName").is_some_and(|name| *name != "");
     if is_assigned || settings.node_affinity == NodeAffinity::Off {
@@ -280,10 +277,10 @@ fn add_node_affinity(builder: &mut PatchBuilder<'_>, settings: &Lxcfs) -> Result
     let condition = json!({"key": label.key, "operator": "In", "values": [label.value]});
     match settings.node_affinity {
         NodeAffinity::Off => Ok(()),
-        NodeAffinity::Require => affinity::require(builder, &[(affinity::EXPRESSIONS, &[condition.into()])]),
+        NodeAffinity::Require => affinity::require(builder, &[(affinity::EXPRESSIONS, &[condition])]),
         NodeAffinity::Prefer => {
             let term = json!({"weight": 100, "preference": {"matchExpressions": [condition]}});
-            affinity::prefer(builder, &[term.into()])
+            affinity::prefer(builder, &[term])
         }
     }
 }

@@ -8,5 +8,5 @@ pub(super) mod volumes;
 
 pub(super) use self::{
     paths::{is_below, normalized},
-    view::{ContainerView, PodView, mount_path},
+    view::{ContainerView, PodView, items, mount_path, with_member},
 };

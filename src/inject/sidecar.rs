@@ -10,7 +10,7 @@ mod transfers;
 use std::{borrow::Cow, collections::BTreeMap};
 
 use json_patch::jsonptr::Pointer;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub use self::overrides::OVERRIDE;
 pub(super) use self::ownership::container_names;
@@ -27,12 +27,12 @@ use super::{
         equality::is_same_toleration,
         mount_path,
         volumes::{self, PlacedVolume},
+        with_member,
     },
     reason::{Note, Reason},
 };
 use crate::{
     config::{AppContainers, Native, OnConflict, PodSecurityLevel, Position, Template},
-    json::{Json, SharedJson},
     patch::{ListPosition, PatchBuilder, PatchError, pointer},
 };
 
@@ -51,9 +51,9 @@ type VolumeNames<'a> = BTreeMap<&'a str, Cow<'a, str>>;
 /// Applies a template and returns whether the pod has the template afterwards. The pod does not have it if containers of
 /// the pod have the names of all its containers, and the pod needs no other part of it. `injected_names` are the names of all
 /// containers from templates; all other containers are the pod's own.
-pub(super) fn apply<'a>(
-    builder: &mut PatchBuilder<'a>,
-    template: &'a Template,
+pub(super) fn apply(
+    builder: &mut PatchBuilder,
+    template: &Template,
     injected_names: &[&str],
     context: &InjectionContext<'_>,
     enforced: PodSecurityLevel,
@@ -125,7 +125,7 @@ pub(super) fn apply<'a>(
     };
     add_containers(builder, template, missing.map(rename), injected_names)?;
     pod_settings::apply(builder, template, notes)?;
-    let text = |(key, value): (&'a String, &'a String)| (key.as_str(), value.as_str());
+    let text = |(key, value): (&String, &String)| (key.clone(), value.clone());
     builder.add_members(LABELS, template.labels.iter().map(text))?;
     builder.add_members(ANNOTATIONS, template.annotations.iter().map(text))?;
     add_missing(builder, "imagePullSecrets", &template.image_pull_secrets, |a, b| {
@@ -172,15 +172,15 @@ fn missing_containers(
         Native::False => false,
         Native::Auto => supports_native,
     };
-    for container in template.containers.iter().filter_map(|container| prepare(container.value())) {
+    for container in template.containers.iter().filter_map(&mut prepare) {
         if native {
-            missing.native.push(with_restart_policy(container));
+            missing.native.push(with_member(container, "restartPolicy", "Always"));
         } else {
             missing.has_fallback |= template.native != Some(Native::False);
             missing.containers.push(container);
         }
     }
-    for container in template.init_containers.iter().filter_map(|container| prepare(container.value())) {
+    for container in template.init_containers.iter().filter_map(&mut prepare) {
         match container.get("restartPolicy").filter(|policy| !policy.is_null()) {
             None => missing.init.push(container),
             Some(_) if supports_native => missing.native.push(container),
@@ -192,13 +192,6 @@ fn missing_containers(
         }
     }
     missing
-}
-
-fn with_restart_policy(mut container: Value) -> Value {
-    if let Some(map) = container.as_object_mut() {
-        map.insert(String::from("restartPolicy"), json!("Always"));
-    }
-    container
 }
 
 fn without_restart_policy(mut container: Value) -> Value {
@@ -223,7 +216,7 @@ fn place_volumes<'a>(
     pod: PodView<'_>,
     template: &'a Template,
     conflicts: &mut Vec<String>,
-) -> (VolumeNames<'a>, Vec<Json<'a>>) {
+) -> (VolumeNames<'a>, Vec<Value>) {
     let (mut volume_names, mut new) = (BTreeMap::new(), Vec::new());
     for volume in &template.volumes {
         let Some(name) = volume.get("name").and_then(Value::as_str) else { continue };
@@ -241,11 +234,11 @@ fn place_volumes<'a>(
 }
 
 /// Adds variables and mounts to the pod's own containers, except those that a container already has.
-fn extend_app_containers<'a>(
-    builder: &mut PatchBuilder<'a>,
-    targets: &'a AppContainers,
+fn extend_app_containers(
+    builder: &mut PatchBuilder,
+    targets: &AppContainers,
     injected_names: &[&str],
-    volume_names: &VolumeNames<'a>,
+    volume_names: &VolumeNames<'_>,
 ) -> Result<(), PatchError> {
     if targets.env.is_empty() && targets.volume_mounts.is_empty() {
         return Ok(());
@@ -254,13 +247,12 @@ fn extend_app_containers<'a>(
         .containers("containers")
         .filter(|container| is_targeted(*container, targets, injected_names))
         .map(|container| {
-            let has = |name: Option<&Json<'_>>| {
+            let has = |name: Option<&Value>| {
                 container.items("env").iter().any(|present| present.get("name") == name)
             };
-            let env = targets.env.iter().filter(|variable| !has(variable.json().get("name")));
+            let env = targets.env.iter().filter(|variable| !has(variable.get("name"))).cloned();
             let own_paths: Vec<_> = container.mounts().map(|(_, path)| path).collect();
-            let mounts =
-                targets.volume_mounts.iter().filter(|mount| !own_paths.contains(&mount_path(mount.json())));
+            let mounts = targets.volume_mounts.iter().filter(|mount| !own_paths.contains(&mount_path(mount)));
             let mounts = mounts.map(|mount| with_placed_volume(mount, volume_names));
             (container.index.to_string(), env.collect::<Vec<_>>(), mounts.collect::<Vec<_>>())
         })
@@ -277,16 +269,16 @@ fn extend_app_containers<'a>(
 }
 
 /// Returns a mount with the volume's name in the pod.
-fn with_placed_volume<'a>(mount: &'a SharedJson, volume_names: &VolumeNames<'a>) -> Json<'a> {
-    let own_name = mount.json().get("name").and_then(Json::as_str).unwrap_or_default();
+fn with_placed_volume(mount: &Value, volume_names: &VolumeNames<'_>) -> Value {
+    let own_name = mount.get("name").and_then(Value::as_str).unwrap_or_default();
     match volume_names.get(own_name) {
-        Some(name) if name != own_name => Json::from(mount).with("name", name.clone().into_owned()),
-        _ => mount.into(),
+        Some(name) if name != own_name => with_member(mount.clone(), "name", name.clone()),
+        _ => mount.clone(),
     }
 }
 
 fn add_containers(
-    builder: &mut PatchBuilder<'_>,
+    builder: &mut PatchBuilder,
     template: &Template,
     missing: MissingContainers,
     injected_names: &[&str],
@@ -313,7 +305,7 @@ fn add_containers(
 
 /// Returns the position before the pod's own containers and after the containers of previously applied templates.
 fn position_before_own_containers(
-    builder: &PatchBuilder<'_>,
+    builder: &PatchBuilder,
     list: &'static str,
     injected_names: &[&str],
 ) -> ListPosition {
@@ -337,15 +329,15 @@ fn rename_mounts(mut container: Value, volume_names: &VolumeNames<'_>) -> Value 
 }
 
 /// Adds items to a list of the spec, except items that the list already contains.
-fn add_missing<'a>(
-    builder: &mut PatchBuilder<'a>,
+fn add_missing(
+    builder: &mut PatchBuilder,
     list: &str,
-    items: &'a [SharedJson],
-    is_same: impl Fn(&Json<'_>, &Json<'_>) -> bool,
+    items: &[Value],
+    is_same: impl Fn(&Value, &Value) -> bool,
 ) -> Result<(), PatchError> {
     let present = PodView::new(builder.object()).items(list);
-    let is_new = |item: &&SharedJson| !present.iter().any(|present| is_same(present, item.json()));
-    let new: Vec<&SharedJson> = items.iter().filter(is_new).collect();
+    let is_new = |item: &&Value| !present.iter().any(|present| is_same(present, item));
+    let new: Vec<Value> = items.iter().filter(is_new).cloned().collect();
     if new.is_empty() {
         return Ok(());
     }

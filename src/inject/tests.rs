@@ -14,14 +14,11 @@ mod sidecars;
 mod template_volumes;
 mod tolerations;
 
+use json_patch::Patch;
 use serde_json::{Value, json};
 
 use super::{Denial, InjectionContext, Note, Reason, inject};
-use crate::{
-    config::{Config, Labels},
-    json::Json,
-    patch::Patch,
-};
+use crate::config::{Config, Labels};
 
 /// A configuration with these sections.
 fn config(sections: &str) -> Config {
@@ -40,10 +37,9 @@ struct Injected {
 // === impl Injected ===
 
 impl Injected {
-    fn new(pod: Json<'_>, context: &InjectionContext<'_>, config: &Config) -> Result<Self, Denial> {
+    fn new(pod: Value, context: &InjectionContext<'_>, config: &Config) -> Result<Self, Denial> {
         let injection = inject(pod, context, config)?;
-        let pod = injection.pod.as_ref().map(Value::from);
-        Ok(Self { pod, patch: injection.patch, notes: injection.notes })
+        Ok(Self { pod: injection.pod, patch: injection.patch, notes: injection.notes })
     }
 
     fn is_empty(&self) -> bool {
@@ -52,14 +48,10 @@ impl Injected {
 }
 
 fn inject_with(pod: &Value, namespace: &[(&str, &str)], config: &Config) -> Result<Injected, Denial> {
-    inject_read(pod.into(), namespace, config)
-}
-
-fn inject_read(pod: Json<'_>, namespace: &[(&str, &str)], config: &Config) -> Result<Injected, Denial> {
     let labels: Labels = namespace.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
     let context =
         InjectionContext { namespace: "prod", namespace_labels: Ok(&labels), native_sidecars: true };
-    Injected::new(pod, &context, config)
+    Injected::new(pod.clone(), &context, config)
 }
 
 /// Returns the pod after an injection and its reasons; asserts that a second pass changes nothing.

@@ -1,6 +1,6 @@
 //! Tolerations for nodes with a limited remaining lifespan.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     context::{Denial, InjectionError},
@@ -9,13 +9,12 @@ use super::{
 };
 use crate::{
     config::Lifespan,
-    json::Json,
     patch::{ListPosition, PatchBuilder, pointer},
 };
 
 /// Adds tolerations for all lifespans from the pod's request to the maximum.
 pub(super) fn apply(
-    builder: &mut PatchBuilder<'_>,
+    builder: &mut PatchBuilder,
     settings: &Lifespan,
     notes: &mut Vec<Note>,
 ) -> Result<(), InjectionError> {
@@ -24,14 +23,14 @@ pub(super) fn apply(
     let requested = parse_lifespan(text, settings).map_err(InjectionError::Denied)?;
     let present = pod.items("tolerations");
     let wanted = (requested..=settings.most).map(|lifespan| {
-        Json::from(json!({
+        json!({
             "key": settings.taint,
             "operator": "Equal",
             "value": lifespan.to_string(),
             "effect": settings.effect.as_str(),
-        }))
+        })
     });
-    let new: Vec<Json<'_>> =
+    let new: Vec<Value> =
         wanted.filter(|wanted| !present.iter().any(|present| tolerates(present, wanted))).collect();
     notes.push(Note::without_warning(if new.is_empty() {
         Reason::AlreadyInjected
@@ -43,8 +42,8 @@ pub(super) fn apply(
 }
 
 /// Whether a toleration covers `wanted`.
-fn tolerates(present: &Json<'_>, wanted: &Json<'_>) -> bool {
-    let field = |key: &str| present.get(key).and_then(Json::as_str).unwrap_or_default();
+fn tolerates(present: &Value, wanted: &Value) -> bool {
+    let field = |key: &str| present.get(key).and_then(Value::as_str).unwrap_or_default();
     let any_value = field("operator") == "Exists"
         && (field("key").is_empty() || wanted.get("key").is_some_and(|key| *key == field("key")))
         && (field("effect").is_empty()

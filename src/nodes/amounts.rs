@@ -1,7 +1,9 @@
 //! Amounts of the resources in a node's status.
 
+use serde_json::Value;
+
 use super::error::NodeError;
-use crate::{config::Factor, json::Json, k8s::quantity::Quantity};
+use crate::{config::Factor, k8s::quantity::Quantity};
 
 /// The resources that can be raised. Pods, storage, huge pages and devices are excluded: using more of them than the
 /// node has fails immediately.
@@ -48,13 +50,12 @@ impl Resource {
 
 impl Amounts {
     /// Reads the amounts of a resource from a node's status; `None` if one is absent, as in the status of a new node.
-    pub(super) fn read(node: &Json<'_>, resource: Resource) -> Result<Option<Self>, NodeError> {
+    pub(super) fn read(node: &Value, resource: Resource) -> Result<Option<Self>, NodeError> {
         let read = |list: &str| {
             let status = node.get("status").and_then(|status| status.get(list));
             let value = status.and_then(|amounts| amounts.get(resource.key()));
             let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
-            let text =
-                value.as_str().map_or_else(|| serde_json::Value::from(value).to_string(), str::to_owned);
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let unreadable =
                 || NodeError::Malformed(format!("status.{list}.{}: {text:?} is no quantity", resource.key()));
             Quantity::parse(&text).map(Some).ok_or_else(unreadable)

@@ -1,5 +1,6 @@
 //! Evaluation of a node's status by the label, the configuration and the record.
 
+use json_patch::Patch;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -13,15 +14,14 @@ use super::{
 use crate::{
     config::{Factor, OverCommit},
     escape::to_single_line,
-    json::Json,
-    patch::{Patch, PatchBuilder, PatchError, PatchedObject, pointer},
+    patch::{PatchBuilder, PatchError, pointer},
 };
 
 /// The result for a node's status.
 #[derive(Debug)]
-pub struct Outcome<'a> {
+pub struct Outcome {
     /// The changed node; absent if the node is unchanged.
-    pub node: Option<Json<'a>>,
+    pub node: Option<Value>,
     /// The operations that change the node; empty if the node is unchanged.
     pub patch: Patch,
     /// The reason for the result.
@@ -33,20 +33,14 @@ pub struct Outcome<'a> {
 /// Raises the amounts in the status of `node`, which a client sends; `stored` is the stored node. Without settings
 /// nothing is raised, and previously raised amounts are restored.
 #[must_use]
-pub fn over_commit<'a>(
-    node: Json<'a>,
-    stored: Option<&Json<'_>>,
-    settings: Option<&OverCommit>,
-) -> Outcome<'a> {
+pub fn over_commit(node: Value, stored: Option<&Value>, settings: Option<&OverCommit>) -> Outcome {
     let mut builder = PatchBuilder::new(node);
     match apply(&mut builder, stored, settings) {
-        Ok((reason, warning)) => match builder.finish() {
-            Ok(PatchedObject { object, patch }) => {
-                let node = (!patch.is_empty()).then_some(object);
-                Outcome { node, patch, reason, warning }
-            }
-            Err(error) => Outcome::unchanged(Reason::PatchFailed, &error.to_string()),
-        },
+        Ok((reason, warning)) => {
+            let (object, patch) = builder.finish();
+            let node = (!patch.is_empty()).then_some(object);
+            Outcome { node, patch, reason, warning }
+        }
         Err(NodeError::Malformed(text)) => Outcome::unchanged(Reason::Malformed, &text),
         Err(NodeError::Failed(error)) => Outcome::unchanged(Reason::PatchFailed, &error.to_string()),
     }
@@ -64,9 +58,9 @@ pub(super) struct Correction {
 
 /// Evaluates a stored node as if a client had sent it. `is_raw`: amounts without a record are those of the machine.
 pub(super) fn correct(stored: &Value, is_raw: bool, settings: Option<&OverCommit>) -> Correction {
-    let before = (!is_raw).then(|| Json::from(stored));
-    let Outcome { node, reason, warning, .. } = over_commit(Json::from(stored), before.as_ref(), settings);
-    let patch = node.map(|node| merge_patch(stored, &Value::from(&node)));
+    let before = (!is_raw).then_some(stored);
+    let Outcome { node, reason, warning, .. } = over_commit(stored.clone(), before, settings);
+    let patch = node.map(|node| merge_patch(stored, &node));
     Correction { patch, reason, warning }
 }
 
@@ -92,8 +86,8 @@ fn merge_patch(stored: &Value, node: &Value) -> Value {
 }
 
 fn apply(
-    builder: &mut PatchBuilder<'_>,
-    stored: Option<&Json<'_>>,
+    builder: &mut PatchBuilder,
+    stored: Option<&Value>,
     settings: Option<&OverCommit>,
 ) -> Result<(Reason, Option<String>), NodeError> {
     let sent_record = Record::from_node(builder.object())?;
@@ -134,7 +128,7 @@ fn apply(
 }
 
 fn write_amounts(
-    builder: &mut PatchBuilder<'_>,
+    builder: &mut PatchBuilder,
     resource: Resource,
     incoming: Amounts,
     wanted: Amounts,
@@ -155,7 +149,7 @@ fn write_amounts(
 
 // === impl Outcome ===
 
-impl Outcome<'_> {
+impl Outcome {
     /// The unchanged node, with a warning.
     fn unchanged(reason: Reason, warning: &str) -> Self {
         Self { node: None, patch: Patch::default(), reason, warning: Some(to_single_line(warning)) }

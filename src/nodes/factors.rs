@@ -1,23 +1,21 @@
 //! Factors of a node, from its label and the configuration.
 
+use serde_json::Value;
+
 use super::{amounts::Resource, error::NodeError};
-use crate::{
-    config::{Factor, Labels, OverCommit},
-    json::Json,
-};
+use crate::config::{Factor, Labels, OverCommit};
 
 /// The factor of each resource, and an optional warning.
 type Factors = ([(Resource, Factor); 2], Option<String>);
 
 /// Returns the factor of each resource of a node, and a warning if the label exceeds the configured maximum.
-pub(super) fn factors(node: &Json<'_>, settings: Option<&OverCommit>) -> Result<Factors, NodeError> {
+pub(super) fn factors(node: &Value, settings: Option<&OverCommit>) -> Result<Factors, NodeError> {
     let unraised = ([(Resource::Cpu, Factor::NONE), (Resource::Memory, Factor::NONE)], None);
     let Some(settings) = settings else { return Ok(unraised) };
-    let labels = node.get("metadata").and_then(|metadata| metadata.get("labels")).and_then(Json::as_map);
+    let labels = node.get("metadata").and_then(|metadata| metadata.get("labels")).and_then(Value::as_object);
     let labels = labels.into_iter().flatten();
-    let labels: Labels = labels
-        .filter_map(|(key, value)| Some((key.clone().into_owned(), value.as_str()?.to_owned())))
-        .collect();
+    let labels: Labels =
+        labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
     // Only the label opts a node in. A record is not sufficient, because the kubelet itself could write it.
     let Some(text) = labels.get(&settings.label) else { return Ok(unraised) };
     let entry = settings.entry(&labels);

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{
     amounts::{Amounts, Resource},
     error::NodeError,
 };
-use crate::{config::Factor, json::Json, k8s::quantity::Quantity};
+use crate::{config::Factor, k8s::quantity::Quantity};
 
 /// The annotation with the record. Without it, the amounts in a status count as the machine's.
 pub const RECORD: &str = "etcd-guard.io/over-commit";
@@ -49,10 +50,10 @@ struct Reduced {
 
 impl Record {
     /// Reads the record of a node; empty if the annotation is absent.
-    pub(super) fn from_node(node: &Json<'_>) -> Result<Self, NodeError> {
+    pub(super) fn from_node(node: &Value) -> Result<Self, NodeError> {
         let annotations = node.get("metadata").and_then(|metadata| metadata.get("annotations"));
         let text = annotations.and_then(|annotations| annotations.get(RECORD));
-        let Some(text) = text.and_then(Json::as_str) else { return Ok(Self::default()) };
+        let Some(text) = text.and_then(Value::as_str) else { return Ok(Self::default()) };
         let malformed = |problem: &str| {
             NodeError::Malformed(format!("annotation {RECORD} {problem}; remove the annotation"))
         };

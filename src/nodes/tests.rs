@@ -5,14 +5,11 @@ mod interleavings;
 use serde_json::{Value, json};
 
 use super::{
-    RECORD, Reason,
+    Outcome, RECORD, Reason,
     evaluation::{Correction, correct},
+    over_commit,
 };
-use crate::{
-    config::{Config, OverCommit},
-    json::Json,
-    patch::Patch,
-};
+use crate::config::{Config, OverCommit};
 
 const LABEL: &str = "node-restriction.kubernetes.io/over-commit";
 
@@ -43,23 +40,6 @@ fn machine_node() -> Value {
 /// The stored node without amounts, so that all sent amounts are new.
 fn empty_node() -> Value {
     json!({"metadata": {"name": "n", "labels": {LABEL: "configured"}}, "status": {}})
-}
-
-/// An owned result.
-#[derive(Debug)]
-struct Outcome {
-    node: Option<Value>,
-    patch: Patch,
-    reason: Reason,
-    warning: Option<String>,
-}
-
-#[allow(clippy::needless_pass_by_value, reason = "callers write it in place")]
-fn over_commit(node: Value, stored: Option<&Value>, settings: Option<&OverCommit>) -> Outcome {
-    let stored = stored.map(Json::from);
-    let outcome = super::over_commit(Json::from(&node), stored.as_ref(), settings);
-    let (reason, warning) = (outcome.reason, outcome.warning);
-    Outcome { node: outcome.node.as_ref().map(Value::from), patch: outcome.patch, reason, warning }
 }
 
 /// Applies a kubelet's patch: the difference between its cache and the machine.

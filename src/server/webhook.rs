@@ -7,7 +7,6 @@ pub(super) mod http_response;
 pub(super) mod metrics;
 mod mutate;
 pub(super) mod mutator;
-mod objects;
 #[cfg(test)]
 pub(crate) mod outputs;
 mod pod_names;

@@ -94,10 +94,10 @@ fn pod_with_template(
 ) -> Result<Value, String> {
     let container = template.app_containers.only.first().map_or("app", String::as_str);
     let plain = pod(container, &template.full_name(), &template.external_volumes, resources);
-    let injection = inject((&plain).into(), context, config).map_err(|denial| denial.to_string())?;
+    let injection = inject(plain, context, config).map_err(|denial| denial.to_string())?;
     let is_skipped = |note: &&Note| note.reason.outcome() != Outcome::Injected && note.warning.is_some();
     match (injection.pod, injection.notes.iter().find(is_skipped)) {
-        (Some(pod), None) => Ok(Value::from(&pod)),
+        (Some(pod), None) => Ok(pod),
         (_, Some(note)) => Err(note.warning.clone().unwrap_or_default()),
         (None, None) => Err(String::from("the template changes nothing")),
     }

@@ -25,9 +25,6 @@ pub struct Sidecars {
     pub native: Native,
     /// The templates.
     pub templates: Vec<Template>,
-    /// Names of the pod's environment variables that templates use.
-    #[serde(skip)]
-    pub variables: BTreeSet<String>,
 }
 
 /// How to treat a pod that requests an unknown template.
@@ -50,7 +47,6 @@ impl Sidecars {
         self.templates.sort_by(|a, b| (a.order, &a.name, &a.version).cmp(&(b.order, &b.name, &b.version)));
         for template in &mut self.templates {
             template.prepare(self.native);
-            self.variables.extend(template.variables());
         }
     }
 
@@ -115,12 +111,12 @@ impl Sidecars {
             for (position, volume) in template.volumes.iter().enumerate() {
                 let Some(name) = volume.get("name").and_then(Value::as_str) else { continue };
                 match volumes.get(name) {
-                    Some((other, content)) if *content != volume.value() && *other != template.name => {
+                    Some((other, content)) if *content != volume && *other != template.name => {
                         let message =
                             format!("volume {name} differs from the volume of that name in template {other}");
                         validator.at("templates").at(index).at("volumes").at(position).report(message);
                     }
-                    _ => drop(volumes.insert(name, (&template.name, volume.value()))),
+                    _ => drop(volumes.insert(name, (&template.name, volume))),
                 }
             }
         }

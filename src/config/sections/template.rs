@@ -12,10 +12,7 @@ use serde_json::Value;
 
 pub use self::from_pod::{Overrides, TransferEnv};
 use super::selector::{Labels, Match};
-use crate::{
-    config::validation::{PodSecurity, pod::RestrictedParts, quantities},
-    json::SharedJson,
-};
+use crate::config::validation::{PodSecurity, pod::RestrictedParts, quantities};
 
 /// Parts that a pod gets together under one name. They have the fields of Kubernetes.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -46,13 +43,13 @@ pub struct Template {
     pub on_conflict: OnConflict,
     /// Containers to add to the pod.
     #[schemars(with = "Vec<shapes::Container>")]
-    pub containers: Vec<SharedJson>,
+    pub containers: Vec<Value>,
     /// Init containers to add to the pod. With `restartPolicy: Always` they are native sidecars.
     #[schemars(with = "Vec<shapes::Container>")]
-    pub init_containers: Vec<SharedJson>,
+    pub init_containers: Vec<Value>,
     /// Volumes to add to the pod.
     #[schemars(with = "Vec<shapes::Named>")]
-    pub volumes: Vec<SharedJson>,
+    pub volumes: Vec<Value>,
     /// Names of volumes that mounts may use and that the pod itself defines.
     pub external_volumes: Vec<String>,
     /// Additions to the pod's own containers.
@@ -66,29 +63,29 @@ pub struct Template {
     pub overrides: Overrides,
     /// Secrets in the namespace of the pod for pulling images.
     #[schemars(with = "Vec<shapes::Named>")]
-    pub image_pull_secrets: Vec<SharedJson>,
+    pub image_pull_secrets: Vec<Value>,
     /// Annotations to add to the pod. Existing annotations are not changed.
     pub annotations: Labels,
     /// Labels to add to the pod. Existing labels are not changed.
     pub labels: Labels,
     /// Tolerations to add to the pod.
     #[schemars(with = "Vec<shapes::Anything>")]
-    pub tolerations: Vec<SharedJson>,
+    pub tolerations: Vec<Value>,
     /// Affinity to add to the pod. At most one of `nodeSelectorTerms`, which is merged into each term of the pod.
     #[schemars(with = "shapes::Anything", extend("default" = null))]
-    pub affinity: Option<SharedJson>,
+    pub affinity: Option<Value>,
     /// Minimum grace period of the pod in seconds. A shorter one is raised to it.
     #[schemars(extend("default" = null))]
     pub termination_grace_period_seconds: Option<u32>,
     /// Name servers, search domains and options to add to those of the pod.
     #[schemars(with = "shapes::Anything", extend("default" = null))]
-    pub dns_config: Option<SharedJson>,
+    pub dns_config: Option<Value>,
     /// Entries for /etc/hosts. Host names that the pod already defines are not changed.
     #[schemars(with = "Vec<shapes::Anything>")]
-    pub host_aliases: Vec<SharedJson>,
+    pub host_aliases: Vec<Value>,
     /// Defaults for the fields of the pod's `securityContext` that the pod does not set.
     #[schemars(with = "shapes::Anything", extend("default" = null))]
-    pub security_context: Option<SharedJson>,
+    pub security_context: Option<Value>,
     /// Accept fields that Kubernetes 1.33 does not have.
     pub allow_unknown_fields: bool,
     /// A hash of the template's content.
@@ -109,10 +106,10 @@ pub struct AppContainers {
     pub except: Vec<String>,
     /// Environment variables to add.
     #[schemars(with = "Vec<shapes::Named>")]
-    pub env: Vec<SharedJson>,
+    pub env: Vec<Value>,
     /// Volume mounts to add.
     #[schemars(with = "Vec<shapes::VolumeMount>")]
-    pub volume_mounts: Vec<SharedJson>,
+    pub volume_mounts: Vec<Value>,
 }
 
 /// Whether containers become native sidecars: init containers that run until the pod ends.
@@ -168,32 +165,17 @@ impl Template {
         self.containers.iter().chain(&self.init_containers).filter_map(|part| part.get("name")?.as_str())
     }
 
-    /// The names of the pod's environment variables that the template uses.
-    pub(super) fn variables(&self) -> impl Iterator<Item = String> {
-        let set = self.app_containers.env.iter().filter_map(|part| part.get("name")?.as_str());
-        let transferred = self.transfer_env.iter().flat_map(|transfer| &transfer.names).map(String::as_str);
-        set.chain(transferred).map(str::to_owned)
-    }
-
     /// Normalizes the content and computes its hash.
     pub(in crate::config) fn prepare(&mut self, native: Native) {
         self.native = self.native.or(Some(native));
-        for part in self.parts() {
-            let mut value = part.value().clone();
-            drop_nulls(&mut value);
-            *part = value.into();
-        }
+        self.parts().for_each(drop_nulls);
         let parts = [
             &mut self.containers,
             &mut self.init_containers,
             &mut self.volumes,
             &mut self.app_containers.env,
         ];
-        for part in parts.into_iter().flatten() {
-            let mut value = part.value().clone();
-            quantities::convert_to_strings(&mut value);
-            *part = value.into();
-        }
+        parts.into_iter().flatten().for_each(quantities::convert_to_strings);
         self.pod_security = self.evaluate_pod_security();
         let content = serde_json::json!([
             self.name,
@@ -233,18 +215,18 @@ impl Template {
     fn evaluate_pod_security(&self) -> PodSecurity {
         let lists = [("containers", &self.containers), ("initContainers", &self.init_containers)];
         let containers = lists.into_iter().flat_map(|(list, containers)| {
-            containers.iter().enumerate().map(move |(index, container)| (list, index, container.value()))
+            containers.iter().enumerate().map(move |(index, container)| (list, index, container))
         });
         PodSecurity::evaluate(&RestrictedParts {
             containers: containers.collect(),
-            volumes: self.volumes.iter().map(SharedJson::value).collect(),
-            security_context: self.security_context.as_deref(),
+            volumes: self.volumes.iter().collect(),
+            security_context: self.security_context.as_ref(),
             annotations: self.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect(),
         })
     }
 
     /// All parts that are stored as JSON.
-    fn parts(&mut self) -> impl Iterator<Item = &mut SharedJson> {
+    fn parts(&mut self) -> impl Iterator<Item = &mut Value> {
         let lists = [
             &mut self.containers,
             &mut self.init_containers,

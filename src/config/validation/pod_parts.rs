@@ -5,7 +5,6 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{diagnostic::Validator, document::Node, quantities};
-use crate::json::SharedJson;
 
 /// Maximum number of name servers of a pod (`pkg/apis/core/validation/validation.go`).
 pub const MAX_NAME_SERVERS: usize = 3;
@@ -28,7 +27,7 @@ pub(in crate::config) fn items<'a>(part: &'a Value, key: &str) -> &'a [Value] {
 
 /// Checks each item of a list against a type of Kubernetes, as [`check_typed`] does.
 pub(in crate::config) fn check_items<T: Serialize + DeserializeOwned>(
-    items: &[SharedJson],
+    items: &[Value],
     known_fields_only: bool,
     validator: &mut Validator<'_>,
 ) {

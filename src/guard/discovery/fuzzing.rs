@@ -13,11 +13,10 @@ use crate::guard::discovery::{
     etcd_pod::{include_evident_member, is_excluded, read},
     member_settings::{MAX_EXPANDED_BYTES, MemberSettings},
     recognition::{RecognitionRule, recognize},
-    settled::settled_verdict,
 };
 use crate::guard::model::annotations::MEMBER;
 use crate::{
-    guard::{PodHeader, model::snapshot::Storage},
+    guard::model::snapshot::Storage,
     k8s::annotation_names::{KEPT, MAX_VALUE_BYTES, TOO_LONG},
     k8s::pod::{ALWAYS, Container, EnvVar, Metadata, Pod, PodSpec, PodStatus},
 };
@@ -31,7 +30,6 @@ use crate::{
 pub fn pod(body: &[u8]) {
     if let Ok(pod) = serde_json::from_slice::<Pod>(body) {
         assert_reads(&pod);
-        assert_header(body, &pod);
     }
     let Ok(typed) = serde_json::from_slice::<api::Pod>(body) else { return };
     if !has_possible_ports(&typed) {
@@ -76,9 +74,8 @@ pub fn member_settings(text: &[u8]) {
 
 /// Checks the recognition of a container that runs a script, and the credentials of its member. The text contains the image,
 /// the kind of the controller, the variables in one line (`NAME` or `NAME=VALUE`), the volumes in one line (`PATH:SECRET`,
-/// each followed by its items `KEY=FILE`), the words of the command in one line, and the script. The fast path approves no
-/// pod that the complete rules recognize, a script that ends with the start of etcd is always a member, and the key of a
-/// CA is no identity.
+/// each followed by its items `KEY=FILE`), the words of the command in one line, and the script. A script that ends with the
+/// start of etcd is always a member, and the key of a CA is no identity.
 ///
 /// # Panics
 ///
@@ -104,10 +101,8 @@ pub fn recognition(text: &[u8]) {
         json!({"metadata": metadata, "spec": spec, "status": {"podIP": "192.0.2.1"}}).to_string()
     };
     let command: Vec<&str> = words.split_whitespace().chain(Some(script)).collect();
-    let body_of_pod = body(&command, kind);
-    let pod: Pod = serde_json::from_str(&body_of_pod).expect("a pod");
+    let pod: Pod = serde_json::from_str(&body(&command, kind)).expect("a pod");
     assert_reads(&pod);
-    assert_header(body_of_pod.as_bytes(), &pod);
 
     // The empty line ends a continued line.
     let script = format!("{script}\n\nexec etcd --name=a\n");
@@ -171,29 +166,6 @@ fn assert_reads(pod: &Pod) {
     include_evident_member(&mut included);
     let is_overruled = is_excluded(pod) && !is_excluded(&included);
     assert!(!is_overruled || read(&included, &included.metadata.annotations).is_some(), "{pod:?}");
-}
-
-/// Checks the header of a pod against the whole pod.
-fn assert_header(body: &[u8], pod: &Pod) {
-    let Some(header) =
-        std::str::from_utf8(body).ok().and_then(|text| serde_json::from_str::<PodHeader<'_>>(text).ok())
-    else {
-        return;
-    };
-    if header.is_unrelated() {
-        assert_unrelated(&header, pod);
-    }
-}
-
-/// Checks a pod whose header excludes etcd: the whole pod is neither settled nor a member, and has the same names.
-///
-/// # Panics
-///
-/// If an invariant is violated.
-pub(crate) fn assert_unrelated(header: &PodHeader<'_>, pod: &Pod) {
-    assert!(settled_verdict(pod).is_none() && read(pod, &pod.metadata.annotations).is_none(), "{pod:?}");
-    assert_eq!((header.name(), header.namespace()), (&*pod.metadata.name, &*pod.metadata.namespace));
-    assert_eq!(header.stateful_set(), pod.stateful_set());
 }
 
 /// Checks that all fields that affect verdicts equal those of `k8s_openapi`.

@@ -40,8 +40,6 @@ pub struct Request {
     pub name: String,
     /// The copy of the pod in the review, which may be slightly older than the pod, or forged. An eviction contains no pod.
     pub pod: Option<Pod>,
-    /// Whether the fast path found that the pod runs no etcd. Then `pod` holds only the fields that the fast path read.
-    pub(in crate::guard) runs_no_etcd: bool,
     /// Uid precondition of an eviction: the API server evicts no other pod. For a workload operation, the uid of the object.
     /// For a deletion, the copy of the pod has the uid.
     pub uid: Option<String>,
@@ -65,15 +63,6 @@ const MAX_NAME_LENGTH: usize = 253;
 impl Request {
     /// Reads the request of a review.
     pub fn from_admission(request: &AdmissionRequest<'_>) -> Result<Self, RequestError> {
-        Self::read(request, None)
-    }
-
-    /// Reads the request of a deletion whose stored pod was parsed together with the review.
-    pub fn from_pod_deletion(request: &AdmissionRequest<'_>, pod: Pod) -> Result<Self, RequestError> {
-        Self::read(request, Some(pod))
-    }
-
-    fn read(request: &AdmissionRequest<'_>, stored_pod: Option<Pod>) -> Result<Self, RequestError> {
         let sub_resource = request.sub_resource.as_deref().unwrap_or_default();
         let resource = request.resource.resource.as_ref();
         let is_core = request.resource.group.is_empty();
@@ -92,7 +81,6 @@ impl Request {
             }
         };
         let pod: Option<Pod> = match operation {
-            Operation::Delete if stored_pod.is_some() => stored_pod,
             Operation::Delete => parse("oldObject", request.old_object)?,
             Operation::Evict | Operation::Workload(_) => None,
         };
@@ -120,7 +108,6 @@ impl Request {
             name,
             namespace,
             pod,
-            runs_no_etcd: false,
             uid,
             dry_run: request.dry_run.unwrap_or(false)
                 || options.dry_run.is_some_and(|stages| !stages.is_empty()),
@@ -133,11 +120,6 @@ impl Request {
 }
 
 impl Request {
-    /// Whether the fast path found that the pod runs no etcd.
-    pub(crate) fn runs_no_etcd(&self) -> bool {
-        self.runs_no_etcd
-    }
-
     /// Returns the uid of the request's object, if the request contains it.
     pub(in crate::guard) fn object_uid(&self) -> Option<&str> {
         let of_copy = || self.pod.as_ref().map(|pod| pod.metadata.uid.as_str());
@@ -176,7 +158,6 @@ impl Request {
             namespace,
             name,
             pod: None,
-            runs_no_etcd: false,
             uid: Some(truncated(&old.uid).to_owned()).filter(|uid| !uid.is_empty()),
             dry_run: request.dry_run.unwrap_or(false),
             grace_period_seconds: None,

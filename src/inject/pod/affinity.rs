@@ -1,11 +1,10 @@
 //! Additions to a pod's affinity, combined with its own affinity so that both apply.
 
-use super::equality::is_same;
-use crate::{
-    json::{Json, SharedJson},
-    patch::{ListPosition, PatchBuilder, PatchError, pointer},
-};
 use json_patch::jsonptr::{Pointer, PointerBuf};
+use serde_json::{Map, Value, json};
+
+use super::{equality::is_same, items, view::with_member};
+use crate::patch::{ListPosition, PatchBuilder, PatchError, pointer};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -15,20 +14,20 @@ pub(in crate::inject) const EXPRESSIONS: &str = "matchExpressions";
 const FIELDS: &str = "matchFields";
 
 /// Conditions of a term: the name of their list and its items.
-type Conditions<'s, 'a> = (&'static str, &'s [Json<'a>]);
+type Conditions<'a> = (&'static str, &'a [Value]);
 
 /// Requires nodes that meet these conditions as well. A pod's terms are alternatives, so that each term receives all
 /// conditions.
-pub(in crate::inject) fn require<'a>(
-    builder: &mut PatchBuilder<'a>,
-    conditions: &[Conditions<'_, 'a>],
+pub(in crate::inject) fn require(
+    builder: &mut PatchBuilder,
+    conditions: &[Conditions<'_>],
 ) -> Result<(), PatchError> {
     let required = pointer(["spec", "affinity", "nodeAffinity", REQUIRED]);
     let terms = required.with_trailing_token("nodeSelectorTerms");
-    let Some(present) = builder.object().at(&terms).and_then(Json::as_list) else {
+    let Some(present) = builder.object().pointer(terms.as_str()).and_then(Value::as_array) else {
         let term = conditions.iter().filter(|(_, items)| !items.is_empty());
-        let term = term.map(|(list, items)| ((*list).into(), Json::List(items.to_vec()))).collect();
-        return builder.add_members(&required, [("nodeSelectorTerms", Json::List(vec![Json::Map(term)]))]);
+        let term: Map<_, _> = term.map(|(list, items)| ((*list).to_owned(), Value::from(*items))).collect();
+        return builder.add_members(&required, [("nodeSelectorTerms", json!([term]))]);
     };
     let paths: Vec<PointerBuf> = present
         .iter()
@@ -45,49 +44,37 @@ pub(in crate::inject) fn require<'a>(
 
 /// Whether a term selects any node. A term without conditions selects none, and an added condition would make it select
 /// some.
-fn has_conditions(term: &Json<'_>) -> bool {
-    [EXPRESSIONS, FIELDS].iter().any(|list| term.get(list).is_some_and(|list| !list.items().is_empty()))
+fn has_conditions(term: &Value) -> bool {
+    [EXPRESSIONS, FIELDS].iter().any(|list| !items(term.get(list)).is_empty())
 }
 
 /// Adds preferences for nodes.
-pub(in crate::inject) fn prefer<'a>(
-    builder: &mut PatchBuilder<'a>,
-    terms: &[Json<'a>],
-) -> Result<(), PatchError> {
+pub(in crate::inject) fn prefer(builder: &mut PatchBuilder, terms: &[Value]) -> Result<(), PatchError> {
     add_missing(builder, &pointer(["spec", "affinity", "nodeAffinity", PREFERRED]), terms)
 }
 
 /// Adds a complete affinity. Its `nodeSelectorTerms` have at most one term.
-pub(in crate::inject) fn merge<'a>(
-    builder: &mut PatchBuilder<'a>,
-    affinity: &'a SharedJson,
-) -> Result<(), PatchError> {
-    let affinity: &Json<'a> = affinity.json();
-    let items = |path: [&str; 2]| affinity.at(&pointer(path)).map_or(&[][..], Json::items);
-    let term = affinity.at(&pointer(["nodeAffinity", REQUIRED, "nodeSelectorTerms", "0"]));
-    if let Some(term) = term {
-        let items = |list| term.get(list).map_or(&[][..], Json::items);
-        let conditions = [EXPRESSIONS, FIELDS].map(|list| (list, items(list)));
+pub(in crate::inject) fn merge(builder: &mut PatchBuilder, affinity: &Value) -> Result<(), PatchError> {
+    let list = |path: [&str; 2]| items(affinity.pointer(pointer(path).as_str()));
+    let term = pointer(["nodeAffinity", REQUIRED, "nodeSelectorTerms", "0"]);
+    if let Some(term) = affinity.pointer(term.as_str()) {
+        let conditions = [EXPRESSIONS, FIELDS].map(|list| (list, items(term.get(list))));
         if conditions.iter().any(|(_, items)| !items.is_empty()) {
             require(builder, &conditions)?;
         }
     }
-    prefer(builder, items(["nodeAffinity", PREFERRED]))?;
+    prefer(builder, list(["nodeAffinity", PREFERRED]))?;
     for kind in ["podAffinity", "podAntiAffinity"] {
-        for list in [REQUIRED, PREFERRED] {
-            add_missing(builder, &pointer(["spec", "affinity", kind, list]), items([kind, list]))?;
+        for terms in [REQUIRED, PREFERRED] {
+            add_missing(builder, &pointer(["spec", "affinity", kind, terms]), list([kind, terms]))?;
         }
     }
     Ok(())
 }
 
-fn add_missing<'a>(
-    builder: &mut PatchBuilder<'a>,
-    list: &Pointer,
-    items: &[Json<'a>],
-) -> Result<(), PatchError> {
-    let present = builder.object().at(list).map_or(&[][..], Json::items);
-    let is_new = |item: &&Json<'_>| !present.iter().any(|present| is_same(present, item));
+fn add_missing(builder: &mut PatchBuilder, list: &Pointer, items: &[Value]) -> Result<(), PatchError> {
+    let present = super::items(builder.object().pointer(list.as_str()));
+    let is_new = |item: &&Value| !present.iter().any(|present| is_same(present, item));
     let new: Vec<_> = items.iter().filter(is_new).cloned().collect();
     builder.add_items(list, new, ListPosition::Last)
 }

@@ -8,13 +8,12 @@ use super::paths::normalized;
 use crate::{
     config::Labels,
     inject::record::{INJECTED, hashes_of},
-    json::Json,
     k8s::pod::MIRROR_ANNOTATION,
 };
 
 /// A view of a pod.
 #[derive(Clone, Copy)]
-pub(in crate::inject) struct PodView<'a>(&'a Json<'a>);
+pub(in crate::inject) struct PodView<'a>(&'a Value);
 
 /// A view of a container, with its position.
 #[derive(Clone, Copy)]
@@ -22,7 +21,7 @@ pub(in crate::inject) struct ContainerView<'a> {
     /// `containers` or `initContainers`.
     pub(in crate::inject) list: &'static str,
     pub(in crate::inject) index: usize,
-    pub(in crate::inject) value: &'a Json<'a>,
+    pub(in crate::inject) value: &'a Value,
 }
 
 /// The lists of containers that templates are compared with.
@@ -31,7 +30,7 @@ const CONTAINER_LISTS: [&str; 2] = ["initContainers", "containers"];
 // === impl PodView ===
 
 impl<'a> PodView<'a> {
-    pub(in crate::inject) fn new(pod: &'a Json<'_>) -> Self {
+    pub(in crate::inject) fn new(pod: &'a Value) -> Self {
         Self(pod)
     }
 
@@ -42,8 +41,8 @@ impl<'a> PodView<'a> {
     /// All annotations with a text as value.
     pub(in crate::inject) fn annotations(self) -> impl Iterator<Item = (&'a str, &'a str)> {
         let annotations = self.0.get("metadata").and_then(|metadata| metadata.get("annotations"));
-        let annotations = annotations.and_then(Json::as_map).into_iter().flatten();
-        annotations.filter_map(|(key, value)| Some((key.as_ref(), value.as_str()?)))
+        let annotations = annotations.and_then(Value::as_object).into_iter().flatten();
+        annotations.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
     }
 
     pub(in crate::inject) fn label(self, key: &str) -> Option<&'a str> {
@@ -52,11 +51,9 @@ impl<'a> PodView<'a> {
 
     pub(in crate::inject) fn labels(self) -> Labels {
         let labels =
-            self.0.get("metadata").and_then(|metadata| metadata.get("labels")).and_then(Json::as_map);
+            self.0.get("metadata").and_then(|metadata| metadata.get("labels")).and_then(Value::as_object);
         let labels = labels.into_iter().flatten();
-        labels
-            .filter_map(|(key, value)| Some((key.clone().into_owned(), value.as_str()?.to_owned())))
-            .collect()
+        labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
     }
 
     /// Whether the pod's record lists a template with this hash, alone or in a mixture.
@@ -74,8 +71,9 @@ impl<'a> PodView<'a> {
 
     /// The kind of the pod's controller.
     pub(in crate::inject) fn owner_kind(self) -> Option<&'a str> {
-        let owners = self.0.get("metadata")?.get("ownerReferences")?.as_list()?;
-        let controller = owners.iter().find(|owner| owner.get("controller").is_some_and(Json::is_true))?;
+        let owners = self.0.get("metadata")?.get("ownerReferences")?.as_array()?;
+        let controller =
+            owners.iter().find(|owner| owner.get("controller").is_some_and(|value| *value == true))?;
         controller.get("kind")?.as_str()
     }
 
@@ -97,21 +95,18 @@ impl<'a> PodView<'a> {
                 .get("requiredDuringSchedulingIgnoredDuringExecution")?
                 .get("nodeSelectorTerms")
         });
-        let is_windows = |condition: &Json<'_>| {
+        let is_windows = |condition: &Value| {
             let is = |key: &str, expected: &str| condition.get(key).is_some_and(|value| *value == expected);
-            let values = condition.get("values").map_or(&[][..], Json::items);
+            let values = items(condition.get("values"));
             is("key", "kubernetes.io/os")
                 && match values {
                     [value] => is("operator", "In") && *value == "windows",
                     _ => false,
                 }
         };
-        let terms = required.map_or(&[][..], Json::items);
+        let terms = items(required);
         !terms.is_empty()
-            && terms.iter().all(|term| {
-                term.get("matchExpressions")
-                    .is_some_and(|conditions| conditions.items().iter().any(is_windows))
-            })
+            && terms.iter().all(|term| items(term.get("matchExpressions")).iter().any(is_windows))
     }
 
     /// Whether the pod as a whole has a limit of CPU or memory.
@@ -126,12 +121,12 @@ impl<'a> PodView<'a> {
 
     /// Whether a boolean field of the spec is true.
     pub(in crate::inject) fn is_set(self, field: &str) -> bool {
-        self.spec(field).is_some_and(Json::is_true)
+        self.spec(field).is_some_and(|value| *value == true)
     }
 
     /// Whether the users of the pod are mapped to other users of the node: `hostUsers` is false, not absent.
     pub(in crate::inject) fn has_own_user_namespace(self) -> bool {
-        self.spec("hostUsers").is_some_and(Json::is_false)
+        self.spec("hostUsers").is_some_and(|value| *value == false)
     }
 
     pub(in crate::inject) fn runtime_class(self) -> Option<&'a str> {
@@ -139,13 +134,13 @@ impl<'a> PodView<'a> {
     }
 
     /// A field of the spec.
-    pub(in crate::inject) fn spec(self, field: &str) -> Option<&'a Json<'a>> {
+    pub(in crate::inject) fn spec(self, field: &str) -> Option<&'a Value> {
         self.0.get("spec")?.get(field).filter(|value| !value.is_null())
     }
 
     /// The items of a list of the spec.
-    pub(in crate::inject) fn items(self, list: &str) -> &'a [Json<'a>] {
-        self.spec(list).map_or(&[], Json::items)
+    pub(in crate::inject) fn items(self, list: &str) -> &'a [Value] {
+        items(self.spec(list))
     }
 
     /// The containers of a list.
@@ -162,7 +157,7 @@ impl<'a> PodView<'a> {
     }
 
     /// The volume with this name.
-    pub(in crate::inject) fn volume(self, name: &str) -> Option<&'a Json<'a>> {
+    pub(in crate::inject) fn volume(self, name: &str) -> Option<&'a Value> {
         self.items("volumes").iter().find(|volume| volume.get("name").is_some_and(|present| present == name))
     }
 }
@@ -191,27 +186,40 @@ impl<'a> ContainerView<'a> {
     /// The volumes' names and the normalized paths of the container's mounts.
     pub(in crate::inject) fn mounts(self) -> impl Iterator<Item = (&'a str, Cow<'a, str>)> {
         self.items("volumeMounts").iter().map(|mount| {
-            let name = mount.get("name").and_then(Json::as_str).unwrap_or_default();
+            let name = mount.get("name").and_then(Value::as_str).unwrap_or_default();
             (name, mount_path(mount))
         })
     }
 
-    pub(in crate::inject) fn items(self, list: &str) -> &'a [Json<'a>] {
-        self.value.get(list).map_or(&[], Json::items)
+    pub(in crate::inject) fn items(self, list: &str) -> &'a [Value] {
+        items(self.value.get(list))
     }
 
     fn text(self, key: &str) -> &'a str {
-        self.value.get(key).and_then(Json::as_str).unwrap_or_default()
+        self.value.get(key).and_then(Value::as_str).unwrap_or_default()
     }
 }
 
 /// Whether resources have a limit of CPU or memory.
-fn has_limits(resources: &Json<'_>) -> bool {
+fn has_limits(resources: &Value) -> bool {
     let limits = resources.get("limits");
     limits.is_some_and(|limits| ["cpu", "memory"].iter().any(|key| limits.get(key).is_some()))
 }
 
+/// The items of a list; empty for all other values.
+pub(in crate::inject) fn items(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// Sets a member of a map. Values other than maps are returned unchanged.
+pub(in crate::inject) fn with_member(mut map: Value, key: &str, value: impl Into<Value>) -> Value {
+    if let Some(members) = map.as_object_mut() {
+        members.insert(key.to_owned(), value.into());
+    }
+    map
+}
+
 /// The normalized path of a mount.
-pub(in crate::inject) fn mount_path<'a>(mount: &'a Json<'_>) -> Cow<'a, str> {
-    normalized(mount.get("mountPath").and_then(Json::as_str).unwrap_or_default())
+pub(in crate::inject) fn mount_path(mount: &Value) -> Cow<'_, str> {
+    normalized(mount.get("mountPath").and_then(Value::as_str).unwrap_or_default())
 }

@@ -2,8 +2,12 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use super::{equality::is_same, view::PodView};
-use crate::json::{Json, SharedJson};
+use serde_json::Value;
+
+use super::{
+    equality::is_same,
+    view::{PodView, with_member},
+};
 
 /// Maximum length of a volume's name, which is a DNS label.
 const MAX_NAME_LENGTH: usize = 63;
@@ -14,30 +18,30 @@ pub(in crate::inject) struct PlacedVolume<'a> {
     /// The name that mounts refer to.
     pub(in crate::inject) name: Cow<'a, str>,
     /// The volume, unless the pod already has it.
-    pub(in crate::inject) new: Option<Json<'a>>,
+    pub(in crate::inject) new: Option<Value>,
 }
 
 /// Chooses a name for a volume: its own name, or `other_name` if a different volume of the pod or of `placed_names` has
 /// its own name. Returns `None` if both names are in use.
 pub(in crate::inject) fn place<'a>(
     pod: PodView<'_>,
-    volume: &'a SharedJson,
+    volume: &'a Value,
     other_name: impl FnOnce() -> Option<String>,
     placed_names: &BTreeMap<&str, Cow<'_, str>>,
 ) -> Option<PlacedVolume<'a>> {
-    let name = volume.json().get("name").and_then(Json::as_str)?;
+    let name = volume.get("name").and_then(Value::as_str)?;
     let is_free = |name: &str| placed_names.values().all(|placed| placed != name);
-    let with_own_name = is_free(name).then(|| place_as(pod, volume.into(), Cow::Borrowed(name))).flatten();
+    let with_own_name = is_free(name).then(|| place_as(pod, volume.clone(), Cow::Borrowed(name))).flatten();
     with_own_name.or_else(|| {
         let other_name = other_name()?;
         let name = truncated(&other_name);
-        let volume = Json::from(volume).with("name", name.to_owned());
+        let volume = with_member(volume.clone(), "name", name);
         is_free(name).then(|| place_as(pod, volume, Cow::Owned(name.to_owned()))).flatten()
     })
 }
 
 /// Places a volume under a name, unless the pod has a different volume of that name.
-fn place_as<'a>(pod: PodView<'_>, volume: Json<'a>, name: Cow<'a, str>) -> Option<PlacedVolume<'a>> {
+fn place_as<'a>(pod: PodView<'_>, volume: Value, name: Cow<'a, str>) -> Option<PlacedVolume<'a>> {
     let new = match pod.volume(&name) {
         None => Some(volume),
         Some(present) if is_same(present, &volume) => None,

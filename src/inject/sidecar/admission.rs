@@ -9,7 +9,6 @@ use super::missing::MissingContainers;
 use crate::{
     config::{PodSecurityLevel, Template},
     inject::pod::PodView,
-    json::Json,
     k8s::quantity::Quantity,
 };
 
@@ -20,7 +19,7 @@ pub(super) fn rejected_part<'a>(
     enforced: PodSecurityLevel,
 ) -> Option<Cow<'a, str>> {
     let own = pod.spec("securityContext");
-    let default = template.security_context.as_deref();
+    let default = template.security_context.as_ref();
     template.pod_security.violation(enforced, |field| {
         own.and_then(|context| context.get(field)).is_some_and(|value| !value.is_null())
             || default.and_then(|context| context.get(field)).is_some_and(|value| !value.is_null())
@@ -60,9 +59,9 @@ pub(super) fn exceeded_resource(pod: PodView<'_>, missing: &MissingContainers) -
 }
 
 /// The quantities of a list of the pod's resources.
-fn amounts<'a>(resources: &'a Json<'_>, list: &str) -> impl Iterator<Item = (&'a str, Quantity)> {
-    let amounts = resources.get(list).and_then(Json::as_map).into_iter().flatten();
-    amounts.filter_map(|(name, amount)| Some((name.as_ref(), Quantity::parse(amount.as_str()?)?)))
+fn amounts<'a>(resources: &'a Value, list: &str) -> impl Iterator<Item = (&'a str, Quantity)> {
+    let amounts = resources.get(list).and_then(Value::as_object).into_iter().flatten();
+    amounts.filter_map(|(name, amount)| Some((name.as_str(), Quantity::parse(amount.as_str()?)?)))
 }
 
 fn amount(container: &Value, list: &str, name: &str) -> Option<Quantity> {
@@ -76,7 +75,7 @@ fn request_of(container: &Value, name: &str) -> i128 {
 }
 
 /// The request of a pod's container in billionths.
-fn own_request(container: &Json<'_>, name: &str) -> i128 {
+fn own_request(container: &Value, name: &str) -> i128 {
     let amount = |list: &str| {
         let amount = container.get("resources")?.get(list)?.get(name)?;
         Quantity::parse(amount.as_str()?)

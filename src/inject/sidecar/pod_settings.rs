@@ -1,15 +1,16 @@
 //! Settings of a template for the whole pod: grace period, DNS, host aliases, security context.
 
+use json_patch::jsonptr::Pointer;
+use serde_json::Value;
+
 use crate::{
     config::{MAX_NAME_SERVERS, MAX_SEARCH_DOMAINS, Template},
     inject::{
-        pod::PodView,
+        pod::{PodView, items, with_member},
         reason::{Note, Reason},
     },
-    json::{Json, SharedJson},
     patch::{ListPosition, PatchBuilder, PatchError, pointer},
 };
-use json_patch::jsonptr::Pointer;
 
 /// The API server's default grace period in seconds (`pkg/apis/core/v1/defaults.go`).
 const DEFAULT_GRACE_PERIOD: u64 = 30;
@@ -19,14 +20,14 @@ const HOST_ALIASES: &Pointer = Pointer::from_static("/spec/hostAliases");
 const SECURITY_CONTEXT: &Pointer = Pointer::from_static("/spec/securityContext");
 
 /// Applies the settings.
-pub(super) fn apply<'a>(
-    builder: &mut PatchBuilder<'a>,
-    template: &'a Template,
+pub(super) fn apply(
+    builder: &mut PatchBuilder,
+    template: &Template,
     notes: &mut Vec<Note>,
 ) -> Result<(), PatchError> {
     if let Some(min) = template.termination_grace_period_seconds {
         let present =
-            PodView::new(builder.object()).spec("terminationGracePeriodSeconds").and_then(Json::as_u64);
+            PodView::new(builder.object()).spec("terminationGracePeriodSeconds").and_then(Value::as_u64);
         if present.unwrap_or(DEFAULT_GRACE_PERIOD) < u64::from(min) {
             builder.set(GRACE_PERIOD, min)?;
         }
@@ -44,23 +45,23 @@ pub(super) fn apply<'a>(
         add_alias(builder, alias)?;
     }
     let members =
-        template.security_context.as_ref().and_then(|context| context.json().as_map()).into_iter().flatten();
-    builder.add_members(SECURITY_CONTEXT, members.map(|(key, value)| (&**key, value.clone())))
+        template.security_context.as_ref().and_then(|context| context.as_object()).into_iter().flatten();
+    builder.add_members(SECURITY_CONTEXT, members.map(|(key, value)| (key.clone(), value.clone())))
 }
 
 /// Adds missing items to a list of `dnsConfig`. Returns false, without a change, if the list would exceed the API
 /// server's maximum.
-fn merge<'a>(
-    builder: &mut PatchBuilder<'a>,
-    dns: &'a SharedJson,
+fn merge(
+    builder: &mut PatchBuilder,
+    dns: &Value,
     list: &str,
     max: Option<usize>,
-    is_same: impl Fn(&Json<'_>, &Json<'_>) -> bool,
+    is_same: impl Fn(&Value, &Value) -> bool,
 ) -> Result<bool, PatchError> {
     let path = pointer(["spec", "dnsConfig", list]);
-    let present = builder.object().at(&path).map_or(&[][..], Json::items);
-    let wanted: &[Json<'a>] = dns.json().get(list).map_or(&[][..], Json::items);
-    let new: Vec<Json<'a>> =
+    let present = items(builder.object().pointer(path.as_str()));
+    let wanted = items(dns.get(list));
+    let new: Vec<Value> =
         wanted.iter().filter(|item| !present.iter().any(|present| is_same(present, item))).cloned().collect();
     if max.is_some_and(|max| present.len() + new.len() > max) && !new.is_empty() {
         return Ok(false);
@@ -70,16 +71,13 @@ fn merge<'a>(
 }
 
 /// Adds a host alias. Omits host names that already have an address in the pod.
-fn add_alias<'a>(builder: &mut PatchBuilder<'a>, alias: &'a SharedJson) -> Result<(), PatchError> {
+fn add_alias(builder: &mut PatchBuilder, alias: &Value) -> Result<(), PatchError> {
     let present = PodView::new(builder.object()).items("hostAliases");
-    let alias: &Json<'a> = alias.json();
-    let is_taken = |name: &Json<'_>| {
-        present.iter().any(|alias| {
-            alias.get("hostnames").is_some_and(|names| names.items().iter().any(|taken| taken == name))
-        })
+    let is_taken = |name: &Value| {
+        present.iter().any(|alias| items(alias.get("hostnames")).iter().any(|taken| taken == name))
     };
-    let names = alias.get("hostnames").map_or(&[][..], Json::items);
-    let new: Vec<Json<'a>> = names.iter().filter(|name| !is_taken(name)).cloned().collect();
+    let names = items(alias.get("hostnames"));
+    let new: Vec<Value> = names.iter().filter(|name| !is_taken(name)).cloned().collect();
     if new.is_empty() {
         return Ok(());
     }
@@ -90,8 +88,8 @@ fn add_alias<'a>(builder: &mut PatchBuilder<'a>, alias: &'a SharedJson) -> Resul
             builder.add_items(&pointer(["spec", "hostAliases", &index, "hostnames"]), new, ListPosition::Last)
         }
         None => {
-            let alias = alias.clone().with("hostnames", Json::List(new));
-            builder.add_items(HOST_ALIASES, [alias], ListPosition::Last)
+            let alias = with_member(alias.clone(), "hostnames", new);
+            builder.add_items(HOST_ALIASES, vec![alias], ListPosition::Last)
         }
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn transferred_variables(
                 .find(|entry| entry.get("name").is_some_and(|name| *name == variable.as_str()));
             if let Some(found) = found.filter(|_| !present.contains(variable)) {
                 present.push(variable.clone());
-                variables.push(found.into());
+                variables.push(found.clone());
             }
         }
     }
@@ -66,7 +66,7 @@ pub(super) fn shared_mounts(pod: PodView<'_>, template: &Template, injected_name
             mount.get("mountPropagation").is_some_and(|propagation| propagation == "Bidirectional");
         if !is_unshared && !is_expression && !is_privileged && path != "/" && !used_paths.contains(&path) {
             used_paths.push(path);
-            shared.push(mount.into());
+            shared.push(mount.clone());
         }
     }
     shared

@@ -43,13 +43,13 @@ fn warnings(template: &str, spec: Value, config: &Config, limits: &NamespaceLimi
     let labels = Labels::new();
     let context =
         InjectionContext { namespace: "prod", namespace_labels: Ok(&labels), native_sidecars: true };
-    let injection = inject((&pod).into(), &context, config).unwrap();
+    let injection = inject(pod.clone(), &context, config).unwrap();
     assert_eq!(injection.added_containers, [template]);
     let notes = injection.limit_warnings(limits);
     assert!(notes.iter().all(|note| note.reason.outcome() == Outcome::Warned), "{notes:?}");
     // A second pass adds nothing, and repeats no warning.
-    let after = injection.pod.as_ref().map(Value::from).unwrap();
-    let second = inject((&after).into(), &context, config).unwrap();
+    let after = injection.pod.clone().unwrap();
+    let second = inject(after.clone(), &context, config).unwrap();
     assert_eq!(second.limit_warnings(limits), []);
     notes.into_iter().filter_map(|note| note.warning).collect()
 }
@@ -163,7 +163,7 @@ fn pod_resources_bound_each_kind_of_container() {
         let context =
             InjectionContext { namespace: "prod", namespace_labels: Ok(&labels), native_sidecars: true };
         let config = templates(resources);
-        let injection = inject((&pod).into(), &context, &config).unwrap();
+        let injection = inject(pod.clone(), &context, &config).unwrap();
         let is_skipped = injection.notes.iter().any(|note| note.reason == Reason::PodResources);
         assert_eq!(is_skipped, injection.is_empty(), "{:?}", injection.notes);
         injection.notes.into_iter().find_map(|note| note.warning)

@@ -163,6 +163,6 @@ sidecars:
 
     let unread =
         InjectionContext { namespace: "prod", namespace_labels: Err("no answer"), native_sidecars: true };
-    let second = Injected::new((&after).into(), &unread, &templates).unwrap();
+    let second = Injected::new(after.clone(), &unread, &templates).unwrap();
     assert!(second.is_empty(), "{:?}", second.patch);
 }

@@ -28,10 +28,11 @@
 
 use std::path::{Path, PathBuf};
 
+use json_patch::Patch;
 use serde_json::{Value, json};
 
 use super::{config, inject_with, injected, lxcfs_pod, mount_paths, names, pod};
-use crate::{config::Config, patch::Patch};
+use crate::config::Config;
 
 /// A template with an annotation with a key that requires both escapes. The configuration file rejects such a key.
 fn annotating_config() -> Config {

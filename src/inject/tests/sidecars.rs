@@ -97,7 +97,7 @@ fn leaves_sidecar_out_of_pod_that_would_not_end() {
     for policy in ["Never", "OnFailure"] {
         let job = agents_pod(|pod| pod["spec"]["restartPolicy"] = json!(policy));
         for templates in [&agent(), &as_init] {
-            let skipped = Injected::new((&job).into(), &old, templates).unwrap();
+            let skipped = Injected::new(job.clone(), &old, templates).unwrap();
             assert!(skipped.is_empty(), "{:?}", skipped.patch);
             assert_eq!(skipped.notes[0].reason, Reason::NoNativeSidecars);
             assert_eq!(
@@ -107,7 +107,7 @@ fn leaves_sidecar_out_of_pod_that_would_not_end() {
             );
         }
         // The configuration demands an ordinary container.
-        assert!(!Injected::new((&job).into(), &old, &ordinary).unwrap().is_empty());
+        assert!(!Injected::new(job.clone(), &old, &ordinary).unwrap().is_empty());
     }
 }
 
@@ -115,14 +115,14 @@ fn leaves_sidecar_out_of_pod_that_would_not_end() {
 fn uses_native_sidecars_only_if_supported() {
     let (labels, agents) = (Labels::new(), agents_pod(|_| {}));
     let old = InjectionContext { namespace: "prod", namespace_labels: Ok(&labels), native_sidecars: false };
-    let after = Injected::new((&agents).into(), &old, &agent()).unwrap().pod.unwrap();
+    let after = Injected::new(agents.clone(), &old, &agent()).unwrap().pod.unwrap();
     assert_eq!(names(&after["spec"]["containers"]), ["web", "agent"]);
     assert_eq!(after["spec"]["initContainers"], Value::Null);
 
     let explicit = config(
         "sidecars: {templates: [{name: agent, initContainers: [{name: s, image: i, restartPolicy: Always}, {name: e, image: i}]}]}",
     );
-    let after = Injected::new((&agents).into(), &old, &explicit).unwrap().pod.unwrap();
+    let after = Injected::new(agents.clone(), &old, &explicit).unwrap().pod.unwrap();
     assert_eq!(after["spec"]["containers"][1], json!({"name": "s", "image": "i"}));
     let (after, _) = injected(&agents, &[], &explicit);
     assert_eq!(names(&after["spec"]["initContainers"]), ["s", "e"]);

@@ -20,11 +20,10 @@ pub fn truncated(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// The request of the API server. Objects remain unparsed until they are used, except for a stored object of a type
-/// that the caller knows in advance (`OldObject`).
+/// The request of the API server. Objects remain unparsed until they are used.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", bound(deserialize = "OldObject: Deserialize<'de>"))]
-pub struct AdmissionRequest<'a, OldObject = &'a RawValue> {
+#[serde(rename_all = "camelCase")]
+pub struct AdmissionRequest<'a> {
     /// Identifies this call. Several calls for the same deletion have different uids.
     #[serde(borrow)]
     pub uid: Cow<'a, str>,
@@ -50,8 +49,8 @@ pub struct AdmissionRequest<'a, OldObject = &'a RawValue> {
     #[serde(borrow, default)]
     pub object: Option<&'a RawValue>,
     /// The stored object; null on CREATE, and therefore on evictions.
-    #[serde(default)]
-    pub old_object: Option<OldObject>,
+    #[serde(borrow, default)]
+    pub old_object: Option<&'a RawValue>,
     /// Whether this is a dry run. Evictions have their own field `deleteOptions.dryRun` as well.
     #[serde(default)]
     pub dry_run: Option<bool>,
@@ -145,41 +144,6 @@ pub struct Eviction {
     /// `kubectl drain --dry-run=server` sets `dryRun` only here: the `dryRun` of its admission request is false.
     #[serde(default)]
     pub delete_options: Option<DeleteOptions>,
-}
-
-// === impl AdmissionRequest ===
-
-impl<'a, OldObject> AdmissionRequest<'a, OldObject> {
-    /// Whether the request deletes a pod, also as part of a collection.
-    #[must_use]
-    pub fn is_pod_deletion(&self) -> bool {
-        let Resource { group, resource, .. } = &self.resource;
-        self.operation == "DELETE"
-            && group.is_empty()
-            && resource == "pods"
-            && self.sub_resource.as_deref().unwrap_or_default().is_empty()
-    }
-
-    /// Separates the stored object from the request.
-    #[must_use]
-    pub fn split_old_object(self) -> (AdmissionRequest<'a>, Option<OldObject>) {
-        let Self { uid, resource, sub_resource, name, namespace, operation, user_info, .. } = self;
-        let Self { object, old_object, dry_run, options, .. } = self;
-        let request = AdmissionRequest {
-            uid,
-            resource,
-            sub_resource,
-            name,
-            namespace,
-            operation,
-            user_info,
-            object,
-            old_object: None,
-            dry_run,
-            options,
-        };
-        (request, old_object)
-    }
 }
 
 #[cfg(test)]

@@ -11,11 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{answer::answer, loopback::EVALUATION_TIMEOUT};
 use crate::{
     guard::{Deadline, PolicySetting, Reason, Request, Role, Verdict},
-    server::webhook::{
-        http_response::Rejection,
-        review::{Review, ReviewBody},
-        state::WebhookState,
-    },
+    server::webhook::{http_response::Rejection, review::Review, state::WebhookState},
 };
 
 /// The verdict that a request would get now. The preview is not counted, logged or reserved.
@@ -62,10 +58,8 @@ pub(super) async fn preview(
     let deadline = Deadline::from_timeout(Some(EVALUATION_TIMEOUT));
     let body = state.body_reader.read(request).await?;
     let bad_request = |error: &dyn std::fmt::Display| Rejection::bad_request(error.to_string());
-    let body = ReviewBody::new(&body.bytes);
-    let review = Review::read(&body).map_err(|error| bad_request(&error))?;
-    let request = review.request().map_err(|error| bad_request(&error))?;
-    let request = Request::from_admission(request).map_err(|error| bad_request(&error))?;
+    let review = Review::read(&body.bytes).map_err(|error| bad_request(&error))?;
+    let request = Request::from_admission(&review.request).map_err(|error| bad_request(&error))?;
     let (verdict, policy) = tokio::join!(
         state.guard.preview(&request, deadline),
         state.guard.effective_policy(&request, deadline)

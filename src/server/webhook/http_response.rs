@@ -11,7 +11,7 @@ pub(in crate::server) struct Rejection(StatusCode, String);
 
 /// Returns HTTP 200 with this review.
 pub(super) fn json_response(review: &ReviewResponse<'_>) -> Response {
-    match review.to_json() {
+    match serde_json::to_vec(review) {
         Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
         Err(error) => Rejection::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

@@ -9,6 +9,7 @@ use axum::{
     extract::{Query, Request, State},
     response::Response,
 };
+use serde_json::{Value, value::RawValue};
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -16,15 +17,12 @@ use super::{
     http_request::QueryParameters,
     http_response::{Rejection, json_response},
     metrics::WebhookEntry,
-    mutator::{MutationOutcome, Mutator},
-    objects::Objects,
-    review::{Review, ReviewBody},
-    review_response::Mutation,
+    mutator::{Mutation, Mutator},
+    review::Review,
     spans,
     state::WebhookState,
 };
 use crate::{
-    config::Config,
     guard::Deadline,
     k8s::admission::{AdmissionRequest, truncated},
 };
@@ -50,74 +48,63 @@ async fn handle(
     let deadline = parameters.deadline().map_err(Rejection::bad_request)?;
     let body = state.body_reader.read(request).await?;
     let started = Instant::now();
-    // Parsing and evaluation use the same configuration, even if it is reloaded in between.
-    let config = state.mutator.config();
-    let received = body;
-    let body = ReviewBody::new(&received.bytes);
-    let (review, objects) = match Review::read_with_objects(&body, &config.sidecars.variables) {
-        Ok(read) => read,
+    let review = match Review::read(&body.bytes) {
+        Ok(review) => review,
         Err(error) => return state.reject(&error),
     };
-    let request = match review.request() {
-        Ok(request) => request,
-        Err(error) => {
-            state.metrics.record_bad_request();
-            let message = format!("the request of the AdmissionReview is not readable: {error}");
-            return Ok(json_response(&review.bad_request_response(message)));
-        }
-    };
-    received.mark_valid();
-    let MutationOutcome { entry, reason, mut mutation } =
-        evaluate(state, &config, request, objects, deadline).await;
-    state.metrics.record_result(entry, mutation.denial.is_none(), reason, started.elapsed());
-    log(review.uid(), request, reason, &mutation, started.elapsed());
-    spans::record_result(review.uid(), request, mutation.denial.is_none(), reason);
-    for warning in &mut mutation.warnings {
-        truncate(warning);
-    }
-    mutation.reason = reason.to_owned();
-    Ok(json_response(&review.mutation_response(&mut mutation)))
+    body.mark_valid();
+    let mut mutation = evaluate(state, &review.request, deadline).await;
+    let (elapsed, allowed) = (started.elapsed(), mutation.denial.is_none());
+    state.metrics.record_result(mutation.entry, allowed, mutation.reason, elapsed);
+    log(&review.request, &mutation, elapsed);
+    spans::record_result(&review.request, allowed, mutation.reason);
+    mutation.warnings.iter_mut().for_each(truncate);
+    Ok(json_response(&review.mutation_response(mutation)))
 }
 
-async fn evaluate(
-    state: &WebhookState,
-    config: &Config,
-    request: &AdmissionRequest<'_>,
-    objects: Objects<'_>,
-    deadline: Deadline,
-) -> MutationOutcome {
+async fn evaluate(state: &WebhookState, request: &AdmissionRequest<'_>, deadline: Deadline) -> Mutation {
     let sub_resource = request.sub_resource.as_deref().unwrap_or_default();
     let is_core = request.resource.group.is_empty();
-    let entry = match (request.operation.as_ref(), request.resource.resource.as_ref(), sub_resource) {
-        ("CREATE", "pods", "") if is_core => WebhookEntry::Inject,
-        ("UPDATE", "nodes", "status") if is_core => WebhookEntry::Nodes,
+    let config = state.mutator.config();
+    let unreadable = |entry| Mutation::admitted(entry, "Unreadable", "the request's object is not readable");
+    match (request.operation.as_ref(), request.resource.resource.as_ref(), sub_resource) {
+        ("CREATE", "pods", "") if is_core => match read_object(request.object) {
+            Some(pod) => state.mutator.mutate_pod(request, pod, &config, &state.metrics, deadline).await,
+            None => unreadable(WebhookEntry::Inject),
+        },
+        ("UPDATE", "nodes", "status") if is_core => match read_object(request.object) {
+            Some(node) => Mutator::mutate_node(node, read_object(request.old_object).as_ref(), &config),
+            None => unreadable(WebhookEntry::Nodes),
+        },
         _ => {
             let warning = "etcd-guard mutates only new pods and nodes/status; \
                            correct the rules of its webhook configuration";
-            return MutationOutcome::admitted(WebhookEntry::Unknown, "NotOurs", warning);
+            Mutation::admitted(WebhookEntry::Unknown, "NotOurs", warning)
         }
-    };
-    match (entry, objects.new) {
-        (entry, None) => {
-            MutationOutcome::admitted(entry, "Unreadable", "the request's object is not readable")
-        }
-        (WebhookEntry::Nodes, Some(node)) => Mutator::mutate_node(node, objects.stored.as_ref(), config),
-        (_, Some(pod)) => state.mutator.mutate_pod(request, pod, config, &state.metrics, deadline).await,
     }
+}
+
+/// Parses an object. `None` if it is absent or unreadable, or if the object or its metadata is no map.
+fn read_object(object: Option<&RawValue>) -> Option<Value> {
+    let object: Value = serde_json::from_str(object?.get()).ok()?;
+    let has_metadata =
+        object.get("metadata").is_none_or(|metadata| metadata.is_object() || metadata.is_null());
+    (object.is_object() && has_metadata).then_some(object)
 }
 
 /// Logs one line per object. The level is info for changed objects and for warnings; it is debug for unchanged objects
 /// and for status updates without warnings.
-fn log(uid: &str, request: &AdmissionRequest<'_>, reason: &str, mutation: &Mutation, elapsed: Duration) {
+fn log(request: &AdmissionRequest<'_>, mutation: &Mutation, elapsed: Duration) {
+    let (uid, reason) = (truncated(&request.uid), mutation.reason);
     let patch_bytes = mutation.patch.as_ref().map_or(0, Vec::len);
     let verdict = if mutation.denial.is_none() { "allowed" } else { "denied" };
     let is_unchanged = mutation.patch.is_none() && mutation.denial.is_none() && mutation.warnings.is_empty();
     if is_unchanged || request.sub_resource.as_deref() == Some("status") && mutation.warnings.is_empty() {
-        tracing::debug!(uid = truncated(uid), reason, "mutation without warnings");
+        tracing::debug!(uid, reason, "mutation without warnings");
         return;
     }
     tracing::info!(
-        uid = truncated(uid),
+        uid,
         namespace = request.namespace.as_deref().map(truncated),
         name = request.name.as_deref().map(truncated),
         resource = truncated(&request.resource.resource),

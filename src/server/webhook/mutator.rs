@@ -9,21 +9,19 @@ use std::{
     time::Duration,
 };
 
+use json_patch::Patch;
 use prometheus_client::registry::Registry;
+use serde_json::Value;
 use tokio::{
     sync::oneshot,
     time::{sleep, timeout},
 };
 
-use super::{
-    metrics::{Metrics, NOTHING_TO_INJECT, WebhookEntry},
-    review_response::Mutation,
-};
+use super::metrics::{Metrics, NOTHING_TO_INJECT, WebhookEntry};
 use crate::{
     config::{Config, Labels, LiveConfig, ReloadMetrics},
     guard::Deadline,
     inject::{Injection, InjectionContext, Note, Reason, inject, needs_namespace},
-    json::Json,
     k8s::{
         ApiReader, ApiServerVersion, NamespaceLabels, NamespaceLimitsReader, NamespaceReader,
         admission::AdmissionRequest,
@@ -52,11 +50,18 @@ pub struct Mutator {
     native_sidecars: Arc<AtomicBool>,
 }
 
-/// The result of one request, with its metric labels.
-pub(super) struct MutationOutcome {
+/// The result of a mutating webhook, or of a rule for new pods.
+#[derive(Debug)]
+pub(super) struct Mutation {
+    /// The webhook, for metrics.
     pub(super) entry: WebhookEntry,
+    /// The reason code, as in metrics.
     pub(super) reason: &'static str,
-    pub(super) mutation: Mutation,
+    /// Message of the denial; absent if the request is allowed.
+    pub(super) denial: Option<String>,
+    /// The serialized JSON patch; absent if the object stays unchanged.
+    pub(super) patch: Option<Vec<u8>>,
+    pub(super) warnings: Vec<String>,
 }
 
 // === impl Mutator ===
@@ -118,11 +123,11 @@ impl Mutator {
     pub(super) async fn mutate_pod(
         &self,
         request: &AdmissionRequest<'_>,
-        pod: Json<'_>,
+        pod: Value,
         config: &Config,
         metrics: &Metrics,
         deadline: Deadline,
-    ) -> MutationOutcome {
+    ) -> Mutation {
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let labels = if needs_namespace(&pod, config) {
             self.labels(namespace, deadline).await
@@ -141,16 +146,11 @@ impl Mutator {
             Ok(Err(denial)) => {
                 metrics.record_injection(Some(denial.reason));
                 let text = format!("{}: {}", denial.reason.as_str(), denial.message);
-                let mutation = Mutation { denial: Some(text), ..Mutation::default() };
-                return MutationOutcome {
-                    entry: WebhookEntry::Inject,
-                    reason: denial.reason.as_str(),
-                    mutation,
-                };
+                return Mutation::denied(WebhookEntry::Inject, denial.reason.as_str(), text);
             }
             Err(_) => {
                 metrics.record_injection(Some(Reason::PatchFailed));
-                return MutationOutcome::admitted(
+                return Mutation::admitted(
                     WebhookEntry::Inject,
                     Reason::PatchFailed.as_str(),
                     INTERNAL_ERROR,
@@ -169,7 +169,7 @@ impl Mutator {
         if injection.notes.is_empty() {
             metrics.record_injection(None);
         }
-        MutationOutcome::from(injection)
+        Mutation::from(injection)
     }
 
     /// Returns the labels of a namespace, or an error message after a failed read or a timeout.
@@ -185,17 +185,16 @@ impl Mutator {
     }
 
     /// Evaluates the over-commit of a node's status.
-    pub(super) fn mutate_node(node: Json<'_>, stored: Option<&Json<'_>>, config: &Config) -> MutationOutcome {
+    pub(super) fn mutate_node(node: Value, stored: Option<&Value>, config: &Config) -> Mutation {
         let result =
             catch_unwind(AssertUnwindSafe(|| over_commit(node, stored, config.over_commit.as_ref())));
         match result {
             Ok(outcome) => {
                 let reason = outcome.reason.as_str();
                 let warnings = outcome.warning.into_iter().collect();
-                let mutation = Mutation { patch: outcome.patch.into_json(), warnings, ..Mutation::default() };
-                MutationOutcome { entry: WebhookEntry::Nodes, reason, mutation }
+                Mutation::patched(WebhookEntry::Nodes, reason, &outcome.patch, warnings)
             }
-            Err(_) => MutationOutcome::admitted(WebhookEntry::Nodes, "PatchFailed", INTERNAL_ERROR),
+            Err(_) => Mutation::admitted(WebhookEntry::Nodes, "PatchFailed", INTERNAL_ERROR),
         }
     }
 }
@@ -229,30 +228,41 @@ async fn wait_for_change(config: &mut LiveConfig, limit: Duration) {
     let _ = timeout(limit, changed).await;
 }
 
-// === impl MutationOutcome ===
+// === impl Mutation ===
 
-impl From<Injection<'_>> for MutationOutcome {
+impl From<Injection<'_>> for Mutation {
     fn from(injection: Injection<'_>) -> Self {
         let reason = match injection.notes.first() {
             _ if !injection.is_empty() => "Injected",
             Some(note) => note.reason.as_str(),
             None => NOTHING_TO_INJECT,
         };
-        let patch = injection.patch.into_json();
         let warnings = injection.notes.into_iter().filter_map(|note| note.warning).collect();
-        Self {
-            entry: WebhookEntry::Inject,
-            reason,
-            mutation: Mutation { patch, warnings, ..Mutation::default() },
-        }
+        Self::patched(WebhookEntry::Inject, reason, &injection.patch, warnings)
     }
 }
 
-impl MutationOutcome {
+impl Mutation {
+    /// Denies the request.
+    pub(super) fn denied(entry: WebhookEntry, reason: &'static str, message: String) -> Self {
+        Self { entry, reason, denial: Some(message), patch: None, warnings: Vec::new() }
+    }
+
+    /// Admits the object unchanged.
+    pub(super) fn unchanged(entry: WebhookEntry, reason: &'static str) -> Self {
+        Self::patched(entry, reason, &Patch::default(), Vec::new())
+    }
+
+    /// Admits the object with a patch, which may be empty.
+    fn patched(entry: WebhookEntry, reason: &'static str, patch: &Patch, warnings: Vec<String>) -> Self {
+        // The serialization of JSON values does not fail.
+        let patch = if patch.is_empty() { None } else { serde_json::to_vec(patch).ok() };
+        Self { entry, reason, denial: None, patch, warnings }
+    }
+
     /// Admits the object unchanged, with a warning.
     pub(super) fn admitted(entry: WebhookEntry, reason: &'static str, warning: &str) -> Self {
-        let mutation = Mutation { warnings: vec![warning.to_owned()], ..Mutation::default() };
-        Self { entry, reason, mutation }
+        Self::patched(entry, reason, &Patch::default(), vec![warning.to_owned()])
     }
 }
 

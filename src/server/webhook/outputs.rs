@@ -22,9 +22,10 @@ use tracing_subscriber::{
 
 use super::{
     http_response::Rejection,
-    metrics::Metrics,
-    review::{Review, ReviewBody},
-    review_response::{Mutation, ReviewResponse},
+    metrics::{Metrics, WebhookEntry},
+    mutator::Mutation,
+    review::Review,
+    review_response::ReviewResponse,
     spans::{record_result, record_verdict, start_review},
     validate::log_verdict,
 };
@@ -37,12 +38,11 @@ const BODY: &str = r#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionRe
     "operation": "DELETE", "resource": {"group": "", "version": "v1", "resource": "pods"}}}"#;
 
 fn json(response: &ReviewResponse<'_>) -> String {
-    String::from_utf8(response.to_json().unwrap()).unwrap()
+    serde_json::to_string(response).unwrap()
 }
 
 fn respond(respond: impl FnOnce(&Review<'_>) -> String) -> String {
-    let body = ReviewBody::new(BODY.as_bytes());
-    respond(&Review::read(&body).unwrap())
+    respond(&Review::read(BODY.as_bytes()).unwrap())
 }
 
 /// Returns the response with a verdict.
@@ -50,11 +50,11 @@ pub(crate) fn verdict_response(verdict: &Verdict) -> String {
     respond(|review| json(&review.verdict_response(verdict, Operation::Delete)))
 }
 
-/// Returns the response with a mutation whose denial, warning and reason are this text.
+/// Returns the response with a mutation whose denial and warning are this text.
 pub(crate) fn mutation_response(text: &str) -> String {
-    let text = || text.to_owned();
-    let mut mutation = Mutation { denial: Some(text()), patch: None, warnings: vec![text()], reason: text() };
-    respond(|review| json(&review.mutation_response(&mut mutation)))
+    let mut mutation = Mutation::denied(WebhookEntry::Inject, "UnknownTemplate", text.to_owned());
+    mutation.warnings.push(text.to_owned());
+    respond(|review| json(&review.mutation_response(mutation)))
 }
 
 /// Returns the response to a malformed request.
@@ -65,8 +65,7 @@ pub(crate) fn bad_request_response(text: &str) -> String {
 /// Returns the response to a body of another kind and version.
 pub(crate) fn invalid_review_response(text: &str) -> String {
     let body = serde_json::json!({"apiVersion": text, "kind": text, "request": {"uid": "1"}}).to_string();
-    let body = ReviewBody::new(body.as_bytes());
-    json(&Review::read(&body).unwrap_err().to_response().unwrap())
+    json(&Review::read(body.as_bytes()).unwrap_err().to_response().unwrap())
 }
 
 /// Returns the body of an HTTP error with this message.
@@ -78,7 +77,7 @@ pub(crate) async fn http_error(text: &str) -> String {
 
 /// Logs a verdict, and an error with this text.
 pub(crate) fn log(request: &Request, verdict: &Verdict, text: &str) {
-    log_verdict(text, request, verdict, Duration::ZERO);
+    log_verdict(text, request, verdict, false, Duration::ZERO);
     tracing::warn!(error = %text, uid = text, "bad review");
     tracing::warn!(target: "library", error = %text, "failed: {text}");
 }
@@ -115,7 +114,7 @@ pub(crate) fn span_attributes(request: &Request, verdict: &Verdict, text: &str) 
     tracing::subscriber::with_default(subscriber, || {
         start_review("validate", &HeaderMap::new()).in_scope(|| record_verdict(text, request, verdict));
         let mutated: AdmissionRequest<'_> = serde_json::from_str(&mutated).unwrap();
-        start_review("mutate", &HeaderMap::new()).in_scope(|| record_result(text, &mutated, true, "Mutated"));
+        start_review("mutate", &HeaderMap::new()).in_scope(|| record_result(&mutated, true, "Mutated"));
     });
     let attributes = attributes.0.lock().unwrap();
     assert!(attributes.len() > 15, "{}", attributes.len());

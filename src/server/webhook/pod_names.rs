@@ -5,7 +5,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{
-    http_response::json_response, metrics::WebhookEntry, review::Review, review_response::Mutation, spans,
+    http_response::json_response, metrics::WebhookEntry, mutator::Mutation, review::Review, spans,
     state::WebhookState,
 };
 use crate::{
@@ -40,30 +40,27 @@ pub(super) fn is_pod_creation(request: &AdmissionRequest<'_>) -> bool {
 }
 
 /// Evaluates the name of a new pod.
-pub(super) fn check_name(
-    state: &WebhookState,
-    review: &Review<'_>,
-    request: &AdmissionRequest<'_>,
-    started: Instant,
-) -> Response {
-    let config = state.mutator.config();
+pub(super) fn check_name(state: &WebhookState, review: &Review<'_>, started: Instant) -> Response {
+    let (config, request) = (state.mutator.config(), &review.request);
     // An unreadable pod has no name that the rule could forbid.
     let pod: Pod =
         request.object.and_then(|object| serde_json::from_str(object.get()).ok()).unwrap_or_default();
     let Metadata { name, generate_name } = pod.metadata;
     let result = config.pod_names.as_ref().map_or(Ok(()), |rule| check_pod_name(&name, &generate_name, rule));
-    let (reason, denial) = match result {
-        Ok(()) => ("NameAllowed", None),
-        Err(forbidden) => (FORBIDDEN_NAME, Some(format!("{FORBIDDEN_NAME}: {forbidden}"))),
+    let mutation = match result {
+        Ok(()) => Mutation::unchanged(WebhookEntry::Rules, "NameAllowed"),
+        Err(forbidden) => {
+            let message = format!("{FORBIDDEN_NAME}: {forbidden}");
+            Mutation::denied(WebhookEntry::Rules, FORBIDDEN_NAME, message)
+        }
     };
-    let allowed = denial.is_none();
-    state.metrics.record_result(WebhookEntry::Rules, allowed, reason, started.elapsed());
-    spans::record_result(review.uid(), request, allowed, reason);
+    let (reason, allowed) = (mutation.reason, mutation.denial.is_none());
+    state.metrics.record_result(mutation.entry, allowed, reason, started.elapsed());
+    spans::record_result(request, allowed, reason);
     if !allowed {
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let (uid, namespace, pod) = (truncated(review.uid()), truncated(namespace), truncated(&name));
         tracing::info!(uid, namespace, pod, verdict = "denied", reason);
     }
-    let mut mutation = Mutation { denial, reason: reason.to_owned(), ..Mutation::default() };
-    json_response(&review.mutation_response(&mut mutation))
+    json_response(&review.mutation_response(mutation))
 }

@@ -73,12 +73,12 @@ pub(super) fn record_verdict(uid: &str, request: &Request, verdict: &Verdict) {
 }
 
 /// Records a result that does not depend on an etcd cluster in the current span.
-pub(super) fn record_result(uid: &str, request: &AdmissionRequest<'_>, allowed: bool, reason: &str) {
+pub(super) fn record_result(request: &AdmissionRequest<'_>, allowed: bool, reason: &str) {
     let span = Span::current();
     if span.is_disabled() {
         return;
     }
-    span.record("uid", attribute(uid));
+    span.record("uid", attribute(&request.uid));
     span.record("namespace", request.namespace.as_deref().map(attribute));
     span.record("resource", attribute(&request.resource.resource));
     span.record("name", request.name.as_deref().map(attribute));

@@ -1,11 +1,6 @@
 //! `POST /validate`: deletions, evictions, workload operations, and the names of new pods.
 
-use std::{
-    ops::ControlFlow,
-    panic::AssertUnwindSafe,
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use axum::{
     extract::{Query, Request as HttpRequest, State},
@@ -13,7 +8,7 @@ use axum::{
 };
 use futures::FutureExt;
 use http::StatusCode;
-use memchr::memmem::Finder;
+use memchr::memmem;
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -21,17 +16,14 @@ use super::{
     http_request::{QueryParameters, RequestBody},
     http_response::{Rejection, json_response},
     pod_names,
-    review::{Review, ReviewBody},
+    review::Review,
     spans,
     state::WebhookState,
 };
 use crate::{
-    guard::{Deadline, PodHeader, Request, Verdict},
+    guard::{Deadline, Operation, Reason, Request, Verdict},
     k8s::admission::truncated,
 };
-
-/// Finds the text `etcd` in a body.
-static ETCD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("etcd"));
 
 pub(super) async fn validate(
     State(state): State<Arc<WebhookState>>,
@@ -57,82 +49,47 @@ pub(super) async fn validate(
 
 async fn evaluate(
     state: &WebhookState,
-    received: &RequestBody,
+    body: &RequestBody,
     deadline: Result<Deadline, String>,
 ) -> Result<Response, Rejection> {
     let started = Instant::now();
-    let body = ReviewBody::new(&received.bytes);
-    let (review, request, deadline) = match read_request(state, received, &body, deadline, started) {
-        ControlFlow::Continue(read) => read,
-        ControlFlow::Break(response) => return response,
+    let review = match Review::read(&body.bytes) {
+        Ok(review) => review,
+        Err(error) => return state.reject(&error),
     };
-    received.mark_valid();
+    if pod_names::is_pod_creation(&review.request) {
+        body.mark_valid();
+        return Ok(pod_names::check_name(state, &review, started));
+    }
+    let request = Request::from_admission(&review.request).map_err(|error| error.to_string());
+    let (request, deadline) = match request.and_then(|request| Ok((request, deadline?))) {
+        Ok(valid) => valid,
+        Err(error) => {
+            state.metrics.record_bad_request();
+            tracing::warn!(uid = truncated(review.uid()), %error, "bad request");
+            return Ok(json_response(&review.bad_request_response(error)));
+        }
+    };
+    body.mark_valid();
     let verdict = state.guard.evaluate(&request, deadline).await;
     state.metrics.record_verdict(request.operation, &verdict, started.elapsed());
-    log_verdict(review.uid(), &request, &verdict, started.elapsed());
+    let is_unrelated = request.operation == Operation::Delete
+        && verdict.reason == Reason::NotEtcd
+        && memmem::find(&body.bytes, b"etcd").is_none();
+    log_verdict(review.uid(), &request, &verdict, is_unrelated, started.elapsed());
     spans::record_verdict(review.uid(), &request, &verdict);
     Ok(json_response(&review.verdict_response(&verdict, request.operation)))
 }
 
-/// Reads the request that the guard evaluates. Breaks with the response to reviews that the guard does not evaluate:
-/// invalid reviews, and new pods.
-fn read_request<'a>(
-    state: &WebhookState,
-    received: &RequestBody,
-    body: &'a ReviewBody<'_>,
-    deadline: Result<Deadline, String>,
-    started: Instant,
-) -> ControlFlow<Result<Response, Rejection>, (Review<'a>, Request, Deadline)> {
-    let read = match (read_header(body), &deadline) {
-        (Some((review, Some(pod))), Ok(deadline)) => {
-            let request =
-                review.request().ok().and_then(|request| state.guard.fast_path_request(request, &pod));
-            if let Some(request) = request {
-                return ControlFlow::Continue((review, request, *deadline));
-            }
-            Review::read_with_pod(body)
-        }
-        // The review contains no stored object, so that nothing else must be parsed.
-        (Some((review, None)), _) => Ok((review, None)),
-        _ => Review::read_with_pod(body),
-    };
-    let (review, pod) = match read {
-        Ok(read) => read,
-        Err(error) => return ControlFlow::Break(state.reject(&error)),
-    };
-    let request = match review.request() {
-        Ok(request) if pod_names::is_pod_creation(request) => {
-            received.mark_valid();
-            return ControlFlow::Break(Ok(pod_names::check_name(state, &review, request, started)));
-        }
-        Ok(request) => match pod {
-            Some(pod) => Request::from_pod_deletion(request, pod),
-            None => Request::from_admission(request),
-        }
-        .map_err(|error| error.to_string()),
-        Err(error) => Err(format!("the request of the AdmissionReview is not readable: {error}")),
-    };
-    match request.and_then(|request| Ok((request, deadline?))) {
-        Ok((request, deadline)) => ControlFlow::Continue((review, request, deadline)),
-        Err(error) => {
-            state.metrics.record_bad_request();
-            tracing::warn!(uid = truncated(review.uid()), %error, "bad request");
-            ControlFlow::Break(Ok(json_response(&review.bad_request_response(error))))
-        }
-    }
-}
-
-/// Reads a review with only the header of the stored pod. This is the fast path for pods without etcd, which are the
-/// majority of deleted pods.
-fn read_header<'a>(body: &'a ReviewBody<'_>) -> Option<(Review<'a>, Option<PodHeader<'a>>)> {
-    // A body with the text `etcd` probably requires a full evaluation. The fast path would only add work.
-    let text = body.text().filter(|text| ETCD.find(text.as_bytes()).is_none())?;
-    Review::read_with_header(text)
-}
-
-/// Logs one line per verdict. Verdicts of the fast path have the level `debug`, because they are the majority, and would hide the
-/// verdicts on members. The line contains no part of the body except names.
-pub(super) fn log_verdict(uid: &str, request: &Request, verdict: &Verdict, elapsed: Duration) {
+/// Logs one line per verdict. Deletions of unrelated pods, which do not mention etcd, have the level `debug`: they are the
+/// majority, and would hide the verdicts on members. The line contains no part of the body except names.
+pub(super) fn log_verdict(
+    uid: &str,
+    request: &Request,
+    verdict: &Verdict,
+    is_unrelated: bool,
+    elapsed: Duration,
+) {
     let tally = verdict.tally.as_ref();
     // The level of an event is a constant of its call site, therefore each level needs its own call.
     macro_rules! log {
@@ -156,5 +113,5 @@ pub(super) fn log_verdict(uid: &str, request: &Request, verdict: &Verdict, elaps
             )
         };
     }
-    if request.runs_no_etcd() { log!(debug) } else { log!(info) }
+    if is_unrelated { log!(debug) } else { log!(info) }
 }

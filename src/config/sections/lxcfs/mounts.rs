@@ -2,10 +2,9 @@
 
 use std::sync::OnceLock;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::file::LxcfsFile;
-use crate::json::SharedJson;
 
 /// A hostPath volume and its mount.
 #[derive(Clone, Debug)]
@@ -15,9 +14,9 @@ pub struct LxcfsMount {
     /// The path in a container.
     pub path: String,
     /// The hostPath volume, with a unique name.
-    pub volume: SharedJson,
+    pub volume: Value,
     /// The mount of the volume.
-    pub mount: SharedJson,
+    pub mount: Value,
 }
 
 /// The mounts of all files, followed by the mount of the parent directory of the root.
@@ -49,8 +48,8 @@ impl LxcfsMount {
         Self {
             file: Some(file),
             path: path.to_owned(),
-            volume: json!({"name": name, "hostPath": source}).into(),
-            mount: mount.into(),
+            volume: json!({"name": name, "hostPath": source}),
+            mount,
         }
     }
 
@@ -59,6 +58,6 @@ impl LxcfsMount {
         let mount = json!({
             "name": "lxcfs-root", "mountPath": parent, "readOnly": true, "mountPropagation": "HostToContainer",
         });
-        Self { file: None, path: parent.to_owned(), volume: volume.into(), mount: mount.into() }
+        Self { file: None, path: parent.to_owned(), volume, mount }
     }
 }

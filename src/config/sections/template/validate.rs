@@ -5,19 +5,16 @@ use k8s_openapi::api::core::v1;
 use serde_json::Value;
 
 use super::{Native, Template};
-use crate::{
-    config::validation::{
-        Validator,
-        pod::{
-            Container, ContainerKind, check_affinity, check_containers, check_mounts, check_name_resolution,
-            check_pod_security_context, check_variables, check_volumes,
-        },
-        pod_parts::{check_items, check_typed, text},
-        syntax::{
-            MAX_NAME_LENGTH, check_annotation_key, check_key, check_label_value, check_name, check_toleration,
-        },
+use crate::config::validation::{
+    Validator,
+    pod::{
+        Container, ContainerKind, check_affinity, check_containers, check_mounts, check_name_resolution,
+        check_pod_security_context, check_variables, check_volumes,
     },
-    json::SharedJson,
+    pod_parts::{check_items, check_typed, text},
+    syntax::{
+        MAX_NAME_LENGTH, check_annotation_key, check_key, check_label_value, check_name, check_toleration,
+    },
 };
 
 /// Prefixes of the keys that control injection. A template with such a key would control its own injection.
@@ -125,19 +122,19 @@ impl Template {
         };
         let containers = self.containers.iter().enumerate().map(|(index, container)| Container {
             position: ("containers", index),
-            value: container.value(),
+            value: container,
             kind: container_kind,
         });
         let init_containers = self.init_containers.iter().enumerate().map(|(index, container)| Container {
             position: ("initContainers", index),
-            value: container.value(),
-            kind: kind(container.value()),
+            value: container,
+            kind: kind(container),
         });
         let containers: Vec<_> = containers.chain(init_containers).collect();
         check_containers(&containers, &volumes, known_fields_only, validator);
-        let variables = self.app_containers.env.iter().map(SharedJson::value);
+        let variables = self.app_containers.env.iter();
         check_variables(variables, known_fields_only, &mut validator.at("appContainers").at("env"));
-        let mounts = self.app_containers.volume_mounts.iter().map(SharedJson::value);
+        let mounts = self.app_containers.volume_mounts.iter();
         let mut app = validator.at("appContainers");
         check_mounts(mounts, &volumes, false, known_fields_only, &mut app.at("volumeMounts"));
         if let Some(affinity) = &self.affinity {
@@ -146,6 +143,6 @@ impl Template {
         if let Some(context) = &self.security_context {
             check_pod_security_context(context, known_fields_only, &mut validator.at("securityContext"));
         }
-        check_name_resolution(self.dns_config.as_deref(), &self.host_aliases, validator);
+        check_name_resolution(self.dns_config.as_ref(), &self.host_aliases, validator);
     }
 }

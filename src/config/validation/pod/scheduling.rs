@@ -5,9 +5,8 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::fields::{Check, Rule, check_fields, is_empty};
-use crate::{
-    config::validation::{diagnostic::Validator, pod_parts::text, syntax::is_dns_subdomain},
-    json::SharedJson,
+use crate::config::validation::{
+    diagnostic::Validator, pod_parts::text, syntax::is_dns_subdomain,
 };
 
 const AFFINITY: &[Rule] = &[
@@ -52,10 +51,10 @@ pub(in crate::config) fn check_affinity(
 /// Checks the settings of name resolution.
 pub(in crate::config) fn check_name_resolution(
     dns: Option<&Value>,
-    aliases: &[SharedJson],
+    aliases: &[Value],
     validator: &mut Validator<'_>,
 ) {
-    for (index, alias) in aliases.iter().map(SharedJson::value).enumerate() {
+    for (index, alias) in aliases.iter().enumerate() {
         check_fields(alias, HOST_ALIAS, true, &mut validator.at("hostAliases").at(index));
     }
     let Some(dns) = dns else { return };

@@ -6,9 +6,8 @@ use super::{
     fields::{Check, Rule, check_fields, is_empty, report_conflict},
     mounts::{Volumes, check_descending_path, check_path_without_parents},
 };
-use crate::{
-    config::validation::{diagnostic::Validator, pod_parts::text, syntax::check_name},
-    json::SharedJson,
+use crate::config::validation::{
+    diagnostic::Validator, pod_parts::text, syntax::check_name,
 };
 
 /// The highest mode of a file. `777` in the file is a decimal number.
@@ -47,14 +46,14 @@ const VOLUME: &[Rule] = &[
 
 /// Checks the volumes of a template. Returns the volumes that its mounts may use, which include `external` ones.
 pub(in crate::config) fn check_volumes<'a>(
-    volumes: &'a [SharedJson],
+    volumes: &'a [Value],
     external: impl IntoIterator<Item = &'a str>,
     known_fields_only: bool,
     validator: &mut Validator<'_>,
 ) -> Volumes<'a> {
     let mut known: Volumes<'a> = external.into_iter().map(|name| (name, None)).collect();
     let mut validator = validator.at("volumes");
-    for (index, volume) in volumes.iter().map(SharedJson::value).enumerate() {
+    for (index, volume) in volumes.iter().enumerate() {
         let mut validator = validator.at(index);
         check_fields(volume, VOLUME, known_fields_only, &mut validator);
         let Some(name) = text(volume, "name") else { continue };

@@ -102,7 +102,6 @@ fn request(user: &str) -> Request {
         namespace: String::from("prod"),
         name: String::from("etcd-0"),
         pod: None,
-        runs_no_etcd: false,
         uid: None,
         dry_run: false,
         grace_period_seconds: None,

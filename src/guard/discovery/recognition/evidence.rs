@@ -1,7 +1,6 @@
 //! The evidence of one container: its command, its arguments, its image and the names of its variables.
 //!
-//! The fast path and the complete parse of a pod use the same evidence. The complete parse also resolves the doubtful
-//! cases, by the controller of the pod and the ports of the container.
+//! The rules of a pod resolve the doubtful cases, by the controller of the pod and the ports of the container.
 
 use std::fmt;
 
