@@ -31,6 +31,10 @@ use crate::{
 /// beyond a total size.
 const MAX_WARNING_LENGTH: usize = 120;
 
+/// Maximum number of values in an object. A map of one member takes 7 bytes of a body and 0.6 KB of memory, so that a forged
+/// review of 8 MiB could exhaust the memory; this limit is 32 MB. Pods have some hundred values.
+const MAX_VALUES: usize = 50_000;
+
 pub(super) async fn mutate(
     State(state): State<Arc<WebhookState>>,
     Query(parameters): Query<QueryParameters>,
@@ -84,9 +88,14 @@ async fn evaluate(state: &WebhookState, request: &AdmissionRequest<'_>, deadline
     }
 }
 
-/// Parses an object. `None` if it is absent or unreadable, or if the object or its metadata is no map.
+/// Parses an object. `None` if it is absent, unreadable or too large, or if the object or its metadata is no map.
 fn read_object(object: Option<&RawValue>) -> Option<Value> {
-    let object: Value = serde_json::from_str(object?.get()).ok()?;
+    let text = object?.get();
+    // The number of these characters is at least that of the maps and lists and their further members.
+    if text.bytes().filter(|byte| matches!(byte, b'{' | b'[' | b',')).count() > MAX_VALUES {
+        return None;
+    }
+    let object: Value = serde_json::from_str(text).ok()?;
     let has_metadata =
         object.get("metadata").is_none_or(|metadata| metadata.is_object() || metadata.is_null());
     (object.is_object() && has_metadata).then_some(object)
@@ -121,5 +130,34 @@ fn log(request: &AdmissionRequest<'_>, mutation: &Mutation, elapsed: Duration) {
 fn truncate(warning: &mut String) {
     if let Some((end, _)) = warning.char_indices().nth(MAX_WARNING_LENGTH) {
         warning.truncate(end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{json, value::to_raw_value};
+
+    use super::*;
+
+    fn read(object: &Value) -> Option<Value> {
+        read_object(Some(&to_raw_value(object).unwrap()))
+    }
+
+    #[test]
+    fn reads_only_maps_with_metadata_that_is_a_map() {
+        for odd in [json!([]), json!("x"), json!(null), json!({"metadata": []})] {
+            assert_eq!(read(&odd), None, "{odd}");
+        }
+        for bare in [json!({}), json!({"metadata": null}), json!({"metadata": {"name": "a"}})] {
+            assert_eq!(read(&bare), Some(bare));
+        }
+        assert_eq!(read_object(None), None);
+    }
+
+    #[test]
+    fn limits_number_of_values() {
+        let of = |values: usize| json!({"metadata": {}, "maps": vec![json!({"a": 1}); values]});
+        assert!(read(&of(10_000)).is_some());
+        assert_eq!(read(&of(MAX_VALUES)), None);
     }
 }
