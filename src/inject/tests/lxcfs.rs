@@ -132,7 +132,7 @@ fn excludes_unsuitable_pods_with_a_warning() {
 fn injects_no_files_if_namespace_labels_are_unknown() {
     let context =
         InjectionContext { namespace: "prod", namespace_labels: Err("no answer"), native_sidecars: true };
-    let injection = Injected::new(lxcfs_pod().into(), &context, &Config::default()).unwrap();
+    let injection = Injected::new(lxcfs_pod(), &context, &Config::default()).unwrap();
     assert!(injection.is_empty());
     assert_eq!(injection.notes[0].reason, Reason::NamespaceUnknown);
 }
@@ -358,7 +358,7 @@ fn excludes_system_namespaces_despite_requests() {
     let labels = Labels::new();
     let context =
         InjectionContext { namespace: "kube-system", namespace_labels: Ok(&labels), native_sidecars: true };
-    let injection = Injected::new(lxcfs_pod().into(), &context, &Config::default()).unwrap();
+    let injection = Injected::new(lxcfs_pod(), &context, &Config::default()).unwrap();
     assert_eq!((injection.is_empty(), injection.notes[0].reason), (true, Reason::SkippedNamespace));
 }
 

@@ -99,7 +99,7 @@ fn denies_unknown_template_if_configured() {
     let labels = Labels::new();
     let left_alone =
         InjectionContext { namespace: "left-alone", namespace_labels: Ok(&labels), native_sidecars: true };
-    let injection = Injected::new(asking.into(), &left_alone, &strict).unwrap();
+    let injection = Injected::new(asking, &left_alone, &strict).unwrap();
     assert_eq!(injection.notes[0].reason, Reason::SkippedNamespace);
 }
 

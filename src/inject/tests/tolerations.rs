@@ -69,7 +69,7 @@ fn excluded_pods_receive_no_tolerations_and_no_denial() {
     let left_alone =
         InjectionContext { namespace: "left-alone", namespace_labels: Ok(&labels), native_sidecars: true };
     for lifespan in ["12", "three"] {
-        let injection = Injected::new(requesting_pod(lifespan).into(), &left_alone, &settings).unwrap();
+        let injection = Injected::new(requesting_pod(lifespan), &left_alone, &settings).unwrap();
         assert!(injection.is_empty(), "{:?}", injection.patch);
         let reasons: Vec<Reason> = injection.notes.iter().map(|note| note.reason).collect();
         assert_eq!(reasons, [Reason::SkippedNamespace]);
