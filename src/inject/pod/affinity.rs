@@ -3,7 +3,7 @@
 use json_patch::jsonptr::{Pointer, PointerBuf};
 use serde_json::{Map, Value, json};
 
-use super::{equality::is_same, items, view::with_member};
+use super::{equality::is_same, items};
 use crate::patch::{ListPosition, PatchBuilder, PatchError, pointer};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
