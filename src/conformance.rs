@@ -29,7 +29,7 @@ use self::{
     progress::report_progress,
     sandbox::{OWN_LABEL, Sandbox},
 };
-use crate::{guard::Survey, guard_client::GuardClient};
+use crate::{api::Survey, guard_client::GuardClient};
 
 /// The user's choices for one run.
 #[derive(Clone, Debug)]

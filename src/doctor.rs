@@ -35,11 +35,11 @@ use self::{
     webhooks::{Comparison, GuardedNamespace, owner_kinds},
 };
 use crate::{
-    certificates::{Registration, WebhookGroup},
+    api::Survey,
     escape::to_shell_word,
-    guard::Survey,
     guard_client::{GuardClient, GuardEndpoint},
     k8s::OptInLabel,
+    registration::{Registration, WebhookGroup},
 };
 
 /// The account of the shipped manifests, if no pod has another.

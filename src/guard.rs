@@ -84,12 +84,11 @@ pub use self::{
     policy::effective::{LeaderPolicy, Mode, Permission, Policy, PolicySetting},
     policy::owner_chain::MAX_LEVELS as MAX_OWNER_LEVELS,
     survey::background::Surveys,
-    survey::priority::PRIORITY_WARNING,
-    survey::status::{ClusterStatus, MemberStatus, RecognitionGap, ReservationStatus, Role, Survey},
 };
 /// The label of guarded namespaces, as [`Survey`] reports it.
 pub use crate::k8s::OptInLabel;
 use crate::{
+    api::Survey,
     config::LiveConfig,
     etcd::Connections,
     k8s::{

@@ -20,7 +20,9 @@ pub(crate) use error::error_message;
 pub use error::{CallError, LookupError, WriteError};
 pub use objects::{
     admission, annotations as annotation_names,
+    api_server_version::ApiServerVersion,
     claim::Claim,
+    data_object::{DataKind, DataObject, Secret, SecretName, hide_secret_names, is_subdomain},
     namespace_limits::{
         AmountTexts, LimitRange, LimitRangeItem, LimitRangeSpec, NamespaceLimits, QuotaSpec, ResourceQuota,
     },
@@ -36,10 +38,10 @@ pub use read::{
     api_reader::ApiReader,
     claims::ClaimReader,
     namespace_limits::NamespaceLimitsReader,
-    namespaces::{ApiServerVersion, NamespaceLabels, NamespaceReader},
+    namespaces::{NamespaceLabels, NamespaceReader},
     nodes::{NodeEvent, NodeMetadata, NodeReader, NodeState, NodeStateEvent, Taint, watch_nodes},
     owners::{Owner, OwnerResource, OwnerState},
-    secrets::{DataKind, DataObject, Secret, SecretName, SecretReader, hide_secret_names, is_subdomain},
+    secrets::SecretReader,
 };
 pub use write::{
     events::{EventRecord, EventRecorder},

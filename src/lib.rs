@@ -20,6 +20,8 @@
 //! - `doctor`: checks of an installation, with the permissions of the user.
 //! - `maintenance`: moves of leadership, rolling restarts and drains, with the permissions of the user.
 //! - `guard_client`: the client of the guard's admin port, for commands that people run.
+//! - [`api`]: what the server returns to people, as JSON.
+//! - [`registration`]: the webhook configurations that are built into the program.
 //! - [`certificates`]: creates and renews the server's certificates in the cluster, and registers its webhooks. It uses
 //!   the TLS types of [`server`], and Secrets and webhook configurations from [`k8s`].
 //! - [`server`]: HTTPS, `AdmissionReview`, and the admin port. It does not depend on etcd.
@@ -34,6 +36,7 @@
 //! - [`mistakes`]: seeded mistakes for the simulation, absent from release builds.
 //! - `escape` and `terminal`: escaping of foreign text, and text styles of the terminal.
 
+pub mod api;
 pub mod certificates;
 pub mod cli;
 pub mod config;
@@ -56,6 +59,7 @@ pub mod nodes;
 #[cfg(test)]
 mod outputs;
 pub mod patch;
+pub mod registration;
 pub mod rules;
 pub mod server;
 mod terminal;

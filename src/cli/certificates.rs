@@ -11,8 +11,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::kube_client::{client, install_provider};
 use crate::{
-    certificates::{CertificateReconciler, CertificateSettings, Registration, ServerAddress, WebhookGroup},
+    certificates::{CertificateReconciler, CertificateSettings, ServerAddress},
     k8s::OptInLabel,
+    registration::{Registration, WebhookGroup},
 };
 
 /// The name of the Service in the shipped manifests.

@@ -24,8 +24,8 @@ use super::{
     printing::{Output, print_error},
 };
 use crate::{
+    api::Preview,
     guard_client::{GuardClient, webhook_coverage::WebhookCoverage},
-    server::Preview,
     terminal::waiting::with_notice,
 };
 

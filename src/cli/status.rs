@@ -18,8 +18,8 @@ use super::{
     printing::{Output, print_error},
 };
 use crate::{
+    api::{ClusterStatus, Survey},
     escape::{escape_json, to_shell_word},
-    guard::{ClusterStatus, Survey},
     guard_client::GuardClient,
 };
 

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use self::owner_kinds::list_owner_kind;
 use super::{Doctor, Options};
 use crate::{
-    certificates::{Registration, WebhookGroup, shipped_configurations},
     guard_client::{GuardClient, GuardEndpoint},
     k8s::{OptInLabel, fake::status_failure},
+    registration::{Registration, WebhookGroup, shipped_configurations},
 };
 
 const CONFIGURATION: &str =

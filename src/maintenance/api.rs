@@ -15,7 +15,7 @@ use kube::{
 };
 use serde_json::Value;
 
-use crate::{escape::to_shell_word, guard::Survey, guard_client::GuardClient, k8s::error_message};
+use crate::{api::Survey, escape::to_shell_word, guard_client::GuardClient, k8s::error_message};
 
 /// The API server and the guard.
 pub(crate) struct ClusterApi {

@@ -10,7 +10,7 @@ use kube::{Api, api::PostParams};
 use serde_json::{Value, json};
 
 use super::api::ClusterApi;
-use crate::{k8s::error_message, server::Preview};
+use crate::{api::Preview, k8s::error_message};
 
 /// Pause between two attempts. `kubectl drain` waits 5 s.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(2);

@@ -4,8 +4,8 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::{
+    api::{ClusterStatus, Role},
     escape::{MAX_ERROR_CHARS, to_bounded_line},
-    guard::{ClusterStatus, Role},
 };
 
 /// Maximum number of raft entries that a voter may be behind the most advanced member. The linearizable read of the probe
@@ -73,7 +73,7 @@ pub(crate) fn cluster_obstacle(cluster: &ClusterStatus) -> Option<String> {
         let cause = cluster.problems.first().map(|problem| format!(": {problem}")).unwrap_or_default();
         return Some(format!("the voters of {namespace}/{name} could not be counted{cause}"));
     };
-    let label = |member: &crate::guard::MemberStatus| {
+    let label = |member: &crate::api::MemberStatus| {
         let label = member.pod.as_ref().or(member.name.as_ref()).or(member.id.as_ref());
         label.cloned().unwrap_or_else(|| String::from("an unnamed member"))
     };
@@ -120,7 +120,7 @@ pub(crate) fn unready_text(pod: &PodState) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::guard::MemberStatus;
+    use crate::api::MemberStatus;
 
     /// A healthy cluster of three members, of which `etcd-0` leads.
     pub(crate) fn cluster() -> ClusterStatus {

@@ -18,8 +18,8 @@ use tokio::time::{Instant, sleep};
 
 use super::api::{ClusterApi, now};
 use crate::{
+    api::{ClusterStatus, Role},
     escape::{MAX_TEXT_CHARS, to_bounded_line},
-    guard::{ClusterStatus, Role},
     k8s::error_message,
 };
 

@@ -5,7 +5,6 @@ use std::io::Write;
 use clap::{Args, ValueEnum};
 
 use crate::{
-    certificates::{WebhookGroup, shipped_configurations},
     cli::{
         kube_client::{
             guard_flags::{AccessFlags, ClusterClient},
@@ -15,7 +14,8 @@ use crate::{
     },
     escape::to_single_line,
     guard_client::CALL_TIMEOUT,
-    k8s::webhooks::{ConfigurationName, Configurations},
+    k8s::webhooks::Configurations,
+    registration::{ConfigurationName, WebhookGroup, shipped_configurations},
     terminal::{EMPHASIS, paint},
 };
 

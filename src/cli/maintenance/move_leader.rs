@@ -7,8 +7,8 @@ use clap::Args;
 
 use super::{EventFormat, connect};
 use crate::{
+    api::Role,
     cli::kube_client::{guard_flags::GuardFlags, run},
-    guard::Role,
     maintenance::{
         api::ClusterApi,
         health::PodState,

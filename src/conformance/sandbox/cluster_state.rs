@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{POLL_INTERVAL, PROPAGATION_TIMEOUT, Sandbox};
 use crate::{
+    api::{ClusterStatus, Role, Survey},
     conformance::manifests::SET,
-    guard::{ClusterStatus, Role, Survey},
 };
 
 /// The number of members of the example.

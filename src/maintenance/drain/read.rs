@@ -12,7 +12,7 @@ use super::{
     pods::{Handling, Permitted, controller, handling, is_finished},
 };
 use crate::{
-    guard::{ClusterStatus, MemberStatus, Role, Survey},
+    api::{ClusterStatus, MemberStatus, Role, Survey},
     k8s::error_message,
 };
 

@@ -19,8 +19,8 @@ use super::{
     report::NodeReport,
 };
 use crate::{
+    api::{ClusterStatus, Role},
     escape::to_shell_word,
-    guard::{ClusterStatus, Role},
 };
 
 /// Time in which a guard with `--handover` moves leadership off a cordoned node. A request in this time could move leadership twice.

@@ -19,7 +19,7 @@ use super::{
     record::{Record, Restoration},
     view::{View, is_observed, update_revision},
 };
-use crate::{escape::to_shell_word, guard::Role};
+use crate::{api::Role, escape::to_shell_word};
 
 /// Number of attempts to write the record while the controller writes the status.
 const MAX_ATTEMPTS: usize = 5;
