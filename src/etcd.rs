@@ -16,7 +16,6 @@ mod scheme;
 mod transfer;
 mod unverified;
 
-pub(crate) use any_certificate::AnyCertificate;
 pub(crate) use connection::early::EarlyConnections;
 pub use connection::{ClientIdentity, Connections, Endpoint, Tls, Transport, User, url_host};
 pub use error::MemberError;

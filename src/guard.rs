@@ -81,8 +81,7 @@ pub use self::{
         verdict::Verdict,
         wall_clock::WallClock,
     },
-    policy::effective::{LeaderPolicy, Mode, Permission, Policy, PolicySetting},
-    policy::owner_chain::MAX_LEVELS as MAX_OWNER_LEVELS,
+    policy::effective::{LeaderPolicy, MAX_OWNER_LEVELS, Mode, Permission, Policy, PolicySetting},
     survey::background::Surveys,
 };
 /// The label of guarded namespaces, as [`Survey`] reports it.

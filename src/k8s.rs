@@ -16,6 +16,7 @@ mod write;
 
 pub use call::api_server_time;
 pub(crate) use client::client;
+#[cfg(test)]
 pub(crate) use error::error_message;
 pub use error::{CallError, LookupError, WriteError};
 pub use objects::{
@@ -49,6 +50,5 @@ pub use write::{
     managed_secret::{ManagedSecret, SecretContent},
     node_labels::NodeLabels,
     node_status::NodeStatus,
-    pods::PodDryRun,
     webhooks,
 };

@@ -8,17 +8,18 @@
 //! Dependencies between modules point in one direction:
 //!
 //! ```text
-//! cli -> certificates -> server -> guard -> etcd, config, k8s
-//!                               -> inject, nodes, rules -> patch, config, k8s -> json
-//! cli -> conformance -> maintenance, guard_client, guard
-//! cli -> doctor -> certificates, guard_client, guard, etcd
-//! cli -> maintenance -> server, guard_client, guard, k8s
+//! server: cli -> certificates -> server -> guard -> etcd, config, k8s
+//!                                       -> inject, nodes, rules -> patch, config, k8s -> json
+//! plugin: cli -> conformance -> maintenance -> guard_client -> api_server, api
+//!             -> doctor -> registration, guard_client
+//!             -> guard (only `inspect`), config, inject, rules
 //! ```
 //!
-//! - [`cli`]: the command line, one module per subcommand.
+//! - [`cli`]: the command lines of the server and of the plugin for people, one module per subcommand.
 //! - `conformance`: the conformance suite, which tests the guard in a cluster of the user.
 //! - `doctor`: checks of an installation, with the permissions of the user.
 //! - `maintenance`: moves of leadership, rolling restarts and drains, with the permissions of the user.
+//! - `api_server`: the client of the API server for commands that people run.
 //! - `guard_client`: the client of the guard's admin port, for commands that people run.
 //! - [`api`]: what the server returns to people, as JSON.
 //! - [`registration`]: the webhook configurations that are built into the program.
@@ -37,6 +38,7 @@
 //! - `escape` and `terminal`: escaping of foreign text, and text styles of the terminal.
 
 pub mod api;
+mod api_server;
 pub mod certificates;
 pub mod cli;
 pub mod config;

@@ -9,8 +9,8 @@ use std::future::pending;
 use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::kube_client::guard_flags::GuardFlags;
-use crate::maintenance::api::ClusterApi;
+use super::guard_flags::GuardFlags;
+use crate::guard_client::GuardClient;
 
 /// Output format of commands that report events
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -22,11 +22,10 @@ enum EventFormat {
 }
 
 /// Connects, and returns the clients and the namespace of the user.
-pub(super) async fn connect(guard: GuardFlags) -> anyhow::Result<(ClusterApi, String)> {
-    let kubectl = guard.kubectl();
+pub(super) async fn connect(guard: GuardFlags) -> anyhow::Result<(GuardClient, String)> {
     let client = guard.connect().await?;
-    let namespace = client.namespace.clone();
-    Ok((ClusterApi { guard: client, kubectl }, namespace))
+    let namespace = client.api_server.namespace.clone();
+    Ok((client, namespace))
 }
 
 /// Completes when the user or the system requests the end of the process.

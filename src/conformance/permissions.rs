@@ -4,7 +4,7 @@
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::api::ApiClient;
+use crate::api_server::ApiServer;
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
@@ -21,7 +21,7 @@ const REQUIRED: [(&str, &str, &[&str]); 6] = [
 
 /// Checks the required permissions. The error lists all missing ones. If reviews are not allowed, the check passes and
 /// the calls themselves fail later.
-pub(super) async fn check(api: &ApiClient, namespace: Option<&str>) -> anyhow::Result<()> {
+pub(super) async fn check(api: &ApiServer, namespace: Option<&str>) -> anyhow::Result<()> {
     let mut missing = Vec::new();
     for (group, resource, verbs) in REQUIRED {
         for verb in verbs {

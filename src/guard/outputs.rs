@@ -200,7 +200,8 @@ pub(crate) fn record_metrics(registry: &mut Registry, text: &str) {
     metrics.record_releases(&[Some(text)]);
     let snapshot = snapshot(text);
     let summary = ClusterSummary::new(&snapshot);
-    let mut status = crate::guard::survey::status::cluster_status(&snapshot, &summary, &[], Vec::new(), Vec::new());
+    let mut status =
+        crate::guard::survey::status::cluster_status(&snapshot, &summary, &[], Vec::new(), Vec::new());
     status.name = text.to_owned();
     let clusters = ClusterMetrics::default();
     clusters.register(registry);

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::{
     api::{ClusterStatus, Role},
+    api_server::is_ready,
     escape::{MAX_ERROR_CHARS, to_bounded_line},
 };
 
@@ -30,13 +31,11 @@ pub(crate) struct PodState {
 impl From<&Pod> for PodState {
     fn from(pod: &Pod) -> Self {
         let metadata = &pod.metadata;
-        let conditions =
-            pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
         let revision = metadata.labels.as_ref().and_then(|labels| labels.get("controller-revision-hash"));
         Self {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
-            is_ready: conditions.iter().any(|entry| entry.type_ == "Ready" && entry.status == "True"),
+            is_ready: is_ready(pod),
             is_terminating: metadata.deletion_timestamp.is_some(),
             revision: revision.cloned().unwrap_or_default(),
             unschedulable: unschedulable(pod).map(|message| to_bounded_line(message, MAX_ERROR_CHARS)),

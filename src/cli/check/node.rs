@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::json;
 
-use super::super::{kube_client::guard_flags::GuardFlags, maintenance::connect, printing::Output};
+use super::super::{guard_flags::GuardFlags, maintenance::connect, printing::Output};
 use crate::{
     escape::{MAX_NAME_CHARS, MAX_TEXT_CHARS, to_bounded_line},
     maintenance::{

@@ -8,9 +8,9 @@ use clap::Args;
 use super::{EventFormat, connect};
 use crate::{
     api::Role,
-    cli::kube_client::{guard_flags::GuardFlags, run},
+    cli::{access::run, guard_flags::GuardFlags},
+    guard_client::GuardClient,
     maintenance::{
-        api::ClusterApi,
         health::PodState,
         leadership::{Subject, move_leader},
         reporter::Reporter,
@@ -91,7 +91,7 @@ impl MoveLeader {
 
 /// Returns the object to annotate and the new leader, so that leadership leaves the pod; `None` if the pod does not lead.
 async fn away_from(
-    api: &ClusterApi,
+    api: &GuardClient,
     namespace: &str,
     name: &str,
     to: Option<String>,
@@ -100,11 +100,14 @@ async fn away_from(
     if to.as_deref() == Some(name) {
         bail!("leadership cannot leave pod {name} and move to it; name another pod with --to");
     }
-    let Some(pod) = api.pod(namespace, name).await? else {
-        bail!("pod {namespace}/{name} does not exist; list them: {} -n {namespace} get pods", api.kubectl);
+    let Some(pod) = api.api_server.pod(namespace, name).await? else {
+        bail!(
+            "pod {namespace}/{name} does not exist; list them: {} -n {namespace} get pods",
+            api.api_server.kubectl
+        );
     };
     let subject = Subject::of_pod(namespace, name, &pod);
-    let survey = match api.survey(Some(namespace)).await {
+    let survey = match api.status(Some(namespace)).await {
         Ok(survey) => survey,
         Err(error) => {
             reporter.warn(&format!("the leader is unknown: {error:#}"));
@@ -133,7 +136,7 @@ async fn away_from(
 /// Returns a ready pod of the same StatefulSet: while the leader is unknown, the best voter may be the pod that leadership
 /// shall leave.
 async fn sibling(
-    api: &ClusterApi,
+    api: &GuardClient,
     namespace: &str,
     pod: &str,
     subject: &Subject,
@@ -141,8 +144,8 @@ async fn sibling(
     if *subject != Subject::stateful_set(namespace, &subject.name) {
         return Ok(None);
     }
-    let set = api.stateful_set(namespace, &subject.name).await?;
-    let pods = api.pods_of(namespace, &set).await?;
+    let set = api.api_server.stateful_set(namespace, &subject.name).await?;
+    let pods = api.api_server.pods_of(namespace, &set).await?;
     let mut others = pods.iter().map(PodState::from).filter(|other| other.name != pod);
     let sibling = others.find(|other| other.is_ready && !other.is_terminating);
     match sibling {

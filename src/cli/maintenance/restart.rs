@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{EventFormat, connect, interrupted};
 use crate::{
-    cli::kube_client::{guard_flags::GuardFlags, run},
+    cli::{access::run, guard_flags::GuardFlags},
     maintenance::{
         reporter::Reporter,
         restart::{

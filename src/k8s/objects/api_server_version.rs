@@ -32,4 +32,15 @@ impl ApiServerVersion {
         let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok();
         Some(Self { major: number(major)?, minor: number(minor)? })
     }
+
+    /// Whether the API server with this version and all kubelets have native sidecars. `oldest` is the oldest version of all
+    /// kubelets, if a node has reported one. If the kubelets are unknown, the supported version skew decides.
+    #[must_use]
+    pub fn has_native_sidecars(self, oldest: Option<Option<Self>>) -> bool {
+        match oldest {
+            _ if self < Self::NATIVE_SIDECARS => false,
+            Some(oldest) => oldest.is_none_or(|oldest| oldest >= Self::NATIVE_SIDECARS),
+            None => self >= Self::ALL_KUBELETS_HAVE_SIDECARS,
+        }
+    }
 }

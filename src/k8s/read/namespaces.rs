@@ -120,10 +120,8 @@ impl NamespaceReader {
         if version < ApiServerVersion::NATIVE_SIDECARS {
             return (false, None);
         }
-        match self.oldest_kubelet().await {
-            Ok(oldest) => (oldest.is_none_or(|oldest| oldest >= ApiServerVersion::NATIVE_SIDECARS), None),
-            Err(error) => (version >= ApiServerVersion::ALL_KUBELETS_HAVE_SIDECARS, Some(error)),
-        }
+        let oldest = self.oldest_kubelet().await;
+        (version.has_native_sidecars(oldest.as_ref().ok().copied()), oldest.err())
     }
 
     /// Returns the version of the API server.
