@@ -379,7 +379,12 @@ mod tests {
     #[tokio::test]
     async fn error_names_the_call_and_prints_the_cause_once() {
         let forbidden = status_failure(403, "pods \"etcd-1\" is forbidden: User \"alice\" cannot get");
-        let client = api_server([("/api/v1/namespaces/prod/pods/etcd-1", 403, forbidden)]);
+        let mut absent = status_failure(404, "pods \"etcd-2\" not found");
+        absent["reason"] = json!("NotFound");
+        let client = api_server([
+            ("/api/v1/namespaces/prod/pods/etcd-1", 403, forbidden),
+            ("/api/v1/namespaces/prod/pods/etcd-2", 404, absent),
+        ]);
         let server = ApiServer::fake(client, "kubectl");
         let error = server.pod("prod", "etcd-1").await.unwrap_err();
         assert_eq!(

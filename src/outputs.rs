@@ -114,7 +114,7 @@ places! {
 }
 
 /// The files that print or serve text, with the number of such places, and their cases in [`Place`].
-const WRITERS: [(&str, usize, &[Place]); 21] = [
+const WRITERS: [(&str, usize, &[Place]); 22] = [
     // Names of shipped configurations, and the address of the API server, which is escaped.
     ("cli/certificates/unregister.rs", 4, &[]),
     ("cli/check.rs", 2, &[Place::CheckTerminal]),
@@ -134,6 +134,8 @@ const WRITERS: [(&str, usize, &[Place]); 21] = [
     ("cli/inspect.rs", 1, &[Place::InspectReport]),
     ("cli/logging.rs", 1, &[Place::TextLog, Place::JsonLog]),
     ("cli/printing.rs", 3, &[Place::ErrorLine]),
+    // The release of this program.
+    ("cli/server_cli.rs", 1, &[]),
     ("cli/status.rs", 4, &[Place::StatusTerminal, Place::PrintedJson]),
     ("conformance/progress.rs", 1, &[Place::ConformanceTerminal]),
     ("maintenance/reporter.rs", 2, &[Place::MaintenanceTerminal]),

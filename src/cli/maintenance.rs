@@ -9,9 +9,6 @@ use std::future::pending;
 use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::guard_flags::GuardFlags;
-use crate::guard_client::GuardClient;
-
 /// Output format of commands that report events
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum EventFormat {
@@ -19,13 +16,6 @@ enum EventFormat {
     Text,
     /// One line of JSON for the plan and for each event
     Json,
-}
-
-/// Connects, and returns the clients and the namespace of the user.
-pub(super) async fn connect(guard: GuardFlags) -> anyhow::Result<(GuardClient, String)> {
-    let client = guard.connect().await?;
-    let namespace = client.api_server.namespace.clone();
-    Ok((client, namespace))
 }
 
 /// Completes when the user or the system requests the end of the process.

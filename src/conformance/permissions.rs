@@ -2,11 +2,9 @@
 //! would otherwise be left with it.
 
 use anyhow::bail;
-use serde_json::{Value, json};
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
 
 use crate::api_server::ApiServer;
-
-const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
 /// The group, resource and verbs that every run requires. A permission that only one row requires is not listed:
 /// without it that row is skipped.
@@ -27,17 +25,14 @@ pub(super) async fn check(api: &ApiServer, namespace: Option<&str>) -> anyhow::R
         for verb in verbs {
             // A generated name is not known yet. The check is then for all namespaces.
             let namespace = namespace.filter(|_| resource != "validatingwebhookconfigurations");
-            let attributes = json!({
-                "group": group, "resource": resource, "verb": verb, "namespace": namespace.unwrap_or_default(),
-            });
-            let review = json!({
-                "apiVersion": "authorization.k8s.io/v1",
-                "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": attributes},
-            });
-            let response = api.post(REVIEWS, &review).await?;
-            let allowed = response.object.pointer("/status/allowed");
-            if response.is_success() && allowed == Some(&Value::Bool(false)) {
+            let attributes = ResourceAttributes {
+                group: Some(group.to_owned()),
+                resource: Some(resource.to_owned()),
+                verb: Some((*verb).to_owned()),
+                namespace: namespace.map(str::to_owned),
+                ..ResourceAttributes::default()
+            };
+            if matches!(api.is_permitted(attributes).await, Ok(false)) {
                 missing.push(format!("{verb} {resource}"));
             }
         }

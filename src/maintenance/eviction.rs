@@ -29,7 +29,7 @@ pub(crate) enum EvictionResult {
 }
 
 /// Requests the eviction of the pod with this uid. The precondition excludes the successor of the pod.
-pub(crate) async fn evict(api: &GuardClient, namespace: &str, pod: &str, uid: &str) -> EvictionResult {
+pub(crate) async fn evict(guard: &GuardClient, namespace: &str, pod: &str, uid: &str) -> EvictionResult {
     let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
     let eviction = Eviction {
         metadata: ObjectMeta { name: Some(pod.to_owned()), ..ObjectMeta::default() },
@@ -38,7 +38,7 @@ pub(crate) async fn evict(api: &GuardClient, namespace: &str, pod: &str, uid: &s
             ..DeleteOptions::default()
         }),
     };
-    let pods = api.api_server.namespaced::<Pod>(namespace);
+    let pods = guard.api_server.namespaced::<Pod>(namespace);
     let parameters = PostParams::default();
     let request = pods.create_subresource::<_, Value>("eviction", pod, &parameters, &eviction);
     match call(format!("failed to evict pod {namespace}/{pod}"), request).await {
@@ -49,7 +49,7 @@ pub(crate) async fn evict(api: &GuardClient, namespace: &str, pod: &str, uid: &s
 }
 
 /// Returns the guard's verdict on the eviction of a pod. The preview changes nothing.
-pub(crate) async fn preview(api: &GuardClient, namespace: &str, pod: &str) -> anyhow::Result<Preview> {
+pub(crate) async fn preview(guard: &GuardClient, namespace: &str, pod: &str) -> anyhow::Result<Preview> {
     let review = json!({
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -65,5 +65,5 @@ pub(crate) async fn preview(api: &GuardClient, namespace: &str, pod: &str) -> an
             "dryRun": true,
         },
     });
-    api.post("/check", serde_json::to_vec(&review)?).await
+    guard.post("/check", serde_json::to_vec(&review)?).await
 }

@@ -96,16 +96,16 @@ impl Subject {
 
 /// Requests a move of leadership, and waits for the answer of the guard.
 pub(crate) async fn move_leader(
-    api: &GuardClient,
+    guard: &GuardClient,
     subject: &Subject,
     to: Option<&str>,
     timeout: Duration,
 ) -> anyhow::Result<Answer> {
     let value = format!("{}@{}", to.unwrap_or_default(), now());
-    annotate(api, subject, &value).await?;
+    annotate(guard, subject, &value).await?;
     let deadline = Instant::now() + timeout;
     loop {
-        let cause = match answer(api, subject, &value).await {
+        let cause = match answer(guard, subject, &value).await {
             Ok(Some(answer)) => return Ok(answer),
             Ok(None) => None,
             Err(cause) => Some(cause),
@@ -124,18 +124,18 @@ pub(crate) async fn move_leader(
     }
 }
 
-async fn annotate(api: &GuardClient, subject: &Subject, value: &str) -> anyhow::Result<()> {
+async fn annotate(guard: &GuardClient, subject: &Subject, value: &str) -> anyhow::Result<()> {
     let Subject { kind, namespace, name } = subject;
     let patch = Patch::Merge(json!({"metadata": {"annotations": {MOVE_LEADER: value}}}));
     let parameters = PatchParams::default();
     let operation = format!("failed to annotate {} {namespace}/{name}", kind.as_str());
     match kind {
         SubjectKind::StatefulSet => {
-            let sets = api.api_server.namespaced::<StatefulSet>(namespace);
+            let sets = guard.api_server.namespaced::<StatefulSet>(namespace);
             call(operation, sets.patch(name, &parameters, &patch)).await?;
         }
         SubjectKind::Pod => {
-            let pods = api.api_server.namespaced::<Pod>(namespace);
+            let pods = guard.api_server.namespaced::<Pod>(namespace);
             call(operation, pods.patch(name, &parameters, &patch)).await?;
         }
     }
@@ -143,10 +143,10 @@ async fn annotate(api: &GuardClient, subject: &Subject, value: &str) -> anyhow::
 }
 
 /// Returns the answer to the request with this value, once it exists. Reads core Events, which the role `view` permits.
-async fn answer(api: &GuardClient, subject: &Subject, value: &str) -> Result<Option<Answer>, CallError> {
+async fn answer(guard: &GuardClient, subject: &Subject, value: &str) -> Result<Option<Answer>, CallError> {
     let Subject { kind, namespace, name } = subject;
     let fields = format!("involvedObject.kind={},involvedObject.name={name}", kind.as_str());
-    let events = api.api_server.namespaced::<Event>(namespace);
+    let events = guard.api_server.namespaced::<Event>(namespace);
     let parameters = ListParams::default().fields(&fields);
     let events = call("failed to list Events", events.list(&parameters)).await?;
     let answers: Vec<Answer> =

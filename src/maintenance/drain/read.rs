@@ -38,19 +38,19 @@ impl NodeView {
 
 /// Reads a node. The guard must answer: without its verdicts there is no safe order.
 pub(crate) async fn read_node(
-    api: &GuardClient,
+    guard: &GuardClient,
     node: &str,
     permitted: Permitted,
 ) -> anyhow::Result<NodeView> {
-    let nodes = api.api_server.nodes().await?;
+    let nodes = guard.api_server.nodes().await?;
     let is_drained = |entry: &Node| entry.metadata.name.as_deref() == Some(node);
     anyhow::ensure!(
         nodes.iter().any(is_drained),
         "node {node} does not exist; list the nodes: {} get nodes",
-        api.api_server.kubectl
+        guard.api_server.kubectl
     );
-    let pods = api.api_server.pods_on(node).await?;
-    let survey = api.status(None).await?;
+    let pods = guard.api_server.pods_on(node).await?;
+    let survey = guard.status(None).await?;
     let mut problems = survey.problems.clone();
     let mut view = NodeView {
         members: Vec::new(),
@@ -67,11 +67,11 @@ pub(crate) async fn read_node(
             view.others.push(pod.clone());
             continue;
         };
-        let verdict = preview(api, namespace, name).await?;
-        let mut others = api.api_server.pods_in(namespace, "").await?;
+        let verdict = preview(guard, namespace, name).await?;
+        let mut others = guard.api_server.pods_in(namespace, "").await?;
         // The scheduler ignores finished pods.
         others.retain(|other| !is_finished(other));
-        let volumes = match volumes(api, pod).await {
+        let volumes = match volumes(guard, pod).await {
             Ok(volumes) => volumes,
             Err(problem) => {
                 problems.push(problem);
@@ -138,10 +138,10 @@ pub(super) fn member_of<'a>(
 }
 
 /// Returns the volumes of a pod's claims, with the nodes that can mount them.
-async fn volumes(api: &GuardClient, pod: &Pod) -> Result<Vec<BoundVolume>, String> {
+async fn volumes(guard: &GuardClient, pod: &Pod) -> Result<Vec<BoundVolume>, String> {
     let (namespace, name) = names(pod);
-    let claims = api.api_server.namespaced::<PersistentVolumeClaim>(namespace);
-    let volumes = api.api_server.all::<PersistentVolume>();
+    let claims = guard.api_server.namespaced::<PersistentVolumeClaim>(namespace);
+    let volumes = guard.api_server.all::<PersistentVolume>();
     let operation =
         format!("the volumes of pod {namespace}/{name} are unknown, and may be bound to the node");
     let failed = |error: CallError| error.to_string();

@@ -36,8 +36,8 @@ struct OtherPod {
 }
 
 /// Returns the plan of a drain of the node, with all flags that permit evictions.
-pub(crate) async fn check_node(api: &GuardClient, node: &str) -> anyhow::Result<NodeReport> {
-    let view = read_node(api, node, Permitted { empty_dir: true, unmanaged: true }).await?;
+pub(crate) async fn check_node(guard: &GuardClient, node: &str) -> anyhow::Result<NodeReport> {
+    let view = read_node(guard, node, Permitted { empty_dir: true, unmanaged: true }).await?;
     Ok(NodeReport::new(node, &view, plan(&view.members)))
 }
 
