@@ -16,7 +16,6 @@ mod bundle;
 mod certificate_set;
 pub mod plan;
 mod reconciler;
-mod registration;
 mod server_probe;
 mod stored_sets;
 mod validity;
@@ -24,7 +23,6 @@ mod validity;
 pub use self::{
     certificate_set::{CertificateSet, CertificateSetError},
     reconciler::{CertificateReconciler, CertificateSettings},
-    registration::{Registration, WebhookGroup, shipped_configurations},
     server_probe::ServerAddress,
     validity::watch_validity,
 };

@@ -4,7 +4,6 @@
 //! their pods in every supported way and compares the responses with docs/requesters.md and docs/edge-cases.md.
 //! [`Suite::clean_up`] deletes the namespace. Nothing outside the namespace is changed.
 
-mod api;
 mod cases;
 mod manifests;
 mod permissions;
@@ -16,10 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-pub(crate) use self::{
-    api::API_TIMEOUT,
-    report::{Outcome, Report},
-};
+pub(crate) use self::report::{Outcome, Report};
 use self::{
     cases::{
         requests::{DELETION_WEBHOOK, EVICTION_WEBHOOK},
@@ -29,7 +25,7 @@ use self::{
     progress::report_progress,
     sandbox::{OWN_LABEL, Sandbox},
 };
-use crate::{guard::Survey, guard_client::GuardClient};
+use crate::{api_server::call, guard_client::GuardClient};
 
 /// The user's choices for one run.
 #[derive(Clone, Debug)]
@@ -44,8 +40,6 @@ pub(crate) struct Options {
     pub(crate) timeout: Duration,
     /// The namespace in which the guard runs.
     pub(crate) guard_namespace: String,
-    /// `kubectl` with the flags that reach the same cluster, for the commands in error messages.
-    pub(crate) kubectl: String,
 }
 
 /// One run of the suite.
@@ -60,11 +54,11 @@ pub(crate) struct Suite {
 impl Suite {
     /// Checks that the guard responds and that the user has the required permissions, then creates the namespace.
     pub(crate) async fn start(guard: GuardClient, options: Options) -> anyhow::Result<Self> {
-        let version = guard.client.apiserver_version().await;
-        let server = version.context("reading the version of the API server")?.git_version;
+        let version = guard.api_server.client.apiserver_version();
+        let server = call("failed to read the version of the API server", version).await?.git_version;
         // The suite depends on the status of the guard. The namespace of the guard has no etcd cluster, so that this
         // request only tests the connection.
-        let status = guard.status::<Survey>(Some(&options.guard_namespace)).await;
+        let status = guard.status(Some(&options.guard_namespace)).await;
         let status = status.context("reading the status of the guard, before anything is created")?;
         let label = status.opt_in_label.unwrap_or_default();
         let sandbox = Sandbox::create(guard, label, options.namespace.as_deref(), options.timeout).await?;
@@ -88,7 +82,7 @@ impl Suite {
         sandbox.start_cluster(&cluster).await?;
         sandbox.wait_until_healthy().await?;
         if let Err(response) = Cases::check_enforcement(sandbox).await? {
-            let Options { kubectl, guard_namespace, .. } = options;
+            let (kubectl, guard_namespace) = (&sandbox.api.kubectl, &options.guard_namespace);
             bail!(
                 "the guard is not active: {response}. Inspect it: {kubectl} get validatingwebhookconfigurations; \
                  {kubectl} -n {guard_namespace} get pods"
@@ -110,7 +104,7 @@ impl Suite {
 
     /// A sentence with the commands that delete the namespace if [`Self::clean_up`] failed.
     pub(crate) fn manual_clean_up(&self) -> String {
-        let (namespace, kubectl) = (&self.sandbox.namespace, &self.options.kubectl);
+        let (namespace, kubectl) = (&self.sandbox.namespace, &self.sandbox.api.kubectl);
         let ((key, value), opt_in) = (OWN_LABEL, self.sandbox.opt_in_label.key());
         format!(
             "namespace {namespace} remains. List such namespaces: {kubectl} get namespaces -l {key}={value}. Delete it: \

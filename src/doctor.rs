@@ -35,11 +35,11 @@ use self::{
     webhooks::{Comparison, GuardedNamespace, owner_kinds},
 };
 use crate::{
-    certificates::{Registration, WebhookGroup},
+    api::Survey,
     escape::to_shell_word,
-    guard::Survey,
     guard_client::{GuardClient, GuardEndpoint},
     k8s::OptInLabel,
+    registration::{Registration, WebhookGroup},
 };
 
 /// The account of the shipped manifests, if no pod has another.
@@ -53,8 +53,6 @@ pub(crate) struct Options {
     pub(crate) guard_selector: String,
     /// The namespace of the dry run; by default the first guarded one.
     pub(crate) namespace: Option<String>,
-    /// The kubectl command with the flags that select the same cluster.
-    pub(crate) kubectl: String,
 }
 
 /// The checks, and the clients that they use.
@@ -68,7 +66,7 @@ pub(crate) struct Doctor {
 
 impl Doctor {
     pub(crate) fn new(guard: GuardClient, options: Options) -> Self {
-        let reader = Reader::new(guard.client.clone(), options.kubectl.clone());
+        let reader = Reader::new(guard.api_server.clone());
         Self { guard, reader, options }
     }
 
@@ -81,7 +79,7 @@ impl Doctor {
             )
         })?;
         let Options { guard_namespace, guard_selector, .. } = &self.options;
-        let survey = self.guard.status::<Survey>(None).await;
+        let survey = self.guard.status(None).await;
         let label = self.opt_in_label(&survey).await;
         let installation = Installation::read(&self.reader, guard_namespace, guard_selector, &label).await;
         let Installation { pods, deployments, guarded, .. } = &installation;

@@ -18,7 +18,6 @@ mod scheme;
 mod transfer;
 mod unverified;
 
-pub(crate) use any_certificate::AnyCertificate;
 pub(crate) use connection::early::EarlyConnections;
 pub use connection::{Connections, Transport};
 pub use endpoint::{ClientIdentity, Endpoint, Tls, User, url_host};

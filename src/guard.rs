@@ -80,15 +80,13 @@ pub use self::{
         verdict::Verdict,
         wall_clock::WallClock,
     },
-    policy::effective::{LeaderPolicy, Mode, Permission, Policy, PolicySetting},
-    policy::owner_chain::MAX_LEVELS as MAX_OWNER_LEVELS,
+    policy::effective::{LeaderPolicy, MAX_OWNER_LEVELS, Mode, Permission, Policy, PolicySetting},
     survey::background::Surveys,
-    survey::priority::PRIORITY_WARNING,
-    survey::status::{ClusterStatus, MemberStatus, RecognitionGap, ReservationStatus, Role, Survey},
 };
 /// The label of guarded namespaces, as [`Survey`] reports it.
 pub use crate::k8s::OptInLabel;
 use crate::{
+    api::Survey,
     config::LiveConfig,
     etcd::Connections,
     k8s::{AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, NodeReader, SecretReader},

@@ -15,7 +15,6 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, Client, api::ListParams};
 use serde::de::DeserializeOwned;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -23,14 +22,13 @@ use tokio::{
     time::timeout,
 };
 
-use self::replica::{Connection, Replica, is_ready};
+use self::replica::{Connection, Replica, serves};
 use crate::{
+    api::Survey,
+    api_server::{ApiServer, CALL_TIMEOUT, call},
     escape::{MAX_TEXT_CHARS, escape_texts, to_bounded_line},
     terminal::waiting::with_notice,
 };
-
-/// Timeout of one call, including the port-forward. The guard itself answers within 15 s.
-pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Timeout of a call for the status of all namespaces, which the guard answers within 60 s.
 const ALL_NAMESPACES_TIMEOUT: Duration = Duration::from_secs(70);
@@ -47,19 +45,15 @@ pub(crate) enum GuardEndpoint {
 /// Clients of the API server and of the guard, with the identity of the user.
 #[derive(Clone)]
 pub(crate) struct GuardClient {
-    pub(crate) client: Client,
-    /// The namespace that the user selected, or the default of the kubeconfig context.
-    pub(crate) namespace: String,
-    /// URL of the API server.
-    pub(crate) server: Uri,
+    pub(crate) api_server: ApiServer,
     pub(crate) endpoint: GuardEndpoint,
 }
 
 // === impl GuardClient ===
 
 impl GuardClient {
-    /// Returns the status of the guarded clusters of a namespace, or of all namespaces, as JSON of type `T`.
-    pub(crate) async fn status<T: DeserializeOwned>(&self, namespace: Option<&str>) -> anyhow::Result<T> {
+    /// Returns the status of the guarded clusters of a namespace, or of all namespaces.
+    pub(crate) async fn status(&self, namespace: Option<&str>) -> anyhow::Result<Survey> {
         let (path, limit) = match namespace {
             Some(namespace) => (format!("/status?namespace={namespace}"), CALL_TIMEOUT),
             None => (String::from("/status"), ALL_NAMESPACES_TIMEOUT),
@@ -141,33 +135,26 @@ impl GuardClient {
             GuardEndpoint::Url(address) => return Ok(vec![Replica::Url(address.clone())]),
             GuardEndpoint::PortForward { namespace, selector } => (namespace, selector),
         };
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let subject = format!("the API server at {}: list of the pods of the guard", self.server);
-        let parameters = ListParams::default().labels(selector);
-        let listed = with_notice(&subject, pods.list(&parameters)).await;
-        let listed = listed
-            .with_context(|| format!("failed to list the pods of the guard in namespace {namespace}"))?;
-        let ready: Vec<Replica> =
-            listed.items.iter().filter(|pod| is_ready(pod)).map(Replica::from_pod).collect();
+        let subject = format!("{}: list of the pods of the guard", self.api_server.describe());
+        let listed = with_notice(&subject, self.api_server.pods_in(namespace, selector)).await?;
+        let ready: Vec<Replica> = listed.iter().filter(|pod| serves(pod)).map(Replica::from_pod).collect();
         if ready.is_empty() {
             bail!(
                 "no ready guard pod in namespace {namespace} ({} pods match {selector}); inspect them with \
                  `kubectl -n {namespace} get pods`, or pass --guard-namespace or --guard",
-                listed.items.len()
+                listed.len()
             )
         }
         Ok(ready)
     }
 
     async fn forward(&self, namespace: &str, name: &str, port: u16) -> anyhow::Result<Connection> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let forward = pods.portforward(name, &[port]).await;
-        let mut forward = forward.with_context(|| {
-            format!(
-                "port-forward to pod {namespace}/{name} failed; it requires the permission to create \
-                 pods/portforward in that namespace"
-            )
-        })?;
+        let pods = self.api_server.namespaced::<Pod>(namespace);
+        let operation = format!(
+            "port-forward to pod {namespace}/{name} failed; it requires the permission to create \
+             pods/portforward in that namespace"
+        );
+        let mut forward = call(operation, pods.portforward(name, &[port])).await?;
         let stream = forward.take_stream(port).context("the port-forward returned no stream")?;
         Ok(Connection { stream: Box::new(stream), _forward: Some(forward) })
     }

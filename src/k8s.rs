@@ -16,10 +16,12 @@ mod write;
 
 pub use call::api_server_time;
 pub(crate) use client::client;
+#[cfg(test)]
 pub(crate) use error::error_message;
 pub use error::{CallError, LookupError, WriteError};
 pub use objects::{
     admission, annotations as annotation_names,
+    api_server_version::ApiServerVersion,
     claim::Claim,
     data_object::{DataKind, DataObject, Secret, SecretName, hide_secret_names, is_subdomain},
     namespace_limits::{
@@ -37,7 +39,7 @@ pub use read::{
     api_reader::ApiReader,
     claims::ClaimReader,
     namespace_limits::NamespaceLimitsReader,
-    namespaces::{ApiServerVersion, NamespaceLabels, NamespaceReader},
+    namespaces::{NamespaceLabels, NamespaceReader},
     nodes::{NodeEvent, NodeMetadata, NodeReader, NodeState, NodeStateEvent, Taint, watch_nodes},
     owners::{Owner, OwnerResource, OwnerState},
     secrets::SecretReader,
@@ -48,6 +50,5 @@ pub use write::{
     managed_secret::{ManagedSecret, SecretContent},
     node_labels::NodeLabels,
     node_status::NodeStatus,
-    pods::PodDryRun,
     webhooks,
 };

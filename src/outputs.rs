@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use crate::{
+    api::{ClusterStatus, MemberStatus, RecognitionGap, ReservationStatus, Role, Survey},
     cli::outputs::{
         check_texts, conformance_text, doctor_text, error_and_notice, inspect_texts, log_of,
         maintenance_text, status_texts, version_texts,
@@ -16,8 +17,7 @@ use crate::{
     escape::{MAX_TEXT_CHARS, escape_json, to_shell_word},
     etcd::{MemberId, displayed_name, displayed_version, member_error},
     guard::{
-        ClusterStatus, MemberStatus, PolicySetting, Reason, RecognitionGap, ReservationStatus, Role, Survey,
-        Verdict,
+        PolicySetting, Reason, Verdict,
         outputs::{
             cluster_name, commands, inspection, policy_texts, record_metrics, request, request_of_user,
             verdicts,

@@ -28,7 +28,6 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::webhook::fuzzing;
 #[cfg(test)]
 pub(crate) use self::{admin::outputs as admin_outputs, webhook::outputs as webhook_outputs};
-pub use self::{admin::preview::Preview, readiness::Readiness, webhook::mutator::Mutator};
 use self::{
     admin::{health::HealthState, process::ProcessMetrics},
     connection::{serve_admin_connection, serve_connection},
@@ -36,6 +35,7 @@ use self::{
     tls::Tls,
     webhook::{metrics::Metrics, state::WebhookState},
 };
+pub use self::{readiness::Readiness, webhook::mutator::Mutator};
 use crate::guard::{Guard, Surveys};
 
 /// Maximum number of HTTPS connections, including those during the TLS handshake. An API server opens one per concurrent

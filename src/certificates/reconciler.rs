@@ -20,15 +20,12 @@ use super::{
     bundle::Bundle,
     certificate_set::{CertificateSet, CertificateSetError},
     plan::{self, Served, SetState, State, Step, Trust, next_step},
-    registration::{Registration, WebhookGroup},
     server_probe::ServerAddress,
     stored_sets::StoredSets,
 };
 use crate::{
-    k8s::{
-        CallError,
-        webhooks::{Configuration, ConfigurationName},
-    },
+    k8s::{CallError, webhooks::Configuration},
+    registration::{ConfigurationName, Registration, WebhookGroup},
     server::{Readiness, tls::ServedCertificate},
 };
 

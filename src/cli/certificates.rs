@@ -9,10 +9,11 @@ use anyhow::Context;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::kube_client::{client, install_provider};
+use super::{access::install_provider, kube_client::client};
 use crate::{
-    certificates::{CertificateReconciler, CertificateSettings, Registration, ServerAddress, WebhookGroup},
+    certificates::{CertificateReconciler, CertificateSettings, ServerAddress},
     k8s::OptInLabel,
+    registration::{Registration, WebhookGroup},
 };
 
 /// The name of the Service in the shipped manifests.

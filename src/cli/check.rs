@@ -20,12 +20,13 @@ use self::{
     targets::{Targets, nodes},
 };
 use super::{
-    kube_client::{guard_flags::GuardFlags, run},
+    access::run,
+    guard_flags::GuardFlags,
     printing::{Output, print_error},
 };
 use crate::{
+    api::Preview,
     guard_client::{GuardClient, webhook_coverage::WebhookCoverage},
-    server::Preview,
     terminal::waiting::with_notice,
 };
 
@@ -112,11 +113,11 @@ impl Check {
         // A list, even of one object, is printed as a list.
         let is_list = !matches!(&targets, Targets::Named(targets) if targets.len() == 1);
         let client = guard.connect().await?;
-        let api_server = format!("the API server at {}", client.server);
-        let targets = with_notice(&api_server, targets.resolve(&client.client, &client.namespace)).await?;
+        let api_server = client.api_server.describe();
+        let targets = with_notice(&api_server, targets.resolve(&client.api_server)).await?;
         let user = match requester {
             Some(user) => user,
-            None => with_notice(&api_server, current_user(&client.client)).await?,
+            None => with_notice(&api_server, current_user(&client.api_server)).await?,
         };
         let grace_period = if force { Some(0) } else { grace_period };
         let operation = Operation { evict, grace_period, cascade, replicas };
@@ -149,14 +150,14 @@ impl Question {
     /// Previews the request for one object.
     async fn ask(&self, target: &Target) -> anyhow::Result<Answer> {
         let Self { client, operation, user } = self;
-        let api_server = format!("the API server at {}", client.server);
-        let namespace = target.namespace(&client.namespace);
-        let request = PreviewRequest::new(&client.client, namespace, target, operation, user);
+        let api_server = client.api_server.describe();
+        let namespace = target.namespace(&client.api_server.namespace);
+        let request = PreviewRequest::new(&client.api_server, namespace, target, operation, user);
         let request = with_notice(&api_server, request).await?;
         let review = serde_json::to_vec(&request.review)?;
         let (preview, coverage) = tokio::join!(
             client.post::<Preview>("/check", review),
-            WebhookCoverage::find(&client.client, request.webhook, namespace)
+            WebhookCoverage::find(&client.api_server, request.webhook, namespace)
         );
         Ok(Answer { preview: preview?, coverage, request })
     }

@@ -11,8 +11,9 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 
 use self::dry_run::check_templates;
-use super::kube_client::{client, run};
+use super::access::{AccessFlags, run};
 use crate::{
+    api_server::ApiServer,
     config::{Config, Diagnostic, schema},
     escape::to_single_line,
 };
@@ -70,9 +71,10 @@ async fn check_on_server(
     namespace: Option<String>,
     kubeconfig: Option<PathBuf>,
 ) -> anyhow::Result<()> {
-    let client = client(kubeconfig).await?;
-    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-    let results = check_templates(config, client, &namespace).await?;
+    let access = AccessFlags::of_file(kubeconfig).config_or_in_cluster().await?;
+    let api_server = ApiServer::new(access, namespace, String::from("kubectl"))?;
+    let results = check_templates(config, &api_server).await?;
+    let namespace = &api_server.namespace;
     let mut rejected = 0;
     for result in &results {
         if let Some(error) = &result.error {

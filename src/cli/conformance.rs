@@ -7,11 +7,12 @@ use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
-    kube_client::{guard_flags::GuardFlags, run},
+    access::run,
+    guard_flags::GuardFlags,
     printing::{Output, confirm, print_error},
 };
 use crate::{
-    conformance::{API_TIMEOUT, Options, Outcome, Report, Suite},
+    conformance::{Options, Outcome, Report, Suite},
     guard_client::GuardClient,
     terminal::{EMPHASIS, paint},
 };
@@ -64,9 +65,8 @@ impl Conformance {
             storage_class: self.storage_class,
             timeout: self.wait,
             guard_namespace: self.guard.guard_namespace().to_owned(),
-            kubectl: self.guard.kubectl(),
         };
-        let client = self.guard.connect_within(API_TIMEOUT).await?;
+        let client = self.guard.connect().await?;
         if !self.yes {
             confirm(&question(&client, options.namespace.as_deref()))?;
         }
@@ -103,7 +103,7 @@ fn question(client: &GuardClient, namespace: Option<&str>) -> String {
         "This creates namespace {} in the cluster at {}, with six etcd pods and a volume for five of them, deletes and \
          evicts them, and deletes the namespace with everything in it.",
         paint(EMPHASIS, namespace),
-        paint(EMPHASIS, &client.server.to_string())
+        paint(EMPHASIS, &client.api_server.url.to_string())
     )
 }
 

@@ -6,10 +6,7 @@ use std::io::Write;
 
 use clap::Args;
 
-use super::{
-    kube_client::{guard_flags::GuardFlags, run},
-    printing::Output,
-};
+use super::{access::run, guard_flags::GuardFlags, printing::Output};
 use crate::doctor::{self, Options};
 
 /// Check the installation of the guard: API server, webhooks, certificates, permissions, network, replicas and clusters
@@ -41,7 +38,6 @@ impl Doctor {
             guard_namespace: guard.guard_namespace().to_owned(),
             guard_selector: guard.guard_selector().to_owned(),
             namespace: guard.namespace_flag().map(str::to_owned),
-            kubectl: guard.kubectl(),
         };
         let report = doctor::Doctor::new(guard.connect().await?, options).examine().await?;
         let mut out = anstream::stdout().lock();

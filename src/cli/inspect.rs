@@ -20,10 +20,7 @@ use self::{
     manifest::{InspectionTarget, Manifest},
     report::{print, print_roles},
 };
-use super::{
-    kube_client::{guard_flags::ClusterFlags, run},
-    printing::Output,
-};
+use super::{access::run, guard_flags::ClusterFlags, printing::Output};
 use crate::{
     config::Config,
     escape::to_shell_word,

@@ -1,6 +1,4 @@
-//! The client for the API server, and the runtime of commands that use it.
-
-pub(super) mod guard_flags;
+//! The client for the API server of commands that run in a pod.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -52,19 +50,4 @@ fn api_servers(url: &http::Uri) -> Vec<String> {
         Some(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
     };
     url.host().map(|host| format!("{host}:{port}")).into_iter().chain(service()).collect()
-}
-
-/// Runs a command that uses the API server to its completion.
-pub(super) fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    install_provider()?;
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
-}
-
-/// Installs ring as the cryptography provider of the process. kube and etcd-client use the installed provider.
-pub(super) fn install_provider() -> anyhow::Result<std::sync::Arc<rustls::crypto::CryptoProvider>> {
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    if provider.as_ref().clone().install_default().is_err() {
-        anyhow::bail!("another cryptography provider is installed already");
-    }
-    Ok(provider)
 }

@@ -9,9 +9,6 @@ use std::future::pending;
 use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::kube_client::guard_flags::GuardFlags;
-use crate::maintenance::api::ClusterApi;
-
 /// Output format of commands that report events
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum EventFormat {
@@ -19,14 +16,6 @@ enum EventFormat {
     Text,
     /// One line of JSON for the plan and for each event
     Json,
-}
-
-/// Connects, and returns the clients and the namespace of the user.
-pub(super) async fn connect(guard: GuardFlags) -> anyhow::Result<(ClusterApi, String)> {
-    let kubectl = guard.kubectl();
-    let client = guard.connect().await?;
-    let namespace = client.namespace.clone();
-    Ok((ClusterApi { guard: client, kubectl }, namespace))
 }
 
 /// Completes when the user or the system requests the end of the process.

@@ -17,10 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::certificates::CertificateFlags;
-use super::{
-    kube_client::{client_and_api_servers, install_provider},
-    logging::Logging,
-};
+use super::{access::install_provider, kube_client::client_and_api_servers, logging::Logging};
 use crate::{
     config::{LiveConfig, ReloadMetrics, follow},
     etcd::Connections,

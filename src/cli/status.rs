@@ -14,12 +14,13 @@ use tokio::time::sleep;
 
 use self::table::write_text;
 use super::{
-    kube_client::{guard_flags::GuardFlags, run},
+    access::run,
+    guard_flags::GuardFlags,
     printing::{Output, print_error},
 };
 use crate::{
+    api::{ClusterStatus, Survey},
     escape::{escape_json, to_shell_word},
-    guard::{ClusterStatus, Survey},
     guard_client::GuardClient,
 };
 
@@ -68,8 +69,6 @@ struct Query {
     namespace: Option<String>,
     /// `None` selects all clusters.
     cluster: Option<String>,
-    /// The kubectl command with the flags that select the same cluster.
-    kubectl: String,
 }
 
 // === impl Status ===
@@ -83,7 +82,6 @@ impl Status {
     async fn show(self) -> anyhow::Result<bool> {
         let Self { cluster, guard, all_namespaces, exit_code, watch, interval, output } = self;
         let selected = guard.namespace_flag().map(str::to_owned);
-        let kubectl = guard.kubectl();
         let client = guard.connect().await?;
         let (in_name, cluster) = cluster.map_or((None, None), |name| (name.namespace, Some(name.name)));
         let namespace = match (in_name, selected) {
@@ -92,9 +90,9 @@ impl Status {
             }
             (Some(in_name), _) => Some(in_name),
             (None, _) if all_namespaces => None,
-            (None, _) => Some(client.namespace.clone()),
+            (None, _) => Some(client.api_server.namespace.clone()),
         };
-        let query = Query { client, namespace, cluster, kubectl };
+        let query = Query { client, namespace, cluster };
         // A failure of the first read is final: flags or permissions can be wrong.
         let survey = query.read().await?;
         if watch {
@@ -177,7 +175,7 @@ impl Query {
             bail!(
                 "no etcd cluster {name} was found in namespace {namespace}{}; list the clusters: {} etcd-guard status -n {}",
                 incomplete.unwrap_or_default(),
-                self.kubectl,
+                self.client.api_server.kubectl,
                 to_shell_word(namespace)
             );
         }

@@ -2,11 +2,9 @@
 //! would otherwise be left with it.
 
 use anyhow::bail;
-use serde_json::{Value, json};
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
 
-use super::api::ApiClient;
-
-const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+use crate::api_server::ApiServer;
 
 /// The group, resource and verbs that every run requires. A permission that only one row requires is not listed:
 /// without it that row is skipped.
@@ -21,23 +19,20 @@ const REQUIRED: [(&str, &str, &[&str]); 6] = [
 
 /// Checks the required permissions. The error lists all missing ones. If reviews are not allowed, the check passes and
 /// the calls themselves fail later.
-pub(super) async fn check(api: &ApiClient, namespace: Option<&str>) -> anyhow::Result<()> {
+pub(super) async fn check(api: &ApiServer, namespace: Option<&str>) -> anyhow::Result<()> {
     let mut missing = Vec::new();
     for (group, resource, verbs) in REQUIRED {
         for verb in verbs {
             // A generated name is not known yet. The check is then for all namespaces.
             let namespace = namespace.filter(|_| resource != "validatingwebhookconfigurations");
-            let attributes = json!({
-                "group": group, "resource": resource, "verb": verb, "namespace": namespace.unwrap_or_default(),
-            });
-            let review = json!({
-                "apiVersion": "authorization.k8s.io/v1",
-                "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": attributes},
-            });
-            let response = api.post(REVIEWS, &review).await?;
-            let allowed = response.object.pointer("/status/allowed");
-            if response.is_success() && allowed == Some(&Value::Bool(false)) {
+            let attributes = ResourceAttributes {
+                group: Some(group.to_owned()),
+                resource: Some(resource.to_owned()),
+                verb: Some((*verb).to_owned()),
+                namespace: namespace.map(str::to_owned),
+                ..ResourceAttributes::default()
+            };
+            if matches!(api.is_permitted(attributes).await, Ok(false)) {
                 missing.push(format!("{verb} {resource}"));
             }
         }

@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    api::{ApiClient, Response},
     manifests::{ClusterOptions, SET},
     permissions,
 };
 use crate::{
-    guard::OptInLabel,
+    api_server::{ApiServer, Response},
     guard_client::{GuardClient, webhook_coverage::WebhookCoverage},
+    k8s::OptInLabel,
 };
 
 /// The label by which namespaces of former runs are found.
@@ -30,7 +30,7 @@ const PROPAGATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A namespace that this run created. The run may change its content in any way.
 pub(super) struct Sandbox {
-    pub(super) api: ApiClient,
+    pub(super) api: ApiServer,
     pub(super) guard: GuardClient,
     /// The label of guarded namespaces.
     pub(super) opt_in_label: OptInLabel,
@@ -50,7 +50,7 @@ impl Sandbox {
         name: Option<&str>,
         timeout: Duration,
     ) -> anyhow::Result<Self> {
-        let api = ApiClient::new(guard.client.clone());
+        let api = guard.api_server.clone();
         permissions::check(&api, name).await?;
         let (key, name) = name.map_or(("generateName", "etcd-guard-conformance-"), |name| ("name", name));
         let namespace = json!({
@@ -77,7 +77,7 @@ impl Sandbox {
 
     /// Checks that a registered webhook selects objects in the namespace. The error is the reason why not.
     pub(super) async fn check_coverage(&self, webhook: &str) -> Result<(), String> {
-        match WebhookCoverage::find(&self.guard.client, webhook, &self.namespace).await {
+        match WebhookCoverage::find(&self.api, webhook, &self.namespace).await {
             WebhookCoverage::Covered => Ok(()),
             WebhookCoverage::NotCovered(reason) | WebhookCoverage::Unknown(reason) => Err(reason),
         }

@@ -2,8 +2,8 @@
 
 use super::report::{Finding, Line, State};
 use crate::{
+    api::{ClusterStatus, PRIORITY_WARNING, Survey},
     etcd::stale_read_fix,
-    guard::{ClusterStatus, PRIORITY_WARNING, Survey},
 };
 
 /// Returns the lines about the guarded clusters. `status` is the command that shows them, `kubectl` and `selector` find the

@@ -9,8 +9,8 @@ use super::{
     webhooks::GuardedNamespace,
 };
 use crate::{
-    certificates::{WebhookGroup, shipped_configurations},
-    k8s::{OptInLabel, webhooks::ConfigurationName},
+    k8s::OptInLabel,
+    registration::{ConfigurationName, WebhookGroup, shipped_configurations},
 };
 
 /// The volume of the servers with their configuration file, as the manifests and the chart name it.

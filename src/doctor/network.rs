@@ -7,9 +7,10 @@
 use serde_json::{Value, json};
 
 use super::{
-    reader::{Reader, Response, Right, Unread, elements, text},
+    reader::{Reader, Right, Unread, elements, text},
     report::Line,
 };
+use crate::api_server::Response;
 
 /// The pod of the request.
 const ABSENT_POD: &str = "etcd-guard-doctor-absent-pod";
@@ -51,7 +52,7 @@ fn fails_closed(configuration: &Value) -> bool {
 
 /// Evaluates the response. `unread` is the result if the user lacks the permission.
 fn evaluate(response: &Response, namespace: &str, fails_closed: bool, unread: &Unread, remedy: &str) -> Line {
-    let message = response.message();
+    let message = response.cause();
     let request = format!("dry-run eviction of the absent pod {namespace}/{ABSENT_POD}");
     if message.contains(&format!("failed calling webhook \"{EVICTION_WEBHOOK}\"")) {
         return Line::failure("network", format!("the API server cannot call the guard: {message}"), remedy);
@@ -81,7 +82,7 @@ mod tests {
     #[test]
     fn evaluates_each_kind_of_response() {
         let state = |code, message: &str, fails_closed| {
-            let response = Response { code, body: json!({"message": message}) };
+            let response = Response { code, message: message.to_owned(), ..Response::default() };
             let unread = Unread { cause: String::new(), remedy: String::from("kubectl auth can-i") };
             evaluate(&response, "prod", fails_closed, &unread, "kubectl get pods").state
         };

@@ -157,7 +157,7 @@ pub(super) async fn check(
     while let Some((permission, response)) = reviews.next().await {
         match response {
             Ok(response) if response.is_success() => {
-                if response.body.pointer("/status/allowed") != Some(&Value::Bool(true)) {
+                if response.object.pointer("/status/allowed") != Some(&Value::Bool(true)) {
                     missing.push(permission);
                 }
             }
@@ -187,7 +187,10 @@ fn line(account: &str, count: usize, missing: &[&Permission], remedy: &str) -> L
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::k8s::fake::{api_server_with, status_failure};
+    use crate::{
+        api_server::ApiServer,
+        k8s::fake::{api_server_with, status_failure},
+    };
 
     #[test]
     fn reads_permissions_from_the_shipped_roles() {
@@ -225,7 +228,7 @@ mod tests {
             );
             (201, json!({"status": {"allowed": text != denied}}))
         });
-        let reader = Reader::new(client, String::from("kubectl"));
+        let reader = Reader::new(ApiServer::fake(client, "kubectl"));
         check(&reader, ("ops", "etcd-guard"), &ShippedRoles::Servers.permissions("ops"), "apply").await
     }
 
@@ -241,7 +244,7 @@ mod tests {
     #[tokio::test]
     async fn reviews_require_a_permission_themselves() {
         let client = api_server_with(|_, _| (403, status_failure(403, "User \"alice\" cannot create")));
-        let reader = Reader::new(client, String::from("kubectl"));
+        let reader = Reader::new(ApiServer::fake(client, "kubectl"));
         let permissions = ShippedRoles::Servers.permissions("ops");
         let line = check(&reader, ("ops", "etcd-guard"), &permissions, "apply").await;
         assert_eq!(line.state, State::Warning);

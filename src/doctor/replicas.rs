@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     escape::{MAX_ERROR_CHARS, to_bounded_line},
-    guard_client::replica::is_ready,
+    guard_client::replica::serves,
 };
 
 /// The number of replicas that survives the drain of a node.
@@ -56,7 +56,7 @@ impl Replicas {
 
     /// Returns the pods that serve.
     pub(super) fn ready(&self) -> impl Iterator<Item = &Pod> {
-        self.pods.iter().filter(|pod| is_ready(pod))
+        self.pods.iter().filter(|pod| serves(pod))
     }
 
     /// Returns the name of the Deployment.

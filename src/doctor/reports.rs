@@ -8,16 +8,20 @@ use time::OffsetDateTime;
 use tokio::{net::TcpStream, time::timeout};
 
 use super::{
-    api_server::ClockOffset, certificate::ServedChain, handshake, installation::Installation, remedies::urls,
+    api_server::ClockOffset,
+    certificate::ServedChain,
+    handshake::{self, HANDSHAKE_TIMEOUT},
+    installation::Installation,
+    remedies::urls,
     replicas::Replicas,
 };
 use crate::{
+    api_server::ApiServer,
     escape::{MAX_ERROR_CHARS, to_bounded_line},
     guard_client::{
-        CALL_TIMEOUT, GuardClient, GuardEndpoint,
+        GuardClient, GuardEndpoint,
         replica::{MAX_REPLICAS, Replica, release},
     },
-    k8s::api_server_time,
     terminal::waiting::with_notice,
 };
 
@@ -45,9 +49,7 @@ impl Reports {
     ) -> (Result<OffsetDateTime, String>, Self) {
         let mut reports = Self::default();
         let before = OffsetDateTime::now_utc();
-        let now = with_notice("the time of the API server", api_server_time(&guard.client))
-            .await
-            .map_err(|error| error.to_string());
+        let now = with_notice("the time of the API server", api_server_time(&guard.api_server)).await;
         // The time was read in the middle of the call.
         let elapsed: time::Duration = OffsetDateTime::now_utc() - before;
         let local = before + elapsed / 2;
@@ -126,12 +128,20 @@ async fn read_chain(guard: &GuardClient, replica: &Replica) -> anyhow::Result<Se
 
 /// Reads the certificate of a server that the webhook configuration names by its URL.
 async fn read_chain_at(address: &str) -> anyhow::Result<ServedChain> {
-    let stream = timeout(CALL_TIMEOUT, TcpStream::connect(address)).await;
+    let stream = timeout(HANDSHAKE_TIMEOUT, TcpStream::connect(address)).await;
     let stream = stream.with_context(|| format!("no connection to {address}"))?;
     let stream = stream.with_context(|| format!("failed to connect to {address}"))?;
     let certificates =
         handshake::read_chain(stream, "localhost").await.with_context(|| address.to_owned())?;
     Ok(ServedChain { subject: format!("the server at {address}"), certificates })
+}
+
+/// Returns the time of the API server, which compares the validity of certificates with it.
+async fn api_server_time(api_server: &ApiServer) -> Result<OffsetDateTime, String> {
+    let response = api_server.get("/version").await.map_err(|error| error.to_string())?;
+    let date = response.headers.get(http::header::DATE).and_then(|date| date.to_str().ok());
+    let date = date.ok_or_else(|| String::from("the response of the API server has no Date header"))?;
+    httpdate::parse_http_date(date).map(OffsetDateTime::from).map_err(|error| error.to_string())
 }
 
 /// Returns `HOST:PORT` of an HTTPS URL.

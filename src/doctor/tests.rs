@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 use self::owner_kinds::list_owner_kind;
 use super::{Doctor, Options};
 use crate::{
-    certificates::{Registration, WebhookGroup, shipped_configurations},
+    api_server::ApiServer,
     guard_client::{GuardClient, GuardEndpoint},
     k8s::{OptInLabel, fake::status_failure},
+    registration::{Registration, WebhookGroup, shipped_configurations},
 };
 
 const CONFIGURATION: &str =
@@ -392,16 +393,13 @@ impl Installation {
     async fn examine(&self) -> Vec<Value> {
         let address = self.serve_guard().await;
         let guard = GuardClient {
-            client: self.client(),
-            namespace: String::from("default"),
-            server: "http://localhost".parse().unwrap(),
+            api_server: ApiServer::fake(self.client(), "kubectl --context dev"),
             endpoint: GuardEndpoint::Url(format!("http://{address}").parse().unwrap()),
         };
         let options = Options {
             guard_namespace: String::from("ops"),
             guard_selector: String::from("app=etcd-guard"),
             namespace: self.namespace.map(str::to_owned),
-            kubectl: String::from("kubectl --context dev"),
         };
         let report = Doctor::new(guard, options).examine().await.unwrap();
         serde_json::to_value(&report).unwrap()["checks"].as_array().unwrap().clone()

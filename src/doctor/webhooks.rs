@@ -300,8 +300,8 @@ fn other_server(shipped: &Value, entry: &Value) -> Option<String> {
 mod tests {
     use super::*;
     use crate::{
-        certificates::{Registration, WebhookGroup, shipped_configurations},
         k8s::OptInLabel,
+        registration::{Registration, WebhookGroup, shipped_configurations},
     };
 
     fn shipped() -> Value {

@@ -39,7 +39,7 @@ async fn open(url: &Uri) -> io::Result<TlsStream<TcpStream>> {
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate::without_key()))
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate))
         .with_no_client_auth();
     config.alpn_protocols = vec![HTTP2.to_vec()];
     let address = stream.peer_addr()?.ip();

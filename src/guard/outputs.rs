@@ -11,8 +11,7 @@ use crate::{
     config::{Defaults, Floor, Policies},
     etcd::{MemberError, ProbeResult},
     guard::{
-        ClusterStatus, InspectedObject, Inspection, Operation, Policy, PolicySetting, Reason, Request,
-        Verdict,
+        InspectedObject, Inspection, Operation, Policy, PolicySetting, Reason, Request, Verdict,
         assess::{
             Assessment, MissingVoter, cluster_summary::ClusterSummary, scale_down::evaluate_scale_down,
         },
@@ -200,7 +199,8 @@ pub(crate) fn record_metrics(registry: &mut Registry, text: &str) {
     metrics.record_releases(&[Some(text)]);
     let snapshot = snapshot(text);
     let summary = ClusterSummary::new(&snapshot);
-    let mut status = ClusterStatus::new(&snapshot, &summary, &[], Vec::new(), Vec::new());
+    let mut status =
+        crate::guard::survey::status::cluster_status(&snapshot, &summary, &[], Vec::new(), Vec::new());
     status.name = text.to_owned();
     let clusters = ClusterMetrics::default();
     clusters.register(registry);

@@ -33,10 +33,13 @@ use crate::guard::{
         cluster_metrics::ClusterMetrics,
         priority::{OwnPriority, Priority},
         shares::{Share, Shares},
-        status::{ClusterStatus, RecognitionGap, Survey},
+        status::cluster_status,
     },
 };
-use crate::k8s::pod::Pod;
+use crate::{
+    api::{ClusterStatus, RecognitionGap, Survey},
+    k8s::pod::Pod,
+};
 
 /// Maximum number of namespaces that are surveyed concurrently: one namespace with a frozen member does not delay the
 /// others, and the load on the API server and the members is bounded.
@@ -97,7 +100,10 @@ impl Surveyor {
     pub(in crate::guard) async fn survey(&self, namespace: Option<&str>, deadline: Deadline) -> Survey {
         let _running = match self.requested.start(namespace, deadline).await {
             Ok(running) => running,
-            Err(late) => return self.empty().with_problem(problem("a survey", &late.to_string())),
+            Err(late) => {
+                let problems = vec![problem("a survey", &late.to_string())];
+                return Survey { problems, ..self.empty() };
+            }
         };
         self.survey_scope(namespace.map_or(Scope::All, Scope::Namespace), Duration::ZERO, deadline).await
     }
@@ -120,7 +126,8 @@ impl Surveyor {
                 Vec::new()
             }
             Err(late) => {
-                return survey.with_problem(problem("the reservations", &late.to_string()));
+                let problems = vec![problem("the reservations", &late.to_string())];
+                return Survey { problems, ..survey };
             }
         };
         let guarded = self.observer.annotations.guarded_namespaces().borrow().clone();
@@ -192,7 +199,7 @@ impl Surveyor {
                 !pod.is_finished() && !pod.is_mirror() && ClusterKey::from_pod(namespace, pod) == cluster_key
             });
             warnings.extend(own.and_then(|own| own.warning(members)));
-            let status = ClusterStatus::new(&snapshot, &summary, reserved, settings, warnings);
+            let status = cluster_status(&snapshot, &summary, reserved, settings, warnings);
             // If each member has a StatefulSet of its own, several keys identify the same cluster.
             let is_same = |known: &&mut ClusterStatus| known.id.is_some() && known.id == status.id;
             match clusters.iter_mut().find(is_same) {

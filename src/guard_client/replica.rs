@@ -5,6 +5,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::Portforwarder;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::api_server::is_ready;
+
 /// The admin port of a guard pod that has no container port named `admin`.
 const ADMIN_PORT: u16 = 8080;
 
@@ -69,11 +71,9 @@ impl Replica {
     }
 }
 
-/// Whether a pod is ready and not terminating.
-pub(crate) fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    pod.metadata.deletion_timestamp.is_none()
-        && conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+/// Whether a pod of the guard is ready and not terminating.
+pub(crate) fn serves(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_none() && is_ready(pod)
 }
 
 /// Returns the release in the metrics of a replica.

@@ -8,10 +8,11 @@ use k8s_openapi::api::{
     core::v1::Namespace,
 };
 use kube::{
-    Api, Client,
     api::ListParams,
     core::{Selector, SelectorExt},
 };
+
+use crate::api_server::{ApiServer, call};
 
 /// Whether a webhook of the guard covers a namespace.
 pub(crate) enum WebhookCoverage {
@@ -27,19 +28,21 @@ pub(crate) enum WebhookCoverage {
 
 impl WebhookCoverage {
     /// Searches the registered webhooks for one of this name that selects the namespace.
-    pub(crate) async fn find(client: &Client, webhook: &str, namespace: &str) -> Self {
-        let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
-        let namespaces: Api<Namespace> = Api::all(client.clone());
+    pub(crate) async fn find(api_server: &ApiServer, webhook: &str, namespace: &str) -> Self {
+        let configurations = api_server.all::<ValidatingWebhookConfiguration>();
+        let namespaces = api_server.all::<Namespace>();
         let parameters = ListParams::default();
-        let (configurations, namespace_object) =
-            tokio::join!(configurations.list(&parameters), namespaces.get(namespace));
+        let (configurations, namespace_object) = tokio::join!(
+            call("failed to list webhook configurations", configurations.list(&parameters)),
+            call(format!("failed to read namespace {namespace}"), namespaces.get(namespace))
+        );
         let configurations = match configurations {
             Ok(configurations) => configurations.items,
-            Err(error) => return Self::Unknown(format!("failed to list webhook configurations: {error}")),
+            Err(error) => return Self::Unknown(error.to_string()),
         };
         let labels = match namespace_object {
             Ok(namespace) => namespace.metadata.labels.unwrap_or_default(),
-            Err(error) => return Self::Unknown(format!("failed to read namespace {namespace}: {error}")),
+            Err(error) => return Self::Unknown(error.to_string()),
         };
         let entries =
             configurations.into_iter().flat_map(|configuration| configuration.webhooks.unwrap_or_default());

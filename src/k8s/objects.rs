@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod annotations;
+pub(super) mod api_server_version;
 pub(super) mod claim;
 pub(super) mod data_object;
 pub(super) mod heap_size;

@@ -5,5 +5,4 @@ pub(super) mod leases;
 pub(super) mod managed_secret;
 pub(super) mod node_labels;
 pub(super) mod node_status;
-pub(super) mod pods;
 pub mod webhooks;

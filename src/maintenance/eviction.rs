@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use k8s_openapi::{
-    api::policy::v1::Eviction,
+    api::{core::v1::Pod, policy::v1::Eviction},
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions},
 };
-use kube::{Api, api::PostParams};
+use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use super::api::ClusterApi;
-use crate::{k8s::error_message, server::Preview};
+use crate::{api::Preview, api_server::call, guard_client::GuardClient};
 
 /// Pause between two attempts. `kubectl drain` waits 5 s.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -30,7 +29,7 @@ pub(crate) enum EvictionResult {
 }
 
 /// Requests the eviction of the pod with this uid. The precondition excludes the successor of the pod.
-pub(crate) async fn evict(api: &ClusterApi, namespace: &str, pod: &str, uid: &str) -> EvictionResult {
+pub(crate) async fn evict(guard: &GuardClient, namespace: &str, pod: &str, uid: &str) -> EvictionResult {
     let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
     let eviction = Eviction {
         metadata: ObjectMeta { name: Some(pod.to_owned()), ..ObjectMeta::default() },
@@ -39,18 +38,18 @@ pub(crate) async fn evict(api: &ClusterApi, namespace: &str, pod: &str, uid: &st
             ..DeleteOptions::default()
         }),
     };
-    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(api.client(), namespace);
-    let result: Result<Value, kube::Error> =
-        pods.create_subresource("eviction", pod, &PostParams::default(), &eviction).await;
-    match result {
+    let pods = guard.api_server.namespaced::<Pod>(namespace);
+    let parameters = PostParams::default();
+    let request = pods.create_subresource::<_, Value>("eviction", pod, &parameters, &eviction);
+    match call(format!("failed to evict pod {namespace}/{pod}"), request).await {
         Ok(_) => EvictionResult::Accepted,
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => EvictionResult::Gone,
-        Err(error) => EvictionResult::Denied(error_message(&error)),
+        Err(error) if matches!(error.code, Some(404 | 409)) => EvictionResult::Gone,
+        Err(error) => EvictionResult::Denied(error.cause),
     }
 }
 
 /// Returns the guard's verdict on the eviction of a pod. The preview changes nothing.
-pub(crate) async fn preview(api: &ClusterApi, namespace: &str, pod: &str) -> anyhow::Result<Preview> {
+pub(crate) async fn preview(guard: &GuardClient, namespace: &str, pod: &str) -> anyhow::Result<Preview> {
     let review = json!({
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -66,5 +65,5 @@ pub(crate) async fn preview(api: &ClusterApi, namespace: &str, pod: &str) -> any
             "dryRun": true,
         },
     });
-    api.guard.post("/check", serde_json::to_vec(&review)?).await
+    guard.post("/check", serde_json::to_vec(&review)?).await
 }

@@ -4,8 +4,9 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::{
+    api::{ClusterStatus, Role},
+    api_server::is_ready,
     escape::{MAX_ERROR_CHARS, to_bounded_line},
-    guard::{ClusterStatus, Role},
 };
 
 /// Maximum number of raft entries that a voter may be behind the most advanced member. The linearizable read of the probe
@@ -30,13 +31,11 @@ pub(crate) struct PodState {
 impl From<&Pod> for PodState {
     fn from(pod: &Pod) -> Self {
         let metadata = &pod.metadata;
-        let conditions =
-            pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
         let revision = metadata.labels.as_ref().and_then(|labels| labels.get("controller-revision-hash"));
         Self {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
-            is_ready: conditions.iter().any(|entry| entry.type_ == "Ready" && entry.status == "True"),
+            is_ready: is_ready(pod),
             is_terminating: metadata.deletion_timestamp.is_some(),
             revision: revision.cloned().unwrap_or_default(),
             unschedulable: unschedulable(pod).map(|message| to_bounded_line(message, MAX_ERROR_CHARS)),
@@ -73,7 +72,7 @@ pub(crate) fn cluster_obstacle(cluster: &ClusterStatus) -> Option<String> {
         let cause = cluster.problems.first().map(|problem| format!(": {problem}")).unwrap_or_default();
         return Some(format!("the voters of {namespace}/{name} could not be counted{cause}"));
     };
-    let label = |member: &crate::guard::MemberStatus| {
+    let label = |member: &crate::api::MemberStatus| {
         let label = member.pod.as_ref().or(member.name.as_ref()).or(member.id.as_ref());
         label.cloned().unwrap_or_else(|| String::from("an unnamed member"))
     };
@@ -120,7 +119,7 @@ pub(crate) fn unready_text(pod: &PodState) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::guard::MemberStatus;
+    use crate::api::MemberStatus;
 
     /// A healthy cluster of three members, of which `etcd-0` leads.
     pub(crate) fn cluster() -> ClusterStatus {

@@ -3,24 +3,22 @@
 //! The value of the annotation is `POD@TIME`: the pod that shall lead, or nothing for the best voter, and the time of the
 //! request, which makes each request unique. The note of the Event begins with `move-leader POD@TIME: `.
 
-use std::time::Duration;
+use std::{cmp::Reverse, time::Duration};
 
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
     core::v1::{Event, Pod},
 };
-use kube::{
-    Api,
-    api::{ListParams, Patch, PatchParams},
-};
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::api::{ClusterApi, now};
+use super::now;
 use crate::{
+    api::{ClusterStatus, Role},
+    api_server::{CallError, call},
     escape::{MAX_TEXT_CHARS, to_bounded_line},
-    guard::{ClusterStatus, Role},
-    k8s::error_message,
+    guard_client::GuardClient,
 };
 
 /// The annotation of a request.
@@ -98,16 +96,16 @@ impl Subject {
 
 /// Requests a move of leadership, and waits for the answer of the guard.
 pub(crate) async fn move_leader(
-    api: &ClusterApi,
+    guard: &GuardClient,
     subject: &Subject,
     to: Option<&str>,
     timeout: Duration,
 ) -> anyhow::Result<Answer> {
     let value = format!("{}@{}", to.unwrap_or_default(), now());
-    annotate(api, subject, &value).await?;
+    annotate(guard, subject, &value).await?;
     let deadline = Instant::now() + timeout;
     loop {
-        let cause = match answer(api, subject, &value).await {
+        let cause = match answer(guard, subject, &value).await {
             Ok(Some(answer)) => return Ok(answer),
             Ok(None) => None,
             Err(cause) => Some(cause),
@@ -126,33 +124,31 @@ pub(crate) async fn move_leader(
     }
 }
 
-async fn annotate(api: &ClusterApi, subject: &Subject, value: &str) -> anyhow::Result<()> {
+async fn annotate(guard: &GuardClient, subject: &Subject, value: &str) -> anyhow::Result<()> {
     let Subject { kind, namespace, name } = subject;
     let patch = Patch::Merge(json!({"metadata": {"annotations": {MOVE_LEADER: value}}}));
     let parameters = PatchParams::default();
-    let result = match kind {
+    let operation = format!("failed to annotate {} {namespace}/{name}", kind.as_str());
+    match kind {
         SubjectKind::StatefulSet => {
-            let sets: Api<StatefulSet> = Api::namespaced(api.client(), namespace);
-            sets.patch(name, &parameters, &patch).await.map(drop)
+            let sets = guard.api_server.namespaced::<StatefulSet>(namespace);
+            call(operation, sets.patch(name, &parameters, &patch)).await?;
         }
         SubjectKind::Pod => {
-            let pods: Api<Pod> = Api::namespaced(api.client(), namespace);
-            pods.patch(name, &parameters, &patch).await.map(drop)
+            let pods = guard.api_server.namespaced::<Pod>(namespace);
+            call(operation, pods.patch(name, &parameters, &patch)).await?;
         }
-    };
-    let described = kind.as_str();
-    result.map_err(|error| {
-        anyhow::anyhow!("failed to annotate {described} {namespace}/{name}: {}", error_message(&error))
-    })
+    }
+    Ok(())
 }
 
 /// Returns the answer to the request with this value, once it exists. Reads core Events, which the role `view` permits.
-async fn answer(api: &ClusterApi, subject: &Subject, value: &str) -> Result<Option<Answer>, String> {
+async fn answer(guard: &GuardClient, subject: &Subject, value: &str) -> Result<Option<Answer>, CallError> {
     let Subject { kind, namespace, name } = subject;
     let fields = format!("involvedObject.kind={},involvedObject.name={name}", kind.as_str());
-    let events: Api<Event> = Api::namespaced(api.client(), namespace);
-    let events = events.list(&ListParams::default().fields(&fields)).await;
-    let events = events.map_err(|error| format!("failed to list Events: {}", error_message(&error)))?;
+    let events = guard.api_server.namespaced::<Event>(namespace);
+    let parameters = ListParams::default().fields(&fields);
+    let events = call("failed to list Events", events.list(&parameters)).await?;
     let answers: Vec<Answer> =
         events.items.iter().filter_map(|event| Answer::from_event(event, value)).collect();
     // Another replica may have failed before it recorded the request. Its answer can precede that of the replica that moved
@@ -176,15 +172,19 @@ impl Answer {
     }
 }
 
-/// Returns the pod that shall lead: the most advanced of the serving voters that qualify.
+/// Returns the pod that shall lead, in the order of the guard: the serving voter that qualifies and has applied most raft entries.
+/// Of equal ones, the one with the highest member id is chosen, because ids are hashes. By name, the leaders of all clusters would
+/// be on one node after a drain.
 pub(crate) fn transferee(cluster: &ClusterStatus, qualifies: impl Fn(&str) -> bool) -> Option<&str> {
     let voters = cluster
         .members
         .iter()
         .filter(|member| member.role == Role::Follower && member.serving && member.leaving.is_none());
-    let candidates =
-        voters.filter_map(|member| Some((member.lag.unwrap_or(u64::MAX), member.pod.as_deref()?)));
-    candidates.filter(|(_, pod)| qualifies(pod)).min().map(|(_, pod)| pod)
+    let candidates = voters.filter_map(|member| {
+        let rank = (Reverse(member.lag.unwrap_or(u64::MAX)), &member.id);
+        member.pod.as_deref().filter(|pod| qualifies(pod)).map(|pod| (rank, pod))
+    });
+    candidates.max().map(|(_, pod)| pod)
 }
 
 #[cfg(test)]
@@ -215,6 +215,10 @@ mod tests {
         cluster.members[1].lag = Some(7);
         assert_eq!(transferee(&cluster, |_| true), Some("etcd-2"));
         assert_eq!(transferee(&cluster, |pod| pod != "etcd-2"), Some("etcd-1"));
+        cluster.members[2].lag = Some(7);
+        cluster.members[1].id = Some(String::from("ff"));
+        cluster.members[2].id = Some(String::from("0f"));
+        assert_eq!(transferee(&cluster, |_| true), Some("etcd-1"), "of equal ones, that with the highest id");
         cluster.members[2].lag = None;
         assert_eq!(transferee(&cluster, |_| true), Some("etcd-1"), "the lag of etcd-2 is unknown");
         cluster.members[1].serving = false;

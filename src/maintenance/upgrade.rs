@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::guard::{ClusterStatus, MemberStatus, Role};
+use crate::api::{ClusterStatus, MemberStatus, Role};
 
 /// The lowest release from which a cluster may be upgraded to a minor version: earlier ones have defects that fail or
 /// corrupt the upgrade.

@@ -11,12 +11,12 @@ use super::{
     status,
 };
 use crate::{
+    api::Preview,
     conformance::Report,
     doctor,
     guard::Inspection,
     guard_client::{read_answer, webhook_coverage::WebhookCoverage},
     maintenance,
-    server::Preview,
     terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, waiting::write_notice},
 };
 

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use kube::Client;
 
 use super::observation::{Observation, Target};
-use crate::k8s::{EventRecord, EventRecorder, webhooks::ConfigurationName};
+use crate::{
+    k8s::{EventRecord, EventRecorder},
+    registration::ConfigurationName,
+};
 
 /// The reason code of the Event on an immutable Secret.
 const IMMUTABLE: &str = "CertificateSecretImmutable";

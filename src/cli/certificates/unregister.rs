@@ -2,20 +2,17 @@
 
 use std::io::Write;
 
+use anyhow::Context;
 use clap::{Args, ValueEnum};
 
 use crate::{
-    certificates::{WebhookGroup, shipped_configurations},
     cli::{
-        kube_client::{
-            guard_flags::{AccessFlags, ClusterClient},
-            run,
-        },
+        access::{AccessFlags, run},
         printing::confirm,
     },
     escape::to_single_line,
-    guard_client::CALL_TIMEOUT,
-    k8s::webhooks::{ConfigurationName, Configurations},
+    k8s::{self, webhooks::Configurations},
+    registration::{ConfigurationName, WebhookGroup, shipped_configurations},
     terminal::{EMPHASIS, paint},
 };
 
@@ -44,7 +41,9 @@ impl Unregister {
 
     async fn unregister(self) -> anyhow::Result<()> {
         let Self { access, dry_run, yes } = self;
-        let ClusterClient { client, server, .. } = access.connect_or_in_cluster(CALL_TIMEOUT).await?;
+        let config = access.config_or_in_cluster().await?;
+        let server = config.cluster_url.clone();
+        let client = k8s::client(config).context("failed to create a client for the API server")?;
         let configurations = Configurations::new(client);
         let mut found = Vec::new();
         for name in shipped_configurations() {

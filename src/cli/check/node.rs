@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::json;
 
-use super::super::{kube_client::guard_flags::GuardFlags, maintenance::connect, printing::Output};
+use super::super::{guard_flags::GuardFlags, printing::Output};
 use crate::{
     escape::{MAX_NAME_CHARS, MAX_TEXT_CHARS, to_bounded_line},
     maintenance::{
@@ -16,10 +16,10 @@ use crate::{
 
 /// Prints the plans of the drains of these nodes. Returns whether every member on them can leave.
 pub(super) async fn check(guard: GuardFlags, nodes: &[String], output: Output) -> anyhow::Result<bool> {
-    let (api, _) = connect(guard).await?;
+    let guard = guard.connect().await?;
     let mut reports = Vec::new();
     for node in nodes {
-        reports.push(check_node(&api, node).await?);
+        reports.push(check_node(&guard, node).await?);
     }
     let mut out = anstream::stdout().lock();
     match output {

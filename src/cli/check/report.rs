@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::review::Placement;
 use crate::{
+    api::Preview,
     escape::{MAX_NAME_CHARS, MAX_TEXT_CHARS, to_bounded_line, to_single_line},
     guard_client::webhook_coverage::WebhookCoverage,
-    server::Preview,
     terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, paint},
 };
 

@@ -5,10 +5,12 @@ use std::{fmt, str::FromStr};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use kube::{Api, Client, api::PostParams};
 use serde_json::{Value, json};
 
-use crate::escape::{MAX_NAME_CHARS, to_bounded_line};
+use crate::{
+    api_server::ApiServer,
+    escape::{MAX_NAME_CHARS, to_bounded_line},
+};
 
 /// The object of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,7 +187,7 @@ impl Cascade {
 impl PreviewRequest {
     /// Reads the object from the API server and builds the review.
     pub(super) async fn new(
-        client: &Client,
+        api_server: &ApiServer,
         namespace: &str,
         target: &Target,
         operation: &Operation,
@@ -202,11 +204,9 @@ impl PreviewRequest {
         if operation.replicas.is_some() && *kind != TargetKind::StatefulSet {
             bail!("--replicas requires a StatefulSet");
         }
-        let request = http::Request::get(kind.path(namespace, name)).body(Vec::new())?;
-        let object: Value = match client.request(request).await {
-            Ok(object) => object,
-            Err(kube::Error::Api(status)) if status.code == 404 => bail!("{description} does not exist"),
-            Err(error) => return Err(error).with_context(|| format!("failed to read {description}")),
+        let failure = format!("failed to read {description}");
+        let Some(object) = api_server.object(&failure, &kind.path(namespace, name)).await? else {
+            bail!("{description} does not exist");
         };
         let field = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         let placement = Placement { address: field("/status/podIP"), node: field("/spec/nodeName") };
@@ -264,9 +264,8 @@ impl PreviewRequest {
 }
 
 /// Returns the user name by which the API server authenticates the caller.
-pub(super) async fn current_user(client: &Client) -> anyhow::Result<String> {
-    let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
-    let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
+pub(super) async fn current_user(api_server: &ApiServer) -> anyhow::Result<String> {
+    let review = api_server.review(&SelfSubjectReview::default()).await;
     let review = review.context(
         "failed to determine the user name; this requires Kubernetes 1.28, otherwise pass --requester",
     )?;

@@ -2,11 +2,12 @@
 
 use anyhow::{Context, bail};
 use kube::{
-    Api, Client,
+    Api,
     api::{ApiResource, DynamicObject, ListParams},
 };
 
 use super::review::{Target, TargetKind};
+use crate::api_server::{ApiServer, call};
 
 /// The objects that the user selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +74,7 @@ impl Targets {
     }
 
     /// Returns the objects. Lists them if a selector selects them.
-    pub(super) async fn resolve(self, client: &Client, namespace: &str) -> anyhow::Result<Vec<Target>> {
+    pub(super) async fn resolve(self, api_server: &ApiServer) -> anyhow::Result<Vec<Target>> {
         let (kind, selector) = match self {
             Self::Named(targets) => return Ok(targets),
             Self::Selected { kind, selector } => (kind, selector),
@@ -86,16 +87,18 @@ impl Targets {
             kind: kind.object_kind().to_owned(),
             plural: kind.plural().to_owned(),
         };
+        let ApiServer { client, namespace, .. } = api_server;
         let api: Api<DynamicObject> = match kind {
             TargetKind::Namespace => Api::all_with(client.clone(), &resource),
             _ => Api::namespaced_with(client.clone(), namespace, &resource),
         };
-        let listed = api.list_metadata(&ListParams::default().labels(&selector)).await;
         let place = match kind {
             TargetKind::Namespace => String::new(),
             _ => format!(" in namespace {namespace}"),
         };
-        let listed = listed.with_context(|| format!("failed to list {}{place}", kind.plural()))?;
+        let operation = format!("failed to list {}{place}", kind.plural());
+        let parameters = ListParams::default().labels(&selector);
+        let listed = call(operation, api.list_metadata(&parameters)).await?;
         let names = listed.items.into_iter().filter_map(|object| object.metadata.name);
         let targets: Vec<Target> = names.map(|name| Target { kind, name }).collect();
         if targets.is_empty() {

@@ -1,13 +1,14 @@
 //! `config check --server`: a dry run of the creation of a pod with each template.
 
 use anyhow::Context;
+use k8s_openapi::api::core::v1::Namespace;
 use serde_json::{Value, json};
 
 use crate::{
-    config::{Config, Template},
-    escape::to_single_line,
+    api_server::{ApiServer, call},
+    config::{Config, Labels, Template},
     inject::{INJECT, InjectionContext, Note, Outcome, inject},
-    k8s::{ApiReader, NamespaceReader, PodDryRun},
+    k8s::ApiServerVersion,
 };
 
 /// The result for one template.
@@ -21,31 +22,26 @@ pub(super) struct TemplateResult {
 /// Creates a pod with each template of a configuration as a dry run.
 pub(super) async fn check_templates(
     config: &Config,
-    client: kube::Client,
-    namespace: &str,
+    api_server: &ApiServer,
 ) -> anyhow::Result<Vec<TemplateResult>> {
-    if config.skip_namespaces.iter().any(|skipped| skipped == namespace) {
+    let namespace = &api_server.namespace;
+    if config.skip_namespaces.contains(namespace) {
         anyhow::bail!(
             "namespace {namespace} is in skipNamespaces, where no pod gets a template; select another one with --namespace"
         );
     }
-    let namespaces = NamespaceReader::new(ApiReader::new(client.clone()));
-    let labels = namespaces.labels(namespace).await?;
-    let (native_sidecars, error) = namespaces.native_sidecars(namespaces.version().await?).await;
-    if let Some(error) = error {
-        let error = to_single_line(&error.to_string());
-        eprintln!(
-            "the versions of the kubelets follow from that of the API server, because they are unknown: {error}"
-        );
-    }
+    let object =
+        call(format!("failed to read namespace {namespace}"), api_server.all::<Namespace>().get(namespace))
+            .await?;
+    let labels: Labels = object.metadata.labels.unwrap_or_default().into_iter().collect();
+    let native_sidecars = has_native_sidecars(api_server).await?;
     let context = InjectionContext { namespace, namespace_labels: Ok(&labels), native_sidecars };
-    let dry_run = PodDryRun::new(client, namespace);
-    let resources = admitted_resources(config, &dry_run).await?;
+    let resources = admitted_resources(config, api_server).await?;
     let mut results = Vec::new();
     for template in &config.sidecars.templates {
         let name = template.full_name().into_owned();
         let error = match pod_with_template(template, config, &context, &resources) {
-            Ok(pod) => dry_run.create(&pod).await.err().map(|error| error.to_string()),
+            Ok(pod) => create(api_server, &pod).await.err(),
             Err(error) => Some(error),
         };
         results.push(TemplateResult { name, error });
@@ -53,11 +49,42 @@ pub(super) async fn check_templates(
     Ok(results)
 }
 
+/// Whether the API server and all kubelets have native sidecars, as the guard determines it.
+async fn has_native_sidecars(api_server: &ApiServer) -> anyhow::Result<bool> {
+    let operation = "failed to read the version of the API server";
+    let version = call(operation, api_server.client.apiserver_version()).await?;
+    let version = ApiServerVersion::parse(&version.major, &version.minor)
+        .with_context(|| format!("{operation}: {}.{}", version.major, version.minor))?;
+    let nodes = api_server.nodes().await;
+    let oldest = nodes.map(|nodes| {
+        let infos = nodes.iter().filter_map(|node| node.status.as_ref()?.node_info.as_ref());
+        infos.filter_map(|info| ApiServerVersion::parse_full(&info.kubelet_version)).min()
+    });
+    if let Err(error) = &oldest {
+        eprintln!(
+            "the versions of the kubelets follow from that of the API server, because they are unknown: {error}"
+        );
+    }
+    Ok(version.has_native_sidecars(oldest.as_ref().ok().copied()))
+}
+
+/// Creates a pod as a dry run. The error is that of the API server. Unknown fields are errors as well.
+async fn create(api_server: &ApiServer, pod: &Value) -> Result<(), String> {
+    let namespace = &api_server.namespace;
+    let path = format!("/api/v1/namespaces/{namespace}/pods?dryRun=All&fieldValidation=Strict");
+    let cause = match api_server.post(&path, pod).await {
+        Ok(response) if response.is_success() => return Ok(()),
+        Ok(response) => response.cause(),
+        Err(error) => error.to_string(),
+    };
+    Err(format!("a dry run of the creation of a pod in namespace {namespace} failed: {cause}"))
+}
+
 /// Returns resources with which the namespace admits a pod without a template, so that a later rejection is caused by a
 /// template: minimal ones, those of the templates' containers, or none.
 ///
 /// A quota may require limits, and a limit range may have a minimum.
-async fn admitted_resources(config: &Config, dry_run: &PodDryRun) -> anyhow::Result<Value> {
+async fn admitted_resources(config: &Config, api_server: &ApiServer) -> anyhow::Result<Value> {
     let minimal = json!({"cpu": "1m", "memory": "1Mi"});
     let mut candidates = vec![json!({"limits": minimal, "requests": minimal})];
     let templates = config.sidecars.templates.iter();
@@ -70,7 +97,7 @@ async fn admitted_resources(config: &Config, dry_run: &PodDryRun) -> anyhow::Res
     }
     let mut first_error = None;
     for resources in candidates {
-        match dry_run.create(&pod("app", "false", &[], &resources)).await {
+        match create(api_server, &pod("app", "false", &[], &resources)).await {
             Ok(()) => return Ok(resources),
             Err(error) => {
                 first_error.get_or_insert(error);
@@ -80,7 +107,7 @@ async fn admitted_resources(config: &Config, dry_run: &PodDryRun) -> anyhow::Res
     let rejected = "the API server rejects a pod without templates, so that templates cannot be checked in this \
                     namespace; select another one with --namespace";
     match first_error {
-        Some(error) => Err(error).context(rejected),
+        Some(error) => Err(anyhow::Error::msg(error).context(rejected)),
         None => anyhow::bail!(rejected),
     }
 }

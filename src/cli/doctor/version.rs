@@ -7,7 +7,8 @@ use clap::Args;
 use serde::Serialize;
 
 use super::super::{
-    kube_client::{guard_flags::GuardFlags, run},
+    access::run,
+    guard_flags::GuardFlags,
     printing::{Output, print_error},
 };
 use crate::{

@@ -1,28 +1,30 @@
 //! Reads from the API server with the rights of the user, and reviews of access.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 use futures::future::join_all;
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
-    SubjectAccessReviewSpec,
+use k8s_openapi::{
+    ByteString,
+    api::{
+        authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
+        core::v1::{ConfigMap, Secret as StoredSecret},
+    },
 };
-use kube::{Api, Client, api::PostParams};
 use serde_json::Value;
 
 use super::manifest::{InspectionTarget, ReadObject, annotated, inspected_object, metadata};
 use crate::{
-    cli::kube_client::guard_flags::{ClusterClient, ClusterFlags},
+    api_server::{ApiServer, CallError, call},
+    cli::guard_flags::ClusterFlags,
     config::{Config, OwnerKind},
     escape::{MAX_ERROR_CHARS, MAX_NAME_CHARS, to_bounded_line},
     guard::{
         AnnotatedObject, GuardAccount, Inspection, MAX_OWNER_LEVELS, ObjectContent, ObjectState, Relation,
     },
-    guard_client::CALL_TIMEOUT,
     k8s::{
-        ApiReader, DataObject, LookupError, OptInLabel, OwnerResource, SecretReader, is_subdomain,
-        pod::OwnerReference,
+        DataKind, DataObject, OptInLabel, Secret, is_subdomain,
+        pod::{Metadata, OwnerReference},
     },
 };
 
@@ -34,32 +36,27 @@ const CONFIG_MAP: (&str, &str) = ("etcd-guard-config", "config.yaml");
 
 /// Reads from the API server with the rights of the user.
 pub(super) struct LiveReader {
-    client: Client,
-    namespace: String,
-    secrets: SecretReader,
-    owners: ApiReader,
+    api_server: ApiServer,
 }
 
 // === impl LiveReader ===
 
 impl LiveReader {
     pub(super) async fn connect(flags: ClusterFlags) -> anyhow::Result<Self> {
-        let ClusterClient { client, namespace, server: _ } = flags.connect_within(CALL_TIMEOUT).await?;
-        let (secrets, owners) = (SecretReader::new(client.clone()), ApiReader::new(client.clone()));
-        Ok(Self { client, namespace, secrets, owners })
+        Ok(Self { api_server: flags.connect().await? })
     }
 
     /// Reads an object and returns its pod.
     pub(super) async fn read(&self, target: &InspectionTarget) -> anyhow::Result<ReadObject> {
         let InspectionTarget { workload, name } = target;
-        let namespace = &self.namespace;
+        let namespace = &self.api_server.namespace;
         let subject = format!("{} {namespace}/{name}", workload.kind);
         // The names are parts of a path.
         if !is_subdomain(name) || !is_subdomain(namespace) {
             bail!("{subject}: the name is not valid");
         }
-        let object = self.get(&target.path(namespace)).await;
-        let object = object.with_context(|| format!("failed to read {subject}"))?;
+        let operation = format!("failed to read {subject}");
+        let object = self.api_server.object(&operation, &target.path(namespace)).await?;
         let object = object.with_context(|| format!("{subject} does not exist"))?;
         inspected_object(workload, &object, namespace).context(subject)
     }
@@ -72,13 +69,13 @@ impl LiveReader {
         config: &Config,
         label: &OptInLabel,
     ) -> Option<bool> {
-        let namespace = &self.namespace;
+        let namespace = &self.api_server.namespace;
         let chain = self.owner_chain(read, config).await;
         // The weakest source is the first.
         let owners = &mut read.inspected.owners;
         owners.splice(0..0, chain.into_iter().rev());
         let path = format!("/api/v1/namespaces/{namespace}");
-        let of_namespace = self.get(&path).await.and_then(|read| read.as_ref().map(metadata).transpose());
+        let of_namespace = self.metadata(&format!("failed to read namespace {namespace}"), &path).await;
         let (is_guarded, object) = match of_namespace {
             Ok(None) => return None,
             Ok(Some(metadata)) => {
@@ -103,38 +100,45 @@ impl LiveReader {
         let mut next = read.controller.clone();
         while let Some(reference) = next.take().filter(|_| known + chain.len() < MAX_OWNER_LEVELS) {
             let is_nearest = known + chain.len() == 0;
-            let owner = match config.guard.owner_kind(reference.group(), &reference.kind) {
-                _ if reference.is_stateful_set() => {
-                    let metadata = self.owners.stateful_set_metadata(&self.namespace, &reference.name).await;
-                    metadata.map(|mut metadata| {
-                        if metadata.uid != reference.uid {
-                            metadata.owner_references.clear();
-                        }
-                        metadata
-                    })
-                }
+            let is_set = reference.is_stateful_set();
+            let collection = match config.guard.owner_kind(reference.group(), &reference.kind) {
+                _ if is_set => String::from("/apis/apps/v1/namespaces/{}/statefulsets"),
                 Some(OwnerKind { group, version, resource, .. }) => {
-                    let resource = OwnerResource { group, version, resource };
-                    let owner = self.owners.owner_of_resource(&self.namespace, &reference, resource).await;
-                    owner.map(|owner| owner.metadata)
+                    format!("/apis/{group}/{version}/namespaces/{{}}/{resource}")
                 }
                 None => break,
             };
-            let is_set = reference.is_stateful_set() && is_nearest;
-            let relation = if is_set { Relation::StatefulSet } else { Relation::Owner };
             let [kind, name] =
                 [&reference.kind, &reference.name].map(|text| to_bounded_line(text, MAX_NAME_CHARS));
-            let annotations = match owner {
-                Ok(metadata) => {
+            let annotations = match self.owner(&reference, &collection).await {
+                Ok(Some(metadata)) if metadata.uid == reference.uid => {
                     next = OwnerReference::controller_of(&metadata.owner_references).cloned();
                     Ok(metadata.annotations)
                 }
-                Err(LookupError::NotFound { .. }) => break,
-                Err(error) => Err(error.to_string()),
+                // A StatefulSet applies by its name, as in the guard.
+                Ok(Some(metadata)) if is_set => Ok(metadata.annotations),
+                Ok(None) if is_set => break,
+                Ok(_) => Ok(BTreeMap::new()),
+                Err(error) => Err(to_bounded_line(&format!("{error:#}"), MAX_ERROR_CHARS)),
             };
+            let relation = if is_set && is_nearest { Relation::StatefulSet } else { Relation::Owner };
             chain.push(AnnotatedObject { object: format!("{kind} {name}"), relation, annotations });
         }
         chain
+    }
+
+    /// Returns the metadata of an owner, or `None` if it does not exist. `collection` is the path of its resource.
+    async fn owner(&self, owner: &OwnerReference, collection: &str) -> anyhow::Result<Option<Metadata>> {
+        let (OwnerReference { kind, name, .. }, namespace) = (owner, &self.api_server.namespace);
+        let operation = format!("failed to read {kind} {namespace}/{name}");
+        // The name is a part of the path.
+        anyhow::ensure!(is_subdomain(name), "{operation}: the name is not valid");
+        let path = format!("{}/{name}", collection.replace("{}", namespace));
+        self.metadata(&operation, &path).await
+    }
+
+    async fn metadata(&self, operation: &str, path: &str) -> anyhow::Result<Option<Metadata>> {
+        self.api_server.object(operation, path).await?.as_ref().map(metadata).transpose()
     }
 
     /// Returns the configuration in the guard's `ConfigMap`, and its description. Without a `ConfigMap`, the guard uses its
@@ -143,11 +147,12 @@ impl LiveReader {
         let (name, key) = CONFIG_MAP;
         let path = format!("/api/v1/namespaces/{guard_namespace}/configmaps/{name}");
         let description = format!("ConfigMap {guard_namespace}/{name}");
-        let object = match self.get(&path).await {
+        let operation = format!("{description} could not be read");
+        let object = match self.api_server.object(&operation, &path).await {
             Ok(Some(object)) => object,
             Ok(None) => return Ok((Config::default(), BUILT_IN.to_owned())),
             Err(error) => {
-                let description = format!("{BUILT_IN}, because {}", unread(&description, &error));
+                let description = format!("{BUILT_IN}, because {error}");
                 return Ok((Config::default(), description));
             }
         };
@@ -187,7 +192,10 @@ impl LiveReader {
         account: &GuardAccount,
         object: DataObject,
     ) -> (DataObject, ObjectState, Vec<String>) {
-        let (own, of_guard) = tokio::join!(self.can_read(&object), self.account_can_read(account, &object));
+        let (own, of_guard) = tokio::join!(
+            self.api_server.is_permitted(self.reading(&object)),
+            self.account_can_read(account, &object)
+        );
         let mut problems = Vec::new();
         if let Err(error) = &of_guard {
             let text = format!("the permissions of {} are unknown: {error:#}", account.user());
@@ -198,26 +206,41 @@ impl LiveReader {
         if state.caller_can_read == Some(false) {
             return (object, state, problems);
         }
-        match self.secrets.get(&self.namespace, &object).await.map_err(Arc::unwrap_or_clone) {
-            Ok(content) => state.content = Some(ObjectContent::Found(content)),
-            Err(LookupError::NotFound { .. }) => state.content = Some(ObjectContent::Missing),
-            Err(LookupError::Forbidden { .. }) => state.caller_can_read = Some(false),
+        match self.content(&object).await {
+            Ok(Some(content)) => state.content = Some(ObjectContent::Found(content)),
+            Ok(None) => state.content = Some(ObjectContent::Missing),
+            Err(error) if error.code == Some(403) => state.caller_can_read = Some(false),
             Err(error) => problems.push(error.to_string()),
         }
         (object, state, problems)
     }
 
-    async fn can_read(&self, object: &DataObject) -> anyhow::Result<bool> {
-        let review = SelfSubjectAccessReview {
-            spec: SelfSubjectAccessReviewSpec {
-                resource_attributes: Some(self.reading(object)),
-                ..SelfSubjectAccessReviewSpec::default()
-            },
-            ..SelfSubjectAccessReview::default()
-        };
-        let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
-        let review = reviews.create(&PostParams::default(), &review).await?;
-        review.status.map(|status| status.allowed).context("the review has no status")
+    /// Returns the data of an object, or `None` if it does not exist.
+    async fn content(&self, object: &DataObject) -> Result<Option<Secret>, CallError> {
+        let (DataObject { kind, name }, namespace) = (object, &self.api_server.namespace);
+        // The name is a part of the path. No object has such a name.
+        if !is_subdomain(name) {
+            return Ok(None);
+        }
+        let operation = format!("failed to read {}", object.describe(namespace));
+        let bytes = |(key, ByteString(value)): (String, ByteString)| (key, value.into());
+        Ok(match kind {
+            DataKind::Secret => {
+                let secrets = self.api_server.namespaced::<StoredSecret>(namespace);
+                let secret = call(operation, secrets.get_opt(name)).await?;
+                secret.map(|secret| secret.data.into_iter().flatten().map(bytes).collect())
+            }
+            DataKind::ConfigMap => {
+                let maps = self.api_server.namespaced::<ConfigMap>(namespace);
+                let map = call(operation, maps.get_opt(name)).await?;
+                map.map(|map| {
+                    let texts = map.data.into_iter().flatten();
+                    let texts = texts.map(|(key, value)| (key, value.into_bytes().into()));
+                    texts.chain(map.binary_data.into_iter().flatten().map(bytes)).collect()
+                })
+            }
+        }
+        .map(Secret::from))
     }
 
     async fn account_can_read(&self, account: &GuardAccount, object: &DataObject) -> anyhow::Result<bool> {
@@ -232,33 +255,18 @@ impl LiveReader {
             },
             ..SubjectAccessReview::default()
         };
-        let reviews: Api<SubjectAccessReview> = Api::all(self.client.clone());
-        let review = reviews.create(&PostParams::default(), &review).await?;
+        let review = self.api_server.review(&review).await?;
         review.status.map(|status| status.allowed).context("the review has no status")
     }
 
     /// Returns the attributes of a read of this object.
     fn reading(&self, object: &DataObject) -> ResourceAttributes {
         ResourceAttributes {
-            namespace: Some(self.namespace.clone()),
+            namespace: Some(self.api_server.namespace.clone()),
             verb: Some(String::from("get")),
             resource: Some(object.kind.resource().to_owned()),
             name: Some(object.name.clone()),
             ..ResourceAttributes::default()
         }
     }
-
-    /// Returns an object, or `None` if it does not exist.
-    async fn get(&self, path: &str) -> anyhow::Result<Option<Value>> {
-        let request = http::Request::get(path).body(Vec::new())?;
-        match self.client.request(request).await {
-            Ok(object) => Ok(Some(object)),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
-fn unread(object: &str, error: &anyhow::Error) -> String {
-    to_bounded_line(&format!("{object} could not be read: {error:#}"), MAX_ERROR_CHARS)
 }

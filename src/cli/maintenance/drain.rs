@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{EventFormat, connect, interrupted};
+use super::{EventFormat, interrupted};
 use crate::{
-    cli::kube_client::{guard_flags::GuardFlags, run},
+    cli::{access::run, guard_flags::GuardFlags},
     maintenance::drain::{
         pods::Permitted,
         run::{Drain as Run, Options, report_interruption},
@@ -61,16 +61,16 @@ impl Drain {
     async fn drain(self) -> anyhow::Result<bool> {
         let Self { node, guard, dry_run, all, permissions, timeout, output } = self;
         let Permissions { delete_emptydir_data, force } = permissions;
-        let (api, _) = connect(guard).await?;
+        let guard = guard.connect().await?;
         let permitted = Permitted { empty_dir: delete_emptydir_data, unmanaged: force };
         let node = node.strip_prefix("node/").unwrap_or(&node).to_owned();
         let options = Options { node, timeout, is_dry_run: dry_run, drains_all: all, permitted };
         let is_json = output == EventFormat::Json;
-        let mut drain = Run::new(&api, &options, is_json);
+        let mut drain = Run::new(&guard, &options, is_json);
         tokio::select! {
             result = Box::pin(drain.run()) => result,
             () = interrupted() => {
-                report_interruption(&api, &options, is_json);
+                report_interruption(&guard, &options, is_json);
                 Ok(false)
             }
         }

@@ -5,12 +5,12 @@ use std::{str::FromStr, time::Duration};
 use anyhow::bail;
 use clap::Args;
 
-use super::{EventFormat, connect};
+use super::EventFormat;
 use crate::{
-    cli::kube_client::{guard_flags::GuardFlags, run},
-    guard::Role,
+    api::Role,
+    cli::{access::run, guard_flags::GuardFlags},
+    guard_client::GuardClient,
     maintenance::{
-        api::ClusterApi,
         health::PodState,
         leadership::{Subject, move_leader},
         reporter::Reporter,
@@ -70,16 +70,17 @@ impl MoveLeader {
 
     async fn request(self) -> anyhow::Result<bool> {
         let Self { target, to, guard, timeout, output } = self;
-        let (api, namespace) = connect(guard).await?;
+        let guard = guard.connect().await?;
+        let namespace = guard.api_server.namespace.clone();
         let mut reporter = Reporter::new(output == EventFormat::Json);
         let (subject, to) = match target {
             Target::StatefulSet(name) => (Subject::stateful_set(&namespace, &name), to),
-            Target::Pod(pod) => match away_from(&api, &namespace, &pod, to, &mut reporter).await? {
+            Target::Pod(pod) => match away_from(&guard, &namespace, &pod, to, &mut reporter).await? {
                 Some(request) => request,
                 None => return Ok(true),
             },
         };
-        let answer = move_leader(&api, &subject, to.as_deref(), timeout).await?;
+        let answer = move_leader(&guard, &subject, to.as_deref(), timeout).await?;
         if answer.is_moved {
             reporter.complete(&answer.text);
         } else {
@@ -91,7 +92,7 @@ impl MoveLeader {
 
 /// Returns the object to annotate and the new leader, so that leadership leaves the pod; `None` if the pod does not lead.
 async fn away_from(
-    api: &ClusterApi,
+    guard: &GuardClient,
     namespace: &str,
     name: &str,
     to: Option<String>,
@@ -100,17 +101,20 @@ async fn away_from(
     if to.as_deref() == Some(name) {
         bail!("leadership cannot leave pod {name} and move to it; name another pod with --to");
     }
-    let Some(pod) = api.pod(namespace, name).await? else {
-        bail!("pod {namespace}/{name} does not exist; list them: {} -n {namespace} get pods", api.kubectl);
+    let Some(pod) = guard.api_server.pod(namespace, name).await? else {
+        bail!(
+            "pod {namespace}/{name} does not exist; list them: {} -n {namespace} get pods",
+            guard.api_server.kubectl
+        );
     };
     let subject = Subject::of_pod(namespace, name, &pod);
-    let survey = match api.survey(Some(namespace)).await {
+    let survey = match guard.status(Some(namespace)).await {
         Ok(survey) => survey,
         Err(error) => {
             reporter.warn(&format!("the leader is unknown: {error:#}"));
             let to = match to {
                 Some(to) => Some(to),
-                None => sibling(api, namespace, name, &subject).await?,
+                None => sibling(guard, namespace, name, &subject).await?,
             };
             return Ok(Some((subject, to)));
         }
@@ -133,7 +137,7 @@ async fn away_from(
 /// Returns a ready pod of the same StatefulSet: while the leader is unknown, the best voter may be the pod that leadership
 /// shall leave.
 async fn sibling(
-    api: &ClusterApi,
+    guard: &GuardClient,
     namespace: &str,
     pod: &str,
     subject: &Subject,
@@ -141,8 +145,8 @@ async fn sibling(
     if *subject != Subject::stateful_set(namespace, &subject.name) {
         return Ok(None);
     }
-    let set = api.stateful_set(namespace, &subject.name).await?;
-    let pods = api.pods_of(namespace, &set).await?;
+    let set = guard.api_server.stateful_set(namespace, &subject.name).await?;
+    let pods = guard.api_server.pods_of(namespace, &set).await?;
     let mut others = pods.iter().map(PodState::from).filter(|other| other.name != pod);
     let sibling = others.find(|other| other.is_ready && !other.is_terminating);
     match sibling {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{EventFormat, connect, interrupted};
+use super::{EventFormat, interrupted};
 use crate::{
-    cli::kube_client::{guard_flags::GuardFlags, run},
+    cli::{access::run, guard_flags::GuardFlags},
     maintenance::{
         reporter::Reporter,
         restart::{
@@ -69,18 +69,19 @@ impl Restart {
 
     async fn restart(self) -> anyhow::Result<bool> {
         let Self { target, guard, dry_run, image, container, timeout, force, abort, output } = self;
-        let (api, namespace) = connect(guard).await?;
+        let guard = guard.connect().await?;
+        let namespace = guard.api_server.namespace.clone();
         let selection = Selection { image, container, is_forced: force };
         let options = Options { namespace, name: target, selection, timeout, is_dry_run: dry_run };
         let is_json = output == EventFormat::Json;
         if abort {
-            return end_interrupted(&api, &options, is_json).await;
+            return end_interrupted(&guard, &options, is_json).await;
         }
-        let mut restart = Run::new(&api, &options, Reporter::new(is_json));
+        let mut restart = Run::new(&guard, &options, Reporter::new(is_json));
         tokio::select! {
             result = Box::pin(restart.run()) => result,
             () = interrupted() => {
-                report_interruption(&api, &options, is_json).await;
+                report_interruption(&guard, &options, is_json).await;
                 Ok(false)
             }
         }

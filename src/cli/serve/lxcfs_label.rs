@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use crate::{
-    cli::kube_client::{client, run},
+    cli::{access::run, kube_client::client},
     config::NodeLabel,
     k8s::NodeLabels,
 };

@@ -5,7 +5,7 @@ use std::io::Write;
 use tabwriter::TabWriter;
 
 use crate::{
-    guard::{ClusterStatus, MemberStatus, RecognitionGap, Role, Survey},
+    api::{ClusterStatus, MemberStatus, RecognitionGap, Role, Survey},
     terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, paint},
 };
 

@@ -10,10 +10,12 @@ use super::{
     requests::{Deletion, Expected, delete_options, is_leader_denial, request_deletion, summarize},
     runner::{Case, Cases, LEADER_CHANGED, MAX_ATTEMPTS, Observation},
 };
-use crate::conformance::{
-    api::Response,
-    manifests::SET,
-    sandbox::cluster_state::{HealthyCluster, Reservations},
+use crate::{
+    api_server::Response,
+    conformance::{
+        manifests::SET,
+        sandbox::cluster_state::{HealthyCluster, Reservations},
+    },
 };
 
 /// Minimum time for a deleted member to serve again. A request that is evaluated later may correctly be approved if the

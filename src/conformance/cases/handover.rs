@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use super::runner::{Cases, Observation};
-use crate::conformance::api::Response;
+use crate::api_server::Response;
 
 const MOVE: Observation = Observation {
     request: "move leadership by an annotation",

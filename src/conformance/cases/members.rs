@@ -6,7 +6,7 @@ use super::{
     requests::{Deletion, Expected, request_deletion},
     runner::{Case, Cases, LEADER_CHANGED, MAX_ATTEMPTS},
 };
-use crate::conformance::api::Response;
+use crate::api_server::Response;
 
 /// A pod that runs no etcd. Its scheduler does not exist, so that it is never scheduled.
 const OTHER_POD: &str = "without-etcd";

@@ -8,10 +8,12 @@ use super::{
     requests::{Deletion, Expected, request_deletion},
     runner::{Case, Cases, MAX_ATTEMPTS, Observation, WARNING_MISSING},
 };
-use crate::conformance::{
-    api::Response,
-    manifests::SET,
-    sandbox::cluster_state::{HealthyCluster, MEMBERS},
+use crate::{
+    api_server::Response,
+    conformance::{
+        manifests::SET,
+        sandbox::cluster_state::{HealthyCluster, MEMBERS},
+    },
 };
 
 const ROLLOUT: Observation = Observation {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::conformance::{api::Response, sandbox::Sandbox};
+use crate::{api_server::Response, conformance::sandbox::Sandbox};
 
 /// The webhook for deletions of pods.
 pub(in crate::conformance) const DELETION_WEBHOOK: &str = "guard.etcd-guard.io";

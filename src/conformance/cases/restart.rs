@@ -7,7 +7,6 @@ use super::{
 use crate::{
     conformance::{manifests::SET, sandbox::cluster_state::MEMBERS},
     maintenance::{
-        api::ClusterApi,
         reporter::Reporter,
         restart::{
             plan::Selection,
@@ -34,7 +33,6 @@ impl Cases<'_> {
             self.skip_observation(RESTART, &format!("missing permission: {}", eviction.message));
             return Ok(());
         }
-        let api = ClusterApi { guard: self.sandbox.guard.clone(), kubectl: String::from("kubectl") };
         let options = Options {
             namespace: self.sandbox.namespace.clone(),
             name: SET.to_owned(),
@@ -42,7 +40,7 @@ impl Cases<'_> {
             timeout: self.sandbox.timeout,
             is_dry_run: false,
         };
-        let mut restart = Restart::new(&api, &options, Reporter::silent());
+        let mut restart = Restart::new(&self.sandbox.guard, &options, Reporter::silent());
         let (is_complete, end) = match Box::pin(restart.run()).await {
             Ok(is_complete) => (is_complete, restart.last_message().to_owned()),
             Err(error) => (false, format!("{error:#}")),

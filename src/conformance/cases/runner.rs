@@ -3,14 +3,16 @@
 use tokio::time::{Duration, Instant, sleep};
 
 use super::requests::{DELETION_WEBHOOK, Deletion, Expected, request_deletion, summarize};
-use crate::conformance::{
-    api::Response,
-    manifests::{ClusterOptions, SET},
-    progress::report_progress,
-    report::{Outcome, Report, Row},
-    sandbox::{
-        POLL_INTERVAL, Sandbox,
-        cluster_state::{HealthyCluster, Reservations},
+use crate::{
+    api_server::Response,
+    conformance::{
+        manifests::{ClusterOptions, SET},
+        progress::report_progress,
+        report::{Outcome, Report, Row},
+        sandbox::{
+            POLL_INTERVAL, Sandbox,
+            cluster_state::{HealthyCluster, Reservations},
+        },
     },
 };
 

@@ -8,7 +8,10 @@ use super::{
     requests::{Expected, INTENT_WEBHOOK, RESOURCES_WEBHOOK, delete_options},
     runner::{Case, Cases, Observation, WARNING_MISSING},
 };
-use crate::conformance::{api::Response, manifests::SET, sandbox::cluster_state::MEMBERS};
+use crate::{
+    api_server::Response,
+    conformance::{manifests::SET, sandbox::cluster_state::MEMBERS},
+};
 
 /// The reason of the break-glass.
 const BREAK_GLASS_REASON: &str = "etcd-guard conformance";

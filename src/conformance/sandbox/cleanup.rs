@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{POLL_INTERVAL, Sandbox};
-use crate::conformance::api::Response;
+use crate::api_server::Response;
 
 /// The progress of the deletion.
 enum Deletion {

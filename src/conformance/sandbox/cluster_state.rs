@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, bail};
-use serde_json::Value;
+use k8s_openapi::api::core::v1::Pod;
 use tokio::time::{Instant, sleep};
 
 use super::{POLL_INTERVAL, PROPAGATION_TIMEOUT, Sandbox};
 use crate::{
+    api::{ClusterStatus, Role, Survey},
+    api_server::is_ready,
     conformance::manifests::SET,
-    guard::{ClusterStatus, Role, Survey},
+    maintenance::health::unschedulable,
 };
 
 /// The number of members of the example.
@@ -151,34 +153,25 @@ impl Sandbox {
 
     /// The pods of a StatefulSet.
     pub(in crate::conformance) async fn pods(&self, set: &str) -> anyhow::Result<Vec<PodState>> {
-        let path = format!("{}?labelSelector=app%3D{set}", self.path("pods"));
-        let list = self.api.get(&path).await?.into_object("listing the members' pods")?;
-        let items = list.get("items").and_then(Value::as_array);
-        Ok(items.into_iter().flatten().map(PodState::from_object).collect())
+        let pods = self.api.pods_in(&self.namespace, &format!("app={set}")).await?;
+        Ok(pods.iter().map(PodState::from_pod).collect())
     }
 }
 
 // === impl PodState ===
 
 impl PodState {
-    fn from_object(pod: &Value) -> Self {
-        let text =
-            |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
-        let conditions: Vec<&Value> = conditions.into_iter().flatten().collect();
-        let condition = |kind: &str, status: &str| {
-            let mut conditions = conditions.iter();
-            conditions.find(|condition| condition["type"] == kind && condition["status"] == status).copied()
-        };
-        let waiting = text("/status/containerStatuses/0/state/waiting/reason");
-        let unscheduled =
-            condition("PodScheduled", "False").and_then(|condition| condition["message"].as_str());
-        let reason = unscheduled.map(str::to_owned).or(Some(waiting).filter(|waiting| !waiting.is_empty()));
+    fn from_pod(pod: &Pod) -> Self {
+        let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+        let first =
+            containers.into_iter().next().and_then(|container| container.state.as_ref()?.waiting.as_ref());
+        let waiting = first.and_then(|waiting| waiting.reason.as_deref());
+        let reason = unschedulable(pod).or(waiting);
         Self {
-            name: text("/metadata/name"),
-            uid: text("/metadata/uid"),
-            terminating: pod.pointer("/metadata/deletionTimestamp").is_some(),
-            ready: condition("Ready", "True").is_some(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            ready: is_ready(pod),
             reason: reason.map(|reason| format!(": {reason}")).unwrap_or_default(),
         }
     }

@@ -6,14 +6,14 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::config::{LiveConfig, OwnerKind};
 use crate::escape::{MAX_NAME_CHARS, to_bounded_line};
-use crate::guard::model::{deadline::Deadline, request::Request};
+use crate::guard::{
+    model::{deadline::Deadline, request::Request},
+    policy::effective::MAX_OWNER_LEVELS,
+};
 use crate::k8s::{
     AnnotationCache, ApiReader, LookupError, Owner, OwnerResource, OwnerState,
     pod::{Metadata, OwnerReference, Pod},
 };
-
-/// Maximum number of owners in a chain: a StatefulSet or member resource, its cluster resource, and one more.
-pub const MAX_LEVELS: usize = 3;
 
 /// Maximum number of owners that one evaluation reads. It exceeds the owners of 64 members with two owners each.
 const MAX_READS: usize = 128;
@@ -173,7 +173,7 @@ impl OwnerReads<'_> {
     ) -> Vec<OwnerLink> {
         let mut links: Vec<OwnerLink> = Vec::new();
         let (mut dependent, mut next) = (dependent.to_owned(), controller);
-        while let Some(reference) = next.take().filter(|_| links.len() < MAX_LEVELS) {
+        while let Some(reference) = next.take().filter(|_| links.len() < MAX_OWNER_LEVELS) {
             let Some(owner) = self.owner(&reference).await else { break };
             if let Ok(owner) = &owner {
                 next = OwnerReference::controller_of(&owner.metadata.owner_references).cloned();
@@ -202,7 +202,7 @@ impl OwnerReads<'_> {
         }
         let mut uids = Vec::new();
         let mut next = pod.controller().cloned();
-        while let Some(reference) = next.take().filter(|_| uids.len() < MAX_LEVELS) {
+        while let Some(reference) = next.take().filter(|_| uids.len() < MAX_OWNER_LEVELS) {
             uids.push(reference.uid.clone());
             if reference.uid == uid {
                 return Ok(Some(uids));

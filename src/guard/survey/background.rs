@@ -11,12 +11,12 @@ use std::{
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::api::ClusterStatus;
 use crate::guard::{
     model::{cluster_state::ClusterState, deadline::Deadline},
     survey::{
         Scope, Surveyor,
         shares::{MISSED_SURVEYS, Share},
-        status::ClusterStatus,
     },
 };
 
@@ -146,13 +146,14 @@ fn cluster_state(cluster: &ClusterStatus) -> ClusterState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guard::survey::status::cluster_status;
     use crate::guard::{
         assess::cluster_summary::ClusterSummary,
         model::snapshot::{Snapshot, fixture::cluster},
     };
 
     fn status(snapshot: &Snapshot) -> ClusterStatus {
-        ClusterStatus::new(snapshot, &ClusterSummary::new(snapshot), &[], Vec::new(), Vec::new())
+        cluster_status(snapshot, &ClusterSummary::new(snapshot), &[], Vec::new(), Vec::new())
     }
 
     fn state(snapshot: &Snapshot) -> ClusterState {

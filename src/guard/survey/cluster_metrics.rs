@@ -19,11 +19,9 @@ use prometheus_client::{
 };
 use tokio::sync::watch;
 
+use crate::api::{ClusterStatus, Role};
 use crate::escape::{MAX_NAME_CHARS, to_bounded_line};
-use crate::guard::{
-    model::cluster_state::ClusterState,
-    survey::status::{ClusterStatus, Role},
-};
+use crate::guard::model::cluster_state::ClusterState;
 
 /// Metrics of the last survey. A scrape reads the result of one survey, never parts of two. Clones share the values.
 #[derive(Clone, Debug, Default)]
@@ -195,14 +193,14 @@ mod tests {
     use prometheus_client::encoding::text::encode;
 
     use super::*;
+    use crate::guard::survey::status::cluster_status;
     use crate::guard::{
         assess::cluster_summary::ClusterSummary,
         model::snapshot::{Snapshot, fixture::cluster},
     };
 
     fn named(namespace: &str, name: &str, snapshot: &Snapshot) -> ClusterStatus {
-        let status =
-            ClusterStatus::new(snapshot, &ClusterSummary::new(snapshot), &[], Vec::new(), Vec::new());
+        let status = cluster_status(snapshot, &ClusterSummary::new(snapshot), &[], Vec::new(), Vec::new());
         ClusterStatus { namespace: namespace.to_owned(), name: name.to_owned(), ..status }
     }
 

@@ -2,6 +2,7 @@
 //! without a probe.
 
 use crate::{
+    api::RecognitionGap,
     escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word},
     guard::{
         discovery::{
@@ -9,7 +10,6 @@ use crate::{
             recognition::{recognize, unrecognized_listener},
         },
         model::{annotations::MEMBER, cluster_key::ClusterKey},
-        survey::status::RecognitionGap,
     },
     k8s::{OptInLabel, pod::Pod},
 };

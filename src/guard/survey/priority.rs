@@ -7,12 +7,10 @@
 use tokio::sync::OnceCell;
 
 use crate::{
+    api::PRIORITY_WARNING,
     guard::model::deadline::Deadline,
     k8s::{ApiReader, LookupError, pod::Pod},
 };
-
-/// The beginning of each warning about a priority, after the namespace.
-pub const PRIORITY_WARNING: &str = "priority below the guard's";
 
 /// Maximum number of names in the warning about pods without etcd, of which a namespace can contain thousands.
 const MAX_NAMES: usize = 3;

@@ -9,7 +9,10 @@ use tokio::sync::OnceCell;
 use super::api_reader::ApiReader;
 use crate::{
     expiring_cache::{ExpiringCache, Lifetime},
-    k8s::{error::LookupError, objects::pod::Metadata},
+    k8s::{
+        error::LookupError,
+        objects::{api_server_version::ApiServerVersion, pod::Metadata},
+    },
 };
 
 /// Lifetime of cached labels: a burst of pods costs one read, and a new label takes effect almost immediately.
@@ -32,15 +35,6 @@ type Read = Arc<OnceCell<Result<NamespaceLabels, LookupError>>>;
 pub struct NamespaceReader {
     reader: ApiReader,
     labels: ExpiringCache<String, Read>,
-}
-
-/// The version of the API server, or of a kubelet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ApiServerVersion {
-    /// Always 1 so far.
-    pub major: u32,
-    /// For instance 34.
-    pub minor: u32,
 }
 
 #[derive(Deserialize)]
@@ -126,10 +120,8 @@ impl NamespaceReader {
         if version < ApiServerVersion::NATIVE_SIDECARS {
             return (false, None);
         }
-        match self.oldest_kubelet().await {
-            Ok(oldest) => (oldest.is_none_or(|oldest| oldest >= ApiServerVersion::NATIVE_SIDECARS), None),
-            Err(error) => (version >= ApiServerVersion::ALL_KUBELETS_HAVE_SIDECARS, Some(error)),
-        }
+        let oldest = self.oldest_kubelet().await;
+        (version.has_native_sidecars(oldest.as_ref().ok().copied()), oldest.err())
     }
 
     /// Returns the version of the API server.
@@ -139,31 +131,6 @@ impl NamespaceReader {
         let info: VersionInfo = self.reader.read(subject.clone(), request).await?;
         ApiServerVersion::parse(&info.major, &info.minor)
             .ok_or_else(|| LookupError::Failed { subject, cause: format!("{}.{}", info.major, info.minor) })
-    }
-}
-
-// === impl ApiServerVersion ===
-
-impl ApiServerVersion {
-    /// The first release with native sidecars by default, for API servers and for kubelets.
-    pub const NATIVE_SIDECARS: Self = Self { major: 1, minor: 29 };
-
-    /// The first release of the API server of which all supported kubelets have native sidecars: a kubelet may be three
-    /// releases older than its API server.
-    pub const ALL_KUBELETS_HAVE_SIDECARS: Self = Self { major: 1, minor: 32 };
-
-    /// Parses `v1.34.3`, the version of a kubelet.
-    #[must_use]
-    pub fn parse_full(version: &str) -> Option<Self> {
-        let (major, rest) = version.trim_start_matches('v').split_once('.')?;
-        Self::parse(major, rest.split('.').next()?)
-    }
-
-    /// Parses `1` and `34`; some cloud providers report `34+`.
-    #[must_use]
-    pub fn parse(major: &str, minor: &str) -> Option<Self> {
-        let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok();
-        Some(Self { major: number(major)?, minor: number(minor)? })
     }
 }
 

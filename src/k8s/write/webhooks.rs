@@ -6,11 +6,14 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
     core::{ApiResource, DynamicObject, GroupVersionKind},
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::k8s::{
-    call::{call, delete},
-    error::CallError,
+use crate::{
+    k8s::{
+        call::{call, delete},
+        error::CallError,
+    },
+    registration::{ConfigurationName, set_ca_bundle},
 };
 
 /// The field manager of this program's writes.
@@ -22,15 +25,6 @@ const ENTRY_SUFFIX: &str = "etcd-guard.io";
 /// Maximum number of attempts to delete a configuration. A conflict comes from a concurrent write, and the guard's replicas
 /// write a configuration at most every few seconds.
 const MAX_DELETE_ATTEMPTS: usize = 3;
-
-/// Kind and name of a webhook configuration.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ConfigurationName {
-    /// `ValidatingWebhookConfiguration` or `MutatingWebhookConfiguration`.
-    pub kind: String,
-    /// The object's name.
-    pub name: String,
-}
 
 /// A stored webhook configuration.
 #[derive(Clone, Debug)]
@@ -144,30 +138,14 @@ fn entry_names(configuration: &Value) -> impl Iterator<Item = &str> {
     entries.into_iter().flatten().filter_map(|entry| entry.get("name")?.as_str())
 }
 
-/// Sets the `caBundle` (base64) of every webhook of a configuration.
-pub fn set_ca_bundle(configuration: &mut Value, bundle: &str) {
-    let entries = configuration.get_mut("webhooks").and_then(Value::as_array_mut);
-    for entry in entries.into_iter().flatten() {
-        if let Some(client) = entry.get_mut("clientConfig").and_then(Value::as_object_mut) {
-            client.insert(String::from("caBundle"), json!(bundle));
-        }
-    }
-}
-
-// === impl ConfigurationName ===
-
-impl std::fmt::Display for ConfigurationName {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{} {}", self.kind, self.name)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     };
+
+    use serde_json::json;
 
     use super::*;
     use crate::k8s::fake;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write};
 
 use serde::Serialize;
 
-use crate::guard::Role;
+use crate::api::Role;
 
 /// A member on the drained node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

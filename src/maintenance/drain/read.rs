@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::Api;
 
 use super::{
-    super::{api::ClusterApi, eviction::preview, leadership::transferee},
+    super::{eviction::preview, leadership::transferee},
     placement::{BoundVolume, obstacle},
     plan::{Member, Verdict},
     pods::{Handling, Permitted, controller, handling, is_finished},
 };
 use crate::{
-    guard::{ClusterStatus, MemberStatus, Role, Survey},
-    k8s::error_message,
+    api::{ClusterStatus, MemberStatus, Role, Survey},
+    api_server::{CallError, call},
+    guard_client::GuardClient,
 };
 
 /// The contents of a node.
@@ -38,19 +38,19 @@ impl NodeView {
 
 /// Reads a node. The guard must answer: without its verdicts there is no safe order.
 pub(crate) async fn read_node(
-    api: &ClusterApi,
+    guard: &GuardClient,
     node: &str,
     permitted: Permitted,
 ) -> anyhow::Result<NodeView> {
-    let nodes = api.nodes().await?;
+    let nodes = guard.api_server.nodes().await?;
     let is_drained = |entry: &Node| entry.metadata.name.as_deref() == Some(node);
     anyhow::ensure!(
         nodes.iter().any(is_drained),
         "node {node} does not exist; list the nodes: {} get nodes",
-        api.kubectl
+        guard.api_server.kubectl
     );
-    let pods = api.pods_on(node).await?;
-    let survey = api.survey(None).await?;
+    let pods = guard.api_server.pods_on(node).await?;
+    let survey = guard.status(None).await?;
     let mut problems = survey.problems.clone();
     let mut view = NodeView {
         members: Vec::new(),
@@ -67,11 +67,11 @@ pub(crate) async fn read_node(
             view.others.push(pod.clone());
             continue;
         };
-        let verdict = preview(api, namespace, name).await?;
-        let mut others = api.pods_in(namespace).await?;
+        let verdict = preview(guard, namespace, name).await?;
+        let mut others = guard.api_server.pods_in(namespace, "").await?;
         // The scheduler ignores finished pods.
         others.retain(|other| !is_finished(other));
-        let volumes = match volumes(api, pod).await {
+        let volumes = match volumes(guard, pod).await {
             Ok(volumes) => volumes,
             Err(problem) => {
                 problems.push(problem);
@@ -137,20 +137,19 @@ pub(super) fn member_of<'a>(
 }
 
 /// Returns the volumes of a pod's claims, with the nodes that can mount them.
-async fn volumes(api: &ClusterApi, pod: &Pod) -> Result<Vec<BoundVolume>, String> {
+async fn volumes(guard: &GuardClient, pod: &Pod) -> Result<Vec<BoundVolume>, String> {
     let (namespace, name) = names(pod);
-    let claims: Api<PersistentVolumeClaim> = Api::namespaced(api.client(), namespace);
-    let volumes: Api<PersistentVolume> = Api::all(api.client());
-    let failed = |error: kube::Error| {
-        let cause = error_message(&error);
-        format!("the volumes of pod {namespace}/{name} are unknown, and may be bound to the node: {cause}")
-    };
+    let claims = guard.api_server.namespaced::<PersistentVolumeClaim>(namespace);
+    let volumes = guard.api_server.all::<PersistentVolume>();
+    let operation =
+        format!("the volumes of pod {namespace}/{name} are unknown, and may be bound to the node");
+    let failed = |error: CallError| error.to_string();
     let sources = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let mut bound = Vec::new();
     for source in sources.filter_map(|volume| volume.persistent_volume_claim.as_ref()) {
-        let claim = claims.get_opt(&source.claim_name).await.map_err(failed)?;
+        let claim = call(&*operation, claims.get_opt(&source.claim_name)).await.map_err(failed)?;
         let Some(volume) = claim.and_then(|claim| claim.spec?.volume_name) else { continue };
-        let volume = volumes.get_opt(&volume).await.map_err(failed)?;
+        let volume = call(&*operation, volumes.get_opt(&volume)).await.map_err(failed)?;
         let affinity = volume.and_then(|volume| volume.spec?.node_affinity);
         let nodes = affinity.and_then(|affinity| affinity.required);
         bound.push(BoundVolume { claim: source.claim_name.clone(), nodes });

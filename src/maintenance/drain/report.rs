@@ -5,11 +5,11 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::{
-    super::api::ClusterApi,
     plan::{Entry, can_complete, plan, table},
     pods::{Handling, Permitted, handling},
     read::{NodeView, names, read_node},
 };
+use crate::guard_client::GuardClient;
 
 /// The plan of a drain. The fields are those of the JSON output.
 #[derive(Clone, Debug, Serialize)]
@@ -36,8 +36,8 @@ struct OtherPod {
 }
 
 /// Returns the plan of a drain of the node, with all flags that permit evictions.
-pub(crate) async fn check_node(api: &ClusterApi, node: &str) -> anyhow::Result<NodeReport> {
-    let view = read_node(api, node, Permitted { empty_dir: true, unmanaged: true }).await?;
+pub(crate) async fn check_node(guard: &GuardClient, node: &str) -> anyhow::Result<NodeReport> {
+    let view = read_node(guard, node, Permitted { empty_dir: true, unmanaged: true }).await?;
     Ok(NodeReport::new(node, &view, plan(&view.members)))
 }
 

@@ -7,7 +7,6 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     super::{
-        api::ClusterApi,
         eviction::{EvictionResult, RETRY_INTERVAL, evict},
         health::{cluster_obstacle, unschedulable},
         leadership::{HANDOVER_INTERVAL, HANDOVER_TIMEOUT, Subject, move_leader, transferee},
@@ -19,8 +18,9 @@ use super::{
     report::NodeReport,
 };
 use crate::{
+    api::{ClusterStatus, Role},
     escape::to_shell_word,
-    guard::{ClusterStatus, Role},
+    guard_client::GuardClient,
 };
 
 /// Time in which a guard with `--handover` moves leadership off a cordoned node. A request in this time could move leadership twice.
@@ -42,7 +42,7 @@ pub(crate) struct Options {
 
 /// A drain.
 pub(crate) struct Drain<'a> {
-    api: &'a ClusterApi,
+    guard: &'a GuardClient,
     options: &'a Options,
     reporter: Reporter,
     deadline: Instant,
@@ -53,15 +53,15 @@ pub(crate) struct Drain<'a> {
 // === impl Drain ===
 
 impl<'a> Drain<'a> {
-    pub(crate) fn new(api: &'a ClusterApi, options: &'a Options, is_json: bool) -> Self {
+    pub(crate) fn new(guard: &'a GuardClient, options: &'a Options, is_json: bool) -> Self {
         let deadline = Instant::now() + options.timeout;
-        Self { api, options, reporter: Reporter::new(is_json), deadline, cordoned: None }
+        Self { guard, options, reporter: Reporter::new(is_json), deadline, cordoned: None }
     }
 
     /// Drains the node. Returns whether all selected pods left it.
     pub(crate) async fn run(&mut self) -> anyhow::Result<bool> {
         let Options { node, is_dry_run, drains_all, permitted, .. } = self.options;
-        let mut view = read_node(self.api, node, *permitted).await?;
+        let mut view = read_node(self.guard, node, *permitted).await?;
         let mut entries = plan(&view.members);
         let report = NodeReport::new(node, &view, entries.clone());
         self.reporter.plan(&report.text(), &report)?;
@@ -74,18 +74,18 @@ impl<'a> Drain<'a> {
             !view.is_incomplete,
             "node {node} is not drained: the guard could not read all clusters, and the other pods may include \
              members. Repeat the drain when this command reports no problem: {}",
-            self.api.command("status")
+            self.guard.api_server.command("status")
         );
         // Without the permission, the drain would cordon the node and retry until its timeout.
         let evictable = entries.iter().filter(|entry| entry.order.is_some());
         for namespace in evictable.map(|entry| &entry.namespace).collect::<BTreeSet<_>>() {
-            self.api.require_evictions(namespace).await?;
+            self.guard.api_server.require_evictions(namespace).await?;
         }
-        self.api.cordon(node, true).await?;
+        self.guard.api_server.cordon(node, true).await?;
         self.cordoned = Some(Instant::now());
         self.reporter.progress(&format!("node {node} is cordoned"));
         // The scheduler can have bound pods to the node before the cordon.
-        let cordoned = read_node(self.api, node, *permitted).await?;
+        let cordoned = read_node(self.guard, node, *permitted).await?;
         if cordoned.pod_names() != view.pod_names() {
             self.refuse_pods(&cordoned)?;
             (entries, view) = (plan(&cordoned.members), cordoned);
@@ -118,8 +118,8 @@ impl<'a> Drain<'a> {
             let node = to_shell_word(node);
             self.reporter.aborted(&format!(
                 "pods remain on the node. Continue: {} {node}. End: {} uncordon {node}",
-                self.api.command("drain"),
-                self.api.kubectl
+                self.guard.api_server.command("drain"),
+                self.guard.api_server.kubectl
             ));
             return Ok(false);
         }
@@ -131,7 +131,7 @@ impl<'a> Drain<'a> {
     /// pods, and successors that tolerate the cordon.
     async fn remaining_members(&self) -> anyhow::Result<Vec<String>> {
         let Options { node, .. } = self.options;
-        let (pods, survey) = (self.api.pods_on(node).await?, self.api.survey(None).await?);
+        let (pods, survey) = (self.guard.api_server.pods_on(node).await?, self.guard.status(None).await?);
         if lacks_clusters_of(&survey, pods.iter().filter(|pod| !is_finished(pod))) {
             let problems = survey.problems.join("; ");
             return Ok(vec![format!(
@@ -164,7 +164,7 @@ impl<'a> Drain<'a> {
         }
         format!(
             "all etcd members left node {node}; evict the other pods: {} drain {}{flags}",
-            self.api.kubectl,
+            self.guard.api_server.kubectl,
             to_shell_word(node)
         )
     }
@@ -198,7 +198,7 @@ impl<'a> Drain<'a> {
             return Err(self.expired_text("its eviction was not attempted"));
         }
         loop {
-            let obstacle = match self.api.pod(namespace, name).await {
+            let obstacle = match self.guard.api_server.pod(namespace, name).await {
                 Err(error) => format!("{error:#}"),
                 Ok(pod) => {
                     let Some(pod) = pod.filter(|pod| is_on(pod, &self.options.node)) else { return Ok(()) };
@@ -207,7 +207,7 @@ impl<'a> Drain<'a> {
                         last_handover = Some(Instant::now());
                     }
                     let uid = pod.metadata.uid.unwrap_or_default();
-                    match evict(self.api, namespace, name, &uid).await {
+                    match evict(self.guard, namespace, name, &uid).await {
                         // The next attempt reads the pod that has its name now.
                         EvictionResult::Gone => format!("{namespace}/{name} was replaced or deleted"),
                         EvictionResult::Denied(cause) => {
@@ -228,7 +228,7 @@ impl<'a> Drain<'a> {
     async fn hand_over(&mut self, entry: &Entry, pod: &Pod) -> bool {
         let Entry { namespace, pod: name, .. } = entry;
         let survey = loop {
-            let survey = match self.api.survey(Some(namespace)).await {
+            let survey = match self.guard.status(Some(namespace)).await {
                 Ok(survey) => survey,
                 Err(error) => {
                     self.reporter.warn(&format!("the leader is unknown: {error:#}"));
@@ -246,7 +246,7 @@ impl<'a> Drain<'a> {
             sleep(SIGNAL_INTERVAL).await;
         };
         let Some((cluster, _)) = member_of(&survey, namespace, name) else { return false };
-        let Ok(on_node) = self.api.pods_on(&self.options.node).await else { return false };
+        let Ok(on_node) = self.guard.api_server.pods_on(&self.options.node).await else { return false };
         let on_node: BTreeSet<(&str, &str)> = on_node.iter().map(names).collect();
         let Some(to) = transferee(cluster, |pod| !on_node.contains(&(namespace, pod))) else { return false };
         self.reporter.progress(&format!(
@@ -254,7 +254,7 @@ impl<'a> Drain<'a> {
             entry.cluster.as_deref().unwrap_or_default()
         ));
         let subject = Subject::of_pod(namespace, name, pod);
-        match move_leader(self.api, &subject, Some(to), HANDOVER_TIMEOUT).await {
+        match move_leader(self.guard, &subject, Some(to), HANDOVER_TIMEOUT).await {
             Ok(answer) if answer.is_moved => self.reporter.progress(&answer.text),
             Ok(answer) => self.reporter.warn(&format!("{}: {}", answer.reason, answer.text)),
             Err(error) => self.reporter.warn(&format!(
@@ -269,7 +269,7 @@ impl<'a> Drain<'a> {
         let Entry { namespace, pod: name, cluster, action, .. } = entry;
         let waits = *action != Action::EvictLast;
         loop {
-            let obstacle = match self.api.pod(namespace, name).await {
+            let obstacle = match self.guard.api_server.pod(namespace, name).await {
                 Err(error) => format!("{error:#}"),
                 Ok(Some(pod)) if pod.metadata.uid.as_deref() == Some(uid) => {
                     format!("{namespace}/{name} is terminating")
@@ -295,7 +295,7 @@ impl<'a> Drain<'a> {
             return Some(format!("no node can run the successor: {message}"));
         }
         let namespace = cluster.and_then(|cluster| cluster.split_once('/')).map(|(namespace, _)| namespace);
-        let survey = match self.api.survey(namespace).await {
+        let survey = match self.guard.status(namespace).await {
             Ok(survey) => survey,
             Err(error) => return Some(format!("{error:#}")),
         };
@@ -321,7 +321,7 @@ impl<'a> Drain<'a> {
                 let (namespace, name) = names(pod);
                 let uid = pod.metadata.uid.as_deref().unwrap_or_default();
                 if requested.contains(uid) {
-                    let current = self.api.pod(namespace, name).await.map(|current| {
+                    let current = self.guard.api_server.pod(namespace, name).await.map(|current| {
                         current.filter(|pod| pod.metadata.uid.as_deref() == Some(uid)).map(|pod| pod.metadata)
                     });
                     match current {
@@ -333,7 +333,7 @@ impl<'a> Drain<'a> {
                         Ok(Some(_)) | Err(_) => {}
                     }
                 } else {
-                    match evict(self.api, namespace, name, uid).await {
+                    match evict(self.guard, namespace, name, uid).await {
                         // The next round verifies that the pod is gone.
                         EvictionResult::Gone => {
                             requested.insert(uid);
@@ -384,13 +384,13 @@ impl<'a> Drain<'a> {
 }
 
 /// Prints how to continue after the user interrupted the drain.
-pub(crate) fn report_interruption(api: &ClusterApi, options: &Options, is_json: bool) {
+pub(crate) fn report_interruption(guard: &GuardClient, options: &Options, is_json: bool) {
     let node = to_shell_word(&options.node);
     let mut reporter = Reporter::new(is_json);
     reporter.aborted(&format!(
         "interrupted; the node may remain cordoned. Continue: {} {node}. End: {} uncordon {node}",
-        api.command("drain"),
-        api.kubectl
+        guard.api_server.command("drain"),
+        guard.api_server.kubectl
     ));
 }
 

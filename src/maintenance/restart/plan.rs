@@ -13,7 +13,7 @@ use super::{
     ownership::{Manager, managers},
     record::{ImageChange, Record},
 };
-use crate::guard::{ClusterStatus, Role};
+use crate::api::{ClusterStatus, Role};
 
 /// A member in the order of the restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

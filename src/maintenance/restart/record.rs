@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::super::{api::now, health::PodState};
+use super::super::{health::PodState, now};
 
 /// The annotation of a restart in progress.
 pub(crate) const RESTART: &str = "etcd-guard.io/restart";

@@ -9,7 +9,6 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     super::{
-        api::ClusterApi,
         eviction::{EvictionResult, RETRY_INTERVAL, evict},
         health::{PodState, cluster_of, unready_text},
         leadership::{HANDOVER_INTERVAL, HANDOVER_TIMEOUT, Subject, move_leader, transferee},
@@ -19,7 +18,7 @@ use super::{
     record::{Record, Restoration},
     view::{View, is_observed, update_revision},
 };
-use crate::{escape::to_shell_word, guard::Role};
+use crate::{api::Role, escape::to_shell_word, guard_client::GuardClient};
 
 /// Number of attempts to write the record while the controller writes the status.
 const MAX_ATTEMPTS: usize = 5;
@@ -40,7 +39,7 @@ pub(crate) struct Options {
 
 /// A restart.
 pub(crate) struct Restart<'a> {
-    api: &'a ClusterApi,
+    guard: &'a GuardClient,
     options: &'a Options,
     reporter: Reporter,
     /// Whether the guard answered at the start. From then on, a failed call is a reason to wait.
@@ -58,8 +57,8 @@ struct Progress {
 // === impl Restart ===
 
 impl<'a> Restart<'a> {
-    pub(crate) const fn new(api: &'a ClusterApi, options: &'a Options, reporter: Reporter) -> Self {
-        Self { api, options, reporter, uses_guard: true }
+    pub(crate) const fn new(guard: &'a GuardClient, options: &'a Options, reporter: Reporter) -> Self {
+        Self { guard, options, reporter, uses_guard: true }
     }
 
     /// Returns the message of the last event.
@@ -88,7 +87,7 @@ impl<'a> Restart<'a> {
             return Ok(true);
         }
         // Without the permission, the strategy would be `OnDelete` until the timeout expires.
-        self.api.require_evictions(namespace).await?;
+        self.guard.api_server.require_evictions(namespace).await?;
         self.begin(&record, view.set).await?;
         self.restart_members(&record).await
     }
@@ -97,21 +96,23 @@ impl<'a> Restart<'a> {
     async fn begin(&self, record: &Record, mut set: StatefulSet) -> anyhow::Result<()> {
         let Options { namespace, name, .. } = self.options;
         for _ in 1..MAX_ATTEMPTS {
-            let Err(error) = self.api.patch_set(namespace, name, record.begin(&set)?).await else {
+            let Err(error) = self.guard.api_server.patch_set(namespace, name, record.begin(&set)?).await
+            else {
                 return Ok(());
             };
-            let current = self.api.stateful_set(namespace, name).await?;
+            let current = self.guard.api_server.stateful_set(namespace, name).await?;
             let (before, now) = (&set.metadata, &current.metadata);
             let is_status_alone = before.resource_version != now.resource_version
                 && before.uid == now.uid
                 && before.generation == now.generation
                 && before.annotations == now.annotations;
             if !is_status_alone {
-                return Err(error);
+                return Err(error.into());
             }
             set = current;
         }
-        self.api.patch_set(namespace, name, record.begin(&set)?).await.map(drop)
+        self.guard.api_server.patch_set(namespace, name, record.begin(&set)?).await?;
+        Ok(())
     }
 
     async fn restart_members(&mut self, record: &Record) -> anyhow::Result<bool> {
@@ -123,7 +124,7 @@ impl<'a> Restart<'a> {
                 Err(error) => Some(format!("{error:#}")),
                 Ok(view) => {
                     if let Some(interference) = view.interference() {
-                        self.reporter.aborted(&interference.text(&commands_text(self.api, self.options)));
+                        self.reporter.aborted(&interference.text(&commands_text(self.guard, self.options)));
                         return Ok(false);
                     }
                     let steps = view.steps(record);
@@ -191,7 +192,7 @@ impl<'a> Restart<'a> {
                 pod.name
             ));
         }
-        match evict(self.api, &self.options.namespace, &pod.name, &pod.uid).await {
+        match evict(self.guard, &self.options.namespace, &pod.name, &pod.uid).await {
             EvictionResult::Accepted => {
                 self.reporter.progress(&format!("{} ({}) is evicted", pod.name, step.role.as_str()));
                 progress.current = Some(pod.name.clone());
@@ -214,7 +215,7 @@ impl<'a> Restart<'a> {
         let Options { namespace, name, .. } = self.options;
         self.reporter.progress(&format!("leadership moves from {leader} to {to}"));
         let subject = Subject::stateful_set(namespace, name);
-        let failure = match move_leader(self.api, &subject, Some(to), HANDOVER_TIMEOUT).await {
+        let failure = match move_leader(self.guard, &subject, Some(to), HANDOVER_TIMEOUT).await {
             Ok(answer) if answer.is_moved => {
                 self.reporter.progress(&answer.text);
                 return true;
@@ -231,11 +232,11 @@ impl<'a> Restart<'a> {
     async fn complete(&mut self, record: &Record) -> anyhow::Result<bool> {
         let Options { namespace, name, .. } = self.options;
         if let Some(patch) = record.end(&Restoration::Strategy) {
-            let restored = self.api.patch_set(namespace, name, patch).await;
+            let restored = self.guard.api_server.patch_set(namespace, name, patch).await;
             restored.with_context(|| {
                 format!(
                     "all members were restarted, but the update strategy could not be restored; {}",
-                    remaining_text(self.api, self.options)
+                    remaining_text(self.guard, self.options)
                 )
             })?;
         }
@@ -248,16 +249,16 @@ impl<'a> Restart<'a> {
     async fn abort(&mut self, record: &Record, cause: &str) -> anyhow::Result<bool> {
         let ended = self.try_abort(record, cause).await;
         ended.with_context(|| {
-            format!("{cause}. The restart could not be ended; {}", remaining_text(self.api, self.options))
+            format!("{cause}. The restart could not be ended; {}", remaining_text(self.guard, self.options))
         })?;
         Ok(false)
     }
 
     async fn try_abort(&mut self, record: &Record, cause: &str) -> anyhow::Result<()> {
         let Options { namespace, name, .. } = self.options;
-        let set = self.api.stateful_set(namespace, name).await?;
+        let set = self.guard.api_server.stateful_set(namespace, name).await?;
         let pods: Vec<PodState> =
-            self.api.pods_of(namespace, &set).await?.iter().map(PodState::from).collect();
+            self.guard.api_server.pods_of(namespace, &set).await?.iter().map(PodState::from).collect();
         let revision = update_revision(&set);
         // An unobserved template has no revision yet: the controller would replace all pods.
         let restoration = record.restoration(&pods, if is_observed(&set) { &revision } else { "" });
@@ -273,17 +274,17 @@ impl<'a> Restart<'a> {
             .collect();
         self.reporter.aborted(&format!("{cause}. Members: {}", members.join(", ")));
         if let Some(patch) = record.end(&restoration) {
-            self.api.patch_set(namespace, name, patch).await?;
+            self.guard.api_server.patch_set(namespace, name, patch).await?;
             self.reporter.progress(&format!("the restart is ended{}", strategy_text(record)));
         } else {
-            self.reporter.warn(&remaining_text(self.api, self.options));
+            self.reporter.warn(&remaining_text(self.guard, self.options));
         }
         Ok(())
     }
 
     /// Reads the state before the restart, and finds out whether the guard answers.
     async fn first_view(&mut self) -> anyhow::Result<View> {
-        match self.api.survey(Some(&self.options.namespace)).await {
+        match self.guard.status(Some(&self.options.namespace)).await {
             // One possible problem: the namespace is not guarded.
             Ok(survey) => survey.problems.iter().for_each(|problem| self.reporter.warn(problem)),
             Err(error) => {
@@ -299,14 +300,14 @@ impl<'a> Restart<'a> {
 
     async fn view(&self) -> anyhow::Result<View> {
         let Options { namespace, name, .. } = self.options;
-        let set = self.api.stateful_set(namespace, name).await?;
+        let set = self.guard.api_server.stateful_set(namespace, name).await?;
         let pods: Vec<PodState> =
-            self.api.pods_of(namespace, &set).await?.iter().map(PodState::from).collect();
+            self.guard.api_server.pods_of(namespace, &set).await?.iter().map(PodState::from).collect();
         let update_revision = update_revision(&set);
         if !self.uses_guard {
             return Ok(View { set, pods, update_revision, cluster: None });
         }
-        let survey = self.api.survey(Some(namespace)).await?;
+        let survey = self.guard.status(Some(namespace)).await?;
         let Some(cluster) = cluster_of(&survey.clusters, namespace, &pods) else {
             anyhow::bail!(
                 "the guard reports no member in the pods of StatefulSet {namespace}/{name}; inspect them: etcd-guard \
@@ -321,17 +322,18 @@ impl<'a> Restart<'a> {
 
 /// Ends an interrupted restart, and restores the update strategy.
 pub(crate) async fn end_interrupted(
-    api: &ClusterApi,
+    guard: &GuardClient,
     options: &Options,
     is_json: bool,
 ) -> anyhow::Result<bool> {
     let Options { namespace, name, .. } = options;
     let mut reporter = Reporter::new(is_json);
-    let set = api.stateful_set(namespace, name).await?;
+    let set = guard.api_server.stateful_set(namespace, name).await?;
     let Some(record) = Record::read(&set)? else {
         anyhow::bail!("no restart of StatefulSet {namespace}/{name} is in progress");
     };
-    let pods: Vec<PodState> = api.pods_of(namespace, &set).await?.iter().map(PodState::from).collect();
+    let pods: Vec<PodState> =
+        guard.api_server.pods_of(namespace, &set).await?.iter().map(PodState::from).collect();
     let restoration = match record.restoration(&pods, &update_revision(&set)) {
         Restoration::Remains => {
             reporter.warn(
@@ -346,20 +348,20 @@ pub(crate) async fn end_interrupted(
         return Ok(true);
     }
     if let Some(patch) = record.end(&restoration) {
-        api.patch_set(namespace, name, patch).await?;
+        guard.api_server.patch_set(namespace, name, patch).await?;
     }
     reporter.complete(&format!("the restart of {namespace}/{name} is ended{}", strategy_text(&record)));
     Ok(true)
 }
 
 /// Prints how to continue after the user interrupted the command.
-pub(crate) async fn report_interruption(api: &ClusterApi, options: &Options, is_json: bool) {
-    let set = api.stateful_set(&options.namespace, &options.name).await;
+pub(crate) async fn report_interruption(guard: &GuardClient, options: &Options, is_json: bool) {
+    let set = guard.api_server.stateful_set(&options.namespace, &options.name).await;
     let mut reporter = Reporter::new(is_json);
     if set.is_ok_and(|set| Record::read(&set).is_ok_and(|record| record.is_none())) {
         reporter.aborted("interrupted; nothing was changed");
     } else {
-        reporter.aborted(&format!("interrupted; {}", remaining_text(api, options)));
+        reporter.aborted(&format!("interrupted; {}", remaining_text(guard, options)));
     }
 }
 
@@ -371,16 +373,16 @@ fn strategy_text(record: &Record) -> String {
     format!("; the update strategy is {} again", record.strategy_type())
 }
 
-fn remaining_text(api: &ClusterApi, options: &Options) -> String {
-    let commands = commands_text(api, options);
+fn remaining_text(guard: &GuardClient, options: &Options) -> String {
+    let commands = commands_text(guard, options);
     format!(
         "the update strategy remains OnDelete, so that the StatefulSet controller replaces no pod. {commands}"
     )
 }
 
 /// Returns the commands that continue and end the restart.
-fn commands_text(api: &ClusterApi, options: &Options) -> String {
+fn commands_text(guard: &GuardClient, options: &Options) -> String {
     let (namespace, name) = (to_shell_word(&options.namespace), to_shell_word(&options.name));
-    let command = format!("{} -n {namespace} statefulset/{name}", api.command("restart"));
+    let command = format!("{} -n {namespace} statefulset/{name}", guard.api_server.command("restart"));
     format!("Continue: {command}. End: {command} --abort")
 }

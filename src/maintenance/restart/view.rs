@@ -7,7 +7,7 @@ use super::{
     plan::{self, Step},
     record::{DEFAULT_STRATEGY, Record},
 };
-use crate::guard::ClusterStatus;
+use crate::api::ClusterStatus;
 
 /// The state of the StatefulSet and its cluster at one moment.
 pub(super) struct View {

@@ -6,8 +6,8 @@ use http_body_util::BodyExt;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{answer::answer, preview::Preview};
-use crate::guard::Verdict;
+use super::{answer::answer, preview::from_verdict};
+use crate::{api::Preview, guard::Verdict};
 
 /// Returns the body of the response to `GET /status` or `POST /check` with these facts.
 pub(crate) async fn body<T: Serialize + DeserializeOwned>(facts: &T) -> Vec<u8> {
@@ -18,7 +18,7 @@ pub(crate) async fn body<T: Serialize + DeserializeOwned>(facts: &T) -> Vec<u8> 
 
 /// Returns the preview of a verdict, as if no step had escaped it.
 pub(crate) fn preview(verdict: &Verdict) -> Preview {
-    Preview::from_verdict(verdict.clone(), Some(403))
+    from_verdict(verdict.clone(), Some(403))
 }
 
 /// Returns the page of `GET /metrics`.

@@ -2,54 +2,16 @@
 
 use std::sync::Arc;
 
+use super::{answer::answer, loopback::EVALUATION_TIMEOUT};
+use crate::{
+    api::{Preview, Role},
+    guard::{Deadline, Reason, Request, Verdict},
+    server::webhook::{http_response::Rejection, review::Review, state::WebhookState},
+};
 use axum::{
     extract::{Request as HttpRequest, State},
     response::Response,
 };
-use serde::{Deserialize, Serialize};
-
-use super::{answer::answer, loopback::EVALUATION_TIMEOUT};
-use crate::{
-    guard::{Deadline, PolicySetting, Reason, Request, Role, Verdict},
-    server::webhook::{http_response::Rejection, review::Review, state::WebhookState},
-};
-
-/// The verdict that a request would get now. The preview is not counted, logged or reserved.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Preview {
-    /// `allowed`, `denied`, or `audited`: allowed with a warning because of the policy.
-    pub verdict: String,
-    /// The reason code.
-    pub reason: String,
-    /// The explanation, one or two sentences.
-    pub message: String,
-    /// The second sentence of `message`, if present: the remedy or the next step.
-    pub next: Option<String>,
-    /// HTTP status of a denial.
-    pub code: Option<u16>,
-    /// The warnings that kubectl would print.
-    pub warnings: Vec<String>,
-    /// The cluster, `NAMESPACE/OWNER`, if known.
-    pub cluster: Option<String>,
-    /// Number of voters in the member list, if the verdict depends on it.
-    pub voters: Option<usize>,
-    /// Number of voters that the probe found healthy.
-    pub healthy: Option<usize>,
-    /// Number of voters that form a quorum.
-    pub quorum: Option<usize>,
-    /// Number of healthy voters after the operation.
-    pub remaining: Option<usize>,
-    /// The leader's member id in hexadecimal.
-    pub leader: Option<String>,
-    /// The member id of the pod in hexadecimal, if the verdict depends on it.
-    pub member: Option<String>,
-    /// The role of that member.
-    pub role: Option<Role>,
-    /// The effective policy, setting by setting.
-    #[serde(default)]
-    pub policy: Vec<PolicySetting>,
-}
 
 pub(super) async fn preview(
     State(state): State<Arc<WebhookState>>,
@@ -65,31 +27,28 @@ pub(super) async fn preview(
         state.guard.effective_policy(&request, deadline)
     );
     let code = verdict.refusal(request.operation).map(|refusal| refusal.code);
-    answer(&Preview { policy, ..Preview::from_verdict(verdict, code) })
+    answer(&Preview { policy, ..from_verdict(verdict, code) })
 }
 
-// === impl Preview ===
-
-impl Preview {
-    pub(in crate::server) fn from_verdict(verdict: Verdict, code: Option<u16>) -> Self {
-        let tally = verdict.tally.as_ref();
-        Self {
-            verdict: verdict.outcome().to_owned(),
-            reason: verdict.reason.as_str().to_owned(),
-            code,
-            voters: tally.map(|tally| tally.voters),
-            healthy: tally.map(|tally| tally.healthy),
-            quorum: tally.map(|tally| tally.quorum),
-            remaining: tally.map(|tally| tally.remaining),
-            leader: tally.and_then(|tally| tally.leader).map(|id| id.to_string()),
-            member: verdict.member.map(|id| id.to_string()),
-            role: role(&verdict),
-            policy: Vec::new(),
-            message: verdict.message,
-            next: verdict.remedy,
-            warnings: verdict.warnings,
-            cluster: verdict.cluster,
-        }
+/// Returns the preview of a verdict. `code` is the HTTP status of a denial.
+pub(in crate::server) fn from_verdict(verdict: Verdict, code: Option<u16>) -> Preview {
+    let tally = verdict.tally.as_ref();
+    Preview {
+        verdict: verdict.outcome().to_owned(),
+        reason: verdict.reason.as_str().to_owned(),
+        code,
+        voters: tally.map(|tally| tally.voters),
+        healthy: tally.map(|tally| tally.healthy),
+        quorum: tally.map(|tally| tally.quorum),
+        remaining: tally.map(|tally| tally.remaining),
+        leader: tally.and_then(|tally| tally.leader).map(|id| id.to_string()),
+        member: verdict.member.map(|id| id.to_string()),
+        role: role(&verdict),
+        policy: Vec::new(),
+        message: verdict.message,
+        next: verdict.remedy,
+        warnings: verdict.warnings,
+        cluster: verdict.cluster,
     }
 }
 

@@ -14,8 +14,8 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use etcd_guard::{
-    certificates::{Registration, WebhookGroup},
-    k8s::{OptInLabel, webhooks::ConfigurationName},
+    k8s::OptInLabel,
+    registration::{ConfigurationName, Registration, WebhookGroup},
 };
 
 use crate::{

@@ -1,12 +1,10 @@
-//! The webhook configurations that are built into the program, for a server that applies them itself.
+//! The webhook configurations that are built into the program. The server applies them, and `doctor` compares them with the
+//! registered ones.
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use crate::k8s::{
-    OptInLabel,
-    webhooks::{ConfigurationName, set_ca_bundle},
-};
+use crate::k8s::OptInLabel;
 
 /// The webhook configurations that can be registered. They are built from the manifests for `kubectl`, so that all ways
 /// of installation use the same source.
@@ -22,6 +20,15 @@ pub enum WebhookGroup {
     Rules,
     /// Deletions of nodes with members that a quorum needs.
     NodeDeletions,
+}
+
+/// Kind and name of a webhook configuration.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConfigurationName {
+    /// `ValidatingWebhookConfiguration` or `MutatingWebhookConfiguration`.
+    pub kind: String,
+    /// The object's name.
+    pub name: String,
 }
 
 /// The namespace in the manifests.
@@ -51,6 +58,24 @@ fn configuration_name(object: &Value) -> Option<ConfigurationName> {
     Some(ConfigurationName { kind: text("/kind")?, name: text("/metadata/name")? })
 }
 
+/// Sets the `caBundle` (base64) of every webhook of a configuration.
+pub fn set_ca_bundle(configuration: &mut Value, bundle: &str) {
+    let entries = configuration.get_mut("webhooks").and_then(Value::as_array_mut);
+    for entry in entries.into_iter().flatten() {
+        if let Some(client) = entry.get_mut("clientConfig").and_then(Value::as_object_mut) {
+            client.insert(String::from("caBundle"), json!(bundle));
+        }
+    }
+}
+
+// === impl ConfigurationName ===
+
+impl std::fmt::Display for ConfigurationName {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} {}", self.kind, self.name)
+    }
+}
+
 // === impl WebhookGroup ===
 
 impl WebhookGroup {
@@ -63,11 +88,11 @@ impl WebhookGroup {
     /// The configuration in the manifests. A test parses all of them.
     fn shipped(self) -> Option<Value> {
         let text = match self {
-            Self::Guard => include_str!("../../deploy/base/webhooks.yaml"),
-            Self::Inject => include_str!("../../deploy/components/inject/webhook.yaml"),
-            Self::Nodes => include_str!("../../deploy/components/over-commit/webhook.yaml"),
-            Self::Rules => include_str!("../../deploy/components/pod-names/webhook.yaml"),
-            Self::NodeDeletions => include_str!("../../deploy/components/node-deletions/webhook.yaml"),
+            Self::Guard => include_str!("../deploy/base/webhooks.yaml"),
+            Self::Inject => include_str!("../deploy/components/inject/webhook.yaml"),
+            Self::Nodes => include_str!("../deploy/components/over-commit/webhook.yaml"),
+            Self::Rules => include_str!("../deploy/components/pod-names/webhook.yaml"),
+            Self::NodeDeletions => include_str!("../deploy/components/node-deletions/webhook.yaml"),
         };
         serde_saphyr::from_str(text).ok()
     }
