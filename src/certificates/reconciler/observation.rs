@@ -7,16 +7,12 @@ use rustls::crypto::CryptoProvider;
 use time::OffsetDateTime;
 
 use crate::{
-    certificates::{
-        bundle::Bundle,
-        certificate_set::CertificateSet,
-        registration::{WebhookGroup, shipped_configurations},
-        stored_sets::StoredSets,
-    },
+    certificates::{bundle::Bundle, certificate_set::CertificateSet, stored_sets::StoredSets},
     k8s::{
         CallError, ManagedSecret, SecretContent, api_server_time,
-        webhooks::{Configuration, ConfigurationName, Configurations},
+        webhooks::{Configuration, Configurations},
     },
+    registration::{ConfigurationName, WebhookGroup, shipped_configurations},
 };
 
 /// The names of the Secret. The second one is used while the first one is immutable: a Secret that is created again under

@@ -1,6 +1,6 @@
 //! Reads from the API server with the rights of the user, and reviews of access.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use anyhow::{Context, bail};
 use futures::future::join_all;
@@ -223,12 +223,13 @@ impl LiveReader {
             return Ok(None);
         }
         let operation = format!("failed to read {}", object.describe(namespace));
-        let bytes = |(key, ByteString(value)): (String, ByteString)| (key, value.into());
+        let bytes =
+            |(key, ByteString(value)): (String, ByteString)| -> (String, Arc<[u8]>) { (key, value.into()) };
         Ok(match kind {
             DataKind::Secret => {
                 let secrets = self.api_server.namespaced::<StoredSecret>(namespace);
                 let secret = call(operation, secrets.get_opt(name)).await?;
-                secret.map(|secret| secret.data.into_iter().flatten().map(bytes).collect())
+                secret.map(|secret| secret.data.into_iter().flatten().map(bytes).collect::<BTreeMap<_, _>>())
             }
             DataKind::ConfigMap => {
                 let maps = self.api_server.namespaced::<ConfigMap>(namespace);

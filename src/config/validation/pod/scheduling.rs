@@ -5,9 +5,7 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::fields::{Check, Rule, check_fields, is_empty};
-use crate::config::validation::{
-    diagnostic::Validator, pod_parts::text, syntax::is_dns_subdomain,
-};
+use crate::config::validation::{diagnostic::Validator, pod_parts::text, syntax::is_dns_subdomain};
 
 const AFFINITY: &[Rule] = &[
     ("nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms", Check::Required),

@@ -6,9 +6,7 @@ use super::{
     fields::{Check, Rule, check_fields, is_empty, report_conflict},
     mounts::{Volumes, check_descending_path, check_path_without_parents},
 };
-use crate::config::validation::{
-    diagnostic::Validator, pod_parts::text, syntax::check_name,
-};
+use crate::config::validation::{diagnostic::Validator, pod_parts::text, syntax::check_name};
 
 /// The highest mode of a file. `777` in the file is a decimal number.
 const MAX_MODE: i64 = 0o777;
