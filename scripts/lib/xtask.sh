@@ -89,13 +89,13 @@ cargo_program() {
   printf '%s\n' "$path"
 }
 
-# third_party FILE [TARGET]: writes the licences of all crates in the program, by default for this machine.
+# third_party FILE [TARGET [MANIFEST]]: writes the licences of all crates in a program, by default in the server for this machine.
 third_party() {
   local target=${2-} part
   [[ -n $target ]] || target=$(rustc -vV | sed -n 's/^host: //p')
   mkdir -p -- "${1%/*}"
   part=$(mktemp -- "$1.XXXXXX")
-  xtask licences --target "$target" --manifest-path "$PROJECT/Cargo.toml" >"$part"
+  xtask licences --target "$target" --manifest-path "$PROJECT/${3-Cargo.toml}" >"$part"
   chmod 0644 -- "$part"
   mv -- "$part" "$1"
 }

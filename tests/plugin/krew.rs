@@ -16,10 +16,10 @@ fn krew(arguments: &[&str]) -> Vec<u8> {
 fn krew_manifest_lists_all_platforms_of_release() {
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().to_str().unwrap();
-    let program = folder.path().join("etcd-guard");
+    let program = folder.path().join("kubectl-etcd_guard");
     fs::write(&program, "program").unwrap();
     let program = program.to_str().unwrap();
-    // The release writes this file beside each program.
+    // A list that exists is used.
     fs::write(folder.path().join("THIRD-PARTY.txt"), "licences").unwrap();
     let platforms = ["linux-amd64", "linux-arm64", "darwin-amd64", "darwin-arm64"];
     for platform in platforms {
@@ -54,7 +54,7 @@ fn assert_licences(document: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let tree = String::from_utf8(output.stdout).unwrap();
     let mut count = 0;
-    for line in tree.lines().filter(|line| !line.is_empty() && !line.starts_with("etcd-guard ")) {
+    for line in tree.lines().filter(|line| !line.is_empty() && !line.starts_with("etcd-guard")) {
         let mut words = line.split(' ');
         let (name, version) = (words.next().unwrap(), words.next().unwrap().trim_start_matches('v'));
         assert!(document.contains(&format!("\n- {name} {version}: ")), "{name} {version} is missing");

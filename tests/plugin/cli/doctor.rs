@@ -1,4 +1,4 @@
-//! `etcd-guard doctor` on a correct installation, and after one part of it was broken.
+//! `kubectl etcd-guard doctor` on a correct installation, and after one part of it was broken.
 
 use std::{collections::BTreeMap, path::Path, process::Stdio};
 

@@ -1,4 +1,4 @@
-//! `etcd-guard inspect`: live reads, reviews of access, and the Role that it prints.
+//! `kubectl etcd-guard inspect`: live reads, reviews of access, and the Role that it prints.
 
 use std::process::Stdio;
 

@@ -1,4 +1,4 @@
-//! `etcd-guard drain`.
+//! `kubectl etcd-guard drain`.
 
 use test_support::{
     guard::cli,

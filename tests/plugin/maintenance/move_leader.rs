@@ -1,4 +1,4 @@
-//! `etcd-guard move-leader`.
+//! `kubectl etcd-guard move-leader`.
 
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Event};
 use kube::{Api, api::PostParams, config::Kubeconfig};

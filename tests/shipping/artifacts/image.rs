@@ -152,8 +152,8 @@ fn release_builds_use_the_same_flags_and_list_their_dependencies() {
     for text in [&dockerfile, &workflow] {
         assert!(text.contains(&format!("--version {version} cargo-auditable")), "{text}");
         assert!(text.contains("cargo auditable build --locked --release"), "{text}");
-        assert!(text.contains("licences --target"), "{text}");
     }
+    assert!(dockerfile.contains("licences --target"), "{dockerfile}");
     assert!(script.contains(r#"cargo-auditable "$CARGO_AUDITABLE_VERSION")" auditable"#), "{script}");
 }
 
