@@ -80,8 +80,8 @@ build_guard() {
   printf '%s\n' "$guard"
 }
 
-# build_plugin PROFILE: prints the path of the program for people, the kubectl plugin. It runs on this machine, so that a
-# development build need not be static: it is the program of the tests.
+# build_plugin PROFILE: prints the path of the program for people, the kubectl plugin. A development build has shared libraries: it
+# runs on this machine only.
 build_plugin() {
   local plugin packages=(--package etcd-guard-plugin)
   # SPLIT: remove this line, with which the one program of today is also the plugin.
