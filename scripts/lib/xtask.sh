@@ -23,6 +23,11 @@ CACHE=${ETCD_GUARD_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/etcd-guard}
 XTASK_TARGET=$(realpath -m -- "${CARGO_TARGET_DIR:-$PROJECT/target}")/xtask
 XTASK=$XTASK_TARGET/debug/etcd-guard-xtask
 
+# All other packages. Cargo unites the features of the packages that a call names: calls that name others would build shared
+# dependencies again. xtask needs further features.
+# shellcheck disable=SC2034 # other scripts read it
+TESTED=(--workspace --exclude etcd-guard-xtask)
+
 # xtask WORD...: runs a task; builds the program first if its sources have changed.
 xtask() {
   # The body of a testbed continues with the build that its supervisor has used.

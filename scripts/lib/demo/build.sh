@@ -7,10 +7,6 @@ source "$LIB/release-flags.sh"
 # Linker flags of a static program. The image holds nothing else.
 STATIC=(-C target-feature=+crt-static)
 
-# The packages of all tests. Cargo unites the features of the packages that a call names: calls that name others would build
-# shared dependencies again. xtask, which needs further features, has a target directory of its own.
-TESTED=(--workspace --exclude etcd-guard-xtask)
-
 # Adds the list of the dependencies to a program, which `cargo audit bin` reads.
 CARGO_AUDITABLE_VERSION=0.7.5
 
