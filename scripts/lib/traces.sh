@@ -10,10 +10,10 @@ make_trace_folder() {
   export PROTOCOL_TRACES=$TRACE_FOLDER
 }
 
-# compare_traces: compares the runs in $PROTOCOL_TRACES with the model. Fails if no test with this name exists.
+# compare_traces: compares the runs in $PROTOCOL_TRACES with the model. Fails if no test with this name exists. Needs lib/xtask.sh.
 compare_traces() {
   local output status=0
-  output=$(cargo test --quiet --locked --lib -- --ignored --nocapture "$COMPARISON") || status=1
+  output=$(cargo test --quiet --locked "${TESTED[@]}" --lib -- --ignored --nocapture "$COMPARISON") || status=1
   sed '/^running \|^test \|^\.*$/d' <<<"$output"
   [[ $status -eq 0 && $output == *' 1 passed'* ]]
 }

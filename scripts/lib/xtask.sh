@@ -23,6 +23,11 @@ CACHE=${ETCD_GUARD_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/etcd-guard}
 XTASK_TARGET=$(realpath -m -- "${CARGO_TARGET_DIR:-$PROJECT/target}")/xtask
 XTASK=$XTASK_TARGET/debug/etcd-guard-xtask
 
+# All other packages. Cargo unites the features of the packages that a call names: calls that name others would build shared
+# dependencies again. xtask needs further features.
+# shellcheck disable=SC2034 # other scripts read it
+TESTED=(--workspace --exclude etcd-guard-xtask)
+
 # xtask WORD...: runs a task; builds the program first if its sources have changed.
 xtask() {
   # The body of a testbed continues with the build that its supervisor has used.
@@ -89,13 +94,13 @@ cargo_program() {
   printf '%s\n' "$path"
 }
 
-# third_party FILE [TARGET]: writes the licences of all crates in the program, by default for this machine.
+# third_party FILE [TARGET [MANIFEST]]: writes the licences of all crates in a program, by default in the server for this machine.
 third_party() {
   local target=${2-} part
   [[ -n $target ]] || target=$(rustc -vV | sed -n 's/^host: //p')
   mkdir -p -- "${1%/*}"
   part=$(mktemp -- "$1.XXXXXX")
-  xtask licences --target "$target" --manifest-path "$PROJECT/Cargo.toml" >"$part"
+  xtask licences --target "$target" --manifest-path "$PROJECT/${3-Cargo.toml}" >"$part"
   chmod 0644 -- "$part"
   mv -- "$part" "$1"
 }

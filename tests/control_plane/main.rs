@@ -7,8 +7,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod availability;
-mod cli;
 mod controllers;
 mod deletions;
-mod maintenance;
 mod observability;

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Moves, drains and restarts the members of an etcd cluster on four nodes, while a client writes. CMD of `scripts/testbed node
-# --nodes 4`: story.sh GUARD WRITER REPORT [NEXT-IMAGE]. Writes lines `NAME<tab>VALUE`, which tests/drain_node/main.rs asserts.
+# --nodes 4`: story.sh PLUGIN WRITER REPORT [NEXT-IMAGE]. Writes lines `NAME<tab>VALUE`, which tests/drain_node/main.rs asserts.
 # With the image of etcd's next minor version, all chapters run.
 set -euo pipefail
 
-GUARD=$1 WRITER_PROGRAM=$2 REPORT=$3 NEXT_IMAGE=${4-}
+PLUGIN=$1 WRITER_PROGRAM=$2 REPORT=$3 NEXT_IMAGE=${4-}
 PROJECT=$(realpath -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
 LOG_PREFIX=drain-node
 # shellcheck source=scripts/lib/log.sh
@@ -59,7 +59,7 @@ run_move() {
   local name=$1 target=$2 status output deadline=$((SECONDS + READY_TIMEOUT))
   while true; do
     status=0
-    output=$(timeout "$COMMAND_TIMEOUT" "$GUARD" move-leader -n prod --to "$target" statefulset/etcd 2>&1) || status=$?
+    output=$(timeout "$COMMAND_TIMEOUT" "$PLUGIN" move-leader -n prod --to "$target" statefulset/etcd 2>&1) || status=$?
     if [[ $output != *'LeaderMoveRejected: '*' is not healthy '* ]] || ((SECONDS >= deadline)); then break; fi
     sleep 1
   done
@@ -200,7 +200,7 @@ drain_leaves_no_member() {
   report drain-leader "$LEADER on $NODE, term $TERM"
   take_writes >/dev/null
   watch_members
-  run drain "$GUARD" drain "$NODE"
+  run drain "$PLUGIN" drain "$NODE"
   report drain-lowest "$(lowest_members)"
   wait_until 'the drained cluster is complete' is_complete ''
   report drain-nodes "$(nodes)"
@@ -216,7 +216,7 @@ restart_replaces_every_pod() {
   report restart-leader "$LEADER"
   take_writes >/dev/null
   watch_members
-  run restart "$GUARD" restart statefulset/etcd -n prod
+  run restart "$PLUGIN" restart statefulset/etcd -n prod
   report restart-lowest "$(lowest_members)"
   wait_until 'the restarted cluster is complete' is_complete "$before"
   report restart-before "$before"
@@ -255,7 +255,7 @@ is_begun() { [[ $(uids) != "$1" ]]; }
 killed_restart_resumes() {
   local before command status
   before=$(uids)
-  "$GUARD" restart statefulset/etcd -n prod >/dev/null 2>&1 &
+  "$PLUGIN" restart statefulset/etcd -n prod >/dev/null 2>&1 &
   command=$!
   wait_until 'the first member is replaced' is_begun "$before"
   kill -KILL "$command"
@@ -263,7 +263,7 @@ killed_restart_resumes() {
   status=$(strategy)
   report resume-between "${status%% *}"
   take_writes >/dev/null
-  run resume "$GUARD" restart statefulset/etcd -n prod
+  run resume "$PLUGIN" restart statefulset/etcd -n prod
   wait_until 'the restarted cluster is complete' is_complete "$before"
   report resume-before "$before"
   report resume-after "$(uids)"
@@ -281,7 +281,7 @@ permits_deletion() { kubectl -n prod delete pod etcd-1 --dry-run=server >/dev/nu
 
 # min_voters_denies_deletions: sets etcd-guard.io/min-voters above the number of voters.
 min_voters_denies_deletions() {
-  run min-voters-move "$GUARD" move-leader -n prod --to etcd-0 statefulset/etcd
+  run min-voters-move "$PLUGIN" move-leader -n prod --to etcd-0 statefulset/etcd
   kubectl -n prod annotate statefulset/etcd etcd-guard.io/min-voters=5 >/dev/null
   wait_until 'deletions are denied' denies_min_voters
   run min-voters kubectl -n prod delete pod etcd-1 --wait=false
@@ -302,7 +302,7 @@ upgrade_replaces_the_image() {
   before=$(uids)
   take_writes >/dev/null
   watch_members
-  run upgrade "$GUARD" restart statefulset/etcd -n prod --image "$NEXT_IMAGE"
+  run upgrade "$PLUGIN" restart statefulset/etcd -n prod --image "$NEXT_IMAGE"
   report upgrade-lowest "$(lowest_members)"
   wait_until 'the upgraded cluster is complete' is_complete "$before"
   report upgrade-versions "$(versions | tr -d '\n')"
@@ -355,7 +355,7 @@ kubectl -n etcd-guard rollout status deployment/etcd-guard --timeout="${READY_TI
 kubectl -n prod rollout status statefulset/etcd --timeout="${READY_TIMEOUT}s" >/dev/null || fail 'etcd is not ready'
 report nodes "$(nodes)"
 start_writer "$WRITER_PROGRAM" prod "${MEMBERS[@]}"
-knows_cluster() { "$GUARD" status -n prod --exit-code >/dev/null 2>&1; }
+knows_cluster() { "$PLUGIN" status -n prod --exit-code >/dev/null 2>&1; }
 wait_until 'the guard reads the cluster' knows_cluster
 log "the guard and etcd are ready after $SECONDS s"
 

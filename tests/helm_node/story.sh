@@ -115,7 +115,7 @@ spec:
       printf '%x\r\n%s\r\n0\r\n\r\n' ${#text} "$text"
 POD
   kubectl -n slow wait --for=condition=Ready pod/slow --timeout="${READY_TIMEOUT}s" >/dev/null
-  output=$(timeout 120 "$GUARD" status -A --kubeconfig "$KUBECONFIG" --guard-namespace slow --guard-selector app=slow 2>&1) || status=$?
+  output=$(timeout 120 "$PLUGIN" status -A --kubeconfig "$KUBECONFIG" --guard-namespace slow --guard-selector app=slow 2>&1) || status=$?
   report slow-status "$status $output"
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::mutated_cluster::{MutatedCluster, pod};
-use test_support::{guard::process::CONFIG, http_client, wait::wait_until};
+use test_support::{guard::process::CONFIG, http_client, project::plugin_program, wait::wait_until};
 
 /// The file is read every half second, so only a broken guard exceeds this.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -90,8 +90,8 @@ fn config_check_reports_each_error_with_file_and_line() {
     let text = "apiVersion: etcd-guard.io/v1alpha1\nlxcfs:\n  rot: /x\n  files: [meminfo, memory]\nlifespan: {least: 5, most: 2}\nguard: {\"a\\n\\e[31m\": 1}\n";
     std::fs::write(&file, text).unwrap();
     let check = || {
-        let mut guard = std::process::Command::new(env!("CARGO_BIN_EXE_etcd-guard"));
-        guard.args(["config", "check"]).arg(&file).output().unwrap()
+        let mut plugin = std::process::Command::new(plugin_program());
+        plugin.args(["config", "check"]).arg(&file).output().unwrap()
     };
     let bad = check();
     let output = String::from_utf8(bad.stderr).unwrap();

@@ -7,7 +7,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod config;
-mod inject_command;
 mod limits;
 mod lxcfs;
 mod mutated_cluster;

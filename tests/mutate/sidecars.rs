@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::mutated_cluster::{MutatedCluster, mount_paths, pod};
+use test_support::project::plugin_program;
 
 const AGENT: &str = "
 sidecars:
@@ -108,7 +109,7 @@ async fn offline_command_matches_webhook() {
     let plain = pod(json!({"etcd-guard.io/inject": "agent,lxcfs"}));
     let file = cluster.files.join("plain.json");
     std::fs::write(&file, plain.to_string()).unwrap();
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_etcd-guard"))
+    let output = std::process::Command::new(plugin_program())
         .args(["inject", "-o", "json", "--namespace-label", "sidecar-injector=enabled", "--config"])
         .arg(cluster.files.join("config.yaml"))
         .arg("-f")

@@ -9,6 +9,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::mutated_cluster::{MutatedCluster, pod};
+use test_support::project::plugin_program;
 
 /// Returns the entries of a table.
 pub(crate) fn entries(name: &str) -> Vec<Value> {
@@ -74,9 +75,9 @@ pub(crate) fn check(cluster: &MutatedCluster, templates: &Value, kubeconfig: &Pa
     let file: PathBuf = cluster.files.join("checked.yaml");
     let config = json!({"apiVersion": "etcd-guard.io/v1alpha1", "sidecars": {"templates": templates}});
     std::fs::write(&file, config.to_string()).unwrap();
-    let mut guard = Command::new(env!("CARGO_BIN_EXE_etcd-guard"));
-    guard.args(["config", "check", "--server", "--namespace", &cluster.namespace, "--kubeconfig"]);
-    guard.arg(kubeconfig).arg(&file).output().unwrap()
+    let mut plugin = Command::new(plugin_program());
+    plugin.args(["config", "check", "--server", "--namespace", &cluster.namespace, "--kubeconfig"]);
+    plugin.arg(kubeconfig).arg(&file).output().unwrap()
 }
 
 /// Edge case 66.

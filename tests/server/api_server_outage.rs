@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 
 use crate::{Server, UNREACHABLE, deletion_review, etcd_pod, eviction_review};
-use test_support::guard::process::program;
+use test_support::project::plugin_program;
 
 fn message(response: &Value) -> &str {
     assert_eq!(response["allowed"], false, "{response}");
@@ -114,7 +114,7 @@ async fn serve_busy(listener: tokio::net::TcpListener, reads: Arc<AtomicUsize>) 
 #[tokio::test]
 async fn status_command_fails_without_api_server() {
     let server = Server::start(UNREACHABLE);
-    let output = tokio::process::Command::new(program())
+    let output = tokio::process::Command::new(plugin_program())
         .args(["status", "-n", "prod", "--guard", &format!("http://{}", server.guard.http()), "--kubeconfig"])
         .arg(server.files().join("kubeconfig"))
         .output()

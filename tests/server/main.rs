@@ -9,7 +9,6 @@ mod bad_input;
 mod client_ca;
 mod connection_limit;
 mod direct_verdicts;
-mod inspect_command;
 mod metrics;
 mod mutations;
 mod tls;

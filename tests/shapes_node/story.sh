@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs one cluster of every shape and requests deletions. CMD of `scripts/testbed node --ipv6`: story.sh GUARD REPORT.
+# Runs one cluster of every shape and requests deletions. CMD of `scripts/testbed node --ipv6`: story.sh PLUGIN REPORT.
 # Writes lines `NAME<tab>VALUE`, which tests/shapes_node/main.rs asserts.
 set -euo pipefail
 
-GUARD=$1 REPORT=$2
+PLUGIN=$1 REPORT=$2
 HERE=$(realpath -- "$(dirname -- "${BASH_SOURCE[0]}")")
 LOG_PREFIX=shapes-node
 LIB=$HERE/../../scripts/lib
@@ -190,8 +190,8 @@ access() {
 prove() {
   local pods role owner
   pods=$(wait_until "one member of $1 leads" pods_by_role "$1") || return 1
-  report "$1-inspect" "$(output_of "$GUARD" inspect "${pods%% *}" -n "$1" -o json)"
-  role=$("$GUARD" inspect "${pods%% *}" -n "$1" --role)
+  report "$1-inspect" "$(output_of "$PLUGIN" inspect "${pods%% *}" -n "$1" -o json)"
+  role=$("$PLUGIN" inspect "${pods%% *}" -n "$1" --role)
   report "$1-access-before" "$(access "$1")"
   if [[ $role == *resourceNames* ]]; then
     # The members cannot be reached.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the shipped artifacts on a real node. CMD of `scripts/testbed node`: story.sh PART REPORT, with the programs in GUARD, HELM and
-# CERT_MANAGER, PROMETHEUS and PROMETHEUS_CRDS. PART is
+# Installs the shipped artifacts on a real node. CMD of `scripts/testbed node`: story.sh PART REPORT, with the programs in GUARD, PLUGIN, HELM
+# and CERT_MANAGER, PROMETHEUS and PROMETHEUS_CRDS. PART is
 #   installing    manifests, chart and scripts/minikube; upgrade, drain, killed replicas, uninstallation
 #   cert-manager  certificates of cert-manager, and every example of etcd-manifests/
 #   stranger      a packed chart and an image archive: first denial, doctor, alert, uninstallation
@@ -185,7 +185,7 @@ PODS
 plugin_story() {
   local leader path=$TESTBED_DIR/plugin
   mkdir -p -- "$path"
-  ln -sf -- "$GUARD" "$path/kubectl-etcd_guard"
+  ln -sf -- "$PLUGIN" "$path/kubectl-etcd_guard"
   leader=$(leader_of prod etcd 3)
   report "$1-check" "$(PATH=$path:$PATH output_of kubectl etcd-guard check "$leader" -n prod)"
   report "$1-status" "$(PATH=$path:$PATH output_of kubectl etcd-guard status -n prod)"
@@ -241,7 +241,7 @@ story_of_chart() {
 # conformance_story: runs the conformance suite.
 conformance_story() {
   local status=0
-  timeout 900 "$GUARD" conformance --kubeconfig "$KUBECONFIG" --yes -o json </dev/null >"$TESTBED_DIR/conformance.json" \
+  timeout 900 "$PLUGIN" conformance --kubeconfig "$KUBECONFIG" --yes -o json </dev/null >"$TESTBED_DIR/conformance.json" \
     2>"$TESTBED_DIR/conformance.log" || status=$?
   report conformance-status "$status $(tail -n 1 "$TESTBED_DIR/conformance.log")"
   report conformance "$(<"$TESTBED_DIR/conformance.json")"

@@ -73,7 +73,7 @@ stranger_story() {
   report stranger-denied "$denial"
   report stranger-image "$(guard_pods 'spec.containers[0].image')"
 
-  output=$(timeout 120 "$GUARD" doctor --kubeconfig "$KUBECONFIG" 2>&1) || status=$?
+  output=$(timeout 120 "$PLUGIN" doctor --kubeconfig "$KUBECONFIG" 2>&1) || status=$?
   report stranger-doctor "$status $output"
 
   log 'stop one member, with a Prometheus'

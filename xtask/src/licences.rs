@@ -1,4 +1,4 @@
-//! The licences of all crates that the program contains, for the image and the archives.
+//! The licences of all crates that a program contains, for the image and the archives.
 //!
 //! The crates are the normal dependencies of the program for its target, from `cargo metadata`. The texts are the files in the
 //! sources that Cargo has downloaded for the build.
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// The target of the program, such as x86_64-unknown-linux-gnu.
     #[arg(long)]
     target: String,
-    /// The manifest of the program.
+    /// The manifest of the program's package.
     #[arg(long, default_value = "Cargo.toml")]
     manifest_path: PathBuf,
 }
@@ -65,7 +65,8 @@ impl Options {
         );
         let metadata: Value = serde_json::from_slice(&output.stdout)?;
         let mut packages = packages(&metadata)?;
-        let own = self.manifest_path.with_file_name("LICENSE");
+        let root = metadata.get("workspace_root").and_then(Value::as_str).context("no workspace root")?;
+        let own = Path::new(root).join("LICENSE");
         let own = fs::read_to_string(&own).with_context(|| format!("cannot read {}", own.display()))?;
         complete(&mut packages, &own)?;
         print!("{}", document(&packages));
@@ -73,7 +74,7 @@ impl Options {
     }
 }
 
-/// Returns the normal dependencies of the root package, direct and indirect, by name and version.
+/// Returns the normal dependencies of the root package, direct and indirect, by name and version, without those of this workspace.
 fn packages(metadata: &Value) -> Result<Vec<Package>> {
     let by_id = |list: &'static str| -> BTreeMap<&str, &Value> {
         let items = metadata.pointer(list).and_then(Value::as_array).into_iter().flatten();
@@ -96,6 +97,10 @@ fn packages(metadata: &Value) -> Result<Vec<Package>> {
     let mut packages = Vec::new();
     for id in found {
         let package = all.get(id).with_context(|| format!("no package {id}"))?;
+        // Packages of the workspace come from no registry.
+        if package.get("source").is_some_and(Value::is_null) {
+            continue;
+        }
         let text = |field: &str| package.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         let manifest = text("manifest_path");
         let folder = Path::new(&manifest).parent().context("a manifest has no folder")?;
@@ -208,9 +213,11 @@ mod tests {
             "packages": [
                 member("root", &[]), member("direct", &["LICENSE-MIT", "notice.txt", "README.md"]),
                 member("indirect", &["COPYING"]), member("tool", &["LICENSE"]),
+                {"id": "own", "name": "own", "source": null},
             ],
             "resolve": {"root": "root", "nodes": [
-                {"id": "root", "deps": [dependency("direct", Value::Null), dependency("tool", json!("dev"))]},
+                {"id": "root", "deps": [dependency("own", Value::Null), dependency("tool", json!("dev"))]},
+                {"id": "own", "deps": [dependency("direct", Value::Null)]},
                 {"id": "direct", "deps": [dependency("indirect", Value::Null)]},
                 {"id": "indirect", "deps": [dependency("direct", Value::Null)]},
                 {"id": "tool", "deps": []},

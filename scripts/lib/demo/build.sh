@@ -1,4 +1,4 @@
-# Builds the guard as a static program and packs it into an image.
+# Builds the guard as a static program and packs it into an image. Builds the kubectl plugin.
 # shellcheck shell=bash source-path=SCRIPTDIR/..
 source "$LIB/xtask.sh"
 # shellcheck source=release-flags.sh
@@ -71,9 +71,22 @@ build_guard() {
   else
     guard=$directory/etcd-guard
     announce "$guard" "etcd-guard, profile $1"
-    guard_cargo etcd-guard "$1" build --bin etcd-guard
+    guard_cargo etcd-guard "$1" build --package etcd-guard --bin etcd-guard
   fi
   printf '%s\n' "$guard"
+}
+
+# build_plugin PROFILE: prints the path of the program for people, the kubectl plugin. A development build has shared libraries: it
+# runs on this machine only.
+build_plugin() {
+  local plugin packages=(--package etcd-guard-plugin)
+  # SPLIT: remove this line, with which the one program of today is also the plugin.
+  [[ -e $PROJECT/src/plugin/Cargo.toml ]] || { build_guard "$1"; return; }
+  [[ $1 != dev ]] || packages=("${TESTED[@]}")
+  plugin=$(program_directory "$1")/kubectl-etcd_guard
+  announce "$plugin" "kubectl-etcd_guard, profile $1"
+  guard_cargo kubectl-etcd_guard "$1" build "${packages[@]}" --bin kubectl-etcd_guard
+  printf '%s\n' "$plugin"
 }
 
 # build_test_program PROFILE NAME: prints the path of a program of tests/programs.

@@ -12,9 +12,9 @@ use etcd_client::MemberAddOptions;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::Value;
-use tokio::{sync::RwLockWriteGuard, time::sleep};
+use tempfile::TempDir;
+use tokio::time::sleep;
 
-use crate::maintenance::REQUESTS;
 use test_support::{
     deadline::{MAX_ATTEMPTS, within_deadline},
     etcd::fourth_member,
@@ -42,31 +42,18 @@ pub(crate) async fn reserved_pods(etcd: &GuardedCluster) -> usize {
     own.map(|reservation| reservation["uid"].to_string()).collect::<BTreeSet<String>>().len()
 }
 
-/// The files of a test, during which no other test requests a move of leadership.
-struct Files {
-    files: tempfile::TempDir,
-    _no_requests: RwLockWriteGuard<'static, ()>,
-}
-
-impl Files {
-    fn path(&self) -> &Path {
-        self.files.path()
-    }
-}
-
 /// Starts a cluster whose guard reaches the API server through a proxy.
-async fn start() -> (GuardedCluster, ApiServerProxy, Files) {
+async fn start() -> (GuardedCluster, ApiServerProxy, TempDir) {
     start_layout(Layout::default()).await
 }
 
-async fn start_layout(layout: Layout) -> (GuardedCluster, ApiServerProxy, Files) {
-    let no_requests = REQUESTS.write().await;
+async fn start_layout(layout: Layout) -> (GuardedCluster, ApiServerProxy, TempDir) {
     let control_plane = ControlPlane::shared();
     let files = tempfile::tempdir_in(&control_plane.dir).unwrap();
     let proxy = proxy(control_plane, files.path()).await;
     let kubeconfig = Some(proxy.kubeconfig.clone());
     let etcd = GuardedCluster::start_as(Setup { layout, kubeconfig, ..Setup::default() }).await;
-    (etcd, proxy, Files { files, _no_requests: no_requests })
+    (etcd, proxy, files)
 }
 
 async fn proxy(control_plane: &ControlPlane, files: &Path) -> ApiServerProxy {

@@ -31,9 +31,9 @@ fn image_build_copies_every_cargo_target() {
     let dockerfile = read("deploy/Dockerfile");
     let copied: Vec<_> = dockerfile.lines().filter_map(|line| line.strip_prefix("COPY ")).collect();
     let manifest = read("Cargo.toml");
-    let members =
-        manifest.lines().find_map(|line| line.strip_prefix("members = [")?.strip_suffix(']')).unwrap();
-    let members: Vec<_> = members.split(", ").map(|member| member.trim_matches('"')).collect();
+    let (_, members) = manifest.split_once("\nmembers = [").unwrap();
+    let (members, _) = members.split_once(']').unwrap();
+    let members: Vec<_> = members.split('"').skip(1).step_by(2).collect();
     assert!(members.contains(&"tests/support"), "{members:?}");
     // Cargo requires the sources of each `[[bench]]` and the manifest of each member.
     for folder in members.into_iter().chain(["benches", "src", "tests"]) {
@@ -152,8 +152,8 @@ fn release_builds_use_the_same_flags_and_list_their_dependencies() {
     for text in [&dockerfile, &workflow] {
         assert!(text.contains(&format!("--version {version} cargo-auditable")), "{text}");
         assert!(text.contains("cargo auditable build --locked --release"), "{text}");
-        assert!(text.contains("licences --target"), "{text}");
     }
+    assert!(dockerfile.contains("licences --target"), "{dockerfile}");
     assert!(script.contains(r#"cargo-auditable "$CARGO_AUDITABLE_VERSION")" auditable"#), "{script}");
 }
 

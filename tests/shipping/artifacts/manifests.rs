@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::{helm_template, identity, kustomize, objects, project_path, stdout};
 use test_support::{
-    kubernetes::control_plane::ControlPlane, processes::child::scoped_command, wait::wait_until,
+    kubernetes::control_plane::ControlPlane, processes::child::scoped_command, project::plugin_program,
+    wait::wait_until,
 };
 
 /// The longest time until the API server knows a kind.
@@ -207,7 +208,7 @@ fn assert_configured(control_plane: &ControlPlane, objects: &[Value]) {
     for map in objects.iter().filter(|object| object["kind"] == "ConfigMap") {
         let file = control_plane.dir.join("config.yaml");
         fs::write(&file, map["data"]["config.yaml"].as_str().unwrap()).unwrap();
-        stdout(scoped_command(env!("CARGO_BIN_EXE_etcd-guard")).args(["config", "check"]).arg(&file));
+        stdout(scoped_command(plugin_program()).args(["config", "check"]).arg(&file));
     }
 }
 

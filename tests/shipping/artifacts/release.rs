@@ -8,10 +8,11 @@ use crate::{kustomize, objects, project_path, stdout};
 use test_support::{processes::child::scoped_command, processes::testbed::program};
 
 /// The files that the script reads.
-const FILES: [&str; 12] = [
+const FILES: [&str; 13] = [
     "Cargo.toml",
     "Cargo.lock",
     "CHANGELOG.md",
+    "src",
     "scripts/release",
     "scripts/lib",
     "deploy/Dockerfile",

@@ -4,7 +4,7 @@
 //!
 //! A comment above a block marks it: `<!-- not run: REASON -->`, `<!-- run: denied -->` if the guard must deny the
 //! command,
-//! or `<!-- run: answered -->` if `etcd-guard check` may answer either way. A block without a mark is run and must
+//! or `<!-- run: answered -->` if `kubectl etcd-guard check` may answer either way. A block without a mark is run and must
 //! succeed.
 //! A block or a script also runs a command in a sentence, or its paragraph starts with `<!-- not run: REASON -->`.
 

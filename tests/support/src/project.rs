@@ -12,17 +12,35 @@ pub fn path(relative: &str) -> PathBuf {
     if relative.is_empty() { root } else { root.join(relative) }
 }
 
-/// Returns the path of the program that Cargo built together with the running test or bench.
+/// Returns the path of the server's program, which Cargo built for the running test or bench.
 ///
-/// Tests and benches run from `target/PROFILE/deps`; Cargo builds the programs of their package into `target/PROFILE`.
-/// `CARGO_BIN_EXE_etcd-guard` has the same path, but only while a test of that package is compiled.
+/// Cargo builds the programs of a package before the tests of this package. The tests of another package need a build of their own.
 pub fn guard_program() -> PathBuf {
+    built_program("etcd-guard")
+}
+
+/// Returns the path of the program for people, the kubectl plugin.
+pub fn plugin_program() -> PathBuf {
+    // SPLIT: remove this line, with which the one program of today is also the plugin.
+    if !program_path("kubectl-etcd_guard").is_file() {
+        return guard_program();
+    }
+    built_program("kubectl-etcd_guard")
+}
+
+/// Returns the path of a program of the workspace. Tests and benches run from `target/PROFILE/deps`, and Cargo builds programs into
+/// `target/PROFILE`.
+fn program_path(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the path of the running test");
     let folder = test.parent().and_then(Path::parent).expect("a folder above the folder of the running test");
-    let program = folder.join("etcd-guard");
+    folder.join(name)
+}
+
+fn built_program(name: &str) -> PathBuf {
+    let program = program_path(name);
     assert!(
         program.is_file(),
-        "{} does not exist: run the test with cargo, which builds it",
+        "{} does not exist. Build it in the profile of the test: cargo build --workspace --bins",
         program.display()
     );
     program

@@ -1,4 +1,4 @@
-//! Compares `etcd-guard check` with the verdict of the webhook.
+//! Compares `kubectl etcd-guard check` with the verdict of the webhook.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! The commands of the program, run by a user.
+//! The commands of the kubectl plugin, run by a user.
 
 use std::process::{Command, Stdio};
 
@@ -21,9 +21,9 @@ pub struct CliOutput {
     pub stderr: String,
 }
 
-/// Returns `etcd-guard COMMAND ARGUMENTS` with the admin's kubeconfig, in the cluster's namespace.
+/// Returns `kubectl etcd-guard COMMAND ARGUMENTS` with the admin's kubeconfig, in the cluster's namespace.
 pub fn program(etcd: &GuardedCluster, command: &str, arguments: &[&str]) -> Command {
-    let mut program = scoped_command(project::guard_program());
+    let mut program = scoped_command(project::plugin_program());
     program.arg(command).args(arguments).stdin(Stdio::null());
     program.arg("--kubeconfig").arg(etcd.control_plane.admin_kubeconfig());
     program.args(["--guard", &format!("http://{}", etcd.guard.http())]);

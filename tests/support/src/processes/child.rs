@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::timeout;
 
-/// The longest time of a command. It exceeds the time that `etcd-guard restart` allows for each member, so that the command prints the
+/// The longest time of a command. It exceeds the time that `kubectl etcd-guard restart` allows for each member, so that the command prints the
 /// cause first.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(900);
 

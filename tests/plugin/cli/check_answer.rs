@@ -1,4 +1,4 @@
-//! The output of `etcd-guard check`: a table or JSON, both with the text of the webhook.
+//! The output of `kubectl etcd-guard check`: a table or JSON, both with the text of the webhook.
 
 use std::collections::BTreeMap;
 

@@ -63,7 +63,6 @@ fn pid(child: &Child) -> Pid {
 /// Edge case 158.
 #[tokio::test]
 async fn restart_resumes_after_the_process_is_killed() {
-    let _requests = super::REQUESTS.read().await;
     let output = resume_after(Signal::SIGKILL).await;
     assert_eq!(output.status.code(), None, "{output:?}");
 }
@@ -71,7 +70,6 @@ async fn restart_resumes_after_the_process_is_killed() {
 /// Edge case 158.
 #[tokio::test]
 async fn restart_resumes_after_ctrl_c() {
-    let _requests = super::REQUESTS.read().await;
     let output = resume_after(Signal::SIGINT).await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let stdout = String::from_utf8_lossy(&output.stdout);
@@ -84,7 +82,6 @@ async fn restart_resumes_after_ctrl_c() {
 /// The guard does not answer, so that the command still reads the state of the cluster.
 #[tokio::test]
 async fn ctrl_c_before_the_first_change_changes_nothing() {
-    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     let before = uids(&etcd).await;
     etcd.guard.signal(Signal::SIGSTOP);
@@ -116,7 +113,6 @@ async fn cordon(etcd: &GuardedCluster, verb: &str) {
 /// The successor of the first member cannot be scheduled.
 #[tokio::test]
 async fn aborted_restart_restores_strategy_unless_it_starts_the_controller() {
-    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start_on(&[CLOSED_NODE]).await;
     etcd.make_leader("etcd-0").await;
     cordon(&etcd, "cordon").await;

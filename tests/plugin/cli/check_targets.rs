@@ -1,4 +1,4 @@
-//! `etcd-guard check` of several objects, in each format, and as another user.
+//! `kubectl etcd-guard check` of several objects, in each format, and as another user.
 
 use serde_json::{Value, json};
 

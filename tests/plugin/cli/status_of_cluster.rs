@@ -1,4 +1,4 @@
-//! `etcd-guard status` of one cluster, its exit status, its formats, and `--watch` while the guard is absent.
+//! `kubectl etcd-guard status` of one cluster, its exit status, its formats, and `--watch` while the guard is absent.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;

@@ -60,7 +60,6 @@ async fn run_counting(etcd: &GuardedCluster, program: Command) -> (Output, usize
 
 #[tokio::test]
 async fn restart_evicts_leader_last_and_keeps_quorum() {
-    let _requests = super::REQUESTS.read().await;
     // The policy `deny` applies: the command requests the move of leadership.
     let etcd = GuardedCluster::start().await;
     // The StatefulSet controller would begin with this pod.
@@ -87,7 +86,6 @@ async fn restart_evicts_leader_last_and_keeps_quorum() {
 /// The webhook stays registered, so that the guard evaluates each eviction. Only the command does not reach the guard.
 #[tokio::test]
 async fn restart_without_guard_follows_readiness() {
-    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     permit_transfers(&etcd).await;
     let before = uids(&etcd).await;
@@ -108,7 +106,6 @@ async fn restart_without_guard_follows_readiness() {
 /// The guard is not installed. No member is known to lead, so that the order is that of the StatefulSet controller.
 #[tokio::test]
 async fn restart_completes_without_guard_and_webhook() {
-    let _requests = super::REQUESTS.read().await;
     let mut etcd = GuardedCluster::start().await;
     let webhook = format!("validatingwebhookconfiguration/etcd-guard-{}", etcd.namespace);
     let output = etcd.kubectl_everywhere().run(&["delete", &webhook]).await;
@@ -129,7 +126,6 @@ async fn restart_completes_without_guard_and_webhook() {
 /// The guard denies each eviction until the policy permits it. The command waits, and does not bypass the guard.
 #[tokio::test]
 async fn restart_waits_while_evictions_are_denied() {
-    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     let before = uids(&etcd).await;
     assert!(etcd.kubectl(&["annotate", "statefulset/etcd", "etcd-guard.io/min-voters=4"]).await.success);
@@ -162,7 +158,6 @@ async fn restart_waits_while_evictions_are_denied() {
 
 #[tokio::test]
 async fn restart_refuses_managed_sets() {
-    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     let before = uids(&etcd).await;
     let label = ["label", "statefulset/etcd", "kustomize.toolkit.fluxcd.io/name=etcd"];

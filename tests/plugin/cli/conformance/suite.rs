@@ -29,6 +29,7 @@ use test_support::{
     },
     process_node::ProcessNode,
     processes::child::scoped_command,
+    project::plugin_program,
 };
 
 /// A guard for one namespace, which need not exist.
@@ -110,7 +111,7 @@ impl Suite {
 
     /// Returns the command with this kubeconfig.
     pub(crate) fn command_with(&self, kubeconfig: &Path, arguments: &[&str]) -> Command {
-        let mut command = scoped_command(env!("CARGO_BIN_EXE_etcd-guard"));
+        let mut command = scoped_command(plugin_program());
         command.args(["conformance", "-n", self.namespace, "--wait=3m"]).args(arguments);
         command.arg("--kubeconfig").arg(kubeconfig);
         command.args(["--guard", &format!("http://{}", self.guard.http())]);

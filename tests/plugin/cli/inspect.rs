@@ -1,4 +1,4 @@
-//! `etcd-guard inspect`: live reads, reviews of access, and the Role that it prints.
+//! `kubectl etcd-guard inspect`: live reads, reviews of access, and the Role that it prints.
 
 use std::process::Stdio;
 
@@ -15,7 +15,7 @@ use test_support::{
 const GUARD: &str = "--as=system:serviceaccount:etcd-guard:etcd-guard";
 
 async fn inspect(etcd: &GuardedCluster, arguments: &[&str]) -> CliOutput {
-    let mut program = scoped_command(project::guard_program());
+    let mut program = scoped_command(project::plugin_program());
     program.arg("inspect").args(arguments).args(["-n", &etcd.namespace]).stdin(Stdio::null());
     program.arg("--kubeconfig").arg(etcd.control_plane.admin_kubeconfig());
     let output = run_to_end(program).await;

@@ -1,4 +1,4 @@
-//! The output of `etcd-guard status`.
+//! The output of `kubectl etcd-guard status`.
 
 use std::time::Duration;
 

@@ -30,7 +30,6 @@ async fn versions(etcd: &GuardedCluster) -> Vec<String> {
 
 #[tokio::test]
 async fn restart_upgrades_by_one_minor_version() {
-    let _requests = super::REQUESTS.read().await;
     let setup = Setup { change_manifest: with_former_image, ..Setup::default() };
     let etcd = GuardedCluster::start_as(setup).await;
     etcd.make_leader("etcd-2").await;

@@ -1,6 +1,8 @@
-//! `etcd-guard inject` without a cluster: its output for pods that a cluster would deny.
+//! `kubectl etcd-guard inject` without a cluster: its output for pods that a cluster would deny.
 
 use std::process::{Command, Output};
+
+use test_support::project::plugin_program;
 
 /// Runs the command for a pod with a configuration.
 fn inject(pod: &str, config: &str) -> Output {
@@ -8,8 +10,8 @@ fn inject(pod: &str, config: &str) -> Output {
     let (file, settings) = (folder.path().join("pod.yaml"), folder.path().join("config.yaml"));
     std::fs::write(&file, format!("apiVersion: v1\nkind: Pod\n{pod}")).unwrap();
     std::fs::write(&settings, format!("apiVersion: etcd-guard.io/v1alpha1\n{config}")).unwrap();
-    let mut guard = Command::new(env!("CARGO_BIN_EXE_etcd-guard"));
-    guard.arg("inject").arg("-f").arg(&file).arg("--config").arg(&settings).output().unwrap()
+    let mut plugin = Command::new(plugin_program());
+    plugin.arg("inject").arg("-f").arg(&file).arg("--config").arg(&settings).output().unwrap()
 }
 
 #[track_caller]

@@ -1,4 +1,4 @@
-//! `etcd-guard doctor` on a correct installation, and after one part of it was broken.
+//! `kubectl etcd-guard doctor` on a correct installation, and after one part of it was broken.
 
 use std::{collections::BTreeMap, path::Path, process::Stdio};
 
@@ -99,7 +99,7 @@ impl Installation {
     }
 
     async fn run(&self, kubeconfig: &Path, arguments: &[&str]) -> (Option<i32>, String) {
-        let mut program = scoped_command(project::guard_program());
+        let mut program = scoped_command(project::plugin_program());
         program.arg("doctor").args(arguments).arg("--kubeconfig").arg(kubeconfig).stdin(Stdio::null());
         program.args(["--guard", &format!("http://{}", self.guard.http())]);
         let output = run_to_end(program).await;

@@ -1,4 +1,4 @@
-//! `etcd-guard check` for operations that cause deletions of pods, for the caused deletions, and with policies of
+//! `kubectl etcd-guard check` for operations that cause deletions of pods, for the caused deletions, and with policies of
 //! owners.
 
 use test_support::{

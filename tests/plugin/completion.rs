@@ -8,8 +8,10 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::project_path;
-use test_support::processes::testbed::program;
+use test_support::{
+    processes::testbed::program,
+    project::{self, plugin_program},
+};
 
 fn output(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
@@ -20,7 +22,7 @@ fn output(command: &mut Command) -> String {
 /// Returns a folder with the script of a shell as the file `script`.
 fn script_of(shell: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let script = output(Command::new(env!("CARGO_BIN_EXE_etcd-guard")).args(["completion", shell]));
+    let script = output(Command::new(plugin_program()).args(["completion", shell]));
     assert!(script.contains("etcd-guard") && script.contains("conformance"), "{script}");
     fs::write(folder.path().join("script"), script).unwrap();
     folder
@@ -85,8 +87,8 @@ fn kubectl_completes_words_of_the_plugin() {
     let script = output(Command::new(program("kubectl")).args(["completion", "bash"]));
     fs::write(path("script"), script).unwrap();
     symlink(program("kubectl"), path("kubectl")).unwrap();
-    symlink(env!("CARGO_BIN_EXE_etcd-guard"), path("kubectl-etcd_guard")).unwrap();
-    let completer = project_path("scripts/lib/kubectl_complete-etcd_guard");
+    symlink(plugin_program(), path("kubectl-etcd_guard")).unwrap();
+    let completer = project::path("scripts/lib/kubectl_complete-etcd_guard");
     symlink(completer, path("kubectl_complete-etcd_guard")).unwrap();
     assert_eq!(offered_by_kubectl(&folder, &["che"]), ["check"]);
     assert_eq!(offered_by_kubectl(&folder, &["check", "--casc"]), ["--cascade"]);

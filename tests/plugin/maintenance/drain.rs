@@ -1,4 +1,4 @@
-//! `etcd-guard drain`.
+//! `kubectl etcd-guard drain`.
 
 use test_support::{
     guard::cli,
@@ -35,7 +35,6 @@ async fn node_of(etcd: &GuardedCluster, pod: &str) -> String {
 
 #[tokio::test]
 async fn drain_moves_members_of_two_clusters() {
-    let _requests = super::REQUESTS.read().await;
     let (first, second) = (start().await, start().await);
     let node = MAINTAINED_NODES[0];
     // The node has the leader of the first cluster, and a follower of the second one.
@@ -72,7 +71,6 @@ async fn drain_moves_members_of_two_clusters() {
 /// Edge case 159.
 #[tokio::test]
 async fn drain_reports_members_that_cannot_move() {
-    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start_on(&[BOUND_NODE]).await;
     bind_volumes(&etcd, BOUND_NODE).await;
     let output = cli::run(&etcd, "drain", &[BOUND_NODE, "--timeout", "10s"]).await;

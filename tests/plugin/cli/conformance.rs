@@ -1,4 +1,4 @@
-//! `etcd-guard conformance` against a real API server: its report, and that it removes everything that it created.
+//! `kubectl etcd-guard conformance` against a real API server: its report, and that it removes everything that it created.
 
 mod suite;
 

@@ -1,4 +1,4 @@
-//! `etcd-guard check` and `etcd-guard status` on a terminal: colours, and a table that is updated.
+//! `kubectl etcd-guard check` and `kubectl etcd-guard status` on a terminal: colours, and a table that is updated.
 
 use test_support::{
     guard::cli,

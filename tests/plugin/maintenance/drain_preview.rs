@@ -1,4 +1,4 @@
-//! `etcd-guard check node/NAME`.
+//! `kubectl etcd-guard check node/NAME`.
 
 use serde_json::Value;
 use test_support::{

@@ -1,4 +1,4 @@
-//! `etcd-guard inspect` without a cluster: the reports of the objects in a file.
+//! `kubectl etcd-guard inspect` without a cluster: the reports of the objects in a file.
 
 use std::{
     io::Write as _,
@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::Value;
-use test_support::processes::child::scoped_command;
+use test_support::{processes::child::scoped_command, project::plugin_program};
 
 /// A StatefulSet with its namespace and its Secret, the mirror of a static pod, and a Deployment without etcd.
 const MANIFEST: &str = "\
@@ -60,12 +60,12 @@ spec:
       - {name: web, image: nginx}
 ";
 
-/// Runs `etcd-guard inspect ARGUMENTS` with this standard input.
+/// Runs `kubectl etcd-guard inspect ARGUMENTS` with this standard input.
 fn inspect(arguments: &[&str], input: &str) -> Output {
-    let mut guard: Command = scoped_command(env!("CARGO_BIN_EXE_etcd-guard"));
-    guard.arg("inspect").args(arguments).env("KUBECONFIG", "/nonexistent");
-    guard.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = guard.spawn().unwrap();
+    let mut plugin: Command = scoped_command(plugin_program());
+    plugin.arg("inspect").args(arguments).env("KUBECONFIG", "/nonexistent");
+    plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = plugin.spawn().unwrap();
     // The program does not read the input if its arguments are invalid.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()

@@ -3,12 +3,11 @@
 use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
 use serde_json::Value;
-
-use crate::project_path;
+use test_support::project::{self, plugin_program};
 
 /// Runs the script, which must succeed.
 fn krew(arguments: &[&str]) -> Vec<u8> {
-    let output = Command::new(project_path("scripts/krew")).args(arguments).output().unwrap();
+    let output = Command::new(project::path("scripts/krew")).args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
@@ -17,10 +16,10 @@ fn krew(arguments: &[&str]) -> Vec<u8> {
 fn krew_manifest_lists_all_platforms_of_release() {
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().to_str().unwrap();
-    let program = folder.path().join("etcd-guard");
+    let program = folder.path().join("kubectl-etcd_guard");
     fs::write(&program, "program").unwrap();
     let program = program.to_str().unwrap();
-    // The release writes this file beside each program.
+    // A list that exists is used.
     fs::write(folder.path().join("THIRD-PARTY.txt"), "licences").unwrap();
     let platforms = ["linux-amd64", "linux-arm64", "darwin-amd64", "darwin-arm64"];
     for platform in platforms {
@@ -51,11 +50,11 @@ fn krew_manifest_lists_all_platforms_of_release() {
 fn assert_licences(document: &str) {
     let mut tree = Command::new(env!("CARGO"));
     tree.args(["tree", "--locked", "--edges=normal", "--prefix=none", "--format={p}"]);
-    let output = tree.arg("--package=etcd-guard").current_dir(project_path("")).output().unwrap();
+    let output = tree.arg("--package=etcd-guard").current_dir(project::path("")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let tree = String::from_utf8(output.stdout).unwrap();
     let mut count = 0;
-    for line in tree.lines().filter(|line| !line.is_empty() && !line.starts_with("etcd-guard ")) {
+    for line in tree.lines().filter(|line| !line.is_empty() && !line.starts_with("etcd-guard")) {
         let mut words = line.split(' ');
         let (name, version) = (words.next().unwrap(), words.next().unwrap().trim_start_matches('v'));
         assert!(document.contains(&format!("\n- {name} {version}: ")), "{name} {version} is missing");
@@ -70,8 +69,8 @@ fn assert_licences(document: &str) {
 #[test]
 fn krew_manifest_matches_plugin_archive() {
     let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(project_path("scripts/krew"))
-        .arg(env!("CARGO_BIN_EXE_etcd-guard"))
+    let output = Command::new(project::path("scripts/krew"))
+        .arg(plugin_program())
         .arg(folder.path())
         .arg("https://example.com/releases/")
         .output()

@@ -1,4 +1,4 @@
-//! `etcd-guard version`: the releases of the program and of the guard.
+//! `kubectl etcd-guard version`: the releases of the program and of the guard.
 
 use serde_json::{Value, json};
 

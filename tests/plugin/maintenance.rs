@@ -13,11 +13,6 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::Api;
 use test_support::guarded_cluster::GuardedCluster;
-use tokio::sync::RwLock;
-
-/// Every guard of the control plane carries out requests to move leadership, also those of tests that count its calls. Tests
-/// with requests hold this lock together, and those that count calls hold it alone.
-pub(crate) static REQUESTS: RwLock<()> = RwLock::const_new(());
 
 /// The annotation that records a restart.
 const RESTART: &str = "etcd-guard.io/restart";

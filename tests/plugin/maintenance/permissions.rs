@@ -75,7 +75,6 @@ async fn grant_all_except(etcd: &GuardedCluster, user: &str, missing: Option<&Pe
 
 #[tokio::test]
 async fn restart_without_a_permission_changes_nothing() {
-    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     let before = uids(&etcd).await;
     for (position, permission) in PERMISSIONS.iter().enumerate() {
@@ -99,7 +98,6 @@ async fn restart_without_a_permission_changes_nothing() {
 /// The user may change nodes, and read everything.
 #[tokio::test]
 async fn drain_without_the_permission_for_evictions_cordons_no_node() {
-    let _requests = super::REQUESTS.read().await;
     // Members of the first node can move to the other node.
     let etcd = GuardedCluster::start_on(&[FORBIDDEN_NODE, SHARED_NODE]).await;
     etcd.make_leader("etcd-0").await;

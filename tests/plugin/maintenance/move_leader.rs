@@ -1,4 +1,4 @@
-//! `etcd-guard move-leader`.
+//! `kubectl etcd-guard move-leader`.
 
 use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::Event};
 use kube::{Api, api::PostParams, config::Kubeconfig};
@@ -54,7 +54,6 @@ async fn answer(etcd: &GuardedCluster, namespace: &str, sets: &Api<StatefulSet>,
 
 #[tokio::test]
 async fn move_leader_prints_the_answer_of_the_guard() {
-    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     for (reason, status, printed) in [
         ("LeaderMoved", 0, "complete: text of the guard"),
@@ -103,7 +102,6 @@ async fn grant(etcd: &GuardedCluster, namespace: &str) -> String {
 
 #[tokio::test]
 async fn move_leader_times_out_without_an_answer() {
-    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     let (namespace, _) = unguarded_set(&etcd).await;
     let mut program = without_namespace(&cli::program(&etcd, "move-leader", &[]));
@@ -119,7 +117,6 @@ async fn move_leader_times_out_without_an_answer() {
 
 #[tokio::test]
 async fn leadership_that_is_elsewhere_is_no_error() {
-    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     etcd.make_leader("etcd-0").await;
     let output = cli::run(&etcd, "move-leader", &["etcd-1"]).await;
@@ -135,7 +132,6 @@ async fn leadership_that_is_elsewhere_is_no_error() {
 /// The guard itself answers, also under the policy `deny`, which does not forbid moves that a person requests.
 #[tokio::test]
 async fn guard_moves_leadership_at_request() {
-    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     let moved = async || {
         etcd.make_leader("etcd-0").await;
@@ -181,7 +177,6 @@ async fn move_to(etcd: &GuardedCluster, pod: &str, identity: &[&str]) -> String 
 /// The annotation is on the pod, because the members have no StatefulSet.
 #[tokio::test]
 async fn move_leader_annotates_pods_without_a_set() {
-    let _requests = super::REQUESTS.read().await;
     let layout = Layout::new(Topology::BarePods);
     let etcd = GuardedCluster::start_as(Setup { layout, ..Setup::default() }).await;
     let left = async || {
@@ -200,7 +195,6 @@ async fn move_leader_annotates_pods_without_a_set() {
 /// The kubeconfig contains a client certificate as the only credential.
 #[tokio::test]
 async fn move_leader_works_with_certificate_and_impersonation() {
-    let _requests = super::REQUESTS.read().await;
     let etcd = GuardedCluster::start().await;
     let kubeconfig = Kubeconfig::read_from(etcd.control_plane.admin_kubeconfig()).unwrap();
     let [user] = &kubeconfig.auth_infos[..] else { panic!("one user") };

@@ -1,4 +1,4 @@
-//! `etcd-guard check` returns the verdict of the guard in advance. For each row of docs/requesters.md, both verdicts
+//! `kubectl etcd-guard check` returns the verdict of the guard in advance. For each row of docs/requesters.md, both verdicts
 //! are compared; `check_operations.rs` compares the operations that cause these deletions.
 
 use std::collections::BTreeSet;
