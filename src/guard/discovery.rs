@@ -11,5 +11,5 @@ pub(crate) mod fuzzing;
 mod member_settings;
 pub(in crate::guard) mod pod_header;
 pub(in crate::guard) mod recognition;
-pub(in crate::guard) mod settled;
+pub(in crate::guard) mod stopped_pod;
 mod storage;

@@ -16,7 +16,7 @@ use std::{
 
 use crate::rules::{Layers, violations};
 
-/// The layers of this crate. In `guard`, only the facade `guard.rs` depends on `decide` and `survey`. `cli` may
+/// The layers of this crate. In `guard`, only the facade `guard.rs` depends on `evaluation` and `survey`. `cli` may
 /// depend on all top modules.
 const LAYERS: [Layers; 2] = [
     Layers {
@@ -32,9 +32,25 @@ const LAYERS: [Layers; 2] = [
             ("assess", &["model", "policy"]),
             ("explain", &["model", "policy", "assess"]),
             ("inspect", &["model", "policy", "discovery"]),
+            ("cluster_cache", &["model", "observe", "policy", "reserve"]),
             (
-                "decide",
+                "services",
                 &[
+                    "cluster_cache",
+                    "discovery",
+                    "metrics",
+                    "model",
+                    "observe",
+                    "ownership",
+                    "policy",
+                    "reserve",
+                ],
+            ),
+            (
+                "evaluation",
+                &[
+                    "cluster_cache",
+                    "services",
                     "model",
                     "metrics",
                     "policy",
@@ -46,11 +62,11 @@ const LAYERS: [Layers; 2] = [
                     "explain",
                 ],
             ),
-            ("handover", &["model", "metrics", "policy", "reserve", "discovery", "observe", "assess"]),
             (
-                "survey",
-                &["model", "metrics", "policy", "reserve", "discovery", "ownership", "observe", "assess"],
+                "handover",
+                &["services", "model", "metrics", "policy", "reserve", "discovery", "observe", "assess"],
             ),
+            ("survey", &["services", "model", "metrics", "policy", "discovery", "observe", "assess"]),
         ],
         unrestricted: &[],
     },

@@ -13,7 +13,7 @@ use crate::guard::discovery::{
     etcd_pod::{include_evident_member, is_excluded, read},
     member_settings::{MAX_EXPANDED_BYTES, MemberSettings},
     recognition::{RecognitionRule, recognise},
-    settled::settled_verdict,
+    stopped_pod::verdict_of_stopped_pod,
 };
 use crate::guard::model::annotations::MEMBER;
 use crate::{
@@ -191,7 +191,10 @@ fn assert_header(body: &[u8], pod: &Pod) {
 ///
 /// If an invariant is violated.
 pub(crate) fn assert_unrelated(header: &PodHeader<'_>, pod: &Pod) {
-    assert!(settled_verdict(pod).is_none() && read(pod, &pod.metadata.annotations).is_none(), "{pod:?}");
+    assert!(
+        verdict_of_stopped_pod(pod).is_none() && read(pod, &pod.metadata.annotations).is_none(),
+        "{pod:?}"
+    );
     assert_eq!((header.name(), header.namespace()), (&*pod.metadata.name, &*pod.metadata.namespace));
     assert_eq!(header.stateful_set(), pod.stateful_set());
 }

@@ -8,12 +8,9 @@ use crate::config::{LiveConfig, OwnerKind};
 use crate::escape::{MAX_NAME_CHARS, to_bounded_line};
 use crate::guard::model::{deadline::Deadline, request::Request};
 use crate::k8s::{
-    AnnotationCache, ApiReader, LookupError, Owner, OwnerResource, OwnerState,
+    AnnotationCache, ApiReader, Existence, LookupError, MAX_OWNER_LEVELS, Owner, OwnerResource,
     pod::{Metadata, OwnerReference, Pod},
 };
-
-/// Maximum number of owners in a chain: a StatefulSet or member resource, its cluster resource, and one more.
-pub const MAX_LEVELS: usize = 3;
 
 /// Maximum number of owners that one evaluation reads. It exceeds the owners of 64 members with two owners each.
 const MAX_READS: usize = 128;
@@ -44,7 +41,7 @@ pub(in crate::guard) struct OwnerLink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::guard) enum Kinds {
     /// Those of the configuration. A chain ends before an owner of another kind.
-    Listed,
+    Configured,
     /// All. The resources of other kinds are found by discovery.
     All,
 }
@@ -106,7 +103,7 @@ impl OwnerReader {
                 let Some(set) = self.stateful_set(namespace, &reference) else { break };
                 next = OwnerReference::controller_of(&set.metadata.owner_references).cloned();
                 Ok(set)
-            } else if self.is_listed(&reference) {
+            } else if self.is_configured(&reference) {
                 Err(failed(&reference.kind, namespace, &reference.name, String::from(NOT_READ)))
             } else {
                 break;
@@ -129,7 +126,7 @@ impl OwnerReader {
         }
     }
 
-    fn is_listed(&self, reference: &OwnerReference) -> bool {
+    fn is_configured(&self, reference: &OwnerReference) -> bool {
         self.config.borrow().guard.owner_kind(reference.group(), &reference.kind).is_some()
     }
 
@@ -141,7 +138,7 @@ impl OwnerReader {
             metadata.owner_references.clear();
         }
         let is_terminating = metadata.deletion_timestamp.is_some();
-        let state = if is_terminating { OwnerState::Terminating } else { OwnerState::Alive };
+        let state = if is_terminating { Existence::Terminating } else { Existence::Alive };
         Some(Owner { state, metadata })
     }
 }
@@ -173,7 +170,7 @@ impl OwnerReads<'_> {
     ) -> Vec<OwnerLink> {
         let mut links: Vec<OwnerLink> = Vec::new();
         let (mut dependent, mut next) = (dependent.to_owned(), controller);
-        while let Some(reference) = next.take().filter(|_| links.len() < MAX_LEVELS) {
+        while let Some(reference) = next.take().filter(|_| links.len() < MAX_OWNER_LEVELS) {
             let Some(owner) = self.owner(&reference).await else { break };
             if let Ok(owner) = &owner {
                 next = OwnerReference::controller_of(&owner.metadata.owner_references).cloned();
@@ -202,7 +199,7 @@ impl OwnerReads<'_> {
         }
         let mut uids = Vec::new();
         let mut next = pod.controller().cloned();
-        while let Some(reference) = next.take().filter(|_| uids.len() < MAX_LEVELS) {
+        while let Some(reference) = next.take().filter(|_| uids.len() < MAX_OWNER_LEVELS) {
             uids.push(reference.uid.clone());
             if reference.uid == uid {
                 return Ok(Some(uids));
@@ -220,7 +217,7 @@ impl OwnerReads<'_> {
 
     /// Stores an owner that the caller has read.
     pub(super) fn insert(&mut self, reference: &OwnerReference, metadata: Metadata) {
-        self.known.insert(reference.key(), Ok(Owner { state: OwnerState::Alive, metadata }));
+        self.known.insert(reference.key(), Ok(Owner { state: Existence::Alive, metadata }));
     }
 
     /// Returns an owner; `None` if its kind is not read, or if the watch does not show the StatefulSet.
@@ -231,7 +228,7 @@ impl OwnerReads<'_> {
         }
         let config = Arc::clone(&source.config.borrow());
         let kind = config.guard.owner_kind(reference.group(), &reference.kind);
-        if kind.is_none() && kinds == Kinds::Listed {
+        if kind.is_none() && kinds == Kinds::Configured {
             return None;
         }
         let key = reference.key();

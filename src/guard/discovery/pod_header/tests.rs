@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    guard::discovery::{etcd_pod, settled::settled_verdict},
+    guard::discovery::{etcd_pod, stopped_pod::verdict_of_stopped_pod},
     k8s::pod::Pod,
 };
 
@@ -185,7 +185,7 @@ proptest! {
         let whole: Pod = serde_json::from_value(pod.clone()).unwrap();
         if is_unrelated(&pod) {
             prop_assert!(etcd_pod::read(&whole, &whole.metadata.annotations).is_none());
-            prop_assert!(settled_verdict(&whole).is_none());
+            prop_assert!(verdict_of_stopped_pod(&whole).is_none());
         }
     }
 }
