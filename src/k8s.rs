@@ -38,7 +38,7 @@ pub use read::{
     namespace_limits::NamespaceLimitsReader,
     namespaces::{ApiServerVersion, NamespaceLabels, NamespaceReader},
     nodes::{NodeEvent, NodeMetadata, NodeReader, NodeState, NodeStateEvent, Taint, watch_nodes},
-    owners::{Existence, MAX_OWNER_LEVELS, Owner, OwnerResource},
+    owners::{ControllerWalk, Existence, MAX_OWNER_LEVELS, Owner, OwnerResource},
     secrets::{DataKind, DataObject, Secret, SecretName, SecretReader, hide_secret_names, is_subdomain},
 };
 pub use write::{

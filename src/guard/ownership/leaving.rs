@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::guard::ownership::record::OwnershipRecord;
 use crate::k8s::{
-    ApiReader, Existence, LookupError, MAX_OWNER_LEVELS, Owner,
+    ApiReader, ControllerWalk, Existence, LookupError, Owner,
     pod::{OwnerReference, Pod},
 };
 
@@ -112,17 +112,16 @@ impl<'a> OwnerScan<'a> {
     /// permission, or the API server cannot convert them.
     pub(in crate::guard) async fn links(&mut self, pod: &Pod) -> Result<Vec<Link>, LookupError> {
         let mut links: Vec<Link> = Vec::new();
-        let (mut dependent, mut next) = (pod.metadata.uid.clone(), pod.controller().cloned());
-        while let Some(reference) = next.take().filter(|_| links.len() < MAX_OWNER_LEVELS) {
+        let mut walk = ControllerWalk::of_pod(pod);
+        while let Some((dependent, reference)) = walk.step() {
             let state = match self.owner(&reference).await {
                 Ok(owner) => {
-                    next = OwnerReference::controller_of(&owner.metadata.owner_references).cloned();
+                    walk.continue_above(&owner.metadata);
                     Some(owner.state)
                 }
                 Err(error) if reference.is_stateful_set() => return Err(error),
                 Err(_) => None,
             };
-            let dependent = std::mem::replace(&mut dependent, reference.uid.clone());
             links.push(Link { dependent, reference, state });
         }
         Ok(links)

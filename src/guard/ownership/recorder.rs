@@ -20,7 +20,7 @@ use crate::guard::{
     },
 };
 use crate::k8s::{
-    AnnotationCache, ApiReader, Claim, ClaimReader, Existence, LeaseRecord, LookupError, MAX_OWNER_LEVELS,
+    AnnotationCache, ApiReader, Claim, ClaimReader, ControllerWalk, Existence, LeaseRecord, LookupError,
     Owner,
     pod::{Metadata, OwnerReference, Pod},
 };
@@ -298,14 +298,13 @@ async fn dependents(scan: &mut OwnerScan<'_>, pods: &[Pod], claims: &[Claim]) ->
     dependents.extend(pods.iter().map(|pod| pod.metadata.clone()));
     let mut seen = BTreeSet::new();
     for pod in pods {
-        let mut next = pod.controller().cloned();
-        for _ in 0..MAX_OWNER_LEVELS {
-            let Some(reference) = next.take().filter(|reference| seen.insert(reference.key())) else { break };
+        let mut walk = ControllerWalk::of_pod(pod);
+        while let Some((_, reference)) = walk.step().filter(|(_, reference)| seen.insert(reference.key())) {
             let Ok(owner) = scan.owner(&reference).await else { break };
             if owner.state == Existence::Gone {
                 break;
             }
-            next = OwnerReference::controller_of(&owner.metadata.owner_references).cloned();
+            walk.continue_above(&owner.metadata);
             dependents.push(owner.metadata);
         }
     }

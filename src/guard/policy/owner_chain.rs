@@ -8,7 +8,7 @@ use crate::config::{LiveConfig, OwnerKind};
 use crate::escape::{MAX_NAME_CHARS, to_bounded_line};
 use crate::guard::model::{deadline::Deadline, request::Request};
 use crate::k8s::{
-    AnnotationCache, ApiReader, Existence, LookupError, MAX_OWNER_LEVELS, Owner, OwnerResource,
+    AnnotationCache, ApiReader, ControllerWalk, Existence, LookupError, Owner, OwnerResource,
     pod::{Metadata, OwnerReference, Pod},
 };
 
@@ -97,18 +97,17 @@ impl OwnerReader {
     /// Returns the owners of a pod that are known without a read. The first owner that would have to be read is an error.
     pub(super) fn without_reads(&self, namespace: &str, pod: &Pod) -> Vec<OwnerLink> {
         let mut links: Vec<OwnerLink> = Vec::new();
-        let (mut dependent, mut next) = (pod.metadata.uid.clone(), pod.controller().cloned());
-        while let Some(reference) = next.take() {
+        let mut walk = ControllerWalk::of_pod(pod);
+        while let Some((dependent, reference)) = walk.step() {
             let owner = if reference.is_stateful_set() && links.is_empty() {
                 let Some(set) = self.stateful_set(namespace, &reference) else { break };
-                next = OwnerReference::controller_of(&set.metadata.owner_references).cloned();
+                walk.continue_above(&set.metadata);
                 Ok(set)
             } else if self.is_configured(&reference) {
                 Err(failed(&reference.kind, namespace, &reference.name, String::from(NOT_READ)))
             } else {
                 break;
             };
-            let dependent = std::mem::replace(&mut dependent, reference.uid.clone());
             links.push(OwnerLink { reference, dependent, owner });
         }
         links
@@ -169,13 +168,12 @@ impl OwnerReads<'_> {
         controller: Option<OwnerReference>,
     ) -> Vec<OwnerLink> {
         let mut links: Vec<OwnerLink> = Vec::new();
-        let (mut dependent, mut next) = (dependent.to_owned(), controller);
-        while let Some(reference) = next.take().filter(|_| links.len() < MAX_OWNER_LEVELS) {
+        let mut walk = ControllerWalk::new(dependent, controller.as_ref());
+        while let Some((dependent, reference)) = walk.step() {
             let Some(owner) = self.owner(&reference).await else { break };
             if let Ok(owner) = &owner {
-                next = OwnerReference::controller_of(&owner.metadata.owner_references).cloned();
+                walk.continue_above(&owner.metadata);
             }
-            let dependent = std::mem::replace(&mut dependent, reference.uid.clone());
             links.push(OwnerLink { reference, dependent, owner });
         }
         links
@@ -198,8 +196,8 @@ impl OwnerReads<'_> {
             return Ok(Some(vec![uid.to_owned()]));
         }
         let mut uids = Vec::new();
-        let mut next = pod.controller().cloned();
-        while let Some(reference) = next.take().filter(|_| uids.len() < MAX_OWNER_LEVELS) {
+        let mut walk = ControllerWalk::of_pod(pod);
+        while let Some((_, reference)) = walk.step() {
             uids.push(reference.uid.clone());
             if reference.uid == uid {
                 return Ok(Some(uids));
@@ -210,7 +208,7 @@ impl OwnerReads<'_> {
                 break;
             }
             let Some(owner) = self.owner(&reference).await else { break };
-            next = OwnerReference::controller_of(&owner?.metadata.owner_references).cloned();
+            walk.continue_above(&owner?.metadata);
         }
         Ok(None)
     }

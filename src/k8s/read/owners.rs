@@ -10,7 +10,7 @@ use super::api_reader::ApiReader;
 use crate::escape::{MAX_NAME_CHARS, to_bounded_line};
 use crate::k8s::{
     error::LookupError,
-    objects::pod::{Metadata, OwnerReference, null_as_default},
+    objects::pod::{Metadata, OwnerReference, Pod, null_as_default},
 };
 
 /// Maximum number of owners above each other that are read for an object: a StatefulSet or a member resource, its cluster
@@ -58,6 +58,15 @@ pub enum Existence {
     /// No object of this kind, name and uid exists.
     #[default]
     Gone,
+}
+
+/// A walk along the controllers above an object, the nearest first: at most [`MAX_OWNER_LEVELS`]. The caller reads each of
+/// them.
+#[derive(Debug)]
+pub struct ControllerWalk {
+    dependent: String,
+    next: Option<OwnerReference>,
+    level: usize,
 }
 
 /// An object of which only the metadata is read.
@@ -221,6 +230,35 @@ impl ApiReader {
     ) -> Result<Metadata, LookupError> {
         let request = Request::new(path).get_metadata(name, &GetParams::default());
         Ok(self.read::<Object>(subject, request).await?.metadata)
+    }
+}
+
+// === impl ControllerWalk ===
+
+impl ControllerWalk {
+    /// Starts at the object with this uid and this controller.
+    #[must_use]
+    pub fn new(uid: &str, controller: Option<&OwnerReference>) -> Self {
+        Self { dependent: uid.to_owned(), next: controller.cloned(), level: 0 }
+    }
+
+    /// Starts at a pod.
+    #[must_use]
+    pub fn of_pod(pod: &Pod) -> Self {
+        Self::new(&pod.metadata.uid, pod.controller())
+    }
+
+    /// Returns the next controller, and the uid of the object that refers to it. The walk ends unless
+    /// [`Self::continue_above`] is called for it.
+    pub fn step(&mut self) -> Option<(String, OwnerReference)> {
+        let reference = self.next.take().filter(|_| self.level < MAX_OWNER_LEVELS)?;
+        self.level += 1;
+        Some((std::mem::replace(&mut self.dependent, reference.uid.clone()), reference))
+    }
+
+    /// Continues with the controller of the object with this metadata, which [`Self::step`] has returned.
+    pub fn continue_above(&mut self, owner: &Metadata) {
+        self.next = OwnerReference::controller_of(&owner.owner_references).cloned();
     }
 }
 
