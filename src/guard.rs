@@ -14,7 +14,8 @@
 //! 7. [`assess`]: evaluates a target in a snapshot. It has no I/O, no clock and no async code.
 //! 8. `explain`: renders an assessment as a verdict for people.
 //! 9. `inspect`: reports what the guard reads of a pod, for `etcd-guard inspect`. It probes nothing.
-//! 10. `decide`: runs these steps for one request, moves leadership under the policy `transfer`, and records events.
+//! 10. `evaluation`: runs these steps for one request, moves leadership under the policy `transfer`, and records events.
+//!     `services` holds what it reads from and writes to, and `cluster_cache` what outlives it.
 //! 11. `handover`: moves leadership on request, and before disruptions that nodes and rollouts announce.
 //! 12. `survey`: takes snapshots of all guarded clusters in the background and on demand, and reserves nothing.
 //!
@@ -31,8 +32,9 @@
 //! - Every evaluation returns a verdict before its deadline. An evaluation that fails denies the request.
 
 pub mod assess;
-mod decide;
+mod cluster_cache;
 mod discovery;
+mod evaluation;
 mod explain;
 mod handover;
 mod inspect;
@@ -44,6 +46,7 @@ pub(crate) mod outputs;
 mod ownership;
 mod policy;
 mod reserve;
+mod services;
 mod survey;
 
 use std::sync::Arc;
@@ -53,17 +56,10 @@ use prometheus_client::registry::Registry;
 #[cfg(any(test, fuzzing))]
 pub(crate) use self::discovery::fuzzing;
 use self::{
-    decide::{effective_policy::effective_policy, evaluator::Evaluator},
-    discovery::credentials::CredentialReader,
+    evaluation::{Evaluation, effective_policy::effective_policy},
     handover::Handovers,
-    metrics::Metrics,
-    observe::{
-        external::{ApiServers, ProbeGate},
-        observer::ClusterObserver,
-    },
-    ownership::{recorder::OwnershipRecorder, store::OwnershipStore},
-    policy::{owner_chain::OwnerReader, resolver::PolicyResolver},
-    reserve::store::ReservationStore,
+    ownership::recorder::OwnershipRecorder,
+    services::Services,
     survey::{Surveyor, cluster_metrics::ClusterMetrics, priority::OwnPriority, shares::Shares},
 };
 pub use self::{
@@ -80,53 +76,20 @@ pub use self::{
         verdict::Verdict,
         wall_clock::WallClock,
     },
-    policy::effective::{LeaderPolicy, MAX_OWNER_LEVELS, Mode, Permission, Policy, PolicySetting},
+    policy::effective::{LeaderPolicy, Mode, Permission, Policy, PolicySetting},
+    services::Sources,
     survey::background::Surveys,
 };
 /// The label of guarded namespaces, as [`Survey`] reports it.
-pub use crate::k8s::OptInLabel;
-use crate::{
-    api::Survey,
-    config::LiveConfig,
-    etcd::Connections,
-    k8s::{AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, NodeReader, SecretReader},
-};
+pub use crate::k8s::{MAX_OWNER_LEVELS, OptInLabel};
+use crate::{api::Survey, k8s::Leases};
 
 /// Evaluates deletions and evictions of pods, and workload operations.
 pub struct Guard {
-    observer: Arc<ClusterObserver>,
-    policies: Arc<PolicyResolver>,
-    reservations: Arc<ReservationStore>,
+    services: Arc<Services>,
     owners: OwnershipRecorder,
-    evaluator: Evaluator,
     surveyor: Surveyor,
     handovers: Handovers,
-}
-
-/// The sources of a guard, and the recorder of its events.
-pub struct Sources {
-    /// Reads pods.
-    pub pods: ApiReader,
-    /// Reads the claims that hold the data of members.
-    pub claims: ClaimReader,
-    /// Reads the credentials that members require from clients.
-    pub secrets: SecretReader,
-    /// Annotations of namespaces and StatefulSets.
-    pub annotations: AnnotationCache,
-    /// The configuration of the server.
-    pub config: LiveConfig,
-    /// Records events on the objects that verdicts concern.
-    pub events: EventRecorder,
-    /// `HOST:PORT` of the API server, at which no member is probed.
-    pub api_servers: Vec<String>,
-    /// Connections to members.
-    pub connections: Connections,
-    /// The wall clock.
-    pub wall_clock: WallClock,
-    /// Namespace and name of the guard's own pod, if it runs in one.
-    pub own_pod: Option<(String, String)>,
-    /// Reads and watches nodes, for handovers before disruptions; absent without `--handover`.
-    pub nodes: Option<NodeReader>,
 }
 
 // === impl Guard ===
@@ -136,87 +99,37 @@ impl Guard {
     /// registers its metrics in `registry`.
     #[must_use]
     pub fn new(sources: Sources, leases: Leases, registry: &mut Registry) -> Self {
-        let Sources {
-            pods,
-            claims,
-            secrets,
-            annotations,
-            config,
-            events,
-            api_servers,
-            connections,
-            wall_clock,
-            own_pod,
-            nodes,
-        } = sources;
+        let (own_pod, nodes) = (sources.own_pod.clone(), sources.nodes.clone());
         let shares = own_pod.clone().map(|(_, pod)| Shares::new(&leases, pod));
-        let own_priority = OwnPriority::new(pods.clone(), own_pod);
-        let metrics = Metrics::register(registry);
+        let own_priority = OwnPriority::new(sources.pods.clone(), own_pod);
+        let services = Services::new(sources, leases, registry);
         let cluster_metrics = ClusterMetrics::default();
         cluster_metrics.register(registry);
-        let ownership = Arc::new(OwnershipStore::new(&leases));
-        let reservations = ReservationStore::new(leases, wall_clock.clone());
-        reservations.register(registry);
-        let reservations = Arc::new(reservations);
-        let chains = OwnerReader::new(annotations.clone(), pods.clone(), config.clone());
-        let policies =
-            Arc::new(PolicyResolver::new(annotations.clone(), config.clone(), chains.clone(), wall_clock));
-        let gate = ProbeGate::new(config.clone(), ApiServers::new(&pods, api_servers));
-        let observer = Arc::new(ClusterObserver {
-            pods,
-            claims,
-            annotations,
-            ownership: Arc::clone(&ownership),
-            gate,
-            config,
-            credentials: CredentialReader::new(secrets),
-            connections,
-            metrics,
-        });
         let owners = OwnershipRecorder::new(
-            Arc::clone(&ownership),
-            &observer.pods,
-            observer.claims.clone(),
-            observer.annotations.clone(),
+            Arc::clone(&services.ownership),
+            &services.observer.pods,
+            services.observer.claims.clone(),
+            services.observer.annotations.clone(),
         );
-        let handovers = Handovers::new(&observer, &policies, &reservations, events.clone(), nodes);
-        let evaluator = Evaluator::new(
-            Arc::clone(&observer),
-            Arc::clone(&policies),
-            Arc::clone(&reservations),
-            Arc::clone(&ownership),
-            chains,
-            events,
-        );
-        let surveying = ClusterObserver {
-            connections: observer.connections.for_surveys(),
-            ..ClusterObserver::clone(&observer)
-        };
-        let surveyor = Surveyor::new(
-            Arc::new(surveying),
-            Arc::clone(&policies),
-            Arc::clone(&reservations),
-            ownership,
-            own_priority,
-            cluster_metrics,
-            shares,
-        );
-        Self { observer, policies, reservations, owners, evaluator, surveyor, handovers }
+        let surveyor = Surveyor::new(services.for_surveys(), own_priority, cluster_metrics, shares);
+        let services = Arc::new(services);
+        let handovers = Handovers::new(&services, nodes);
+        Self { services, owners, surveyor, handovers }
     }
 
     /// Returns the verdict on a request before the deadline.
     pub async fn evaluate(&self, request: &Request, deadline: Deadline) -> Verdict {
-        self.evaluator.evaluate(request, deadline).await
+        Evaluation::new(&self.services, request, deadline).evaluate().await
     }
 
     /// Returns the verdict that a request would get as a dry run, also if its namespace is not guarded.
     pub async fn preview(&self, request: &Request, deadline: Deadline) -> Verdict {
-        self.evaluator.preview(request, deadline).await
+        Evaluation::new(&self.services, request, deadline).preview().await
     }
 
     /// Returns the effective policy settings for a request, with the source of each setting.
     pub async fn effective_policy(&self, request: &Request, deadline: Deadline) -> Vec<PolicySetting> {
-        effective_policy(&self.observer, &self.policies, request, deadline).await
+        effective_policy(&self.services, request, deadline).await
     }
 
     /// Takes a snapshot of every etcd cluster in this namespace, or in all guarded namespaces.
@@ -234,7 +147,7 @@ impl Guard {
                 None => std::future::pending().await,
             }
         };
-        let records = self.reservations.delete_stale_records();
+        let records = self.services.reservations.delete_stale_records();
         tokio::join!(records, self.owners.run(), self.handovers.run(), survey);
     }
 }

@@ -27,6 +27,7 @@ pub use objects::{
     namespace_limits::{
         AmountTexts, LimitRange, LimitRangeItem, LimitRangeSpec, NamespaceLimits, QuotaSpec, ResourceQuota,
     },
+    owner_reference::{ControllerWalk, MAX_OWNER_LEVELS},
     pod,
     pod_references::{PUBLISHED_CONFIG_MAPS, PodReferences},
     pod_template::PodTemplate,
@@ -41,7 +42,7 @@ pub use read::{
     namespace_limits::NamespaceLimitsReader,
     namespaces::{NamespaceLabels, NamespaceReader},
     nodes::{NodeEvent, NodeMetadata, NodeReader, NodeState, NodeStateEvent, Taint, watch_nodes},
-    owners::{Owner, OwnerResource, OwnerState},
+    owners::{Existence, Owner, OwnerResource},
     secrets::SecretReader,
 };
 pub use write::{

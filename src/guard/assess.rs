@@ -57,12 +57,15 @@ pub struct Assessment {
 /// deletion is assessed again with a new snapshot.
 #[must_use]
 pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Assessment {
-    assess_with_evidence(snapshot, target, policy, SingleMemberEvidence::default())
+    let membership = Membership::new(snapshot);
+    assess_members(snapshot, &membership, target, policy, SingleMemberEvidence::default())
 }
 
-/// Assesses a deletion like [`assess`], with the `evidence` that a cluster without any answer has one voter.
-pub(in crate::guard) fn assess_with_evidence(
+/// Assesses a deletion like [`assess`], with the `membership` of the snapshot, and with the `evidence` that a cluster without
+/// any answer has one voter.
+pub(in crate::guard) fn assess_members(
     snapshot: &Snapshot,
+    membership: &Result<Membership<'_>, MembershipError>,
     target: &MemberPod,
     policy: &Policy,
     evidence: SingleMemberEvidence,
@@ -74,7 +77,7 @@ pub(in crate::guard) fn assess_with_evidence(
     }
     // Checked before the quorum: the restart of a member that serves nothing may be the repair.
     let is_idle = is_idle(target);
-    let membership = match Membership::new(snapshot) {
+    let membership = match membership {
         Ok(membership) => membership,
         Err(MembershipError::Unproven) => {
             // The kubelet reports late that a container runs: only a refused connection, or a pod without an address,
@@ -93,18 +96,19 @@ pub(in crate::guard) fn assess_with_evidence(
         Err(MembershipError::Ambiguous(identity)) => {
             let pod = snapshot.pod(&identity.pod);
             let owner_kind = pod.map(|pod| pod.owner_kind.clone()).unwrap_or_default();
-            let missing = vec![MissingVoter { name: identity.pod, owner_kind, cause: identity.cause }];
+            let (name, cause) = (identity.pod.clone(), identity.cause.clone());
+            let missing = vec![MissingVoter { name, owner_kind, cause }];
             return Assessment { missing, ..Assessment::new(Reason::AmbiguousMember) };
         }
     };
     let member = membership.member_of_pod(&target.name);
     let own = member.map(Member::id);
-    let tally = Tally::new(&membership, |member| Some(member.id()) == own);
-    let leaving = leaving(&membership, own);
+    let tally = Tally::new(membership, |member| Some(member.id()) == own);
+    let leaving = leaving(membership, own);
     let verdict = |reason| Assessment {
         member: own,
         tally: Some(tally.clone()),
-        missing: missing_voters(&membership),
+        missing: missing_voters(membership),
         leaving: leaving.clone(),
         no_space: snapshot.is_out_of_space(),
         min_voters: policy.min_voters,

@@ -10,5 +10,5 @@ mod etcdctl;
 pub(crate) mod fuzzing;
 mod member_settings;
 pub(in crate::guard) mod recognition;
-pub(in crate::guard) mod settled;
+pub(in crate::guard) mod stopped_pod;
 mod storage;

@@ -22,13 +22,7 @@ use self::{
     doomed_nodes::DoomedNodes, mover::Mover, node_watch::NodeWatch, report::Reporter,
     request_watch::RequestWatch, rollout_watch::RolloutWatch,
 };
-use crate::{
-    guard::{
-        observe::observer::ClusterObserver, policy::resolver::PolicyResolver,
-        reserve::store::ReservationStore,
-    },
-    k8s::{EventRecorder, NodeReader},
-};
+use crate::{guard::services::Services, k8s::NodeReader};
 
 /// Moves leadership on signals.
 pub(in crate::guard) struct Handovers {
@@ -41,21 +35,13 @@ pub(in crate::guard) struct Handovers {
 
 impl Handovers {
     /// Creates the watches of requests and, with `nodes`, those of nodes and rollouts.
-    pub(in crate::guard) fn new(
-        observer: &Arc<ClusterObserver>,
-        policies: &Arc<PolicyResolver>,
-        reservations: &Arc<ReservationStore>,
-        events: EventRecorder,
-        nodes: Option<NodeReader>,
-    ) -> Self {
+    pub(in crate::guard) fn new(services: &Arc<Services>, nodes: Option<NodeReader>) -> Self {
         let doomed = DoomedNodes::default();
         let mover = Arc::new(Mover {
-            observer: Arc::clone(observer),
-            policies: Arc::clone(policies),
-            reservations: Arc::clone(reservations),
+            services: Arc::clone(services),
             doomed: doomed.clone(),
             nodes: nodes.clone(),
-            reporter: Reporter::new(events, observer.metrics.clone()),
+            reporter: Reporter::new(services.events.clone(), services.observer.metrics.clone()),
         });
         let signals = nodes.map(|nodes| {
             (NodeWatch::new(Arc::clone(&mover), doomed, nodes), RolloutWatch::new(Arc::clone(&mover)))

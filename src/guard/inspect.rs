@@ -24,7 +24,7 @@ use crate::guard::{
         credentials::sources::{SELF_SIGNED, config_text},
         etcd_pod::{self, EtcdPod, MEMBER_ANNOTATIONS},
         recognition::{Recognition, Veto, recognize},
-        settled::settled_verdict,
+        stopped_pod::verdict_of_stopped_pod,
     },
     model::{annotations::MEMBER, reason::Reason},
     policy::effective::{PolicySetting, PolicySource, resolve},
@@ -163,7 +163,7 @@ pub struct Inspection {
 #[must_use]
 pub fn inspect(object: &InspectedObject, policies: &Policies, now: Timestamp) -> Inspection {
     let mut pod = object.pod.clone();
-    inherit(&mut pod, &object.owners);
+    apply_inherited(&mut pod, &object.owners);
     if policies.floor.mode == Mode::Enforce {
         etcd_pod::include_evident_member(&mut pod);
     }
@@ -217,17 +217,15 @@ pub fn inspect(object: &InspectedObject, policies: &Policies, now: Timestamp) ->
 
 /// Adds the annotations about members that the pod lacks, as the guard does: first those of its StatefulSet, then those of
 /// its namespace.
-fn inherit(pod: &mut Pod, owners: &[AnnotatedObject]) {
+fn apply_inherited(pod: &mut Pod, owners: &[AnnotatedObject]) {
     for owner in owners.iter().rev() {
-        for (name, value) in owner.annotations.iter().flatten() {
-            let is_inherited = match owner.relation {
-                Relation::Namespace => etcd_pod::inherits_from_namespace(pod, name, value),
-                Relation::StatefulSet => true,
-                Relation::Owner => false,
-            };
-            if is_inherited && MEMBER_ANNOTATIONS.contains(&name.as_str()) {
-                pod.metadata.annotations.entry(name.clone()).or_insert_with(|| value.clone());
+        let Ok(annotations) = &owner.annotations else { continue };
+        match owner.relation {
+            Relation::Namespace => {
+                pod.inherit(annotations, &MEMBER_ANNOTATIONS, etcd_pod::inherits_from_namespace);
             }
+            Relation::StatefulSet => pod.inherit(annotations, &MEMBER_ANNOTATIONS, |_, _, _| true),
+            Relation::Owner => {}
         }
     }
 }
@@ -235,7 +233,7 @@ fn inherit(pod: &mut Pod, owners: &[AnnotatedObject]) {
 /// Returns the result and its reason as a sentence.
 fn outcome(pod: &Pod, recognition: &Recognition) -> (InspectionReason, String) {
     let name = &pod.metadata.name;
-    if let Some(verdict) = settled_verdict(pod) {
+    if let Some(verdict) = verdict_of_stopped_pod(pod) {
         let reason = match verdict.reason {
             Reason::MirrorPod => InspectionReason::MirrorPod,
             Reason::PodFinished => InspectionReason::Finished,

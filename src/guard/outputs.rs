@@ -15,7 +15,7 @@ use crate::{
         assess::{
             Assessment, MissingVoter, cluster_summary::ClusterSummary, scale_down::evaluate_scale_down,
         },
-        decide,
+        evaluation,
         explain::{explain, inspection_advice},
         inspect,
         metrics::Metrics,
@@ -121,7 +121,7 @@ pub(crate) fn commands(text: &str) -> Vec<String> {
     let advice = inspection_advice(text, text);
     commands.push(advice.split_once(": ").unwrap().1.to_owned());
     commands.push(snapshot.pods[0].etcdctl_command(&snapshot.namespace, "member list"));
-    commands.push(format!("kubectl annotate {}", decide::break_glass_object("prod", &owned_pod(text))));
+    commands.push(format!("kubectl annotate {}", evaluation::break_glass_object("prod", &owned_pod(text))));
     commands
 }
 

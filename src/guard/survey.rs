@@ -9,7 +9,7 @@ pub(in crate::guard) mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, time::Duration};
 
 use futures::{Stream, StreamExt, stream};
 use tokio::{
@@ -19,16 +19,14 @@ use tokio::{
 
 use crate::guard::{
     assess::cluster_summary::ClusterSummary,
-    discovery::{etcd_pod, settled::label_command},
+    discovery::{etcd_pod, stopped_pod::label_command},
     model::{
         cluster_key::ClusterKey,
         deadline::{Deadline, DeadlineExceeded},
         reservation::Reservation,
     },
-    observe::observer::ClusterObserver,
-    ownership::store::OwnershipStore,
-    policy::{effective::ResolvedPolicy, resolver::PolicyResolver},
-    reserve::store::ReservationStore,
+    policy::effective::ResolvedPolicy,
+    services::Services,
     survey::{
         cluster_metrics::ClusterMetrics,
         priority::{OwnPriority, Priority},
@@ -50,10 +48,7 @@ const MAX_PAUSE: Duration = Duration::from_millis(25);
 
 /// Surveys the guarded clusters.
 pub(in crate::guard) struct Surveyor {
-    observer: Arc<ClusterObserver>,
-    policies: Arc<PolicyResolver>,
-    reservations: Arc<ReservationStore>,
-    ownership: Arc<OwnershipStore>,
+    services: Services,
     own_priority: OwnPriority,
     cluster_metrics: ClusterMetrics,
     /// Divides periodic surveys between the replicas; `None` if the guard does not run in a pod.
@@ -81,18 +76,15 @@ enum Scope<'a> {
 // === impl Surveyor ===
 
 impl Surveyor {
-    /// Creates a surveyor that takes snapshots with `observer`.
+    /// Creates a surveyor that takes snapshots with these services.
     pub(in crate::guard) fn new(
-        observer: Arc<ClusterObserver>,
-        policies: Arc<PolicyResolver>,
-        reservations: Arc<ReservationStore>,
-        ownership: Arc<OwnershipStore>,
+        services: Services,
         own_priority: OwnPriority,
         cluster_metrics: ClusterMetrics,
         shares: Option<Shares>,
     ) -> Self {
         let requested = RequestedSurveys::default();
-        Self { observer, policies, reservations, ownership, own_priority, cluster_metrics, shares, requested }
+        Self { services, own_priority, cluster_metrics, shares, requested }
     }
 
     /// Surveys the etcd clusters of this namespace, or of all namespaces with the guard's label. Runs one survey
@@ -110,15 +102,18 @@ impl Surveyor {
 
     /// Returns a survey without clusters.
     fn empty(&self) -> Survey {
-        Survey { opt_in_label: Some(self.observer.annotations.opt_in_label().clone()), ..Survey::default() }
+        Survey {
+            opt_in_label: Some(self.services.observer.annotations.opt_in_label().clone()),
+            ..Survey::default()
+        }
     }
 
     /// Surveys namespaces. The surveys of the namespaces start within `spread`, unless members delay them.
     async fn survey_scope(&self, scope: Scope<'_>, spread: Duration, deadline: Deadline) -> Survey {
         let started = Instant::now();
         let mut survey = self.empty();
-        let read =
-            deadline.within("reading the reservations from the API server", self.reservations.read_active());
+        let read = deadline
+            .within("reading the reservations from the API server", self.services.reservations.read_active());
         let reserved = match read.await {
             Ok(Ok(reserved)) => reserved,
             Ok(Err(error)) => {
@@ -130,11 +125,11 @@ impl Surveyor {
                 return Survey { problems, ..survey };
             }
         };
-        let guarded = self.observer.annotations.guarded_namespaces().borrow().clone();
+        let guarded = self.services.observer.annotations.guarded_namespaces().borrow().clone();
         let namespaces = match scope {
             Scope::Namespace(name) => {
                 if !guarded.contains(name) {
-                    let command = label_command(name, self.observer.annotations.opt_in_label());
+                    let command = label_command(name, self.services.observer.annotations.opt_in_label());
                     survey.problems.push(format!("namespace {name} is not guarded: {command}"));
                 }
                 vec![name.to_owned()]
@@ -181,20 +176,21 @@ impl Surveyor {
         own: Option<&Priority>,
         deadline: Deadline,
     ) -> Result<(Vec<ClusterStatus>, Option<String>, Vec<RecognitionGap>), String> {
-        let listed = self.observer.list_pods(namespace, deadline).await;
+        let listed = self.services.observer.list_pods(namespace, deadline).await;
         let pods = listed.map_err(|error| problem(&format!("namespace {namespace}"), &error.to_string()))?;
         let mut clusters: Vec<ClusterStatus> = Vec::new();
         let keys = cluster_keys(namespace, &pods);
         let others = pods.iter().filter(|pod| is_other_pod(namespace, pod, &keys));
         let warning = own.and_then(|own| own.namespace_warning(namespace, others));
         for (cluster_key, first) in keys {
-            let snapshot = self.observer.observe_with_storage(&cluster_key, &pods, reserved, deadline).await;
+            let snapshot =
+                self.services.observer.observe_with_storage(&cluster_key, &pods, reserved, deadline).await;
             let summary = ClusterSummary::new(&snapshot);
             if let Some(tally) = &summary.tally {
-                self.ownership.voters.record(&cluster_key, tally.voters);
+                self.services.ownership.voters.record(&cluster_key, tally.voters);
             }
             let ResolvedPolicy { settings, mut warnings, .. } =
-                self.policies.resolve_for_pod(cluster_key.namespace(), first, deadline).await;
+                self.services.policies.resolve_for_pod(cluster_key.namespace(), first, deadline).await;
             let members = pods.iter().filter(|pod| {
                 !pod.is_finished() && !pod.is_mirror() && ClusterKey::from_pod(namespace, pod) == cluster_key
             });
@@ -207,8 +203,8 @@ impl Surveyor {
                 None => clusters.push(status),
             }
         }
-        let is_guarded = self.observer.annotations.is_guarded(namespace);
-        let label = self.observer.annotations.opt_in_label();
+        let is_guarded = self.services.observer.annotations.is_guarded(namespace);
+        let label = self.services.observer.annotations.opt_in_label();
         let gaps = if is_guarded { gaps::find(namespace, &pods, label) } else { Vec::new() };
         Ok((clusters, warning, gaps))
     }

@@ -8,7 +8,7 @@ pub(super) mod data_object;
 pub(super) mod heap_size;
 pub(super) mod namespace_limits;
 mod nullable;
-mod owner_reference;
+pub(super) mod owner_reference;
 pub mod pod;
 mod pod_heap_size;
 pub(super) mod pod_references;

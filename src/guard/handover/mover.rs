@@ -21,9 +21,9 @@ use crate::{
             membership::Membership,
             snapshot::{MemberPod, Snapshot},
         },
-        observe::{observer::ClusterObserver, siblings::Siblings},
-        policy::resolver::PolicyResolver,
-        reserve::store::{Record, ReservationStore},
+        observe::namespace_pods::NamespacePods,
+        reserve::store::Record,
+        services::Services,
     },
     k8s::{LookupError, NodeReader, WriteError, pod::Pod},
     traces::SPAN_TARGET,
@@ -49,9 +49,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Performs handovers.
 pub(super) struct Mover {
-    pub(super) observer: Arc<ClusterObserver>,
-    pub(super) policies: Arc<PolicyResolver>,
-    pub(super) reservations: Arc<ReservationStore>,
+    pub(super) services: Arc<Services>,
     pub(super) doomed: DoomedNodes,
     /// Reads the node of a signal before the transfer; absent without the watch of nodes.
     pub(super) nodes: Option<NodeReader>,
@@ -71,7 +69,7 @@ pub(super) struct Task<'a> {
 }
 
 /// A transfer of leadership that the record announces.
-struct Transfer<'a> {
+struct PlannedMove<'a> {
     leader: &'a MemberPod,
     transferee: &'a MemberPod,
     member: MemberId,
@@ -149,7 +147,7 @@ impl Mover {
             Some(HandoverState::InProgress(rest)) => return Ok(Attempt::Done(Outcome::InProgress(rest))),
             Some(HandoverState::Expired { .. }) | None => {}
         }
-        let (pods, siblings, snapshot) = self.observe(task, Some(&record), deadline).await?;
+        let (pods, listed, snapshot) = self.observe(task, Some(&record), deadline).await?;
         let nodes = nodes_of(&pods);
         let (leaves, obstacle) = (|pod: &MemberPod| (task.leaves)(&pods, &pod.name), self.obstacle(&nodes));
         let order = Order { leaves: &leaves, transferee: task.transferee, obstacle: &obstacle };
@@ -163,7 +161,7 @@ impl Mover {
                 if self.is_withdrawn(task, deadline).await? {
                     return Ok(Attempt::Done(Outcome::Withdrawn));
                 }
-                (None, Some(Transfer { leader, transferee, member, term }))
+                (None, Some(PlannedMove { leader, transferee, member, term }))
             }
             Choice::NoTransferee { leader, cause } => {
                 (Some(Outcome::NoTransferee { leader: leader.name.clone(), cause }), None)
@@ -174,8 +172,8 @@ impl Mover {
         if outcome.is_some() && task.signal.trigger != Trigger::Request {
             return Ok(outcome.map_or(Attempt::Conflict, Attempt::Done));
         }
-        let endpoint = transfer.as_ref().and_then(|transfer| siblings.endpoint(&transfer.leader.name));
-        if let (Some(Transfer { leader, .. }), None) = (&transfer, endpoint) {
+        let endpoint = transfer.as_ref().and_then(|transfer| listed.endpoint(&transfer.leader.name));
+        if let (Some(PlannedMove { leader, .. }), None) = (&transfer, endpoint) {
             let cause = format!(
                 "the leader {0} has another owner: annotate the StatefulSet of {0} instead",
                 leader.name
@@ -187,14 +185,14 @@ impl Mover {
             uid: transfer.as_ref().map(|transfer| transfer.transferee.uid.clone()).unwrap_or_default(),
             pod: transfer.as_ref().map(|transfer| transfer.transferee.name.clone()).unwrap_or_default(),
             term: transfer.as_ref().map(|transfer| transfer.term).unwrap_or_default(),
-            at: self.policies.wall_clock.now().to_string(),
+            at: self.services.policies.wall_clock.now().to_string(),
             ended: transfer.is_none(),
         };
         // The names only describe the Lease. No evaluation reads them.
         let names = Membership::new(&snapshot)
-            .map(|membership| siblings.cluster_names(membership.pod_names()).collect::<Vec<String>>());
+            .map(|membership| listed.cluster_names(membership.pod_names()).collect::<Vec<String>>());
         let names = names.unwrap_or_default().into_iter().chain([snapshot.cluster.clone()]);
-        let add = self.reservations.add_handover(&mut record, names, entry.clone());
+        let add = self.services.reservations.add_handover(&mut record, names, entry.clone());
         match deadline.within("writing the handover to the API server", add).await {
             Ok(Ok(())) => {}
             Ok(Err(WriteError::Conflict)) => return Ok(Attempt::Conflict),
@@ -216,16 +214,18 @@ impl Mover {
     async fn transfer(
         &self,
         task: &Task<'_>,
-        transfer: &Transfer<'_>,
+        transfer: &PlannedMove<'_>,
         endpoint: &Endpoint,
         pods: &[Pod],
         deadline: Deadline,
     ) -> Outcome {
-        let Transfer { leader, transferee, member, term } = *transfer;
+        let PlannedMove { leader, transferee, member, term } = *transfer;
         let started = Instant::now();
         let until = deadline.minus(ANSWER_RESERVE);
         let failed = |cause| Outcome::Failed { leader: Some(leader.name.clone()), cause };
-        if let Err(cause) = etcd::move_leader(&self.observer.connections, endpoint, member, until).await {
+        if let Err(cause) =
+            etcd::move_leader(&self.services.observer.connections, endpoint, member, until).await
+        {
             return failed(format!("{} did not become the leader: {cause}", transferee.name));
         }
         let taken = started.elapsed();
@@ -246,7 +246,7 @@ impl Mover {
         let is_request = entry.signal.starts_with(Trigger::Request.as_str());
         let ended = Handover { ended: true, ..entry };
         for _ in 0..MAX_ATTEMPTS {
-            let add = self.reservations.add_handover(&mut record, [], ended.clone());
+            let add = self.services.reservations.add_handover(&mut record, [], ended.clone());
             match deadline.within("writing the end of the handover", add).await {
                 Ok(Err(WriteError::Conflict)) => {}
                 _ => return,
@@ -277,20 +277,20 @@ impl Mover {
         task: &Task<'_>,
         record: Option<&Record>,
         deadline: Deadline,
-    ) -> Result<(Vec<Pod>, Siblings, Snapshot), String> {
-        let pods = self.observer.list_pods(task.cluster_key.namespace(), deadline).await;
+    ) -> Result<(Vec<Pod>, NamespacePods, Snapshot), String> {
+        let pods = self.services.observer.list_pods(task.cluster_key.namespace(), deadline).await;
         let pods = pods.map_err(|error| error.to_string())?;
         let reserved = record.map(Record::active).unwrap_or_default();
-        let observe = self.observer.observe_cluster(task.cluster_key, &pods, &reserved, deadline);
-        let (siblings, snapshot) = observe.await;
-        Ok((pods, siblings, snapshot))
+        let observe = self.services.observer.observe_cluster(task.cluster_key, &pods, &reserved, deadline);
+        let (listed, snapshot) = observe.await;
+        Ok((pods, listed, snapshot))
     }
 
     async fn read_record(&self, id: ClusterId, deadline: Deadline) -> Result<Record, String> {
-        let read = self.reservations.read(Some(id));
+        let read = self.services.reservations.read(Some(id));
         let read = deadline.within("reading the record of the cluster from the API server", read).await;
         let records = read.map_err(|late| late.to_string())?.map_err(|error| error.to_string())?;
-        let record = self.reservations.select(records, id).map_err(|error| error.to_string())?;
+        let record = self.services.reservations.select(records, id).map_err(|error| error.to_string())?;
         record.ok_or_else(|| format!("the record of cluster {id} was not read"))
     }
 
@@ -318,7 +318,7 @@ impl Mover {
 
     /// The taints of the configuration.
     pub(super) fn configured_taints(&self) -> Vec<String> {
-        self.observer.config.borrow().guard.handover.taints.clone()
+        self.services.observer.config.borrow().guard.handover.taints.clone()
     }
 
     /// Probes the members until they agree on the new leader. Returns the new term.
@@ -331,7 +331,7 @@ impl Mover {
         deadline: Deadline,
     ) -> Option<u64> {
         for _ in 0..MAX_VERIFICATIONS {
-            let listed = self.observer.observe_listed(task.cluster_key, pods, &[], deadline);
+            let listed = self.services.observer.observe_listed(task.cluster_key, pods, &[], deadline);
             let snapshot = listed.await;
             let leadership = Membership::new(&snapshot).ok().map(|membership| membership.leadership());
             if let Some(now) = leadership.filter(|now| now.leader == Some(member) && now.term >= term) {

@@ -57,7 +57,7 @@ impl NodeWatch {
 
     /// Moves leadership off nodes with signals until the future is dropped.
     pub(super) async fn run(&self) {
-        while !self.mover.observer.annotations.wait_until_synced().await {
+        while !self.mover.services.observer.annotations.wait_until_synced().await {
             sleep(RECHECK_INTERVAL).await;
         }
         let mut events = pin!(self.nodes.watch());
@@ -196,7 +196,7 @@ async fn evacuate_cluster(
 ) -> Option<Duration> {
     let deadline = Deadline::from_timeout(Some(LOOKUP_TIMEOUT));
     let pod = on_node.first()?;
-    let resolved = mover.policies.resolve_for_pod(key.namespace(), pod, deadline).await;
+    let resolved = mover.services.policies.resolve_for_pod(key.namespace(), pod, deadline).await;
     if resolved.has_unreadable_owner || !resolved.policy.leader.transfers() {
         return None;
     }
@@ -228,7 +228,7 @@ async fn evacuate_cluster(
 
 /// Returns the clusters with members on this node, each with its member pods on the node.
 async fn clusters_on(mover: &Mover, node: &str) -> Result<Vec<(ClusterKey, Vec<Pod>)>, String> {
-    let observer = &mover.observer;
+    let observer = &mover.services.observer;
     let deadline = Deadline::from_timeout(Some(LOOKUP_TIMEOUT));
     let guarded = observer.annotations.guarded_namespaces().borrow().clone();
     let list = observer.pods.list_pods_of_node(node, &guarded);

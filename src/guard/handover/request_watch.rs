@@ -49,7 +49,7 @@ impl RequestWatch {
 
     /// Carries out requests until the future is dropped.
     pub(super) async fn run(&self) {
-        let annotations = &self.mover.observer.annotations;
+        let annotations = &self.mover.services.observer.annotations;
         while !annotations.wait_until_synced().await {
             sleep(CHECK_INTERVAL).await;
         }
@@ -69,7 +69,9 @@ impl RequestWatch {
                     continue;
                 }
                 match Requested::parse(&request.value) {
-                    Some(requested) if requested.is_current(self.mover.policies.wall_clock.now()) => {
+                    Some(requested)
+                        if requested.is_current(self.mover.services.policies.wall_clock.now()) =>
+                    {
                         tasks.spawn(carry_out(
                             Arc::clone(&self.mover),
                             Arc::clone(&slots),
@@ -162,7 +164,8 @@ fn signal(request: &MoveRequest) -> Signal {
 async fn find_pod(mover: &Mover, request: &MoveRequest) -> Result<Pod, String> {
     let MoveRequest { namespace, name, uid, is_pod, .. } = request;
     let deadline = Deadline::from_timeout(Some(LOOKUP_TIMEOUT));
-    let pods = mover.observer.list_pods(namespace, deadline).await.map_err(|error| error.to_string())?;
+    let pods =
+        mover.services.observer.list_pods(namespace, deadline).await.map_err(|error| error.to_string())?;
     let is_of_object = |pod: &&Pod| match is_pod {
         true => pod.metadata.uid == *uid,
         false => pod.controller().is_some_and(|owner| owner.uid == *uid),

@@ -65,7 +65,7 @@ impl RolloutWatch {
 
     /// Moves leadership during rollouts until the future is dropped.
     pub(super) async fn run(&self) {
-        let annotations = &self.mover.observer.annotations;
+        let annotations = &self.mover.services.observer.annotations;
         let mut evaluated: BTreeMap<String, Evaluated> = BTreeMap::new();
         loop {
             let guarded: BTreeSet<String> = annotations.guarded_namespaces().borrow().clone();
@@ -101,7 +101,7 @@ impl RolloutWatch {
     /// if the StatefulSets or pods could not be read.
     async fn evaluate(&self, namespace: &str) -> bool {
         let deadline = Deadline::from_timeout(Some(LOOKUP_TIMEOUT));
-        let reader = self.mover.observer.pods.for_background_tasks();
+        let reader = self.mover.services.observer.pods.for_background_tasks();
         let read = deadline.within("listing the StatefulSets", reader.list_stateful_sets(namespace)).await;
         let Ok(Ok(sets)) = read else { return true };
         let rollouts: Vec<&StatefulSet> =
@@ -109,7 +109,7 @@ impl RolloutWatch {
         if rollouts.is_empty() {
             return false;
         }
-        let Ok(pods) = self.mover.observer.list_pods(namespace, deadline).await else { return true };
+        let Ok(pods) = self.mover.services.observer.list_pods(namespace, deadline).await else { return true };
         let mut has_outdated = false;
         for set in rollouts {
             let Some(revision) = set.rollout_revision() else { continue };
@@ -128,7 +128,7 @@ impl RolloutWatch {
 
     async fn hand_over(&self, namespace: &str, set: &StatefulSet, revision: &str, pod: &Pod) {
         let deadline = Deadline::from_timeout(Some(LOOKUP_TIMEOUT));
-        let resolved = self.mover.policies.resolve_for_pod(namespace, pod, deadline).await;
+        let resolved = self.mover.services.policies.resolve_for_pod(namespace, pod, deadline).await;
         if resolved.has_unreadable_owner || !resolved.policy.leader.transfers() {
             return;
         }

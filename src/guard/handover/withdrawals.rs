@@ -74,7 +74,7 @@ impl Withdrawals {
 /// record that cannot be read or written does not prevent the other removals.
 async fn remove(mover: &Mover, nodes: &NodeReader) -> Result<(), String> {
     for _ in 0..MAX_ATTEMPTS {
-        let mut records = mover.reservations.read_all().await.map_err(|error| error.to_string())?;
+        let mut records = mover.services.reservations.read_all().await.map_err(|error| error.to_string())?;
         let taints = mover.configured_taints();
         let mut recorded: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for signal in records.signals().filter(|signal| is_known_here(signal, &taints)) {
@@ -97,8 +97,10 @@ async fn remove(mover: &Mover, nodes: &NodeReader) -> Result<(), String> {
         }
         let mut has_conflict = false;
         for record in records.with_signals(&gone) {
-            let removed =
-                mover.reservations.remove_handovers(record, |id| gone.iter().any(|known| known == id));
+            let removed = mover
+                .services
+                .reservations
+                .remove_handovers(record, |id| gone.iter().any(|known| known == id));
             match removed.await {
                 Ok(()) => {}
                 Err(WriteError::Conflict) => has_conflict = true,

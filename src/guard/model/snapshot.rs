@@ -177,7 +177,7 @@ impl Storage {
 
 impl MemberPod {
     /// The same pod, as a pod with another owner than the target.
-    pub(in crate::guard) fn of_other_owner(mut self) -> Self {
+    pub(in crate::guard) fn with_foreign_owner(mut self) -> Self {
         self.owner.has_target = false;
         self.terminating &= !Mistake::IgnoreForeignTerminating.is_active();
         self

@@ -15,12 +15,13 @@ use futures::future::try_join_all;
 use crate::etcd::{Endpoint, MemberError};
 use crate::expiring_cache::{ExpiringCache, Lifetime};
 use crate::guard::{
+    discovery::etcd_pod::EtcdPod,
     model::{
         cluster_key::{CLUSTER_TTL, ClusterKey, MAX_CLUSTERS},
         membership::Membership,
         snapshot::{MemberPod, Snapshot},
     },
-    observe::siblings::{Siblings, is_member_pod},
+    observe::namespace_pods::NamespacePods,
 };
 use crate::k8s::{ApiReader, LookupError, pod::Pod};
 
@@ -70,19 +71,19 @@ impl MemberPodCache {
         &self,
         cluster_key: &ClusterKey,
         snapshot: &Snapshot,
-        siblings: &Siblings,
+        pods: &NamespacePods,
     ) -> bool {
-        let replied = siblings.endpoints_of_replies(snapshot).filter(|endpoint| endpoint.can_connect_early());
+        let replied = pods.endpoints_of_replies(snapshot).filter(|endpoint| endpoint.can_connect_early());
         self.endpoints.insert(cluster_key.clone(), replied.take(MAX_PODS).cloned().collect());
-        match MemberPodNames::from_snapshot(snapshot, siblings) {
-            Some(_) if siblings.are_read_by_name => true,
+        match MemberPodNames::from_snapshot(snapshot, pods) {
+            Some(_) if pods.are_read_by_name => true,
             Some(names) => {
                 self.names.insert(cluster_key.clone(), names);
                 true
             }
             None => {
                 self.names.invalidate(cluster_key);
-                !siblings.are_read_by_name
+                !pods.are_read_by_name
             }
         }
     }
@@ -94,34 +95,40 @@ impl MemberPodNames {
     /// Returns the names of the cluster's pods, or `None` unless every listed voter runs in one of them. Then no other
     /// pod of the namespace can change the number of voters. The successor of a terminating pod that does not reply may
     /// have another name, and a list of the pods can admit credentials for a pod of another owner.
-    fn from_snapshot(snapshot: &Snapshot, siblings: &Siblings) -> Option<Self> {
+    fn from_snapshot(snapshot: &Snapshot, pods: &NamespacePods) -> Option<Self> {
         let membership = Membership::new(snapshot).ok()?;
-        let others = siblings.other_pods.iter().filter(|(pod, _)| {
+        let others = pods.other_pods.iter().filter(|(pod, _)| {
             snapshot.pod(&pod.metadata.name).is_some_and(|other| other.uid == pod.metadata.uid)
         });
-        let pods: Vec<&Pod> = siblings.pods.iter().chain(others).map(|(pod, _)| pod).collect();
+        let all: Vec<&Pod> = pods.pods.iter().chain(others).map(|(pod, _)| pod).collect();
         let is_known = |pod: &MemberPod| {
             let is_rejected = matches!(pod.reply.cause(), Some(MemberError::CredentialsRejected(_)));
             (!pod.terminating || pod.reply.status().is_some())
                 && (pod.owner.has_target || !is_rejected)
-                && pods.iter().any(|known| known.metadata.name == pod.name)
+                && all.iter().any(|known| known.metadata.name == pod.name)
         };
         membership.voters().next()?;
-        let is_complete = pods.len() <= MAX_PODS
+        let is_complete = all.len() <= MAX_PODS
             && snapshot.cluster_id().is_some()
             && membership.voters().all(|voter| voter.pod.is_some_and(is_known));
-        let key = |pod: &Pod| ClusterKey::from_pod(&siblings.namespace, pod);
-        is_complete.then(|| Self(pods.iter().map(|pod| (pod.metadata.name.clone(), key(pod))).collect()))
+        let key = |pod: &Pod| ClusterKey::from_pod(&pods.namespace, pod);
+        is_complete.then(|| Self(all.iter().map(|pod| (pod.metadata.name.clone(), key(pod))).collect()))
     }
 
     /// Returns whether the cache contains a pod with this name.
-    pub(super) fn contains(&self, name: &str) -> bool {
+    pub(in crate::guard) fn contains(&self, name: &str) -> bool {
         self.0.iter().any(|(known, _)| known == name)
     }
 
-    /// Returns whether this pod still runs etcd for the same owner.
-    pub(super) fn is_current(&self, pod: &Pod) -> bool {
-        self.0.iter().any(|(name, key)| *name == pod.metadata.name && is_member_pod(key, pod))
+    /// Whether these pods, which were read by the names in the cache, still run etcd for the same owners.
+    pub(in crate::guard) fn are_current(&self, pods: &NamespacePods) -> bool {
+        let is_known = |(pod, _): &&(Pod, EtcdPod)| {
+            let is_same = |(name, key): &(String, ClusterKey)| {
+                *name == pod.metadata.name && key.contains(&pods.namespace, pod)
+            };
+            self.0.iter().any(is_same)
+        };
+        pods.pods.iter().chain(&pods.other_pods).filter(is_known).count() == self.0.len()
     }
 
     /// Reads each pod by its name. Returns `None` if a pod does not exist or cannot be read: a list may still succeed.
@@ -163,9 +170,9 @@ mod tests {
     }
 
     /// The pods `etcd-0` to `etcd-N` of one StatefulSet.
-    fn siblings(size: usize) -> Siblings {
+    fn pods(size: usize) -> NamespacePods {
         let pods: Vec<Pod> = (0..size).map(|n| serde_json::from_value(pod(n)).unwrap()).collect();
-        Siblings::new(&ClusterKey::from_pod("prod", &pods[0]), pods)
+        NamespacePods::new(&ClusterKey::from_pod("prod", &pods[0]), pods)
     }
 
     fn strings(names: &MemberPodNames) -> Vec<&str> {
@@ -184,14 +191,14 @@ mod tests {
 
     #[test]
     fn stores_pods_that_run_all_voters() {
-        let names = MemberPodNames::from_snapshot(&cluster(3), &siblings(3)).unwrap();
+        let names = MemberPodNames::from_snapshot(&cluster(3), &pods(3)).unwrap();
         assert_eq!(strings(&names), ["etcd-0", "etcd-1", "etcd-2"]);
     }
 
     /// The voter is matched to its pod by its peer URL.
     #[test]
     fn stores_the_pod_of_a_crashed_voter() {
-        assert!(MemberPodNames::from_snapshot(&cluster(3).crash(1), &siblings(3)).is_some());
+        assert!(MemberPodNames::from_snapshot(&cluster(3).crash(1), &pods(3)).is_some());
     }
 
     #[test]
@@ -199,8 +206,8 @@ mod tests {
         let complete = cluster(3);
         let mut seen = complete.clone();
         seen.pods.pop();
-        assert_eq!(MemberPodNames::from_snapshot(&seen, &siblings(2)), None);
-        assert_eq!(MemberPodNames::from_snapshot(&complete, &siblings(2)), None);
+        assert_eq!(MemberPodNames::from_snapshot(&seen, &pods(2)), None);
+        assert_eq!(MemberPodNames::from_snapshot(&complete, &pods(2)), None);
     }
 
     #[test]
@@ -211,18 +218,38 @@ mod tests {
             serde_json::from_value(pod).unwrap()
         };
         let pods = vec![owner(0, "etcd"), owner(1, "b"), owner(2, "c"), owner(3, "unrelated")];
-        let siblings = Siblings::new(&ClusterKey::from_pod("prod", &pods[0]), pods);
-        let names = MemberPodNames::from_snapshot(&cluster(3), &siblings).unwrap();
+        let read = |pods: &[Pod]| NamespacePods::new(&ClusterKey::from_pod("prod", &pods[0]), pods.to_vec());
+        let names = MemberPodNames::from_snapshot(&cluster(3), &read(&pods)).unwrap();
         assert_eq!(strings(&names), ["etcd-0", "etcd-1", "etcd-2"]);
-        assert!(names.is_current(&owner(1, "b")));
-        assert!(!names.is_current(&owner(1, "c")));
+        assert!(names.are_current(&read(&pods[..3])));
+        assert!(!names.are_current(&read(&pods[..2])), "a pod is missing");
+        assert!(
+            !names.are_current(&read(&[owner(0, "etcd"), owner(1, "c"), owner(2, "c")])),
+            "another owner"
+        );
+    }
+
+    #[test]
+    fn pods_that_no_longer_run_etcd_are_not_current() {
+        let key = ClusterKey::from_pod("prod", &serde_json::from_value(pod(0)).unwrap());
+        let names = MemberPodNames::from_snapshot(&cluster(1), &pods(1)).unwrap();
+        let is_current = |pod: Value| {
+            names.are_current(&NamespacePods::new(&key, vec![serde_json::from_value(pod).unwrap()]))
+        };
+        assert!(is_current(pod(0)));
+        let mut finished = pod(0);
+        finished["status"]["phase"] = json!("Failed");
+        assert!(!is_current(finished));
+        let mut other = pod(0);
+        other["spec"]["containers"][0]["image"] = json!("nginx");
+        assert!(!is_current(other));
     }
 
     #[test]
     fn rejects_terminating_pods_without_a_reply() {
         let terminating = cluster(3).change(1, |pod| pod.terminating = true);
-        assert!(MemberPodNames::from_snapshot(&terminating, &siblings(3)).is_some());
-        assert_eq!(MemberPodNames::from_snapshot(&terminating.silence(1), &siblings(3)), None);
+        assert!(MemberPodNames::from_snapshot(&terminating, &pods(3)).is_some());
+        assert_eq!(MemberPodNames::from_snapshot(&terminating.silence(1), &pods(3)), None);
     }
 
     #[test]
@@ -237,39 +264,39 @@ mod tests {
                 members.push(new);
             })
         };
-        assert_eq!(MemberPodNames::from_snapshot(&added(false), &siblings(3)), None);
-        assert!(MemberPodNames::from_snapshot(&added(true), &siblings(3)).is_some());
+        assert_eq!(MemberPodNames::from_snapshot(&added(false), &pods(3)), None);
+        assert!(MemberPodNames::from_snapshot(&added(true), &pods(3)).is_some());
     }
 
     #[test]
     fn rejects_silent_clusters_and_ambiguous_members() {
         assert_eq!(
-            MemberPodNames::from_snapshot(&cluster(3).silence(0).silence(1).silence(2), &siblings(3)),
+            MemberPodNames::from_snapshot(&cluster(3).silence(0).silence(1).silence(2), &pods(3)),
             None
         );
         let mut twice = cluster(3);
         twice.pods[1].reply = twice.pods[0].reply.clone();
-        assert_eq!(MemberPodNames::from_snapshot(&twice, &siblings(3)), None);
+        assert_eq!(MemberPodNames::from_snapshot(&twice, &pods(3)), None);
     }
 
     #[test]
     fn rejects_more_pods_than_are_read_by_name() {
-        assert!(MemberPodNames::from_snapshot(&cluster(MAX_PODS), &siblings(MAX_PODS)).is_some());
-        assert_eq!(MemberPodNames::from_snapshot(&cluster(MAX_PODS + 1), &siblings(MAX_PODS + 1)), None);
+        assert!(MemberPodNames::from_snapshot(&cluster(MAX_PODS), &pods(MAX_PODS)).is_some());
+        assert_eq!(MemberPodNames::from_snapshot(&cluster(MAX_PODS + 1), &pods(MAX_PODS + 1)), None);
     }
 
     #[test]
     fn stores_the_addresses_of_members_that_replied() {
-        let siblings_at = |first: usize, size: usize| {
+        let pods_at = |first: usize, size: usize| {
             let pods = (0..size).map(|n| {
                 let mut pod = pod(n);
                 pod["status"]["podIP"] = json!(format!("10.0.0.{}", first + n));
                 serde_json::from_value(pod).unwrap()
             });
             let pods: Vec<Pod> = pods.collect();
-            Siblings::new(&ClusterKey::from_pod("prod", &pods[0]), pods)
+            NamespacePods::new(&ClusterKey::from_pod("prod", &pods[0]), pods)
         };
-        let with_addresses = |first: usize| siblings_at(first, 3);
+        let with_addresses = |first: usize| pods_at(first, 3);
         let key = ClusterKey::from_pod("prod", &serde_json::from_value(pod(0)).unwrap());
         let cache = MemberPodCache::new();
         let urls =
@@ -286,7 +313,7 @@ mod tests {
         endpoint.user = Some(User { name: String::from("guard"), password: Arc::from("secret") });
         cache.update(&key, &cluster(3), &with_login);
         assert_eq!(urls(), ["http://10.0.0.1:2379", "http://10.0.0.3:2379"]);
-        cache.update(&key, &cluster(MAX_PODS + 1), &siblings_at(1, MAX_PODS + 1));
+        cache.update(&key, &cluster(MAX_PODS + 1), &pods_at(1, MAX_PODS + 1));
         assert_eq!(urls().len(), MAX_PODS);
     }
 
@@ -294,7 +321,7 @@ mod tests {
     async fn reads_all_pods_by_name_or_returns_none() {
         let path = |n: usize| format!("/api/v1/namespaces/prod/pods/etcd-{n}");
         let (first, second) = (path(0), path(1));
-        let names = MemberPodNames::from_snapshot(&cluster(2), &siblings(2)).unwrap();
+        let names = MemberPodNames::from_snapshot(&cluster(2), &pods(2)).unwrap();
         let all = ApiReader::new(api_server([(&first, 200, pod(0)), (&second, 200, pod(1))]));
         let read = names.read(&all, "prod").await.unwrap().unwrap();
         assert_eq!(read.iter().map(|pod| pod.metadata.name.as_str()).collect::<Vec<_>>(), strings(&names));

@@ -16,10 +16,9 @@ use crate::{
     etcd::{ListedMember, MemberId, url_host},
     guard::{
         discovery::etcd_pod,
-        model::{annotations::MEMBER, membership::identity, reservation::Reservation},
-        observe::{error::ObserveError, observer::ClusterObserver},
+        model::{membership::identity, reservation::Reservation},
     },
-    k8s::{LookupError, pod::Pod},
+    k8s::{ApiReader, LookupError, pod::Pod},
 };
 
 /// Maximum number of addresses whose pods are read for one evaluation. It equals the maximum number of addresses that one
@@ -34,7 +33,7 @@ const MAX_NAMESPACE_CHARS: usize = 63;
 
 /// The places where a member without a pod may run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Places {
+pub(super) struct Places {
     /// The namespace of the cluster.
     own: String,
     addresses: BTreeSet<IpAddr>,
@@ -44,77 +43,45 @@ struct Places {
 
 /// The pods of these places, as the API server returned them.
 #[derive(Debug, Default)]
-struct FoundPods {
+pub(super) struct FoundPods {
     by_address: BTreeMap<IpAddr, Vec<Pod>>,
     by_namespace: BTreeMap<String, Vec<Pod>>,
 }
 
-// === impl ClusterObserver ===
-
-impl ClusterObserver {
-    /// Returns those of these members whose pods in other namespaces are leaving. `addresses` are the addresses at which
-    /// the members replied. Costs one read per address and namespace, in parallel.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the pods cannot be read: the members might be terminating.
-    pub(super) async fn leaving_elsewhere(
-        &self,
-        namespace: &str,
-        members: &[&ListedMember],
-        addresses: &[(MemberId, IpAddr)],
-        reserved: &[Reservation],
-        until: Instant,
-    ) -> Result<Vec<MemberId>, ObserveError> {
-        let places: Vec<(&ListedMember, Places)> =
-            members.iter().map(|member| (*member, Places::new(member, namespace, addresses))).collect();
-        let mut pods = self.find_pods(&places, until).await.map_err(ObserveError::Lookup)?;
-        pods.for_each_unrecognized(|namespace, pod| {
-            let pod = std::slice::from_mut(pod);
-            self.annotations.apply_inherited(namespace, pod, &[MEMBER], inherits_membership);
-        });
-        let has_set =
-            |namespace: &str, pod: &str| self.annotations.may_have_stateful_set_of_pod(namespace, pod);
-        let is_leaving = |(member, places): &&(&ListedMember, Places)| {
-            is_leaving(member, places, &pods, reserved, has_set)
-        };
-        Ok(places.iter().filter(is_leaving).map(|(member, _)| member.id).collect())
-    }
-
-    async fn find_pods(
-        &self,
-        places: &[(&ListedMember, Places)],
-        until: Instant,
-    ) -> Result<FoundPods, LookupError> {
-        let addresses: BTreeSet<IpAddr> =
-            places.iter().flat_map(|(_, places)| &places.addresses).copied().collect();
-        let namespaces: BTreeSet<&String> =
-            places.iter().flat_map(|(_, places)| &places.namespaces).collect();
-        let by_address = addresses
-            .into_iter()
-            .take(MAX_ADDRESSES)
-            .map(async |address| Ok::<_, LookupError>((address, self.pods.list_pods_at(address).await?)));
-        let by_namespace = namespaces.into_iter().take(MAX_NAMESPACES).map(async |namespace| {
-            Ok::<_, LookupError>((namespace.clone(), self.pods.list_pods(namespace).await?))
-        });
-        let started = Instant::now();
-        let reads = async { tokio::try_join!(try_join_all(by_address), try_join_all(by_namespace)) };
-        let (by_address, by_namespace) = timeout_at(until, reads).await.unwrap_or_else(|_| {
-            Err(LookupError::TimedOut {
-                subject: String::from("the pods of voters in other namespaces"),
-                limit: until.duration_since(started),
-            })
-        })?;
-        Ok(FoundPods {
-            by_address: by_address.into_iter().collect(),
-            by_namespace: by_namespace.into_iter().collect(),
+/// Reads the pods of these places, one read per address and namespace, in parallel.
+pub(super) async fn find_pods(
+    pods: &ApiReader,
+    places: &[(&ListedMember, Places)],
+    until: Instant,
+) -> Result<FoundPods, LookupError> {
+    let addresses: BTreeSet<IpAddr> =
+        places.iter().flat_map(|(_, places)| &places.addresses).copied().collect();
+    let namespaces: BTreeSet<&String> = places.iter().flat_map(|(_, places)| &places.namespaces).collect();
+    let by_address = addresses
+        .into_iter()
+        .take(MAX_ADDRESSES)
+        .map(async |address| Ok::<_, LookupError>((address, pods.list_pods_at(address).await?)));
+    let by_namespace = namespaces
+        .into_iter()
+        .take(MAX_NAMESPACES)
+        .map(async |namespace| Ok::<_, LookupError>((namespace.clone(), pods.list_pods(namespace).await?)));
+    let started = Instant::now();
+    let reads = async { tokio::try_join!(try_join_all(by_address), try_join_all(by_namespace)) };
+    let (by_address, by_namespace) = timeout_at(until, reads).await.unwrap_or_else(|_| {
+        Err(LookupError::TimedOut {
+            subject: String::from("the pods of voters in other namespaces"),
+            limit: until.duration_since(started),
         })
-    }
+    })?;
+    Ok(FoundPods {
+        by_address: by_address.into_iter().collect(),
+        by_namespace: by_namespace.into_iter().collect(),
+    })
 }
 
 /// Whether the pod of this member is leaving, or may be leaving. `has_set` returns whether a StatefulSet of the namespace may create
 /// the pod of this name: such a member without a pod is the process of a pod that was deleted by force.
-fn is_leaving(
+pub(super) fn is_leaving(
     member: &ListedMember,
     places: &Places,
     found: &FoundPods,
@@ -172,7 +139,7 @@ fn may_run_etcd(pod: &Pod) -> bool {
 
 /// Whether a pod inherits this value of the annotation [`MEMBER`] from its namespace. All pods inherit `"false"`, so that it would
 /// not distinguish etcd pods from others.
-fn inherits_membership(pod: &Pod, name: &str, value: &str) -> bool {
+pub(super) fn inherits_membership(pod: &Pod, name: &str, value: &str) -> bool {
     value != "false" && etcd_pod::inherits_from_namespace(pod, name, value)
 }
 
@@ -181,7 +148,7 @@ fn inherits_membership(pod: &Pod, name: &str, value: &str) -> bool {
 impl FoundPods {
     /// Calls `change` for each pod that is not recognized, with its namespace. An inherited annotation must not hide a pod whose
     /// containers show etcd.
-    fn for_each_unrecognized(&mut self, change: impl Fn(&str, &mut Pod)) {
+    pub(super) fn for_each_unrecognized(&mut self, change: impl Fn(&str, &mut Pod)) {
         let of_places = self.by_address.values_mut().chain(self.by_namespace.values_mut()).flatten();
         for pod in of_places.filter(|pod| !may_run_etcd(pod)) {
             let namespace = pod.metadata.namespace.clone();
@@ -194,7 +161,7 @@ impl FoundPods {
 
 impl Places {
     /// Returns the places of a member of a cluster in this namespace. Its own pods are known.
-    fn new(member: &ListedMember, namespace: &str, addresses: &[(MemberId, IpAddr)]) -> Self {
+    pub(super) fn new(member: &ListedMember, namespace: &str, addresses: &[(MemberId, IpAddr)]) -> Self {
         let replied =
             addresses.iter().filter(|(id, _)| *id == member.id).map(|(_, address)| address.to_canonical());
         let mut places =
@@ -229,7 +196,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::guard::model::snapshot::fixture::listed;
+    use crate::guard::model::{annotations::MEMBER, snapshot::fixture::listed};
 
     fn pod(name: &str, ip: &str, change: impl Fn(&mut Value)) -> Pod {
         let mut pod = json!({

@@ -24,7 +24,7 @@ pub(super) fn add_related(snapshot: &mut Snapshot, found: Vec<MemberPod>) {
         return;
     }
     let known = snapshot.cluster_ids();
-    let clusters = if known.is_empty() { clusters_of_siblings(snapshot, &found) } else { known };
+    let clusters = if known.is_empty() { clusters_of_own_pods(snapshot, &found) } else { known };
     let (replying, silent): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|pod| pod.reply.status().is_some());
     let is_related =
@@ -49,7 +49,7 @@ pub(super) fn add_related(snapshot: &mut Snapshot, found: Vec<MemberPod>) {
 /// from no other pod and that one of these pods can run. Empty if the best source relates them to several clusters. A pod
 /// whose command advertises other peer URLs than the member is not related: if the guard cannot reach a whole cluster, its
 /// pods must not be assigned to another cluster.
-fn clusters_of_siblings(snapshot: &Snapshot, found: &[MemberPod]) -> BTreeSet<ClusterId> {
+fn clusters_of_own_pods(snapshot: &Snapshot, found: &[MemberPod]) -> BTreeSet<ClusterId> {
     let replied: BTreeSet<MemberId> =
         found.iter().filter_map(|pod| pod.reply.status()).map(|status| status.member_id).collect();
     let mut lists: BTreeMap<ClusterId, Vec<&ListedMember>> = BTreeMap::new();
@@ -60,14 +60,14 @@ fn clusters_of_siblings(snapshot: &Snapshot, found: &[MemberPod]) -> BTreeSet<Cl
         }
     }
     // The rule for names of pods of other owners applies: the pods and the lists have no other relation yet.
-    let siblings: Vec<MemberPod> = snapshot.pods.iter().cloned().map(MemberPod::of_other_owner).collect();
+    let own: Vec<MemberPod> = snapshot.pods.iter().cloned().map(MemberPod::with_foreign_owner).collect();
     for evidence in Evidence::ALL {
         let namespace = &snapshot.namespace;
         let is_stated = |pod: &MemberPod, member: &ListedMember| {
             pod.peer_urls.is_empty() || Evidence::AdvertisedUrl.relates(pod, namespace, member)
         };
         let is_related = |members: &[&ListedMember]| {
-            siblings.iter().any(|pod| {
+            own.iter().any(|pod| {
                 members
                     .iter()
                     .any(|member| is_stated(pod, member) && evidence.relates(pod, namespace, member))
@@ -89,7 +89,7 @@ mod tests {
 
     /// Splits the healthy pods of a snapshot into the siblings of `etcd-2` and pods of other owners.
     fn split(mut snapshot: Snapshot) -> (Snapshot, Vec<MemberPod>) {
-        let others = snapshot.pods.drain(..2).map(MemberPod::of_other_owner).collect();
+        let others = snapshot.pods.drain(..2).map(MemberPod::with_foreign_owner).collect();
         (snapshot, others)
     }
 

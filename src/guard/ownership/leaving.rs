@@ -13,12 +13,9 @@ use tokio::time::Instant;
 
 use crate::guard::ownership::record::OwnershipRecord;
 use crate::k8s::{
-    ApiReader, LookupError, Owner, OwnerState,
+    ApiReader, ControllerWalk, Existence, LookupError, Owner,
     pod::{OwnerReference, Pod},
 };
-
-/// Maximum number of owners above each other that are read for a pod, for instance a `ReplicaSet` and its Deployment.
-pub(super) const MAX_LEVELS: usize = 3;
 
 /// Age at which the result of a read no longer counts. It is less than the lifetime of a reservation (60 s), which covers
 /// the time before the next read, and more than the interval of the reads.
@@ -42,7 +39,7 @@ pub(in crate::guard) struct Link {
     dependent: String,
     reference: OwnerReference,
     /// Whether the owner exists; `None` if the owner cannot be read.
-    state: Option<OwnerState>,
+    state: Option<Existence>,
 }
 
 /// Live reads of the owners in one namespace. Each owner is read at most once.
@@ -89,7 +86,7 @@ impl Link {
 
     /// Whether the owner may have been deleted, so that the record decides.
     pub(in crate::guard) fn needs_record(&self) -> bool {
-        matches!(self.state, None | Some(OwnerState::Gone))
+        matches!(self.state, None | Some(Existence::Gone))
     }
 
     /// Whether the owner has a watch.
@@ -115,17 +112,16 @@ impl<'a> OwnerScan<'a> {
     /// permission, or the API server cannot convert them.
     pub(in crate::guard) async fn links(&mut self, pod: &Pod) -> Result<Vec<Link>, LookupError> {
         let mut links: Vec<Link> = Vec::new();
-        let (mut dependent, mut next) = (pod.metadata.uid.clone(), pod.controller().cloned());
-        while let Some(reference) = next.take().filter(|_| links.len() < MAX_LEVELS) {
+        let mut walk = ControllerWalk::of_pod(pod);
+        while let Some((dependent, reference)) = walk.step() {
             let state = match self.owner(&reference).await {
                 Ok(owner) => {
-                    next = OwnerReference::controller_of(&owner.metadata.owner_references).cloned();
+                    walk.continue_above(&owner.metadata);
                     Some(owner.state)
                 }
                 Err(error) if reference.is_stateful_set() => return Err(error),
                 Err(_) => None,
             };
-            let dependent = std::mem::replace(&mut dependent, reference.uid.clone());
             links.push(Link { dependent, reference, state });
         }
         Ok(links)
@@ -168,8 +164,8 @@ mod tests {
         let reader = ApiReader::new(api);
         let mut scan = OwnerScan::new(&reader, "prod");
         let links = scan.links(&pod(&reference("ReplicaSet"))).await.unwrap();
-        let states: Vec<Option<OwnerState>> = links.iter().map(|link| link.state).collect();
-        assert_eq!(states, [Some(OwnerState::Alive), Some(OwnerState::Gone)]);
+        let states: Vec<Option<Existence>> = links.iter().map(|link| link.state).collect();
+        assert_eq!(states, [Some(Existence::Alive), Some(Existence::Gone)]);
         let mut record = OwnershipRecord::default();
         assert!(!links.iter().any(|link| link.shows_deletion(&record)), "the reference may be dangling");
         record.insert("ReplicaSet", "Deployment/ea/Deployment");

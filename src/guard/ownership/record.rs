@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// may have 256 KiB.
 const MAX_PAIRS: usize = 4000;
 
-use crate::k8s::{OwnerState, pod::OwnerReference};
+use crate::k8s::{Existence, pod::OwnerReference};
 
 /// Maximum number of controllers of clusters with several voters. They have 40 KB.
 const MAX_SEVERAL_VOTERS: usize = 1000;
@@ -59,12 +59,12 @@ impl OwnershipRecord {
         &self,
         dependent: &str,
         owner: &OwnerReference,
-        state: OwnerState,
+        state: Existence,
     ) -> bool {
         match state {
-            OwnerState::Alive => false,
-            OwnerState::Terminating => true,
-            OwnerState::Gone => self.proves_owner(dependent, owner),
+            Existence::Alive => false,
+            Existence::Terminating => true,
+            Existence::Gone => self.proves_owner(dependent, owner),
         }
     }
 

@@ -14,13 +14,14 @@ use tokio::time::{Instant, sleep};
 use crate::guard::{
     discovery::etcd_pod,
     ownership::{
-        leaving::{Link, MAX_LEVELS, OwnerScan},
+        leaving::{Link, OwnerScan},
         record::OwnershipRecord,
         store::{OwnershipStore, StoredRecord},
     },
 };
 use crate::k8s::{
-    AnnotationCache, ApiReader, Claim, ClaimReader, LeaseRecord, LookupError, Owner, OwnerState,
+    AnnotationCache, ApiReader, Claim, ClaimReader, ControllerWalk, Existence, LeaseRecord, LookupError,
+    Owner,
     pod::{Metadata, OwnerReference, Pod},
 };
 
@@ -175,12 +176,12 @@ impl OwnershipRecorder {
                 }
                 // The dependent was read before its owner: both existed at the time of the first read.
                 match scan.owner(owner).await {
-                    Ok(Owner { state: OwnerState::Alive | OwnerState::Terminating, .. }) => {
+                    Ok(Owner { state: Existence::Alive | Existence::Terminating, .. }) => {
                         if !record.insert(&dependent.uid, &key) {
                             tracing::warn!(namespace, "the record of owners is full");
                         }
                     }
-                    Ok(Owner { state: OwnerState::Gone, .. }) => {}
+                    Ok(Owner { state: Existence::Gone, .. }) => {}
                     Err(error @ LookupError::Forbidden { .. }) => {
                         if state.reported.insert(owner.uid.clone()) {
                             tracing::warn!(
@@ -297,14 +298,13 @@ async fn dependents(scan: &mut OwnerScan<'_>, pods: &[Pod], claims: &[Claim]) ->
     dependents.extend(pods.iter().map(|pod| pod.metadata.clone()));
     let mut seen = BTreeSet::new();
     for pod in pods {
-        let mut next = pod.controller().cloned();
-        for _ in 0..MAX_LEVELS {
-            let Some(reference) = next.take().filter(|reference| seen.insert(reference.key())) else { break };
+        let mut walk = ControllerWalk::of_pod(pod);
+        while let Some((_, reference)) = walk.step().filter(|(_, reference)| seen.insert(reference.key())) {
             let Ok(owner) = scan.owner(&reference).await else { break };
-            if owner.state == OwnerState::Gone {
+            if owner.state == Existence::Gone {
                 break;
             }
-            next = OwnerReference::controller_of(&owner.metadata.owner_references).cloned();
+            walk.continue_above(&owner.metadata);
             dependents.push(owner.metadata);
         }
     }

@@ -16,9 +16,6 @@ use crate::guard::model::annotations::{
     SINGLE_MEMBER, TOO_LONG,
 };
 
-/// Maximum number of owners in a chain: a StatefulSet or member resource, its cluster resource, and one more.
-pub const MAX_OWNER_LEVELS: usize = 3;
-
 /// Longest time that a break-glass may last from now on.
 const MAX_BREAK_GLASS: SignedDuration = SignedDuration::from_hours(24);
 

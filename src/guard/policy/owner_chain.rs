@@ -6,12 +6,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::config::{LiveConfig, OwnerKind};
 use crate::escape::{MAX_NAME_CHARS, to_bounded_line};
-use crate::guard::{
-    model::{deadline::Deadline, request::Request},
-    policy::effective::MAX_OWNER_LEVELS,
-};
+use crate::guard::model::{deadline::Deadline, request::Request};
 use crate::k8s::{
-    AnnotationCache, ApiReader, LookupError, Owner, OwnerResource, OwnerState,
+    AnnotationCache, ApiReader, ControllerWalk, Existence, LookupError, Owner, OwnerResource,
     pod::{Metadata, OwnerReference, Pod},
 };
 
@@ -44,7 +41,7 @@ pub(in crate::guard) struct OwnerLink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::guard) enum Kinds {
     /// Those of the configuration. A chain ends before an owner of another kind.
-    Listed,
+    Configured,
     /// All. The resources of other kinds are found by discovery.
     All,
 }
@@ -100,18 +97,17 @@ impl OwnerReader {
     /// Returns the owners of a pod that are known without a read. The first owner that would have to be read is an error.
     pub(super) fn without_reads(&self, namespace: &str, pod: &Pod) -> Vec<OwnerLink> {
         let mut links: Vec<OwnerLink> = Vec::new();
-        let (mut dependent, mut next) = (pod.metadata.uid.clone(), pod.controller().cloned());
-        while let Some(reference) = next.take() {
+        let mut walk = ControllerWalk::of_pod(pod);
+        while let Some((dependent, reference)) = walk.step() {
             let owner = if reference.is_stateful_set() && links.is_empty() {
                 let Some(set) = self.stateful_set(namespace, &reference) else { break };
-                next = OwnerReference::controller_of(&set.metadata.owner_references).cloned();
+                walk.continue_above(&set.metadata);
                 Ok(set)
-            } else if self.is_listed(&reference) {
+            } else if self.is_configured(&reference) {
                 Err(failed(&reference.kind, namespace, &reference.name, String::from(NOT_READ)))
             } else {
                 break;
             };
-            let dependent = std::mem::replace(&mut dependent, reference.uid.clone());
             links.push(OwnerLink { reference, dependent, owner });
         }
         links
@@ -129,7 +125,7 @@ impl OwnerReader {
         }
     }
 
-    fn is_listed(&self, reference: &OwnerReference) -> bool {
+    fn is_configured(&self, reference: &OwnerReference) -> bool {
         self.config.borrow().guard.owner_kind(reference.group(), &reference.kind).is_some()
     }
 
@@ -141,7 +137,7 @@ impl OwnerReader {
             metadata.owner_references.clear();
         }
         let is_terminating = metadata.deletion_timestamp.is_some();
-        let state = if is_terminating { OwnerState::Terminating } else { OwnerState::Alive };
+        let state = if is_terminating { Existence::Terminating } else { Existence::Alive };
         Some(Owner { state, metadata })
     }
 }
@@ -172,13 +168,12 @@ impl OwnerReads<'_> {
         controller: Option<OwnerReference>,
     ) -> Vec<OwnerLink> {
         let mut links: Vec<OwnerLink> = Vec::new();
-        let (mut dependent, mut next) = (dependent.to_owned(), controller);
-        while let Some(reference) = next.take().filter(|_| links.len() < MAX_OWNER_LEVELS) {
+        let mut walk = ControllerWalk::new(dependent, controller.as_ref());
+        while let Some((dependent, reference)) = walk.step() {
             let Some(owner) = self.owner(&reference).await else { break };
             if let Ok(owner) = &owner {
-                next = OwnerReference::controller_of(&owner.metadata.owner_references).cloned();
+                walk.continue_above(&owner.metadata);
             }
-            let dependent = std::mem::replace(&mut dependent, reference.uid.clone());
             links.push(OwnerLink { reference, dependent, owner });
         }
         links
@@ -201,8 +196,8 @@ impl OwnerReads<'_> {
             return Ok(Some(vec![uid.to_owned()]));
         }
         let mut uids = Vec::new();
-        let mut next = pod.controller().cloned();
-        while let Some(reference) = next.take().filter(|_| uids.len() < MAX_OWNER_LEVELS) {
+        let mut walk = ControllerWalk::of_pod(pod);
+        while let Some((_, reference)) = walk.step() {
             uids.push(reference.uid.clone());
             if reference.uid == uid {
                 return Ok(Some(uids));
@@ -213,14 +208,14 @@ impl OwnerReads<'_> {
                 break;
             }
             let Some(owner) = self.owner(&reference).await else { break };
-            next = OwnerReference::controller_of(&owner?.metadata.owner_references).cloned();
+            walk.continue_above(&owner?.metadata);
         }
         Ok(None)
     }
 
     /// Stores an owner that the caller has read.
     pub(super) fn insert(&mut self, reference: &OwnerReference, metadata: Metadata) {
-        self.known.insert(reference.key(), Ok(Owner { state: OwnerState::Alive, metadata }));
+        self.known.insert(reference.key(), Ok(Owner { state: Existence::Alive, metadata }));
     }
 
     /// Returns an owner; `None` if its kind is not read, or if the watch does not show the StatefulSet.
@@ -231,7 +226,7 @@ impl OwnerReads<'_> {
         }
         let config = Arc::clone(&source.config.borrow());
         let kind = config.guard.owner_kind(reference.group(), &reference.kind);
-        if kind.is_none() && kinds == Kinds::Listed {
+        if kind.is_none() && kinds == Kinds::Configured {
             return None;
         }
         let key = reference.key();

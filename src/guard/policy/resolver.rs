@@ -50,7 +50,7 @@ impl PolicyResolver {
         deadline: Deadline,
     ) -> ResolvedPolicy {
         let set = self.owners.stateful_set_reference(namespace, name);
-        let chain = self.owners.reads(namespace, Kinds::Listed, deadline).chain("", Some(set)).await;
+        let chain = self.owners.reads(namespace, Kinds::Configured, deadline).chain("", Some(set)).await;
         self.resolve(namespace, &chain, None)
     }
 
@@ -72,7 +72,7 @@ impl PolicyResolver {
         };
         match self.owners.object(request, &kind, deadline).await {
             Ok(Some(metadata)) => {
-                let mut reads = self.owners.reads(namespace, Kinds::Listed, deadline);
+                let mut reads = self.owners.reads(namespace, Kinds::Configured, deadline);
                 let reference = reference(metadata.uid.clone());
                 reads.insert(&reference, metadata);
                 let chain = reads.chain("", Some(reference)).await;
@@ -99,7 +99,7 @@ impl PolicyResolver {
         pod: &Pod,
         deadline: Deadline,
     ) -> ResolvedPolicy {
-        let chain = self.owners.reads(namespace, Kinds::Listed, deadline).chain_of_pod(pod).await;
+        let chain = self.owners.reads(namespace, Kinds::Configured, deadline).chain_of_pod(pod).await;
         self.resolve_for_chain(namespace, pod, &chain)
     }
 

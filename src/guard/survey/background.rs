@@ -67,12 +67,12 @@ impl Surveyor {
             // Each problem hides at least one cluster.
             let unknown = survey.problems.iter().map(|_| ClusterState::Unknown);
             let counted: Vec<ClusterState> = found.iter().copied().chain(unknown).collect();
-            self.observer.metrics.record_survey(&counted);
+            self.services.observer.metrics.record_survey(&counted);
             let in_pods = survey.gaps.iter().filter(|gap| gap.pod.is_some()).count();
-            self.observer.metrics.record_gaps(survey.gaps.len().saturating_sub(in_pods), in_pods);
+            self.services.observer.metrics.record_gaps(survey.gaps.len().saturating_sub(in_pods), in_pods);
             let members = survey.clusters.iter().flat_map(|cluster| &cluster.members);
             let releases: Vec<Option<&str>> = members.map(|member| member.version.as_deref()).collect();
-            self.observer.metrics.record_releases(&releases);
+            self.services.observer.metrics.record_releases(&releases);
             let mut now = BTreeMap::new();
             for (cluster, state) in survey.clusters.iter().zip(found) {
                 let name = format!("{}/{}", cluster.namespace, cluster.name);

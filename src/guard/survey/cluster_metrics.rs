@@ -26,12 +26,12 @@ use crate::guard::model::cluster_state::ClusterState;
 /// Metrics of the last survey. A scrape reads the result of one survey, never parts of two. Clones share the values.
 #[derive(Clone, Debug, Default)]
 pub(in crate::guard) struct ClusterMetrics {
-    last: Arc<watch::Sender<Arc<Survey>>>,
+    last: Arc<watch::Sender<Arc<LastSurvey>>>,
 }
 
 /// The exported results of a survey.
 #[derive(Debug, Default)]
-struct Survey {
+struct LastSurvey {
     /// Seconds since the epoch at the end of the survey; `None` before the first finished survey.
     finished_at: Option<i64>,
     /// The clusters; `None` without `--cluster-metrics`.
@@ -80,7 +80,7 @@ impl ClusterMetrics {
         let clusters = max_named.map(|max| NamedClusters::new(clusters, max));
         let now = is_finished.then(unix_seconds);
         self.last.send_modify(|last| {
-            *last = Arc::new(Survey { finished_at: now.or(last.finished_at), clusters });
+            *last = Arc::new(LastSurvey { finished_at: now.or(last.finished_at), clusters });
         });
     }
 }

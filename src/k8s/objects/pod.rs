@@ -311,6 +311,21 @@ impl Condition {
 // === impl Pod ===
 
 impl Pod {
+    /// Adds those of an owner's annotations that have one of these names and that the pod lacks, if `accepts` returns true for
+    /// the pod, the name and the value.
+    pub fn inherit(
+        &mut self,
+        annotations: &BTreeMap<String, String>,
+        names: &[&str],
+        accepts: impl Fn(&Self, &str, &str) -> bool,
+    ) {
+        for (name, value) in annotations.iter().filter(|(name, _)| names.contains(&name.as_str())) {
+            if !self.metadata.annotations.contains_key(name) && accepts(self, name, value) {
+                self.metadata.annotations.insert(name.clone(), value.clone());
+            }
+        }
+    }
+
     /// Whether the deletion of this pod was accepted.
     #[must_use]
     pub fn is_terminating(&self) -> bool {

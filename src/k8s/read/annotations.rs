@@ -12,7 +12,7 @@ use tokio::{sync::watch, time::timeout};
 
 use super::{
     namespace_watches::{NamespaceWatches, Resource},
-    owners::OwnerState,
+    owners::Existence,
     watching::{CALL_LIMITS, Change, Event, Start, Watch, WatchedMetadata},
 };
 use crate::k8s::{
@@ -226,11 +226,11 @@ impl AnnotationCache {
 
     /// Returns whether the StatefulSet with this uid is terminating, or `None` if a working watch does not show it.
     #[must_use]
-    pub fn stateful_set_state(&self, namespace: &str, name: &str, uid: &str) -> Option<OwnerState> {
+    pub fn stateful_set_state(&self, namespace: &str, name: &str, uid: &str) -> Option<Existence> {
         let set = self.stateful_sets.get_current(namespace, name).filter(|set| set.uid == uid)?;
         Some(match set.deletion_timestamp {
-            Some(_) => OwnerState::Terminating,
-            None => OwnerState::Alive,
+            Some(_) => Existence::Terminating,
+            None => Existence::Alive,
         })
     }
 
@@ -325,21 +325,14 @@ impl AnnotationCache {
         names: &[&str],
         accepts: impl Fn(&Pod, &str, &str) -> bool,
     ) {
-        let mut from_namespace = self.namespace_annotations(namespace);
-        from_namespace.retain(|name, _| names.contains(&name.as_str()));
+        let from_namespace = self.namespace_annotations(namespace);
         for pod in pods {
             let from_owner = pod
                 .stateful_set()
                 .map(|set| self.stateful_set_annotations(namespace, set))
                 .unwrap_or_default();
-            for (name, value) in from_owner.iter().filter(|(name, _)| names.contains(&name.as_str())) {
-                pod.metadata.annotations.entry(name.clone()).or_insert_with(|| value.clone());
-            }
-            for (name, value) in &from_namespace {
-                if !pod.metadata.annotations.contains_key(name) && accepts(pod, name, value) {
-                    pod.metadata.annotations.insert(name.clone(), value.clone());
-                }
-            }
+            pod.inherit(&from_owner, names, |_, _, _| true);
+            pod.inherit(&from_namespace, names, &accepts);
         }
     }
 

@@ -28,7 +28,7 @@ const KNOWN_RESOURCES: [(&str, &str, &str); 4] = [
 #[derive(Clone, Debug, Default)]
 pub struct Owner {
     /// Whether the owner exists.
-    pub state: OwnerState,
+    pub state: Existence,
     /// Metadata of the owner; empty if the owner does not exist.
     pub metadata: Metadata,
 }
@@ -46,7 +46,7 @@ pub struct OwnerResource<'a> {
 
 /// Whether the owner of an object exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OwnerState {
+pub enum Existence {
     /// The owner exists. The garbage collector does not delete its dependents.
     Alive,
     /// The owner exists, its deletion was accepted, and its dependents are deleted with it.
@@ -92,7 +92,7 @@ impl ApiReader {
     pub async fn owner(&self, namespace: &str, owner: &OwnerReference) -> Result<Owner, LookupError> {
         match self.read_owner(namespace, owner).await {
             Ok(metadata) if metadata.uid == owner.uid => {
-                Ok(Owner { state: OwnerState::new(&metadata), metadata })
+                Ok(Owner { state: Existence::new(&metadata), metadata })
             }
             // The API server does not serve this kind (any more), or no object has this name and uid.
             Ok(_) | Err(LookupError::NotFound { .. }) => Ok(Owner::default()),
@@ -119,7 +119,7 @@ impl ApiReader {
     ) -> Result<Owner, LookupError> {
         match self.object_metadata(namespace, &owner.name, &owner.kind, resource).await? {
             Some(metadata) if metadata.uid == owner.uid => {
-                Ok(Owner { state: OwnerState::new(&metadata), metadata })
+                Ok(Owner { state: Existence::new(&metadata), metadata })
             }
             Some(_) | None => Ok(Owner::default()),
         }
@@ -220,9 +220,9 @@ impl ApiReader {
     }
 }
 
-// === impl OwnerState ===
+// === impl Existence ===
 
-impl OwnerState {
+impl Existence {
     fn new(metadata: &Metadata) -> Self {
         let orphans = metadata.finalizers.iter().any(|finalizer| finalizer == ORPHAN_FINALIZER);
         if metadata.deletion_timestamp.is_some() && !orphans { Self::Terminating } else { Self::Alive }
@@ -260,7 +260,7 @@ mod tests {
         object
     }
 
-    async fn state(extra: &Value, uid: &str) -> OwnerState {
+    async fn state(extra: &Value, uid: &str) -> Existence {
         let path = "/apis/apps/v1/namespaces/prod/statefulsets/etcd";
         let reader = ApiReader::new(fake::api_server([(path, 200, object(extra))]));
         reader.owner("prod", &reference("apps/v1", "StatefulSet", uid)).await.unwrap().state
@@ -270,12 +270,12 @@ mod tests {
     async fn only_the_same_uid_without_deletion_is_alive() {
         let deleted =
             || json!({"deletionTimestamp": "2026-01-31T12:00:00Z", "finalizers": ["foregroundDeletion"]});
-        assert_eq!(state(&json!({}), "u1").await, OwnerState::Alive);
-        assert_eq!(state(&json!({}), "u0").await, OwnerState::Gone);
-        assert_eq!(state(&deleted(), "u1").await, OwnerState::Terminating);
-        assert_eq!(state(&deleted(), "u0").await, OwnerState::Gone);
+        assert_eq!(state(&json!({}), "u1").await, Existence::Alive);
+        assert_eq!(state(&json!({}), "u0").await, Existence::Gone);
+        assert_eq!(state(&deleted(), "u1").await, Existence::Terminating);
+        assert_eq!(state(&deleted(), "u0").await, Existence::Gone);
         let orphaning = json!({"deletionTimestamp": "2026-01-31T12:00:00Z", "finalizers": ["orphan"]});
-        assert_eq!(state(&orphaning, "u1").await, OwnerState::Alive, "its dependents remain");
+        assert_eq!(state(&orphaning, "u1").await, Existence::Alive, "its dependents remain");
     }
 
     #[tokio::test]
@@ -293,10 +293,10 @@ mod tests {
         ]));
         let owner =
             async |version: &str, kind: &str| reader.owner("prod", &reference(version, kind, "u1")).await;
-        assert_eq!(owner("example.com/v1", "EtcdCluster").await.unwrap().state, OwnerState::Alive);
+        assert_eq!(owner("example.com/v1", "EtcdCluster").await.unwrap().state, Existence::Alive);
         assert!(matches!(owner("example.com/v1", "EtcdFleet").await, Err(LookupError::Forbidden { .. })));
-        assert_eq!(owner("example.com/v1", "Other").await.unwrap().state, OwnerState::Gone);
-        assert_eq!(owner("removed.com/v1", "EtcdCluster").await.unwrap().state, OwnerState::Gone);
+        assert_eq!(owner("example.com/v1", "Other").await.unwrap().state, Existence::Gone);
+        assert_eq!(owner("removed.com/v1", "EtcdCluster").await.unwrap().state, Existence::Gone);
     }
 
     #[tokio::test]
@@ -314,9 +314,9 @@ mod tests {
             reader.owner_of_resource("prod", &owner, resource).await.map(|owner| owner.state)
         };
         // The version of the reference does not matter.
-        assert_eq!(read("v1", "etcd", "u1").await.unwrap(), OwnerState::Alive);
-        assert_eq!(read("v1", "etcd", "u0").await.unwrap(), OwnerState::Gone);
-        assert_eq!(read("v1", "other", "u1").await.unwrap(), OwnerState::Gone);
+        assert_eq!(read("v1", "etcd", "u1").await.unwrap(), Existence::Alive);
+        assert_eq!(read("v1", "etcd", "u0").await.unwrap(), Existence::Gone);
+        assert_eq!(read("v1", "other", "u1").await.unwrap(), Existence::Gone);
         let error = read("v3", "etcd", "u1").await.unwrap_err().to_string();
         assert!(error.contains("serves no etcdclusters of example.com/v3"), "{error}");
         assert!(read("v1", "../../etcd", "u1").await.is_err());

@@ -2,6 +2,12 @@
 
 use super::*;
 
+/// The reason for the deletion of a pod, with evidence that is not part of the snapshot.
+fn reason_with(snapshot: &Snapshot, pod: usize, policy: &Policy, evidence: SingleMemberEvidence) -> Reason {
+    let membership = Membership::new(snapshot);
+    assess_members(snapshot, &membership, &snapshot.pods[pod], policy, evidence).reason
+}
+
 #[test]
 fn denies_single_member() {
     assert_eq!(cluster(1).reason(0), Reason::SingleMember);
@@ -57,9 +63,7 @@ fn silent_single_member_is_allowed_only_with_evidence() {
         ),
     ];
     for (snapshot, without) in broken {
-        let reason = |policy: &Policy, evidence: SingleMemberEvidence| {
-            assess_with_evidence(&snapshot, &snapshot.pods[0], policy, evidence).reason
-        };
+        let reason = |policy: &Policy, evidence| reason_with(&snapshot, 0, policy, evidence);
         assert_eq!(reason(&allow, evidence), Reason::SingleMemberAllowed);
         assert_eq!(reason(&Policy::default(), evidence), without);
         for missing in [
@@ -70,11 +74,10 @@ fn silent_single_member_is_allowed_only_with_evidence() {
             assert_eq!(reason(&allow, missing), without, "{missing:?}");
         }
         let lost = snapshot.clone().change(0, |pod| pod.storage = Storage::Ephemeral);
-        let lost = assess_with_evidence(&lost, &lost.pods[0], &allow, evidence).reason;
-        assert_eq!(lost, Reason::PermanentLoss);
+        assert_eq!(reason_with(&lost, 0, &allow, evidence), Reason::PermanentLoss);
     }
     let serving = cluster(2);
-    let reason = assess_with_evidence(&serving, &serving.pods[1], &allow, evidence).reason;
+    let reason = reason_with(&serving, 1, &allow, evidence);
     assert_eq!(reason, Reason::QuorumAtRisk, "an answer outranks the evidence");
 }
 

@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn impostor_of_another_owner_does_not_decide_alone() {
         let mut silent = tls_cluster().silence(0).silence(1).silence(2);
-        let mut impostor = cluster(3).pods[2].clone().of_other_owner();
+        let mut impostor = cluster(3).pods[2].clone().with_foreign_owner();
         impostor.name = String::from("impostor");
         impostor.ip = String::from("10.0.0.9");
         let ProbeResult::Healthy { members, status } = &mut impostor.reply else { panic!() };
@@ -126,7 +126,7 @@ mod tests {
             assert!(!found.allows(), "{found:?} for pod {n}");
         }
         let mut mixed = advertise(cluster(3), 0, "https").change(0, |pod| pod.scheme = Scheme::Https);
-        mixed.pods[2] = mixed.pods[2].clone().of_other_owner();
+        mixed.pods[2] = mixed.pods[2].clone().with_foreign_owner();
         assert_eq!(reason(mixed, 1), Reason::SafeToDelete, "a proven list names plain HTTP");
     }
 

@@ -122,7 +122,7 @@ async fn nearest_owner_with_an_annotation_wins() {
 async fn several_pods_cost_one_read_per_owner() {
     let server = server();
     let reader = server.reader();
-    let mut reads = reader.reads("prod", Kinds::Listed, deadline());
+    let mut reads = reader.reads("prod", Kinds::Configured, deadline());
     for name in ["m1", "m1", "m2"] {
         let chain = reads.chain_of_pod(&pod(&reference("example.com/v1", "EtcdMember", name))).await;
         assert_eq!(chain.len(), 2);
@@ -185,7 +185,7 @@ async fn finds_members_of_every_level() {
     let of_replica_set = pod(&reference("apps/v1", "ReplicaSet", "ea-7d"));
     let of_member = pod(&reference("example.com/v1", "EtcdMember", "m1"));
     let owners = async |pod: &Pod, uid: &str, kind| {
-        let mut reads = reader.reads("prod", Kinds::Listed, deadline());
+        let mut reads = reader.reads("prod", Kinds::Configured, deadline());
         reads.owners_up_to(pod, uid, kind).await.unwrap()
     };
     let (deployment, cluster) = (kind("apps", "Deployment"), kind("example.com", "EtcdCluster"));
@@ -207,6 +207,6 @@ async fn unreadable_owner_hides_no_member() {
     let config = Arc::clone(&reader.config.borrow());
     let cluster = config.guard.owner_kind("example.com", "EtcdCluster").unwrap();
     let of_member = pod(&reference("example.com/v1", "EtcdMember", "m1"));
-    let mut reads = reader.reads("prod", Kinds::Listed, deadline());
+    let mut reads = reader.reads("prod", Kinds::Configured, deadline());
     assert!(reads.owners_up_to(&of_member, "uid-main", cluster).await.is_err());
 }

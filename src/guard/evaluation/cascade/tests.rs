@@ -1,12 +1,15 @@
 //! Requests of the garbage collector, with owners and records of a fake API server.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
 use super::*;
-use crate::guard::model::request::Operation;
-use crate::k8s::{Leases, OptInLabel, fake};
+use crate::guard::{
+    model::{deadline::Deadline, request::Operation},
+    services::Services,
+};
+use crate::k8s::fake;
 
 const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 
@@ -55,20 +58,8 @@ impl Cluster {
         })
     }
 
-    fn detector(&self) -> CascadeDetector {
-        let client = self.client();
-        let pods = ApiReader::new(client.clone());
-        CascadeDetector {
-            annotations: AnnotationCache::watch(&client, OptInLabel::default()),
-            claims: ClaimReader::without_watches(pods.clone()),
-            pods,
-            owners: OwnerReader::new(
-                AnnotationCache::watch(&client, OptInLabel::default()),
-                ApiReader::new(client.clone()),
-                config(),
-            ),
-            ownership: Arc::new(OwnershipStore::new(&Leases::new(client, "etcd-guard"))),
-        }
+    fn services(&self) -> Services {
+        Services::of_client(&self.client())
     }
 
     fn set(&self, set: Value) {
@@ -78,11 +69,6 @@ impl Cluster {
     fn delete_set(&self) {
         *self.set.lock().unwrap() = None;
     }
-}
-
-/// The default configuration, which never changes.
-fn config() -> crate::config::LiveConfig {
-    tokio::sync::watch::channel(Arc::default()).1
 }
 
 fn pod(owners: &Value) -> Pod {
@@ -111,21 +97,21 @@ fn request(user: &str) -> Request {
     }
 }
 
-async fn cascade(detector: &CascadeDetector, pod: &Pod) -> Cascade {
-    detector.pod_cascade(&request(COLLECTOR), pod, Deadline::from_timeout(None)).await
+async fn cascade(services: &Services, pod: &Pod) -> Cascade {
+    of_pod(&Evaluation::new(services, &request(COLLECTOR), Deadline::from_timeout(None)), pod).await
 }
 
-async fn record(detector: &CascadeDetector, change: impl Fn(&mut OwnershipRecord)) {
-    let stored = detector.ownership.read("prod").await.unwrap();
+async fn record(services: &Services, change: impl Fn(&mut OwnershipRecord)) {
+    let stored = services.ownership.read("prod").await.unwrap();
     let mut record = stored.record.clone();
     change(&mut record);
-    detector.ownership.write(&stored, &record).await.unwrap();
+    services.ownership.write(&stored, &record).await.unwrap();
 }
 
 #[tokio::test]
 async fn absence_of_owner_alone_proves_nothing() {
-    let detector = Cluster::default().detector();
-    let Cascade::Unproven(missing) = cascade(&detector, &owned_by("set")).await else { panic!("believed") };
+    let services = Cluster::default().services();
+    let Cascade::Unproven(missing) = cascade(&services, &owned_by("set")).await else { panic!("believed") };
     let mut denial = Verdict::new(Reason::LeaderProtected, "etcd-0 leads").with_remedy("Move leadership");
     missing.explain(&request(COLLECTOR), &WallClock::default(), &mut denial);
     let command = "kubectl -n prod patch pod etcd-0 --type=json -p '[{\"op\":\"test\",\
@@ -151,59 +137,60 @@ async fn absence_of_owner_alone_proves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn recorded_pair_proves_cascade_after_any_time() {
     let cluster = Cluster::default();
-    let detector = cluster.detector();
+    let services = cluster.services();
     let key = owned_by("set").metadata.owner_references[0].key();
-    record(&detector, |record| assert!(record.insert("pod", &key))).await;
+    record(&services, |record| assert!(record.insert("pod", &key))).await;
     for _ in 0..3 {
         tokio::time::sleep(std::time::Duration::from_secs(1000)).await;
         // All replicas were restarted: nothing is known but the Lease.
-        let detector = cluster.detector();
-        assert!(matches!(cascade(&detector, &owned_by("set")).await, Cascade::Proven(_)));
-        assert!(matches!(cascade(&detector, &owned_by("other")).await, Cascade::Unproven(_)), "another uid");
+        let services = cluster.services();
+        assert!(matches!(cascade(&services, &owned_by("set")).await, Cascade::Proven(_)));
+        assert!(matches!(cascade(&services, &owned_by("other")).await, Cascade::Unproven(_)), "another uid");
     }
     let mut restored = owned_by("set");
     restored.metadata.uid = String::from("restored");
-    assert!(matches!(cascade(&detector, &restored).await, Cascade::Unproven(_)), "a pod with another uid");
+    assert!(matches!(cascade(&services, &restored).await, Cascade::Unproven(_)), "a pod with another uid");
 }
 
 #[tokio::test]
 async fn accepted_deletion_of_owner_proves_cascade() {
-    let detector = Cluster::default().detector();
+    let services = Cluster::default().services();
     let key = owned_by("set").metadata.owner_references[0].key();
-    detector.ownership.accept("prod", &key).await.unwrap();
-    assert!(matches!(cascade(&detector, &owned_by("set")).await, Cascade::Proven(_)));
+    services.ownership.accept("prod", &key).await.unwrap();
+    assert!(matches!(cascade(&services, &owned_by("set")).await, Cascade::Proven(_)));
 }
 
 #[tokio::test]
 async fn terminating_owner_proves_cascade_without_record() {
     let cluster = Cluster::default();
-    let detector = cluster.detector();
+    let services = cluster.services();
     let times = json!({"name": "etcd", "uid": "set", "deletionTimestamp": "2026-01-31T12:00:00Z"});
     cluster.set(times);
-    assert!(matches!(cascade(&detector, &owned_by("set")).await, Cascade::Proven(_)));
-    assert!(matches!(cascade(&detector, &owned_by("other")).await, Cascade::Unproven(_)), "another uid");
+    assert!(matches!(cascade(&services, &owned_by("set")).await, Cascade::Proven(_)));
+    assert!(matches!(cascade(&services, &owned_by("other")).await, Cascade::Unproven(_)), "another uid");
     cluster.delete_set();
-    assert!(matches!(cascade(&detector, &owned_by("set")).await, Cascade::Unproven(_)));
+    assert!(matches!(cascade(&services, &owned_by("set")).await, Cascade::Unproven(_)));
 }
 
 #[tokio::test]
 async fn living_owner_proves_that_there_is_no_cascade() {
     let cluster = Cluster::default();
-    let detector = cluster.detector();
+    let services = cluster.services();
     cluster.set(json!({"name": "etcd", "uid": "set"}));
     let key = owned_by("set").metadata.owner_references[0].key();
-    record(&detector, |record| assert!(record.insert("pod", &key))).await;
-    assert!(matches!(cascade(&detector, &owned_by("set")).await, Cascade::No));
-    let other_user =
-        detector.pod_cascade(&request("admin"), &owned_by("other"), Deadline::from_timeout(None)).await;
+    record(&services, |record| assert!(record.insert("pod", &key))).await;
+    assert!(matches!(cascade(&services, &owned_by("set")).await, Cascade::No));
+    let admin = request("admin");
+    let evaluation = Evaluation::new(&services, &admin, Deadline::from_timeout(None));
+    let other_user = of_pod(&evaluation, &owned_by("other")).await;
     assert!(matches!(other_user, Cascade::No));
 }
 
 #[tokio::test]
 async fn unreadable_owner_proves_nothing_and_is_named() {
-    let detector = Cluster::default().detector();
+    let services = Cluster::default().services();
     let owners = json!([{"apiVersion": "custom.io/v1", "kind": "Etcd\n", "name": "main", "uid": "custom"}]);
-    let Cascade::Unproven(missing) = cascade(&detector, &pod(&owners)).await else { panic!("believed") };
+    let Cascade::Unproven(missing) = cascade(&services, &pod(&owners)).await else { panic!("believed") };
     let mut denial = Verdict::new(Reason::QuorumAtRisk, "too few voters");
     missing.explain(&request(COLLECTOR), &WallClock::default(), &mut denial);
     assert!(
@@ -218,22 +205,23 @@ async fn unreadable_owner_proves_nothing_and_is_named() {
 }
 
 /// Returns what the collector's request for the claim `data-etcd-0` follows from.
-async fn claim_cascade(detector: &CascadeDetector) -> (Request, Cascade) {
+async fn claim_cascade(services: &Services) -> (Request, Cascade) {
     let operation = WorkloadOperation::DeleteClaim;
     let request = Request {
         operation: Operation::Workload(operation),
         name: String::from("data-etcd-0"),
         ..request(COLLECTOR)
     };
-    let cascade = detector.operation_cascade(&request, operation, Deadline::from_timeout(None)).await;
+    let evaluation = Evaluation::new(services, &request, Deadline::from_timeout(None));
+    let cascade = of_operation(&evaluation, operation).await;
     (request, cascade)
 }
 
 /// The claim of a restored StatefulSet. Its owner never existed.
 #[tokio::test]
 async fn denial_for_a_claim_names_its_break_glass() {
-    let detector = Cluster::default().detector();
-    let (request, Cascade::Unproven(missing)) = claim_cascade(&detector).await else { panic!("believed") };
+    let services = Cluster::default().services();
+    let (request, Cascade::Unproven(missing)) = claim_cascade(&services).await else { panic!("believed") };
     let mut denial = Verdict::new(Reason::IntentProtected, "the claim holds data").with_remedy("Keep it");
     missing.explain(&request, &WallClock::default(), &mut denial);
     let message = denial.message;
@@ -245,6 +233,6 @@ async fn denial_for_a_claim_names_its_break_glass() {
         assert!(message.contains(text), "{message}");
     }
     let key = owned_by("set").metadata.owner_references[0].key();
-    record(&detector, |record| assert!(record.insert("claim", &key))).await;
-    assert!(matches!(claim_cascade(&detector).await.1, Cascade::Proven(_)));
+    record(&services, |record| assert!(record.insert("claim", &key))).await;
+    assert!(matches!(claim_cascade(&services).await.1, Cascade::Proven(_)));
 }

@@ -2,50 +2,40 @@
 //! claim.
 
 use crate::guard::{
-    assess::{Assessment, assess_with_evidence},
+    assess::{Assessment, assess_members},
     model::{
-        membership::single_member::SingleMemberEvidence,
+        membership::{Membership, MembershipError, single_member::SingleMemberEvidence},
         snapshot::{MemberPod, Snapshot, Storage},
     },
     policy::effective::Policy,
 };
 use crate::k8s::LookupError;
 
-/// The storage of the target. Its durability is unknown if reading the claim failed.
-pub(super) struct UncertainStorage(Option<LookupError>);
-
-// === impl UncertainStorage ===
-
-impl UncertainStorage {
-    /// Creates the storage of a target. `error` is the reason why the claim could not be read.
-    pub(super) fn new(error: Option<LookupError>) -> Self {
-        Self(error)
+/// Assesses the target under the assumption that an unread claim persists. A denial holds in any case. An approval is
+/// returned only if a second assessment, with a claim that is deleted with the pod, has the same result. `claim_error` is the
+/// reason why the claim could not be read.
+///
+/// # Errors
+///
+/// Returns the error of the read if the verdict depends on the claim.
+pub(super) fn assess_with_claim(
+    snapshot: &Snapshot,
+    membership: &Result<Membership<'_>, MembershipError>,
+    target: &MemberPod,
+    policy: &Policy,
+    evidence: SingleMemberEvidence,
+    claim_error: Option<&LookupError>,
+) -> Result<Assessment, LookupError> {
+    let assessment = assess_members(snapshot, membership, target, policy, evidence);
+    let Some(error) = claim_error else { return Ok(assessment) };
+    if !assessment.reason.allows() && !assessment.wants_transfer(policy) {
+        return Ok(assessment);
     }
-
-    /// Assesses the target under the assumption that an unread claim persists. A denial holds in any case. An approval
-    /// is returned only if a second assessment, with a claim that is deleted with the pod, has the same result.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of the read if the verdict depends on the claim.
-    pub(super) fn assess(
-        &self,
-        snapshot: &Snapshot,
-        target: &MemberPod,
-        policy: &Policy,
-        evidence: SingleMemberEvidence,
-    ) -> Result<Assessment, LookupError> {
-        let assessment = assess_with_evidence(snapshot, target, policy, evidence);
-        let Some(error) = &self.0 else { return Ok(assessment) };
-        if !assessment.reason.allows() && !assessment.wants_transfer(policy) {
-            return Ok(assessment);
-        }
-        let without_claim = MemberPod { storage: Storage::ClaimTerminating, ..target.clone() };
-        if assess_with_evidence(snapshot, &without_claim, policy, evidence).reason == assessment.reason {
-            return Ok(assessment);
-        }
-        Err(error.clone())
+    let without_claim = MemberPod { storage: Storage::ClaimTerminating, ..target.clone() };
+    if assess_members(snapshot, membership, &without_claim, policy, evidence).reason == assessment.reason {
+        return Ok(assessment);
     }
+    Err(error.clone())
 }
 
 #[cfg(test)]
@@ -57,12 +47,11 @@ mod tests {
     };
 
     fn reason(snapshot: &Snapshot, n: usize, policy: &Policy) -> Result<Reason, String> {
-        let storage = UncertainStorage::new(Some(LookupError::Forbidden {
-            subject: String::from("the claim"),
-            cause: String::from("no rights"),
-        }));
-        let evidence = SingleMemberEvidence::default();
-        let assessment = storage.assess(snapshot, &snapshot.pods[n], policy, evidence);
+        let error =
+            LookupError::Forbidden { subject: String::from("the claim"), cause: String::from("no rights") };
+        let (membership, evidence) = (Membership::new(snapshot), SingleMemberEvidence::default());
+        let target = &snapshot.pods[n];
+        let assessment = assess_with_claim(snapshot, &membership, target, policy, evidence, Some(&error));
         assessment.map(|assessment| assessment.reason).map_err(|error| error.to_string())
     }
 

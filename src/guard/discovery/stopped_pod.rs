@@ -6,7 +6,7 @@ use crate::k8s::{OptInLabel, pod::Pod};
 
 /// Returns the approval of a deletion that has no effect on the cluster: the pod is terminating or finished, or is the
 /// mirror of a static pod.
-pub(in crate::guard) fn settled_verdict(pod: &Pod) -> Option<Verdict> {
+pub(in crate::guard) fn verdict_of_stopped_pod(pod: &Pod) -> Option<Verdict> {
     let name = &pod.metadata.name;
     if pod.is_terminating() {
         let text = format!("an earlier deletion of pod {name} was accepted");

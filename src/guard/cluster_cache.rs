@@ -23,11 +23,11 @@ use crate::guard::{
 
 /// The time for which a snapshot may deny further deletions. A burst of deletions is evaluated with one probe round. A
 /// client that retries later gets a new probe round.
-pub(super) const SNAPSHOT_TTL: Duration = Duration::from_millis(500);
+pub(in crate::guard) const SNAPSHOT_TTL: Duration = Duration::from_millis(500);
 
 /// The time for which a snapshot may deny while a new probe round is in progress. Only the request that started the
 /// round waits for its result.
-pub(super) const SNAPSHOT_TTL_WHILE_PROBING: Duration = Duration::from_secs(1);
+pub(in crate::guard) const SNAPSHOT_TTL_WHILE_PROBING: Duration = Duration::from_secs(1);
 
 /// The time after a change of the cluster id for which an evaluation reads the records of all ids. A replica that has read the former
 /// id before the change can still write a reservation: its request lasts at most 30 s.
@@ -43,7 +43,7 @@ pub(in crate::guard) struct ClusterCache {
     snapshots: ExpiringCache<ClusterKey, CachedSnapshot>,
     cluster_ids: ExpiringCache<ClusterKey, ReportedId>,
     /// The pods of each cluster that ran all voters in the last snapshot, and the addresses of its members.
-    pub(super) member_pods: MemberPodCache,
+    pub(in crate::guard) member_pods: MemberPodCache,
 }
 
 /// The etcd cluster id that the members reported last.
@@ -58,8 +58,8 @@ struct ReportedId {
 
 /// The last snapshot of a cluster.
 #[derive(Clone)]
-pub(super) struct CachedSnapshot {
-    pub(super) snapshot: Arc<Snapshot>,
+pub(in crate::guard) struct CachedSnapshot {
+    pub(in crate::guard) snapshot: Arc<Snapshot>,
     /// The time at which the verdict was ready. With a silent member a probe round takes longer than [`SNAPSHOT_TTL`],
     /// so the age does not count from the start of the round.
     evaluated_at: Instant,
@@ -78,7 +78,7 @@ struct Denial {
 
 impl CachedSnapshot {
     /// Returns the stored denial of the deletion of this pod under this policy.
-    pub(super) fn denial(&self, pod: &str, policy: &Policy) -> Option<Verdict> {
+    pub(in crate::guard) fn denial(&self, pod: &str, policy: &Policy) -> Option<Verdict> {
         let denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
         let denial = denials.iter().find(|denial| denial.pod == pod && denial.policy == *policy)?;
         let data_age = Instant::now().duration_since(self.snapshot.taken_at);
@@ -86,7 +86,7 @@ impl CachedSnapshot {
     }
 
     /// Stores the denial of the deletion of this pod under this policy.
-    pub(super) fn store_denial(&self, pod: &str, policy: &Policy, verdict: &Verdict) {
+    pub(in crate::guard) fn store_denial(&self, pod: &str, policy: &Policy, verdict: &Verdict) {
         let mut denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
         if denials.len() < MAX_DENIALS {
             let (pod, policy) = (pod.to_owned(), policy.clone());
@@ -109,43 +109,43 @@ impl ClusterCache {
     }
 
     /// Returns the lock that admits one evaluation of this cluster at a time.
-    pub(super) fn lock(&self, key: &ClusterKey) -> Arc<Mutex<()>> {
+    pub(in crate::guard) fn lock(&self, key: &ClusterKey) -> Arc<Mutex<()>> {
         self.locks.get_or_default(key).0
     }
 
     /// Returns the last snapshot of this cluster, unless it is older than `max_age`.
-    pub(super) fn snapshot(&self, key: &ClusterKey, max_age: Duration) -> Option<CachedSnapshot> {
+    pub(in crate::guard) fn snapshot(&self, key: &ClusterKey, max_age: Duration) -> Option<CachedSnapshot> {
         self.snapshots.get(key).filter(|cached| cached.evaluated_at.elapsed() < max_age)
     }
 
     /// Stores the snapshot of the latest verdict.
-    pub(super) fn store_snapshot(&self, key: &ClusterKey, snapshot: Snapshot) {
+    pub(in crate::guard) fn store_snapshot(&self, key: &ClusterKey, snapshot: Snapshot) {
         let (snapshot, evaluated_at) = (Arc::new(snapshot), Instant::now());
         let cached = CachedSnapshot { snapshot, evaluated_at, denials: Arc::default() };
         self.snapshots.insert(key.clone(), cached);
     }
 
     /// Removes the last snapshot, because the cluster has changed since.
-    pub(super) fn invalidate_snapshot(&self, key: &ClusterKey) {
+    pub(in crate::guard) fn invalidate_snapshot(&self, key: &ClusterKey) {
         self.snapshots.invalidate(key);
     }
 
     /// Returns the etcd cluster id of the last snapshot. With a known id, the record of reservations can be read in
     /// parallel with the pods, before the probe round.
-    pub(super) fn cluster_id(&self, key: &ClusterKey) -> Option<ClusterId> {
+    pub(in crate::guard) fn cluster_id(&self, key: &ClusterKey) -> Option<ClusterId> {
         self.cluster_ids.get(key).filter(|known| known.is_reported)?.last
     }
 
     /// Whether an evaluation of this cluster requires all records of reservations: the members reported no common id, or the id has
     /// changed.
-    pub(super) fn requires_all_records(&self, key: &ClusterKey) -> bool {
+    pub(in crate::guard) fn requires_all_records(&self, key: &ClusterKey) -> bool {
         self.cluster_ids.get(key).is_some_and(|known| {
             !known.is_reported || known.former_until.is_some_and(|until| Instant::now() < until)
         })
     }
 
     /// Stores the etcd cluster id that a probe round returned; `None` if the members reported no common one.
-    pub(super) fn store_cluster_id(&self, key: &ClusterKey, id: Option<ClusterId>) {
+    pub(in crate::guard) fn store_cluster_id(&self, key: &ClusterKey, id: Option<ClusterId>) {
         let known = self.cluster_ids.get(key);
         let former = known.and_then(|known| known.last);
         let is_changed = former.is_some() && id.is_some() && former != id;

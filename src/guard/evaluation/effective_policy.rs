@@ -1,25 +1,20 @@
 //! The effective policy of a request, with the source of each setting, for previews of a deletion.
 
 use crate::guard::{
-    discovery::{etcd_pod, settled::settled_verdict},
+    discovery::{etcd_pod, stopped_pod::verdict_of_stopped_pod},
     model::{
         annotations::{ALLOW_UNTIL, MODE},
         deadline::Deadline,
         request::{Operation, Request, WorkloadOperation},
     },
-    observe::observer::ClusterObserver,
-    policy::{
-        effective::{PolicySetting, ResolvedPolicy},
-        resolver::PolicyResolver,
-    },
+    policy::effective::{PolicySetting, ResolvedPolicy},
+    services::Services,
 };
-use crate::k8s::pod::Pod;
 
 /// Returns the effective policy settings for a request, with the source of each setting. The list is empty for pods
 /// that run no etcd, because no setting applies to them, and for pods that cannot be read.
 pub(in crate::guard) async fn effective_policy(
-    observer: &ClusterObserver,
-    policies: &PolicyResolver,
+    services: &Services,
     request: &Request,
     deadline: Deadline,
 ) -> Vec<PolicySetting> {
@@ -29,28 +24,32 @@ pub(in crate::guard) async fn effective_policy(
         if operation.is_harmless() || operation.is_on_node() {
             return Vec::new();
         }
-        let mut settings = operation_policy(observer, policies, request, operation, deadline).await.settings;
+        let mut settings = operation_policy(services, request, operation, deadline).await.settings;
         // The settings for leaders and data apply only to pods.
         settings.retain(|setting| [MODE, ALLOW_UNTIL].contains(&setting.name.as_str()));
         return settings;
     }
-    match observer.live_pod(request, deadline).await {
-        Ok(pod) if settled_verdict(&pod).is_none() && runs_etcd(&pod) => {
-            policies.resolve_for_pod(namespace, &pod, deadline).await.settings
-        }
-        Ok(_) | Err(_) => Vec::new(),
+    let Ok(Some(mut pod)) = services.observer.live_pod(request, deadline).await else { return Vec::new() };
+    if verdict_of_stopped_pod(&pod).is_some() {
+        return Vec::new();
     }
+    let inherited =
+        services.observer.add_inherited(namespace, std::slice::from_mut(&mut pod), deadline).await;
+    if inherited.is_err() || !etcd_pod::runs_member(&pod, &pod.metadata.annotations) {
+        return Vec::new();
+    }
+    services.policies.resolve_for_pod(namespace, &pod, deadline).await.settings
 }
 
 /// Returns the effective policy for a workload operation. The annotations of a claim are read from the API server. If the
 /// claim cannot be read, the policy of its namespace applies.
 pub(super) async fn operation_policy(
-    observer: &ClusterObserver,
-    policies: &PolicyResolver,
+    services: &Services,
     request: &Request,
     operation: WorkloadOperation,
     deadline: Deadline,
 ) -> ResolvedPolicy {
+    let Services { observer, policies, .. } = services;
     let (namespace, name) = (&request.namespace, &request.name);
     // Without the annotations, the evaluation exceeds its deadline as well, and the policy has no effect. A node is in no namespace.
     if !operation.is_on_node() {
@@ -69,8 +68,4 @@ pub(super) async fn operation_policy(
         Some(set) => policies.resolve_for_stateful_set(namespace, set, deadline).await,
         None => policies.resolve_for_namespace(namespace),
     }
-}
-
-fn runs_etcd(pod: &Pod) -> bool {
-    etcd_pod::read(pod, &pod.metadata.annotations).is_some()
 }

@@ -10,16 +10,16 @@ use crate::guard::{
 use crate::k8s::{EventRecord, pod::Pod};
 
 /// The verdict on a workload operation.
-pub(in crate::guard::decide) struct OperationVerdict {
-    pub(in crate::guard::decide) verdict: Verdict,
+pub(in crate::guard::evaluation) struct OperationVerdict {
+    pub(in crate::guard::evaluation) verdict: Verdict,
     /// The StatefulSet of the member that the operation would affect, if it is not the object of the operation itself.
-    pub(in crate::guard::decide) stateful_set: Option<ObjectReference>,
+    pub(in crate::guard::evaluation) stateful_set: Option<ObjectReference>,
     /// The policy of the members that the operation would affect, if it is not the policy of the object's owners.
-    pub(in crate::guard::decide) policy: Option<ResolvedPolicy>,
+    pub(in crate::guard::evaluation) policy: Option<ResolvedPolicy>,
     /// Namespace and name of a member's pod that the verdict concerns.
-    pub(in crate::guard::decide) member: Option<(String, String)>,
+    pub(in crate::guard::evaluation) member: Option<(String, String)>,
     /// Whether objects of members are deleted with the object.
-    pub(in crate::guard::decide) has_cascade: bool,
+    pub(in crate::guard::evaluation) has_cascade: bool,
 }
 
 // === impl OperationVerdict ===

@@ -4,79 +4,72 @@
 use std::collections::BTreeMap;
 
 use crate::guard::{
-    decide::{
-        context::EvaluationError,
+    discovery::advertised_hosts::advertised_hosts,
+    evaluation::{
+        Evaluation,
         workload_operations::{
-            WorkloadEvaluator,
+            break_glass_advice,
             data::runs_member,
             verdicts::{OperationVerdict, first_enforced, harmless, owner_arguments, protected},
         },
     },
-    discovery::advertised_hosts::advertised_hosts,
-    model::{
-        deadline::Deadline,
-        request::{Request, ResourceKind},
-    },
+    model::request::{Request, ResourceKind},
+    observe::error::EvaluationError,
     ownership::record::OwnershipRecord,
     policy::owner_chain::{Kinds, OwnerLink},
 };
-use crate::k8s::{OwnerState, PodReferences, pod::Pod};
+use crate::k8s::{Existence, PodReferences, pod::Pod};
 
-// === impl WorkloadEvaluator ===
-
-impl WorkloadEvaluator {
-    /// Evaluates the deletion of an object that pods need. It is denied while a member runs that needs the object, unless
-    /// the policies of all these members overrule the denial.
-    pub(super) async fn evaluate_resource(
-        &self,
-        request: &Request,
-        kind: ResourceKind,
-        deadline: Deadline,
-    ) -> Result<OperationVerdict, EvaluationError> {
-        let (name, namespace) = (&request.name, &request.namespace);
-        let pods = self.observer.list_pods_with_references(namespace, deadline).await?;
-        let mut users = pods_that_use(request, kind, &pods);
-        let mut sets: BTreeMap<&str, OwnerState> = BTreeMap::new();
-        for owner in users.iter().filter_map(|pod| pod.controller()) {
-            if owner.kind != "StatefulSet" || sets.contains_key(owner.uid.as_str()) {
-                continue;
-            }
-            let read = self.observer.pods.owner(namespace, owner);
-            let read = deadline.within("reading the StatefulSet from the API server", read).await?;
-            sets.insert(&owner.uid, read.map_err(EvaluationError::Lookup)?.state);
+/// Evaluates the deletion of an object that pods need. It is denied while a member runs that needs the object, unless
+/// the policies of all these members overrule the denial.
+pub(super) async fn evaluate(
+    on: &Evaluation<'_>,
+    kind: ResourceKind,
+) -> Result<OperationVerdict, EvaluationError> {
+    let &Evaluation { services, request, deadline } = on;
+    let (name, namespace) = (&request.name, &request.namespace);
+    let pods = services.observer.list_pods_with_references(namespace, deadline).await?;
+    let mut users = pods_that_use(request, kind, &pods);
+    let mut sets: BTreeMap<&str, Existence> = BTreeMap::new();
+    for owner in users.iter().filter_map(|pod| pod.controller()) {
+        if owner.kind != "StatefulSet" || sets.contains_key(owner.uid.as_str()) {
+            continue;
         }
-        let mut reads = self.owners.reads(namespace, Kinds::Listed, deadline);
-        let mut chains: BTreeMap<&str, Vec<OwnerLink>> = BTreeMap::new();
-        for pod in &users {
-            chains.insert(&pod.metadata.uid, reads.chain_of_pod(pod).await);
-        }
-        let states = chains.values().flatten().filter_map(|link| Some(link.owner.as_ref().ok()?.state));
-        let record = if sets.values().copied().chain(states).any(|state| state == OwnerState::Gone) {
-            let read = self.ownership.read(namespace);
-            let read = deadline.within("reading the record of owners from the API server", read).await?;
-            read.map_err(EvaluationError::Lookup)?.record
-        } else {
-            OwnershipRecord::default()
-        };
-        let chain = |pod: &Pod| chains.get(pod.metadata.uid.as_str()).map(Vec::as_slice).unwrap_or_default();
-        users.retain(|pod| {
-            !is_deleted_with_set(pod, &sets, &record) && !is_deleted_with_owner(chain(pod), &record)
-        });
-        let policies = users.iter().map(|pod| self.policies.resolve_for_chain(namespace, pod, chain(pod)));
-        let Some((pod, policy)) = first_enforced(users.iter().copied().zip(policies)) else {
-            let text = format!("no running etcd member uses {} {name}", kind.as_str());
-            return Ok(harmless(text).into());
-        };
-        let advice = self.break_glass_advice(&owner_arguments(namespace, pod));
-        let remedy = format!("Delete the members first; to {advice}");
-        let verdict = protected(describe(request, kind, &users), &remedy);
-        Ok(OperationVerdict::with_member(verdict, namespace, pod).with_policy(policy))
+        let read = services.observer.pods.owner(namespace, owner);
+        let read = deadline.within("reading the StatefulSet from the API server", read).await?;
+        sets.insert(&owner.uid, read.map_err(EvaluationError::Lookup)?.state);
     }
+    let mut reads = services.owners.reads(namespace, Kinds::Configured, deadline);
+    let mut chains: BTreeMap<&str, Vec<OwnerLink>> = BTreeMap::new();
+    for pod in &users {
+        chains.insert(&pod.metadata.uid, reads.chain_of_pod(pod).await);
+    }
+    let states = chains.values().flatten().filter_map(|link| Some(link.owner.as_ref().ok()?.state));
+    let record = if sets.values().copied().chain(states).any(|state| state == Existence::Gone) {
+        let read = services.ownership.read(namespace);
+        let read = deadline.within("reading the record of owners from the API server", read).await?;
+        read.map_err(EvaluationError::Lookup)?.record
+    } else {
+        OwnershipRecord::default()
+    };
+    let chain = |pod: &Pod| chains.get(pod.metadata.uid.as_str()).map(Vec::as_slice).unwrap_or_default();
+    users.retain(|pod| {
+        !is_deleted_with_set(pod, &sets, &record) && !is_deleted_with_owner(chain(pod), &record)
+    });
+    let policies = users.iter().map(|pod| services.policies.resolve_for_chain(namespace, pod, chain(pod)));
+    let Some((pod, policy)) = first_enforced(users.iter().copied().zip(policies)) else {
+        let text = format!("no running etcd member uses {} {name}", kind.as_str());
+        return Ok(harmless(text).into());
+    };
+    let advice = break_glass_advice(on, &owner_arguments(namespace, pod));
+    let remedy = format!("Delete the members first; to {advice}");
+    let verdict = protected(describe(request, kind, &users), &remedy);
+    Ok(OperationVerdict::with_member(verdict, namespace, pod).with_policy(policy))
 }
 
 /// Whether the StatefulSet of a pod was deleted, so that the pod is leaving. An ownerReference to a StatefulSet that does
 /// not exist is no proof: it may be dangling.
-fn is_deleted_with_set(pod: &Pod, sets: &BTreeMap<&str, OwnerState>, record: &OwnershipRecord) -> bool {
+fn is_deleted_with_set(pod: &Pod, sets: &BTreeMap<&str, Existence>, record: &OwnershipRecord) -> bool {
     let Some(owner) = pod.controller() else { return false };
     let state = sets.get(owner.uid.as_str());
     state.is_some_and(|state| record.shows_deletion(&pod.metadata.uid, owner, *state))
@@ -223,19 +216,19 @@ mod tests {
             is_deleted_with_set(&pod, &BTreeMap::from([("set", state)]), record)
         };
         let mut record = OwnershipRecord::default();
-        assert!(!is_deleted(OwnerState::Gone, &record), "the ownerReference may be dangling");
-        assert!(is_deleted(OwnerState::Terminating, &record));
+        assert!(!is_deleted(Existence::Gone, &record), "the ownerReference may be dangling");
+        assert!(is_deleted(Existence::Terminating, &record));
         record.insert("pod", &owner.key());
-        assert!(is_deleted(OwnerState::Gone, &record));
-        assert!(!is_deleted(OwnerState::Alive, &record));
+        assert!(is_deleted(Existence::Gone, &record));
+        assert!(!is_deleted(Existence::Alive, &record));
         let mut accepted = OwnershipRecord::default();
         accepted.accept(&owner.key());
-        assert!(is_deleted(OwnerState::Gone, &accepted));
+        assert!(is_deleted(Existence::Gone, &accepted));
     }
 
     #[test]
     fn deletion_above_the_controller_makes_a_pod_leave() {
-        let link = |kind: &str, dependent: &str, state: OwnerState| {
+        let link = |kind: &str, dependent: &str, state: Existence| {
             let reference = json!({"apiVersion": "apps/v1", "kind": kind, "name": "ea", "uid": kind});
             OwnerLink {
                 reference: serde_json::from_value(reference).unwrap(),
@@ -244,14 +237,14 @@ mod tests {
             }
         };
         let chain =
-            |state| [link("ReplicaSet", "pod", OwnerState::Alive), link("Deployment", "ReplicaSet", state)];
+            |state| [link("ReplicaSet", "pod", Existence::Alive), link("Deployment", "ReplicaSet", state)];
         let mut record = OwnershipRecord::default();
-        assert!(!is_deleted_with_owner(&chain(OwnerState::Alive), &record));
-        assert!(is_deleted_with_owner(&chain(OwnerState::Terminating), &record));
-        assert!(!is_deleted_with_owner(&chain(OwnerState::Gone), &record), "the reference may be dangling");
+        assert!(!is_deleted_with_owner(&chain(Existence::Alive), &record));
+        assert!(is_deleted_with_owner(&chain(Existence::Terminating), &record));
+        assert!(!is_deleted_with_owner(&chain(Existence::Gone), &record), "the reference may be dangling");
         record.accept("Deployment/ea/Deployment");
-        assert!(is_deleted_with_owner(&chain(OwnerState::Gone), &record));
-        let set = [link("StatefulSet", "pod", OwnerState::Terminating)];
+        assert!(is_deleted_with_owner(&chain(Existence::Gone), &record));
+        let set = [link("StatefulSet", "pod", Existence::Terminating)];
         assert!(!is_deleted_with_owner(&set, &record), "StatefulSets are read live");
     }
 

@@ -1,4 +1,4 @@
-//! The etcd pods of a namespace, grouped into the cluster of a request and other clusters.
+//! The etcd pods of a namespace: those of the cluster of a request, and those of other owners.
 
 use crate::escape::{MAX_NAME_CHARS, into_bounded_line};
 use crate::etcd::{Endpoint, ProbeResult, Scheme};
@@ -14,7 +14,7 @@ use crate::guard::{
 use crate::k8s::pod::{OwnerReference, Pod};
 
 /// The etcd pods of a namespace, read before the probe round.
-pub(in crate::guard) struct Siblings {
+pub(in crate::guard) struct NamespacePods {
     /// The cluster's display name: `NAMESPACE/OWNER`.
     pub(super) cluster: String,
     /// The namespace of all these pods.
@@ -31,9 +31,9 @@ pub(in crate::guard) struct Siblings {
     pub(in crate::guard) are_read_by_name: bool,
 }
 
-// === impl Siblings ===
+// === impl NamespacePods ===
 
-impl Siblings {
+impl NamespacePods {
     /// Groups the pods of a namespace. Finished pods are omitted.
     pub(in crate::guard) fn new(cluster_key: &ClusterKey, pods: Vec<Pod>) -> Self {
         let (mut etcd_pods, mut excluded, mut other_terminating) = (Vec::new(), Vec::new(), Vec::new());
@@ -53,6 +53,12 @@ impl Siblings {
         let (pods, other_pods) = etcd_pods.into_iter().partition(is_in_cluster);
         let cluster = format!("{namespace}/{}", cluster_key.name());
         Self { cluster, namespace, pods, other_pods, excluded, other_terminating, are_read_by_name: false }
+    }
+
+    /// Whether this pod of the namespace runs a member, of any owner.
+    pub(in crate::guard) fn runs_member(&self, pod: &Pod) -> bool {
+        let mut members = self.pods.iter().chain(&self.other_pods);
+        members.any(|(member, _)| member.metadata.name == pod.metadata.name)
     }
 
     /// Returns the address of the member in the pod with this name.
@@ -116,12 +122,12 @@ impl Siblings {
         let names_member = |(_, other): &(Pod, EtcdPod)| {
             other.initial_members.iter().any(|name| initial_members.contains(name))
         };
-        let is_excluded_sibling = |(pod, _): &(Pod, EtcdPod)| cluster_key.contains(&self.namespace, pod);
+        let is_excluded_member = |(pod, _): &(Pod, EtcdPod)| cluster_key.contains(&self.namespace, pod);
         SingleMemberEvidence {
             initial_members: initial_members.len(),
             has_peer_pod: self.are_read_by_name
                 || self.pods.len() > 1
-                || self.excluded.iter().any(is_excluded_sibling)
+                || self.excluded.iter().any(is_excluded_member)
                 || self.other_pods.iter().any(names_member),
             ..SingleMemberEvidence::default()
         }
@@ -167,46 +173,4 @@ pub(super) fn member_pod(
 /// Returns the kind of an owner, escaped and cut: the API server does not validate the kind in an ownerReference.
 fn kind_of(owner: &OwnerReference) -> String {
     into_bounded_line(owner.kind.clone(), MAX_NAME_CHARS)
-}
-
-/// Returns whether this pod still runs etcd for the cluster.
-pub(super) fn is_member_pod(cluster_key: &ClusterKey, pod: &Pod) -> bool {
-    !pod.is_finished()
-        && cluster_key.contains(cluster_key.namespace(), pod)
-        && etcd_pod::read(pod, &pod.metadata.annotations).is_some()
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn pod() -> Value {
-        json!({
-            "metadata": {
-                "name": "etcd-0", "namespace": "prod", "uid": "uid-0",
-                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "etcd", "uid": "etcd",
-                    "controller": true}],
-            },
-            "spec": {"containers": [{"name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16"}]},
-            "status": {"phase": "Running"},
-        })
-    }
-
-    #[test]
-    fn accepts_only_running_etcd_pods_of_the_owner() {
-        let cluster_key = ClusterKey::from_pod("prod", &serde_json::from_value(pod()).unwrap());
-        let accepts = |pod: Value| is_member_pod(&cluster_key, &serde_json::from_value(pod).unwrap());
-        assert!(accepts(pod()));
-        let mut finished = pod();
-        finished["status"]["phase"] = json!("Failed");
-        assert!(!accepts(finished));
-        let mut adopted = pod();
-        adopted["metadata"]["ownerReferences"][0]["uid"] = json!("another");
-        assert!(!accepts(adopted));
-        let mut other = pod();
-        other["spec"]["containers"][0]["image"] = json!("nginx");
-        assert!(!accepts(other));
-    }
 }
