@@ -12,8 +12,8 @@
 
 use std::time::Duration;
 
-use test_support::bench_table::{self, Row, Times, ms};
 use test_support::{
+    bench_table::{self, Row, Times, ms},
     etcd::writer::{WriteStats, Writer},
     guarded_cluster::{GuardedCluster, START_TIMEOUT},
     plot_data::Figure,

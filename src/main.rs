@@ -1,7 +1,7 @@
-//! The `etcd-guard` program. [`etcd_guard::cli`] implements the command line.
+//! The program `etcd-guard`: the server.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    etcd_guard::cli::main()
+    etcd_guard_server::cli::main()
 }

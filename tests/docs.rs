@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use etcd_guard::guard::Reason;
+use etcd_guard_core::reason::Reason;
 use serde_json::Value;
 use test_support::documentation::{Mark, PAGES, anchors, blocks, mentions, page, prose, root};
 

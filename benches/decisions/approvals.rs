@@ -8,8 +8,8 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::{from_environment, mtls_cluster::MutualTls, steps, webhook::PATH};
-use test_support::bench_table::{self, Row, Times, median_and_p99};
 use test_support::{
+    bench_table::{self, Row, Times, median_and_p99},
     guard::{
         reference::{Calls, rounds},
         review::{deletion_review, dry_run_review, verdict},

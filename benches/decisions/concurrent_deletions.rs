@@ -24,8 +24,8 @@ use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::TlsConnector;
 
 use crate::from_environment;
-use test_support::bench_table::Row;
 use test_support::{
+    bench_table::Row,
     guarded_cluster::{GuardedCluster, START_TIMEOUT},
     process_node::ProcessAction,
     wait::wait_until,

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::from_environment;
-use test_support::bench_table::{Row, Times, ms};
 use test_support::{
+    bench_table::{Row, Times, ms},
     guarded_cluster::{GuardedCluster, START_TIMEOUT},
     wait::wait_until,
 };

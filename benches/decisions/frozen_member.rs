@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::time::sleep;
 
 use crate::webhook::PATH;
-use test_support::bench_table::{Row, Times, ms};
 use test_support::{
+    bench_table::{Row, Times, ms},
     guard::review::{dry_run_review, verdict},
     guarded_cluster::{GuardedCluster, START_TIMEOUT},
     http_client::Connection,

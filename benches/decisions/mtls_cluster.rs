@@ -14,12 +14,16 @@ use tempfile::TempDir;
 
 use crate::webhook::PATH;
 use test_support::{
-    guard::process::GuardProcess,
-    guard::review::{dry_run_review, reason},
+    guard::{
+        process::GuardProcess,
+        review::{dry_run_review, reason},
+    },
     guarded_cluster::{GuardedCluster, START_TIMEOUT},
     http_client::Connection,
-    kubernetes::control_plane::{ControlPlane, SHARED_NODE},
-    kubernetes::pods::new_namespace,
+    kubernetes::{
+        control_plane::{ControlPlane, SHARED_NODE},
+        pods::new_namespace,
+    },
     process_node::ProcessNode,
     wait::wait_for,
 };

@@ -15,8 +15,8 @@ use crate::{
     webhook::PATH,
     wrk::{Load, Run},
 };
-use test_support::bench_table::{Row, ms};
 use test_support::{
+    bench_table::{Row, ms},
     guard::{
         process::{make_certificate, program},
         reference,

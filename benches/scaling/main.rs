@@ -22,15 +22,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use etcd_guard::{
-    config::Config,
-    etcd::Connections,
-    guard::{Deadline, Guard, Request, Sources, WallClock},
-    k8s::{
-        AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, OptInLabel, SecretReader,
-        admission::AdmissionRequest,
-    },
+use etcd_guard_core::{
+    config::policies::Policies, objects::admission::AdmissionRequest, opt_in_label::OptInLabel,
+    request::Request, wall_clock::WallClock,
 };
+use etcd_guard_etcd::Connections;
+use etcd_guard_guard::{Deadline, Guard, Sources};
+use etcd_guard_kubernetes::{AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, SecretReader};
 use prometheus_client::registry::Registry;
 use test_support::{
     bench_table::{self, Row},
@@ -199,7 +197,7 @@ async fn approve(clusters: usize) -> u64 {
     }
     let api = ApiServer::new(clusters, MEMBERS, members.port(), address);
     let client = api.client();
-    let (_config, config) = watch::channel(Arc::new(Config::default()));
+    let (_config, config) = watch::channel(Arc::new(Policies::default()));
     let annotations = AnnotationCache::watch(&client, OptInLabel::default());
     let sources = Sources {
         pods: ApiReader::new(client.clone()),

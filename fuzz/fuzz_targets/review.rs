@@ -7,4 +7,4 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     mutator::json(data, size, max_size, seed)
 });
 
-fuzz_target!(|data: &[u8]| etcd_guard::fuzzing::review(data));
+fuzz_target!(|data: &[u8]| etcd_guard_server::fuzzing::review(data));

@@ -7,4 +7,4 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     mutator::lines(data, size, max_size, seed)
 });
 
-fuzz_target!(|data: &[u8]| etcd_guard::fuzzing::member_settings(data));
+fuzz_target!(|data: &[u8]| etcd_guard_guard::fuzzing::member_settings(data));

@@ -1,7 +1,7 @@
 //! Mutators: libFuzzer produces half of the inputs, structural mutations the other half. The mutations of libFuzzer
 //! rarely result in valid JSON.
 
-use etcd_guard::fuzzing::mutation::{self, Random};
+use etcd_guard_server::{fuzzing::mutation, fuzzing::mutation::Random};
 use libfuzzer_sys::fuzzer_mutate;
 
 /// Applies `change` to the first `size` bytes of `data`, if the result fits. Returns the new size.

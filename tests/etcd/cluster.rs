@@ -12,7 +12,13 @@ use std::{
 };
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
-use etcd_guard::etcd::{self, ClientIdentity, Connections, Endpoint, MemberError, ProbeResult, Tls, User};
+use etcd_guard_core::etcd::{
+    endpoint::{ClientIdentity, Endpoint, Tls, User},
+    error::MemberError,
+    probe_result::ProbeResult,
+};
+use etcd_guard_etcd as etcd;
+use etcd_guard_etcd::Connections;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

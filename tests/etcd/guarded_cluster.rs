@@ -22,8 +22,10 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, START_TIMEOUT};
 use test_support::{
-    guard::process::{ALL_NETWORKS, CONFIG, GuardProcess, SURVEY_INTERVAL},
-    guard::review::{deletion_review, dry_run_review, scale_down_review},
+    guard::{
+        process::{ALL_NETWORKS, CONFIG, GuardProcess, SURVEY_INTERVAL},
+        review::{deletion_review, dry_run_review, scale_down_review},
+    },
     http_client::Connection,
     wait::wait_until,
 };

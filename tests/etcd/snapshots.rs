@@ -9,10 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use etcd_guard::{
-    etcd::{self, Connections, Endpoint, MemberError, ProbeResult},
-    guard::model::snapshot::{EtcdctlFlags, MemberPod, OwnerState, Snapshot, Storage},
+use etcd_guard_core::{
+    etcd::{endpoint::Endpoint, error::MemberError, probe_result::ProbeResult},
+    snapshot::{EtcdctlFlags, MemberPod, OwnerState, Snapshot, Storage},
 };
+use etcd_guard_etcd as etcd;
+use etcd_guard_etcd::Connections;
 
 use crate::cluster::{Cluster, START_TIMEOUT};
 use test_support::deadline::within_deadline;

@@ -25,9 +25,11 @@ use crate::{
 use test_support::{
     guard::process::GuardProcess,
     http_client,
-    kubernetes::control_plane::{ControlPlane, SHARED_NODE},
-    kubernetes::pods::new_namespace,
-    kubernetes::webhook,
+    kubernetes::{
+        control_plane::{ControlPlane, SHARED_NODE},
+        pods::new_namespace,
+        webhook,
+    },
     wait::wait_until,
 };
 

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use etcd_guard::{guard::Reason, inject};
+use etcd_guard_core::reason::Reason;
+use etcd_guard_inject::pods as inject;
 use fastrand::Rng;
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -120,7 +121,7 @@ fn closed_sets() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
             ]
             .into(),
         ),
-        ("cause", etcd_guard::etcd::MemberError::LABELS.into()),
+        ("cause", etcd_guard_core::etcd::error::MemberError::LABELS.into()),
         (
             "trigger",
             [

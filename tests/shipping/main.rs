@@ -13,7 +13,8 @@ use std::{path::PathBuf, process::Command};
 use kube::config::{AuthInfo, Kubeconfig};
 use serde_json::Value;
 use test_support::{
-    kubernetes::control_plane::ControlPlane, processes::child::scoped_command, processes::testbed::program,
+    kubernetes::control_plane::ControlPlane,
+    processes::{child::scoped_command, testbed::program},
 };
 
 /// Returns the path of a file of the project.

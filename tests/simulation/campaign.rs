@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use etcd_guard::{guard::Reason, mistakes::Mistake};
+use etcd_guard_core::{mistakes::Mistake, reason::Reason};
 use nix::time::{ClockId, clock_gettime};
 
 use test_support::{plot_data::Figure, protocol_trace};

@@ -27,7 +27,7 @@ mod scenario;
 mod workload;
 mod world;
 
-use etcd_guard::mistakes::Mistake;
+use etcd_guard_core::mistakes::Mistake;
 use test_support::protocol_trace;
 
 use crate::{

@@ -3,14 +3,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use etcd_guard::{
-    etcd::{Connections, Endpoint, probe},
-    guard::{
-        Policy,
-        assess::assess,
-        model::snapshot::{EtcdctlFlags, MemberPod, OwnerState, Snapshot, Storage},
-    },
+use etcd_guard_core::{
+    assess::assess,
+    etcd::endpoint::Endpoint,
+    policy::Policy,
+    snapshot::{EtcdctlFlags, MemberPod, OwnerState, Snapshot, Storage},
 };
+use etcd_guard_etcd::{Connections, probe};
 use serde_json::Value;
 use test_support::etcd::raft_scenarios::{Added, Fault, RAFT_SCENARIOS, RaftScenario};
 use tokio::time::{Instant, sleep};

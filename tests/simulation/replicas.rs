@@ -5,13 +5,11 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use etcd_guard::{
-    config::Config,
-    etcd::Connections,
-    guard::{Guard, Sources, WallClock},
-    k8s::{
-        AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, NodeReader, OptInLabel, SecretReader,
-    },
+use etcd_guard_core::{config::policies::Policies, opt_in_label::OptInLabel, wall_clock::WallClock};
+use etcd_guard_etcd::Connections;
+use etcd_guard_guard::{Guard, Sources};
+use etcd_guard_kubernetes::{
+    AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, NodeReader, SecretReader,
 };
 use k8s_openapi::jiff::Timestamp;
 use prometheus_client::registry::Registry;
@@ -27,7 +25,7 @@ struct Replica {
     guard: Arc<Guard>,
     background: AbortHandle,
     /// Ends the subscriptions to the configuration.
-    _config: watch::Sender<Arc<Config>>,
+    _config: watch::Sender<Arc<Policies>>,
 }
 
 // === impl Replicas ===

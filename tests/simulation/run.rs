@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use etcd_guard::mistakes::Mistake;
+use etcd_guard_core::mistakes::Mistake;
 use serde_json::Value;
 use tokio::{
     task::{AbortHandle, JoinSet},

@@ -1,6 +1,6 @@
 //! The circumstances of one run, which its seed determines.
 
-use etcd_guard::{config::Config, guard::LeaderPolicy};
+use etcd_guard_core::config::policies::{LeaderPolicy, Policies};
 use serde_json::{Value, json};
 
 use crate::{
@@ -193,10 +193,9 @@ impl Scenario {
     }
 
     /// The configuration of the guard.
-    pub(crate) fn config(&self) -> Config {
-        let mut config = Config::default();
-        config.guard.defaults.leader =
-            if self.transfers { LeaderPolicy::Transfer } else { LeaderPolicy::Deny };
+    pub(crate) fn config(&self) -> Policies {
+        let mut config = Policies::default();
+        config.defaults.leader = if self.transfers { LeaderPolicy::Transfer } else { LeaderPolicy::Deny };
         config
     }
 

@@ -80,8 +80,6 @@ build_guard() {
 # runs on this machine only.
 build_plugin() {
   local plugin packages=(--package etcd-guard-plugin)
-  # SPLIT: remove this line, with which the one program of today is also the plugin.
-  [[ -e $PROJECT/src/plugin/Cargo.toml ]] || { build_guard "$1"; return; }
   [[ $1 != dev ]] || packages=("${TESTED[@]}")
   plugin=$(program_directory "$1")/kubectl-etcd_guard
   announce "$plugin" "kubectl-etcd_guard, profile $1"

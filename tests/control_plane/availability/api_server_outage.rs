@@ -8,11 +8,15 @@ use std::{
 use kube::Api;
 
 use test_support::{
-    guard::process::GuardProcess,
-    guard::review::{deletion_review, verdict},
+    guard::{
+        process::GuardProcess,
+        review::{deletion_review, verdict},
+    },
     http_client::Connection,
-    kubernetes::control_plane::ControlPlane,
-    kubernetes::pods::{create_etcd_pod, new_namespace},
+    kubernetes::{
+        control_plane::ControlPlane,
+        pods::{create_etcd_pod, new_namespace},
+    },
 };
 
 #[tokio::test]

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use etcd_guard::k8s::{Leases, WriteError};
+use etcd_guard_kubernetes::{Leases, WriteError};
 
-use test_support::{kubernetes::api_client, kubernetes::control_plane::ControlPlane};
+use test_support::kubernetes::{api_client, control_plane::ControlPlane};
 
 #[tokio::test]
 async fn deletes_lease_only_in_known_version() {

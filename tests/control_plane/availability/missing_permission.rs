@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use kube::config::Kubeconfig;
 use serde_json::{Value, json};
 use test_support::{
-    guard::process::GuardProcess,
-    guard::review::{deletion_review, eviction_review},
+    guard::{
+        process::GuardProcess,
+        review::{deletion_review, eviction_review},
+    },
     guarded_cluster::GuardedCluster,
     http_client::Connection,
     kubernetes::kubectl::Kubectl,

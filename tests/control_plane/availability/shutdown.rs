@@ -11,12 +11,16 @@ use tokio::{
 };
 
 use test_support::{
-    guard::load::Load,
-    guard::process::GuardProcess,
-    guard::review::{deletion_review, pod_without_etcd, verdict},
+    guard::{
+        load::Load,
+        process::GuardProcess,
+        review::{deletion_review, pod_without_etcd, verdict},
+    },
     http_client::{Connection, RequestError, Response},
-    kubernetes::control_plane::ControlPlane,
-    kubernetes::pods::{create_etcd_pod, new_namespace},
+    kubernetes::{
+        control_plane::ControlPlane,
+        pods::{create_etcd_pod, new_namespace},
+    },
     wait::{wait_for, wait_until},
 };
 

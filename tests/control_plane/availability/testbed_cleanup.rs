@@ -13,8 +13,10 @@ use tokio::{
 };
 
 use test_support::{
-    processes::child::scoped_command,
-    processes::testbed::{self, BUILD_TIMEOUT},
+    processes::{
+        child::scoped_command,
+        testbed::{self, BUILD_TIMEOUT},
+    },
     wait::wait_until,
 };
 

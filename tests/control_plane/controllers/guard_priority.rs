@@ -19,10 +19,12 @@ use tokio::net::TcpListener;
 use test_support::{
     guard::process::make_certificate,
     guarded_cluster::START_TIMEOUT,
-    kubernetes::control_plane::ControlPlane,
-    kubernetes::pods::new_namespace,
-    kubernetes::scheduler::{SCHEDULER, Scheduler},
-    kubernetes::webhook::register_at,
+    kubernetes::{
+        control_plane::ControlPlane,
+        pods::new_namespace,
+        scheduler::{SCHEDULER, Scheduler},
+        webhook::register_at,
+    },
     project,
     wait::wait_until,
 };

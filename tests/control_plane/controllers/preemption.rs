@@ -6,8 +6,10 @@ use serde_json::json;
 
 use test_support::{
     guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup, without_priority_class},
-    kubernetes::control_plane::FULL_NODES,
-    kubernetes::scheduler::{SCHEDULER, Scheduler},
+    kubernetes::{
+        control_plane::FULL_NODES,
+        scheduler::{SCHEDULER, Scheduler},
+    },
     wait::wait_until,
 };
 

@@ -12,8 +12,10 @@ use test_support::{
     guard::review::{deletion_review, dry_run_review, eviction_review, stateful_set_deletion_review},
     guarded_cluster::{GuardedCluster, START_TIMEOUT, UNRELATED_POD},
     http_client::{self, Connection},
-    kubernetes::pods::{create_etcd_pod, new_namespace},
-    kubernetes::webhook::{LABEL, VALUE},
+    kubernetes::{
+        pods::{create_etcd_pod, new_namespace},
+        webhook::{LABEL, VALUE},
+    },
     wait::wait_until,
 };
 

@@ -4,8 +4,10 @@ use futures::future::join_all;
 use nix::sys::signal::Signal;
 
 use test_support::{
-    guard::process::GuardProcess,
-    guard::review::{deletion_review, verdict},
+    guard::{
+        process::GuardProcess,
+        review::{deletion_review, verdict},
+    },
     guarded_cluster::GuardedCluster,
     http_client::Connection,
 };

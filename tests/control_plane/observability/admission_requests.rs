@@ -6,9 +6,7 @@ use serde_json::{Value, json};
 
 use test_support::{
     guarded_cluster::{GuardedCluster, START_TIMEOUT, UNRELATED_POD},
-    kubernetes::control_plane::SHARED_NODE,
-    kubernetes::review_recorder::ReviewRecorder,
-    kubernetes::webhook,
+    kubernetes::{control_plane::SHARED_NODE, review_recorder::ReviewRecorder, webhook},
     wait::{wait_for, wait_until},
 };
 

@@ -18,12 +18,16 @@ use tokio::time::sleep;
 use test_support::{
     deadline::{MAX_ATTEMPTS, within_deadline},
     etcd::fourth_member,
-    guard::process::GuardProcess,
-    guard::review::{deletion_review, dry_run_review, eviction_review, verdict},
+    guard::{
+        process::GuardProcess,
+        review::{deletion_review, dry_run_review, eviction_review, verdict},
+    },
     guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup, UNRELATED_POD},
     http_client::Connection,
-    kubernetes::api_proxy::{ApiServerProxy, Call},
-    kubernetes::control_plane::ControlPlane,
+    kubernetes::{
+        api_proxy::{ApiServerProxy, Call},
+        control_plane::ControlPlane,
+    },
     layout::{Layout, Topology},
     process_node::ProcessAction,
     wait::wait_until,

@@ -12,8 +12,7 @@ use test_support::{
     guard::review::{eviction_review, verdict},
     guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup, UNRELATED_POD},
     http_client::Connection,
-    kubernetes::api_proxy::ApiServerProxy,
-    kubernetes::control_plane::ControlPlane,
+    kubernetes::{api_proxy::ApiServerProxy, control_plane::ControlPlane},
     process_node::ProcessAction,
     wait::wait_until,
 };

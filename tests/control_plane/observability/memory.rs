@@ -14,9 +14,7 @@ use tokio::time::sleep;
 use test_support::{
     guard::process::GuardProcess,
     guarded_cluster::START_TIMEOUT,
-    kubernetes::api_proxy::ApiServerProxy,
-    kubernetes::control_plane::ControlPlane,
-    kubernetes::{pods::new_namespace, webhook},
+    kubernetes::{api_proxy::ApiServerProxy, control_plane::ControlPlane, pods::new_namespace, webhook},
     wait::wait_until,
 };
 

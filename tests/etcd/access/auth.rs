@@ -5,10 +5,17 @@
 
 use std::{collections::BTreeSet, time::Instant};
 
-use etcd_guard::{
-    etcd::{ClientIdentity, Connections, Endpoint, MemberError, ProbeResult},
-    guard::{Policy, Reason, assess::assess},
+use etcd_guard_core::{
+    assess::assess,
+    etcd::{
+        endpoint::{ClientIdentity, Endpoint},
+        error::MemberError,
+        probe_result::ProbeResult,
+    },
+    policy::Policy,
+    reason::Reason,
 };
+use etcd_guard_etcd::Connections;
 
 use crate::{
     cluster::{Cluster, GUEST, Layout, PASSWORD, START_TIMEOUT},

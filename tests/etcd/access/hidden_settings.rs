@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use etcd_guard::etcd::{self, Endpoint, SCHEME_TIMEOUT, Scheme};
+use etcd_guard_core::etcd::{endpoint::Endpoint, member::Scheme};
+use etcd_guard_etcd as etcd;
+use etcd_guard_etcd::SCHEME_TIMEOUT;
 use serde_json::{Value, json};
 
 use crate::{

@@ -1,9 +1,13 @@
 //! Clusters that require TLS and client certificates.
 
-use etcd_guard::{
-    etcd::{self, Connections, MemberError, ProbeResult},
-    guard::{Policy, Reason, assess::assess},
+use etcd_guard_core::{
+    assess::assess,
+    etcd::{error::MemberError, probe_result::ProbeResult},
+    policy::Policy,
+    reason::Reason,
 };
+use etcd_guard_etcd as etcd;
+use etcd_guard_etcd::Connections;
 
 use serde_json::{Value, json};
 

@@ -1,10 +1,13 @@
 //! Alarms in the status of members.
 
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType};
-use etcd_guard::{
-    etcd::{Connections, MemberId, ProbeResult},
-    guard::{Policy, Reason, assess::assess},
+use etcd_guard_core::{
+    assess::assess,
+    etcd::{member::MemberId, probe_result::ProbeResult},
+    policy::Policy,
+    reason::Reason,
 };
+use etcd_guard_etcd::Connections;
 
 use crate::{
     cluster::{Cluster, START_TIMEOUT},

@@ -2,10 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use etcd_guard::{
-    etcd::{self, Connections, Endpoint, MemberError, ProbeResult},
-    guard::{Policy, Reason, assess::assess, model::snapshot::Snapshot},
+use etcd_guard_core::{
+    assess::assess,
+    etcd::{endpoint::Endpoint, error::MemberError, probe_result::ProbeResult},
+    policy::Policy,
+    reason::Reason,
+    snapshot::Snapshot,
 };
+use etcd_guard_etcd as etcd;
+use etcd_guard_etcd::Connections;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use etcd_guard::etcd::Connections;
+use etcd_guard_etcd::Connections;
 use prost::Message;
 use serde_json::{Value, json};
 

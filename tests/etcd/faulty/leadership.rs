@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use etcd_client::MemberAddOptions;
-use etcd_guard::{
-    etcd::{Connections, MemberError, ProbeResult, move_leader},
-    guard::{
-        LeaderPolicy, Policy, Reason,
-        assess::{assess, transferee},
-        model::snapshot::Snapshot,
-    },
+use etcd_guard_core::{
+    assess::{assess, transferee},
+    config::policies::LeaderPolicy,
+    etcd::{error::MemberError, probe_result::ProbeResult},
+    policy::Policy,
+    reason::Reason,
+    snapshot::Snapshot,
 };
+use etcd_guard_etcd::{Connections, move_leader};
 use tokio::time::{Instant, timeout};
 
 use crate::{

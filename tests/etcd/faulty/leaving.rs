@@ -1,14 +1,14 @@
 //! Members that terminate, catch up, or would be lost permanently.
 
 use etcd_client::{Client, Error};
-use etcd_guard::{
-    etcd::{Connections, ProbeResult},
-    guard::{
-        Policy, Reason,
-        assess::{Assessment, assess},
-        model::snapshot::{Snapshot, Storage},
-    },
+use etcd_guard_core::{
+    assess::{Assessment, assess},
+    etcd::probe_result::ProbeResult,
+    policy::Policy,
+    reason::Reason,
+    snapshot::{Snapshot, Storage},
 };
+use etcd_guard_etcd::Connections;
 use futures::future::try_join_all;
 
 use crate::{

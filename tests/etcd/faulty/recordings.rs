@@ -4,10 +4,8 @@
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
 use etcd_client::MemberAddOptions;
-use etcd_guard::{
-    etcd::{Connections, move_leader},
-    guard::{Policy, assess::assess},
-};
+use etcd_guard_core::{assess::assess, policy::Policy};
+use etcd_guard_etcd::{Connections, move_leader};
 use futures::stream::{self, StreamExt};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};

@@ -1,6 +1,6 @@
 //! Deletions of single members that do not answer, by the whole program.
 
-use etcd_guard::etcd::Connections;
+use etcd_guard_etcd::Connections;
 use serde_json::{Value, json};
 
 use crate::{

@@ -1,9 +1,7 @@
 //! Clusters with members of two releases, as during an upgrade.
 
-use etcd_guard::{
-    etcd::{Connections, ProbeResult},
-    guard::{Policy, Reason, assess::assess},
-};
+use etcd_guard_core::{assess::assess, etcd::probe_result::ProbeResult, policy::Policy, reason::Reason};
+use etcd_guard_etcd::Connections;
 
 use crate::{
     cluster::{Cluster, PASSWORD, START_TIMEOUT},

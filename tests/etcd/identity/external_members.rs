@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use etcd_guard::{
-    config::Config,
-    etcd::{Connections, MemberId, ProbeResult},
-    guard::{
-        Policy, Reason,
-        assess::assess,
-        model::snapshot::Snapshot,
-        observe::external::{self, ApiServers, ClusterAccess, ProbeGate, probe_external_members},
-    },
+use etcd_guard_core::{
+    assess::assess,
+    config::policies::Policies,
+    etcd::{member::MemberId, probe_result::ProbeResult},
+    policy::Policy,
+    reason::Reason,
+    snapshot::Snapshot,
+};
+use etcd_guard_etcd::Connections;
+use etcd_guard_guard::observe::{
+    external,
+    external::{ApiServers, ClusterAccess, ProbeGate, probe_external_members},
 };
 
 use serde_json::{Value, json};
@@ -33,9 +36,9 @@ async fn snapshot_without_one(cluster: &Cluster, connections: &Connections) -> (
 
 /// Returns a gate that admits the loopback addresses of the members.
 fn open_gate() -> ProbeGate {
-    let mut config = Config::default();
-    config.guard.probe.denied_networks.clear();
-    ProbeGate::new(tokio::sync::watch::channel(Arc::new(config)).1, ApiServers::fixed(Vec::new()))
+    let mut policies = Policies::default();
+    policies.probe.denied_networks.clear();
+    ProbeGate::new(tokio::sync::watch::channel(Arc::new(policies)).1, ApiServers::fixed(Vec::new()))
 }
 
 on_every_version! {

@@ -3,10 +3,13 @@
 use std::time::{Duration, Instant};
 
 use etcd_client::MemberAddOptions;
-use etcd_guard::{
-    etcd::{Connections, MemberError, ProbeResult},
-    guard::{Policy, Reason, assess::assess},
+use etcd_guard_core::{
+    assess::assess,
+    etcd::{error::MemberError, probe_result::ProbeResult},
+    policy::Policy,
+    reason::Reason,
 };
+use etcd_guard_etcd::Connections;
 
 use crate::{
     cluster::{Cluster, Layout, START_TIMEOUT},

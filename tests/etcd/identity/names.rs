@@ -1,9 +1,10 @@
 //! The relation between pods and members: ambiguous names, several clusters, and clusters with one or two members.
 
-use etcd_guard::{
-    etcd::{Connections, MemberId},
-    guard::{Permission, Policy, Reason, assess::assess, model::snapshot::Snapshot},
+use etcd_guard_core::{
+    assess::assess, config::policies::Permission, etcd::member::MemberId, policy::Policy, reason::Reason,
+    snapshot::Snapshot,
 };
+use etcd_guard_etcd::Connections;
 
 use crate::cluster::{Cluster, Layout, START_TIMEOUT};
 use test_support::wait::wait_for;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::{helm_template, identity, kustomize, objects, project_path, stdout};
-use test_support::{processes::child::scoped_command, processes::testbed::program};
+use test_support::processes::{child::scoped_command, testbed::program};
 
 /// Labels that the chart adds to those of kustomize, as Helm recommends.
 const RELEASE_LABELS: [&str; 5] = [

@@ -9,8 +9,7 @@ use crate::{helm_template, project_path, stdout};
 use test_support::{
     guard::process::{GuardProcess, SURVEY_INTERVAL},
     http_client::Connection,
-    processes::child::scoped_command,
-    processes::testbed::program,
+    processes::{child::scoped_command, testbed::program},
     telemetry::prometheus::{DASHBOARD, Prometheus, VARIABLES, panels, with_all_values},
 };
 

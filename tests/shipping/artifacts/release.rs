@@ -5,7 +5,7 @@ use std::{fs, path::Path, process::Command};
 use serde_json::Value;
 
 use crate::{kustomize, objects, project_path, stdout};
-use test_support::{processes::child::scoped_command, processes::testbed::program};
+use test_support::processes::{child::scoped_command, testbed::program};
 
 /// The files that the script reads.
 const FILES: [&str; 13] = [

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::{kustomize, project_path, stdout};
 use test_support::{
-    kubernetes::control_plane::ControlPlane, processes::child::scoped_command, processes::testbed::program,
+    kubernetes::control_plane::ControlPlane,
+    processes::{child::scoped_command, testbed::program},
 };
 
 const CONFIGURATIONS: [&str; 4] = [

@@ -1,6 +1,9 @@
 //! Replicas with different flags, as during an update, agree on one certificate.
 
-use std::{net::SocketAddr, net::TcpListener, time::Duration};
+use std::{
+    net::{SocketAddr, TcpListener},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;

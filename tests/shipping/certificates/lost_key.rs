@@ -3,7 +3,10 @@
 use std::{net::TcpListener, time::Duration};
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, api::DeleteParams, api::Patch, api::PatchParams};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+};
 use nix::sys::signal::Signal;
 use serde_json::json;
 

@@ -20,8 +20,7 @@ pub(crate) use self::{
 use self::{callers::ReusedConnection, setup::bundle};
 use test_support::{
     guard::self_managed::{Clock, SelfManagedGuard},
-    kubernetes::control_plane::ControlPlane,
-    kubernetes::kubectl::Kubectl,
+    kubernetes::{control_plane::ControlPlane, kubectl::Kubectl},
     wait::{wait_for, wait_until},
 };
 

@@ -13,10 +13,8 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use etcd_guard::{
-    k8s::OptInLabel,
-    registration::{ConfigurationName, Registration, WebhookGroup},
-};
+use etcd_guard_cli::registration::{ConfigurationName, Registration, WebhookGroup};
+use etcd_guard_core::opt_in_label::OptInLabel;
 
 use crate::{
     artifacts::scripts::ca_valid_between,

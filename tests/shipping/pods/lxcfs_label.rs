@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 use crate::{kubeconfig_with, kustomize, objects, project_path};
 use test_support::{
-    kubernetes::control_plane::ControlPlane, kubernetes::kubectl::Kubectl, processes::child::scoped_command,
+    kubernetes::{control_plane::ControlPlane, kubectl::Kubectl},
+    processes::child::scoped_command,
     wait::wait_until,
 };
 

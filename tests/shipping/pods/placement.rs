@@ -6,9 +6,11 @@ use serde_json::{Value, json};
 
 use crate::kustomize;
 use test_support::{
-    kubernetes::control_plane::ControlPlane,
-    kubernetes::kubectl::Kubectl,
-    kubernetes::scheduler::{SCHEDULER, Scheduler},
+    kubernetes::{
+        control_plane::ControlPlane,
+        kubectl::Kubectl,
+        scheduler::{SCHEDULER, Scheduler},
+    },
     wait::wait_until,
 };
 

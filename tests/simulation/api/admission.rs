@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use etcd_guard::{
-    guard::{Deadline, Request, Verdict},
-    k8s::admission::AdmissionRequest,
-};
+use etcd_guard_core::{objects::admission::AdmissionRequest, request::Request, verdict::Verdict};
+use etcd_guard_guard::Deadline;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 

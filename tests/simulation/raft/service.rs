@@ -4,7 +4,7 @@ use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use etcd_client::Channel;
-use etcd_guard::etcd::Transport;
+use etcd_guard_etcd::Transport;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use prost::Message;

@@ -21,10 +21,6 @@ pub fn guard_program() -> PathBuf {
 
 /// Returns the path of the program for people, the kubectl plugin.
 pub fn plugin_program() -> PathBuf {
-    // SPLIT: remove this line, with which the one program of today is also the plugin.
-    if !program_path("kubectl-etcd_guard").is_file() {
-        return guard_program();
-    }
     built_program("kubectl-etcd_guard")
 }
 

@@ -28,12 +28,15 @@ use axum::{
     response::{IntoResponse, Response},
     routing::post,
 };
-use etcd_guard::{
-    etcd::{ClientIdentity, Connections, Endpoint, ProbeResult, Tls, probe},
-    server::{
-        self,
-        tls::{self, CertificatePair, ServedCertificate},
-    },
+use etcd_guard_core::etcd::{
+    endpoint::{ClientIdentity, Endpoint, Tls},
+    probe_result::ProbeResult,
+};
+use etcd_guard_etcd::{Connections, probe};
+use etcd_guard_server as server;
+use etcd_guard_server::{
+    tls,
+    tls::{CertificatePair, ServedCertificate},
 };
 use k8s_openapi::api::{coordination::v1::Lease, core::v1};
 use kube::{

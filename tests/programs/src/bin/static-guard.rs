@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    etcd_guard::cli::main()
+    etcd_guard_server::cli::main()
 }

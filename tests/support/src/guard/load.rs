@@ -9,8 +9,10 @@ use std::{
 };
 
 use crate::{
-    guard::process::GuardProcess,
-    guard::review::{deletion_review, pod_without_etcd, verdict},
+    guard::{
+        process::GuardProcess,
+        review::{deletion_review, pod_without_etcd, verdict},
+    },
     http_client::{Connection, RequestError},
 };
 

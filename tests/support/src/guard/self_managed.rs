@@ -15,8 +15,7 @@ use nix::{
 use crate::{
     guard::process::{Log, spawn_and_listen},
     http_client,
-    processes::child::scoped_command,
-    processes::testbed,
+    processes::{child::scoped_command, testbed},
     project,
     wait::wait_until,
 };

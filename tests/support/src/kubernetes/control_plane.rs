@@ -21,12 +21,13 @@ use nix::{
 };
 
 use crate::{
-    kubernetes::api_client,
-    kubernetes::kubectl::Kubectl,
+    kubernetes::{api_client, kubectl::Kubectl},
     process_node::{Addresses, NodeIdentity, ProcessNode, Settings},
-    processes::child::scoped_command,
-    processes::freeze::freeze,
-    processes::testbed::{self, Testbed},
+    processes::{
+        child::scoped_command,
+        freeze::freeze,
+        testbed::{self, Testbed},
+    },
     project, protocol_trace,
     wait::wait_until,
 };

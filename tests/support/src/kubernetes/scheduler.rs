@@ -4,7 +4,10 @@ use std::process::{Child, Stdio};
 
 use serde_json::json;
 
-use crate::{kubernetes::control_plane::ControlPlane, processes::child::scoped_command, processes::testbed};
+use crate::{
+    kubernetes::control_plane::ControlPlane,
+    processes::{child::scoped_command, testbed},
+};
 
 /// The `schedulerName` of pods that this scheduler binds.
 pub const SCHEDULER: &str = "real-scheduler";

@@ -13,7 +13,7 @@ use nix::{
 use tokio::process::{Child, Command};
 
 use super::{hosts::HostsFiles, readiness::Probe, translation::CommandLine};
-use crate::{processes::child::scoped_command, processes::freeze::freeze};
+use crate::processes::{child::scoped_command, freeze::freeze};
 
 /// The program of a container and its readiness probe.
 pub(super) struct Program {

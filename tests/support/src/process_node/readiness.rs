@@ -1,6 +1,9 @@
 //! Readiness of a pod's process by the HTTP probe of its container.
 
-use std::{net::Ipv4Addr, net::SocketAddr, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::util::intstr::IntOrString};
 use tokio::{

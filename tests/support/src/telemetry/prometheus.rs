@@ -13,8 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     http_client::get,
-    processes::child::scoped_command,
-    processes::testbed::program,
+    processes::{child::scoped_command, testbed::program},
     project,
     wait::{wait_for, wait_until},
 };

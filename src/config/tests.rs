@@ -1,8 +1,0 @@
-//! Tests of validation and hot reload.
-
-mod diagnostics;
-mod parts;
-mod reload;
-mod schema;
-mod template;
-mod templates;

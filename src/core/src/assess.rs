@@ -1,0 +1,295 @@
+//! Assessment of a deletion: a snapshot, the target and the policy determine a reason. Pure: no I/O, no clock, no async.
+//!
+//! Rule, over ALL voters of the member list (also those that never started; never learners), with q = voters / 2 + 1:
+//! the deletion of T is approved if `|healthy \ {T} \ leaving| >= q`. A voter is healthy only if the linearizable read
+//! succeeded at its own address. A voter without proof is not healthy; a deletion that cannot be evaluated is denied.
+
+pub mod cluster_summary;
+mod missing_voters;
+pub mod node_deletion;
+pub mod scale_down;
+pub mod stray;
+mod unproven;
+
+pub use self::missing_voters::{MissingVoter, describe_missing, inaccessible_pod, unreached_cause};
+use self::{
+    missing_voters::{missing_voters, silent_pods},
+    unproven::unproven,
+};
+use crate::{
+    etcd::{
+        error::MemberError,
+        member::{ClusterId, MemberId, Status},
+        probe_result::ProbeResult,
+    },
+    membership::{Member, Membership, MembershipError, single_member::SingleMemberEvidence},
+    policy::{Permission, Policy},
+    reason::Reason,
+    snapshot::{MemberPod, Snapshot},
+    tally::Tally,
+};
+
+/// Remedy of a denial with [`Reason::CredentialsRejected`], which a command follows.
+pub const CREDENTIALS_REMEDY: &str = "Set the annotation etcd-guard.io/client-tls-secret or \
+                                                       etcd-guard.io/auth-secret to the Secret with valid credentials";
+
+/// A reason with the facts that its text contains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assessment {
+    /// Reason of the approval or denial.
+    pub reason: Reason,
+    /// The target's member, if it is known.
+    pub member: Option<MemberId>,
+    /// The numbers, if voters were counted.
+    pub tally: Option<Tally>,
+    /// Voters that are not healthy.
+    pub missing: Vec<MissingVoter>,
+    /// Names of healthy voters that are leaving, without the target.
+    pub leaving: Vec<String>,
+    /// Cluster ids of the replies, if they differ.
+    pub clusters: Vec<ClusterId>,
+    /// Whether a member reports that the cluster is out of space.
+    pub no_space: bool,
+    /// Number of voters that the policy requires.
+    pub min_voters: u32,
+}
+
+/// Assesses the deletion of the pod `target` of this snapshot. For a leader whose leadership must be moved first, the
+/// deletion is assessed again with a new snapshot.
+#[must_use]
+pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Assessment {
+    let membership = Membership::new(snapshot);
+    assess_members(snapshot, &membership, target, policy, SingleMemberEvidence::default())
+}
+
+/// Assesses a deletion like [`assess`], with the `membership` of the snapshot, and with the `evidence` that a cluster without
+/// any answer has one voter.
+pub fn assess_members(
+    snapshot: &Snapshot,
+    membership: &Result<Membership<'_>, MembershipError>,
+    target: &MemberPod,
+    policy: &Policy,
+    evidence: SingleMemberEvidence,
+) -> Assessment {
+    let clusters = snapshot.cluster_ids();
+    if clusters.len() > 1 {
+        let clusters = clusters.into_iter().collect();
+        return Assessment { clusters, ..Assessment::new(Reason::SplitCluster) };
+    }
+    // Checked before the quorum: the restart of a member that serves nothing may be the repair.
+    let is_idle = is_idle(target);
+    let membership = match membership {
+        Ok(membership) => membership,
+        Err(MembershipError::Unproven) => {
+            // The kubelet reports late that a container runs: only a refused connection, or a pod without an address,
+            // proves that the member does not vote.
+            let is_stopped = is_idle
+                && (is_refused(target) || target.ip.is_empty() || is_closed_by_proxy(snapshot, target));
+            let reason = if is_stopped {
+                Reason::MemberNotServing
+            } else if policy.single_member == Permission::Allow && evidence.is_conclusive() {
+                single_member(target, policy)
+            } else {
+                unproven(snapshot)
+            };
+            return Assessment { missing: silent_pods(snapshot), ..Assessment::new(reason) };
+        }
+        Err(MembershipError::Ambiguous(identity)) => {
+            let pod = snapshot.pod(&identity.pod);
+            let owner_kind = pod.map(|pod| pod.owner_kind.clone()).unwrap_or_default();
+            let (name, cause) = (identity.pod.clone(), identity.cause.clone());
+            let missing = vec![MissingVoter { name, owner_kind, cause }];
+            return Assessment { missing, ..Assessment::new(Reason::AmbiguousMember) };
+        }
+    };
+    let member = membership.member_of_pod(&target.name);
+    let own = member.map(Member::id);
+    let tally = Tally::new(membership, |member| Some(member.id()) == own);
+    let leaving = leaving(membership, own);
+    let verdict = |reason| Assessment {
+        member: own,
+        tally: Some(tally.clone()),
+        missing: missing_voters(membership),
+        leaving: leaving.clone(),
+        no_space: snapshot.is_out_of_space(),
+        min_voters: policy.min_voters,
+        ..Assessment::new(reason)
+    };
+
+    let Some(member) = member else {
+        // The pod matches no listed member. It certainly is not a voter only if every voter is known to run elsewhere. If
+        // the pod does not reply, a voter without a pod may be this pod's member under another name, and a pod of which
+        // only the name matches a voter may be no member at all.
+        let replies = replies(target);
+        let is_known = |voter: &Member<'_>| voter.pod.is_some() || (replies && voter.external.is_some());
+        let all_known = membership.voters().all(is_known);
+        let is_not_needed = replies || (is_idle && is_refused(target)) || tally.has_quorum();
+        return verdict(if all_known && is_not_needed { Reason::NotAVoter } else { Reason::AmbiguousMember });
+    };
+    if member.listed.is_learner {
+        return verdict(Reason::NotAVoter);
+    }
+    // At least one member proves a quorum. If the other voters in the snapshot are too few for it, an unseen voter takes
+    // part, which may be the target: the kubelet reports a container and its address some time after the start. A target
+    // that refuses connections can only be a member that has just started; any voter that responds is a more likely
+    // explanation of the quorum.
+    let responding = membership
+        .voters()
+        .filter(|voter| voter.is_responding() && !voter.is_leaving() && voter.id() != member.id())
+        .count();
+    let others = if is_refused(target) { responding } else { tally.remaining };
+    let may_be_needed = others < tally.quorum;
+    if is_idle && !may_be_needed {
+        return verdict(Reason::MemberNotServing);
+    }
+    // The member list can shrink while every deletion retains its quorum.
+    let has_too_few = tally.voters < usize::try_from(policy.min_voters).unwrap_or(usize::MAX);
+    if tally.voters == 1 {
+        let reason = single_member(target, policy);
+        return verdict(if reason.allows() && has_too_few { Reason::TooFewVoters } else { reason });
+    }
+    if !tally.has_quorum() {
+        let outdated =
+            membership.voters().filter(|voter| is_remaining_but_outdated(voter, member.id())).count();
+        return verdict(if tally.remaining + outdated >= tally.quorum {
+            // All of them will follow the new leader in a moment.
+            Reason::ElectionInProgress
+        } else if tally.remaining + leaving.len() >= tally.quorum {
+            Reason::DisruptionInProgress
+        } else {
+            Reason::QuorumAtRisk
+        });
+    }
+    // A voter that never started has no data that could be lost.
+    let is_loss = is_loss(target, policy) && (member.listed.has_started() || replies(target));
+    if is_loss && tally.has_no_spare() {
+        return verdict(Reason::PermanentLoss);
+    }
+    if has_too_few {
+        return verdict(Reason::TooFewVoters);
+    }
+    let leader = tally.leader.and_then(|leader| membership.voters().find(|voter| voter.id() == leader));
+    verdict(match leader {
+        Some(leader) if leader.id() == member.id() => Reason::LeaderProtected,
+        // The reads of all voters passed through this leader. Nothing proves that the others can reach each other.
+        Some(leader) if leader.is_healthy() && leader.is_leaving() => Reason::DisruptionInProgress,
+        Some(leader) if leader.is_healthy() => Reason::SafeToDelete,
+        // No leader is named, or the named one does not serve at its own address: followers name a leader that has just
+        // stopped for a moment.
+        _ => Reason::ElectionInProgress,
+    })
+}
+
+/// Returns the reason for the deletion of the only voter of a cluster.
+fn single_member(target: &MemberPod, policy: &Policy) -> Reason {
+    match policy.single_member {
+        _ if is_loss(target, policy) => Reason::PermanentLoss,
+        Permission::Allow => Reason::SingleMemberAllowed,
+        Permission::Deny => Reason::SingleMember,
+    }
+}
+
+/// Whether the target's member cannot return after the deletion, and the policy does not accept this.
+fn is_loss(target: &MemberPod, policy: &Policy) -> bool {
+    !target.storage.preserves_member() && policy.ephemeral_data == Permission::Deny
+}
+
+/// Whether a voter other than the target would remain, and serves, but reports a former term.
+fn is_remaining_but_outdated(voter: &Member<'_>, target: MemberId) -> bool {
+    voter.outdated().is_some() && !voter.is_corrupt && !voter.is_leaving() && voter.id() != target
+}
+
+/// Whether the target's member returned its status.
+fn replies(target: &MemberPod) -> bool {
+    target.reply.status().is_some()
+}
+
+/// Whether a deletion of the target costs nothing: no reply from its address, its container does not run according to the
+/// kubelet, and its data remains. The proxy of a service mesh accepts and closes connections while etcd does not run.
+fn is_idle(target: &MemberPod) -> bool {
+    let is_silent = match &target.reply {
+        ProbeResult::NoStatus { cause: MemberError::Closed(_) } => target.other_containers > 0,
+        ProbeResult::NoStatus { cause } => cause.is_unanswered(),
+        ProbeResult::Healthy { .. } | ProbeResult::StatusOnly { .. } => false,
+    };
+    is_silent && !target.running && target.storage.preserves_data()
+}
+
+/// Whether the target's address refuses connections: then it serves no clients, also if the kubelet reports late.
+fn is_refused(target: &MemberPod) -> bool {
+    matches!(&target.reply, ProbeResult::NoStatus { cause: MemberError::Refused(_) })
+}
+
+/// Whether a proxy in the target's pod closes connections because etcd does not listen. A member can close connections as
+/// well, if the guard uses the wrong scheme or credentials: then the members whose containers run reject it too.
+fn is_closed_by_proxy(snapshot: &Snapshot, target: &MemberPod) -> bool {
+    let is_closed = matches!(&target.reply, ProbeResult::NoStatus { cause: MemberError::Closed(_) });
+    let rejects_guard = |pod: &MemberPod| match &pod.reply {
+        ProbeResult::NoStatus { cause } => pod.running && !cause.is_unanswered(),
+        ProbeResult::Healthy { .. } | ProbeResult::StatusOnly { .. } => false,
+    };
+    is_closed && target.other_containers > 0 && !snapshot.pods.iter().any(rejects_guard)
+}
+
+/// Names of healthy voters that are leaving, without the target.
+fn leaving(membership: &Membership<'_>, target: Option<MemberId>) -> Vec<String> {
+    membership
+        .voters()
+        .filter(|voter| voter.is_healthy() && voter.is_leaving() && Some(voter.id()) != target)
+        .map(Member::name)
+        .collect()
+}
+
+/// Returns the pod that should take over leadership from the target: the best of the healthy voters that are not leaving.
+#[must_use]
+pub fn transferee<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Option<(&'a MemberPod, &'a Status)> {
+    best_transferee(transferees(snapshot, target))
+}
+
+/// Returns the candidate that has applied most raft entries. Of equal ones, the one whose pod has the highest uid is chosen, because
+/// uids are random. If the guard chose by name, the leaders of all clusters would be on one node after a drain.
+#[must_use]
+pub fn best_transferee<'a>(
+    candidates: Vec<(&'a MemberPod, &'a Status)>,
+) -> Option<(&'a MemberPod, &'a Status)> {
+    candidates.into_iter().max_by_key(|(pod, status)| (status.applied_index, &pod.uid))
+}
+
+/// Returns the pods that can take over leadership from the target: those of the healthy voters that are not leaving.
+#[must_use]
+pub fn transferees<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Vec<(&'a MemberPod, &'a Status)> {
+    let Ok(membership) = Membership::new(snapshot) else { return Vec::new() };
+    let candidates = snapshot.pods.iter().filter(|pod| pod.name != target.name).filter_map(|pod| {
+        let member = membership.member_of_pod(&pod.name)?;
+        let is_candidate = member.is_healthy() && !member.listed.is_learner && !member.is_leaving();
+        pod.reply.status().filter(|status| is_candidate && !status.is_learner).map(|status| (pod, status))
+    });
+    candidates.collect()
+}
+
+// === impl Assessment ===
+
+impl Assessment {
+    /// Whether the policy requires a transfer of leadership before the deletion.
+    #[must_use] 
+    pub fn wants_transfer(&self, policy: &Policy) -> bool {
+        self.reason == Reason::LeaderProtected && policy.leader.transfers()
+    }
+
+    /// An assessment with this reason and no further facts.
+    pub(super) fn new(reason: Reason) -> Self {
+        Self {
+            reason,
+            member: None,
+            tally: None,
+            missing: Vec::new(),
+            leaving: Vec::new(),
+            clusters: Vec::new(),
+            no_space: false,
+            min_voters: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

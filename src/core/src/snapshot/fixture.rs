@@ -1,0 +1,146 @@
+//! Snapshots for tests: `cluster(3)` is healthy and led by `etcd-0`. Methods then add faults.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::{
+    etcd::{
+        error::MemberError,
+        member::{ClusterId, ListedMember, MemberId, Scheme, Status},
+        probe_result::ProbeResult,
+    },
+    snapshot::{EtcdctlFlags, MemberPod, OwnerState, Snapshot, Storage},
+};
+
+/// Id of the member in pod `etcd-N`.
+#[must_use] 
+pub fn id(n: usize) -> MemberId {
+    MemberId(0xe7cd_0000 + u64::try_from(n).unwrap())
+}
+
+/// Entry of the member list for pod `etcd-N`.
+#[must_use] 
+pub fn listed(n: usize) -> ListedMember {
+    ListedMember {
+        id: id(n),
+        name: format!("etcd-{n}"),
+        peer_urls: vec![format!("http://etcd-{n}.etcd.prod.svc:2380")],
+        client_urls: vec![format!("http://etcd-{n}.etcd.prod.svc:2379")],
+        is_learner: false,
+    }
+}
+
+/// Status of the member in pod `etcd-N`, with `etcd-0` as the leader.
+#[must_use] 
+pub fn status(n: usize) -> Status {
+    Status {
+        member_id: id(n),
+        cluster_id: ClusterId(0xc1),
+        leader: Some(id(0)),
+        term: 7,
+        applied_index: 100,
+        downgrade: None,
+        version: String::from("3.6.16"),
+        is_learner: false,
+        alarms: Vec::new(),
+    }
+}
+
+fn pod(n: usize, list: &[ListedMember]) -> MemberPod {
+    MemberPod {
+        name: format!("etcd-{n}"),
+        uid: format!("uid-{n}"),
+        container: String::from("etcd"),
+        etcdctl: EtcdctlFlags::default(),
+        ip: format!("10.0.0.{n}"),
+        member_name: None,
+        hostname: String::new(),
+        peer_urls: Vec::new(),
+        owner: OwnerState::OF_TARGET,
+        owner_kind: String::from("StatefulSet"),
+        terminating: false,
+        reserved: false,
+        running: true,
+        other_containers: 0,
+        storage: Storage::Persistent,
+        scheme: Scheme::Http,
+        reply: ProbeResult::Healthy { status: status(n), members: list.to_vec() },
+    }
+}
+
+/// A healthy cluster with this number of voters, led by `etcd-0`.
+pub fn cluster(size: usize) -> Snapshot {
+    let list: Vec<ListedMember> = (0..size).map(listed).collect();
+    Snapshot {
+        cluster: String::from("prod/etcd"),
+        namespace: String::from("prod"),
+        taken_at: Instant::now(),
+        pods: (0..size).map(|n| pod(n, &list)).collect(),
+        external_members: Vec::new(),
+        denied_members: Vec::new(),
+    }
+}
+
+/// Cause of a request that times out.
+#[must_use] 
+pub fn timed_out() -> MemberError {
+    MemberError::TimedOut(Duration::from_millis(750))
+}
+
+impl Snapshot {
+    /// No reply from this pod.
+    #[must_use] 
+    pub fn silence(mut self, n: usize) -> Self {
+        self.pods[n].reply = ProbeResult::NoStatus { cause: timed_out() };
+        self
+    }
+
+    /// Connections to this pod are refused.
+    #[must_use] 
+    pub fn refuse(mut self, n: usize) -> Self {
+        self.pods[n].reply = ProbeResult::NoStatus {
+            cause: MemberError::Refused(String::from("Connection refused (os error 111)")),
+        };
+        self
+    }
+
+    /// This pod's container has terminated, and connections are refused.
+    #[must_use] 
+    pub fn crash(mut self, n: usize) -> Self {
+        self.pods[n].running = false;
+        self.refuse(n)
+    }
+
+    /// The member replies to Status, but no linearizable read succeeds.
+    #[must_use] 
+    pub fn starve(mut self, n: usize) -> Self {
+        self.pods[n].reply = ProbeResult::StatusOnly { status: status(n), cause: timed_out() };
+        self
+    }
+
+    /// Changes the member list of each serving member.
+    pub fn relist(mut self, change: impl Fn(&mut Vec<ListedMember>)) -> Self {
+        for pod in &mut self.pods {
+            if let ProbeResult::Healthy { members, .. } = &mut pod.reply {
+                change(members);
+            }
+        }
+        self
+    }
+
+    /// Changes the status of one member.
+    pub fn restate(mut self, n: usize, change: impl Fn(&mut Status)) -> Self {
+        match &mut self.pods[n].reply {
+            ProbeResult::Healthy { status, .. } | ProbeResult::StatusOnly { status, .. } => change(status),
+            ProbeResult::NoStatus { .. } => {}
+        }
+        self
+    }
+
+    /// Changes one pod.
+    pub fn change(mut self, n: usize, change: impl Fn(&mut MemberPod)) -> Self {
+        change(&mut self.pods[n]);
+        self
+    }
+}

@@ -1,9 +1,0 @@
-//! Names of the annotations that choose policies or describe members.
-
-pub(in crate::guard) use crate::k8s::annotation_names::{
-    ACCEPT_AUTO_TLS, ALLOW_REASON, ALLOW_UNTIL, AUTH_SECRET, CLIENT_TLS_SECRET, ENDPOINTS, EPHEMERAL_DATA,
-    LEADER, MEMBER, MIN_VOTERS, MODE, MOVE_LEADER, SINGLE_MEMBER, TOO_LONG,
-};
-
-/// Value that replaces `"false"` of [`MEMBER`] where the floor does not let annotations exclude a pod.
-pub(in crate::guard) const MEMBER_OVERRULED: &str = "overruled";

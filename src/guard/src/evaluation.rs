@@ -1,0 +1,898 @@
+//! One evaluation of a request, from top to bottom: may this pod go now?
+//!
+//! The deletion or eviction of a pod passes the stages below, in this order. Each stage hands its result to the next one,
+//! ends the evaluation with a verdict ([`Step::Answer`]), or starts it again at `read` ([`Step::Retry`]).
+//!
+//! 1. **scope**: other namespaces are never touched, and pods without etcd need no probe. What a review contains can be
+//!    forged: such a request gets its answer, and nothing else happens.
+//! 2. **target**: the pod as it exists now, its cluster, and its policy. The copy of the pod in a review, or the name of an
+//!    evicted pod, only tells where to look, so that pods and reservations are read in one step. Break-glass, audit mode,
+//!    and all other policies that approve something are those of the existing pod. The copy may only deny.
+//! 3. **lock**: one evaluation of a cluster at a time. A probe result of the last 500 ms may deny. It never approves.
+//! 4. **read**: the etcd pods of the namespace, and the reservations: deletions that were approved a moment ago.
+//! 5. **probe**: asks every member now. Reservations are read before, so that an approval of another replica in between
+//!    leads to a write conflict.
+//! 6. **assess**: counts the voters that would remain. Pure arithmetic, in [`assess`](etcd_guard_core::assess).
+//! 7. **reserve**: stores the approval before it is returned, so that all replicas count the pod as gone. If the policy asks
+//!    for it, leadership moves first ([`transfer`]).
+//! 8. **answer**: adds the next command for people, applies break-glass and audit mode, and records events.
+//!
+//! Deletions that follow from another deletion are in [`cascade`], operations on StatefulSets, namespaces, claims, nodes
+//! and other parent objects in [`workload_operations`]. Everything that touches the reservations is in [`ledger`].
+//! If the time of the API server's timeout runs out at any stage, the verdict is a denial that says so.
+
+mod cascade;
+pub(crate) mod effective_policy;
+mod events;
+mod ledger;
+mod transfer;
+mod uncertain_storage;
+mod workload_operations;
+
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use tokio::{sync::OwnedMutexGuard, time::Instant};
+
+#[cfg(any(test, feature = "fixtures"))]
+pub(crate) use self::workload_operations::owner_arguments as break_glass_object;
+use self::{
+    cascade::Cascade,
+    ledger::{Ledger, Written},
+    uncertain_storage::assess_with_claim,
+};
+use crate::{
+    cluster_cache::{SNAPSHOT_TTL, SNAPSHOT_TTL_WHILE_PROBING},
+    deadline::Deadline,
+    observe::{error::EvaluationError, namespace_pods::NamespacePods, observer::Observation},
+    services::Services,
+};
+use etcd_guard_core::{
+    annotations::MEMBER,
+    assess::{Assessment, assess, stray::cluster_of_stray},
+    cluster_key::ClusterKey,
+    discovery::{
+        etcd_pod,
+        stopped_pod::{namespace_not_guarded, not_etcd, pod_gone, verdict_of_stopped_pod, warn_not_guarded},
+    },
+    etcd::probe_result::ProbeResult,
+    explain::{advise_inspection, explain, explain_transferee},
+    membership::{Membership, single_member::SingleMemberEvidence},
+    mistakes::Mistake,
+    objects::pod::Pod,
+    policy::{Mode, Permission, Policy, ResolvedPolicy},
+    reason::Reason,
+    request::{Operation, Request},
+    reservation::Reservation,
+    snapshot::{MemberPod, Snapshot},
+    verdict::Verdict,
+};
+use etcd_guard_etcd::EarlyConnections;
+use etcd_guard_kubernetes::LookupError;
+
+/// One request that is evaluated, and what the evaluation works with.
+pub(crate) struct Evaluation<'a> {
+    services: &'a Services,
+    request: &'a Request,
+    /// The time by which the verdict must be ready.
+    deadline: Deadline,
+}
+
+/// How a stage ends if the next stage does not follow.
+enum Step {
+    /// The evaluation starts again with the stage `read`.
+    Retry(Why),
+    /// The evaluation ends.
+    Answer(Box<Verdict>),
+}
+
+/// Why an evaluation starts again.
+#[derive(Clone, Copy, Debug)]
+enum Why {
+    /// The pods were read by the names of known members, and these are not all that matter.
+    MorePods,
+    /// No member reports the cluster id, so that all reservations must be read.
+    MoreReservations,
+    /// The reservations that were read belong to another cluster.
+    OtherReservations,
+    /// Another replica has approved a deletion since the reservations were read.
+    Conflict,
+}
+
+/// The namespaces in which requests are evaluated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Namespaces {
+    Guarded,
+    All,
+}
+
+/// The pod of a request as it exists, and what follows from it.
+struct Target {
+    pod: Pod,
+    cluster_key: ClusterKey,
+    resolved: ResolvedPolicy,
+    cascade: Cascade,
+}
+
+/// The pod of a request as it exists, when it was found.
+struct Found {
+    pod: Pod,
+    /// The approval that follows from the pod alone: its deletion stops no member.
+    approval: Option<Verdict>,
+    /// What was read together with the pod.
+    held: Option<Held>,
+}
+
+/// The cluster lock, and what was read since it was acquired. It need not be read again while the lock is held: a change by
+/// another replica causes a write conflict.
+struct Held {
+    lock: OwnedMutexGuard<()>,
+    listed: Listed,
+}
+
+/// The cluster lock, or the denial for which it is not required.
+enum Lock {
+    /// No other evaluation of this cluster is in progress on this replica.
+    Acquired(OwnedMutexGuard<()>),
+    /// The last probe result denies the deletion.
+    Denied(Box<Verdict>),
+}
+
+/// Pods and reservations as the API server returned them.
+struct Listed {
+    /// The pod of the request; `None` if it does not exist.
+    target: Option<Pod>,
+    pods: NamespacePods,
+    /// `None` if the reservations were not read, because the pod may run no etcd.
+    ledger: Option<Ledger>,
+    /// Connections to the members that are opened until the probe round. The addresses of the probe round do not depend on
+    /// them.
+    connecting: Option<EarlyConnections>,
+}
+
+/// What the stage `read` hands to the probe round.
+struct Inputs {
+    /// The pods of the cluster and the other etcd pods of the namespace, with the credentials of their members.
+    pods: NamespacePods,
+    ledger: Ledger,
+    /// The reservations that have not expired.
+    reserved: Vec<Reservation>,
+}
+
+/// The result of a probe round.
+struct Probed {
+    snapshot: Snapshot,
+    /// The reason why the claim of the target could not be read.
+    claim_error: Option<LookupError>,
+    evidence: SingleMemberEvidence,
+}
+
+/// The result of the arithmetic.
+struct Assessed {
+    assessment: Assessment,
+    /// The names of the pods that run members; `None` if no member list is proven.
+    member_pods: Option<Vec<String>>,
+}
+
+// === impl Evaluation ===
+
+impl<'a> Evaluation<'a> {
+    /// Prepares the evaluation of a request, which needs a verdict before the deadline.
+    pub(crate) fn new(services: &'a Services, request: &'a Request, deadline: Deadline) -> Self {
+        Self { services, request, deadline }
+    }
+
+    /// Returns the verdict on the request. A request in a namespace that is not guarded is approved and has no effects.
+    pub(crate) async fn evaluate(&self) -> Verdict {
+        // The futures of evaluations that wait for etcd or for the API server are boxed: moving them costs more than a
+        // denial that follows from the last snapshot.
+        Box::pin(self.run(Namespaces::Guarded)).await
+    }
+
+    /// Returns the verdict that a dry run would get if its namespace were guarded. A warning states that it is not.
+    pub(crate) async fn preview(&self) -> Verdict {
+        let request = Request { dry_run: true, ..self.request.clone() };
+        let preview = Evaluation::new(self.services, &request, self.deadline);
+        let mut verdict = Box::pin(preview.run(Namespaces::All)).await;
+        if matches!(preview.is_guarded().await, Ok(false)) {
+            let label = self.services.observer.annotations.opt_in_label();
+            warn_not_guarded(&mut verdict, &request.namespace, label);
+        }
+        verdict
+    }
+
+    async fn run(&self, namespaces: Namespaces) -> Verdict {
+        let copy = match self.scope(namespaces).await {
+            Ok(copy) => copy,
+            Err(verdict) => return *verdict,
+        };
+        if let Operation::Workload(operation) = self.request.operation {
+            return Box::pin(workload_operations::evaluate(self, operation)).await;
+        }
+        let (target, held) = match self.target(copy.as_deref()).await {
+            Ok(found) => found,
+            Err(verdict) => return *verdict,
+        };
+        let verdict = Box::pin(self.decide(&target, held)).await;
+        self.answer(&target, verdict).await
+    }
+
+    // --- scope ---
+
+    /// Answers requests that the guard does not evaluate. Returns the copy of the pod in the review, with the annotations of
+    /// its owners. An eviction contains no copy.
+    async fn scope(&self, namespaces: Namespaces) -> Result<Option<Cow<'a, Pod>>, Box<Verdict>> {
+        let &Self { services, request, deadline } = self;
+        let (observer, namespace) = (&services.observer, &request.namespace);
+        if let Some(verdict) = request.pod.as_ref().and_then(verdict_of_stopped_pod) {
+            return Err(Box::new(verdict));
+        }
+        // Before the watch shows the label of a namespace, the annotations in it are unknown, so that a copy cannot prove that
+        // the pod runs no etcd. Before the first list of namespaces, operations without a copy are checked below, if they have
+        // effects.
+        let annotations = &observer.annotations;
+        if namespaces == Namespaces::Guarded
+            && !annotations.is_guarded(namespace)
+            && (request.pod.is_some() || annotations.are_namespaces_listed())
+        {
+            self.require_guarded().await?;
+        }
+        let mut copy = request.pod.as_ref().map(Cow::Borrowed);
+        if let Some(pod) = &mut copy {
+            if let Err(error) = observer.wait_for_annotations(namespace, deadline).await {
+                return Err(Box::new(Box::pin(self.answer_without_owners(error)).await));
+            }
+            // The pod is cloned only if annotations can change it, which is rare.
+            if observer.may_inherit(namespace, pod) {
+                observer.apply_inherited(namespace, std::slice::from_mut(pod.to_mut()));
+            }
+        }
+        let harmless = match (request.operation, copy.as_deref()) {
+            (Operation::Workload(operation), _) => workload_operations::harmless_verdict(request, operation),
+            (_, Some(pod)) => runs_no_member(pod),
+            (_, None) => None,
+        };
+        if let Some(verdict) = harmless {
+            return Err(Box::new(verdict));
+        }
+        if namespaces == Namespaces::Guarded {
+            self.require_guarded().await?;
+        }
+        Ok(copy)
+    }
+
+    /// Answers a request whose namespace is not guarded or cannot be read.
+    async fn require_guarded(&self) -> Result<(), Box<Verdict>> {
+        let label = self.services.observer.annotations.opt_in_label();
+        match self.is_guarded().await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Box::new(namespace_not_guarded(self.request, label))),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// Whether the request's namespace is guarded. A live read is required only if the watch does not show the label: the
+    /// namespace may have received it a moment ago. The watch then has to show the label as well, because the
+    /// annotations in the namespace are read from watches.
+    async fn is_guarded(&self) -> Result<bool, EvaluationError> {
+        let (observer, namespace) = (&self.services.observer, &self.request.namespace);
+        let annotations = &observer.annotations;
+        // Nodes have no namespace. Their evaluation considers only members in guarded namespaces.
+        let is_on_node =
+            matches!(self.request.operation, Operation::Workload(operation) if operation.is_on_node());
+        if is_on_node || annotations.is_guarded(namespace) {
+            return Ok(true);
+        }
+        // Boxed, because its size would add to every evaluation, and few need it.
+        Box::pin(async {
+            let read = observer.pods.is_namespace_guarded(namespace, annotations.opt_in_label());
+            let read = self.deadline.within("reading the namespace from the API server", read).await?;
+            let is_guarded = read.map_err(EvaluationError::Lookup)?;
+            if is_guarded && !annotations.is_guarded(namespace) {
+                let shown = annotations.wait_until_guarded(namespace);
+                let step = "waiting for the watch of namespaces to show the label of the guard";
+                self.deadline.within(step, shown).await?;
+            }
+            Ok(is_guarded)
+        })
+        .await
+    }
+
+    // --- target ---
+
+    /// Finds the pod as it exists, its cluster, its policy, and whether its deletion follows from another one.
+    async fn target(&self, copy: Option<&Pod>) -> Result<(Target, Option<Held>), Box<Verdict>> {
+        let &Self { services, request, deadline } = self;
+        let found = match copy {
+            Some(copy) => self.find_by_copy(copy).await?,
+            None => Box::pin(self.find_by_name()).await?,
+        };
+        let Some(Found { pod, approval, held }) = found else { return Err(Box::new(pod_gone(request))) };
+        if let Some(verdict) = approval {
+            return Err(Box::new(verdict));
+        }
+        let cluster_key = ClusterKey::from_pod(&request.namespace, &pod);
+        let cascade = cascade::of_pod(self, &pod).await;
+        let resolved = services.policies.resolve_for_pod(&request.namespace, &pod, deadline).await;
+        if let Cascade::Proven(verdict) = cascade {
+            if !request.dry_run {
+                Box::pin(ledger::reserve_cascade(self, &cluster_key, &resolved.policy)).await;
+            }
+            return Err(Box::new(verdict));
+        }
+        Ok((Target { pod, cluster_key, resolved, cascade }, held))
+    }
+
+    /// Finds the pod whose copy the review contains. The copy can be forged: it determines which cluster is read, and may
+    /// deny, but every effect rests on the live pod. A separate read of the pod would cost one call more for each decision:
+    /// the pod is one of those that are read in any case.
+    async fn find_by_copy(&self, copy: &Pod) -> Result<Option<Found>, Box<Verdict>> {
+        let &Self { services, request, .. } = self;
+        let resolved = services.policies.resolve_for_copy(&request.namespace, copy);
+        let found = if cascade::may_be_cascade(self) {
+            Box::pin(self.read_pod()).await
+        } else {
+            let cluster_key = ClusterKey::from_pod(&request.namespace, copy);
+            // The annotations of an owner that was not read may overrule a denial.
+            let may_deny = resolved.policy.enforces_denials() && !resolved.has_unreadable_owner;
+            match self.lock(&cluster_key, &resolved.policy).await {
+                Ok(Lock::Acquired(lock)) => {
+                    let listed = Box::pin(self.list(&cluster_key)).await;
+                    listed.map(|listed| select(lock, listed, &cluster_key))
+                }
+                Ok(Lock::Denied(mut denial)) if may_deny => {
+                    self.complete(copy, &resolved, &Cascade::No, &mut denial);
+                    events::record_pod(self, copy, &denial);
+                    return Err(denial);
+                }
+                Ok(Lock::Denied(_)) => Box::pin(self.read_pod()).await,
+                Err(error) => Err(error),
+            }
+        };
+        found.map_err(|error| Box::new(self.answer_from_copy(copy, &resolved, error)))
+    }
+
+    /// Finds the pod of which the review contains only the name: the watch of StatefulSets maps the name to a cluster. All
+    /// other pods are read individually, because most of them run no etcd, and a list may contain thousands of pods. So is the
+    /// pod while another evaluation holds the cluster lock: inputs that are read before the lock is acquired would be outdated
+    /// when it is acquired, and the last probe result may deny the request without a list.
+    async fn find_by_name(&self) -> Result<Option<Found>, Box<Verdict>> {
+        let &Self { services, request, deadline } = self;
+        let namespace = &request.namespace;
+        let set = services.observer.annotations.stateful_set_by_pod_name(namespace, &request.name);
+        let key = set.map(|(set, uid)| ClusterKey::from_stateful_set(namespace, set, uid));
+        let lock = key.and_then(|key| Some((services.cache.lock(&key).try_lock_owned().ok()?, key)));
+        let found = match lock {
+            None => self.read_pod().await,
+            Some((lock, key)) => {
+                let listed = if Ledger::is_known(self, &key) {
+                    self.list(&key).await
+                } else {
+                    let pods = services.observer.list_pods(namespace, deadline).await;
+                    pods.map(|pods| Listed {
+                        target: self.find(&pods).cloned(),
+                        pods: NamespacePods::new(&key, pods),
+                        ledger: None,
+                        connecting: None,
+                    })
+                };
+                match listed {
+                    Ok(listed) => Ok(select(lock, listed, &key)),
+                    Err(error @ EvaluationError::DeadlineExceeded(_)) => Err(error),
+                    Err(_) => {
+                        drop(lock);
+                        self.read_pod().await
+                    }
+                }
+            }
+        };
+        match found {
+            Ok(found) => Ok(found),
+            Err(error) => Err(Box::new(self.answer_without_owners(error).await)),
+        }
+    }
+
+    /// Reads the pod without anything else. Returns `None` if it does not exist.
+    async fn read_pod(&self) -> Result<Option<Found>, EvaluationError> {
+        let &Self { services, request, deadline } = self;
+        let Some(mut pod) = services.observer.live_pod(request, deadline).await? else { return Ok(None) };
+        let mut approval = verdict_of_stopped_pod(&pod);
+        if approval.is_none() {
+            let pods = std::slice::from_mut(&mut pod);
+            services.observer.add_inherited(&request.namespace, pods, deadline).await?;
+            approval = runs_no_member(&pod);
+        }
+        Ok(Some(Found { pod, approval, held: None }))
+    }
+
+    fn find<'p>(&self, pods: &'p [Pod]) -> Option<&'p Pod> {
+        pods.iter().find(|pod| self.request.matches(pod))
+    }
+
+    // --- lock ---
+
+    /// Acquires the cluster lock, unless the last probe result denies the deletion.
+    async fn lock(&self, cluster_key: &ClusterKey, policy: &Policy) -> Result<Lock, EvaluationError> {
+        let denied = |max_age| {
+            let denial = self.cached_denial(cluster_key, policy, max_age);
+            denial.map(|denial| Lock::Denied(Box::new(denial)))
+        };
+        if let Some(denied) = denied(SNAPSHOT_TTL) {
+            return Ok(denied);
+        }
+        let lock = self.services.cache.lock(cluster_key);
+        let lock = if let Ok(lock) = Arc::clone(&lock).try_lock_owned() {
+            lock
+        } else if let Some(denied) = denied(SNAPSHOT_TTL_WHILE_PROBING) {
+            return Ok(denied);
+        } else {
+            self.deadline.within("waiting for other deletions of this cluster", lock.lock_owned()).await?
+        };
+        // The previous holder of the lock may have stored a new snapshot.
+        Ok(denied(SNAPSHOT_TTL).unwrap_or(Lock::Acquired(lock)))
+    }
+
+    /// Returns the denial that follows from the last snapshot, unless the snapshot is older than `max_age` or shows
+    /// another pod of the same name.
+    fn cached_denial(&self, cluster_key: &ClusterKey, policy: &Policy, max_age: Duration) -> Option<Verdict> {
+        let cached = self.services.cache.snapshot(cluster_key, max_age)?;
+        let snapshot = &cached.snapshot;
+        let target = snapshot.pod(&self.request.name)?;
+        if self.request.object_uid().is_some_and(|uid| uid != target.uid) {
+            return None;
+        }
+        if let Some(denial) = cached.denial(&target.name, policy) {
+            return Some(denial);
+        }
+        let assessment = assess(snapshot, target, policy);
+        // Evidence that is not part of a snapshot may approve the deletion of a single member that does not answer.
+        let may_be_single = assessment.tally.is_none() && policy.single_member == Permission::Allow;
+        let denies = !assessment.reason.allows() && !assessment.wants_transfer(policy) && !may_be_single;
+        if !denies && !Mistake::ApproveFromCache.is_active() {
+            return None;
+        }
+        let denial = self.explain(snapshot, target, &assessment);
+        cached.store_denial(&target.name, policy, &denial);
+        Some(denial)
+    }
+
+    /// Returns the verdict on the deletion of a member pod, before its policy overrules it: the stages from `lock` to
+    /// `reserve`.
+    async fn decide(&self, target: &Target, held: Option<Held>) -> Verdict {
+        let (cluster_key, policy) = (&target.cluster_key, &target.resolved.policy);
+        let (_lock, mut listed) = match held {
+            Some(Held { lock, listed }) => match self.cached_denial(cluster_key, policy, SNAPSHOT_TTL) {
+                Some(denial) => return denial,
+                None => (lock, Some(listed)),
+            },
+            None => match self.lock(cluster_key, policy).await {
+                Ok(Lock::Acquired(lock)) => (lock, None),
+                Ok(Lock::Denied(denial)) => return *denial,
+                Err(error) => return error.into_verdict(self.request),
+            },
+        };
+        loop {
+            match self.attempt(target, listed.take()).await {
+                Ok(verdict) => return verdict,
+                Err(Step::Answer(verdict)) => return *verdict,
+                Err(Step::Retry(why)) => tracing::debug!(?why, "the evaluation starts again"),
+            }
+        }
+    }
+
+    /// The stages that start again after [`Step::Retry`].
+    async fn attempt(&self, target: &Target, listed: Option<Listed>) -> Result<Verdict, Step> {
+        let mut inputs = self.read(target, listed).await?;
+        let probed = self.probe(target, &mut inputs).await?;
+        let assessed = self.assess(target, &probed)?;
+        self.reserve(target, inputs, probed.snapshot, assessed).await
+    }
+
+    // --- read ---
+
+    /// Reads the pods and the reservations in parallel, and starts to connect to the members at the stored addresses.
+    async fn list(&self, cluster_key: &ClusterKey) -> Result<Listed, EvaluationError> {
+        let services = self.services;
+        let endpoints = services.cache.member_pods.endpoints(cluster_key);
+        let connecting = endpoints.map(|endpoints| services.observer.connections.connect_early(&endpoints));
+        let (pods, ledger) = tokio::join!(self.read_pods(cluster_key), Ledger::read(self, cluster_key));
+        let (target, pods) = pods?;
+        Ok(Listed { target, pods, ledger: Some(ledger), connecting })
+    }
+
+    /// Reads the known member pods by their names, or lists the pods of the namespace. Returns the pod of the request as
+    /// well, if it exists.
+    async fn read_pods(
+        &self,
+        cluster_key: &ClusterKey,
+    ) -> Result<(Option<Pod>, NamespacePods), EvaluationError> {
+        let &Self { services, request, deadline } = self;
+        if let Some(names) = services.cache.member_pods.get(cluster_key)
+            && let Some(pods) = services.observer.read_by_name(&names, request, deadline).await?
+        {
+            let target = self.find(&pods).cloned();
+            let mut pods = NamespacePods::new(cluster_key, pods);
+            if names.are_current(&pods) {
+                pods.are_read_by_name = true;
+                return Ok((target, pods));
+            }
+        }
+        let pods = services.observer.list_pods(&request.namespace, deadline).await?;
+        Ok((self.find(&pods).cloned(), NamespacePods::new(cluster_key, pods)))
+    }
+
+    /// Completes what was listed since the lock was acquired, or lists it now.
+    async fn read(&self, target: &Target, listed: Option<Listed>) -> Result<Inputs, Step> {
+        let &Self { services, request, deadline } = self;
+        let cluster_key = &target.cluster_key;
+        let Listed { mut pods, ledger, connecting, .. } = match listed {
+            Some(listed) => listed,
+            None => {
+                let listed = self.list(cluster_key).await.map_err(|error| self.fail(error))?;
+                match self.ended(listed.target.as_ref()) {
+                    Some(verdict) => return Err(Step::Answer(Box::new(verdict))),
+                    None => listed,
+                }
+            }
+        };
+        services.observer.add_access(&mut pods, deadline).await;
+        let ledger = match ledger {
+            Some(ledger) => ledger,
+            None => Ledger::read(self, cluster_key).await,
+        };
+        let reserved = ledger.active();
+        // Pods and reservations were read in parallel.
+        if ledger.may_be_newer_than(&request.namespace, &pods) {
+            let listed = services.observer.list_pods(&request.namespace, deadline).await;
+            let listed = listed.map_err(|error| self.fail(error))?;
+            if let Some(verdict) = self.ended(self.find(&listed)) {
+                return Err(Step::Answer(Box::new(verdict)));
+            }
+            pods = NamespacePods::new(cluster_key, listed);
+            services.observer.add_access(&mut pods, deadline).await;
+            ledger.observe_pods(&request.namespace, &pods);
+        }
+        // The probe round opens the connections that are still missing, at the addresses that were just read.
+        if let Some(connecting) = connecting {
+            connecting.abandon();
+        }
+        Ok(Inputs { pods, ledger, reserved })
+    }
+
+    /// Returns the approval of a deletion that needs no evaluation any more: the pod is gone, or stops already.
+    fn ended(&self, pod: Option<&Pod>) -> Option<Verdict> {
+        pod.map_or_else(|| Some(pod_gone(self.request)), verdict_of_stopped_pod)
+    }
+
+    // --- probe ---
+
+    /// Probes the members, and collects the evidence that may replace their answers.
+    async fn probe(&self, target: &Target, inputs: &mut Inputs) -> Result<Probed, Step> {
+        let Observation { snapshot, claim_error } = self.observe(target, inputs).await?;
+        if Mistake::ReadLedgerAfterProbe.is_active() {
+            inputs.ledger = Ledger::read_all(self).await.map_err(|error| self.fail(error))?;
+        }
+        let evidence = self.single_member_evidence(target, &inputs.pods, &snapshot).await;
+        Ok(Probed { snapshot, claim_error, evidence })
+    }
+
+    /// Probes the members. For a stray pod, the snapshot shows only its own cluster.
+    async fn observe(&self, target: &Target, inputs: &Inputs) -> Result<Observation, Step> {
+        let &Self { services, request, deadline } = self;
+        let observed = services.observer.observe(request, &inputs.pods, &inputs.reserved, deadline).await;
+        let mut observation = observed.map_err(|error| self.fail(error))?;
+        if !services.cache.member_pods.update(&target.cluster_key, &observation.snapshot, &inputs.pods) {
+            return Err(Step::Retry(Why::MorePods));
+        }
+        if let Some(part) = cluster_of_stray(&observation.snapshot, &request.name) {
+            observation.snapshot = part;
+        }
+        Ok(observation)
+    }
+
+    /// Returns the evidence that the request's pod runs the only voter, for a snapshot in which no member proved a quorum.
+    /// Costs two reads from the API server, and only where everything else is evidence of a single member.
+    async fn single_member_evidence(
+        &self,
+        target: &Target,
+        pods: &NamespacePods,
+        snapshot: &Snapshot,
+    ) -> SingleMemberEvidence {
+        let &Self { services, request, deadline } = self;
+        let is_any_healthy = snapshot.replies().any(ProbeResult::is_healthy);
+        if target.resolved.policy.single_member == Permission::Deny || is_any_healthy {
+            return SingleMemberEvidence::default();
+        }
+        let evidence = SingleMemberEvidence {
+            had_more_voters: false,
+            ..pods.single_member_evidence(&target.cluster_key, &request.name)
+        };
+        let owner = pods.controller(&request.name).filter(|owner| owner.kind == "StatefulSet");
+        let (Some(owner), true) =
+            (owner, SingleMemberEvidence { replicas: Some(1), ..evidence }.is_conclusive())
+        else {
+            return evidence;
+        };
+        let reader = &services.observer.pods;
+        let replicas = reader.stateful_set_replicas(&request.namespace, &owner.name, &owner.uid);
+        let had_more_voters = services.ownership.had_more_voters(&target.cluster_key);
+        let reads = Box::pin(async { tokio::join!(replicas, had_more_voters) });
+        match deadline.within("reading the StatefulSet from the API server", reads).await {
+            Ok((Ok(replicas), Ok(had_more_voters))) => {
+                SingleMemberEvidence { replicas, had_more_voters, ..evidence }
+            }
+            // Without the number of replicas, the pod does not count as a single member.
+            Ok(_) | Err(_) => evidence,
+        }
+    }
+
+    // --- assess ---
+
+    /// Counts the voters that would remain.
+    fn assess(&self, target: &Target, probed: &Probed) -> Result<Assessed, Step> {
+        let Probed { snapshot, claim_error, evidence } = probed;
+        let Some(pod) = snapshot.pod(&self.request.name) else {
+            return Err(Step::Answer(Box::new(changed_owner(self.request))));
+        };
+        let membership = Membership::new(snapshot);
+        let policy = &target.resolved.policy;
+        let assessment =
+            assess_with_claim(snapshot, &membership, pod, policy, *evidence, claim_error.as_ref());
+        let assessment = assessment.map_err(|error| self.fail(EvaluationError::Lookup(error)))?;
+        if let Some(tally) = &assessment.tally {
+            self.services.ownership.voters.record(&target.cluster_key, tally.voters);
+        }
+        let member_pods = membership.ok().map(|members| members.pod_names().map(str::to_owned).collect());
+        Ok(Assessed { assessment, member_pods })
+    }
+
+    // --- reserve ---
+
+    /// Reserves an approved deletion, after which it may be answered. A denial is answered at once.
+    async fn reserve(
+        &self,
+        target: &Target,
+        inputs: Inputs,
+        mut snapshot: Snapshot,
+        assessed: Assessed,
+    ) -> Result<Verdict, Step> {
+        let &Self { services, request, .. } = self;
+        let (cluster_key, policy) = (&target.cluster_key, &target.resolved.policy);
+        let Inputs { pods, ledger, reserved } = inputs;
+        let Assessed { assessment, member_pods } = assessed;
+        let Some(pod) = snapshot.pod(&request.name) else {
+            return Err(Step::Answer(Box::new(changed_owner(request))));
+        };
+        let wants_transfer = assessment.wants_transfer(policy);
+        let may_be_deleted = assessment.reason.allows() || wants_transfer;
+        let removes_vote = wants_transfer || assessment.reason.removes_a_voter();
+
+        ledger
+            .learn_cluster(self, cluster_key, snapshot.cluster_id(), may_be_deleted)
+            .map_err(Step::Retry)?;
+        let costs_serving_voter = wants_transfer || assessment.reason == Reason::SafeToDelete;
+        let clock = &services.policies.wall_clock;
+        if costs_serving_voter && ledger.is_transferee(&pod.uid, clock.now()) {
+            return Ok(explain_transferee(&snapshot, pod, &assessment, Instant::now(), clock));
+        }
+        if !may_be_deleted {
+            let verdict = self.explain(&snapshot, pod, &assessment);
+            services.cache.store_snapshot(cluster_key, snapshot);
+            return Ok(verdict);
+        }
+        let record = ledger.select(self, &snapshot, member_pods.is_some()).await.map_err(Step::Retry)?;
+        if request.dry_run {
+            // A dry run reserves nothing, but must not approve a deletion that could not be reserved.
+            if let Err(error) = record
+                && removes_vote
+            {
+                return Err(Step::Answer(self.fail(error)));
+            }
+            let mut verdict = self.explain(&snapshot, pod, &assessment);
+            if wants_transfer {
+                verdict.reason = Reason::LeaderTransferred;
+                verdict.message = format!("the guard would first move leadership away from pod {}", pod.name);
+                verdict.remedy = None;
+            }
+            services.cache.store_snapshot(cluster_key, snapshot);
+            return Ok(verdict);
+        }
+
+        let stored = match record {
+            Ok(mut record) => {
+                if let Some(names) = &member_pods {
+                    record.add_cluster_names(pods.cluster_names(names.iter().map(String::as_str)));
+                }
+                let member = assessment.member.map(|id| id.to_string()).unwrap_or_default();
+                match ledger::reserve(self, cluster_key, &mut record, &pod.uid, member, &pods).await {
+                    Ok(Written::Stored) => Ok(record),
+                    Ok(Written::Conflict) => return Err(Step::Retry(Why::Conflict)),
+                    Err(error) => Err(error),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        match stored {
+            Ok(mut record) if wants_transfer => {
+                let had_reservation = reserved.iter().any(|reservation| reservation.uid == pod.uid);
+                let transfer =
+                    transfer::transfer(self, target, &pods, &snapshot, pod, &mut record, had_reservation);
+                let verdict = Box::pin(transfer).await;
+                // The snapshot predates the transfer.
+                services.cache.invalidate_snapshot(cluster_key);
+                return verdict;
+            }
+            Err(error) if removes_vote => return Err(Step::Answer(self.fail(error))),
+            // A pod without a vote needs no reservation.
+            Ok(_) | Err(_) => {}
+        }
+        let verdict = self.explain(&snapshot, pod, &assessment);
+        let uid = pod.uid.clone();
+        snapshot.mark_reserved(&uid);
+        services.cache.store_snapshot(cluster_key, snapshot);
+        Ok(verdict)
+    }
+
+    // --- answer ---
+
+    /// Completes the verdict on a live pod, applies its policy, and records events.
+    async fn answer(&self, target: &Target, mut verdict: Verdict) -> Verdict {
+        let Target { pod, cluster_key, resolved, cascade } = target;
+        let is_denied = !verdict.reason.allows();
+        self.complete(pod, resolved, cascade, &mut verdict);
+        if is_denied && verdict.allows() && !self.request.dry_run {
+            let reserve = ledger::reserve_overruled(self, cluster_key, &resolved.policy);
+            if !Box::pin(reserve).await {
+                self.warn_without_reservation(&mut verdict);
+            }
+        }
+        events::record_pod(self, pod, &verdict);
+        verdict
+    }
+
+    /// Returns the verdict on a pod that could not be read. So that break-glass and audit mode do not depend on the API
+    /// server, the policy of the copy in the review applies. As it can be forged, nothing is reserved or counted.
+    fn answer_from_copy(&self, copy: &Pod, resolved: &ResolvedPolicy, error: EvaluationError) -> Verdict {
+        let mut verdict = error.into_verdict(self.request);
+        self.advise(copy, &mut verdict);
+        overrule(&resolved.policy, &mut verdict);
+        if verdict.allows() && !self.request.dry_run {
+            self.warn_without_reservation(&mut verdict);
+        }
+        for warning in &resolved.warnings {
+            verdict.warn(warning);
+        }
+        events::record_unreadable_pod(self, &verdict);
+        verdict
+    }
+
+    /// Returns the verdict on a pod that could not be read with the annotations of its owners. A break-glass of the live pod
+    /// itself applies, because no owner can revoke it.
+    async fn answer_without_owners(&self, error: EvaluationError) -> Verdict {
+        let mut verdict = error.into_verdict(self.request);
+        advise_inspection(&mut verdict, self.inspected_object());
+        if let Ok(Some(pod)) = self.services.observer.live_pod(self.request, self.deadline).await {
+            let mut resolved = self.services.policies.resolve_for_pod_alone(&pod);
+            // An owner may require enforcement where the defaults of the configuration do not.
+            resolved.policy.mode = Mode::Enforce;
+            self.apply_policy(&resolved, &mut verdict);
+            if verdict.allows() {
+                if !self.request.dry_run {
+                    self.warn_without_reservation(&mut verdict);
+                }
+                events::record_pod(self, &pod, &verdict);
+                return verdict;
+            }
+        }
+        events::record_unreadable_pod(self, &verdict);
+        verdict
+    }
+
+    /// Adds the cause of the request and further advice to a denial, and applies the policy of the pod.
+    fn complete(&self, pod: &Pod, resolved: &ResolvedPolicy, cascade: &Cascade, verdict: &mut Verdict) {
+        cascade.explain(self, verdict);
+        self.advise(pod, verdict);
+        self.apply_policy(resolved, verdict);
+    }
+
+    /// Adds the command that excludes a pod from the guard, if the evaluation did not prove that the pod runs a member, and
+    /// the command that shows what the guard reads of the pod.
+    fn advise(&self, pod: &Pod, verdict: &mut Verdict) {
+        let may_be_excluded = verdict.member.is_none()
+            && verdict.reason.concerns_discovery()
+            && self.services.observer.accepts_exclusion(pod);
+        if may_be_excluded {
+            // The annotation of the pod takes precedence over those of its StatefulSet and its namespace, and it is part of
+            // the next review, while those depend on a watch.
+            let Request { namespace, name, .. } = self.request;
+            verdict.add_advice(&format!(
+                "if pod {name} runs no etcd member, exclude it: kubectl -n {namespace} annotate --overwrite pod {name} \
+                 {MEMBER}=false"
+            ));
+        }
+        advise_inspection(verdict, self.inspected_object());
+    }
+
+    /// Applies break-glass annotations and audit mode to a denial, and adds a warning for each invalid annotation.
+    fn apply_policy(&self, resolved: &ResolvedPolicy, verdict: &mut Verdict) {
+        let ResolvedPolicy { policy, warnings, .. } = resolved;
+        if !verdict.reason.allows() {
+            overrule(policy, verdict);
+        }
+        if verdict.reason == Reason::BreakGlass && !self.request.dry_run {
+            self.services.observer.metrics.record_break_glass();
+        }
+        for warning in warnings {
+            verdict.warn(warning);
+        }
+    }
+
+    /// Adds a warning that other evaluations may count the pod as serving.
+    fn warn_without_reservation(&self, verdict: &mut Verdict) {
+        verdict.warn(&format!(
+            "the deletion of pod {} could not be reserved: delete no other member until the pod is ready again",
+            self.request.name
+        ));
+    }
+
+    /// Returns namespace and name of the object of a request that `inspect` accepts: a pod or a StatefulSet.
+    fn inspected_object(&self) -> Option<(String, String)> {
+        let object = match self.request.operation {
+            Operation::Delete | Operation::Evict => self.request.name.clone(),
+            Operation::Workload(operation) => {
+                let set = operation.stateful_set(&self.request.name)?;
+                format!("statefulset/{set}")
+            }
+        };
+        Some((self.request.namespace.clone(), object))
+    }
+
+    /// Renders an assessment as a verdict.
+    fn explain(&self, snapshot: &Snapshot, target: &MemberPod, assessment: &Assessment) -> Verdict {
+        explain(snapshot, target, assessment, Instant::now(), &self.services.policies.wall_clock)
+    }
+
+    fn fail(&self, error: EvaluationError) -> Box<Verdict> {
+        Box::new(error.into_verdict(self.request))
+    }
+}
+
+// === impl Step ===
+
+impl From<Box<Verdict>> for Step {
+    fn from(verdict: Box<Verdict>) -> Self {
+        Self::Answer(verdict)
+    }
+}
+
+/// Selects the pod of a request among the pods that were read under the lock of this cluster. Returns `None` if the pod does
+/// not exist. What belongs to another cluster than the pod is dropped with the lock.
+fn select(lock: OwnedMutexGuard<()>, mut listed: Listed, cluster_key: &ClusterKey) -> Option<Found> {
+    let pod = listed.target.take()?;
+    let approval = verdict_of_stopped_pod(&pod)
+        .or_else(|| (!listed.pods.runs_member(&pod)).then(|| not_etcd(&pod.metadata.name)));
+    let is_in_cluster = cluster_key.contains(cluster_key.namespace(), &pod);
+    let held = is_in_cluster.then(|| Held { lock, listed });
+    Some(Found { pod, approval, held })
+}
+
+/// Returns the approval of the deletion of a pod that runs no member.
+fn runs_no_member(pod: &Pod) -> Option<Verdict> {
+    (!etcd_pod::runs_member(pod, &pod.metadata.annotations)).then(|| not_etcd(&pod.metadata.name))
+}
+
+/// Turns a denial into an approval if a break-glass annotation or audit mode overrules it.
+fn overrule(policy: &Policy, denial: &mut Verdict) {
+    match (&policy.break_glass, policy.mode) {
+        (Some(cause), _) => denial.overrule(cause),
+        (None, Mode::Audit) => denial.audit(),
+        (None, Mode::Enforce) => {}
+    }
+}
+
+/// Returns the denial of a deletion if the pod left the cluster between two reads.
+fn changed_owner(request: &Request) -> Verdict {
+    let (namespace, pod) = (&request.namespace, &request.name);
+    let text = format!("owner or labels of pod {pod} changed during the evaluation");
+    let remedy = format!("Check the pod and retry: kubectl -n {namespace} get pod {pod} --show-labels");
+    Verdict::new(Reason::LookupFailed, text).with_remedy(&remedy)
+}

@@ -1,0 +1,111 @@
+//! The sections of the configuration file, one module each, and [`Config`], which holds them all.
+
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fuzzing;
+pub mod lifespan;
+mod loader;
+pub mod lxcfs;
+pub mod over_commit;
+pub mod pod;
+pub mod pod_names;
+pub mod pod_parts;
+mod schema;
+pub mod sidecars;
+pub mod template;
+#[cfg(test)]
+mod tests;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+pub use self::{
+    lifespan::Lifespan,
+    lxcfs::{
+        Lxcfs, LxcfsFile, LxcfsMount, NODE_LABEL, NodeAffinity, NodeLabel, Profile, SharedProcessNamespace,
+    },
+    over_commit::{Factor, NodeFactors, OverCommit},
+    pod_names::PodNames,
+    schema::schema,
+    sidecars::{Sidecars, UnknownTemplate},
+    template::{AppContainers, Native, OnConflict, Overrides, Position, Template, TransferEnv},
+};
+use crate::config::pod::security_level::PodSecurityLevel;
+use etcd_guard_core::config::{diagnostic::Validator, policies::Policies};
+
+/// The supported `apiVersion`.
+pub const API_VERSION: &str = "etcd-guard.io/v1alpha1";
+
+/// The configuration of etcd-guard.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Config {
+    /// `etcd-guard.io/v1alpha1`. Required.
+    #[schemars(required, extend("const" = API_VERSION))]
+    pub api_version: String,
+    /// Policies for the deletion of etcd pods.
+    pub guard: Policies,
+    /// Namespaces in which pods are never mutated. Takes precedence over all annotations, labels and selectors.
+    pub skip_namespaces: Vec<String>,
+    /// The Pod Security level of namespaces without the label `pod-security.kubernetes.io/enforce`: the default of the
+    /// `PodSecurity` admission configuration of the API server.
+    pub pod_security_default: PodSecurityLevel,
+    /// Mounts of lxcfs files over files of /proc and /sys, so that a container sees its own limits.
+    pub lxcfs: Lxcfs,
+    /// Containers, volumes and other parts that are added to pods by name or by selector.
+    pub sidecars: Sidecars,
+    /// Tolerations for nodes with a limited remaining lifespan, chosen by a label of the pod. Absent: no tolerations
+    /// are added.
+    #[schemars(extend("default" = null))]
+    pub lifespan: Option<Lifespan>,
+    /// Words that the names of pods must not contain. Absent: all names are allowed.
+    #[schemars(extend("default" = null))]
+    pub pod_names: Option<PodNames>,
+    /// Nodes that advertise more CPU or memory than they have. Absent: over-commit is off, and nodes that were
+    /// over-committed before get their real values back.
+    #[schemars(extend("default" = null))]
+    pub over_commit: Option<OverCommit>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            api_version: String::from(API_VERSION),
+            guard: Policies::default(),
+            skip_namespaces: ["kube-system", "kube-public", "kube-node-lease", "etcd-guard"]
+                .map(String::from)
+                .into(),
+            pod_security_default: PodSecurityLevel::default(),
+            lxcfs: Lxcfs::default(),
+            sidecars: Sidecars::default(),
+            lifespan: None,
+            pod_names: None,
+            over_commit: None,
+        }
+    }
+}
+
+// === impl Config ===
+
+impl Config {
+    /// Reports the errors that the types cannot detect.
+    pub(super) fn validate(&self, validator: &mut Validator<'_>, has_api_version: bool) {
+        if !has_api_version {
+            validator.report(format!("apiVersion is missing: expected {API_VERSION}"));
+        } else if self.api_version != API_VERSION {
+            let message = format!("{:?} is not supported: expected {API_VERSION}", self.api_version);
+            validator.at("apiVersion").report(message);
+        }
+        self.guard.validate(&mut validator.at("guard"));
+        self.lxcfs.validate(&mut validator.at("lxcfs"));
+        self.sidecars.validate(&mut validator.at("sidecars"));
+        if let Some(lifespan) = &self.lifespan {
+            lifespan.validate(&mut validator.at("lifespan"));
+        }
+        if let Some(names) = &self.pod_names {
+            names.validate(&mut validator.at("podNames"));
+        }
+        if let Some(over_commit) = &self.over_commit {
+            over_commit.validate(&mut validator.at("overCommit"));
+        }
+    }
+}

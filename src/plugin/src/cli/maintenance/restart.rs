@@ -1,0 +1,90 @@
+//! `etcd-guard restart`: a rolling restart or an upgrade of a StatefulSet, the leader last.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{EventFormat, interrupted};
+use crate::{
+    cli::guard_flags::GuardFlags,
+    maintenance::{
+        reporter::Reporter,
+        restart::{
+            plan::Selection,
+            run::{Options, Restart as Run, end_interrupted, report_interruption},
+        },
+    },
+};
+use etcd_guard_cli::access::run;
+
+/// Restart the members of a StatefulSet one after the other, the leader last
+///
+/// Each member is evicted when all voters are healthy and caught up. During the restart the StatefulSet has the update strategy
+/// `OnDelete`; the strategy is restored at the end. An interrupted restart continues when the command runs again.
+/// Exit status: 0 if all members were restarted, 1 if the restart was aborted, 2 if it was refused or failed.
+#[derive(Debug, Args)]
+pub(crate) struct Restart {
+    /// statefulset/NAME
+    #[arg(value_parser = stateful_set)]
+    target: String,
+    #[command(flatten)]
+    guard: GuardFlags,
+    /// Print the plan and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Upgrade to this image, by at most one minor version of etcd
+    #[arg(long, conflicts_with = "abort")]
+    image: Option<String>,
+    /// The container that gets the image; by default `etcd`, or the only container
+    #[arg(long, requires = "image")]
+    container: Option<String>,
+    /// Time for each member, from the first attempt of its eviction to its return
+    #[arg(long, default_value = "10m", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+    /// Restart a StatefulSet although an operator or a GitOps controller manages it
+    #[arg(long)]
+    force: bool,
+    /// End an interrupted restart, and restore the update strategy
+    #[arg(long, conflicts_with = "force")]
+    abort: bool,
+    /// Output format
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: EventFormat,
+}
+
+fn stateful_set(text: &str) -> Result<String, String> {
+    let (kind, name) = text.split_once('/').unwrap_or_default();
+    let is_set = matches!(kind, "statefulset" | "statefulsets" | "sts" | "statefulset.apps");
+    (is_set && !name.is_empty())
+        .then(|| name.to_owned())
+        .ok_or_else(|| String::from("expected statefulset/NAME"))
+}
+
+// === impl Restart ===
+
+impl Restart {
+    /// Returns whether all members were restarted.
+    pub(crate) fn run(self) -> anyhow::Result<bool> {
+        run(self.restart())
+    }
+
+    async fn restart(self) -> anyhow::Result<bool> {
+        let Self { target, guard, dry_run, image, container, timeout, force, abort, output } = self;
+        let guard = guard.connect().await?;
+        let namespace = guard.api_server.namespace.clone();
+        let selection = Selection { image, container, is_forced: force };
+        let options = Options { namespace, name: target, selection, timeout, is_dry_run: dry_run };
+        let is_json = output == EventFormat::Json;
+        if abort {
+            return end_interrupted(&guard, &options, is_json).await;
+        }
+        let mut restart = Run::new(&guard, &options, Reporter::new(is_json));
+        tokio::select! {
+            result = Box::pin(restart.run()) => result,
+            () = interrupted() => {
+                report_interruption(&guard, &options, is_json).await;
+                Ok(false)
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The guarded clusters, as the running guard surveys them.
+
+use super::report::{Finding, Line, State};
+use etcd_guard_api::{ClusterStatus, PRIORITY_WARNING, Survey};
+use etcd_guard_core::etcd::release::stale_read_fix;
+
+/// Returns the lines about the guarded clusters. `status` is the command that shows them, `kubectl` and `selector` find the
+/// guard's pods. `runs_in_cluster` is false if the guard has no pod.
+pub(super) fn lines(survey: &Survey, status: &str, kubectl: &str, runs_in_cluster: bool) -> Vec<Line> {
+    vec![
+        clusters(survey, status, kubectl),
+        releases(survey, kubectl),
+        recognition(survey, status),
+        priority(survey, kubectl, runs_in_cluster),
+    ]
+}
+
+fn name(cluster: &ClusterStatus) -> String {
+    format!("{}/{}", cluster.namespace, cluster.name)
+}
+
+/// The quorum of each cluster, and namespaces that the guard cannot read.
+fn clusters(survey: &Survey, status: &str, kubectl: &str) -> Line {
+    let mut findings: Vec<Finding> =
+        survey.problems.iter().map(|problem| (State::Warning, problem.clone())).collect();
+    if survey.clusters.is_empty() && survey.problems.is_empty() {
+        let label = survey.opt_in_label.clone().unwrap_or_default();
+        let text = format!(
+            "the guard protects no etcd cluster: no namespace with the label {label} contains a member"
+        );
+        return Line::warning(
+            "clusters",
+            text,
+            format!("{kubectl} label namespace NAME {label} --overwrite"),
+        );
+    }
+    let without_quorum = survey.clusters.iter().filter(|cluster| cluster.spare.is_none_or(|spare| spare < 0));
+    findings
+        .extend(without_quorum.map(|cluster| (State::Warning, format!("{} has no quorum", name(cluster)))));
+    let message = format!("guarded clusters, all with a quorum: {}", survey.clusters.len());
+    Line::from_findings("clusters", "", &message, &findings, status)
+}
+
+/// Releases of etcd with linearizable reads that can be stale.
+fn releases(survey: &Survey, kubectl: &str) -> Line {
+    let mut findings: Vec<Finding> = Vec::new();
+    let mut found: Vec<&str> = Vec::new();
+    let mut remedy = String::new();
+    for cluster in &survey.clusters {
+        let affected = cluster.members.iter().filter_map(|member| {
+            let version = member.version.as_deref()?;
+            Some((version, stale_read_fix(version)?))
+        });
+        if let Some((version, fixed)) = affected.min() {
+            let text = format!(
+                "{} runs etcd {version}, which can confirm a read at a deposed leader (etcd issue 20418): upgrade to {fixed} or later",
+                name(cluster)
+            );
+            findings.push((State::Warning, text));
+            remedy = format!("{kubectl} -n {} get pods -o wide", cluster.namespace);
+        }
+        found.extend(cluster.members.iter().filter_map(|member| member.version.as_deref()));
+    }
+    found.sort_unstable();
+    found.dedup();
+    let message = if found.is_empty() {
+        String::from("no etcd member responds")
+    } else {
+        format!("etcd {}", found.join(", "))
+    };
+    Line::from_findings("etcd-versions", "", &message, &findings, remedy)
+}
+
+/// Namespaces and pods in which a member may not be recognized.
+fn recognition(survey: &Survey, status: &str) -> Line {
+    let findings: Vec<Finding> = survey.gaps.iter().map(|gap| (State::Warning, gap.text.clone())).collect();
+    Line::from_findings("recognition", "", "no unrecognized pod with a port of etcd", &findings, status)
+}
+
+/// Pods of guarded namespaces that the scheduler can try to preempt to start the guard.
+fn priority(survey: &Survey, kubectl: &str, runs_in_cluster: bool) -> Line {
+    let of_members = survey.clusters.iter().flat_map(|cluster| {
+        let problems = cluster.problems.iter().filter(|problem| problem.contains(PRIORITY_WARNING));
+        problems.map(|problem| format!("{}: {problem}", name(cluster)))
+    });
+    let findings: Vec<Finding> =
+        of_members.chain(survey.warnings.clone()).map(|text| (State::Warning, text)).collect();
+    let remedy = format!(
+        "compare the priorities: {kubectl} get pods -A -o \
+         custom-columns=NAMESPACE:.metadata.namespace,NAME:.metadata.name,PRIORITY:.spec.priority --sort-by=.spec.priority"
+    );
+    match survey.guard_priority {
+        None if runs_in_cluster => {
+            Line::warning("priority", "the guard does not report the priority of its own pod", remedy)
+        }
+        None => Line::ok("priority", "the guard runs in no pod, so the scheduler does not start it"),
+        Some(own) => {
+            let message =
+                format!("all pods of guarded namespaces have at least the guard's priority ({own})");
+            Line::from_findings("priority", "", &message, &findings, remedy)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn survey(change: impl Fn(&mut serde_json::Value)) -> Survey {
+        let mut survey = json!({
+            "clusters": [{
+                "namespace": "prod", "name": "etcd", "id": "1", "voters": 3, "healthy": 3, "quorum": 2, "spare": 1, "term": 2,
+                "members": [
+                    {"pod": "etcd-0", "role": "leader", "serving": true, "version": "3.6.16"},
+                    {"pod": "etcd-1", "role": "follower", "serving": true, "version": "3.6.16"},
+                ],
+                "reservations": [], "policy": [], "problems": [],
+            }],
+            "problems": [], "warnings": [], "gaps": [], "guardPriority": 2_000_000_000,
+        });
+        change(&mut survey);
+        serde_json::from_value(survey).unwrap()
+    }
+
+    fn states(change: impl Fn(&mut serde_json::Value)) -> Vec<(&'static str, State)> {
+        let lines = lines(&survey(change), "kubectl etcd-guard status -A", "kubectl", true);
+        lines.iter().map(|line| (line.check, line.state)).filter(|(_, state)| *state > State::Ok).collect()
+    }
+
+    #[test]
+    fn healthy_clusters_are_ok() {
+        assert_eq!(states(|_| {}), []);
+    }
+
+    #[test]
+    fn reports_missing_quorum_and_unread_namespaces() {
+        assert_eq!(
+            states(|survey| survey["clusters"][0]["spare"] = json!(-1)),
+            [("clusters", State::Warning)]
+        );
+        assert_eq!(
+            states(|survey| survey["clusters"][0]["spare"] = json!(null)),
+            [("clusters", State::Warning)]
+        );
+        assert_eq!(
+            states(|survey| survey["problems"] = json!(["namespace a"])),
+            [("clusters", State::Warning)]
+        );
+    }
+
+    #[test]
+    fn reports_releases_with_stale_reads() {
+        for version in ["3.4.41", "3.5.27", "3.6.8"] {
+            let found = states(|survey| survey["clusters"][0]["members"][1]["version"] = json!(version));
+            assert_eq!(found, [("etcd-versions", State::Warning)], "{version}");
+        }
+        for version in ["3.4.42", "3.5.28", "3.6.9"] {
+            assert_eq!(states(|survey| survey["clusters"][0]["members"][1]["version"] = json!(version)), []);
+        }
+    }
+
+    #[test]
+    fn reports_pods_below_the_priority_of_the_guard() {
+        let of_member = format!("{PRIORITY_WARNING} (2000000000): etcd-0.");
+        let expected = [("priority", State::Warning)];
+        assert_eq!(states(|survey| survey["clusters"][0]["problems"] = json!([of_member])), expected);
+        assert_eq!(states(|survey| survey["warnings"] = json!(["namespace prod: 1 pod"])), expected);
+        assert_eq!(states(|survey| survey["guardPriority"] = json!(null)), expected);
+        assert_eq!(states(|survey| survey["clusters"][0]["problems"] = json!(["etcd-1: alarm"])), []);
+    }
+
+    #[test]
+    fn reports_members_that_may_not_be_recognized() {
+        let gap = json!([{"namespace": "prod", "pod": "store", "text": "pod store"}]);
+        assert_eq!(states(|survey| survey["gaps"] = gap.clone()), [("recognition", State::Warning)]);
+    }
+}

@@ -1,0 +1,221 @@
+//! The order of a restart, and the conditions under which it starts or is resumed.
+
+use std::fmt::Write;
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use serde::Serialize;
+
+use super::{
+    super::{
+        health::{PodState, cluster_obstacle},
+        upgrade::{self, Release},
+    },
+    ownership::{Manager, managers},
+    record::{ImageChange, Record},
+};
+use etcd_guard_api::{ClusterStatus, Role};
+
+/// A member in the order of the restart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Step {
+    pub(crate) pod: String,
+    pub(crate) role: Role,
+    pub(crate) version: Option<String>,
+    pub(crate) state: StepState,
+}
+
+/// The state of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum StepState {
+    Pending,
+    Restarted,
+}
+
+/// The options of the user.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Selection {
+    /// The image of an upgrade.
+    pub(crate) image: Option<String>,
+    /// The container that gets the image.
+    pub(crate) container: Option<String>,
+    /// Whether to restart a StatefulSet that another controller manages.
+    pub(crate) is_forced: bool,
+}
+
+/// How a restart begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Beginning {
+    pub(crate) record: Record,
+    /// Whether the record exists already.
+    pub(crate) is_resumed: bool,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Returns the members in the order of their restart: completed ones, then learners and followers from the highest ordinal
+/// down, then the leader.
+pub(crate) fn steps(
+    record: &Record,
+    pods: &[PodState],
+    update_revision: &str,
+    cluster: Option<&ClusterStatus>,
+) -> Vec<Step> {
+    let mut steps: Vec<Step> = record
+        .pods
+        .keys()
+        .map(|name| {
+            let members = cluster.iter().flat_map(|cluster| &cluster.members);
+            let member = members.into_iter().find(|member| member.pod.as_ref() == Some(name));
+            let pod = pods.iter().find(|pod| pod.name == *name);
+            let is_restarted = pod.is_some_and(|pod| record.is_restarted(pod, update_revision));
+            Step {
+                pod: name.clone(),
+                role: member.map(|member| member.role).unwrap_or_default(),
+                version: member.and_then(|member| member.version.clone()),
+                state: if is_restarted { StepState::Restarted } else { StepState::Pending },
+            }
+        })
+        .collect();
+    steps.sort_by_key(|step| {
+        let is_pending = step.state == StepState::Pending;
+        (is_pending, is_pending && step.role == Role::Leader, std::cmp::Reverse(ordinal(&step.pod)))
+    });
+    steps
+}
+
+fn ordinal(pod: &str) -> u64 {
+    pod.rsplit('-').next().and_then(|ordinal| ordinal.parse().ok()).unwrap_or_default()
+}
+
+/// Returns the record with which the restart begins, or the reason for its refusal.
+pub(crate) fn begin(
+    set: &StatefulSet,
+    pods: &[PodState],
+    cluster: Option<&ClusterStatus>,
+    selection: &Selection,
+) -> anyhow::Result<Beginning> {
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    let mut warnings = manager_warnings(set, selection.is_forced)?;
+    let existing = Record::read(set)?;
+    let image = selection.image.as_deref().map(|image| image_change(set, image, selection)).transpose()?;
+    if let Some(record) = existing {
+        let differs =
+            |image: &ImageChange| record.image.as_ref().is_none_or(|recorded| recorded.to != image.to);
+        if image.as_ref().is_some_and(differs) {
+            let recorded = record.image.as_ref().map_or("no change of the image", |image| &image.to);
+            anyhow::bail!(
+                "a restart of {name} with {recorded} is in progress since {}; repeat the command without --image \
+                 to complete it, or with --abort to end it",
+                record.started_at
+            );
+        }
+        check_upgrade(record.image.as_ref(), cluster, &mut warnings)?;
+        return Ok(Beginning { record, is_resumed: true, warnings });
+    }
+    let spec = set.spec.as_ref();
+    let strategy = spec.and_then(|spec| spec.update_strategy.as_ref());
+    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    let partition = rolling.and_then(|rolling| rolling.partition).unwrap_or_default();
+    let status = set.status.as_ref();
+    let is_staged = status.is_some_and(|status| status.current_revision != status.update_revision);
+    if partition > 0 && (is_staged || image.is_some()) {
+        anyhow::bail!(
+            "the update strategy of {name} has partition {partition}, and a restart would update pods below it; \
+             set the partition to 0 first"
+        );
+    }
+    check_upgrade(image.as_ref(), cluster, &mut warnings)?;
+    // A pod that is replaced for another cause would start with the new image.
+    if let Some(obstacle) = image.as_ref().and(cluster).and_then(cluster_obstacle) {
+        anyhow::bail!("an upgrade requires a healthy cluster: {obstacle}; inspect it: etcd-guard status");
+    }
+    Ok(Beginning { record: Record::new(set, pods, image)?, is_resumed: false, warnings })
+}
+
+/// Returns the warnings about other managers of the StatefulSet, or the refusal.
+fn manager_warnings(set: &StatefulSet, is_forced: bool) -> anyhow::Result<Vec<String>> {
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    let mut warnings = Vec::new();
+    for manager in managers(set) {
+        match manager {
+            Manager::Controller(manager) if !is_forced => anyhow::bail!(
+                "{manager} manages StatefulSet {name} and would reverse the change of its update strategy; restart the \
+                 cluster with this manager, or pass --force"
+            ),
+            Manager::Controller(manager) => {
+                warnings.push(format!(
+                    "{manager} manages StatefulSet {name} and may reverse the change of its update strategy"
+                ));
+            }
+            Manager::Tool(tool) => {
+                warnings.push(format!("{tool} manages StatefulSet {name}; do not run it during the restart"));
+            }
+        }
+    }
+    Ok(warnings)
+}
+
+/// Returns the change of the image of the container that runs etcd.
+fn image_change(set: &StatefulSet, to: &str, selection: &Selection) -> anyhow::Result<ImageChange> {
+    let pod = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    let containers = pod.map(|pod| pod.containers.as_slice()).unwrap_or_default();
+    let name = selection.container.as_deref().unwrap_or("etcd");
+    let container = match (containers, &selection.container) {
+        ([container], None) => Some(container),
+        _ => containers.iter().find(|container| container.name == name),
+    };
+    let Some(container) = container else {
+        let names: Vec<&str> = containers.iter().map(|container| container.name.as_str()).collect();
+        anyhow::bail!("no container is named {name}; select one with --container: {}", names.join(", "));
+    };
+    Ok(ImageChange {
+        container: container.name.clone(),
+        from: container.image.clone().unwrap_or_default(),
+        to: to.to_owned(),
+    })
+}
+
+/// Checks the preconditions of an upgrade.
+fn check_upgrade(
+    image: Option<&ImageChange>,
+    cluster: Option<&ClusterStatus>,
+    warnings: &mut Vec<String>,
+) -> anyhow::Result<()> {
+    let Some(image) = image else { return Ok(()) };
+    let Some(target) = Release::of_image(&image.to) else {
+        anyhow::bail!("the tag of image {} contains no release of etcd, such as v3.6.16", image.to);
+    };
+    let Some(cluster) = cluster else {
+        anyhow::bail!(
+            "the releases of the members are unknown without the guard, and an upgrade requires them; check the guard: \
+             etcd-guard doctor"
+        );
+    };
+    let objections = upgrade::objections(cluster, target);
+    anyhow::ensure!(objections.is_empty(), "the upgrade to {target} is refused: {}", objections.join("; "));
+    warnings.push(String::from("save a snapshot before an upgrade: etcdctl snapshot save"));
+    Ok(())
+}
+
+/// Returns the plan as a table.
+pub(crate) fn table(title: &str, steps: &[Step]) -> String {
+    let mut text = format!("{title}\n");
+    let width = steps.iter().map(|step| step.pod.len()).max().unwrap_or_default().max("POD".len());
+    // Writing to a String does not fail.
+    let _ = writeln!(text, "  STEP  {:width$}  ROLE       VERSION   STATE", "POD");
+    for (index, step) in steps.iter().enumerate() {
+        let state = match step.state {
+            StepState::Restarted => "restarted",
+            StepState::Pending if step.role == Role::Leader => "pending; leadership is moved first",
+            StepState::Pending => "pending",
+        };
+        let version = step.version.as_deref().unwrap_or("-");
+        let role = step.role.as_str();
+        let _ = writeln!(text, "  {:<4}  {:width$}  {role:<9}  {version:<8}  {state}", index + 1, step.pod);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,390 @@
+//! Runs a restart: observes, evicts one member, and waits for its return.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    super::{
+        eviction::{EvictionResult, RETRY_INTERVAL, evict},
+        health::{PodState, cluster_of, unready_text},
+        leadership::{HANDOVER_INTERVAL, HANDOVER_TIMEOUT, Subject, move_leader, transferee},
+        reporter::Reporter,
+    },
+    plan::{self, Beginning, Selection, Step, StepState},
+    record::{Record, Restoration},
+    view::{View, is_observed, update_revision},
+};
+use crate::guard_client::GuardClient;
+use etcd_guard_api::Role;
+use etcd_guard_core::escape::to_shell_word;
+
+/// Number of attempts to write the record while the controller writes the status.
+const MAX_ATTEMPTS: usize = 5;
+
+/// Pause between two observations.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The options of a restart.
+pub(crate) struct Options {
+    pub(crate) namespace: String,
+    /// The StatefulSet.
+    pub(crate) name: String,
+    pub(crate) selection: Selection,
+    /// Limits the time from the start of a step to the return of its member.
+    pub(crate) timeout: Duration,
+    pub(crate) is_dry_run: bool,
+}
+
+/// A restart.
+pub(crate) struct Restart<'a> {
+    guard: &'a GuardClient,
+    options: &'a Options,
+    reporter: Reporter,
+    /// Whether the guard answered at the start. From then on, a failed call is a reason to wait.
+    uses_guard: bool,
+}
+
+/// The progress of the current step.
+struct Progress {
+    /// The evicted member that has not returned.
+    current: Option<String>,
+    deadline: Instant,
+    last_handover: Option<Instant>,
+}
+
+// === impl Restart ===
+
+impl<'a> Restart<'a> {
+    pub(crate) const fn new(guard: &'a GuardClient, options: &'a Options, reporter: Reporter) -> Self {
+        Self { guard, options, reporter, uses_guard: true }
+    }
+
+    /// Returns the message of the last event.
+    pub(crate) fn last_message(&self) -> &str {
+        self.reporter.last()
+    }
+
+    /// Restarts the members. Returns whether all members were restarted.
+    pub(crate) async fn run(&mut self) -> anyhow::Result<bool> {
+        let view = self.first_view().await?;
+        let Beginning { record, is_resumed, warnings } =
+            plan::begin(&view.set, &view.pods, view.cluster.as_ref(), &self.options.selection)?;
+        let steps = view.steps(&record);
+        let verb = if is_resumed { "Resumed restart" } else { "Restart" };
+        let Options { namespace, name, is_dry_run, .. } = self.options;
+        let title = format!("{verb} of StatefulSet {namespace}/{name}{}", image_text(&record));
+        let json = json!({"title": title, "steps": steps, "warnings": warnings});
+        self.reporter.plan(&plan::table(&title, &steps), &json)?;
+        for warning in &warnings {
+            self.reporter.warn(warning);
+        }
+        if *is_dry_run {
+            if let Some(obstacle) = view.obstacle() {
+                self.reporter.waiting(&obstacle);
+            }
+            return Ok(true);
+        }
+        // Without the permission, the strategy would be `OnDelete` until the timeout expires.
+        self.guard.api_server.require_evictions(namespace).await?;
+        self.begin(&record, view.set).await?;
+        self.restart_members(&record).await
+    }
+
+    /// Writes the record, unless the StatefulSet has changed since it was read. A change of its status alone repeats the write.
+    async fn begin(&self, record: &Record, mut set: StatefulSet) -> anyhow::Result<()> {
+        let Options { namespace, name, .. } = self.options;
+        for _ in 1..MAX_ATTEMPTS {
+            let Err(error) = self.guard.api_server.patch_set(namespace, name, record.begin(&set)?).await
+            else {
+                return Ok(());
+            };
+            let current = self.guard.api_server.stateful_set(namespace, name).await?;
+            let (before, now) = (&set.metadata, &current.metadata);
+            let is_status_alone = before.resource_version != now.resource_version
+                && before.uid == now.uid
+                && before.generation == now.generation
+                && before.annotations == now.annotations;
+            if !is_status_alone {
+                return Err(error.into());
+            }
+            set = current;
+        }
+        self.guard.api_server.patch_set(namespace, name, record.begin(&set)?).await?;
+        Ok(())
+    }
+
+    async fn restart_members(&mut self, record: &Record) -> anyhow::Result<bool> {
+        let timeout = self.options.timeout;
+        let mut progress =
+            Progress { current: None, deadline: Instant::now() + timeout, last_handover: None };
+        loop {
+            let obstacle = match self.view().await {
+                Err(error) => Some(format!("{error:#}")),
+                Ok(view) => {
+                    if let Some(interference) = view.interference() {
+                        self.reporter.aborted(&interference.text(&commands_text(self.guard, self.options)));
+                        return Ok(false);
+                    }
+                    let steps = view.steps(record);
+                    let is_done = |step: &&Step| step.state == StepState::Restarted;
+                    self.reporter.set_progress(steps.iter().filter(is_done).count(), steps.len());
+                    match view.obstacle() {
+                        Some(obstacle) => Some(obstacle),
+                        None => match self.advance(record, &view, &steps, &mut progress).await {
+                            Ok(true) => return self.complete(record).await,
+                            Ok(false) => None,
+                            Err(denial) => Some(denial.to_string()),
+                        },
+                    }
+                }
+            };
+            if let Some(obstacle) = &obstacle {
+                self.reporter.waiting(obstacle);
+            }
+            if Instant::now() >= progress.deadline {
+                let limit = humantime::format_duration(timeout);
+                let obstacle = obstacle.unwrap_or_else(|| String::from("no member was restarted"));
+                return self.abort(record, &format!("{obstacle}; the timeout of {limit} expired")).await;
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Evicts the next member of a healthy cluster. Returns whether no member is left; the error is a denial.
+    async fn advance(
+        &mut self,
+        record: &Record,
+        view: &View,
+        steps: &[Step],
+        progress: &mut Progress,
+    ) -> anyhow::Result<bool> {
+        let is_restarted =
+            |pod: &str| steps.iter().any(|step| step.pod == pod && step.state == StepState::Restarted);
+        if let Some(pod) = progress.current.take_if(|pod| is_restarted(pod)) {
+            let step = steps.iter().find(|step| step.pod == pod);
+            let version =
+                step.and_then(|step| step.version.as_deref()).map(|version| format!(", etcd {version}"));
+            self.reporter.progress(&format!("{pod} is back{}", version.unwrap_or_default()));
+            progress.deadline = Instant::now() + self.options.timeout;
+        }
+        let exists = |step: &&Step| view.pods.iter().any(|pod| pod.name == step.pod);
+        let pending = steps.iter().filter(|step| step.state == StepState::Pending);
+        let Some(step) = pending.filter(exists).min_by_key(|step| step.role == Role::Leader) else {
+            return Ok(true);
+        };
+        let may_move = progress.last_handover.is_none_or(|at| at.elapsed() > HANDOVER_INTERVAL);
+        if step.role == Role::Leader && may_move {
+            let cluster = view.cluster.as_ref();
+            if let Some(to) = cluster.and_then(|cluster| transferee(cluster, is_restarted)) {
+                progress.last_handover = Some(Instant::now());
+                if self.hand_over(&step.pod, to).await {
+                    return Ok(false);
+                }
+            }
+        }
+        let uid = record.pods.get(&step.pod);
+        let Some(pod) = view.pods.iter().find(|pod| pod.name == step.pod) else { return Ok(false) };
+        if uid != Some(&pod.uid) {
+            self.reporter.warn(&format!(
+                "{} was created again from an earlier template, and is restarted again",
+                pod.name
+            ));
+        }
+        match evict(self.guard, &self.options.namespace, &pod.name, &pod.uid).await {
+            EvictionResult::Accepted => {
+                self.reporter.progress(&format!("{} ({}) is evicted", pod.name, step.role.as_str()));
+                progress.current = Some(pod.name.clone());
+                progress.deadline = Instant::now() + self.options.timeout;
+                Ok(false)
+            }
+            EvictionResult::Gone => {
+                sleep(RETRY_INTERVAL).await;
+                Err(anyhow::anyhow!("the API server found no pod {} with the expected uid", pod.name))
+            }
+            EvictionResult::Denied(cause) => {
+                sleep(RETRY_INTERVAL).await;
+                Err(anyhow::anyhow!("the eviction of {} is denied: {cause}", pod.name))
+            }
+        }
+    }
+
+    /// Moves leadership to a restarted member. Returns whether the guard reports success.
+    async fn hand_over(&mut self, leader: &str, to: &str) -> bool {
+        let Options { namespace, name, .. } = self.options;
+        self.reporter.progress(&format!("leadership moves from {leader} to {to}"));
+        let subject = Subject::stateful_set(namespace, name);
+        let failure = match move_leader(self.guard, &subject, Some(to), HANDOVER_TIMEOUT).await {
+            Ok(answer) if answer.is_moved => {
+                self.reporter.progress(&answer.text);
+                return true;
+            }
+            Ok(answer) => format!("{}: {}", answer.reason, answer.text),
+            Err(error) => format!("{error:#}"),
+        };
+        self.reporter.warn(&format!(
+            "{failure}; the eviction of {leader} requires the policy etcd-guard.io/leader=transfer"
+        ));
+        false
+    }
+
+    async fn complete(&mut self, record: &Record) -> anyhow::Result<bool> {
+        let Options { namespace, name, .. } = self.options;
+        if let Some(patch) = record.end(&Restoration::Strategy) {
+            let restored = self.guard.api_server.patch_set(namespace, name, patch).await;
+            restored.with_context(|| {
+                format!(
+                    "all members were restarted, but the update strategy could not be restored; {}",
+                    remaining_text(self.guard, self.options)
+                )
+            })?;
+        }
+        self.reporter
+            .complete(&format!("all members of {namespace}/{name} were restarted{}", strategy_text(record)));
+        Ok(true)
+    }
+
+    /// Ends the restart before it is complete. Returns `false`.
+    async fn abort(&mut self, record: &Record, cause: &str) -> anyhow::Result<bool> {
+        let ended = self.try_abort(record, cause).await;
+        ended.with_context(|| {
+            format!("{cause}. The restart could not be ended; {}", remaining_text(self.guard, self.options))
+        })?;
+        Ok(false)
+    }
+
+    async fn try_abort(&mut self, record: &Record, cause: &str) -> anyhow::Result<()> {
+        let Options { namespace, name, .. } = self.options;
+        let set = self.guard.api_server.stateful_set(namespace, name).await?;
+        let pods: Vec<PodState> =
+            self.guard.api_server.pods_of(namespace, &set).await?.iter().map(PodState::from).collect();
+        let revision = update_revision(&set);
+        // An unobserved template has no revision yet: the controller would replace all pods.
+        let restoration = record.restoration(&pods, if is_observed(&set) { &revision } else { "" });
+        let steps = plan::steps(record, &pods, &revision, None);
+        let members: Vec<String> = steps
+            .iter()
+            .map(|step| match (step.state, pods.iter().find(|pod| pod.name == step.pod)) {
+                (_, None) => format!("{} is absent", step.pod),
+                (_, Some(pod)) if !pod.is_ready => unready_text(pod),
+                (StepState::Restarted, _) => format!("{} is restarted", step.pod),
+                (StepState::Pending, _) => format!("{} is pending", step.pod),
+            })
+            .collect();
+        self.reporter.aborted(&format!("{cause}. Members: {}", members.join(", ")));
+        if let Some(patch) = record.end(&restoration) {
+            self.guard.api_server.patch_set(namespace, name, patch).await?;
+            self.reporter.progress(&format!("the restart is ended{}", strategy_text(record)));
+        } else {
+            self.reporter.warn(&remaining_text(self.guard, self.options));
+        }
+        Ok(())
+    }
+
+    /// Reads the state before the restart, and finds out whether the guard answers.
+    async fn first_view(&mut self) -> anyhow::Result<View> {
+        match self.guard.status(Some(&self.options.namespace)).await {
+            // One possible problem: the namespace is not guarded.
+            Ok(survey) => survey.problems.iter().for_each(|problem| self.reporter.warn(problem)),
+            Err(error) => {
+                self.uses_guard = false;
+                self.reporter.warn(&format!(
+                    "the guard does not answer: {error:#}. The restart evicts the next member when all pods are ready; the \
+                     leader is unknown, and leadership is not moved. Check the guard: etcd-guard doctor"
+                ));
+            }
+        }
+        self.view().await
+    }
+
+    async fn view(&self) -> anyhow::Result<View> {
+        let Options { namespace, name, .. } = self.options;
+        let set = self.guard.api_server.stateful_set(namespace, name).await?;
+        let pods: Vec<PodState> =
+            self.guard.api_server.pods_of(namespace, &set).await?.iter().map(PodState::from).collect();
+        let update_revision = update_revision(&set);
+        if !self.uses_guard {
+            return Ok(View { set, pods, update_revision, cluster: None });
+        }
+        let survey = self.guard.status(Some(namespace)).await?;
+        let Some(cluster) = cluster_of(&survey.clusters, namespace, &pods) else {
+            anyhow::bail!(
+                "the guard reports no member in the pods of StatefulSet {namespace}/{name}; inspect them: etcd-guard \
+                 inspect -n {} statefulset/{}",
+                to_shell_word(namespace),
+                to_shell_word(name)
+            );
+        };
+        Ok(View { set, pods, update_revision, cluster: Some(cluster.clone()) })
+    }
+}
+
+/// Ends an interrupted restart, and restores the update strategy.
+pub(crate) async fn end_interrupted(
+    guard: &GuardClient,
+    options: &Options,
+    is_json: bool,
+) -> anyhow::Result<bool> {
+    let Options { namespace, name, .. } = options;
+    let mut reporter = Reporter::new(is_json);
+    let set = guard.api_server.stateful_set(namespace, name).await?;
+    let Some(record) = Record::read(&set)? else {
+        anyhow::bail!("no restart of StatefulSet {namespace}/{name} is in progress");
+    };
+    let pods: Vec<PodState> =
+        guard.api_server.pods_of(namespace, &set).await?.iter().map(PodState::from).collect();
+    let restoration = match record.restoration(&pods, &update_revision(&set)) {
+        Restoration::Remains => {
+            reporter.warn(
+                "the StatefulSet controller now replaces the remaining pods, from the highest ordinal down",
+            );
+            Restoration::Strategy
+        }
+        restoration => restoration,
+    };
+    if options.is_dry_run {
+        reporter.progress(&format!("the restart would be ended{}", strategy_text(&record)));
+        return Ok(true);
+    }
+    if let Some(patch) = record.end(&restoration) {
+        guard.api_server.patch_set(namespace, name, patch).await?;
+    }
+    reporter.complete(&format!("the restart of {namespace}/{name} is ended{}", strategy_text(&record)));
+    Ok(true)
+}
+
+/// Prints how to continue after the user interrupted the command.
+pub(crate) async fn report_interruption(guard: &GuardClient, options: &Options, is_json: bool) {
+    let set = guard.api_server.stateful_set(&options.namespace, &options.name).await;
+    let mut reporter = Reporter::new(is_json);
+    if set.is_ok_and(|set| Record::read(&set).is_ok_and(|record| record.is_none())) {
+        reporter.aborted("interrupted; nothing was changed");
+    } else {
+        reporter.aborted(&format!("interrupted; {}", remaining_text(guard, options)));
+    }
+}
+
+fn image_text(record: &Record) -> String {
+    record.image.as_ref().map(|image| format!(" with image {}", image.to)).unwrap_or_default()
+}
+
+fn strategy_text(record: &Record) -> String {
+    format!("; the update strategy is {} again", record.strategy_type())
+}
+
+fn remaining_text(guard: &GuardClient, options: &Options) -> String {
+    let commands = commands_text(guard, options);
+    format!(
+        "the update strategy remains OnDelete, so that the StatefulSet controller replaces no pod. {commands}"
+    )
+}
+
+/// Returns the commands that continue and end the restart.
+fn commands_text(guard: &GuardClient, options: &Options) -> String {
+    let (namespace, name) = (to_shell_word(&options.namespace), to_shell_word(&options.name));
+    let command = format!("{} -n {namespace} statefulset/{name}", guard.api_server.command("restart"));
+    format!("Continue: {command}. End: {command} --abort")
+}
