@@ -4,6 +4,15 @@
 //! Each [`Place`] receives the text unescaped, as if it were the only place that escapes it. Structs are written out, so that
 //! a new field does not compile without a value here. A new output needs a line in [`places!`].
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    reason = "values for tests: a failure is a panic"
+)]
+
 use etcd_client::Error;
 use proptest::prelude::*;
 use serde_json::Value;

@@ -52,6 +52,7 @@ impl Cluster {
             pods: pods.collect(),
             external_members: Vec::new(),
             denied_members: Vec::new(),
+            other_namespaces: std::collections::BTreeSet::new(),
         }
     }
 

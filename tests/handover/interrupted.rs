@@ -29,9 +29,10 @@ const RETRY_TIME: Duration = Duration::from_secs(30);
 async fn write_entry(etcd: &GuardedCluster, signal: &str, transferee: &str, term: u64) {
     let leader = etcd.leader().await;
     let status = etcd.member(&leader).status().await.expect("the leader answers");
-    let name = format!("etcd-guard.{:x}", status.header().expect("a header").cluster_id());
+    let cluster = format!("{:x}", status.header().expect("a header").cluster_id());
+    let name = format!("etcd-guard.ns.{}", etcd.namespace);
     let entry = json!([{
-        "signal": signal, "uid": etcd.uid(transferee).await, "pod": transferee, "term": term,
+        "signal": signal, "cluster": cluster, "uid": etcd.uid(transferee).await, "pod": transferee, "term": term,
         "at": Timestamp::now().to_string(),
     }]);
     let lease = json!({

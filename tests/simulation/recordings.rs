@@ -173,6 +173,7 @@ async fn snapshot(sim: &Sim, running: &[bool]) -> Snapshot {
         taken_at: Instant::now(),
         pods: pods.collect(),
         external_members: Vec::new(),
+        other_namespaces: std::collections::BTreeSet::new(),
         denied_members: Vec::new(),
     }
 }

@@ -32,7 +32,7 @@ pub struct AccessFlags {
 
 impl AccessFlags {
     /// Returns the flags with this kubeconfig file.
-    #[must_use] 
+    #[must_use]
     pub fn of_file(kubeconfig: Option<PathBuf>) -> Self {
         Self { kubeconfig, ..Self::default() }
     }
@@ -81,7 +81,7 @@ impl AccessFlags {
     }
 
     /// Returns the flags that select the same cluster and the same identity, each with a space before it.
-    #[must_use] 
+    #[must_use]
     pub fn selection(&self) -> String {
         let kubeconfig = self.kubeconfig.as_ref().map(|path| path.display().to_string());
         let flags = [

@@ -271,7 +271,7 @@ pub fn transferees<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Vec<(&'a M
 
 impl Assessment {
     /// Whether the policy requires a transfer of leadership before the deletion.
-    #[must_use] 
+    #[must_use]
     pub fn wants_transfer(&self, policy: &Policy) -> bool {
         self.reason == Reason::LeaderProtected && policy.leader.transfers()
     }

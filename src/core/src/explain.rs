@@ -57,7 +57,7 @@ pub fn explain(
 }
 
 /// Returns the advice to overrule the denial for [`BREAK_GLASS_TIME`] by break-glass annotations of the object.
-#[must_use] 
+#[must_use]
 pub fn break_glass_advice(object: &str, clock: &WallClock) -> String {
     let now = clock.now();
     let until = now.checked_add(BREAK_GLASS_TIME).unwrap_or(now).strftime("%Y-%m-%dT%H:%M:%SZ");
@@ -68,7 +68,7 @@ pub fn break_glass_advice(object: &str, clock: &WallClock) -> String {
 }
 
 /// Renders the denial of the deletion of a pod that takes over leadership at the moment.
-#[must_use] 
+#[must_use]
 pub fn explain_transferee(
     snapshot: &Snapshot,
     target: &MemberPod,

@@ -55,7 +55,7 @@ impl Trigger {
 
 /// Returns the name of the node in the id of a node's signal (`TRIGGER/DETAIL/NODE/UID`), or `None` for other signals. The detail
 /// can contain slashes, so that the id is split from the end.
-#[must_use] 
+#[must_use]
 pub fn node_of_signal(id: &str) -> Option<&str> {
     let (trigger, _) = id.split_once('/')?;
     Trigger::ALL.iter().find(|known| known.is_of_node() && known.as_str() == trigger)?;
@@ -63,11 +63,13 @@ pub fn node_of_signal(id: &str) -> Option<&str> {
     parts.next().filter(|name| !name.is_empty())
 }
 
-/// One handover in the shared record. Each signal has at most one.
+/// One handover in a ledger. Each signal has at most one per cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Handover {
     /// The signal, see [`Signal::id`]. It distinguishes two signals of one kind.
     pub signal: String,
+    /// Id of the etcd cluster in hexadecimal: a namespace can contain several.
+    pub cluster: String,
     /// Uid of the transferee; empty if leadership was not moved.
     #[serde(default)]
     pub uid: String,
@@ -101,7 +103,10 @@ pub enum HandoverState {
     /// A replica acts, or acted a moment ago. Contains the rest of the lifetime of the entry.
     InProgress(Duration),
     /// The lifetime of the entry has expired. If the cluster still has this term, the replica ended before the transfer.
-    Expired { term: u64 },
+    Expired {
+        /// The term before the transfer.
+        term: u64,
+    },
     /// No replica has to act.
     Ended,
 }

@@ -25,8 +25,7 @@ pub enum Mistake {
     ExpireByWallClock,
     /// A confirmed read counts as proof of health, also if the member follows a deposed leader.
     CountStaleRead,
-    /// Evaluations that do not read all records do not count approvals without a cluster id. The writer of such an approval does not
-    /// change other records.
+    /// Approvals without a cluster id do not count.
     IgnoreOtherRecords,
 }
 
@@ -60,7 +59,7 @@ impl Mistake {
 
     /// Whether this thread commits the mistake.
     #[cfg(debug_assertions)]
-    #[must_use] 
+    #[must_use]
     pub fn is_active(self) -> bool {
         ACTIVE.get() == Some(self)
     }

@@ -94,7 +94,7 @@ struct Resolution<'a> {
 
 impl Policy {
     /// Whether denials are enforced: neither break-glass nor audit mode overrules them.
-    #[must_use] 
+    #[must_use]
     pub fn enforces_denials(&self) -> bool {
         self.break_glass.is_none() && self.mode == Mode::Enforce
     }

@@ -123,14 +123,14 @@ impl Request {
 
 impl Request {
     /// Returns the uid of the request's object, if the request contains it.
-    #[must_use] 
+    #[must_use]
     pub fn object_uid(&self) -> Option<&str> {
         let of_copy = || self.pod.as_ref().map(|pod| pod.metadata.uid.as_str());
         self.uid.as_deref().or_else(of_copy).filter(|uid| !uid.is_empty())
     }
 
     /// Whether this live pod is the request's target.
-    #[must_use] 
+    #[must_use]
     pub fn matches(&self, pod: &Pod) -> bool {
         pod.metadata.name == self.name && self.object_uid().is_none_or(|uid| uid == pod.metadata.uid)
     }

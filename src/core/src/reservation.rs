@@ -1,10 +1,12 @@
-//! Reservations of approved deletions, as the shared record stores them.
+//! Reservations of approved deletions, as the ledgers store them.
 
 use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-/// One approved deletion in the shared record.
+use crate::objects::pod::Pod;
+
+/// One approved deletion in a ledger.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Reservation {
     /// Uid of the pod that may be leaving. Its successor has another uid.
@@ -26,13 +28,31 @@ pub struct Reservation {
     /// Whether the deletion of the pod's node was approved. The deletion of the pod follows minutes later.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub of_node: bool,
+    /// Id of the etcd cluster in hexadecimal; absent if no member reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
+    /// Whether the request names no uid: it can also delete the successor of the pod.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub by_name: bool,
 }
 
 /// A pod that exists and may run a member.
 #[derive(Clone, Copy, Debug)]
 pub struct LivePod<'a> {
+    /// Namespace of the pod.
+    pub namespace: &'a str,
     /// Name of the pod.
     pub name: &'a str,
     /// Uid of the pod.
     pub uid: &'a str,
+    /// Whether its own container runs, and its member passed a linearizable read in this evaluation.
+    pub serves: bool,
+}
+
+impl<'a> From<&'a Pod> for LivePod<'a> {
+    /// Whether the pod serves is not known without a probe.
+    fn from(pod: &'a Pod) -> Self {
+        let metadata = &pod.metadata;
+        Self { namespace: &metadata.namespace, name: &metadata.name, uid: &metadata.uid, serves: false }
+    }
 }

@@ -33,6 +33,8 @@ pub struct Snapshot {
     pub external_members: Vec<ExternalMember>,
     /// Members that run in no pod of this snapshot. The configuration denies all addresses of their client URLs.
     pub denied_members: Vec<MemberId>,
+    /// Other namespaces in which pods of external members were found.
+    pub other_namespaces: BTreeSet<String>,
 }
 
 /// A pod that runs a member.
@@ -133,7 +135,7 @@ impl OwnerState {
 
 impl ExternalMember {
     /// Why the member's pod is leaving, if it is. External members of terminating pods are not part of a snapshot.
-    #[must_use] 
+    #[must_use]
     pub fn departure(&self) -> Option<Departure> {
         self.reserved.then_some(Departure::Reserved)
     }
@@ -143,7 +145,7 @@ impl ExternalMember {
 
 impl Departure {
     /// Value of the status field.
-    #[must_use] 
+    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Terminating => "terminating",
@@ -185,7 +187,7 @@ impl Storage {
 
 impl MemberPod {
     /// The same pod, as a pod with another owner than the target.
-    #[must_use] 
+    #[must_use]
     pub fn with_foreign_owner(mut self) -> Self {
         self.owner.has_target = false;
         self.terminating &= !Mistake::IgnoreForeignTerminating.is_active();
@@ -193,7 +195,7 @@ impl MemberPod {
     }
 
     /// Why the pod is leaving, if it is.
-    #[must_use] 
+    #[must_use]
     pub fn departure(&self) -> Option<Departure> {
         if self.terminating {
             Some(Departure::Terminating)
@@ -205,7 +207,7 @@ impl MemberPod {
     }
 
     /// Whether the guard may lack the credentials or the address of the member, although the member may be healthy.
-    #[must_use] 
+    #[must_use]
     pub fn may_lack_access(&self) -> bool {
         match self.reply.cause() {
             Some(
@@ -221,7 +223,7 @@ impl MemberPod {
     }
 
     /// The command that runs `etcdctl` in this pod.
-    #[must_use] 
+    #[must_use]
     pub fn etcdctl_command(&self, namespace: &str, arguments: &str) -> String {
         self.etcdctl.command(namespace, &self.name, &self.container, arguments)
     }
@@ -257,20 +259,20 @@ impl Snapshot {
 
     /// Ids of the clusters that the replies name, in ascending order. More than one means that the pods belong to
     /// different clusters.
-    #[must_use] 
+    #[must_use]
     pub fn cluster_ids(&self) -> BTreeSet<ClusterId> {
         self.statuses().map(|status| status.cluster_id).collect()
     }
 
     /// Ids of the members with a CORRUPT alarm; 0 if etcd cannot determine the member.
-    #[must_use] 
+    #[must_use]
     pub fn corrupt_members(&self) -> Vec<MemberId> {
         let alarms = self.alarms().filter(|alarm| alarm.kind == AlarmKind::Corrupt);
         alarms.map(|alarm| alarm.member_id).collect()
     }
 
     /// Whether a member reports a NOSPACE alarm.
-    #[must_use] 
+    #[must_use]
     pub fn is_out_of_space(&self) -> bool {
         self.alarms().any(|alarm| alarm.kind == AlarmKind::NoSpace)
     }
@@ -280,7 +282,7 @@ impl Snapshot {
     }
 
     /// Namespace and name of a pod.
-    #[must_use] 
+    #[must_use]
     pub fn namespaced_name(&self, pod: &MemberPod) -> (String, String) {
         (self.namespace.clone(), pod.name.clone())
     }

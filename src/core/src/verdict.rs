@@ -69,7 +69,7 @@ impl Verdict {
     }
 
     /// Adds a second sentence: how to continue after the denial.
-    #[must_use] 
+    #[must_use]
     pub fn with_remedy(mut self, remedy: &str) -> Self {
         let remedy = to_bounded_line(remedy, MAX_REMEDY_CHARS);
         self.message = format!("{}. {remedy}", self.message);

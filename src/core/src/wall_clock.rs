@@ -18,7 +18,8 @@ impl WallClock {
         Self(Arc::new(now))
     }
 
-    #[must_use] 
+    /// The time of day.
+    #[must_use]
     pub fn now(&self) -> Timestamp {
         (self.0)()
     }

@@ -1,19 +1,18 @@
-//! State of each cluster that outlives one evaluation: the cluster lock, the last snapshot with its denials, the cluster id, and the
+//! State of each cluster that outlives one evaluation: the cluster lock, the last snapshot with its denials, its ledgers, and the
 //! names and addresses of the member pods.
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Mutex as SyncMutex, PoisonError},
     time::Duration,
 };
 
 use tokio::{sync::Mutex, time::Instant};
 
-use crate::observe::member_pod_cache::MemberPodCache;
+use crate::{observe::member_pod_cache::MemberPodCache, reserve::store::LedgerName};
 use etcd_guard_cache::{ExpiringCache, Lifetime};
 use etcd_guard_core::{
     cluster_key::{CLUSTER_TTL, ClusterKey, MAX_CLUSTERS},
-    etcd::member::ClusterId,
-    ledger::NODE_RESERVATION_TTL,
     policy::Policy,
     snapshot::Snapshot,
     verdict::Verdict,
@@ -27,10 +26,6 @@ pub(crate) const SNAPSHOT_TTL: Duration = Duration::from_millis(500);
 /// round waits for its result.
 pub(crate) const SNAPSHOT_TTL_WHILE_PROBING: Duration = Duration::from_secs(1);
 
-/// The time after a change of the cluster id for which an evaluation reads the records of all ids. A replica that has read the former
-/// id before the change can still write a reservation: its request lasts at most 30 s.
-const FORMER_RECORD_TTL: Duration = NODE_RESERVATION_TTL.saturating_add(Duration::from_secs(30));
-
 /// Maximum number of stored denials of a snapshot, one for each pod and policy. A cluster has few of both. Further denials are
 /// derived again.
 const MAX_DENIALS: usize = 32;
@@ -39,19 +34,10 @@ const MAX_DENIALS: usize = 32;
 pub(crate) struct ClusterCache {
     locks: ExpiringCache<ClusterKey, Arc<Mutex<()>>>,
     snapshots: ExpiringCache<ClusterKey, CachedSnapshot>,
-    cluster_ids: ExpiringCache<ClusterKey, ReportedId>,
+    /// The ledgers of clusters that need more than that of their namespace.
+    other_ledgers: ExpiringCache<ClusterKey, Arc<BTreeSet<LedgerName>>>,
     /// The pods of each cluster that ran all voters in the last snapshot, and the addresses of its members.
     pub(crate) member_pods: MemberPodCache,
-}
-
-/// The etcd cluster id that the members reported last.
-#[derive(Clone, Copy)]
-struct ReportedId {
-    last: Option<ClusterId>,
-    /// Whether all replies of the last probe round reported this id.
-    is_reported: bool,
-    /// The time until which the record of a former id can contain reservations of the same pods: the cluster was restored.
-    former_until: Option<Instant>,
 }
 
 /// The last snapshot of a cluster.
@@ -101,7 +87,7 @@ impl ClusterCache {
         Self {
             locks: ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceUse(CLUSTER_TTL)),
             snapshots: ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceInsertion(SNAPSHOT_TTL_WHILE_PROBING)),
-            cluster_ids: ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceUse(CLUSTER_TTL)),
+            other_ledgers: ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceUse(CLUSTER_TTL)),
             member_pods: MemberPodCache::new(),
         }
     }
@@ -128,69 +114,17 @@ impl ClusterCache {
         self.snapshots.invalidate(key);
     }
 
-    /// Returns the etcd cluster id of the last snapshot. With a known id, the record of reservations can be read in
-    /// parallel with the pods, before the probe round.
-    pub(crate) fn cluster_id(&self, key: &ClusterKey) -> Option<ClusterId> {
-        self.cluster_ids.get(key).filter(|known| known.is_reported)?.last
+    /// Returns the ledgers that the last evaluation of this cluster needed beside that of its namespace.
+    pub(crate) fn other_ledgers(&self, key: &ClusterKey) -> BTreeSet<LedgerName> {
+        self.other_ledgers.get(key).map(|names| (*names).clone()).unwrap_or_default()
     }
 
-    /// Whether an evaluation of this cluster requires all records of reservations: the members reported no common id, or the id has
-    /// changed.
-    pub(crate) fn requires_all_records(&self, key: &ClusterKey) -> bool {
-        self.cluster_ids.get(key).is_some_and(|known| {
-            !known.is_reported || known.former_until.is_some_and(|until| Instant::now() < until)
-        })
-    }
-
-    /// Stores the etcd cluster id that a probe round returned; `None` if the members reported no common one.
-    pub(crate) fn store_cluster_id(&self, key: &ClusterKey, id: Option<ClusterId>) {
-        let known = self.cluster_ids.get(key);
-        let former = known.and_then(|known| known.last);
-        let is_changed = former.is_some() && id.is_some() && former != id;
-        let former_until = match known {
-            _ if is_changed => Some(Instant::now() + FORMER_RECORD_TTL),
-            known => known.and_then(|known| known.former_until),
-        };
-        let reported = ReportedId { last: id.or(former), is_reported: id.is_some(), former_until };
-        self.cluster_ids.insert(key.clone(), reported);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use etcd_guard_core::objects::pod::Pod;
-
-    fn key() -> ClusterKey {
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "etcd-0", "uid": "u"}})).unwrap();
-        ClusterKey::from_pod("prod", &pod)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn first_evaluation_without_an_answer_requires_all_records() {
-        let (cache, key) = (ClusterCache::new(), key());
-        assert!(!cache.requires_all_records(&key) && cache.cluster_id(&key).is_none());
-        cache.store_cluster_id(&key, None);
-        assert!(cache.requires_all_records(&key) && cache.cluster_id(&key).is_none());
-        cache.store_cluster_id(&key, Some(ClusterId(1)));
-        assert!(!cache.requires_all_records(&key));
-        assert_eq!(cache.cluster_id(&key), Some(ClusterId(1)));
-    }
-
-    /// The record of the former id can contain reservations, also after a denial and after a probe round without an answer.
-    #[tokio::test(start_paused = true)]
-    async fn changed_id_requires_all_records_until_reservations_have_expired() {
-        let (cache, key) = (ClusterCache::new(), key());
-        cache.store_cluster_id(&key, Some(ClusterId(1)));
-        cache.store_cluster_id(&key, None);
-        cache.store_cluster_id(&key, Some(ClusterId(2)));
-        tokio::time::advance(FORMER_RECORD_TTL / 2).await;
-        cache.store_cluster_id(&key, Some(ClusterId(2)));
-        assert!(cache.requires_all_records(&key));
-        assert_eq!(cache.cluster_id(&key), Some(ClusterId(2)));
-        tokio::time::advance(FORMER_RECORD_TTL / 2).await;
-        assert!(!cache.requires_all_records(&key));
+    /// Stores the ledgers that this cluster needs beside that of its namespace.
+    pub(crate) fn store_other_ledgers(&self, key: &ClusterKey, names: BTreeSet<LedgerName>) {
+        if names.is_empty() {
+            self.other_ledgers.invalidate(key);
+        } else {
+            self.other_ledgers.insert(key.clone(), Arc::new(names));
+        }
     }
 }

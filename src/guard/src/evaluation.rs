@@ -90,10 +90,8 @@ enum Step {
 enum Why {
     /// The pods were read by the names of known members, and these are not all that matter.
     MorePods,
-    /// No member reports the cluster id, so that all reservations must be read.
-    MoreReservations,
-    /// The reservations that were read belong to another cluster.
-    OtherReservations,
+    /// The cluster has voters in other namespaces, whose reservations must be read as well.
+    MoreLedgers,
     /// Another replica has approved a deletion since the reservations were read.
     Conflict,
 }
@@ -169,8 +167,8 @@ struct Probed {
 /// The result of the arithmetic.
 struct Assessed {
     assessment: Assessment,
-    /// The names of the pods that run members; `None` if no member list is proven.
-    member_pods: Option<Vec<String>>,
+    /// Whether the snapshot proves a member list.
+    is_proven: bool,
 }
 
 // === impl Evaluation ===
@@ -315,7 +313,7 @@ impl<'a> Evaluation<'a> {
         let resolved = services.policies.resolve_for_pod(&request.namespace, &pod, deadline).await;
         if let Cascade::Proven(verdict) = cascade {
             if !request.dry_run {
-                Box::pin(ledger::reserve_cascade(self, &cluster_key, &resolved.policy)).await;
+                Box::pin(ledger::reserve_overruled(self, &cluster_key, &resolved.policy)).await;
             }
             return Err(Box::new(verdict));
         }
@@ -356,7 +354,7 @@ impl<'a> Evaluation<'a> {
     /// pod while another evaluation holds the cluster lock: inputs that are read before the lock is acquired would be outdated
     /// when it is acquired, and the last probe result may deny the request without a list.
     async fn find_by_name(&self) -> Result<Option<Found>, Box<Verdict>> {
-        let &Self { services, request, deadline } = self;
+        let &Self { services, request, .. } = self;
         let namespace = &request.namespace;
         let set = services.observer.annotations.stateful_set_by_pod_name(namespace, &request.name);
         let key = set.map(|(set, uid)| ClusterKey::from_stateful_set(namespace, set, uid));
@@ -364,17 +362,7 @@ impl<'a> Evaluation<'a> {
         let found = match lock {
             None => self.read_pod().await,
             Some((lock, key)) => {
-                let listed = if Ledger::is_known(self, &key) {
-                    self.list(&key).await
-                } else {
-                    let pods = services.observer.list_pods(namespace, deadline).await;
-                    pods.map(|pods| Listed {
-                        target: self.find(&pods).cloned(),
-                        pods: NamespacePods::new(&key, pods),
-                        ledger: None,
-                        connecting: None,
-                    })
-                };
+                let listed = self.list(&key).await;
                 match listed {
                     Ok(listed) => Ok(select(lock, listed, &key)),
                     Err(error @ EvaluationError::DeadlineExceeded(_)) => Err(error),
@@ -569,7 +557,7 @@ impl<'a> Evaluation<'a> {
     async fn probe(&self, target: &Target, inputs: &mut Inputs) -> Result<Probed, Step> {
         let Observation { snapshot, claim_error } = self.observe(target, inputs).await?;
         if Mistake::ReadLedgerAfterProbe.is_active() {
-            inputs.ledger = Ledger::read_all(self).await.map_err(|error| self.fail(error))?;
+            inputs.ledger = Ledger::read(self, &target.cluster_key).await;
         }
         let evidence = self.single_member_evidence(target, &inputs.pods, &snapshot).await;
         Ok(Probed { snapshot, claim_error, evidence })
@@ -641,8 +629,7 @@ impl<'a> Evaluation<'a> {
         if let Some(tally) = &assessment.tally {
             self.services.ownership.voters.record(&target.cluster_key, tally.voters);
         }
-        let member_pods = membership.ok().map(|members| members.pod_names().map(str::to_owned).collect());
-        Ok(Assessed { assessment, member_pods })
+        Ok(Assessed { assessment, is_proven: membership.is_ok() })
     }
 
     // --- reserve ---
@@ -658,7 +645,7 @@ impl<'a> Evaluation<'a> {
         let &Self { services, request, .. } = self;
         let (cluster_key, policy) = (&target.cluster_key, &target.resolved.policy);
         let Inputs { pods, ledger, reserved } = inputs;
-        let Assessed { assessment, member_pods } = assessed;
+        let Assessed { assessment, is_proven } = assessed;
         let Some(pod) = snapshot.pod(&request.name) else {
             return Err(Step::Answer(Box::new(changed_owner(request))));
         };
@@ -666,9 +653,6 @@ impl<'a> Evaluation<'a> {
         let may_be_deleted = assessment.reason.allows() || wants_transfer;
         let removes_vote = wants_transfer || assessment.reason.removes_a_voter();
 
-        ledger
-            .learn_cluster(self, cluster_key, snapshot.cluster_id(), may_be_deleted)
-            .map_err(Step::Retry)?;
         let costs_serving_voter = wants_transfer || assessment.reason == Reason::SafeToDelete;
         let clock = &services.policies.wall_clock;
         if costs_serving_voter && ledger.is_transferee(&pod.uid, clock.now()) {
@@ -679,10 +663,10 @@ impl<'a> Evaluation<'a> {
             services.cache.store_snapshot(cluster_key, snapshot);
             return Ok(verdict);
         }
-        let record = ledger.select(self, &snapshot, member_pods.is_some()).await.map_err(Step::Retry)?;
+        let ledgers = ledger.select(self, cluster_key, &snapshot, is_proven).map_err(Step::Retry)?;
         if request.dry_run {
             // A dry run reserves nothing, but must not approve a deletion that could not be reserved.
-            if let Err(error) = record
+            if let Err(error) = ledgers
                 && removes_vote
             {
                 return Err(Step::Answer(self.fail(error)));
@@ -697,14 +681,11 @@ impl<'a> Evaluation<'a> {
             return Ok(verdict);
         }
 
-        let stored = match record {
-            Ok(mut record) => {
-                if let Some(names) = &member_pods {
-                    record.add_cluster_names(pods.cluster_names(names.iter().map(String::as_str)));
-                }
+        let stored = match ledgers {
+            Ok(mut ledgers) => {
                 let member = assessment.member.map(|id| id.to_string()).unwrap_or_default();
-                match ledger::reserve(self, cluster_key, &mut record, &pod.uid, member, &pods).await {
-                    Ok(Written::Stored) => Ok(record),
+                match ledger::reserve(self, &mut ledgers, &snapshot, &pod.uid, member, &pods).await {
+                    Ok(Written::Stored) => Ok(ledgers),
                     Ok(Written::Conflict) => return Err(Step::Retry(Why::Conflict)),
                     Err(error) => Err(error),
                 }
@@ -712,10 +693,10 @@ impl<'a> Evaluation<'a> {
             Err(error) => Err(error),
         };
         match stored {
-            Ok(mut record) if wants_transfer => {
+            Ok(mut ledgers) if wants_transfer => {
                 let had_reservation = reserved.iter().any(|reservation| reservation.uid == pod.uid);
                 let transfer =
-                    transfer::transfer(self, target, &pods, &snapshot, pod, &mut record, had_reservation);
+                    transfer::transfer(self, target, &pods, &snapshot, pod, &mut ledgers, had_reservation);
                 let verdict = Box::pin(transfer).await;
                 // The snapshot predates the transfer.
                 services.cache.invalidate_snapshot(cluster_key);

@@ -134,7 +134,7 @@ impl Guard {
                 None => std::future::pending().await,
             }
         };
-        let records = self.services.reservations.delete_stale_records();
+        let records = self.services.reservations.delete_stale_ledgers();
         tokio::join!(records, self.owners.run(), self.handovers.run(), survey);
     }
 }

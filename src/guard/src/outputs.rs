@@ -1,5 +1,14 @@
 //! The texts of the guard with a foreign text in each place that other systems write, for the test of all outputs.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    reason = "values for tests: a failure is a panic"
+)]
+
 use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
@@ -48,7 +57,7 @@ fn snapshot(text: &str) -> Snapshot {
 }
 
 /// Returns a verdict for each reason, and one for each way to change a verdict.
-#[must_use] 
+#[must_use]
 pub fn verdicts(text: &str) -> Vec<Verdict> {
     let snapshot = snapshot(text);
     let tally = Tally { voters: 3, healthy: 2, quorum: 2, remaining: 1, leader: None, term: 7 };
@@ -97,7 +106,7 @@ pub fn verdicts(text: &str) -> Vec<Verdict> {
 }
 
 /// Returns the commands in which a foreign text is an argument.
-#[must_use] 
+#[must_use]
 pub fn commands(text: &str) -> Vec<String> {
     let snapshot = snapshot(text);
     let command = |verdict: Verdict| {
@@ -131,13 +140,13 @@ fn owned_pod(text: &str) -> Pod {
 }
 
 /// Returns the display name of a cluster that has an owner of this name.
-#[must_use] 
+#[must_use]
 pub fn cluster_name(text: &str) -> String {
     ClusterKey::from_pod("prod", &owned_pod(text)).name()
 }
 
 /// Returns the values and warnings of a policy from annotations with this text.
-#[must_use] 
+#[must_use]
 pub fn policy_texts(text: &str) -> Vec<String> {
     let pairs = [
         (LEADER, text.to_owned()),
@@ -163,7 +172,7 @@ pub fn policy_texts(text: &str) -> Vec<String> {
 }
 
 /// Returns the request of a user with this name, as a review contains it.
-#[must_use] 
+#[must_use]
 pub fn request_of_user(text: &str) -> Request {
     let review = json!({
         "uid": "1", "operation": "CREATE", "name": "etcd-0", "namespace": "prod", "subResource": "eviction",
@@ -175,7 +184,7 @@ pub fn request_of_user(text: &str) -> Request {
 }
 
 /// Returns a request with this text in each field, as if no step had escaped it.
-#[must_use] 
+#[must_use]
 pub fn request(text: &str) -> Request {
     Request {
         operation: Operation::Delete,
@@ -207,7 +216,7 @@ pub fn record_metrics(registry: &mut Registry, text: &str) {
 }
 
 /// Returns the report of a pod with this text in each field, also in those that other systems cannot choose.
-#[must_use] 
+#[must_use]
 pub fn inspection(text: &str) -> Inspection {
     let texts = || vec![text.to_owned()];
     let container = json!({

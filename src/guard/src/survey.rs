@@ -111,9 +111,13 @@ impl Surveyor {
         let started = Instant::now();
         let mut survey = self.empty();
         let read = deadline
-            .within("reading the reservations from the API server", self.services.reservations.read_active());
+            .within("reading the reservations from the API server", self.services.reservations.list_active());
         let reserved = match read.await {
-            Ok(Ok(reserved)) => reserved,
+            Ok(Ok((reserved, invalid))) => {
+                let problem = |error| format!("the reservations of one namespace are unknown: {error}");
+                survey.problems.extend(invalid.into_iter().map(problem));
+                reserved
+            }
             Ok(Err(error)) => {
                 survey.problems.push(format!("the reservations are unknown: {error}"));
                 Vec::new()

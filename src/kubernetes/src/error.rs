@@ -84,7 +84,7 @@ pub enum WriteError {
 
 /// Returns the message of the API server, or the root cause of any other error, escaped and cut. A message can contain
 /// texts of objects and of other webhooks.
-#[must_use] 
+#[must_use]
 pub fn error_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => to_bounded_line(&status.message, MAX_ERROR_CHARS),

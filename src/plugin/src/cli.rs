@@ -66,7 +66,7 @@ pub fn main() -> ExitCode {
 
 impl PluginCommand {
     /// Runs the command. `parser` is the command line, which is completed.
-    pub(super) fn run(self, logging: &Logging, parser: impl FnOnce() -> clap::Command) -> ExitCode {
+    pub(crate) fn run(self, logging: &Logging, parser: impl FnOnce() -> clap::Command) -> ExitCode {
         logging.start(None);
         let result = match self {
             Self::Check(check) => return exit_code(check.run()),

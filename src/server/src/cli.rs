@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
 // === impl ServerCommand ===
 
 impl ServerCommand {
-    pub(super) fn run(self, logging: &Logging) -> ExitCode {
+    pub(crate) fn run(self, logging: &Logging) -> ExitCode {
         // `serve` starts logging itself, because its flags decide about the export of spans.
         if !matches!(self, Self::Serve(_)) {
             logging.start(None);

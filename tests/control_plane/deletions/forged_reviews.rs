@@ -54,17 +54,16 @@ async fn forged_pod(etcd: &GuardedCluster, name: &str, annotations: &[(&str, &st
     pod
 }
 
-/// Returns the name of the Lease with the reservations of the cluster.
-async fn reservations(etcd: &GuardedCluster) -> String {
-    let status = etcd.member(&etcd.leader().await).status().await.unwrap();
-    format!("etcd-guard.{:x}", status.header().unwrap().cluster_id())
+/// Returns the name of the Lease with the reservations of the namespace.
+fn reservations(etcd: &GuardedCluster) -> String {
+    format!("etcd-guard.ns.{}", etcd.namespace)
 }
 
 /// Returns the guard's Leases about this cluster, with their versions.
 async fn leases(etcd: &GuardedCluster) -> Vec<(String, Option<String>)> {
     let leases: Api<Lease> = Api::namespaced(etcd.client.clone(), "etcd-guard");
     let listed = leases.list(&ListParams::default()).await.unwrap();
-    let names = [reservations(etcd).await, format!("etcd-guard-owners.{}", etcd.namespace)];
+    let names = [reservations(etcd), format!("etcd-guard-owners.{}", etcd.namespace)];
     let own = listed.items.into_iter().filter(|lease| names.contains(&lease.name_any()));
     own.map(|lease| (lease.name_any(), lease.resource_version())).collect()
 }
@@ -73,7 +72,7 @@ async fn assert_no_effects(etcd: &GuardedCluster) {
     for effect in EFFECTS {
         assert_eq!(etcd.guard.metric(effect).await, 0, "{effect}");
     }
-    let (leases, reservations) = (leases(etcd).await, reservations(etcd).await);
+    let (leases, reservations) = (leases(etcd).await, reservations(etcd));
     assert!(!leases.iter().any(|(name, _)| *name == reservations), "{leases:?}");
 }
 

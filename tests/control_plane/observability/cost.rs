@@ -230,7 +230,7 @@ async fn eviction_approval_costs_no_more() {
     assert!(new.metric(ROUNDS).await <= 2, "probe rounds");
 }
 
-/// A new guard learns the cluster id from the probe. If the cluster has a Lease, the guard reads it before a second probe.
+/// The name of the Lease is known before the probe.
 #[tokio::test]
 async fn first_approval_costs_one_probe_and_is_shared() {
     let (etcd, proxy, files) = start().await;

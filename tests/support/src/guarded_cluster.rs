@@ -13,10 +13,10 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     core::Status,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, time::timeout};
 
@@ -345,17 +345,12 @@ impl GuardedCluster {
 
     /// Removes the cluster's reservations, as if they had expired. A change by a running evaluation wins.
     pub async fn expire_reservations(&self) {
-        let id = wait::wait_for("a member answers", START_TIMEOUT, async || {
-            for name in self.pod_names().await {
-                if let Some(status) = self.member(&name).status().await {
-                    return status.header().map(etcd_client::ResponseHeader::cluster_id);
-                }
-            }
-            None
-        });
-        let name = format!("etcd-guard.{:x}", id.await);
+        let name = format!("etcd-guard.ns.{}", self.namespace);
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), "etcd-guard");
-        leases.delete(&name, &DeleteParams::default()).await.expect("a Lease with the reservations");
+        // Replicas would restore the reservations of a deleted Lease.
+        let empty = json!({"metadata": {"annotations": {"etcd-guard.io/reservations": "[]"}}});
+        let patch = Patch::Merge(&empty);
+        leases.patch(&name, &PatchParams::default(), &patch).await.expect("a Lease with the reservations");
     }
 
     /// Returns the member of this pod.

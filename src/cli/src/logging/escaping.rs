@@ -20,6 +20,7 @@ const MAX_JSON_BYTES: usize = 16 * MAX_TEXT_CHARS;
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "the documentation of a variant would become help text of each command")]
 pub enum LogFormat {
     Text,
     Json,

@@ -1,5 +1,14 @@
 //! A log in memory, for tests.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    reason = "values for tests: a failure is a panic"
+)]
+
 use std::{
     io::{self, Write},
     sync::{Arc, Mutex},
@@ -13,7 +22,7 @@ pub struct TestBuffer(Arc<Mutex<Vec<u8>>>);
 
 impl TestBuffer {
     /// Returns the written text.
-    #[must_use] 
+    #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }

@@ -45,7 +45,7 @@ pub(super) fn silent_pods(snapshot: &Snapshot) -> Vec<MissingVoter> {
 
 /// Returns `; not healthy: etcd-2 (connection refused)`, or an empty text. A pod whose controller has another kind than
 /// `owner_kind` is listed with this kind: `etcd-2 of EtcdMember (connection refused)`.
-#[must_use] 
+#[must_use]
 pub fn describe_missing(missing: &[MissingVoter], owner_kind: &str) -> String {
     if missing.is_empty() {
         return String::new();
@@ -77,7 +77,7 @@ pub fn inaccessible_pod<'a>(
 }
 
 /// Returns the cause of a voter that runs in no pod of the snapshot and did not reply at its client URLs.
-#[must_use] 
+#[must_use]
 pub fn unreached_cause(voter: &Member<'_>) -> &'static str {
     if voter.is_address_denied { DENIED } else { NO_POD }
 }

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Evaluates the deletion of the pods of `set` with ordinals from `first_to_go`.
-#[must_use] 
+#[must_use]
 pub fn evaluate_scale_down(snapshot: &Snapshot, set: &str, first_to_go: u32) -> Verdict {
     let is_deleted = |pod: &MemberPod| ordinal(set, &pod.name).is_some_and(|ordinal| ordinal >= first_to_go);
     evaluate_deleted_pods(snapshot, set, &format!("ordinals below {first_to_go}"), is_deleted)
@@ -24,7 +24,7 @@ pub fn evaluate_scale_down(snapshot: &Snapshot, set: &str, first_to_go: u32) -> 
 
 /// Evaluates the deletion of `count` of these pods, which belong to `owner`. The controller chooses the pods, so that
 /// healthy members are assumed to be among them.
-#[must_use] 
+#[must_use]
 pub fn evaluate_any_pods(snapshot: &Snapshot, owner: &str, names: &[&str], count: usize) -> Verdict {
     let serves = |pod: &MemberPod| pod.reply.is_healthy() && pod.departure().is_none();
     let of_owner = snapshot.pods.iter().filter(|pod| names.contains(&pod.name.as_str()));

@@ -26,7 +26,8 @@ pub struct Validator<'a> {
 // === impl Diagnostic ===
 
 impl Diagnostic {
-    #[must_use] 
+    /// Creates a diagnostic. Control characters of the file are escaped.
+    #[must_use]
     pub fn new(line: Option<u64>, path: &str, message: &str) -> Self {
         Self { line, path: to_single_line(path), message: to_single_line(message) }
     }
@@ -79,7 +80,7 @@ impl<'a> Validator<'a> {
 }
 
 /// Formats a pointer as a readable path: `a.b[0].c`. A key that contains a dot is quoted.
-#[must_use] 
+#[must_use]
 pub fn display_path(pointer: &Pointer) -> String {
     let mut path = String::new();
     for token in pointer.tokens() {

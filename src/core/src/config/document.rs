@@ -100,7 +100,7 @@ impl Node {
     }
 
     /// Returns the value without the removed parts.
-    #[must_use] 
+    #[must_use]
     pub fn value(&self) -> Value {
         match &self.tree {
             Tree::Scalar(value) => value.clone(),
@@ -127,7 +127,7 @@ impl Node {
 
     /// Translates a pointer into this node to a pointer into the original text, from which no value was removed. Also
     /// returns the line of the value, or of its nearest existing parent.
-    #[must_use] 
+    #[must_use]
     pub fn position_in_text(&self, pointer: &Pointer) -> (PointerBuf, u64) {
         let (mut node, mut path) = (Some(self), PointerBuf::new());
         let mut line = self.line;

@@ -171,6 +171,7 @@ impl Policies {
         owner_kinds::find(&self.owner_kinds, |entry| entry.group == group && entry.resource == resource)
     }
 
+    /// Reports the errors that the types cannot detect.
     pub fn validate(&self, validator: &mut Validator<'_>) {
         let Self { defaults, floor, probe: _, handover, owner_kinds } = self;
         owner_kinds::validate(owner_kinds, &mut validator.at("ownerKinds"));

@@ -85,6 +85,7 @@ impl Selector {
             && self.match_expressions.iter().all(|expression| expression.matches(labels))
     }
 
+    /// Reports the errors that the types cannot detect.
     pub fn validate(&self, validator: &mut Validator<'_>) {
         for (index, expression) in self.match_expressions.iter().enumerate() {
             let (mut validator, values) = (validator.at("matchExpressions"), expression.values.is_empty());
@@ -134,6 +135,7 @@ impl Match {
         }
     }
 
+    /// Reports the errors that the types cannot detect.
     pub fn validate(&self, validator: &mut Validator<'_>) {
         let has_selector = self.namespace_selector.is_some() || self.pod_selector.is_some();
         if !has_selector && self.annotations.is_empty() && self.owner_kinds.is_empty() {

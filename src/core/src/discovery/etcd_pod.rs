@@ -110,7 +110,7 @@ fn member_container<'a>(pod: &'a Pod, recognition: &Recognition) -> Option<&'a C
 
 /// Returns the member that the specification of a pod describes, without regard to an annotation that excludes the pod from
 /// the guard. The member list can still contain this member.
-#[must_use] 
+#[must_use]
 pub fn read_excluded(pod: &Pod) -> Option<EtcdPod> {
     let mut annotations = pod.metadata.annotations.clone();
     annotations.insert(MEMBER.to_owned(), String::from("true"));
@@ -125,13 +125,13 @@ fn peer_urls(settings: &MemberSettings) -> Vec<String> {
 }
 
 /// Whether the pod's own annotation declares that it is not a member.
-#[must_use] 
+#[must_use]
 pub fn is_excluded(pod: &Pod) -> bool {
     pod.metadata.annotations.get(MEMBER).is_some_and(|value| value == "false")
 }
 
 /// Whether the command, the environment or the image of one of the pod's containers shows that the pod runs etcd.
-#[must_use] 
+#[must_use]
 pub fn is_evident_member(pod: &Pod) -> bool {
     recognition::is_evident(pod)
 }
@@ -144,7 +144,7 @@ pub fn include_evident_member(pod: &mut Pod) {
 }
 
 /// Whether a pod inherits this annotation from its namespace. A namespace also contains pods that run no etcd.
-#[must_use] 
+#[must_use]
 pub fn inherits_from_namespace(pod: &Pod, name: &str, value: &str) -> bool {
     name != MEMBER || recognition::accepts_from_namespace(pod, value)
 }
@@ -242,19 +242,19 @@ impl EtcdPod {
 
     /// Whether the kubelet reports that etcd's container is running. If the container is unclear, any running container of
     /// the pod may run the member.
-    #[must_use] 
+    #[must_use]
     pub fn is_running(&self, pod: &Pod) -> bool {
         self.containers(pod).any(|name| pod.is_container_running(name))
     }
 
     /// Whether etcd's container has ever run in this pod, as far as the kubelet reports.
-    #[must_use] 
+    #[must_use]
     pub fn has_started(&self, pod: &Pod) -> bool {
         self.containers(pod).any(|name| pod.has_started(name))
     }
 
     /// Returns the number of running containers that certainly do not run the member.
-    #[must_use] 
+    #[must_use]
     pub fn count_other_running_containers(&self, pod: &Pod) -> usize {
         if self.is_container_unclear { 0 } else { pod.count_other_running_containers(&self.container) }
     }

@@ -92,7 +92,7 @@ impl MemberError {
 
     /// Whether the peer closed the connection before the TLS handshake was complete. A member completes the handshake,
     /// also with a client certificate that it rejects.
-    #[must_use] 
+    #[must_use]
     pub fn is_closed_in_handshake(&self) -> bool {
         matches!(self, Self::Closed(text) if text == HANDSHAKE_EOF)
     }

@@ -89,7 +89,7 @@ pub fn displayed_name(name: &str) -> String {
 }
 
 /// Returns the version of a member, escaped and cut.
-#[must_use] 
+#[must_use]
 pub fn displayed_version(version: &str) -> String {
     to_bounded_line(version, MAX_VERSION_CHARS)
 }
@@ -100,7 +100,7 @@ impl Alarm {
     /// Parses an entry of `Status.errors` such as `memberID:10276657743932975437 alarm:CORRUPT `, with the id in
     /// decimal. The number of blanks between the parts and at the end differs by release, and since 3.7 by build,
     /// because protobuf does not guarantee its text format. Other entries ("etcdserver: no leader") are not alarms.
-    #[must_use] 
+    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split_whitespace();
         let id = parts.next()?.strip_prefix("memberID:")?;

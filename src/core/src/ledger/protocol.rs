@@ -5,7 +5,7 @@
 //! searches a voter leads, so that its deletion requires a transfer, a link between two voters is cut, or owners of pods
 //! are deleted.
 //!
-//! The replicas run the shipped [`Ledger`] and [`assess`](crate::assess). The model contains the environment and the
+//! The replicas run the shipped [`Sightings`] and [`assess`](crate::assess). The model contains the environment and the
 //! order of steps of `guard::decide`. docs/decisions/0032-reservation-model.md lists the omissions.
 
 // The results of the searches do not depend on the order of hash maps and hash sets.
@@ -26,7 +26,7 @@ use stateright::{Model, Property};
 
 use self::{observation::Observation, replica::Replica};
 use crate::{
-    ledger::{Ledger, RESERVATION_TTL},
+    ledger::{RESERVATION_TTL, Sightings},
     reservation::{LivePod, Reservation},
 };
 

@@ -1,4 +1,4 @@
-//! Lifetimes of reservations, and the knowledge of a replica about records.
+//! Lifetimes of reservations, and the knowledge of a replica about a ledger.
 
 use super::*;
 
@@ -11,34 +11,32 @@ fn reservation(uid: &str, at: &str) -> Reservation {
         at: at.to_owned(),
         by: String::new(),
         of_node: false,
+        cluster: None,
+        by_name: false,
     }
 }
 
 /// Returns pods with these uids and the name that the reservations of these tests have.
 fn live_pods<const N: usize>(uids: [&str; N]) -> [LivePod<'_>; N] {
-    uids.map(|uid| LivePod { name: "etcd-0", uid })
+    uids.map(|uid| LivePod { namespace: "prod", name: "etcd-0", uid, serves: false })
 }
 
-fn is_active(ledger: &Ledger, record: &[Reservation], now: Instant) -> bool {
-    ledger.active(record, now).next().is_some()
+fn is_active(known: &Sightings, ledger: &[Reservation], now: Instant) -> bool {
+    known.active(ledger, now).next().is_some()
 }
 
-/// Returns the ledger of a replica that read this record and found no pod of it.
-fn missing(record: &[Reservation], now: Instant) -> Ledger {
-    let mut ledger = Ledger::default();
-    ledger.observe(record, now);
-    ledger.observe_pods(record, "prod", &[], now);
-    ledger
+fn observe(known: &mut Sightings, read: &[Reservation], now: Instant) {
+    known.observe(Some("uid"), read.to_vec(), now);
 }
 
 /// Pod garbage collection deletes the pods of a deleted node up to 80 s later.
 #[test]
 fn reservation_of_deleted_node_expires_later() {
-    let (mut ledger, start) = (Ledger::default(), Instant::now());
+    let (mut known, start) = (Sightings::default(), Instant::now());
     let record = [Reservation { of_node: true, ..reservation("a", "1") }];
-    ledger.observe(&record, start);
-    assert!(is_active(&ledger, &record, start + Duration::from_secs(119)));
-    assert!(!is_active(&ledger, &record, start + NODE_RESERVATION_TTL));
+    observe(&mut known, &record, start);
+    assert!(is_active(&known, &record, start + Duration::from_secs(119)));
+    assert!(!is_active(&known, &record, start + NODE_RESERVATION_TTL));
 }
 
 /// Edge case 28.
@@ -46,20 +44,20 @@ fn reservation_of_deleted_node_expires_later() {
 fn lifetime_starts_at_the_first_read() {
     let start = Instant::now();
     let record = [reservation("a", "time of another replica")];
-    let mut ledger = Ledger::default();
-    ledger.observe(&record, start);
-    ledger.observe(&record, start + Duration::from_secs(30));
-    assert!(is_active(&ledger, &record, start + RESERVATION_TTL - Duration::from_millis(1)));
-    assert!(!is_active(&ledger, &record, start + RESERVATION_TTL));
-    assert!(!is_active(&ledger, &[], start));
+    let mut known = Sightings::default();
+    observe(&mut known, &record, start);
+    observe(&mut known, &record, start + Duration::from_secs(30));
+    assert!(is_active(&known, &record, start + RESERVATION_TTL - Duration::from_millis(1)));
+    assert!(!is_active(&known, &record, start + RESERVATION_TTL));
+    assert!(!is_active(&known, &[], start));
 }
 
 #[test]
 fn restarted_replica_restarts_the_lifetime() {
     let start = Instant::now();
     let record = [reservation("a", "1")];
-    let mut restarted = Ledger::default();
-    restarted.observe(&record, start + Duration::from_secs(59));
+    let mut restarted = Sightings::default();
+    observe(&mut restarted, &record, start + Duration::from_secs(59));
     assert!(is_active(&restarted, &record, start + Duration::from_secs(118)));
 }
 
@@ -67,177 +65,115 @@ fn restarted_replica_restarts_the_lifetime() {
 fn second_approval_restarts_the_lifetime() {
     let start = Instant::now();
     let first = [reservation("a", "1")];
-    let mut ledger = Ledger::default();
-    ledger.observe(&first, start);
+    let mut known = Sightings::default();
+    observe(&mut known, &first, start);
     let later = start + Duration::from_secs(50);
-    let record = ledger.record_with(&first, reservation("a", "2"), &live_pods(["a"]), later);
+    let record = known.with(&first, &[reservation("a", "2")], &live_pods(["a"]), later);
     assert_eq!(record, [reservation("a", "2")]);
-    ledger.observe(&record, later);
-    assert!(is_active(&ledger, &record, start + Duration::from_secs(100)));
+    observe(&mut known, &record, later);
+    assert!(is_active(&known, &record, start + Duration::from_secs(100)));
 }
 
 #[test]
 fn longest_reservation_starts_at_the_first_approval() {
     let start = Instant::now();
-    let mut ledger = Ledger::default();
-    assert_eq!(ledger.longest_reservation(start), Duration::ZERO);
+    let mut known = Sightings::default();
+    assert_eq!(known.longest_reservation(start), Duration::ZERO);
     for seconds in (0..=300_u32).step_by(50) {
         let now = start + Duration::from_secs(seconds.into());
-        ledger.observe(&[reservation("a", &seconds.to_string())], now);
-        assert_eq!(ledger.longest_reservation(now), Duration::from_secs(seconds.into()));
+        observe(&mut known, &[reservation("a", &seconds.to_string())], now);
+        assert_eq!(known.longest_reservation(now), Duration::from_secs(seconds.into()));
     }
     let end = start + Duration::from_secs(300);
-    assert_eq!(ledger.longest_reservation(end + RESERVATION_TTL), Duration::ZERO, "it has expired");
-    ledger.observe(&[reservation("b", "1")], end);
-    assert_eq!(ledger.longest_reservation(end), Duration::ZERO, "another pod is counted separately");
+    assert_eq!(known.longest_reservation(end + RESERVATION_TTL), Duration::ZERO, "it has expired");
+    observe(&mut known, &[reservation("b", "1")], end);
+    assert_eq!(known.longest_reservation(end), Duration::ZERO, "another pod is counted separately");
 }
 
 #[test]
-fn next_record_omits_obsolete_reservations() {
-    let start = Instant::now();
-    let mut ledger = Ledger::default();
-    ledger.observe(&[reservation("gone", "1"), reservation("old", "1")], start);
-    let later = start + Duration::from_secs(40);
-    let record = [reservation("gone", "1"), reservation("old", "1"), reservation("young", "1")];
-    ledger.observe(&record, later);
-    let live_pods = live_pods(["old", "young", "new"]);
-    let record = ledger.record_with(&record, reservation("new", "1"), &live_pods, start + RESERVATION_TTL);
-    assert_eq!(record, [reservation("young", "1"), reservation("new", "1")]);
+fn write_omits_expired_reservations() {
+    let (mut known, start) = (Sightings::default(), Instant::now());
+    observe(&mut known, &[reservation("old", "1")], start);
+    let ledger = [reservation("old", "1"), reservation("young", "1")];
+    observe(&mut known, &ledger, start + Duration::from_secs(40));
+    let next = known.with(&ledger, &[reservation("new", "1")], &[], start + RESERVATION_TTL);
+    assert_eq!(next, [reservation("new", "1"), reservation("young", "1")]);
 }
 
+/// After a forced deletion, the process of the pod can still run.
 #[test]
-fn reservation_of_missing_pod_remains_until_replaced() {
-    let start = Instant::now();
-    let gone = [Reservation { pod: String::from("etcd-1"), ..reservation("gone", "1") }];
-    let mut ledger = Ledger::default();
-    ledger.observe(&gone, start);
-    let mut next =
-        |live_pods: &[LivePod<'_>], now| ledger.record_with(&gone, reservation("a", "1"), live_pods, now);
-    let held = [reservation("a", "1"), gone[0].clone()];
-    let sorted = |mut record: Vec<Reservation>| {
-        record.sort_by(|one, other| one.uid.cmp(&other.uid));
-        record
-    };
-    assert_eq!(sorted(next(&live_pods(["a"]), start)), held);
-    assert_eq!(sorted(next(&live_pods(["a"]), start + GONE_TTL)), held, "its process can still run");
-    let replaced = [live_pods(["a"]).as_slice(), &[LivePod { name: "etcd-1", uid: "successor" }]].concat();
-    // Another replica can have listed the pod before it disappeared, and read the record later.
-    let soon = start + GONE_TTL.saturating_sub(Duration::from_millis(1));
-    assert_eq!(sorted(next(&replaced, soon)), held);
-    assert_eq!(next(&replaced, start + GONE_TTL), [reservation("a", "1")]);
-    assert_eq!(ledger.gone.keys().collect::<Vec<_>>(), ["gone"]);
-}
-
-/// The pod was not among the pods that the replica read by name.
-#[test]
-fn listed_pod_is_no_longer_considered_gone() {
-    let start = Instant::now();
-    let record = [reservation("a", "1")];
-    let mut ledger = missing(&record, start);
-    assert_eq!(ledger.record_without(&record, "prod", "b", &live_pods(["a"]), start + GONE_TTL), record);
-}
-
-#[test]
-fn newly_approved_pod_is_not_considered_gone() {
-    let start = Instant::now();
-    let mut ledger = missing(&[reservation("a", "1")], start);
-    let renewed = [reservation("a", "2")];
-    ledger.observe(&renewed, start + RESERVATION_TTL);
-    assert!(ledger.may_be_newer_than(&renewed, "prod", &[], start + RESERVATION_TTL));
-}
-
-#[test]
-fn missing_pod_is_known_until_its_reservation_ends() {
-    let start = Instant::now();
-    let record = [reservation("gone", "1")];
-    let mut ledger = missing(&record, start);
-    ledger.observe(&record, start);
-    assert!(ledger.gone.contains_key("gone"));
-    ledger.observe(&[reservation("other", "1")], start);
-    assert!(!ledger.gone.contains_key("gone"), "no record contains the pod");
-}
-
-#[test]
-fn reservations_of_other_namespaces_remain() {
-    let start = Instant::now();
-    let external = Reservation { namespace: String::from("other"), ..reservation("far", "1") };
-    let mut ledger = Ledger::default();
-    ledger.observe(std::slice::from_ref(&external), start);
-    let record =
-        ledger.record_with(std::slice::from_ref(&external), reservation("a", "1"), &live_pods(["a"]), start);
-    assert_eq!(record, [external, reservation("a", "1")]);
-}
-
-#[test]
-fn cancelled_reservation_is_removed() {
-    let start = Instant::now();
-    let record = [reservation("a", "1")];
-    let mut ledger = Ledger::default();
-    ledger.observe(&record, start);
-    assert_eq!(ledger.record_without(&record, "prod", "a", &live_pods(["a"]), start), []);
-}
-
-#[test]
-fn record_can_be_newer_than_list_without_reserved_pod() {
+fn reservation_remains_until_its_successor_serves() {
     let now = Instant::now();
-    let record = [reservation("a", "1"), reservation("b", "1")];
-    let mut ledger = Ledger::default();
-    ledger.observe(&record, now);
-    let may_be_newer = |uids: &[LivePod<'_>]| ledger.may_be_newer_than(&record, "prod", uids, now);
-    assert!(!may_be_newer(&live_pods(["a", "b"])));
-    assert!(!may_be_newer(&live_pods(["b", "c", "a"])));
+    let known = Sightings::default();
+    let gone = [reservation("gone", "1")];
+    let next = |pods: &[LivePod<'_>]| known.with(&gone, &[], pods, now);
+    let [successor] = live_pods(["successor"]);
+    assert_eq!(next(&[]), gone, "no successor exists");
+    assert_eq!(next(&[successor]), gone);
+    assert!(gone[0].takes(&successor), "the voter is leaving");
+    let serving = LivePod { serves: true, ..successor };
+    assert_eq!(next(&[serving]), []);
+    assert!(!gone[0].takes(&serving));
+    let elsewhere = LivePod { namespace: "other", ..serving };
+    assert_eq!(next(&[elsewhere]), gone);
+    assert!(!gone[0].takes(&elsewhere));
+}
+
+#[test]
+fn eviction_by_name_reserves_the_name() {
+    let now = Instant::now();
+    let (mut known, ledger) =
+        (Sightings::default(), [Reservation { by_name: true, ..reservation("a", "1") }]);
+    observe(&mut known, &ledger, now);
+    let [successor] = live_pods(["successor"]).map(|pod| LivePod { serves: true, ..pod });
+    assert!(ledger[0].takes(&successor));
+    assert_eq!(known.with(&ledger, &[], &[successor], now), ledger);
+    let by_uid = [reservation("a", "2")];
+    assert_eq!(known.with(&ledger, &by_uid, &[], now).len(), 2, "the other request can still arrive");
+    assert_eq!(known.with(&ledger, &[], &[successor], now + RESERVATION_TTL), []);
+}
+
+#[test]
+fn ledger_can_be_newer_than_list_without_reserved_pod() {
+    let now = Instant::now();
+    let ledger = [reservation("a", "1"), reservation("b", "1")];
+    let mut known = Sightings::default();
+    observe(&mut known, &ledger, now);
+    let may_be_newer = |pods: &[LivePod<'_>]| known.may_be_newer_than(&ledger, "prod", pods, now);
+    assert!(!may_be_newer(&live_pods(["a", "b"])) && !may_be_newer(&live_pods(["b", "c", "a"])));
     assert!(may_be_newer(&live_pods(["a"])), "one of the two is missing");
     assert!(may_be_newer(&live_pods(["b", "successor"])), "the successor is another pod");
-    assert!(may_be_newer(&[]));
-    assert!(!ledger.may_be_newer_than(&[], "prod", &[], now), "nothing is reserved");
+    assert!(!known.may_be_newer_than(&ledger, "other", &[], now));
+    assert!(!known.may_be_newer_than(&ledger, "prod", &[], now + RESERVATION_TTL), "all have expired");
+    known.observe_pods(&ledger, "prod", &live_pods(["a"]));
+    assert!(!known.may_be_newer_than(&ledger, "prod", &live_pods(["a"]), now), "the other one is gone");
+    assert!(known.may_be_newer_than(&ledger, "prod", &[], now));
 }
 
 #[test]
-fn list_does_not_cover_other_namespaces() {
+fn deleted_lease_is_remembered() {
     let now = Instant::now();
-    let record = [reservation("a", "1")];
-    let ledger = Ledger::default();
-    assert!(ledger.may_be_newer_than(&record, "prod", &[], now));
-    assert!(!ledger.may_be_newer_than(&record, "other", &[], now));
+    let held = [reservation("a", "1")];
+    let mut known = Sightings::default();
+    observe(&mut known, &held, now);
+    assert_eq!(known.observe(None, Vec::new(), now), held);
+    let other = reservation("b", "1");
+    for _ in 0..2 {
+        let read = known.observe(Some("another"), vec![other.clone()], now);
+        assert_eq!(read, [other.clone(), held[0].clone()]);
+    }
+    assert_eq!(known.observe(Some("another"), Vec::new(), now + RESERVATION_TTL), []);
 }
 
+/// Two reads of one ledger are concurrent, and the result of the older one is observed last.
 #[test]
-fn expired_reservation_does_not_outdate_a_list() {
+fn older_ledger_observed_late_removes_no_reservation() {
     let start = Instant::now();
-    let record = [reservation("a", "1")];
-    let mut ledger = Ledger::default();
-    ledger.observe(&record, start);
-    let soon = start + RESERVATION_TTL.saturating_sub(Duration::from_millis(1));
-    assert!(ledger.may_be_newer_than(&record, "prod", &[], soon));
-    assert!(!ledger.may_be_newer_than(&record, "prod", &[], start + RESERVATION_TTL));
-}
-
-#[test]
-fn pod_known_to_be_gone_does_not_outdate_a_list() {
-    let now = Instant::now();
-    let gone = [reservation("gone", "1")];
-    let mut ledger = Ledger::default();
-    ledger.observe(&gone, now);
-    ledger.observe_pods(&gone, "other", &[], now);
-    assert!(ledger.may_be_newer_than(&gone, "prod", &[], now), "the pod belongs to another namespace");
-    ledger.observe_pods(&gone, "prod", &live_pods(["gone"]), now);
-    assert!(ledger.may_be_newer_than(&gone, "prod", &[], now), "the pod was listed");
-    ledger.observe_pods(&gone, "prod", &[], now);
-    assert!(!ledger.may_be_newer_than(&gone, "prod", &[], now));
-    let more = [reservation("gone", "1"), reservation("b", "1")];
-    ledger.observe(&more, now);
-    assert!(ledger.may_be_newer_than(&more, "prod", &[], now), "the other pod is unknown");
-}
-
-/// Two reads of one record are concurrent, and the result of the older one is observed last.
-#[test]
-fn older_record_observed_late_removes_no_reservation() {
-    let start = Instant::now();
-    let (older, newer) = ([], [reservation("a", "1")]);
-    let mut ledger = Ledger::default();
-    ledger.observe(&newer, start);
-    ledger.observe(&older, start);
-    assert!(is_active(&ledger, &newer, start));
-    let record = ledger.record_with(&newer, reservation("b", "1"), &live_pods(["a", "b"]), start);
-    assert_eq!(record, [reservation("a", "1"), reservation("b", "1")]);
+    let newer = [reservation("a", "1")];
+    let mut known = Sightings::default();
+    observe(&mut known, &newer, start);
+    observe(&mut known, &[], start);
+    assert!(is_active(&known, &newer, start));
+    let next = known.with(&newer, &[reservation("b", "1")], &live_pods(["a", "b"]), start);
+    assert_eq!(next, [reservation("a", "1"), reservation("b", "1")]);
 }

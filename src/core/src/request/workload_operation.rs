@@ -128,13 +128,13 @@ impl ResourceKind {
 
 impl WorkloadOperation {
     /// Whether the operation deletes a StatefulSet or another owner together with its pods.
-    #[must_use] 
+    #[must_use]
     pub fn deletes_owner(self) -> bool {
         matches!(self, Self::DeleteStatefulSet | Self::DeleteOwner)
     }
 
     /// The StatefulSet with annotations that contribute to the policy, if the operation is on a StatefulSet.
-    #[must_use] 
+    #[must_use]
     pub fn stateful_set(self, name: &str) -> Option<&str> {
         match self {
             Self::DeleteStatefulSet | Self::ScaleDown { .. } => Some(name),
@@ -150,19 +150,19 @@ impl WorkloadOperation {
     }
 
     /// Whether the object of the operation is an owner that is no StatefulSet.
-    #[must_use] 
+    #[must_use]
     pub fn is_on_owner(self) -> bool {
         matches!(self, Self::DeleteOwner | Self::OrphanOwner | Self::ScaleOwner { .. })
     }
 
     /// Whether the object of the operation is a node, which is in no namespace.
-    #[must_use] 
+    #[must_use]
     pub fn is_on_node(self) -> bool {
         matches!(self, Self::DeleteNode { .. })
     }
 
     /// Whether the operation deletes no pod, so that no policy is needed.
-    #[must_use] 
+    #[must_use]
     pub fn is_harmless(self) -> bool {
         matches!(
             self,

@@ -1,5 +1,14 @@
 //! Snapshots for tests: `cluster(3)` is healthy and led by `etcd-0`. Methods then add faults.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    reason = "values for tests: a failure is a panic"
+)]
+
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -14,13 +23,13 @@ use crate::{
 };
 
 /// Id of the member in pod `etcd-N`.
-#[must_use] 
+#[must_use]
 pub fn id(n: usize) -> MemberId {
     MemberId(0xe7cd_0000 + u64::try_from(n).unwrap())
 }
 
 /// Entry of the member list for pod `etcd-N`.
-#[must_use] 
+#[must_use]
 pub fn listed(n: usize) -> ListedMember {
     ListedMember {
         id: id(n),
@@ -32,7 +41,7 @@ pub fn listed(n: usize) -> ListedMember {
 }
 
 /// Status of the member in pod `etcd-N`, with `etcd-0` as the leader.
-#[must_use] 
+#[must_use]
 pub fn status(n: usize) -> Status {
     Status {
         member_id: id(n),
@@ -79,25 +88,26 @@ pub fn cluster(size: usize) -> Snapshot {
         pods: (0..size).map(|n| pod(n, &list)).collect(),
         external_members: Vec::new(),
         denied_members: Vec::new(),
+        other_namespaces: std::collections::BTreeSet::new(),
     }
 }
 
 /// Cause of a request that times out.
-#[must_use] 
+#[must_use]
 pub fn timed_out() -> MemberError {
     MemberError::TimedOut(Duration::from_millis(750))
 }
 
 impl Snapshot {
     /// No reply from this pod.
-    #[must_use] 
+    #[must_use]
     pub fn silence(mut self, n: usize) -> Self {
         self.pods[n].reply = ProbeResult::NoStatus { cause: timed_out() };
         self
     }
 
     /// Connections to this pod are refused.
-    #[must_use] 
+    #[must_use]
     pub fn refuse(mut self, n: usize) -> Self {
         self.pods[n].reply = ProbeResult::NoStatus {
             cause: MemberError::Refused(String::from("Connection refused (os error 111)")),
@@ -106,14 +116,14 @@ impl Snapshot {
     }
 
     /// This pod's container has terminated, and connections are refused.
-    #[must_use] 
+    #[must_use]
     pub fn crash(mut self, n: usize) -> Self {
         self.pods[n].running = false;
         self.refuse(n)
     }
 
     /// The member replies to Status, but no linearizable read succeeds.
-    #[must_use] 
+    #[must_use]
     pub fn starve(mut self, n: usize) -> Self {
         self.pods[n].reply = ProbeResult::StatusOnly { status: status(n), cause: timed_out() };
         self

@@ -13,7 +13,7 @@ use crate::{
     deadline::ANSWER_RESERVE,
     evaluation::{Assessed, Evaluation, Inputs, Probed, Step, Target, ledger, ledger::Written},
     observe::{namespace_pods::NamespacePods, observer::Observation},
-    reserve::store::Record,
+    reserve::store::Ledgers,
 };
 use etcd_guard_core::{
     assess::{Assessment, transferee},
@@ -61,7 +61,7 @@ enum AfterTransfer {
     Conflict,
 }
 
-/// Moves leadership away from the target, whose deletion the caller has reserved in `record`. After a failure the
+/// Moves leadership away from the target, whose deletion the caller has reserved in `ledgers`. After a failure the
 /// reservation is withdrawn, unless it existed before this request: the deletion of an earlier request for the same pod may
 /// be in progress.
 pub(super) async fn transfer(
@@ -70,14 +70,14 @@ pub(super) async fn transfer(
     pods: &NamespacePods,
     snapshot: &Snapshot,
     leader: &MemberPod,
-    record: &mut Record,
+    ledgers: &mut Ledgers,
     had_reservation: bool,
 ) -> Result<Verdict, Step> {
     let result = move_and_verify(on, target, pods, snapshot, leader).await;
     let is_moved = matches!(result, Ok(Transfer::Moved { .. }));
     on.services.observer.metrics.record_transfer(is_moved);
     if !is_moved && !had_reservation {
-        ledger::withdraw(on, record, &leader.uid, pods).await;
+        ledger::withdraw(on, ledgers, &leader.uid).await;
     }
     match result? {
         Transfer::Moved { snapshot, assessment, transferee } => {
@@ -162,7 +162,7 @@ async fn evaluate_after_transfer(
     let Some(pod) = snapshot.pod(&on.request.name) else { return Ok(AfterTransfer::Unsafe(None)) };
     let uid = pod.uid.clone();
     let probed = Probed { snapshot, claim_error, evidence: SingleMemberEvidence::default() };
-    let Assessed { assessment, member_pods } = on.assess(target, &probed)?;
+    let Assessed { assessment, is_proven } = on.assess(target, &probed)?;
     if assessment.reason != Reason::SafeToDelete && !Mistake::SkipSecondProbe.is_active() {
         return Ok(AfterTransfer::Unsafe(Some(assessment.reason)));
     }
@@ -171,12 +171,12 @@ async fn evaluate_after_transfer(
         return Ok(AfterTransfer::Conflict);
     }
     let Inputs { pods, ledger, .. } = inputs;
-    let Ok(record) = ledger.select(on, &snapshot, member_pods.is_some()).await else {
+    let Ok(ledgers) = ledger.select(on, &target.cluster_key, &snapshot, is_proven) else {
         return Ok(AfterTransfer::Conflict);
     };
-    let mut record = record.map_err(|error| on.fail(error))?;
+    let mut ledgers = ledgers.map_err(|error| on.fail(error))?;
     let member = assessment.member.map(|id| id.to_string()).unwrap_or_default();
-    let written = ledger::reserve(on, &target.cluster_key, &mut record, &uid, member, &pods).await;
+    let written = ledger::reserve(on, &mut ledgers, &snapshot, &uid, member, &pods).await;
     Ok(match written.map_err(|error| on.fail(error))? {
         Written::Stored => {
             AfterTransfer::Safe { snapshot: Box::new(snapshot), assessment: Box::new(assessment) }

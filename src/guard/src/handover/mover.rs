@@ -1,4 +1,4 @@
-//! One handover: the probe rounds, the entry in the record, the transfer and its verification.
+//! One handover: the probe rounds, the entry in the ledger, the transfer and its verification.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
         signals::signals,
     },
     observe::namespace_pods::NamespacePods,
-    reserve::store::Record,
+    reserve::store::Ledger,
     services::Services,
 };
 use etcd_guard_core::{
@@ -71,7 +71,7 @@ pub(super) struct Task<'a> {
     pub(super) node: Option<&'a str>,
 }
 
-/// A transfer of leadership that the record announces.
+/// A transfer of leadership that the ledger announces.
 struct PlannedMove<'a> {
     leader: &'a MemberPod,
     transferee: &'a MemberPod,
@@ -82,7 +82,7 @@ struct PlannedMove<'a> {
 /// Result of one attempt.
 enum Attempt {
     Done(Outcome),
-    /// Another replica has changed the record.
+    /// Another replica has changed the ledger.
     Conflict,
     /// No leader is proven. Contains the cause.
     Unproven(String),
@@ -91,7 +91,7 @@ enum Attempt {
 // === impl Mover ===
 
 impl Mover {
-    /// Performs the handover, unless the record shows that its signal was handled. Returns the outcome.
+    /// Performs the handover, unless the ledger shows that its signal was handled. Returns the outcome.
     pub(super) async fn hand_over(&self, task: &Task<'_>) -> Outcome {
         let trigger = task.signal.trigger.as_str();
         let span = info_span!(target: SPAN_TARGET, "handover", trigger, result = Empty);
@@ -103,7 +103,8 @@ impl Mover {
     async fn try_hand_over(&self, task: &Task<'_>) -> Outcome {
         let deadline = Deadline::from_timeout(Some(HANDOVER_TIMEOUT));
         let mut id = None;
-        let mut cause = String::from("another replica changed the record of the cluster during each attempt");
+        let mut cause =
+            String::from("another replica changed the ledger of the namespace during each attempt");
         for _ in 0..MAX_ATTEMPTS {
             let attempt = self.attempt(task, &mut id, deadline).await;
             match attempt {
@@ -120,7 +121,7 @@ impl Mover {
     }
 
     /// Makes one attempt. The first probe round finds the cluster id, and ends most handovers of signals, because the leader
-    /// runs on another node. The transfer rests on a second round, which begins after the record was read.
+    /// runs on another node. The transfer rests on a second round, which begins after the ledger was read.
     async fn attempt(
         &self,
         task: &Task<'_>,
@@ -143,14 +144,14 @@ impl Mover {
                 *known.insert(id)
             }
         };
-        let mut record = self.read_record(id, deadline).await?;
-        let earlier = record.handover_state(&task.signal.id);
+        let mut ledger = self.read_ledger(task.cluster_key.namespace(), deadline).await?;
+        let earlier = ledger.handover_state(id, &task.signal.id);
         match earlier {
             Some(HandoverState::Ended) => return Ok(Attempt::Done(Outcome::Handled)),
             Some(HandoverState::InProgress(rest)) => return Ok(Attempt::Done(Outcome::InProgress(rest))),
             Some(HandoverState::Expired { .. }) | None => {}
         }
-        let (pods, listed, snapshot) = self.observe(task, Some(&record), deadline).await?;
+        let (pods, listed, snapshot) = self.observe(task, Some(&ledger), deadline).await?;
         let nodes = nodes_of(&pods);
         let (leaves, obstacle) = (|pod: &MemberPod| (task.leaves)(&pods, &pod.name), self.obstacle(&nodes));
         let order = Order { leaves: &leaves, transferee: task.transferee, obstacle: &obstacle };
@@ -185,17 +186,14 @@ impl Mover {
         }
         let entry = Handover {
             signal: task.signal.id.clone(),
+            cluster: id.to_string(),
             uid: transfer.as_ref().map(|transfer| transfer.transferee.uid.clone()).unwrap_or_default(),
             pod: transfer.as_ref().map(|transfer| transfer.transferee.name.clone()).unwrap_or_default(),
             term: transfer.as_ref().map(|transfer| transfer.term).unwrap_or_default(),
             at: self.services.policies.wall_clock.now().to_string(),
             ended: transfer.is_none(),
         };
-        // The names only describe the Lease. No evaluation reads them.
-        let names = Membership::new(&snapshot)
-            .map(|membership| listed.cluster_names(membership.pod_names()).collect::<Vec<String>>());
-        let names = names.unwrap_or_default().into_iter().chain([snapshot.cluster.clone()]);
-        let add = self.services.reservations.add_handover(&mut record, names, entry.clone());
+        let add = self.services.reservations.add_handover(&mut ledger, entry.clone());
         match deadline.within("writing the handover to the API server", add).await {
             Ok(Ok(())) => {}
             Ok(Err(WriteError::Conflict)) => return Ok(Attempt::Conflict),
@@ -208,7 +206,7 @@ impl Mover {
         let outcome = self.transfer(task, &transfer, endpoint, &pods, deadline).await;
         // A move of a signal ends without another write: the term of the cluster shows that leadership was moved.
         if task.signal.trigger == Trigger::Request || !matches!(outcome, Outcome::Moved(_)) {
-            self.end(id, record, entry).await;
+            self.end(id, task.cluster_key.namespace(), ledger, entry).await;
         }
         Ok(Attempt::Done(outcome))
     }
@@ -244,22 +242,22 @@ impl Mover {
     }
 
     /// Records that no other replica has to act on the signal of this entry.
-    async fn end(&self, id: ClusterId, mut record: Record, entry: Handover) {
+    async fn end(&self, id: ClusterId, namespace: &str, mut ledger: Ledger, entry: Handover) {
         let deadline = Deadline::from_timeout(Some(END_TIMEOUT));
         let is_request = entry.signal.starts_with(Trigger::Request.as_str());
         let ended = Handover { ended: true, ..entry };
         for _ in 0..MAX_ATTEMPTS {
-            let add = self.services.reservations.add_handover(&mut record, [], ended.clone());
+            let add = self.services.reservations.add_handover(&mut ledger, ended.clone());
             match deadline.within("writing the end of the handover", add).await {
                 Ok(Err(WriteError::Conflict)) => {}
                 _ => return,
             }
-            let Ok(current) = self.read_record(id, deadline).await else { return };
+            let Ok(current) = self.read_ledger(namespace, deadline).await else { return };
             // The signal was withdrawn, and its entry removed: the next signal of the same node is a new one.
-            if !is_request && !current.has_signal(&ended.signal) {
+            if !is_request && !current.has_signal(id, &ended.signal) {
                 return;
             }
-            record = current;
+            ledger = current;
         }
     }
 
@@ -278,23 +276,22 @@ impl Mover {
     async fn observe(
         &self,
         task: &Task<'_>,
-        record: Option<&Record>,
+        ledger: Option<&Ledger>,
         deadline: Deadline,
     ) -> Result<(Vec<Pod>, NamespacePods, Snapshot), String> {
         let pods = self.services.observer.list_pods(task.cluster_key.namespace(), deadline).await;
         let pods = pods.map_err(|error| error.to_string())?;
-        let reserved = record.map(Record::active).unwrap_or_default();
-        let observe = self.services.observer.observe_cluster(task.cluster_key, &pods, &reserved, deadline);
+        let reserved = ledger.map(Ledger::active).unwrap_or_default();
+        let observe = self.services.observer.observe_cluster(task.cluster_key, &pods, reserved, deadline);
         let (listed, snapshot) = observe.await;
         Ok((pods, listed, snapshot))
     }
 
-    async fn read_record(&self, id: ClusterId, deadline: Deadline) -> Result<Record, String> {
-        let read = self.services.reservations.read(Some(id));
-        let read = deadline.within("reading the record of the cluster from the API server", read).await;
-        let records = read.map_err(|late| late.to_string())?.map_err(|error| error.to_string())?;
-        let record = self.services.reservations.select(records, id).map_err(|error| error.to_string())?;
-        record.ok_or_else(|| format!("the record of cluster {id} was not read"))
+    async fn read_ledger(&self, namespace: &str, deadline: Deadline) -> Result<Ledger, String> {
+        let read = self.services.reservations.read_namespace(namespace);
+        let read = deadline.within("reading the reservations from the API server", read).await;
+        let ledgers = read.map_err(|late| late.to_string())?.map_err(|error| error.to_string())?;
+        ledgers.into_first().ok_or_else(|| format!("the reservations of namespace {namespace} were not read"))
     }
 
     /// Returns the function that finds the signal of a pod's node.

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::task::JoinSet;
 
-use crate::handover::{mover::Mover, signals::signals};
+use crate::{
+    handover::{mover::Mover, signals::signals},
+    reserve::store::Ledger,
+};
 use etcd_guard_core::handover::{Trigger, node_of_signal};
 use etcd_guard_kubernetes::{LookupError, NodeReader, WriteError};
 
@@ -66,19 +69,21 @@ impl Withdrawals {
 }
 
 /// Removes the handovers of withdrawn signals, so that the same signal can trigger another handover later. The nodes are
-/// read after the records: an entry in a record proves that the signal was present before the read of the node. A node or a
-/// record that cannot be read or written does not prevent the other removals.
+/// read after the ledgers: an entry in a ledger proves that the signal was present before the read of the node. A node or a
+/// ledger that cannot be read or written does not prevent the other removals.
 async fn remove(mover: &Mover, nodes: &NodeReader) -> Result<(), String> {
     for _ in 0..MAX_ATTEMPTS {
-        let mut records = mover.services.reservations.read_all().await.map_err(|error| error.to_string())?;
+        let listed = mover.services.reservations.list().await.map_err(|error| error.to_string())?;
+        let (mut ledgers, invalid) = listed;
         let taints = mover.configured_taints();
         let mut recorded: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for signal in records.signals().filter(|signal| is_known_here(signal, &taints)) {
+        for signal in ledgers.iter().flat_map(Ledger::signals).filter(|signal| is_known_here(signal, &taints))
+        {
             if let Some(node) = node_of_signal(signal) {
                 recorded.entry(node.to_owned()).or_default().push(signal.to_owned());
             }
         }
-        let mut failure = None;
+        let mut failure = invalid.first().map(ToString::to_string);
         let mut gone: Vec<String> = Vec::new();
         for (node, signals_of_node) in recorded {
             let present: Vec<String> = match nodes.get(&node).await {
@@ -92,11 +97,13 @@ async fn remove(mover: &Mover, nodes: &NodeReader) -> Result<(), String> {
             gone.extend(signals_of_node.into_iter().filter(|id| !present.contains(id)));
         }
         let mut has_conflict = false;
-        for record in records.with_signals(&gone) {
+        let has_any =
+            |ledger: &&mut Ledger| ledger.signals().any(|known| gone.iter().any(|gone| gone == known));
+        for ledger in ledgers.iter_mut().filter(has_any) {
             let removed = mover
                 .services
                 .reservations
-                .remove_handovers(record, |id| gone.iter().any(|known| known == id));
+                .remove_handovers(ledger, |id| gone.iter().any(|known| known == id));
             match removed.await {
                 Ok(()) => {}
                 Err(WriteError::Conflict) => has_conflict = true,
@@ -107,7 +114,7 @@ async fn remove(mover: &Mover, nodes: &NodeReader) -> Result<(), String> {
             return failure.map_or(Ok(()), Err);
         }
     }
-    Err(String::from("other replicas changed the records during each attempt"))
+    Err(String::from("other replicas changed the ledgers during each attempt"))
 }
 
 /// Whether this replica would recognize the signal on a node: another replica may have read a newer configuration with

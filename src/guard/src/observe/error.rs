@@ -35,11 +35,6 @@ pub(crate) enum EvaluationError {
 // === impl EvaluationError ===
 
 impl EvaluationError {
-    /// Returns the error for reservations that cannot be read.
-    pub(crate) fn unreadable_record(error: &LookupError) -> Self {
-        Self::Ledger(error.to_string())
-    }
-
     /// Returns the verdict on a request after its evaluation ended with this error.
     pub(crate) fn into_verdict(self, request: &Request) -> Verdict {
         const UNAVAILABLE: &str = "Retry when the API server is ready: kubectl get --raw /readyz";

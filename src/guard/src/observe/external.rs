@@ -145,6 +145,8 @@ mod tests {
             at: String::new(),
             by: String::new(),
             of_node: false,
+            cluster: None,
+            by_name: false,
         }
     }
 

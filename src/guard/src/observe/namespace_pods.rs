@@ -85,16 +85,6 @@ impl NamespacePods {
         [&self.pods, &self.other_pods, &self.excluded].into_iter().flatten().map(|(pod, _)| pod)
     }
 
-    /// Returns the names of the cluster by the owners of these pods, which run its members.
-    pub(crate) fn cluster_names<'a>(
-        &self,
-        pods: impl Iterator<Item = &'a str>,
-    ) -> impl Iterator<Item = String> {
-        let find = |name: &str| self.etcd_pods().find(|pod| pod.metadata.name == name);
-        pods.filter_map(find)
-            .map(|pod| format!("{}/{}", self.namespace, ClusterKey::from_pod(&self.namespace, pod).name()))
-    }
-
     /// Returns the uid of the pod with this name.
     pub(crate) fn uid(&self, name: &str) -> Option<&str> {
         let mut metadata = self.pods.iter().map(|(pod, _)| &pod.metadata);
@@ -134,7 +124,7 @@ impl NamespacePods {
     /// Returns all pods that exist and may run members.
     pub(crate) fn live_pods(&self) -> Vec<LivePod<'_>> {
         let pods = self.pods.iter().chain(&self.other_pods);
-        pods.map(|(pod, _)| LivePod { name: &pod.metadata.name, uid: &pod.metadata.uid }).collect()
+        pods.map(|(pod, _)| LivePod::from(pod)).collect()
     }
 }
 
@@ -147,6 +137,8 @@ pub(super) fn member_pod(
 ) -> MemberPod {
     let user = etcd_pod.endpoint.as_ref().and_then(|endpoint| endpoint.user.as_ref());
     let user = user.map(|user| user.name.as_str());
+    let running = etcd_pod.is_running(pod);
+    let live = LivePod { serves: running && reply.is_healthy(), ..LivePod::from(pod) };
     MemberPod {
         name: pod.metadata.name.clone(),
         uid: pod.metadata.uid.clone(),
@@ -159,8 +151,8 @@ pub(super) fn member_pod(
         owner: OwnerState::OF_TARGET,
         owner_kind: pod.controller().map(kind_of).unwrap_or_default(),
         terminating: pod.is_terminating(),
-        reserved: reserved.iter().any(|reservation| reservation.uid == pod.metadata.uid),
-        running: etcd_pod.is_running(pod),
+        reserved: reserved.iter().any(|reservation| reservation.takes(&live)),
+        running,
         other_containers: etcd_pod.count_other_running_containers(pod),
         storage: etcd_pod.storage,
         scheme: etcd_pod.endpoint.as_ref().map_or(Scheme::Http, Endpoint::scheme),

@@ -430,6 +430,7 @@ impl ClusterObserver {
             pods,
             external_members: Vec::new(),
             denied_members: Vec::new(),
+            other_namespaces: BTreeSet::new(),
         };
         reject_unadvertised_schemes(&mut snapshot);
         add_related(&mut snapshot, others.into_iter().map(MemberPod::with_foreign_owner).collect());
@@ -614,7 +615,10 @@ impl ClusterObserver {
         // Boxed, because its size would add to every evaluation, and few clusters need it.
         let elsewhere =
             Box::pin(self.leaving_elsewhere(&listed.namespace, &replying, &addresses, reserved, until));
-        let elsewhere = elsewhere.await;
+        let elsewhere = elsewhere.await.map(|(leaving, namespaces)| {
+            snapshot.other_namespaces = namespaces;
+            leaving
+        });
         // Without a list of their pods, none of them counts.
         leaving.extend(
             elsewhere
@@ -638,7 +642,7 @@ impl ClusterObserver {
         elsewhere.map(|_| ())
     }
 
-    /// Returns those of these members whose pods in other namespaces are leaving. `addresses` are the addresses at which
+    /// Returns those of these members whose pods in other namespaces are leaving, and the guarded ones of these namespaces. `addresses` are the addresses at which
     /// the members replied. Costs one read per address and namespace, in parallel.
     ///
     /// # Errors
@@ -651,7 +655,7 @@ impl ClusterObserver {
         addresses: &[(MemberId, IpAddr)],
         reserved: &[Reservation],
         until: Instant,
-    ) -> Result<Vec<MemberId>, EvaluationError> {
+    ) -> Result<(Vec<MemberId>, BTreeSet<String>), EvaluationError> {
         let places: Vec<(&ListedMember, Places)> =
             members.iter().map(|member| (*member, Places::new(member, namespace, addresses))).collect();
         let mut pods = find_pods(&self.pods, &places, until).await.map_err(EvaluationError::Lookup)?;
@@ -664,7 +668,9 @@ impl ClusterObserver {
         let is_leaving = |(member, places): &&(&ListedMember, Places)| {
             other_namespaces::is_leaving(member, places, &pods, reserved, has_set)
         };
-        Ok(places.iter().filter(is_leaving).map(|(member, _)| member.id).collect())
+        let leaving = places.iter().filter(is_leaving).map(|(member, _)| member.id).collect();
+        let is_guarded = |name: &String| *name != namespace && self.annotations.is_guarded(name);
+        Ok((leaving, pods.namespaces().filter(is_guarded).collect()))
     }
 
     // --- pods of deleted owners ---

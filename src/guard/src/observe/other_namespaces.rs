@@ -149,6 +149,12 @@ pub(super) fn inherits_membership(pod: &Pod, name: &str, value: &str) -> bool {
 // === impl FoundPods ===
 
 impl FoundPods {
+    /// Returns the namespaces of these pods, and those that were read.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = String> {
+        let of_pods = self.by_address.values().flatten().map(|pod| pod.metadata.namespace.clone());
+        of_pods.chain(self.by_namespace.keys().cloned())
+    }
+
     /// Calls `change` for each pod that is not recognized, with its namespace. An inherited annotation must not hide a pod whose
     /// containers show etcd.
     pub(super) fn for_each_unrecognized(&mut self, change: impl Fn(&str, &mut Pod)) {
@@ -347,6 +353,8 @@ mod tests {
             at: String::new(),
             by: String::new(),
             of_node: false,
+            cluster: None,
+            by_name: false,
         };
         let by_address = places.addresses.iter().map(|address| (*address, Vec::new())).collect();
         let found = FoundPods { by_address, ..FoundPods::default() };

@@ -1,5 +1,4 @@
-//! Handovers in the record of a cluster, in an annotation of their own: replicas of earlier releases read every entry of
-//! the reservations as a pod that is leaving. A write of such a replica drops the handovers, and no reservation.
+//! Handovers in a ledger, in an annotation of their own: one that cannot be parsed must not block deletions.
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -9,11 +8,11 @@ use etcd_guard_kubernetes::LeaseRecord;
 /// Annotation of the Lease that contains the handovers as a JSON list.
 pub(super) const ANNOTATION: &str = "etcd-guard.io/handovers";
 
-/// Maximum number of handovers in a record. The signals of a cluster are its nodes, rollouts and recent requests; the
+/// Maximum number of handovers of one cluster in a ledger. The signals of a cluster are its nodes, rollouts and recent requests; the
 /// oldest entries are dropped first.
 const MAX_HANDOVERS: usize = 64;
 
-/// Time after which a request is dropped from the record: the guard ignores requests that are older than one minute, and
+/// Time after which a request is dropped from the ledger: the guard ignores requests that are older than one minute, and
 /// the clocks of replicas differ by less than the rest.
 const REQUEST_TTL: SignedDuration = SignedDuration::from_mins(10);
 
@@ -43,14 +42,21 @@ pub(super) fn is_needed(lease: &LeaseRecord, now: Timestamp) -> bool {
 pub(super) fn with(known: &[Handover], new: Handover, now: Timestamp) -> Vec<Handover> {
     let set = rollout_of(&new).map(str::to_owned);
     let is_kept = |known: &&Handover| {
-        known.signal != new.signal
-            && (set.is_none() || rollout_of(known) != set.as_deref())
-            && !(is_request(known) && is_older(known, REQUEST_TTL, now))
+        known.cluster != new.cluster
+            || known.signal != new.signal
+                && (set.is_none() || rollout_of(known) != set.as_deref())
+                && !(is_request(known) && is_older(known, REQUEST_TTL, now))
     };
     let mut handovers: Vec<Handover> = known.iter().filter(is_kept).cloned().collect();
+    let cluster = new.cluster.clone();
     handovers.push(new);
-    let surplus = handovers.len().saturating_sub(MAX_HANDOVERS);
-    handovers.drain(..surplus);
+    let of_cluster = handovers.iter().filter(|known| known.cluster == cluster).count();
+    let mut surplus = of_cluster.saturating_sub(MAX_HANDOVERS);
+    handovers.retain(|known| {
+        let is_dropped = surplus > 0 && known.cluster == cluster;
+        surplus -= usize::from(is_dropped);
+        !is_dropped
+    });
     handovers
 }
 
@@ -82,6 +88,7 @@ mod tests {
         let at = Timestamp::now() - SignedDuration::from_mins(age_minutes);
         Handover {
             signal: signal.to_owned(),
+            cluster: String::from("c1"),
             uid: String::from("u1"),
             pod: String::from("etcd-1"),
             term: 7,

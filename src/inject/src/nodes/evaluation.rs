@@ -57,7 +57,7 @@ pub struct Correction {
 }
 
 /// Evaluates a stored node as if a client had sent it. `is_raw`: amounts without a record are those of the machine.
-#[must_use] 
+#[must_use]
 pub fn correct(stored: &Value, is_raw: bool, settings: Option<&OverCommit>) -> Correction {
     let before = (!is_raw).then_some(stored);
     let Outcome { node, reason, warning, .. } = over_commit(stored.clone(), before, settings);

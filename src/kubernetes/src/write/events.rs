@@ -110,7 +110,7 @@ impl EventRecord {
     }
 
     /// Returns the Event, with the note escaped and cut to [`MAX_NOTE_BYTES`].
-    #[must_use] 
+    #[must_use]
     pub fn event(&self, secondary: Option<ObjectReference>) -> Event {
         Event {
             type_: if self.is_warning { EventType::Warning } else { EventType::Normal },

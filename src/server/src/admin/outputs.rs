@@ -1,5 +1,14 @@
 //! The answers of the admin port with foreign texts, for the test of all outputs.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    reason = "values for tests: a failure is a panic"
+)]
+
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http_body_util::BodyExt;
@@ -18,13 +27,13 @@ pub async fn body<T: Serialize + DeserializeOwned>(facts: &T) -> Vec<u8> {
 }
 
 /// Returns the preview of a verdict, as if no step had escaped it.
-#[must_use] 
+#[must_use]
 pub fn preview(verdict: &Verdict) -> Preview {
     from_verdict(verdict.clone(), Some(403))
 }
 
 /// Returns the page of `GET /metrics`.
-#[must_use] 
+#[must_use]
 pub fn metrics(registry: &Registry) -> String {
     let mut page = String::new();
     encode(&mut page, registry).unwrap();

@@ -1,5 +1,14 @@
 //! The responses, log lines and spans of the webhooks with foreign texts, for the test of all outputs.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    reason = "values for tests: a failure is a panic"
+)]
+
 use std::{
     fmt::Debug,
     sync::{Arc, Mutex},
@@ -47,13 +56,13 @@ fn respond(respond: impl FnOnce(&Review<'_>) -> String) -> String {
 }
 
 /// Returns the response with a verdict.
-#[must_use] 
+#[must_use]
 pub fn verdict_response(verdict: &Verdict) -> String {
     respond(|review| json(&review.verdict_response(verdict, Operation::Delete)))
 }
 
 /// Returns the response with a mutation whose denial and warning are this text.
-#[must_use] 
+#[must_use]
 pub fn mutation_response(text: &str) -> String {
     let mut mutation = Mutation::denied(WebhookEntry::Inject, "UnknownTemplate", text.to_owned());
     mutation.warnings.push(text.to_owned());
@@ -61,13 +70,13 @@ pub fn mutation_response(text: &str) -> String {
 }
 
 /// Returns the response to a malformed request.
-#[must_use] 
+#[must_use]
 pub fn bad_request_response(text: &str) -> String {
     respond(|review| json(&review.bad_request_response(text.to_owned())))
 }
 
 /// Returns the response to a body of another kind and version.
-#[must_use] 
+#[must_use]
 pub fn invalid_review_response(text: &str) -> String {
     let body = serde_json::json!({"apiVersion": text, "kind": text, "request": {"uid": "1"}}).to_string();
     json(&Review::read(body.as_bytes()).unwrap_err().to_response().unwrap())
@@ -108,7 +117,7 @@ impl<S: Subscriber> Layer<S> for Attributes {
 }
 
 /// Returns the attributes of the spans of a verdict and of a mutation, whose request contains this text everywhere.
-#[must_use] 
+#[must_use]
 pub fn span_attributes(request: &Request, verdict: &Verdict, text: &str) -> Vec<String> {
     let attributes = Attributes::default();
     let subscriber = tracing_subscriber::registry().with(attributes.clone());

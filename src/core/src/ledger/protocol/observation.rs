@@ -130,6 +130,7 @@ fn assess_pods(pods: &[PodView], target: u8) -> Judgement {
         pods: pods.collect(),
         external_members: Vec::new(),
         denied_members: Vec::new(),
+        other_namespaces: std::collections::BTreeSet::new(),
     };
     let target = &snapshot.pods[usize::from(target)];
     let reason = assess(&snapshot, target, &Policy::default()).reason;

@@ -69,14 +69,14 @@ impl State {
             let own = own.flat_map(|request| request.stage.records()).flatten();
             let known: Vec<&Reserved> = self.record.iter().chain(own).collect();
             replica.first_seen.retain(|(held, _)| known.contains(&held));
-            replica.gone.retain(|(uid, _)| known.iter().any(|held| held.uid == *uid));
         }
         for request in &mut self.requests {
             let RequestStage::Ready(Ready { record, listed, .. }) = &mut request.stage else { continue };
             for ((pod, current), n) in listed.iter_mut().zip(&self.pods).zip(0..) {
                 let is_held = record.iter().any(|held| held.uid.pod == n);
-                let incarnation = if is_held { pod.incarnation } else { current.incarnation };
-                *pod = Pod { incarnation, state: PodState::Serving };
+                if !is_held {
+                    *pod = Pod { incarnation: current.incarnation, state: PodState::Serving };
+                }
             }
         }
     }
@@ -101,9 +101,6 @@ impl State {
         for held in self.held_mut() {
             *held = numbered(*held);
         }
-        for (uid, _) in self.replicas.iter_mut().flat_map(|replica| &mut replica.gone) {
-            uid.incarnation = incarnation_of(*uid);
-        }
         for request in &mut self.requests {
             Reserved { uid: request.uid, request: request.number } =
                 numbered(Reserved { uid: request.uid, request: request.number });
@@ -115,8 +112,7 @@ impl State {
 
     /// Returns the incarnations of a pod that occur in the state.
     fn incarnations(&self, pod: u8, held: &[Reserved]) -> Vec<u8> {
-        let gone = self.replicas.iter().flat_map(|replica| &replica.gone).map(|(uid, _)| *uid);
-        let uids = gone.chain(held.iter().map(|reserved| reserved.uid)).filter(|uid| uid.pod == pod);
+        let uids = held.iter().map(|reserved| reserved.uid).filter(|uid| uid.pod == pod);
         let cached = self.replicas.iter().filter_map(|replica| replica.cached.as_ref());
         let observed = cached
             .map(|observation| observation.listed[usize::from(pod)])
@@ -147,10 +143,10 @@ impl State {
     }
 
     /// Returns properties of a replica that do not depend on numbers.
-    fn replica_profile(&self, n: usize) -> (usize, u8, usize, usize) {
-        let Replica { first_seen, gone, .. } = &self.replicas[n];
+    fn replica_profile(&self, n: usize) -> (usize, u8, usize) {
+        let Replica { first_seen, .. } = &self.replicas[n];
         let own = self.requests.iter().filter(|request| usize::from(request.replica) == n);
-        (first_seen.len(), first_seen.iter().map(|(_, age)| age).sum(), gone.len(), own.count())
+        (first_seen.len(), first_seen.iter().map(|(_, age)| age).sum(), own.count())
     }
 
     /// Returns the new numbers of the pods, in the order of all data about each pod.
@@ -187,9 +183,6 @@ impl State {
             all.extend(
                 first_seen.flat_map(|(reserved, age)| [reserved.uid.incarnation, reserved.request, *age]),
             );
-            all.push(END);
-            let gone = replica.gone.iter().filter(|(uid, _)| uid.pod == n);
-            all.extend(gone.flat_map(|(uid, age)| [uid.incarnation, *age]));
             all.push(END);
             if let Some(observation) = &replica.cached {
                 all.extend(pod_data(observation.listed[usize::from(n)]));
@@ -238,11 +231,7 @@ impl State {
                 observation.held.sort_unstable();
                 observation.leader = observation.leader.map(|pod| numbering.pods[usize::from(pod)]);
             }
-            for (uid, _) in &mut replica.gone {
-                uid.pod = numbering.pods[usize::from(uid.pod)];
-            }
             replica.first_seen.sort_unstable();
-            replica.gone.sort_unstable();
         }
         let new = |pod: u8| numbering.pods[usize::from(pod)];
         state.leader = state.leader.map(new);

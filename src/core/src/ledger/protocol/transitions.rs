@@ -3,7 +3,8 @@
 use crate::{
     ledger::protocol::{
         Action, Defect, MAX_REQUEST_AGE, Observation, Pod, PodState, Ready, Replica, RequestStage, Reserved,
-        State, Uid, World, observation, observation::Judgement,
+        State, Uid, World, observation,
+        observation::{Answer, Judgement},
     },
     reason::Reason,
 };
@@ -159,9 +160,18 @@ impl World {
         // A pod that was replaced can no longer be deleted.
         let is_asked_for = listed[usize::from(pod)].incarnation == incarnation
             && listed[usize::from(pod)].state != PodState::Terminating;
+        // Only whether a pod serves matters for the write.
+        let serves = |(pod, answer): (&Pod, &Answer)| Pod {
+            incarnation: pod.incarnation,
+            state: if pod.state == PodState::Serving && *answer == Answer::Serves {
+                PodState::Serving
+            } else {
+                PodState::Down
+            },
+        };
         let ready = Ready {
             record,
-            listed: listed.clone(),
+            listed: listed.iter().zip(&observation.answers).map(serves).collect(),
             idle: observation::is_idle(reason) && target.state == PodState::Down,
             proceeds_unreserved: (!is_cascade && reason.allows() && !reason.removes_a_voter())
                 || (self.has_defect(Defect::SkipsReservationOfIdlePods) && observation::is_idle(reason)),
@@ -227,7 +237,6 @@ impl State {
     fn list(&mut self, n: usize) {
         let request = &mut self.requests[n];
         let RequestStage::Relisting { record, held } = &request.stage else { return };
-        self.replicas[usize::from(request.replica)].observe_pods(record, &self.pods);
         let (record, held) = (record.clone(), held.clone());
         request.stage = RequestStage::Probing { record, held, listed: self.pods.clone() };
     }

@@ -18,7 +18,7 @@ use etcd_guard_core::{
     discovery::etcd_pod,
     objects::{owner_reference::OwnerReference, pod::Pod},
     request::{Request, WorkloadOperation},
-    reservation::{LivePod, Reservation},
+    reservation::Reservation,
 };
 
 /// The pods of a namespace, and the uids of those whose members are deleted with the parent object.
@@ -155,15 +155,12 @@ async fn reserve_members(on: &Evaluation<'_>, deleted: &DeletedMembers) -> Resul
             None => clusters.push((key, vec![pod])),
         }
     }
-    let live_pods: Vec<LivePod<'_>> =
-        pods.iter().map(|pod| LivePod { name: &pod.metadata.name, uid: &pod.metadata.uid }).collect();
     for (key, members) in clusters {
         let snapshot = services.observer.observe_listed(&key, pods, &[], deadline).await;
         // Members that do not answer this replica can serve at other replicas, or serve again.
-        let id = snapshot.cluster_id();
         let new: Vec<Reservation> =
             members.iter().map(|pod| member_reservation(request, pod, &snapshot)).collect();
-        ledger::reserve_members(on, &key, id, &new, &live_pods).await?;
+        ledger::reserve_members(on, &key, &snapshot, &new).await?;
         services.cache.invalidate_snapshot(&key);
     }
     Ok(())

@@ -13,15 +13,11 @@ use crate::{
         },
     },
     observe::error::EvaluationError,
-    reserve::store::AllRecords,
+    reserve::store::{Facts, LedgerName, Ledgers},
 };
 use etcd_guard_core::{
-    assess::node_deletion::evaluate_node_deletion,
-    cluster_key::ClusterKey,
-    etcd::member::ClusterId,
-    objects::pod::Pod,
-    policy::ResolvedPolicy,
-    reservation::{LivePod, Reservation},
+    assess::node_deletion::evaluate_node_deletion, cluster_key::ClusterKey, objects::pod::Pod,
+    policy::ResolvedPolicy, reservation::Reservation,
 };
 
 /// Users that delete a Node after its machine no longer exists. The first is the cloud node lifecycle controller, which
@@ -41,19 +37,18 @@ struct NodeAttempt {
     verdict: OperationVerdict,
     /// Whether the verdict is a denial that no policy overrules.
     is_denied: bool,
-    /// The records of reservations, read before the probes.
-    records: AllRecords,
+    /// The ledgers of all clusters on the node, read before the probes.
+    ledgers: Ledgers,
     /// The reservations that precede an approval.
     new: Vec<NewReservations>,
-    /// The pods of each namespace that has a pod on the node.
-    namespaces: BTreeMap<String, Vec<Pod>>,
+    /// Whether a cluster needs a ledger that was not read.
+    lacks_ledgers: bool,
 }
 
 /// The reservations of the members of one cluster.
 struct NewReservations {
-    /// The cluster id; `None` if no member reports it to this replica.
-    cluster: Option<ClusterId>,
-    cluster_key: ClusterKey,
+    /// The ledgers that the cluster needs.
+    ledgers: BTreeSet<LedgerName>,
     reservations: Vec<Reservation>,
 }
 
@@ -87,6 +82,9 @@ async fn try_evaluate(on: &Evaluation<'_>) -> Result<OperationVerdict, Evaluatio
         if request.dry_run || attempt.is_denied {
             return Ok(attempt.verdict);
         }
+        if attempt.lacks_ledgers {
+            continue;
+        }
         match reserve_members(on, &mut attempt).await? {
             Written::Stored => return Ok(attempt.verdict),
             Written::Conflict => {}
@@ -105,10 +103,12 @@ async fn attempt(on: &Evaluation<'_>) -> Result<NodeAttempt, EvaluationError> {
     let list = services.observer.pods.list_pods_of_node(node, &guarded);
     let on_node = deadline.within("listing the pods of the node from the API server", list).await?;
     let on_node = on_node.map_err(EvaluationError::Lookup)?;
-    let records = ledger::read(on, services.reservations.read_all()).await?;
-    let reserved = records.active();
+    let keys: Vec<ClusterKey> =
+        on_node.iter().map(|pod| ClusterKey::from_pod(&pod.metadata.namespace, pod)).collect();
+    let ledgers = ledger::read(on, services.reservations.read(ledger::names(on, &keys))).await?;
+    let reserved = ledgers.active();
     let mut denials: Vec<(OperationVerdict, ResolvedPolicy)> = Vec::new();
-    let (mut new, mut namespaces) = (Vec::new(), BTreeMap::new());
+    let (mut new, mut lacks_ledgers) = (Vec::new(), false);
     let mut failure: Option<EvaluationError> = None;
     for (namespace, uids) in uids_by_namespace(&on_node) {
         let pods = match services.observer.list_pods(namespace, deadline).await {
@@ -124,7 +124,8 @@ async fn attempt(on: &Evaluation<'_>) -> Result<NodeAttempt, EvaluationError> {
                 services.observer.observe_with_storage(&cluster_key, &pods, &reserved, deadline).await;
             let reservations =
                 members.iter().map(|pod| member_reservation(request, pod, &snapshot)).collect();
-            new.push(NewReservations { cluster: snapshot.cluster_id(), cluster_key, reservations });
+            lacks_ledgers |= !ledger::has_read_all(on, &ledgers, &cluster_key, &snapshot);
+            new.push(NewReservations { ledgers: ledger::names(on, [&cluster_key]), reservations });
             let verdict = evaluate_node_deletion(&snapshot, node, &uids);
             // A denial names a pod whose member runs according to the kubelet, if there is one.
             let member = members.iter().find(|pod| runs_member(pod)).or(members.first());
@@ -135,7 +136,6 @@ async fn attempt(on: &Evaluation<'_>) -> Result<NodeAttempt, EvaluationError> {
             let policy = services.policies.resolve_for_pod(namespace, member, deadline).await;
             denials.push((OperationVerdict::with_member(verdict, namespace, member), policy));
         }
-        namespaces.insert(namespace.to_owned(), pods);
     }
     let (verdict, is_denied) = match (first_enforced(denials), failure) {
         (Some((verdict, policy)), failure) => {
@@ -151,32 +151,22 @@ async fn attempt(on: &Evaluation<'_>) -> Result<NodeAttempt, EvaluationError> {
             (harmless(text).into(), false)
         }
     };
-    Ok(NodeAttempt { verdict, is_denied, records, new, namespaces })
+    Ok(NodeAttempt { verdict, is_denied, ledgers, new, lacks_ledgers })
 }
 
-/// Reserves the members on a node. After a conflict, the reservations of other clusters may be stored already. The next
-/// attempt replaces them, or they expire.
+/// Reserves the members on a node, each of them in the ledgers that its cluster needs.
 async fn reserve_members(on: &Evaluation<'_>, attempt: &mut NodeAttempt) -> Result<Written, EvaluationError> {
-    let store = &on.services.reservations;
-    // A provisional reservation changes the records of all clusters, and their versions.
-    attempt.new.sort_by_key(|new| new.cluster.is_none());
-    for NewReservations { cluster, cluster_key, reservations } in attempt.new.drain(..) {
-        let pods = attempt.namespaces.get(cluster_key.namespace()).map_or(&[][..], Vec::as_slice);
-        let live_pods: Vec<LivePod<'_>> =
-            pods.iter().map(|pod| LivePod { name: &pod.metadata.name, uid: &pod.metadata.uid }).collect();
-        let name = ledger::cluster_name(&cluster_key);
-        let record = match cluster {
-            Some(cluster) => store.entry(&mut attempt.records, cluster),
-            None => store.provisional_entry(&mut attempt.records),
-        };
-        let record = record.map_err(|error| EvaluationError::unreadable_record(&error))?;
-        let add = store.add_all(record, name, reservations, &live_pods);
-        match ledger::written(on.deadline.within("writing the reservations to the API server", add).await?)? {
-            Written::Stored => {}
-            Written::Conflict => return Ok(Written::Conflict),
-        }
-    }
-    Ok(Written::Stored)
+    let NodeAttempt { ledgers, new, .. } = attempt;
+    let reservations: Vec<Reservation> =
+        new.iter().flat_map(|new| new.reservations.iter().cloned()).collect();
+    let belongs = |name: &LedgerName, reservation: &Reservation| {
+        let is_of =
+            |new: &&NewReservations| new.reservations.iter().any(|known| known.uid == reservation.uid);
+        new.iter().filter(is_of).any(|new| new.ledgers.contains(name))
+    };
+    let (store, facts) = (&on.services.reservations, Facts::default());
+    let reserve = store.reserve_each(ledgers, &reservations, &facts, belongs);
+    ledger::written(on.deadline.within("writing the reservations to the API server", reserve).await?)
 }
 
 /// Whether this user deletes Nodes after their machines no longer exist.

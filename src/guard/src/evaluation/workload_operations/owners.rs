@@ -155,7 +155,7 @@ async fn evaluate_scale(
         return Ok(harmless(format!("scaling {object} down deletes no etcd member")).into());
     };
     let cluster_key = ClusterKey::from_pod(namespace, first);
-    let reserved = ledger::all_active(on).await?;
+    let reserved = ledger::active(on, &cluster_key).await?;
     let snapshot = services.observer.observe_listed(&cluster_key, pods, &reserved, deadline).await;
     let names: Vec<&str> = members.iter().map(|pod| pod.metadata.name.as_str()).collect();
     let verdict = evaluate_any_pods(&snapshot, object, &names, count);

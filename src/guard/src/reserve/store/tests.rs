@@ -1,15 +1,14 @@
-//! Content of the shared records, and the reservations that are active.
+//! Reads and writes of ledgers by several replicas.
 
 mod handovers;
-mod provisional;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use prometheus_client::encoding::text::encode;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{provisional::INVALIDATED_ANNOTATION, record::PROVISIONAL_NAME, *};
+use super::*;
 use etcd_guard_core::ledger::RESERVATION_TTL;
 use etcd_guard_kubernetes::fake;
 
@@ -28,11 +27,7 @@ fn leases(stored: &Stored) -> Leases {
                 assert!(call.uri.query().unwrap().contains("labelSelector="), "{}", call.uri);
                 let lease = |(name, version): (&String, &u32)| {
                     let version = version.to_string();
-                    // An annotation that another cluster's provisional reservation changed is no use of the record.
-                    let annotations = match name.as_str() {
-                        "marked" => json!({INVALIDATED_ANNOTATION: version}),
-                        _ => json!({RESERVATIONS_ANNOTATION: version}),
-                    };
+                    let annotations = json!({RESERVATIONS_ANNOTATION: version});
                     json!({"metadata": {"name": name, "resourceVersion": version, "annotations": annotations}})
                 };
                 let items: Vec<_> = stored.iter().map(lease).collect();
@@ -56,27 +51,25 @@ fn leases(stored: &Stored) -> Leases {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deletes_only_records_that_did_not_change() {
+async fn deletes_only_ledgers_that_did_not_change() {
     let leases_named = |names: &[&str]| -> BTreeMap<String, u32> {
         names.iter().map(|name| ((*name).to_owned(), 1)).collect()
     };
-    let stored: Stored = Arc::new(Mutex::new(leases_named(&["dead", "live", "late", "marked"])));
+    let stored: Stored = Arc::new(Mutex::new(leases_named(&["dead", "live", "late"])));
     let names = || stored.lock().unwrap().keys().cloned().collect::<Vec<_>>();
     let reservations = ReservationStore::new(leases(&stored), WallClock::default());
-    let mut clearing = std::pin::pin!(reservations.delete_stale_records());
+    let mut clearing = std::pin::pin!(reservations.delete_stale_ledgers());
     let margin = Duration::from_secs(1);
 
-    timeout(STALE_RECORD_INTERVAL + margin, &mut clearing).await.unwrap_err();
-    assert_eq!(names(), ["dead", "late", "live", "marked"], "a record at its first read may be new");
-    for changed in ["live", "marked"] {
-        *stored.lock().unwrap().get_mut(changed).unwrap() += 1;
-    }
+    timeout(STALE_INTERVAL + margin, &mut clearing).await.unwrap_err();
+    assert_eq!(names(), ["dead", "late", "live"], "a Lease at its first read may be new");
+    *stored.lock().unwrap().get_mut("live").unwrap() += 1;
     stored.lock().unwrap().insert(String::from("new"), 1);
 
-    timeout(STALE_RECORD_INTERVAL, &mut clearing).await.unwrap_err();
+    timeout(STALE_INTERVAL, &mut clearing).await.unwrap_err();
     assert_eq!(names(), ["late", "live", "new"]);
 
-    timeout(STALE_RECORD_INTERVAL, &mut clearing).await.unwrap_err();
+    timeout(STALE_INTERVAL, &mut clearing).await.unwrap_err();
     assert_eq!(names(), ["late"]);
 }
 
@@ -89,14 +82,16 @@ fn reservation(uid: &str) -> Reservation {
         at: String::new(),
         by: String::new(),
         of_node: false,
+        cluster: None,
+        by_name: false,
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn gauge_counts_active_reservations_of_all_records() {
-    let ledgers = Ledgers(ExpiringCache::new(MAX_LEDGERS, Lifetime::SinceUse(CLUSTER_TTL)));
+async fn gauge_counts_active_reservations_of_all_ledgers() {
+    let sightings = AllSightings(ExpiringCache::new(MAX_LEDGERS, Lifetime::SinceUse(CLUSTER_TTL)));
     let mut registry = Registry::with_prefix("etcd_guard");
-    registry.register_collector(Box::new(ledgers.clone()));
+    registry.register_collector(Box::new(sightings.clone()));
     let shown = || {
         let mut page = String::new();
         encode(&mut page, &registry).unwrap();
@@ -104,9 +99,9 @@ async fn gauge_counts_active_reservations_of_all_records() {
         line.rsplit(' ').next().unwrap().to_owned()
     };
     assert_eq!(shown(), "0");
-    let observe = |name: &str, record: &[Reservation]| {
-        let ledger = ledgers.0.get_or_default(name).0;
-        lock(&ledger).observe(record, Instant::now());
+    let observe = |name: &str, read: &[Reservation]| {
+        let known = sightings.0.get_or_default(name).0;
+        lock(&known).observe(Some("uid"), read.to_vec(), Instant::now());
     };
     observe("a", &[reservation("1"), reservation("2")]);
     observe("b", &[reservation("3")]);
@@ -122,10 +117,8 @@ async fn gauge_counts_active_reservations_of_all_records() {
 struct ApiServer {
     /// Version and annotations by name.
     leases: Arc<Mutex<BTreeMap<String, (u32, Value)>>>,
-    /// Another client writes these annotations to the Lease of this name once, after the next list. `null`: the same annotations.
-    changes_after_list: Arc<Mutex<Option<(String, Value)>>>,
-    /// Another client writes these annotations to the Leases of these names once, after the next read of a single Lease.
-    changes_after_get: Arc<Mutex<Vec<(String, Value)>>>,
+    /// Number of deleted Leases, which is part of each uid.
+    created: Arc<Mutex<u32>>,
     /// Method and Lease of each call.
     calls: Arc<Mutex<Vec<String>>>,
 }
@@ -134,29 +127,18 @@ impl ApiServer {
     /// Returns the store of a replica that uses these Leases.
     fn replica(&self) -> ReservationStore {
         const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/etcd-guard/leases";
-        let (stored, changed) = (Arc::clone(&self.leases), Arc::clone(&self.changes_after_list));
-        let (calls, changed_after_get) = (Arc::clone(&self.calls), Arc::clone(&self.changes_after_get));
+        let (stored, calls, created) =
+            (Arc::clone(&self.leases), Arc::clone(&self.calls), Arc::clone(&self.created));
         let client = fake::api_server_with(move |call, body| {
             let mut stored = stored.lock().unwrap();
-            let lease = |name: &str, (version, annotations): &(u32, Value)| json!({"metadata": {"name": name, "uid": name, "resourceVersion": version.to_string(), "annotations": annotations}});
+            let lease = |name: &str, (version, annotations): &(u32, Value)| json!({"metadata": {"name": name, "uid": format!("{name}-{}", created.lock().unwrap()), "resourceVersion": version.to_string(), "annotations": annotations}});
             let name = call.uri.path().strip_prefix(PATH).unwrap().trim_start_matches('/');
             calls.lock().unwrap().push(format!("{} {name}", call.method));
             let present = stored.get(name).cloned();
-            if call.method == "GET" && !name.is_empty() {
-                for (name, annotations) in changed_after_get.lock().unwrap().drain(..) {
-                    let version = stored.get(&name).map_or(1, |(version, _)| version + 1);
-                    stored.insert(name, (version, annotations));
-                }
-            }
             let annotations = body["metadata"]["annotations"].clone();
             match (call.method.as_str(), present) {
                 ("GET", _) if name.is_empty() => {
                     let items: Vec<_> = stored.iter().map(|(name, stored)| lease(name, stored)).collect();
-                    if let Some((name, annotations)) = changed.lock().unwrap().take() {
-                        let (version, known) = stored[&name].clone();
-                        let annotations = if annotations.is_null() { known } else { annotations };
-                        stored.insert(name, (version + 1, annotations));
-                    }
                     (200, json!({"metadata": {}, "items": items}))
                 }
                 ("GET", Some(present)) => (200, lease(name, &present)),
@@ -198,71 +180,122 @@ impl ApiServer {
     fn annotation(&self, name: &str, key: &str) -> Value {
         self.leases.lock().unwrap()[name].1[key].clone()
     }
+
+    fn delete(&self, name: &str) {
+        self.leases.lock().unwrap().remove(name).unwrap();
+        *self.created.lock().unwrap() += 1;
+    }
+
+    fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut *self.calls.lock().unwrap())
+    }
 }
 
 const OURS: ClusterId = ClusterId(0xc1);
 const OTHER: ClusterId = ClusterId(0xc2);
+const LEASE: &str = "etcd-guard.ns.prod";
 
-fn live_pods<'a>(uids: &[&'a str]) -> Vec<LivePod<'a>> {
-    uids.iter().map(|uid| LivePod { name: "etcd-0", uid }).collect()
+fn live_pod(uid: &str) -> LivePod<'_> {
+    LivePod { namespace: "prod", name: "etcd-0", uid, serves: false }
+}
+
+/// Returns a reservation of a pod with a name of its own.
+fn named(pod: &str) -> Reservation {
+    Reservation { pod: pod.to_owned(), ..reservation(pod) }
 }
 
 fn uids(reservations: &[Reservation]) -> Vec<&str> {
     reservations.iter().map(|reservation| reservation.uid.as_str()).collect()
 }
 
-/// Reads the record of the known cluster.
-async fn read_known(replica: &ReservationStore) -> Record {
-    let records = replica.read(Some(OURS)).await.unwrap();
-    replica.select(records, OURS).unwrap().expect("the record that was read")
+async fn read(replica: &ReservationStore) -> Ledgers {
+    replica.read_namespace("prod").await.unwrap()
 }
 
-async fn reserve(replica: &ReservationStore, uid: &str) -> Result<(), WriteError> {
-    let mut record = read_known(replica).await;
-    replica.add(&mut record, String::from("prod/etcd"), reservation(uid), &live_pods(&[uid])).await
+async fn active(replica: &ReservationStore) -> Vec<String> {
+    uids(&read(replica).await.active()).into_iter().map(str::to_owned).collect()
+}
+
+async fn reserve(replica: &ReservationStore, uid: &str) -> Result<(), ReserveError> {
+    replica.reserve(&mut read(replica).await, &[named(uid)], &Facts::default()).await
+}
+
+fn of_cluster<'a>(cluster: ClusterId, voters: &'a [&'a str]) -> Facts<'a> {
+    Facts { cluster: Some(cluster), pods: &[], voters: Some(voters) }
 }
 
 #[tokio::test]
 async fn other_replicas_read_a_reservation() {
     let api_server = ApiServer::default();
     let (one, other) = (api_server.replica(), api_server.replica());
-    assert_eq!(one.read(Some(OURS)).await.unwrap().active(), []);
-    reserve(&one, "a").await.unwrap();
-    assert_eq!(uids(&other.read(Some(OURS)).await.unwrap().active()), ["a"]);
-    assert_eq!(uids(&other.read(None).await.unwrap().active()), ["a"]);
-    assert_eq!(uids(&other.read_active().await.unwrap()), ["a"]);
-    let records = other.read(Some(OTHER)).await.unwrap();
-    assert_eq!(other.select(records, OTHER).unwrap().unwrap().active(), [], "a record per cluster");
-    assert_eq!(api_server.annotation("etcd-guard.c1", CLUSTER_ANNOTATION), "prod/etcd");
+    assert_eq!(read(&one).await.active(), []);
+    one.reserve(&mut read(&one).await, &[named("a")], &of_cluster(OURS, &["a"])).await.unwrap();
+    assert_eq!(active(&other).await, ["a"]);
+    let ledgers = other.read_namespace("team").await.unwrap();
+    assert_eq!(ledgers.active(), [], "a ledger per namespace");
+    let stored = api_server.annotation(LEASE, RESERVATIONS_ANNOTATION);
+    assert!(stored.as_str().unwrap().contains(r#""cluster":"c1""#), "{stored}");
 }
 
+/// Two evaluations of one cluster, or of unknown clusters.
 #[tokio::test]
-async fn second_write_of_the_same_version_conflicts() {
+async fn concurrent_approval_starts_the_evaluation_again() {
     let api_server = ApiServer::default();
     let (one, other) = (api_server.replica(), api_server.replica());
-    for (first, second) in [("a", "b"), ("c", "d")] {
-        let (mut early, mut late) = (read_known(&one).await, read_known(&other).await);
-        let cluster = || String::from("prod/etcd");
-        one.add(&mut early, cluster(), reservation(first), &[]).await.unwrap();
-        let conflict = other.add(&mut late, cluster(), reservation(second), &[]).await.unwrap_err();
-        assert!(matches!(conflict, WriteError::Conflict), "{conflict}");
+    let (unknown, ours) = (Facts::default(), of_cluster(OURS, &["a", "b", "c"]));
+    for facts in [ours, unknown] {
+        api_server.leases.lock().unwrap().clear();
+        let (mut early, mut late) = (read(&one).await, read(&other).await);
+        one.reserve(&mut early, &[named("a")], &facts).await.unwrap();
+        let conflict = other.reserve(&mut late, &[named("b")], &facts).await;
+        assert_eq!(conflict, Err(ReserveError::StartAgain));
     }
-    assert_eq!(uids(&other.read_active().await.unwrap()), ["a", "c"]);
+    // The id does not matter: a cluster can be restored under another one.
+    let (mut early, mut late) = (read(&one).await, read(&other).await);
+    one.reserve(&mut early, &[named("c")], &unknown).await.unwrap();
+    let restored = of_cluster(OTHER, &["a", "b", "c"]);
+    assert_eq!(other.reserve(&mut late, &[named("b")], &restored).await, Err(ReserveError::StartAgain));
 }
 
 #[tokio::test]
-async fn cancels_only_the_reservation_of_the_pod() {
+async fn approval_of_another_cluster_repeats_only_the_write() {
     let api_server = ApiServer::default();
-    let replica = api_server.replica();
-    reserve(&replica, "a").await.unwrap();
-    let mut record = read_known(&replica).await;
-    let new = reservation("b");
-    replica.add(&mut record, String::from("prod/etcd"), new, &live_pods(&["a", "b"])).await.unwrap();
-    assert_eq!(uids(&record.active()), ["a", "b"]);
-    replica.cancel(&mut record, "prod", "b", &live_pods(&["a", "b"])).await.unwrap();
-    assert_eq!(uids(&record.active()), ["a"]);
-    assert_eq!(uids(&replica.read_active().await.unwrap()), ["a"]);
-    assert_eq!(api_server.annotation("etcd-guard.c1", CLUSTER_ANNOTATION), "prod/etcd", "the owner remains");
+    let (one, other) = (api_server.replica(), api_server.replica());
+    let (mut early, mut late) = (read(&one).await, read(&other).await);
+    one.reserve(&mut early, &[named("a")], &of_cluster(OURS, &["a"])).await.unwrap();
+    api_server.calls();
+    other.reserve(&mut late, &[named("x")], &of_cluster(OTHER, &["x"])).await.unwrap();
+    let (get, post, put) = (format!("GET {LEASE}"), String::from("POST "), format!("PUT {LEASE}"));
+    assert_eq!(api_server.calls(), [post, get, put]);
+    assert_eq!(active(&one).await, ["a", "x"], "the repeated write keeps the other reservation");
+}
+
+#[tokio::test]
+async fn cluster_over_two_namespaces_writes_both_ledgers_or_none() {
+    let api_server = ApiServer::default();
+    let (one, other) = (api_server.replica(), api_server.replica());
+    let names = || ["prod", "team"].map(|name| LedgerName::Namespace(name.to_owned())).into();
+    let facts = of_cluster(OURS, &["a"]);
+    let mut both = one.read(names()).await.unwrap();
+    let mut late = one.read(names()).await.unwrap();
+    one.reserve(&mut both, &[named("a")], &facts).await.unwrap();
+    assert_eq!(uids(&other.read_namespace("team").await.unwrap().active()), ["a"]);
+    one.withdraw(&mut both, "a").await;
+    assert_eq!(active(&other).await, Vec::<String>::new());
+
+    // Another evaluation writes only the second ledger.
+    drop(late);
+    late = one.read(names()).await.unwrap();
+    let mut team = other.read_namespace("team").await.unwrap();
+    other.reserve(&mut team, &[named("t")], &Facts::default()).await.unwrap();
+    assert_eq!(one.reserve(&mut late, &[named("b")], &facts).await, Err(ReserveError::StartAgain));
+    assert_eq!(active(&other).await, Vec::<String>::new(), "the first ledger was withdrawn");
+}
+
+#[test]
+fn ledgers_have_names_of_their_own() {
+    assert_eq!(LedgerName::Namespace(String::from("prod")).lease(), LEASE);
+    assert_eq!(LedgerName::Cluster(OURS).lease(), "etcd-guard.cluster.c1");
 }
 
 /// Edge case 43.
@@ -271,158 +304,74 @@ async fn reservation_expires_by_the_clock_of_each_replica() {
     let api_server = ApiServer::default();
     let (one, late) = (api_server.replica(), api_server.replica());
     reserve(&one, "a").await.unwrap();
+    let started = read(&one).await;
     tokio::time::advance(RESERVATION_TTL).await;
-    assert_eq!(one.read_active().await.unwrap(), []);
-    assert_eq!(one.read(Some(OURS)).await.unwrap().active(), []);
-    assert_eq!(uids(&late.read_active().await.unwrap()), ["a"], "its first read starts the lifetime");
-    // Both reads expire: of one record, and of all records.
-    for known in [Some(OURS), None] {
-        let replica = api_server.replica();
-        let records = replica.read(known).await.unwrap();
-        drop(replica.select(records, OURS).unwrap());
-        tokio::time::advance(RESERVATION_TTL).await;
-        assert_eq!(replica.read(Some(OURS)).await.unwrap().active(), [], "{known:?}");
-    }
+    assert_eq!(uids(&started.active()), ["a"], "it counts until the end of the evaluation");
+    assert_eq!(active(&one).await, Vec::<String>::new());
+    assert_eq!(active(&late).await, ["a"], "its first read starts the lifetime");
 }
 
-/// The reason for the size of [`MAX_LEDGERS`]: with more records than ledgers, each list starts the lifetimes of some
-/// reservations again.
 #[tokio::test(start_paused = true)]
-async fn reservations_beyond_the_limit_of_ledgers_do_not_expire() {
-    // moka evicts entries in batches of 64.
-    const LIMIT: u64 = 100;
-    const CLUSTERS: u64 = 10 * LIMIT;
+async fn deleted_lease_is_restored_by_a_replica_that_knows_it() {
     let api_server = ApiServer::default();
-    for id in 0..CLUSTERS {
-        let reservations = serde_json::to_string(&[reservation(&id.to_string())]).unwrap();
-        api_server.write(&lease_name(ClusterId(id)), json!({RESERVATIONS_ANNOTATION: reservations}));
-    }
-    let mut replica = api_server.replica();
-    replica.ledgers = Ledgers(ExpiringCache::new(LIMIT, Lifetime::SinceUse(CLUSTER_TTL)));
-    for _ in 0..5 {
-        let active = u64::try_from(replica.read_active().await.unwrap().len()).unwrap();
-        assert!(active > CLUSTERS / 2, "{active} of {CLUSTERS}");
-        tokio::time::advance(RESERVATION_TTL).await;
-    }
-    // Fewer records than the limit expire.
-    for id in LIMIT / 2..CLUSTERS {
-        api_server.leases.lock().unwrap().remove(&lease_name(ClusterId(id)));
-    }
-    replica.read_active().await.unwrap();
-    tokio::time::advance(RESERVATION_TTL).await;
-    assert_eq!(replica.read_active().await.unwrap(), []);
-}
-
-/// A ledger that is dropped starts the lifetimes of its reservations again, so that they would never expire.
-#[tokio::test(start_paused = true)]
-async fn reservations_of_thousands_of_clusters_expire() {
-    const CLUSTERS: u64 = 5000;
-    let api_server = ApiServer::default();
-    for id in 0..CLUSTERS {
-        let reservations = serde_json::to_string(&[reservation(&id.to_string())]).unwrap();
-        api_server.write(&lease_name(ClusterId(id)), json!({RESERVATIONS_ANNOTATION: reservations}));
-    }
-    let replica = api_server.replica();
-    let active = async || replica.read_active().await.unwrap().len();
-    assert_eq!(u64::try_from(active().await), Ok(CLUSTERS));
-    tokio::time::advance(RESERVATION_TTL / 2).await;
-    assert_eq!(u64::try_from(active().await), Ok(CLUSTERS));
-    tokio::time::advance(RESERVATION_TTL / 2).await;
-    assert_eq!(active().await, 0);
-}
-
-#[tokio::test]
-async fn finds_record_by_cluster_id() {
-    let api_server = ApiServer::default();
-    let replica = api_server.replica();
-    // Only the second write completes the record, which evaluations read alone from then on.
+    let (one, other) = (api_server.replica(), api_server.replica());
+    reserve(&one, "a").await.unwrap();
+    api_server.delete(LEASE);
+    assert_eq!(active(&one).await, ["a"]);
+    reserve(&other, "b").await.unwrap();
     for _ in 0..2 {
+        assert_eq!(active(&one).await, ["a", "b"], "the new Lease has another uid");
+    }
+    reserve(&one, "c").await.unwrap();
+    assert_eq!(active(&api_server.replica()).await, ["a", "b", "c"]);
+    tokio::time::advance(RESERVATION_TTL).await;
+    api_server.delete(LEASE);
+    assert_eq!(active(&one).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn full_ledger_stops_only_its_namespace() {
+    let api_server = ApiServer::default();
+    let replica = api_server.replica();
+    let many: Vec<Reservation> = (0..2000).map(|n| named(&format!("pod-{n}"))).collect();
+    let full = replica.reserve(&mut read(&replica).await, &many, &Facts::default()).await;
+    let Err(ReserveError::Unavailable(cause)) = full else { panic!("{full:?}") };
+    assert!(cause.contains("2000 reservations") && cause.contains("wait one minute"), "{cause}");
+    let mut team = replica.read_namespace("team").await.unwrap();
+    replica.reserve(&mut team, &[named("a")], &Facts::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn invalid_ledger_stops_only_its_namespace() {
+    let api_server = ApiServer::default();
+    let replica = api_server.replica();
+    api_server.write("etcd-guard.ns.team", json!({RESERVATIONS_ANNOTATION: "not JSON"}));
+    reserve(&replica, "a").await.unwrap();
+    let error = replica.read_namespace("team").await.err().unwrap().to_string();
+    assert!(error.contains("Lease etcd-guard.ns.team") && error.contains("delete the Lease"), "{error}");
+    let (active, invalid) = replica.list_active().await.unwrap();
+    assert_eq!(uids(&active), ["a"]);
+    assert_eq!(invalid.len(), 1);
+}
+
+#[tokio::test]
+async fn approval_reads_and_writes_one_lease() {
+    let api_server = ApiServer::default();
+    let replica = api_server.replica();
+    for write in ["POST ", "PUT etcd-guard.ns.prod", "PUT etcd-guard.ns.prod"] {
         reserve(&replica, "a").await.unwrap();
-    }
-    let all = || async { replica.read(None).await.unwrap() };
-    let ours = replica.select(all().await, OURS).unwrap().unwrap();
-    assert_eq!(uids(&ours.active()), ["a"]);
-    let mut new = replica.select(all().await, OTHER).unwrap().expect("a cluster without a record gets one");
-    assert_eq!(new.active(), []);
-    replica.add(&mut new, String::from("prod/other"), reservation("b"), &[]).await.unwrap();
-    let created = replica.select(replica.read(Some(OTHER)).await.unwrap(), OTHER).unwrap().unwrap();
-    assert_eq!(uids(&created.active()), ["b"]);
-    let provisional = replica.select_provisional(all().await).unwrap().unwrap();
-    assert_eq!(provisional.active(), [], "the records of clusters are other records");
-    let known = || async { replica.read(Some(OURS)).await.unwrap() };
-    assert!(replica.select(known().await, OTHER).unwrap().is_none(), "the record was not read");
-    assert!(replica.select_provisional(known().await).unwrap().is_none(), "nor the others");
-}
-
-/// The number of calls does not depend on the number of clusters with a record.
-#[tokio::test]
-async fn evaluations_list_records_only_without_a_cluster_id() {
-    let api_server = ApiServer::default();
-    let replica = api_server.replica();
-    let calls = || std::mem::take(&mut *api_server.calls.lock().unwrap());
-    let Records::Provisional(provisional) = replica.read_provisional().await.unwrap() else { panic!() };
-    let mut new = replica.new_record(provisional, OURS).await.unwrap().expect("the cluster has no record");
-    assert_eq!(calls(), ["GET etcd-guard.unknown", "GET etcd-guard.c1"]);
-    replica.add(&mut new, String::from("prod/etcd"), reservation("a"), &[]).await.unwrap();
-    assert_eq!(calls(), ["POST ", "GET etcd-guard.unknown"]);
-    reserve(&replica, "b").await.unwrap();
-    assert_eq!(calls(), ["GET etcd-guard.c1", "GET etcd-guard.unknown", "PUT etcd-guard.c1"]);
-    reserve(&replica, "c").await.unwrap();
-    assert_eq!(calls(), ["GET etcd-guard.c1", "PUT etcd-guard.c1"]);
-    replica.read(None).await.unwrap();
-    assert_eq!(calls(), ["GET "]);
-}
-
-#[tokio::test]
-async fn invalid_record_affects_only_its_own_cluster() {
-    let api_server = ApiServer::default();
-    let replica = api_server.replica();
-    api_server.write("etcd-guard.c2", json!({RESERVATIONS_ANNOTATION: "not JSON"}));
-    reserve(&replica, "a").await.unwrap();
-    let assert_names_lease = |error: LookupError| {
-        let text = error.to_string();
-        assert!(text.contains("Lease etcd-guard.c2") && text.contains("delete the Lease"), "{text}");
-    };
-    let all = || async { replica.read(None).await.unwrap() };
-    assert_eq!(uids(&all().await.active()), ["a"]);
-    assert_eq!(uids(&replica.select(all().await, OURS).unwrap().unwrap().active()), ["a"]);
-    assert_names_lease(replica.select(all().await, OTHER).err().unwrap());
-    assert_names_lease(replica.read(Some(OTHER)).await.err().unwrap());
-    assert_names_lease(replica.read_active().await.unwrap_err());
-    assert_names_lease(replica.select_provisional(all().await).err().unwrap());
-    api_server.write(PROVISIONAL_NAME, json!({RESERVATIONS_ANNOTATION: "not JSON"}));
-    for error in [
-        replica.select(all().await, OURS).err().unwrap(),
-        replica.read_provisional().await.err().unwrap(),
-        api_server.replica().read(Some(OURS)).await.err().unwrap(),
-    ] {
-        let error = error.to_string();
-        assert!(
-            error.contains(&format!("Lease {PROVISIONAL_NAME}")),
-            "it can contain a reservation of each cluster: {error}"
-        );
+        assert_eq!(api_server.calls(), ["GET etcd-guard.ns.prod", write]);
     }
 }
 
 #[tokio::test]
-async fn records_can_be_newer_than_a_list_without_reserved_pod() {
+async fn ledger_can_be_newer_than_a_list_without_reserved_pod() {
     let api_server = ApiServer::default();
     let replica = api_server.replica();
     reserve(&replica, "a").await.unwrap();
-    for known in [Some(OURS), None] {
-        let records = api_server.replica().read(known).await.unwrap();
-        assert!(records.may_be_newer_than("prod", &[]));
-        records.observe_pods("other", &[]);
-        records.observe_pods("prod", &live_pods(&["a"]));
-        assert!(records.may_be_newer_than("prod", &[]), "the reservation is active");
-        assert!(
-            !records.may_be_newer_than("prod", &live_pods(&["a"]))
-                && !records.may_be_newer_than("other", &[])
-        );
-    }
-    let records = replica.read(Some(OURS)).await.unwrap();
-    records.observe_pods("prod", &live_pods(&["b"]));
-    assert!(!records.may_be_newer_than("prod", &live_pods(&["b"])), "the pod is gone");
+    let ledgers = read(&api_server.replica()).await;
+    assert!(ledgers.may_be_newer_than("prod", &[]) && ledgers.may_be_newer_than("prod", &[live_pod("b")]));
+    assert!(!ledgers.may_be_newer_than("prod", &[live_pod("a")]) && !ledgers.may_be_newer_than("other", &[]));
 }
 
 #[tokio::test(start_paused = true)]

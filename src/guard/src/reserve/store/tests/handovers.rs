@@ -1,4 +1,4 @@
-//! Handovers in the shared records.
+//! Handovers in the ledgers.
 
 use super::*;
 use etcd_guard_core::{handover::HandoverState, ledger::HANDOVER_TTL};
@@ -6,6 +6,7 @@ use etcd_guard_core::{handover::HandoverState, ledger::HANDOVER_TTL};
 fn handover(signal: &str) -> Handover {
     Handover {
         signal: signal.to_owned(),
+        cluster: OURS.to_string(),
         uid: String::from("b"),
         pod: String::from("etcd-1"),
         term: 7,
@@ -14,22 +15,26 @@ fn handover(signal: &str) -> Handover {
     }
 }
 
+async fn first(replica: &ReservationStore) -> Ledger {
+    read(replica).await.into_first().unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn handover_protects_transferee_and_reserves_nothing() {
     let api_server = ApiServer::default();
     let (one, two) = (api_server.replica(), api_server.replica());
-    let mut record = read_known(&one).await;
-    let mut outdated = read_known(&two).await;
-    one.add_handover(&mut record, [String::from("prod/etcd")], handover("cordon/n")).await.unwrap();
-    let late = two.add_handover(&mut outdated, [String::from("prod/etcd")], handover("cordon/n")).await;
+    let mut ledger = first(&one).await;
+    let mut outdated = first(&two).await;
+    one.add_handover(&mut ledger, handover("cordon/n")).await.unwrap();
+    let late = two.add_handover(&mut outdated, handover("cordon/n")).await;
     assert!(matches!(late, Err(WriteError::Conflict)), "one replica acts");
 
-    let record = read_known(&two).await;
-    assert!(record.has_signal("cordon/n") && record.active().is_empty());
+    let ledger = first(&two).await;
+    assert!(ledger.has_signal(OURS, "cordon/n") && ledger.active().is_empty());
     let protects = async |replica: &ReservationStore, uid: &str| {
-        replica.read(Some(OURS)).await.unwrap().is_transferee(uid, Timestamp::now())
+        read(replica).await.is_transferee(uid, Timestamp::now())
     };
-    let state = async |replica: &ReservationStore| read_known(replica).await.handover_state("cordon/n");
+    let state = async |replica: &ReservationStore| first(replica).await.handover_state(OURS, "cordon/n");
     assert!(protects(&two, "b").await && !protects(&two, "a").await);
     assert_eq!(state(&two).await, Some(HandoverState::InProgress(HANDOVER_TTL)));
     tokio::time::advance(HANDOVER_TTL).await;
@@ -39,9 +44,9 @@ async fn handover_protects_transferee_and_reserves_nothing() {
         Some(HandoverState::Expired { term: 7 }),
         "the replica may have ended before the transfer"
     );
-    let mut record = read_known(&two).await;
-    let known = record.handovers.first().cloned().unwrap();
-    two.add_handover(&mut record, [], Handover { ended: true, ..known }).await.unwrap();
+    let mut ledger = first(&two).await;
+    let known = ledger.handovers.first().cloned().unwrap();
+    two.add_handover(&mut ledger, Handover { ended: true, ..known }).await.unwrap();
     assert_eq!(state(&one).await, Some(HandoverState::Ended));
     assert!(!protects(&two, "b").await, "the end of a handover starts no other lifetime");
 }
@@ -51,11 +56,11 @@ async fn handover_protects_transferee_and_reserves_nothing() {
 async fn outdated_handover_protects_no_pod_at_a_new_replica() {
     let api_server = ApiServer::default();
     let replica = api_server.replica();
-    let mut record = read_known(&replica).await;
-    replica.add_handover(&mut record, [String::from("prod/etcd")], handover("cordon/n")).await.unwrap();
+    let mut ledger = first(&replica).await;
+    replica.add_handover(&mut ledger, handover("cordon/n")).await.unwrap();
     let protects = async |seconds| {
         let time = Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_secs(seconds);
-        api_server.replica().read(Some(OURS)).await.unwrap().is_transferee("b", time)
+        read(&api_server.replica()).await.is_transferee("b", time)
     };
     assert!(protects(50).await, "the clocks of two machines can differ");
     assert!(!protects(65).await);
@@ -66,37 +71,17 @@ async fn reservations_and_handovers_survive_each_other() {
     let api_server = ApiServer::default();
     let replica = api_server.replica();
     reserve(&replica, "a").await.unwrap();
-    let mut record = read_known(&replica).await;
-    replica.add_handover(&mut record, [String::from("prod/etcd")], handover("cordon/n")).await.unwrap();
+    let mut ledger = first(&replica).await;
+    replica.add_handover(&mut ledger, handover("cordon/n")).await.unwrap();
     reserve(&replica, "c").await.unwrap();
-    let record = read_known(&replica).await;
-    assert_eq!(uids(&record.active()), ["a", "c"]);
-    assert!(record.has_signal("cordon/n"));
+    let ledger = first(&replica).await;
+    assert_eq!(uids(ledger.active()), ["a", "c"]);
+    assert!(ledger.has_signal(OURS, "cordon/n"));
 
-    let mut records = replica.read_all().await.unwrap();
-    let withdrawn = [String::from("cordon/n")];
-    for record in records.with_signals(&withdrawn) {
-        replica.remove_handovers(record, |signal| signal == "cordon/n").await.unwrap();
-    }
-    let record = read_known(&replica).await;
-    assert!(!record.has_signal("cordon/n"));
-    assert_eq!(uids(&record.active()), ["a", "c"]);
-}
-
-/// A replica of an earlier release reads and writes only the reservations.
-#[tokio::test]
-async fn earlier_release_drops_handovers_but_no_reservation() {
-    let api_server = ApiServer::default();
-    let replica = api_server.replica();
-    reserve(&replica, "a").await.unwrap();
-    let mut record = read_known(&replica).await;
-    replica.add_handover(&mut record, [String::from("prod/etcd")], handover("cordon/n")).await.unwrap();
-    let name = lease_name(OURS);
-    let text = api_server.annotation(&name, RESERVATIONS_ANNOTATION);
-    let read_by_earlier: Vec<Reservation> = serde_json::from_str(text.as_str().unwrap()).unwrap();
-    assert_eq!(uids(&read_by_earlier), ["a"], "a transferee is not a reserved pod");
-    api_server.write(&name, json!({RESERVATIONS_ANNOTATION: text}));
-    let record = read_known(&replica).await;
-    assert_eq!(uids(&record.active()), ["a"]);
-    assert!(!record.has_signal("cordon/n"));
+    let (mut ledgers, _) = replica.list().await.unwrap();
+    assert_eq!(ledgers[0].signals().collect::<Vec<_>>(), ["cordon/n"]);
+    replica.remove_handovers(&mut ledgers[0], |signal| signal == "cordon/n").await.unwrap();
+    let ledger = first(&replica).await;
+    assert!(!ledger.has_signal(OURS, "cordon/n"));
+    assert_eq!(uids(ledger.active()), ["a", "c"]);
 }
