@@ -333,10 +333,10 @@ async fn deleted_lease_is_restored_by_a_replica_that_knows_it() {
 async fn full_ledger_stops_only_its_namespace() {
     let api_server = ApiServer::default();
     let replica = api_server.replica();
-    let many: Vec<Reservation> = (0..2000).map(|n| named(&format!("pod-{n}"))).collect();
+    let many: Vec<Reservation> = (0..3000).map(|n| named(&format!("pod-{n}"))).collect();
     let full = replica.reserve(&mut read(&replica).await, &many, &Facts::default()).await;
     let Err(ReserveError::Unavailable(cause)) = full else { panic!("{full:?}") };
-    assert!(cause.contains("2000 reservations") && cause.contains("wait one minute"), "{cause}");
+    assert!(cause.contains("3000 reservations") && cause.contains("wait one minute"), "{cause}");
     let mut team = replica.read_namespace("team").await.unwrap();
     replica.reserve(&mut team, &[named("a")], &Facts::default()).await.unwrap();
 }
