@@ -62,8 +62,9 @@ fn image_build_copies_every_embedded_file() {
     let mut embedded = Vec::new();
     for file in files_of(&source).into_iter().filter(|file| is_built(file)) {
         let text = fs::read_to_string(&file).unwrap();
-        let named = text.split("include_str!(\"").skip(1).map(|rest| rest.split('"').next().unwrap());
-        embedded.extend(named.map(|name| file.parent().unwrap().join(name).canonicalize().unwrap()));
+        // Crates embed files by their path from the root: `concat!(env!("CARGO_MANIFEST_DIR"), "/../../FILE")`.
+        let named = text.split("\"/../../").skip(1).map(|rest| rest.split('"').next().unwrap());
+        embedded.extend(named.map(project_path).filter(|path| path.is_file()));
     }
     assert!(embedded.len() > 3, "{embedded:?}");
     for file in embedded {
