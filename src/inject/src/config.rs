@@ -8,7 +8,7 @@ pub mod lxcfs;
 pub mod over_commit;
 pub mod pod;
 pub mod pod_names;
-pub mod pod_parts;
+pub(crate) mod pod_parts;
 mod schema;
 pub mod sidecars;
 pub mod template;
@@ -33,7 +33,7 @@ use crate::config::pod::security_level::PodSecurityLevel;
 use etcd_guard_core::config::{diagnostic::Validator, policies::Policies};
 
 /// The supported `apiVersion`.
-pub const API_VERSION: &str = "etcd-guard.io/v1alpha1";
+pub(crate) const API_VERSION: &str = "etcd-guard.io/v1alpha1";
 
 /// The configuration of etcd-guard.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]

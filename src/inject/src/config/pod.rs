@@ -12,7 +12,7 @@ mod probes;
 mod resources;
 mod scheduling;
 mod security;
-pub mod security_level;
+pub(crate) mod security_level;
 mod volumes;
 
 pub use self::security_level::{PodSecurity, PodSecurityLevel};
