@@ -2,16 +2,16 @@
 
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzzing;
-pub mod lifespan;
+pub(crate) mod lifespan;
 mod loader;
-pub mod lxcfs;
-pub mod over_commit;
-pub mod pod;
-pub mod pod_names;
+pub(crate) mod lxcfs;
+pub(crate) mod over_commit;
+pub(crate) mod pod;
+pub(crate) mod pod_names;
 pub(crate) mod pod_parts;
 mod schema;
-pub mod sidecars;
-pub mod template;
+pub(crate) mod sidecars;
+pub(crate) mod template;
 #[cfg(test)]
 mod tests;
 

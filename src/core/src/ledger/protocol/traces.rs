@@ -55,7 +55,10 @@ struct Line {
 enum Event {
     #[serde(rename = "record")]
     Ledger(Vec<Entry>),
-    Created { pod: String, uid: String },
+    Created {
+        pod: String,
+        uid: String,
+    },
     Running(String),
     Stopped(String),
     Terminating(String),
