@@ -4,8 +4,11 @@
 # arm of `match`. Each of its two outcomes is a branch. Arms of `match`, `?` and `await` have no branch counters. Arms of `match` are
 # counted as regions.
 
-# The modules with the code that decides.
-DECISION_SOURCES=(src/guard/{assess,decide,model,observe,ownership,policy,reserve})
+# The modules with the code that decides: the rules, and what evaluates them.
+DECISION_SOURCES=(
+  src/core/src/{assess,ledger,membership,policy,reservation,snapshot,tally}
+  src/guard/src/{evaluation,observe,ownership,policy,reserve}
+)
 
 # llvm_program NAME: prints the path of a program of LLVM that can read the profiles of this Rust compiler.
 llvm_program() {
@@ -43,7 +46,10 @@ use_coverage() {
 # module.
 report_coverage() {
   local program sources=() source
-  for source in "${DECISION_SOURCES[@]}"; do sources+=("$PROJECT/$source.rs" "$PROJECT/$source"); done
+  for source in "${DECISION_SOURCES[@]}"; do
+    sources+=("$PROJECT/$source.rs")
+    [[ ! -d $PROJECT/$source ]] || sources+=("$PROJECT/$source")
+  done
   program=$(find "$CARGO_TARGET_DIR/debug/deps" -name "$1-*" -executable -type f -printf '%T@ %p\n' | sort -rn | head -n 1 | cut -d ' ' -f 2-)
   [[ -n $program ]] || fail "the instrumented program of the test $1 is missing in $CARGO_TARGET_DIR"
   "$LLVM_PROFDATA" merge --sparse --output "$PROFILE_FOLDER/merged" "$PROFILE_FOLDER"/*.profraw
@@ -52,8 +58,10 @@ report_coverage() {
   "$LLVM_COV" report --instr-profile "$PROFILE_FOLDER/merged" "$program" --sources "${sources[@]}" |
     awk '
       $1 ~ /\.rs$/ {
-        module = $1
-        sub(/(\.rs|\/.*)$/, "", module)
+        # CRATE/src/MODULE.rs or CRATE/src/MODULE/FILE.rs
+        split($1, parts, "/")
+        module = parts[1] "/" parts[3]
+        sub(/\.rs$/, "", module)
         modules[module]
         count("regions", module, $2, $3)
         count("branches", module, $11, $12)

@@ -41,7 +41,7 @@ use crate::{
 const REPEATED_SEEDS: [u64; 7] = [1, 2, 3, 4, 5, 11, 19];
 
 /// The mistakes that violate the safety invariant in no run that [`write_violation`] searches.
-const NOT_COMPARED: [Mistake; 2] = [Mistake::IgnoreForeignTerminating, Mistake::IgnoreOtherRecords];
+const NOT_COMPARED: [Mistake; 2] = [Mistake::IgnoreForeignTerminating, Mistake::IgnoreWithoutClusterId];
 
 /// Replays the seed of `SIMULATION_SEED` and following ones: `SIMULATION_SEEDS` of them, or as many as fit into
 /// `SIMULATION_SECONDS` of CPU time.

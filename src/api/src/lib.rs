@@ -1,6 +1,9 @@
-//! What the server returns to people, as JSON: the status of clusters and the preview of a verdict.
+//! What the server says to people over its admin port, as JSON: the status of clusters and the preview of a verdict.
 //!
-//! The guard and the server build these types, and commands that people run read them. They have no logic.
+//! It is a crate of its own so that the kubectl plugin reads the same types that the guard fills, without depending on the guard.
+//! A `Survey` is the answer of `/status`, a `Preview` that of `/preview`. Most values are those of the crate `core`.
+//!
+//! This crate must not know how an answer was found or how it is printed: it has types and no logic.
 
 mod preview;
 mod status;

@@ -2,6 +2,9 @@
 //!
 //! moka bounds the number of entries. Its own expiry reads the clock of the machine, which a simulation cannot advance,
 //! so each entry stores the instant from which its lifetime counts (decision 70).
+//!
+//! It is a crate of its own because `guard`, `etcd` and `kubernetes` use it, and none of them may depend on another for it. This
+//! crate must not know what it stores.
 
 use std::{
     borrow::Borrow,

@@ -56,7 +56,7 @@ pub fn explain(
     verdict
 }
 
-/// Returns the advice to overrule the denial for [`BREAK_GLASS_TIME`] by break-glass annotations of the object.
+/// Returns the advice to overrule the denial for `BREAK_GLASS_TIME` by break-glass annotations of the object.
 #[must_use]
 pub fn break_glass_advice(object: &str, clock: &WallClock) -> String {
     let now = clock.now();

@@ -17,7 +17,8 @@
 //! [`inspect`] reports what the rules read of one pod. [`escape`] makes foreign texts harmless, and [`mistakes`] are seeded
 //! faults that the simulation must find; release builds have none.
 //!
-//! This crate must not know kube, hyper, etcd-client, a runtime or a clock: times are arguments.
+//! This crate must not know kube, hyper, etcd-client, a runtime or a clock: times are arguments. Of tokio it uses only the type
+//! `Instant`, so that the instants of a simulation are the ones that the rules compare.
 
 pub mod annotations;
 pub mod assess;

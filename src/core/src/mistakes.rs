@@ -13,7 +13,7 @@ pub enum Mistake {
     ApproveFromCache,
     /// The reservations are read again after the probe round, and the evaluation does not count them.
     ReadLedgerAfterProbe,
-    /// A write of the record of reservations is not sent, and counts as successful.
+    /// A write of a ledger is not sent, and counts as successful.
     LoseLeaseUpdate,
     /// Terminating pods of other owners than the target's count as remaining.
     IgnoreForeignTerminating,
@@ -26,7 +26,7 @@ pub enum Mistake {
     /// A confirmed read counts as proof of health, also if the member follows a deposed leader.
     CountStaleRead,
     /// Approvals without a cluster id do not count.
-    IgnoreOtherRecords,
+    IgnoreWithoutClusterId,
 }
 
 #[cfg(debug_assertions)]
@@ -48,7 +48,7 @@ impl Mistake {
         Self::SkipSecondProbe,
         Self::ExpireByWallClock,
         Self::CountStaleRead,
-        Self::IgnoreOtherRecords,
+        Self::IgnoreWithoutClusterId,
     ];
 
     /// Makes this thread commit a mistake, or none.

@@ -146,7 +146,7 @@ impl Verdict {
         self.overruled = Some(std::mem::replace(&mut self.reason, Reason::BreakGlass));
     }
 
-    /// Adds a warning, escaped and cut to [`MAX_WARNING_LENGTH`].
+    /// Adds a warning, escaped and cut to `MAX_WARNING_LENGTH`.
     pub fn warn(&mut self, text: &str) {
         self.warnings.push(to_bounded_line(text, MAX_WARNING_LENGTH));
     }

@@ -1,8 +1,16 @@
 //! A client for the members of an etcd cluster, each at its own address, through the etcd v3 API.
 //!
-//! This module does not depend on Kubernetes: callers pass addresses and credentials and receive the members'
-//! responses. The module reads, and moves leadership on request. It never writes keys. It reads alarms from
-//! `Status.errors`, because `Maintenance.Alarm` is a raft proposal.
+//! The usual clients of etcd ask any member of a cluster and hide which one answered. The guard needs the opposite: the answer of
+//! one process at one address, or the reason why there is none.
+//!
+//! - [`probe`]: a linearizable read, the status and the member list of one member, as a `ProbeResult` of the crate `core`.
+//! - [`move_leader`]: the only change. This crate never writes keys, and reads alarms from `Status.errors`, because
+//!   `Maintenance.Alarm` is a raft proposal.
+//! - [`detect_schemes`]: whether a member speaks TLS, where its settings do not say so.
+//! - [`Connections`]: open connections by address and credentials. [`Transport`] opens them: TCP, or the network of a simulation.
+//! - `limits` and `response`: a member is not trusted. Sizes are bounded, and errors become text that is safe to print.
+//!
+//! This crate must not know Kubernetes: callers pass addresses and credentials, and judge the answers.
 
 mod any_certificate;
 mod connection;

@@ -1,6 +1,6 @@
 //! Handovers: leadership moves before a disruption, off nodes that are about to be disrupted, and on request.
 //!
-//! Each replica sees the signals. Only the replica that first writes an entry to the record of the cluster acts. The entry
+//! Each replica sees the signals. Only the replica that first writes an entry to the ledger acts. The entry
 //! names the signal, so that each signal causes at most one move. It also names the transferee, whose deletion the guard
 //! denies meanwhile. The write contains the resource version that was read before the probe round, like the write of a
 //! reservation.

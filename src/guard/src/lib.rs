@@ -1,35 +1,35 @@
-//! The validating webhook: decides whether a pod of an etcd cluster may be deleted now.
+//! Decides whether a pod of an etcd cluster may go now.
 //!
-//! # Data flow
+//! The rules are in the crate `core`. This crate reads what they need, at the right time, and makes sure that two approvals never
+//! rest on the same healthy voter.
 //!
-//! [`Guard::evaluate`] passes a [`Request`] through these modules. Each module depends only on modules above it in this
-//! list:
+//! # One request
 //!
-//! 1. [`model`]: the data types of all modules, from the request to the verdict.
-//! 2. `discovery`: recognizes the pods that run etcd, and finds their members' addresses, credentials and storage.
-//! 3. `policy`: merges the configuration and the annotations of namespace, owners and pod into the effective policy.
-//! 4. `reserve`: reads and writes the ledger, a shared Lease per etcd cluster with the deletions approved recently.
-//! 5. `ownership`: records the owners of members while both exist, to recognize cascades.
-//! 6. [`observe`]: probes every member and returns a snapshot of the cluster.
-//! 7. [`assess`]: evaluates a target in a snapshot. It has no I/O, no clock and no async code.
-//! 8. `explain`: renders an assessment as a verdict for people.
-//! 9. `inspect`: reports what the guard reads of a pod, for `etcd-guard inspect`. It probes nothing.
-//! 10. `evaluation`: runs these steps for one request, moves leadership under the policy `transfer`, and records events.
-//!     `services` holds what it reads from and writes to, and `cluster_cache` what outlives it.
-//! 11. `handover`: moves leadership on request, and before disruptions that nodes and rollouts announce.
-//! 12. `survey`: takes snapshots of all guarded clusters in the background and on demand, and reserves nothing.
+//! [`Guard::evaluate`] runs `evaluation`, one file that reads from top to bottom in the order of its stages: scope, target, lock,
+//! read, probe, assess, reserve, answer. It uses:
+//!
+//! - `policy`: the annotations of the pod, of its owners and of its namespace, as one effective policy.
+//! - `ownership`: the owners of members, recorded while both exist, so that cascades are recognized.
+//! - `credentials` and `claim_storage`: the Secrets and claims that a member's settings name.
+//! - [`observe`]: from the pods of a namespace to the snapshot of a cluster. Voters without a pod of the namespace are searched in
+//!   the other guarded namespaces.
+//! - `reserve`: the ledgers, one Lease per guarded namespace with the deletions that were approved a moment ago.
+//! - `services` owns the clients and caches of all evaluations. `cluster_cache` is what is remembered of a cluster between them.
+//!
+//! # In the background
+//!
+//! - `handover` moves leadership on request, and away from nodes and pods that are about to stop.
+//! - `survey` takes snapshots of all guarded clusters, for `status` and for metrics. It reserves nothing.
 //!
 //! # Invariants
 //!
-//! - Each assessment that approves a deletion rests on its own probe round. A cached snapshot may deny a deletion, but
-//!   never approves one. Only audit mode and a break-glass annotation overrule a denial.
-//! - Reservations are read before the probe round and written after it, with the resource version that was read. Each
-//!   approval that removes a voter is stored in the ledger before it is returned, so that all replicas count it.
-//! - A review can be forged. Policies, break-glass and owners are those of live objects, and a request in a namespace that
-//!   is not guarded has no effects.
-//! - One replica evaluates one deletion per cluster at a time. Between replicas, a conflicting write of the ledger
-//!   starts the evaluation again.
-//! - Every evaluation returns a verdict before its deadline. An evaluation that fails denies the request.
+//! - An approval rests on a probe round of its own, which began after the ledgers were read. A cached snapshot may only deny.
+//! - An approval that removes a voter is stored in the ledgers before it is returned. A conflicting write starts the evaluation
+//!   again.
+//! - A review can be forged. Policies, owners and break-glass are those of live objects, and other namespaces see no effects.
+//! - Every evaluation ends before its deadline. One that fails denies the request.
+//!
+//! This crate must not know HTTP, TLS or admission reviews (the crate `server` does), and nothing about injection.
 
 mod claim_storage;
 mod cluster_cache;

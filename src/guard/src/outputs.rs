@@ -209,7 +209,7 @@ pub fn record_metrics(registry: &mut Registry, text: &str) {
     let snapshot = snapshot(text);
     let summary = ClusterSummary::new(&snapshot);
     let mut status = crate::survey::status::cluster_status(&snapshot, &summary, &[], Vec::new(), Vec::new());
-    status.name = text.to_owned();
+    text.clone_into(&mut status.name);
     let clusters = ClusterMetrics::default();
     clusters.register(registry);
     clusters.record([(&status, ClusterState::Spare)], Some(1), true);
@@ -241,15 +241,15 @@ pub fn inspection(text: &str) -> Inspection {
     inspection.server_name = Some(text.to_owned());
     inspection.peer_urls = texts();
     inspection.claims = texts();
-    inspection.configuration = text.to_owned();
-    inspection.apply_command = text.to_owned();
+    text.clone_into(&mut inspection.configuration);
+    text.clone_into(&mut inspection.apply_command);
     for suggestion in &mut inspection.suggestions {
-        suggestion.value = text.to_owned();
-        suggestion.condition = text.to_owned();
+        text.clone_into(&mut suggestion.value);
+        text.clone_into(&mut suggestion.condition);
     }
     inspection.warnings = texts();
     for credential in &mut inspection.credentials {
-        credential.name = text.to_owned();
+        text.clone_into(&mut credential.name);
         credential.found = texts();
         credential.keys = texts();
     }

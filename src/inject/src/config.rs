@@ -2,16 +2,16 @@
 
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzzing;
-pub mod lifespan;
+pub(crate) mod lifespan;
 mod loader;
-pub mod lxcfs;
-pub mod over_commit;
-pub mod pod;
-pub mod pod_names;
-pub mod pod_parts;
+pub(crate) mod lxcfs;
+pub(crate) mod over_commit;
+pub(crate) mod pod;
+pub(crate) mod pod_names;
+pub(crate) mod pod_parts;
 mod schema;
-pub mod sidecars;
-pub mod template;
+pub(crate) mod sidecars;
+pub(crate) mod template;
 #[cfg(test)]
 mod tests;
 
@@ -33,7 +33,7 @@ use crate::config::pod::security_level::PodSecurityLevel;
 use etcd_guard_core::config::{diagnostic::Validator, policies::Policies};
 
 /// The supported `apiVersion`.
-pub const API_VERSION: &str = "etcd-guard.io/v1alpha1";
+pub(crate) const API_VERSION: &str = "etcd-guard.io/v1alpha1";
 
 /// The configuration of etcd-guard.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]

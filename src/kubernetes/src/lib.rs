@@ -1,7 +1,17 @@
-//! Reads from and writes to the Kubernetes API server, and the parts of Kubernetes' types that this program requires.
+//! Reads from and writes to the Kubernetes API server.
 //!
-//! The types are partial by design. A pod with its managed fields has nine kilobytes, of which the guard requires a few
-//! hundred bytes. Unknown fields of newer releases are ignored. This module does not depend on etcd.
+//! kube's own types decode whole objects: a pod with its managed fields has nine kilobytes, of which the rules read a few hundred
+//! bytes. This crate decodes only the types of `core::objects`, object by object, so that memory depends on the number of guarded
+//! objects and not on their size. Unknown fields of newer releases are ignored.
+//!
+//! - `read`: live reads ([`ApiReader`], [`SecretReader`]), reads that are cached for seconds ([`NamespaceReader`],
+//!   [`NamespaceLimitsReader`]), and watches ([`AnnotationCache`], [`ClaimReader`], [`NodeReader`]).
+//! - `write`: [`Leases`], events, the managed Secret, labels and status of nodes. A write names the version that was read, and
+//!   reports a conflict to its caller.
+//! - [`call`]: every call has a timeout, and is never repeated here: whoever requested the deletion repeats it.
+//! - [`error`]: only `NotFound` proves that an object is gone. Everything else is "unknown".
+//!
+//! This crate must not know etcd, verdicts or reservations: the content of a Lease is text for it.
 
 pub mod call;
 pub mod error;

@@ -35,7 +35,7 @@ struct Arguments {
 
 /// The commands that people run, with their own permissions.
 #[derive(Debug, Subcommand)]
-pub(super) enum PluginCommand {
+enum PluginCommand {
     Check(Box<check::Check>),
     Status(Box<status::Status>),
     Conformance(Box<conformance::Conformance>),
@@ -66,7 +66,7 @@ pub fn main() -> ExitCode {
 
 impl PluginCommand {
     /// Runs the command. `parser` is the command line, which is completed.
-    pub(crate) fn run(self, logging: &Logging, parser: impl FnOnce() -> clap::Command) -> ExitCode {
+    fn run(self, logging: &Logging, parser: impl FnOnce() -> clap::Command) -> ExitCode {
         logging.start(None);
         let result = match self {
             Self::Check(check) => return exit_code(check.run()),

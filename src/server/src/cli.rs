@@ -30,7 +30,7 @@ enum Command {
 
 /// The commands of the server, which run in pods, and `unregister`.
 #[derive(Debug, Subcommand)]
-pub(super) enum ServerCommand {
+enum ServerCommand {
     // Boxed because of its size: this command has many more flags than the others.
     Serve(Box<serve::Serve>),
     Certificates(certificates::Certificates),
@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
 // === impl ServerCommand ===
 
 impl ServerCommand {
-    pub(crate) fn run(self, logging: &Logging) -> ExitCode {
+    fn run(self, logging: &Logging) -> ExitCode {
         // `serve` starts logging itself, because its flags decide about the export of spans.
         if !matches!(self, Self::Serve(_)) {
             logging.start(None);

@@ -1,8 +1,22 @@
-//! The webhook server: HTTPS for the API server, and plain HTTP on the admin port for the kubelet and for Prometheus.
+//! The webhook server: HTTPS for the API server, plain HTTP on the admin port for the kubelet, Prometheus and the kubectl plugin.
 //!
-//! It handles reviews and verdicts and does not know etcd. Its lifecycle: bind both ports, serve; on the stop signal
-//! fail readiness and serve on while clients move to other replicas; stop accepting, finish the accepted requests,
-//! return.
+//! A guard that decides correctly is useless if it cannot be reached: while no replica answers, the API server rejects the
+//! deletions of all labelled namespaces. Most of this crate is about staying reachable.
+//!
+//! - A connection: `listener` accepts it, `slots` decides which one yields when all are in use, `tls` serves the certificate that
+//!   is current at that moment, `connection` bounds times and sizes.
+//! - A deletion: `webhook::validate` reads the AdmissionReview, `etcd_guard_guard::Guard` decides, and `webhook::review_response`
+//!   turns the verdict into the status that kubectl prints.
+//! - A mutation: `webhook::mutate` and `webhook::mutator` hand the object to the crate `inject`, and send its patch back.
+//! - `admin`: health, metrics, `/status` and `/preview`.
+//! - In the background: `reload` watches the configuration file, `certificates` creates and renews certificates and registers the
+//!   webhooks, and `nodes` writes the status of over-committed nodes.
+//! - `cli`: the commands of the program. `cli::serve` wires everything, and is the place to start reading.
+//!
+//! The life of a [`Server`]: bind both ports and serve. On the stop signal, fail readiness and serve on while clients move to
+//! other replicas. Then stop accepting, finish the accepted requests, return.
+//!
+//! This crate must not know members, probes or ledgers. It never approves anything itself: whatever it cannot read, it rejects.
 
 mod admin;
 mod certificates;

@@ -27,17 +27,17 @@ pub struct Readiness {
 
 impl Readiness {
     /// Records that the API server has responded to this process.
-    pub fn set_apiserver_answered(&self) {
+    pub(crate) fn set_apiserver_answered(&self) {
         self.apiserver_answered.store(true, Ordering::Relaxed);
     }
 
     /// Records whether a certificate is served that the API server trusts, as far as this process can determine.
-    pub fn set_certificate_trusted(&self, trusted: bool) {
+    pub(crate) fn set_certificate_trusted(&self, trusted: bool) {
         self.certificate_trusted.store(trusted, Ordering::Relaxed);
     }
 
     /// Records that the process is stopping: it continues to serve, but should receive no new requests.
-    pub fn set_stopping(&self) {
+    pub(crate) fn set_stopping(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 

@@ -36,7 +36,7 @@ use test_support::{
 const PATH: &str = "/validate?timeout=10s";
 const ROUNDS: &str = "etcd_guard_probe_duration_seconds_count";
 
-/// Returns the number of reserved pods of the cluster. The guard's gauge also counts provisional reservations of other tests.
+/// Returns the number of reserved pods of the cluster. The guard's gauge also counts reservations of other tests.
 pub(crate) async fn reserved_pods(etcd: &GuardedCluster) -> usize {
     let leases: Api<Lease> = Api::namespaced(etcd.client.clone(), "etcd-guard");
     let listed = leases.list(&ListParams::default()).await.unwrap();

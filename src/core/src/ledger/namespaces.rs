@@ -19,12 +19,12 @@
 //! | All of them are written. | `WritesOwnNamespaceOnly` | a cluster over two namespaces |
 //! | They are read before the probe that the approval rests on. | `SkipsSecondProbe` | a cluster over two namespaces |
 //! | So is the ledger of a voter that joins between two rounds. | `IgnoresNewVoters` | a learner in a third namespace |
-//! | After a conflict at a later ledger, the evaluation starts again. | `ApprovesAfterPartialWrite` | two namespaces, members that nobody reaches at first |
+//! | After a conflict at a later ledger, the evaluation starts again. | `ApprovesAfterPartialWrite` | two namespaces, members without an answer |
 //! | Voters whose pods are not found: the ledger of the cluster is read and written. | `SkipsClusterLease` | pods that other namespaces do not find |
 //! | A replica keeps the reservations of a Lease that was deleted. | `ForgetsDeletedLease` | a deleted Lease |
 //! | An eviction without a uid reserves the name. | `ForgetsNames` | an eviction by name, and a pod that is replaced |
 //! | Its reservation ends only with its lifetime. | `RemovesNames` | the same, five voters |
-//! | A successor that has not served yet is leaving like its predecessor. | `IgnoresSilentSuccessors` | a forced deletion, whose process continues at the same address |
+//! | A successor that has not served yet is leaving like its predecessor. | `IgnoresSilentSuccessors` | a forced deletion: the process continues |
 //! | A reservation is removed only after the successor has served. | `RemovesSilentSuccessors` | the same, beside another cluster |
 //! | If a ledger reserves an unlisted pod, the pods are listed again. | `SkipsRelist` | a successor at the same address |
 //! | A reservation outlives its request. | `ExpiresEarly` | two deletions |

@@ -1,6 +1,6 @@
 //! A model of the reservation protocol for exhaustive search with stateright.
 //!
-//! Replicas read the record and the pods at separate moments, probe the members, and write the record by compare-and-swap.
+//! Replicas read the ledger and the pods at separate moments, probe the members, and write the ledger by compare-and-swap.
 //! The API server executes an approval late or never and loses responses. Replicas restart, and pods crash. In some
 //! searches a voter leads, so that its deletion requires a transfer, a link between two voters is cut, or owners of pods
 //! are deleted.
@@ -44,7 +44,7 @@ const MAX_REQUEST_AGE: u8 = 2;
 /// A defect that is seeded into the guard. The search must find each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Defect {
-    /// A replica overwrites a record that another replica changed since the read.
+    /// A replica overwrites a ledger that another replica changed since the read.
     IgnoresConflicts,
     /// The cached snapshot approves deletions.
     ApprovesFromCache,
@@ -97,7 +97,7 @@ struct State {
     /// Number of voters. Pods with higher numbers run learners.
     voters: u8,
     pods: Vec<Pod>,
-    record: Vec<Reserved>,
+    ledger: Vec<Reserved>,
     replicas: Vec<Replica>,
     /// Requests that can still change the state.
     requests: Vec<Request>,
@@ -154,7 +154,7 @@ struct Request {
     replica: u8,
     /// Age in steps.
     age: u8,
-    /// Whether the record changed since this request read it.
+    /// Whether the ledger changed since this request read it.
     stale: bool,
     /// Whether the request follows from an accepted deletion of the pod's owner, which is approved in any case.
     is_cascade: bool,
@@ -165,28 +165,28 @@ struct Request {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum RequestStage {
-    /// A conflict occurred. The replica reads the record and the pods again.
+    /// A conflict occurred. The replica reads the ledger and the pods again.
     Retrying,
-    /// The replica reads the record and each pod at separate moments. The lists contain every value since the first possible
+    /// The replica reads the ledger and each pod at separate moments. The lists contain every value since the first possible
     /// moment. Each read can return any value of its list, independently of the other reads.
-    Reading { records: Vec<Vec<Reserved>>, pods: Vec<Vec<Pod>> },
-    /// The record can be newer than the list of pods. The replica lists the pods again.
-    Relisting { record: Vec<Reserved>, held: Vec<Reserved> },
-    /// The replica probes the members. `held` contains the active reservations of the record.
-    Probing { record: Vec<Reserved>, held: Vec<Reserved>, listed: Vec<Pod> },
-    /// The assessment approves the deletion. The replica writes the record.
+    Reading { ledgers: Vec<Vec<Reserved>>, pods: Vec<Vec<Pod>> },
+    /// The ledger can be newer than the list of pods. The replica lists the pods again.
+    Relisting { ledger: Vec<Reserved>, held: Vec<Reserved> },
+    /// The replica probes the members. `held` contains the active reservations of the ledger.
+    Probing { ledger: Vec<Reserved>, held: Vec<Reserved>, listed: Vec<Pod> },
+    /// The assessment approves the deletion. The replica writes the ledger.
     Ready(Ready),
     /// The target is reserved. The replica transfers leadership to one of these voters.
     Transferring { candidates: Vec<u8> },
     /// The replica abandoned its write. The write can still arrive, without a response.
-    WriteAbandoned { record: Vec<Reserved> },
+    WriteAbandoned { ledger: Vec<Reserved> },
     /// The deletion is approved. The API server can execute it.
     Approved,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Ready {
-    record: Vec<Reserved>,
+    ledger: Vec<Reserved>,
     listed: Vec<Pod>,
     /// Whether the reason of the approval is that the pod does not serve, and the probe confirmed it.
     idle: bool,
@@ -224,7 +224,7 @@ enum Action {
     /// The replica lists the pods in their current state.
     List(usize),
     Probe(usize),
-    /// The replica writes the record and returns the approval.
+    /// The replica writes the ledger and returns the approval.
     Write(usize),
     /// The write fails with a response. A denial leaves the state unchanged and is not modelled.
     Fail(usize),
@@ -293,7 +293,7 @@ impl Model for World {
         vec![State {
             voters: self.voters,
             pods: vec![Pod { incarnation: 0, state: PodState::Serving }; usize::from(self.pods())],
-            record: Vec::new(),
+            ledger: Vec::new(),
             replicas: vec![Replica::default(); usize::from(self.replicas)],
             requests: Vec::new(),
             started: 0,
@@ -316,8 +316,8 @@ impl Model for World {
         for (n, request) in state.requests.iter().enumerate() {
             match &request.stage {
                 RequestStage::Retrying => actions.push(Action::Retry(n)),
-                RequestStage::Reading { records, pods } => {
-                    let choices = pods.iter().map(Vec::len).product::<usize>() * records.len();
+                RequestStage::Reading { ledgers, pods } => {
+                    let choices = pods.iter().map(Vec::len).product::<usize>() * ledgers.len();
                     actions.extend((0..choices).map(|choice| Action::Read(n, choice)));
                 }
                 RequestStage::Relisting { .. } => actions.push(Action::List(n)),
@@ -366,15 +366,15 @@ impl State {
     /// Returns the stage in which the reads begin.
     fn begin_reads(&self) -> RequestStage {
         let pods = self.pods.iter().map(|pod| vec![*pod]).collect();
-        RequestStage::Reading { records: vec![self.record.clone()], pods }
+        RequestStage::Reading { ledgers: vec![self.ledger.clone()], pods }
     }
 
     /// Adds the current values to the possible results of all reads in progress.
     fn extend_reads(&mut self) {
         for request in &mut self.requests {
-            let RequestStage::Reading { records, pods } = &mut request.stage else { continue };
-            if !records.contains(&self.record) {
-                records.push(self.record.clone());
+            let RequestStage::Reading { ledgers, pods } = &mut request.stage else { continue };
+            if !ledgers.contains(&self.ledger) {
+                ledgers.push(self.ledger.clone());
             }
             for (values, pod) in pods.iter_mut().zip(&self.pods) {
                 if let Err(place) = values.binary_search(pod) {
@@ -391,9 +391,9 @@ impl State {
         self.started += 1;
     }
 
-    /// Stores the record. Writes that are based on an older record fail from now on.
-    fn store(&mut self, record: Vec<Reserved>) {
-        self.record = record;
+    /// Stores the ledger. Writes that are based on an older ledger fail from now on.
+    fn store(&mut self, ledger: Vec<Reserved>) {
+        self.ledger = ledger;
         for request in &mut self.requests {
             request.stale = !matches!(
                 request.stage,

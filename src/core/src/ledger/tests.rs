@@ -33,32 +33,32 @@ fn observe(known: &mut Sightings, read: &[Reservation], now: Instant) {
 #[test]
 fn reservation_of_deleted_node_expires_later() {
     let (mut known, start) = (Sightings::default(), Instant::now());
-    let record = [Reservation { of_node: true, ..reservation("a", "1") }];
-    observe(&mut known, &record, start);
-    assert!(is_active(&known, &record, start + Duration::from_secs(119)));
-    assert!(!is_active(&known, &record, start + NODE_RESERVATION_TTL));
+    let ledger = [Reservation { of_node: true, ..reservation("a", "1") }];
+    observe(&mut known, &ledger, start);
+    assert!(is_active(&known, &ledger, start + Duration::from_secs(119)));
+    assert!(!is_active(&known, &ledger, start + NODE_RESERVATION_TTL));
 }
 
 /// Edge case 28.
 #[test]
 fn lifetime_starts_at_the_first_read() {
     let start = Instant::now();
-    let record = [reservation("a", "time of another replica")];
+    let ledger = [reservation("a", "time of another replica")];
     let mut known = Sightings::default();
-    observe(&mut known, &record, start);
-    observe(&mut known, &record, start + Duration::from_secs(30));
-    assert!(is_active(&known, &record, start + RESERVATION_TTL - Duration::from_millis(1)));
-    assert!(!is_active(&known, &record, start + RESERVATION_TTL));
+    observe(&mut known, &ledger, start);
+    observe(&mut known, &ledger, start + Duration::from_secs(30));
+    assert!(is_active(&known, &ledger, start + RESERVATION_TTL - Duration::from_millis(1)));
+    assert!(!is_active(&known, &ledger, start + RESERVATION_TTL));
     assert!(!is_active(&known, &[], start));
 }
 
 #[test]
 fn restarted_replica_restarts_the_lifetime() {
     let start = Instant::now();
-    let record = [reservation("a", "1")];
+    let ledger = [reservation("a", "1")];
     let mut restarted = Sightings::default();
-    observe(&mut restarted, &record, start + Duration::from_secs(59));
-    assert!(is_active(&restarted, &record, start + Duration::from_secs(118)));
+    observe(&mut restarted, &ledger, start + Duration::from_secs(59));
+    assert!(is_active(&restarted, &ledger, start + Duration::from_secs(118)));
 }
 
 #[test]
@@ -68,10 +68,10 @@ fn second_approval_restarts_the_lifetime() {
     let mut known = Sightings::default();
     observe(&mut known, &first, start);
     let later = start + Duration::from_secs(50);
-    let record = known.with(&first, &[reservation("a", "2")], &live_pods(["a"]), later);
-    assert_eq!(record, [reservation("a", "2")]);
-    observe(&mut known, &record, later);
-    assert!(is_active(&known, &record, start + Duration::from_secs(100)));
+    let ledger = known.with(&first, &[reservation("a", "2")], &live_pods(["a"]), later);
+    assert_eq!(ledger, [reservation("a", "2")]);
+    observe(&mut known, &ledger, later);
+    assert!(is_active(&known, &ledger, start + Duration::from_secs(100)));
 }
 
 #[test]

@@ -130,6 +130,7 @@ impl Snapshot {
     }
 
     /// Changes the member list of each serving member.
+    #[must_use]
     pub fn relist(mut self, change: impl Fn(&mut Vec<ListedMember>)) -> Self {
         for pod in &mut self.pods {
             if let ProbeResult::Healthy { members, .. } = &mut pod.reply {
@@ -140,6 +141,7 @@ impl Snapshot {
     }
 
     /// Changes the status of one member.
+    #[must_use]
     pub fn restate(mut self, n: usize, change: impl Fn(&mut Status)) -> Self {
         match &mut self.pods[n].reply {
             ProbeResult::Healthy { status, .. } | ProbeResult::StatusOnly { status, .. } => change(status),
@@ -149,6 +151,7 @@ impl Snapshot {
     }
 
     /// Changes one pod.
+    #[must_use]
     pub fn change(mut self, n: usize, change: impl Fn(&mut MemberPod)) -> Self {
         change(&mut self.pods[n]);
         self

@@ -40,9 +40,9 @@ pub(super) enum Outcome {
     Rejected(String),
     /// Leadership was not moved, or the result is unknown.
     Failed { leader: Option<String>, cause: String },
-    /// The record shows that a replica has handled the signal.
+    /// The ledger shows that a replica has handled the signal.
     Handled,
-    /// The record shows that a replica acts, or acted until a moment ago. Contains the time after which the signal has to be
+    /// The ledger shows that a replica acts, or acted until a moment ago. Contains the time after which the signal has to be
     /// evaluated again: the replica may have ended before the transfer.
     InProgress(Duration),
     /// The node no longer shows the signal.

@@ -207,11 +207,11 @@ impl ClusterObserver {
 
     /// Returns a pod of this StatefulSet as the controller would create it, with the annotations of its owners.
     pub(crate) fn pod_of_set(&self, namespace: &str, set: &StatefulSet) -> Pod {
-        self.inherit(namespace, set.template(namespace))
+        self.with_inherited(namespace, set.template(namespace))
     }
 
     /// Returns a pod with the annotations of its owners.
-    pub(crate) fn inherit(&self, namespace: &str, mut pod: Pod) -> Pod {
+    pub(crate) fn with_inherited(&self, namespace: &str, mut pod: Pod) -> Pod {
         self.apply_inherited(namespace, std::slice::from_mut(&mut pod));
         pod
     }
@@ -642,8 +642,8 @@ impl ClusterObserver {
         elsewhere.map(|_| ())
     }
 
-    /// Returns those of these members whose pods in other namespaces are leaving, and the guarded ones of these namespaces. `addresses` are the addresses at which
-    /// the members replied. Costs one read per address and namespace, in parallel.
+    /// Returns those of these members whose pods in other namespaces are leaving, and the guarded ones of these namespaces.
+    /// `addresses` are the addresses at which the members replied. Costs one read per address and namespace, in parallel.
     ///
     /// # Errors
     ///

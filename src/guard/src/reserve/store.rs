@@ -171,7 +171,7 @@ impl ReservationStore {
             known.observe_handovers(&handovers, now);
             let reservations = known.observe(lease.uid.as_deref(), read, now);
             let mut active: Vec<Reservation> = known.active(&reservations, now).cloned().collect();
-            if Mistake::IgnoreOtherRecords.is_active() {
+            if Mistake::IgnoreWithoutClusterId.is_active() {
                 active.retain(|reservation| reservation.cluster.is_some());
             }
             (reservations, active)

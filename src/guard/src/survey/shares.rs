@@ -130,7 +130,10 @@ mod tests {
         let stored = Arc::clone(stored);
         let client = fake::api_server_with(move |call, body| {
             let mut stored = stored.lock().unwrap();
-            let lease = |(version, annotations): &(u32, Value)| json!({"metadata": {"name": LEASE, "resourceVersion": version.to_string(), "annotations": annotations}});
+            let lease = |(version, annotations): &(u32, Value)| {
+                let version = version.to_string();
+                json!({"metadata": {"name": LEASE, "resourceVersion": version, "annotations": annotations}})
+            };
             let version = stored.as_ref().map_or(0, |(version, _)| *version);
             let annotations = body["metadata"]["annotations"].clone();
             match call.method.as_str() {

@@ -1,7 +1,7 @@
 //! The `lxcfs` section: the files of lxcfs that containers get, and the pods that get them.
 
-pub mod file;
-pub mod mounts;
+mod file;
+mod mounts;
 
 use schemars::JsonSchema;
 use serde::Deserialize;

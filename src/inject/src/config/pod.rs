@@ -1,5 +1,5 @@
 //! The frequent rules of an API server for the parts of a pod that a template contains
-//! (`pkg/apis/core/validation/validation.go` of Kubernetes 1.34): those that `tests/data/templates` violates. `etcd-guard
+//! (`pkg/apis/core/validation/validation.go` of Kubernetes 1.34): those that `tests/data/templates` violates. `kubectl etcd-guard
 //! config check --server` evaluates all others, and those that depend on the pod itself.
 //!
 //! Values of a wrong type are left to the type check. Every rule ignores them.
@@ -12,10 +12,9 @@ mod probes;
 mod resources;
 mod scheduling;
 mod security;
-pub mod security_level;
+pub(crate) mod security_level;
 mod volumes;
 
-pub use self::security_level::{PodSecurity, PodSecurityLevel};
 pub(crate) use self::{
     container::{Container, ContainerKind, check_containers},
     environment::check_variables,

@@ -7,9 +7,9 @@ use serde_json::Value;
 use etcd_guard_core::config::{diagnostic::Validator, document::Node, quantities};
 
 /// Maximum number of name servers of a pod (`pkg/apis/core/validation/validation.go`).
-pub const MAX_NAME_SERVERS: usize = 3;
+pub(crate) const MAX_NAME_SERVERS: usize = 3;
 /// Maximum number of search domains of a pod.
-pub const MAX_SEARCH_DOMAINS: usize = 32;
+pub(crate) const MAX_SEARCH_DOMAINS: usize = 32;
 
 /// Returns the text of a field. The text is empty if the field is absent. Returns `None` if the field is not a string,
 /// which the type check reports.

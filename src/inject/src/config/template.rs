@@ -164,7 +164,7 @@ impl Template {
     }
 
     /// The names of all containers of the template.
-    pub fn container_names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn container_names(&self) -> impl Iterator<Item = &str> {
         self.containers.iter().chain(&self.init_containers).filter_map(|part| part.get("name")?.as_str())
     }
 

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     config::{
-        lxcfs::{Lxcfs, NodeAffinity, SharedProcessNamespace, file::LxcfsFile, mounts::LxcfsMount},
+        lxcfs::{Lxcfs, LxcfsFile, LxcfsMount, NodeAffinity, SharedProcessNamespace},
         pod::security_level::PodSecurityLevel,
     },
     patch::{ListPosition, PatchBuilder, PatchError, pointer},

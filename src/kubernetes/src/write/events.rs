@@ -109,7 +109,7 @@ impl EventRecord {
         }
     }
 
-    /// Returns the Event, with the note escaped and cut to [`MAX_NOTE_BYTES`].
+    /// Returns the Event, with the note escaped and cut to `MAX_NOTE_BYTES`.
     #[must_use]
     pub fn event(&self, secondary: Option<ObjectReference>) -> Event {
         Event {

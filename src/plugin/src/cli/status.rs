@@ -1,4 +1,4 @@
-//! `etcd-guard status`: the current state of the guarded clusters.
+//! `kubectl etcd-guard status`: the current state of the guarded clusters.
 
 pub(crate) mod table;
 

@@ -184,6 +184,7 @@ fn bar(done: usize, total: usize) -> String {
 
 /// Returns the output of the reporter for this text as an event of each kind and as a line of a plan.
 #[cfg(any(test, feature = "fixtures"))]
+#[allow(clippy::unwrap_used, reason = "values for tests: a failure is a panic")]
 pub(crate) fn texts(text: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let message = to_bounded_line(text, MAX_TEXT_CHARS);

@@ -47,7 +47,7 @@ impl ServedCertificate {
     }
 
     /// Counts a new certificate that was unusable. The previous one stays in use.
-    pub fn count_failure(&self) {
+    pub(crate) fn count_failure(&self) {
         self.reloads.get_or_create(&ReloadLabels { result: "failure" }).inc();
     }
 

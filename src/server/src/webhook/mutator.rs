@@ -83,7 +83,7 @@ impl Mutator {
 
     /// Reads the versions of the API server and of the kubelets periodically and never returns. Sends on `first_read`
     /// after the first successful read. The kubelets are read only if the configuration contains templates.
-    pub fn follow_version(
+    pub(crate) fn follow_version(
         &self,
         first_read: oneshot::Sender<()>,
     ) -> impl Future<Output = ()> + Send + 'static {

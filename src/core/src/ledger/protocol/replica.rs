@@ -123,12 +123,12 @@ impl Replica {
         self.cached = None;
     }
 
-    pub(super) fn observe(&mut self, world: &World, record: &[Reserved]) {
+    pub(super) fn observe(&mut self, world: &World, ledger: &[Reserved]) {
         if world.has_defect(Defect::RestartsLifetimes) {
             self.first_seen.clear();
         }
         let mut sightings = self.sightings();
-        sightings.observe(Some(LEASE), reservations(record), *NOW);
+        sightings.observe(Some(LEASE), reservations(ledger), *NOW);
         self.set_sightings(&sightings);
     }
 
@@ -137,20 +137,26 @@ impl Replica {
         if world.has_defect(Defect::ExpiresEarly) { *NOW + STEP * u32::from(LIFETIME - 1) } else { *NOW }
     }
 
-    pub fn active(&self, world: &World, record: &[Reserved]) -> Vec<Reserved> {
-        self.sightings().active(&reservations(record), Self::now(world)).map(Reserved::read).collect()
+    pub(super) fn active(&self, world: &World, ledger: &[Reserved]) -> Vec<Reserved> {
+        self.sightings().active(&reservations(ledger), Self::now(world)).map(Reserved::read).collect()
     }
 
-    pub fn may_be_newer_than(&self, world: &World, record: &[Reserved], listed: &[Pod]) -> bool {
-        let (sightings, record) = (self.sightings(), reservations(record));
+    pub(super) fn may_be_newer_than(&self, world: &World, ledger: &[Reserved], listed: &[Pod]) -> bool {
+        let (sightings, ledger) = (self.sightings(), reservations(ledger));
         with_live_pods(listed, |live_pods| {
-            sightings.may_be_newer_than(&record, NAMESPACE, live_pods, Self::now(world))
+            sightings.may_be_newer_than(&ledger, NAMESPACE, live_pods, Self::now(world))
         })
     }
 
-    pub fn with(&self, world: &World, record: &[Reserved], new: Reserved, listed: &[Pod]) -> Vec<Reserved> {
+    pub(super) fn with(
+        &self,
+        world: &World,
+        ledger: &[Reserved],
+        new: Reserved,
+        listed: &[Pod],
+    ) -> Vec<Reserved> {
         let next = with_live_pods(listed, |live_pods| {
-            self.sightings().with(&reservations(record), &[new.reservation()], live_pods, Self::now(world))
+            self.sightings().with(&reservations(ledger), &[new.reservation()], live_pods, Self::now(world))
         });
         let mut next: Vec<Reserved> = next.iter().map(Reserved::read).collect();
         next.sort_unstable();

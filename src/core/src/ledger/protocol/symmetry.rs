@@ -61,19 +61,19 @@ fn moved<T: Clone>(all: &[T], places: &[u8]) -> Vec<T> {
 // === impl State ===
 
 impl State {
-    /// Removes data that no later step reads: knowledge about reservations that no record contains, and listed pods that
-    /// the record does not name.
+    /// Removes data that no later step reads: knowledge about reservations that no ledger contains, and listed pods that
+    /// the ledger does not name.
     fn remove_unused_data(&mut self) {
         for (replica, number) in self.replicas.iter_mut().zip(0..) {
             let own = self.requests.iter().filter(|request| request.replica == number);
-            let own = own.flat_map(|request| request.stage.records()).flatten();
-            let known: Vec<&Reserved> = self.record.iter().chain(own).collect();
+            let own = own.flat_map(|request| request.stage.ledgers()).flatten();
+            let known: Vec<&Reserved> = self.ledger.iter().chain(own).collect();
             replica.first_seen.retain(|(held, _)| known.contains(&held));
         }
         for request in &mut self.requests {
-            let RequestStage::Ready(Ready { record, listed, .. }) = &mut request.stage else { continue };
+            let RequestStage::Ready(Ready { ledger, listed, .. }) = &mut request.stage else { continue };
             for ((pod, current), n) in listed.iter_mut().zip(&self.pods).zip(0..) {
-                let is_held = record.iter().any(|held| held.uid.pod == n);
+                let is_held = ledger.iter().any(|held| held.uid.pod == n);
                 if !is_held {
                     *pod = Pod { incarnation: current.incarnation, state: PodState::Serving };
                 }
@@ -177,7 +177,7 @@ impl State {
         let is_cut = self.cut.is_some_and(|(one, other)| n == one || n == other);
         let mut all = vec![u8::from(n >= self.voters), is_named(self.leader), u8::from(is_cut)];
         all.extend(pod_data(self.pods[usize::from(n)]));
-        record_data(&self.record, &mut all);
+        record_data(&self.ledger, &mut all);
         for replica in moved(&self.replicas.iter().collect::<Vec<_>>(), replicas) {
             let first_seen = replica.first_seen.iter().filter(|(reserved, _)| reserved.uid.pod == n);
             all.extend(
@@ -196,8 +196,8 @@ impl State {
                 all.extend([request.uid.incarnation, request.number]);
             }
             all.push(END);
-            for record in request.stage.records() {
-                record_data(record, &mut all);
+            for ledger in request.stage.ledgers() {
+                record_data(ledger, &mut all);
             }
             record_data(request.stage.held(), &mut all);
             all.extend(request.stage.listed(n).iter().copied().flat_map(pod_data));
@@ -238,7 +238,7 @@ impl State {
         state.cut = state.cut.map(|(one, other)| (new(one).min(new(other)), new(one).max(new(other))));
         state.pods = moved(&state.pods, &numbering.pods);
         state.replicas = moved(&state.replicas, &numbering.replicas);
-        state.record.sort_unstable();
+        state.ledger.sort_unstable();
         state
     }
 
@@ -249,7 +249,7 @@ impl State {
             let seen = replica.first_seen.iter_mut().map(|(held, _)| held);
             seen.chain(replica.cached.iter_mut().flat_map(|observation| &mut observation.held))
         });
-        self.record.iter_mut().chain(requests).chain(known)
+        self.ledger.iter_mut().chain(requests).chain(known)
     }
 
     /// Returns the pods and all copies of them, with their numbers.
@@ -276,8 +276,8 @@ impl Request {
             RequestStage::Approved => 7,
             RequestStage::Retrying => 8,
             RequestStage::Transferring { .. } => 9,
-            RequestStage::Reading { records, pods } => {
-                10 + records.len() + pods.iter().map(Vec::len).sum::<usize>()
+            RequestStage::Reading { ledgers, pods } => {
+                10 + ledgers.len() + pods.iter().map(Vec::len).sum::<usize>()
             }
         };
         (replicas[usize::from(self.replica)], self.age, [self.stale, self.is_cascade, self.moved], stage)
@@ -287,14 +287,14 @@ impl Request {
 // === impl RequestStage ===
 
 impl RequestStage {
-    /// Returns the records that the stage contains.
-    fn records(&self) -> &[Vec<Reserved>] {
+    /// Returns the ledgers that the stage contains.
+    fn ledgers(&self) -> &[Vec<Reserved>] {
         match self {
-            Self::Reading { records, .. } => records,
-            Self::Relisting { record, .. }
-            | Self::Probing { record, .. }
-            | Self::Ready(Ready { record, .. })
-            | Self::WriteAbandoned { record } => slice::from_ref(record),
+            Self::Reading { ledgers, .. } => ledgers,
+            Self::Relisting { ledger, .. }
+            | Self::Probing { ledger, .. }
+            | Self::Ready(Ready { ledger, .. })
+            | Self::WriteAbandoned { ledger } => slice::from_ref(ledger),
             Self::Retrying | Self::Transferring { .. } | Self::Approved => &[],
         }
     }
@@ -323,17 +323,17 @@ impl RequestStage {
     }
 
     fn held_mut(&mut self) -> impl Iterator<Item = &mut Reserved> {
-        let (records, held): (&mut [Vec<Reserved>], &mut [Reserved]) = match self {
-            Self::Reading { records, .. } => (records, &mut []),
-            Self::Relisting { record, held } | Self::Probing { record, held, .. } => {
-                (slice::from_mut(record), held)
+        let (ledgers, held): (&mut [Vec<Reserved>], &mut [Reserved]) = match self {
+            Self::Reading { ledgers, .. } => (ledgers, &mut []),
+            Self::Relisting { ledger, held } | Self::Probing { ledger, held, .. } => {
+                (slice::from_mut(ledger), held)
             }
-            Self::Ready(Ready { record, .. }) | Self::WriteAbandoned { record } => {
-                (slice::from_mut(record), &mut [])
+            Self::Ready(Ready { ledger, .. }) | Self::WriteAbandoned { ledger } => {
+                (slice::from_mut(ledger), &mut [])
             }
             Self::Retrying | Self::Transferring { .. } | Self::Approved => (&mut [], &mut []),
         };
-        records.iter_mut().flatten().chain(held)
+        ledgers.iter_mut().flatten().chain(held)
     }
 
     fn listed_mut(&mut self) -> impl Iterator<Item = (u8, &mut Pod)> {
@@ -353,23 +353,23 @@ impl RequestStage {
     /// Renumbers the pods except in reservations, which are renumbered already, and sorts the lists.
     fn rename(&mut self, pods: &[u8]) {
         match self {
-            Self::Reading { records, pods: values } => {
-                for record in records {
-                    record.sort_unstable();
+            Self::Reading { ledgers, pods: values } => {
+                for ledger in ledgers {
+                    ledger.sort_unstable();
                 }
                 *values = moved(values, pods);
             }
-            Self::Relisting { record, held } => {
-                record.sort_unstable();
+            Self::Relisting { ledger, held } => {
+                ledger.sort_unstable();
                 held.sort_unstable();
             }
-            Self::Probing { record, held, listed } => {
-                record.sort_unstable();
+            Self::Probing { ledger, held, listed } => {
+                ledger.sort_unstable();
                 held.sort_unstable();
                 *listed = moved(listed, pods);
             }
-            Self::Ready(Ready { record, listed, crashed, leader, candidates, .. }) => {
-                record.sort_unstable();
+            Self::Ready(Ready { ledger, listed, crashed, leader, candidates, .. }) => {
+                ledger.sort_unstable();
                 *listed = moved(listed, pods);
                 *crashed = sorted(crashed.iter().map(|n| pods[usize::from(*n)]));
                 *leader = leader.map(|n| pods[usize::from(n)]);
@@ -378,7 +378,7 @@ impl RequestStage {
             Self::Transferring { candidates } => {
                 *candidates = sorted(candidates.iter().map(|n| pods[usize::from(*n)]));
             }
-            Self::WriteAbandoned { record } => record.sort_unstable(),
+            Self::WriteAbandoned { ledger } => ledger.sort_unstable(),
             Self::Retrying | Self::Approved => {}
         }
     }

@@ -1,13 +1,13 @@
 //! Comparison of recorded runs with the model: every run of the replicas must be a run of the model.
 //!
-//! `tests/support/src/protocol_trace.rs` describes the format of a trace. A trace contains effects: writes of the record, changes of
+//! `tests/support/src/protocol_trace.rs` describes the format of a trace. A trace contains effects: writes of the ledger, changes of
 //! pods, and approvals. It does not contain reads, probes, denials or the ledgers of the replicas. The comparison therefore
 //! searches for an evaluation of the model that explains each new reservation: the evaluation begins after the last write, reads
 //! values of its time, probes the members at some moment, and writes the same reservation.
 //!
 //! The model is the more permissive side in each case that the trace leaves open:
 //!
-//! - One replica of the model represents all replicas, and reads each record at the time of its write in the trace.
+//! - One replica of the model represents all replicas, and reads each ledger at the time of its write in the trace.
 //! - The model advances by one step at each multiple of [`STEP`], so that a reservation expires up to one step early.
 //! - A member serves while its container runs. If no evaluation with these members explains a reservation, the comparison repeats
 //!   the search with members that start within a moment, and without members that are not ready at that time: the guard approves
@@ -53,8 +53,12 @@ struct Line {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Event {
-    Record(Vec<Entry>),
-    Created { pod: String, uid: String },
+    #[serde(rename = "record")]
+    Ledger(Vec<Entry>),
+    Created {
+        pod: String,
+        uid: String,
+    },
     Running(String),
     Stopped(String),
     Terminating(String),
@@ -90,12 +94,12 @@ struct Run {
     names: Vec<String>,
     uids: BTreeMap<String, Uid>,
     state: State,
-    /// The states since the last write of the record with their times, the current one included.
+    /// The states since the last write of the ledger with their times, the current one included.
     moments: Vec<(u64, State)>,
     /// The time of the current event in milliseconds.
     now: u64,
-    /// The reservations of the last record.
-    record: Vec<Entry>,
+    /// The reservations of the last ledger.
+    ledger: Vec<Entry>,
     /// The times of approvals.
     approved: BTreeMap<String, u64>,
     /// Pods that are not ready, and those that became ready with the time of this change.
@@ -153,7 +157,7 @@ impl Run {
             moments: vec![(0, state.clone())],
             now: 0,
             state,
-            record: Vec::new(),
+            ledger: Vec::new(),
             approved: BTreeMap::new(),
             unready: BTreeMap::new(),
             pending: Vec::new(),
@@ -195,7 +199,7 @@ impl Run {
 
     fn apply(&mut self, line: &Line, following: &[Line]) -> Result<(), String> {
         match &line.event {
-            Event::Record(entries) => return self.write(entries, following),
+            Event::Ledger(entries) => return self.write(entries, following),
             Event::Approved(uid) => self.approve(uid),
             Event::Created { pod, uid } => return self.create(pod, uid),
             Event::Running(uid) => {
@@ -310,18 +314,18 @@ impl Run {
         self.moments.iter().map(|(_, state)| state.clone()).collect()
     }
 
-    /// Explains a write of the record.
+    /// Explains a write of the ledger.
     fn write(&mut self, entries: &[Entry], following: &[Line]) -> Result<(), String> {
-        let known: BTreeSet<&Entry> = self.record.iter().collect();
+        let known: BTreeSet<&Entry> = self.ledger.iter().collect();
         let mut new: Vec<&Entry> = entries.iter().filter(|entry| !known.contains(entry)).collect();
         new.sort_by_key(|(_, at)| at);
         for (uid, _) in new {
             self.reserve(uid, following)?;
         }
         let is_kept = |uid: &Uid| entries.iter().any(|(entry, _)| self.uids.get(entry) == Some(uid));
-        let active = self.state.replicas[0].active(&self.world, &self.state.record);
+        let active = self.state.replicas[0].active(&self.world, &self.state.ledger);
         let mut withdrawn = Vec::new();
-        for removed in self.state.record.iter().filter(|reserved| !is_kept(&reserved.uid)) {
+        for removed in self.state.ledger.iter().filter(|reserved| !is_kept(&reserved.uid)) {
             // The guard and the model remove reservations of replaced pods at different times.
             if self.state.uid(removed.uid.pod) != removed.uid || !active.contains(removed) {
                 continue;
@@ -336,12 +340,12 @@ impl Run {
             withdrawn.push(removed.uid);
         }
         let kept: Vec<_> =
-            self.state.record.iter().copied().filter(|reserved| is_kept(&reserved.uid)).collect();
-        self.state.record = kept.clone();
+            self.state.ledger.iter().copied().filter(|reserved| is_kept(&reserved.uid)).collect();
+        self.state.ledger = kept.clone();
         self.state.requests.retain(|request| !withdrawn.contains(&request.uid));
         self.state.replicas[0].observe(&self.world, &kept);
         self.moments = vec![(self.now, self.state.clone())];
-        self.record = entries.to_vec();
+        self.ledger = entries.to_vec();
         Ok(())
     }
 
@@ -367,7 +371,7 @@ impl Run {
         self.state = explained
             .ok_or_else(|| format!("no evaluation of the model reserves pod {known}: {:?}", self.state))?;
         self.state.pods = pods;
-        self.state.replicas[0].observe(&self.world, &self.state.record.clone());
+        self.state.replicas[0].observe(&self.world, &self.state.ledger.clone());
         self.moments = vec![(self.now, self.state.clone())];
         self.compared.reservations += 1;
         Ok(())

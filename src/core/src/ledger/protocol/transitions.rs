@@ -29,7 +29,7 @@ impl World {
                     return None;
                 }
                 let ready = Ready {
-                    record: state.record.clone(),
+                    ledger: state.ledger.clone(),
                     listed: observation.listed,
                     idle: false,
                     proceeds_unreserved: false,
@@ -62,14 +62,14 @@ impl World {
             }
             Action::Abandon(n) if state.requests[n].stale => drop(state.requests.remove(n)),
             Action::Abandon(n) => {
-                let record = self.next_record(&mut state, n);
-                state.requests[n].stage = RequestStage::WriteAbandoned { record };
+                let ledger = self.next_ledger(&mut state, n);
+                state.requests[n].stage = RequestStage::WriteAbandoned { ledger };
             }
             Action::WriteLate(n) => {
-                let RequestStage::WriteAbandoned { record } = state.requests.remove(n).stage else {
+                let RequestStage::WriteAbandoned { ledger } = state.requests.remove(n).stage else {
                     return None;
                 };
-                state.store(record);
+                state.store(ledger);
             }
             Action::Delete(n) => {
                 let uid = state.requests.remove(n).uid;
@@ -123,26 +123,26 @@ impl World {
 
     fn read(&self, state: &mut State, n: usize, mut choice: usize) {
         let request = &mut state.requests[n];
-        let RequestStage::Reading { records, pods } = &request.stage else { return };
-        let record = chosen(records, &mut choice).clone();
+        let RequestStage::Reading { ledgers, pods } = &request.stage else { return };
+        let ledger = chosen(ledgers, &mut choice).clone();
         let listed: Vec<Pod> = pods.iter().map(|values| *chosen(values, &mut choice)).collect();
-        request.stale = record != state.record;
+        request.stale = ledger != state.ledger;
         let replica = &mut state.replicas[usize::from(request.replica)];
-        replica.observe(self, &record);
-        let held = replica.active(self, &record);
-        request.stage = if replica.may_be_newer_than(self, &record, &listed) {
-            RequestStage::Relisting { record, held }
+        replica.observe(self, &ledger);
+        let held = replica.active(self, &ledger);
+        request.stage = if replica.may_be_newer_than(self, &ledger, &listed) {
+            RequestStage::Relisting { ledger, held }
         } else {
-            RequestStage::Probing { record, held, listed }
+            RequestStage::Probing { ledger, held, listed }
         };
     }
 
     fn probe(&self, state: &mut State, n: usize) {
         let request = &state.requests[n];
-        let RequestStage::Probing { record, held, listed } = &request.stage else { return };
+        let RequestStage::Probing { ledger, held, listed } = &request.stage else { return };
         let Uid { pod, incarnation } = request.uid;
         let target = state.pods[usize::from(pod)];
-        let (listed, held, record) = (listed.clone(), held.clone(), record.clone());
+        let (listed, held, ledger) = (listed.clone(), held.clone(), ledger.clone());
         let (is_cascade, moved, replica) = (request.is_cascade, request.moved, request.replica);
         let answers = self.answers(state, &listed);
         let observation = Observation { listed, answers, held, leader: state.leader };
@@ -170,7 +170,7 @@ impl World {
             },
         };
         let ready = Ready {
-            record,
+            ledger,
             listed: listed.iter().zip(&observation.answers).map(serves).collect(),
             idle: observation::is_idle(reason) && target.state == PodState::Down,
             proceeds_unreserved: (!is_cascade && reason.allows() && !reason.removes_a_voter())
@@ -189,14 +189,14 @@ impl World {
         }
     }
 
-    /// Returns the record with the reservation of this request.
-    fn next_record(&self, state: &mut State, n: usize) -> Vec<Reserved> {
+    /// Returns the ledger with the reservation of this request.
+    fn next_ledger(&self, state: &mut State, n: usize) -> Vec<Reserved> {
         let request = &state.requests[n];
-        let RequestStage::Ready(Ready { record, listed, .. }) = &request.stage else {
-            return state.record.clone();
+        let RequestStage::Ready(Ready { ledger, listed, .. }) = &request.stage else {
+            return state.ledger.clone();
         };
         let new = Reserved { uid: request.uid, request: request.number };
-        state.replicas[usize::from(request.replica)].with(self, record, new, listed)
+        state.replicas[usize::from(request.replica)].with(self, ledger, new, listed)
     }
 
     fn write(&self, state: &mut State, n: usize) {
@@ -208,14 +208,14 @@ impl World {
             state.requests[n].stage = RequestStage::Approved;
             return;
         }
-        let record = self.next_record(state, n);
+        let ledger = self.next_ledger(state, n);
         let replica = usize::from(state.requests[n].replica);
         if let RequestStage::Ready(Ready { candidates, .. }) = &state.requests[n].stage
             && !candidates.is_empty()
         {
             state.requests[n].stage = RequestStage::Transferring { candidates: candidates.clone() };
-            state.store(record);
-            state.replicas[replica].observe(self, &state.record);
+            state.store(ledger);
+            state.replicas[replica].observe(self, &state.ledger);
             return;
         }
         if !state.requests[n].is_cascade {
@@ -226,8 +226,8 @@ impl World {
             observation.held.push(Reserved { uid: state.requests[n].uid, request: state.requests[n].number });
         }
         state.requests[n].stage = RequestStage::Approved;
-        state.store(record);
-        state.replicas[replica].observe(self, &state.record);
+        state.store(ledger);
+        state.replicas[replica].observe(self, &state.ledger);
     }
 }
 
@@ -236,8 +236,8 @@ impl World {
 impl State {
     fn list(&mut self, n: usize) {
         let request = &mut self.requests[n];
-        let RequestStage::Relisting { record, held } = &request.stage else { return };
-        let (record, held) = (record.clone(), held.clone());
-        request.stage = RequestStage::Probing { record, held, listed: self.pods.clone() };
+        let RequestStage::Relisting { ledger, held } = &request.stage else { return };
+        let (ledger, held) = (ledger.clone(), held.clone());
+        request.stage = RequestStage::Probing { ledger, held, listed: self.pods.clone() };
     }
 }

@@ -254,7 +254,7 @@ async fn members_to_start(
         match deadline.within("reading the owner from the API server", read).await? {
             Ok(template) => {
                 let runs_etcd =
-                    is_etcd_template(&services.observer.inherit(namespace, template.pod(namespace)));
+                    is_etcd_template(&services.observer.with_inherited(namespace, template.pod(namespace)));
                 if runs_etcd { template.replicas() } else { 0 }
             }
             Err(LookupError::NotFound { .. }) => 0,

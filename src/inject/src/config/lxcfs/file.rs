@@ -127,7 +127,7 @@ impl LxcfsFile {
 
     /// Whether this is a directory.
     #[must_use]
-    pub fn is_directory(self) -> bool {
+    pub(crate) fn is_directory(self) -> bool {
         self == Self::Cpu
     }
 

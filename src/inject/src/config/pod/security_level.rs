@@ -133,7 +133,7 @@ const RESTRICTED_VOLUME: &[Rule] = &[(
 impl PodSecurityLevel {
     /// The level of a label's value. Like the API server, reads an unknown value as the strictest level.
     #[must_use]
-    pub fn from_label(value: &str) -> Self {
+    pub(crate) fn from_label(value: &str) -> Self {
         match value {
             "privileged" => Self::Privileged,
             "baseline" => Self::Baseline,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::api_server::{ApiServer, call};
 use etcd_guard_core::{config::selector::Labels, objects::api_server_version::ApiServerVersion};
 use etcd_guard_inject::{
-    config::{Config, template::Template},
+    config::{Config, Template},
     pods::{INJECT, InjectionContext, Note, Outcome, inject},
 };
 

@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::cli::kube_client::client;
 use etcd_guard_cli::access::run;
-use etcd_guard_inject::config::lxcfs::NodeLabel;
+use etcd_guard_inject::config::NodeLabel;
 use etcd_guard_kubernetes::NodeLabels;
 
 /// Interval of probes. For this long, new pods may be scheduled to a node with a failed lxcfs.

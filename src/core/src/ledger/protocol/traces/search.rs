@@ -41,10 +41,10 @@ impl Run {
     /// Returns the states in which the evaluation has read one combination of the possible values and probed the members, and
     /// approves the deletion.
     fn evaluate(&self, state: &State, number: usize) -> Vec<State> {
-        let RequestStage::Reading { records, pods } = &state.requests[number].stage else {
+        let RequestStage::Reading { ledgers, pods } = &state.requests[number].stage else {
             return Vec::new();
         };
-        let choices = records.len() * pods.iter().map(Vec::len).product::<usize>();
+        let choices = ledgers.len() * pods.iter().map(Vec::len).product::<usize>();
         let probed = (0..choices).filter_map(|choice| {
             let mut state = self.world.step(state, Action::Read(number, choice))?;
             if matches!(state.requests[number].stage, RequestStage::Relisting { .. }) {
@@ -79,8 +79,8 @@ impl Run {
 
     /// Returns a number that no request and no reservation has.
     fn unused_number(&self) -> u8 {
-        let State { record, requests, replicas, .. } = &self.state;
-        let reserved = record
+        let State { ledger, requests, replicas, .. } = &self.state;
+        let reserved = ledger
             .iter()
             .chain(replicas.iter().flat_map(|replica| replica.first_seen.iter().map(|(held, _)| held)));
         let used: BTreeSet<u8> =
