@@ -13,7 +13,7 @@
 //! 6. [`observe`]: probes every member and returns a snapshot of the cluster.
 //! 7. [`assess`]: evaluates a target in a snapshot. It has no I/O, no clock and no async code.
 //! 8. `explain`: renders an assessment as a verdict for people.
-//! 9. `inspect`: reports what the guard reads of a pod, for `etcd-guard inspect`. It probes nothing.
+//! 9. `inspect`: reports what the guard reads of a pod, for `kubectl etcd-guard inspect`. It probes nothing.
 //! 10. `evaluation`: runs these steps for one request, moves leadership under the policy `transfer`, and records events.
 //!     `services` holds what it reads from and writes to, and `cluster_cache` what outlives it.
 //! 11. `handover`: moves leadership on request, and before disruptions that nodes and rollouts announce.

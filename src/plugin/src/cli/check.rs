@@ -1,4 +1,4 @@
-//! `etcd-guard check`: previews the verdict on a deletion, an eviction or a scale-down.
+//! `kubectl etcd-guard check`: previews the verdict on a deletion, an eviction or a scale-down.
 //!
 //! The running guard evaluates a dry-run review, so that the program, its configuration, the reservations and the
 //! cluster are those of the real request.

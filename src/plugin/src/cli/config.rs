@@ -1,4 +1,4 @@
-//! `etcd-guard config`: validates a configuration file and prints the schema.
+//! `kubectl etcd-guard config`: validates a configuration file and prints the schema.
 
 mod dry_run;
 

@@ -1,4 +1,4 @@
-//! `etcd-guard doctor`: checks an installation.
+//! `kubectl etcd-guard doctor`: checks an installation.
 
 pub(crate) mod version;
 

@@ -1,4 +1,4 @@
-//! `etcd-guard inject`: shows the mutation of a pod without a cluster.
+//! `kubectl etcd-guard inject`: shows the mutation of a pod without a cluster.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `etcd-guard inspect`: what the guard reads of a pod, and the Role that it needs.
+//! `kubectl etcd-guard inspect`: what the guard reads of a pod, and the Role that it needs.
 //!
 //! It requires no running guard. The report is that of the functions that the guard uses, with the rights of the caller.
 

@@ -9,5 +9,8 @@ fn committed_schema_matches_types() {
     let committed: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(FILE).expect(FILE)).expect(FILE);
     // Not assert_eq, which would print both schemas.
-    assert!(committed == schema(), "regenerate it: etcd-guard config schema >docs/config.schema.json");
+    assert!(
+        committed == schema(),
+        "regenerate it: kubectl etcd-guard config schema >docs/config.schema.json"
+    );
 }

@@ -1,4 +1,4 @@
-//! `etcd-guard check node/NAME`: previews the drain of a node.
+//! `kubectl etcd-guard check node/NAME`: previews the drain of a node.
 
 use std::io::Write;
 
