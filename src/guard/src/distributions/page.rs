@@ -6,7 +6,7 @@ use super::Entry;
 
 const HEAD: &str = "# Compatibility
 
-<!-- Generated from tests/data/corpus: UPDATE_CORPUS=1 cargo test --lib distributions -->
+<!-- Generated from tests/data/corpus: UPDATE_CORPUS=1 cargo test --package etcd-guard-guard --lib distributions -->
 
 This page lists the ways in which etcd runs on Kubernetes. The guard's tests read one pod of each distribution and mode, which was
 written after the source in the column \"version\", with the Secrets that the distribution creates. The tests do not run the
