@@ -98,21 +98,21 @@ places! {
     StatusJson(text) => json_texts(&utf8(block_on(admin_outputs::body(&survey(text)))));
     /// The response to `/check`.
     CheckJson(text) => json_texts(&utf8(block_on(admin_outputs::body(&admin_outputs::preview(&verdict(text))))));
-    /// The terminal of `etcd-guard status`, for an answer that the guard did not escape.
+    /// The terminal of `kubectl etcd-guard status`, for an answer that the guard did not escape.
     StatusTerminal(text) => all_lines(&status_texts(&serde_json::to_vec(&survey(text)).unwrap()));
-    /// The terminal of `etcd-guard check`, for an answer that the guard did not escape.
+    /// The terminal of `kubectl etcd-guard check`, for an answer that the guard did not escape.
     CheckTerminal(text) => check_terminal(text);
-    /// The report of `etcd-guard inspect`: the table, JSON, YAML and the Role.
+    /// The report of `kubectl etcd-guard inspect`: the table, JSON, YAML and the Role.
     InspectReport(text) => all_lines(&inspect_texts(&inspection(text)));
-    /// The terminal of `etcd-guard doctor`.
+    /// The terminal of `kubectl etcd-guard doctor`.
     DoctorTerminal(text) => lines(&doctor_text(text));
-    /// The terminal of `etcd-guard version`.
+    /// The terminal of `kubectl etcd-guard version`.
     VersionTerminal(text) => all_lines(&version_texts(text));
     /// The line of an error, and the notice of a long call.
     ErrorLine(text) => all_lines(&error_and_notice(text));
-    /// The terminal of `etcd-guard conformance`.
+    /// The terminal of `kubectl etcd-guard conformance`.
     ConformanceTerminal(text) => lines(&conformance_text(text));
-    /// The terminal of `etcd-guard restart`, `move-leader`, `drain` and `check node/NAME`.
+    /// The terminal of `kubectl etcd-guard restart`, `move-leader`, `drain` and `check node/NAME`.
     MaintenanceTerminal(text) => lines(&maintenance_text(text));
     /// JSON that a command prints.
     PrintedJson(text) => lines(&escape_json(&serde_json::to_string_pretty(&text.chars().take(MAX_TEXT_CHARS).collect::<String>()).unwrap()));

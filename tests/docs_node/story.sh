@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Executes the commands of the documentation, section by section. CMD of `scripts/testbed node`: story.sh FOLDER GUARD PLUGIN HELM
-# IMAGE.
+# Executes the commands of the documentation, section by section. CMD of `scripts/testbed node`: story.sh FOLDER PLUGIN HELM IMAGE.
 # FOLDER/plan has lines `SECTION<tab>SCRIPT`; the number of successful commands of each section is written to FOLDER/report.
 set -euo pipefail
 
@@ -8,11 +7,10 @@ FOLDER=$1
 PROJECT=$(realpath -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
 
 # Programs on the PATH of a reader, and the variables that the runbook requires.
-ln -sf -- "$2" "$TESTBED_DIR/bin/etcd-guard"
-ln -sf -- "$3" "$TESTBED_DIR/bin/kubectl-etcd_guard"
-ln -sf -- "$4" "$TESTBED_DIR/bin/helm"
+ln -sf -- "$2" "$TESTBED_DIR/bin/kubectl-etcd_guard"
+ln -sf -- "$3" "$TESTBED_DIR/bin/helm"
 export NS=prod SET=etcd SELECTOR=app=etcd CONTAINER=etcd CLAIM=data SCHEME=http ETCDCTL=etcdctl
-export POD=etcd-1 OTHER=etcd-0 NODE=node IMAGE=$5
+export POD=etcd-1 OTHER=etcd-0 NODE=node IMAGE=$4
 
 # On an idle machine every section takes less than a minute, except the upgrade of etcd.
 SECTION_TIMEOUT=900

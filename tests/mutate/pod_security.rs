@@ -83,7 +83,7 @@ async fn template_does_not_exceed_resources_of_pod() {
     assert_eq!(stored["spec"]["resources"]["requests"], json!({"cpu": "1"}));
 }
 
-/// The table that src/config/tests/templates.rs reads.
+/// The table that src/inject/src/config/tests/templates.rs reads.
 #[tokio::test]
 async fn api_server_agrees_with_levels_of_templates() {
     let order = ["privileged", "baseline", "restricted"];

@@ -1,4 +1,4 @@
-//! The tables of templates that src/config/tests/templates.rs reads, on a real API server, and `config check --server`.
+//! The tables of templates that src/inject/src/config/tests/templates.rs reads, on a real API server, and `config check --server`.
 
 use std::{
     collections::BTreeSet,

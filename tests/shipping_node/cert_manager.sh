@@ -23,7 +23,7 @@ test_cert_manager() {
 
 install_by_cert_manager() { kubectl apply -k "$PROJECT/deploy/overlays/cert-manager" >/dev/null; }
 uninstall_by_cert_manager() {
-  "$GUARD" unregister --yes --kubeconfig "$KUBECONFIG" >/dev/null 2>&1
+  delete_webhook_configurations
   kubectl delete -k "$PROJECT/deploy/overlays/cert-manager" --ignore-not-found --timeout="${READY_TIMEOUT}s" >/dev/null
 }
 

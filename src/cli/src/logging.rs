@@ -27,7 +27,7 @@ pub struct Logging {
     /// The format of log lines
     #[arg(long, global = true, value_enum, default_value = "text", env = "ETCD_GUARD_LOG_FORMAT")]
     log_format: LogFormat,
-    /// The log level: error, warn, info, debug, trace, or a filter such as `info,etcd_guard::etcd=debug`
+    /// The log level: error, warn, info, debug, trace, or a filter such as `info,etcd_guard_etcd=debug`
     #[arg(
         long,
         global = true,

@@ -1,4 +1,4 @@
-//! The report of `etcd-guard inspect`: what the guard reads of a pod, and the Role that it needs. Pure.
+//! The report of `kubectl etcd-guard inspect`: what the guard reads of a pod, and the Role that it needs. Pure.
 //!
 //! The report uses the same functions as an evaluation. It describes the specification of the pod and probes nothing: the
 //! response of a member alone proves its identity.

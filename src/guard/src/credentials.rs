@@ -283,7 +283,9 @@ fn describe_read_error(namespace: &str, object: &DataObject, error: &LookupError
 }
 
 fn describe_forbidden(named: &str) -> String {
-    format!("the guard is not allowed to read {named}: apply the Role that etcd-guard inspect --role prints")
+    format!(
+        "the guard is not allowed to read {named}: apply the Role that kubectl etcd-guard inspect --role prints"
+    )
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ impl ApiServer {
 
     /// Returns a command of this program, with the flags that select the same cluster and the same identity.
     pub(crate) fn command(&self, name: &str) -> String {
-        format!("etcd-guard {name}{}", self.kubectl.strip_prefix("kubectl").unwrap_or_default())
+        format!("kubectl etcd-guard {name}{}", self.kubectl.strip_prefix("kubectl").unwrap_or_default())
     }
 
     /// The objects of a kind in a namespace.

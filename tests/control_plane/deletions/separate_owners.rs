@@ -118,7 +118,7 @@ async fn replaces_members_with_own_owners_one_by_one() {
     }
 }
 
-/// Edge case 171. The replica has never read the cluster id, and the record was written by an approval for another owner.
+/// Edge case 171. The replica has never read the cluster id, and the Lease was written by an approval for another owner.
 #[tokio::test]
 async fn reserves_crashed_member_while_no_member_answers() {
     for topology in [Topology::SetPerMember, Topology::BarePods] {
@@ -139,7 +139,7 @@ async fn reserves_crashed_member_while_no_member_answers() {
     }
 }
 
-/// Whether a record contains a reservation of this pod.
+/// Whether a Lease contains a reservation of this pod.
 async fn is_reserved(etcd: &GuardedCluster, pod: &str) -> bool {
     let uid = etcd.uid(pod).await;
     let leases: Api<Lease> = Api::namespaced(etcd.client.clone(), "etcd-guard");

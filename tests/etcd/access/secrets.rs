@@ -18,7 +18,7 @@ async fn reads_certificates_from_secret_with_known_name() {
 
     guarded.objects.put(path, 403, forbidden());
     let message = guarded.expect_dry_run(follower, "CredentialsRejected").await;
-    let expected = "the guard is not allowed to read Secret prod/etcd-client-tls: apply the Role that etcd-guard inspect --role prints";
+    let expected = "the guard is not allowed to read Secret prod/etcd-client-tls: apply the Role that kubectl etcd-guard inspect --role prints";
     assert!(message.contains(expected), "{message}");
     for answer in [guarded.check(follower).await, guarded.status().await] {
         assert!(

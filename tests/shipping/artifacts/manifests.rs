@@ -120,15 +120,6 @@ fn assert_accepted(control_plane: &ControlPlane, description: &str, namespace: &
     assert_eq!(unexpected, None, "{description}: {}", output.stderr);
 }
 
-/// Returns the objects of the chart. The pod of `helm test` has the default account, because a dry run creates none.
-fn chart_objects(flags: &[&str]) -> Vec<Value> {
-    let mut all = objects(&helm_template(flags));
-    for pod in all.iter_mut().filter(|object| object["kind"] == "Pod") {
-        pod["spec"]["serviceAccountName"] = json!("default");
-    }
-    all
-}
-
 /// Returns the folders of all kustomizations of the project.
 fn kustomizations() -> Vec<String> {
     let mut folders = vec![String::from("deploy/base")];
@@ -169,15 +160,15 @@ async fn all_manifests_pass_strict_validation() {
         assert_configured(&control_plane, &all);
     }
     for mode in ["files", "self-managed", "cert-manager"] {
-        let all = chart_objects(&[&format!("--set=certificates.mode={mode}")]);
+        let all = objects(&helm_template(&[&format!("--set=certificates.mode={mode}")]));
         assert_accepted(&control_plane, mode, "etcd-guard", &all);
     }
     for (flags, namespace) in CHART_VARIANTS {
-        let mut all = chart_objects(flags);
+        let mut all = objects(&helm_template(flags));
         all.retain(|object| object["kind"] != "Namespace");
         assert_accepted(&control_plane, &format!("{flags:?}"), namespace, &all);
     }
-    let all = chart_objects(&EVERY_VALUE);
+    let all = objects(&helm_template(&EVERY_VALUE));
     let (lxcfs, all): (Vec<_>, Vec<_>) = all
         .into_iter()
         .filter(|object| object["kind"] != "Namespace")

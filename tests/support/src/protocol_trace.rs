@@ -1,5 +1,5 @@
 //! Traces of runs for the comparison with the model of the reservation protocol
-//! (`src/guard/reserve/ledger/protocol/traces.rs`): the changes of the record and of the pods in the order of the API server, and
+//! (`src/core/src/ledger/protocol/traces.rs`): the changes of the reservations and of the pods in the order of the API server, and
 //! the approvals.
 //!
 //! A trace is a text with a JSON object per line. The first line names the pods of the voters and of the learners:

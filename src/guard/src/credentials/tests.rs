@@ -110,7 +110,7 @@ async fn names_forbidden_secret_and_the_role_to_apply() {
     let named = pod(&[("etcd-guard.io/client-tls-secret", "own")]);
     let member = complete(named, [(&path("own"), 403, fake::status_failure(403, "forbidden"))]).await;
     let expected = "found neither a CA nor a client certificate: the guard is not allowed to read Secret prod/own: apply the \
-                    Role that etcd-guard inspect --role prints";
+                    Role that kubectl etcd-guard inspect --role prints";
     assert_eq!(member.problem.as_deref(), Some(expected));
     // Without a CA the handshake fails, and the missing credentials are the cause.
     let result =
@@ -135,7 +135,7 @@ async fn names_all_forbidden_secrets_with_one_remedy() {
     let problem = complete(pod(&[]), answers).await.problem.unwrap();
     let listed = names.map(|name| format!("Secret prod/{name}")).join(", ");
     let expected = format!(
-        "the guard is not allowed to read {listed}: apply the Role that etcd-guard inspect --role prints"
+        "the guard is not allowed to read {listed}: apply the Role that kubectl etcd-guard inspect --role prints"
     );
     assert_eq!(problem, format!("found neither a CA nor a client certificate: {expected}"));
 }
@@ -199,7 +199,7 @@ async fn reads_ca_of_annotation_from_config_map() {
     let forbidden = fake::status_failure(403, "forbidden");
     let member = complete(named, [(&path("own"), 200, pair), (trust_path, 403, forbidden)]).await;
     let problem = member.problem.unwrap();
-    let expected = "found no CA: the guard is not allowed to read ConfigMap prod/trust: apply the Role that etcd-guard inspect";
+    let expected = "found no CA: the guard is not allowed to read ConfigMap prod/trust: apply the Role that kubectl etcd-guard inspect";
     assert!(problem.starts_with(expected), "{problem}");
 }
 

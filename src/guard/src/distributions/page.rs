@@ -6,7 +6,7 @@ use super::Entry;
 
 const HEAD: &str = "# Compatibility
 
-<!-- Generated from tests/data/corpus: UPDATE_CORPUS=1 cargo test --lib distributions -->
+<!-- Generated from tests/data/corpus: UPDATE_CORPUS=1 cargo test --package etcd-guard-guard --lib distributions -->
 
 This page lists the ways in which etcd runs on Kubernetes. The guard's tests read one pod of each distribution and mode, which was
 written after the source in the column \"version\", with the Secrets that the distribution creates. The tests do not run the
@@ -16,10 +16,10 @@ distributions: a release with other names or flags can need another action. Eigh
 The requirement for a probe of the members is one of these:
 
 - **nothing**: the members use plain HTTP without users.
-- **Role**: the guard must read the credentials. Apply the Role that `etcd-guard inspect --role` prints ([cli.md](cli.md)), or copy
+- **Role**: the guard must read the credentials. Apply the Role that `kubectl etcd-guard inspect --role` prints ([cli.md](cli.md)), or copy
   [deploy/secrets-role.yaml](../deploy/secrets-role.yaml), and set the names of the Secrets and ConfigMaps
   ([tls-and-auth.md](tls-and-auth.md)).
-- **annotation**: one annotation that `etcd-guard inspect` names is required, and the Role if the members use TLS.
+- **annotation**: one annotation that `kubectl etcd-guard inspect` names is required, and the Role if the members use TLS.
 - **no**: the guard cannot probe the members, and denies their deletion if the pod is recognized.
 
 ";
@@ -29,7 +29,7 @@ const RELEASES: &str = "
 
 etcd before 3.4.42, 3.5.28 and 3.6.9 can confirm a linearizable read at a leader that was paused and deposed
 ([etcd issue 20418](https://github.com/etcd-io/etcd/issues/20418)). The guard supports these releases, because it also requires that the
-members agree on the term and the leader. Upgrade them nevertheless: `etcd-guard status`, `etcd-guard doctor` and the metric
+members agree on the term and the leader. Upgrade them nevertheless: `kubectl etcd-guard status`, `kubectl etcd-guard doctor` and the metric
 `etcd_guard_members{release=\"stale_reads\"}` report their members ([monitoring.md](monitoring.md)).
 ";
 

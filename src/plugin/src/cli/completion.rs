@@ -1,4 +1,4 @@
-//! `etcd-guard completion`: completion scripts for shells.
+//! `kubectl etcd-guard completion`: completion scripts for shells.
 
 pub(crate) mod plugin;
 
@@ -8,16 +8,16 @@ use clap::{Args, Command};
 use clap_complete::{Shell, generate};
 
 /// The program's name on the command line.
-const NAME: &str = "etcd-guard";
+const NAME: &str = "kubectl-etcd_guard";
 
 /// Name of the program in one half of the bash script of `clap_complete` 4.6. It differs from the name in the other
 /// half, so that the arguments of subcommands were not completed: <https://github.com/clap-rs/clap/issues/6421>.
-const WRONG_NAME: &str = "etcd__subcmd__guard";
+const WRONG_NAME: &str = "kubectl__subcmd__etcd_guard";
 
 /// Name of the program in the other half.
-const CORRECT_NAME: &str = "etcd__guard";
+const CORRECT_NAME: &str = "kubectl__etcd_guard";
 
-/// Print the completion script of a shell: source <(etcd-guard completion bash)
+/// Print the completion script of a shell for kubectl-etcd_guard: source <(kubectl-etcd_guard completion bash)
 #[derive(Debug, Args)]
 pub(super) struct Completion {
     /// The shell

@@ -1,4 +1,4 @@
-//! `etcd-guard conformance`: runs the conformance suite in a test cluster of the user.
+//! `kubectl etcd-guard conformance`: runs the conformance suite in a test cluster of the user.
 
 use std::{io::Write, time::Duration};
 

@@ -171,9 +171,9 @@ impl Query {
             let namespace = self.namespace.as_deref().unwrap_or_default();
             let incomplete = survey.problems.first().map(|problem| format!(" ({problem})"));
             bail!(
-                "no etcd cluster {name} was found in namespace {namespace}{}; list the clusters: {} etcd-guard status -n {}",
+                "no etcd cluster {name} was found in namespace {namespace}{}; list the clusters: {} -n {}",
                 incomplete.unwrap_or_default(),
-                self.client.api_server.kubectl,
+                self.client.api_server.command("status"),
                 to_shell_word(namespace)
             );
         }

@@ -115,7 +115,7 @@ pub(crate) async fn move_leader(
             let cause = cause.map(|cause| format!(" ({cause})")).unwrap_or_default();
             anyhow::bail!(
                 "the guard did not answer the annotation {MOVE_LEADER}={value} of {} {namespace}/{name} within \
-                 {}{cause}; check the guard, and the clock of this machine: etcd-guard doctor",
+                 {}{cause}; check the guard, and the clock of this machine: kubectl etcd-guard doctor",
                 kind.as_str(),
                 humantime::format_duration(timeout)
             );

@@ -23,7 +23,7 @@ fn output(command: &mut Command) -> String {
 fn script_of(shell: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let script = output(Command::new(plugin_program()).args(["completion", shell]));
-    assert!(script.contains("etcd-guard") && script.contains("conformance"), "{script}");
+    assert!(script.contains("kubectl-etcd_guard") && script.contains("conformance"), "{script}");
     fs::write(folder.path().join("script"), script).unwrap();
     folder
 }
@@ -40,12 +40,12 @@ fn completion_scripts_have_valid_syntax() {
 /// Returns the completions of bash for the last of these words.
 fn offered_by_bash(folder: &TempDir, words: &[&str]) -> Vec<String> {
     let complete = "source ./script
-        completer=$(complete -p etcd-guard) completer=${completer#*-F } completer=${completer%% *}
+        completer=$(complete -p kubectl-etcd_guard) completer=${completer#*-F } completer=${completer%% *}
         COMP_WORDS=(\"$@\") COMP_CWORD=$(($# - 1))
-        \"$completer\" etcd-guard \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"
+        \"$completer\" kubectl-etcd_guard \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"
         printf '%s\\n' \"${COMPREPLY[@]}\"";
     let mut bash = Command::new("bash");
-    bash.args(["--noprofile", "--norc", "-c", complete, "bash", "etcd-guard"]).args(words);
+    bash.args(["--noprofile", "--norc", "-c", complete, "bash", "kubectl-etcd_guard"]).args(words);
     output(bash.current_dir(folder.path())).lines().map(str::to_owned).collect()
 }
 
@@ -103,7 +103,7 @@ fn kubectl_completes_words_of_the_plugin() {
 #[test]
 fn fish_completes_commands_with_descriptions() {
     let folder = script_of("fish");
-    let complete = "source ./script; complete --do-complete 'etcd-guard che'";
+    let complete = "source ./script; complete --do-complete 'kubectl-etcd_guard che'";
     let mut fish = Command::new(program("fish"));
     let offered = output(fish.args(["--no-config", "-c", complete]).current_dir(folder.path()));
     assert_eq!(offered.trim_end(), "check\tPreview the verdict on the deletion of pods, with the reason");

@@ -50,7 +50,7 @@ fn krew_manifest_lists_all_platforms_of_release() {
 fn assert_licences(document: &str) {
     let mut tree = Command::new(env!("CARGO"));
     tree.args(["tree", "--locked", "--edges=normal", "--prefix=none", "--format={p}"]);
-    let output = tree.arg("--package=etcd-guard").current_dir(project::path("")).output().unwrap();
+    let output = tree.arg("--package=etcd-guard-plugin").current_dir(project::path("")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let tree = String::from_utf8(output.stdout).unwrap();
     let mut count = 0;

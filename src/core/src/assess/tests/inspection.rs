@@ -88,7 +88,7 @@ fn denials_for_lack_of_access_end_with_inspection() {
             assert!(!is_listed || text.contains(&cause.to_string()), "{cause:?}: {text}");
             let command = format!(": kubectl etcd-guard inspect -n prod etcd-{inspected}");
             assert!(text.ends_with(&command), "{cause:?}: {text}");
-            assert_eq!(text.matches("etcd-guard inspect").count(), 1, "{text}");
+            assert_eq!(text.matches("kubectl etcd-guard inspect").count(), 1, "{text}");
             found.insert(denial.reason.as_str());
         }
     }

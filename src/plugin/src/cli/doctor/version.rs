@@ -1,4 +1,4 @@
-//! `etcd-guard version`: the releases of this program and of the replicas of the guard.
+//! `kubectl etcd-guard version`: the releases of this program and of the replicas of the guard.
 
 use std::io::Write;
 

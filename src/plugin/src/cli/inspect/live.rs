@@ -168,7 +168,9 @@ impl LiveReader {
             Some(Ok(config)) => Ok((config, description)),
             // The guard uses the last valid file.
             Some(Err(_)) => {
-                bail!("{description} is not valid; pass --config, or correct it: etcd-guard config check")
+                bail!(
+                    "{description} is not valid; pass --config, or correct it: kubectl etcd-guard config check"
+                )
             }
             None => bail!("{description} has no key {key}; pass --config"),
         }

@@ -1,4 +1,4 @@
-//! `etcd-guard drain`: cordons a node, and evicts its etcd members in a safe order.
+//! `kubectl etcd-guard drain`: cordons a node, and evicts its etcd members in a safe order.
 
 use std::time::Duration;
 

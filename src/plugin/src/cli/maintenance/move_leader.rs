@@ -1,4 +1,4 @@
-//! `etcd-guard move-leader`: the guard moves leadership, at the request of the user.
+//! `kubectl etcd-guard move-leader`: the guard moves leadership, at the request of the user.
 
 use std::{str::FromStr, time::Duration};
 

@@ -1,4 +1,4 @@
-//! `etcd-guard restart`: a rolling restart or an upgrade of a StatefulSet, the leader last.
+//! `kubectl etcd-guard restart`: a rolling restart or an upgrade of a StatefulSet, the leader last.
 
 use std::time::Duration;
 

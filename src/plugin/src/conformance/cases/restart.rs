@@ -16,7 +16,7 @@ use crate::{
 };
 
 const RESTART: Observation = Observation {
-    request: "etcd-guard restart",
+    request: "kubectl etcd-guard restart",
     expected: "every pod replaced, and leadership moved",
     why: "the command waits for each member, and requests the move of leadership",
 };

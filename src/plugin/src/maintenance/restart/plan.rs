@@ -128,7 +128,9 @@ pub(crate) fn begin(
     check_upgrade(image.as_ref(), cluster, &mut warnings)?;
     // A pod that is replaced for another cause would start with the new image.
     if let Some(obstacle) = image.as_ref().and(cluster).and_then(cluster_obstacle) {
-        anyhow::bail!("an upgrade requires a healthy cluster: {obstacle}; inspect it: etcd-guard status");
+        anyhow::bail!(
+            "an upgrade requires a healthy cluster: {obstacle}; inspect it: kubectl etcd-guard status"
+        );
     }
     Ok(Beginning { record: Record::new(set, pods, image)?, is_resumed: false, warnings })
 }
@@ -189,7 +191,7 @@ fn check_upgrade(
     let Some(cluster) = cluster else {
         anyhow::bail!(
             "the releases of the members are unknown without the guard, and an upgrade requires them; check the guard: \
-             etcd-guard doctor"
+             kubectl etcd-guard doctor"
         );
     };
     let objections = upgrade::objections(cluster, target);

@@ -293,7 +293,7 @@ impl<'a> Restart<'a> {
                 self.uses_guard = false;
                 self.reporter.warn(&format!(
                     "the guard does not answer: {error:#}. The restart evicts the next member when all pods are ready; the \
-                     leader is unknown, and leadership is not moved. Check the guard: etcd-guard doctor"
+                     leader is unknown, and leadership is not moved. Check the guard: kubectl etcd-guard doctor"
                 ));
             }
         }
@@ -312,8 +312,9 @@ impl<'a> Restart<'a> {
         let survey = self.guard.status(Some(namespace)).await?;
         let Some(cluster) = cluster_of(&survey.clusters, namespace, &pods) else {
             anyhow::bail!(
-                "the guard reports no member in the pods of StatefulSet {namespace}/{name}; inspect them: etcd-guard \
-                 inspect -n {} statefulset/{}",
+                "the guard reports no member in the pods of StatefulSet {namespace}/{name}; inspect them: {} -n {} \
+                 statefulset/{}",
+                self.guard.api_server.command("inspect"),
                 to_shell_word(namespace),
                 to_shell_word(name)
             );

@@ -49,7 +49,7 @@ const ROWS: [&str; 34] = [
     "scale to one replica, dry run",
     "delete the Service of the members, dry run",
     "move leadership by an annotation",
-    "etcd-guard restart",
+    "kubectl etcd-guard restart",
     "delete the leader under `leader: transfer`",
     "rollout by the StatefulSet controller",
     "delete the leader at the end, dry run",
@@ -77,7 +77,7 @@ const EVICTIONS: [&str; 7] = [
     "evict a follower against its budget",
     "delete the other follower then, dry run",
     "delete the first follower then",
-    "etcd-guard restart",
+    "kubectl etcd-guard restart",
 ];
 
 /// Returns the rows of a JSON report.
@@ -295,7 +295,7 @@ async fn detects_removed_webhooks_and_fails() {
         "delete a pod that runs no etcd",
         "the deleted follower",
         "move leadership by an annotation",
-        "etcd-guard restart",
+        "kubectl etcd-guard restart",
         "rollout by the StatefulSet controller",
     ];
     assert_eq!(with_result("passed"), unharmed, "{rows:#?}");

@@ -74,7 +74,7 @@ async fn restart_resumes_after_ctrl_c() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let stdout = String::from_utf8_lossy(&output.stdout);
     let message = "aborted: interrupted; the update strategy remains OnDelete, so that the StatefulSet controller \
-                   replaces no pod. Continue: etcd-guard restart ";
+                   replaces no pod. Continue: kubectl etcd-guard restart ";
     let last = stdout.lines().last().unwrap_or_default();
     assert!(last.contains(message) && last.ends_with(" statefulset/etcd --abort"), "{stdout}");
 }

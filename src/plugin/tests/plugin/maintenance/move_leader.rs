@@ -110,7 +110,8 @@ async fn move_leader_times_out_without_an_answer() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        stderr.contains("within 1s; check the guard, and the clock of this machine: etcd-guard doctor"),
+        stderr
+            .contains("within 1s; check the guard, and the clock of this machine: kubectl etcd-guard doctor"),
         "{stderr}"
     );
 }
