@@ -13,7 +13,7 @@
 //! | cndoit18 | conflicts by name instead of path; no exclusions | `detects_mount_conflicts_by_path`, `excludes_pods_by_selector_and_refusal` |
 //! | togettoyou/sidecar-injector | containers are injected twice; one hard-coded template | `injects_a_container_once` |
 //! | togettoyou | a review without a request panics | the tests of the server |
-//! | togettoyou | each start makes a new webhook configuration | `roles_cannot_delete_webhook_configurations`, and `certificates/plan` |
+//! | togettoyou | each start makes a new webhook configuration | `roles_cannot_delete_webhook_configurations` |
 //! | tumblr/k8s-sidecar-injector | operations on missing lists and fields | `creates_missing_lists`, `adds_missing_fields_instead_of_replacing_them` |
 //! | tumblr | removals by ascending index | `never_removes_user_mounts` |
 //! | tumblr, linkerd/linkerd2 | `~` is not escaped | `escapes_slash_and_tilde_in_keys` |
