@@ -500,7 +500,7 @@ impl<'a> Evaluation<'a> {
             let target = self.find(&pods).cloned();
             let mut pods = NamespacePods::new(cluster_key, pods);
             if names.are_current(&pods) {
-                pods.are_read_by_name = true;
+                pods.read_as = Some(names.cluster);
                 return Ok((target, pods));
             }
         }

@@ -56,7 +56,10 @@ impl Ledger {
     /// Whether the ledger may be newer than these pods, which were read in parallel: it may reserve a pod that was created
     /// after the list.
     pub(super) fn may_be_newer_than(&self, namespace: &str, pods: &NamespacePods) -> bool {
-        self.0.as_ref().is_ok_and(|ledgers| ledgers.may_be_newer_than(namespace, &pods.live_pods()))
+        let may_concern = |known: &Reservation| pods.may_concern(known);
+        self.0
+            .as_ref()
+            .is_ok_and(|ledgers| ledgers.may_be_newer_than(namespace, &pods.live_pods(), may_concern))
     }
 
     /// Records which reserved pods are missing in a list that was read after the ledger.

@@ -411,7 +411,7 @@ impl ClusterObserver {
         until: Instant,
     ) -> Snapshot {
         let namespace = &listed.namespace;
-        let others: &[_] = if listed.are_read_by_name { &listed.other_pods } else { &[] };
+        let others: &[_] = if listed.are_read_by_name() { &listed.other_pods } else { &[] };
         let mut pods: Vec<(&Pod, EtcdPod)> =
             listed.pods.iter().map(|(pod, etcd_pod)| (pod, etcd_pod.clone())).collect();
         let access = ClusterAccess::new(listed.endpoints());
@@ -493,7 +493,7 @@ impl ClusterObserver {
         until: Instant,
     ) -> Result<(), EvaluationError> {
         // If a voter has no pod, the caller lists the pods and probes again.
-        if listed.are_read_by_name {
+        if listed.are_read_by_name() {
             return Ok(());
         }
         self.find_other_pods(snapshot, listed, reserved, target, until).await?;
