@@ -201,7 +201,9 @@ pub(super) async fn reserve_overruled(
 ) -> bool {
     let cache = &on.services.cache;
     let mut snapshot = cache.snapshot(cluster_key, Duration::MAX).map(|cached| cached.snapshot);
-    if snapshot.is_none() {
+    let known = cache.member_pods.get(cluster_key);
+    // If all voters run in known pods of the namespace, its ledger is the only one, and each of them is found by its uid.
+    if snapshot.is_none() && known.is_none() {
         // The members of another namespace find the reservation in the ledger of the cluster.
         let pods = on.services.observer.list_pods(&on.request.namespace, on.deadline).await;
         if let Ok(pods) = pods {
@@ -213,7 +215,7 @@ pub(super) async fn reserve_overruled(
     if let Some(snapshot) = &snapshot {
         store_other_ledgers(on, cluster_key, snapshot);
     }
-    let id = snapshot.as_ref().and_then(|snapshot| snapshot.cluster_id());
+    let id = snapshot.as_ref().map_or(known.map(|known| known.cluster), |snapshot| snapshot.cluster_id());
     let member = snapshot.and_then(|snapshot| {
         let target = snapshot.pod(&on.request.name)?;
         assess(&snapshot, target, policy).member
