@@ -140,7 +140,8 @@ struct Listed {
     /// The pod of the request; `None` if it does not exist.
     target: Option<Pod>,
     pods: NamespacePods,
-    /// `None` if the reservations were not read, because the pod may run no etcd.
+    /// `None` if the reservations were not read, because the pod may run no etcd: only its name is known, and its cluster was
+    /// not evaluated before.
     ledger: Option<Ledger>,
     /// Connections to the members that are opened until the probe round. The addresses of the probe round do not depend on
     /// them.
@@ -481,10 +482,13 @@ impl<'a> Evaluation<'a> {
     async fn list(&self, cluster_key: &ClusterKey) -> Result<Listed, EvaluationError> {
         let services = self.services;
         let endpoints = services.cache.member_pods.endpoints(cluster_key);
+        // A copy of the pod showed a member.
+        let may_run_etcd = self.request.pod.is_some() || endpoints.is_some();
         let connecting = endpoints.map(|endpoints| services.observer.connections.connect_early(&endpoints));
-        let (pods, ledger) = tokio::join!(self.read_pods(cluster_key), Ledger::read(self, cluster_key));
+        let ledger = async { if may_run_etcd { Some(Ledger::read(self, cluster_key).await) } else { None } };
+        let (pods, ledger) = tokio::join!(self.read_pods(cluster_key), ledger);
         let (target, pods) = pods?;
-        Ok(Listed { target, pods, ledger: Some(ledger), connecting })
+        Ok(Listed { target, pods, ledger, connecting })
     }
 
     /// Reads the known member pods by their names, or lists the pods of the namespace. Returns the pod of the request as
@@ -500,7 +504,7 @@ impl<'a> Evaluation<'a> {
             let target = self.find(&pods).cloned();
             let mut pods = NamespacePods::new(cluster_key, pods);
             if names.are_current(&pods) {
-                pods.are_read_by_name = true;
+                pods.read_as = Some(names.cluster);
                 return Ok((target, pods));
             }
         }

@@ -56,7 +56,10 @@ impl Ledger {
     /// Whether the ledger may be newer than these pods, which were read in parallel: it may reserve a pod that was created
     /// after the list.
     pub(super) fn may_be_newer_than(&self, namespace: &str, pods: &NamespacePods) -> bool {
-        self.0.as_ref().is_ok_and(|ledgers| ledgers.may_be_newer_than(namespace, &pods.live_pods()))
+        let may_concern = |known: &Reservation| pods.may_concern(known);
+        self.0
+            .as_ref()
+            .is_ok_and(|ledgers| ledgers.may_be_newer_than(namespace, &pods.live_pods(), may_concern))
     }
 
     /// Records which reserved pods are missing in a list that was read after the ledger.
@@ -123,21 +126,39 @@ pub(super) fn has_read_all(
     cluster_key: &ClusterKey,
     snapshot: &Snapshot,
 ) -> bool {
-    let others = other_ledgers(snapshot);
+    let cache = &on.services.cache;
+    let known = cache.other_ledgers(cluster_key);
+    let mut others = other_ledgers(snapshot, &known);
     let is_complete = ledgers.contain(&others);
-    on.services.cache.store_other_ledgers(cluster_key, others);
+    if !is_complete {
+        // What this evaluation needed once, it reads until its end: it could otherwise alternate between two sets.
+        others.extend(known);
+    }
+    cache.store_other_ledgers(cluster_key, others);
     is_complete
+}
+
+/// Stores the ledgers that an evaluation of this cluster needs after a probe round.
+fn store_other_ledgers(on: &Evaluation<'_>, cluster_key: &ClusterKey, snapshot: &Snapshot) {
+    let cache = &on.services.cache;
+    cache.store_other_ledgers(cluster_key, other_ledgers(snapshot, &cache.other_ledgers(cluster_key)));
 }
 
 /// Returns the ledgers of a cluster beside that of its namespace: those of other namespaces with pods of its voters, and that
 /// of the cluster while a voter runs in no pod of the namespace. Its deletion can be approved in another namespace, whose
-/// members may not find the pods of this one.
-fn other_ledgers(snapshot: &Snapshot) -> BTreeSet<LedgerName> {
-    let Some(id) = snapshot.cluster_id().filter(|_| !voters_without_pod(snapshot).is_empty()) else {
+/// members may not find the pods of this one. `known` are those that the last evaluation needed: without a proven list of
+/// voters, they remain.
+fn other_ledgers(snapshot: &Snapshot, known: &BTreeSet<LedgerName>) -> BTreeSet<LedgerName> {
+    let Some(id) = snapshot.cluster_id() else { return known.clone() };
+    let of_cluster = LedgerName::Cluster(id);
+    if Membership::new(snapshot).is_err() {
+        return known.iter().cloned().chain([of_cluster]).collect();
+    }
+    if voters_without_pod(snapshot).is_empty() {
         return BTreeSet::new();
-    };
+    }
     let namespaces = snapshot.other_namespaces.iter().cloned().map(LedgerName::Namespace);
-    namespaces.chain([LedgerName::Cluster(id)]).collect()
+    namespaces.chain([of_cluster]).collect()
 }
 
 /// Writes the reservation of the request's pod to the ledgers that [`Ledger::select`] returned. The uid is that of the live
@@ -180,7 +201,9 @@ pub(super) async fn reserve_overruled(
 ) -> bool {
     let cache = &on.services.cache;
     let mut snapshot = cache.snapshot(cluster_key, Duration::MAX).map(|cached| cached.snapshot);
-    if snapshot.is_none() {
+    let known = cache.member_pods.get(cluster_key);
+    // If all voters run in known pods of the namespace, its ledger is the only one, and each of them is found by its uid.
+    if snapshot.is_none() && known.is_none() {
         // The members of another namespace find the reservation in the ledger of the cluster.
         let pods = on.services.observer.list_pods(&on.request.namespace, on.deadline).await;
         if let Ok(pods) = pods {
@@ -189,12 +212,10 @@ pub(super) async fn reserve_overruled(
             snapshot = cache.snapshot(cluster_key, Duration::MAX).map(|cached| cached.snapshot);
         }
     }
-    if let Some(snapshot) = &snapshot
-        && snapshot.cluster_id().is_some()
-    {
-        cache.store_other_ledgers(cluster_key, other_ledgers(snapshot));
+    if let Some(snapshot) = &snapshot {
+        store_other_ledgers(on, cluster_key, snapshot);
     }
-    let id = snapshot.as_ref().and_then(|snapshot| snapshot.cluster_id());
+    let id = snapshot.as_ref().map_or(known.map(|known| known.cluster), |snapshot| snapshot.cluster_id());
     let member = snapshot.and_then(|snapshot| {
         let target = snapshot.pod(&on.request.name)?;
         assess(&snapshot, target, policy).member
@@ -233,14 +254,22 @@ async fn try_reserve_overruled(
     written(deadline.within("writing the reservation to the API server", reserve).await?).map(Some)
 }
 
-/// Returns the active reservations that concern a cluster. A pod whose deletion was approved leaves, also before the API server
-/// has executed the deletion.
-pub(super) async fn active(
+/// Takes a snapshot of a cluster with all reservations that concern it. A pod whose deletion was approved leaves, also before the
+/// API server has executed the deletion.
+pub(super) async fn observe(
     on: &Evaluation<'_>,
     cluster_key: &ClusterKey,
-) -> Result<Vec<Reservation>, EvaluationError> {
-    let ledgers = read(on, on.services.reservations.read(names(on, [cluster_key]))).await?;
-    Ok(ledgers.active())
+    pods: &[Pod],
+) -> Result<Snapshot, EvaluationError> {
+    let &Evaluation { services, deadline, .. } = on;
+    loop {
+        let ledgers = read(on, services.reservations.read(names(on, [cluster_key]))).await?;
+        let reserved = ledgers.active();
+        let snapshot = services.observer.observe_listed(cluster_key, pods, &reserved, deadline).await;
+        if has_read_all(on, &ledgers, cluster_key, &snapshot) {
+            return Ok(snapshot);
+        }
+    }
 }
 
 /// Creates the reservation of the request's pod.
@@ -286,9 +315,7 @@ pub(super) async fn reserve_members(
     new: &[Reservation],
 ) -> Result<(), EvaluationError> {
     let store = &on.services.reservations;
-    if snapshot.cluster_id().is_some() {
-        on.services.cache.store_other_ledgers(cluster_key, other_ledgers(snapshot));
-    }
+    store_other_ledgers(on, cluster_key, snapshot);
     let facts = Facts::default();
     for _ in 0..MAX_ATTEMPTS {
         let mut ledgers = read(on, store.read(names(on, [cluster_key]))).await?;
@@ -317,4 +344,32 @@ pub(super) async fn read<T>(
 ) -> Result<T, EvaluationError> {
     let read = on.deadline.within("reading the reservations from the API server", read).await?;
     read.map_err(|error| EvaluationError::Ledger(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use etcd_guard_core::{etcd::member::ClusterId, snapshot::fixture::cluster};
+
+    fn namespace(name: &str) -> LedgerName {
+        LedgerName::Namespace(name.to_owned())
+    }
+
+    #[test]
+    fn known_ledgers_remain_without_a_proven_list_of_voters() {
+        let known = BTreeSet::from([namespace("other")]);
+        let of_cluster = LedgerName::Cluster(ClusterId(0xc1));
+        assert_eq!(other_ledgers(&cluster(3), &known), BTreeSet::new());
+        let without_quorum = cluster(3).starve(0).starve(1).starve(2);
+        let both = BTreeSet::from([namespace("other"), of_cluster.clone()]);
+        assert_eq!(other_ledgers(&without_quorum, &known), both);
+        assert_eq!(other_ledgers(&without_quorum, &BTreeSet::new()), BTreeSet::from([of_cluster.clone()]));
+        assert_eq!(other_ledgers(&cluster(1).silence(0), &known), known);
+
+        let mut over_two_namespaces = cluster(3);
+        over_two_namespaces.pods.pop();
+        over_two_namespaces.other_namespaces.insert(String::from("third"));
+        let needed = BTreeSet::from([namespace("third"), of_cluster]);
+        assert_eq!(other_ledgers(&over_two_namespaces, &known), needed);
+    }
 }

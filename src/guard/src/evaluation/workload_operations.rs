@@ -139,8 +139,7 @@ async fn verdict(
             };
             let cluster_key = ClusterKey::from_pod(namespace, member);
             let start = if relative { first_ordinal(on, namespace, name).await? } else { 0 };
-            let reserved = ledger::active(on, &cluster_key).await?;
-            let snapshot = services.observer.observe_listed(&cluster_key, &pods, &reserved, deadline).await;
+            let snapshot = ledger::observe(on, &cluster_key, &pods).await?;
             Ok(scale_down::evaluate_scale_down(&snapshot, name, first_to_go.saturating_add(start)).into())
         }
         WorkloadOperation::DeleteOwner | WorkloadOperation::ScaleOwner { .. } => {

@@ -24,7 +24,7 @@ use etcd_guard_core::{
     etcd::{
         endpoint::url_host,
         error::MemberError,
-        member::{ListedMember, MemberId},
+        member::{ClusterId, ListedMember, MemberId},
         probe_result::ProbeResult,
     },
     membership::{Membership, identity::peer_pods},
@@ -59,16 +59,22 @@ pub fn voters_without_pod(snapshot: &Snapshot) -> Vec<ListedMember> {
 pub(super) fn is_leaving(
     member: &ListedMember,
     namespace: &str,
+    cluster: Option<ClusterId>,
     reserved: &[Reservation],
     has_set: impl Fn(&str) -> bool,
 ) -> bool {
     let (id, pods) = (member.id.to_string(), peer_pods(member, namespace));
+    let cluster = cluster.map(|cluster| cluster.to_string());
+    // A ledger contains other clusters as well, whose members can have any id. An unknown cluster may be this one.
+    let is_of_cluster =
+        |reservation: &Reservation| reservation.cluster.is_none() || reservation.cluster == cluster;
     // A member that did not reply was reserved without its id.
     let is_named = |reservation: &Reservation| {
         let is_pod = pods.contains(&reservation.pod) || reservation.pod == member.name;
         reservation.member.is_empty() && reservation.namespace == namespace && is_pod
     };
-    reserved.iter().any(|reservation| reservation.member == id || is_named(reservation))
+    let has_id = |reservation: &Reservation| reservation.member == id && is_of_cluster(reservation);
+    reserved.iter().any(|reservation| has_id(reservation) || is_named(reservation))
         || pods.iter().any(|pod| has_set(pod))
 }
 
@@ -154,7 +160,7 @@ mod tests {
     #[test]
     fn process_of_missing_pod_of_a_set_is_leaving() {
         let has_set = |pod: &str| pod == "etcd-1";
-        let leaves = |url: &str| is_leaving(&member(url), "prod", &[], has_set);
+        let leaves = |url: &str| is_leaving(&member(url), "prod", None, &[], has_set);
         for host in ["etcd-1", "etcd-1.etcd", "etcd-1.etcd.prod.svc", "etcd-1.etcd.prod.svc.cluster.local"] {
             assert!(leaves(&format!("http://{host}:2380")), "{host}");
         }
@@ -166,8 +172,21 @@ mod tests {
     #[test]
     fn reservation_without_member_id_is_matched_by_name() {
         let external = member("http://a.peers:2380");
-        let leaves = |pod: &str, id: &str| is_leaving(&external, "prod", &[reservation(pod, id)], |_| false);
+        let leaves =
+            |pod: &str, id: &str| is_leaving(&external, "prod", None, &[reservation(pod, id)], |_| false);
         assert!(leaves("a", "") && leaves("one", "") && leaves("other", &external.id.to_string()));
         assert!(!leaves("b", "") && !leaves("a", "1234"));
+    }
+
+    #[test]
+    fn reservation_of_another_cluster_does_not_match_by_member_id() {
+        let external = member("http://a.peers:2380");
+        let leaves = |cluster: Option<ClusterId>| {
+            let cluster = cluster.map(|id| id.to_string());
+            let reserved = Reservation { cluster, ..reservation("other", &external.id.to_string()) };
+            is_leaving(&external, "prod", Some(ClusterId(0xc1)), &[reserved], |_| false)
+        };
+        assert!(leaves(Some(ClusterId(0xc1))) && leaves(None));
+        assert!(!leaves(Some(ClusterId(0xc2))));
     }
 }

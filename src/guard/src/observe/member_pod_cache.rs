@@ -17,7 +17,7 @@ use etcd_guard_cache::{ExpiringCache, Lifetime};
 use etcd_guard_core::{
     cluster_key::{CLUSTER_TTL, ClusterKey, MAX_CLUSTERS},
     discovery::etcd_pod::EtcdPod,
-    etcd::{endpoint::Endpoint, error::MemberError},
+    etcd::{endpoint::Endpoint, error::MemberError, member::ClusterId},
     membership::Membership,
     objects::pod::Pod,
     snapshot::{MemberPod, Snapshot},
@@ -38,9 +38,13 @@ pub(crate) struct MemberPodCache {
     endpoints: ExpiringCache<ClusterKey, Arc<[Endpoint]>>,
 }
 
-/// The names of a cluster's etcd pods, which together run every voter, each with the key of its owner.
+/// The names of a cluster's etcd pods, which together run every voter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MemberPodNames(Arc<[(String, ClusterKey)]>);
+pub(crate) struct MemberPodNames {
+    /// Each name with the key of its owner.
+    pods: Arc<[(String, ClusterKey)]>,
+    pub(crate) cluster: ClusterId,
+}
 
 // === impl MemberPodCache ===
 
@@ -69,15 +73,16 @@ impl MemberPodCache {
     pub(crate) fn update(&self, cluster_key: &ClusterKey, snapshot: &Snapshot, pods: &NamespacePods) -> bool {
         let replied = pods.endpoints_of_replies(snapshot).filter(|endpoint| endpoint.can_connect_early());
         self.endpoints.insert(cluster_key.clone(), replied.take(MAX_PODS).cloned().collect());
-        match MemberPodNames::from_snapshot(snapshot, pods) {
-            Some(_) if pods.are_read_by_name => true,
-            Some(names) => {
+        match (MemberPodNames::from_snapshot(snapshot, pods), pods.read_as) {
+            (Some(names), None) => {
                 self.names.insert(cluster_key.clone(), names);
                 true
             }
-            None => {
+            // The id that was assumed when the reservations were read.
+            (Some(names), Some(id)) if names.cluster == id => true,
+            (_, read_as) => {
                 self.names.invalidate(cluster_key);
-                !pods.are_read_by_name
+                read_as.is_none()
             }
         }
     }
@@ -102,16 +107,17 @@ impl MemberPodNames {
                 && all.iter().any(|known| known.metadata.name == pod.name)
         };
         membership.voters().next()?;
-        let is_complete = all.len() <= MAX_PODS
-            && snapshot.cluster_id().is_some()
-            && membership.voters().all(|voter| voter.pod.is_some_and(is_known));
+        let cluster = snapshot.cluster_id()?;
+        let is_complete =
+            all.len() <= MAX_PODS && membership.voters().all(|voter| voter.pod.is_some_and(is_known));
         let key = |pod: &Pod| ClusterKey::from_pod(&pods.namespace, pod);
-        is_complete.then(|| Self(all.iter().map(|pod| (pod.metadata.name.clone(), key(pod))).collect()))
+        let names = all.iter().map(|pod| (pod.metadata.name.clone(), key(pod)));
+        is_complete.then(|| Self { pods: names.collect(), cluster })
     }
 
     /// Returns whether the cache contains a pod with this name.
     pub(crate) fn contains(&self, name: &str) -> bool {
-        self.0.iter().any(|(known, _)| known == name)
+        self.pods.iter().any(|(known, _)| known == name)
     }
 
     /// Whether these pods, which were read by the names in the cache, still run etcd for the same owners.
@@ -120,9 +126,9 @@ impl MemberPodNames {
             let is_same = |(name, key): &(String, ClusterKey)| {
                 *name == pod.metadata.name && key.contains(&pods.namespace, pod)
             };
-            self.0.iter().any(is_same)
+            self.pods.iter().any(is_same)
         };
-        pods.pods.iter().chain(&pods.other_pods).filter(is_known).count() == self.0.len()
+        pods.pods.iter().chain(&pods.other_pods).filter(is_known).count() == self.pods.len()
     }
 
     /// Reads each pod by its name. Returns `None` if a pod does not exist or cannot be read: a list may still succeed.
@@ -131,7 +137,7 @@ impl MemberPodNames {
         pods: &ApiReader,
         namespace: &str,
     ) -> Result<Option<Vec<Pod>>, LookupError> {
-        match try_join_all(self.0.iter().map(|(name, _)| pods.get_pod(namespace, name))).await {
+        match try_join_all(self.pods.iter().map(|(name, _)| pods.get_pod(namespace, name))).await {
             Ok(pods) => Ok(Some(pods)),
             // A list would probably time out as well.
             Err(error @ LookupError::TimedOut { .. }) => Err(error),
@@ -170,7 +176,7 @@ mod tests {
     }
 
     fn strings(names: &MemberPodNames) -> Vec<&str> {
-        names.0.iter().map(|(name, _)| name.as_str()).collect()
+        names.pods.iter().map(|(name, _)| name.as_str()).collect()
     }
 
     /// Applies `change` to the member list that each member returns.
@@ -302,8 +308,8 @@ mod tests {
         cache.update(&key, &cluster(3).crash(1), &with_addresses(1));
         assert_eq!(urls(), ["http://10.0.0.1:2379", "http://10.0.0.3:2379"]);
         let mut by_name = with_addresses(4);
-        by_name.are_read_by_name = true;
-        cache.update(&key, &cluster(3), &by_name);
+        by_name.read_as = Some(ClusterId(0xc1));
+        assert!(cache.update(&key, &cluster(3), &by_name));
         assert_eq!(urls(), ["http://10.0.0.4:2379", "http://10.0.0.5:2379", "http://10.0.0.6:2379"]);
         let mut with_login = with_addresses(1);
         let endpoint = with_login.pods[1].1.endpoint.as_mut().unwrap();
@@ -312,6 +318,17 @@ mod tests {
         assert_eq!(urls(), ["http://10.0.0.1:2379", "http://10.0.0.3:2379"]);
         cache.update(&key, &cluster(MAX_PODS + 1), &pods_at(1, MAX_PODS + 1));
         assert_eq!(urls().len(), MAX_PODS);
+    }
+
+    #[test]
+    fn pods_of_a_cluster_with_another_id_are_listed_again() {
+        let key = ClusterKey::from_pod("prod", &serde_json::from_value(pod(0)).unwrap());
+        let cache = MemberPodCache::new();
+        assert!(cache.update(&key, &cluster(3), &pods(3)));
+        let by_name = |id: u64| NamespacePods { read_as: Some(ClusterId(id)), ..pods(3) };
+        assert!(cache.update(&key, &cluster(3), &by_name(0xc1)));
+        assert!(!cache.update(&key, &cluster(3), &by_name(0xc2)));
+        assert_eq!(cache.get(&key), None);
     }
 
     #[tokio::test]

@@ -4,7 +4,11 @@ use etcd_guard_core::{
     cluster_key::ClusterKey,
     discovery::{etcd_pod, etcd_pod::EtcdPod},
     escape::{MAX_NAME_CHARS, into_bounded_line},
-    etcd::{endpoint::Endpoint, member::Scheme, probe_result::ProbeResult},
+    etcd::{
+        endpoint::Endpoint,
+        member::{ClusterId, Scheme},
+        probe_result::ProbeResult,
+    },
     membership::single_member::SingleMemberEvidence,
     objects::{owner_reference::OwnerReference, pod::Pod},
     reservation::{LivePod, Reservation},
@@ -25,8 +29,9 @@ pub(crate) struct NamespacePods {
     pub(super) excluded: Vec<(Pod, EtcdPod)>,
     /// Terminating pods that are not recognized as etcd pods. A member that replies at a client URL may run in one.
     pub(super) other_terminating: Vec<Pod>,
-    /// Whether the pods were read by their names. Other pods of the namespace are then unknown.
-    pub(crate) are_read_by_name: bool,
+    /// The id of the cluster, if the pods were read by the names of its known members. Other pods of the namespace are then
+    /// unknown.
+    pub(crate) read_as: Option<ClusterId>,
 }
 
 // === impl NamespacePods ===
@@ -50,7 +55,21 @@ impl NamespacePods {
         let is_in_cluster = |(pod, _): &(Pod, EtcdPod)| cluster_key.contains(&namespace, pod);
         let (pods, other_pods) = etcd_pods.into_iter().partition(is_in_cluster);
         let cluster = format!("{namespace}/{}", cluster_key.name());
-        Self { cluster, namespace, pods, other_pods, excluded, other_terminating, are_read_by_name: false }
+        Self { cluster, namespace, pods, other_pods, excluded, other_terminating, read_as: None }
+    }
+
+    /// Whether the pods were read by their names.
+    pub(super) fn are_read_by_name(&self) -> bool {
+        self.read_as.is_some()
+    }
+
+    /// Whether a reservation can concern the cluster, as far as this is known before the probe round. Pods of other clusters are
+    /// not read by name.
+    pub(crate) fn may_concern(&self, reservation: &Reservation) -> bool {
+        let Some(id) = self.read_as else { return true };
+        let is_other = reservation.cluster.as_ref().is_some_and(|cluster| *cluster != id.to_string());
+        let mut pods = self.etcd_pods();
+        !is_other || pods.any(|pod| pod.metadata.name == reservation.pod)
     }
 
     /// Whether this pod of the namespace runs a member, of any owner.
@@ -113,7 +132,7 @@ impl NamespacePods {
         let is_excluded_member = |(pod, _): &(Pod, EtcdPod)| cluster_key.contains(&self.namespace, pod);
         SingleMemberEvidence {
             initial_members: initial_members.len(),
-            has_peer_pod: self.are_read_by_name
+            has_peer_pod: self.are_read_by_name()
                 || self.pods.len() > 1
                 || self.excluded.iter().any(is_excluded_member)
                 || self.other_pods.iter().any(names_member),
@@ -163,4 +182,37 @@ pub(super) fn member_pod(
 /// Returns the kind of an owner, escaped and cut: the API server does not validate the kind in an ownerReference.
 fn kind_of(owner: &OwnerReference) -> String {
     into_bounded_line(owner.kind.clone(), MAX_NAME_CHARS)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn reservation_of_another_cluster_concerns_no_pods_that_were_read_by_name() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "etcd-0", "namespace": "prod", "uid": "a"},
+            "spec": {"containers": [{"name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16"}]},
+            "status": {"phase": "Running"},
+        }))
+        .unwrap();
+        let mut pods = NamespacePods::new(&ClusterKey::from_pod("prod", &pod), vec![pod]);
+        let reservation = |pod: &str, cluster: Option<ClusterId>| -> Reservation {
+            let cluster = cluster.map(|id| id.to_string());
+            serde_json::from_value(
+                json!({"uid": "b", "namespace": "prod", "pod": pod, "at": "", "cluster": cluster}),
+            )
+            .unwrap()
+        };
+        let (ours, other) = (Some(ClusterId(0xc1)), Some(ClusterId(0xc2)));
+        assert!(pods.may_concern(&reservation("other-0", other)), "the namespace was listed");
+        pods.read_as = ours;
+        assert!(!pods.may_concern(&reservation("other-0", other)));
+        for reservation in [reservation("new", ours), reservation("new", None), reservation("etcd-0", other)]
+        {
+            assert!(pods.may_concern(&reservation), "{reservation:?}");
+        }
+    }
 }

@@ -411,7 +411,7 @@ impl ClusterObserver {
         until: Instant,
     ) -> Snapshot {
         let namespace = &listed.namespace;
-        let others: &[_] = if listed.are_read_by_name { &listed.other_pods } else { &[] };
+        let others: &[_] = if listed.are_read_by_name() { &listed.other_pods } else { &[] };
         let mut pods: Vec<(&Pod, EtcdPod)> =
             listed.pods.iter().map(|(pod, etcd_pod)| (pod, etcd_pod.clone())).collect();
         let access = ClusterAccess::new(listed.endpoints());
@@ -493,7 +493,7 @@ impl ClusterObserver {
         until: Instant,
     ) -> Result<(), EvaluationError> {
         // If a voter has no pod, the caller lists the pods and probes again.
-        if listed.are_read_by_name {
+        if listed.are_read_by_name() {
             return Ok(());
         }
         self.find_other_pods(snapshot, listed, reserved, target, until).await?;
@@ -627,7 +627,7 @@ impl ClusterObserver {
         );
         snapshot.external_members.retain(|external| !leaving.contains(&external.id));
         let namespace = &listed.namespace;
-        let pods = &snapshot.pods;
+        let (pods, cluster) = (&snapshot.pods, snapshot.cluster_id());
         // Beside a pod that replied as another member, the member of the same name runs elsewhere.
         let has_replied = |pod: &str| pods.iter().any(|own| own.name == pod && own.reply.status().is_some());
         let has_set = |pod: &str| {
@@ -635,15 +635,15 @@ impl ClusterObserver {
         };
         for external in &mut snapshot.external_members {
             let member = without_pod.iter().find(|member| member.id == external.id);
-            external.reserved =
-                member.is_some_and(|member| external::is_leaving(member, namespace, reserved, has_set));
+            external.reserved = member
+                .is_some_and(|member| external::is_leaving(member, namespace, cluster, reserved, has_set));
         }
         reject_unadvertised_schemes(snapshot);
         elsewhere.map(|_| ())
     }
 
-    /// Returns those of these members whose pods in other namespaces are leaving, and the guarded ones of these namespaces.
-    /// `addresses` are the addresses at which the members replied. Costs one read per address and namespace, in parallel.
+    /// Returns those of these members whose pods in other namespaces are leaving, and the guarded namespaces of the etcd pods at
+    /// `addresses`, at which the members replied. Costs one read per address and namespace, in parallel.
     ///
     /// # Errors
     ///
@@ -669,8 +669,9 @@ impl ClusterObserver {
             other_namespaces::is_leaving(member, places, &pods, reserved, has_set)
         };
         let leaving = places.iter().filter(is_leaving).map(|(member, _)| member.id).collect();
-        let is_guarded = |name: &String| *name != namespace && self.annotations.is_guarded(name);
-        Ok((leaving, pods.namespaces().filter(is_guarded).collect()))
+        let mut namespaces = pods.namespaces(addresses);
+        namespaces.retain(|name| name != namespace && self.annotations.is_guarded(name));
+        Ok((leaving, namespaces))
     }
 
     // --- pods of deleted owners ---

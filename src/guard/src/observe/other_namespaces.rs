@@ -149,10 +149,13 @@ pub(super) fn inherits_membership(pod: &Pod, name: &str, value: &str) -> bool {
 // === impl FoundPods ===
 
 impl FoundPods {
-    /// Returns the namespaces of these pods, and those that were read.
-    pub(super) fn namespaces(&self) -> impl Iterator<Item = String> {
-        let of_pods = self.by_address.values().flatten().map(|pod| pod.metadata.namespace.clone());
-        of_pods.chain(self.by_namespace.keys().cloned())
+    /// Returns the namespaces of the etcd pods at the addresses at which members replied. What a URL names is no evidence: a tenant
+    /// could name the namespace of another one, and fill its ledger.
+    pub(super) fn namespaces(&self, replied: &[(MemberId, IpAddr)]) -> BTreeSet<String> {
+        let at_address =
+            replied.iter().filter_map(|(_, address)| self.by_address.get(&address.to_canonical()));
+        let members = at_address.flatten().filter(|pod| !pod.is_finished() && may_run_etcd(pod));
+        members.map(|pod| pod.metadata.namespace.clone()).collect()
     }
 
     /// Calls `change` for each pod that is not recognized, with its namespace. An inherited annotation must not hide a pod whose
@@ -294,6 +297,25 @@ mod tests {
             unrelated(pod);
             terminating(pod);
         })]));
+    }
+
+    #[test]
+    fn only_etcd_pods_that_replied_add_their_namespaces() {
+        let in_namespace = |name: &str, namespace: &str, change: fn(&mut Value)| {
+            pod(name, "10.0.0.1", |pod| {
+                pod["metadata"]["namespace"] = json!(namespace);
+                change(pod);
+            })
+        };
+        let ip = |ip: &str| ip.parse::<IpAddr>().unwrap();
+        let mut found = FoundPods::default();
+        found.by_namespace.insert(String::from("victim"), vec![in_namespace("etcd-0", "victim", alive)]);
+        // A peer URL names this address, where no member replied.
+        found.by_address.insert(ip("10.0.0.7"), vec![in_namespace("etcd-0", "victim", alive)]);
+        let pods = vec![in_namespace("member", "other", alive), in_namespace("web", "team", unrelated)];
+        found.by_address.insert(ip("10.0.0.1"), pods);
+        let namespaces = found.namespaces(&[(listed(1).id, ip("::ffff:10.0.0.1"))]);
+        assert_eq!(namespaces, BTreeSet::from([String::from("other")]));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures::future::join_all;
+
 use crate::{
     evaluation::{
         Evaluation, ledger,
@@ -33,22 +35,23 @@ const LIFECYCLE_CONTROLLERS: [&str; 4] = [
 ];
 
 /// The result of one evaluation attempt.
-struct NodeAttempt {
-    verdict: OperationVerdict,
-    /// Whether the verdict is a denial that no policy overrules.
-    is_denied: bool,
-    /// The ledgers of all clusters on the node, read before the probes.
-    ledgers: Ledgers,
+#[derive(Default)]
+struct Attempt {
+    denials: Vec<(OperationVerdict, ResolvedPolicy)>,
     /// The reservations that precede an approval.
     new: Vec<NewReservations>,
     /// Whether a cluster needs a ledger that was not read.
     lacks_ledgers: bool,
+    /// The first error. Clusters that it does not concern are evaluated and reserved nevertheless.
+    failure: Option<EvaluationError>,
 }
 
-/// The reservations of the members of one cluster.
+/// The members on the node of those clusters of one namespace that need the same ledgers.
 struct NewReservations {
-    /// The ledgers that the cluster needs.
-    ledgers: BTreeSet<LedgerName>,
+    clusters: Vec<ClusterKey>,
+    names: BTreeSet<LedgerName>,
+    /// These ledgers, read before the probes; `None` if they cannot be read.
+    ledgers: Option<Ledgers>,
     reservations: Vec<Reservation>,
 }
 
@@ -77,24 +80,39 @@ async fn try_evaluate(on: &Evaluation<'_>) -> Result<OperationVerdict, Evaluatio
         let text = format!("the machine of node {node} no longer exists, according to {}", request.user);
         return Ok(harmless(text).into());
     }
+    let mut stored: BTreeSet<String> = BTreeSet::new();
     loop {
-        let mut attempt = attempt(on).await?;
-        if request.dry_run || attempt.is_denied {
-            return Ok(attempt.verdict);
+        let Attempt { denials, new, lacks_ledgers, mut failure } = attempt(on).await?;
+        let denial = first_enforced(denials);
+        let is_denied = denial.as_ref().is_some_and(|(_, policy)| policy.policy.enforces_denials());
+        if !request.dry_run && !is_denied {
+            let mut starts_again = lacks_ledgers;
+            for new in new {
+                match reserve_members(on, new, &mut stored).await {
+                    Ok(Written::Stored) => {}
+                    Ok(Written::Conflict) => starts_again = true,
+                    // The reservations of other clusters do not depend on these ledgers.
+                    Err(error) => {
+                        failure.get_or_insert(error);
+                    }
+                }
+            }
+            if starts_again {
+                continue;
+            }
         }
-        if attempt.lacks_ledgers {
-            continue;
+        if let Some(error) = failure.filter(|_| !is_denied) {
+            return Err(error);
         }
-        match reserve_members(on, &mut attempt).await? {
-            Written::Stored => return Ok(attempt.verdict),
-            Written::Conflict => {}
-        }
+        return Ok(match denial {
+            Some((verdict, policy)) => verdict.with_policy(policy),
+            None => harmless(format!("no guarded etcd cluster needs a member on node {node}")).into(),
+        });
     }
 }
 
-/// Makes one evaluation attempt. The reservations are read before the probes, so that an approval of another replica
-/// causes a write conflict.
-async fn attempt(on: &Evaluation<'_>) -> Result<NodeAttempt, EvaluationError> {
+/// Makes one evaluation attempt.
+async fn attempt(on: &Evaluation<'_>) -> Result<Attempt, EvaluationError> {
     let &Evaluation { services, request, deadline } = on;
     let node = &request.name;
     // Before the first list of namespaces, the guard knows no guarded namespace, and would find no member on the node.
@@ -103,70 +121,98 @@ async fn attempt(on: &Evaluation<'_>) -> Result<NodeAttempt, EvaluationError> {
     let list = services.observer.pods.list_pods_of_node(node, &guarded);
     let on_node = deadline.within("listing the pods of the node from the API server", list).await?;
     let on_node = on_node.map_err(EvaluationError::Lookup)?;
-    let keys: Vec<ClusterKey> =
-        on_node.iter().map(|pod| ClusterKey::from_pod(&pod.metadata.namespace, pod)).collect();
-    let ledgers = ledger::read(on, services.reservations.read(ledger::names(on, &keys))).await?;
-    let reserved = ledgers.active();
-    let mut denials: Vec<(OperationVerdict, ResolvedPolicy)> = Vec::new();
-    let (mut new, mut lacks_ledgers) = (Vec::new(), false);
-    let mut failure: Option<EvaluationError> = None;
-    for (namespace, uids) in uids_by_namespace(&on_node) {
-        let pods = match services.observer.list_pods(namespace, deadline).await {
-            Ok(pods) => pods,
-            // The clusters of other namespaces can still need their members.
-            Err(error) => {
-                failure.get_or_insert(error);
-                continue;
-            }
-        };
-        for (cluster_key, members) in clusters(namespace, &pods, &uids) {
-            let snapshot =
-                services.observer.observe_with_storage(&cluster_key, &pods, &reserved, deadline).await;
-            let reservations =
-                members.iter().map(|pod| member_reservation(request, pod, &snapshot)).collect();
-            lacks_ledgers |= !ledger::has_read_all(on, &ledgers, &cluster_key, &snapshot);
-            new.push(NewReservations { ledgers: ledger::names(on, [&cluster_key]), reservations });
-            let verdict = evaluate_node_deletion(&snapshot, node, &uids);
-            // A denial names a pod whose member runs according to the kubelet, if there is one.
-            let member = members.iter().find(|pod| runs_member(pod)).or(members.first());
-            let Some(member) = member.filter(|_| !verdict.reason.allows()) else { continue };
-            let advice = break_glass_advice(on, &owner_arguments(namespace, member));
-            let drain = format!("kubectl drain {node} --ignore-daemonsets --delete-emptydir-data");
-            let verdict = verdict.with_remedy(&format!("Drain the node first: {drain}; to {advice}"));
-            let policy = services.policies.resolve_for_pod(namespace, member, deadline).await;
-            denials.push((OperationVerdict::with_member(verdict, namespace, member), policy));
-        }
+    let uids = uids_by_namespace(&on_node);
+    // Each namespace in parallel and with its own ledgers: a tenant whose API objects or members are slow, or whose ledger is
+    // invalid or full, must not affect the others.
+    let namespaces = uids.iter().map(async |(namespace, uids)| {
+        let mut attempt = Attempt::default();
+        let evaluated = evaluate_namespace(on, namespace, &on_node, uids, &mut attempt).await;
+        attempt.failure = attempt.failure.or(evaluated.err());
+        attempt
+    });
+    let mut all = Attempt::default();
+    for attempt in join_all(namespaces).await {
+        all.denials.extend(attempt.denials);
+        all.new.extend(attempt.new);
+        all.lacks_ledgers |= attempt.lacks_ledgers;
+        all.failure = all.failure.or(attempt.failure);
     }
-    let (verdict, is_denied) = match (first_enforced(denials), failure) {
-        (Some((verdict, policy)), failure) => {
-            let is_denied = policy.policy.enforces_denials();
-            if let Some(error) = failure.filter(|_| !is_denied) {
-                return Err(error);
-            }
-            (verdict.with_policy(policy), is_denied)
-        }
-        (None, Some(error)) => return Err(error),
-        (None, None) => {
-            let text = format!("no guarded etcd cluster needs a member on node {node}");
-            (harmless(text).into(), false)
-        }
-    };
-    Ok(NodeAttempt { verdict, is_denied, ledgers, new, lacks_ledgers })
+    Ok(all)
 }
 
-/// Reserves the members on a node, each of them in the ledgers that its cluster needs.
-async fn reserve_members(on: &Evaluation<'_>, attempt: &mut NodeAttempt) -> Result<Written, EvaluationError> {
-    let NodeAttempt { ledgers, new, .. } = attempt;
-    let reservations: Vec<Reservation> =
-        new.iter().flat_map(|new| new.reservations.iter().cloned()).collect();
-    let belongs = |name: &LedgerName, reservation: &Reservation| {
-        let is_of =
-            |new: &&NewReservations| new.reservations.iter().any(|known| known.uid == reservation.uid);
-        new.iter().filter(is_of).any(|new| new.ledgers.contains(name))
-    };
-    let (store, facts) = (&on.services.reservations, Facts::default());
-    let reserve = store.reserve_each(ledgers, &reservations, &facts, belongs);
-    ledger::written(on.deadline.within("writing the reservations to the API server", reserve).await?)
+/// Evaluates the clusters of one namespace. Their reservations are read before the probes, so that an approval of another
+/// replica causes a write conflict.
+async fn evaluate_namespace(
+    on: &Evaluation<'_>,
+    namespace: &str,
+    on_node: &[Pod],
+    uids: &BTreeSet<&str>,
+    attempt: &mut Attempt,
+) -> Result<(), EvaluationError> {
+    let &Evaluation { services, request, deadline } = on;
+    let node = &request.name;
+    for pod in on_node.iter().filter(|pod| pod.metadata.namespace == namespace) {
+        let key = ClusterKey::from_pod(namespace, pod);
+        let names = ledger::names(on, [&key]);
+        if let Some(new) = attempt.new.iter_mut().find(|new| new.names == names) {
+            new.clusters.push(key);
+            continue;
+        }
+        let ledgers = match ledger::read(on, services.reservations.read(names.clone())).await {
+            Ok(ledgers) => Some(ledgers),
+            Err(error) => {
+                attempt.failure.get_or_insert(error);
+                None
+            }
+        };
+        attempt.new.push(NewReservations { clusters: vec![key], names, ledgers, reservations: Vec::new() });
+    }
+    let pods = services.observer.list_pods(namespace, deadline).await?;
+    for (cluster_key, members) in clusters(namespace, &pods, uids) {
+        let new = attempt.new.iter_mut().find(|new| new.clusters.contains(&cluster_key));
+        let ledgers = new.as_ref().and_then(|new| new.ledgers.as_ref());
+        let reserved = ledgers.map(Ledgers::active).unwrap_or_default();
+        let snapshot = services.observer.observe_with_storage(&cluster_key, &pods, &reserved, deadline).await;
+        match new {
+            Some(NewReservations { ledgers: Some(ledgers), reservations, .. })
+                if ledger::has_read_all(on, ledgers, &cluster_key, &snapshot) =>
+            {
+                reservations.extend(members.iter().map(|pod| member_reservation(request, pod, &snapshot)));
+            }
+            // Nothing can be reserved.
+            Some(NewReservations { ledgers: None, .. }) => {}
+            Some(_) | None => attempt.lacks_ledgers = true,
+        }
+        let verdict = evaluate_node_deletion(&snapshot, node, uids);
+        // A denial names a pod whose member runs according to the kubelet, if there is one.
+        let member = members.iter().find(|pod| runs_member(pod)).or(members.first());
+        let Some(member) = member.filter(|_| !verdict.reason.allows()) else { continue };
+        let advice = break_glass_advice(on, &owner_arguments(namespace, member));
+        let drain = format!("kubectl drain {node} --ignore-daemonsets --delete-emptydir-data");
+        let verdict = verdict.with_remedy(&format!("Drain the node first: {drain}; to {advice}"));
+        let policy = services.policies.resolve_for_pod(namespace, member, deadline).await;
+        attempt.denials.push((OperationVerdict::with_member(verdict, namespace, member), policy));
+    }
+    Ok(())
+}
+
+/// Reserves members on the node in their ledgers, except those whose reservations an earlier attempt has stored.
+async fn reserve_members(
+    on: &Evaluation<'_>,
+    new: NewReservations,
+    stored: &mut BTreeSet<String>,
+) -> Result<Written, EvaluationError> {
+    let NewReservations { ledgers, mut reservations, .. } = new;
+    reservations.retain(|new| !stored.contains(&new.uid));
+    let Some(mut ledgers) = ledgers.filter(|_| !reservations.is_empty()) else { return Ok(Written::Stored) };
+    let facts = Facts::default();
+    let reserve = on.services.reservations.reserve(&mut ledgers, &reservations, &facts);
+    let result = on.deadline.within("writing the reservations to the API server", reserve).await?;
+    let written = ledger::written(result)?;
+    if let Written::Stored = written {
+        stored.extend(reservations.into_iter().map(|new| new.uid));
+    }
+    Ok(written)
 }
 
 /// Whether this user deletes Nodes after their machines no longer exist.
@@ -201,9 +247,104 @@ fn clusters<'a>(namespace: &str, pods: &'a [Pod], uids: &BTreeSet<&str>) -> Vec<
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use std::sync::{Arc, Mutex};
+
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::{deadline::Deadline, services::Services};
+    use etcd_guard_core::{
+        reason::Reason,
+        request::{Operation, Request, WorkloadOperation},
+    };
+    use etcd_guard_kubernetes::fake;
+
+    /// Leases by name.
+    type Stored = Arc<Mutex<BTreeMap<String, Value>>>;
+
+    /// Returns an API server with two guarded namespaces, each with a member on a node.
+    fn api_server(leases: &Stored) -> kube::Client {
+        const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/etcd-guard/leases";
+        let leases = Arc::clone(leases);
+        let list = |items: &[Value]| (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}));
+        let pod = |namespace: &str| {
+            json!({
+                "metadata": {"name": "etcd-0", "namespace": namespace, "uid": namespace},
+                "spec": {"nodeName": "worker", "containers": [{"name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16"}]},
+                "status": {"phase": "Running"},
+            })
+        };
+        fake::api_server_with(move |call, body| {
+            if call.uri.query().is_some_and(|query| query.contains("watch=true")) {
+                return (200, json!(null));
+            }
+            let mut leases = leases.lock().unwrap();
+            let path = call.uri.path();
+            match (call.method.as_str(), path) {
+                ("GET", "/api/v1/namespaces") => {
+                    list(&["a", "z"].map(|name| json!({"metadata": {"name": name}})))
+                }
+                ("GET", "/api/v1/pods") => list(&["a", "z"].map(pod)),
+                ("GET", path) if path.starts_with(LEASES) => {
+                    let mut missing = fake::status_failure(404, "not found");
+                    missing["reason"] = json!("NotFound");
+                    let name = path.trim_start_matches(LEASES).trim_start_matches('/');
+                    leases.get(name).cloned().map_or((404, missing), |lease| (200, lease))
+                }
+                ("GET", path) if path.ends_with("/pods") => list(&[pod(path.split('/').nth(4).unwrap())]),
+                ("GET", _) => list(&[]),
+                (_, path) if path.starts_with(LEASES) => {
+                    leases.insert(body["metadata"]["name"].as_str().unwrap().to_owned(), body.clone());
+                    (200, body.clone())
+                }
+                (method, path) => panic!("{method} {path}"),
+            }
+        })
+    }
+
+    async fn delete_node(services: &Services) -> OperationVerdict {
+        let request = Request {
+            operation: Operation::Workload(WorkloadOperation::DeleteNode { has_finalizers: false }),
+            namespace: String::new(),
+            name: String::from("worker"),
+            pod: None,
+            uid: None,
+            dry_run: false,
+            grace_period_seconds: None,
+            selector: BTreeMap::new(),
+            owner: None,
+            user: String::from("admin"),
+        };
+        evaluate(&Evaluation::new(services, &request, Deadline::from_timeout(None))).await
+    }
+
+    fn lease(namespace: &str, reservations: &str) -> (String, Value) {
+        let name = format!("etcd-guard.ns.{namespace}");
+        let annotations = json!({"etcd-guard.io/reservations": reservations});
+        let metadata = json!({"name": name, "uid": name, "resourceVersion": "1", "annotations": annotations});
+        (name, json!({"metadata": metadata}))
+    }
+
+    /// A tenant with a ledger that cannot be read or is full must not prevent the reservations of the others.
+    #[tokio::test]
+    async fn ledger_of_one_namespace_does_not_affect_the_others() {
+        let entry = |n: usize| json!({"uid": format!("{n:0200}"), "pod": "p", "namespace": "z", "at": ""});
+        let full = json!((0..900).map(entry).collect::<Vec<_>>()).to_string();
+        for (namespace, content) in [("a", "no JSON"), ("z", "no JSON"), ("a", &full), ("z", &full)] {
+            let leases: Stored = Arc::new(Mutex::new([lease(namespace, content)].into()));
+            let services = Services::of_client(&api_server(&leases));
+            let OperationVerdict { verdict, .. } = delete_node(&services).await;
+            assert_eq!(verdict.reason, Reason::IntentHarmless);
+            let is_unavailable = |warning: &String| warning.starts_with("LedgerUnavailable");
+            assert!(verdict.warnings.iter().any(is_unavailable), "{:?}", verdict.warnings);
+            let other = if namespace == "a" { "z" } else { "a" };
+            let stored = leases.lock().unwrap()[&lease(other, "").0].clone();
+            let text = stored["metadata"]["annotations"]["etcd-guard.io/reservations"].as_str().unwrap();
+            let reservations: Vec<Reservation> = serde_json::from_str(text).unwrap();
+            assert_eq!(reservations.len(), 1);
+            assert_eq!((&*reservations[0].uid, reservations[0].of_node), (other, true));
+        }
+    }
 
     #[test]
     fn recognizes_node_lifecycle_controllers() {

@@ -147,16 +147,14 @@ async fn evaluate_scale(
     replicas: u32,
     pods: &[Pod],
 ) -> Result<OperationVerdict, EvaluationError> {
-    let &Evaluation { services, request, deadline } = on;
-    let (object, namespace) = (&owned.object, &request.namespace);
+    let (object, namespace) = (&owned.object, &on.request.namespace);
     let members: Vec<&Pod> = owned.pods.iter().copied().filter(|pod| !pod.is_terminating()).collect();
     let count = members.len().saturating_sub(usize::try_from(replicas).unwrap_or(usize::MAX));
     let Some(first) = members.first().filter(|_| count > 0) else {
         return Ok(harmless(format!("scaling {object} down deletes no etcd member")).into());
     };
     let cluster_key = ClusterKey::from_pod(namespace, first);
-    let reserved = ledger::active(on, &cluster_key).await?;
-    let snapshot = services.observer.observe_listed(&cluster_key, pods, &reserved, deadline).await;
+    let snapshot = ledger::observe(on, &cluster_key, pods).await?;
     let names: Vec<&str> = members.iter().map(|pod| pod.metadata.name.as_str()).collect();
     let verdict = evaluate_any_pods(&snapshot, object, &names, count);
     Ok(OperationVerdict::with_member(verdict, namespace, first))

@@ -80,11 +80,19 @@ impl Ledgers {
         all.into_iter().cloned().collect()
     }
 
-    /// Whether a ledger may be newer than the list of a namespace's pods that was read in parallel.
-    pub(crate) fn may_be_newer_than(&self, namespace: &str, pods: &[LivePod<'_>]) -> bool {
+    /// Whether a ledger may be newer than the list of a namespace's pods that was read in parallel: see
+    /// [`Sightings::may_be_newer_than`]. `may_concern` selects the reservations that matter.
+    pub(crate) fn may_be_newer_than(
+        &self,
+        namespace: &str,
+        pods: &[LivePod<'_>],
+        may_concern: impl Fn(&Reservation) -> bool,
+    ) -> bool {
         let now = Instant::now();
         let is_newer = |ledger: &Ledger| {
-            lock(&ledger.sightings).may_be_newer_than(&ledger.reservations, namespace, pods, now)
+            let reservations = ledger.reservations.iter().filter(|known| may_concern(known));
+            let reservations: Vec<Reservation> = reservations.cloned().collect();
+            lock(&ledger.sightings).may_be_newer_than(&reservations, namespace, pods, now)
         };
         self.0.values().any(is_newer)
     }

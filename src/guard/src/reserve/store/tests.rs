@@ -370,8 +370,11 @@ async fn ledger_can_be_newer_than_a_list_without_reserved_pod() {
     let replica = api_server.replica();
     reserve(&replica, "a").await.unwrap();
     let ledgers = read(&api_server.replica()).await;
-    assert!(ledgers.may_be_newer_than("prod", &[]) && ledgers.may_be_newer_than("prod", &[live_pod("b")]));
-    assert!(!ledgers.may_be_newer_than("prod", &[live_pod("a")]) && !ledgers.may_be_newer_than("other", &[]));
+    let is_newer =
+        |namespace: &str, pods: &[LivePod<'_>]| ledgers.may_be_newer_than(namespace, pods, |_| true);
+    assert!(is_newer("prod", &[]) && is_newer("prod", &[live_pod("b")]));
+    assert!(!is_newer("prod", &[live_pod("a")]) && !is_newer("other", &[]));
+    assert!(!ledgers.may_be_newer_than("prod", &[], |_| false));
 }
 
 #[tokio::test(start_paused = true)]
