@@ -24,6 +24,8 @@
 mod cascade;
 pub(crate) mod effective_policy;
 mod events;
+#[cfg(test)]
+mod fixture;
 mod ledger;
 mod transfer;
 mod uncertain_storage;
@@ -880,4 +882,24 @@ fn changed_owner(request: &Request) -> Verdict {
     let text = format!("owner or labels of pod {pod} changed during the evaluation");
     let remedy = format!("Check the pod and retry: kubectl -n {namespace} get pod {pod} --show-labels");
     Verdict::new(Reason::LookupFailed, text).with_remedy(&remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        fixture::{FakeServer, request},
+        *,
+    };
+
+    /// Most evictions of a drain concern no etcd.
+    #[tokio::test]
+    async fn eviction_of_a_pod_without_etcd_reads_no_lease() {
+        let server = FakeServer::default();
+        let services = Services::of_client(&server.client());
+        services.observer.annotations.wait_until_known("a").await.unwrap();
+        let request = request(Operation::Evict, "a", "web-0");
+        let verdict = Evaluation::new(&services, &request, Deadline::from_timeout(None)).evaluate().await;
+        assert_eq!(verdict.reason, not_etcd("web-0").reason);
+        assert_eq!(server.reads(), Vec::<String>::new());
+    }
 }

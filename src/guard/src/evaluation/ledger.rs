@@ -349,6 +349,11 @@ pub(super) async fn read<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        deadline::Deadline,
+        evaluation::fixture::{FakeServer, member_pod, request},
+        services::Services,
+    };
     use etcd_guard_core::{etcd::member::ClusterId, snapshot::fixture::cluster};
 
     fn namespace(name: &str) -> LedgerName {
@@ -371,5 +376,46 @@ mod tests {
         over_two_namespaces.other_namespaces.insert(String::from("third"));
         let needed = BTreeSet::from([namespace("third"), of_cluster]);
         assert_eq!(other_ledgers(&over_two_namespaces, &known), needed);
+    }
+
+    #[tokio::test]
+    async fn further_ledgers_accumulate_within_one_evaluation() {
+        let services = Services::of_client(&FakeServer::default().client());
+        let request = request(Operation::Delete, "prod", "etcd-0");
+        let on = Evaluation::new(&services, &request, Deadline::from_timeout(None));
+        let key = ClusterKey::from_stateful_set("prod", String::from("etcd"), String::from("set"));
+        let has_read_all = async |snapshot: &Snapshot| {
+            let ledgers = read(&on, services.reservations.read(names(&on, [&key]))).await.unwrap();
+            has_read_all(&on, &ledgers, &key, snapshot)
+        };
+        let over = |other: &str| {
+            let mut snapshot = cluster(3);
+            snapshot.pods.pop();
+            snapshot.other_namespaces.insert(other.to_owned());
+            snapshot
+        };
+        assert!(!has_read_all(&over("a")).await);
+        assert!(!has_read_all(&over("b")).await);
+        assert!(has_read_all(&over("a")).await, "it was read once");
+        assert!(has_read_all(&cluster(1).silence(0)).await);
+        assert!(has_read_all(&over("a")).await, "an unproven list forgets nothing");
+        assert!(has_read_all(&cluster(3)).await);
+        assert_eq!(names(&on, [&key]), BTreeSet::from([namespace("prod")]));
+    }
+
+    #[tokio::test]
+    async fn overruled_deletion_of_a_known_cluster_needs_no_probe() {
+        let server = FakeServer::default();
+        let services = Services::of_client(&server.client());
+        let pod = member_pod("a");
+        let key = ClusterKey::from_pod("a", &pod);
+        let pods = NamespacePods::new(&key, vec![pod]);
+        assert!(services.cache.member_pods.update(&key, &cluster(1), &pods));
+        let request = request(Operation::Delete, "a", "etcd-0");
+        let on = Evaluation::new(&services, &request, Deadline::from_timeout(None));
+        assert!(reserve_overruled(&on, &key, &Policy::default()).await);
+        let stored = server.reservations("a");
+        assert_eq!(stored.len(), 1);
+        assert_eq!(stored[0].cluster, Some(ClusterId(0xc1).to_string()), "no member answers a probe");
     }
 }

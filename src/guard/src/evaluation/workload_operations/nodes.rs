@@ -247,82 +247,23 @@ fn clusters<'a>(namespace: &str, pods: &'a [Pod], uids: &BTreeSet<&str>) -> Vec<
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
-    use crate::{deadline::Deadline, services::Services};
+    use crate::{
+        deadline::Deadline,
+        evaluation::fixture::{FakeServer, request},
+        services::Services,
+    };
     use etcd_guard_core::{
         reason::Reason,
-        request::{Operation, Request, WorkloadOperation},
+        request::{Operation, WorkloadOperation},
     };
-    use etcd_guard_kubernetes::fake;
-
-    /// Leases by name.
-    type Stored = Arc<Mutex<BTreeMap<String, Value>>>;
-
-    /// Returns an API server with two guarded namespaces, each with a member on a node.
-    fn api_server(leases: &Stored) -> kube::Client {
-        const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/etcd-guard/leases";
-        let leases = Arc::clone(leases);
-        let list = |items: &[Value]| (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}));
-        let pod = |namespace: &str| {
-            json!({
-                "metadata": {"name": "etcd-0", "namespace": namespace, "uid": namespace},
-                "spec": {"nodeName": "worker", "containers": [{"name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16"}]},
-                "status": {"phase": "Running"},
-            })
-        };
-        fake::api_server_with(move |call, body| {
-            if call.uri.query().is_some_and(|query| query.contains("watch=true")) {
-                return (200, json!(null));
-            }
-            let mut leases = leases.lock().unwrap();
-            let path = call.uri.path();
-            match (call.method.as_str(), path) {
-                ("GET", "/api/v1/namespaces") => {
-                    list(&["a", "z"].map(|name| json!({"metadata": {"name": name}})))
-                }
-                ("GET", "/api/v1/pods") => list(&["a", "z"].map(pod)),
-                ("GET", path) if path.starts_with(LEASES) => {
-                    let mut missing = fake::status_failure(404, "not found");
-                    missing["reason"] = json!("NotFound");
-                    let name = path.trim_start_matches(LEASES).trim_start_matches('/');
-                    leases.get(name).cloned().map_or((404, missing), |lease| (200, lease))
-                }
-                ("GET", path) if path.ends_with("/pods") => list(&[pod(path.split('/').nth(4).unwrap())]),
-                ("GET", _) => list(&[]),
-                (_, path) if path.starts_with(LEASES) => {
-                    leases.insert(body["metadata"]["name"].as_str().unwrap().to_owned(), body.clone());
-                    (200, body.clone())
-                }
-                (method, path) => panic!("{method} {path}"),
-            }
-        })
-    }
 
     async fn delete_node(services: &Services) -> OperationVerdict {
-        let request = Request {
-            operation: Operation::Workload(WorkloadOperation::DeleteNode { has_finalizers: false }),
-            namespace: String::new(),
-            name: String::from("worker"),
-            pod: None,
-            uid: None,
-            dry_run: false,
-            grace_period_seconds: None,
-            selector: BTreeMap::new(),
-            owner: None,
-            user: String::from("admin"),
-        };
+        let operation = WorkloadOperation::DeleteNode { has_finalizers: false };
+        let request = request(Operation::Workload(operation), "", "worker");
         evaluate(&Evaluation::new(services, &request, Deadline::from_timeout(None))).await
-    }
-
-    fn lease(namespace: &str, reservations: &str) -> (String, Value) {
-        let name = format!("etcd-guard.ns.{namespace}");
-        let annotations = json!({"etcd-guard.io/reservations": reservations});
-        let metadata = json!({"name": name, "uid": name, "resourceVersion": "1", "annotations": annotations});
-        (name, json!({"metadata": metadata}))
     }
 
     /// A tenant with a ledger that cannot be read or is full must not prevent the reservations of the others.
@@ -331,16 +272,15 @@ mod tests {
         let entry = |n: usize| json!({"uid": format!("{n:0200}"), "pod": "p", "namespace": "z", "at": ""});
         let full = json!((0..900).map(entry).collect::<Vec<_>>()).to_string();
         for (namespace, content) in [("a", "no JSON"), ("z", "no JSON"), ("a", &full), ("z", &full)] {
-            let leases: Stored = Arc::new(Mutex::new([lease(namespace, content)].into()));
-            let services = Services::of_client(&api_server(&leases));
+            let server = FakeServer::default();
+            server.store(namespace, content);
+            let services = Services::of_client(&server.client());
             let OperationVerdict { verdict, .. } = delete_node(&services).await;
             assert_eq!(verdict.reason, Reason::IntentHarmless);
             let is_unavailable = |warning: &String| warning.starts_with("LedgerUnavailable");
             assert!(verdict.warnings.iter().any(is_unavailable), "{:?}", verdict.warnings);
             let other = if namespace == "a" { "z" } else { "a" };
-            let stored = leases.lock().unwrap()[&lease(other, "").0].clone();
-            let text = stored["metadata"]["annotations"]["etcd-guard.io/reservations"].as_str().unwrap();
-            let reservations: Vec<Reservation> = serde_json::from_str(text).unwrap();
+            let reservations = server.reservations(other);
             assert_eq!(reservations.len(), 1);
             assert_eq!((&*reservations[0].uid, reservations[0].of_node), (other, true));
         }

@@ -1,0 +1,123 @@
+//! A fake API server for the tests of evaluations.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use serde_json::{Value, json};
+
+use etcd_guard_core::{
+    objects::pod::Pod,
+    request::{Operation, Request},
+    reservation::Reservation,
+};
+use etcd_guard_kubernetes::fake;
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/etcd-guard/leases";
+const ANNOTATION: &str = "etcd-guard.io/reservations";
+
+/// Two guarded namespaces `a` and `z`. Each has a member `etcd-0`, which does not answer, on the node `worker`, and the pod `web-0` of
+/// a StatefulSet that runs no etcd.
+#[derive(Clone, Default)]
+pub(crate) struct FakeServer {
+    leases: Arc<Mutex<BTreeMap<String, Value>>>,
+    /// Paths of the reads of Leases.
+    reads: Arc<Mutex<Vec<String>>>,
+}
+
+impl FakeServer {
+    pub(crate) fn client(&self) -> kube::Client {
+        let Self { leases, reads } = self.clone();
+        let list = |items: &[Value]| (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}));
+        fake::api_server_with(move |call, body| {
+            if call.uri.query().is_some_and(|query| query.contains("watch=true")) {
+                return (200, json!(null));
+            }
+            let mut leases = leases.lock().unwrap();
+            match (call.method.as_str(), call.uri.path()) {
+                ("GET", "/api/v1/namespaces") => {
+                    list(&["a", "z"].map(|name| json!({"metadata": {"name": name}})))
+                }
+                ("GET", "/api/v1/pods") => list(&["a", "z"].map(member)),
+                ("GET", path) if path.starts_with(LEASES) => {
+                    reads.lock().unwrap().push(path.to_owned());
+                    let mut missing = fake::status_failure(404, "not found");
+                    missing["reason"] = json!("NotFound");
+                    let name = path.trim_start_matches(LEASES).trim_start_matches('/');
+                    leases.get(name).cloned().map_or((404, missing), |lease| (200, lease))
+                }
+                ("GET", path) if path.ends_with("/pods") => {
+                    let namespace = path.split('/').nth(4).unwrap();
+                    list(&[member(namespace), web(namespace)])
+                }
+                ("GET", path) if path.ends_with("/statefulsets") => {
+                    list(&[json!({"metadata": {"name": "web", "uid": "web"}})])
+                }
+                ("GET", _) => list(&[]),
+                (_, path) if path.starts_with(LEASES) => {
+                    leases.insert(body["metadata"]["name"].as_str().unwrap().to_owned(), body.clone());
+                    (200, body.clone())
+                }
+                (method, path) => panic!("{method} {path}"),
+            }
+        })
+    }
+
+    /// Stores the text of the reservations of a namespace.
+    pub(crate) fn store(&self, namespace: &str, reservations: &str) {
+        let name = format!("etcd-guard.ns.{namespace}");
+        let annotations = json!({ANNOTATION: reservations});
+        let metadata = json!({"name": name, "uid": name, "resourceVersion": "1", "annotations": annotations});
+        self.leases.lock().unwrap().insert(name, json!({"metadata": metadata}));
+    }
+
+    /// Returns the reservations of a namespace.
+    pub(crate) fn reservations(&self, namespace: &str) -> Vec<Reservation> {
+        let lease = self.leases.lock().unwrap()[&format!("etcd-guard.ns.{namespace}")].clone();
+        serde_json::from_str(lease["metadata"]["annotations"][ANNOTATION].as_str().unwrap()).unwrap()
+    }
+
+    /// Returns the paths of the reads of Leases.
+    pub(crate) fn reads(&self) -> Vec<String> {
+        self.reads.lock().unwrap().clone()
+    }
+}
+
+/// The pod `etcd-0` of this namespace.
+pub(crate) fn member_pod(namespace: &str) -> Pod {
+    serde_json::from_value(member(namespace)).unwrap()
+}
+
+fn member(namespace: &str) -> Value {
+    json!({
+        "metadata": {"name": "etcd-0", "namespace": namespace, "uid": namespace},
+        "spec": {"nodeName": "worker", "containers": [{"name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16"}]},
+        "status": {"phase": "Running"},
+    })
+}
+
+fn web(namespace: &str) -> Value {
+    let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "web", "controller": true});
+    json!({
+        "metadata": {"name": "web-0", "namespace": namespace, "uid": "web-0", "ownerReferences": [owner]},
+        "spec": {"containers": [{"name": "web", "image": "nginx"}]},
+        "status": {"phase": "Running"},
+    })
+}
+
+/// Returns a request for this object.
+pub(crate) fn request(operation: Operation, namespace: &str, name: &str) -> Request {
+    Request {
+        operation,
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        pod: None,
+        uid: None,
+        dry_run: false,
+        grace_period_seconds: None,
+        selector: BTreeMap::new(),
+        owner: None,
+        user: String::from("admin"),
+    }
+}
