@@ -93,6 +93,7 @@ impl Sightings {
     }
 
     /// Whether a handover to the pod with this uid is in progress.
+    #[must_use]
     pub fn is_transferee(&self, known: &[Handover], uid: &str, now: Instant) -> bool {
         let is_live = |handover: &Handover| !handover.ended && !self.remaining(handover, now).is_zero();
         known.iter().any(|handover| !uid.is_empty() && handover.uid == uid && is_live(handover))
@@ -128,6 +129,7 @@ impl Sightings {
     }
 
     /// Returns the number of active reservations in the ledger that was read last.
+    #[must_use]
     pub fn active_count(&self, now: Instant) -> usize {
         self.first_seen.iter().filter(|(reservation, since)| reservation.is_live(**since, now)).count()
     }
@@ -149,6 +151,7 @@ impl Sightings {
 
     /// Whether the ledger can be newer than the list of the namespace's pods: it reserves a pod that is neither listed nor known
     /// to be gone.
+    #[must_use]
     pub fn may_be_newer_than(
         &self,
         ledger: &[Reservation],
@@ -163,6 +166,7 @@ impl Sightings {
 
     /// Returns the ledger with new reservations, without the earlier ones of the same pods, the expired ones, and those whose
     /// successor serves. A renewal keeps what the earlier one knew, and the longer lifetime.
+    #[must_use]
     pub fn with(
         &self,
         ledger: &[Reservation],
@@ -207,6 +211,7 @@ impl Reservation {
 
     /// Whether this pod is leaving because of the reservation: it is the reserved pod, or its successor that has not served yet.
     /// An eviction that names no uid can also remove a successor that serves.
+    #[must_use]
     pub fn takes(&self, pod: &LivePod<'_>) -> bool {
         let is_same_name = self.namespace == pod.namespace && self.pod == pod.name;
         self.uid == pod.uid || (is_same_name && (self.by_name || !pod.serves))
