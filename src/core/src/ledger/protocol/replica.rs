@@ -137,18 +137,24 @@ impl Replica {
         if world.has_defect(Defect::ExpiresEarly) { *NOW + STEP * u32::from(LIFETIME - 1) } else { *NOW }
     }
 
-    pub fn active(&self, world: &World, record: &[Reserved]) -> Vec<Reserved> {
+    pub(super) fn active(&self, world: &World, record: &[Reserved]) -> Vec<Reserved> {
         self.sightings().active(&reservations(record), Self::now(world)).map(Reserved::read).collect()
     }
 
-    pub fn may_be_newer_than(&self, world: &World, record: &[Reserved], listed: &[Pod]) -> bool {
+    pub(super) fn may_be_newer_than(&self, world: &World, record: &[Reserved], listed: &[Pod]) -> bool {
         let (sightings, record) = (self.sightings(), reservations(record));
         with_live_pods(listed, |live_pods| {
             sightings.may_be_newer_than(&record, NAMESPACE, live_pods, Self::now(world))
         })
     }
 
-    pub fn with(&self, world: &World, record: &[Reserved], new: Reserved, listed: &[Pod]) -> Vec<Reserved> {
+    pub(super) fn with(
+        &self,
+        world: &World,
+        record: &[Reserved],
+        new: Reserved,
+        listed: &[Pod],
+    ) -> Vec<Reserved> {
         let next = with_live_pods(listed, |live_pods| {
             self.sightings().with(&reservations(record), &[new.reservation()], live_pods, Self::now(world))
         });
