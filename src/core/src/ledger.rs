@@ -165,7 +165,7 @@ impl Sightings {
     }
 
     /// Returns the ledger with new reservations, without the earlier ones of the same pods, the expired ones, and those whose
-    /// successor serves.
+    /// successor serves. A renewal keeps what the earlier one knew, and the longer lifetime.
     #[must_use]
     pub fn with(
         &self,
@@ -179,7 +179,17 @@ impl Sightings {
         };
         let remains = |known: &&Reservation| !is_renewed(known) && !known.has_returned(pods);
         let mut next: Vec<Reservation> = self.active(ledger, now).filter(remains).cloned().collect();
-        next.extend_from_slice(new);
+        next.extend(new.iter().map(|new| {
+            let mut new = new.clone();
+            for known in self.active(ledger, now).filter(|known| known.uid == new.uid) {
+                new.of_node |= known.of_node;
+                if new.member.is_empty() {
+                    new.member.clone_from(&known.member);
+                }
+                new.cluster = new.cluster.or_else(|| known.cluster.clone());
+            }
+            new
+        }));
         next.sort_by(|one, other| one.uid.cmp(&other.uid));
         next
     }

@@ -74,6 +74,22 @@ fn second_approval_restarts_the_lifetime() {
     assert!(is_active(&known, &ledger, start + Duration::from_secs(100)));
 }
 
+/// The pod is evicted while its node is deleted, and no member reports an id.
+#[test]
+fn renewal_keeps_what_is_known() {
+    let now = Instant::now();
+    let known = Sightings::default();
+    let cluster = Some(String::from("c1"));
+    let of_node =
+        [Reservation { of_node: true, member: String::from("1a"), cluster, ..reservation("a", "1") }];
+    let record = known.with(&of_node, &[reservation("a", "2")], &live_pods(["a"]), now);
+    assert_eq!(record, [Reservation { at: String::from("2"), ..of_node[0].clone() }]);
+    let other = Reservation { member: String::from("2b"), ..reservation("a", "3") };
+    assert_eq!(known.with(&record, &[other], &[], now)[0].member, "2b");
+    let other = known.with(&of_node, &[reservation("b", "2")], &[], now);
+    assert!(!other[1].of_node && other[1].cluster.is_none(), "another pod");
+}
+
 #[test]
 fn longest_reservation_starts_at_the_first_approval() {
     let start = Instant::now();

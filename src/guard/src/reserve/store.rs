@@ -176,7 +176,7 @@ impl ReservationStore {
             }
             (reservations, active)
         };
-        Ok(Ledger { lease, reservations, active, handovers, sightings })
+        Ok(Ledger { lease, reservations, active, replaced: None, handovers, sightings })
     }
 
     /// Stores reservations in all these ledgers, in the order of their names.
@@ -211,12 +211,12 @@ impl ReservationStore {
         let is_single = ledgers.0.len() == 1;
         let mut written: Vec<LedgerName> = Vec::new();
         for (name, ledger) in &mut ledgers.0 {
-            let new: Vec<Reservation> = new.iter().filter(|new| belongs(name, new)).cloned().collect();
-            if new.is_empty() {
+            let belonging: Vec<Reservation> = new.iter().filter(|new| belongs(name, new)).cloned().collect();
+            if belonging.is_empty() {
                 continue;
             }
-            let result = match self.write_new(ledger, &new, facts).await {
-                Err(WriteError::Conflict) if is_single => self.repeat(ledger, &new, facts).await,
+            let result = match self.write_new(ledger, &belonging, facts).await {
+                Err(WriteError::Conflict) if is_single => self.repeat(ledger, &belonging, facts).await,
                 Err(WriteError::Conflict) => Err(ReserveError::StartAgain),
                 written => written.map_err(ReserveError::from),
             };
@@ -236,7 +236,7 @@ impl ReservationStore {
         new: &[Reservation],
         facts: &Facts<'_>,
     ) -> Result<(), ReserveError> {
-        let evaluated = ledger.reservations.clone();
+        let (evaluated, handovers) = (ledger.reservations.clone(), ledger.handovers.clone());
         for _ in 0..MAX_WRITES {
             let current = self.leases.read(&ledger.lease.name).await;
             let current = current.and_then(|lease| self.parse(lease));
@@ -244,9 +244,16 @@ impl ReservationStore {
             let Some(voters) = facts.voters.filter(|_| facts.cluster.is_some()) else {
                 return Err(ReserveError::StartAgain);
             };
+            // The pod may have become a transferee.
+            if ledger.handovers != handovers {
+                return Err(ReserveError::StartAgain);
+            }
+            // All voters run in the namespace of the target, because one ledger suffices.
             let is_ours = |changed: &Reservation| {
-                voters.contains(&changed.pod.as_str())
-                    || new.iter().any(|new| new.uid == changed.uid || new.pod == changed.pod)
+                new.iter().any(|new| {
+                    let is_voter = new.pod == changed.pod || voters.contains(&changed.pod.as_str());
+                    new.uid == changed.uid || (new.namespace == changed.namespace && is_voter)
+                })
             };
             let added = ledger.reservations.iter().filter(|known| !evaluated.contains(known));
             let removed = evaluated.iter().filter(|known| !ledger.reservations.contains(known));
@@ -267,28 +274,38 @@ impl ReservationStore {
         new: &[Reservation],
         facts: &Facts<'_>,
     ) -> Result<(), WriteError> {
-        let next = lock(&ledger.sightings).with(&ledger.reservations, new, facts.pods, Instant::now());
-        self.write(ledger, next, ledger.handovers.clone()).await
+        let (before, next) = {
+            let (known, now) = (lock(&ledger.sightings), Instant::now());
+            let before: Vec<Reservation> = known.active(&ledger.reservations, now).cloned().collect();
+            (before, known.with(&ledger.reservations, new, facts.pods, now))
+        };
+        self.write(ledger, next, ledger.handovers.clone()).await?;
+        ledger.replaced = Some(before);
+        Ok(())
     }
 
-    /// Removes new reservations from the ledgers that were written before a conflict. What cannot be removed expires.
+    /// Withdraws new reservations from the ledgers that were written before a conflict. What cannot be withdrawn expires.
     async fn withdraw_new(&self, ledgers: &mut Ledgers, written: &[LedgerName], new: &[Reservation]) {
-        for ledger in written.iter().filter_map(|name| ledgers.0.remove(name)) {
-            let mut ledger = ledger;
-            let mut remaining = ledger.reservations.clone();
-            remaining.retain(|known| !new.contains(known));
-            let handovers = ledger.handovers.clone();
-            let _ = self.write(&mut ledger, remaining, handovers).await;
+        let is_new = |known: &Reservation| new.iter().any(|new| new.uid == known.uid);
+        for (_, ledger) in ledgers.0.iter_mut().filter(|(name, _)| written.contains(name)) {
+            self.restore(ledger, is_new).await;
         }
     }
 
-    /// Removes the reservations of a pod from ledgers that [`Self::reserve`] has written. What cannot be removed expires.
+    /// Withdraws the reservation of a pod from ledgers that [`Self::reserve`] has written. What cannot be withdrawn expires.
     pub(crate) async fn withdraw(&self, ledgers: &mut Ledgers, uid: &str) {
         for ledger in ledgers.0.values_mut() {
-            let mut remaining = ledger.reservations.clone();
-            remaining.retain(|known| known.uid != uid);
-            let _ = self.write(ledger, remaining, ledger.handovers.clone()).await;
+            self.restore(ledger, |known| known.uid == uid).await;
         }
+    }
+
+    /// Restores the reservations that the last write replaced: the deletion of an earlier approval can still arrive.
+    async fn restore(&self, ledger: &mut Ledger, is_withdrawn: impl Fn(&Reservation) -> bool) {
+        let Some(replaced) = ledger.replaced.take() else { return };
+        let mut remaining = ledger.reservations.clone();
+        remaining.retain(|known| !is_withdrawn(known));
+        remaining.extend(replaced.into_iter().filter(is_withdrawn));
+        let _ = self.write(ledger, remaining, ledger.handovers.clone()).await;
     }
 
     /// Adds a handover. Returns [`WriteError::Conflict`] if the Lease changed since the read.

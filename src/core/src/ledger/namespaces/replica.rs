@@ -59,12 +59,13 @@ impl Replica {
 
     /// Returns the reservations of these Leases that have not expired.
     pub(super) fn all_active(&self, world: &World, leases: &[Lease]) -> Vec<Reserved> {
-        let mut all = Vec::new();
-        for (known, lease) in self.0.iter().zip(leases) {
-            let held: Vec<Reservation> = lease.held.iter().map(|held| held.reservation()).collect();
-            all.extend(known.sightings().active(&held, now(world)).map(Reserved::read));
-        }
-        all
+        leases.iter().enumerate().flat_map(|(n, lease)| self.active(world, n, &lease.held)).collect()
+    }
+
+    /// Returns the reservations of a Lease that have not expired.
+    pub(super) fn active(&self, world: &World, n: usize, held: &[Reserved]) -> Vec<Reserved> {
+        let held: Vec<Reservation> = held.iter().map(|held| held.reservation()).collect();
+        self.0[n].sightings().active(&held, now(world)).map(Reserved::read).collect()
     }
 
     /// Returns the reservations with a new one.

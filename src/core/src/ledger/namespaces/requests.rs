@@ -31,6 +31,7 @@ impl World {
             stage: Stage::Approved,
         };
         state.counts.requests += 1;
+        state.counts.repeated_requests += u8::from(contains(state.requested, pod));
         state.requested |= bit(pod);
         state.counts.evictions_by_name += u8::from(by_name);
         state.requests.push(request);
@@ -78,7 +79,7 @@ impl World {
             let current = state.leases[place].clone();
             let is_single = writing.needed.is_power_of_two();
             if !is_single || !self.repeats(&writing, request.pod, &read, &current) {
-                state.withdraw(&request, writing.written);
+                self.withdraw(state, &request, &writing);
                 state.start_again(n);
                 return;
             }
@@ -96,6 +97,7 @@ impl World {
         };
         let pods = Self::facts(&writing.listed, writing.healthy);
         let replica = &mut state.replicas[usize::from(request.replica)];
+        let replaced = replica.active(self, place, &read.held);
         let held = replica.with(self, place, &read.held, new, &pods);
         let uid = state.leases[place].uid.or(Some(state.counts.deleted_leases));
         let lease = Lease { uid, held };
@@ -104,10 +106,26 @@ impl World {
         state.requests[n].stale &= !bit(next);
         if let Stage::Writing(writing) = &mut state.requests[n].stage {
             writing.written |= bit(next);
+            writing.read[place].held = replaced;
             if writing.needed == writing.written {
                 let writing = writing.clone();
                 self.approve(state, n, &writing);
             }
+        }
+    }
+
+    /// Restores the reservations that an evaluation replaced before a conflict, in Leases that have not changed since.
+    fn withdraw(&self, state: &mut State, request: &Request, writing: &Writing) {
+        for place in numbers(writing.written & !request.stale).map(usize::from) {
+            let mut lease = state.leases[place].clone();
+            let is_of_pod =
+                |held: &Reserved| held.pod == request.pod && held.incarnation == request.incarnation;
+            lease.held.retain(|held| !is_of_pod(held));
+            if !self.has(Defect::WithdrawsEarlierEntries) {
+                lease.held.extend(writing.read[place].held.iter().filter(|held| is_of_pod(held)));
+                lease.held.sort_unstable();
+            }
+            state.store(place, lease);
         }
     }
 
@@ -180,14 +198,5 @@ impl State {
         let request = &mut self.requests[n];
         let Stage::Relisting { read, active } = &mut request.stage else { return };
         request.stage = Stage::Probing { listed, read: std::mem::take(read), active: std::mem::take(active) };
-    }
-
-    /// Removes the reservations that an evaluation wrote before a conflict.
-    fn withdraw(&mut self, request: &Request, written: u8) {
-        for place in numbers(written).map(usize::from) {
-            let mut lease = self.leases[place].clone();
-            lease.held.retain(|held| held.request != request.number);
-            self.store(place, lease);
-        }
     }
 }

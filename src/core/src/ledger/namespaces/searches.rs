@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-use super::{Counts, Defect, Home, PROGRESS, SAFETY, World};
+use super::{Action, Counts, Defect, Home, PROGRESS, SAFETY, World};
 
 /// Searches all runs.
 #[track_caller]
@@ -35,6 +35,8 @@ const fn voter(namespace: u8, cluster: u8) -> Home {
 
 const NO_FAULTS: Counts = Counts {
     requests: 2,
+    repeated_requests: 0,
+    other_writes: 0,
     evictions_by_name: 0,
     crashes: 0,
     restarts: 0,
@@ -100,6 +102,22 @@ fn joining() -> World {
         limits: Counts { promotions: 1, ..NO_FAULTS },
         starts_down: true,
         ..world(&[voter(0, 0), voter(0, 0), voter(1, 0), Home { votes: false, ..voter(2, 0) }], &[0, 3])
+    }
+}
+
+/// A deletion that only the ledger of the namespace approves is requested again after a voter joins in another namespace.
+fn requested_again() -> World {
+    World {
+        replicas: 1,
+        limits: Counts {
+            requests: 3,
+            repeated_requests: 1,
+            other_writes: 1,
+            promotions: 1,
+            restarts: 1,
+            ..NO_FAULTS
+        },
+        ..world(&[voter(0, 0), voter(0, 0), voter(0, 0), Home { votes: false, ..voter(1, 0) }], &[0, 1])
     }
 }
 
@@ -178,6 +196,12 @@ fn cluster_with_joining_voter_never_loses_its_quorum() {
 }
 
 #[test]
+#[ignore = "long"]
+fn second_request_for_a_pod_never_costs_the_quorum() {
+    assert_holds(requested_again());
+}
+
+#[test]
 fn cluster_with_hidden_voter_never_loses_its_quorum() {
     assert_holds(hidden());
 }
@@ -230,6 +254,50 @@ fn finds_removed_name() {
             ..by_name()
         },
     );
+}
+
+/// One run: the search finds another one after 444,000 states.
+#[test]
+fn finds_withdrawal_of_an_earlier_approval() {
+    let evaluate = |pod| Action::Evaluate { pod, replica: 0, by_name: false };
+    let run = [
+        vec![evaluate(0), Action::Read(0), Action::Probe(0), Action::Write(0), Action::Promote(3)],
+        // The second request reserves in one namespace and fails in the other.
+        vec![
+            evaluate(0),
+            Action::Read(1),
+            Action::Probe(1),
+            Action::Read(1),
+            Action::Read(1),
+            Action::Probe(1),
+        ],
+        vec![Action::Write(1), Action::WriteOther(1), Action::Write(1), Action::Restart(0)],
+        vec![
+            evaluate(1),
+            Action::Read(1),
+            Action::Probe(1),
+            Action::Read(1),
+            Action::Read(1),
+            Action::Probe(1),
+        ],
+        vec![Action::Write(1), Action::Write(1)],
+    ]
+    .concat();
+    for defect in [None, Some(Defect::WithdrawsEarlierEntries)] {
+        let world = World { defect, ..requested_again() };
+        let mut state = world.init_states().remove(0);
+        let mut possible = Vec::new();
+        let is_complete = run.iter().all(|action| {
+            possible.clear();
+            world.actions(&state, &mut possible);
+            let is_possible = possible.contains(action);
+            if is_possible {
+                state = world.next_state(&state, *action).unwrap();
+            }
+            is_possible
+        });
+        assert_eq!((is_complete, state.violated), (defect.is_some(), defect.is_some()), "{state:?}");
+    }
 }
 
 macro_rules! finds {

@@ -24,6 +24,8 @@ pub(crate) struct Ledger {
     pub(super) reservations: Vec<Reservation>,
     /// The reservations that had not expired at the read. They count until the end of the evaluation.
     pub(super) active: Vec<Reservation>,
+    /// The active reservations before the last write of new ones, for its withdrawal.
+    pub(super) replaced: Option<Vec<Reservation>>,
     pub(super) handovers: Vec<Handover>,
     pub(super) sightings: Arc<Mutex<Sightings>>,
 }

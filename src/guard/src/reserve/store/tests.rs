@@ -292,6 +292,60 @@ async fn cluster_over_two_namespaces_writes_both_ledgers_or_none() {
     assert_eq!(active(&other).await, Vec::<String>::new(), "the first ledger was withdrawn");
 }
 
+/// The first approval of the pod rests on the ledger of its namespace; its deletion can still arrive.
+#[tokio::test]
+async fn withdrawal_restores_the_earlier_reservation_of_the_pod() {
+    let api_server = ApiServer::default();
+    let (one, other) = (api_server.replica(), api_server.replica());
+    let names = || ["prod", "team"].map(|name| LedgerName::Namespace(name.to_owned())).into();
+    let facts = of_cluster(OURS, &["a"]);
+    reserve(&one, "a").await.unwrap();
+    let earlier = read(&other).await.active();
+    let mut late = one.read(names()).await.unwrap();
+    let mut team = other.read_namespace("team").await.unwrap();
+    other.reserve(&mut team, &[named("t")], &Facts::default()).await.unwrap();
+    let all = [named("a"), named("b")];
+    assert_eq!(one.reserve(&mut late, &all, &facts).await, Err(ReserveError::StartAgain));
+    assert_eq!(read(&other).await.active(), earlier);
+
+    // A transfer of leadership that fails.
+    let mut both = one.read(names()).await.unwrap();
+    one.reserve(&mut both, &[named("a")], &facts).await.unwrap();
+    one.withdraw(&mut both, "a").await;
+    assert_eq!(read(&other).await.active(), earlier);
+    assert_eq!(uids(&other.read_namespace("team").await.unwrap().active()), ["t"]);
+}
+
+/// Each ledger contains other reservations: that of the first one does not belong to the second.
+#[tokio::test]
+async fn withdrawal_concerns_all_reservations_of_a_ledger() {
+    let api_server = ApiServer::default();
+    let (one, other) = (api_server.replica(), api_server.replica());
+    let names = ["prod", "team"].map(|name| LedgerName::Namespace(name.to_owned())).into();
+    let mut late = one.read(names).await.unwrap();
+    let mut team = other.read_namespace("team").await.unwrap();
+    other.reserve(&mut team, &[named("x")], &Facts::default()).await.unwrap();
+    let new = [named("a"), Reservation { namespace: String::from("team"), ..named("t") }];
+    let belongs =
+        |name: &LedgerName, new: &Reservation| *name == LedgerName::Namespace(new.namespace.clone());
+    let result = one.reserve_each(&mut late, &new, &Facts::default(), belongs).await;
+    assert_eq!(result, Err(ReserveError::StartAgain));
+    assert_eq!(active(&other).await, Vec::<String>::new());
+}
+
+/// A cluster over two namespaces reserves its pods in this ledger, too.
+#[tokio::test]
+async fn pod_of_the_same_name_in_another_namespace_repeats_only_the_write() {
+    let api_server = ApiServer::default();
+    let (one, other) = (api_server.replica(), api_server.replica());
+    let (mut early, mut late) = (read(&one).await, read(&other).await);
+    let elsewhere =
+        Reservation { uid: String::from("elsewhere"), namespace: String::from("team"), ..named("b") };
+    one.reserve(&mut early, &[elsewhere], &Facts::default()).await.unwrap();
+    other.reserve(&mut late, &[named("a")], &of_cluster(OURS, &["a", "b"])).await.unwrap();
+    assert_eq!(active(&one).await, ["a", "elsewhere"]);
+}
+
 #[test]
 fn ledgers_have_names_of_their_own() {
     assert_eq!(LedgerName::Namespace(String::from("prod")).lease(), LEASE);

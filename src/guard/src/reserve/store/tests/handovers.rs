@@ -66,6 +66,18 @@ async fn outdated_handover_protects_no_pod_at_a_new_replica() {
     assert!(!protects(65).await);
 }
 
+/// The pod is about to lead: its evaluation must see that.
+#[tokio::test]
+async fn new_handover_starts_the_evaluation_again() {
+    let api_server = ApiServer::default();
+    let (one, two) = (api_server.replica(), api_server.replica());
+    let (mut ledger, mut late) = (first(&one).await, read(&two).await);
+    one.add_handover(&mut ledger, handover("cordon/n")).await.unwrap();
+    let facts = of_cluster(OURS, &["a", "b", "c"]);
+    assert_eq!(two.reserve(&mut late, &[named("b")], &facts).await, Err(ReserveError::StartAgain));
+    assert!(first(&two).await.active().is_empty());
+}
+
 #[tokio::test]
 async fn reservations_and_handovers_survive_each_other() {
     let api_server = ApiServer::default();
