@@ -74,7 +74,7 @@ fn writes_fail_without_the_entry_for_used_objects() {
     assert!(numbers("unguarded-failed").iter().all(|failed| *failed > 0));
 }
 
-/// The response takes longer than the read timeout of the client, which is 25 s.
+/// The response takes longer than the timeout of a call, which is 40 s.
 #[test]
 fn slow_status_arrives_through_a_port_forward() {
     let reported = reported("slow-status");

@@ -106,12 +106,12 @@ spec:
       while read -r line && [ ${#line} -gt 1 ]; do :; done
       printf 'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n'
       spaces=0
-      while [ $spaces -lt 7 ]; do
+      while [ $spaces -lt 9 ]; do
         /bin/sleep 5
         printf '1\r\n \r\n'
         spaces=$((spaces + 1))
       done
-      text='{"clusters":[],"problems":["a late problem"]}'
+      text='{"clusters":[],"problems":["a late problem"],"warnings":[],"gaps":[]}'
       printf '%x\r\n%s\r\n0\r\n\r\n' ${#text} "$text"
 POD
   kubectl -n slow wait --for=condition=Ready pod/slow --timeout="${READY_TIMEOUT}s" >/dev/null
