@@ -26,9 +26,8 @@ const DEFAULT_SECONDS: u64 = 50;
 /// The time after which a campaign without a given number of seeds ends, on a machine that is busy.
 const MAX_TIME: Duration = Duration::from_secs(100);
 
-/// The minimum number of seeds of a campaign without a given number. `finds_each_mistake`
-/// requires each mistake within these seeds.
-pub(crate) const MIN_SEEDS: u64 = 10;
+/// The minimum number of seeds of a campaign without a given number.
+const MIN_SEEDS: u64 = 10;
 
 /// The number of seeds among which each mistake is searched in a run that the comparison with the model covers. About a third of the
 /// runs are covered.
