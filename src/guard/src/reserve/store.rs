@@ -189,17 +189,6 @@ impl ReservationStore {
         new: &[Reservation],
         facts: &Facts<'_>,
     ) -> Result<(), ReserveError> {
-        self.reserve_each(ledgers, new, facts, |_, _| true).await
-    }
-
-    /// Stores reservations like [`Self::reserve`], each of them in the ledgers that `belongs` selects.
-    pub(crate) async fn reserve_each(
-        &self,
-        ledgers: &mut Ledgers,
-        new: &[Reservation],
-        facts: &Facts<'_>,
-        belongs: impl Fn(&LedgerName, &Reservation) -> bool,
-    ) -> Result<(), ReserveError> {
         let at = self.wall_clock.now().to_string();
         let cluster = facts.cluster.map(|id| id.to_string());
         let stamp = |new: &Reservation| Reservation {
@@ -211,12 +200,8 @@ impl ReservationStore {
         let is_single = ledgers.0.len() == 1;
         let mut written: Vec<LedgerName> = Vec::new();
         for (name, ledger) in &mut ledgers.0 {
-            let belonging: Vec<Reservation> = new.iter().filter(|new| belongs(name, new)).cloned().collect();
-            if belonging.is_empty() {
-                continue;
-            }
-            let result = match self.write_new(ledger, &belonging, facts).await {
-                Err(WriteError::Conflict) if is_single => self.repeat(ledger, &belonging, facts).await,
+            let result = match self.write_new(ledger, &new, facts).await {
+                Err(WriteError::Conflict) if is_single => self.repeat(ledger, &new, facts).await,
                 Err(WriteError::Conflict) => Err(ReserveError::StartAgain),
                 written => written.map_err(ReserveError::from),
             };
