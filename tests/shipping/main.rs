@@ -32,7 +32,7 @@ fn helm_template(flags: &[&str]) -> String {
     let mut command = scoped_command(program("helm"));
     command
         // Helm built without a version assumes an old Kubernetes version.
-        .args(["template", "etcd-guard", "--namespace=etcd-guard", "--kube-version=1.34.3"])
+        .args(["template", "etcd-guard", "--namespace=etcd-guard", "--kube-version=1.37.2"])
         .arg(project_path("deploy/chart/etcd-guard"))
         .args(flags);
     stdout(&mut command)

@@ -106,7 +106,7 @@ fn helm_lint_reports_nothing() {
 pub(crate) fn assert_rejected(values: &str, named: &str) {
     let mut template = scoped_command(program("helm"));
     template
-        .args(["template", "x", "--kube-version=1.34.3", &format!("--set={values}")])
+        .args(["template", "x", "--kube-version=1.37.2", &format!("--set={values}")])
         .arg(project_path("deploy/chart/etcd-guard"));
     let output = template.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -142,7 +142,7 @@ fn packed_chart_names_images_of_registry() {
         .unwrap();
     let chart_file = folder.path().join(concat!("etcd-guard-", env!("CARGO_PKG_VERSION"), ".tgz"));
     let mut template = scoped_command(program("helm"));
-    template.args(["template", "x", "--kube-version=1.34.3", "--set=parts.lxcfs=true"]).arg(&chart_file);
+    template.args(["template", "x", "--kube-version=1.37.2", "--set=parts.lxcfs=true"]).arg(&chart_file);
     template.arg("--set=monitoring.enabled=true");
     let mut images = Vec::new();
     for object in objects(&stdout(&mut template)) {

@@ -75,7 +75,7 @@ fn compile(
         .arg("-o")
         .arg(&partial)
         .arg(module.package.map_or_else(|| String::from("."), |package| format!("{}{package}", module.path)))
-        .current_dir(search.modules.join(module.directory))
+        .current_dir(module.directory(&search.modules)?)
         .env("CGO_ENABLED", "0")
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)

@@ -1,6 +1,11 @@
 //! The programs and the source of each.
 
-use anyhow::{Result, bail};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
 
 /// Programs of a call without names.
 pub(super) const DEFAULT_NAMES: [&str; 35] = [
@@ -60,7 +65,7 @@ pub(super) enum Source {
 /// A program of a Go module.
 #[derive(Debug)]
 pub(super) struct Module {
-    /// Directory below `scripts/lib/programs`; its `go.mod` pins the version.
+    /// Directory below `scripts/lib/programs`; its `go.mod` pins the version. Kubernetes has one for each minor release.
     pub(super) directory: &'static str,
     /// Module that defines the version.
     pub(super) path: &'static str,
@@ -69,9 +74,44 @@ pub(super) struct Module {
 }
 
 const KUBERNETES: &str = "k8s.io/kubernetes";
+
+/// Variable that selects one of `KUBERNETES_MINORS`.
+const KUBERNETES_VARIABLE: &str = "KUBERNETES";
+
+/// The minor releases of Kubernetes that the tests can run, each a directory below `scripts/lib/programs`; the first is the default.
+pub(super) const KUBERNETES_MINORS: [&str; 3] = ["1.37", "1.36", "1.35"];
+
+/// Returns the minor release of Kubernetes that the variable `KUBERNETES` selects.
+///
+/// # Errors
+///
+/// The variable names another release.
+pub(super) fn kubernetes_minor() -> Result<&'static str> {
+    let Some(selected) = env::var_os(KUBERNETES_VARIABLE).filter(|value| !value.is_empty()) else {
+        return Ok(KUBERNETES_MINORS[0]);
+    };
+    let known = KUBERNETES_MINORS.into_iter().find(|minor| selected == *minor);
+    known.with_context(|| {
+        format!("KUBERNETES={} is unknown (known: {})", selected.display(), KUBERNETES_MINORS.join(" "))
+    })
+}
 const ETCD: &str = "go.etcd.io/etcd/server/v3";
 const ETCDCTL: &str = "go.etcd.io/etcd/etcdctl/v3";
 const ETCDUTL: &str = "go.etcd.io/etcd/etcdutl/v3";
+
+impl Module {
+    /// Returns the directory of the `go.mod` below `scripts/lib/programs`.
+    ///
+    /// # Errors
+    ///
+    /// The variable `KUBERNETES` selects an unknown release.
+    pub(super) fn directory(&self, modules: &Path) -> Result<PathBuf> {
+        if self.path != KUBERNETES {
+            return Ok(modules.join(self.directory));
+        }
+        Ok(modules.join(format!("{}-{}", self.directory, kubernetes_minor()?)))
+    }
+}
 
 const fn go_module(directory: &'static str, path: &'static str, package: &'static str) -> Source {
     Source::Go(Module { directory, path, package: Some(package) })

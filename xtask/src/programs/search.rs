@@ -11,7 +11,7 @@ use anyhow::Result;
 use nix::unistd::{AccessFlags, access};
 
 use super::{
-    catalog::{CNI_PLUGIN, Program, Source},
+    catalog::{self, CNI_PLUGIN, Program, Source},
     version,
 };
 use crate::cache;
@@ -96,7 +96,8 @@ fn fits(path: &Path, program: &Program) -> bool {
     match &program.source {
         Source::Debian { .. } => true,
         Source::Go(_) => version::reported(path, &program.name)
-            .is_some_and(|version| version::fits(&program.name, &version)),
+            .zip(catalog::kubernetes_minor().ok())
+            .is_some_and(|(version, kubernetes)| version::fits(&program.name, &version, kubernetes)),
     }
 }
 
@@ -121,7 +122,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::programs::catalog;
 
     #[test]
     fn finds_includes_beside_the_target_of_a_link() {

@@ -21,7 +21,7 @@ const REPORT_TIMEOUT: &str = "10";
 ///
 /// If the source is in the directory itself, its digest is a part of the version.
 pub(super) fn required(modules: &Path, module: &Module) -> Result<String> {
-    let directory = modules.join(module.directory);
+    let directory = module.directory(modules)?;
     let file = directory.join("go.mod");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let Some(version) = required_by(&text, module.path) else {
@@ -74,20 +74,29 @@ fn first_version(text: &str) -> Option<&str> {
 }
 
 /// Whether a reported version can replace the build of a program.
-pub(super) fn fits(name: &str, version: &str) -> bool {
+///
+/// `kubernetes` is the minor release of Kubernetes that the tests run, for example `1.37`.
+pub(super) fn fits(name: &str, version: &str, kubernetes: &str) -> bool {
     let is_minor = |minor: &str| {
         version == minor || version.strip_prefix(minor).is_some_and(|rest| rest.starts_with('.'))
     };
     match name {
-        // The version skew that Kubernetes supports.
-        "kubectl" => ["1.33", "1.34", "1.35"].into_iter().any(is_minor),
+        // The version skew that Kubernetes supports: one minor release.
+        "kubectl" => minor_number(version)
+            .zip(minor_number(kubernetes))
+            .is_some_and(|(kubectl, server)| kubectl.abs_diff(server) <= 1),
         "helm" => is_minor("3"),
-        _ if name.starts_with("kube") => is_minor("1.34"),
+        _ if name.starts_with("kube") => is_minor(kubernetes),
         _ => match name.split_once('-') {
             Some(("etcd" | "etcdctl", minor)) => is_minor(minor),
             _ => true,
         },
     }
+}
+
+/// Returns the second number of a version 1.x.
+fn minor_number(version: &str) -> Option<u32> {
+    version.strip_prefix("1.")?.split('.').next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -113,10 +122,11 @@ mod tests {
 
     #[test]
     fn only_supported_versions_fit() {
+        let fits = |name, version| super::fits(name, version, "1.37");
         assert!(fits("etcd-3.6", "3.6.16") && !fits("etcd-3.6", "3.5.9") && !fits("etcd-3.6", "3.60.1"));
         assert!(fits("etcd-3.6.11", "3.6.11") && !fits("etcd-3.6.11", "3.6.12"));
-        assert!(fits("kubectl", "1.33.0") && fits("kubectl", "1.35.2") && !fits("kubectl", "1.32.9"));
-        assert!(fits("kubelet", "1.34.0") && !fits("kube-apiserver", "1.33.0"));
+        assert!(fits("kubectl", "1.36.0") && fits("kubectl", "1.38.2") && !fits("kubectl", "1.35.9"));
+        assert!(fits("kubelet", "1.37.0") && !fits("kube-apiserver", "1.36.3"));
         assert!(fits("helm", "3.1.0") && !fits("helm", "4.0.0"));
         assert!(fits("coredns", "1.9.0"));
     }
