@@ -61,7 +61,7 @@ build_xtask() {
 
 # require_rust: fails if Cargo or the linker is missing.
 require_rust() {
-  command -v cargo >/dev/null || fail 'Cargo is missing: install Rust 1.90 or newer (https://rustup.rs) and add it to PATH'
+  command -v cargo >/dev/null || fail 'Cargo is missing: install rustup (https://rustup.rs) and add it to PATH'
   command -v cc >/dev/null ||
     fail 'a C compiler, which Rust needs to link, is missing; on Debian: apt-get install --no-install-recommends gcc libc6-dev'
 }
