@@ -56,7 +56,7 @@ async fn main() {
     let mut measured: Vec<(usize, Figures)> = Vec::new();
     for size in sizes {
         // The p99 of a fresh approval in one cluster was 5 % to 21 % larger in repeated measurements at the same API server
-        // (docs/benchmarks.md). Each number of clusters therefore has a control plane of its own.
+        // (docs/development/benchmarks.md). Each number of clusters therefore has a control plane of its own.
         let control_plane = ControlPlane::start(&[]);
         control_plane.grant_guard_permissions();
         let client = control_plane.client().await;

@@ -61,7 +61,7 @@ build_xtask() {
 
 # require_rust: fails if Cargo or the linker is missing.
 require_rust() {
-  command -v cargo >/dev/null || fail 'Cargo is missing: install Rust 1.90 or newer (https://rustup.rs) and add it to PATH'
+  command -v cargo >/dev/null || fail 'Cargo is missing: install rustup (https://rustup.rs) and add it to PATH'
   command -v cc >/dev/null ||
     fail 'a C compiler, which Rust needs to link, is missing; on Debian: apt-get install --no-install-recommends gcc libc6-dev'
 }
@@ -79,8 +79,8 @@ program() { xtask programs --modules "$LIB/programs" --path "$@"; }
 # provide NAME...: builds or installs all of these programs if necessary.
 provide() { xtask programs --modules "$LIB/programs" --quiet "$@"; }
 
-# cargo_program NAME VERSION: prints the path of a program of Cargo, from PATH or built once into the cache. Cargo records the
-# installed version: not every program prints it.
+# cargo_program NAME VERSION [OPTION...]: prints the path of a program of Cargo, from PATH or built once into the cache with these
+# options. Cargo records the installed version: not every program prints it.
 cargo_program() {
   local path=$CACHE/cargo/bin/$1
   if command -v "$1" >/dev/null; then
@@ -89,7 +89,7 @@ cargo_program() {
     log "building $1 $2 (once; some minutes)"
     # It runs for seconds: an optimized build would take longer than it saves.
     xtask progress --message "building $1" -- \
-      cargo install --quiet --debug --locked --force --root "$CACHE/cargo" --version "$2" "$1" >&2
+      cargo install --quiet --debug --locked --force --root "$CACHE/cargo" --version "$2" "${@:3}" "$1" >&2
   fi
   printf '%s\n' "$path"
 }

@@ -1,6 +1,5 @@
 //! Probes and `assess` against real etcd clusters of every supported release line.
 //!
-//! The numbers of edge cases are those of docs/edge-cases.md.
 
 // A test fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -30,7 +29,6 @@ macro_rules! on_every_version {
 
 mod access;
 mod cluster;
-mod edge_cases;
 mod faulty;
 mod guarded_cluster;
 mod identity;

@@ -3,11 +3,6 @@
 # measure_subject sets `folder` and `host`.
 # shellcheck disable=SC2154
 
-# The floor needs a feature that Kubernetes 1.34 does not enable. All subjects have the same API server.
-# shellcheck disable=SC2034 # scripts/compare reads it
-API_SERVER_FLAGS=(--apiserver-flag --feature-gates=MutatingAdmissionPolicy=true
-  --apiserver-flag --runtime-config=admissionregistration.k8s.io/v1beta1=true)
-
 # Limits of waits in seconds. Kyverno and Gatekeeper need some seconds to load their policies on one core.
 PREPARE_TIMEOUT=120
 KUBECTL_TIMEOUT=60

@@ -14,10 +14,10 @@ use tower::{BoxError, ServiceBuilder};
 /// Creates a client for the API server that sends each request at once.
 ///
 /// The connections of [`Client::try_from`] use Nagle's algorithm (kube issue 2056): the first request of a connection waits until
-/// the API server has acknowledged the end of the TLS handshake, for up to 50 ms (decision 76).
+/// the API server has acknowledged the end of the TLS handshake, for up to 50 ms (decision 39).
 ///
 /// The client does not log calls. It does not retry either: kube retries up to fifteen times with the delay that the server
-/// requests, which would exceed the deadline of an evaluation (decision 15).
+/// requests, which would exceed the deadline of an evaluation (decision 39).
 ///
 /// # Errors
 ///

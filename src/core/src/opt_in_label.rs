@@ -1,5 +1,5 @@
 //! The label that opts a namespace in. The webhook configurations select namespaces by this label, and the guard evaluates
-//! requests of these namespaces only. Both use the same key and the same value (decision 0063).
+//! requests of these namespaces only. Both use the same key and the same value (decision 54).
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 

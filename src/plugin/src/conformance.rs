@@ -1,7 +1,7 @@
 //! The conformance suite: tests the guarantees of the guard in a test cluster of the user.
 //!
 //! [`Suite::start`] creates a namespace of its own, [`Suite::run`] starts etcd clusters there, requests the deletion of
-//! their pods in every supported way and compares the responses with docs/requesters.md and docs/edge-cases.md.
+//! their pods in every supported way and compares the responses with docs/requesters.md.
 //! [`Suite::clean_up`] deletes the namespace. Nothing outside the namespace is changed.
 
 mod cases;

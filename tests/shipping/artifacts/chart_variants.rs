@@ -82,12 +82,8 @@ fn chart_renders_same_objects_with_over_commit_policy() {
     let config =
         format!("--set-file=config={}", project_path("deploy/components/config/config.yaml").display());
     let values = "--set=parts.nodes=true,parts.nodesPolicy=true";
-    let served = |version: &str| {
-        format!("--api-versions=admissionregistration.k8s.io/{version}/MutatingAdmissionPolicy")
-    };
-    assert_same(folder, "self-managed", &[values, &config, &served("v1beta1")]);
-    let stable = helm_template(&[values, &config, &served("v1beta1"), &served("v1")]);
-    assert!(!stable.contains("v1beta1\nkind: MutatingAdmissionPolicy"), "{stable}");
+    let served = "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy";
+    assert_same(folder, "self-managed", &[values, &config, served]);
 }
 
 #[test]

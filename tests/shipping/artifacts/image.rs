@@ -143,7 +143,7 @@ fn programs_of_two_folders_are_equal() {
 #[test]
 fn release_builds_use_the_same_flags_and_list_their_dependencies() {
     let [dockerfile, script, workflow] =
-        ["deploy/Dockerfile", "scripts/lib/demo/build.sh", ".github/workflows/release.yml"].map(read);
+        ["deploy/Dockerfile", "scripts/lib/demo/build.sh", ".github/workflows/build.yml"].map(read);
     let version = script.lines().find_map(|line| line.strip_prefix("CARGO_AUDITABLE_VERSION=")).unwrap();
     for text in [&dockerfile, &script, &workflow] {
         assert!(text.contains("release-flags.sh") && text.contains("$(release_flags "), "{text}");

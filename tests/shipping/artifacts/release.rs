@@ -8,10 +8,12 @@ use crate::{kustomize, objects, project_path, stdout};
 use test_support::processes::{child::scoped_command, testbed::program};
 
 /// The files that the script reads.
-const FILES: [&str; 13] = [
+const FILES: [&str; 15] = [
     "Cargo.toml",
     "Cargo.lock",
     "CHANGELOG.md",
+    "rust-toolchain.toml",
+    ".github/workflows/ci.yml",
     "src",
     "scripts/release",
     "scripts/lib",

@@ -14,7 +14,7 @@ use crate::project;
 
 /// The pages with commands, in the order in which their commands run: the guard of the README serves all pages up to the
 /// installation page, which removes it.
-pub const PAGES: [&str; 16] = [
+pub const PAGES: [&str; 17] = [
     "README.md",
     "docs/runbook.md",
     "docs/cli.md",
@@ -24,8 +24,9 @@ pub const PAGES: [&str; 16] = [
     "docs/injection.md",
     "docs/conformance.md",
     "docs/upgrade.md",
-    "docs/releasing.md",
-    "docs/proof.md",
+    "docs/development/contributing.md",
+    "docs/development/releasing.md",
+    "docs/development/testing.md",
     "docs/install.md",
     "docs/monitoring.md",
     "docs/uninstall.md",

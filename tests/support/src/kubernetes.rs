@@ -8,3 +8,8 @@ pub mod pods;
 pub mod review_recorder;
 pub mod scheduler;
 pub mod webhook;
+
+/// Whether the API server that the variable `KUBERNETES` selects has `MutatingAdmissionPolicy` as `v1`: since 1.36.
+pub fn has_mutating_policies() -> bool {
+    std::env::var("KUBERNETES").as_deref() != Ok("1.35")
+}

@@ -183,6 +183,7 @@ pub(super) fn program(name: &str) -> Result<Program> {
         "g++" => ("g++", debian(&["g++"])),
         "zsh" => ("zsh", debian(&["zsh"])),
         "fish" => ("fish", debian(&["fish"])),
+        "chromium" => ("chromium", debian(&["chromium"])),
         _ => bail!("unknown program: {name} (known: {})", DEFAULT_NAMES.join(" ")),
     };
     Ok(Program { name: name.to_owned(), executable, source })

@@ -6,7 +6,7 @@
 //! are deleted.
 //!
 //! The replicas run the shipped [`Sightings`] and [`assess`](crate::assess). The model contains the environment and the
-//! order of steps of `guard::decide`. docs/decisions/0032-reservation-model.md lists the omissions.
+//! order of steps of one evaluation. Decision 32 lists the omissions.
 
 // The results of the searches do not depend on the order of hash maps and hash sets.
 #![allow(clippy::disallowed_types)]

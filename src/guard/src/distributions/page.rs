@@ -11,7 +11,7 @@ const HEAD: &str = "# Compatibility
 This page lists the ways in which etcd runs on Kubernetes. The guard's tests read one pod of each distribution and mode, which was
 written after the source in the column \"version\", with the Secrets that the distribution creates. The tests do not run the
 distributions: a release with other names or flags can need another action. Eight shapes of clusters that they use run on a real node
-([proof.md](proof.md#shapes-of-clusters)). The files in `tests/data/corpus` name the sources. Send us a pod that is not read correctly.
+(`tests/shapes_node`). The files in `tests/data/corpus` name the sources. Send us a pod that is not read correctly.
 
 The requirement for a probe of the members is one of these:
 

@@ -3,10 +3,10 @@
 //! A consistent list of pods waits until the API server's watch cache has caught up with etcd, which takes up to 100 ms
 //! after a write to any other resource. A read of a single pod by its name is served from etcd itself. If the last
 //! snapshot has a pod for every voter, of any owner, the next evaluation reads these pods by name, and lists the namespace
-//! only if it requires further pods: docs/decisions/0039-read-known-pods-by-name.md.
+//! only if it requires further pods (decision 39).
 //!
 //! The cache also contains the addresses of the cluster's pods whose members replied. The next evaluation connects to them during its
-//! reads: docs/decisions/0075-connections-during-reads.md.
+//! reads.
 
 use std::sync::Arc;
 

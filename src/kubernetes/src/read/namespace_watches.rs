@@ -2,7 +2,7 @@
 //!
 //! Up to [`MAX_OWN_WATCHES`] guarded namespaces have watches of their own, so that the guard receives no objects of other
 //! namespaces. More of them share one watch of all namespaces, because each watch needs a connection and a call every 30 s.
-//! Lists are those of single namespaces in both cases (decision 0074).
+//! Lists are those of single namespaces in both cases (decision 50).
 
 mod guarded;
 mod objects;

@@ -1,5 +1,5 @@
 //! Lists and watches of metadata. kube's watcher buffers whole pages and events. The writers of the objects choose their
-//! size. This module decodes object by object, and stores only the metadata that the guard reads (decision 0050).
+//! size. This module decodes object by object, and stores only the metadata that the guard reads (decision 50).
 
 mod event_lines;
 

@@ -67,7 +67,7 @@ impl Fleet {
     /// Creates clusters until there are this many, and waits until their claims are bound.
     ///
     /// The controllers of Kubernetes repeat an Event of each pending claim. With 3,000 such claims, the API server received 67
-    /// updates of Events per second (docs/benchmarks.md).
+    /// updates of Events per second.
     pub async fn grow(&mut self, size: usize) {
         let first = self.clusters.len();
         let new: Vec<Vec<Pod>> =

@@ -122,25 +122,25 @@ fn approves_a_spare_member_while_one_of_five_is_down() {
 }
 
 #[test]
-#[ignore = "long; docs/proof.md lists the durations"]
+#[ignore = "long; scripts/prove model runs it"]
 fn three_deletions_of_three_members_never_cost_the_quorum() {
     assert_holds(World { crashes: 1, restarts: 1, ..world(3, 3) });
 }
 
 #[test]
-#[ignore = "long; docs/proof.md lists the durations"]
+#[ignore = "long; scripts/prove model runs it"]
 fn three_deletions_with_a_learner_never_cost_the_quorum() {
     assert_holds(World { learners: 1, ..world(3, 3) });
 }
 
 #[test]
-#[ignore = "long; docs/proof.md lists the durations"]
+#[ignore = "long; scripts/prove model runs it"]
 fn three_deletions_of_five_members_never_cost_the_quorum() {
     assert_holds(World { crashes: 1, restarts: 1, ..world(5, 3) });
 }
 
 #[test]
-#[ignore = "long; docs/proof.md lists the durations"]
+#[ignore = "long; scripts/prove model runs it"]
 fn four_deletions_of_three_members_never_cost_the_quorum() {
     assert_holds(world(3, 4));
 }
@@ -163,19 +163,19 @@ fn deletion_beside_a_cascade_never_costs_the_quorum() {
 }
 
 #[test]
-#[ignore = "long; it has not been run to its end, see docs/proof.md"]
+#[ignore = "long; it has not been run to its end"]
 fn two_deletions_with_a_leader_of_five_never_cost_the_quorum() {
     assert_holds(led_world(5, 2));
 }
 
 #[test]
-#[ignore = "long; it has not been run to its end, see docs/proof.md"]
+#[ignore = "long; it has not been run to its end"]
 fn two_deletions_with_a_leader_and_all_faults_never_cost_the_quorum() {
     assert_safe(World { crashes: 1, restarts: 1, cut: true, cascades: 1, ..led_world(3, 2) });
 }
 
 #[test]
-#[ignore = "long; it has not been run to its end, see docs/proof.md"]
+#[ignore = "long; it has not been run to its end"]
 fn three_deletions_with_a_leader_never_cost_the_quorum() {
     assert_holds(led_world(3, 3));
 }
