@@ -322,7 +322,6 @@ fn words(command: &str) -> Vec<String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Edge case 55.
     #[test]
     fn foreign_texts_control_no_output(text in hostile_text()) {
         for place in Place::ALL {

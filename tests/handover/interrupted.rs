@@ -55,7 +55,6 @@ async fn cordon_signal(etcd: &GuardedCluster, node: &str) -> String {
     format!("cordon//{node}/{uid}")
 }
 
-/// Edge case 157.
 #[tokio::test]
 async fn another_replica_retries_a_move_that_did_not_take_place() {
     let _turn = Turn::start().await;

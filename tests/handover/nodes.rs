@@ -36,7 +36,6 @@ async fn remove_taints(etcd: &GuardedCluster, node: &str) {
     patch_node(etcd, node, json!({"taints": null})).await;
 }
 
-/// Edge case 152.
 #[tokio::test]
 async fn cordon_moves_leadership_before_an_eviction() {
     let _turn = Turn::start().await;
@@ -238,7 +237,6 @@ async fn leadership_stays_if_the_cordon_is_withdrawn_before_the_transfer() {
 }
 
 /// The entry of a cordon that is withdrawn while no replica runs must not prevent the handover of the next cordon.
-/// Edge case 180.
 #[tokio::test]
 async fn new_cordon_moves_leadership_after_missed_withdrawal() {
     let _turn = Turn::start().await;
@@ -256,7 +254,6 @@ async fn new_cordon_moves_leadership_after_missed_withdrawal() {
     uncordon(&etcd, node_of(&leader)).await;
 }
 
-/// Edge case 153.
 #[tokio::test]
 async fn no_transferee_on_a_doomed_node() {
     let _turn = Turn::start().await;

@@ -110,7 +110,6 @@ async fn latency_of_requests() {
     assert!(longest < ANSWER_LIMIT, "{latencies:?}");
 }
 
-/// Edge case 154.
 #[tokio::test]
 async fn ignores_old_requests_and_unguarded_namespaces() {
     let _turn = Turn::start().await;
@@ -175,7 +174,6 @@ async fn request_on_a_pod_without_a_set_moves_leadership_away() {
 }
 
 /// The transferee must not be deleted while leadership moves to it.
-/// Edge case 155.
 #[tokio::test]
 async fn denies_deletion_of_transferee_during_a_handover() {
     let _turn = Turn::start().await;

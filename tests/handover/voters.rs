@@ -8,7 +8,6 @@ use test_support::{
 
 use crate::cluster::{Turn, annotate};
 
-/// Edge case 156.
 #[tokio::test]
 async fn denies_deletions_while_the_list_has_too_few_voters() {
     let _turn = Turn::start().await;
@@ -45,7 +44,6 @@ async fn wait_for_verdict(etcd: &GuardedCluster, pod: &str, text: &str) {
     .await;
 }
 
-/// Edge case 156.
 #[tokio::test]
 async fn configuration_sets_the_smallest_number_of_voters() {
     let _turn = Turn::start().await;

@@ -53,7 +53,6 @@ fn script_runs_to_its_end() {
     assert_eq!(reported("before-failed"), "0");
 }
 
-/// Edge case 58.
 #[test]
 fn no_write_fails_after_a_refused_uninstallation() {
     assert_ne!(reported("guarded-status"), "0");

@@ -203,7 +203,6 @@ fn guard_raises_node_long_before_the_kubelet_writes() {
     }
 }
 
-/// Edge case 151.
 #[test]
 fn job_with_injected_native_sidecar_completes() {
     assert!(reported("job-sidecar").starts_with("agent Always"), "{}", reported("job-sidecar"));

@@ -76,7 +76,6 @@ async fn assert_judged(cluster: &MutatedCluster, pod: &Value, warning: Option<&s
     }
 }
 
-/// Edge case 150.
 #[tokio::test]
 async fn quota_that_rejects_a_template_causes_a_warning() {
     let cluster = MutatedCluster::start(TEMPLATES, &[], &["inject"]).await;
@@ -103,7 +102,7 @@ async fn quota_that_rejects_a_template_causes_a_warning() {
     assert!(stderr.contains("1 of 2 templates failed") && !stderr.contains("template limited"), "{stderr}");
 }
 
-/// Edge case 150: the API server applies the defaults to injected containers, after the webhooks.
+/// The API server applies the defaults to injected containers, after the webhooks.
 #[tokio::test]
 async fn limit_range_supplies_amounts_or_causes_a_warning() {
     let cluster = MutatedCluster::start(TEMPLATES, &[], &["inject"]).await;

@@ -11,7 +11,6 @@ sidecars:
     containers: [{name: agent, image: 'agent:1'}]
 ";
 
-/// Edge case 68.
 #[tokio::test]
 async fn old_kubelet_gets_no_sidecar_that_never_ends() {
     let cluster = MutatedCluster::start_with_kubelet(AGENT, "v1.28.15").await;

@@ -144,7 +144,7 @@ async fn client_at(kubeconfig: &Path) -> Client {
     api_client::client(kubeconfig).await
 }
 
-/// Edge case 64. Only the guard writes the status after a label, after an outage and after the removal of the label.
+/// Only the guard writes the status after a label, after an outage and after the removal of the label.
 #[tokio::test]
 async fn guard_raises_and_restores_nodes_without_another_writer() {
     let setup = Setup::start(&[]).await;
@@ -273,7 +273,6 @@ async fn prints_time_until_nodes_are_raised() {
     print_times("change of allocatable", after_change);
 }
 
-/// Edge case 63.
 #[tokio::test]
 async fn policy_keeps_raised_values_while_no_guard_answers() {
     if !has_mutating_policies() {

@@ -40,7 +40,6 @@ fn injected(pod: &Value) -> Vec<&str> {
     containers.filter_map(|container| container["name"].as_str()).collect()
 }
 
-/// Edge case 67.
 #[tokio::test]
 async fn restricted_namespace_still_admits_its_pods() {
     let labels = ["pod-security.kubernetes.io/enforce=restricted"];
@@ -59,7 +58,6 @@ async fn restricted_namespace_still_admits_its_pods() {
     assert_eq!(injected(&stored), [""; 0]);
 }
 
-/// Edge case 67.
 #[tokio::test]
 async fn configured_default_level_applies_without_label() {
     let config = format!("podSecurityDefault: baseline{TEMPLATES}");
@@ -69,7 +67,6 @@ async fn configured_default_level_applies_without_label() {
     assert!(output.stderr.contains("template host was not injected: Pod Security baseline"), "{output:?}");
 }
 
-/// Edge case 67.
 #[tokio::test]
 async fn template_does_not_exceed_resources_of_pod() {
     let cluster = MutatedCluster::start(TEMPLATES, &[], &["inject"]).await;

@@ -80,7 +80,6 @@ pub(crate) fn check(cluster: &MutatedCluster, templates: &Value, kubeconfig: &Pa
     plugin.arg(kubeconfig).arg(&file).output().unwrap()
 }
 
-/// Edge case 66.
 #[tokio::test]
 async fn api_server_rejects_each_template_of_the_table() {
     let cluster = MutatedCluster::start("", &[], &[]).await;

@@ -85,7 +85,6 @@ async fn send_slowly(mut stream: TlsStream<TcpStream>) {
     }
 }
 
-/// Edge case 54.
 #[tokio::test]
 async fn idle_connections_do_not_refuse_concurrent_reviews() {
     let server = Arc::new(Server::start_with_lists().await);
@@ -104,7 +103,7 @@ async fn idle_connections_do_not_refuse_concurrent_reviews() {
     drop(attackers);
 }
 
-/// Edge case 130: one half of the attackers is idle after the review, the other half sends a second one byte by byte.
+/// One half of the attackers is idle after the review, the other half sends a second one byte by byte.
 #[tokio::test]
 async fn forged_reviews_do_not_keep_all_connections() {
     let server = Arc::new(Server::start_with_lists().await);

@@ -125,7 +125,6 @@ mod tests {
         found[0]
     }
 
-    /// Edge case 79.
     #[tokio::test]
     async fn detects_scheme_by_the_first_bytes() {
         assert_eq!(scheme_of(b"\0\0\0\x04\0\0\0\0\0").await, Some(Scheme::Http));

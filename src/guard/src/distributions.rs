@@ -1,7 +1,7 @@
 //! The corpus: pods as the distributions of etcd create them, in tests/data/corpus, each with the expected result.
 //!
 //! `docs/compatibility.md` is generated from it. `UPDATE_CORPUS=1` writes the page, and removes the known gaps that no
-//! longer exist. Edge cases 13, 14, 23, 24 and 90.
+//! longer exist.
 
 mod expectation;
 mod observation;

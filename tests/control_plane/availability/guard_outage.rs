@@ -74,7 +74,7 @@ async fn new_guard_counts_approval_of_earlier_guard() {
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE denied DisruptionInProgress"]);
 }
 
-/// Edge case 183. A guard that restarts at the same address can receive reviews before it is ready. The annotations in the namespace
+/// A guard that restarts at the same address can receive reviews before it is ready. The annotations in the namespace
 /// are not known at that time.
 #[tokio::test]
 async fn new_guard_evaluates_after_the_list_of_namespaces() {

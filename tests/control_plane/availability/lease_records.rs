@@ -6,7 +6,6 @@ use etcd_guard_kubernetes::{Leases, WriteError};
 
 use test_support::kubernetes::{api_client, control_plane::ControlPlane};
 
-/// Edge case 177.
 #[tokio::test]
 async fn deletes_lease_only_in_known_version() {
     let control_plane = ControlPlane::shared();

@@ -58,7 +58,7 @@ async fn send(guard: &GuardProcess, review: String) -> (String, String) {
     (reason, format!("{} {}", response["status"]["message"], response["warnings"]))
 }
 
-/// Edge case 89. The policies of the owners are not known, and none of them can revoke a break-glass of the pod.
+/// The policies of the owners are not known, and none of them can revoke a break-glass of the pod.
 #[tokio::test]
 async fn break_glass_of_pod_needs_no_stateful_sets() {
     let etcd = GuardedCluster::start().await;

@@ -5,7 +5,6 @@ use test_support::{
     wait::wait_until,
 };
 
-/// Edge case 31.
 #[tokio::test]
 async fn allows_deletion_of_namespace_under_break_glass() {
     let mut etcd = GuardedCluster::start().await;

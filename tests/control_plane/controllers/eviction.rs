@@ -24,7 +24,7 @@ async fn denies_eviction_of_leader_with_429() {
     assert_eq!(etcd.guard.new_verdicts().await, ["CREATE denied LeaderProtected"]);
 }
 
-/// Edge case 49: a drain ends, because no time will come at which the eviction passes.
+/// A drain ends, because no time will come at which the eviction passes.
 #[tokio::test]
 async fn denies_eviction_from_two_voters_with_403() {
     let etcd = GuardedCluster::start().await;

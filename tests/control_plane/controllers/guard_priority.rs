@@ -135,7 +135,6 @@ fn shipped_class() -> Option<String> {
     set["spec"]["template"]["spec"]["priorityClassName"].as_str().map(str::to_owned)
 }
 
-/// Edge case 62.
 #[tokio::test]
 async fn guard_starts_on_full_node_beside_critical_members() {
     let control_plane = ControlPlane::start(&[]);

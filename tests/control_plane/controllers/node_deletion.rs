@@ -18,7 +18,6 @@ async fn delete_node(etcd: &GuardedCluster, further: &[&str]) -> CommandOutput {
     etcd.kubectl_everywhere().run(&[&delete, further].concat()).await
 }
 
-/// Edge case 42.
 #[tokio::test]
 async fn denies_node_whose_members_the_quorum_needs() {
     let mut etcd = GuardedCluster::start_on(&[SHARED_NODE, NEEDED_NODE, NEEDED_NODE]).await;
@@ -66,7 +65,7 @@ async fn denies_node_whose_members_the_quorum_needs() {
     .await;
 }
 
-/// Edge case 91: both nodes are deleted before pod garbage collection deletes the first pod.
+/// Both nodes are deleted before pod garbage collection deletes the first pod.
 #[tokio::test]
 async fn denies_second_node_after_approved_first() {
     let [first, second] = REMOVED_NODES;

@@ -41,7 +41,6 @@ async fn wait_until_gone(etcd: &GuardedCluster, pod: &str) {
     .await;
 }
 
-/// Edge case 85.
 #[tokio::test]
 async fn policy_of_deployment_applies_to_its_pod() {
     let mut etcd = start("").await;
@@ -57,7 +56,6 @@ async fn policy_of_deployment_applies_to_its_pod() {
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed LeaderTransferred"]);
 }
 
-/// Edge case 86.
 #[tokio::test]
 async fn deployment_of_member_is_deleted_under_break_glass_only() {
     let mut etcd = start("").await;
@@ -86,7 +84,6 @@ async fn deployment_of_member_is_deleted_under_break_glass_only() {
     }
 }
 
-/// Edge case 87.
 #[tokio::test]
 async fn denies_scale_down_of_deployment_below_quorum() {
     let mut etcd = start("").await;
@@ -116,7 +113,7 @@ async fn denies_scale_down_of_deployment_below_quorum() {
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed SafeToDelete"]);
 }
 
-/// Edge case 88. The Deployment exists, and never had this uid.
+/// The Deployment exists, and never had this uid.
 #[tokio::test]
 async fn dangling_owner_of_replica_set_deletes_nothing() {
     let etcd = start("").await;
@@ -137,7 +134,7 @@ async fn dangling_owner_of_replica_set_deletes_nothing() {
     assert!(etcd.member(&member).serves().await);
 }
 
-/// Edge case 161. The pod of the member is absent, because a quota prevents its creation for a moment.
+/// The pod of the member is absent, because a quota prevents its creation for a moment.
 #[tokio::test]
 async fn dangling_owner_deletes_no_set_without_pods() {
     let etcd = start("").await;
@@ -197,7 +194,6 @@ async fn own_deployments(etcd: &GuardedCluster, uid: &str) {
     }
 }
 
-/// Edge cases 85 and 86.
 #[tokio::test]
 async fn break_glass_of_custom_owner_applies_to_its_members() {
     let mut etcd = start(CONFIG).await;

@@ -246,7 +246,7 @@ async fn cascade_of_custom_resource_passes_after_restart() {
     }
 }
 
-/// Edge case 162. Its claims are deleted with the StatefulSet, which the guard denies unless the record proves the cascade.
+/// Its claims are deleted with the StatefulSet, which the guard denies unless the record proves the cascade.
 #[tokio::test]
 async fn cascade_of_stateful_set_without_pods_passes() {
     const GROUP: &str = "operator.etcd.io";
@@ -304,7 +304,6 @@ async fn run_printed_removal(etcd: &GuardedCluster, message: &str) {
     assert!(output.success, "{arguments:?}: {output:?}");
 }
 
-/// Edge case 34.
 #[tokio::test]
 async fn dangling_owner_of_stateful_set_deletes_nothing() {
     let etcd = GuardedCluster::start().await;
@@ -318,7 +317,7 @@ async fn dangling_owner_of_stateful_set_deletes_nothing() {
     etcd.wait_until_healthy().await;
 }
 
-/// Edge case 34. The members may start again at any moment.
+/// The members may start again at any moment.
 #[tokio::test]
 async fn dangling_owner_deletes_no_set_of_stopped_members() {
     let etcd = GuardedCluster::start().await;
@@ -333,7 +332,6 @@ async fn dangling_owner_deletes_no_set_of_stopped_members() {
     assert!(output.success && output.stdout.is_empty(), "{output:?}");
 }
 
-/// Edge case 34.
 #[tokio::test]
 async fn dangling_owner_of_pods_does_not_cost_the_quorum() {
     let mut etcd = GuardedCluster::start().await;
@@ -408,7 +406,7 @@ async fn helm_uninstall_under_break_glass_deletes_everything() {
     }
 }
 
-/// Edge case 34. Two replicas; both restart after the StatefulSet was deleted, and before the collector deletes its pods. The
+/// Two replicas; both restart after the StatefulSet was deleted, and before the collector deletes its pods. The
 /// break-glass belongs to the StatefulSet, so that it no longer exists when the pods are deleted.
 #[tokio::test]
 async fn helm_uninstall_passes_after_all_replicas_restarted() {

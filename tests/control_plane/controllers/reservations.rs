@@ -64,7 +64,7 @@ async fn pod(etcd: &GuardedCluster, name: &str) -> Pod {
     etcd.pods.get(name).await.unwrap()
 }
 
-/// Edge case 35. The StatefulSet is not deleted here: the time between approval and deletion does not end.
+/// The StatefulSet is not deleted here: the time between approval and deletion does not end.
 #[tokio::test]
 async fn accepted_deletion_reserves_members_of_the_set() {
     let etcd = GuardedCluster::start().await;
@@ -78,7 +78,7 @@ async fn accepted_deletion_reserves_members_of_the_set() {
     assert!(!allowed && message.contains("DisruptionInProgress: "), "{message}");
 }
 
-/// Edge case 181. The deletion of the StatefulSet is approved because its member does not run. The member runs again before the
+/// The deletion of the StatefulSet is approved because its member does not run. The member runs again before the
 /// API server executes the deletion.
 #[tokio::test]
 async fn harmless_deletion_reserves_stopped_members() {
@@ -99,7 +99,7 @@ async fn harmless_deletion_reserves_stopped_members() {
     assert_leaving(&etcd, &other).await;
 }
 
-/// Edge case 35. The guard evaluates no deletion of the StatefulSet, and another webhook prevents the deletion of the
+/// The guard evaluates no deletion of the StatefulSet, and another webhook prevents the deletion of the
 /// pod after the guard has approved it.
 #[tokio::test]
 async fn collected_pod_is_reserved_until_it_terminates() {
@@ -143,7 +143,7 @@ async fn delete_owner(etcd: &GuardedCluster, kind: &str, name: &str, with_intent
     .await;
 }
 
-/// Edge case 160. The collector deletes the pod later than a reservation expires.
+/// The collector deletes the pod later than a reservation expires.
 #[tokio::test]
 async fn member_of_deleted_set_leaves_until_collected() {
     for with_intent in [true, false] {
@@ -170,7 +170,7 @@ async fn member_of_deleted_set_leaves_until_collected() {
     }
 }
 
-/// Edge case 160. No watch shows the deletion of a Deployment.
+/// No watch shows the deletion of a Deployment.
 #[tokio::test]
 async fn member_of_deleted_deployment_leaves_until_collected() {
     let layout = Layout::new(Topology::DeploymentPerMember);

@@ -92,7 +92,6 @@ fn write_chart(directory: &Path) {
     std::fs::write(directory.join("templates/etcd.yaml"), manifest(&shipped)).unwrap();
 }
 
-/// Edge case 58.
 #[tokio::test]
 async fn helm_uninstall_removes_all_or_nothing_that_members_need() {
     let mut etcd = GuardedCluster::start_as(Setup { change_manifest: manifest, ..Setup::default() }).await;
@@ -148,7 +147,6 @@ async fn helm_uninstall_removes_all_or_nothing_that_members_need() {
     .await;
 }
 
-/// Edge case 58.
 #[tokio::test]
 async fn objects_without_running_users_can_be_deleted() {
     let mut etcd = GuardedCluster::start_as(Setup { change_manifest: manifest, ..Setup::default() }).await;

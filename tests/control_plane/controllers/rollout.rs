@@ -12,7 +12,6 @@ const CONTROLLER: &str = "system:serviceaccount:kube-system:statefulset-controll
 /// The controller waits longer after each attempt; a change of the set triggers the next attempt.
 const ROLLOUT_LIMIT: &str = "--timeout=90s";
 
-/// Edge case 30.
 #[tokio::test]
 async fn rollout_continues_after_leadership_moves() {
     let mut etcd = GuardedCluster::start().await;

@@ -30,7 +30,6 @@ pub(super) async fn crash_all(etcd: &GuardedCluster) {
     .await;
 }
 
-/// Edge case 41.
 #[tokio::test]
 async fn crash_looping_cluster_keeps_claims_that_follow_its_set() {
     let mut etcd = GuardedCluster::start().await;
@@ -54,7 +53,6 @@ async fn crash_looping_cluster_keeps_claims_that_follow_its_set() {
     assert_eq!(claims.lines().count(), 3, "{claims}");
 }
 
-/// Edge case 41.
 #[tokio::test]
 async fn scaled_down_cluster_keeps_its_claims() {
     let mut etcd = GuardedCluster::start().await;
@@ -80,7 +78,6 @@ async fn scaled_down_cluster_keeps_its_claims() {
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE denied IntentProtected"]);
 }
 
-/// Edge case 50.
 #[tokio::test]
 async fn break_glass_on_claim_applies_to_that_claim_only() {
     let mut etcd = GuardedCluster::start().await;

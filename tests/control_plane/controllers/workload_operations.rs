@@ -26,7 +26,6 @@ async fn denies_stateful_set_of_living_cluster() {
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed IntentHarmless"]);
 }
 
-/// Edge case 31.
 #[tokio::test]
 async fn denies_namespace_of_living_cluster() {
     let mut etcd = GuardedCluster::start().await;
@@ -56,7 +55,7 @@ async fn denies_claim_of_member() {
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE denied IntentProtected"]);
 }
 
-/// Edge case 32. The denial describes this procedure.
+/// The denial describes this procedure.
 #[tokio::test]
 async fn allows_claim_of_removed_member() {
     let mut etcd = GuardedCluster::start().await;
@@ -84,7 +83,6 @@ async fn allows_claim_of_removed_member() {
     assert!(!output.success && output.stderr.contains("which runs an etcd member"), "{output:?}");
 }
 
-/// Edge case 30.
 #[tokio::test]
 async fn scale_down_warns_and_is_denied_below_quorum() {
     let mut etcd = GuardedCluster::start().await;

@@ -41,7 +41,7 @@ async fn forced_dry_run_reserves_nothing() {
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed SafeToDelete"]);
 }
 
-/// Edge case 20: only the `deleteOptions` of such an eviction contain the dry run; the review itself has `dryRun:
+/// Only the `deleteOptions` of such an eviction contain the dry run; the review itself has `dryRun:
 /// false`.
 #[tokio::test]
 async fn dry_run_of_eviction_reserves_nothing() {

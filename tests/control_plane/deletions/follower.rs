@@ -22,7 +22,7 @@ async fn deleted_follower_restarts_as_same_member() {
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed SafeToDelete"]);
 }
 
-/// Edge case 19: the kubelet's DELETE completes the approved deletion; without it the pod would remain forever.
+/// The kubelet's DELETE completes the approved deletion; without it the pod would remain forever.
 #[tokio::test]
 async fn allows_final_delete_of_kubelet() {
     let mut etcd = GuardedCluster::start().await;

@@ -96,7 +96,6 @@ async fn wait_for_events(etcd: &GuardedCluster) {
     .await;
 }
 
-/// Edge case 51.
 #[tokio::test]
 async fn forged_transfer_policy_moves_no_leader() {
     let etcd = GuardedCluster::start().await;
@@ -109,7 +108,7 @@ async fn forged_transfer_policy_moves_no_leader() {
     assert_no_effects(&etcd).await;
 }
 
-/// Edge case 51. With the shorter timeout, the guard cannot read the live pod.
+/// With the shorter timeout, the guard cannot read the live pod.
 #[tokio::test]
 async fn forged_break_glass_has_no_effect() {
     let etcd = GuardedCluster::start().await;
@@ -131,7 +130,6 @@ async fn forged_break_glass_has_no_effect() {
     assert!(!reasons.contains("BreakGlass"), "{reasons}");
 }
 
-/// Edge case 51.
 #[tokio::test]
 async fn forged_uid_or_owner_reserves_nothing() {
     let etcd = GuardedCluster::start().await;
@@ -160,7 +158,7 @@ async fn forged_uid_or_owner_reserves_nothing() {
     assert!(output.success, "{output:?}");
 }
 
-/// Edge case 51. The sender of a forged review controls the annotations in its stored object.
+/// The sender of a forged review controls the annotations in its stored object.
 #[tokio::test]
 async fn forged_break_glass_of_workload_operations_has_no_effect() {
     let etcd = GuardedCluster::start().await;
@@ -193,7 +191,7 @@ async fn forged_break_glass_of_workload_operations_has_no_effect() {
     assert!(!reasons.contains("BreakGlass"), "{reasons}");
 }
 
-/// Edge case 51. The policies of the owners would permit every deletion.
+/// The policies of the owners would permit every deletion.
 #[tokio::test]
 async fn reviews_of_unguarded_namespace_have_no_effects() {
     let etcd = GuardedCluster::start().await;

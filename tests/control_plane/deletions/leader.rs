@@ -42,7 +42,6 @@ async fn denies_leader_until_printed_command_moves_leadership() {
     etcd.wait_until_replaced(&leader, &uid).await;
 }
 
-/// Edge case 21.
 #[tokio::test]
 async fn denies_forced_deletion_of_leader() {
     let mut etcd = GuardedCluster::start().await;

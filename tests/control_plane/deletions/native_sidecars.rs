@@ -22,7 +22,6 @@ fn log_to_empty_dir(manifest: &str) -> String {
     )
 }
 
-/// Edge case 40.
 #[tokio::test]
 async fn guards_members_that_run_as_native_sidecars() {
     let setup = Setup { change_manifest: run_etcd_as_sidecar, ..Setup::default() };
@@ -47,7 +46,6 @@ async fn guards_members_that_run_as_native_sidecars() {
     assert!(denied.stderr.contains("IntentProtected"), "{denied:?}");
 }
 
-/// Edge case 40.
 #[tokio::test]
 async fn treats_members_with_ephemeral_log_as_ephemeral() {
     let setup = Setup { change_manifest: log_to_empty_dir, ..Setup::default() };

@@ -14,7 +14,6 @@ use test_support::{
 
 const PATH: &str = "/validate?timeout=10s";
 
-/// Edge case 27.
 #[tokio::test]
 async fn three_replicas_approve_one_concurrent_deletion() {
     let etcd = GuardedCluster::start().await;

@@ -44,31 +44,27 @@ async fn denies_second_deletion(etcd: &mut GuardedCluster) {
     assert!(first_address.serves().await);
 }
 
-/// Edge case 33.
 #[tokio::test]
 async fn counts_terminating_pod_of_another_set() {
     denies_second_deletion(&mut start(Topology::SetPerMember, SLOW).await).await;
 }
 
-/// Edge case 33. The successor of the terminating pod exists, and waits for the data.
+/// The successor of the terminating pod exists, and waits for the data.
 #[tokio::test]
 async fn counts_terminating_pod_of_another_deployment() {
     denies_second_deletion(&mut start(Topology::DeploymentPerMember, SLOW).await).await;
 }
 
-/// Edge case 33.
 #[tokio::test]
 async fn counts_terminating_pod_without_owner() {
     denies_second_deletion(&mut start(Topology::BarePods, SLOW).await).await;
 }
 
-/// Edge case 33.
 #[tokio::test]
 async fn counts_terminating_pod_of_second_set() {
     denies_second_deletion(&mut start(Topology::TwoSets, SLOW).await).await;
 }
 
-/// Edge case 33.
 #[tokio::test]
 async fn counts_terminating_pod_that_was_released() {
     let mut etcd = start(Topology::OneSet, SLOW).await;
@@ -78,7 +74,6 @@ async fn counts_terminating_pod_that_was_released() {
     denies_second_deletion(&mut etcd).await;
 }
 
-/// Edge case 44.
 #[tokio::test]
 async fn approves_frozen_member_with_own_owner() {
     for topology in [Topology::SetPerMember, Topology::DeploymentPerMember, Topology::BarePods] {
@@ -118,7 +113,7 @@ async fn replaces_members_with_own_owners_one_by_one() {
     }
 }
 
-/// Edge case 171. The replica has never read the cluster id, and the Lease was written by an approval for another owner.
+/// The replica has never read the cluster id, and the Lease was written by an approval for another owner.
 #[tokio::test]
 async fn reserves_crashed_member_while_no_member_answers() {
     for topology in [Topology::SetPerMember, Topology::BarePods] {
@@ -151,7 +146,7 @@ async fn is_reserved(etcd: &GuardedCluster, pod: &str) -> bool {
     })
 }
 
-/// Edge case 178. The members do not answer this replica, which has never read the cluster id. They can serve at other replicas.
+/// The members do not answer this replica, which has never read the cluster id. They can serve at other replicas.
 #[tokio::test]
 async fn reserves_silent_members_that_are_deleted_with_their_node_or_owner() {
     let layout = Layout::new(Topology::SetPerMember);
@@ -180,7 +175,7 @@ async fn reserves_silent_members_that_are_deleted_with_their_node_or_owner() {
     }
 }
 
-/// Edge case 173. The API server has not executed the approved deletion yet.
+/// The API server has not executed the approved deletion yet.
 #[tokio::test]
 async fn scale_down_counts_reserved_member_of_another_owner() {
     for (topology, kind) in

@@ -44,7 +44,6 @@ async fn is_not_called_for_unlabelled_namespace() {
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed NotEtcd"]);
 }
 
-/// Edge cases 45 and 73.
 #[tokio::test]
 async fn approves_proxies_and_names_exclusion_for_unproven_members() {
     let mut etcd = GuardedCluster::start().await;
@@ -96,7 +95,6 @@ fn select_by_test(webhook: &mut Value) {
     webhook["namespaceSelector"]["matchLabels"].as_object_mut().unwrap().remove(LABEL);
 }
 
-/// Edge case 170.
 #[tokio::test]
 async fn warns_if_webhooks_select_another_label() {
     let mut etcd = GuardedCluster::start().await;
@@ -160,7 +158,7 @@ async fn guards_namespaces_with_chosen_label() {
     assert!(checked.stderr.contains(&command), "{checked:?}");
 }
 
-/// Edge case 75. Uses only dry runs: until the guard's watch receives the annotation, the deletion would be approved.
+/// Uses only dry runs: until the guard's watch receives the annotation, the deletion would be approved.
 #[tokio::test]
 async fn guards_pods_declared_members_by_namespace() {
     let etcd = GuardedCluster::start().await;

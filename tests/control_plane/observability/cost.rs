@@ -358,7 +358,7 @@ async fn watch_reports_terminating_claim() {
     assert!(etcd.guard.new_verdicts().await.contains(&String::from("DELETE denied PermanentLoss")));
 }
 
-/// Edge case 27: the Lease exists, and two replicas that read the same version would both approve. The second write
+/// The Lease exists, and two replicas that read the same version would both approve. The second write
 /// fails, and its evaluation restarts with the first reservation.
 #[tokio::test]
 async fn one_of_two_replicas_with_same_lease_approves() {

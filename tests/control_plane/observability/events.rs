@@ -108,7 +108,6 @@ async fn records_denials_and_no_dry_runs() {
     etcd.apply(&follower, ProcessAction::Resume).await;
 }
 
-/// Edge case 57.
 #[tokio::test]
 async fn records_no_dry_runs_of_workload_operations() {
     let etcd = GuardedCluster::start().await;

@@ -104,7 +104,6 @@ async fn members_receive_only_reads_and_transfers() {
     assert!(etcd.guard.new_verdicts().await.contains(&String::from("DELETE allowed SafeToDelete")));
 }
 
-/// Edge case 22.
 #[tokio::test]
 async fn denies_if_transferee_freezes() {
     let (mut etcd, proxy) = start().await;

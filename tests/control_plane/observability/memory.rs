@@ -102,7 +102,7 @@ fn report(case: &str, guard: &GuardProcess, peak: u64) {
     std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
-/// Edge case 53: the memory of the guard with large objects that were created before and after its start, in a namespace
+/// The memory of the guard with large objects that were created before and after its start, in a namespace
 /// that is not guarded, and before and after the namespace becomes guarded.
 #[tokio::test]
 async fn large_annotations_do_not_enlarge_the_guard() {

@@ -38,7 +38,6 @@ async fn gaps(etcd: &GuardedCluster, namespace: &str) -> Vec<String> {
     of_namespace.map(|gap| gap["text"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Edge case 76.
 #[tokio::test]
 async fn survey_reports_namespaces_and_pods_without_member() {
     let etcd = GuardedCluster::start_as(Setup { survey_interval: "1s", ..Setup::default() }).await;

@@ -71,7 +71,7 @@ async fn assert_reconnects(cluster: &Cluster, connections: &Connections) {
 }
 
 on_every_version! {
-    /// Edge case 16: the permissions of the user are irrelevant. etcd denies a read after the read index, which proves
+    /// The permissions of the user are irrelevant. etcd denies a read after the read index, which proves
     /// as much as a value.
     async fn assesses_alike_for_root_and_guest(version) {
         let mut cluster = Cluster::three_members(version).await;
@@ -84,7 +84,7 @@ on_every_version! {
         }
     }
 
-    /// Edge case 16: no user.
+    /// No user.
     async fn assesses_without_user_if_status_is_public(version) {
         let mut cluster = Cluster::three_members(version).await;
         cluster.enable_auth().await;
@@ -95,7 +95,7 @@ on_every_version! {
         }
     }
 
-    /// Edge case 16: a wrong password.
+    /// A wrong password.
     async fn names_rejected_credentials(version) {
         let mut cluster = Cluster::three_members(version).await;
         cluster.enable_auth().await;
@@ -105,7 +105,7 @@ on_every_version! {
         assert_rejected(&cluster, &Connections::new(), "invalid user ID or password").await;
     }
 
-    /// Edge case 16: authentication is off, and a user is configured.
+    /// Authentication is off, and a user is configured.
     async fn uses_configured_user_once_auth_is_enabled(version) {
         let mut cluster = Cluster::three_members(version).await;
         cluster.log_in_as("root", PASSWORD);
@@ -116,7 +116,7 @@ on_every_version! {
         assert_verdicts(&cluster, &connections, "authentication just switched on").await;
     }
 
-    /// Edge case 16: tokens expire after five minutes, and when authentication is disabled.
+    /// Tokens expire after five minutes, and when authentication is disabled.
     async fn replaces_expired_token(version) {
         let mut cluster = Cluster::three_members(version).await;
         cluster.enable_auth().await;
@@ -129,7 +129,7 @@ on_every_version! {
         assert_verdicts(&cluster, &connections, "second token").await;
     }
 
-    /// Edge case 16: a login is a raft proposal, which blocks for seven seconds without a quorum.
+    /// A login is a raft proposal, which blocks for seven seconds without a quorum.
     async fn denies_in_time_if_login_has_no_quorum(version) {
         let mut cluster = Cluster::three_members(version).await;
         cluster.enable_auth().await;
@@ -184,7 +184,7 @@ on_every_version! {
 /// The last of the releases 3.5.28 to 3.5.31 and 3.6.0 to 3.6.11, which return the status only to root.
 const STATUS_FOR_ROOT_ONLY: &str = "3.6.11";
 
-/// Edge case 16: the denial names the user, although the user's reads succeed.
+/// The denial names the user, although the user's reads succeed.
 #[tokio::test]
 async fn names_user_without_permission_for_status() {
     let mut cluster = Cluster::three_members(STATUS_FOR_ROOT_ONLY).await;
@@ -199,7 +199,7 @@ async fn names_user_without_permission_for_status() {
     assert_rejected(&cluster, &Connections::new(), refusal).await;
 }
 
-/// Edge case 16: the user is the common name of the certificate; the client of these clusters is root.
+/// The user is the common name of the certificate; the client of these clusters is root.
 #[tokio::test]
 async fn root_certificate_suffices_for_status() {
     let layout = Layout { version: STATUS_FOR_ROOT_ONLY, members: 3, spare: 0, tls: true };

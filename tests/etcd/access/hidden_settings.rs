@@ -23,7 +23,7 @@ async fn detect(cluster: &Cluster, n: usize) -> (Option<Scheme>, Duration) {
 }
 
 on_every_version! {
-    /// Edge case 79: neither attempt carries credentials.
+    /// Neither attempt carries credentials.
     async fn detects_scheme_of_members(version) {
         for (tls, expected) in [(false, Scheme::Http), (true, Scheme::Https)] {
             let cluster = Cluster::start(Layout { version, members: 1, spare: 0, tls }).await;
@@ -55,7 +55,6 @@ fn pods_with(cluster: &Cluster, command: &Value, objects: &[(&str, Value)]) -> V
     pods
 }
 
-/// Edge case 79.
 #[tokio::test]
 async fn reaches_tls_members_behind_a_wrapper() {
     let cluster = Cluster::start(Layout { version: "3.6", members: 3, spare: 0, tls: true }).await;
@@ -78,7 +77,7 @@ async fn reaches_tls_members_behind_a_wrapper() {
     guarded.expect_dry_run(follower, "SafeToDelete").await;
 }
 
-/// Edge case 79: without a CA, a reply over TLS proves nothing, and a member without TLS is reached as before.
+/// Without a CA, a reply over TLS proves nothing, and a member without TLS is reached as before.
 #[tokio::test]
 async fn reaches_plain_members_behind_a_wrapper() {
     let cluster = Cluster::three_members("3.5").await;
@@ -87,7 +86,7 @@ async fn reaches_plain_members_behind_a_wrapper() {
     guarded.expect_dry_run(&pods[cluster.followers().await[0]], "SafeToDelete").await;
 }
 
-/// Edge cases 78 and 80: the file names the CA, which is in a `ConfigMap`, and a log on a volume that is deleted with the pod.
+/// The file names the CA, which is in a `ConfigMap`, and a log on a volume that is deleted with the pod.
 #[tokio::test]
 async fn reads_configuration_file_and_ca_from_config_maps() {
     let cluster = Cluster::start(Layout { version: "3.6", members: 3, spare: 0, tls: true }).await;

@@ -7,7 +7,7 @@ use crate::{
     guarded_cluster::{GuardedPods, forbidden, pod, secret},
 };
 
-/// Edge case 56: the denial names the Secret, and the answers of the admin port do not.
+/// The denial names the Secret, and the answers of the admin port do not.
 #[tokio::test]
 async fn reads_certificates_from_secret_with_known_name() {
     let cluster = Cluster::start(Layout { version: "3.6", members: 3, spare: 0, tls: true }).await;
@@ -49,7 +49,7 @@ async fn reads_certificates_from_secret_with_known_name() {
     assert!(message.contains("is deleted as well"), "{message}");
 }
 
-/// The member without a visible pod runs in another namespace. Edge cases 13 and 16.
+/// The member without a visible pod runs in another namespace.
 #[tokio::test]
 async fn uses_annotated_password_for_members_without_pod() {
     let mut cluster = Cluster::three_members("3.6").await;

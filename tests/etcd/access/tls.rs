@@ -44,7 +44,7 @@ on_every_version! {
         }
     }
 
-    /// Edge case 84: etcd's own certificate names 0.0.0.0 or its listen address, and its key is on the curve P-521.
+    /// Etcd's own certificate names 0.0.0.0 or its listen address, and its key is on the curve P-521.
     async fn accepts_own_certificates_by_annotation(version) {
         let cluster = Cluster::start_with_own_certificates(version).await;
         let mut pods: Vec<Value> = (0..3).map(|n| pod(&cluster, n)).collect();
@@ -66,7 +66,7 @@ on_every_version! {
         guarded.expect_dry_run(&pods[follower], "SafeToDelete").await;
     }
 
-    /// Edge case 17: the client library does not limit the time of a TLS handshake with a frozen member.
+    /// The client library does not limit the time of a TLS handshake with a frozen member.
     async fn limits_tls_handshake_with_frozen_member(version) {
         let cluster = three_members(version).await;
         let follower = cluster.followers().await[0];
@@ -88,7 +88,7 @@ fn plain_pod(cluster: &Cluster, n: usize) -> Value {
     pod
 }
 
-/// Edge case 39: at each step of the rollout, the next member can be deleted.
+/// At each step of the rollout, the next member can be deleted.
 #[tokio::test]
 async fn tls_is_enabled_member_by_member() {
     let mut cluster = three_members("3.6").await;

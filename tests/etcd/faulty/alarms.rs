@@ -27,7 +27,7 @@ fn reports_alarm(reply: &ProbeResult, member: MemberId) -> bool {
 }
 
 on_every_version! {
-    /// Edge case 26: the alarm NOSPACE causes a warning.
+    /// The alarm NOSPACE causes a warning.
     async fn warns_about_cluster_without_space(version) {
         let cluster = Cluster::three_members(version).await;
         let connections = Connections::new();
@@ -50,7 +50,7 @@ on_every_version! {
             .await;
     }
 
-    /// Edge case 26: a member with corrupt data continues to respond, and does not count for the quorum.
+    /// A member with corrupt data continues to respond, and does not count for the quorum.
     async fn corrupt_member_does_not_count(version) {
         let cluster = Cluster::three_members(version).await;
         let connections = Connections::new();

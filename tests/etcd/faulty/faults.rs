@@ -24,7 +24,6 @@ fn reason(snapshot: &Snapshot, n: usize) -> Reason {
 }
 
 on_every_version! {
-    /// Edge cases 1 and 2.
     async fn denies_only_leader_of_healthy_cluster(version) {
         let cluster = Cluster::three_members(version).await;
         let snapshot = cluster.settled_snapshot(&Connections::new()).await;
@@ -42,7 +41,6 @@ on_every_version! {
         assert_eq!((tally.voters, tally.healthy, tally.quorum, tally.remaining), (3, 3, 2, 2));
     }
 
-    /// Edge cases 5 and 6.
     async fn allows_only_pod_of_member_that_is_down(version) {
         let mut cluster = Cluster::three_members(version).await;
         let followers = cluster.followers().await;
@@ -53,7 +51,6 @@ on_every_version! {
         assert_eq!(reason(&snapshot, followers[0]), Reason::MemberNotServing);
     }
 
-    /// Edge case 17.
     async fn frozen_member_counts_as_down_in_time(version) {
         let cluster = Cluster::three_members(version).await;
         let followers = cluster.followers().await;
@@ -81,7 +78,6 @@ on_every_version! {
         assert_eq!(reason(&snapshot, follower), Reason::SafeToDelete);
     }
 
-    /// Edge case 9.
     async fn without_quorum_allows_only_pods_that_serve_nothing(version) {
         let mut cluster = Cluster::three_members(version).await;
         let followers = cluster.followers().await;
@@ -94,7 +90,7 @@ on_every_version! {
         assert_eq!(reason(&snapshot, followers[0]), Reason::MemberNotServing);
     }
 
-    /// Edge case 10: followers report a dead leader for a second or two.
+    /// Followers report a dead leader for a second or two.
     async fn denies_until_new_leader_serves(version) {
         let mut cluster = Cluster::start(Layout { version, members: 5, spare: 0, tls: false }).await;
         let connections = Connections::new();
@@ -107,7 +103,6 @@ on_every_version! {
         panic!("no snapshot was taken while the followers report the dead leader");
     }
 
-    /// Edge case 11.
     async fn denies_leader_without_followers_in_time(version) {
         let cluster = Cluster::three_members(version).await;
         let leader = cluster.leader().await;
@@ -130,7 +125,7 @@ on_every_version! {
         assert!(matches!(snapshot.pods[follower].reply, ProbeResult::Healthy { .. }), "{:?}", snapshot.pods[follower].reply);
     }
 
-    /// Edge case 18: an address that drops the first packet of every connection.
+    /// An address that drops the first packet of every connection.
     async fn limits_time_for_unreachable_and_frozen_members(version) {
         let cluster = Cluster::three_members(version).await;
         let follower = cluster.followers().await[0];

@@ -75,7 +75,7 @@ async fn reserve_transferee(
 }
 
 on_every_version! {
-    /// Edge case 36: the followers cannot reach each other, and all reads pass through the leader. Without it, no quorum
+    /// The followers cannot reach each other, and all reads pass through the leader. Without it, no quorum
     /// could form.
     async fn leader_between_partitioned_followers_is_not_deleted(version) {
         let (cluster, links) = Cluster::start_linked(Layout { version, members: 3, spare: 0, tls: false }).await;
@@ -100,7 +100,7 @@ on_every_version! {
             .await;
     }
 
-    /// Edge case 37: another replica approves the deletion of the transferee while leadership moves to it.
+    /// Another replica approves the deletion of the transferee while leadership moves to it.
     async fn leadership_that_moved_to_a_leaving_voter_protects(version) {
         let cluster = Cluster::start(Layout { version, members: 5, spare: 0, tls: false }).await;
         let addresses: Vec<Ipv4Addr> = (0..5).map(|n| cluster.address(n).parse().unwrap()).collect();

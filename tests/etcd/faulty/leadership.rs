@@ -24,7 +24,7 @@ use test_support::wait::wait_until;
 const LONG: Duration = Duration::from_secs(20);
 
 on_every_version! {
-    /// Edge case 2, under each leader policy.
+    /// Under each leader policy.
     async fn leader_policies_determine_reason(version) {
         let cluster = Cluster::three_members(version).await;
         let snapshot = cluster.healthy_snapshot(&Connections::new()).await;
@@ -39,7 +39,7 @@ on_every_version! {
         }
     }
 
-    /// Edge case 38: the leader was paused after it confirmed a read, and the answer arrives after the next election.
+    /// The leader was paused after it confirmed a read, and the answer arrives after the next election.
     async fn answer_of_deposed_leader_does_not_count(version) {
         let cluster = Cluster::three_members(version).await;
         let connections = Connections::new();
@@ -90,7 +90,7 @@ on_every_version! {
             .await;
     }
 
-    /// Edge case 22: etcd accepts no writes until it aborts the transfer after an election timeout.
+    /// Etcd accepts no writes until it aborts the transfer after an election timeout.
     async fn aborts_transfer_to_frozen_member(version) {
         let cluster = Cluster::three_members(version).await;
         let connections = Connections::new();
@@ -115,7 +115,7 @@ on_every_version! {
         cluster.healthy_snapshot(&connections).await;
     }
 
-    /// Edge case 8: neither the guard nor etcd chooses a learner.
+    /// Neither the guard nor etcd chooses a learner.
     async fn learner_is_no_transferee(version) {
         let mut cluster = Cluster::start(Layout { version, members: 1, spare: 1, tls: false }).await;
         let options = MemberAddOptions::new().with_is_learner();

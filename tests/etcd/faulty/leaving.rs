@@ -43,7 +43,6 @@ async fn write(client: &Client) -> Result<(), Error> {
 }
 
 on_every_version! {
-    /// Edge case 3.
     async fn terminating_member_does_not_count(version) {
         let cluster = Cluster::three_members(version).await;
         let mut snapshot = cluster.healthy_snapshot(&Connections::new()).await;
@@ -57,7 +56,7 @@ on_every_version! {
         assert_eq!((tally.healthy, tally.remaining), (3, 1), "the member serves, and does not count for the quorum");
     }
 
-    /// Edge case 4: a resumed member serves only after it has applied every entry that was committed at the time of the
+    /// A resumed member serves only after it has applied every entry that was committed at the time of the
     /// read.
     async fn member_counts_only_after_catching_up(version) {
         let cluster = Cluster::three_members(version).await;
@@ -89,7 +88,6 @@ on_every_version! {
             .await;
     }
 
-    /// Edge case 47.
     async fn unstarted_voter_has_nothing_to_lose(version) {
         let cluster = Cluster::start(Layout { version, members: 3, spare: 1, tls: false }).await;
         let leader = cluster.leader().await;
@@ -108,7 +106,7 @@ on_every_version! {
             .await;
     }
 
-    /// Edge cases 6, 23 and 24: a permanent loss of a member requires one more voter than a restart.
+    /// A permanent loss of a member requires one more voter than a restart.
     async fn permanent_loss_requires_spare_voter(version) {
         let mut cluster = Cluster::start(Layout { version, members: 5, spare: 0, tls: false }).await;
         let connections = Connections::new();

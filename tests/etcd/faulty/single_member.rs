@@ -24,7 +24,6 @@ fn stateful_set(replicas: u32) -> Value {
 }
 
 on_every_version! {
-    /// Edge case 46.
     async fn frozen_single_member_is_deleted_with_evidence(version) {
         let cluster = Cluster::single_member(version).await;
         let alone = format!("etcd-0={}", cluster.peer_url(0));
@@ -53,7 +52,7 @@ on_every_version! {
         cluster.thaw(0);
     }
 
-    /// Edge case 46: the guard has seen more voters, although all objects describe a single member.
+    /// The guard has seen more voters, although all objects describe a single member.
     async fn frozen_member_of_a_grown_cluster_is_not_deleted(version) {
         let cluster = Cluster::start(Layout { version, members: 3, spare: 0, tls: false }).await;
         let pod = allowed_pod(&cluster, &format!("etcd-0={}", cluster.peer_url(0)));
@@ -74,7 +73,7 @@ on_every_version! {
     }
 }
 
-/// Edge case 46: the Secret with the credentials is missing, and then contains the CA of another cluster.
+/// The Secret with the credentials is missing, and then contains the CA of another cluster.
 #[tokio::test]
 async fn single_member_with_broken_tls_is_deleted_with_evidence() {
     let layout = || Layout { version: "3.6", members: 1, spare: 0, tls: true };

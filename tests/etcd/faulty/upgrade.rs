@@ -45,7 +45,6 @@ async fn assess_during_upgrade(from: &str, to: &str, cluster: &mut Cluster) {
 macro_rules! upgrades {
     ($($name:ident: $from:literal to $to:literal,)*) => {
         $(
-            /// Edge case 29.
             #[tokio::test]
             async fn $name() {
                 let mut cluster = Cluster::three_members($from).await;
@@ -64,7 +63,7 @@ upgrades! {
     from_3_6: "3.6" to "3.7",
 }
 
-/// Edge case 94: 3.4 of the tests can confirm a read at a deposed leader.
+/// 3.4 of the tests can confirm a read at a deposed leader.
 #[tokio::test]
 async fn metric_counts_members_with_stale_reads() {
     let mut cluster = Cluster::three_members("3.4").await;

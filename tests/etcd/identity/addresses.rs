@@ -13,7 +13,7 @@ use crate::{
 /// A loopback address at which no process listens.
 const UNUSED: &str = "127.255.1.1";
 
-/// Edge case 61: the members listen at the second address of their pods only.
+/// The members listen at the second address of their pods only.
 #[tokio::test]
 async fn probes_all_addresses_of_a_pod() {
     let cluster = Cluster::three_members("3.6").await;
@@ -34,7 +34,7 @@ async fn probes_all_addresses_of_a_pod() {
     assert_eq!(reason, "LeaderTransferred", "{message}");
 }
 
-/// Edge case 61: the quorum is lost, and the restart of a member that does not run may restore it.
+/// The quorum is lost, and the restart of a member that does not run may restore it.
 #[tokio::test]
 async fn proxy_of_stopped_member_does_not_count_as_member() {
     let mut cluster = Cluster::three_members("3.6").await;

@@ -42,7 +42,6 @@ fn open_gate() -> ProbeGate {
 }
 
 on_every_version! {
-    /// Edge case 13.
     async fn member_without_pod_counts_if_it_responds(version) {
         let cluster = Cluster::three_members(version).await;
         let connections = Connections::new();
@@ -64,7 +63,7 @@ on_every_version! {
         assert!(external::voters_without_pod(&cluster.settled_snapshot(&connections).await).is_empty());
     }
 
-    /// Edge case 13: all members share one Service, so that another member answers.
+    /// All members share one Service, so that another member answers.
     async fn url_of_another_member_proves_nothing(version) {
         let cluster = Cluster::three_members(version).await;
         let connections = Connections::new();
@@ -104,7 +103,7 @@ async fn members_with_separate_owners_form_one_cluster() {
     .await;
 }
 
-/// Edge case 92: the voter in the other namespace terminates slowly, and its reservation has expired.
+/// The voter in the other namespace terminates slowly, and its reservation has expired.
 #[tokio::test]
 async fn terminating_voter_of_another_namespace_is_leaving() {
     let cluster = Cluster::three_members("3.6").await;
@@ -124,7 +123,7 @@ async fn terminating_voter_of_another_namespace_is_leaving() {
     assert!(message.contains("the pods with address"), "{message}");
 }
 
-/// Edge case 92: the voter and a pod that runs no etcd use the address of their node. Only an annotation of the StatefulSet
+/// The voter and a pod that runs no etcd use the address of their node. Only an annotation of the StatefulSet
 /// declares the voter.
 #[tokio::test]
 async fn terminating_voter_with_an_inherited_annotation_is_leaving() {
@@ -149,7 +148,7 @@ async fn terminating_voter_with_an_inherited_annotation_is_leaving() {
     guarded.expect_dry_run(&pods[1], "QuorumAtRisk").await;
 }
 
-/// Edge case 93: a cluster moves from a StatefulSet to a custom resource.
+/// A cluster moves from a StatefulSet to a custom resource.
 #[tokio::test]
 async fn members_of_owners_of_mixed_kinds_are_evaluated() {
     let mut cluster = Cluster::three_members("3.6").await;
@@ -175,7 +174,7 @@ async fn members_of_owners_of_mixed_kinds_are_evaluated() {
     guarded.expect_dry_run(&pods[migrated], "SafeToDelete").await;
 }
 
-/// Edge case 60: a pod of a set whose other pods run another cluster. The other members of its cluster have another owner.
+/// A pod of a set whose other pods run another cluster. The other members of its cluster have another owner.
 #[tokio::test]
 async fn stray_pod_is_evaluated_by_its_own_cluster() {
     let (cluster, mut other) = (Cluster::three_members("3.6").await, Cluster::three_members("3.6").await);

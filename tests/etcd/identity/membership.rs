@@ -17,7 +17,6 @@ use crate::{
 };
 
 on_every_version! {
-    /// Edge case 7.
     async fn unstarted_voter_counts_for_quorum(version) {
         let cluster = Cluster::start(Layout { version, members: 3, spare: 1, tls: false }).await;
         add(&cluster, false).await;
@@ -30,7 +29,6 @@ on_every_version! {
         assert_eq!(assess(&snapshot, &snapshot.pods[3], &Policy::default()).reason, Reason::MemberNotServing);
     }
 
-    /// Edge case 8.
     async fn allows_learner(version) {
         let mut cluster = Cluster::start(Layout { version, members: 3, spare: 1, tls: false }).await;
         add(&cluster, true).await;
@@ -49,7 +47,7 @@ on_every_version! {
         assert_eq!(assessment.tally.unwrap().voters, 3);
     }
 
-    /// Edge case 12: without a linearizable read, the list of a follower is stale in one of ten trials.
+    /// Without a linearizable read, the list of a follower is stale in one of ten trials.
     async fn member_lists_are_current(version) {
         let cluster = Cluster::start(Layout { version, members: 3, spare: 1, tls: false }).await;
         let connections = Connections::new();
@@ -61,7 +59,6 @@ on_every_version! {
         }
     }
 
-    /// Edge case 32.
     async fn allows_removed_member(version) {
         let mut cluster = Cluster::start(Layout { version, members: 3, spare: 1, tls: false }).await;
         add(&cluster, false).await;

@@ -14,7 +14,7 @@ fn member(snapshot: &Snapshot, n: usize) -> Option<MemberId> {
 }
 
 on_every_version! {
-    /// Edge case 14: names with a prefix, a name that two members have, and a member without a name.
+    /// Names with a prefix, a name that two members have, and a member without a name.
     async fn identifies_members_with_ambiguous_names(version) {
         let layout = Layout { version, members: 3, spare: 2, tls: false };
         let mut cluster = Cluster::start_named(layout, |n| format!("prefix-etcd-{n}")).await;
@@ -51,7 +51,6 @@ on_every_version! {
         assert_eq!(known, expected);
     }
 
-    /// Edge case 15.
     async fn denies_if_selector_matches_two_clusters(version) {
         let (one, other) = (Cluster::three_members(version).await, Cluster::single_member(version).await);
         let connections = Connections::new();
@@ -66,7 +65,6 @@ on_every_version! {
         }
     }
 
-    /// Edge case 25.
     async fn denies_members_of_clusters_with_one_or_two_members(version) {
         let single = Cluster::single_member(version).await;
         let snapshot = single.healthy_snapshot(&Connections::new()).await;

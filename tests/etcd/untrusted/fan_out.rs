@@ -100,7 +100,7 @@ pub(crate) fn pod(name: &str, address: SocketAddr) -> Value {
     })
 }
 
-/// Edge case 52: the longest list that gRPC accepts, a longer one, and a list that is only a little too long.
+/// The longest list that gRPC accepts, a longer one, and a list that is only a little too long.
 #[tokio::test]
 async fn oversized_member_lists_are_errors() {
     let longest = review(25_300, 4, ALL_NETWORKS).await;
@@ -124,7 +124,6 @@ async fn oversized_member_lists_are_errors() {
     assert!(message.contains("the member list has 65 members, and at most 64 are evaluated"), "{message}");
 }
 
-/// Edge case 52.
 #[tokio::test]
 async fn probes_one_address_per_voter_and_16_in_total() {
     let Review { reason, message, dials, .. } = review(63, 4, ALL_NETWORKS).await;
@@ -133,7 +132,7 @@ async fn probes_one_address_per_voter_and_16_in_total() {
     assert_eq!(dials.1, 12);
 }
 
-/// Edge case 52: the shipped configuration denies loopback, and the text does not describe the address.
+/// The shipped configuration denies loopback, and the text does not describe the address.
 #[tokio::test]
 async fn denied_addresses_are_not_probed_or_described() {
     let Review { reason, message, dials, .. } = review(2, 2, CONFIG_HEADER).await;
@@ -150,7 +149,7 @@ async fn denied_addresses_are_not_probed_or_described() {
     );
 }
 
-/// Edge case 131: the processes behind the Service `kubernetes` listen at addresses of their own.
+/// The processes behind the Service `kubernetes` listen at addresses of their own.
 #[tokio::test]
 async fn endpoints_of_the_api_server_are_not_probed() {
     let Review { dials, .. } = review(2, 1, ALL_NETWORKS).await;

@@ -36,7 +36,7 @@ async fn replies_of(cluster: &Cluster, n: usize, other: usize, scheme: Option<&s
     }
 }
 
-/// Edge case 39: the member is down, and a pod with its name answers over plain HTTP.
+/// The member is down, and a pod with its name answers over plain HTTP.
 #[tokio::test]
 async fn plain_impostor_is_no_voter_of_tls_cluster() {
     let mut cluster = Cluster::start(Layout { version: "3.6", members: 3, spare: 0, tls: true }).await;
@@ -75,7 +75,7 @@ async fn plain_impostor_is_no_voter_of_tls_cluster() {
     }
 }
 
-/// Edge case 39: no member has a quorum, and a pod of another owner claims over plain HTTP to be the only voter.
+/// No member has a quorum, and a pod of another owner claims over plain HTTP to be the only voter.
 #[tokio::test]
 async fn plain_impostor_does_not_decide_without_quorum() {
     let mut cluster = Cluster::start(Layout { version: "3.6", members: 3, spare: 0, tls: true }).await;

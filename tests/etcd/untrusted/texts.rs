@@ -57,7 +57,7 @@ fn assert_harmless(text: &str) {
     }
 }
 
-/// Edge case 55: names of voters, and the version.
+/// Names of voters, and the version.
 #[tokio::test]
 async fn names_and_versions_of_members_are_escaped_and_cut() {
     let version = format!("3.6.16{}", HOSTILE.repeat(100));
@@ -74,7 +74,7 @@ async fn names_and_versions_of_members_are_escaped_and_cut() {
     assert!(version.starts_with("3.6.16\\u{1b}[2J") && version.chars().count() <= 64, "{version}");
 }
 
-/// Edge case 55: the message of a gRPC status.
+/// The message of a gRPC status.
 #[tokio::test]
 async fn error_messages_of_members_are_escaped_and_cut() {
     let refusal = Some(HOSTILE.repeat(50));

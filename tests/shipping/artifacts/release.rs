@@ -180,3 +180,32 @@ fn packed_chart_names_images_of_registry() {
         serde_saphyr::from_str(shown["annotations"]["artifacthub.io/links"].as_str().unwrap()).unwrap();
     assert!(links.as_array().unwrap().iter().all(|link| link["url"].as_str().unwrap().starts_with(url)));
 }
+
+#[test]
+fn rehearsal_writes_every_file_of_a_release() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = folder.path().join("kubectl-etcd_guard");
+    fs::write(&plugin, "a program").unwrap();
+    // Beside the program, so that the list of licences is not made.
+    fs::write(folder.path().join("THIRD-PARTY.txt"), "licences").unwrap();
+    let dist = folder.path().join("dist");
+    let arguments = ["rehearse", plugin.to_str().unwrap(), dist.to_str().unwrap()];
+    assert_eq!(release(&project_path(""), &arguments), Ok(String::new()));
+
+    let sums = fs::read_to_string(dist.join("SHA256SUMS")).unwrap();
+    let files: Vec<&str> = sums.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
+    let version = env!("CARGO_PKG_VERSION");
+    let mut expected = ["darwin-amd64", "darwin-arm64", "linux-amd64", "linux-arm64"]
+        .map(|platform| format!("etcd-guard-{version}-{platform}.tar.gz"))
+        .to_vec();
+    expected.extend([
+        format!("etcd-guard-{version}.tgz"),
+        String::from("etcd-guard.yaml"),
+        String::from("install.yaml"),
+    ]);
+    assert_eq!(files, expected);
+    let manifest: Value =
+        serde_saphyr::from_str(&fs::read_to_string(dist.join("etcd-guard.yaml")).unwrap()).unwrap();
+    assert_eq!(manifest["spec"]["homepage"], "https://github.com/example/etcd-guard");
+    assert_eq!(manifest["spec"]["platforms"].as_array().map(Vec::len), Some(4));
+}

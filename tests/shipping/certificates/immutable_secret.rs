@@ -18,7 +18,7 @@ const LIFETIME: Duration = Duration::from_secs(60);
 /// The longest time until a renewed certificate is stored, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Edge case 70: an immutable Secret is named once, and the renewal continues in a second Secret, without a failed call
+/// An immutable Secret is named once, and the renewal continues in a second Secret, without a failed call
 /// and without an empty bundle, beyond the expiry of the immutable one.
 #[tokio::test(flavor = "multi_thread")]
 async fn immutable_secret_does_not_stop_renewals() {

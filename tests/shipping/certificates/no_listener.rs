@@ -8,7 +8,7 @@ use test_support::processes::sockets::listening_addresses;
 /// The lifetime of the certificates.
 const LIFETIME: Duration = Duration::from_secs(3600);
 
-/// Edge case 65: the account that can change webhook configurations is that of a process without a listener.
+/// The account that can change webhook configurations is that of a process without a listener.
 #[tokio::test(flavor = "multi_thread")]
 async fn running_certificate_manager_does_not_listen() {
     let setup = Setup::start(LIFETIME).await;

@@ -73,7 +73,6 @@ impl Setup {
     }
 }
 
-/// Edge case 69.
 #[tokio::test]
 async fn node_labels_follow_lxcfs_availability() {
     let (setup, root) = (Setup::start(), tempfile::tempdir().unwrap());

@@ -179,7 +179,7 @@ const DECISIONS: [(&str, &str, bool, bool); 16] = [
     ("create", "pods/exec", false, false),
 ];
 
-/// Edge case 65: RBAC does not restrict the rules or the `caBundle` of a webhook configuration, so that an account that updates one is
+/// RBAC does not restrict the rules or the `caBundle` of a webhook configuration, so that an account that updates one is
 /// equivalent to a cluster administrator. The servers, which every caller can reach, must not have this permission.
 #[tokio::test]
 async fn servers_cannot_change_webhooks_or_secrets() {

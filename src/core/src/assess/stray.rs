@@ -67,7 +67,6 @@ mod tests {
         assess(&part, part.pod(target).unwrap(), policy).reason
     }
 
-    /// Edge case 60.
     #[test]
     fn approves_stray_that_its_own_cluster_does_not_need() {
         let policy = Policy::default();
@@ -75,7 +74,6 @@ mod tests {
         assert_eq!(reason(&split(3, 1).crash(4), "stray-2", &policy), Reason::QuorumAtRisk);
     }
 
-    /// Edge case 60.
     #[test]
     fn denies_stray_that_its_own_cluster_needs() {
         assert_eq!(reason(&split(2, 1), "stray-1", &Policy::default()), Reason::QuorumAtRisk);

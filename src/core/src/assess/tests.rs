@@ -314,7 +314,7 @@ fn member_that_rejects_requests_is_not_idle() {
     }
 }
 
-/// Edge case 61: etcd does not run, and the proxy of a service mesh accepts and closes connections.
+/// Etcd does not run, and the proxy of a service mesh accepts and closes connections.
 #[test]
 fn closed_connection_of_proxy_is_no_reply() {
     let closed =
@@ -334,7 +334,6 @@ fn closed_connection_of_proxy_is_no_reply() {
     assert_eq!(rejected.reason(1), Reason::EtcdUnreachable);
 }
 
-/// Edge case 13.
 #[test]
 fn external_member_counts_by_its_own_reply() {
     let mut snapshot = cluster(3);

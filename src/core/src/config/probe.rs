@@ -84,7 +84,6 @@ impl serde::Serialize for Network {
 mod tests {
     use super::*;
 
-    /// Edge case 132.
     #[test]
     fn denies_local_and_metadata_addresses_by_default() {
         let denies = |probe: &Probe, address: &str| probe.denies(address.parse().unwrap());

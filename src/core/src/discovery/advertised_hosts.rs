@@ -32,7 +32,6 @@ mod tests {
 
     use super::*;
 
-    /// Edge case 81.
     #[test]
     fn reads_hosts_of_peers_and_clients() {
         let pod: Pod = serde_json::from_value(json!({

@@ -37,7 +37,6 @@ metadata: {name: etcd-node1, namespace: kube-system, annotations: {kubernetes.io
 spec: {containers: [{name: etcd, image: registry.k8s.io/etcd:3.6.4-0, command: [etcd, --name=node1]}]}
 ";
 
-/// Edge case 90.
 #[test]
 fn every_distribution_is_recognized_with_its_role() {
     for name in [
@@ -74,7 +73,6 @@ fn every_distribution_is_recognized_with_its_role() {
     }
 }
 
-/// Edge case 90.
 #[test]
 fn pods_without_a_member_have_a_stable_reason() {
     let result = |yaml: &str| {
@@ -153,7 +151,6 @@ fn annotation_of_namespace_declares_only_its_container() {
     assert_eq!(inspect_pod(other, vec![of_namespace("true")]).reason, InspectionReason::NotEtcd);
 }
 
-/// Edge case 90.
 #[test]
 fn report_names_the_rule_and_the_vetoes() {
     let inspection = inspect_pod(

@@ -39,7 +39,6 @@ fn reservation_of_deleted_node_expires_later() {
     assert!(!is_active(&known, &ledger, start + NODE_RESERVATION_TTL));
 }
 
-/// Edge case 28.
 #[test]
 fn lifetime_starts_at_the_first_read() {
     let start = Instant::now();

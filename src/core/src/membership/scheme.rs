@@ -88,7 +88,6 @@ mod tests {
         assess(&snapshot, &snapshot.pods[n], &Policy::default()).reason
     }
 
-    /// Edge case 39.
     #[test]
     fn plain_reply_does_not_count_for_member_with_tls() {
         assert_eq!(reason(tls_cluster(), 1), Reason::SafeToDelete);

@@ -219,7 +219,6 @@ impl fmt::Display for SecretKeyRef {
 mod tests {
     use super::*;
 
-    /// Edge case 56.
     #[test]
     fn hides_names_of_secrets_in_texts() {
         let secret = SecretName { namespace: "prod", name: "etcd.tls-1" };

@@ -169,7 +169,7 @@ async fn reads_user_without_showing_the_password() {
     assert_eq!(member.problem.as_deref(), Some("reading Secret prod/users failed: the body is not a Secret"));
 }
 
-/// Edge case 77: a Secret with a CA under the usual names and a certificate for clients under others.
+/// A Secret with a CA under the usual names and a certificate for clients under others.
 #[tokio::test]
 async fn certificate_of_ca_does_not_hide_the_client_certificate() {
     let (pem, key_pem) = authority();
@@ -186,7 +186,6 @@ async fn certificate_of_ca_does_not_hide_the_client_certificate() {
     assert_eq!(member.problem, None);
 }
 
-/// Edge case 78.
 #[tokio::test]
 async fn reads_ca_of_annotation_from_config_map() {
     let named = pod(&[("etcd-guard.io/client-tls-secret", "own#c,k configmap/trust#root")]);
@@ -223,7 +222,6 @@ fn auto_tls_pod(name: &str, annotations: &[(&str, &str)]) -> EtcdPod {
     etcd_pod::read(&pod, &annotations).unwrap()
 }
 
-/// Edge case 84.
 #[tokio::test]
 async fn explains_certificates_that_etcd_issues_itself() {
     for annotations in [&[][..], &[("etcd-guard.io/accept-auto-tls", "yes")]] {
@@ -235,7 +233,6 @@ async fn explains_certificates_that_etcd_issues_itself() {
     }
 }
 
-/// Edge case 84.
 #[tokio::test]
 async fn accepts_own_certificates_only_without_ca() {
     let accepting = [("etcd-guard.io/accept-auto-tls", "true")];
@@ -253,7 +250,6 @@ async fn accepts_own_certificates_only_without_ca() {
     assert!(!tls.accepts_any_certificate && own.problem.unwrap().contains("beside members"));
 }
 
-/// Edge case 80.
 #[test]
 fn guessed_port_proves_no_stopped_process() {
     let unread = String::from("the settings of etcd are unknown: Secret prod/file does not exist");

@@ -384,7 +384,7 @@ mod tests {
     use super::*;
     use etcd_guard_core::snapshot::fixture::cluster;
 
-    /// Edge case 157. The replica that wrote the entry has moved leadership and ended, and leadership has moved again since.
+    /// The replica that wrote the entry has moved leadership and ended, and leadership has moved again since.
     #[test]
     fn handover_with_a_changed_term_is_not_repeated() {
         let snapshot = cluster(3);

@@ -156,7 +156,6 @@ mod tests {
         }
     }
 
-    /// Edge case 175.
     #[test]
     fn process_of_missing_pod_of_a_set_is_leaving() {
         let has_set = |pod: &str| pod == "etcd-1";

@@ -353,7 +353,6 @@ mod tests {
         assert!(!behind("ea.other.svc", vec![pod("member-0", "10.0.0.1", alive)]));
     }
 
-    /// Edge case 175.
     #[test]
     fn process_of_missing_pod_of_a_set_is_leaving() {
         let behind = |host: &str, pods: &[Pod]| leaves(host, "10.96.0.1", Vec::new(), pods);
@@ -363,7 +362,7 @@ mod tests {
         assert!(!behind("etcd-1.etcd.other.svc", &others), "no StatefulSet creates the pod");
     }
 
-    /// Edge case 179. A replica that reached no member reserved its pod, and a load balancer forwards to the pod.
+    /// A replica that reached no member reserved its pod, and a load balancer forwards to the pod.
     #[test]
     fn pod_that_was_reserved_without_its_member_can_run_a_member_at_any_address() {
         let (member, places) = places("etcd.example.com", "192.168.0.1");

@@ -188,7 +188,6 @@ mod tests {
         );
     }
 
-    /// Edge case 38.
     #[test]
     fn status_warns_of_releases_with_stale_reads() {
         let problems = |version: &str| {

@@ -114,7 +114,6 @@ mod tests {
         find("prod", pods, &OptInLabel::default()).into_iter().map(|gap| gap.pod).collect()
     }
 
-    /// Edge case 76.
     #[test]
     fn reports_namespace_without_member() {
         assert_eq!(pods_of_gaps(&[]), [None]);
@@ -128,7 +127,6 @@ mod tests {
         );
     }
 
-    /// Edge case 76.
     #[test]
     fn reports_each_workload_with_unrecognized_port_once() {
         let pods = [

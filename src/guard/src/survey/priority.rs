@@ -150,7 +150,6 @@ mod tests {
         assert!(warning.ends_with("use a PriorityClass with at least this value"), "{warning}");
     }
 
-    /// Edge case 62.
     #[test]
     fn warns_of_pods_without_etcd_by_count_and_few_names() {
         let critical = json!({"priority": 2_000_000_000, "priorityClassName": "system-cluster-critical"});

@@ -137,7 +137,6 @@ fn restored_unseen() -> Value {
     node
 }
 
-/// Edge case 63.
 #[test]
 fn raises_recorded_originals_of_a_stored_node() {
     let stored = restored_unseen();
@@ -161,7 +160,6 @@ fn correction_is_a_change_of_the_version_that_was_read() {
     assert_eq!(correct(&raised, false, Some(&double())).patch, None, "as configured");
 }
 
-/// Edge case 64.
 #[test]
 fn correction_raises_unrecorded_values_only_if_they_are_raw() {
     let amount = |is_raw| {

@@ -88,7 +88,6 @@ fn manifest(folder: &Path) -> String {
     file.to_str().unwrap().to_owned()
 }
 
-/// Edge case 90.
 #[test]
 fn inspect_reads_objects_of_files() {
     let folder = tempfile::tempdir().unwrap();

@@ -74,7 +74,6 @@ fn any_configuration_is_valid_or_gets_diagnostics() {
     replay("config", MUTATIONS, etcd_guard_inject::config::fuzzing::config, lines);
 }
 
-/// Edge case 71.
 #[test]
 fn any_script_that_starts_etcd_is_recognized() {
     replay("recognition", MUTATIONS, etcd_guard_guard::fuzzing::recognition, lines);

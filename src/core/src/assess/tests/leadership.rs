@@ -16,7 +16,7 @@ fn with_new_leader(snapshot: Snapshot, members: &[usize]) -> Snapshot {
     })
 }
 
-/// Edge case 38: the read of `etcd-0` passed, although the others have elected a new leader.
+/// The read of `etcd-0` passed, although the others have elected a new leader.
 #[test]
 fn deposed_leader_is_not_healthy() {
     let deposed = with_new_leader(cluster(3), &[1, 2]);
@@ -37,7 +37,7 @@ fn deposed_leader_is_not_healthy() {
     assert_eq!(down.silence(2).reason(3), Reason::QuorumAtRisk, "also with the former leader");
 }
 
-/// Edge case 38: the member raises its term for ever, and no read passes through it.
+/// The member raises its term for ever, and no read passes through it.
 #[test]
 fn cut_off_member_with_higher_term_blocks_no_deletion() {
     let cut_off = cluster(3).starve(2).restate(2, |status| (status.leader, status.term) = (None, 900));
@@ -46,7 +46,7 @@ fn cut_off_member_with_higher_term_blocks_no_deletion() {
     assert_eq!(verdict(&cut_off, 1).tally.unwrap().healthy, 2);
 }
 
-/// Edge case 37: the reads of the others passed through the leader, which is about to be deleted.
+/// The reads of the others passed through the leader, which is about to be deleted.
 #[test]
 fn denies_while_the_leader_is_leaving() {
     for departure in [|pod: &mut MemberPod| pod.reserved = true, |pod: &mut MemberPod| pod.terminating = true]
@@ -62,7 +62,6 @@ fn denies_while_the_leader_is_leaving() {
     }
 }
 
-/// Edge case 36.
 #[test]
 fn requires_transfer_only_for_leader_and_policy() {
     let transfer = Policy { leader: LeaderPolicy::Transfer, ..Policy::default() };
@@ -75,7 +74,6 @@ fn requires_transfer_only_for_leader_and_policy() {
     assert!(!wants(1, &transfer));
 }
 
-/// Edge case 49.
 #[test]
 fn eviction_from_two_voters_is_refused_for_good() {
     let code = |snapshot: &Snapshot, n: usize| {
@@ -89,7 +87,6 @@ fn eviction_from_two_voters_is_refused_for_good() {
     assert_eq!(code(&cluster(1), 0), (Reason::SingleMember, 403));
 }
 
-/// Edge case 49.
 #[test]
 fn eviction_with_loss_is_retried_if_a_recovery_cures_it() {
     let code = |mut snapshot: Snapshot, n: usize| {

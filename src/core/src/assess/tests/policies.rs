@@ -47,7 +47,6 @@ fn leader_policy_never_allows_quorum_loss() {
     assert_eq!(assess(&down, &down.pods[0], &policy).reason, Reason::QuorumAtRisk);
 }
 
-/// Edge case 46.
 #[test]
 fn silent_single_member_is_allowed_only_with_evidence() {
     let allow = Policy { single_member: Permission::Allow, ..Policy::default() };
@@ -81,7 +80,6 @@ fn silent_single_member_is_allowed_only_with_evidence() {
     assert_eq!(reason, Reason::QuorumAtRisk, "an answer outranks the evidence");
 }
 
-/// Edge case 47.
 #[test]
 fn voter_that_never_started_has_nothing_to_lose() {
     let unstarted = |snapshot: Snapshot| {
@@ -115,7 +113,6 @@ fn selects_the_most_advanced_voter_as_transferee() {
     assert_eq!(best(&cluster(3).silence(1).starve(2)), None);
 }
 
-/// Edge cases 23 and 24.
 #[test]
 fn permanent_loss_requires_one_spare_voter() {
     let ends = [

@@ -46,7 +46,7 @@ fn secret(name: &str) -> Value {
     json!({"name": name, "secret": {"secretName": name}})
 }
 
-/// Edge case 77: a Secret of a CA that is mounted beside the server's, as in charts for kcp and in aenix' operator.
+/// A Secret of a CA that is mounted beside the server's, as in charts for kcp and in aenix' operator.
 #[test]
 fn secret_of_ca_provides_no_identity() {
     let mounts = json!([{"name": "kcp-etcd-ca", "mountPath": "/tls/ca"}, {"name": "kcp-etcd-server", "mountPath": "/tls/server"}]);
@@ -78,7 +78,6 @@ fn secret_of_ca_provides_no_identity() {
     assert_eq!((source.pairs(&all), source.ca(&all)), (Vec::new(), Some("tls.crt")));
 }
 
-/// Edge case 77.
 #[test]
 fn keys_outside_the_items_of_a_volume_are_not_used() {
     let all = Secret::from([
@@ -95,7 +94,6 @@ fn keys_outside_the_items_of_a_volume_are_not_used() {
     assert_eq!((source.pairs(&all), source.ca(&all)), (vec![("own.crt", "own.key")], None));
 }
 
-/// Edge case 77.
 #[test]
 fn names_are_compared_by_words() {
     let names = |volume: &str, secret_name: &str| {
@@ -110,7 +108,7 @@ fn names_are_compared_by_words() {
     assert!(!names("certs", "etcd-client-ca"), "a CA for clients");
 }
 
-/// Edge case 78: the CA is in a `ConfigMap`, as in control planes of hypershift.
+/// The CA is in a `ConfigMap`, as in control planes of hypershift.
 #[test]
 fn ca_of_flags_can_be_in_a_config_map() {
     let mounts =
@@ -129,7 +127,7 @@ fn ca_of_flags_can_be_in_a_config_map() {
     );
 }
 
-/// Edge case 78: one Secret with all certificates of a control plane, as of vcluster.
+/// One Secret with all certificates of a control plane, as of vcluster.
 #[test]
 fn annotated_secret_keeps_the_keys_of_the_flags() {
     let flags =
@@ -152,7 +150,6 @@ fn annotated_secret_keeps_the_keys_of_the_flags() {
     assert_eq!(source.ca(&Secret::from([("server-ca.crt", "CA")])), Some("server-ca.crt"));
 }
 
-/// Edge case 78.
 #[test]
 fn annotation_names_keys_and_a_second_object() {
     let found = sources(Some("client#c.pem,k.pem,root.pem"), &TLS_FLAGS, &json!([]), &json!([]));
@@ -178,7 +175,7 @@ fn annotation_names_keys_and_a_second_object() {
     );
 }
 
-/// Edge case 78: every pod mounts the CA of the API server with the token of its account.
+/// Every pod mounts the CA of the API server with the token of its account.
 #[test]
 fn ca_of_the_api_server_is_not_trusted() {
     let mounts =
@@ -190,7 +187,6 @@ fn ca_of_the_api_server_is_not_trusted() {
     assert_eq!(described(&sources(None, &[], &mounts, &volumes)), ["ConfigMap prod/etcd-ca (CA)"]);
 }
 
-/// Edge case 77.
 #[test]
 fn key_of_a_mounted_file_follows_sub_paths() {
     let mounts = json!([

@@ -73,7 +73,6 @@ mod tests {
         ClientUrl::read(text).map(|url| (url.scheme, url.host, url.port))
     }
 
-    /// Edge case 81.
     #[test]
     fn reads_addresses_variables_and_schemes() {
         let host = |host: &str| Some(host.to_owned());

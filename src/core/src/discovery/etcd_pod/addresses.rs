@@ -8,7 +8,6 @@ use crate::{
     objects::pod::PodIp,
 };
 
-/// Edge case 61.
 #[test]
 fn all_addresses_of_pod_are_endpoints() {
     let mut pod = pod(&json!({"name": "etcd", "image": "etcd"}));
@@ -18,7 +17,7 @@ fn all_addresses_of_pod_are_endpoints() {
     assert_eq!(endpoint.other_urls, ["http://[fd00::7]:2379"]);
 }
 
-/// Edge case 61: certificates name addresses without brackets.
+/// Certificates name addresses without brackets.
 #[test]
 fn server_name_of_ipv6_url_has_no_brackets() {
     let advertised = "--advertise-client-urls=https://[fd00:0::7]:12379";
@@ -29,7 +28,7 @@ fn server_name_of_ipv6_url_has_no_brackets() {
     assert_eq!(endpoint.tls.unwrap().server_name, "fd00:0::7");
 }
 
-/// Edge case 79: the settings are in a wrapper. A certificate in the flags of the wrapper shows the scheme.
+/// The settings are in a wrapper. A certificate in the flags of the wrapper shows the scheme.
 #[test]
 fn scheme_of_hidden_settings_is_unknown() {
     let wrapped = |args: &[&str]| {
@@ -54,7 +53,7 @@ fn scheme_of_hidden_settings_is_unknown() {
     assert_eq!(variable.url, "https://10.244.0.7:4379");
 }
 
-/// Edge case 79: every process at the address can reply without TLS.
+/// Every process at the address can reply without TLS.
 #[test]
 fn unproven_plain_http_receives_no_password() {
     let secret =
@@ -72,7 +71,7 @@ fn unproven_plain_http_receives_no_password() {
     assert!(member.problem.unwrap().contains("etcd-guard.io/endpoints=http://:2379"));
 }
 
-/// Edge case 80: with a file, etcd ignores flags and variables.
+/// With a file, etcd ignores flags and variables.
 #[test]
 fn configuration_file_replaces_flags() {
     let mut filed = pod(&json!({
@@ -99,7 +98,6 @@ fn configuration_file_replaces_flags() {
     assert!(member.with_config_file(&filed, &filed.metadata.annotations, "no mapping").is_err());
 }
 
-/// Edge case 81.
 #[test]
 fn hostname_and_ipv6_literals_are_expected_names() {
     let urls = "--advertise-client-urls=https://other.etcd:2379,https://member.etcd.prod.svc:4379";
@@ -127,7 +125,6 @@ fn hostname_and_ipv6_literals_are_expected_names() {
     );
 }
 
-/// Edge case 83.
 #[test]
 fn loopback_address_is_named_with_a_refused_connection() {
     let listens = |urls: &str| {
@@ -156,7 +153,6 @@ fn loopback_address_is_named_with_a_refused_connection() {
     assert!(!by_default(&["etcd-wrapper"]), "a wrapper can add flags");
 }
 
-/// Edge case 80.
 #[test]
 fn file_of_the_image_is_used_if_it_exists() {
     let mut pod = pod(&json!({

@@ -213,7 +213,6 @@ fn annotation_replaces_recognition() {
     assert_eq!(read(&other, &declared).unwrap().container, "store");
 }
 
-/// Edge case 75.
 #[test]
 fn any_running_container_counts_if_the_container_is_unclear() {
     let mut pod = pod(&json!({"name": "k3s", "image": "rancher/k3s"}));
@@ -294,7 +293,6 @@ fn host_path_is_persistent_for_a_pod_bound_to_its_node() {
     assert_eq!(read_pod(&pod).unwrap().storage, Storage::Persistent);
 }
 
-/// Edge case 24.
 #[test]
 fn recognizes_hook_that_removes_the_member() {
     let with_hook = |command: serde_json::Value| {
@@ -355,7 +353,6 @@ fn pod_with_init_containers(init_containers: &serde_json::Value) -> Pod {
     pod
 }
 
-/// Edge case 40.
 #[test]
 fn recognizes_etcd_in_a_native_sidecar() {
     let etcd = json!({
@@ -394,7 +391,6 @@ fn finds_removing_hook_in_a_native_sidecar() {
     assert_eq!(read_pod(&pod).unwrap().storage, Storage::RemovedByHook);
 }
 
-/// Edge case 45.
 #[test]
 fn tools_and_proxies_by_command_position_are_not_members() {
     let env = json!([{"name": "ETCD_LISTEN_PEER_URLS", "value": "http://0.0.0.0:2380"}]);

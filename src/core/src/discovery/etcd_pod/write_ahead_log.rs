@@ -7,7 +7,6 @@ use super::{
     *,
 };
 
-/// Edge case 40.
 #[test]
 fn requires_persistent_volume_for_the_write_ahead_log() {
     let member = |args: serde_json::Value, env: serde_json::Value| {

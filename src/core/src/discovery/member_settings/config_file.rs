@@ -51,7 +51,6 @@ client-transport-security:
 peer-transport-security: {cert-file: /peer/tls.crt}
 ";
 
-    /// Edge case 80.
     #[test]
     fn reads_settings_and_tls_of_clients() {
         let settings = read(FILE).unwrap();

@@ -41,7 +41,6 @@ fn veto(container: &Value) -> Option<Veto> {
     recognition.vetoes.first().map(|(_, veto)| *veto)
 }
 
-/// Edge case 71.
 #[test]
 fn recognizes_etcd_in_command_position() {
     for words in [
@@ -92,7 +91,6 @@ fn recognizes_etcd_in_command_position() {
     assert_eq!(arguments(json!(["etcd", "2379"])), None, "a host and its port");
 }
 
-/// Edge case 72.
 #[test]
 fn recognizes_flags_and_variables_of_members() {
     let flag = "initial-advertise-peer-urls";
@@ -131,7 +129,6 @@ fn recognizes_flags_and_variables_of_members() {
     );
 }
 
-/// Edge case 72.
 #[test]
 fn recognizes_images_by_word() {
     for image in
@@ -162,7 +159,6 @@ fn recognizes_images_by_word() {
     assert_eq!(rule(&program), Some(RecognitionRule::PossibleProgram));
 }
 
-/// Edge case 73.
 #[test]
 fn vetoes_programs_that_are_no_members() {
     let image = "quay.io/coreos/etcd:v3.6.16";
@@ -199,7 +195,6 @@ fn vetoes_programs_that_are_no_members() {
     assert!(rule(&unknown).is_some(), "the script is unknown");
 }
 
-/// Edge case 73.
 #[test]
 fn ignores_applications_that_mention_etcd() {
     for words in [
@@ -226,7 +221,6 @@ fn ignores_applications_that_mention_etcd() {
     }
 }
 
-/// Edge case 73.
 #[test]
 fn debugging_copy_that_sleeps_is_no_member() {
     let container = json!({
@@ -244,7 +238,6 @@ fn debugging_copy_that_sleeps_is_no_member() {
     );
 }
 
-/// Edge case 74.
 #[test]
 fn pods_of_jobs_are_members_only_with_annotation() {
     let container = json!({"image": "quay.io/coreos/etcd:v3.6.16", "command": ["etcd"]});
@@ -265,7 +258,6 @@ fn annotated(containers: &Value, value: &str) -> Pod {
     serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": containers}})).unwrap()
 }
 
-/// Edge case 75.
 #[test]
 fn annotation_names_the_container() {
     let containers = json!([{"name": "proxy", "image": "envoy"}, {"name": "k3s", "image": "rancher/k3s"}]);
@@ -289,7 +281,6 @@ fn annotation_names_the_container() {
     assert_eq!((excluded.container, excluded.vetoes), (None, vec![(String::from("etcd"), Veto::Excluded)]));
 }
 
-/// Edge case 75.
 #[test]
 fn namespace_annotation_applies_to_matching_pods_only() {
     let web = json!({"image": "nginx"});

@@ -119,7 +119,6 @@ mod tests {
         removes_member(&pod, &pod.spec.containers[0])
     }
 
-    /// Edge case 82.
     #[test]
     fn hook_beyond_initial_size_keeps_initial_members() {
         for (pod, removed) in [("etcd-0", false), ("etcd-2", false), ("etcd-3", true), ("etcd", true)] {

@@ -148,7 +148,6 @@ fn one_cluster_never_loses_its_quorum() {
     assert_holds(World { limits: Counts { restarts: 1, ..NO_FAULTS }, ..one_cluster() });
 }
 
-/// Edge case 174.
 #[test]
 fn cluster_without_known_id_never_loses_its_quorum() {
     assert_holds(unknown_id());
@@ -172,7 +171,6 @@ fn two_deletions_beside_another_cluster_never_cost_a_quorum() {
     assert_holds(World { limits: NO_FAULTS, ..two_sets() });
 }
 
-/// Edge case 176.
 #[test]
 fn restored_cluster_never_loses_its_quorum() {
     assert_holds(restored());

@@ -299,7 +299,6 @@ mod tests {
         }
     }
 
-    /// Edge case 182.
     #[test]
     fn finds_members_on_node_by_cluster() {
         let pod = |name: &str, owner: &str, image: &str, annotations: serde_json::Value| {

@@ -139,7 +139,7 @@ mod tests {
         EtcdPod { endpoint: Some(endpoint), ..member }
     }
 
-    /// Edge case 39: an annotation of the other pod can name a Secret with another CA.
+    /// An annotation of the other pod can name a Secret with another CA.
     #[test]
     fn pods_of_other_owners_need_the_ca_of_the_cluster() {
         let access = ClusterAccess::new([&endpoint("https://10.0.0.1:2379", Some(b"ca"))]);
@@ -159,7 +159,6 @@ mod tests {
         assert_eq!((tls.user.is_some(), plain.user), (true, None));
     }
 
-    /// Edge case 84.
     #[test]
     fn own_certificates_of_other_owners_are_not_accepted() {
         let mut accepting = endpoint("https://10.0.0.2:2379", None);

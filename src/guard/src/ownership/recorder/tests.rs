@@ -69,7 +69,7 @@ fn namespaces_are_read_when_they_change_and_periodically() {
     assert!(state.is_due(1, now + RETRY_INTERVAL));
 }
 
-/// Edge case 162: a StatefulSet that was scaled to zero, and its claims.
+/// A StatefulSet that was scaled to zero, and its claims.
 #[test]
 fn pairs_remain_while_the_dependent_exists_without_pods() {
     let (mut state, mut record) = (NamespaceState::default(), OwnershipRecord::default());

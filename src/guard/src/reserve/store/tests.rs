@@ -350,7 +350,6 @@ fn ledgers_have_names_of_their_own() {
     assert_eq!(LedgerName::Cluster(OURS).lease(), "etcd-guard.cluster.c1");
 }
 
-/// Edge case 43.
 #[tokio::test(start_paused = true)]
 async fn reservation_expires_by_the_clock_of_each_replica() {
     let api_server = ApiServer::default();

@@ -28,7 +28,6 @@ fn diagnostics(mut template: Value) -> Vec<Diagnostic> {
     Config::read(&config.to_string()).err().unwrap_or_default()
 }
 
-/// Edge case 66.
 #[test]
 fn rejects_each_template_that_an_api_server_rejects() {
     let entries =
@@ -63,7 +62,7 @@ fn accepts_later_constants_if_unknown_fields_are_allowed() {
     assert_eq!(diagnostics(json!({"containers": [container]})).len(), 3);
 }
 
-/// Edge case 67: `tests/mutate/pod_security.rs` creates pods from the same table.
+/// `tests/mutate/pod_security.rs` creates pods from the same table.
 #[test]
 fn computes_pod_security_level_of_each_template() {
     let levels = [PodSecurityLevel::Restricted, PodSecurityLevel::Baseline, PodSecurityLevel::Privileged];

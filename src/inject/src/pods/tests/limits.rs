@@ -150,7 +150,7 @@ fn limit_range_warns_of_sum_of_all_containers() {
     assert_eq!(Reason::LimitRange.as_str(), "LimitRange");
 }
 
-/// Edge case 67: resources of the pod as a whole, for each list, resource and kind of container.
+/// Resources of the pod as a whole, for each list, resource and kind of container.
 #[test]
 fn pod_resources_bound_each_kind_of_container() {
     let container = |name: &str, request: &str| json!({"name": name, "image": "i", "resources": {"requests": {"memory": request}}});

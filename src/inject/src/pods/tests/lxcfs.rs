@@ -146,7 +146,6 @@ fn warns_pods_with_host_pid_about_uptime() {
     assert_eq!(reasons, [Reason::HostProcesses, Reason::Lxcfs]);
 }
 
-/// Edge case 59.
 #[test]
 fn injects_into_user_namespaces_only_if_configured() {
     let (skipped, reasons) =
@@ -371,7 +370,6 @@ fn windows_affinity(terms: &Value) -> Value {
     json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}})
 }
 
-/// Edge case 69.
 #[test]
 fn injects_into_pod_that_can_run_on_linux() {
     let linux = json!({"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]});
@@ -386,7 +384,6 @@ fn injects_into_pod_that_can_run_on_linux() {
     }
 }
 
-/// Edge case 69.
 #[test]
 fn limits_of_pod_count_for_each_container() {
     let only = config("lxcfs: {onlyWithLimits: true}");

@@ -75,7 +75,7 @@ impl Parts {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Edge case 70: the record never names a version alone of which a part is missing.
+    /// The record never names a version alone of which a part is missing.
     #[test]
     fn record_names_no_incomplete_version(
         replicas in [parts(), parts()],

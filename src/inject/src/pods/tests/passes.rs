@@ -121,7 +121,7 @@ fn recognizes_container_with_a_changed_image() {
     }
 }
 
-/// Edge case 70: while a configuration file propagates, two passes use different versions of a template.
+/// While a configuration file propagates, two passes use different versions of a template.
 #[test]
 fn record_names_the_version_that_was_applied() {
     let version = |container: &str| {

@@ -84,7 +84,6 @@ fn existing_parts_of_the_pod_take_precedence() {
     assert_eq!(after["spec"]["tolerations"], before["spec"]["tolerations"]);
 }
 
-/// Edge case 68.
 #[test]
 fn leaves_sidecar_out_of_pod_that_would_not_end() {
     let labels = Labels::new();

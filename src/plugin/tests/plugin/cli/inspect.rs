@@ -36,7 +36,6 @@ async fn can_read(etcd: &GuardedCluster, secret: &str) -> bool {
     etcd.kubectl(&["get", "secret", secret, "-o", "name", GUARD]).await.success
 }
 
-/// Edge case 90.
 #[tokio::test]
 async fn printed_role_permits_exactly_the_needed_secrets() {
     let etcd = GuardedCluster::start().await;

@@ -83,7 +83,6 @@ async fn status_has_members_reservations_and_policies() {
 /// A time in which further surveys run, at an interval of a second.
 const FURTHER_SURVEYS: Duration = Duration::from_secs(3);
 
-/// Edge case 62.
 #[tokio::test]
 async fn status_warns_of_pods_below_the_guards_priority() {
     let client = ControlPlane::shared().client().await;
@@ -145,7 +144,6 @@ async fn status_warns_of_pods_below_the_guards_priority() {
     assert_eq!(Box::pin(problems(str::to_owned)).await, json!([]), "with the shipped class");
 }
 
-/// Edge case 76.
 #[tokio::test]
 async fn status_reports_members_that_may_not_be_recognized() {
     let etcd = GuardedCluster::start().await;

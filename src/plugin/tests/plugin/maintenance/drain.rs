@@ -68,7 +68,6 @@ async fn drain_moves_members_of_two_clusters() {
 }
 
 /// No node can run the successors, and the quorum needs two of the three members.
-/// Edge case 159.
 #[tokio::test]
 async fn drain_reports_members_that_cannot_move() {
     let etcd = GuardedCluster::start_on(&[BOUND_NODE]).await;

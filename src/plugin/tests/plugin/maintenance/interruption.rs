@@ -60,14 +60,12 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap())
 }
 
-/// Edge case 158.
 #[tokio::test]
 async fn restart_resumes_after_the_process_is_killed() {
     let output = resume_after(Signal::SIGKILL).await;
     assert_eq!(output.status.code(), None, "{output:?}");
 }
 
-/// Edge case 158.
 #[tokio::test]
 async fn restart_resumes_after_ctrl_c() {
     let output = resume_after(Signal::SIGINT).await;

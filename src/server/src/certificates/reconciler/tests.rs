@@ -72,7 +72,6 @@ async fn reconcile(client: &Client) {
     assert!(timeout(PERIOD, running).await.is_err(), "the reconciler does not end");
 }
 
-/// Edge case 70.
 #[tokio::test(start_paused = true)]
 async fn retries_immutable_secrets_at_growing_intervals() {
     let attempts = Arc::new(AtomicUsize::new(0));
