@@ -124,10 +124,7 @@ fn every_alert_links_to_its_section_with_commands() {
         let anchor = rule["alert"].as_str().unwrap().to_lowercase();
         assert_eq!(rule["annotations"]["runbook_url"], format!("docs/alerts.md#{anchor}"));
         let mut own_blocks = blocks.iter().filter(|item| item.section == anchor);
-        assert!(
-            own_blocks.any(|block| !block.commands.is_empty()),
-            "docs/alerts.md#{anchor} has no command"
-        );
+        assert!(own_blocks.any(|block| !block.commands.is_empty()), "docs/alerts.md#{anchor} has no command");
         alerts.insert(anchor);
     }
     let documented: BTreeSet<_> = sections.into_iter().filter(|item| item.starts_with("etcdguard")).collect();

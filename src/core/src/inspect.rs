@@ -92,7 +92,7 @@ pub enum InspectionReason {
     Finished,
 }
 
-/// What the guard reads of one pod. The fields are those of the JSON output, which docs/cli.md describes.
+/// What the guard reads of one pod. The fields are those of the JSON output.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Inspection {

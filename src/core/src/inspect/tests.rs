@@ -265,33 +265,3 @@ fn role_excludes_names_that_no_object_has() {
     assert_eq!(names(&inspection, |_| true).len(), 2);
     assert_eq!(inspection.role, Vec::<Value>::new());
 }
-
-/// The table of docs/cli.md lists every field of the JSON output, in its order.
-#[test]
-fn documentation_lists_every_field() {
-    let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md"));
-    let (_, section) = page.split_once("### Fields of the report").unwrap();
-    let (section, _) = section.split_once("\n## ").unwrap();
-    let documented: Vec<&str> =
-        section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
-    let value = serde_json::to_value(inspect_pod(&corpus("bitnami-12-password"), Vec::new())).unwrap();
-    let fields = |value: &Value| -> Vec<String> { value.as_object().unwrap().keys().cloned().collect() };
-    let own = fields(&value);
-    let nested = fields(&value["credentials"][0]).into_iter().map(|name| format!("credentials[].{name}"));
-    let suggested = fields(&value["suggestions"][0]).into_iter().map(|name| format!("suggestions[].{name}"));
-    let mut expected: Vec<String> = own.into_iter().chain(nested).chain(suggested).collect();
-    expected.sort();
-    let mut documented: Vec<String> = documented.into_iter().map(str::to_owned).collect();
-    documented.sort();
-    assert_eq!(documented, expected);
-    for reason in [
-        InspectionReason::Recognized,
-        InspectionReason::NotEtcd,
-        InspectionReason::Excluded,
-        InspectionReason::MirrorPod,
-        InspectionReason::Terminating,
-        InspectionReason::Finished,
-    ] {
-        assert!(section.contains(&format!("`{}`", reason.as_str())), "{reason:?}");
-    }
-}
