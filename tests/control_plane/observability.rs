@@ -6,7 +6,6 @@ mod dashboard;
 mod events;
 mod grpc_calls;
 mod memory;
-mod requesters;
 mod survey;
 mod survey_shares;
 mod traces;

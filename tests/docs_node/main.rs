@@ -1,6 +1,6 @@
 //! The commands of the documentation, executed in their order on a real node. Requires root.
 //!
-//! The script `tests/docs_node/story.sh` runs once: README, runbook, install and monitoring pages. `tests/docs_node/scenes.sh`
+//! The script `tests/docs_node/story.sh` runs once, all pages. `tests/docs_node/scenes.sh`
 //! prepares the state that the commands of a section require.
 
 // A failed assertion is a panic.
@@ -115,18 +115,29 @@ fn commands_of_the_readme_work() {
 }
 
 #[test]
-fn commands_of_the_runbook_work() {
-    assert_run("docs/runbook.md");
-}
-
-#[test]
 fn commands_of_the_install_page_work() {
     assert_run("docs/install.md");
 }
 
 #[test]
+fn commands_for_on_call_work() {
+    assert_run("docs/reasons.md");
+    assert_run("docs/alerts.md");
+}
+
+#[test]
+fn commands_of_the_recipes_work() {
+    assert_run("docs/recipes.md");
+}
+
+#[test]
 fn commands_of_the_monitoring_page_work() {
     assert_run("docs/monitoring.md");
+}
+
+#[test]
+fn commands_of_the_page_about_uninstalling_work() {
+    assert_run("docs/uninstall.md");
 }
 
 #[test]

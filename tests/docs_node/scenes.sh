@@ -1,5 +1,5 @@
 # Prepares the state that the commands of a section require: functions `before_PAGE_ANCHOR`. POD and OTHER are parameters of
-# the commands in the environment, as the runbook describes them; story.sh resets them, and a function may assign them.
+# the commands in the environment, as the recipes describe them; story.sh resets them, and a function may assign them.
 # shellcheck shell=bash source-path=SCRIPTDIR disable=SC2034 # the commands use POD and OTHER
 
 GUARD_LABEL=app.kubernetes.io/name=etcd-guard
@@ -65,7 +65,7 @@ lead_elsewhere() {
   kubectl -n prod exec "$1" -c etcd -- etcdctl move-leader "$other" >/dev/null
 }
 
-before_runbook_first_checks() {
+before_reasons_first_checks() {
   # A short survey interval, so that the log contains a survey.
   kubectl -n etcd-guard set env deployment/etcd-guard ETCD_GUARD_SURVEY_INTERVAL=1s >/dev/null
   kubectl -n etcd-guard rollout status deployment/etcd-guard --timeout="${READY_TIMEOUT}s" >/dev/null
@@ -74,21 +74,24 @@ before_runbook_first_checks() {
   leader_is_protected
   wait_until 'a denial is in the log' logged 'verdict="denied"'
 }
-before_runbook_etcdguardnosparevoter() { wait_until 'a survey is in the log' logged ' survey '; }
+before_alerts_etcdguardnosparevoter() { wait_until 'a survey is in the log' logged ' survey '; }
 
-before_runbook_etcdguardbreakglassused() {
+before_alerts_etcdguardbreakglassused() {
   POD=$(leader)
   kubectl -n prod annotate pod "$POD" "etcd-guard.io/allow-delete-until=$(TZ=UTC-1 date +%FT%TZ)" \
-    etcd-guard.io/allow-delete-reason='a test of the runbook' >/dev/null
+    etcd-guard.io/allow-delete-reason='a test of the manual' >/dev/null
   wait_until 'the break-glass is in the log' break_glass_is_logged
+  kubectl -n prod annotate pod "$POD" etcd-guard.io/allow-delete-until- etcd-guard.io/allow-delete-reason- >/dev/null
 }
 break_glass_is_logged() { timeout 60 kubectl -n prod delete pod "$POD" --dry-run=server >/dev/null 2>&1 && logged 'reason="BreakGlass"'; }
 
-before_runbook_moving_leadership_by_hand() { wait_until 'three members serve' three_serve; }
+before_recipes_move_leadership() { wait_until 'three members serve' three_serve; }
 
-before_runbook_a_rolling_restart() { wait_until 'three members serve' three_serve; }
+before_recipes_back_up() { wait_until 'three members serve' three_serve; }
 
-before_runbook_a_rolling_upgrade_of_etcd() { wait_until 'three members serve' three_serve; }
+before_recipes_restart_all_members() { wait_until 'three members serve' three_serve; }
+
+before_recipes_upgrade_etcd() { wait_until 'three members serve' three_serve; }
 
 # volume_path POD: prints the directory of the member's volume.
 volume_path() {
@@ -105,7 +108,7 @@ kill_member() {
   done
 }
 
-before_runbook_replacing_a_dead_member() {
+before_recipes_replace_a_lost_or_corrupt_member() {
   local path
   wait_until 'three members serve' three_serve
   # A lost disk: the member restarts with an empty data directory, which etcd rejects.
@@ -116,7 +119,7 @@ before_runbook_replacing_a_dead_member() {
 }
 crashes() { [[ $(kubectl -n prod get pod "$1" -o 'jsonpath={.status.containerStatuses[0].restartCount}') -ge 2 ]]; }
 
-before_runbook_scaling_in() {
+before_recipes_scale_in() {
   # The recipe before has restored it: otherwise no later rollout would replace a pod.
   [[ $(kubectl -n prod get statefulset etcd -o 'jsonpath={.spec.updateStrategy.type}') == RollingUpdate ]] ||
     fail 'the update strategy was not restored'
@@ -124,19 +127,19 @@ before_runbook_scaling_in() {
   wait_until 'three members serve' three_serve
   wait_until "$POD does not lead" lead_elsewhere "$POD"
 }
-before_runbook_scaling_out() { POD=etcd-2; }
+before_recipes_scale_out() { POD=etcd-2; }
 
-before_runbook_recovering_from_quorum_loss() { wait_until 'three members serve' three_serve; }
+before_recipes_free_space_after_nospace() { wait_until 'three members serve' three_serve; }
 
 # A snapshot in a claim of its own; then the databases of two of three members are corrupt. With
 # `--initial-cluster-state=existing`, members without data would join again.
-before_runbook_restoring_all_members_from_a_snapshot() {
+before_recipes_restore_all_members_from_a_backup() {
   local folder=$TESTBED_DIR/snapshots pod
   wait_until 'three members serve' three_serve
   REVISION=$(revision)
-  kubectl -n prod exec etcd-0 -c etcd -- etcdctl put runbook/restored before >/dev/null
+  kubectl -n prod exec etcd-0 -c etcd -- etcdctl put manual/restored before >/dev/null
   kubectl -n prod exec etcd-0 -c etcd -- etcdctl snapshot save /var/lib/etcd/snapshot.db >/dev/null
-  kubectl -n prod exec etcd-0 -c etcd -- etcdctl put runbook/restored after >/dev/null
+  kubectl -n prod exec etcd-0 -c etcd -- etcdctl put manual/restored after >/dev/null
   mkdir -p "$folder"
   install -m 644 "$(volume_path etcd-0)/snapshot.db" "$folder/snapshot.db"
   kubectl apply -f - >/dev/null <<END
@@ -162,29 +165,28 @@ revision() {
   [[ $status =~ \"revision\":([0-9]+) ]] && printf '%s' "${BASH_REMATCH[1]}"
 }
 
-before_runbook_disabling_the_guard() {
+before_break_glass_one_pod() {
   wait_until 'three members serve' three_serve
-  [[ $(kubectl -n prod exec etcd-0 -c etcd -- etcdctl get --print-value-only runbook/restored) == before ]] ||
+  [[ $(kubectl -n prod exec etcd-0 -c etcd -- etcdctl get --print-value-only manual/restored) == before ]] ||
     fail 'the data of the snapshot was not restored'
   (($(revision) > REVISION + 1000000000)) || fail "the revision $(revision) was not raised above $REVISION"
 }
 
-# query_with_tls: the value of ETCDCTL that the runbook names for a cluster with TLS.
+# query_with_tls: the value of ETCDCTL that the recipes name for a cluster with TLS.
 query_with_tls() {
   local command
   log '== etcdctl with TLS'
-  command=$(sed -n "s/^\$ export ETCDCTL='\(etcdctl --.*\)'$/\1/p" "$PROJECT/docs/runbook.md")
-  [[ -n $command ]] || fail 'the runbook has no ETCDCTL for TLS'
+  command=$(sed -n "s/^\$ export ETCDCTL='\(etcdctl --.*\)'$/\1/p" "$PROJECT/docs/recipes.md")
+  [[ -n $command ]] || fail 'the recipes have no ETCDCTL for TLS'
   kubectl create namespace secure >/dev/null
   "$PROJECT/etcd-manifests/mtls-certs" secure >/dev/null
   kubectl -n secure apply -f "$PROJECT/etcd-manifests/mtls.yaml" >/dev/null
   kubectl -n secure rollout status statefulset/etcd --timeout="${READY_TIMEOUT}s" >&2
-  # shellcheck disable=SC2086 # the words are separate arguments, as in the runbook
+  # shellcheck disable=SC2086 # the words are separate arguments, as in the recipes
   kubectl -n secure exec etcd-0 -c etcd -- $command endpoint health --cluster -w table >&2 || fail 'etcdctl with TLS failed'
 }
 
-before_install_3_apply() {
-  # Annotations that sections of the runbook have set.
-  kubectl -n prod annotate statefulset etcd etcd-guard.io/leader- etcd-guard.io/single-member- >/dev/null
-  leader_is_protected
+before_uninstall_helm() {
+  helm install etcd-guard "$PROJECT/deploy/chart/etcd-guard" -n etcd-guard --create-namespace >&2
+  kubectl -n etcd-guard rollout status deployment/etcd-guard --timeout="${READY_TIMEOUT}s" >&2
 }

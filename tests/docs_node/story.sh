@@ -6,7 +6,7 @@ set -euo pipefail
 FOLDER=$1
 PROJECT=$(realpath -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
 
-# Programs on the PATH of a reader, and the variables that the runbook requires.
+# Programs on the PATH of a reader, and the variables that the recipes require.
 ln -sf -- "$2" "$TESTBED_DIR/bin/kubectl-etcd_guard"
 ln -sf -- "$3" "$TESTBED_DIR/bin/helm"
 export NS=prod SET=etcd SELECTOR=app=etcd CONTAINER=etcd CLAIM=data SCHEME=http ETCDCTL=etcdctl

@@ -14,7 +14,7 @@ use test_support::{
     http_client::{Connection, get},
 };
 
-const PAGE: &str = include_str!("../../docs/monitoring.md");
+const PAGE: &str = include_str!("../../docs/metrics.md");
 
 /// The reasons of `/mutate` and of the rules, in addition to those of the guard and of injections.
 const OTHER_REASONS: [&str; 12] = [

@@ -33,7 +33,7 @@ fn chart_renders_same_objects_with_monitoring() {
     assert_same(
         "tests/data/kustomizations/with-monitoring",
         "self-managed",
-        &["--set=monitoring.enabled=true,monitoring.prometheusRule.runbookBaseUrl=docs/runbook.md"],
+        &["--set=monitoring.enabled=true,monitoring.prometheusRule.runbookBaseUrl=docs/alerts.md"],
     );
 }
 

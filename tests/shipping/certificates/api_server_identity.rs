@@ -1,4 +1,4 @@
-//! The client certificate of the API server, as docs/install.md configures it: a guard that requires one accepts only
+//! The client certificate of the API server, as docs/network-policies.md configures it: a guard that requires one accepts only
 //! callers with it.
 
 use std::{
@@ -37,10 +37,10 @@ fn make_identity(folder: &Path, name: &str) {
     fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).unwrap();
 }
 
-/// Writes the two files of docs/install.md for certificates in this folder. Returns the file for the flag of the API
+/// Writes the two files of docs/network-policies.md for certificates in this folder. Returns the file for the flag of the API
 /// server.
 fn documented_files(folder: &Path) -> PathBuf {
-    let text = fs::read_to_string(project_path("docs/install.md")).unwrap();
+    let text = fs::read_to_string(project_path("docs/network-policies.md")).unwrap();
     let blocks = text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let files: Vec<_> = blocks.filter(|block| block.contains("/etc/kubernetes/webhooks/")).collect();
     assert_eq!(files.len(), 2, "{files:?}");

@@ -1,4 +1,4 @@
-//! The shipped service accounts have exactly the permissions of docs/security.md, for each way of installing.
+//! The shipped service accounts have exactly the permissions of docs/permissions.md, for each way of installing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ const GUARD: &str = "etcd-guard:etcd-guard";
 const CERTIFICATES: &str = "etcd-guard:etcd-guard-certificates";
 const LXCFS: &str = "etcd-guard-lxcfs:lxcfs";
 
-/// The scopes of permissions in docs/security.md.
+/// The scopes of permissions in docs/permissions.md.
 const EVERYWHERE: &str = "everywhere";
 const OWN_NAMESPACE: &str = "in its own namespace";
 
@@ -75,7 +75,7 @@ fn extra_rules(control_plane: &ControlPlane, account: &str, namespace: &str) -> 
 
 /// Returns the documented permissions of these parts and scopes.
 fn documented(parts: &[&str], places: &[&str]) -> Rules {
-    let text = fs::read_to_string(project_path("docs/security.md")).unwrap();
+    let text = fs::read_to_string(project_path("docs/permissions.md")).unwrap();
     let list = text.split("```text\n").nth(1).unwrap().split("```").next().unwrap();
     let (mut rules, mut is_selected) = (Rules::new(), false);
     for line in list.lines() {
@@ -212,7 +212,7 @@ fn permission_tests_cover_every_installation() {
     }
     let tested: BTreeSet<&str> = INSTALLATIONS.iter().flat_map(|(_, parts)| parts.iter().copied()).collect();
     let known: Vec<&str> = tested.into_iter().chain(["lxcfs"]).collect();
-    let text = fs::read_to_string(project_path("docs/security.md")).unwrap();
+    let text = fs::read_to_string(project_path("docs/permissions.md")).unwrap();
     let list = text.split("```text\n").nth(1).unwrap().split("```").next().unwrap();
     let headings: Vec<&str> = list.lines().filter_map(|line| line.strip_suffix(':')).collect();
     assert!(headings.len() >= known.len(), "{headings:?}");

@@ -13,22 +13,30 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 use crate::project;
 
 /// The pages with commands, in the order in which their commands run: the guard of the README serves all pages up to the
-/// installation page, which removes it.
-pub const PAGES: [&str; 17] = [
+/// page about uninstalling, which removes it.
+pub const PAGES: [&str; 25] = [
     "README.md",
-    "docs/runbook.md",
+    "docs/tutorial.md",
+    "docs/install.md",
+    "docs/reasons.md",
+    "docs/alerts.md",
+    "docs/recipes.md",
+    "docs/break-glass.md",
+    "docs/choose-a-policy.md",
+    "docs/drains.md",
+    "docs/network-policies.md",
+    "docs/tls-and-auth.md",
+    "docs/platforms.md",
     "docs/cli.md",
     "docs/security.md",
-    "docs/policies.md",
-    "docs/tls-and-auth.md",
+    "docs/configuration.md",
     "docs/injection.md",
     "docs/conformance.md",
     "docs/upgrade.md",
+    "docs/monitoring.md",
     "docs/development/contributing.md",
     "docs/development/releasing.md",
     "docs/development/testing.md",
-    "docs/install.md",
-    "docs/monitoring.md",
     "docs/uninstall.md",
     "deploy/chart/etcd-guard/README.md",
     "fuzz/README.md",

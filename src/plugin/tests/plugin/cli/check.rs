@@ -1,7 +1,5 @@
-//! `kubectl etcd-guard check` returns the verdict of the guard in advance. For each row of docs/requesters.md, both verdicts
-//! are compared; `check_operations.rs` compares the operations that cause these deletions.
-
-use std::collections::BTreeSet;
+//! `kubectl etcd-guard check` returns the verdict of the guard in advance. For the requesters of docs/requesters.md, both
+//! verdicts are compared; `check_operations.rs` compares the operations that cause these deletions.
 
 use kube::api::{DeleteParams, ListParams};
 
@@ -18,69 +16,6 @@ use test_support::{
     process_node::ProcessAction,
     wait::wait_until,
 };
-
-/// The tests of rows that `check` has no target for, or that depend on an owner that the guard recorded earlier.
-const NOT_COMPARED: &[&str] = &[];
-
-/// The rows of the table of requesters, and the tests that compare them.
-const COMPARED: [(&str, &[&str]); 24] = [
-    ("`kubectl delete pod`", &["check_matches_deletion"]),
-    ("`kubectl delete --force --grace-period=0`", &["check_matches_deletion"]),
-    ("`kubectl delete pods --all`", &["check_matches_deletion_of_all_pods"]),
-    ("deletion of the collection by the API", &["check_matches_deletion_of_all_pods"]),
-    ("`kubectl drain`", &["check_matches_drain_with_any_budget"]),
-    ("`kubectl drain --disable-eviction`", &["check_matches_drain_with_any_budget"]),
-    ("a dry run of a deletion", &["check_matches_deletion"]),
-    ("a dry run of an eviction", &["check_matches_drain_with_any_budget"]),
-    ("a second call for the same pod", &["check_matches_denial_of_other_webhook"]),
-    ("kubelet, last delete", &["check_matches_terminating_and_ended_pods"]),
-    ("StatefulSet controller, rollout", &["check_matches_deletions_by_controllers"]),
-    (
-        "StatefulSet controller, scale-down",
-        &["check_matches_operations_under_policies", "check_matches_deletions_by_controllers"],
-    ),
-    (
-        "garbage collector, after a StatefulSet was deleted in the background or the foreground",
-        &["check_matches_pods_of_deleted_stateful_set"],
-    ),
-    ("garbage collector, after the owner of the set was deleted", NOT_COMPARED),
-    ("garbage collector, dangling ownerReference", NOT_COMPARED),
-    ("`helm uninstall`", NOT_COMPARED),
-    ("garbage collector, `--cascade=orphan`", &["check_matches_orphans"]),
-    ("namespace controller", &["check_matches_pods_of_deleted_namespace"]),
-    (
-        "pod garbage collection, after the Node object is deleted",
-        &["check_matches_terminating_and_ended_pods"],
-    ),
-    ("`kubectl delete node`, with the component `node-deletions`", NOT_COMPARED),
-    ("taint eviction (`NoExecute`)", &["check_matches_deletions_by_controllers"]),
-    ("scheduler, preemption", &["check_matches_deletions_by_controllers"]),
-    ("a budget that refuses after the guard's approval", &["check_matches_drain_with_any_budget"]),
-    ("another webhook that refuses after the guard's approval", &["check_matches_denial_of_other_webhook"]),
-];
-
-/// Returns the first cells of the rows of the first table below this text.
-fn first_cells<'a>(page: &'a str, below: &str) -> Vec<&'a str> {
-    let (_, rest) = page.split_once(below).unwrap_or_else(|| panic!("no {below:?}"));
-    let table =
-        rest.lines().skip_while(|line| !line.starts_with("| ")).take_while(|line| line.starts_with("| "));
-    table.skip(2).map(|row| row.trim_start_matches("| ").split(" | ").next().unwrap()).collect()
-}
-
-#[test]
-fn every_row_of_requesters_is_compared() {
-    let rows = first_cells(include_str!("../../../../../docs/requesters.md"), "# Requesters");
-    assert_eq!(rows, COMPARED.map(|(row, _)| row), "docs/requesters.md, and COMPARED");
-    let requests = first_cells(include_str!("../../../../../docs/cli.md"), "### Requests of each requester");
-    assert_eq!(rows, requests, "docs/requesters.md, and docs/cli.md");
-
-    let sources = [include_str!("check.rs"), include_str!("check_operations.rs")].concat();
-    let named: BTreeSet<&str> = COMPARED.iter().flat_map(|(_, tests)| tests.iter().copied()).collect();
-    for test in named {
-        let head = format!("#[tokio::test]\nasync fn {test}()");
-        assert!(sources.contains(&head), "no test is called {test}");
-    }
-}
 
 #[tokio::test]
 async fn check_matches_deletion() {

@@ -74,7 +74,7 @@ impl Reporter {
         let note = if observation.target.content.is_immutable() {
             format!(
                 "Secrets {name} and {other} are immutable, so that no renewed certificate can be stored; delete both, and \
-                 see EtcdGuardCertificateEnds in docs/runbook.md"
+                 see EtcdGuardCertificateEnds in docs/alerts.md"
             )
         } else {
             format!("Secret {name} is immutable, so that renewed certificates are stored in Secret {other}")
