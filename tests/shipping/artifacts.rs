@@ -1,6 +1,7 @@
 //! The chart, the manifests, the image, the monitoring files and the scripts.
 
 mod chart;
+mod chart_platforms;
 mod chart_readme;
 mod chart_values;
 mod chart_variants;

@@ -1,5 +1,8 @@
 //! The client for the API server, with `TCP_NODELAY`.
 
+use std::time::{Duration, Instant};
+
+use http::{Method, Request, StatusCode, Uri};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
@@ -9,7 +12,7 @@ use kube::{
     Client,
     client::{Body, ConfigExt as _},
 };
-use tower::{BoxError, ServiceBuilder};
+use tower::{BoxError, ServiceBuilder, service_fn};
 
 /// Creates a client for the API server that sends each request at once.
 ///
@@ -24,6 +27,31 @@ use tower::{BoxError, ServiceBuilder};
 /// Returns an error if the certificates, the credentials or the impersonated identity of the configuration are invalid, or if it has
 /// a proxy, which the program does not support.
 pub fn client(config: kube::Config) -> kube::Result<Client> {
+    observed_client(config, |_| {})
+}
+
+/// A call to the API server.
+#[derive(Debug)]
+pub struct ObservedCall {
+    /// The HTTP method.
+    pub method: Method,
+    /// The URL.
+    pub uri: Uri,
+    /// The status of the response; `None` without a response.
+    pub status: Option<StatusCode>,
+    /// The time until the response began.
+    pub duration: Duration,
+}
+
+/// Creates a client as [`client`] does, which passes each call to `on_call` when its response begins.
+///
+/// # Errors
+///
+/// As [`client`].
+pub fn observed_client(
+    config: kube::Config,
+    on_call: impl Fn(ObservedCall) + Clone + Send + Sync + 'static,
+) -> kube::Result<Client> {
     if config.proxy_url.is_some() {
         return Client::try_from(config);
     }
@@ -36,12 +64,22 @@ pub fn client(config: kube::Config) -> kube::Result<Client> {
     connector.set_write_timeout(config.write_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
     let client: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let send = service_fn(move |request: Request<Body>| {
+        let (method, uri, started) = (request.method().clone(), request.uri().clone(), Instant::now());
+        let (response, on_call) = (client.request(request), on_call.clone());
+        async move {
+            let response = response.await;
+            let status = response.as_ref().ok().map(http::Response::status);
+            on_call(ObservedCall { method, uri, status, duration: started.elapsed() });
+            response
+        }
+    });
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(auth_layer)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
-        .service(client);
+        .service(send);
     Ok(Client::new(service, config.default_namespace))
 }
 

@@ -35,6 +35,9 @@ use etcd_guard_core::config::{diagnostic::Validator, policies::Policies};
 /// The supported `apiVersion`.
 pub(crate) const API_VERSION: &str = "etcd-guard.io/v1alpha1";
 
+/// The supported `kind`.
+const KIND: &str = "Configuration";
+
 /// The configuration of etcd-guard.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
@@ -42,6 +45,9 @@ pub struct Config {
     /// `etcd-guard.io/v1alpha1`. Required.
     #[schemars(required, extend("const" = API_VERSION))]
     pub api_version: String,
+    /// `Configuration`, which editors and linters of Kubernetes objects expect. May be omitted.
+    #[schemars(extend("const" = KIND))]
+    pub kind: Option<String>,
     /// Policies for the deletion of etcd pods.
     pub guard: Policies,
     /// Namespaces in which pods are never mutated. Takes precedence over all annotations, labels and selectors.
@@ -70,6 +76,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             api_version: String::from(API_VERSION),
+            kind: None,
             guard: Policies::default(),
             skip_namespaces: ["kube-system", "kube-public", "kube-node-lease", "etcd-guard"]
                 .map(String::from)
@@ -94,6 +101,9 @@ impl Config {
         } else if self.api_version != API_VERSION {
             let message = format!("{:?} is not supported: expected {API_VERSION}", self.api_version);
             validator.at("apiVersion").report(message);
+        }
+        if let Some(kind) = self.kind.as_ref().filter(|kind| *kind != KIND) {
+            validator.at("kind").report(format!("{kind:?} is not supported: expected {KIND}"));
         }
         self.guard.validate(&mut validator.at("guard"));
         self.lxcfs.validate(&mut validator.at("lxcfs"));

@@ -19,6 +19,7 @@
 //! This crate must not know members, probes or ledgers. It never approves anything itself: whatever it cannot read, it rejects.
 
 mod admin;
+mod api_server_metrics;
 mod certificates;
 pub mod cli;
 mod connection;

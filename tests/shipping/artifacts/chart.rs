@@ -138,6 +138,10 @@ fn rejects_contradicting_values() {
             "webhooks.guard=false,webhooks.eviction=false,webhooks.intent=false,webhooks.resources=",
             "at least one",
         ),
+        ("rbac.create=false", "unregister.enabled"),
+        ("serviceAccount.create=false", "serviceAccount.name"),
+        ("certificates.issuerRef.name=internal", "cert-manager"),
+        ("monitoring.enabled=true,monitoring.prometheusRule.disabledAlerts={EtcdDown}", "EtcdDown"),
         ("hostNetwork=true,createNamespace=true", "Pod Security"),
         ("defaultMode=audit,config=[", "config is no YAML"),
     ] {

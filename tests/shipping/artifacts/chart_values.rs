@@ -144,10 +144,192 @@ fn pods() -> Vec<Effect> {
     ]
 }
 
+/// Settings of pods that platforms require.
+fn platforms() -> Vec<Effect> {
+    let pod = |value, field, expected| effect(value, SERVERS, field, expected);
+    vec![
+        pod(r#"global.imageRegistry="r.io""#, LXCFS_IMAGE, json!("r.io/etcd-guard:0.1.0")),
+        pod(
+            r#"global.imagePullSecrets=[{"name":"registry"}]"#,
+            "/spec/template/spec/imagePullSecrets",
+            json!([{"name": "registry"}]),
+        ),
+        pod(r#"image.registry="r.io""#, LXCFS_IMAGE, json!("r.io/etcd-guard:0.1.0")),
+        pod(r#"commonLabels={"team":"db"}"#, "/metadata/labels/team", json!("db")),
+        pod("podSecurityContext.runAsUser=7", "/spec/template/spec/securityContext/runAsUser", json!(7)),
+        pod(
+            "podSecurityContext.runAsGroup=null",
+            "/spec/template/spec/securityContext/runAsGroup",
+            Value::Null,
+        ),
+        pod(
+            "podSecurityContext.runAsNonRoot=null",
+            "/spec/template/spec/securityContext/runAsNonRoot",
+            Value::Null,
+        ),
+        pod("podSecurityContext.fsGroup=null", "/spec/template/spec/securityContext/fsGroup", Value::Null),
+        pod(
+            r#"podSecurityContext.seccompProfile={"type":"Unconfined"}"#,
+            "/spec/template/spec/securityContext/seccompProfile/type",
+            json!("Unconfined"),
+        ),
+        effect(
+            r#"securityContext={"privileged":false}"#,
+            CERTIFICATES,
+            "/spec/template/spec/containers/0/securityContext/privileged",
+            json!(false),
+        ),
+        pod(
+            r#"strategy={"type":"Recreate","rollingUpdate":null}"#,
+            "/spec/strategy",
+            json!({"type": "Recreate"}),
+        ),
+        pod(
+            r#"livenessProbe={"periodSeconds":20}"#,
+            "/spec/template/spec/containers/0/livenessProbe/periodSeconds",
+            json!(20),
+        ),
+        pod(
+            r#"readinessProbe={"periodSeconds":5}"#,
+            "/spec/template/spec/containers/0/readinessProbe/periodSeconds",
+            json!(5),
+        ),
+        pod(
+            "terminationGracePeriodSeconds=60",
+            "/spec/template/spec/terminationGracePeriodSeconds",
+            json!(60),
+        ),
+        pod(r#"runtimeClassName="gvisor""#, "/spec/template/spec/runtimeClassName", json!("gvisor")),
+        pod(r#"schedulerName="mine""#, "/spec/template/spec/schedulerName", json!("mine")),
+        pod(
+            r#"hostAliases=[{"ip":"192.0.2.1","hostnames":["a"]}]"#,
+            "/spec/template/spec/hostAliases/0/ip",
+            json!("192.0.2.1"),
+        ),
+        pod(r#"dnsPolicy="Default""#, "/spec/template/spec/dnsPolicy", json!("Default")),
+        pod(
+            r#"dnsConfig={"nameservers":["192.0.2.1"]}"#,
+            "/spec/template/spec/dnsConfig/nameservers/0",
+            json!("192.0.2.1"),
+        ),
+        pod("ports.webhook=10250", "/spec/template/spec/containers/0/ports/0/containerPort", json!(10250)),
+        pod(
+            "ports.admin=9000",
+            "/spec/template/spec/containers/0/args/2",
+            json!("--admin-listen=0.0.0.0:9000"),
+        ),
+        pod(r#"extraContainers=[{"name":"x"}]"#, "/spec/template/spec/containers/1/name", json!("x")),
+        pod(r#"extraInitContainers=[{"name":"x"}]"#, "/spec/template/spec/initContainers/0/name", json!("x")),
+        effect(
+            r#"extraObjects=["{apiVersion: v1, kind: ConfigMap, metadata: {name: '{{ .Release.Name }}-x'}}"]"#,
+            "ConfigMap etcd-guard-x",
+            "/apiVersion",
+            json!("v1"),
+        ),
+    ]
+}
+
+/// Settings of objects beside the pods.
+fn surroundings() -> Vec<Effect> {
+    const ACCOUNT: &str = "ServiceAccount etcd-guard";
+    const SERVICE: &str = "Service etcd-guard";
+    const BUDGET: &str = "PodDisruptionBudget etcd-guard";
+    const POLICY: &str = "NetworkPolicy etcd-guard";
+    let certificates = |value, field, expected| effect(value, CERTIFICATES, field, expected);
+    vec![
+        effect("serviceAccount.create=false", "ServiceAccount mine", "", Value::Null)
+            .with(&["--set=serviceAccount.name=mine"]),
+        effect(
+            r#"serviceAccount.name="mine""#,
+            "ClusterRoleBinding etcd-guard",
+            "/subjects/0/name",
+            json!("mine"),
+        ),
+        effect(r#"serviceAccount.labels={"a":"b"}"#, ACCOUNT, "/metadata/labels/a", json!("b")),
+        effect(
+            "serviceAccount.automountServiceAccountToken=false",
+            ACCOUNT,
+            "/automountServiceAccountToken",
+            json!(false),
+        ),
+        effect("rbac.create=false", "ClusterRole etcd-guard", "", Value::Null)
+            .with(&["--set=unregister.enabled=false"]),
+        effect(r#"service.type="NodePort""#, SERVICE, "/spec/type", json!("NodePort")),
+        effect(r#"service.labels={"a":"b"}"#, SERVICE, "/metadata/labels/a", json!("b")),
+        effect(r#"service.annotations={"a":"b"}"#, SERVICE, "/metadata/annotations/a", json!("b")),
+        effect(
+            r#"service.ipFamilyPolicy="SingleStack""#,
+            SERVICE,
+            "/spec/ipFamilyPolicy",
+            json!("SingleStack"),
+        ),
+        effect(r#"service.ipFamilies=["IPv6"]"#, SERVICE, "/spec/ipFamilies/0", json!("IPv6")),
+        effect("podDisruptionBudget.maxUnavailable=2", BUDGET, "/spec/maxUnavailable", json!(2)),
+        effect("podDisruptionBudget.minAvailable=1", BUDGET, "/spec/minAvailable", json!(1)),
+        effect(
+            r#"podDisruptionBudget.unhealthyPodEvictionPolicy="IfHealthyBudget""#,
+            BUDGET,
+            "/spec/unhealthyPodEvictionPolicy",
+            json!("IfHealthyBudget"),
+        ),
+        effect(
+            r#"networkPolicy.from=[{"ipBlock":{"cidr":"10.0.0.0/28"}}]"#,
+            POLICY,
+            "/spec/ingress/1",
+            json!({"ports": [{"port": "webhook", "protocol": "TCP"}], "from": [{"ipBlock": {"cidr": "10.0.0.0/28"}}]}),
+        ),
+        effect(
+            r#"networkPolicy.adminFrom=[{"podSelector":{}}]"#,
+            POLICY,
+            "/spec/ingress/0/from/0",
+            json!({"podSelector": {}}),
+        ),
+        effect(
+            r#"networkPolicy.egress=[{"to":[]}]"#,
+            POLICY,
+            "/spec/policyTypes",
+            json!(["Ingress", "Egress"]),
+        ),
+        effect(
+            r#"certificates.issuerRef={"kind":"ClusterIssuer","name":"internal"}"#,
+            "Certificate etcd-guard",
+            "/spec/issuerRef",
+            json!({"kind": "ClusterIssuer", "name": "internal"}),
+        )
+        .with(&["--set=certificates.mode=cert-manager"]),
+        certificates(
+            r#"certificates.resources={"limits":{"memory":"1Gi"}}"#,
+            "/spec/template/spec/containers/0/resources/limits/memory",
+            json!("1Gi"),
+        ),
+        certificates(
+            r#"certificates.nodeSelector={"a":"b"}"#,
+            "/spec/template/spec/nodeSelector",
+            json!({"a": "b"}),
+        ),
+        certificates(
+            r#"certificates.tolerations=[{"operator":"Exists"}]"#,
+            "/spec/template/spec/tolerations/0/operator",
+            json!("Exists"),
+        ),
+        certificates(
+            r#"certificates.affinity={"podAffinity":{}}"#,
+            "/spec/template/spec/affinity",
+            json!({"podAffinity": {}}),
+        ),
+    ]
+}
+
 /// Settings of lxcfs.
 fn lxcfs() -> Vec<Effect> {
     let all = vec![
         effect(r#"lxcfs.image.repository="l""#, "DaemonSet lxcfs", LXCFS_IMAGE, json!("l:0.1.0")),
+        effect(
+            r#"lxcfs.image.registry="r.io""#,
+            "DaemonSet lxcfs",
+            LXCFS_IMAGE,
+            json!("r.io/etcd-guard-lxcfs:0.1.0"),
+        ),
         effect(r#"lxcfs.image.tag="t""#, "DaemonSet lxcfs", LXCFS_IMAGE, json!("etcd-guard-lxcfs:t")),
         effect(
             r#"lxcfs.image.digest="sha256:1111111111111111111111111111111111111111111111111111111111111111""#,
@@ -306,6 +488,14 @@ fn webhooks() -> Vec<Effect> {
             "/spec/template/spec/containers/0/args/7",
             json!("--opt-in-label=etcd-guard.io/guard=yes"),
         ),
+        effect(r#"webhooks.annotations={"a":"b"}"#, WEBHOOKS, "/metadata/annotations/a", json!("b")),
+        effect(r#"webhooks.labels={"a":"b"}"#, WEBHOOKS, "/metadata/labels/a", json!("b")),
+        effect(
+            r#"webhooks.excludedNamespaces=["legacy"]"#,
+            WEBHOOKS,
+            "/webhooks/0/namespaceSelector/matchExpressions/0/values",
+            json!(["kube-system", "etcd-guard", "legacy"]),
+        ),
         effect("webhooks.timeoutSeconds=7", WEBHOOKS, "/webhooks/3/timeoutSeconds", json!(7)),
         effect(
             r#"ownerKinds=[{"group":"example.com","resource":"etcds"}]"#,
@@ -337,6 +527,24 @@ fn monitoring() -> Vec<Effect> {
             json!("7s"),
         ),
         effect(
+            r#"monitoring.podMonitor.relabelings=[{"action":"drop"}]"#,
+            "PodMonitor etcd-guard",
+            "/spec/podMetricsEndpoints/0/relabelings/0/action",
+            json!("drop"),
+        ),
+        effect(
+            r#"monitoring.podMonitor.metricRelabelings=[{"action":"drop"}]"#,
+            "PodMonitor etcd-guard",
+            "/spec/podMetricsEndpoints/0/metricRelabelings/0/action",
+            json!("drop"),
+        ),
+        effect(
+            r#"monitoring.prometheusRule.disabledAlerts=["EtcdGuardDown"]"#,
+            "PrometheusRule etcd-guard",
+            "/spec/groups/0/rules/0/alert",
+            json!("EtcdGuardReplicaNotReady"),
+        ),
+        effect(
             "monitoring.serviceMonitor.enabled=true",
             "Service etcd-guard-metrics",
             "/spec/clusterIP",
@@ -363,6 +571,20 @@ fn monitoring() -> Vec<Effect> {
         "/kind",
         json!("PrometheusRule"),
     ));
+    let relabelings = [
+        (
+            r#"monitoring.serviceMonitor.relabelings=[{"action":"drop"}]"#,
+            "/spec/endpoints/0/relabelings/0/action",
+        ),
+        (
+            r#"monitoring.serviceMonitor.metricRelabelings=[{"action":"drop"}]"#,
+            "/spec/endpoints/0/metricRelabelings/0/action",
+        ),
+    ];
+    all.extend(relabelings.map(|(value, pointer)| {
+        effect(value, "ServiceMonitor etcd-guard", pointer, json!("drop"))
+            .with(&["--set=monitoring.enabled=true,monitoring.serviceMonitor.enabled=true"])
+    }));
     all.push(
         effect(
             r#"monitoring.serviceMonitor.interval="7s""#,
@@ -385,7 +607,10 @@ fn monitoring() -> Vec<Effect> {
 }
 
 fn effects() -> Vec<Effect> {
-    [pods(), lxcfs(), arguments(), existence(), webhooks(), monitoring()].into_iter().flatten().collect()
+    [pods(), platforms(), surroundings(), lxcfs(), arguments(), existence(), webhooks(), monitoring()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 #[test]

@@ -125,6 +125,7 @@ fn rejects_values_ignored_by_self_registration() {
         ("webhooks.timeoutSeconds=5", "webhooks.timeoutSeconds"),
         ("webhooks.resources=Fail", "webhooks.resources"),
         ("webhooks.intent=false", "intent"),
+        ("webhooks.excludedNamespaces={legacy}", "webhooks.excludedNamespaces"),
         ("ownerKinds[0].group=example.com,ownerKinds[0].resource=etcdclusters", "ownerKinds"),
     ] {
         assert_rejected(&format!("register=true,{value}"), named);

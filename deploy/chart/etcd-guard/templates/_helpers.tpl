@@ -28,54 +28,100 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/part-of: etcd-guard
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Name of the servers' service account. */}}
+{{- define "etcd-guard.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default "etcd-guard" }}
 {{- end }}
 
 {{/* The image of a part, from (dict "image" VALUES "root" $). */}}
 {{- define "etcd-guard.image" -}}
+{{- $registry := (.root.Values.global).imageRegistry | default .image.registry -}}
+{{- $name := empty $registry | ternary .image.repository (printf "%s/%s" $registry .image.repository) -}}
 {{- if .image.digest -}}
-image: "{{ .image.repository }}@{{ .image.digest }}"
+image: "{{ $name }}@{{ .image.digest }}"
 {{- else -}}
-image: "{{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}"
+image: "{{ $name }}:{{ .image.tag | default .root.Chart.AppVersion }}"
 {{- end }}
 {{- with .image.pullPolicy }}
 imagePullPolicy: {{ . }}
 {{- end }}
 {{- end }}
 
-{{/* Settings of every pod that runs the guard's image. */}}
+{{/*
+Settings of every pod that runs the guard's image, from (dict "root" $ "placement" VALUES), where VALUES may set
+nodeSelector and tolerations of its own.
+*/}}
 {{- define "etcd-guard.pod" -}}
-{{- with .Values.imagePullSecrets }}
+{{- $values := .root.Values }}
+{{- with concat $values.imagePullSecrets ((($values.global).imagePullSecrets) | default list) }}
 imagePullSecrets:
 {{ toYaml . }}
 {{- end }}
-{{- with .Values.nodeSelector }}
+{{- with .placement.nodeSelector | default $values.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.tolerations }}
+{{- with .placement.tolerations | default $values.tolerations }}
 tolerations:
 {{ toYaml . }}
 {{- end }}
+{{- with $values.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with $values.schedulerName }}
+schedulerName: {{ . }}
+{{- end }}
+{{- with $values.hostAliases }}
+hostAliases:
+{{ toYaml . }}
+{{- end }}
+{{- with $values.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
+{{/*
+Security context of a pod. On OpenShift, without the user and the groups: the platform assigns them, and rejects pods that
+name their own.
+*/}}
 {{- define "etcd-guard.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-seccompProfile: {type: RuntimeDefault}
+{{- $context := .Values.podSecurityContext -}}
+{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" -}}
+{{- $context = omit $context "runAsUser" "runAsGroup" "fsGroup" -}}
+{{- end -}}
+{{- toYaml $context }}
 {{- end }}
 
 {{- define "etcd-guard.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
+{{- toYaml .Values.securityContext }}
 {{- end }}
 
-{{/* Annotation by which cert-manager sets the caBundle of a webhook configuration, with its indentation. */}}
-{{- define "etcd-guard.caAnnotation" }}
+{{/* The namespaces that a webhook never reviews: those of the first argument, the guard's own, and the configured ones. */}}
+{{- define "etcd-guard.excluded" -}}
+{{- concat .namespaces (list .root.Release.Namespace) .root.Values.webhooks.excludedNamespaces | toJson }}
+{{- end }}
+
+{{/* Labels and annotations of a webhook configuration, with their indentation. */}}
+{{- define "etcd-guard.configurationMetadata" }}
+  labels:
+    {{- include "etcd-guard.labels" $ | nindent 4 }}
+    {{- with .Values.webhooks.labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- $annotations := .Values.webhooks.annotations }}
 {{- if eq .Values.certificates.mode "cert-manager" }}
+{{- $certificate := ternary "etcd-guard" "etcd-guard-ca" (not (empty .Values.certificates.issuerRef)) }}
+{{- $annotations = merge (dict "cert-manager.io/inject-ca-from" (printf "%s/%s" .Release.Namespace $certificate)) $annotations }}
+{{- end }}
+{{- with $annotations }}
   annotations:
-    cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/etcd-guard-ca
+    {{- toYaml . | nindent 4 }}
 {{- end }}
 {{- end }}
 
@@ -97,7 +143,7 @@ namespaceSelector:
   matchExpressions:
   # These namespaces are never guarded, independent of their labels: the control plane and the guard must be able to
   # restart.
-  - {key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system, {{ .Release.Namespace }}]}
+  - {key: kubernetes.io/metadata.name, operator: NotIn, values: {{ include "etcd-guard.excluded" (dict "root" $ "namespaces" (list "kube-system")) }}}
 matchPolicy: Equivalent
 sideEffects: NoneOnDryRun
 timeoutSeconds: {{ .Values.webhooks.timeoutSeconds }}

@@ -165,7 +165,12 @@ impl Question {
         let reports = answers.iter().map(|(target, Answer { request, coverage, preview })| {
             let report = CheckReport::new(&request.summary, &self.user, coverage, preview);
             let is_wide = output == Output::Wide;
-            (target, if is_wide { report.with_placement(&request.placement) } else { report })
+            if !is_wide {
+                return (target, report);
+            }
+            let namespace = &self.client.api_server.namespace;
+            let report = report.with_placement(&request.placement);
+            (target, report.with_break_glass(&target.annotate_arguments(namespace)))
         });
         let reports: Vec<_> = reports.collect();
         let mut out = anstream::stdout().lock();

@@ -5,18 +5,21 @@ use std::{path::PathBuf, time::Duration};
 use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
+use etcd_guard_cli::client::{ObservedCall, observed_client};
+
 /// Maximum time without data on a connection to the API server. It exceeds the 290 s after which the API server ends an
 /// idle watch.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Creates a client with the identity of a kubeconfig, or of the pod that the process runs in.
 pub(super) async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
-    Ok(client_and_api_servers(kubeconfig).await?.0)
+    Ok(client_and_api_servers(kubeconfig, |_| {}).await?.0)
 }
 
-/// Creates a client, and returns it with the addresses of the API server, each as `HOST:PORT`.
+/// Creates a client, and returns it with the addresses of the API server, each as `HOST:PORT`. Passes each call to `on_call`.
 pub(super) async fn client_and_api_servers(
     kubeconfig: Option<PathBuf>,
+    on_call: impl Fn(ObservedCall) + Clone + Send + Sync + 'static,
 ) -> anyhow::Result<(kube::Client, Vec<String>)> {
     let mut config = match kubeconfig {
         Some(path) => {
@@ -34,8 +37,7 @@ pub(super) async fn client_and_api_servers(
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
     let api_servers = api_servers(&config.cluster_url);
-    let client =
-        etcd_guard_cli::client::client(config).context("failed to create a client for the API server")?;
+    let client = observed_client(config, on_call).context("failed to create a client for the API server")?;
     Ok((client, api_servers))
 }
 

@@ -21,6 +21,7 @@ use self::certificates::CertificateFlags;
 use super::kube_client::client_and_api_servers;
 use crate::{
     Mutator, Options, Readiness, Server,
+    api_server_metrics::ApiServerMetrics,
     nodes::{NodeMetrics, NodeReconciler},
     reload::{LiveConfig, ReloadMetrics, follow, load},
     traces::Collector,
@@ -107,7 +108,7 @@ pub(super) struct Serve {
     #[arg(long, env = "ETCD_GUARD_HANDOVER")]
     handover: bool,
     /// URL of an OpenTelemetry collector for traces by OTLP over gRPC, such as `http://collector:4317`; by default
-    /// disabled
+    /// `$OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `$OTEL_EXPORTER_OTLP_ENDPOINT`, and disabled without them
     #[arg(long, env = "ETCD_GUARD_OTLP_ENDPOINT", value_name = "URL")]
     otlp_endpoint: Option<http::Uri>,
 }
@@ -119,10 +120,10 @@ impl Serve {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let collector = {
             let _runtime = runtime.as_ref().ok().map(Runtime::enter);
-            self.otlp_endpoint.as_ref().map(Collector::new).transpose()
+            Collector::from_settings(self.otlp_endpoint.as_ref())
         };
         logging.start(collector.as_ref().ok().and_then(Option::as_ref).map(Collector::layer));
-        let collector = collector.context("--otlp-endpoint")?;
+        let collector = collector.context("traces")?;
         let provider = install_provider()?;
         runtime?.block_on(async {
             let served = self.serve(provider).await;
@@ -154,7 +155,12 @@ impl Serve {
         // Handlers are installed before the ports are bound, so that an early signal does not kill the process.
         let stop = stop_on_signal()?;
         let (live, reloads) = follow_config(config)?;
-        let (client, api_servers) = client_and_api_servers(kubeconfig).await?;
+        let calls = ApiServerMetrics::default();
+        let (client, api_servers) = client_and_api_servers(kubeconfig, {
+            let calls = calls.clone();
+            move |call| calls.record(&call)
+        })
+        .await?;
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         let (pods, secrets) = (ApiReader::new(client.clone()), SecretReader::new(client.clone()));
         let annotations = AnnotationCache::watch(&client, opt_in_label);
@@ -171,6 +177,7 @@ impl Serve {
         let node_writes = NodeMetrics::default();
         let new_guard = |registry: &mut _| {
             node_writes.register(registry);
+            calls.register(registry);
             let sources = Sources {
                 pods: pods.clone(),
                 claims: claims.clone(),

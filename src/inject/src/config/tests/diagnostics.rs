@@ -132,6 +132,9 @@ fn rejects_invalid_yaml_list_and_empty_file() {
     assert!(!diagnostics("- a").is_empty());
     assert!(!diagnostics("").is_empty());
     assert!(diagnostics("lxcfs: {}")[0].contains("apiVersion is missing"));
+    let with_kind = |kind: &str| format!("apiVersion: etcd-guard.io/v1alpha1\nkind: {kind}\n");
+    assert!(Config::read(&with_kind("Configuration")).is_ok());
+    assert!(diagnostics(&with_kind("Config"))[0].contains("expected Configuration"));
     assert!(diagnostics("apiVersion: v1")[0].starts_with("line 1: apiVersion: \"v1\" is not supported"));
     assert!(diagnostics("apiVersion: etcd-guard.io/v1alpha1\nlxcfs: {}\nlxcfs: {}")[0].contains("duplicate"));
 }

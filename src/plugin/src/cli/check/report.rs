@@ -8,7 +8,10 @@ use super::review::Placement;
 use crate::guard_client::webhook_coverage::WebhookCoverage;
 use etcd_guard_api::Preview;
 use etcd_guard_cli::terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, paint};
-use etcd_guard_core::escape::{MAX_NAME_CHARS, MAX_TEXT_CHARS, to_bounded_line, to_single_line};
+use etcd_guard_core::{
+    escape::{MAX_NAME_CHARS, MAX_TEXT_CHARS, to_bounded_line, to_single_line},
+    objects::annotations::{ALLOW_REASON, ALLOW_UNTIL},
+};
 
 /// The result of `check`. The fields are those of the JSON output.
 #[derive(Serialize)]
@@ -25,6 +28,9 @@ pub(crate) struct CheckReport<'a> {
     /// Rows of the wide table.
     #[serde(skip)]
     placement: Placement,
+    /// The command that overrules the denial, a row of the wide table.
+    #[serde(skip)]
+    break_glass: Option<String>,
 }
 
 /// Title and value of a table row. A row without a title continues the row above.
@@ -48,6 +54,7 @@ impl<'a> CheckReport<'a> {
             note: note.map(escaped),
             preview,
             placement: Placement::default(),
+            break_glass: None,
         }
     }
 
@@ -57,6 +64,20 @@ impl<'a> CheckReport<'a> {
             |text: &Option<String>| text.as_deref().map(|text| to_bounded_line(text, MAX_NAME_CHARS));
         let Placement { address, node } = placement;
         Self { placement: Placement { address: escaped(address), node: escaped(node) }, ..self }
+    }
+
+    /// Adds a row with the command that overrules the denial by annotations of an object; `object` has its arguments for `kubectl
+    /// annotate`. A message that contains such a command gets no row.
+    pub(crate) fn with_break_glass(mut self, object: &str) -> Self {
+        let Preview { verdict, message, .. } = self.preview;
+        let is_overrulable = verdict == "denied" && !message.contains(ALLOW_UNTIL);
+        self.break_glass = is_overrulable.then(|| {
+            format!(
+                "kubectl annotate --overwrite {object} {ALLOW_UNTIL}=\"$(date -u -d '+1 hour' +%Y-%m-%dT%H:%M:%SZ)\" \
+                 {ALLOW_REASON}='REASON'"
+            )
+        });
+        self
     }
 
     /// Writes the warnings, which, as with kubectl, are for standard error.
@@ -85,7 +106,8 @@ impl<'a> CheckReport<'a> {
         let (verdict, reason) = (to_single_line(&verdict.to_uppercase()), to_single_line(reason));
         let title = format!("{} {}", paint(style, &verdict), paint(EMPHASIS, &reason));
         writeln!(out, "{title}: {}, by {}", self.question, self.user)?;
-        let rows = rows(self.preview, &self.placement);
+        let mut rows = rows(self.preview, &self.placement);
+        rows.extend(self.break_glass.clone().map(|command| ("OVERRULE", command)));
         let width = rows.iter().map(|(title, _)| title.len()).max().unwrap_or_default();
         for (title, value) in rows {
             // Computed here, because a format width would count the color codes.
@@ -184,6 +206,28 @@ DENIED LeaderProtected: delete pod prod/etcd-1, by alice
         report.with_placement(&placement).write(&mut out).unwrap();
         let text = String::from_utf8(out.into_inner()).unwrap();
         assert!(text.contains("  ADDRESS  10.0.0.7\n  NODE     n\\u{1b}1\n"), "{text}");
+    }
+
+    #[test]
+    fn wide_table_ends_with_the_command_that_overrules_a_denial() {
+        let last_line = |verdict: &str, message: &str| {
+            let preview =
+                json!({"verdict": verdict, "reason": "QuorumAtRisk", "warnings": [], "message": message});
+            let preview: Preview = serde_json::from_value(preview).unwrap();
+            let report =
+                CheckReport::new("delete pod prod/etcd-1", "alice", &WebhookCoverage::Covered, &preview);
+            let mut out = anstream::StripStream::new(Vec::new());
+            report.with_break_glass("-n prod pod/etcd-1").write(&mut out).unwrap();
+            String::from_utf8(out.into_inner()).unwrap().lines().last().unwrap().to_owned()
+        };
+        assert_eq!(
+            last_line("denied", "2 of 3 voters are healthy"),
+            "  OVERRULE  kubectl annotate --overwrite -n prod pod/etcd-1 etcd-guard.io/allow-delete-until=\"$(date -u -d '+1 hour' \
+             +%Y-%m-%dT%H:%M:%SZ)\" etcd-guard.io/allow-delete-reason='REASON'"
+        );
+        assert_eq!(last_line("allowed", "safe"), "  WHY  safe");
+        let with_command = "overrule: kubectl annotate etcd-guard.io/allow-delete-until=1";
+        assert_eq!(last_line("denied", with_command), format!("  WHY  {with_command}"));
     }
 
     #[test]

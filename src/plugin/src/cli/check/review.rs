@@ -69,6 +69,14 @@ impl Target {
         format!("{}/{}", self.kind.name_type(), to_bounded_line(&self.name, MAX_NAME_CHARS))
     }
 
+    /// Returns the arguments of `kubectl annotate` for the object.
+    pub(super) fn annotate_arguments(&self, default: &str) -> String {
+        match self.kind {
+            TargetKind::Namespace => self.printed_name(),
+            _ => format!("-n {} {}", self.namespace(default), self.printed_name()),
+        }
+    }
+
     /// Returns the namespace with the labels that select webhooks.
     pub(super) fn namespace<'a>(&'a self, default: &'a str) -> &'a str {
         match self.kind {
