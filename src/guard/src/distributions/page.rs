@@ -50,7 +50,8 @@ pub(super) fn generate(entries: &[Entry]) -> String {
             Some(needs) => needs,
             None => "",
         };
-        let (name, version, mode) = (&expected.distribution, &expected.version, &expected.mode);
+        let version = expected.version.replace("commit ", "");
+        let (name, mode) = (&expected.distribution, &expected.mode);
         if needs == "-" && action.is_empty() {
             plain.push(format!("{name} ({version}, {mode})"));
             continue;
