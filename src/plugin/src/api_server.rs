@@ -224,14 +224,6 @@ impl ApiServer {
         call(operation, sets.patch(name, &parameters, &patch)).await
     }
 
-    /// Sets or withdraws the cordon of a node.
-    pub(crate) async fn cordon(&self, node: &str, is_cordoned: bool) -> Result<(), CallError> {
-        let nodes = self.all::<Node>();
-        let patch = Patch::Merge(json!({"spec": {"unschedulable": is_cordoned}}));
-        let operation = format!("failed to cordon node {node}");
-        call(operation, nodes.patch(node, &PatchParams::default(), &patch)).await.map(drop)
-    }
-
     /// Returns an error if the user may not evict pods of this namespace. If the API server does not answer the review, the
     /// eviction itself reports the cause.
     pub(crate) async fn require_evictions(&self, namespace: &str) -> anyhow::Result<()> {
