@@ -18,7 +18,7 @@ use kube::{
     core::{ClusterResourceScope, NamespaceResourceScope},
 };
 use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use etcd_guard_core::escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word};
@@ -366,6 +366,8 @@ impl Response {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use etcd_guard_kubernetes::fake::{api_server, status_failure};
 

@@ -67,7 +67,7 @@ async fn service_account_moves_leadership_with_a_warning() {
 
 #[tokio::test]
 async fn users_of_the_configuration_are_programs() {
-    let mut etcd = GuardedCluster::start_as(Setup { config: CONFIG, ..Setup::default() }).await;
+    let etcd = GuardedCluster::start_as(Setup { config: CONFIG, ..Setup::default() }).await;
     let leader = etcd.leader().await;
     let uid = etcd.uid(&leader).await;
     let (approved, text) = delete_as(&etcd, "argocd", &leader).await;
