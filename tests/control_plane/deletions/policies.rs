@@ -44,8 +44,7 @@ async fn rollout_replaces_every_member_without_a_person() {
     for name in GuardedCluster::names() {
         uids.push((name, etcd.uid(name).await));
     }
-    let term = async || etcd.member(&etcd.leader().await).status().await.unwrap().raft_term();
-    let before = term().await;
+    let (_, term) = etcd.leadership().await;
     let output = etcd.kubectl(&["rollout", "restart", "statefulset/etcd"]).await;
     assert!(output.success, "{output:?}");
     let output = etcd.kubectl(&["rollout", "status", "statefulset/etcd", "--timeout=120s"]).await;
@@ -54,11 +53,10 @@ async fn rollout_replaces_every_member_without_a_person() {
         etcd.wait_until_replaced(name, &uid).await;
     }
     // The second move is to an updated member. Each move increases the term by one.
-    let moves = term().await - before;
+    let moves = etcd.leadership().await.1 - term;
     assert!((1..=2).contains(&moves), "{moves} moves");
+    assert_eq!(etcd.guard.metric("etcd_guard_leader_transfers_total{result=\"moved\"}").await, moves);
     let verdicts = etcd.guard.new_verdicts().await;
-    let transfers = verdicts.iter().filter(|verdict| *verdict == "DELETE allowed LeaderTransferred").count();
-    assert_eq!(u64::try_from(transfers).unwrap(), moves, "{verdicts:?}");
     assert!(!verdicts.contains(&String::from("DELETE denied LeaderProtected")), "{verdicts:?}");
 }
 
