@@ -25,7 +25,7 @@ async fn rollout_continues_after_leadership_moves() {
     etcd.wait_until_replaced("etcd-2", &first_uid).await;
     wait_until("the denial is an event of the set", START_TIMEOUT, async || {
         let output = etcd.kubectl(&["get", "events", "--field-selector=reason=FailedDelete"]).await;
-        output.stdout.contains("delete Pod etcd-1 in StatefulSet etcd failed error: admission webhook")
+        output.stdout.contains(" Pod etcd-1 in StatefulSet etcd failed error: admission webhook")
             && output.stdout.contains("LeaderProtected: etcd-1 leads ")
     })
     .await;
