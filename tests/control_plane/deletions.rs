@@ -12,6 +12,7 @@ mod native_sidecars;
 mod one_at_a_time;
 mod policies;
 mod replicas;
+mod requesters;
 mod separate_owners;
 mod unguarded_pods;
 mod unhealthy;

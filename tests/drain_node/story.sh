@@ -195,18 +195,47 @@ command_moves_leadership() {
   wait_until "$LEADER runs again" is_complete ''
 }
 
-drain_leaves_no_member() {
+# drain_nodes_in_turn: kubectl drain of every node with a member, as an upgrade of the nodes does.
+drain_nodes_in_turn() {
+  local before pod node number=0
   roles
   report drain-leader "$LEADER on $NODE, term $TERM"
+  before=$(uids)
   take_writes >/dev/null
   watch_members
-  run drain "$PLUGIN" drain "$NODE"
+  for pod in "${MEMBERS[@]}"; do
+    node=$(node_of "$pod")
+    run "drain-$((number++))" kubectl drain "$node" --pod-selector app=etcd --timeout="${READY_TIMEOUT}s"
+    wait_until 'the drained cluster is complete' is_complete "$pod=$(pod_uid_in "$before" "$pod")"
+    report "drain-of-$pod" "$node $(node_of "$pod")"
+    kubectl uncordon "$node" >/dev/null
+  done
   report drain-lowest "$(lowest_members)"
-  wait_until 'the drained cluster is complete' is_complete ''
-  report drain-nodes "$(nodes)"
   report drain-final "$(leader_and_term)"
   report drain-writes "$(take_writes)"
-  kubectl uncordon "$NODE" >/dev/null
+}
+
+# try_evict POD: one attempt of an eviction. Writes the response to the file `eviction`.
+try_evict() {
+  kubectl create --raw "/api/v1/namespaces/prod/pods/$1/eviction" -f - >"$TESTBED_DIR/eviction" 2>&1 \
+    <<<"{\"apiVersion\":\"policy/v1\",\"kind\":\"Eviction\",\"metadata\":{\"name\":\"$1\",\"namespace\":\"prod\"}}"
+}
+
+# evict_leaders: evicts the leader's pod twice, with retries, as autoscalers and deschedulers do.
+evict_leaders() {
+  local before number
+  take_writes >/dev/null
+  watch_members
+  for number in 0 1; do
+    roles
+    before=$(uids)
+    wait_until "the eviction of $LEADER is approved" try_evict "$LEADER"
+    report_lines "eviction-$number-output" "$(<"$TESTBED_DIR/eviction")"
+    wait_until 'the cluster is complete' is_complete "$LEADER=$(pod_uid_in "$before" "$LEADER")"
+    report "eviction-$number" "$LEADER $(leader_and_term)"
+  done
+  report eviction-lowest "$(lowest_members)"
+  report eviction-writes "$(take_writes)"
 }
 
 restart_replaces_every_pod() {
@@ -225,11 +254,10 @@ restart_replaces_every_pod() {
   report restart-writes "$(take_writes)"
 }
 
-# rollout_moves_leadership: the StatefulSet controller replaces the highest ordinal first, so that the pod of the leader, etcd-0, is
-# replaced last.
+# rollout_moves_leadership: the StatefulSet controller replaces the highest ordinal first, the pod of the leader, etcd-2.
 rollout_moves_leadership() {
   local before
-  run_move rollout-move etcd-0
+  run_move rollout-move etcd-2
   roles
   before=$(uids)
   report rollout-leader "$LEADER $TERM"
@@ -349,7 +377,6 @@ kubectl apply -k "$PROJECT/tests/drain_node/guard" >/dev/null
 kubectl create namespace prod >/dev/null
 kubectl label namespace prod etcd-guard.io/guard=enabled >/dev/null
 sed "s|^      affinity:|$SPREAD\n&|" "$PROJECT/etcd-manifests/plain.yaml" | kubectl -n prod apply -f - >/dev/null
-kubectl -n prod annotate statefulset/etcd etcd-guard.io/leader=transfer >/dev/null
 writer_services prod "${MEMBERS[@]}" | kubectl apply -f - >/dev/null
 kubectl -n etcd-guard rollout status deployment/etcd-guard --timeout="${READY_TIMEOUT}s" >/dev/null || fail 'the guard is not ready'
 kubectl -n prod rollout status statefulset/etcd --timeout="${READY_TIMEOUT}s" >/dev/null || fail 'etcd is not ready'
@@ -359,9 +386,10 @@ knows_cluster() { "$PLUGIN" status -n prod --exit-code >/dev/null 2>&1; }
 wait_until 'the guard reads the cluster' knows_cluster
 log "the guard and etcd are ready after $SECONDS s"
 
-chapters=(cordon_moves_leadership command_moves_leadership drain_leaves_no_member restart_replaces_every_pod)
+chapters=(cordon_moves_leadership command_moves_leadership drain_nodes_in_turn evict_leaders rollout_moves_leadership
+  restart_replaces_every_pod)
 if [[ -n $NEXT_IMAGE ]]; then
-  chapters+=(rollout_moves_leadership killed_restart_resumes min_voters_denies_deletions upgrade_replaces_the_image reference
+  chapters+=(killed_restart_resumes min_voters_denies_deletions upgrade_replaces_the_image reference
     unguarded_drain_and_rollout)
 else
   chapters+=(reference)

@@ -122,7 +122,7 @@ fn kubectl_plugin_shows_verdict_and_status() {
         assert_reported(&status, &["prod/etcd  cluster id ", "3 voters, 3 healthy, quorum 2, 1 to spare"]);
         assert_reported(
             &status,
-            &["leader", "follower", "persistent", "policy leader: deny (configuration)"],
+            &["leader", "follower", "persistent", "policy leader: auto (configuration)"],
         );
     });
 }

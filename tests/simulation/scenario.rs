@@ -195,7 +195,7 @@ impl Scenario {
     /// The configuration of the guard.
     pub(crate) fn config(&self) -> Policies {
         let mut config = Policies::default();
-        config.defaults.leader = if self.transfers { LeaderPolicy::Transfer } else { LeaderPolicy::Deny };
+        config.defaults.leader = if self.transfers { LeaderPolicy::Transfer } else { LeaderPolicy::Auto };
         config
     }
 

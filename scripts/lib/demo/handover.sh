@@ -1,5 +1,4 @@
-# The last part of the scenario on a real node: the drain of the leader's node under the policy `leader: transfer`, while a
-# client writes. It needs several nodes: a member on another node takes over.
+# The last part of the scenario on a real node: the drain of the leader's node, which needs no person, while a client writes. It needs several nodes: a member on another node takes over.
 # shellcheck shell=bash source-path=SCRIPTDIR/..
 
 # Seconds until the guard records the event of a handover.
@@ -25,9 +24,8 @@ show_writes() {
 handover_scenario() {
   local roles leader node uid
 
-  heading 'Permit the guard to move leadership'
+  heading 'Start a client that writes'
   setup kubectl -n prod rollout status statefulset/etcd --timeout="${MEMBER_READY_TIMEOUT}s"
-  setup kubectl -n prod annotate statefulset/etcd etcd-guard.io/leader=transfer
   writer_services prod "${MEMBERS[@]}" >"$STEPS_DIR/services.yaml"
   kubectl apply -f "$STEPS_DIR/services.yaml" >/dev/null
   start_writer "$DEMO_WRITER" prod "${MEMBERS[@]}"

@@ -90,6 +90,27 @@ run_scenario() {
   step delete-leader "delete $leader, the leader" 'denied (Forbidden)' '*LeaderProtected: * leads *' \
     kubectl -n prod delete pod "$leader"
 
+  heading 'Follow the advice of the denial'
+  denial=$(<"$STEPS_DIR/delete-leader.output")
+  # The denial ends with this command; a shell inserts the time:
+  # kubectl -n prod annotate --overwrite statefulset/etcd etcd-guard.io/move-leader=POD@$(date ...)
+  if [[ $denial =~ without\ the\ plugin:\ (kubectl\ .*move-leader=[a-z0-9-]+@) ]]; then
+    read -ra words <<<"${BASH_REMATCH[1]}$(date -u +%FT%TZ)"
+    step move-leader "move leadership away from $leader" allowed '*annotated*' "${words[@]}"
+    wait_until_led_elsewhere "$leader"
+    # A denial may rest on a snapshot that is half a second old. This returns when the guard names the new leader.
+    wait_until_guarded
+    uid=$(pod_uid "$leader")
+    step delete-former-leader "delete $leader, no longer the leader" allowed '*deleted*' kubectl -n prod delete pod "$leader"
+    wait_for_replacement "$leader" "$uid"
+  else
+    log "the denial contains no command that moves leadership: $denial"
+    record_step "move leadership away from $leader" allowed 'no command in the denial'
+  fi
+
+  roles=$(members_by_role) || exit 1
+  read -r leader first second <<<"$roles"
+
   heading "Delete a follower, $first, and at once the other, $second"
   # Without the cordon of all nodes, the first pod could be ready before the second request, however slow kubectl starts.
   read -ra nodes < <(kubectl get nodes --field-selector spec.unschedulable=false -o 'jsonpath={.items[*].metadata.name}{"\n"}')
@@ -110,32 +131,18 @@ run_scenario() {
   heading 'Drain the node of the leader, server-side dry run'
   roles=$(members_by_role) || exit 1
   leader=${roles%% *}
-  step drain 'drain the node of the leader (dry run)' denied "*pods/\"$leader\"*denied the request: LeaderProtected: *" \
+  step drain 'drain the node of the leader (dry run)' allowed "*evicting pod prod/$leader*drained*" \
     kubectl drain "$(kubectl -n prod get pod "$leader" -o 'jsonpath={.spec.nodeName}')" --dry-run=server --force \
-    --ignore-daemonsets --delete-emptydir-data --pod-selector app=etcd --timeout=3s
+    --ignore-daemonsets --delete-emptydir-data --pod-selector app=etcd --timeout=30s
 
   roles=$(members_by_role) || exit 1
   leader=${roles%% *}
-  heading "Evict the leader, $leader, through the eviction API"
+  uid=$(pod_uid "$leader")
+  heading "Evict the leader, $leader, as a program does: leadership moves first"
   eviction="{\"apiVersion\":\"policy/v1\",\"kind\":\"Eviction\",\"metadata\":{\"name\":\"$leader\",\"namespace\":\"prod\"}}"
-  step evict-leader "evict $leader, the leader" 'denied (TooManyRequests)' '*LeaderProtected: * leads *' \
+  step evict-leader "evict $leader, the leader" allowed '*leadership of etcd prod/etcd was moved to etcd-*' \
     kubectl create --raw "/api/v1/namespaces/prod/pods/$leader/eviction" -f - <<<"$eviction"
-
-  heading 'Follow the advice of the denial'
-  denial=$(<"$STEPS_DIR/evict-leader.output")
-  # The denial ends with this command; a shell inserts the time:
-  # kubectl -n prod annotate --overwrite statefulset/etcd etcd-guard.io/move-leader=POD@$(date ...)
-  if [[ $denial =~ without\ the\ plugin:\ (kubectl\ .*move-leader=[a-z0-9-]+@) ]]; then
-    read -ra words <<<"${BASH_REMATCH[1]}$(date -u +%FT%TZ)"
-    step move-leader "move leadership away from $leader" allowed '*annotated*' "${words[@]}"
-    wait_until_led_elsewhere "$leader"
-    # A denial may rest on a snapshot that is half a second old. This returns when the guard names the new leader.
-    wait_until_guarded
-    step delete-former-leader "delete $leader, no longer the leader" allowed '*deleted*' kubectl -n prod delete pod "$leader"
-  else
-    log "the denial contains no command that moves leadership: $denial"
-    record_step "move leadership away from $leader" allowed 'no command in the denial'
-  fi
+  wait_for_replacement "$leader" "$uid"
 
   if [[ $(type -t handover_scenario) == function ]]; then handover_scenario; fi
   summary

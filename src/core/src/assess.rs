@@ -23,7 +23,7 @@ use crate::{
         probe_result::ProbeResult,
     },
     membership::{Member, Membership, MembershipError, single_member::SingleMemberEvidence},
-    policy::{Permission, Policy},
+    policy::{LeaderPolicy, Permission, Policy},
     reason::Reason,
     snapshot::{MemberPod, Snapshot},
     tally::Tally,
@@ -241,18 +241,26 @@ fn leaving(membership: &Membership<'_>, target: Option<MemberId>) -> Vec<String>
 }
 
 /// Returns the pod that should take over leadership from the target: the best of the healthy voters that are not leaving.
+/// `rollout` is the revision to which a rollout in progress updates the pods.
 #[must_use]
-pub fn transferee<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Option<(&'a MemberPod, &'a Status)> {
-    best_transferee(transferees(snapshot, target))
+pub fn transferee<'a>(
+    snapshot: &'a Snapshot,
+    target: &MemberPod,
+    rollout: Option<&str>,
+) -> Option<(&'a MemberPod, &'a Status)> {
+    best_transferee(transferees(snapshot, target), rollout)
 }
 
-/// Returns the candidate that has applied most raft entries. Of equal ones, the one whose pod has the highest uid is chosen, because
-/// uids are random. If the guard chose by name, the leaders of all clusters would be on one node after a drain.
+/// Returns the best candidate. One that a rollout has updated comes first: the rollout will not delete it, so that leadership
+/// moves at most twice. Then the one that has applied most raft entries. Of equal ones, the one whose pod has the highest uid is
+/// chosen, because uids are random. If the guard chose by name, the leaders of all clusters would be on one node after a drain.
 #[must_use]
 pub fn best_transferee<'a>(
     candidates: Vec<(&'a MemberPod, &'a Status)>,
+    rollout: Option<&str>,
 ) -> Option<(&'a MemberPod, &'a Status)> {
-    candidates.into_iter().max_by_key(|(pod, status)| (status.applied_index, &pod.uid))
+    let is_updated = |pod: &MemberPod| rollout.is_some_and(|revision| pod.revision == revision);
+    candidates.into_iter().max_by_key(|(pod, status)| (is_updated(pod), status.applied_index, &pod.uid))
 }
 
 /// Returns the pods that can take over leadership from the target: those of the healthy voters that are not leaving.
@@ -270,10 +278,10 @@ pub fn transferees<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Vec<(&'a M
 // === impl Assessment ===
 
 impl Assessment {
-    /// Whether the policy requires a transfer of leadership before the deletion.
+    /// Whether the policy, as it applies to the requester, requires a transfer of leadership before the deletion.
     #[must_use]
     pub fn wants_transfer(&self, policy: &Policy) -> bool {
-        self.reason == Reason::LeaderProtected && policy.leader.transfers()
+        self.reason == Reason::LeaderProtected && policy.leader == LeaderPolicy::Transfer
     }
 
     /// An assessment with this reason and no further facts.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     escape::{MAX_NAME_CHARS, into_bounded_line},
-    objects::pod::Pod,
+    objects::pod::{Pod, REVISION_LABEL},
 };
 
 /// Maximum number of clusters in each cache. It bounds the memory that requests with made-up names can occupy, and exceeds the
@@ -19,7 +19,7 @@ pub const CLUSTER_TTL: Duration = Duration::from_secs(600);
 
 /// Labels that differ between the pods of one StatefulSet, or between its revisions.
 const LABELS_PER_POD: [&str; 3] =
-    ["statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index", "controller-revision-hash"];
+    ["statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index", REVISION_LABEL];
 
 /// Identifies the pods of one namespace that share a controller or, for pods without a controller, the same labels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

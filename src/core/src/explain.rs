@@ -2,6 +2,8 @@
 //!
 //! A denial starts with its reason code and ends with a command that can be pasted. kubectl prints it on one line.
 
+use std::time::Duration;
+
 use k8s_openapi::jiff::SignedDuration;
 use tokio::time::Instant;
 
@@ -10,6 +12,7 @@ use crate::{
     assess,
     assess::{Assessment, describe_missing, stray::is_in_minority},
     escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word},
+    ledger::HANDOVER_TTL,
     reason::Reason,
     snapshot::{MemberPod, Snapshot, Storage},
     tally::Tally,
@@ -67,6 +70,16 @@ pub fn break_glass_advice(object: &str, clock: &WallClock) -> String {
     )
 }
 
+/// Returns the object whose annotations concern the cluster of a pod, as a word of a command: its StatefulSet, or the pod.
+#[must_use]
+pub fn annotated_object(snapshot: &Snapshot, pod: &MemberPod) -> String {
+    let set = snapshot.cluster.split_once('/').map(|(_, set)| set);
+    match set.filter(|_| pod.owner_kind == "StatefulSet") {
+        Some(set) => to_shell_word(&format!("statefulset/{set}")),
+        None => to_shell_word(&format!("pod/{}", pod.name)),
+    }
+}
+
 /// Renders the denial of the deletion of a pod that takes over leadership at the moment.
 #[must_use]
 pub fn explain_transferee(
@@ -79,14 +92,29 @@ pub fn explain_transferee(
     let explanation = Explanation { snapshot, target, assessment, clock };
     let (pod, cluster) = (&target.name, &snapshot.cluster);
     let text = format!("{pod} is taking over leadership of {cluster} ({})", explanation.numbers());
-    let namespace = to_shell_word(&snapshot.namespace);
-    let remedy = format!("Retry in 10 s: kubectl -n {namespace} get pods -w");
-    let mut verdict = Verdict::new(Reason::DisruptionInProgress, text).with_remedy(&remedy);
-    verdict.member = assessment.member;
-    verdict.tally.clone_from(&assessment.tally);
-    verdict.cluster = Some(to_bounded_line(cluster, MAX_ERROR_CHARS));
-    verdict.data_age = Some(now.duration_since(snapshot.taken_at));
-    verdict
+    explanation.wait(text, HANDOVER_TTL, now)
+}
+
+/// Renders the denial of the deletion of a leader because leadership moved for another deletion a moment ago. `rest` is the
+/// time until it may move again.
+#[must_use]
+pub fn explain_recent_move(
+    snapshot: &Snapshot,
+    target: &MemberPod,
+    assessment: &Assessment,
+    rest: Duration,
+    now: Instant,
+    clock: &WallClock,
+) -> Verdict {
+    let explanation = Explanation { snapshot, target, assessment, clock };
+    let text = format!(
+        "{} leads {} ({}), and leadership moved for another deletion less than {} s ago",
+        target.name,
+        snapshot.cluster,
+        explanation.numbers(),
+        HANDOVER_TTL.as_secs()
+    );
+    explanation.wait(text, rest, now)
 }
 
 /// One assessment and the snapshot on which it is based.
@@ -98,6 +126,19 @@ struct Explanation<'a> {
 }
 
 impl Explanation<'_> {
+    /// Returns the denial of a deletion that may pass after this time.
+    fn wait(&self, text: String, rest: Duration, now: Instant) -> Verdict {
+        let seconds = rest.as_millis().div_ceil(1000).max(1);
+        let namespace = to_shell_word(&self.snapshot.namespace);
+        let remedy = format!("Retry in {seconds} s: kubectl -n {namespace} get pods -w");
+        let mut verdict = Verdict::new(Reason::DisruptionInProgress, text).with_remedy(&remedy);
+        verdict.member = self.assessment.member;
+        verdict.tally.clone_from(&self.assessment.tally);
+        verdict.cluster = Some(to_bounded_line(&self.snapshot.cluster, MAX_ERROR_CHARS));
+        verdict.data_age = Some(now.duration_since(self.snapshot.taken_at));
+        verdict
+    }
+
     /// The facts on which the verdict is based.
     fn facts(&self) -> String {
         let (pod, cluster) = (&self.target.name, &self.snapshot.cluster);
@@ -303,16 +344,12 @@ impl Explanation<'_> {
     /// The guard carries out the annotation, with its own credentials. It ignores an annotation whose time is not current.
     fn move_leadership(&self) -> String {
         let [pod, ns] = [&self.target.name, &self.snapshot.namespace].map(|name| to_shell_word(name));
-        let Some((transferee, _)) = assess::transferee(self.snapshot, self.target) else {
+        let Some((transferee, _)) = assess::transferee(self.snapshot, self.target, None) else {
             return format!(
                 "No other healthy voter can become the leader. Wait until another voter is ready: kubectl -n {ns} get pods -w"
             );
         };
-        let set = self.snapshot.cluster.split_once('/').map(|(_, set)| set);
-        let object = match set.filter(|_| self.target.owner_kind == "StatefulSet") {
-            Some(set) => to_shell_word(&format!("statefulset/{set}")),
-            None => to_shell_word(&format!("pod/{}", self.target.name)),
-        };
+        let object = annotated_object(self.snapshot, self.target);
         let transferee = to_shell_word(&format!("{MOVE_LEADER}={}@", transferee.name));
         format!(
             "Move leadership, then retry: kubectl etcd-guard move-leader -n {ns} {pod}; without the plugin: kubectl -n {ns} \

@@ -53,6 +53,9 @@ impl Trigger {
     }
 }
 
+/// The signal of a move before an approved deletion. An entry with it limits the rate of such moves, and announces nothing.
+pub const REVIEW: &str = "review";
+
 /// Returns the name of the node in the id of a node's signal (`TRIGGER/DETAIL/NODE/UID`), or `None` for other signals. The detail
 /// can contain slashes, so that the id is split from the end.
 #[must_use]

@@ -27,7 +27,8 @@ pub const RESERVATION_TTL: Duration = Duration::from_secs(60);
 pub const NODE_RESERVATION_TTL: Duration = Duration::from_secs(120);
 
 /// Time for which a handover protects its transferee: a transfer takes 100 ms and at most 2 s, and the new leader is
-/// verified within another second. The rest covers slow reads of other replicas.
+/// verified within another second. The rest covers slow reads of other replicas. It is also the time between two moves of one
+/// cluster that follow from reviews, which can be forged.
 pub const HANDOVER_TTL: Duration = Duration::from_secs(10);
 
 /// Cluster, signal and time of a handover.
@@ -110,8 +111,10 @@ impl Sightings {
         }
     }
 
-    /// Returns the rest of the lifetime of a handover. One that the replica did not read counts as new.
-    fn remaining(&self, handover: &Handover, now: Instant) -> Duration {
+    /// Returns the rest of the lifetime of a handover, also of one that has ended. One that the replica did not read counts as
+    /// new.
+    #[must_use]
+    pub fn remaining(&self, handover: &Handover, now: Instant) -> Duration {
         let since = self.handovers.get(&handover_key(handover)).copied().unwrap_or(now);
         HANDOVER_TTL.saturating_sub(now.duration_since(since))
     }

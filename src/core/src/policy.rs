@@ -16,6 +16,7 @@ use crate::{
     },
     config::policies::{Defaults, Floor, PolicyValue},
     escape::to_bounded_line,
+    request::Requester,
 };
 
 /// Longest time that a break-glass may last from now on.
@@ -97,6 +98,12 @@ impl Policy {
     #[must_use]
     pub fn enforces_denials(&self) -> bool {
         self.break_glass.is_none() && self.mode == Mode::Enforce
+    }
+
+    /// Returns the policy as it applies to this requester.
+    #[must_use]
+    pub fn for_requester(self, requester: Requester) -> Self {
+        Self { leader: self.leader.for_requester(requester), ..self }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Requests to the guard: the deletion or the eviction of one pod, or a workload operation.
 
 mod error;
+mod requester;
 pub mod workload_operation;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use serde::Deserialize;
 
 pub use self::{
     error::RequestError,
+    requester::Requester,
     workload_operation::{ResourceKind, WorkloadOperation},
 };
 use self::{error::parse, workload_operation::OwnerTarget};

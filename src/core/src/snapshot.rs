@@ -60,6 +60,8 @@ pub struct MemberPod {
     pub owner: OwnerState,
     /// Kind of the pod's controller; empty without a controller. It is reported only: members may have mixed owners.
     pub owner_kind: String,
+    /// Revision of the StatefulSet from which the pod was created; empty without one.
+    pub revision: String,
     /// Whether the pod has a deletion timestamp.
     pub terminating: bool,
     /// Whether this guard approved the pod's deletion, which may not be visible yet.

@@ -57,13 +57,13 @@ use etcd_guard_core::{
         stopped_pod::{namespace_not_guarded, not_etcd, pod_gone, verdict_of_stopped_pod, warn_not_guarded},
     },
     etcd::probe_result::ProbeResult,
-    explain::{advise_inspection, explain, explain_transferee},
+    explain::{advise_inspection, explain, explain_recent_move, explain_transferee},
     membership::{Membership, single_member::SingleMemberEvidence},
     mistakes::Mistake,
     objects::pod::Pod,
-    policy::{Mode, Permission, Policy, ResolvedPolicy},
+    policy::{LeaderPolicy, Mode, Permission, Policy, ResolvedPolicy},
     reason::Reason,
-    request::{Operation, Request},
+    request::{Operation, Request, Requester},
     reservation::Reservation,
     snapshot::{MemberPod, Snapshot},
     verdict::Verdict,
@@ -109,7 +109,10 @@ enum Namespaces {
 struct Target {
     pod: Pod,
     cluster_key: ClusterKey,
+    /// The policy as it applies to the requester.
     resolved: ResolvedPolicy,
+    /// Whether the policy for deletions of the leader depends on the requester.
+    is_auto: bool,
     cascade: Cascade,
 }
 
@@ -313,14 +316,21 @@ impl<'a> Evaluation<'a> {
         }
         let cluster_key = ClusterKey::from_pod(&request.namespace, &pod);
         let cascade = cascade::of_pod(self, &pod).await;
-        let resolved = services.policies.resolve_for_pod(&request.namespace, &pod, deadline).await;
+        let mut resolved = services.policies.resolve_for_pod(&request.namespace, &pod, deadline).await;
+        let is_auto = resolved.policy.leader == LeaderPolicy::Auto;
+        resolved.policy = resolved.policy.for_requester(self.requester());
         if let Cascade::Proven(verdict) = cascade {
             if !request.dry_run {
                 Box::pin(ledger::reserve_overruled(self, &cluster_key, &resolved.policy)).await;
             }
             return Err(Box::new(verdict));
         }
-        Ok((Target { pod, cluster_key, resolved, cascade }, held))
+        Ok((Target { pod, cluster_key, resolved, is_auto, cascade }, held))
+    }
+
+    /// Returns who asks, which matters for the leader under the policy `auto`.
+    fn requester(&self) -> Requester {
+        Requester::of(self.request, &self.services.observer.config.borrow().programs)
     }
 
     /// Finds the pod whose copy the review contains. The copy can be forged: it determines which cluster is read, and may
@@ -328,7 +338,8 @@ impl<'a> Evaluation<'a> {
     /// the pod is one of those that are read in any case.
     async fn find_by_copy(&self, copy: &Pod) -> Result<Option<Found>, Box<Verdict>> {
         let &Self { services, request, .. } = self;
-        let resolved = services.policies.resolve_for_copy(&request.namespace, copy);
+        let mut resolved = services.policies.resolve_for_copy(&request.namespace, copy);
+        resolved.policy = resolved.policy.for_requester(self.requester());
         let found = if cascade::may_be_cascade(self) {
             Box::pin(self.read_pod()).await
         } else {
@@ -669,6 +680,14 @@ impl<'a> Evaluation<'a> {
             services.cache.store_snapshot(cluster_key, snapshot);
             return Ok(verdict);
         }
+        let planned = if wants_transfer {
+            if let Some(rest) = ledger.pause_between_moves(&snapshot, clock.now()) {
+                return Ok(explain_recent_move(&snapshot, pod, &assessment, rest, Instant::now(), clock));
+            }
+            Some(transfer::plan(self, &pods, &snapshot, pod).await?)
+        } else {
+            None
+        };
         let ledgers = ledger.select(self, cluster_key, &snapshot, is_proven).map_err(Step::Retry)?;
         if request.dry_run {
             // A dry run reserves nothing, but must not approve a deletion that could not be reserved.
@@ -690,7 +709,10 @@ impl<'a> Evaluation<'a> {
         let stored = match ledgers {
             Ok(mut ledgers) => {
                 let member = assessment.member.map(|id| id.to_string()).unwrap_or_default();
-                match ledger::reserve(self, &mut ledgers, &snapshot, &pod.uid, member, &pods).await {
+                let entry = planned.as_ref().map(|planned| planned.entry(clock.now()));
+                let reserve =
+                    ledger::reserve(self, &mut ledgers, &snapshot, &pod.uid, member, &pods, entry.as_ref());
+                match reserve.await {
                     Ok(Written::Stored) => Ok(ledgers),
                     Ok(Written::Conflict) => return Err(Step::Retry(Why::Conflict)),
                     Err(error) => Err(error),
@@ -698,19 +720,19 @@ impl<'a> Evaluation<'a> {
             }
             Err(error) => Err(error),
         };
-        match stored {
-            Ok(mut ledgers) if wants_transfer => {
+        match (stored, planned) {
+            (Ok(mut ledgers), Some(planned)) => {
                 let had_reservation = reserved.iter().any(|reservation| reservation.uid == pod.uid);
                 let transfer =
-                    transfer::transfer(self, target, &pods, &snapshot, pod, &mut ledgers, had_reservation);
+                    transfer::transfer(self, target, &snapshot, &planned, &mut ledgers, had_reservation);
                 let verdict = Box::pin(transfer).await;
                 // The snapshot predates the transfer.
                 services.cache.invalidate_snapshot(cluster_key);
                 return verdict;
             }
-            Err(error) if removes_vote => return Err(Step::Answer(self.fail(error))),
+            (Err(error), _) if removes_vote => return Err(Step::Answer(self.fail(error))),
             // A pod without a vote needs no reservation.
-            Ok(_) | Err(_) => {}
+            (Ok(_) | Err(_), _) => {}
         }
         let verdict = self.explain(&snapshot, pod, &assessment);
         let uid = pod.uid.clone();
@@ -723,7 +745,7 @@ impl<'a> Evaluation<'a> {
 
     /// Completes the verdict on a live pod, applies its policy, and records events.
     async fn answer(&self, target: &Target, mut verdict: Verdict) -> Verdict {
-        let Target { pod, cluster_key, resolved, cascade } = target;
+        let Target { pod, cluster_key, resolved, cascade, .. } = target;
         let is_denied = !verdict.reason.allows();
         self.complete(pod, resolved, cascade, &mut verdict);
         if is_denied && verdict.allows() && !self.request.dry_run {

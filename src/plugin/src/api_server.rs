@@ -18,7 +18,7 @@ use kube::{
     core::{ClusterResourceScope, NamespaceResourceScope},
 };
 use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use etcd_guard_core::escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word};
@@ -224,14 +224,6 @@ impl ApiServer {
         call(operation, sets.patch(name, &parameters, &patch)).await
     }
 
-    /// Sets or withdraws the cordon of a node.
-    pub(crate) async fn cordon(&self, node: &str, is_cordoned: bool) -> Result<(), CallError> {
-        let nodes = self.all::<Node>();
-        let patch = Patch::Merge(json!({"spec": {"unschedulable": is_cordoned}}));
-        let operation = format!("failed to cordon node {node}");
-        call(operation, nodes.patch(node, &PatchParams::default(), &patch)).await.map(drop)
-    }
-
     /// Returns an error if the user may not evict pods of this namespace. If the API server does not answer the review, the
     /// eviction itself reports the cause.
     pub(crate) async fn require_evictions(&self, namespace: &str) -> anyhow::Result<()> {
@@ -374,6 +366,8 @@ impl Response {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use etcd_guard_kubernetes::fake::{api_server, status_failure};
 

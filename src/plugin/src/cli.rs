@@ -17,7 +17,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use etcd_guard_cli::{logging::Logging, printing::print_error};
 
-/// Exit status of `check`, `status`, `inspect`, `conformance`, `doctor`, `restart`, `move-leader` and `drain` after a negative result.
+/// Exit status of `check`, `status`, `inspect`, `conformance`, `doctor`, `restart` and `move-leader` after a negative result.
 const EXIT_NEGATIVE: u8 = 1;
 
 /// Exit status of these commands without a result.
@@ -42,7 +42,6 @@ enum PluginCommand {
     Doctor(Box<doctor::Doctor>),
     Restart(Box<maintenance::restart::Restart>),
     MoveLeader(Box<maintenance::move_leader::MoveLeader>),
-    Drain(Box<maintenance::drain::Drain>),
     Inject(inject::Inject),
     Inspect(Box<inspect::Inspect>),
     Config(config::ConfigCommand),
@@ -75,7 +74,6 @@ impl PluginCommand {
             Self::Doctor(doctor) => return exit_code(doctor.run()),
             Self::Restart(restart) => return exit_code(restart.run()),
             Self::MoveLeader(request) => return exit_code(request.run()),
-            Self::Drain(drain) => return exit_code(drain.run()),
             Self::Inspect(inspect) => return exit_code(inspect.run()),
             Self::Inject(inject) => inject.run(),
             Self::Config(config) => config.run(),

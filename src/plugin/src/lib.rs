@@ -2,8 +2,8 @@
 //!
 //! `cli` has one module for each command. A command reads the API server through `api_server`, the only client of this
 //! crate, and the guard's admin port through `guard_client`, whose answers are the types of the crate `api`. What it finds it
-//! hands to the part that does the work: `doctor` (checks of an installation), `maintenance` (moves of leadership,
-//! restarts and drains) or `conformance` (a test suite that runs in the user's cluster).
+//! hands to the part that does the work: `doctor` (checks of an installation), `maintenance` (moves of leadership
+//! and restarts) or `conformance` (a test suite that runs in the user's cluster).
 //!
 //! `inspect` and `inject` need no guard: they apply the rules of the crates `core` and `inject` to a manifest or a live pod.
 //!

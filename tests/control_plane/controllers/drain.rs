@@ -1,13 +1,18 @@
-//! `kubectl drain`: it retries while the guard denies the eviction, and prints the denial.
+//! `kubectl drain`: the guard moves leadership before it approves the eviction of a leader. The command retries while the guard
+//! denies an eviction, and prints the denial.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
 
 use test_support::{
-    guarded_cluster::GuardedCluster,
+    guarded_cluster::{GuardedCluster, START_TIMEOUT},
     kubernetes::control_plane::{DELETED_NODE, DRAINED_NODES, SINGLE_NODE},
+    wait::wait_until,
 };
 
 #[tokio::test]
-async fn drain_retries_for_leader_and_evicts_follower() {
+async fn drain_moves_leadership_unless_the_policy_denies_it() {
     let mut etcd = GuardedCluster::start_on(&DRAINED_NODES).await;
+    set_policy(&etcd, "etcd-guard.io/leader=deny", false).await;
     let leader = etcd.leader().await;
     let [follower, _] = etcd.followers().await;
 
@@ -25,6 +30,7 @@ async fn drain_retries_for_leader_and_evicts_follower() {
     uncordon(&etcd, node_of(&leader)).await;
 
     let uid = etcd.uid(&follower).await;
+    etcd.guard.new_verdicts().await;
     let output = drain(&etcd, node_of(&follower), "60s").await;
     assert!(output.0, "{}", output.1);
     assert!(output.1.contains(&format!("pod/{follower} evicted")), "{}", output.1);
@@ -33,25 +39,49 @@ async fn drain_retries_for_leader_and_evicts_follower() {
 
     uncordon(&etcd, node_of(&follower)).await;
     etcd.wait_until_replaced(&follower, &uid).await;
+
+    // The default needs no person.
+    set_policy(&etcd, "etcd-guard.io/leader-", true).await;
+    let (leader, uid) = (etcd.leader().await, etcd.uid(&etcd.leader().await).await);
+    etcd.guard.new_verdicts().await;
+    let output = drain(&etcd, node_of(&leader), "60s").await;
+    assert!(output.0 && output.1.contains(&format!("pod/{leader} evicted")), "{}", output.1);
+    let warning = format!("Warning: leadership of etcd {}/etcd was moved to etcd-", etcd.namespace);
+    assert!(output.1.contains(&warning), "{}", output.1);
+    let verdicts = etcd.guard.new_verdicts().await;
+    assert!(verdicts.contains(&String::from("CREATE allowed LeaderTransferred")), "{verdicts:?}");
+    uncordon(&etcd, node_of(&leader)).await;
+    etcd.wait_until_replaced(&leader, &uid).await;
+    assert_ne!(etcd.leader().await, leader);
+}
+
+/// Annotates the StatefulSet, and waits until the guard approves or denies the eviction of its leader.
+async fn set_policy(etcd: &GuardedCluster, annotation: &str, is_approved: bool) {
+    let output = etcd.kubectl(&["annotate", "statefulset/etcd", annotation]).await;
+    assert!(output.success, "{output:?}");
+    let dry_run =
+        || Some(DeleteOptions { dry_run: Some(vec![String::from("All")]), ..DeleteOptions::default() });
+    wait_until("the policy applies", START_TIMEOUT, async || {
+        etcd.evict(&etcd.leader().await, dry_run()).await.is_ok() == is_approved
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn drain_of_all_members_evicts_one() {
     let mut etcd = GuardedCluster::start_on(&[SINGLE_NODE]).await;
-    let leader = etcd.leader().await;
-    let followers = etcd.followers().await;
-
     let (success, text) = drain(&etcd, SINGLE_NODE, "8s").await;
     assert!(!success, "{text}");
-    assert!(text.contains(&format!("error when evicting pods/\"{leader}\"")), "{text}");
-    let evicted: Vec<&String> =
-        followers.iter().filter(|follower| text.contains(&format!("pod/{follower} evicted"))).collect();
-    let [evicted_pod] = evicted[..] else { panic!("one follower is evicted, not {evicted:?}: {text}") };
-    for name in GuardedCluster::names().iter().filter(|name| *name != evicted_pod) {
+    let names = GuardedCluster::names();
+    let evicted: Vec<&&str> =
+        names.iter().filter(|name| text.contains(&format!("pod/{name} evicted"))).collect();
+    let [evicted_pod] = evicted[..] else { panic!("one member is evicted, not {evicted:?}: {text}") };
+    for name in names.iter().filter(|name| *name != evicted_pod) {
+        assert!(text.contains(&format!("error when evicting pods/\"{name}\"")), "{text}");
         assert!(etcd.member(name).serves().await, "{name}");
     }
     let verdicts = etcd.guard.new_verdicts().await;
-    assert!(verdicts.contains(&String::from("CREATE allowed SafeToDelete")), "{verdicts:?}");
+    assert!(verdicts.iter().any(|verdict| verdict.starts_with("CREATE allowed ")), "{verdicts:?}");
     assert!(verdicts.iter().any(|verdict| verdict.starts_with("CREATE denied ")), "{verdicts:?}");
 
     uncordon(&etcd, SINGLE_NODE).await;

@@ -3,14 +3,14 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 
 use test_support::{
-    guarded_cluster::{GuardedCluster, START_TIMEOUT, UNRELATED_POD},
+    guarded_cluster::{GuardedCluster, LEADER_DENY, START_TIMEOUT, Setup, UNRELATED_POD},
     process_node::ProcessAction,
     wait::wait_until,
 };
 
 #[tokio::test]
 async fn denies_eviction_of_leader_with_429() {
-    let mut etcd = GuardedCluster::start().await;
+    let mut etcd = GuardedCluster::start_as(Setup { config: LEADER_DENY, ..Setup::default() }).await;
     let leader = etcd.leader().await;
 
     let denial = etcd.evict(&leader, None).await.unwrap_err();
@@ -67,7 +67,7 @@ async fn evicted_follower_blocks_others_until_replaced() {
 
 #[tokio::test]
 async fn allows_eviction_of_missing_pod() {
-    let mut etcd = GuardedCluster::start().await;
+    let mut etcd = GuardedCluster::start_as(Setup { config: LEADER_DENY, ..Setup::default() }).await;
     for name in ["missing", "etcd-3"] {
         let error = etcd.evict(name, None).await.unwrap_err();
         assert_eq!((error.code, error.message), (404, format!("pods \"{name}\" not found")));

@@ -5,7 +5,7 @@ use kube::{Api, api::PostParams};
 use serde_json::json;
 
 use test_support::{
-    guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup, without_priority_class},
+    guarded_cluster::{GuardedCluster, LEADER_DENY, START_TIMEOUT, Setup, without_priority_class},
     kubernetes::{
         control_plane::FULL_NODES,
         scheduler::{SCHEDULER, Scheduler},
@@ -18,7 +18,12 @@ const USER: &str = "system:kube-scheduler";
 #[tokio::test]
 async fn preemption_removes_follower_and_not_leader() {
     // The shipped class would exclude the members from preemption.
-    let setup = Setup { nodes: &FULL_NODES, change_manifest: without_priority_class, ..Setup::default() };
+    let setup = Setup {
+        nodes: &FULL_NODES,
+        config: LEADER_DENY,
+        change_manifest: without_priority_class,
+        ..Setup::default()
+    };
     let etcd = GuardedCluster::start_as(setup).await;
     let leader = etcd.leader().await;
     let [follower, _] = etcd.followers().await;

@@ -1,9 +1,9 @@
-//! Deletions by the StatefulSet controller.
+//! Deletions by the StatefulSet controller, under a policy that does not move leadership for programs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use test_support::{
-    guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    guarded_cluster::{GuardedCluster, LEADER_DENY, START_TIMEOUT, Setup},
     wait::wait_until,
 };
 
@@ -14,7 +14,7 @@ const ROLLOUT_LIMIT: &str = "--timeout=90s";
 
 #[tokio::test]
 async fn rollout_continues_after_leadership_moves() {
-    let mut etcd = GuardedCluster::start().await;
+    let mut etcd = GuardedCluster::start_as(Setup { config: LEADER_DENY, ..Setup::default() }).await;
     etcd.make_leader("etcd-1").await;
     let leader_uid = etcd.uid("etcd-1").await;
     let first_uid = etcd.uid("etcd-2").await;
@@ -24,7 +24,7 @@ async fn rollout_continues_after_leadership_moves() {
     etcd.wait_until_replaced("etcd-2", &first_uid).await;
     wait_until("the denial is an event of the set", START_TIMEOUT, async || {
         let output = etcd.kubectl(&["get", "events", "--field-selector=reason=FailedDelete"]).await;
-        output.stdout.contains("delete Pod etcd-1 in StatefulSet etcd failed error: admission webhook")
+        output.stdout.contains(" Pod etcd-1 in StatefulSet etcd failed error: admission webhook")
             && output.stdout.contains("LeaderProtected: etcd-1 leads ")
     })
     .await;
@@ -46,7 +46,7 @@ async fn rollout_continues_after_leadership_moves() {
 
 #[tokio::test]
 async fn scale_down_continues_after_leadership_moves() {
-    let etcd = GuardedCluster::start().await;
+    let etcd = GuardedCluster::start_as(Setup { config: LEADER_DENY, ..Setup::default() }).await;
     etcd.make_leader("etcd-2").await;
     let output = etcd.kubectl(&["scale", "statefulset/etcd", "--replicas=2"]).await;
     assert!(output.success && output.stderr.contains("remains a voter of etcd"), "{output:?}");

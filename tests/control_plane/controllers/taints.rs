@@ -1,7 +1,7 @@
 //! Evictions from a tainted node, which are plain deletions by a controller that stops after five attempts.
 
 use test_support::{
-    guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    guarded_cluster::{GuardedCluster, LEADER_DENY, START_TIMEOUT, Setup},
     kubernetes::control_plane::TAINTED_NODES,
     wait::wait_until,
 };
@@ -10,7 +10,8 @@ const CONTROLLER: &str = "system:serviceaccount:kube-system:node-controller";
 
 #[tokio::test]
 async fn taint_evicts_follower_and_not_leader() {
-    let etcd = GuardedCluster::start_on(&TAINTED_NODES).await;
+    let setup = Setup { nodes: &TAINTED_NODES, config: LEADER_DENY, ..Setup::default() };
+    let etcd = GuardedCluster::start_as(setup).await;
     let leader = etcd.leader().await;
     let [follower, _] = etcd.followers().await;
     let (uid, leader_uid) = (etcd.uid(&follower).await, etcd.uid(&leader).await);

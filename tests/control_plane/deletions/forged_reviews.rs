@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use test_support::{
     guard::review::{deletion_review, dry_run_review, eviction_review, stateful_set_deletion_review},
-    guarded_cluster::{GuardedCluster, START_TIMEOUT, UNRELATED_POD},
+    guarded_cluster::{GuardedCluster, LEADER_DENY, START_TIMEOUT, Setup, UNRELATED_POD},
     http_client::{self, Connection},
     kubernetes::{
         pods::{create_etcd_pod, new_namespace},
@@ -108,6 +108,31 @@ async fn forged_transfer_policy_moves_no_leader() {
     assert_no_effects(&etcd).await;
 }
 
+/// Everyone can forge an eviction, for which the guard moves leadership.
+#[tokio::test]
+async fn forged_evictions_move_leadership_once_in_ten_seconds() {
+    let etcd = GuardedCluster::start().await;
+    let leader = etcd.leader().await;
+    let start = std::time::Instant::now();
+    assert_eq!(send(&etcd, eviction_review(&pod(&etcd, &leader).await)).await, "LeaderTransferred");
+    let successor = etcd.leader().await;
+    assert_ne!(successor, leader);
+    // The pod that was approved still exists, and counts as leaving.
+    etcd.delete(&leader).await.unwrap();
+    etcd.wait_until_healthy().await;
+    let mut reasons = Vec::new();
+    while start.elapsed() < std::time::Duration::from_secs(8) {
+        reasons.push(send(&etcd, eviction_review(&pod(&etcd, &successor).await)).await);
+    }
+    assert!(reasons.iter().all(|reason| reason == "DisruptionInProgress"), "{reasons:?}");
+    assert_eq!(etcd.leader().await, successor);
+    assert_eq!(etcd.guard.metric(EFFECTS[0]).await, 1);
+    wait_until("leadership may move again", START_TIMEOUT, async || {
+        send(&etcd, eviction_review(&pod(&etcd, &successor).await)).await == "LeaderTransferred"
+    })
+    .await;
+}
+
 /// With the shorter timeout, the guard cannot read the live pod.
 #[tokio::test]
 async fn forged_break_glass_has_no_effect() {
@@ -132,7 +157,7 @@ async fn forged_break_glass_has_no_effect() {
 
 #[tokio::test]
 async fn forged_uid_or_owner_reserves_nothing() {
-    let etcd = GuardedCluster::start().await;
+    let etcd = GuardedCluster::start_as(Setup { config: LEADER_DENY, ..Setup::default() }).await;
     let leader = etcd.leader().await;
     let mut forged = pod(&etcd, &etcd.followers().await[0]).await;
     forged.metadata.uid = Some(String::from("another"));

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{Cluster, Layout, PASSWORD},
-    guarded_cluster::{GuardedPods, forbidden, pod, secret},
+    cluster::{Cluster, GUEST, Layout, PASSWORD},
+    guarded_cluster::{GuardedPods, annotated_pod, forbidden, pod, secret},
 };
 
 /// The denial names the Secret, and the answers of the admin port do not.
@@ -74,4 +74,29 @@ async fn uses_annotated_password_for_members_without_pod() {
     guarded.expect_dry_run(&pods[0], "LeaderProtected").await;
     cluster.kill(followers[1]);
     guarded.expect_dry_run(&pods[1], "QuorumAtRisk").await;
+}
+
+/// etcd permits root alone to move leadership.
+#[tokio::test]
+async fn denial_names_the_role_that_a_move_requires() {
+    let mut cluster = Cluster::three_members("3.6").await;
+    let leader = cluster.leader().await;
+    cluster.enable_auth().await;
+    let annotations =
+        [("etcd-guard.io/auth-secret", "etcd-guard-user"), ("etcd-guard.io/leader", "transfer")];
+    let pods: Vec<Value> = (0..3).map(|n| annotated_pod(&cluster, n, &annotations)).collect();
+    let guarded = GuardedPods::start(&pods).await;
+    let path = "/api/v1/namespaces/prod/secrets/etcd-guard-user";
+    guarded.objects.put(
+        path,
+        200,
+        secret(&[("username", GUEST.as_bytes()), ("password", PASSWORD.as_bytes())]),
+    );
+    let message = guarded.expect_deletion(&pods[leader], "TransferFailed").await;
+    let expected = format!(
+        "Give it to the user of the guard, {GUEST}, as root: kubectl -n prod exec -it etcd-{leader} "
+    );
+    assert!(message.contains(&expected), "{message}");
+    assert!(message.ends_with(&format!("--user=root user grant-role {GUEST} root")), "{message}");
+    assert_eq!(cluster.leader().await, leader);
 }

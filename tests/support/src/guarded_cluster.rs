@@ -92,6 +92,9 @@ pub struct Setup<'a> {
     pub change_manifest: fn(&str) -> String,
 }
 
+/// A configuration with which evictions and programs do not move leadership either.
+pub const LEADER_DENY: &str = "apiVersion: etcd-guard.io/v1alpha1\nguard: {defaults: {leader: deny}}\n";
+
 /// Removes the priority class from the shipped manifest.
 pub fn without_priority_class(manifest: &str) -> String {
     let class = "      priorityClassName: system-cluster-critical\n";

@@ -177,7 +177,7 @@ fn corrupt_member_is_no_transferee() {
     let alarm = Alarm { member_id: id(1), kind: AlarmKind::Corrupt };
     let snapshot = cluster(3).restate(1, |status| status.applied_index += 1);
     let transferee_of =
-        |snapshot: &Snapshot| transferee(snapshot, &snapshot.pods[0]).map(|(pod, _)| pod.name.clone());
+        |snapshot: &Snapshot| transferee(snapshot, &snapshot.pods[0], None).map(|(pod, _)| pod.name.clone());
     assert_eq!(transferee_of(&snapshot).as_deref(), Some("etcd-1"));
     assert_eq!(
         transferee_of(&snapshot.restate(2, |status| status.alarms.push(alarm))).as_deref(),

@@ -4,13 +4,17 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::config::{diagnostic::Validator, owner_kinds, owner_kinds::OwnerKind, probe::Probe};
+use crate::{
+    config::{diagnostic::Validator, owner_kinds, owner_kinds::OwnerKind, probe::Probe},
+    escape::MAX_NAME_CHARS,
+    request::Requester,
+};
 
 /// Policies for the deletion of etcd pods.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Policies {
-    /// The policies of clusters without annotations. A policy without an entry has its strictest value.
+    /// The policies of clusters without annotations. A policy without an entry has its default.
     pub defaults: Defaults,
     /// The least strict values that annotations may choose. A less strict annotation is replaced by the floor, with a
     /// warning. A policy without an entry has no floor.
@@ -19,6 +23,9 @@ pub struct Policies {
     pub probe: Probe,
     /// The signals on which leadership moves before a disruption. They require `--handover`.
     pub handover: HandoverSignals,
+    /// Names of users that are programs, for instance a controller that logs in by OIDC. Under `leader: auto`, leadership moves
+    /// before they delete a leader, as for all users whose names begin with `system:`.
+    pub programs: Vec<String>,
     /// Kinds of custom resources that own member pods, directly or through other owners of listed kinds. Their annotations
     /// choose policies, and their deletion can be evaluated. Deployment and `ReplicaSet` of `apps` need no entry.
     pub owner_kinds: Vec<OwnerKind>,
@@ -52,7 +59,7 @@ pub struct Defaults {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Floor {
-    /// `deny` excludes `transfer`.
+    /// `deny` excludes `auto` and `transfer`, `auto` excludes `transfer`.
     pub leader: LeaderPolicy,
     /// `deny` excludes `allow`.
     pub single_member: Permission,
@@ -72,8 +79,10 @@ pub struct Floor {
 pub enum LeaderPolicy {
     /// Move leadership to another voter first.
     Transfer,
-    /// Deny it.
+    /// Deny it if a person deletes the pod. Move leadership first for evictions and for programs.
     #[default]
+    Auto,
+    /// Deny it.
     Deny,
 }
 
@@ -120,17 +129,28 @@ pub trait PolicyValue: Copy + Ord + 'static {
 // === impl LeaderPolicy ===
 
 impl LeaderPolicy {
-    /// Whether leadership is moved to another voter before the leader is deleted.
+    /// Returns `deny` or `transfer`: what the policy means for this requester.
+    #[must_use]
+    pub fn for_requester(self, requester: Requester) -> Self {
+        match (self, requester) {
+            (Self::Auto, Requester::Person) => Self::Deny,
+            (Self::Auto, Requester::ServiceAccount | Requester::Program) => Self::Transfer,
+            (Self::Transfer | Self::Deny, _) => self,
+        }
+    }
+
+    /// Whether leadership moves before a disruption of the leader that no person requests.
     #[must_use]
     pub fn transfers(self) -> bool {
-        self == Self::Transfer
+        self.for_requester(Requester::Program) == Self::Transfer
     }
 }
 
 // === impl PolicyValue ===
 
 impl PolicyValue for LeaderPolicy {
-    const VARIANTS: &'static [(&'static str, Self)] = &[("deny", Self::Deny), ("transfer", Self::Transfer)];
+    const VARIANTS: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("deny", Self::Deny), ("transfer", Self::Transfer)];
 }
 
 impl PolicyValue for Permission {
@@ -173,11 +193,16 @@ impl Policies {
 
     /// Reports the errors that the types cannot detect.
     pub fn validate(&self, validator: &mut Validator<'_>) {
-        let Self { defaults, floor, probe: _, handover, owner_kinds } = self;
+        let Self { defaults, floor, probe: _, handover, programs, owner_kinds } = self;
         owner_kinds::validate(owner_kinds, &mut validator.at("ownerKinds"));
         for key in handover.taints.iter().filter(|key| key.is_empty() || key.contains(char::is_whitespace)) {
             let message = format!("{key:?} is not the key of a taint, such as example.com/retiring");
             validator.at("handover").at("taints").report(message);
+        }
+        for name in programs.iter().filter(|name| name.is_empty() || name.chars().count() > MAX_NAME_CHARS) {
+            let message =
+                format!("{name:?} is not the name of a user, with 1 to {MAX_NAME_CHARS} characters");
+            validator.at("programs").report(message);
         }
         let mut validator = validator.at("defaults");
         check_floor(&mut validator, "leader", defaults.leader, floor.leader);

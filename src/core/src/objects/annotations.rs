@@ -11,7 +11,7 @@ use serde::{
 /// Annotation of the mirror of a static pod. The deletion of a mirror does not stop the pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Deletion of the leader: `deny`, `transfer` or `allow`.
+/// Deletion of the leader: `auto`, `deny` or `transfer`.
 pub const LEADER: &str = "etcd-guard.io/leader";
 
 /// Deletion of the only voter: `deny` or `allow`.

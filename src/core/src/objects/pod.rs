@@ -14,6 +14,9 @@ pub use super::{
     pod_volumes::{DataVolume, KeyToPath, ProjectedVolume, Projection, Volume, VolumeClaim},
 };
 
+/// Label of a pod with the revision of its StatefulSet.
+pub const REVISION_LABEL: &str = "controller-revision-hash";
+
 /// Restart policy of an init container that runs as long as its pod, as a native sidecar.
 pub const ALWAYS: &str = "Always";
 
@@ -348,6 +351,12 @@ impl Pod {
     #[must_use]
     pub fn is_mirror(&self) -> bool {
         self.metadata.annotations.contains_key(MIRROR_ANNOTATION)
+    }
+
+    /// The revision of the StatefulSet from which this pod was created; empty without one.
+    #[must_use]
+    pub fn revision(&self) -> &str {
+        self.metadata.labels.get(REVISION_LABEL).map_or("", String::as_str)
     }
 
     /// The owner that manages this pod.

@@ -20,9 +20,9 @@ fn resolve_all(floor: &Floor, sources: &[&[(&str, &str)]]) -> ResolvedPolicy {
 }
 
 #[test]
-fn defaults_to_deny_without_annotations() {
+fn defaults_are_strict_and_move_leadership_for_programs() {
     let policy = resolve_all(&Floor::default(), &[]).policy;
-    assert_eq!((policy.leader, policy.mode, policy.break_glass), (LeaderPolicy::Deny, Mode::Enforce, None));
+    assert_eq!((policy.leader, policy.mode, policy.break_glass), (LeaderPolicy::Auto, Mode::Enforce, None));
     assert_eq!((policy.single_member, policy.ephemeral_data), (Permission::Deny, Permission::Deny));
 }
 
@@ -48,6 +48,25 @@ fn raises_values_to_the_floor_with_a_warning() {
             "etcd-guard.io/leader=transfer is below the floor of the configuration: deny applies",
             "etcd-guard.io/mode=audit is below the floor of the configuration: enforce applies"
         ]
+    );
+}
+
+#[test]
+fn floor_orders_transfer_before_auto_before_deny() {
+    let names = ["transfer", "auto", "deny"];
+    let floors = [LeaderPolicy::Transfer, LeaderPolicy::Auto, LeaderPolicy::Deny];
+    for (n, leader) in floors.into_iter().enumerate() {
+        for (chosen, name) in names.into_iter().enumerate() {
+            let floor = Floor { leader, ..Floor::default() };
+            let resolved = resolve_all(&floor, &[&[(LEADER, name)]]);
+            assert_eq!(resolved.policy.leader, floors[n.max(chosen)], "floor {leader:?}, annotation {name}");
+            assert_eq!(resolved.warnings.len(), usize::from(chosen < n));
+        }
+    }
+    let unknown = resolve_all(&Floor::default(), &[&[(LEADER, "allow")]]).warnings;
+    assert_eq!(
+        unknown,
+        ["etcd-guard.io/leader=\"allow\" has no effect: the values are auto, deny, transfer"]
     );
 }
 
@@ -115,7 +134,7 @@ fn warns_of_an_invalid_value_and_ignores_it() {
     assert_eq!(resolved.policy, Policy::default());
     assert_eq!(
         resolved.warnings,
-        ["etcd-guard.io/leader=\"maybe\" has no effect: the values are deny, transfer"]
+        ["etcd-guard.io/leader=\"maybe\" has no effect: the values are auto, deny, transfer"]
     );
 }
 

@@ -68,6 +68,7 @@ fn pod(n: usize, list: &[ListedMember]) -> MemberPod {
         peer_urls: Vec::new(),
         owner: OwnerState::OF_TARGET,
         owner_kind: String::from("StatefulSet"),
+        revision: String::new(),
         terminating: false,
         reserved: false,
         running: true,

@@ -14,6 +14,7 @@ use crate::{
 use etcd_guard_core::{
     assess::assess,
     cluster_key::ClusterKey,
+    handover::Handover,
     membership::Membership,
     objects::pod::Pod,
     policy::Policy,
@@ -72,6 +73,12 @@ impl Ledger {
     /// Whether leadership is being handed over to the pod with this uid.
     pub(super) fn is_transferee(&self, uid: &str, time: Timestamp) -> bool {
         self.0.as_ref().is_ok_and(|ledgers| ledgers.is_transferee(uid, time))
+    }
+
+    /// Returns the time until leadership of the cluster may move for another deletion, if it moved for one recently.
+    pub(super) fn pause_between_moves(&self, snapshot: &Snapshot, time: Timestamp) -> Option<Duration> {
+        let ledgers = self.0.as_ref().ok()?;
+        ledgers.pause_between_moves(snapshot.cluster_id()?, time)
     }
 
     /// Returns the ledgers for a reservation after the probe round of this snapshot. `is_proven` means that the snapshot
@@ -161,7 +168,8 @@ fn other_ledgers(snapshot: &Snapshot, known: &BTreeSet<LedgerName>) -> BTreeSet<
     namespaces.chain([of_cluster]).collect()
 }
 
-/// Writes the reservation of the request's pod to the ledgers that [`Ledger::select`] returned. The uid is that of the live
+/// Writes the reservation of the request's pod to the ledgers that [`Ledger::select`] returned, with the move of leadership that
+/// precedes the deletion. The uid is that of the live
 /// pod, because the request may lack it.
 pub(super) async fn reserve(
     on: &Evaluation<'_>,
@@ -170,13 +178,14 @@ pub(super) async fn reserve(
     uid: &str,
     member: String,
     pods: &NamespacePods,
+    handover: Option<&Handover>,
 ) -> Result<Written, EvaluationError> {
     let new = [reservation(on.request, uid, member)];
     let membership = Membership::new(snapshot);
     let voters: Option<Vec<&str>> = membership.as_ref().ok().map(|known| known.pod_names().collect());
     let pods: Vec<LivePod<'_>> =
         pods.live_pods().into_iter().map(|pod| LivePod { serves: serves(snapshot, &pod), ..pod }).collect();
-    let facts = Facts { cluster: snapshot.cluster_id(), pods: &pods, voters: voters.as_deref() };
+    let facts = Facts { cluster: snapshot.cluster_id(), pods: &pods, voters: voters.as_deref(), handover };
     let reserve = on.services.reservations.reserve(ledgers, &new, &facts);
     written(on.deadline.within("writing the reservation to the API server", reserve).await?)
 }

@@ -13,6 +13,8 @@ pub(super) struct Order<'a> {
     pub(super) leaves: &'a (dyn Fn(&MemberPod) -> bool + Sync),
     /// The pod that becomes the leader; `None` for the best voter.
     pub(super) transferee: Option<&'a str>,
+    /// The revision to which a rollout in progress updates the pods.
+    pub(super) rollout: Option<&'a str>,
     /// Returns the reason why the best voter must not be in this pod.
     pub(super) obstacle: &'a (dyn Fn(&MemberPod) -> Option<String> + Sync),
 }
@@ -32,7 +34,7 @@ pub(super) enum Choice<'a> {
     Rejected(String),
 }
 
-/// Chooses the transferee: the pod of the order, or that of the most advanced voter without an obstacle.
+/// Chooses the transferee: the pod of the order, or that of the best voter without an obstacle.
 pub(super) fn choose<'a>(snapshot: &'a Snapshot, order: &Order<'_>) -> Choice<'a> {
     let cluster = &snapshot.cluster;
     if snapshot.cluster_ids().len() > 1 {
@@ -69,7 +71,7 @@ pub(super) fn choose<'a>(snapshot: &'a Snapshot, order: &Order<'_>) -> Choice<'a
         Some(name) => candidates.retain(|(pod, _)| pod.name == name),
         None => candidates.retain(|(pod, _)| (order.obstacle)(pod).is_none()),
     }
-    match best_transferee(candidates) {
+    match best_transferee(candidates, order.rollout) {
         Some((transferee, status)) => {
             Choice::Move { leader: leader_pod, transferee, member: status.member_id, term }
         }
@@ -122,11 +124,11 @@ mod tests {
     fn choose_any<'a>(snapshot: &'a Snapshot, doomed: &[&str]) -> Choice<'a> {
         let is_doomed = |pod: &MemberPod| doomed.contains(&pod.name.as_str());
         let obstacle = |pod: &MemberPod| is_doomed(pod).then(|| String::from("node n is cordoned"));
-        choose(snapshot, &Order { leaves: &is_doomed, transferee: None, obstacle: &obstacle })
+        choose(snapshot, &Order { leaves: &is_doomed, transferee: None, rollout: None, obstacle: &obstacle })
     }
 
     fn choose_pod<'a>(snapshot: &'a Snapshot, name: &str) -> Choice<'a> {
-        let order = Order { leaves: &|_| true, transferee: Some(name), obstacle: &|_| None };
+        let order = Order { leaves: &|_| true, transferee: Some(name), rollout: None, obstacle: &|_| None };
         choose(snapshot, &order)
     }
 

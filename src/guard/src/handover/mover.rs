@@ -154,7 +154,16 @@ impl Mover {
         let (pods, listed, snapshot) = self.observe(task, Some(&ledger), deadline).await?;
         let nodes = nodes_of(&pods);
         let (leaves, obstacle) = (|pod: &MemberPod| (task.leaves)(&pods, &pod.name), self.obstacle(&nodes));
-        let order = Order { leaves: &leaves, transferee: task.transferee, obstacle: &obstacle };
+        let rollout = match task.transferee {
+            Some(_) => None,
+            None => self.services.observer.rollout_revision(&listed, deadline).await,
+        };
+        let order = Order {
+            leaves: &leaves,
+            transferee: task.transferee,
+            rollout: rollout.as_deref(),
+            obstacle: &obstacle,
+        };
         let choice = choose(&snapshot, &order);
         let moved = outcome_of_move(task, earlier, &choice, &snapshot.cluster);
         let (outcome, transfer) = match choice {
@@ -264,7 +273,8 @@ impl Mover {
     /// Returns the outcome of a signal whose node does not run the leader.
     fn early_outcome(task: &Task<'_>, pods: &[Pod], snapshot: &Snapshot) -> Option<Outcome> {
         let leaves = |pod: &MemberPod| (task.leaves)(pods, &pod.name);
-        let order = Order { leaves: &leaves, transferee: task.transferee, obstacle: &|_| None };
+        let order =
+            Order { leaves: &leaves, transferee: task.transferee, rollout: None, obstacle: &|_| None };
         match choose(snapshot, &order) {
             Choice::NotNeeded(text) if task.signal.trigger != Trigger::Request => {
                 Some(Outcome::NotNeeded(text))

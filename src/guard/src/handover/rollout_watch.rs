@@ -40,9 +40,6 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of namespaces that are evaluated at the same time.
 const MAX_CONCURRENT_NAMESPACES: usize = 4;
 
-/// Label of a pod with the revision of its StatefulSet.
-const REVISION_LABEL: &str = "controller-revision-hash";
-
 /// Follows rollouts.
 pub(super) struct RolloutWatch {
     mover: Arc<Mover>,
@@ -117,7 +114,7 @@ impl RolloutWatch {
             let is_member = |pod: &&Pod| etcd_pod::runs_member(pod, &pod.metadata.annotations);
             // The status of a StatefulSet without outdated members can name two revisions for ever, under OnDelete.
             has_outdated |=
-                pods.iter().filter(is_in_set).filter(is_member).any(|pod| !is_updated(pod, revision));
+                pods.iter().filter(is_in_set).filter(is_member).any(|pod| pod.revision() != revision);
             if let Some(pod) = outdated.filter(is_member) {
                 self.hand_over(namespace, set, revision, pod).await;
             }
@@ -165,14 +162,9 @@ impl RolloutWatch {
     }
 }
 
-/// Whether the pod was created from this revision of its StatefulSet.
-fn is_updated(pod: &Pod, revision: &str) -> bool {
-    pod.metadata.labels.get(REVISION_LABEL).is_some_and(|label| label == revision)
-}
-
 /// Whether this pod is the only one of its StatefulSet that the rollout has not updated, and all others are ready.
 fn is_last_outdated(pods: &[Pod], pod: &Pod, revision: &str) -> bool {
-    let is_updated = |pod: &Pod| is_updated(pod, revision);
+    let is_updated = |pod: &Pod| pod.revision() == revision;
     let Some(owner) = pod.controller() else { return false };
     let mut others = pods.iter().filter(|other| {
         other.metadata.uid != pod.metadata.uid

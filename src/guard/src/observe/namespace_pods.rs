@@ -115,6 +115,17 @@ impl NamespacePods {
         self.pods.iter().find(|(pod, _)| pod.metadata.name == name)?.0.controller()
     }
 
+    /// Returns the namespace of all these pods.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Returns the StatefulSet of the cluster's pods, if they have one.
+    pub(crate) fn stateful_set(&self) -> Option<&OwnerReference> {
+        let mut owners = self.pods.iter().filter_map(|(pod, _)| pod.controller());
+        owners.find(|owner| owner.kind == "StatefulSet")
+    }
+
     /// Returns what the specifications of these pods show about the size of the cluster of the pod with this name.
     pub(crate) fn single_member_evidence(
         &self,
@@ -169,6 +180,7 @@ pub(super) fn member_pod(
         peer_urls: etcd_pod.peer_urls.clone(),
         owner: OwnerState::OF_TARGET,
         owner_kind: pod.controller().map(kind_of).unwrap_or_default(),
+        revision: pod.revision().to_owned(),
         terminating: pod.is_terminating(),
         reserved: reserved.iter().any(|reservation| reservation.takes(&live)),
         running,

@@ -119,6 +119,15 @@ impl ClusterObserver {
         }
     }
 
+    /// Returns the revision to which a rollout of their StatefulSet updates these pods. Returns `None` without a rollout, and if the
+    /// StatefulSet cannot be read: the choice of the next leader then does without it.
+    pub(crate) async fn rollout_revision(&self, pods: &NamespacePods, deadline: Deadline) -> Option<String> {
+        let owner = pods.stateful_set()?;
+        let read = self.pods.get_stateful_set(pods.namespace(), &owner.name);
+        let set = deadline.within("reading the StatefulSet from the API server", read).await.ok()?.ok()?;
+        set.rollout_revision().filter(|_| set.metadata.uid == owner.uid).map(str::to_owned)
+    }
+
     /// Lists the pods of a namespace, with the annotations of their owners.
     pub(crate) async fn list_pods(
         &self,

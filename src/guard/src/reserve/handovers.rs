@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use etcd_guard_core::handover::{Handover, Trigger};
+use etcd_guard_core::handover::{Handover, REVIEW, Trigger};
 use etcd_guard_kubernetes::LeaseRecord;
 
 /// Annotation of the Lease that contains the handovers as a JSON list.
@@ -12,7 +12,7 @@ pub(super) const ANNOTATION: &str = "etcd-guard.io/handovers";
 /// oldest entries are dropped first.
 const MAX_HANDOVERS: usize = 64;
 
-/// Time after which a request is dropped from the ledger: the guard ignores requests that are older than one minute, and
+/// Time after which a request, or the move for a deletion, is dropped from the ledger: the guard ignores requests that are older than one minute, and
 /// the clocks of replicas differ by less than the rest.
 const REQUEST_TTL: SignedDuration = SignedDuration::from_mins(10);
 
@@ -34,7 +34,7 @@ pub(super) fn parse(lease: &LeaseRecord) -> Vec<Handover> {
 
 /// Whether the Lease contains a handover whose signal may persist.
 pub(super) fn is_needed(lease: &LeaseRecord, now: Timestamp) -> bool {
-    parse(lease).iter().any(|handover| !is_request(handover) && !is_older(handover, SIGNAL_TTL, now))
+    parse(lease).iter().any(|handover| !is_brief(handover) && !is_older(handover, SIGNAL_TTL, now))
 }
 
 /// Returns the handovers with a new one, which replaces that of the same signal, and without old requests. The handover of a
@@ -45,7 +45,7 @@ pub(super) fn with(known: &[Handover], new: Handover, now: Timestamp) -> Vec<Han
         known.cluster != new.cluster
             || known.signal != new.signal
                 && (set.is_none() || rollout_of(known) != set.as_deref())
-                && !(is_request(known) && is_older(known, REQUEST_TTL, now))
+                && !(is_brief(known) && is_older(known, REQUEST_TTL, now))
     };
     let mut handovers: Vec<Handover> = known.iter().filter(is_kept).cloned().collect();
     let cluster = new.cluster.clone();
@@ -66,8 +66,9 @@ fn rollout_of(handover: &Handover) -> Option<&str> {
     set.starts_with(Trigger::Rollout.as_str()).then_some(set)
 }
 
-fn is_request(handover: &Handover) -> bool {
-    handover.signal.starts_with(Trigger::Request.as_str())
+/// Whether the handover has no signal that may persist.
+fn is_brief(handover: &Handover) -> bool {
+    handover.signal == REVIEW || handover.signal.starts_with(Trigger::Request.as_str())
 }
 
 /// Whether the handover has ended, however the clocks of the replicas differ. An invalid time proves nothing.

@@ -71,6 +71,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) pods: &'a [LivePod<'a>],
     /// Names of the pods that run the voters of the cluster; `None` if they are not proven.
     pub(crate) voters: Option<&'a [&'a str]>,
+    /// The move of leadership that precedes the deletion.
+    pub(crate) handover: Option<&'a Handover>,
 }
 
 /// Why a reservation was not stored.
@@ -264,7 +266,11 @@ impl ReservationStore {
             let before: Vec<Reservation> = known.active(&ledger.reservations, now).cloned().collect();
             (before, known.with(&ledger.reservations, new, facts.pods, now))
         };
-        self.write(ledger, next, ledger.handovers.clone()).await?;
+        let handovers = match facts.handover {
+            Some(new) => handovers::with(&ledger.handovers, new.clone(), self.wall_clock.now()),
+            None => ledger.handovers.clone(),
+        };
+        self.write(ledger, next, handovers).await?;
         ledger.replaced = Some(before);
         Ok(())
     }

@@ -1,6 +1,5 @@
-//! The commands that act on guarded clusters: `restart`, `move-leader` and `drain`.
+//! The commands that act on guarded clusters: `restart` and `move-leader`.
 
-pub(crate) mod drain;
 pub(crate) mod move_leader;
 pub(crate) mod restart;
 

@@ -15,7 +15,7 @@ use etcd_guard_api::Preview;
 /// Pause between two attempts. `kubectl drain` waits 5 s.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The user of a preview. The guard gives the same verdict for every user that is not a controller.
+/// The user of a preview. The guard gives the same verdict on an eviction for every user.
 const PREVIEW_USER: &str = "etcd-guard";
 
 /// The response to an eviction.
@@ -55,7 +55,7 @@ pub(crate) async fn preview(guard: &GuardClient, namespace: &str, pod: &str) -> 
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "request": {
-            "uid": format!("drain-{}", std::process::id()),
+            "uid": format!("check-{}", std::process::id()),
             "resource": {"group": "", "version": "v1", "resource": "pods"},
             "subResource": "eviction",
             "operation": "CREATE",

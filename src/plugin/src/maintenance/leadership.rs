@@ -30,7 +30,7 @@ const MOVED: &str = "LeaderMoved";
 /// The reasons of the Events about a move that did not take place.
 const NOT_MOVED: [&str; 2] = ["LeaderMoveFailed", "LeaderMoveRejected"];
 
-/// Time for the answer to one request in the course of a restart or a drain. The guard acts within 5 s.
+/// Time for the answer to one request in the course of a restart. The guard acts within 5 s.
 pub(crate) const HANDOVER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Pause after a move of leadership that failed. Meanwhile the eviction of the leader is attempted.
@@ -172,9 +172,9 @@ impl Answer {
     }
 }
 
-/// Returns the pod that shall lead, in the order of the guard: the serving voter that qualifies and has applied most raft entries.
-/// Of equal ones, the one with the highest member id is chosen, because ids are hashes. By name, the leaders of all clusters would
-/// be on one node after a drain.
+/// Returns the pod that shall lead: the serving voter that qualifies and has applied most raft entries. Of equal ones, the one
+/// with the highest member id is chosen, because ids are hashes. The guard has the same order, and cannot know which members
+/// a restart has replaced: the template of the StatefulSet is the same.
 pub(crate) fn transferee(cluster: &ClusterStatus, qualifies: impl Fn(&str) -> bool) -> Option<&str> {
     let voters = cluster
         .members

@@ -1,7 +1,6 @@
-//! The commands `restart`, `move-leader`, `drain` and `check node/NAME`.
+//! The commands `restart`, `move-leader` and `check node/NAME`.
 
-mod drain;
-mod drain_preview;
+mod check_node;
 mod interruption;
 mod move_leader;
 mod permissions;

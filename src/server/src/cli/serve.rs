@@ -103,8 +103,8 @@ pub(super) struct Serve {
     /// permissions of deploy/components/over-commit
     #[arg(long, env = "ETCD_GUARD_WRITE_NODE_STATUS")]
     write_node_status: bool,
-    /// Move leadership of clusters with the policy `leader: transfer` off nodes that are about to be disrupted, and during
-    /// rollouts; requires the permissions of deploy/components/handover
+    /// Move leadership off nodes that are about to be disrupted, and during rollouts, except under the policy `leader: deny`;
+    /// requires the permissions of deploy/components/handover
     #[arg(long, env = "ETCD_GUARD_HANDOVER")]
     handover: bool,
     /// URL of an OpenTelemetry collector for traces by OTLP over gRPC, such as `http://collector:4317`; by default

@@ -74,20 +74,11 @@ pub const PREVIEWED_NODES: [&str; 3] = ["previewed-0", "previewed-1", "previewed
 /// A node for previews of members that cannot leave.
 pub const PREVIEWED_NODE: &str = "previewed";
 
-/// Nodes for a test that drains members of two clusters.
-pub const MAINTAINED_NODES: [&str; 3] = ["maintained-0", "maintained-1", "maintained-2"];
-
 /// A node for tests in which a member cannot return.
 pub const CLOSED_NODE: &str = "closed";
 
-/// A node for the drain by a user without the permission for evictions.
-pub const FORBIDDEN_NODE: &str = "forbidden";
-
 /// A node whose only member does not answer.
 pub const SILENT_NODE: &str = "silent";
-
-/// A node with members whose volumes are bound to it.
-pub const BOUND_NODE: &str = "bound";
 
 /// The controller that evicts from tainted nodes, in addition to the default ones.
 const CONTROLLERS: &str = "taint-eviction-controller";
@@ -121,21 +112,12 @@ impl ControlPlane {
                 VANISHING_NODE,
                 NEEDED_NODE,
                 CLOSED_NODE,
-                BOUND_NODE,
                 PREVIEWED_NODE,
                 SILENT_NODE,
-                FORBIDDEN_NODE,
             ];
-            let nodes = [
-                &single[..],
-                &DRAINED_NODES,
-                &TAINTED_NODES,
-                &FULL_NODES,
-                &REMOVED_NODES,
-                &MAINTAINED_NODES,
-                &PREVIEWED_NODES,
-            ]
-            .concat();
+            let nodes =
+                [&single[..], &DRAINED_NODES, &TAINTED_NODES, &FULL_NODES, &REMOVED_NODES, &PREVIEWED_NODES]
+                    .concat();
             let mut arguments = vec!["--controllers", CONTROLLERS];
             if protocol_trace::folder().is_some() {
                 // A test reads the history of the objects from etcd.

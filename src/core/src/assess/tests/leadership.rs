@@ -3,7 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{request::Operation, verdict::Verdict};
+use crate::{
+    request::{Operation, Requester},
+    verdict::Verdict,
+};
 
 fn verdict(snapshot: &Snapshot, n: usize) -> Verdict {
     snapshot.explained(n)
@@ -70,7 +73,9 @@ fn requires_transfer_only_for_leader_and_policy() {
         assess(&snapshot, &snapshot.pods[n], policy).wants_transfer(policy)
     };
     assert!(wants(0, &transfer));
-    assert!(!wants(0, &Policy::default()));
+    assert!(wants(0, &Policy::default().for_requester(Requester::Program)));
+    assert!(!wants(0, &Policy::default().for_requester(Requester::Person)));
+    assert!(!wants(0, &Policy::default()), "the requester is unknown");
     assert!(!wants(1, &transfer));
 }
 

@@ -103,7 +103,8 @@ fn voter_that_never_started_has_nothing_to_lose() {
 
 #[test]
 fn selects_the_most_advanced_voter_as_transferee() {
-    let best = |snapshot: &Snapshot| transferee(snapshot, &snapshot.pods[0]).map(|(pod, _)| pod.name.clone());
+    let best =
+        |snapshot: &Snapshot| transferee(snapshot, &snapshot.pods[0], None).map(|(pod, _)| pod.name.clone());
     let ahead = cluster(5).restate(2, |status| status.applied_index = 200);
     assert_eq!(best(&ahead).as_deref(), Some("etcd-2"));
     assert_ne!(best(&ahead.clone().change(2, |pod| pod.reserved = true)).as_deref(), Some("etcd-2"));
@@ -111,6 +112,19 @@ fn selects_the_most_advanced_voter_as_transferee() {
     assert_ne!(best(&ahead.clone().starve(2)).as_deref(), Some("etcd-2"));
     assert_ne!(best(&ahead.restate(2, |status| status.is_learner = true)).as_deref(), Some("etcd-2"));
     assert_eq!(best(&cluster(3).silence(1).starve(2)), None);
+}
+
+#[test]
+fn updated_voter_takes_over_during_a_rollout() {
+    let ahead = cluster(3).restate(2, |status| status.applied_index = 200);
+    let rollout = ahead.change(1, |pod| pod.revision = String::from("new"));
+    let best = |rollout: &Snapshot, revision| {
+        transferee(rollout, &rollout.pods[0], revision).map(|(pod, _)| pod.name.clone())
+    };
+    assert_eq!(best(&rollout, Some("new")).as_deref(), Some("etcd-1"));
+    assert_eq!(best(&rollout, Some("newer")).as_deref(), Some("etcd-2"), "no voter is updated");
+    assert_eq!(best(&rollout, None).as_deref(), Some("etcd-2"), "there is no rollout");
+    assert_eq!(best(&rollout.clone().starve(1), Some("new")).as_deref(), Some("etcd-2"), "it does not serve");
 }
 
 #[test]

@@ -115,6 +115,7 @@ fn assess_pods(pods: &[PodView], target: u8) -> Judgement {
         peer_urls: Vec::new(),
         owner: OwnerState::OF_TARGET,
         owner_kind: String::from("StatefulSet"),
+        revision: String::new(),
         terminating: seen.terminating,
         reserved: seen.reserved,
         running: seen.running,
@@ -139,7 +140,7 @@ fn assess_pods(pods: &[PodView], target: u8) -> Judgement {
         if let ProbeResult::Healthy { status, .. } = &mut snapshot.pods[usize::from(*n)].reply {
             status.applied_index += 1;
         }
-        transferee(&snapshot, target).is_some_and(|(pod, _)| pod.uid == n.to_string())
+        transferee(&snapshot, target, None).is_some_and(|(pod, _)| pod.uid == n.to_string())
     };
     let candidates = (0..).take(snapshot.pods.len()).filter(is_candidate).collect();
     Judgement { reason, candidates }

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use k8s_openapi::jiff::Timestamp;
@@ -12,7 +13,7 @@ use super::{LedgerName, lock};
 use crate::reserve::handovers;
 use etcd_guard_core::{
     etcd::member::ClusterId,
-    handover::{Handover, HandoverState},
+    handover::{Handover, HandoverState, REVIEW},
     ledger::Sightings,
     reservation::{LivePod, Reservation},
 };
@@ -115,5 +116,16 @@ impl Ledgers {
             let recent: Vec<Handover> = recent.cloned().collect();
             lock(&ledger.sightings).is_transferee(&recent, uid, now)
         })
+    }
+
+    /// Returns the time until leadership of this cluster may move for another deletion, if it moved for one recently.
+    pub(crate) fn pause_between_moves(&self, cluster: ClusterId, time: Timestamp) -> Option<Duration> {
+        let now = Instant::now();
+        let rests = self.0.values().filter_map(|ledger| {
+            let last = ledger.handover(cluster, REVIEW)?;
+            let rest = lock(&ledger.sightings).remaining(last, now);
+            (!handovers::is_outdated(last, time)).then_some(rest)
+        });
+        rests.max().filter(|rest| !rest.is_zero())
     }
 }

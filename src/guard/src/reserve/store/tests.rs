@@ -221,7 +221,7 @@ async fn reserve(replica: &ReservationStore, uid: &str) -> Result<(), ReserveErr
 }
 
 fn of_cluster<'a>(cluster: ClusterId, voters: &'a [&'a str]) -> Facts<'a> {
-    Facts { cluster: Some(cluster), pods: &[], voters: Some(voters) }
+    Facts { cluster: Some(cluster), voters: Some(voters), ..Facts::default() }
 }
 
 #[tokio::test]

@@ -296,8 +296,16 @@ fn rejects_unknown_policies_and_defaults_below_floor() {
             (10, "guard.floor.ephemeral: unknown field"),
         ],
     );
+    assert_diagnostics("guard: {defaults: {leader: auto}, floor: {leader: auto}, programs: [argocd]}", &[]);
+    assert_diagnostics(
+        "guard: {defaults: {leader: transfer}, floor: {leader: auto}, programs: [\"\"]}",
+        &[
+            (2, "guard.defaults.leader: transfer is less strict than guard.floor.leader, auto"),
+            (2, "guard.programs: \"\" is not the name of a user, with 1 to 253 characters"),
+        ],
+    );
     assert_diagnostics(
         "guard: {floor: {leader: allow}}",
-        &[(2, "guard.floor.leader: unknown variant `allow`, expected `transfer` or `deny`")],
+        &[(2, "guard.floor.leader: unknown variant `allow`, expected one of `transfer`, `auto`, `deny`")],
     );
 }

@@ -226,7 +226,7 @@ impl<'a> Restart<'a> {
             Err(error) => format!("{error:#}"),
         };
         self.reporter.warn(&format!(
-            "{failure}; the eviction of {leader} requires the policy etcd-guard.io/leader=transfer"
+            "{failure}; under etcd-guard.io/leader=deny, {leader} is not evicted until leadership has moved"
         ));
         false
     }

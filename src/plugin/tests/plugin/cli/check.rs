@@ -8,7 +8,7 @@ use test_support::{
         check_comparison::{assert_check_matches, assert_checks_match, check_verdict, impersonating},
         cli,
     },
-    guarded_cluster::{GuardedCluster, START_TIMEOUT, UNRELATED_POD},
+    guarded_cluster::{GuardedCluster, LEADER_DENY, START_TIMEOUT, Setup, UNRELATED_POD},
     kubernetes::{
         control_plane::{CHECKED_NODE, SHARED_NODE},
         pods::create_failed_pod,
@@ -70,7 +70,7 @@ async fn check_matches_deletion() {
     etcd.apply(&follower, ProcessAction::Resume).await;
 }
 
-/// Deletions by controllers are evaluated like all others.
+/// Leadership moves before deletions by controllers.
 #[tokio::test]
 async fn check_matches_deletions_by_controllers() {
     let mut etcd = GuardedCluster::start().await;
@@ -83,7 +83,7 @@ async fn check_matches_deletions_by_controllers() {
         "system:serviceaccount:kube-system:namespace-controller",
         "system:kube-scheduler",
     ] {
-        for (pod, expected) in [(&leader, "denied LeaderProtected"), (&follower, "allowed SafeToDelete")] {
+        for (pod, expected) in [(&leader, "allowed LeaderTransferred"), (&follower, "allowed SafeToDelete")] {
             let delete =
                 [&["delete", "pod", pod, "--dry-run=server"][..], &impersonating(controller)].concat();
             let output = assert_check_matches(&mut etcd, &[pod, "--requester", controller], &delete).await;
@@ -94,7 +94,8 @@ async fn check_matches_deletions_by_controllers() {
 
 #[tokio::test]
 async fn check_matches_drain_with_any_budget() {
-    let mut etcd = GuardedCluster::start_on(&[CHECKED_NODE]).await;
+    let setup = Setup { nodes: &[CHECKED_NODE], config: LEADER_DENY, ..Setup::default() };
+    let mut etcd = GuardedCluster::start_as(setup).await;
     let leader = etcd.leader().await;
     let [follower, _] = etcd.followers().await;
     let selectors =

@@ -1,16 +1,9 @@
-//! Restarts and drains by users with few permissions.
+//! Restarts by users with few permissions.
 
-use k8s_openapi::api::{
-    core::v1::Node,
-    rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
-};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::{Api, api::PostParams};
 use serde_json::json;
-use test_support::{
-    guard::cli,
-    guarded_cluster::GuardedCluster,
-    kubernetes::control_plane::{FORBIDDEN_NODE, SHARED_NODE},
-};
+use test_support::{guard::cli, guarded_cluster::GuardedCluster};
 
 use super::{restored, strategy, uids};
 
@@ -93,36 +86,4 @@ async fn restart_without_a_permission_changes_nothing() {
     assert_eq!(output.status, Some(0), "{output:?}");
     assert!(uids(&etcd).await.iter().zip(&before).all(|(after, before)| after != before));
     assert_eq!(strategy(&etcd).await, restored());
-}
-
-/// The user may change nodes, and read everything.
-#[tokio::test]
-async fn drain_without_the_permission_for_evictions_cordons_no_node() {
-    // Members of the first node can move to the other node.
-    let etcd = GuardedCluster::start_on(&[FORBIDDEN_NODE, SHARED_NODE]).await;
-    etcd.make_leader("etcd-0").await;
-    let user = "drainer";
-    let role = json!({"metadata": {"name": user}, "rules": [
-        {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]},
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch", "update"]},
-    ]});
-    let api = "rbac.authorization.k8s.io";
-    let binding = json!({
-        "metadata": {"name": user},
-        "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": user},
-        "subjects": [{"apiGroup": api, "kind": "User", "name": user}],
-    });
-    let roles: Api<ClusterRole> = Api::all(etcd.client.clone());
-    roles.create(&PostParams::default(), &serde_json::from_value(role).unwrap()).await.unwrap();
-    let bindings: Api<ClusterRoleBinding> = Api::all(etcd.client.clone());
-    bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
-    let etcd_pods = uids(&etcd).await;
-
-    let output = cli::run(&etcd, "drain", &[FORBIDDEN_NODE, "--timeout", "10s", "--as", user]).await;
-    assert_eq!(output.status, Some(2), "{output:?}");
-    let error = format!("the permission to create pods/eviction in namespace {} is missing", etcd.namespace);
-    assert!(output.stderr.contains(&error), "{output:?}");
-    let node: Node = Api::all(etcd.client.clone()).get(FORBIDDEN_NODE).await.unwrap();
-    assert_ne!(node.spec.and_then(|spec| spec.unschedulable), Some(true), "{output:?}");
-    assert_eq!(uids(&etcd).await, etcd_pods);
 }

@@ -1,7 +1,10 @@
 //! Handovers in the ledgers.
 
 use super::*;
-use etcd_guard_core::{handover::HandoverState, ledger::HANDOVER_TTL};
+use etcd_guard_core::{
+    handover::{HandoverState, REVIEW},
+    ledger::HANDOVER_TTL,
+};
 
 fn handover(signal: &str) -> Handover {
     Handover {
@@ -96,4 +99,33 @@ async fn reservations_and_handovers_survive_each_other() {
     let ledger = first(&replica).await;
     assert!(!ledger.has_signal(OURS, "cordon/n"));
     assert_eq!(uids(ledger.active()), ["a", "c"]);
+}
+
+/// A forged review can cause a move: the replicas together make one per cluster in ten seconds.
+#[tokio::test(start_paused = true)]
+async fn move_for_a_deletion_delays_the_next_one_of_its_cluster() {
+    let api_server = ApiServer::default();
+    let (one, two) = (api_server.replica(), api_server.replica());
+    let moved = Handover { ended: true, ..handover(REVIEW) };
+    let pause = async |replica: &ReservationStore, cluster: ClusterId, seconds| {
+        let time = Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_secs(seconds);
+        read(replica).await.pause_between_moves(cluster, time)
+    };
+    let mut concurrent = read(&two).await;
+    let facts = Facts { handover: Some(&moved), ..of_cluster(OURS, &["a", "b", "c"]) };
+    let mut ledgers = read(&one).await;
+    one.reserve(&mut ledgers, &[named("a")], &facts).await.unwrap();
+    let late = two.reserve(&mut concurrent, &[named("other")], &facts).await;
+    assert_eq!(late, Err(ReserveError::StartAgain), "it has not counted the move");
+    assert_eq!(pause(&two, OURS, 0).await, Some(HANDOVER_TTL));
+    assert_eq!(pause(&two, OTHER, 0).await, None);
+    assert!(!read(&two).await.is_transferee("b", Timestamp::now()), "the second snapshot decides");
+
+    one.withdraw(&mut ledgers, "a").await;
+    assert!(first(&two).await.active().is_empty());
+    tokio::time::advance(HANDOVER_TTL / 2).await;
+    assert_eq!(pause(&two, OURS, 5).await, Some(HANDOVER_TTL / 2), "a move that failed counts as well");
+    tokio::time::advance(HANDOVER_TTL / 2).await;
+    assert_eq!(pause(&two, OURS, 10).await, None);
+    assert_eq!(pause(&api_server.replica(), OURS, 65).await, None, "a new replica");
 }
