@@ -21,6 +21,7 @@
 //! and other parent objects in [`workload_operations`]. Everything that touches the reservations is in [`ledger`].
 //! If the time of the API server's timeout runs out at any stage, the verdict is a denial that says so.
 
+mod budget;
 mod cascade;
 pub(crate) mod effective_policy;
 mod events;
@@ -668,6 +669,10 @@ impl<'a> Evaluation<'a> {
             let verdict = self.explain(&snapshot, pod, &assessment);
             services.cache.store_snapshot(cluster_key, snapshot);
             return Ok(verdict);
+        }
+        if let Some(denial) = budget::denial(self, target, &snapshot, &assessment).await {
+            services.cache.store_snapshot(cluster_key, snapshot);
+            return Ok(denial);
         }
         let ledgers = ledger.select(self, cluster_key, &snapshot, is_proven).map_err(Step::Retry)?;
         if request.dry_run {
