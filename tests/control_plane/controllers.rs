@@ -4,6 +4,7 @@ mod cascades;
 mod drain;
 mod eviction;
 mod guard_priority;
+mod held_eviction;
 mod kubelet;
 mod node_deletion;
 mod owner_kinds;

@@ -1,6 +1,7 @@
 //! Clusters with members that fail, restart, leave or run different releases.
 
 mod alarms;
+mod budgets;
 mod faults;
 mod handover;
 mod leadership;

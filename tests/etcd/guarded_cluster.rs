@@ -24,7 +24,7 @@ use crate::cluster::{Cluster, START_TIMEOUT};
 use test_support::{
     guard::{
         process::{ALL_NETWORKS, CONFIG, GuardProcess, SURVEY_INTERVAL},
-        review::{deletion_review, dry_run_review, scale_down_review},
+        review::{deletion_review, dry_run_review, eviction_review, scale_down_review},
     },
     http_client::Connection,
     wait::wait_until,
@@ -258,6 +258,16 @@ impl GuardedPods {
     /// Expects this reason for this pod's deletion, and returns the message.
     pub(crate) async fn expect_deletion(&self, pod: &Value, reason: &str) -> String {
         expect(reason, async || self.delete(pod).await).await
+    }
+
+    /// Expects this reason for this pod's eviction, which names no uid, and returns the message.
+    pub(crate) async fn expect_eviction(&self, pod: &Value, reason: &str) -> String {
+        expect(reason, async || {
+            tokio::time::sleep(CACHE_TTL).await;
+            let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
+            self.respond_to(eviction_review(&pod)).await
+        })
+        .await
     }
 
     /// Returns the value of a metric; 0 if it does not exist yet.

@@ -90,6 +90,7 @@ fn closed_sets() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
                 "resources.guard.etcd-guard.io",
                 "nodes.guard.etcd-guard.io",
                 "rules.etcd-guard.io",
+                "uid.guard.etcd-guard.io",
                 "inject.etcd-guard.io",
                 "nodes.etcd-guard.io",
                 "unknown",

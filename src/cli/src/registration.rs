@@ -12,6 +12,9 @@ use etcd_guard_core::opt_in_label::OptInLabel;
 pub enum WebhookGroup {
     /// Deletions and evictions of etcd pods, and the workload operations that cause them.
     Guard,
+    /// The uid of the pod in evictions, which `Guard` implies.
+    #[value(hide = true)]
+    Uid,
     /// lxcfs files, sidecars and tolerations for new pods.
     Inject,
     /// Over-commit in the status of nodes.
@@ -39,7 +42,7 @@ const SHIPPED_NAMESPACE: &str = "etcd-guard";
 pub struct Registration {
     /// The namespace of the Service. It is excluded from the webhooks.
     pub namespace: String,
-    /// The configurations to register.
+    /// The configurations to register, beside those that they imply.
     pub groups: Vec<WebhookGroup>,
     /// `https://HOST:PORT` of a server without a Service.
     pub url: Option<String>,
@@ -91,6 +94,9 @@ impl WebhookGroup {
             Self::Guard => {
                 include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/base/webhooks.yaml"))
             }
+            Self::Uid => {
+                include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/base/uid-webhook.yaml"))
+            }
             Self::Inject => include_str!(concat!(
                 env!("CARGO_MANIFEST_DIR"),
                 "/../../deploy/components/inject/webhook.yaml"
@@ -117,16 +123,25 @@ impl WebhookGroup {
 impl Registration {
     /// The names of the configurations to register.
     pub fn names(&self) -> impl Iterator<Item = ConfigurationName> {
-        self.groups.iter().filter_map(|group| configuration_name(&group.shipped()?))
+        self.all_groups().filter_map(|group| configuration_name(&group.shipped()?))
+    }
+
+    /// The configurations to register, each of them once.
+    fn all_groups(&self) -> impl Iterator<Item = WebhookGroup> {
+        let is_implied =
+            |group: WebhookGroup| group == WebhookGroup::Uid && self.groups.contains(&WebhookGroup::Guard);
+        let is_registered = move |group: &WebhookGroup| self.groups.contains(group) || is_implied(*group);
+        WebhookGroup::value_variants().iter().copied().filter(is_registered)
     }
 
     /// Returns the object to apply under this name with this `caBundle`. `version` is the resourceVersion that it
     /// replaces. `None` if the name is not to be registered.
     #[must_use]
     pub fn object(&self, name: &ConfigurationName, bundle: &str, version: Option<&str>) -> Option<Value> {
-        let shipped = self.groups.iter().filter_map(|group| group.shipped());
-        let mut object =
-            shipped.into_iter().find(|object| configuration_name(object).as_ref() == Some(name))?;
+        let mut object = self
+            .all_groups()
+            .filter_map(WebhookGroup::shipped)
+            .find(|object| configuration_name(object).as_ref() == Some(name))?;
         for entry in object.get_mut("webhooks").and_then(Value::as_array_mut).into_iter().flatten() {
             self.localize(entry);
         }
@@ -191,6 +206,7 @@ mod tests {
         let names: Vec<_> = shipped_configurations().into_iter().map(|name| name.to_string()).collect();
         let wanted = [
             "ValidatingWebhookConfiguration etcd-guard",
+            "MutatingWebhookConfiguration etcd-guard",
             "MutatingWebhookConfiguration etcd-guard-inject",
             "MutatingWebhookConfiguration etcd-guard-nodes",
             "ValidatingWebhookConfiguration etcd-guard-rules",
@@ -228,11 +244,14 @@ mod tests {
         }
     }
 
-    /// The guard writes events and reservations, but not on a dry run.
+    /// The guard writes events and reservations, but not on a dry run. The mutation of evictions writes nothing.
     #[test]
     fn declares_side_effects_of_every_guard_entry() {
         let objects = registered(None);
-        let of_guard = |entry: &&Value| entry["name"].as_str().unwrap().ends_with("guard.etcd-guard.io");
+        let of_guard = |entry: &&Value| {
+            let name = entry["name"].as_str().unwrap();
+            name.ends_with("guard.etcd-guard.io") && !name.starts_with("uid.")
+        };
         let of_guard: Vec<_> = entries(&objects).filter(of_guard).collect();
         assert_eq!(of_guard.len(), 5);
         for entry in of_guard {
@@ -246,7 +265,7 @@ mod tests {
         let with_label = |entry: &&Value| entry["namespaceSelector"].get("matchLabels").is_some();
         let names: Vec<&str> =
             entries(&objects).filter(with_label).map(|entry| entry["name"].as_str().unwrap()).collect();
-        let groups = ["guard", "eviction.guard", "intent.guard", "resources.guard"];
+        let groups = ["guard", "eviction.guard", "intent.guard", "resources.guard", "uid.guard"];
         assert_eq!(names, groups.map(|group| format!("{group}.etcd-guard.io")));
         for entry in entries(&objects).filter(with_label) {
             assert_eq!(entry["namespaceSelector"]["matchLabels"], json!({"team": "etcd"}), "{entry}");

@@ -5,6 +5,7 @@ pub mod annotations;
 pub mod api_server_version;
 pub mod claim;
 pub mod data_object;
+pub mod disruption_budget;
 pub mod heap_size;
 pub mod namespace_limits;
 mod nullable;

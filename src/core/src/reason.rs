@@ -109,6 +109,10 @@ reasons! {
     TransferFailed => DeniesForNow,
     /// The deletion could not be reserved.
     LedgerUnavailable => DeniesForNow,
+    /// The API server would refuse the eviction: a `PodDisruptionBudget` allows no disruption now.
+    BudgetExhausted => DeniesForNow,
+    /// The API server would refuse the eviction: more than one `PodDisruptionBudget` selects the pod.
+    AmbiguousBudget => Denies,
     /// The API server's timeout expired before the evaluation was complete.
     DeadlineExceeded => DeniesForNow,
 }

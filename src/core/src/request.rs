@@ -131,6 +131,14 @@ impl Request {
         self.uid.as_deref().or_else(of_copy).filter(|uid| !uid.is_empty())
     }
 
+    /// Whether the API server carries out the request on whatever pod has the name then: an eviction without the uid of its
+    /// pod. After the review, the API server reads the pod of an eviction by its name. A deletion by name is reviewed again if
+    /// the pod has changed.
+    #[must_use]
+    pub fn is_by_name(&self) -> bool {
+        self.operation == Operation::Evict && self.object_uid().is_none()
+    }
+
     /// Whether this live pod is the request's target.
     #[must_use]
     pub fn matches(&self, pod: &Pod) -> bool {

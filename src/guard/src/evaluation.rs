@@ -1,7 +1,7 @@
 //! One evaluation of a request, from top to bottom: may this pod go now?
 //!
 //! The deletion or eviction of a pod passes the stages below, in this order. Each stage hands its result to the next one,
-//! ends the evaluation with a verdict ([`Step::Answer`]), or starts it again at `read` ([`Step::Retry`]).
+//! ends the evaluation with a verdict ([`Step::Answer`]), or starts it again ([`Step::Retry`]), almost always at `read`.
 //!
 //! 1. **scope**: other namespaces are never touched, and pods without etcd need no probe. What a review contains can be
 //!    forged: such a request gets its answer, and nothing else happens.
@@ -21,6 +21,7 @@
 //! and other parent objects in [`workload_operations`]. Everything that touches the reservations is in [`ledger`].
 //! If the time of the API server's timeout runs out at any stage, the verdict is a denial that says so.
 
+mod budget;
 mod cascade;
 pub(crate) mod effective_policy;
 mod events;
@@ -96,6 +97,8 @@ enum Why {
     MoreLedgers,
     /// Another replica has approved a deletion since the reservations were read.
     Conflict,
+    /// The pod had ended, and its successor now has the name that the eviction contains. The evaluation starts with `target`.
+    NewPod,
 }
 
 /// The namespaces in which requests are evaluated.
@@ -212,12 +215,21 @@ impl<'a> Evaluation<'a> {
         if let Operation::Workload(operation) = self.request.operation {
             return Box::pin(workload_operations::evaluate(self, operation)).await;
         }
-        let (target, held) = match self.target(copy.as_deref()).await {
-            Ok(found) => found,
-            Err(verdict) => return *verdict,
-        };
+        loop {
+            match self.evaluate_pod(copy.as_deref()).await {
+                Ok(verdict) => return verdict,
+                Err(Step::Answer(verdict)) => return *verdict,
+                Err(Step::Retry(why)) => tracing::debug!(?why, "the evaluation starts again"),
+            }
+        }
+    }
+
+    /// The stages after `scope`.
+    async fn evaluate_pod(&self, copy: Option<&Pod>) -> Result<Verdict, Step> {
+        let (target, held) = self.target(copy).await?;
         let verdict = Box::pin(self.decide(&target, held)).await;
-        self.answer(&target, verdict).await
+        let verdict = Box::pin(self.reserve_name(Some(&target.pod), verdict)).await?;
+        Ok(self.answer(&target, verdict).await)
     }
 
     // --- scope ---
@@ -304,17 +316,26 @@ impl<'a> Evaluation<'a> {
     // --- target ---
 
     /// Finds the pod as it exists, its cluster, its policy, and whether its deletion follows from another one.
-    async fn target(&self, copy: Option<&Pod>) -> Result<(Target, Option<Held>), Box<Verdict>> {
+    async fn target(&self, copy: Option<&Pod>) -> Result<(Target, Option<Held>), Step> {
         let &Self { services, request, deadline } = self;
         let found = match copy {
             Some(copy) => self.find_by_copy(copy).await?,
             None => Box::pin(self.find_by_name()).await?,
         };
-        let Some(Found { pod, approval, held }) = found else { return Err(Box::new(pod_gone(request))) };
-        if let Some(verdict) = approval {
-            return Err(Box::new(verdict));
-        }
+        let Some(Found { pod, approval, held }) = found else {
+            let verdict = Box::pin(self.reserve_name(None, pod_gone(request))).await?;
+            return Err(Step::Answer(Box::new(verdict)));
+        };
         let cluster_key = ClusterKey::from_pod(&request.namespace, &pod);
+        if let Some(approval) = approval {
+            let mut verdict = Box::pin(self.reserve_name(Some(&pod), approval)).await?;
+            if !verdict.allows() {
+                let resolved = services.policies.resolve_for_pod(&request.namespace, &pod, deadline).await;
+                let target = Target { pod, cluster_key, resolved, is_auto: false, cascade: Cascade::No };
+                verdict = Box::pin(self.answer(&target, verdict)).await;
+            }
+            return Err(Step::Answer(Box::new(verdict)));
+        }
         let cascade = cascade::of_pod(self, &pod).await;
         let mut resolved = services.policies.resolve_for_pod(&request.namespace, &pod, deadline).await;
         let is_auto = resolved.policy.leader == LeaderPolicy::Auto;
@@ -323,7 +344,7 @@ impl<'a> Evaluation<'a> {
             if !request.dry_run {
                 Box::pin(ledger::reserve_overruled(self, &cluster_key, &resolved.policy)).await;
             }
-            return Err(Box::new(verdict));
+            return Err(Step::Answer(Box::new(verdict)));
         }
         Ok((Target { pod, cluster_key, resolved, is_auto, cascade }, held))
     }
@@ -680,6 +701,10 @@ impl<'a> Evaluation<'a> {
             services.cache.store_snapshot(cluster_key, snapshot);
             return Ok(verdict);
         }
+        if let Some(denial) = budget::denial(self, target, &snapshot, &assessment).await {
+            services.cache.store_snapshot(cluster_key, snapshot);
+            return Ok(denial);
+        }
         let planned = if wants_transfer {
             if let Some(rest) = ledger.pause_between_moves(&snapshot, clock.now()) {
                 return Ok(explain_recent_move(&snapshot, pod, &assessment, rest, Instant::now(), clock));
@@ -730,8 +755,10 @@ impl<'a> Evaluation<'a> {
                 services.cache.invalidate_snapshot(cluster_key);
                 return verdict;
             }
-            (Err(error), _) if removes_vote => return Err(Step::Answer(self.fail(error))),
-            // A pod without a vote needs no reservation.
+            (Err(error), _) if removes_vote || request.is_by_name() => {
+                return Err(Step::Answer(self.fail(error)));
+            }
+            // A pod without a vote needs no reservation. Its successor may have a vote.
             (Ok(_) | Err(_), _) => {}
         }
         let verdict = self.explain(&snapshot, pod, &assessment);
@@ -739,6 +766,37 @@ impl<'a> Evaluation<'a> {
         snapshot.mark_reserved(&uid);
         services.cache.store_snapshot(cluster_key, snapshot);
         Ok(verdict)
+    }
+
+    /// Reserves the name of a pod that is gone, terminating or finished, if its eviction names no uid: the eviction can still
+    /// remove the successor of the pod. Returns a denial if that is not possible. A name that belongs to no StatefulSet is not
+    /// reserved while no pod has it.
+    async fn reserve_name(&self, pod: Option<&Pod>, approval: Verdict) -> Result<Verdict, Step> {
+        let &Self { services, request, deadline } = self;
+        let has_ended =
+            matches!(approval.reason, Reason::AlreadyTerminating | Reason::PodFinished | Reason::PodGone);
+        if !has_ended || !request.is_by_name() || request.dry_run {
+            return Ok(approval);
+        }
+        let (namespace, observer) = (&request.namespace, &services.observer);
+        let cluster_key = match pod.cloned() {
+            Some(mut pod) => {
+                let added = observer.add_inherited(namespace, std::slice::from_mut(&mut pod), deadline).await;
+                if added.is_ok() && runs_no_member(&pod).is_some() {
+                    return Ok(approval);
+                }
+                ClusterKey::from_pod(namespace, &pod)
+            }
+            None => match observer.annotations.stateful_set_by_pod_name(namespace, &request.name) {
+                Some((set, uid)) => ClusterKey::from_stateful_set(namespace, set, uid),
+                None => return Ok(approval),
+            },
+        };
+        match ledger::reserve_ended(self, &cluster_key).await {
+            Ok(true) => Ok(approval),
+            Ok(false) => Err(Step::Retry(Why::NewPod)),
+            Err(error) => Ok(*self.fail(error)),
+        }
     }
 
     // --- answer ---
@@ -923,5 +981,27 @@ mod tests {
         let verdict = Evaluation::new(&services, &request, Deadline::from_timeout(None)).evaluate().await;
         assert_eq!(verdict.reason, not_etcd("web-0").reason);
         assert_eq!(server.reads(), Vec::<String>::new());
+    }
+
+    /// The API server evicts by name after the review, and can do so when the name belongs to the successor.
+    #[tokio::test]
+    async fn eviction_without_uid_reserves_name_of_pod_that_has_ended() {
+        let server = FakeServer::default();
+        server.terminate();
+        let services = Services::of_client(&server.client());
+        services.observer.annotations.wait_until_known("a").await.unwrap();
+        let evict = async |name: &str, uid: Option<&str>| {
+            let request = Request { uid: uid.map(str::to_owned), ..request(Operation::Evict, "a", name) };
+            Evaluation::new(&services, &request, Deadline::from_timeout(None)).evaluate().await.reason
+        };
+        assert_eq!(evict("etcd-0", Some("a")).await, Reason::AlreadyTerminating);
+        assert_eq!(evict("gone", None).await, Reason::PodGone);
+        assert_eq!(server.reads(), Vec::<String>::new(), "nothing is reserved");
+
+        assert_eq!(evict("etcd-0", None).await, Reason::AlreadyTerminating);
+        assert_eq!(evict("web-7", None).await, Reason::PodGone);
+        let reserved = server.reservations("a");
+        let reserved: Vec<_> = reserved.iter().map(|known| (known.pod.as_str(), known.by_name)).collect();
+        assert_eq!(reserved, [("etcd-0", true), ("web-7", true)]);
     }
 }

@@ -66,10 +66,13 @@ pub use self::{services::Sources, survey::background::Surveys};
 pub use crate::deadline::Deadline;
 use etcd_guard_api::Survey;
 use etcd_guard_core::{policy::PolicySetting, request::Request, verdict::Verdict};
-use etcd_guard_kubernetes::Leases;
+use etcd_guard_kubernetes::{Leases, LookupError};
 
 /// The policies of the configuration file, which change when the file is reloaded.
 pub type LiveConfig = tokio::sync::watch::Receiver<Arc<etcd_guard_core::config::policies::Policies>>;
+
+/// The uid that an eviction names if its pod does not exist.
+const NO_POD: &str = "no-such-pod";
 
 /// Evaluates deletions and evictions of pods, and workload operations.
 pub struct Guard {
@@ -112,6 +115,22 @@ impl Guard {
     /// Returns the verdict that a request would get as a dry run, also if its namespace is not guarded.
     pub async fn preview(&self, request: &Request, deadline: Deadline) -> Verdict {
         Evaluation::new(&self.services, request, deadline).preview().await
+    }
+
+    /// Returns the uid that an eviction of this pod must name, so that it cannot remove a successor: that of the pod that exists
+    /// now. `None` if the namespace is not guarded, or if the pod cannot be read.
+    pub async fn uid_for_eviction(&self, namespace: &str, name: &str, deadline: Deadline) -> Option<String> {
+        let observer = &self.services.observer;
+        if !observer.annotations.is_guarded(namespace) {
+            return None;
+        }
+        let read = deadline.within("reading the pod of an eviction", observer.pods.get_pod(namespace, name));
+        match read.await.ok()? {
+            Ok(pod) => Some(pod.metadata.uid),
+            // A pod that is created later has another uid.
+            Err(LookupError::NotFound { .. }) => Some(NO_POD.to_owned()),
+            Err(_) => None,
+        }
     }
 
     /// Returns the effective policy settings for a request, with the source of each setting.

@@ -39,6 +39,10 @@ use etcd_guard_api::Survey;
 use etcd_guard_cli::registration::{Registration, WebhookGroup};
 use etcd_guard_core::{escape::to_shell_word, opt_in_label::OptInLabel};
 
+/// The finding without the webhook that adds uids to evictions.
+const UID_ABSENT: &str =
+    "uid.guard.etcd-guard.io is not registered: an eviction keeps the name of its pod reserved for a minute";
+
 /// The account of the shipped manifests, if no pod has another.
 const SHIPPED_ACCOUNT: &str = "etcd-guard";
 
@@ -164,6 +168,9 @@ impl Doctor {
                     let registered = registered.as_ref();
                     let comparison = Comparison { shipped: &shipped, registered, is_required, guarded };
                     lines.extend(comparison.line(&remedies.apply(), &remedies.register()));
+                    if registered.is_none() && WebhookGroup::Uid.is_named(name) {
+                        lines.push(Line::warning("webhooks", UID_ABSENT, remedies.apply()));
+                    }
                 }
                 // The optional configurations are not readable either.
                 (Err(unread), _) if is_required => lines.push(Line::not_checked("webhooks", unread)),

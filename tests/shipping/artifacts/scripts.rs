@@ -17,8 +17,9 @@ use test_support::{
     processes::{child::scoped_command, testbed::program},
 };
 
-const CONFIGURATIONS: [&str; 4] = [
+const CONFIGURATIONS: [&str; 5] = [
     "validatingwebhookconfiguration/etcd-guard",
+    "mutatingwebhookconfiguration/etcd-guard",
     "mutatingwebhookconfiguration/etcd-guard-inject",
     "mutatingwebhookconfiguration/etcd-guard-nodes",
     "validatingwebhookconfiguration/etcd-guard-rules",

@@ -115,7 +115,11 @@ impl ApiServer {
             Deletion::Evict => json!({
                 "uid": "review", "resource": resource, "subResource": "eviction", "name": name,
                 "namespace": NAMESPACE, "operation": "CREATE", "userInfo": {"username": user},
-                "object": {"kind": "Eviction", "metadata": {"name": name}},
+                // The mutating webhook has added the uid.
+                "object": {
+                    "kind": "Eviction", "metadata": {"name": name},
+                    "deleteOptions": {"preconditions": {"uid": uid}},
+                },
             }),
         };
         let member = self.sim.world().cluster.index_of(name);

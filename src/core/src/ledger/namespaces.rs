@@ -24,6 +24,7 @@
 //! | Voters whose pods are not found: the ledger of the cluster is read and written. | `SkipsClusterLease` | pods that other namespaces do not find |
 //! | A replica keeps the reservations of a Lease that was deleted. | `ForgetsDeletedLease` | a deleted Lease |
 //! | An eviction without a uid reserves the name. | `ForgetsNames` | an eviction by name, and a pod that is replaced |
+//! | So does one that is approved because the pod is terminating. | `ForgetsEndedNames` | an eviction by name after a deletion |
 //! | Its reservation ends only with its lifetime. | `RemovesNames` | the same, five voters |
 //! | A successor that has not served yet is leaving like its predecessor. | `IgnoresSilentSuccessors` | a forced deletion: the process continues |
 //! | A reservation is removed only after the successor has served. | `RemovesSilentSuccessors` | the same, beside another cluster |
@@ -36,16 +37,13 @@
 //! have served, and the list after the read of the ledger proves that the pod is gone). The order of writes and the withdrawal
 //! after a conflict serve progress, not safety.
 //!
-//! Four limits remain, each with a counterexample:
+//! Three limits remain, each with a counterexample:
 //!
 //! - One replica approves a deletion, the Lease is deleted, and a replica that never read it approves another deletion
 //!   (`finds_limit_of_deleted_leases`). This requires rights in the namespace of the guard.
 //! - A crashed pod is reserved while nobody reports the cluster id, serves again, and members in other namespaces cannot find it
 //!   (`finds_limit_of_hidden_pods_without_id`).
 //! - A pod that members in other namespaces cannot find terminates for longer than its reservation lives.
-//! - The guard does not set `by_name` yet, as if it had the mutation `ForgetsNames`: each drain would wait for the lifetime of a
-//!   reserved name. An eviction without a uid that arrives after its pod was replaced removes the successor
-//!   (`finds_forgotten_name`). The limit ends when the webhook `uid.guard` writes the evaluated uid into evictions.
 
 #![allow(clippy::disallowed_types)]
 
@@ -93,6 +91,7 @@ enum Defect {
     SkipsClusterLease,
     ForgetsDeletedLease,
     ForgetsNames,
+    ForgetsEndedNames,
     IgnoresSilentSuccessors,
     RemovesSilentSuccessors,
     RemovesNames,

@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use serde_json::{Value, json};
@@ -24,11 +27,20 @@ pub(crate) struct FakeServer {
     leases: Arc<Mutex<BTreeMap<String, Value>>>,
     /// Paths of the reads of Leases.
     reads: Arc<Mutex<Vec<String>>>,
+    /// Whether the members are terminating.
+    terminating: Arc<AtomicBool>,
 }
 
 impl FakeServer {
     pub(crate) fn client(&self) -> kube::Client {
-        let Self { leases, reads } = self.clone();
+        let Self { leases, reads, terminating } = self.clone();
+        let member = move |namespace: &str| {
+            let mut pod = member(namespace);
+            if terminating.load(Ordering::Relaxed) {
+                pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            }
+            pod
+        };
         let list = |items: &[Value]| (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}));
         fake::api_server_with(move |call, body| {
             if call.uri.query().is_some_and(|query| query.contains("watch=true")) {
@@ -39,13 +51,15 @@ impl FakeServer {
                 ("GET", "/api/v1/namespaces") => {
                     list(&["a", "z"].map(|name| json!({"metadata": {"name": name}})))
                 }
-                ("GET", "/api/v1/pods") => list(&["a", "z"].map(member)),
+                ("GET", "/api/v1/pods") => list(&["a", "z"].map(&member)),
+                ("GET", path) if path.ends_with("/pods/etcd-0") => {
+                    (200, member(path.split('/').nth(4).unwrap()))
+                }
+                ("GET", path) if path.contains("/pods/") => (404, missing()),
                 ("GET", path) if path.starts_with(LEASES) => {
                     reads.lock().unwrap().push(path.to_owned());
-                    let mut missing = fake::status_failure(404, "not found");
-                    missing["reason"] = json!("NotFound");
                     let name = path.trim_start_matches(LEASES).trim_start_matches('/');
-                    leases.get(name).cloned().map_or((404, missing), |lease| (200, lease))
+                    leases.get(name).cloned().map_or((404, missing()), |lease| (200, lease))
                 }
                 ("GET", path) if path.ends_with("/pods") => {
                     let namespace = path.split('/').nth(4).unwrap();
@@ -62,6 +76,11 @@ impl FakeServer {
                 (method, path) => panic!("{method} {path}"),
             }
         })
+    }
+
+    /// Begins the deletion of the members.
+    pub(crate) fn terminate(&self) {
+        self.terminating.store(true, Ordering::Relaxed);
     }
 
     /// Stores the text of the reservations of a namespace.
@@ -82,6 +101,12 @@ impl FakeServer {
     pub(crate) fn reads(&self) -> Vec<String> {
         self.reads.lock().unwrap().clone()
     }
+}
+
+fn missing() -> Value {
+    let mut missing = fake::status_failure(404, "not found");
+    missing["reason"] = json!("NotFound");
+    missing
 }
 
 /// The pod `etcd-0` of this namespace.

@@ -263,6 +263,33 @@ async fn try_reserve_overruled(
     written(deadline.within("writing the reservation to the API server", reserve).await?).map(Some)
 }
 
+/// Reserves the name of a pod that is gone, terminating or finished. Returns false if a pod of this name lives: its eviction
+/// costs a voter. That no pod lives is read after the ledgers, so that an approval that counts on a successor causes a conflict.
+pub(super) async fn reserve_ended(
+    on: &Evaluation<'_>,
+    cluster_key: &ClusterKey,
+) -> Result<bool, EvaluationError> {
+    let &Evaluation { services, request, deadline } = on;
+    let cluster = services.cache.member_pods.get(cluster_key).map(|known| known.cluster);
+    let facts = Facts { cluster, ..Facts::default() };
+    loop {
+        let mut ledgers = read(on, services.reservations.read(names(on, [cluster_key]))).await?;
+        let pods = services.observer.list_pods(&request.namespace, deadline).await?;
+        let live = pods.iter().find(|pod| request.matches(pod));
+        if on.ended(live).is_none() {
+            return Ok(false);
+        }
+        // While no pod has the name, the name stands for its uid.
+        let uid = live.map_or(&request.name, |pod| &pod.metadata.uid);
+        let new = [reservation(request, uid, String::new())];
+        let reserve = services.reservations.reserve(&mut ledgers, &new, &facts);
+        match written(deadline.within("writing the reservation to the API server", reserve).await?)? {
+            Written::Stored => return Ok(true),
+            Written::Conflict => {}
+        }
+    }
+}
+
 /// Takes a snapshot of a cluster with all reservations that concern it. A pod whose deletion was approved leaves, also before the
 /// API server has executed the deletion.
 pub(super) async fn observe(
@@ -293,8 +320,7 @@ fn reservation(request: &Request, uid: &str, member: String) -> Reservation {
         by: request.user.clone(),
         of_node: false,
         cluster: None,
-        // Until the guard adds the uid to evictions, a reserved name would delay each drain by the lifetime.
-        by_name: false,
+        by_name: request.is_by_name(),
     }
 }
 

@@ -9,7 +9,7 @@ use etcd_guard_kubernetes::LeaseRecord;
 pub(super) const ANNOTATION: &str = "etcd-guard.io/handovers";
 
 /// Maximum number of handovers of one cluster in a ledger. The signals of a cluster are its nodes, rollouts and recent requests; the
-/// oldest entries are dropped first.
+/// oldest requests are dropped first, and then the oldest entries.
 const MAX_HANDOVERS: usize = 64;
 
 /// Time after which a request, or the move for a deletion, is dropped from the ledger: the guard ignores requests that are older than one minute, and
@@ -52,11 +52,13 @@ pub(super) fn with(known: &[Handover], new: Handover, now: Timestamp) -> Vec<Han
     handovers.push(new);
     let of_cluster = handovers.iter().filter(|known| known.cluster == cluster).count();
     let mut surplus = of_cluster.saturating_sub(MAX_HANDOVERS);
-    handovers.retain(|known| {
-        let is_dropped = surplus > 0 && known.cluster == cluster;
-        surplus -= usize::from(is_dropped);
-        !is_dropped
-    });
+    for may_drop in [is_request, |_: &Handover| true] {
+        handovers.retain(|known| {
+            let is_dropped = surplus > 0 && known.cluster == cluster && may_drop(known);
+            surplus -= usize::from(is_dropped);
+            !is_dropped
+        });
+    }
     handovers
 }
 
@@ -128,6 +130,18 @@ mod tests {
         }
         assert_eq!(known.len(), MAX_HANDOVERS);
         assert_eq!(known.last().map(|last| last.signal.as_str()), Some("cordon/99"));
+    }
+
+    #[test]
+    fn requests_do_not_push_out_signals() {
+        let now = Timestamp::now();
+        let mut known = vec![handover("cordon/n", 0)];
+        for n in 0..100 {
+            known = with(&known, handover(&format!("request/{n}"), 0), now);
+        }
+        assert_eq!(known.len(), MAX_HANDOVERS);
+        assert_eq!(known.first().map(|first| first.signal.as_str()), Some("cordon/n"));
+        assert_eq!(known.last().map(|last| last.signal.as_str()), Some("request/99"));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use etcd_guard_core::{
     objects::{
         admission::ScaleTarget,
         claim::Claim,
+        disruption_budget::DisruptionBudget,
         heap_size::HeapSize,
         pod::{Metadata, Pod},
         pod_references::PodReferences,
@@ -60,7 +61,7 @@ struct ReplicaOwner {
     target: ScaleTarget,
 }
 
-/// A list of at most one object.
+/// A list of few objects, which is read in one page.
 #[derive(Deserialize)]
 struct Selected<T> {
     items: Vec<T>,
@@ -139,6 +140,18 @@ impl ApiReader {
         let subject = format!("the PersistentVolumeClaims of namespace {namespace}");
         let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
         self.list(&subject, &path, ListParams::default(), parse_object).await
+    }
+
+    /// Returns all stored `PodDisruptionBudgets` of a namespace.
+    pub async fn list_disruption_budgets(
+        &self,
+        namespace: &str,
+    ) -> Result<Vec<DisruptionBudget>, LookupError> {
+        let subject = format!("the PodDisruptionBudgets of namespace {namespace}");
+        let request = Request::new(format!("/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"));
+        let list: Selected<DisruptionBudget> =
+            self.read(subject, request.list(&ListParams::default())).await?;
+        Ok(list.items)
     }
 
     /// Returns all stored StatefulSets of a namespace.

@@ -221,7 +221,7 @@ mod tests {
         assert!(texts.iter().any(|text| text == expected), "{texts:?}");
         assert_eq!(ShippedRoles::NodeStatus.permissions("ops").len(), 4);
         assert_eq!(ShippedRoles::Handover.permissions("ops").len(), 3);
-        assert_eq!(ShippedRoles::Register.permissions("ops").len(), 7);
+        assert_eq!(ShippedRoles::Register.permissions("ops").len(), 8);
         assert_eq!(ShippedRoles::Lxcfs.permissions("ops").len(), 1);
         let inject = ShippedRoles::Inject.permissions("ops");
         let optional: Vec<_> =

@@ -22,6 +22,7 @@ use etcd_guard_kubernetes::fake::status_failure;
 
 const CONFIGURATION: &str =
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/etcd-guard";
+const UID: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/etcd-guard";
 const NODES: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/etcd-guard-nodes";
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
@@ -288,8 +289,8 @@ impl Installation {
             opt_in_label: OptInLabel::default(),
         };
         for name in shipped_configurations() {
-            let path =
-                [CONFIGURATION, NODES].into_iter().find(|path| path.ends_with(&format!("/{}", name.name)));
+            let end = format!("/{}s/{}", name.kind.to_lowercase(), name.name);
+            let path = [CONFIGURATION, UID, NODES].into_iter().find(|path| path.ends_with(&end));
             if let Some(path) = path {
                 objects.insert(path.to_owned(), registration.object(&name, "Y2E=", None).unwrap());
             }

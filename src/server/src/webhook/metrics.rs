@@ -29,6 +29,8 @@ pub(super) enum WebhookEntry {
     Nodes,
     /// Validation of the names of new pods.
     Rules,
+    /// Mutation of evictions.
+    Uid,
     /// A request that no entry of the shipped configurations sends.
     Unknown,
 }
@@ -91,6 +93,7 @@ impl WebhookEntry {
             Self::Inject => ("inject.etcd-guard.io", "CREATE"),
             Self::Nodes => ("nodes.etcd-guard.io", "UPDATE"),
             Self::Rules => ("rules.etcd-guard.io", "CREATE"),
+            Self::Uid => ("uid.guard.etcd-guard.io", "CREATE"),
             Self::Unknown => ("unknown", "unknown"),
         }
     }

@@ -1,4 +1,4 @@
-//! `POST /mutate`: new pods, and updates of node status.
+//! `POST /mutate`: new pods, evictions, and updates of node status.
 //!
 //! An internal error never denies a request here: the object is admitted unchanged, with a warning. Only a rule of the
 //! configuration can deny a pod.
@@ -22,7 +22,10 @@ use super::{
     spans,
     state::WebhookState,
 };
-use etcd_guard_core::objects::admission::{AdmissionRequest, truncated};
+use etcd_guard_core::{
+    objects::admission::{AdmissionRequest, truncated},
+    request::Request as EvaluatedRequest,
+};
 use etcd_guard_guard::Deadline;
 
 /// Maximum length of a warning in characters. kubectl prints a warning on one line, and the API server drops warnings
@@ -78,11 +81,35 @@ async fn evaluate(state: &WebhookState, request: &AdmissionRequest<'_>, deadline
             Some(node) => Mutator::mutate_node(node, read_object(request.old_object).as_ref(), &config),
             None => unreadable(WebhookEntry::Nodes),
         },
+        ("CREATE", "pods", "eviction") if is_core => match read_object(request.object) {
+            Some(eviction) => add_uid(state, request, &eviction, deadline).await,
+            None => unreadable(WebhookEntry::Uid),
+        },
         _ => {
-            let warning = "etcd-guard mutates only new pods and nodes/status; \
+            let warning = "etcd-guard mutates only new pods, evictions and nodes/status; \
                            correct the rules of its webhook configuration";
             Mutation::admitted(WebhookEntry::Unknown, "NotOurs", warning)
         }
+    }
+}
+
+/// Adds the uid of its pod to an eviction. The API server evicts by name, without another review, and can do so seconds after
+/// this review, when another pod has the name.
+async fn add_uid(
+    state: &WebhookState,
+    request: &AdmissionRequest<'_>,
+    eviction: &Value,
+    deadline: Deadline,
+) -> Mutation {
+    let Ok(evicted) = EvaluatedRequest::from_admission(request) else {
+        return Mutation::admitted(WebhookEntry::Uid, "Unreadable", "the eviction is not readable");
+    };
+    if !evicted.is_by_name() {
+        return Mutation::unchanged(WebhookEntry::Uid, "UidPresent");
+    }
+    match state.guard.uid_for_eviction(&evicted.namespace, &evicted.name, deadline).await {
+        Some(uid) => Mutation::with_uid(eviction, &uid),
+        None => Mutation::unchanged(WebhookEntry::Uid, "UidUnknown"),
     }
 }
 
@@ -106,7 +133,9 @@ fn log(request: &AdmissionRequest<'_>, mutation: &Mutation, elapsed: Duration) {
     let patch_bytes = mutation.patch.as_ref().map_or(0, Vec::len);
     let verdict = if mutation.denial.is_none() { "allowed" } else { "denied" };
     let is_unchanged = mutation.patch.is_none() && mutation.denial.is_none() && mutation.warnings.is_empty();
-    if is_unchanged || request.sub_resource.as_deref() == Some("status") && mutation.warnings.is_empty() {
+    // The verdict on an eviction is logged as well.
+    let is_frequent = matches!(request.sub_resource.as_deref(), Some("eviction" | "status"));
+    if is_unchanged || is_frequent && mutation.warnings.is_empty() {
         tracing::debug!(uid, reason, "mutation without warnings");
         return;
     }

@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use json_patch::Patch;
+use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
 use prometheus_client::registry::Registry;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{
     sync::oneshot,
     time::{sleep, timeout},
@@ -218,6 +218,19 @@ async fn supports_native_sidecars(
     is_supported
 }
 
+/// Returns the patch that makes the uid a precondition of an eviction.
+fn uid_patch(eviction: &Value, uid: &str) -> Patch {
+    let options = eviction.get("deleteOptions").filter(|options| !options.is_null());
+    let preconditions = options.map(|options| options.get("preconditions"));
+    let (path, value): (&[&str], Value) = match preconditions {
+        None => (&["deleteOptions"], json!({"preconditions": {"uid": uid}})),
+        Some(None | Some(Value::Null)) => (&["deleteOptions", "preconditions"], json!({"uid": uid})),
+        Some(Some(_)) => (&["deleteOptions", "preconditions", "uid"], json!(uid)),
+    };
+    let path = PointerBuf::from_tokens(path.iter().copied());
+    Patch(vec![PatchOperation::Add(AddOperation { path, value })])
+}
+
 /// Waits until the configuration changes, at most for `limit`.
 async fn wait_for_change(config: &mut LiveConfig, limit: Duration) {
     let changed = async {
@@ -262,6 +275,11 @@ impl Mutation {
         Self { entry, reason, denial: None, patch, warnings }
     }
 
+    /// Admits an eviction, to which a patch adds this uid of its pod.
+    pub(super) fn with_uid(eviction: &Value, uid: &str) -> Self {
+        Self::patched(WebhookEntry::Uid, "UidAdded", &uid_patch(eviction, uid), Vec::new())
+    }
+
     /// Admits the object unchanged, with a warning.
     pub(super) fn admitted(entry: WebhookEntry, reason: &'static str, warning: &str) -> Self {
         Self::patched(entry, reason, &Patch::default(), vec![warning.to_owned()])
@@ -270,7 +288,6 @@ impl Mutation {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
     use tokio::sync::watch;
 
     use super::*;
@@ -307,6 +324,27 @@ mod tests {
         // Without access to nodes.
         assert!(!supported(31, None).await);
         assert!(supported(32, None).await);
+    }
+
+    #[test]
+    fn adds_uid_to_evictions_without_one() {
+        let with = |options: Value| {
+            let mut eviction = json!({"metadata": {"name": "etcd-0"}, "deleteOptions": options});
+            if eviction["deleteOptions"] == "absent" {
+                eviction.as_object_mut().unwrap().remove("deleteOptions");
+            }
+            let patch = uid_patch(&eviction, "a");
+            json_patch::patch(&mut eviction, &patch).unwrap();
+            eviction["deleteOptions"].clone()
+        };
+        let bare = json!({"preconditions": {"uid": "a"}});
+        assert_eq!(with(json!("absent")), bare);
+        assert_eq!(with(json!(null)), bare);
+        assert_eq!(with(json!({"preconditions": null})), bare);
+        assert_eq!(with(json!({"preconditions": {"uid": ""}})), bare);
+        let version = json!({"gracePeriodSeconds": 1, "preconditions": {"resourceVersion": "7"}});
+        let both = json!({"gracePeriodSeconds": 1, "preconditions": {"resourceVersion": "7", "uid": "a"}});
+        assert_eq!(with(version), both);
     }
 
     #[tokio::test(start_paused = true)]

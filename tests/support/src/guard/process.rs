@@ -280,6 +280,10 @@ fn verdict_and_count(line: &str) -> Option<(String, u64)> {
     let label = |name: &str| {
         labels.split(',').find_map(|pair| pair.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'))
     };
+    // The mutation of an eviction is no verdict.
+    if label("webhook")? == "uid.guard.etcd-guard.io" {
+        return None;
+    }
     let verdict = format!("{} {} {}", label("operation")?, label("verdict")?, label("reason")?);
     Some((verdict, count.parse().ok()?))
 }

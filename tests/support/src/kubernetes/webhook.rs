@@ -7,7 +7,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use kube::{
     Api, Client,
-    api::{Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -29,6 +29,8 @@ pub const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-c
 
 const SHIPPED: &str = "deploy/base/webhooks.yaml";
 
+const SHIPPED_FOR_UIDS: &str = "deploy/base/uid-webhook.yaml";
+
 const SHIPPED_FOR_NODES: &str = "deploy/components/node-deletions/webhook.yaml";
 
 /// Registers the guard by the shipped configuration for the namespaces of the test with this label value. `change` modifies each
@@ -45,10 +47,29 @@ pub async fn register_at(
     ca_pem: &str,
     change: impl Fn(&mut Value),
 ) {
-    let file = project::path(SHIPPED);
-    let text = std::fs::read_to_string(&file).expect(SHIPPED);
-    let mut configuration: Value = serde_saphyr::from_str(&text).expect(SHIPPED);
     let name = format!("etcd-guard-{label}");
+    let mut configuration = shipped(SHIPPED, &name, label, address, ca_pem);
+    configuration["webhooks"].as_array_mut().expect("webhooks").iter_mut().for_each(change);
+    apply(client, &name, configuration).await;
+    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let configuration = Patch::Apply(shipped(SHIPPED_FOR_UIDS, &name, label, address, ca_pem));
+    api.patch(&name, &PatchParams::apply("test").force(), &configuration)
+        .await
+        .expect("the configuration is accepted");
+}
+
+/// Removes the webhook that adds uids to evictions.
+pub async fn unregister_uids(client: &Client, label: &str) {
+    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    api.delete(&format!("etcd-guard-{label}"), &DeleteParams::default())
+        .await
+        .expect("the configuration exists");
+}
+
+/// Returns the shipped configuration in this file for the server at this address and the namespaces of one test.
+fn shipped(file: &str, name: &str, label: &str, address: SocketAddr, ca_pem: &str) -> Value {
+    let text = std::fs::read_to_string(project::path(file)).expect(file);
+    let mut configuration: Value = serde_saphyr::from_str(&text).expect(file);
     configuration["metadata"]["name"] = json!(name);
     for webhook in configuration["webhooks"].as_array_mut().expect("webhooks") {
         let path = webhook["clientConfig"]["service"]["path"].as_str().expect("a path").to_owned();
@@ -57,9 +78,8 @@ pub async fn register_at(
         let labels = &mut webhook["namespaceSelector"]["matchLabels"];
         assert_eq!(*labels, json!({LABEL: VALUE}), "the documented label");
         labels[TEST_LABEL] = json!(label);
-        change(webhook);
     }
-    apply(client, &name, configuration).await;
+    configuration
 }
 
 /// Registers the guard by the shipped configuration for deletions of nodes, for the nodes with these names.
@@ -85,6 +105,24 @@ pub async fn add_slow_webhook(client: &Client, label: &str, guard: &GuardProcess
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("https://{}", silent.local_addr().expect("an address"));
     add(client, &format!("slow-{label}"), label, guard, json!({"url": url, "failurePolicy": "Ignore"})).await;
+    silent
+}
+
+/// Adds a second webhook for evictions that holds each of them for this time, and then approves it. It works as long as the
+/// listener exists.
+pub async fn add_holding_webhook(
+    client: &Client,
+    label: &str,
+    guard: &GuardProcess,
+    seconds: u64,
+) -> TcpListener {
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("https://{}", silent.local_addr().expect("an address"));
+    let settings = json!({
+        "url": url, "failurePolicy": "Ignore", "operation": "CREATE", "resource": "pods/eviction",
+        "timeoutSeconds": seconds,
+    });
+    add(client, &format!("holding-{label}"), label, guard, settings).await;
     silent
 }
 
@@ -127,13 +165,15 @@ pub async fn add_collector_block(client: &Client, label: &str, guard: &GuardProc
 }
 
 async fn add(client: &Client, name: &str, label: &str, guard: &GuardProcess, settings: Value) {
+    let setting = |name: &str, default: Value| settings.get(name).cloned().unwrap_or(default);
+    let (operation, resource) = (setting("operation", json!("DELETE")), setting("resource", json!("pods")));
     let webhook = json!({
         "name": "other.test.io",
-        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}],
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": [operation], "resources": [resource]}],
         "clientConfig": {"url": settings["url"], "caBundle": base64(&guard.ca_pem)},
         "namespaceSelector": {"matchLabels": {LABEL: VALUE, TEST_LABEL: label}},
         "failurePolicy": settings["failurePolicy"],
-        "timeoutSeconds": 2,
+        "timeoutSeconds": setting("timeoutSeconds", json!(2)),
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
     });

@@ -1,7 +1,8 @@
 //! The probe round and its assessment, reduced to arithmetic. The shipped assessment is part of the model of one cluster.
 
 use super::{
-    Defect, Pod, Process, Stage, State, World, Writing, bit, contains, replica::takes, requests::numbers, set,
+    Defect, Lease, Pod, Process, Stage, State, World, Writing, bit, contains, replica::takes,
+    requests::numbers, set,
 };
 
 // === impl World ===
@@ -17,6 +18,10 @@ impl World {
         let request = state.requests[n].clone();
         let Stage::Probing { listed, mut read, mut active } = request.stage.clone() else { return };
         let (target, home) = (usize::from(request.pod), self.home(request.pod));
+        if request.by_name && listed[target].process == Process::Terminating {
+            self.reserve_ended(state, n, read);
+            return;
+        }
         // A pod that was replaced can no longer be deleted.
         if listed[target].incarnation != request.incarnation || listed[target].process == Process::Terminating
         {
@@ -94,6 +99,33 @@ impl World {
             overtaken: false,
             crashed: 0,
             needed: written,
+            written: 0,
+        });
+    }
+
+    /// Reserves the name of a terminating pod, if the list after the read of the ledger shows that it still is.
+    fn reserve_ended(&self, state: &mut State, n: usize, read: Vec<Lease>) {
+        let listed = state.pods.clone();
+        let request = &state.requests[n];
+        let (target, home) = (usize::from(request.pod), self.home(request.pod));
+        if listed[target].process != Process::Terminating {
+            state.start_again(n);
+            return;
+        }
+        let voters = self.voters(state, home.cluster);
+        let needed = if self.has(Defect::ForgetsEndedNames) { 0 } else { bit(home.namespace) };
+        let request = &mut state.requests[n];
+        request.incarnation = listed[target].incarnation;
+        request.stage = Stage::Writing(Writing {
+            listed,
+            read,
+            id: None,
+            voters,
+            healthy: 0,
+            is_free: true,
+            overtaken: false,
+            crashed: 0,
+            needed,
             written: 0,
         });
     }

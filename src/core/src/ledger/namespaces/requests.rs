@@ -188,6 +188,9 @@ impl State {
         let listed = self.pods.clone();
         let request = &mut self.requests[n];
         request.stale = 0;
+        if request.by_name {
+            request.incarnation = listed[usize::from(request.pod)].incarnation;
+        }
         let mut read = Vec::new();
         skip_others(&mut read, request.leases, self.leases.len());
         request.stage = Stage::Reading { listed, read };

@@ -134,6 +134,15 @@ fn by_name() -> World {
     World { limits: Counts { evictions_by_name: 1, replaced: 1, ..NO_FAULTS }, ..one_cluster() }
 }
 
+/// A pod is deleted, and then evicted by its name.
+fn by_name_of_deleted() -> World {
+    World {
+        replicas: 1,
+        limits: Counts { evictions_by_name: 1, repeated_requests: 1, requests: 3, ..NO_FAULTS },
+        ..one_cluster()
+    }
+}
+
 fn forced() -> World {
     World { limits: Counts { forced: 1, ..NO_FAULTS }, keeps_address: true, ..one_cluster() }
 }
@@ -212,6 +221,7 @@ fn deleted_lease_never_costs_the_quorum() {
 #[test]
 fn evictions_by_name_never_cost_the_quorum() {
     assert_holds(by_name());
+    assert_holds(by_name_of_deleted());
 }
 
 #[test]
@@ -320,6 +330,7 @@ finds! {
     finds_missing_ledger_of_cluster: SkipsClusterLease in hidden();
     finds_forgotten_ledger: ForgetsDeletedLease in deleted_lease();
     finds_forgotten_name: ForgetsNames in by_name();
+    finds_forgotten_name_of_a_terminating_pod: ForgetsEndedNames in by_name_of_deleted();
     finds_silent_successor: IgnoresSilentSuccessors in forced();
     finds_removal_before_the_successor_serves: RemovesSilentSuccessors in World {
         limits: Counts { forced: 1, requests: 3, ..NO_FAULTS },

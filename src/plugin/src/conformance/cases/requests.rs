@@ -22,8 +22,6 @@ pub(super) enum Expected {
     Denied(&'static [&'static str]),
     /// Denied with status 429, so that a drain retries, and one of these reason codes.
     DeniedForNow(&'static [&'static str]),
-    /// Rejected with status 429 by the `PodDisruptionBudget`, which is checked after the guard.
-    RejectedByBudget,
 }
 
 /// A way of deleting a pod.
@@ -74,7 +72,7 @@ pub(super) fn delete_options(fields: &Value) -> Value {
 
 /// Whether a `PodDisruptionBudget` rejected an eviction: "Cannot evict pod as it would violate the pod's disruption
 /// budget."
-pub(super) fn is_rejected_by_budget(response: &Response) -> bool {
+fn is_rejected_by_budget(response: &Response) -> bool {
     response.code == 429 && response.denial().is_none() && response.message.contains("disruption budget")
 }
 
@@ -106,7 +104,6 @@ impl Expected {
             Self::Allowed => String::from("allowed"),
             Self::Denied(reasons) => format!("denied {} (403)", reasons.join(" or ")),
             Self::DeniedForNow(reasons) => format!("denied {} (429)", reasons.join(" or ")),
-            Self::RejectedByBudget => String::from("rejected by the budget (429)"),
         }
     }
 
@@ -123,7 +120,6 @@ impl Expected {
             Self::Allowed => response.is_success(),
             Self::Denied(reasons) => is_denied(403, reasons),
             Self::DeniedForNow(reasons) => is_denied(429, reasons),
-            Self::RejectedByBudget => is_rejected_by_budget(response),
         }
     }
 }

@@ -76,16 +76,19 @@ impl Installation {
 
     /// Registers the shipped webhooks with this CA.
     fn register(&self, ca_pem: &str) {
-        let text = std::fs::read_to_string(project::path("deploy/base/webhooks.yaml")).unwrap();
-        let mut configuration: Value = serde_saphyr::from_str(&text).unwrap();
-        let (url, bundle) =
-            (format!("https://{}/validate", self.guard.https()), ByteString(ca_pem.as_bytes().to_vec()));
-        for entry in configuration["webhooks"].as_array_mut().unwrap() {
-            entry["clientConfig"] = json!({"url": url, "caBundle": bundle});
+        for (manifest, path) in [("webhooks", "validate"), ("uid-webhook", "mutate")] {
+            let text =
+                std::fs::read_to_string(project::path(&format!("deploy/base/{manifest}.yaml"))).unwrap();
+            let mut configuration: Value = serde_saphyr::from_str(&text).unwrap();
+            let url = format!("https://{}/{path}", self.guard.https());
+            let bundle = ByteString(ca_pem.as_bytes().to_vec());
+            for entry in configuration["webhooks"].as_array_mut().unwrap() {
+                entry["clientConfig"] = json!({"url": url, "caBundle": bundle});
+            }
+            let file = self.control_plane.dir.join(format!("{manifest}.json"));
+            std::fs::write(&file, configuration.to_string()).unwrap();
+            self.control_plane.kubectl().run_checked(&["apply", "-f", &file.to_string_lossy()]);
         }
-        let file = self.control_plane.dir.join("webhooks.json");
-        std::fs::write(&file, configuration.to_string()).unwrap();
-        self.control_plane.kubectl().run_checked(&["apply", "-f", &file.to_string_lossy()]);
     }
 
     /// Runs `doctor` with the admin's kubeconfig. Returns the exit status and the JSON document.

@@ -93,6 +93,9 @@ fn effect(name: &ConfigurationName) -> &'static str {
         Some(WebhookGroup::Guard) => {
             "deletions, evictions and scale-downs of etcd members are approved without evaluation"
         }
+        Some(WebhookGroup::Uid) => {
+            "an eviction of an etcd member keeps the name of its pod reserved for a minute"
+        }
         Some(WebhookGroup::NodeDeletions) => {
             "deletions of nodes with members are approved without evaluation"
         }
