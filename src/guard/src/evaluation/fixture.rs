@@ -24,11 +24,13 @@ pub(crate) struct FakeServer {
     leases: Arc<Mutex<BTreeMap<String, Value>>>,
     /// Paths of the reads of Leases.
     reads: Arc<Mutex<Vec<String>>>,
+    /// Further pods.
+    pods: Arc<Mutex<Vec<Value>>>,
 }
 
 impl FakeServer {
     pub(crate) fn client(&self) -> kube::Client {
-        let Self { leases, reads } = self.clone();
+        let Self { leases, reads, pods } = self.clone();
         let list = |items: &[Value]| (200, json!({"metadata": {"resourceVersion": "1"}, "items": items}));
         fake::api_server_with(move |call, body| {
             if call.uri.query().is_some_and(|query| query.contains("watch=true")) {
@@ -49,7 +51,15 @@ impl FakeServer {
                 }
                 ("GET", path) if path.ends_with("/pods") => {
                     let namespace = path.split('/').nth(4).unwrap();
-                    list(&[member(namespace), web(namespace)])
+                    let pods = pods.lock().unwrap();
+                    let others = pods.iter().filter(|pod| pod["metadata"]["namespace"] == namespace);
+                    list(
+                        &[member(namespace), web(namespace)]
+                            .iter()
+                            .chain(others)
+                            .cloned()
+                            .collect::<Vec<_>>(),
+                    )
                 }
                 ("GET", path) if path.ends_with("/statefulsets") => {
                     list(&[json!({"metadata": {"name": "web", "uid": "web"}})])
@@ -62,6 +72,11 @@ impl FakeServer {
                 (method, path) => panic!("{method} {path}"),
             }
         })
+    }
+
+    /// Adds a pod.
+    pub(crate) fn add_pod(&self, pod: Value) {
+        self.pods.lock().unwrap().push(pod);
     }
 
     /// Stores the text of the reservations of a namespace.
