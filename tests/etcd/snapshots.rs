@@ -42,6 +42,7 @@ impl Cluster {
             running: member.running,
             other_containers: 0,
             storage: Storage::Persistent,
+            stop_script: None,
             scheme: self.endpoint(n).scheme(),
             reply,
         });

@@ -164,6 +164,7 @@ async fn snapshot(sim: &Sim, running: &[bool]) -> Snapshot {
         running: running[member],
         other_containers: 0,
         storage: Storage::Persistent,
+        stop_script: None,
         scheme: endpoints[member].scheme(),
         reply,
     });

@@ -14,8 +14,8 @@ use crate::{
     escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word},
     ledger::HANDOVER_TTL,
     reason::Reason,
-    snapshot::{MemberPod, Snapshot, Storage},
-    tally::Tally,
+    snapshot::{MemberPod, Snapshot, StopScript, Storage},
+    tally::{Tally, quorum},
     verdict::Verdict,
     wall_clock::WallClock,
 };
@@ -366,7 +366,13 @@ impl Explanation<'_> {
             Storage::ClaimTerminating => {
                 format!("the claim with the data of {pod} is deleted as well, so its member cannot return")
             }
-            Storage::RemovedByHook => format!("a preStop hook of {pod} removes its member"),
+            Storage::RemovedByHook => match &self.target.stop_script {
+                None => format!("a preStop hook of {pod} removes its member"),
+                Some(script) => {
+                    let script = to_bounded_line(&script.to_string(), MAX_ERROR_CHARS);
+                    format!("a preStop hook of {pod} runs a script that may remove its member, {script}")
+                }
+            },
             Storage::Ephemeral | Storage::Persistent => {
                 format!("the data of {pod} is deleted as well, so its member cannot return")
             }
@@ -378,6 +384,16 @@ impl Explanation<'_> {
         let [pod, ns] = [&self.target.name, &self.snapshot.namespace].map(|name| to_shell_word(name));
         let accept =
             format!("kubectl -n {ns} annotate --overwrite pod {pod} etcd-guard.io/ephemeral-data=allow");
+        if self.target.storage == Storage::RemovedByHook {
+            return match &self.target.stop_script {
+                Some(StopScript { source: Some(_), .. }) => format!(
+                    "If the script does not remove the member, annotate the pod with etcd-guard.io/ephemeral-data=allow, \
+                     or let the guard read the script: kubectl etcd-guard inspect -n {ns} {pod} --role | kubectl apply -f -"
+                ),
+                Some(_) => format!("If the script does not remove the member: {accept}"),
+                None => self.outweigh_removal(&accept),
+            };
+        }
         let remove = self
             .assessment
             .member
@@ -387,6 +403,40 @@ impl Explanation<'_> {
                 "Replace the member first (or annotate the pod with etcd-guard.io/ephemeral-data=allow): {remove}"
             ),
             _ => format!("To accept the loss: {accept}"),
+        }
+    }
+
+    /// The hook itself removes the member: a removal in advance would leave as few voters as the hook.
+    fn outweigh_removal(&self, accept: &str) -> String {
+        let Some(tally) = self.assessment.tally.as_ref().filter(|tally| tally.voters > 1) else {
+            return format!("To accept the loss: {accept}");
+        };
+        let ns = to_shell_word(&self.snapshot.namespace);
+        if tally.can_ever_spare_two() {
+            return if self.assessment.missing.is_empty() {
+                format!("Wait until all pods are ready, then retry: kubectl -n {ns} get pods -w")
+            } else {
+                self.restore_missing_voter()
+            };
+        }
+        let missing =
+            (1..=tally.voters + 2).find(|count| tally.remaining + count > quorum(tally.voters + count));
+        let added = missing.unwrap_or(1);
+        let advice = format!(
+            "Add {} first, so that the cluster can spare this one (or annotate the pod with etcd-guard.io/ephemeral-data=allow)",
+            voters(added)
+        );
+        let set = self.snapshot.cluster.split_once('/').map(|(_, set)| set);
+        match set.filter(|_| self.target.owner_kind == "StatefulSet") {
+            Some(set) => {
+                let set = to_shell_word(set);
+                let replicas = tally.voters + added;
+                format!("{advice}: kubectl -n {ns} scale statefulset {set} --replicas={replicas}")
+            }
+            None => {
+                let list = self.etcdctl(self.other_serving_pod(), "member list -w table");
+                format!("{advice}. List the members: {list}")
+            }
         }
     }
 

@@ -36,11 +36,11 @@ use crate::{
     reason::Reason,
 };
 
-/// Address of a pod without one: of a pod in a file, or of a pod template. It is reserved for documentation (RFC 5737).
-const PLACEHOLDER_ADDRESS: &str = "192.0.2.1";
-
-/// Text that replaces [`PLACEHOLDER_ADDRESS`] in the report.
+/// Text that replaces the address of [`set_placeholder_address`] in the report.
 const POD_IP: &str = "POD_IP";
+
+/// The start of the warning about a script whose effect is unknown.
+const UNKNOWN_SCRIPT: &str = "a preStop hook runs a script that may remove the member: ";
 
 /// The pod to inspect, and the objects with annotations that apply to it.
 #[derive(Clone, Debug, Default)]
@@ -171,8 +171,7 @@ pub fn inspect(object: &InspectedObject, policies: &Policies, now: Timestamp) ->
     }
     let has_address = pod.addresses().next().is_some();
     if !has_address {
-        PLACEHOLDER_ADDRESS.clone_into(&mut pod.status.pod_ip);
-        pod.status.pod_ips = vec![PodIp { ip: PLACEHOLDER_ADDRESS.to_owned() }];
+        set_placeholder_address(&mut pod, "");
     }
     let recognition = recognize(&pod, &pod.metadata.annotations);
     let member = etcd_pod::read(&pod, &pod.metadata.annotations);
@@ -230,6 +229,18 @@ fn apply_inherited(pod: &mut Pod, owners: &[AnnotatedObject]) {
             Relation::Owner => {}
         }
     }
+}
+
+/// Gives a pod without an address one of those that are reserved for documentation (RFC 5737): of a pod in a file, or of a
+/// pod template. Neither the pod nor the other text contains it, so that the report can tell it from an advertised address.
+fn set_placeholder_address(pod: &mut Pod, other: &str) {
+    pod.status.pod_ip.clear();
+    pod.status.pod_ips.clear();
+    let texts = format!("{pod:?} {other}");
+    let mut addresses = (1..=u8::MAX).map(|last| format!("192.0.2.{last}"));
+    let address = addresses.find(|address| !texts.contains(address)).unwrap_or_default();
+    pod.status.pod_ips = vec![PodIp { ip: address.clone() }];
+    pod.status.pod_ip = address;
 }
 
 /// Returns the result and its reason as a sentence.
@@ -302,6 +313,7 @@ impl Inspection {
         if let Some(member) = &self.member {
             access::record(&mut self.credentials, member, states);
         }
+        self.apply_stop_scripts(states);
         self.suggest();
     }
 
@@ -311,15 +323,43 @@ impl Inspection {
         self.role = role::objects(&self.namespace, owner, &self.credentials, account);
     }
 
+    /// Adds what the scripts of preStop hooks do, as far as their content is known. The Role still contains them, because
+    /// the guard reads them as well.
+    fn apply_stop_scripts(&mut self, states: &BTreeMap<DataObject, ObjectState>) {
+        let Some(mut member) = self.member.clone() else { return };
+        while let Some(script) = member.unread_stop_script() {
+            let content = states.get(&script.object).and_then(|state| state.content.as_ref());
+            let content = match content {
+                Some(ObjectContent::Found(content)) => {
+                    let named = script.object.describe(&self.namespace);
+                    config_text(&named, content, &script.key, false).map(Option::unwrap_or_default)
+                }
+                Some(ObjectContent::Missing) => {
+                    Err(format!("{} does not exist", script.object.describe(&self.namespace)))
+                }
+                None => Err(format!("{} was not read", script.object.describe(&self.namespace))),
+            };
+            member.record_stop_script(&self.specification, content);
+        }
+        self.storage = Some(member.storage.as_str());
+        self.warnings.retain(|warning| !warning.starts_with(UNKNOWN_SCRIPT));
+        for script in &member.stop_scripts {
+            self.warn(format!("{UNKNOWN_SCRIPT}{script}"));
+        }
+    }
+
     /// Replaces the settings of the pod by those of etcd's configuration file, if its content is known.
     fn apply_config_file(&mut self, states: &BTreeMap<DataObject, ObjectState>) {
         let Some(member) = &self.member else { return };
         let Some(file) = &member.config_file else { return };
         let content = states.get(&file.object).and_then(|state| state.content.as_ref());
         let Some(ObjectContent::Found(content)) = content else { return };
-        let annotations = &self.specification.metadata.annotations;
         let named = file.object.describe(&self.namespace);
         let text = config_text(&named, content, &file.key, member.is_config_file_optional);
+        if let (Ok(Some(text)), false) = (&text, self.has_address) {
+            set_placeholder_address(&mut self.specification, text);
+        }
+        let annotations = &self.specification.metadata.annotations;
         let complete = |text: String| member.with_config_file(&self.specification, annotations, &text);
         match text.and_then(|text| text.map(complete).transpose()) {
             Ok(None) => {}
@@ -335,8 +375,9 @@ impl Inspection {
     fn add_member(&mut self) {
         let Some(member) = self.member.clone() else { return };
         let has_address = self.has_address;
+        let placeholder = self.specification.status.pod_ip.clone();
         let shown = |text: &str| {
-            if has_address { text.to_owned() } else { text.replace(PLACEHOLDER_ADDRESS, POD_IP) }
+            if has_address { text.to_owned() } else { text.replace(&placeholder, POD_IP) }
         };
         self.container = Some(member.container.clone());
         if let Some(endpoint) = &member.endpoint {

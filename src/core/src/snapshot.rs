@@ -3,12 +3,13 @@
 mod etcdctl;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixture;
+mod stop_script;
 
 use std::collections::BTreeSet;
 
 use tokio::time::Instant;
 
-pub use self::etcdctl::EtcdctlFlags;
+pub use self::{etcdctl::EtcdctlFlags, stop_script::StopScript};
 use crate::{
     etcd::{
         error::MemberError,
@@ -73,6 +74,8 @@ pub struct MemberPod {
     pub other_containers: usize,
     /// Effect of a deletion on the member's data.
     pub storage: Storage,
+    /// The script because of which [`Storage::RemovedByHook`] is assumed; absent if the hook certainly removes the member.
+    pub stop_script: Option<StopScript>,
     /// Scheme over which the member is probed. A reply over `https` proves a certificate of the cluster's CA, unless an
     /// annotation accepts the certificates that all members of the cluster issue themselves.
     pub scheme: Scheme,
@@ -111,7 +114,7 @@ pub enum Storage {
     OnNode,
     /// The claim that holds the data is being deleted, or is deleted with the pod.
     ClaimTerminating,
-    /// The data remains, but a preStop hook removes the member from the member list.
+    /// The data remains, but a preStop hook removes the member from the member list, or may remove it.
     RemovedByHook,
 }
 

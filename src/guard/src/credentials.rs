@@ -19,7 +19,10 @@ use etcd_guard_core::{
     },
     escape::{MAX_ERROR_CHARS, to_bounded_line},
     etcd::endpoint::{ClientIdentity, User},
-    objects::data_object::{DataObject, Secret},
+    objects::{
+        data_object::{DataObject, Secret},
+        pod::Pod,
+    },
 };
 use etcd_guard_kubernetes::{LookupError, SecretReader};
 
@@ -103,8 +106,8 @@ impl CredentialReader {
         tls.chain(user).chain(file).for_each(|object| self.secrets.invalidate(namespace, &object));
     }
 
-    /// Reads etcd's configuration file, or returns `None` if an optional file does not exist. The error states the reason in
-    /// words.
+    /// Reads etcd's configuration file or a script, or returns `None` if an optional file does not exist. The error states
+    /// the reason in words.
     pub(crate) async fn config_file(
         &self,
         namespace: &str,
@@ -118,6 +121,20 @@ impl CredentialReader {
             Ok(Err(error)) if is_optional && matches!(*error, LookupError::NotFound { .. }) => Ok(None),
             Ok(Err(error)) => Err(describe_read_error(namespace, &file.object, &error)),
             Err(_) => Err(format!("timed out while reading {named}")),
+        }
+    }
+
+    /// Reads the scripts of preStop hooks that decide whether a deletion removes the member.
+    pub(crate) async fn read_stop_scripts(
+        &self,
+        namespace: &str,
+        pod: &Pod,
+        member: &mut EtcdPod,
+        deadline: Instant,
+    ) {
+        while let Some(script) = member.unread_stop_script() {
+            let content = self.config_file(namespace, script, false, deadline).await;
+            member.record_stop_script(pod, content.map(Option::unwrap_or_default));
         }
     }
 

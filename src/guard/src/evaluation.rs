@@ -54,11 +54,12 @@ use etcd_guard_core::{
     assess::{Assessment, assess, stray::cluster_of_stray},
     cluster_key::ClusterKey,
     discovery::{
-        etcd_pod,
+        etcd_pod, recognition,
         stopped_pod::{namespace_not_guarded, not_etcd, pod_gone, verdict_of_stopped_pod, warn_not_guarded},
     },
+    escape::to_shell_word,
     etcd::probe_result::ProbeResult,
-    explain::{advise_inspection, explain, explain_recent_move, explain_transferee},
+    explain::{advise_inspection, break_glass_advice, explain, explain_recent_move, explain_transferee},
     membership::{Membership, single_member::SingleMemberEvidence},
     mistakes::Mistake,
     objects::pod::Pod,
@@ -227,7 +228,10 @@ impl<'a> Evaluation<'a> {
     /// The stages after `scope`.
     async fn evaluate_pod(&self, copy: Option<&Pod>) -> Result<Verdict, Step> {
         let (target, held) = self.target(copy).await?;
-        let verdict = Box::pin(self.decide(&target, held)).await;
+        let verdict = match self.several_members(&target.pod) {
+            Some(denial) => denial,
+            None => Box::pin(self.decide(&target, held)).await,
+        };
         let verdict = Box::pin(self.reserve_name(Some(&target.pod), verdict)).await?;
         Ok(self.answer(&target, verdict).await)
     }
@@ -425,6 +429,28 @@ impl<'a> Evaluation<'a> {
             approval = runs_no_member(&pod);
         }
         Ok(Some(Found { pod, approval, held: None }))
+    }
+
+    /// Denies the deletion of a pod with several members: each of their clusters would have to allow it, and the guard evaluates
+    /// one member of a pod.
+    fn several_members(&self, pod: &Pod) -> Option<Verdict> {
+        let containers = recognition::several_members(pod, &pod.metadata.annotations);
+        if containers.is_empty() {
+            return None;
+        }
+        let (namespace, name) = (to_shell_word(&self.request.namespace), to_shell_word(&self.request.name));
+        let text = format!(
+            "pod {} runs several etcd members, in the containers {}, and the guard evaluates one member of a pod",
+            self.request.name,
+            containers.join(" and ")
+        );
+        let overrule =
+            break_glass_advice(&format!("-n {namespace} pod {name}"), &self.services.policies.wall_clock);
+        let remedy = format!(
+            "If only one of them matters, name its container in the annotation {MEMBER}. If every cluster can spare its \
+             member, {overrule}"
+        );
+        Some(Verdict::new(Reason::AmbiguousMember, text).with_remedy(&remedy))
     }
 
     fn find<'p>(&self, pods: &'p [Pod]) -> Option<&'p Pod> {
@@ -966,10 +992,14 @@ fn changed_owner(request: &Request) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::{SignedDuration, Timestamp};
+    use serde_json::json;
+
     use super::{
         fixture::{FakeServer, request},
         *,
     };
+    use etcd_guard_core::annotations::{ALLOW_REASON, ALLOW_UNTIL};
 
     /// Most evictions of a drain concern no etcd.
     #[tokio::test]
@@ -1003,5 +1033,34 @@ mod tests {
         let reserved = server.reservations("a");
         let reserved: Vec<_> = reserved.iter().map(|known| (known.pod.as_str(), known.by_name)).collect();
         assert_eq!(reserved, [("etcd-0", true), ("web-7", true)]);
+    }
+
+    #[tokio::test]
+    async fn pod_with_two_members_needs_break_glass() {
+        let pair = |annotations: serde_json::Value| {
+            let etcd = |name: &str, port: u16| {
+                let listen = format!("--listen-client-urls=http://0.0.0.0:{port}");
+                json!({"name": name, "image": "quay.io/coreos/etcd:v3.6.16", "command": ["etcd", listen]})
+            };
+            json!({
+                "metadata": {"name": "pair-0", "namespace": "a", "uid": "pair", "annotations": annotations},
+                "spec": {"containers": [etcd("main", 2379), etcd("events", 4002)]},
+                "status": {"phase": "Running"},
+            })
+        };
+        let until = Timestamp::now().checked_add(SignedDuration::from_hours(1)).unwrap().to_string();
+        for (annotations, allows) in
+            [(json!({}), false), (json!({ALLOW_UNTIL: until, ALLOW_REASON: "both can spare it"}), true)]
+        {
+            let server = FakeServer::default();
+            server.add_pod(pair(annotations.clone()));
+            let services = Services::of_client(&server.client());
+            services.observer.annotations.wait_until_known("a").await.unwrap();
+            let copy = serde_json::from_value(pair(annotations)).unwrap();
+            let request = Request { pod: Some(copy), ..request(Operation::Delete, "a", "pair-0") };
+            let verdict = Evaluation::new(&services, &request, Deadline::from_timeout(None)).evaluate().await;
+            assert_eq!(verdict.allows(), allows, "{}", verdict.text());
+            assert!(verdict.text().contains("in the containers main and events"), "{}", verdict.text());
+        }
     }
 }

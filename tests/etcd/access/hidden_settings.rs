@@ -131,3 +131,22 @@ async fn reads_configuration_file_and_ca_from_config_maps() {
     let message = guarded.expect_dry_run(follower, "PermanentLoss").await;
     assert!(message.contains("3 of 3 voters healthy"), "{message}");
 }
+
+/// The script of the hook is in a `ConfigMap`, as in charts 4 to 6 of Bitnami.
+#[tokio::test]
+async fn unreadable_script_of_a_pre_stop_hook_counts_as_removal() {
+    let cluster = Cluster::three_members("3.6").await;
+    let objects = [("scripts", json!({"configMap": {"name": "etcd-scripts"}}))];
+    let mut pods = pods_with(&cluster, &json!(["etcd"]), &objects);
+    for pod in &mut pods {
+        pod["spec"]["containers"][0]["lifecycle"] =
+            json!({"preStop": {"exec": {"command": ["/scripts/prestop-hook.sh"]}}});
+    }
+    let follower = &pods[cluster.followers().await[0]];
+    let guarded = GuardedPods::start(&pods).await;
+    let path = "/api/v1/namespaces/prod/configmaps/etcd-scripts";
+    guarded.objects.put(path, 403, forbidden());
+    let message = guarded.expect_dry_run(follower, "PermanentLoss").await;
+    assert!(message.contains("the guard is not allowed to read ConfigMap prod/etcd-scripts"), "{message}");
+    assert!(message.contains(" --role | kubectl apply -f -"), "{message}");
+}

@@ -20,6 +20,7 @@ use crate::{
         recognition,
         recognition::{Recognition, RecognitionRule, recognize},
         storage,
+        storage::HookEffect,
     },
     escape::{MAX_ERROR_CHARS, to_bounded_line},
     etcd::{
@@ -29,7 +30,7 @@ use crate::{
         probe_result::ProbeResult,
     },
     objects::pod::{Container, Pod},
-    snapshot::{EtcdctlFlags, Storage},
+    snapshot::{EtcdctlFlags, StopScript, Storage},
 };
 
 /// Annotations that describe a member. A pod inherits them from its StatefulSet and its namespace.
@@ -74,6 +75,8 @@ pub struct EtcdPod {
     pub etcdctl: EtcdctlFlags,
     /// The durability of the data, as far as the pod's specification shows it.
     pub storage: Storage,
+    /// The scripts of preStop hooks because of which [`Storage::RemovedByHook`] is assumed.
+    pub stop_scripts: Vec<StopScript>,
     /// The names of the claims that hold the data and the write-ahead log; empty if the data does not outlive the pod.
     pub claims: Vec<String>,
 }
@@ -159,7 +162,7 @@ impl EtcdPod {
         settings: &MemberSettings,
         annotations: &BTreeMap<String, String>,
     ) -> Self {
-        let storage = storage::read(pod, container, settings);
+        let (storage, stop_scripts) = storage::read(pod, container, settings);
         let claims =
             if storage.preserves_data() { storage::claims(pod, container, settings) } else { Vec::new() };
         let reach = endpoint::read(pod, container, settings, annotations);
@@ -192,6 +195,7 @@ impl EtcdPod {
             peer_urls: peer_urls(settings),
             initial_members: if hides_members { Vec::new() } else { settings.initial_members() },
             storage,
+            stop_scripts,
             claims,
         }
     }
@@ -221,6 +225,35 @@ impl EtcdPod {
             loopback,
             ..member
         })
+    }
+
+    /// Records the content of the first unread script of a preStop hook, or the reason why it cannot be read.
+    pub fn record_stop_script(&mut self, pod: &Pod, content: Result<String, String>) {
+        let Some(number) = self.stop_scripts.iter().position(StopScript::is_unread) else { return };
+        let Some(script) = self.stop_scripts.get_mut(number) else { return };
+        let content = match content {
+            Ok(content) => content,
+            Err(problem) => {
+                script.problem = Some(problem);
+                return;
+            }
+        };
+        match storage::effect_of_script(pod, &script.container, &content) {
+            HookEffect::RemovesMember => self.stop_scripts.clear(),
+            HookEffect::Unknown(nested) => drop(self.stop_scripts.splice(number..=number, nested)),
+            HookEffect::KeepsMember => {
+                self.stop_scripts.remove(number);
+                if self.stop_scripts.is_empty() {
+                    self.storage = Storage::Persistent;
+                }
+            }
+        }
+    }
+
+    /// Returns the object and the key of the first unread script of a preStop hook.
+    #[must_use]
+    pub fn unread_stop_script(&self) -> Option<&DataKey> {
+        self.stop_scripts.iter().find(|script| script.is_unread())?.source.as_ref()
     }
 
     /// Sets the scheme that a probe determined. Over plain HTTP, the member then receives no password: every process at

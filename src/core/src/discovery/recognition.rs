@@ -6,7 +6,7 @@
 mod evidence;
 mod images;
 mod programs;
-mod shell;
+pub(super) mod shell;
 
 use std::collections::BTreeMap;
 
@@ -14,6 +14,7 @@ use self::evidence::Doubt;
 pub use self::evidence::{Evidence, RecognitionRule, Veto};
 use crate::{
     annotations::{MEMBER, MEMBER_OVERRULED},
+    discovery::member_settings::MemberSettings,
     objects::pod::{Container, Pod},
 };
 
@@ -90,6 +91,40 @@ pub fn unrecognized_listener(pod: &Pod) -> Option<&str> {
 #[must_use]
 pub fn is_evident(pod: &Pod) -> bool {
     by_rules(pod).rule.is_some_and(RecognitionRule::is_evident)
+}
+
+/// Returns the names of the containers that run a member each, if there are several: their commands start etcd with different
+/// client ports. An annotation that names a container chooses its member.
+#[must_use]
+pub fn several_members<'a>(pod: &'a Pod, annotations: &BTreeMap<String, String>) -> Vec<&'a str> {
+    let is_chosen = |value: &String| pod.lasting_containers().any(|container| container.name == *value);
+    if annotations.get(MEMBER).is_some_and(is_chosen) {
+        return Vec::new();
+    }
+    let mut places: Vec<String> = Vec::new();
+    let mut names = Vec::new();
+    for container in pod.lasting_containers() {
+        if evidence(container) != Evidence::Member(RecognitionRule::Command) {
+            continue;
+        }
+        let own = client_places(&MemberSettings::read(pod, container));
+        // Two processes of a pod cannot listen on one port: the container is a helper that starts etcd at times.
+        if !own.iter().any(|place| places.contains(place)) {
+            places.extend(own);
+            names.push(container.name.as_str());
+        }
+    }
+    if names.len() > 1 { names } else { Vec::new() }
+}
+
+/// Returns the ports of `--listen-client-urls`, or the configuration file that contains them.
+fn client_places(settings: &MemberSettings) -> Vec<String> {
+    if let Some(file) = settings.config_file() {
+        return vec![file.to_owned()];
+    }
+    let urls = settings.get("listen-client-urls").unwrap_or_default().split(',');
+    let ports: Vec<String> = urls.filter_map(|url| Some(url.trim().rsplit_once(':')?.1.to_owned())).collect();
+    if ports.is_empty() { vec![DEFAULT_CLIENT_PORT.to_string()] } else { ports }
 }
 
 /// Returns the words of the command and the arguments. Shell scripts are split too.

@@ -2,36 +2,51 @@
 
 mod removal_hook;
 
-use self::removal_hook::removes_member;
+pub(super) use self::removal_hook::HookEffect;
+use self::removal_hook::effect_of_hooks;
 use crate::{
     discovery::member_settings::MemberSettings,
     objects::{
         pod::{Container, Pod},
         pod_volumes::Volume,
     },
-    snapshot::Storage,
+    snapshot::{StopScript, Storage},
 };
 
 /// Node label that binds a pod to one node, so that its successor finds the same files.
 const NODE_LABEL: &str = "kubernetes.io/hostname";
 
 /// Returns the durability that the volumes of the data directory and of the write-ahead log provide: etcd restores a
-/// member only from both. A preStop hook can remove the member from the cluster.
-pub(super) fn read(pod: &Pod, container: &Container, settings: &MemberSettings) -> Storage {
+/// member only from both. A preStop hook can remove the member from the cluster; the scripts are those because of which
+/// this is assumed.
+pub(super) fn read(
+    pod: &Pod,
+    container: &Container,
+    settings: &MemberSettings,
+) -> (Storage, Vec<StopScript>) {
     let mut durability = Storage::Persistent;
     for volume in volumes(pod, container, settings) {
         match durability_of(pod, volume) {
             Storage::Persistent => {}
-            Storage::Ephemeral => return Storage::Ephemeral,
+            Storage::Ephemeral => return (Storage::Ephemeral, Vec::new()),
             lost => durability = lost,
         }
     }
-    if durability == Storage::Persistent
-        && pod.lasting_containers().any(|container| removes_member(pod, container))
-    {
-        return Storage::RemovedByHook;
+    if durability != Storage::Persistent {
+        return (durability, Vec::new());
     }
-    durability
+    match effect_of_hooks(pod, container) {
+        HookEffect::KeepsMember => (Storage::Persistent, Vec::new()),
+        HookEffect::RemovesMember => (Storage::RemovedByHook, Vec::new()),
+        HookEffect::Unknown(scripts) => (Storage::RemovedByHook, scripts),
+    }
+}
+
+/// Returns the effect of a script with this content that a preStop hook of a container runs.
+pub(super) fn effect_of_script(pod: &Pod, container: &str, content: &str) -> HookEffect {
+    let container = pod.lasting_containers().find(|candidate| candidate.name == container);
+    container
+        .map_or(HookEffect::KeepsMember, |container| removal_hook::effect_of_script(pod, container, content))
 }
 
 /// Returns the durability that one volume provides. A claim outlives the pod. A hostPath outlives the pod if the

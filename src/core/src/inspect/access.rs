@@ -21,7 +21,7 @@ pub struct InspectedCredential {
     pub kind: DataKind,
     /// The name of the object, in the namespace of the pod.
     pub name: String,
-    /// The content that the guard searches: `configuration`, `CA`, `certificates` or `password`.
+    /// The content that the guard searches: `configuration`, `CA`, `certificates`, `password` or `preStop script`.
     pub purpose: &'static str,
     /// The keys that the pod or an annotation names; empty if only the conventional keys are searched.
     pub keys: Vec<String>,
@@ -69,7 +69,7 @@ impl InspectedCredential {
 }
 
 /// Returns the objects that the guard reads for a member, in the order in which the guard reads them: the configuration
-/// file, the sources of certificates, and the user.
+/// file, the sources of certificates, the user, and the scripts of preStop hooks.
 pub(super) fn credentials(member: &EtcdPod) -> Vec<InspectedCredential> {
     let new = |object: &DataObject, purpose, keys: Vec<String>| InspectedCredential {
         kind: object.kind,
@@ -91,7 +91,9 @@ pub(super) fn credentials(member: &EtcdPod) -> Vec<InspectedCredential> {
     });
     let user = sources.user.iter();
     let user = user.map(|source| new(&DataObject::secret(&source.secret), "password", source.named_keys()));
-    file.chain(certificates).chain(user).collect()
+    let scripts = member.stop_scripts.iter().filter_map(|script| script.source.as_ref());
+    let scripts = scripts.map(|source| new(&source.object, "preStop script", vec![source.key.clone()]));
+    file.chain(certificates).chain(user).chain(scripts).collect()
 }
 
 /// Records the states of the objects, and determines which of them the guard needs. `credentials` is the result of

@@ -176,6 +176,61 @@ fn unknown_address_is_shown_as_such() {
 }
 
 #[test]
+fn advertised_address_is_never_shown_as_unknown() {
+    for advertised in ["192.0.2.1", "192.0.2.10", "192.0.2.2"] {
+        let inspection = inspect_pod(
+            &format!(
+                "metadata: {{name: etcd-0}}\nspec: {{containers: [{{name: etcd, image: etcd, command: [etcd, \
+                 '--advertise-client-urls=http://{advertised}:2379', '--initial-advertise-peer-urls=http://{advertised}:2380', \
+                 '--listen-client-urls=http://0.0.0.0:2379']}}]}}"
+            ),
+            Vec::new(),
+        );
+        assert_eq!(inspection.peer_urls, [format!("http://{advertised}:2380")]);
+        let endpoint = inspection.endpoint.as_deref().unwrap();
+        assert!(
+            ["http://POD_IP:2379", &format!("http://{advertised}:2379")].contains(&endpoint),
+            "{endpoint}"
+        );
+    }
+}
+
+#[test]
+fn script_of_a_hook_is_part_of_the_role() {
+    let pod = "metadata: {name: etcd-0, namespace: prod}
+spec:
+  containers:
+  - name: etcd
+    image: etcd
+    command: [etcd, --data-dir=/data, '--listen-client-urls=http://0.0.0.0:2379']
+    lifecycle: {preStop: {exec: {command: [/scripts/stop.sh]}}}
+    volumeMounts: [{name: scripts, mountPath: /scripts}, {name: data, mountPath: /data}]
+  volumes: [{name: scripts, configMap: {name: etcd-scripts}}, {name: data, persistentVolumeClaim: {claimName: data}}]";
+    let scripts = DataObject { kind: DataKind::ConfigMap, name: String::from("etcd-scripts") };
+    for (content, storage, warning) in [
+        (None, "removed-by-hook", Some("/scripts/stop.sh (ConfigMap prod/etcd-scripts was not read)")),
+        (Some("etcdctl member remove $ID"), "removed-by-hook", None),
+        (Some("etcdctl move-leader $ID"), "persistent", None),
+        (Some("/opt/leave"), "removed-by-hook", Some("/opt/leave (another script runs it)")),
+    ] {
+        let mut inspection = inspect_pod(pod, Vec::new());
+        let content = content.map(|text| {
+            ObjectContent::Found([(String::from("stop.sh"), text.to_owned())].into_iter().collect())
+        });
+        let state = ObjectState { content, ..ObjectState::default() };
+        let states = BTreeMap::from([(scripts.clone(), state)]);
+        inspection.record(&states);
+        inspection.record(&states);
+        assert_eq!(inspection.storage, Some(storage));
+        let warnings: Vec<&str> = inspection.warnings.iter().map(String::as_str).collect();
+        assert_eq!(warnings.len(), usize::from(warning.is_some()), "{warnings:?}");
+        assert!(warning.is_none_or(|warning| warnings[0].ends_with(warning)), "{warnings:?}");
+        inspection.add_role(&account());
+        assert_eq!(inspection.role[0]["rules"][0]["resourceNames"], json!(["etcd-scripts"]));
+    }
+}
+
+#[test]
 fn policy_and_annotations_of_owners_apply() {
     let owner = |object: &str, relation: Relation, pairs: &[(&str, &str)]| AnnotatedObject {
         object: object.to_owned(),

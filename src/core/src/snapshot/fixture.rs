@@ -74,6 +74,7 @@ fn pod(n: usize, list: &[ListedMember]) -> MemberPod {
         running: true,
         other_containers: 0,
         storage: Storage::Persistent,
+        stop_script: None,
         scheme: Scheme::Http,
         reply: ProbeResult::Healthy { status: status(n), members: list.to_vec() },
     }

@@ -230,6 +230,7 @@ async fn reach(pod: &Pod, inspection: &Inspection, expected: &Expectation) -> Op
             member = member.with_config_file(pod, annotations, &text).unwrap();
         }
     }
+    reader.read_stop_scripts(namespace, pod, &mut member, deadline).await;
     // The probe of the scheme finds TLS if the distribution has certificates.
     let has_tls = expected.certificate.is_some();
     member.set_scheme(Some(if has_tls { Scheme::Https } else { Scheme::Http }));

@@ -29,11 +29,13 @@ pub(crate) struct FakeServer {
     reads: Arc<Mutex<Vec<String>>>,
     /// Whether the members are terminating.
     terminating: Arc<AtomicBool>,
+    /// Further pods.
+    pods: Arc<Mutex<Vec<Value>>>,
 }
 
 impl FakeServer {
     pub(crate) fn client(&self) -> kube::Client {
-        let Self { leases, reads, terminating } = self.clone();
+        let Self { leases, reads, terminating, pods } = self.clone();
         let member = move |namespace: &str| {
             let mut pod = member(namespace);
             if terminating.load(Ordering::Relaxed) {
@@ -63,7 +65,15 @@ impl FakeServer {
                 }
                 ("GET", path) if path.ends_with("/pods") => {
                     let namespace = path.split('/').nth(4).unwrap();
-                    list(&[member(namespace), web(namespace)])
+                    let pods = pods.lock().unwrap();
+                    let others = pods.iter().filter(|pod| pod["metadata"]["namespace"] == namespace);
+                    list(
+                        &[member(namespace), web(namespace)]
+                            .iter()
+                            .chain(others)
+                            .cloned()
+                            .collect::<Vec<_>>(),
+                    )
                 }
                 ("GET", path) if path.ends_with("/statefulsets") => {
                     list(&[json!({"metadata": {"name": "web", "uid": "web"}})])
@@ -81,6 +91,11 @@ impl FakeServer {
     /// Begins the deletion of the members.
     pub(crate) fn terminate(&self) {
         self.terminating.store(true, Ordering::Relaxed);
+    }
+
+    /// Adds a pod.
+    pub(crate) fn add_pod(&self, pod: Value) {
+        self.pods.lock().unwrap().push(pod);
     }
 
     /// Stores the text of the reservations of a namespace.

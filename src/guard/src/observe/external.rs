@@ -87,7 +87,7 @@ pub async fn probe_external_members(
     members: &[ListedMember],
     deadline: Instant,
 ) -> ExternalProbe {
-    let Selection { endpoints, denied } = gate.select(members, access, deadline).await;
+    let Selection { endpoints, denied } = gate.select(&snapshot.namespace, members, access, deadline).await;
     let (ids, endpoints): (Vec<_>, Vec<_>) = endpoints.into_iter().unzip();
     if endpoints.is_empty() {
         return ExternalProbe { denied, ..ExternalProbe::default() };

@@ -186,6 +186,7 @@ pub(super) fn member_pod(
         running,
         other_containers: etcd_pod.count_other_running_containers(pod),
         storage: etcd_pod.storage,
+        stop_script: etcd_pod.stop_scripts.first().cloned(),
         scheme: etcd_pod.endpoint.as_ref().map_or(Scheme::Http, Endpoint::scheme),
         reply,
     }

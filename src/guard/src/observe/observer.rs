@@ -262,6 +262,9 @@ impl ClusterObserver {
         until: Instant,
     ) {
         self.read_config_files(namespace, pods, until).await;
+        for (pod, member) in &mut *pods {
+            self.credentials.read_stop_scripts(namespace, (*pod).borrow(), member, until).await;
+        }
         set_schemes(pods, until).await;
         self.credentials.add_to(namespace, pods, until).await;
     }

@@ -15,7 +15,7 @@ use serde_json::Value;
 pub use self::overrides::OVERRIDE;
 pub(super) use self::ownership::container_names;
 use self::{
-    missing::MissingContainers,
+    missing::{InitContainer, MissingContainers},
     overrides::overridden,
     ownership::{is_from_template, is_targeted},
     transfers::{add_mounts, shared_mounts, transferred_variables},
@@ -146,8 +146,7 @@ pub(super) fn apply(
     Ok(true)
 }
 
-/// Returns the template's containers that the pod lacks, with the pod's overrides, by the list that they belong to in
-/// this cluster.
+/// Returns the template's containers with the pod's overrides, by the list that they belong to in this cluster.
 fn missing_containers(
     pod: PodView<'_>,
     template: &Template,
@@ -162,38 +161,47 @@ fn missing_containers(
         let text = |key: &str| container.get(key).and_then(Value::as_str).unwrap_or_default();
         // Both lists are searched, because the template may have used the other list when the pod was created.
         if let Some(present) = pod.container(text("name")) {
-            if !is_from_template(pod, template, present, &container) {
-                conflicts.push(format!("container {}", text("name")));
+            if is_from_template(pod, template, present, &container) {
+                return Some(InitContainer::Present(text("name").to_owned()));
             }
+            conflicts.push(format!("container {}", text("name")));
             return None;
         }
         let variables = transferred_variables(pod, template, &container, injected_names);
-        Some(with_variables(container.into_owned(), variables))
+        Some(InitContainer::Missing(with_variables(container.into_owned(), variables)))
     };
     let native = match template.native.unwrap_or_default() {
         Native::True => true,
         Native::False => false,
         Native::Auto => supports_native,
     };
+    let mut sidecars = Vec::new();
     for container in template.containers.iter().filter_map(&mut prepare) {
-        if native {
-            missing.native.push(with_member(container, "restartPolicy", "Always"));
-        } else {
-            missing.has_fallback |= template.native != Some(Native::False);
-            missing.containers.push(container);
+        match container {
+            InitContainer::Missing(container) if native => {
+                sidecars.push(InitContainer::Missing(with_member(container, "restartPolicy", "Always")));
+            }
+            InitContainer::Missing(container) => {
+                missing.has_fallback |= template.native != Some(Native::False);
+                missing.containers.push(container);
+            }
+            present @ InitContainer::Present(_) => sidecars.push(present),
         }
     }
     for container in template.init_containers.iter().filter_map(&mut prepare) {
-        match container.get("restartPolicy").filter(|policy| !policy.is_null()) {
-            None => missing.init.push(container),
-            Some(_) if supports_native => missing.native.push(container),
+        match container {
             // An API server without native sidecars drops the field, and the pod would wait for the container to end.
-            Some(_) => {
+            InitContainer::Missing(container)
+                if !supports_native
+                    && container.get("restartPolicy").is_some_and(|policy| !policy.is_null()) =>
+            {
                 missing.has_fallback = true;
                 missing.containers.push(without_restart_policy(container));
             }
+            container => missing.init.push(container),
         }
     }
+    missing.init.append(&mut sidecars);
     missing
 }
 
@@ -283,15 +291,12 @@ fn with_placed_volume(mount: &Value, volume_names: &VolumeNames<'_>) -> Value {
 fn add_containers(
     builder: &mut PatchBuilder,
     template: &Template,
-    missing: MissingContainers,
+    mut missing: MissingContainers,
     injected_names: &[&str],
 ) -> Result<(), PatchError> {
-    // Native sidecars start before all containers that may use them.
-    let position = position_before_own_containers(builder, "initContainers", injected_names);
-    builder.add_items(INIT_CONTAINERS, missing.native, position)?;
-    builder.add_items(INIT_CONTAINERS, missing.init, ListPosition::Last)?;
+    add_init_containers(builder, &mut missing, injected_names)?;
     let position = match template.position {
-        Position::First => position_before_own_containers(builder, "containers", injected_names),
+        Position::First => position_before_own_containers(builder, injected_names),
         Position::Last => ListPosition::Last,
     };
     let is_first = position != ListPosition::Last && !missing.containers.is_empty();
@@ -306,16 +311,47 @@ fn add_containers(
     Ok(())
 }
 
-/// Returns the position before the pod's own containers and after the containers of previously applied templates.
-fn position_before_own_containers(
-    builder: &PatchBuilder,
-    list: &'static str,
+/// Adds the init containers in the order of the template. Native sidecars, and the template's init containers before them,
+/// start before the pod's own init containers, which may use the sidecars. The others start last.
+fn add_init_containers(
+    builder: &mut PatchBuilder,
+    missing: &mut MissingContainers,
     injected_names: &[&str],
-) -> ListPosition {
-    let is_injected = |container: &ContainerView<'_>| {
-        injected_names.contains(&container.name()) && (list == "containers" || container.is_native_sidecar())
-    };
-    ListPosition::Before(PodView::new(builder.object()).containers(list).take_while(is_injected).count())
+) -> Result<(), PatchError> {
+    let leading = missing.leading_init();
+    let mut next = position_before_own_init_containers(builder, injected_names);
+    for (number, container) in std::mem::take(&mut missing.init).into_iter().enumerate() {
+        match container {
+            InitContainer::Missing(container) if number < leading => {
+                builder.add_items(INIT_CONTAINERS, vec![container], ListPosition::Before(next))?;
+                next += 1;
+            }
+            InitContainer::Missing(container) => {
+                builder.add_items(INIT_CONTAINERS, vec![container], ListPosition::Last)?;
+            }
+            InitContainer::Present(name) => {
+                let mut present = PodView::new(builder.object()).containers("initContainers");
+                if let Some(container) = present.find(|container| container.name() == name) {
+                    next = next.max(container.index + 1);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the position before the pod's own containers and after the containers of previously applied templates.
+fn position_before_own_containers(builder: &PatchBuilder, injected_names: &[&str]) -> ListPosition {
+    let is_injected = |container: &ContainerView<'_>| injected_names.contains(&container.name());
+    let containers = PodView::new(builder.object()).containers("containers");
+    ListPosition::Before(containers.take_while(is_injected).count())
+}
+
+/// Returns the index before the pod's own init containers and after the native sidecars of previously applied templates.
+fn position_before_own_init_containers(builder: &PatchBuilder, injected_names: &[&str]) -> usize {
+    let containers = PodView::new(builder.object()).containers("initContainers");
+    let injected = containers.take_while(|container| injected_names.contains(&container.name()));
+    injected.filter(|container| container.is_native_sidecar()).last().map_or(0, |last| last.index + 1)
 }
 
 fn rename_mounts(mut container: Value, volume_names: &VolumeNames<'_>) -> Value {

@@ -1,6 +1,11 @@
 //! Verdicts that depend on the policy: single members, ephemeral data, leaders.
 
 use super::*;
+use crate::{
+    discovery::credential_sources::DataKey,
+    objects::data_object::{DataKind, DataObject},
+    snapshot::StopScript,
+};
 
 /// The reason for the deletion of a pod, with evidence that is not part of the snapshot.
 fn reason_with(snapshot: &Snapshot, pod: usize, policy: &Policy, evidence: SingleMemberEvidence) -> Reason {
@@ -148,6 +153,64 @@ fn permanent_loss_requires_one_spare_voter() {
         assert!(three.text(1).starts_with(&format!("PermanentLoss: {words}")), "{}", three.text(1));
         assert_eq!(cluster(5).change(1, ends).reason(1), Reason::SafeToDelete, "{storage:?}");
     }
+}
+
+/// The remedy must not cost the spare voter that the denial protects.
+#[test]
+fn remedy_for_a_hook_keeps_a_spare_voter() {
+    let removed = |snapshot: Snapshot| snapshot.change(1, |pod| pod.storage = Storage::RemovedByHook);
+    let text = removed(cluster(3)).text(1);
+    assert!(!text.contains("member remove"), "{text}");
+    assert!(text.contains("Add 2 voters first, so that the cluster can spare this one"), "{text}");
+    assert!(text.ends_with("kubectl -n prod scale statefulset etcd --replicas=5"), "{text}");
+    let text = removed(cluster(4)).text(1);
+    assert!(text.ends_with("kubectl -n prod scale statefulset etcd --replicas=5"), "{text}");
+    assert_eq!(removed(cluster(5)).reason(1), Reason::SafeToDelete, "the remedy suffices");
+    let text = removed(cluster(5).silence(4)).text(1);
+    assert!(text.contains("Restore etcd-4, then retry"), "{text}");
+    let text = removed(cluster(5).change(4, |pod| pod.terminating = true)).text(1);
+    assert!(text.contains("Wait until all pods are ready, then retry"), "{text}");
+    let text = removed(cluster(3)).change(1, |pod| pod.owner_kind = String::from("EtcdCluster")).text(1);
+    assert!(text.contains("List the members: ") && text.ends_with("member list -w table"), "{text}");
+}
+
+#[test]
+fn unread_script_of_a_hook_names_what_settles_it() {
+    let script = |source: Option<DataKey>, problem: Option<&str>| StopScript {
+        container: String::from("etcd"),
+        path: String::from("/scripts/stop.sh"),
+        source,
+        problem: problem.map(str::to_owned),
+    };
+    let text = |script: StopScript| {
+        let doubtful = cluster(3).change(1, |pod| {
+            pod.storage = Storage::RemovedByHook;
+            pod.stop_script = Some(script.clone());
+        });
+        assert_eq!(doubtful.reason(1), Reason::PermanentLoss);
+        doubtful.text(1)
+    };
+    let object = DataObject { kind: DataKind::ConfigMap, name: String::from("scripts") };
+    let source = DataKey { object, key: String::from("stop.sh") };
+    let readable =
+        text(script(Some(source), Some("the guard is not allowed to read ConfigMap prod/scripts")));
+    assert!(
+        readable.starts_with(
+            "PermanentLoss: a preStop hook of etcd-1 runs a script that may remove its member, /scripts/stop.sh (the guard is \
+             not allowed to read ConfigMap prod/scripts), and prod/etcd has no"
+        ),
+        "{readable}"
+    );
+    assert!(
+        readable.ends_with("kubectl etcd-guard inspect -n prod etcd-1 --role | kubectl apply -f -"),
+        "{readable}"
+    );
+    let of_image = text(script(None, None));
+    assert!(of_image.contains("/scripts/stop.sh (it is in no ConfigMap that the pod mounts)"), "{of_image}");
+    assert!(
+        of_image.ends_with("annotate --overwrite pod etcd-1 etcd-guard.io/ephemeral-data=allow"),
+        "{of_image}"
+    );
 }
 
 #[test]

@@ -46,7 +46,7 @@ struct Parser {
 /// Returns the words of all simple commands of a script. Commands of substitutions precede the command that contains
 /// them. A script with a here-document or with an open quote is also parsed line by line: a command is then found
 /// wherever the quote was meant to end.
-pub(super) fn commands(script: &str) -> Vec<Vec<String>> {
+pub(crate) fn commands(script: &str) -> Vec<Vec<String>> {
     let Script { mut commands, is_ambiguous } = Script::parse(script);
     if is_ambiguous {
         let joined = script.replace("\\\r\n", " ").replace("\\\n", " ");

@@ -332,3 +332,43 @@ fn rules_and_vetoes_are_one_line() {
     assert_eq!(Veto::Tool("etcdctl").to_string(), "the container runs etcdctl");
     assert_eq!(Veto::Job.to_string(), "pods of Jobs are members only with the annotation");
 }
+
+#[test]
+fn finds_two_members_of_one_pod() {
+    let etcd = |name: &str, arguments: &[&str]| {
+        let command: Vec<&str> = ["etcd"].iter().chain(arguments).copied().collect();
+        json!({"name": name, "image": "quay.io/coreos/etcd:v3.6.16", "command": command})
+    };
+    let (main, events) = (etcd("main", &[]), etcd("events", &["--listen-client-urls=http://0.0.0.0:4002"]));
+    let helper = etcd("restore", &["--listen-client-urls=http://0.0.0.0:2379", "--force-new-cluster"]);
+    let tool = json!({"name": "backup", "image": "quay.io/coreos/etcd:v3.6.16", "command": ["etcdctl", "watch", "x"]});
+    let found = |containers: &[&Value], member: Option<&str>| {
+        let pod: Pod = serde_json::from_value(json!({"spec": {"containers": containers}})).unwrap();
+        let annotations = member.map(|member| (MEMBER.to_owned(), member.to_owned())).into_iter().collect();
+        several_members(&pod, &annotations).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&[&main, &events], None), ["main", "events"]);
+    assert_eq!(found(&[&main, &events], Some("true")), ["main", "events"]);
+    for (containers, member) in
+        [(&[&main, &events][..], Some("events")), (&[&main, &helper, &tool], None), (&[&events], None)]
+    {
+        assert_eq!(found(containers, member), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn pods_of_the_corpus_run_one_member() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/corpus");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy();
+        if name.ends_with(".expected.yaml") || !name.ends_with(".yaml") {
+            continue;
+        }
+        let pod: Pod = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(several_members(&pod, &pod.metadata.annotations), Vec::<&str>::new(), "{name}");
+        count += 1;
+    }
+    assert!(count > 50, "{count}");
+}

@@ -121,6 +121,7 @@ fn assess_pods(pods: &[PodView], target: u8) -> Judgement {
         running: seen.running,
         other_containers: 0,
         storage: Storage::Persistent,
+        stop_script: None,
         scheme: Scheme::Http,
         reply: reply(seen, n),
     });

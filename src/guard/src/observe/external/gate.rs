@@ -5,15 +5,16 @@
 //! docs/security.md. Addresses of pods do not pass through the gate, because the API server names them.
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
 use futures::future::join_all;
 use tokio::{
     net::lookup_host,
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout_at},
 };
 
@@ -34,15 +35,27 @@ const MAX_ADDRESSES: usize = 16;
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum number of resolutions at a time, of all evaluations. A resolution occupies a thread until its end, which the
-/// name server of a hostile domain can delay, and the client of the API server needs these threads as well.
-const MAX_RESOLUTIONS: usize = 32;
+/// name server of a hostile domain can delay, and the client of the API server needs these threads as well. tokio has 512.
+const MAX_RESOLUTIONS: usize = 128;
+
+/// Maximum number of resolutions at a time for the clusters of one namespace. Hostile names in a member list delay only
+/// the evaluations of their own namespace.
+const MAX_RESOLUTIONS_OF_NAMESPACE: usize = 4;
 
 /// The gate for addresses that member lists name.
 #[derive(Clone)]
 pub struct ProbeGate {
     config: LiveConfig,
     api_servers: ApiServers,
-    resolutions: Arc<Semaphore>,
+    resolutions: Resolutions,
+}
+
+/// The resolutions that are running.
+#[derive(Clone)]
+struct Resolutions {
+    all: Arc<Semaphore>,
+    /// The permits of each namespace that has a resolution.
+    by_namespace: Arc<Mutex<BTreeMap<String, Weak<Semaphore>>>>,
 }
 
 /// The addresses that may be probed.
@@ -69,12 +82,14 @@ impl ProbeGate {
     /// Creates a gate that follows `guard.probe` of this configuration.
     #[must_use]
     pub fn new(config: LiveConfig, api_servers: ApiServers) -> Self {
-        Self { config, api_servers, resolutions: Arc::new(Semaphore::new(MAX_RESOLUTIONS)) }
+        Self { config, api_servers, resolutions: Resolutions::new() }
     }
 
-    /// Selects the addresses at which these members are probed: for each member one before any second one.
+    /// Selects the addresses at which these members of a cluster in `namespace` are probed: for each member one before any
+    /// second one.
     pub(super) async fn select(
         &self,
+        namespace: &str,
         members: &[ListedMember],
         access: &ClusterAccess,
         deadline: Instant,
@@ -91,9 +106,14 @@ impl ProbeGate {
         };
         let names =
             candidates.iter().map(|candidate| format!("{}:{}", candidate.bracketed(), candidate.port));
-        let resolve = |name: String| self.resolve(name, deadline);
+        let resolve = |name: String| self.resolve(namespace, name, deadline);
+        // The configuration names the API servers. Their names do not wait for those of a tenant.
+        let resolve_server = |name: String| resolve_within(name, (), deadline);
         let (addresses, api_servers) =
-            tokio::join!(join_all(names.map(resolve)), join_all(api_servers.into_iter().map(resolve)));
+            tokio::join!(join_all(names.map(resolve)), join_all(api_servers.into_iter().map(resolve_server)));
+        if api_servers.iter().any(Vec::is_empty) {
+            return Selection::default();
+        }
         let api_servers: Vec<SocketAddr> = api_servers.into_iter().flatten().collect();
         let mut selection = Selection::default();
         let mut allowed: Vec<Vec<(MemberId, Endpoint)>> = Vec::new();
@@ -119,23 +139,58 @@ impl ProbeGate {
         self.config.borrow().probe.denies(address.ip()) || api_servers.iter().any(same)
     }
 
-    /// Returns the addresses of `HOST:PORT`, or none if they are not known in time.
-    async fn resolve(&self, name: String, deadline: Instant) -> Vec<SocketAddr> {
+    /// Returns the addresses of `HOST:PORT` in a member list of this namespace, or none if they are not known in time.
+    async fn resolve(&self, namespace: &str, name: String, deadline: Instant) -> Vec<SocketAddr> {
         if let Ok(address) = name.parse() {
             return vec![address];
         }
-        let Ok(Ok(permit)) = timeout_at(deadline, Arc::clone(&self.resolutions).acquire_owned()).await else {
-            return Vec::new();
-        };
-        // The permit belongs to the resolution, which continues after the deadline.
-        let resolution = tokio::spawn(async move {
-            let _permit = permit;
-            lookup_host(name).await.map(Vec::from_iter).unwrap_or_default()
-        });
-        match timeout_at(deadline, resolution).await {
-            Ok(Ok(addresses)) => addresses,
+        match timeout_at(deadline, self.resolutions.acquire(namespace)).await {
+            Ok(Some(permits)) => resolve_within(name, permits, deadline).await,
             _ => Vec::new(),
         }
+    }
+}
+
+// === impl Resolutions ===
+
+impl Resolutions {
+    fn new() -> Self {
+        Self { all: Arc::new(Semaphore::new(MAX_RESOLUTIONS)), by_namespace: Arc::default() }
+    }
+
+    /// Waits for the permits of one resolution, first for that of its namespace.
+    async fn acquire(&self, namespace: &str) -> Option<[OwnedSemaphorePermit; 2]> {
+        let of_namespace = self.of_namespace(namespace).acquire_owned().await.ok()?;
+        let of_all = Arc::clone(&self.all).acquire_owned().await.ok()?;
+        Some([of_namespace, of_all])
+    }
+
+    /// Returns the permits of a namespace. They are dropped with its last resolution.
+    fn of_namespace(&self, namespace: &str) -> Arc<Semaphore> {
+        let mut by_namespace = self.by_namespace.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(permits) = by_namespace.get(namespace).and_then(Weak::upgrade) {
+            return permits;
+        }
+        by_namespace.retain(|_, permits| permits.strong_count() > 0);
+        let permits = Arc::new(Semaphore::new(MAX_RESOLUTIONS_OF_NAMESPACE));
+        by_namespace.insert(namespace.to_owned(), Arc::downgrade(&permits));
+        permits
+    }
+}
+
+/// Returns the addresses of `HOST:PORT`, or none if they are not known in time. The permits belong to the resolution, which
+/// continues after the deadline.
+async fn resolve_within<P: Send + 'static>(name: String, permits: P, deadline: Instant) -> Vec<SocketAddr> {
+    if let Ok(address) = name.parse() {
+        return vec![address];
+    }
+    let resolution = tokio::spawn(async move {
+        let _permits = permits;
+        lookup_host(name).await.map(Vec::from_iter).unwrap_or_default()
+    });
+    match timeout_at(deadline, resolution).await {
+        Ok(Ok(addresses)) => addresses,
+        _ => Vec::new(),
     }
 }
 
@@ -215,16 +270,48 @@ mod tests {
     }
 
     async fn select(members: &[ListedMember]) -> (Vec<(MemberId, String)>, Vec<MemberId>) {
+        let gate = gate();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let Selection { endpoints, denied } = gate.select("prod", members, &plain(), deadline).await;
+        (endpoints.into_iter().map(|(id, endpoint)| (id, endpoint.url)).collect(), denied)
+    }
+
+    fn gate() -> ProbeGate {
         let (_sender, config) = watch::channel(Arc::new(Policies::default()));
         // The endpoints of the Service `kubernetes` on a control plane of kubeadm, where etcd has the same addresses.
         let slice = json!({"endpoints": [{"addresses": ["192.0.2.1"]}], "ports": [{"port": 6443}]});
         let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
         let reader = ApiReader::new(api_server([(path, 200, slice)]));
         let configured = vec![String::from("10.96.0.1:443"), String::from("[fd00::1]:6443")];
-        let gate = ProbeGate::new(config, ApiServers::new(&reader, configured));
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let Selection { endpoints, denied } = gate.select(members, &plain(), deadline).await;
-        (endpoints.into_iter().map(|(id, endpoint)| (id, endpoint.url)).collect(), denied)
+        ProbeGate::new(config, ApiServers::new(&reader, configured))
+    }
+
+    /// The resolutions of hostile names last as long as their name server wants.
+    #[tokio::test]
+    async fn slow_names_of_one_namespace_delay_no_other() {
+        let gate = gate();
+        let mut stuck = Vec::new();
+        while let Ok(permits) =
+            tokio::time::timeout(Duration::from_millis(50), gate.resolutions.acquire("hostile")).await
+        {
+            stuck.push(permits);
+        }
+        assert_eq!(stuck.len(), MAX_RESOLUTIONS_OF_NAMESPACE);
+        let local = [member(0, &["http://localhost:2379"])];
+        let denied = async |namespace: &str| {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            gate.select(namespace, &local, &plain(), deadline).await.denied
+        };
+        assert_eq!(denied("prod").await, [local[0].id], "the name was resolved");
+        assert_eq!(denied("hostile").await, [], "the name was not resolved in time");
+        stuck.clear();
+        assert_eq!(denied("hostile").await, [local[0].id]);
+        drop(gate.resolutions.of_namespace("other"));
+        assert_eq!(
+            gate.resolutions.by_namespace.lock().unwrap().len(),
+            1,
+            "namespaces without resolutions are forgotten"
+        );
     }
 
     #[tokio::test]

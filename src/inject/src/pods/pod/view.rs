@@ -24,6 +24,16 @@ pub(crate) struct ContainerView<'a> {
 /// The lists of containers that templates are compared with.
 const CONTAINER_LISTS: [&str; 2] = ["initContainers", "containers"];
 
+/// The operating systems of pods and nodes.
+const LINUX: &str = "linux";
+const WINDOWS: &str = "windows";
+
+/// The labels of nodes with their operating system. The second one is deprecated, and kubelets still set it.
+const OS_LABELS: [&str; 2] = ["kubernetes.io/os", "beta.kubernetes.io/os"];
+
+/// The label of Windows nodes with their release. Nodes of other systems do not have it.
+const WINDOWS_BUILD: &str = "node.kubernetes.io/windows-build";
+
 // === impl PodView ===
 
 impl<'a> PodView<'a> {
@@ -78,32 +88,49 @@ impl<'a> PodView<'a> {
         self.annotation(MIRROR_ANNOTATION).is_some()
     }
 
+    /// Whether the pod is for Windows. The field `os` decides if it is set, because the kubelet rejects a pod of another
+    /// system. Otherwise the nodes decide that the pod admits. A runtime class is no sign.
     pub(crate) fn is_windows(self) -> bool {
-        let os = self.spec("os").and_then(|os| os.get("name"));
-        let selected = self.spec("nodeSelector").and_then(|selector| selector.get("kubernetes.io/os"));
-        os.or(selected).map_or_else(|| self.requires_windows_nodes(), |os| os == "windows")
+        match self.spec("os").and_then(|os| os.get("name")).and_then(Value::as_str) {
+            Some(os) => os == WINDOWS,
+            None => {
+                self.admits_only_nodes_with(WINDOWS)
+                    // Linux ignores these options, so that charts can set them for both systems.
+                    || self.has_windows_options() && !self.admits_only_nodes_with(LINUX)
+            }
+        }
     }
 
-    /// Whether every term of the required node affinity selects only Windows nodes.
-    fn requires_windows_nodes(self) -> bool {
+    /// Whether the node selector, or every term of the required node affinity, selects only nodes with this system.
+    fn admits_only_nodes_with(self, system: &str) -> bool {
+        let labels = self.spec("nodeSelector").and_then(Value::as_object);
+        let mut labels = labels.into_iter().flatten();
         let required = self.spec("affinity").and_then(|affinity| {
             affinity
                 .get("nodeAffinity")?
                 .get("requiredDuringSchedulingIgnoredDuringExecution")?
                 .get("nodeSelectorTerms")
         });
-        let is_windows = |condition: &Value| {
-            let is = |key: &str, expected: &str| condition.get(key).is_some_and(|value| *value == expected);
-            let values = items(condition.get("values"));
-            is("key", "kubernetes.io/os")
-                && match values {
-                    [value] => is("operator", "In") && *value == "windows",
-                    _ => false,
-                }
-        };
         let terms = items(required);
-        !terms.is_empty()
-            && terms.iter().all(|term| items(term.get("matchExpressions")).iter().any(is_windows))
+        labels.any(|(label, value)| selects_only(system, label, "In", std::slice::from_ref(value)))
+            || !terms.is_empty()
+                && terms.iter().all(|term| {
+                    items(term.get("matchExpressions")).iter().any(|condition| {
+                        let text = |key: &str| condition.get(key).and_then(Value::as_str).unwrap_or_default();
+                        selects_only(system, text("key"), text("operator"), items(condition.get("values")))
+                    })
+                })
+    }
+
+    /// Whether the pod or one of its containers has settings that only Windows has, `hostProcess` among them.
+    fn has_windows_options(self) -> bool {
+        let contexts = CONTAINER_LISTS
+            .into_iter()
+            .flat_map(|list| self.containers(list))
+            .filter_map(|container| container.value.get("securityContext"));
+        let mut options =
+            contexts.chain(self.spec("securityContext")).filter_map(|context| context.get("windowsOptions"));
+        options.any(|options| options.as_object().is_some_and(|options| !options.is_empty()))
     }
 
     /// Whether the pod as a whole has a limit of CPU or memory.
@@ -214,6 +241,26 @@ pub(crate) fn with_member(mut map: Value, key: &str, value: impl Into<Value>) ->
         members.insert(key.to_owned(), value.into());
     }
     map
+}
+
+/// Whether a condition on a label admits only nodes with this system.
+fn selects_only(system: &str, label: &str, operator: &str, values: &[Value]) -> bool {
+    if label == WINDOWS_BUILD {
+        return match operator {
+            "DoesNotExist" => system == LINUX,
+            "In" | "Exists" | "Gt" | "Lt" => system == WINDOWS,
+            _ => false,
+        };
+    }
+    OS_LABELS.contains(&label)
+        && match operator {
+            "In" => !values.is_empty() && values.iter().all(|value| *value == system),
+            // There are two systems.
+            "NotIn" => [LINUX, WINDOWS]
+                .iter()
+                .all(|other| *other == system || values.iter().any(|value| value == other)),
+            _ => false,
+        }
 }
 
 /// The normalized path of a mount.

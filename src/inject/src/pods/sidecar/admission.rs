@@ -30,25 +30,26 @@ pub(super) fn rejected_part<'a>(
 /// containers together must not exceed those of the pod, and no limit may exceed that of the pod.
 pub(super) fn exceeded_resource(pod: PodView<'_>, missing: &MissingContainers) -> Option<String> {
     let resources = pod.spec("resources")?;
-    let new = || missing.containers.iter().chain(&missing.native).chain(&missing.init);
+    let new =
+        || missing.containers.iter().chain(missing.missing_init(true)).chain(missing.missing_init(false));
     for (name, limit) in amounts(resources, "limits") {
         if new().filter_map(|container| amount(container, "limits", name)).any(|amount| amount > limit) {
             return Some(format!("limits.{name}"));
         }
     }
-    for (name, request) in amounts(resources, "requests") {
+    for (name, available) in amounts(resources, "requests") {
         let own = |list: &'static str, is_sidecar: bool| {
             let containers = pod.containers(list).filter(move |item| item.is_native_sidecar() == is_sidecar);
             containers.map(move |container| own_request(container.value, name))
         };
-        let sum = |containers: &[Value]| {
-            containers.iter().map(|container| request_of(container, name)).sum::<i128>()
-        };
-        let sidecars = own("initContainers", true).sum::<i128>() + sum(&missing.native);
-        let running = own("containers", false).sum::<i128>() + sum(&missing.containers);
-        let new_init = missing.init.iter().map(|container| request_of(container, name));
+        let request = |container| request_of(container, name);
+        let new_sidecars = missing.missing_init(true).map(request).sum::<i128>();
+        let sidecars = own("initContainers", true).sum::<i128>() + new_sidecars;
+        let running =
+            own("containers", false).sum::<i128>() + missing.containers.iter().map(request).sum::<i128>();
+        let new_init = missing.missing_init(false).map(request);
         let starting = own("initContainers", false).chain(new_init).max().unwrap_or_default();
-        if sidecars + running.max(starting) > request.nano() {
+        if sidecars + running.max(starting) > available.nano() {
             // The pod alone may violate the rule already; then it is rejected without the template as well.
             return new()
                 .any(|container| request_of(container, name) > 0)

@@ -382,6 +382,48 @@ fn injects_into_pod_that_can_run_on_linux() {
         let pod = with(|pod| pod["spec"]["affinity"] = windows_affinity(&terms));
         assert_eq!(injected(&pod, &[], &Config::default()).1, [Reason::Lxcfs], "{terms}");
     }
+    let options = json!({"windowsOptions": {"runAsUserName": "ContainerUser"}});
+    let on_linux = json!({"nodeSelector": {"kubernetes.io/os": "linux"}, "securityContext": options});
+    let by_field = json!({"os": {"name": "linux"}, "nodeSelector": {"beta.kubernetes.io/os": "windows"}});
+    for spec in [on_linux, by_field, json!({"securityContext": {"windowsOptions": {}}})] {
+        assert_eq!(injected(&with_spec(&spec), &[], &Config::default()).1, [Reason::Lxcfs], "{spec}");
+    }
+}
+
+#[test]
+fn recognizes_pods_for_windows_by_every_sign() {
+    let terms =
+        |condition: Value| json!({"affinity": windows_affinity(&json!([{"matchExpressions": [condition]}]))});
+    let options = json!({"windowsOptions": {"hostProcess": true}});
+    let container = json!({"name": "web", "image": "web:1", "securityContext": options});
+    let agent = super::sidecars::agent();
+    for spec in [
+        json!({"nodeSelector": {"beta.kubernetes.io/os": "windows"}}),
+        json!({"nodeSelector": {"node.kubernetes.io/windows-build": "10.0.20348"}}),
+        json!({"nodeSelector": {"kubernetes.io/os": "windows", "beta.kubernetes.io/os": "linux"}}),
+        terms(json!({"key": "beta.kubernetes.io/os", "operator": "In", "values": ["windows"]})),
+        terms(json!({"key": "kubernetes.io/os", "operator": "NotIn", "values": ["linux"]})),
+        terms(json!({"key": "node.kubernetes.io/windows-build", "operator": "Exists"})),
+        json!({"securityContext": options}),
+        json!({"containers": [container]}),
+        json!({"containers": [{"name": "web", "image": "web:1"}], "initContainers": [container]}),
+    ] {
+        let mut before = with_spec(&spec);
+        before["metadata"]["annotations"]["etcd-guard.io/inject"] = json!("agent,lxcfs");
+        let injection = inject_with(&before, &[], &agent).unwrap();
+        assert!(injection.is_empty(), "{spec}: {:?}", injection.patch);
+        assert_eq!(injection.notes[0].reason, Reason::Windows, "{spec}");
+        assert!(injection.notes[0].warning.is_some(), "{spec}");
+    }
+}
+
+/// A pod that requests the files, with these fields in its spec.
+fn with_spec(spec: &Value) -> Value {
+    with(|pod| {
+        for (field, value) in spec.as_object().unwrap() {
+            pod["spec"][field] = value.clone();
+        }
+    })
 }
 
 #[test]

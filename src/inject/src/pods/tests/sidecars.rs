@@ -213,3 +213,44 @@ sidecars:
     let (after, _) = injected(&before, &[], &placed);
     assert_eq!(terms(&after), json!([{"matchExpressions": [zone, disk], "matchFields": [not_n1]}, {}]));
 }
+
+/// `netbirdio/kubernetes-operator#306`, `hashicorp/vault-k8s#53`, `linkerd/linkerd2#4758`.
+#[test]
+fn init_container_precedes_the_sidecar_that_waits_for_it() {
+    let template = |name: &str, parts: &str| format!("{{name: {name}, order: {}, {parts}}}", name.len());
+    let container = |name: &str| format!("{{name: {name}, image: i}}");
+    let native = |name: &str| format!("{{name: {name}, image: i, restartPolicy: Always}}");
+    let pair = format!("initContainers: [{}], containers: [{}]", container("prepare"), container("agent"));
+    let mixed =
+        format!("initContainers: [{}, {}, {}]", container("early"), native("proxy"), container("late"));
+    let alone = format!("initContainers: [{}]", container("setup"));
+    let cases = [
+        (vec![template("a", &pair)], vec!["prepare", "agent", "own"]),
+        (vec![template("a", &mixed)], vec!["early", "proxy", "own", "late"]),
+        (vec![template("a", &alone)], vec!["own", "setup"]),
+        (
+            vec![template("a", &pair), template("bb", &mixed), template("ccc", &alone)],
+            vec!["prepare", "agent", "early", "proxy", "own", "late", "setup"],
+        ),
+    ];
+    for (templates, expected) in cases {
+        let config = config(&format!("sidecars: {{templates: [{}]}}", templates.join(", ")));
+        let mut before = pod(json!({"etcd-guard.io/inject": "a,bb,ccc"}));
+        before["spec"]["initContainers"] = json!([{"name": "own", "image": "own:1"}]);
+        let (after, _) = injected(&before, &[], &config);
+        assert_eq!(names(&after["spec"]["initContainers"]), expected);
+    }
+}
+
+/// Two replicas with different versions of a template, while a file propagates.
+#[test]
+fn sidecar_follows_init_container_of_an_earlier_pass() {
+    let version = |parts: &str| config(&format!("sidecars: {{templates: [{{name: agent, {parts}}}]}}"));
+    let prepare = "initContainers: [{name: prepare, image: i}]";
+    let mut before = agents_pod(|_| {});
+    before["spec"]["initContainers"] = json!([{"name": "own", "image": "own:1"}]);
+    let (first, _) = injected(&before, &[], &version(prepare));
+    let (second, _) =
+        injected(&first, &[], &version(&format!("{prepare}, containers: [{{name: agent, image: i}}]")));
+    assert_eq!(names(&second["spec"]["initContainers"]), ["own", "prepare", "agent"]);
+}
