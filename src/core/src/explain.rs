@@ -112,10 +112,7 @@ impl Explanation<'_> {
             }
             Reason::NotAVoter => format!("{pod} is not a voter of {cluster} ({numbers})"),
             Reason::MemberNotServing => {
-                format!(
-                    "{pod} serves no requests in {cluster}, and its data is preserved{}",
-                    self.not_healthy()
-                )
+                format!("{pod} serves no requests in {cluster}, and {}{}", self.no_loss(), self.not_healthy())
             }
             Reason::LeaderProtected => format!("{pod} leads {cluster} ({numbers})"),
             Reason::TooFewVoters => format!(
@@ -308,16 +305,30 @@ impl Explanation<'_> {
                 "No other healthy voter can become the leader. Wait until another voter is ready: kubectl -n {ns} get pods -w"
             );
         };
-        let set = self.snapshot.cluster.split_once('/').map(|(_, set)| set);
-        let object = match set.filter(|_| self.target.owner_kind == "StatefulSet") {
-            Some(set) => to_shell_word(&format!("statefulset/{set}")),
-            None => to_shell_word(&format!("pod/{}", self.target.name)),
-        };
+        let object = self.owner_or_pod();
         let transferee = to_shell_word(&format!("{MOVE_LEADER}={}@", transferee.name));
         format!(
             "Move leadership, then retry: kubectl etcd-guard move-leader -n {ns} {pod}; without the plugin: kubectl -n {ns} \
              annotate --overwrite {object} {transferee}$(date -u +%FT%TZ)"
         )
+    }
+
+    /// The StatefulSet of the target for a command, or the target itself.
+    fn owner_or_pod(&self) -> String {
+        let set = self.snapshot.cluster.split_once('/').map(|(_, set)| set);
+        match set.filter(|_| self.target.owner_kind == "StatefulSet") {
+            Some(set) => to_shell_word(&format!("statefulset/{set}")),
+            None => to_shell_word(&format!("pod/{}", self.target.name)),
+        }
+    }
+
+    /// Why the deletion of a pod that does not run loses nothing, or nothing that its policy keeps.
+    fn no_loss(&self) -> &'static str {
+        match self.target.storage {
+            storage if storage.preserves_data() => "its data is preserved",
+            _ if self.target.keeps_data_while_stopped() => "it has no data, because etcd never started in it",
+            _ => "its policy accepts the loss of its data",
+        }
     }
 
     fn data_loss(&self) -> String {
@@ -336,11 +347,15 @@ impl Explanation<'_> {
         }
     }
 
-    /// etcd does not remove the last voter of a cluster.
+    /// etcd does not remove the last voter of a cluster. If all pods are down, the policy concerns each of them.
     fn prevent_data_loss(&self) -> String {
-        let [pod, ns] = [&self.target.name, &self.snapshot.namespace].map(|name| to_shell_word(name));
+        let ns = to_shell_word(&self.snapshot.namespace);
+        let object = match self.assessment.tally {
+            Some(_) => to_shell_word(&format!("pod/{}", self.target.name)),
+            None => self.owner_or_pod(),
+        };
         let accept =
-            format!("kubectl -n {ns} annotate --overwrite pod {pod} etcd-guard.io/ephemeral-data=allow");
+            format!("kubectl -n {ns} annotate --overwrite {object} etcd-guard.io/ephemeral-data=allow");
         let remove = self
             .assessment
             .member

@@ -33,7 +33,10 @@ mod workload_operations;
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use tokio::{sync::OwnedMutexGuard, time::Instant};
+use tokio::{
+    sync::OwnedMutexGuard,
+    time::{Instant, sleep_until},
+};
 
 #[cfg(any(test, feature = "fixtures"))]
 pub(crate) use self::workload_operations::owner_arguments as break_glass_object;
@@ -44,7 +47,7 @@ use self::{
 };
 use crate::{
     cluster_cache::{SNAPSHOT_TTL, SNAPSHOT_TTL_WHILE_PROBING},
-    deadline::Deadline,
+    deadline::{ANSWER_RESERVE, Deadline},
     observe::{error::EvaluationError, namespace_pods::NamespacePods, observer::Observation},
     services::Services,
 };
@@ -65,11 +68,14 @@ use etcd_guard_core::{
     reason::Reason,
     request::{Operation, Request},
     reservation::Reservation,
-    snapshot::{MemberPod, Snapshot},
+    snapshot::{MemberPod, Snapshot, silence::CONFIRMATION_TIME},
     verdict::Verdict,
 };
 use etcd_guard_etcd::EarlyConnections;
 use etcd_guard_kubernetes::LookupError;
+
+/// Minimum time for the second look at a silent pod: a read of the pods, and a probe round.
+const MIN_CONFIRMATION: Duration = Duration::from_secs(1);
 
 /// One request that is evaluated, and what the evaluation works with.
 pub(crate) struct Evaluation<'a> {
@@ -96,6 +102,8 @@ enum Why {
     MoreLedgers,
     /// Another replica has approved a deletion since the reservations were read.
     Conflict,
+    /// The member of the pod is silent, and a second look must confirm it.
+    Silence,
 }
 
 /// The namespaces in which requests are evaluated.
@@ -437,7 +445,9 @@ impl<'a> Evaluation<'a> {
         let assessment = assess(snapshot, target, policy);
         // Evidence that is not part of a snapshot may approve the deletion of a single member that does not answer.
         let may_be_single = assessment.tally.is_none() && policy.single_member == Permission::Allow;
-        let denies = !assessment.reason.allows() && !assessment.wants_transfer(policy) && !may_be_single;
+        let may_be_approved =
+            assessment.wants_transfer(policy) || assessment.awaits_confirmation || may_be_single;
+        let denies = !assessment.reason.allows() && !may_be_approved;
         if !denies && !Mistake::ApproveFromCache.is_active() {
             return None;
         }
@@ -461,8 +471,9 @@ impl<'a> Evaluation<'a> {
                 Err(error) => return error.into_verdict(self.request),
             },
         };
+        let mut silent = None;
         loop {
-            match self.attempt(target, listed.take()).await {
+            match self.attempt(target, listed.take(), &mut silent).await {
                 Ok(verdict) => return verdict,
                 Err(Step::Answer(verdict)) => return *verdict,
                 Err(Step::Retry(why)) => tracing::debug!(?why, "the evaluation starts again"),
@@ -470,11 +481,22 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// The stages that start again after [`Step::Retry`].
-    async fn attempt(&self, target: &Target, listed: Option<Listed>) -> Result<Verdict, Step> {
+    /// The stages that start again after [`Step::Retry`]. `silent` is the pod as an earlier attempt found it silent.
+    async fn attempt(
+        &self,
+        target: &Target,
+        listed: Option<Listed>,
+        silent: &mut Option<MemberPod>,
+    ) -> Result<Verdict, Step> {
         let mut inputs = self.read(target, listed).await?;
-        let probed = self.probe(target, &mut inputs).await?;
+        let mut probed = self.probe(target, &mut inputs).await?;
+        self.compare_silence(&mut probed.snapshot, silent);
         let assessed = self.assess(target, &probed)?;
+        if assessed.assessment.awaits_confirmation
+            && let Some(since) = silent.as_ref().and_then(|pod| pod.silent_since)
+        {
+            self.await_confirmation(since).await?;
+        }
         self.reserve(target, inputs, probed.snapshot, assessed).await
     }
 
@@ -617,6 +639,26 @@ impl<'a> Evaluation<'a> {
             // Without the number of replicas, the pod does not count as a single member.
             Ok(_) | Err(_) => evidence,
         }
+    }
+
+    /// Compares the pod of the request with what an earlier attempt found, and keeps the earlier of two equal findings.
+    fn compare_silence(&self, snapshot: &mut Snapshot, silent: &mut Option<MemberPod>) {
+        let taken_at = snapshot.taken_at;
+        let Some(pod) = snapshot.pods.iter_mut().find(|pod| pod.name == self.request.name) else { return };
+        let earlier = silent.as_ref().filter(|earlier| pod.is_silent_as(earlier));
+        pod.silent_since = Some(earlier.and_then(|earlier| earlier.silent_since).unwrap_or(taken_at));
+        *silent = Some(pod.clone());
+    }
+
+    /// Starts the evaluation again as soon as a second look can confirm the silence of the pod since this instant. Returns if the
+    /// time does not suffice for it.
+    async fn await_confirmation(&self, since: Instant) -> Result<(), Step> {
+        let at = since + CONFIRMATION_TIME;
+        if at + MIN_CONFIRMATION > self.deadline.minus(ANSWER_RESERVE) {
+            return Ok(());
+        }
+        sleep_until(at).await;
+        Err(Step::Retry(Why::Silence))
     }
 
     // --- assess ---

@@ -1,5 +1,6 @@
 //! Probe rounds: reads the pods of a cluster, probes its members, and returns a snapshot.
 
+pub(crate) mod answered_addresses;
 pub(crate) mod error;
 pub mod external;
 pub(crate) mod member_pod_cache;

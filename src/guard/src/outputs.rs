@@ -81,6 +81,7 @@ pub fn verdicts(text: &str) -> Vec<Verdict> {
             leaving: vec![text.to_owned(), String::from("etcd-2")],
             clusters: Vec::new(),
             min_voters: 0,
+            awaits_confirmation: false,
             no_space: true,
         };
         explain(&snapshot, &snapshot.pods[0], &assessment, Instant::now(), &WallClock::default())

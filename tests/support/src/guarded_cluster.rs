@@ -90,6 +90,8 @@ pub struct Setup<'a> {
     pub kubeconfig: Option<PathBuf>,
     /// Changes the text of the shipped manifest.
     pub change_manifest: fn(&str) -> String,
+    /// Whether the members never serve, so that nothing waits for them.
+    pub is_broken: bool,
 }
 
 /// Removes the priority class from the shipped manifest.
@@ -113,6 +115,7 @@ impl Default for Setup<'_> {
             handover: false,
             kubeconfig: None,
             change_manifest: str::to_owned,
+            is_broken: false,
         }
     }
 }
@@ -142,6 +145,7 @@ impl GuardedCluster {
             handover,
             kubeconfig,
             change_manifest,
+            is_broken,
         } = setup;
         let control_plane = ControlPlane::shared();
         let client = control_plane.client().await;
@@ -182,7 +186,9 @@ impl GuardedCluster {
         } else {
             cluster.register_webhook(|_| {}).await;
         }
-        cluster.wait_until_healthy().await;
+        if !is_broken {
+            cluster.wait_until_healthy().await;
+        }
         cluster
     }
 

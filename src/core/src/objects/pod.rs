@@ -385,21 +385,25 @@ impl Pod {
         running.filter(|status| status.name != container).count()
     }
 
-    /// Whether the kubelet reports that `container` is running. A container without a status has not started. The
-    /// names of containers and init containers are distinct.
+    /// Whether the kubelet reports that `container` is running. A container without a status has not started.
     #[must_use]
     pub fn is_container_running(&self, container: &str) -> bool {
-        let statuses = self.status.container_statuses.iter().chain(&self.status.init_container_statuses);
-        statuses.into_iter().any(|status| status.name == container && status.state.running.is_some())
+        self.status_of(container).any(|status| status.state.running.is_some())
     }
 
     /// Whether `container` has ever run in this pod, as far as the kubelet reports.
     #[must_use]
     pub fn has_started(&self, container: &str) -> bool {
         self.is_container_running(container)
-            || self.status.container_statuses.iter().any(|status| {
+            || self.status_of(container).any(|status| {
                 let has_ended = status.state.terminated.is_some() || status.last_state.terminated.is_some();
-                status.name == container && (has_ended || status.restart_count > 0)
+                has_ended || status.restart_count > 0
             })
+    }
+
+    /// The status of `container`. The names of containers and init containers are distinct.
+    fn status_of<'a>(&'a self, container: &'a str) -> impl Iterator<Item = &'a ContainerStatus> {
+        let statuses = self.status.container_statuses.iter().chain(&self.status.init_container_statuses);
+        statuses.filter(move |status| status.name == container)
     }
 }

@@ -19,6 +19,7 @@ use crate::{
     deadline::{ANSWER_RESERVE, Deadline},
     metrics::Metrics,
     observe::{
+        answered_addresses::AnsweredAddresses,
         error::{EvaluationError, MAX_UNMATCHED_PODS},
         external,
         external::{ClusterAccess, ExternalProbe, ProbeGate, voters_without_pod},
@@ -75,6 +76,8 @@ pub(crate) struct ClusterObserver {
     pub(crate) ownership: Arc<OwnershipStore>,
     /// Selects the addresses of member lists that are probed.
     pub(crate) gate: ProbeGate,
+    /// The addresses at which members have answered this replica.
+    pub(crate) answers: AnsweredAddresses,
     /// Connections to members, reused by later rounds.
     pub(crate) connections: Connections,
     /// Durations and failures of probe rounds.
@@ -420,7 +423,7 @@ impl ClusterObserver {
         let pods = pods
             .iter()
             .zip(replies)
-            .map(|((pod, etcd_pod), reply)| member_pod(pod, etcd_pod, reply, reserved));
+            .map(|((pod, etcd_pod), reply)| self.answers.with_path(pod, etcd_pod, reply, reserved));
         let mut pods: Vec<MemberPod> = pods.collect();
         let others = pods.split_off(listed.pods.len().min(pods.len()));
         let mut snapshot = Snapshot {
@@ -525,7 +528,7 @@ impl ClusterObserver {
             // A stopped container takes part in nothing, so that its deletion does not depend on other pods.
             let is_stopped = target
                 .and_then(|name| snapshot.pod(name))
-                .is_some_and(|target| !target.running && target.reply.status().is_none());
+                .is_some_and(|target| !target.is_running() && target.reply.status().is_none());
             return if is_stopped { Ok(()) } else { Err(EvaluationError::TooManyPods { count: pods.len() }) };
         }
         let voters = voters_without_pod(snapshot);
@@ -576,7 +579,8 @@ impl ClusterObserver {
         let found = pods
             .iter()
             .zip(replies)
-            .map(|((pod, etcd_pod), reply)| member_pod(pod, etcd_pod, reply, reserved).with_foreign_owner());
+            .map(|((pod, etcd_pod), reply)| self.answers.with_path(pod, etcd_pod, reply, reserved));
+        let found = found.map(MemberPod::with_foreign_owner);
         found.collect()
     }
 

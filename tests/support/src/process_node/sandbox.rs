@@ -32,6 +32,9 @@ use super::{
 /// is ignored.
 pub const IS_FRUGAL: &str = "process-node.test/is-frugal";
 
+/// The end of an image that does not exist.
+pub const MISSING_TAG: &str = ":missing";
+
 /// The flags of a member with [`IS_FRUGAL`]: a fifth of the default number of heartbeats. A follower starts an election at the
 /// earliest five seconds after the last heartbeat.
 const FRUGAL_FLAGS: [&str; 2] = ["--heartbeat-interval=500", "--election-timeout=5000"];
@@ -111,6 +114,9 @@ impl Sandbox {
     /// Runs the pod's process and restarts it until the pod is deleted. Returns its last exit code, or `None` if the
     /// pod no longer exists.
     async fn run_process(&mut self) -> Option<i32> {
+        if self.lacks_image() {
+            self.report(&State::ImagePull).await;
+        }
         let program = loop {
             if let Some(program) = self.prepare().await {
                 break program;
@@ -152,9 +158,18 @@ impl Sandbox {
         }
     }
 
+    /// Whether the image of the pod's etcd has the tag [`MISSING_TAG`].
+    fn lacks_image(&self) -> bool {
+        let image = etcd_container(&self.pod).and_then(|container| container.image.as_deref());
+        image.is_some_and(|image| image.ends_with(MISSING_TAG))
+    }
+
     /// Returns the program to run, `Some(None)` for a pod without a process, or `None` while its volumes are not
-    /// available.
+    /// available, and for an image that does not exist.
     async fn prepare(&self) -> Option<Option<Program>> {
+        if self.lacks_image() {
+            return None;
+        }
         let Some(container) = etcd_container(&self.pod) else { return Some(None) };
         let mounts = volumes::mounts(&self.shared.admin, &self.pod, container, &self.dir()).await;
         let mounts = mounts.unwrap_or_else(|error| {
