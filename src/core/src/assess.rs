@@ -5,6 +5,7 @@
 //! succeeded at its own address. A voter without proof is not healthy; a deletion that cannot be evaluated is denied.
 
 pub mod cluster_summary;
+pub mod independent;
 mod missing_voters;
 pub mod node_deletion;
 pub mod scale_down;
@@ -12,7 +13,10 @@ mod silence;
 pub mod stray;
 mod unproven;
 
-pub use self::missing_voters::{MissingVoter, describe_missing, inaccessible_pod, unreached_cause};
+pub use self::{
+    missing_voters::{MissingVoter, describe_missing, inaccessible_pod, unreached_cause},
+    silence::is_silence_evident,
+};
 use self::{
     missing_voters::{missing_voters, silent_pods},
     silence::{Proof, is_none_ready, proof_of_silence},

@@ -27,8 +27,6 @@ pub enum Mistake {
     CountStaleRead,
     /// Approvals without a cluster id do not count.
     IgnoreWithoutClusterId,
-    /// A refused connection proves that a member does not serve.
-    TrustRefusal,
 }
 
 #[cfg(debug_assertions)]
@@ -41,7 +39,7 @@ thread_local! {
 
 impl Mistake {
     /// All mistakes.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 9] = [
         Self::ApproveFromCache,
         Self::ReadLedgerAfterProbe,
         Self::LoseLeaseUpdate,
@@ -51,7 +49,6 @@ impl Mistake {
         Self::ExpireByWallClock,
         Self::CountStaleRead,
         Self::IgnoreWithoutClusterId,
-        Self::TrustRefusal,
     ];
 
     /// Makes this thread commit a mistake, or none.

@@ -72,7 +72,7 @@ pub struct MemberPod {
     pub report: PodReport,
     /// What is known about the path to the member.
     pub path: Path,
-    /// Start of an earlier probe round of the same evaluation, if the pod and the probe said the same then.
+    /// Start of an earlier probe round, if the pod and the probe said the same then.
     pub silent_since: Option<Instant>,
     /// Number of other containers of the pod that run. They can accept connections in the place of etcd, as the proxy of
     /// a service mesh does.

@@ -53,7 +53,7 @@ use crate::{
 };
 use etcd_guard_core::{
     annotations::MEMBER,
-    assess::{Assessment, assess, stray::cluster_of_stray},
+    assess::{Assessment, assess, independent::cluster_of_independent_pod, stray::cluster_of_stray},
     cluster_key::ClusterKey,
     discovery::{
         etcd_pod,
@@ -471,9 +471,8 @@ impl<'a> Evaluation<'a> {
                 Err(error) => return error.into_verdict(self.request),
             },
         };
-        let mut silent = None;
         loop {
-            match self.attempt(target, listed.take(), &mut silent).await {
+            match self.attempt(target, listed.take()).await {
                 Ok(verdict) => return verdict,
                 Err(Step::Answer(verdict)) => return *verdict,
                 Err(Step::Retry(why)) => tracing::debug!(?why, "the evaluation starts again"),
@@ -481,19 +480,14 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// The stages that start again after [`Step::Retry`]. `silent` is the pod as an earlier attempt found it silent.
-    async fn attempt(
-        &self,
-        target: &Target,
-        listed: Option<Listed>,
-        silent: &mut Option<MemberPod>,
-    ) -> Result<Verdict, Step> {
+    /// The stages that start again after [`Step::Retry`].
+    async fn attempt(&self, target: &Target, listed: Option<Listed>) -> Result<Verdict, Step> {
         let mut inputs = self.read(target, listed).await?;
         let mut probed = self.probe(target, &mut inputs).await?;
-        self.compare_silence(&mut probed.snapshot, silent);
+        let silent_since = self.compare_silence(&mut probed.snapshot);
         let assessed = self.assess(target, &probed)?;
-        if assessed.assessment.awaits_confirmation
-            && let Some(since) = silent.as_ref().and_then(|pod| pod.silent_since)
+        if let Some(since) = silent_since
+            && assessed.assessment.awaits_confirmation
         {
             self.await_confirmation(since).await?;
         }
@@ -591,7 +585,7 @@ impl<'a> Evaluation<'a> {
         Ok(Probed { snapshot, claim_error, evidence })
     }
 
-    /// Probes the members. For a stray pod, the snapshot shows only its own cluster.
+    /// Probes the members. For a stray pod, and for a pod that is a cluster of its own, the snapshot shows only its own cluster.
     async fn observe(&self, target: &Target, inputs: &Inputs) -> Result<Observation, Step> {
         let &Self { services, request, deadline } = self;
         let observed = services.observer.observe(request, &inputs.pods, &inputs.reserved, deadline).await;
@@ -599,7 +593,10 @@ impl<'a> Evaluation<'a> {
         if !services.cache.member_pods.update(&target.cluster_key, &observation.snapshot, &inputs.pods) {
             return Err(Step::Retry(Why::MorePods));
         }
-        if let Some(part) = cluster_of_stray(&observation.snapshot, &request.name) {
+        let snapshot = &observation.snapshot;
+        let part = cluster_of_stray(snapshot, &request.name)
+            .or_else(|| cluster_of_independent_pod(snapshot, &request.name));
+        if let Some(part) = part {
             observation.snapshot = part;
         }
         Ok(observation)
@@ -641,20 +638,30 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// Compares the pod of the request with what an earlier attempt found, and keeps the earlier of two equal findings.
-    fn compare_silence(&self, snapshot: &mut Snapshot, silent: &mut Option<MemberPod>) {
+    /// Compares the pod of the request with what this replica found before. Returns since when the pod is silent for the same
+    /// reason.
+    fn compare_silence(&self, snapshot: &mut Snapshot) -> Option<Instant> {
+        let silences = &self.services.cache.silences;
         let taken_at = snapshot.taken_at;
-        let Some(pod) = snapshot.pods.iter_mut().find(|pod| pod.name == self.request.name) else { return };
-        let earlier = silent.as_ref().filter(|earlier| pod.is_silent_as(earlier));
-        pod.silent_since = Some(earlier.and_then(|earlier| earlier.silent_since).unwrap_or(taken_at));
-        *silent = Some(pod.clone());
+        let pod = snapshot.pods.iter_mut().find(|pod| pod.name == self.request.name)?;
+        if pod.silence().is_none() || pod.is_running() {
+            silences.invalidate(&pod.uid);
+            return None;
+        }
+        let earlier = silences.get(&pod.uid).filter(|earlier| pod.is_silent_as(earlier));
+        pod.silent_since = earlier.and_then(|earlier| earlier.silent_since);
+        if pod.silent_since.is_none() {
+            pod.silent_since = Some(taken_at);
+            silences.insert(pod.uid.clone(), pod.clone());
+        }
+        pod.silent_since
     }
 
     /// Starts the evaluation again as soon as a second look can confirm the silence of the pod since this instant. Returns if the
     /// time does not suffice for it.
     async fn await_confirmation(&self, since: Instant) -> Result<(), Step> {
         let at = since + CONFIRMATION_TIME;
-        if at + MIN_CONFIRMATION > self.deadline.minus(ANSWER_RESERVE) {
+        if at.max(Instant::now()) + MIN_CONFIRMATION > self.deadline.minus(ANSWER_RESERVE) {
             return Ok(());
         }
         sleep_until(at).await;

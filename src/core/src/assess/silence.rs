@@ -2,7 +2,6 @@
 
 use crate::{
     etcd::probe_result::ProbeResult,
-    mistakes::Mistake,
     snapshot::{ContainerState, Listener, MemberPod, Silence, Snapshot},
 };
 
@@ -24,9 +23,6 @@ pub(super) fn proof_of_silence(snapshot: &Snapshot, target: &MemberPod) -> Proof
     if target.is_running() {
         return Proof::Absent;
     }
-    if Mistake::TrustRefusal.is_active() && silence == Silence::Refused {
-        return Proof::Complete;
-    }
     let is_shown = match silence {
         // Nothing runs without a node.
         Silence::Unscheduled => return Proof::Complete,
@@ -41,6 +37,12 @@ pub(super) fn proof_of_silence(snapshot: &Snapshot, target: &MemberPod) -> Proof
         (true, true) => Proof::Complete,
         (true, false) => Proof::Unconfirmed,
     }
+}
+
+/// Whether the silence of a pod is evidence that its member does not run, although nothing has confirmed it.
+#[must_use]
+pub fn is_silence_evident(snapshot: &Snapshot, pod: &MemberPod) -> bool {
+    proof_of_silence(snapshot, pod) != Proof::Absent
 }
 
 /// Whether no pod is ready.

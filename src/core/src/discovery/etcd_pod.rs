@@ -42,6 +42,7 @@ const IMAGE_CONFIG_FILES: [&str; 1] = ["/opt/bitnami/etcd/conf/etcd.yaml"];
 
 /// The etcd member of a pod, as the pod's specification describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "the flags are independent")]
 pub struct EtcdPod {
     /// The container or native sidecar that runs etcd.
     pub container: String,

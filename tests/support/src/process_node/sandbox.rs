@@ -48,6 +48,12 @@ const FRUGAL_READINESS_PERIOD: Duration = Duration::from_secs(2);
 /// The pause before a process that ended is restarted; a kubelet waits ten seconds or more from the second restart on.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
+/// The number of these pauses after a process that has failed soon after its start, twice or more: as long as a kubelet waits.
+const PAUSES_AFTER_FAILURES: u32 = 10;
+
+/// The time within which a process that fails counts as failed soon after its start.
+const SHORT_RUN: Duration = Duration::from_secs(2);
+
 /// The pause between attempts, for example while a claim is not bound or after a failed call.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -127,7 +133,9 @@ impl Sandbox {
                 Some(_) => return Some(0),
             }
         };
+        let mut failures = 0;
         loop {
+            let started = Instant::now();
             let mut process = program.as_ref().map(|program| program.start(&self.dir().join("log")));
             if process.is_some() {
                 self.shared.remember(&self.pod);
@@ -143,13 +151,17 @@ impl Sandbox {
             self.shared.forget(&self.pod);
             self.facts.restarts += 1;
             self.report(&State::CrashLoop { exit_code }).await;
+            let has_failed = (1..128).contains(&exit_code) && started.elapsed() < SHORT_RUN;
+            failures = if has_failed { failures + 1 } else { 0 };
+            let mut pauses = if failures > 1 { PAUSES_AFTER_FAILURES } else { 1 };
             loop {
                 let event = self.pause(RESTART_PAUSE).await;
                 while let Ok(ordered) = self.actions.try_recv() {
                     self.handle_action(ordered, None).await;
                 }
+                pauses = pauses.saturating_sub(1);
                 match event {
-                    None if self.crash_loops => {}
+                    None if self.crash_loops || pauses > 0 => {}
                     None => break,
                     Some(Event::Gone) => return None,
                     Some(_) => return Some(exit_code),
