@@ -87,7 +87,7 @@ pub fn verdicts(text: &str) -> Vec<Verdict> {
         explain(&snapshot, &snapshot.pods[0], &assessment, Instant::now(), &WallClock::default())
     });
     let mut verdicts: Vec<Verdict> = explained.collect();
-    verdicts.push(evaluate_scale_down(&snapshot, "etcd", 0));
+    verdicts.push(evaluate_scale_down(&snapshot, "etcd", 0..0));
     let new = || Verdict::new(Reason::QuorumAtRisk, text);
     verdicts.push(new());
     verdicts.push(new().with_remedy(text));
