@@ -77,6 +77,9 @@ pub struct EtcdPod {
     pub etcdctl: EtcdctlFlags,
     /// The durability of the data, as far as the pod's specification shows it.
     pub storage: Storage,
+    /// Whether data is in a directory of the pod's node. The template of the pod's owner determines whether the pod's successor
+    /// finds it.
+    pub is_data_on_node: bool,
     /// The names of the claims that hold the data and the write-ahead log; empty if the data does not outlive the pod.
     pub claims: Vec<String>,
 }
@@ -196,6 +199,7 @@ impl EtcdPod {
             peer_urls: peer_urls(settings),
             initial_members: if hides_members { Vec::new() } else { settings.initial_members() },
             storage,
+            is_data_on_node: storage::is_on_node(pod, container, settings),
             claims,
         }
     }

@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::annotations::deserialize_kept;
 pub use super::{
+    affinity::Affinity,
     annotations::MIRROR as MIRROR_ANNOTATION,
     nullable::null_as_default,
     owner_reference::OwnerReference,
@@ -86,6 +87,9 @@ pub struct PodSpec {
     /// Labels that the pod's node must have.
     #[serde(default, rename = "nodeSelector", deserialize_with = "null_as_default")]
     pub node_selector: BTreeMap<String, String>,
+    /// Rules for the choice of the node.
+    #[serde(default)]
+    pub affinity: Option<Affinity>,
     /// The priority of the pod's class; 0 if it is absent.
     #[serde(default)]
     pub priority: Option<i32>,
@@ -296,6 +300,22 @@ pub struct ContainerState {
     /// Present after the container has ended.
     #[serde(default)]
     pub terminated: Option<serde::de::IgnoredAny>,
+}
+
+// === impl PodSpec ===
+
+/// The node label with the name of the node.
+const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+
+impl PodSpec {
+    /// Whether every pod with this specification runs on the same node. The name of a node counts only in the template of an
+    /// owner: the scheduler adds it to every pod.
+    #[must_use]
+    pub fn binds_to_one_node(&self, is_template: bool) -> bool {
+        (is_template && !self.node_name.is_empty())
+            || self.node_selector.contains_key(HOSTNAME_LABEL)
+            || self.affinity.as_ref().is_some_and(|affinity| affinity.requires_one_node(HOSTNAME_LABEL))
+    }
 }
 
 // === impl Condition ===

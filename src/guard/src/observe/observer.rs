@@ -25,6 +25,7 @@ use crate::{
         external::{ClusterAccess, ExternalProbe, ProbeGate, voters_without_pod},
         member_pod_cache::MemberPodNames,
         namespace_pods::{NamespacePods, member_pod},
+        node_storage::with_template,
         other_namespaces,
         other_namespaces::{Places, find_pods, inherits_membership},
         related::add_related,
@@ -369,6 +370,8 @@ impl ClusterObserver {
             let read = claim_storage::read_storage(&self.claims, cluster_key.namespace(), "", pod, etcd_pod);
             // If the claim cannot be read, the storage derived from the pod's volumes remains.
             let Ok(Ok(storage)) = deadline.within("reading a claim", read).await else { continue };
+            let read = with_template(&self.pods, cluster_key.namespace(), pod, etcd_pod, storage);
+            let Ok(storage) = deadline.within("reading an owner", read).await else { continue };
             for member in snapshot.pods.iter_mut().filter(|member| member.uid == pod.metadata.uid) {
                 member.storage = storage;
             }
@@ -473,8 +476,12 @@ impl ClusterObserver {
     ) -> Option<Result<Storage, LookupError>> {
         let (pod, etcd_pod) = listed.pods.iter().find(|(pod, _)| pod.metadata.name == request.name)?;
         let started = Instant::now();
-        let read =
-            claim_storage::read_storage(&self.claims, &request.namespace, &request.user, pod, etcd_pod);
+        let namespace = &request.namespace;
+        let read = async {
+            let read = claim_storage::read_storage(&self.claims, namespace, &request.user, pod, etcd_pod);
+            let storage = read.await?;
+            Ok(with_template(&self.pods, namespace, pod, etcd_pod, storage).await)
+        };
         Some(timeout_at(until, read).await.unwrap_or_else(|_| {
             Err(LookupError::TimedOut {
                 subject: format!("the claim of pod {}/{}", request.namespace, request.name),
