@@ -9,6 +9,7 @@ mod later_refusal;
 mod leader;
 mod membership;
 mod native_sidecars;
+mod never_served;
 mod one_at_a_time;
 mod policies;
 mod replicas;

@@ -8,5 +8,6 @@ mod leadership;
 mod leaving;
 mod lingering;
 mod recordings;
+mod refusals;
 mod single_member;
 mod upgrade;

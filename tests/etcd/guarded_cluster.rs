@@ -351,6 +351,7 @@ pub(crate) fn pod(cluster: &Cluster, n: usize) -> Value {
         json!("etcd"),
         json!(format!("--name={name}")),
         json!(format!("--advertise-client-urls={url}")),
+        json!(format!("--listen-client-urls={}://0.0.0.0:2379", cluster.endpoint(n).scheme().as_str())),
         json!("--data-dir=/data"),
     ];
     if url.starts_with("https") {
@@ -367,6 +368,7 @@ pub(crate) fn pod(cluster: &Cluster, n: usize) -> Value {
             "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "etcd", "uid": "set", "controller": true}]
         },
         "spec": {
+            "nodeName": "node",
             "containers": [{
                 "name": "etcd",
                 "image": "etcd",

@@ -11,7 +11,10 @@ use std::{
 
 use etcd_guard_core::{
     etcd::{endpoint::Endpoint, error::MemberError, probe_result::ProbeResult},
-    snapshot::{EtcdctlFlags, MemberPod, OwnerState, Snapshot, Storage},
+    snapshot::{
+        ContainerState, EtcdctlFlags, Listener, MemberPod, OwnerState, Path, PodReport, Snapshot, Storage,
+        silence::CONFIRMATION_TIME,
+    },
 };
 use etcd_guard_etcd as etcd;
 use etcd_guard_etcd::Connections;
@@ -39,7 +42,9 @@ impl Cluster {
             owner_kind: String::from("StatefulSet"),
             terminating: false,
             reserved: false,
-            running: member.running,
+            report: PodReport::with_container(ContainerState::of_started(member.running)),
+            path: Path { listener: Listener::Stated, has_answered: true },
+            silent_since: tokio::time::Instant::now().checked_sub(CONFIRMATION_TIME),
             other_containers: 0,
             storage: Storage::Persistent,
             stop_script: None,

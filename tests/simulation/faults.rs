@@ -25,7 +25,8 @@ pub(crate) async fn run(api: ApiServer, end: Instant) {
 }
 
 /// Deletes a crashed follower through replica 0, which reaches no member, and another follower through replica 1, as soon as the
-/// crashed one has restarted. Replica 0 waits for the other members meanwhile, with a read from before. Replica 0 has evaluated
+/// crashed one has restarted. Replica 0 looks at the crashed one for the second time just before, and waits for the other members
+/// meanwhile, with a read from before. Replica 0 has evaluated
 /// the cluster before and found no cluster id, so that it reads all records at once.
 pub(crate) async fn race_for_records(api: ApiServer) {
     let sim = api.sim.clone();
@@ -63,7 +64,7 @@ pub(crate) async fn race_for_records(api: ApiServer) {
         through(0).delete_pod("first", &name, deletion).await;
     };
     let second = async {
-        for _ in 0..20 {
+        for _ in 0..40 {
             sim.pause("race", 50..=150).await;
             let serves = {
                 let mut world = sim.world();

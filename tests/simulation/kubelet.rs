@@ -120,7 +120,8 @@ impl PodState {
             // The process has crashed.
             match self.restart_at {
                 None => {
-                    let delay = if world.faults.restarts_quickly { 300..=600 } else { 1_000..=6_000 };
+                    // Shortly after the second look of an evaluation at a silent pod, two seconds after the first one.
+                    let delay = if world.faults.restarts_quickly { 2_300..=2_600 } else { 1_000..=6_000 };
                     self.restart_at = Some(now + world.time(KUBELET, delay));
                     self.report(world, &json!({"terminated": {"exitCode": 1}}), false);
                 }

@@ -7,7 +7,10 @@ use etcd_guard_core::{
     assess::assess,
     etcd::endpoint::Endpoint,
     policy::Policy,
-    snapshot::{EtcdctlFlags, MemberPod, OwnerState, Snapshot, Storage},
+    snapshot::{
+        ContainerState, EtcdctlFlags, Listener, MemberPod, OwnerState, Path, PodReport, Snapshot, Storage,
+        silence::CONFIRMATION_TIME,
+    },
 };
 use etcd_guard_etcd::{Connections, probe};
 use serde_json::Value;
@@ -161,7 +164,9 @@ async fn snapshot(sim: &Sim, running: &[bool]) -> Snapshot {
         owner_kind: String::from("StatefulSet"),
         terminating: false,
         reserved: false,
-        running: running[member],
+        report: PodReport::with_container(ContainerState::of_started(running[member])),
+        path: Path { listener: Listener::Stated, has_answered: true },
+        silent_since: Instant::now().checked_sub(CONFIRMATION_TIME),
         other_containers: 0,
         storage: Storage::Persistent,
         stop_script: None,

@@ -5,27 +5,29 @@
 //! succeeded at its own address. A voter without proof is not healthy; a deletion that cannot be evaluated is denied.
 
 pub mod cluster_summary;
+pub mod independent;
 mod missing_voters;
 pub mod node_deletion;
 pub mod scale_down;
+mod silence;
 pub mod stray;
 mod unproven;
 
-pub use self::missing_voters::{MissingVoter, describe_missing, inaccessible_pod, unreached_cause};
+pub use self::{
+    missing_voters::{MissingVoter, describe_missing, inaccessible_pod, unreached_cause},
+    silence::is_silence_evident,
+};
 use self::{
     missing_voters::{missing_voters, silent_pods},
+    silence::{Proof, is_none_ready, proof_of_silence},
     unproven::unproven,
 };
 use crate::{
-    etcd::{
-        error::MemberError,
-        member::{ClusterId, MemberId, Status},
-        probe_result::ProbeResult,
-    },
+    etcd::member::{ClusterId, MemberId, Status},
     membership::{Member, Membership, MembershipError, single_member::SingleMemberEvidence},
     policy::{LeaderPolicy, Permission, Policy},
     reason::Reason,
-    snapshot::{MemberPod, Snapshot},
+    snapshot::{MemberPod, Silence, Snapshot},
     tally::Tally,
 };
 
@@ -52,6 +54,10 @@ pub struct Assessment {
     pub no_space: bool,
     /// Number of voters that the policy requires.
     pub min_voters: u32,
+    /// Whether the deletion would be approved if the pod and the probe still said the same after [`CONFIRMATION_TIME`].
+    ///
+    /// [`CONFIRMATION_TIME`]: crate::snapshot::silence::CONFIRMATION_TIME
+    pub awaits_confirmation: bool,
 }
 
 /// Assesses the deletion of the pod `target` of this snapshot. For a leader whose leadership must be moved first, the
@@ -76,24 +82,9 @@ pub fn assess_members(
         let clusters = clusters.into_iter().collect();
         return Assessment { clusters, ..Assessment::new(Reason::SplitCluster) };
     }
-    // Checked before the quorum: the restart of a member that serves nothing may be the repair.
-    let is_idle = is_idle(target);
     let membership = match membership {
         Ok(membership) => membership,
-        Err(MembershipError::Unproven) => {
-            // The kubelet reports late that a container runs: only a refused connection, or a pod without an address,
-            // proves that the member does not vote.
-            let is_stopped = is_idle
-                && (is_refused(target) || target.ip.is_empty() || is_closed_by_proxy(snapshot, target));
-            let reason = if is_stopped {
-                Reason::MemberNotServing
-            } else if policy.single_member == Permission::Allow && evidence.is_conclusive() {
-                single_member(target, policy)
-            } else {
-                unproven(snapshot)
-            };
-            return Assessment { missing: silent_pods(snapshot), ..Assessment::new(reason) };
-        }
+        Err(MembershipError::Unproven) => return assess_unproven(snapshot, target, policy, evidence),
         Err(MembershipError::Ambiguous(identity)) => {
             let pod = snapshot.pod(&identity.pod);
             let owner_kind = pod.map(|pod| pod.owner_kind.clone()).unwrap_or_default();
@@ -106,7 +97,9 @@ pub fn assess_members(
     let own = member.map(Member::id);
     let tally = Tally::new(membership, |member| Some(member.id()) == own);
     let leaving = leaving(membership, own);
-    let verdict = |reason| Assessment {
+    let idleness = Idleness::new(snapshot, membership, &tally, target);
+    let verdict = |reason: Reason| Assessment {
+        awaits_confirmation: idleness == Idleness::Unconfirmed && !reason.allows(),
         member: own,
         tally: Some(tally.clone()),
         missing: missing_voters(membership),
@@ -123,23 +116,17 @@ pub fn assess_members(
         let replies = replies(target);
         let is_known = |voter: &Member<'_>| voter.pod.is_some() || (replies && voter.external.is_some());
         let all_known = membership.voters().all(is_known);
-        let is_not_needed = replies || (is_idle && is_refused(target)) || tally.has_quorum();
-        return verdict(if all_known && is_not_needed { Reason::NotAVoter } else { Reason::AmbiguousMember });
+        let is_not_needed = replies || idleness == Idleness::Proven || tally.has_quorum();
+        let assessment =
+            verdict(if all_known && is_not_needed { Reason::NotAVoter } else { Reason::AmbiguousMember });
+        let awaits_confirmation = assessment.awaits_confirmation && all_known;
+        return Assessment { awaits_confirmation, ..assessment };
     };
     if member.listed.is_learner {
         return verdict(Reason::NotAVoter);
     }
-    // At least one member proves a quorum. If the other voters in the snapshot are too few for it, an unseen voter takes
-    // part, which may be the target: the kubelet reports a container and its address some time after the start. A target
-    // that refuses connections can only be a member that has just started; any voter that responds is a more likely
-    // explanation of the quorum.
-    let responding = membership
-        .voters()
-        .filter(|voter| voter.is_responding() && !voter.is_leaving() && voter.id() != member.id())
-        .count();
-    let others = if is_refused(target) { responding } else { tally.remaining };
-    let may_be_needed = others < tally.quorum;
-    if is_idle && !may_be_needed {
+    // Checked before the quorum: the restart of a member that serves nothing may be the repair.
+    if idleness == Idleness::Proven {
         return verdict(Reason::MemberNotServing);
     }
     // The member list can shrink while every deletion retains its quorum.
@@ -204,31 +191,78 @@ fn replies(target: &MemberPod) -> bool {
     target.reply.status().is_some()
 }
 
-/// Whether a deletion of the target costs nothing: no reply from its address, its container does not run according to the
-/// kubelet, and its data remains. The proxy of a service mesh accepts and closes connections while etcd does not run.
-fn is_idle(target: &MemberPod) -> bool {
-    let is_silent = match &target.reply {
-        ProbeResult::NoStatus { cause: MemberError::Closed(_) } => target.other_containers > 0,
-        ProbeResult::NoStatus { cause } => cause.is_unanswered(),
-        ProbeResult::Healthy { .. } | ProbeResult::StatusOnly { .. } => false,
+/// Assesses a deletion while no member proves a member list.
+fn assess_unproven(
+    snapshot: &Snapshot,
+    target: &MemberPod,
+    policy: &Policy,
+    evidence: SingleMemberEvidence,
+) -> Assessment {
+    let denial = || {
+        let is_single = policy.single_member == Permission::Allow && evidence.is_conclusive();
+        if is_single { single_member(target, policy) } else { unproven(snapshot) }
     };
-    is_silent && !target.running && target.storage.preserves_data()
+    let keeps_data = target.keeps_data_while_stopped();
+    // No member proves a quorum, and no pod is ready: the only question is whether the data may go. A member that was repaired
+    // first may answer already.
+    let may_be_lost = !keeps_data && is_none_ready(snapshot);
+    let accepts_loss = may_be_lost && policy.ephemeral_data == Permission::Allow;
+    let proof = proof_of_silence(snapshot, target);
+    let reason = match proof {
+        Proof::Complete if keeps_data || accepts_loss => Reason::MemberNotServing,
+        Proof::Complete | Proof::Unconfirmed if may_be_lost && !accepts_loss => Reason::PermanentLoss,
+        Proof::Complete | Proof::Unconfirmed | Proof::Absent => denial(),
+    };
+    let awaits_confirmation = proof == Proof::Unconfirmed && (keeps_data || accepts_loss) && !reason.allows();
+    Assessment { awaits_confirmation, missing: silent_pods(snapshot), ..Assessment::new(reason) }
 }
 
-/// Whether the target's address refuses connections: then it serves no clients, also if the kubelet reports late.
-fn is_refused(target: &MemberPod) -> bool {
-    matches!(&target.reply, ProbeResult::NoStatus { cause: MemberError::Refused(_) })
+/// Whether the deletion of the target costs nothing, because its member does not run, and no data is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Idleness {
+    /// It costs nothing.
+    Proven,
+    /// It costs nothing if the pod and the probe still say the same later.
+    Unconfirmed,
+    /// It may cost a voter, or data.
+    Unproven,
 }
 
-/// Whether a proxy in the target's pod closes connections because etcd does not listen. A member can close connections as
-/// well, if the guard uses the wrong scheme or credentials: then the members whose containers run reject it too.
-fn is_closed_by_proxy(snapshot: &Snapshot, target: &MemberPod) -> bool {
-    let is_closed = matches!(&target.reply, ProbeResult::NoStatus { cause: MemberError::Closed(_) });
-    let rejects_guard = |pod: &MemberPod| match &pod.reply {
-        ProbeResult::NoStatus { cause } => pod.running && !cause.is_unanswered(),
-        ProbeResult::Healthy { .. } | ProbeResult::StatusOnly { .. } => false,
-    };
-    is_closed && target.other_containers > 0 && !snapshot.pods.iter().any(rejects_guard)
+// === impl Idleness ===
+
+impl Idleness {
+    /// Judges the target of a deletion in a cluster whose member list is proven.
+    fn new(snapshot: &Snapshot, membership: &Membership<'_>, tally: &Tally, target: &MemberPod) -> Self {
+        let Some(silence) = target.silence() else { return Self::Unproven };
+        if target.is_running() || !target.keeps_data_while_stopped() {
+            return Self::Unproven;
+        }
+        // The others are a quorum, also if the kubelet reports late and the target serves. A container that starts meanwhile makes
+        // a difference only to data that ends with the pod.
+        if tally.has_quorum() {
+            let is_confirmed =
+                target.storage.preserves_data() || target.is_silence_confirmed(snapshot.taken_at);
+            return if is_confirmed { Self::Proven } else { Self::Unconfirmed };
+        }
+        // At least one member proves a quorum. If the other voters in the snapshot are too few for it, an unseen voter takes
+        // part, which may be the target: the kubelet reports a container and its address some time after the start. A target
+        // that refuses connections can only be a member that has just started; any voter that responds is a more likely
+        // explanation of the quorum.
+        let own = membership.member_of_pod(&target.name).map(Member::id);
+        let responding = membership
+            .voters()
+            .filter(|voter| voter.is_responding() && !voter.is_leaving() && Some(voter.id()) != own)
+            .count();
+        let is_refused = matches!(silence, Silence::Refused | Silence::Unscheduled);
+        if !is_refused || (own.is_some() && responding < tally.quorum) {
+            return Self::Unproven;
+        }
+        match proof_of_silence(snapshot, target) {
+            Proof::Complete => Self::Proven,
+            Proof::Unconfirmed => Self::Unconfirmed,
+            Proof::Absent => Self::Unproven,
+        }
+    }
 }
 
 /// Names of healthy voters that are leaving, without the target.
@@ -295,6 +329,7 @@ impl Assessment {
             clusters: Vec::new(),
             no_space: false,
             min_voters: 0,
+            awaits_confirmation: false,
         }
     }
 }

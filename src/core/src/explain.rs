@@ -153,10 +153,7 @@ impl Explanation<'_> {
             }
             Reason::NotAVoter => format!("{pod} is not a voter of {cluster} ({numbers})"),
             Reason::MemberNotServing => {
-                format!(
-                    "{pod} serves no requests in {cluster}, and its data is preserved{}",
-                    self.not_healthy()
-                )
+                format!("{pod} serves no requests in {cluster}, and {}{}", self.no_loss(), self.not_healthy())
             }
             Reason::LeaderProtected => format!("{pod} leads {cluster} ({numbers})"),
             Reason::TooFewVoters => format!(
@@ -357,6 +354,15 @@ impl Explanation<'_> {
         )
     }
 
+    /// Why the deletion of a pod that does not run loses nothing, or nothing that its policy keeps.
+    fn no_loss(&self) -> &'static str {
+        match self.target.storage {
+            storage if storage.preserves_data() => "its data is preserved",
+            _ if self.target.keeps_data_while_stopped() => "it has no data, because etcd never started in it",
+            _ => "its policy accepts the loss of its data",
+        }
+    }
+
     fn data_loss(&self) -> String {
         let pod = &self.target.name;
         match self.target.storage {
@@ -379,11 +385,15 @@ impl Explanation<'_> {
         }
     }
 
-    /// etcd does not remove the last voter of a cluster.
+    /// etcd does not remove the last voter of a cluster. If all pods are down, the policy concerns each of them.
     fn prevent_data_loss(&self) -> String {
         let [pod, ns] = [&self.target.name, &self.snapshot.namespace].map(|name| to_shell_word(name));
+        let object = match self.assessment.tally {
+            Some(_) => to_shell_word(&format!("pod/{}", self.target.name)),
+            None => annotated_object(self.snapshot, self.target),
+        };
         let accept =
-            format!("kubectl -n {ns} annotate --overwrite pod {pod} etcd-guard.io/ephemeral-data=allow");
+            format!("kubectl -n {ns} annotate --overwrite {object} etcd-guard.io/ephemeral-data=allow");
         if self.target.storage == Storage::RemovedByHook {
             return match &self.target.stop_script {
                 Some(StopScript { source: Some(_), .. }) => format!(

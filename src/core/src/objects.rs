@@ -1,6 +1,7 @@
 //! Partial types of Kubernetes objects.
 
 pub mod admission;
+pub mod affinity;
 pub mod annotations;
 pub mod api_server_version;
 pub mod claim;

@@ -3,13 +3,18 @@
 mod etcdctl;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixture;
+pub mod silence;
 mod stop_script;
 
 use std::collections::BTreeSet;
 
 use tokio::time::Instant;
 
-pub use self::{etcdctl::EtcdctlFlags, stop_script::StopScript};
+pub use self::{
+    etcdctl::EtcdctlFlags,
+    silence::{ContainerState, Listener, Path, PodReport, Silence},
+    stop_script::StopScript,
+};
 use crate::{
     etcd::{
         error::MemberError,
@@ -67,8 +72,12 @@ pub struct MemberPod {
     pub terminating: bool,
     /// Whether this guard approved the pod's deletion, which may not be visible yet.
     pub reserved: bool,
-    /// Whether etcd's container runs according to the kubelet.
-    pub running: bool,
+    /// What the API server shows of the pod and etcd's container.
+    pub report: PodReport,
+    /// What is known about the path to the member.
+    pub path: Path,
+    /// Start of an earlier probe round, if the pod and the probe said the same then.
+    pub silent_since: Option<Instant>,
     /// Number of other containers of the pod that run. They can accept connections in the place of etcd, as the proxy of
     /// a service mesh does.
     pub other_containers: usize,
@@ -175,6 +184,12 @@ impl Storage {
         matches!(self, Self::Persistent | Self::RemovedByHook)
     }
 
+    /// Whether the data is in the pod itself.
+    #[must_use]
+    pub fn ends_with_pod(self) -> bool {
+        self == Self::Ephemeral
+    }
+
     /// Value of the status field.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -221,7 +236,7 @@ impl MemberPod {
                 | MemberError::UnadvertisedScheme(_),
             ) => true,
             Some(MemberError::Unreachable(_) | MemberError::Refused(_) | MemberError::Closed(_)) => {
-                self.running && !self.terminating
+                self.is_running() && !self.terminating
             }
             _ => false,
         }

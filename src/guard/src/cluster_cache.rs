@@ -14,7 +14,7 @@ use etcd_guard_cache::{ExpiringCache, Lifetime};
 use etcd_guard_core::{
     cluster_key::{CLUSTER_TTL, ClusterKey, MAX_CLUSTERS},
     policy::Policy,
-    snapshot::Snapshot,
+    snapshot::{MemberPod, Snapshot},
     verdict::Verdict,
 };
 
@@ -26,6 +26,9 @@ pub(crate) const SNAPSHOT_TTL: Duration = Duration::from_millis(500);
 /// round waits for its result.
 pub(crate) const SNAPSHOT_TTL_WHILE_PROBING: Duration = Duration::from_secs(1);
 
+/// The time for which an evaluation can confirm that a pod was found silent.
+const SILENCE_TTL: Duration = Duration::from_secs(30);
+
 /// Maximum number of stored denials of a snapshot, one for each pod and policy. A cluster has few of both. Further denials are
 /// derived again.
 const MAX_DENIALS: usize = 32;
@@ -36,6 +39,9 @@ pub(crate) struct ClusterCache {
     snapshots: ExpiringCache<ClusterKey, CachedSnapshot>,
     /// The ledgers of clusters that need more than that of their namespace.
     other_ledgers: ExpiringCache<ClusterKey, Arc<BTreeSet<LedgerName>>>,
+    /// Pods that evaluations found silent, by uid, as they were found first. The API server repeats an admission if the object has
+    /// changed meanwhile, which must not wait again.
+    pub(crate) silences: ExpiringCache<String, MemberPod>,
     /// The pods of each cluster that ran all voters in the last snapshot, and the addresses of its members.
     pub(crate) member_pods: MemberPodCache,
 }
@@ -88,6 +94,7 @@ impl ClusterCache {
             locks: ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceUse(CLUSTER_TTL)),
             snapshots: ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceInsertion(SNAPSHOT_TTL_WHILE_PROBING)),
             other_ledgers: ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceUse(CLUSTER_TTL)),
+            silences: ExpiringCache::new(MAX_CLUSTERS, Lifetime::SinceInsertion(SILENCE_TTL)),
             member_pods: MemberPodCache::new(),
         }
     }

@@ -34,7 +34,10 @@ mod workload_operations;
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use tokio::{sync::OwnedMutexGuard, time::Instant};
+use tokio::{
+    sync::OwnedMutexGuard,
+    time::{Instant, sleep_until},
+};
 
 #[cfg(any(test, feature = "fixtures"))]
 pub(crate) use self::workload_operations::owner_arguments as break_glass_object;
@@ -45,13 +48,13 @@ use self::{
 };
 use crate::{
     cluster_cache::{SNAPSHOT_TTL, SNAPSHOT_TTL_WHILE_PROBING},
-    deadline::Deadline,
+    deadline::{ANSWER_RESERVE, Deadline},
     observe::{error::EvaluationError, namespace_pods::NamespacePods, observer::Observation},
     services::Services,
 };
 use etcd_guard_core::{
     annotations::MEMBER,
-    assess::{Assessment, assess, stray::cluster_of_stray},
+    assess::{Assessment, assess, independent::cluster_of_independent_pod, stray::cluster_of_stray},
     cluster_key::ClusterKey,
     discovery::{
         etcd_pod, recognition,
@@ -67,11 +70,14 @@ use etcd_guard_core::{
     reason::Reason,
     request::{Operation, Request, Requester},
     reservation::Reservation,
-    snapshot::{MemberPod, Snapshot},
+    snapshot::{MemberPod, Snapshot, silence::CONFIRMATION_TIME},
     verdict::Verdict,
 };
 use etcd_guard_etcd::EarlyConnections;
 use etcd_guard_kubernetes::LookupError;
+
+/// Minimum time for the second look at a silent pod: a read of the pods, and a probe round.
+const MIN_CONFIRMATION: Duration = Duration::from_secs(1);
 
 /// One request that is evaluated, and what the evaluation works with.
 pub(crate) struct Evaluation<'a> {
@@ -100,6 +106,8 @@ enum Why {
     Conflict,
     /// The pod had ended, and its successor now has the name that the eviction contains. The evaluation starts with `target`.
     NewPod,
+    /// The member of the pod is silent, and a second look must confirm it.
+    Silence,
 }
 
 /// The namespaces in which requests are evaluated.
@@ -495,7 +503,9 @@ impl<'a> Evaluation<'a> {
         let assessment = assess(snapshot, target, policy);
         // Evidence that is not part of a snapshot may approve the deletion of a single member that does not answer.
         let may_be_single = assessment.tally.is_none() && policy.single_member == Permission::Allow;
-        let denies = !assessment.reason.allows() && !assessment.wants_transfer(policy) && !may_be_single;
+        let may_be_approved =
+            assessment.wants_transfer(policy) || assessment.awaits_confirmation || may_be_single;
+        let denies = !assessment.reason.allows() && !may_be_approved;
         if !denies && !Mistake::ApproveFromCache.is_active() {
             return None;
         }
@@ -531,8 +541,14 @@ impl<'a> Evaluation<'a> {
     /// The stages that start again after [`Step::Retry`].
     async fn attempt(&self, target: &Target, listed: Option<Listed>) -> Result<Verdict, Step> {
         let mut inputs = self.read(target, listed).await?;
-        let probed = self.probe(target, &mut inputs).await?;
+        let mut probed = self.probe(target, &mut inputs).await?;
+        let silent_since = self.compare_silence(&mut probed.snapshot);
         let assessed = self.assess(target, &probed)?;
+        if let Some(since) = silent_since
+            && assessed.assessment.awaits_confirmation
+        {
+            self.await_confirmation(since).await?;
+        }
         self.reserve(target, inputs, probed.snapshot, assessed).await
     }
 
@@ -627,7 +643,7 @@ impl<'a> Evaluation<'a> {
         Ok(Probed { snapshot, claim_error, evidence })
     }
 
-    /// Probes the members. For a stray pod, the snapshot shows only its own cluster.
+    /// Probes the members. For a stray pod, and for a pod that is a cluster of its own, the snapshot shows only its own cluster.
     async fn observe(&self, target: &Target, inputs: &Inputs) -> Result<Observation, Step> {
         let &Self { services, request, deadline } = self;
         let observed = services.observer.observe(request, &inputs.pods, &inputs.reserved, deadline).await;
@@ -635,7 +651,10 @@ impl<'a> Evaluation<'a> {
         if !services.cache.member_pods.update(&target.cluster_key, &observation.snapshot, &inputs.pods) {
             return Err(Step::Retry(Why::MorePods));
         }
-        if let Some(part) = cluster_of_stray(&observation.snapshot, &request.name) {
+        let snapshot = &observation.snapshot;
+        let part = cluster_of_stray(snapshot, &request.name)
+            .or_else(|| cluster_of_independent_pod(snapshot, &request.name));
+        if let Some(part) = part {
             observation.snapshot = part;
         }
         Ok(observation)
@@ -675,6 +694,36 @@ impl<'a> Evaluation<'a> {
             // Without the number of replicas, the pod does not count as a single member.
             Ok(_) | Err(_) => evidence,
         }
+    }
+
+    /// Compares the pod of the request with what this replica found before. Returns since when the pod is silent for the same
+    /// reason.
+    fn compare_silence(&self, snapshot: &mut Snapshot) -> Option<Instant> {
+        let silences = &self.services.cache.silences;
+        let taken_at = snapshot.taken_at;
+        let pod = snapshot.pods.iter_mut().find(|pod| pod.name == self.request.name)?;
+        if pod.silence().is_none() || pod.is_running() {
+            silences.invalidate(&pod.uid);
+            return None;
+        }
+        let earlier = silences.get(&pod.uid).filter(|earlier| pod.is_silent_as(earlier));
+        pod.silent_since = earlier.and_then(|earlier| earlier.silent_since);
+        if pod.silent_since.is_none() {
+            pod.silent_since = Some(taken_at);
+            silences.insert(pod.uid.clone(), pod.clone());
+        }
+        pod.silent_since
+    }
+
+    /// Starts the evaluation again as soon as a second look can confirm the silence of the pod since this instant. Returns if the
+    /// time does not suffice for it.
+    async fn await_confirmation(&self, since: Instant) -> Result<(), Step> {
+        let at = since + CONFIRMATION_TIME;
+        if at.max(Instant::now()) + MIN_CONFIRMATION > self.deadline.minus(ANSWER_RESERVE) {
+            return Ok(());
+        }
+        sleep_until(at).await;
+        Err(Step::Retry(Why::Silence))
     }
 
     // --- assess ---

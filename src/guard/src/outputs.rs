@@ -81,12 +81,13 @@ pub fn verdicts(text: &str) -> Vec<Verdict> {
             leaving: vec![text.to_owned(), String::from("etcd-2")],
             clusters: Vec::new(),
             min_voters: 0,
+            awaits_confirmation: false,
             no_space: true,
         };
         explain(&snapshot, &snapshot.pods[0], &assessment, Instant::now(), &WallClock::default())
     });
     let mut verdicts: Vec<Verdict> = explained.collect();
-    verdicts.push(evaluate_scale_down(&snapshot, "etcd", 0));
+    verdicts.push(evaluate_scale_down(&snapshot, "etcd", 0..0));
     let new = || Verdict::new(Reason::QuorumAtRisk, text);
     verdicts.push(new());
     verdicts.push(new().with_remedy(text));

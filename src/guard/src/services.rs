@@ -10,6 +10,7 @@ use crate::{
     credentials::CredentialReader,
     metrics::Metrics,
     observe::{
+        answered_addresses::AnsweredAddresses,
         external::{ApiServers, ProbeGate},
         observer::ClusterObserver,
     },
@@ -101,6 +102,7 @@ impl Services {
             gate,
             config,
             credentials: CredentialReader::new(secrets),
+            answers: AnsweredAddresses::new(),
             connections,
             metrics,
         };

@@ -4,7 +4,13 @@ use std::collections::BTreeMap;
 
 use etcd_guard_kubernetes::{Leases, WriteError};
 
-use test_support::kubernetes::{api_client, control_plane::ControlPlane};
+use crate::observability::cost::send_review;
+use test_support::{
+    guard::review::deletion_review,
+    guarded_cluster::{GuardedCluster, Setup},
+    kubernetes::{api_client, control_plane::ControlPlane},
+    layout::Layout,
+};
 
 #[tokio::test]
 async fn deletes_lease_only_in_known_version() {
@@ -25,4 +31,36 @@ async fn deletes_lease_only_in_known_version() {
     // The API server creates a Lease by an update without a uid.
     assert!(matches!(leases.write(&second, text("[]")).await, Err(WriteError::Conflict)));
     assert_eq!(leases.read(name).await.unwrap().version, None);
+}
+
+/// The approved deletions are not executed, as if another webhook held them, while somebody deletes the Lease.
+#[tokio::test]
+async fn deleted_lease_forgets_no_approval() {
+    let layout = Layout { members: 5, ..Layout::default() };
+    let etcd = GuardedCluster::start_as(Setup { layout, ..Setup::default() }).await;
+    let leader = etcd.leader().await;
+    let followers: Vec<String> = etcd.pod_names().await.into_iter().filter(|name| *name != leader).collect();
+    let delete = async |name: &str| {
+        let pod = etcd.pods.get(name).await.unwrap();
+        send_review(&etcd.guard, deletion_review(&pod)).await
+    };
+    let lease = format!("lease/etcd-guard.ns.{}", etcd.namespace);
+    let kubectl = etcd.kubectl_everywhere();
+    let delete_lease = async || {
+        let output = kubectl.run(&["-n", "etcd-guard", "delete", &lease]).await;
+        assert!(output.success, "{}", output.stderr);
+    };
+
+    assert!(delete(&followers[0]).await.0);
+    delete_lease().await;
+    assert!(delete(&followers[1]).await.0, "five members can lose two");
+    // The second approval has restored the first one.
+    let output = kubectl.run(&["-n", "etcd-guard", "get", &lease, "-o", "yaml"]).await;
+    for name in &followers[..2] {
+        let uid = etcd.uid(name).await;
+        assert!(output.stdout.contains(&uid), "{name} {uid}: {}", output.stdout);
+    }
+    delete_lease().await;
+    let (allowed, message) = delete(&followers[2]).await;
+    assert!(!allowed && message.contains("DisruptionInProgress: "), "{message}");
 }

@@ -108,3 +108,20 @@ async fn scale_down_warns_and_is_denied_below_quorum() {
     assert!(output.success, "{output:?}");
     assert_eq!(etcd.guard.new_verdicts().await, [""; 0]);
 }
+
+/// The pods with the ordinals below the new start are deleted, and never return.
+#[tokio::test]
+async fn denies_other_ordinals_for_living_cluster() {
+    let mut etcd = GuardedCluster::start().await;
+    let move_to = async |start: u32| {
+        let patch = format!("-p={{\"spec\":{{\"ordinals\":{{\"start\":{start}}}}}}}");
+        etcd.kubectl(&["patch", "statefulset/etcd", "--type=merge", &patch, "--dry-run=server"]).await
+    };
+    let output = move_to(3).await;
+    let text = "scaling etcd down to ordinals from 3 and below 6 would leave 0 of 3 voters";
+    assert!(!output.success && output.stderr.contains(text), "{output:?}");
+    let output = move_to(1).await;
+    assert!(output.success && output.stderr.contains("remains a voter of etcd"), "{output:?}");
+    let verdicts = etcd.guard.new_verdicts().await;
+    assert_eq!(verdicts, ["UPDATE allowed IntentHarmless", "UPDATE denied IntentProtected"]);
+}

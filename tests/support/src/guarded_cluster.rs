@@ -90,6 +90,8 @@ pub struct Setup<'a> {
     pub kubeconfig: Option<PathBuf>,
     /// Changes the text of the shipped manifest.
     pub change_manifest: fn(&str) -> String,
+    /// Whether the members never serve, so that nothing waits for them.
+    pub is_broken: bool,
 }
 
 /// A configuration with which evictions and programs do not move leadership either.
@@ -116,6 +118,7 @@ impl Default for Setup<'_> {
             handover: false,
             kubeconfig: None,
             change_manifest: str::to_owned,
+            is_broken: false,
         }
     }
 }
@@ -145,6 +148,7 @@ impl GuardedCluster {
             handover,
             kubeconfig,
             change_manifest,
+            is_broken,
         } = setup;
         let control_plane = ControlPlane::shared();
         let client = control_plane.client().await;
@@ -185,7 +189,9 @@ impl GuardedCluster {
         } else {
             cluster.register_webhook(|_| {}).await;
         }
-        cluster.wait_until_healthy().await;
+        if !is_broken {
+            cluster.wait_until_healthy().await;
+        }
         cluster
     }
 

@@ -6,7 +6,7 @@
 //! A preStop hook that sleeps delays SIGTERM. A pod with the annotation [`RESOLVES_NAMES`] keeps host names in its
 //! command and resolves them, so that its member list contains names of Services; other pods get addresses.
 //!
-//! An image with a tag of etcd 3.5 selects that release, every other image the release of the settings. A pod with the
+//! An image with the tag [`MISSING_TAG`] cannot be pulled. An image with a tag of etcd 3.5 selects that release, every other image the release of the settings. A pod with the
 //! annotation [`MOVES`] is bound to another node while its own is cordoned. A pod with the annotation [`IS_FRUGAL`] needs
 //! less processor time.
 //!
@@ -43,7 +43,7 @@ use tokio::{
 pub use self::{
     addresses::Addresses,
     hosts::RESOLVES_NAMES,
-    sandbox::{IS_FRUGAL, ProcessAction},
+    sandbox::{IS_FRUGAL, MISSING_TAG, ProcessAction},
     scheduling::MOVES,
 };
 use self::{manager::Manager, sandbox::PendingAction};

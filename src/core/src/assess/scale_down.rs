@@ -1,6 +1,8 @@
 //! Assessment of scaling an owner of members down. A StatefulSet deletes the pods with the highest ordinals; for other
 //! owners, healthy members are assumed to be deleted first. Members that are still listed continue to count as voters.
 
+use std::ops::Range;
+
 use crate::{
     assess::{
         CREDENTIALS_REMEDY,
@@ -15,11 +17,16 @@ use crate::{
     verdict::Verdict,
 };
 
-/// Evaluates the deletion of the pods of `set` with ordinals from `first_to_go`.
+/// Evaluates the deletion of the pods of `set` with ordinals outside of `kept`.
 #[must_use]
-pub fn evaluate_scale_down(snapshot: &Snapshot, set: &str, first_to_go: u32) -> Verdict {
-    let is_deleted = |pod: &MemberPod| ordinal(set, &pod.name).is_some_and(|ordinal| ordinal >= first_to_go);
-    evaluate_deleted_pods(snapshot, set, &format!("ordinals below {first_to_go}"), is_deleted)
+pub fn evaluate_scale_down(snapshot: &Snapshot, set: &str, kept: Range<u32>) -> Verdict {
+    let is_deleted =
+        |pod: &MemberPod| ordinal(set, &pod.name).is_some_and(|ordinal| !kept.contains(&ordinal));
+    let limit = match kept.start {
+        0 => format!("ordinals below {}", kept.end),
+        start => format!("ordinals from {start} and below {}", kept.end),
+    };
+    evaluate_deleted_pods(snapshot, set, &limit, is_deleted)
 }
 
 /// Evaluates the deletion of `count` of these pods, which belong to `owner`. The controller chooses the pods, so that

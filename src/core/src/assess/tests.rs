@@ -4,16 +4,21 @@ mod inspection;
 mod invariants;
 mod leadership;
 mod policies;
+mod silence;
 
 use std::time::Duration;
 
 use super::*;
 use crate::{
     config::policies::LeaderPolicy,
-    etcd::member::{Alarm, AlarmKind, ClusterId, ListedMember},
+    etcd::{
+        error::MemberError,
+        member::{Alarm, AlarmKind, ClusterId, ListedMember},
+        probe_result::ProbeResult,
+    },
     explain::explain,
     snapshot::{
-        ExternalMember, Storage,
+        ContainerState, ExternalMember, Storage,
         fixture::{cluster, id, listed, status, timed_out},
     },
     verdict::Verdict,
@@ -142,7 +147,7 @@ fn denies_healthy_pod_while_another_of_three_is_down() {
 fn does_not_treat_voter_needed_for_quorum_as_idle() {
     let unseen = |n: usize| MemberError::Unreachable(format!("pod etcd-{n} has no address"));
     let snapshot = cluster(3).crash(0).silence(2).change(2, |pod| {
-        pod.running = false;
+        pod.report.container = ContainerState::Stopped;
         pod.reply = ProbeResult::NoStatus { cause: unseen(2) };
     });
     assert_eq!(snapshot.reason(2), Reason::QuorumAtRisk);

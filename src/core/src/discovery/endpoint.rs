@@ -36,6 +36,8 @@ pub struct Reach {
     pub possible_tls: Option<Tls>,
     /// Present if the member listens on the loopback address only.
     pub loopback: Option<Loopback>,
+    /// Whether a setting shows the address at which the member listens.
+    pub is_listener_stated: bool,
 }
 
 /// The scheme and the port of a client URL, and the host that the member's certificate must name.
@@ -45,6 +47,7 @@ struct Listener {
     host: Option<String>,
     port: u16,
     loopback: Option<Loopback>,
+    is_stated: bool,
 }
 
 /// Returns the endpoint at the pod's addresses. The DNS name is not dialled, because it can still resolve to the
@@ -62,7 +65,7 @@ pub fn read(
     };
     let mut addresses = pod.addresses();
     let ip = addresses.next().ok_or("the pod has no IP address")?;
-    let Listener { scheme, host, port, loopback } = listener;
+    let Listener { scheme, host, port, loopback, is_stated } = listener;
     let url = |ip: &str| {
         let address = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
         format!("{}://{address}:{port}", scheme.unwrap_or(Scheme::Http).as_str())
@@ -75,7 +78,7 @@ pub fn read(
         None => (None, Some(tls)),
     };
     let endpoint = Endpoint { url: url(ip), other_urls: addresses.map(url).collect(), tls, user: None };
-    Ok(Reach { endpoint: Some(endpoint), possible_tls, loopback })
+    Ok(Reach { endpoint: Some(endpoint), possible_tls, loopback, is_listener_stated: is_stated })
 }
 
 /// Returns the DNS name that a headless Service gives the pod. Certificates of members usually carry this name.
@@ -151,6 +154,8 @@ impl Listener {
             } else {
                 is_default.then_some(Loopback::Default)
             },
+            // An advertised URL alone does not change the address at which etcd listens.
+            is_stated: listened.iter().any(|url| !url.is_loopback()),
         }
     }
 
@@ -179,7 +184,7 @@ impl Listener {
             return Err(invalid());
         }
         let host = Some(host.to_owned()).filter(|host| !host.is_empty());
-        Ok(Self { scheme: Some(scheme), host, port, loopback: None })
+        Ok(Self { scheme: Some(scheme), host, port, loopback: None, is_stated: true })
     }
 }
 

@@ -30,7 +30,7 @@ use crate::{
         probe_result::ProbeResult,
     },
     objects::pod::{Container, Pod},
-    snapshot::{EtcdctlFlags, StopScript, Storage},
+    snapshot::{ContainerState, EtcdctlFlags, Listener, PodReport, StopScript, Storage},
 };
 
 /// Annotations that describe a member. A pod inherits them from its StatefulSet and its namespace.
@@ -43,6 +43,7 @@ const IMAGE_CONFIG_FILES: [&str; 1] = ["/opt/bitnami/etcd/conf/etcd.yaml"];
 
 /// The etcd member of a pod, as the pod's specification describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "the flags are independent")]
 pub struct EtcdPod {
     /// The container or native sidecar that runs etcd.
     pub container: String,
@@ -55,6 +56,8 @@ pub struct EtcdPod {
     pub possible_tls: Option<Tls>,
     /// Present if the member listens on the loopback address only.
     pub loopback: Option<Loopback>,
+    /// Whether a setting shows the address at which the member listens.
+    pub is_listener_stated: bool,
     /// The Secret or the `ConfigMap` with etcd's configuration file.
     pub config_file: Option<DataKey>,
     /// Whether the image uses the configuration file only if it exists, instead of the flags and the variables.
@@ -77,6 +80,9 @@ pub struct EtcdPod {
     pub storage: Storage,
     /// The scripts of preStop hooks because of which [`Storage::RemovedByHook`] is assumed.
     pub stop_scripts: Vec<StopScript>,
+    /// Whether data is in a directory of the pod's node. The template of the pod's owner determines whether the pod's successor
+    /// finds it.
+    pub is_data_on_node: bool,
     /// The names of the claims that hold the data and the write-ahead log; empty if the data does not outlive the pod.
     pub claims: Vec<String>,
 }
@@ -166,7 +172,7 @@ impl EtcdPod {
         let claims =
             if storage.preserves_data() { storage::claims(pod, container, settings) } else { Vec::new() };
         let reach = endpoint::read(pod, container, settings, annotations);
-        let (Reach { endpoint, possible_tls, loopback }, problem) = match reach {
+        let (Reach { endpoint, possible_tls, loopback, is_listener_stated }, problem) = match reach {
             Ok(reach) => (reach, None),
             Err(problem) => (Reach::default(), Some(to_bounded_line(&problem, MAX_ERROR_CHARS))),
         };
@@ -189,6 +195,7 @@ impl EtcdPod {
             endpoint,
             possible_tls,
             loopback,
+            is_listener_stated,
             problem,
             unread_settings: None,
             member_name: settings.get("name").map(displayed_name),
@@ -196,6 +203,7 @@ impl EtcdPod {
             initial_members: if hides_members { Vec::new() } else { settings.initial_members() },
             storage,
             stop_scripts,
+            is_data_on_node: storage::is_on_node(pod, container, settings),
             claims,
         }
     }
@@ -284,6 +292,29 @@ impl EtcdPod {
     #[must_use]
     pub fn has_started(&self, pod: &Pod) -> bool {
         self.containers(pod).any(|name| pod.has_started(name))
+    }
+
+    /// What the API server shows of the pod and etcd's container.
+    #[must_use]
+    pub fn report(&self, pod: &Pod) -> PodReport {
+        let container = if self.is_running(pod) {
+            ContainerState::Running
+        } else if self.has_started(pod) {
+            ContainerState::Stopped
+        } else {
+            ContainerState::NeverStarted
+        };
+        PodReport { container, is_scheduled: !pod.spec.node_name.is_empty(), is_ready: pod.is_ready() }
+    }
+
+    /// What the specification shows of the address at which the member listens.
+    #[must_use]
+    pub fn listener(&self) -> Listener {
+        match self.loopback {
+            Some(_) => Listener::Loopback,
+            None if self.is_listener_stated && self.unread_settings.is_none() => Listener::Stated,
+            None => Listener::Guessed,
+        }
     }
 
     /// Returns the number of running containers that certainly do not run the member.

@@ -13,9 +13,6 @@ use crate::{
     snapshot::{StopScript, Storage},
 };
 
-/// Node label that binds a pod to one node, so that its successor finds the same files.
-const NODE_LABEL: &str = "kubernetes.io/hostname";
-
 /// Returns the durability that the volumes of the data directory and of the write-ahead log provide: etcd restores a
 /// member only from both. A preStop hook can remove the member from the cluster; the scripts are those because of which
 /// this is assumed.
@@ -49,15 +46,21 @@ pub(super) fn effect_of_script(pod: &Pod, container: &str, content: &str) -> Hoo
         .map_or(HookEffect::KeepsMember, |container| removal_hook::effect_of_script(pod, container, content))
 }
 
-/// Returns the durability that one volume provides. A claim outlives the pod. A hostPath outlives the pod if the
+/// Returns the durability that one volume provides. A claim and external storage outlive the pod. A hostPath outlives the pod if the
 /// successor runs on the same node. Other volumes, and the container's file system, are deleted with the pod.
 fn durability_of(pod: &Pod, volume: Option<&Volume>) -> Storage {
     match volume {
         Some(volume) if volume.persistent_volume_claim.is_some() => Storage::Persistent,
+        Some(volume) if volume.external_storage.is_some() => Storage::Persistent,
         Some(volume) if volume.host_path.is_some() && is_bound_to_its_node(pod) => Storage::Persistent,
         Some(volume) if volume.host_path.is_some() => Storage::OnNode,
         _ => Storage::Ephemeral,
     }
+}
+
+/// Whether data is in a directory of the pod's node.
+pub(super) fn is_on_node(pod: &Pod, container: &Container, settings: &MemberSettings) -> bool {
+    volumes(pod, container, settings).flatten().any(|volume| volume.host_path.is_some())
 }
 
 /// Returns the names of the claims that hold the data and the write-ahead log, without duplicates.
@@ -72,7 +75,7 @@ pub(super) fn claims(pod: &Pod, container: &Container, settings: &MemberSettings
 
 /// Returns the volume of the data directory and, if `--wal-dir` is set, the volume of the write-ahead log. A missing
 /// volume means that the files are in the container's file system. Without `--data-dir`, the volume of the data is the
-/// first mounted claim or hostPath.
+/// first mounted claim, external storage or hostPath.
 fn volumes<'a>(
     pod: &'a Pod,
     container: &'a Container,
@@ -90,7 +93,9 @@ fn volumes<'a>(
             let mounted = || mounts.iter().filter_map(|mount| by_name(&mount.name));
             // Claims take precedence, because a hostPath can also contain the time zone or certificates.
             let claim = mounted().find(|volume| volume.persistent_volume_claim.is_some());
-            claim.or_else(|| mounted().find(|volume| volume.host_path.is_some()))
+            claim
+                .or_else(|| mounted().find(|volume| volume.external_storage.is_some()))
+                .or_else(|| mounted().find(|volume| volume.host_path.is_some()))
         }
     };
     std::iter::once(data).chain(settings.get("wal-dir").map(holding))
@@ -103,5 +108,5 @@ fn is_below(path: &str, folder: &str) -> bool {
 
 fn is_bound_to_its_node(pod: &Pod) -> bool {
     let by_owner = pod.controller().is_some_and(|owner| matches!(owner.kind.as_str(), "DaemonSet" | "Node"));
-    by_owner || pod.spec.node_selector.contains_key(NODE_LABEL)
+    by_owner || pod.spec.binds_to_one_node(false)
 }

@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::annotations::deserialize_kept;
 pub use super::{
+    affinity::Affinity,
     annotations::MIRROR as MIRROR_ANNOTATION,
     nullable::null_as_default,
     owner_reference::OwnerReference,
@@ -89,6 +90,9 @@ pub struct PodSpec {
     /// Labels that the pod's node must have.
     #[serde(default, rename = "nodeSelector", deserialize_with = "null_as_default")]
     pub node_selector: BTreeMap<String, String>,
+    /// Rules for the choice of the node.
+    #[serde(default)]
+    pub affinity: Option<Affinity>,
     /// The priority of the pod's class; 0 if it is absent.
     #[serde(default)]
     pub priority: Option<i32>,
@@ -301,6 +305,22 @@ pub struct ContainerState {
     pub terminated: Option<serde::de::IgnoredAny>,
 }
 
+// === impl PodSpec ===
+
+/// The node label with the name of the node.
+const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
+
+impl PodSpec {
+    /// Whether every pod with this specification runs on the same node. The name of a node counts only in the template of an
+    /// owner: the scheduler adds it to every pod.
+    #[must_use]
+    pub fn binds_to_one_node(&self, is_template: bool) -> bool {
+        (is_template && !self.node_name.is_empty())
+            || self.node_selector.contains_key(HOSTNAME_LABEL)
+            || self.affinity.as_ref().is_some_and(|affinity| affinity.requires_one_node(HOSTNAME_LABEL))
+    }
+}
+
 // === impl Condition ===
 
 impl Condition {
@@ -394,21 +414,25 @@ impl Pod {
         running.filter(|status| status.name != container).count()
     }
 
-    /// Whether the kubelet reports that `container` is running. A container without a status has not started. The
-    /// names of containers and init containers are distinct.
+    /// Whether the kubelet reports that `container` is running. A container without a status has not started.
     #[must_use]
     pub fn is_container_running(&self, container: &str) -> bool {
-        let statuses = self.status.container_statuses.iter().chain(&self.status.init_container_statuses);
-        statuses.into_iter().any(|status| status.name == container && status.state.running.is_some())
+        self.status_of(container).any(|status| status.state.running.is_some())
     }
 
     /// Whether `container` has ever run in this pod, as far as the kubelet reports.
     #[must_use]
     pub fn has_started(&self, container: &str) -> bool {
         self.is_container_running(container)
-            || self.status.container_statuses.iter().any(|status| {
+            || self.status_of(container).any(|status| {
                 let has_ended = status.state.terminated.is_some() || status.last_state.terminated.is_some();
-                status.name == container && (has_ended || status.restart_count > 0)
+                has_ended || status.restart_count > 0
             })
+    }
+
+    /// The status of `container`. The names of containers and init containers are distinct.
+    fn status_of<'a>(&'a self, container: &'a str) -> impl Iterator<Item = &'a ContainerStatus> {
+        let statuses = self.status.container_statuses.iter().chain(&self.status.init_container_statuses);
+        statuses.filter(move |status| status.name == container)
     }
 }

@@ -16,7 +16,7 @@ heap_size_of_fields! {
     Pod { metadata, spec, status }
     Metadata { name, namespace, uid, labels, annotations, owner_references, finalizers, deletion_timestamp }
     OwnerReference { api_version, kind, name, uid }
-    PodSpec { containers, init_containers, volumes, hostname, subdomain, node_name, node_selector, priority_class_name }
+    PodSpec { containers, init_containers, volumes, hostname, subdomain, node_name, node_selector, affinity, priority_class_name }
     Container { name, image, command, args, env, volume_mounts, ports, lifecycle, restart_policy }
     ContainerPort { name }
     Lifecycle { pre_stop }
@@ -27,7 +27,7 @@ heap_size_of_fields! {
     SecretKeyRef { name, key }
     FieldRef { field_path }
     VolumeMount { name, mount_path, sub_path }
-    Volume { name, persistent_volume_claim, host_path, secret, config_map, projected }
+    Volume { name, persistent_volume_claim, host_path, external_storage, secret, config_map, projected }
     VolumeClaim { claim_name }
     DataVolume { name, items }
     KeyToPath { key, path }

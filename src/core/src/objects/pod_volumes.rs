@@ -19,6 +19,30 @@ pub struct Volume {
     /// A path of the node: the data outlives the pod, on that node.
     #[serde(default)]
     pub host_path: Option<serde::de::IgnoredAny>,
+    /// Storage that the specification of the pod names itself, without a claim: the data outlives the pod. An inline volume of
+    /// a CSI driver is not among these. It ends with the pod, as a generic ephemeral volume does.
+    #[serde(
+        default,
+        alias = "nfs",
+        alias = "iscsi",
+        alias = "cephfs",
+        alias = "rbd",
+        alias = "fc",
+        alias = "glusterfs",
+        alias = "cinder",
+        alias = "flexVolume",
+        alias = "awsElasticBlockStore",
+        alias = "azureDisk",
+        alias = "azureFile",
+        alias = "gcePersistentDisk",
+        alias = "vsphereVolume",
+        alias = "portworxVolume",
+        alias = "quobyte",
+        alias = "scaleIO",
+        alias = "storageos",
+        alias = "photonPersistentDisk"
+    )]
+    pub external_storage: Option<serde::de::IgnoredAny>,
     /// A Secret, as files.
     #[serde(default)]
     pub secret: Option<DataVolume>,

@@ -35,12 +35,13 @@ pub enum WorkloadOperation {
     },
     /// UPDATE of a StatefulSet or of its scale.
     ScaleDown {
-        /// The lowest ordinal that will have no pod. Relative to the StatefulSet's first ordinal if the request is for a
-        /// Scale, which does not contain that.
+        /// The lowest ordinal that keeps its pod.
+        first: u32,
+        /// The lowest ordinal above `first` that will have no pod.
         first_to_go: u32,
-        /// Whether the StatefulSet's first ordinal must be added.
+        /// Whether the StatefulSet's first ordinal must be added to both. A Scale does not contain it.
         relative: bool,
-        /// Whether the number of replicas decreases.
+        /// Whether an ordinal loses its pod: there are fewer replicas, or another first ordinal.
         fewer: bool,
     },
     /// UPDATE of a Deployment or a `ReplicaSet`, or of its scale. The controller chooses the pods to delete.
@@ -200,12 +201,22 @@ impl WorkloadOperation {
             }
             ("UPDATE", ("apps", "statefulsets"), "" | "scale") => {
                 let (old, new) = replicas(request, sub_resource)?;
-                let object: ScaleTarget = parse("object", request.object)?.unwrap_or_default();
-                let start = object.spec.ordinals.map_or(0, |ordinals| ordinals.start);
+                let [old_first, first] =
+                    [("oldObject", request.old_object), ("object", request.object)].map(|(name, object)| {
+                        let target: Result<Option<ScaleTarget>, RequestError> = parse(name, object);
+                        target.map(|target| {
+                            target
+                                .and_then(|target| target.spec.ordinals)
+                                .map_or(0, |ordinals| ordinals.start)
+                        })
+                    });
+                let (old_first, first) = (old_first?, first?);
+                let [old_end, first_to_go] = [old_first.saturating_add(old), first.saturating_add(new)];
                 Some(Self::ScaleDown {
-                    first_to_go: start.saturating_add(new),
+                    first,
+                    first_to_go,
                     relative: !sub_resource.is_empty(),
-                    fewer: new < old,
+                    fewer: old > 0 && (first > old_first || first_to_go < old_end),
                 })
             }
             ("UPDATE", (group, resource), "" | "scale") if is_deployment_or_replica_set(group, resource) => {
@@ -312,6 +323,30 @@ mod tests {
         for (group, resource) in [("batch", "jobs"), ("apps", "daemonsets"), ("", "replicationcontrollers")] {
             assert_eq!(operation(&review(group, resource)), None, "{resource}");
         }
+    }
+
+    #[test]
+    fn ordinals_that_lose_their_pods_are_a_scale_down() {
+        let update = |old: Value, new: Value| {
+            let mut review = review("apps", "statefulsets");
+            review["operation"] = json!("UPDATE");
+            (review["oldObject"], review["object"]) = (json!({"spec": old}), json!({"spec": new}));
+            operation(&review).unwrap()
+        };
+        let spec = |start: u32, replicas: u32| json!({"replicas": replicas, "ordinals": {"start": start}});
+        let down = |first, first_to_go, fewer| WorkloadOperation::ScaleDown {
+            first,
+            first_to_go,
+            relative: false,
+            fewer,
+        };
+        assert_eq!(update(spec(0, 3), spec(0, 2)), down(0, 2, true));
+        assert_eq!(update(spec(0, 3), spec(3, 3)), down(3, 6, true));
+        assert_eq!(update(json!({"replicas": 3}), spec(1, 3)), down(1, 4, true));
+        assert_eq!(update(spec(3, 3), spec(0, 3)), down(0, 3, true));
+        assert_eq!(update(spec(3, 3), spec(0, 6)), down(0, 6, false));
+        assert_eq!(update(spec(0, 3), spec(0, 5)), down(0, 5, false));
+        assert_eq!(update(spec(0, 0), spec(3, 3)), down(3, 6, false));
     }
 
     #[test]

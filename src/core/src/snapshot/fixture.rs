@@ -19,7 +19,10 @@ use crate::{
         member::{ClusterId, ListedMember, MemberId, Scheme, Status},
         probe_result::ProbeResult,
     },
-    snapshot::{EtcdctlFlags, MemberPod, OwnerState, Snapshot, Storage},
+    snapshot::{
+        ContainerState, EtcdctlFlags, Listener, MemberPod, OwnerState, Path, PodReport, Snapshot, Storage,
+        silence::CONFIRMATION_TIME,
+    },
 };
 
 /// Id of the member in pod `etcd-N`.
@@ -71,7 +74,9 @@ fn pod(n: usize, list: &[ListedMember]) -> MemberPod {
         revision: String::new(),
         terminating: false,
         reserved: false,
-        running: true,
+        report: PodReport { is_ready: true, ..PodReport::with_container(ContainerState::Running) },
+        path: Path { listener: Listener::Stated, has_answered: true },
+        silent_since: None,
         other_containers: 0,
         storage: Storage::Persistent,
         stop_script: None,
@@ -117,11 +122,24 @@ impl Snapshot {
         self
     }
 
-    /// This pod's container has terminated, and connections are refused.
+    /// This pod's container has terminated, and connections are refused. Both were so before.
     #[must_use]
-    pub fn crash(mut self, n: usize) -> Self {
-        self.pods[n].running = false;
-        self.refuse(n)
+    pub fn crash(self, n: usize) -> Self {
+        self.stop(n, ContainerState::Stopped).refuse(n)
+    }
+
+    /// This pod's container has never started, and connections are refused. Both were so before.
+    #[must_use]
+    pub fn never_start(self, n: usize) -> Self {
+        self.stop(n, ContainerState::NeverStarted).refuse(n)
+    }
+
+    /// This pod's container does not run, and did not run before.
+    #[must_use]
+    pub fn stop(mut self, n: usize, container: ContainerState) -> Self {
+        self.pods[n].report = PodReport::with_container(container);
+        self.pods[n].silent_since = self.taken_at.checked_sub(CONFIRMATION_TIME);
+        self
     }
 
     /// The member replies to Status, but no linearizable read succeeds.

@@ -192,7 +192,7 @@ pub(super) async fn reserve(
 
 /// Whether the pod's own container runs, and its member passed the probe.
 fn serves(snapshot: &Snapshot, live: &LivePod<'_>) -> bool {
-    snapshot.pods.iter().any(|pod| pod.uid == live.uid && pod.running && pod.reply.is_healthy())
+    snapshot.pods.iter().any(|pod| pod.uid == live.uid && pod.is_running() && pod.reply.is_healthy())
 }
 
 /// Withdraws the reservation of this pod. If this fails as well, the reservation expires.

@@ -133,14 +133,15 @@ async fn verdict(
                 }
             }
         }
-        WorkloadOperation::ScaleDown { first_to_go, relative, .. } => {
+        WorkloadOperation::ScaleDown { first, first_to_go, relative, .. } => {
             let Some(member) = members.running.iter().find(|pod| is_controlled_by(pod, name)) else {
                 return Ok(harmless(format!("StatefulSet {name} runs no etcd cluster")).into());
             };
             let cluster_key = ClusterKey::from_pod(namespace, member);
             let start = if relative { first_ordinal(on, namespace, name).await? } else { 0 };
             let snapshot = ledger::observe(on, &cluster_key, &pods).await?;
-            Ok(scale_down::evaluate_scale_down(&snapshot, name, first_to_go.saturating_add(start)).into())
+            let kept = first.saturating_add(start)..first_to_go.saturating_add(start);
+            Ok(scale_down::evaluate_scale_down(&snapshot, name, kept).into())
         }
         WorkloadOperation::DeleteOwner | WorkloadOperation::ScaleOwner { .. } => {
             owners::evaluate(on, operation, policy, is_unproven_cascade, &pods).await

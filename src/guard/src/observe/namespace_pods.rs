@@ -12,7 +12,7 @@ use etcd_guard_core::{
     membership::single_member::SingleMemberEvidence,
     objects::{owner_reference::OwnerReference, pod::Pod},
     reservation::{LivePod, Reservation},
-    snapshot::{MemberPod, OwnerState, Snapshot},
+    snapshot::{ContainerState, MemberPod, OwnerState, Path, Snapshot},
 };
 
 /// The etcd pods of a namespace, read before the probe round.
@@ -167,8 +167,9 @@ pub(super) fn member_pod(
 ) -> MemberPod {
     let user = etcd_pod.endpoint.as_ref().and_then(|endpoint| endpoint.user.as_ref());
     let user = user.map(|user| user.name.as_str());
-    let running = etcd_pod.is_running(pod);
-    let live = LivePod { serves: running && reply.is_healthy(), ..LivePod::from(pod) };
+    let report = etcd_pod.report(pod);
+    let is_running = report.container == ContainerState::Running;
+    let live = LivePod { serves: is_running && reply.is_healthy(), ..LivePod::from(pod) };
     MemberPod {
         name: pod.metadata.name.clone(),
         uid: pod.metadata.uid.clone(),
@@ -183,7 +184,9 @@ pub(super) fn member_pod(
         revision: pod.revision().to_owned(),
         terminating: pod.is_terminating(),
         reserved: reserved.iter().any(|reservation| reservation.takes(&live)),
-        running,
+        report,
+        path: Path { listener: etcd_pod.listener(), has_answered: false },
+        silent_since: None,
         other_containers: etcd_pod.count_other_running_containers(pod),
         storage: etcd_pod.storage,
         stop_script: etcd_pod.stop_scripts.first().cloned(),

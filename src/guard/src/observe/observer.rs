@@ -19,11 +19,13 @@ use crate::{
     deadline::{ANSWER_RESERVE, Deadline},
     metrics::Metrics,
     observe::{
+        answered_addresses::AnsweredAddresses,
         error::{EvaluationError, MAX_UNMATCHED_PODS},
         external,
         external::{ClusterAccess, ExternalProbe, ProbeGate, voters_without_pod},
         member_pod_cache::MemberPodNames,
         namespace_pods::{NamespacePods, member_pod},
+        node_storage::with_template,
         other_namespaces,
         other_namespaces::{Places, find_pods, inherits_membership},
         related::add_related,
@@ -75,6 +77,8 @@ pub(crate) struct ClusterObserver {
     pub(crate) ownership: Arc<OwnershipStore>,
     /// Selects the addresses of member lists that are probed.
     pub(crate) gate: ProbeGate,
+    /// The addresses at which members have answered this replica.
+    pub(crate) answers: AnsweredAddresses,
     /// Connections to members, reused by later rounds.
     pub(crate) connections: Connections,
     /// Durations and failures of probe rounds.
@@ -378,6 +382,8 @@ impl ClusterObserver {
             let read = claim_storage::read_storage(&self.claims, cluster_key.namespace(), "", pod, etcd_pod);
             // If the claim cannot be read, the storage derived from the pod's volumes remains.
             let Ok(Ok(storage)) = deadline.within("reading a claim", read).await else { continue };
+            let read = with_template(&self.pods, cluster_key.namespace(), pod, etcd_pod, storage);
+            let Ok(storage) = deadline.within("reading an owner", read).await else { continue };
             for member in snapshot.pods.iter_mut().filter(|member| member.uid == pod.metadata.uid) {
                 member.storage = storage;
             }
@@ -432,7 +438,7 @@ impl ClusterObserver {
         let pods = pods
             .iter()
             .zip(replies)
-            .map(|((pod, etcd_pod), reply)| member_pod(pod, etcd_pod, reply, reserved));
+            .map(|((pod, etcd_pod), reply)| self.answers.with_path(pod, etcd_pod, reply, reserved));
         let mut pods: Vec<MemberPod> = pods.collect();
         let others = pods.split_off(listed.pods.len().min(pods.len()));
         let mut snapshot = Snapshot {
@@ -482,8 +488,12 @@ impl ClusterObserver {
     ) -> Option<Result<Storage, LookupError>> {
         let (pod, etcd_pod) = listed.pods.iter().find(|(pod, _)| pod.metadata.name == request.name)?;
         let started = Instant::now();
-        let read =
-            claim_storage::read_storage(&self.claims, &request.namespace, &request.user, pod, etcd_pod);
+        let namespace = &request.namespace;
+        let read = async {
+            let read = claim_storage::read_storage(&self.claims, namespace, &request.user, pod, etcd_pod);
+            let storage = read.await?;
+            Ok(with_template(&self.pods, namespace, pod, etcd_pod, storage).await)
+        };
         Some(timeout_at(until, read).await.unwrap_or_else(|_| {
             Err(LookupError::TimedOut {
                 subject: format!("the claim of pod {}/{}", request.namespace, request.name),
@@ -537,7 +547,7 @@ impl ClusterObserver {
             // A stopped container takes part in nothing, so that its deletion does not depend on other pods.
             let is_stopped = target
                 .and_then(|name| snapshot.pod(name))
-                .is_some_and(|target| !target.running && target.reply.status().is_none());
+                .is_some_and(|target| !target.is_running() && target.reply.status().is_none());
             return if is_stopped { Ok(()) } else { Err(EvaluationError::TooManyPods { count: pods.len() }) };
         }
         let voters = voters_without_pod(snapshot);
@@ -588,7 +598,8 @@ impl ClusterObserver {
         let found = pods
             .iter()
             .zip(replies)
-            .map(|((pod, etcd_pod), reply)| member_pod(pod, etcd_pod, reply, reserved).with_foreign_owner());
+            .map(|((pod, etcd_pod), reply)| self.answers.with_path(pod, etcd_pod, reply, reserved));
+        let found = found.map(MemberPod::with_foreign_owner);
         found.collect()
     }
 

@@ -394,7 +394,8 @@ fn parse(lease: &LeaseRecord) -> Result<Vec<Reservation>, LookupError> {
     serde_json::from_str(text).map_err(|error| LookupError::Failed {
         subject: format!("Lease {}", lease.name),
         cause: format!(
-            "its annotation {RESERVATIONS_ANNOTATION} cannot be parsed ({error}); delete the Lease if no deletion is in progress"
+            "its annotation {RESERVATIONS_ANNOTATION} cannot be parsed ({error}), so that no deletion in its namespace is \
+             approved; two minutes after the last approval, no reservation in it is in force: then set the annotation to []"
         ),
     })
 }

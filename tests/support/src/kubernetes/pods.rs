@@ -90,7 +90,13 @@ pub async fn create_failed_pod(pods: &Api<Pod>, name: &str) {
 pub async fn create_etcd_pod(pods: &Api<Pod>, name: &str, address: Ipv4Addr) -> Pod {
     let container = json!({"name": "etcd", "image": "etcd", "command": ["etcd"]});
     create_pod_with(pods, name, json!({"schedulerName": "no-scheduler", "containers": [container]})).await;
-    set_status(pods, name, json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]})).await
+    let running = json!({
+        "name": "etcd", "image": "etcd", "imageID": "", "ready": true, "restartCount": 0,
+        "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+    });
+    let ips = json!([{"ip": address}]);
+    let status = json!({"phase": "Running", "podIP": address, "podIPs": ips, "containerStatuses": [running]});
+    set_status(pods, name, status).await
 }
 
 /// Creates a pod with this specification, unless it exists.

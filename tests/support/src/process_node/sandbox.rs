@@ -32,6 +32,9 @@ use super::{
 /// is ignored.
 pub const IS_FRUGAL: &str = "process-node.test/is-frugal";
 
+/// The end of an image that does not exist.
+pub const MISSING_TAG: &str = ":missing";
+
 /// The flags of a member with [`IS_FRUGAL`]: a fifth of the default number of heartbeats. A follower starts an election at the
 /// earliest five seconds after the last heartbeat.
 const FRUGAL_FLAGS: [&str; 2] = ["--heartbeat-interval=500", "--election-timeout=5000"];
@@ -44,6 +47,12 @@ const FRUGAL_READINESS_PERIOD: Duration = Duration::from_secs(2);
 
 /// The pause before a process that ended is restarted; a kubelet waits ten seconds or more from the second restart on.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
+
+/// The number of these pauses after a process that has failed soon after its start, twice or more: as long as a kubelet waits.
+const PAUSES_AFTER_FAILURES: u32 = 10;
+
+/// The time within which a process that fails counts as failed soon after its start.
+const SHORT_RUN: Duration = Duration::from_secs(2);
 
 /// The pause between attempts, for example while a claim is not bound or after a failed call.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -111,6 +120,9 @@ impl Sandbox {
     /// Runs the pod's process and restarts it until the pod is deleted. Returns its last exit code, or `None` if the
     /// pod no longer exists.
     async fn run_process(&mut self) -> Option<i32> {
+        if self.lacks_image() {
+            self.report(&State::ImagePull).await;
+        }
         let program = loop {
             if let Some(program) = self.prepare().await {
                 break program;
@@ -121,7 +133,9 @@ impl Sandbox {
                 Some(_) => return Some(0),
             }
         };
+        let mut failures = 0;
         loop {
+            let started = Instant::now();
             let mut process = program.as_ref().map(|program| program.start(&self.dir().join("log")));
             if process.is_some() {
                 self.shared.remember(&self.pod);
@@ -137,13 +151,17 @@ impl Sandbox {
             self.shared.forget(&self.pod);
             self.facts.restarts += 1;
             self.report(&State::CrashLoop { exit_code }).await;
+            let has_failed = (1..128).contains(&exit_code) && started.elapsed() < SHORT_RUN;
+            failures = if has_failed { failures + 1 } else { 0 };
+            let mut pauses = if failures > 1 { PAUSES_AFTER_FAILURES } else { 1 };
             loop {
                 let event = self.pause(RESTART_PAUSE).await;
                 while let Ok(ordered) = self.actions.try_recv() {
                     self.handle_action(ordered, None).await;
                 }
+                pauses = pauses.saturating_sub(1);
                 match event {
-                    None if self.crash_loops => {}
+                    None if self.crash_loops || pauses > 0 => {}
                     None => break,
                     Some(Event::Gone) => return None,
                     Some(_) => return Some(exit_code),
@@ -152,9 +170,18 @@ impl Sandbox {
         }
     }
 
+    /// Whether the image of the pod's etcd has the tag [`MISSING_TAG`].
+    fn lacks_image(&self) -> bool {
+        let image = etcd_container(&self.pod).and_then(|container| container.image.as_deref());
+        image.is_some_and(|image| image.ends_with(MISSING_TAG))
+    }
+
     /// Returns the program to run, `Some(None)` for a pod without a process, or `None` while its volumes are not
-    /// available.
+    /// available, and for an image that does not exist.
     async fn prepare(&self) -> Option<Option<Program>> {
+        if self.lacks_image() {
+            return None;
+        }
         let Some(container) = etcd_container(&self.pod) else { return Some(None) };
         let mounts = volumes::mounts(&self.shared.admin, &self.pod, container, &self.dir()).await;
         let mounts = mounts.unwrap_or_else(|error| {

@@ -10,6 +10,8 @@ use super::translation::is_native_sidecar;
 /// The state of a pod's containers, which follows the etcd container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
+    /// Waits for an image that does not exist.
+    ImagePull,
     Running {
         since: SystemTime,
         ready: bool,
@@ -36,6 +38,7 @@ pub(super) struct Facts {
 pub(super) fn patch(pod: &Pod, facts: &Facts, state: &State) -> Value {
     let ready = matches!(state, State::Running { ready: true, .. });
     let phase = match state {
+        State::ImagePull => "Pending",
         State::Running { .. } | State::CrashLoop { .. } => "Running",
         State::Ended { exit_code: 0 } => "Succeeded",
         State::Ended { .. } => "Failed",
@@ -92,6 +95,7 @@ fn container_state(state: &State) -> Value {
         State::Running { since, .. } => {
             json!({"running": {"startedAt": humantime::format_rfc3339_seconds(*since).to_string()}})
         }
+        State::ImagePull => json!({"waiting": {"reason": "ImagePullBackOff"}}),
         State::CrashLoop { exit_code } => {
             let message = format!("the process ended with exit code {exit_code}");
             json!({"waiting": {"reason": "CrashLoopBackOff", "message": message}})

@@ -9,12 +9,12 @@ use crate::{
 };
 
 fn reason(snapshot: &Snapshot, replicas: u32) -> Reason {
-    evaluate_scale_down(snapshot, "etcd", replicas).reason
+    evaluate_scale_down(snapshot, "etcd", 0..replicas).reason
 }
 
 #[test]
 fn approves_scale_down_that_retains_the_quorum() {
-    let verdict = evaluate_scale_down(&cluster(3), "etcd", 2);
+    let verdict = evaluate_scale_down(&cluster(3), "etcd", 0..2);
     assert_eq!(verdict.reason, Reason::IntentHarmless, "{}", verdict.message);
     assert!(verdict.warnings[0].contains("remains a voter"), "{:?}", verdict.warnings);
 }
@@ -55,7 +55,7 @@ fn scale_down_without_credentials_states_the_cause() {
     let rejected = (0..3).fold(cluster(3), |cluster, n| {
         cluster.change(n, |pod| pod.reply = ProbeResult::NoStatus { cause: cause() })
     });
-    let denial = evaluate_scale_down(&rejected, "etcd", 2);
+    let denial = evaluate_scale_down(&rejected, "etcd", 0..2);
     assert_eq!(
         denial.text(),
         "CredentialsRejected: scaling etcd down requires a quorum, but no member of prod/etcd proves a quorum; not healthy: \
@@ -71,7 +71,7 @@ fn scale_down_without_credentials_states_the_cause() {
 
 #[test]
 fn scale_down_names_missing_voters_that_would_remain() {
-    let denial = evaluate_scale_down(&cluster(3).crash(0), "etcd", 2);
+    let denial = evaluate_scale_down(&cluster(3).crash(0), "etcd", 0..2);
     assert!(
         denial.message.contains("1 of 3 voters of prod/etcd healthy, quorum 2; not healthy: etcd-0 (Conn"),
         "{}",
@@ -79,6 +79,6 @@ fn scale_down_names_missing_voters_that_would_remain() {
     );
     // The container of etcd-0 does not run: the address is no cause.
     assert_eq!(denial.inaccessible_pod, None);
-    let denial = evaluate_scale_down(&cluster(3).crash(2), "etcd", 1);
+    let denial = evaluate_scale_down(&cluster(3).crash(2), "etcd", 0..1);
     assert!(!denial.message.contains("not healthy"), "{}", denial.message);
 }

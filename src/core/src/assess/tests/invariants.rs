@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::snapshot::silence::CONFIRMATION_TIME;
 
 /// Faults of one member and its pod, which occur independently of each other.
 #[allow(clippy::struct_excessive_bools)]
@@ -63,6 +64,7 @@ fn broken(faults: &[Fault]) -> Snapshot {
             }
         }
     });
+    let taken_at = snapshot.taken_at;
     for (n, fault) in faults.iter().enumerate() {
         let health = if fault.started { fault.reply } else { Health::Refused };
         snapshot = match health {
@@ -77,7 +79,9 @@ fn broken(faults: &[Fault]) -> Snapshot {
             Health::Refused => snapshot.refuse(n),
         };
         snapshot = snapshot.change(n, |pod| {
-            pod.running = fault.running && fault.started;
+            let is_running = fault.running && fault.started;
+            pod.report.container = ContainerState::of_started(is_running);
+            pod.silent_since = taken_at.checked_sub(CONFIRMATION_TIME);
             pod.terminating = fault.leaving == Leaving::Terminating;
             pod.reserved = fault.leaving == Leaving::Reserved;
             pod.storage = if fault.ephemeral { Storage::Ephemeral } else { Storage::Persistent };
@@ -138,7 +142,7 @@ proptest! {
         let refused = matches!(pod.reply, ProbeResult::NoStatus { cause: MemberError::Refused(_) });
         let is_proven = faults.iter().any(|fault| serves(fault) && !fault.learner);
         let is_needed = is_proven && staying(&faults, target) <= voters(&faults) / 2 && !faults[target].learner;
-        if refused && !is_needed && !pod.running && pod.storage == Storage::Persistent {
+        if refused && !is_needed && !pod.is_running() && pod.storage == Storage::Persistent {
             prop_assert!(snapshot.reason(target).allows(), "{}", snapshot.text(target));
         }
     }

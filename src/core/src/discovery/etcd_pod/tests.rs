@@ -289,8 +289,32 @@ fn host_path_is_persistent_for_a_pod_bound_to_its_node() {
         .volumes
         .push(serde_json::from_value(json!({"name": "disk", "hostPath": {"path": "/srv/etcd"}})).unwrap());
     assert_eq!(read_pod(&pod).unwrap().storage, Storage::OnNode);
+    pod.spec.node_name = String::from("node-1");
+    assert_eq!(read_pod(&pod).unwrap().storage, Storage::OnNode, "every scheduled pod has a node");
     pod.spec.node_selector.insert(String::from("kubernetes.io/hostname"), String::from("node-1"));
     assert_eq!(read_pod(&pod).unwrap().storage, Storage::Persistent);
+}
+
+#[test]
+fn storage_outside_of_the_node_is_persistent() {
+    let storage = |volume: serde_json::Value| {
+        let mut pod = pod(&json!({
+            "name": "etcd",
+            "image": "etcd",
+            "args": ["--data-dir=/data"],
+            "volumeMounts": [{"name": "disk", "mountPath": "/data"}]
+        }));
+        pod.spec.volumes.push(serde_json::from_value(volume).unwrap());
+        read_pod(&pod).unwrap().storage
+    };
+    for source in
+        ["nfs", "iscsi", "cephfs", "rbd", "fc", "awsElasticBlockStore", "gcePersistentDisk", "azureDisk"]
+    {
+        assert_eq!(storage(json!({"name": "disk", source: {"path": "/"}})), Storage::Persistent, "{source}");
+    }
+    for source in ["csi", "ephemeral", "emptyDir"] {
+        assert_eq!(storage(json!({"name": "disk", source: {}})), Storage::Ephemeral, "{source}");
+    }
 }
 
 #[test]

@@ -14,7 +14,10 @@ use crate::{
     ledger::protocol::{Defect, Pod, PodState, Reserved, State, Uid, World},
     policy::Policy,
     reason::Reason,
-    snapshot::{MemberPod, OwnerState, Snapshot, Storage},
+    snapshot::{
+        ContainerState, Listener, MemberPod, OwnerState, Path, PodReport, Snapshot, Storage,
+        silence::CONFIRMATION_TIME,
+    },
 };
 
 /// The inputs of an assessment.
@@ -118,7 +121,10 @@ fn assess_pods(pods: &[PodView], target: u8) -> Judgement {
         revision: String::new(),
         terminating: seen.terminating,
         reserved: seen.reserved,
-        running: seen.running,
+        report: PodReport::with_container(ContainerState::of_started(seen.running)),
+        path: Path { listener: Listener::Stated, has_answered: true },
+        // The model has no late reports: what a pod and its probe say need not be repeated.
+        silent_since: TAKEN_AT.checked_sub(CONFIRMATION_TIME),
         other_containers: 0,
         storage: Storage::Persistent,
         stop_script: None,

@@ -1,11 +1,11 @@
 //! The data of the etcd members in a namespace: in pods, in the claims of pods, and in claims without a pod.
 
 use etcd_guard_core::{
+    assess::is_silence_evident,
     discovery::etcd_pod,
-    etcd::{error::MemberError, probe_result::ProbeResult},
     membership::{Membership, identity::has_peer_at},
     objects::{claim::Claim, pod::Pod, stateful_set::StatefulSet},
-    snapshot::{MemberPod, Snapshot, Storage},
+    snapshot::{Silence, Snapshot, Storage},
 };
 
 /// The member pods of a namespace.
@@ -70,15 +70,11 @@ pub(super) fn claims_of_set<'a>(set: &StatefulSet, claims: &'a [Claim]) -> Vec<&
     claims.iter().filter(is_of_set).map(|claim| claim.metadata.name.as_str()).collect()
 }
 
-/// Returns whether the probe round proves that no member runs in these pods: each address refuses connections, or does
-/// not exist. The kubelet reports late that a container runs.
+/// Returns whether the probe round shows that no member runs in these pods: each address refuses connections or does not
+/// exist, and a refusal is evidence. The kubelet reports late that a container runs.
 pub(super) fn are_stopped(snapshot: &Snapshot, is_of_set: impl Fn(&str) -> bool) -> bool {
     let mut pods = snapshot.pods.iter().filter(|pod| is_of_set(&pod.name) && !pod.terminating);
-    pods.all(is_stopped)
-}
-
-fn is_stopped(pod: &MemberPod) -> bool {
-    pod.ip.is_empty() || matches!(&pod.reply, ProbeResult::NoStatus { cause: MemberError::Refused(_) })
+    pods.all(|pod| pod.silence() != Some(Silence::ClosedByProxy) && is_silence_evident(snapshot, pod))
 }
 
 /// Returns whether the snapshot proves that a pod of this name, which does not exist, has no vote: every voter is known
@@ -97,7 +93,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use etcd_guard_core::snapshot::fixture::cluster;
+    use etcd_guard_core::snapshot::{Listener, fixture::cluster};
 
     fn pod(state: &serde_json::Value, metadata: &serde_json::Value) -> Pod {
         let mut pod = json!({
@@ -166,5 +162,7 @@ mod tests {
         let started = cluster(3).crash(0).crash(1);
         assert!(!are_stopped(&started, |_| true));
         assert!(are_stopped(&started, |name| name != "etcd-2"));
+        let on_loopback = started.change(1, |pod| pod.path.listener = Listener::Loopback);
+        assert!(!are_stopped(&on_loopback, |name| name != "etcd-2"), "its refusal proves nothing");
     }
 }

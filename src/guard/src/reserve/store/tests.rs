@@ -399,7 +399,10 @@ async fn invalid_ledger_stops_only_its_namespace() {
     api_server.write("etcd-guard.ns.team", json!({RESERVATIONS_ANNOTATION: "not JSON"}));
     reserve(&replica, "a").await.unwrap();
     let error = replica.read_namespace("team").await.err().unwrap().to_string();
-    assert!(error.contains("Lease etcd-guard.ns.team") && error.contains("delete the Lease"), "{error}");
+    assert!(
+        error.contains("Lease etcd-guard.ns.team") && error.contains("then set the annotation to []"),
+        "{error}"
+    );
     let (active, invalid) = replica.list_active().await.unwrap();
     assert_eq!(uids(&active), ["a"]);
     assert_eq!(invalid.len(), 1);
