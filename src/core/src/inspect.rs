@@ -25,6 +25,7 @@ use crate::{
         credential_sources::{SELF_SIGNED, config_text},
         etcd_pod,
         etcd_pod::{EtcdPod, MEMBER_ANNOTATIONS},
+        fail_closed::owner_only_warning,
         recognition::{Recognition, Veto, recognize},
         stopped_pod::verdict_of_stopped_pod,
     },
@@ -212,6 +213,8 @@ pub fn inspect(object: &InspectedObject, policies: &Policies, now: Timestamp) ->
     if inspection.recognized {
         inspection.add_member();
         inspection.add_policy(object, policies, now);
+        let open = owner_only_warning(&inspection.namespace, [&inspection.specification]);
+        open.into_iter().for_each(|warning| inspection.warn(warning));
     }
     inspection.suggest();
     inspection

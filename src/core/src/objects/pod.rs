@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::annotations::deserialize_kept;
+use super::annotations::{MEMBER, deserialize_kept};
 pub use super::{
     annotations::MIRROR as MIRROR_ANNOTATION,
     nullable::null_as_default,
@@ -59,6 +59,9 @@ pub struct Metadata {
     /// Set as soon as the deletion is accepted (RFC 3339).
     #[serde(default)]
     pub deletion_timestamp: Option<String>,
+    /// Whether the annotation [`MEMBER`] was added by [`Pod::inherit`].
+    #[serde(skip)]
+    pub inherits_member: bool,
 }
 
 /// `PodSpec`, in part.
@@ -322,6 +325,7 @@ impl Pod {
         for (name, value) in annotations.iter().filter(|(name, _)| names.contains(&name.as_str())) {
             if !self.metadata.annotations.contains_key(name) && accepts(self, name, value) {
                 self.metadata.annotations.insert(name.clone(), value.clone());
+                self.metadata.inherits_member |= name == MEMBER;
             }
         }
     }
