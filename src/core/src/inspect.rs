@@ -213,8 +213,9 @@ pub fn inspect(object: &InspectedObject, policies: &Policies, now: Timestamp) ->
     if inspection.recognized {
         inspection.add_member();
         inspection.add_policy(object, policies, now);
-        let open = owner_only_warning(&inspection.namespace, [&inspection.specification]);
-        open.into_iter().for_each(|warning| inspection.warn(warning));
+        if let Some(warning) = owner_only_warning(&inspection.namespace, [&inspection.specification]) {
+            inspection.warn(warning);
+        }
     }
     inspection.suggest();
     inspection
