@@ -15,3 +15,4 @@ mod replicas;
 mod separate_owners;
 mod unguarded_pods;
 mod unhealthy;
+mod updates;

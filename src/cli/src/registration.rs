@@ -234,7 +234,7 @@ mod tests {
         let objects = registered(None);
         let of_guard = |entry: &&Value| entry["name"].as_str().unwrap().ends_with("guard.etcd-guard.io");
         let of_guard: Vec<_> = entries(&objects).filter(of_guard).collect();
-        assert_eq!(of_guard.len(), 6);
+        assert_eq!(of_guard.len(), 7);
         for entry in of_guard {
             assert_eq!(entry["sideEffects"], "NoneOnDryRun", "{}", entry["name"]);
         }
@@ -267,7 +267,8 @@ mod tests {
         let with_label = |entry: &&Value| entry["namespaceSelector"].get("matchLabels").is_some();
         let names: Vec<&str> =
             entries(&objects).filter(with_label).map(|entry| entry["name"].as_str().unwrap()).collect();
-        let groups = ["guard", "eviction.guard", "intent.guard", "resources.guard", "others.guard"];
+        let groups =
+            ["guard", "eviction.guard", "intent.guard", "resources.guard", "others.guard", "update.guard"];
         assert_eq!(names, groups.map(|group| format!("{group}.etcd-guard.io")));
         for entry in entries(&objects).filter(with_label) {
             assert_eq!(entry["namespaceSelector"]["matchLabels"], json!({"team": "etcd"}), "{entry}");

@@ -63,7 +63,7 @@ use etcd_guard_core::{
     objects::pod::Pod,
     policy::{Mode, Permission, Policy, ResolvedPolicy},
     reason::Reason,
-    request::{Operation, Request},
+    request::{Operation, PodUpdate, Request},
     reservation::Reservation,
     snapshot::{MemberPod, Snapshot},
     verdict::Verdict,
@@ -580,6 +580,12 @@ impl<'a> Evaluation<'a> {
         if let Some(part) = cluster_of_stray(&observation.snapshot, &request.name) {
             observation.snapshot = part;
         }
+        if request.operation == Operation::Update(PodUpdate::Restart)
+            && etcd_pod::outlives_restart(&target.pod, &target.pod.metadata.annotations)
+        {
+            observation.snapshot.keep_data(&request.name);
+            observation.claim_error = None;
+        }
         Ok(observation)
     }
 
@@ -824,7 +830,7 @@ impl<'a> Evaluation<'a> {
     /// Returns namespace and name of the object of a request that `inspect` accepts: a pod or a StatefulSet.
     fn inspected_object(&self) -> Option<(String, String)> {
         let object = match self.request.operation {
-            Operation::Delete | Operation::Evict => self.request.name.clone(),
+            Operation::Delete | Operation::Evict | Operation::Update(_) => self.request.name.clone(),
             Operation::Workload(operation) => {
                 let set = operation.stateful_set(&self.request.name)?;
                 format!("statefulset/{set}")

@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn accepts_the_shipped_configuration_as_stored() {
         let line = line(Some(&stored()));
-        assert_eq!((line.state, line.message.as_str()), (State::Ok, "etcd-guard: 5 webhooks as shipped"));
+        assert_eq!((line.state, line.message.as_str()), (State::Ok, "etcd-guard: 6 webhooks as shipped"));
     }
 
     #[test]
