@@ -3,6 +3,7 @@
 mod api_server_outage;
 mod guard_outage;
 mod lease_records;
+mod match_conditions;
 mod missing_permission;
 mod shutdown;
 mod stress;

@@ -17,3 +17,4 @@ mod requesters;
 mod separate_owners;
 mod unguarded_pods;
 mod unhealthy;
+mod updates;

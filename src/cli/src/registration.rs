@@ -253,10 +253,31 @@ mod tests {
             name.ends_with("guard.etcd-guard.io") && !name.starts_with("uid.")
         };
         let of_guard: Vec<_> = entries(&objects).filter(of_guard).collect();
-        assert_eq!(of_guard.len(), 5);
+        assert_eq!(of_guard.len(), 7);
         for entry in of_guard {
             assert_eq!(entry["sideEffects"], "NoneOnDryRun", "{}", entry["name"]);
         }
+    }
+
+    /// One of the two entries for deletions of pods matches each deletion: all conditions but the last are the same, and the last
+    /// ones are opposites.
+    #[test]
+    fn entries_for_deletions_of_pods_complement_each_other() {
+        let objects = registered(None);
+        let of = |name: &str| entries(&objects).find(|entry| entry["name"] == name).unwrap().clone();
+        let [closed, open] = ["guard.etcd-guard.io", "others.guard.etcd-guard.io"].map(of);
+        assert_eq!(closed["rules"], open["rules"]);
+        assert_eq!(
+            (closed["failurePolicy"].as_str(), open["failurePolicy"].as_str()),
+            (Some("Fail"), Some("Ignore"))
+        );
+        let conditions = |entry: &Value| entry["matchConditions"].as_array().unwrap().clone();
+        let (closed, open) = (conditions(&closed), conditions(&open));
+        let [(may_run, others), (runs_none, other_conditions)] =
+            [&closed, &open].map(|conditions| conditions.split_last().unwrap());
+        assert_eq!(others, other_conditions);
+        let opposite = format!("!({})", may_run["expression"].as_str().unwrap());
+        assert_eq!(runs_none["expression"], opposite);
     }
 
     #[test]
@@ -265,7 +286,15 @@ mod tests {
         let with_label = |entry: &&Value| entry["namespaceSelector"].get("matchLabels").is_some();
         let names: Vec<&str> =
             entries(&objects).filter(with_label).map(|entry| entry["name"].as_str().unwrap()).collect();
-        let groups = ["guard", "eviction.guard", "intent.guard", "resources.guard", "uid.guard"];
+        let groups = [
+            "guard",
+            "eviction.guard",
+            "intent.guard",
+            "resources.guard",
+            "others.guard",
+            "update.guard",
+            "uid.guard",
+        ];
         assert_eq!(names, groups.map(|group| format!("{group}.etcd-guard.io")));
         for entry in entries(&objects).filter(with_label) {
             assert_eq!(entry["namespaceSelector"]["matchLabels"], json!({"team": "etcd"}), "{entry}");

@@ -6,6 +6,7 @@ pub mod credential_sources;
 pub mod endpoint;
 pub mod etcd_pod;
 mod etcdctl;
+pub mod fail_closed;
 pub mod member_settings;
 pub mod recognition;
 pub mod stopped_pod;

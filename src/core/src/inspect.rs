@@ -25,6 +25,7 @@ use crate::{
         credential_sources::{SELF_SIGNED, config_text},
         etcd_pod,
         etcd_pod::{EtcdPod, MEMBER_ANNOTATIONS},
+        fail_closed::owner_only_warning,
         recognition::{Recognition, Veto, recognize},
         stopped_pod::verdict_of_stopped_pod,
     },
@@ -211,6 +212,9 @@ pub fn inspect(object: &InspectedObject, policies: &Policies, now: Timestamp) ->
     if inspection.recognized {
         inspection.add_member();
         inspection.add_policy(object, policies, now);
+        if let Some(warning) = owner_only_warning(&inspection.namespace, [&inspection.specification]) {
+            inspection.warn(warning);
+        }
     }
     inspection.suggest();
     inspection

@@ -29,8 +29,19 @@ pub enum Operation {
     Delete,
     /// CREATE of a pod's eviction.
     Evict,
+    /// UPDATE of a pod that makes the kubelet restart or end a container. The webhook configuration selects these updates.
+    Update(PodUpdate),
     /// An operation that leads to deletions of pods.
     Workload(WorkloadOperation),
+}
+
+/// What the kubelet does after an update of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PodUpdate {
+    /// It restarts a container, because of its image or its resources.
+    Restart,
+    /// It ends the pod, because of `activeDeadlineSeconds`.
+    End,
 }
 
 /// One operation to evaluate.
@@ -76,6 +87,9 @@ impl Request {
         let operation = match (request.operation.as_ref(), resource, sub_resource) {
             ("DELETE", "pods", "") if is_core => Operation::Delete,
             ("CREATE", "pods", "eviction") if is_core => Operation::Evict,
+            ("UPDATE", "pods", "" | "resize") if is_core => {
+                Operation::Update(PodUpdate::from_admission(request)?)
+            }
             (operation, ..) => {
                 let separator = if sub_resource.is_empty() { "" } else { "/" };
                 return Err(RequestError::UnsupportedOperation {
@@ -85,11 +99,12 @@ impl Request {
             }
         };
         let pod: Option<Pod> = match operation {
-            Operation::Delete => parse("oldObject", request.old_object)?,
+            Operation::Delete | Operation::Update(_) => parse("oldObject", request.old_object)?,
             Operation::Evict | Operation::Workload(_) => None,
         };
         let options = match operation {
             Operation::Delete => parse("options", request.options)?,
+            Operation::Update(_) => None,
             Operation::Evict | Operation::Workload(_) => {
                 parse::<Eviction>("object", request.object)?.and_then(|eviction| eviction.delete_options)
             }
@@ -182,6 +197,32 @@ impl Request {
     }
 }
 
+// === impl PodUpdate ===
+
+impl PodUpdate {
+    fn from_admission(request: &AdmissionRequest<'_>) -> Result<Self, RequestError> {
+        let new: Option<DeadlineObject> = parse("object", request.object)?;
+        let old: Option<DeadlineObject> = parse("oldObject", request.old_object)?;
+        let deadline =
+            |object: Option<DeadlineObject>| object.unwrap_or_default().spec.active_deadline_seconds;
+        Ok(if deadline(new) == deadline(old) { Self::Restart } else { Self::End })
+    }
+}
+
+/// A pod of which only the deadline is read.
+#[derive(Default, Deserialize)]
+struct DeadlineObject {
+    #[serde(default)]
+    spec: DeadlineSpec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct DeadlineSpec {
+    #[serde(default)]
+    active_deadline_seconds: Option<i64>,
+}
+
 /// An object of which only kind, name and uid are read: annotations can contain a copy of a Secret.
 #[derive(Default, Deserialize)]
 struct NamedObject {
@@ -226,5 +267,36 @@ fn validated(name: Option<&str>, kind: &'static str) -> Result<String, RequestEr
         Ok(name.to_owned())
     } else {
         Err(RequestError::InvalidName(truncated(name).to_owned(), kind))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn operation(sub_resource: &str, old: &Value, new: &Value) -> Operation {
+        let pod = |spec: &Value| json!({"metadata": {"name": "etcd-0", "namespace": "prod", "uid": "u"}, "spec": spec});
+        let review = json!({
+            "uid": "1", "operation": "UPDATE", "name": "etcd-0", "namespace": "prod", "subResource": sub_resource,
+            "resource": {"version": "v1", "resource": "pods"}, "object": pod(new), "oldObject": pod(old),
+            "options": {"kind": "UpdateOptions", "dryRun": null},
+        })
+        .to_string();
+        let request = Request::from_admission(&serde_json::from_str(&review).unwrap()).unwrap();
+        assert_eq!((request.object_uid(), request.dry_run), (Some("u"), false));
+        request.operation
+    }
+
+    #[test]
+    fn updates_restart_a_container_or_end_the_pod() {
+        let (restart, end) = (Operation::Update(PodUpdate::Restart), Operation::Update(PodUpdate::End));
+        let image = json!({"containers": [{"name": "etcd", "image": "new"}], "activeDeadlineSeconds": 9});
+        let deadline = |seconds: u32| json!({"activeDeadlineSeconds": seconds});
+        assert_eq!(operation("", &deadline(9), &image), restart);
+        assert_eq!(operation("resize", &json!({}), &json!({})), restart);
+        assert_eq!(operation("", &json!({}), &deadline(1)), end);
+        assert_eq!(operation("", &deadline(9), &deadline(1)), end);
     }
 }

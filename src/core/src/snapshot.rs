@@ -260,6 +260,15 @@ impl Snapshot {
         ids.all(|other| other == id).then_some(id)
     }
 
+    /// Records that the data of this pod remains, because only its container restarts. A hook runs then as well.
+    pub fn keep_data(&mut self, pod: &str) {
+        for pod in self.pods.iter_mut().filter(|known| known.name == pod) {
+            if pod.storage != Storage::RemovedByHook {
+                pod.storage = Storage::Persistent;
+            }
+        }
+    }
+
     /// Marks the deletion of this pod as approved.
     pub fn mark_reserved(&mut self, uid: &str) {
         for pod in self.pods.iter_mut().filter(|pod| pod.uid == uid) {

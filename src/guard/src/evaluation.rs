@@ -68,7 +68,7 @@ use etcd_guard_core::{
     objects::pod::Pod,
     policy::{LeaderPolicy, Mode, Permission, Policy, ResolvedPolicy},
     reason::Reason,
-    request::{Operation, Request, Requester},
+    request::{Operation, PodUpdate, Request, Requester},
     reservation::Reservation,
     snapshot::{MemberPod, Snapshot, silence::CONFIRMATION_TIME},
     verdict::Verdict,
@@ -657,6 +657,12 @@ impl<'a> Evaluation<'a> {
         if let Some(part) = part {
             observation.snapshot = part;
         }
+        if request.operation == Operation::Update(PodUpdate::Restart)
+            && etcd_pod::outlives_restart(&target.pod, &target.pod.metadata.annotations)
+        {
+            observation.snapshot.keep_data(&request.name);
+            observation.claim_error = None;
+        }
         Ok(observation)
     }
 
@@ -979,7 +985,7 @@ impl<'a> Evaluation<'a> {
     /// Returns namespace and name of the object of a request that `inspect` accepts: a pod or a StatefulSet.
     fn inspected_object(&self) -> Option<(String, String)> {
         let object = match self.request.operation {
-            Operation::Delete | Operation::Evict => self.request.name.clone(),
+            Operation::Delete | Operation::Evict | Operation::Update(_) => self.request.name.clone(),
             Operation::Workload(operation) => {
                 let set = operation.stateful_set(&self.request.name)?;
                 format!("statefulset/{set}")

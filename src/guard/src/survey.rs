@@ -31,7 +31,7 @@ use etcd_guard_api::{ClusterStatus, RecognitionGap, Survey};
 use etcd_guard_core::{
     assess::cluster_summary::ClusterSummary,
     cluster_key::ClusterKey,
-    discovery::{etcd_pod, stopped_pod::label_command},
+    discovery::{etcd_pod, fail_closed::owner_only_warning, stopped_pod::label_command},
     objects::pod::Pod,
     policy::ResolvedPolicy,
     reservation::Reservation,
@@ -182,6 +182,7 @@ impl Surveyor {
         let pods = listed.map_err(|error| problem(&format!("namespace {namespace}"), &error.to_string()))?;
         let mut clusters: Vec<ClusterStatus> = Vec::new();
         let keys = cluster_keys(namespace, &pods);
+        let is_guarded = self.services.observer.annotations.is_guarded(namespace);
         let others = pods.iter().filter(|pod| is_other_pod(namespace, pod, &keys));
         let warning = own.and_then(|own| own.namespace_warning(namespace, others));
         for (cluster_key, first) in keys {
@@ -196,6 +197,9 @@ impl Surveyor {
             let members = pods.iter().filter(|pod| {
                 !pod.is_finished() && !pod.is_mirror() && ClusterKey::from_pod(namespace, pod) == cluster_key
             });
+            if is_guarded {
+                warnings.extend(owner_only_warning(namespace, members.clone()));
+            }
             warnings.extend(own.and_then(|own| own.warning(members)));
             let status = cluster_status(&snapshot, &summary, reserved, settings, warnings);
             // If each member has a StatefulSet of its own, several keys identify the same cluster.
@@ -205,7 +209,6 @@ impl Surveyor {
                 None => clusters.push(status),
             }
         }
-        let is_guarded = self.services.observer.annotations.is_guarded(namespace);
         let label = self.services.observer.annotations.opt_in_label();
         let gaps = if is_guarded { gaps::find(namespace, &pods, label) } else { Vec::new() };
         Ok((clusters, warning, gaps))
@@ -248,8 +251,8 @@ fn pause(namespaces: usize, spread: Duration) -> Duration {
     MAX_PAUSE.min(spread / count)
 }
 
-/// Whether the API server calls the guard for the deletion of this pod although it belongs to none of these clusters.
-/// It calls the guard for mirror pods as well, but not for finished or terminating pods.
+/// Whether the API server evaluates the deletion of this pod although it belongs to none of these clusters. It does so for
+/// mirror pods as well, but not for finished or terminating pods.
 fn is_other_pod(namespace: &str, pod: &Pod, clusters: &[(ClusterKey, &Pod)]) -> bool {
     let is_member = || {
         let key = ClusterKey::from_pod(namespace, pod);

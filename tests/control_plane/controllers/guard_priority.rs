@@ -35,29 +35,30 @@ const CRITICAL: &str = "system-cluster-critical";
 /// The number of failed deletions after which the guard counts as blocked; each follows a longer pause.
 const FAILED_DELETIONS: u32 = 3;
 
-/// A full node with an older pod of another application and a newer member, and the pod of the guard, which has no room.
+/// A full node with an older pod of another namespace and a newer pod of a guarded one, and the pod of the guard, which has
+/// no room.
 struct FullNode {
-    members: Api<Pod>,
+    guarded: Api<Pod>,
     own: Api<Pod>,
 }
 
 impl FullNode {
-    async fn start(client: &Client, namespace: &str, node: &str, class: Option<&str>) -> Self {
+    async fn start(client: &Client, namespace: &str, node: &str, image: &str, class: Option<&str>) -> Self {
         create_node(client, node).await;
-        let members: Api<Pod> = Api::namespaced(client.clone(), namespace);
+        let guarded: Api<Pod> = Api::namespaced(client.clone(), namespace);
         let own: Api<Pod> = Api::namespaced(client.clone(), "default");
         let name = format!("web-{node}");
-        create(&own, pod(&name, json!({"nodeName": node}))).await;
+        create(&own, pod(&name, "app", json!({"nodeName": node}))).await;
         set_running(&own, &name, "2026-01-01T00:00:00Z").await;
-        create(&members, pod(node, json!({"nodeName": node, "priorityClassName": class}))).await;
-        set_running(&members, node, "2026-01-02T00:00:00Z").await;
+        create(&guarded, pod(node, image, json!({"nodeName": node, "priorityClassName": class}))).await;
+        set_running(&guarded, node, "2026-01-02T00:00:00Z").await;
         let spec = json!({
             "schedulerName": SCHEDULER,
             "nodeSelector": {"kubernetes.io/hostname": node},
             "priorityClassName": CRITICAL,
         });
-        create(&own, pod(&format!("guard-{node}"), spec)).await;
-        Self { members, own }
+        create(&own, pod(&format!("guard-{node}"), "etcd-guard", spec)).await;
+        Self { guarded, own }
     }
 
     async fn is_guard_scheduled(&self, node: &str) -> bool {
@@ -65,20 +66,20 @@ impl FullNode {
         pod.spec.unwrap().node_name.is_some()
     }
 
-    async fn member_runs(&self, node: &str) -> bool {
-        let pod = self.members.get_opt(node).await.unwrap();
+    async fn guarded_pod_runs(&self, node: &str) -> bool {
+        let pod = self.guarded.get_opt(node).await.unwrap();
         pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none())
     }
 }
 
 /// A pod that uses half of a node.
-fn pod(name: &str, spec: Value) -> Value {
+fn pod(name: &str, image: &str, spec: Value) -> Value {
     let mut pod = json!({
         "metadata": {"name": name},
         "spec": {
             "automountServiceAccountToken": false,
             "terminationGracePeriodSeconds": 0,
-            "containers": [{"name": "app", "image": "app", "resources": {"requests": {"cpu": "1"}}}],
+            "containers": [{"name": "app", "image": image, "resources": {"requests": {"cpu": "1"}}}],
         },
     });
     let Value::Object(spec) = spec else { panic!("a map: {spec}") };
@@ -145,17 +146,23 @@ async fn guard_starts_on_full_node_beside_critical_members() {
     let ca = make_certificate(&control_plane.dir);
     register_at(&client, &namespace, address, &ca, |_| {}).await;
 
-    let blocked = FullNode::start(&client, &namespace, "lower", None).await;
+    let blocked = FullNode::start(&client, &namespace, "lower", "etcd", None).await;
     wait_until("the scheduler tries to delete the member", START_TIMEOUT, async || {
         calls.load(Ordering::Relaxed) >= FAILED_DELETIONS
     })
     .await;
-    assert!(blocked.member_runs("lower").await && !blocked.is_guard_scheduled("lower").await);
+    assert!(blocked.guarded_pod_runs("lower").await && !blocked.is_guard_scheduled("lower").await);
 
     let class = shipped_class();
-    let full = FullNode::start(&client, &namespace, "critical", class.as_deref()).await;
+    let full = FullNode::start(&client, &namespace, "critical", "etcd", class.as_deref()).await;
     wait_until("the guard is scheduled", START_TIMEOUT, async || full.is_guard_scheduled("critical").await)
         .await;
-    assert!(full.member_runs("critical").await);
-    assert!(blocked.member_runs("lower").await && !blocked.is_guard_scheduled("lower").await);
+    assert!(full.guarded_pod_runs("critical").await);
+
+    // Of a pod that runs no etcd, the priority does not matter.
+    let plain = FullNode::start(&client, &namespace, "plain", "nginx", None).await;
+    wait_until("the guard is scheduled", START_TIMEOUT, async || plain.is_guard_scheduled("plain").await)
+        .await;
+    assert!(!plain.guarded_pod_runs("plain").await);
+    assert!(blocked.guarded_pod_runs("lower").await && !blocked.is_guard_scheduled("lower").await);
 }

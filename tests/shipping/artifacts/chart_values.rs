@@ -466,15 +466,16 @@ fn existence() -> Vec<Effect> {
     ]
 }
 
-/// Entries of the webhook configuration. By default, they are guard, eviction, intent and resources.
+/// Entries of the webhook configuration. By default, they are guard, eviction, intent, resources and others.
 fn webhooks() -> Vec<Effect> {
     let kind = json!([{"apiGroups": ["example.com"], "apiVersions": ["*"], "operations": ["DELETE"],
         "resources": ["etcds"], "scope": "Namespaced"}]);
     vec![
         effect("webhooks.guard=false", WEBHOOKS, "/webhooks/0/name", json!("eviction.guard.etcd-guard.io")),
+        effect("webhooks.guard=false", WEBHOOKS, "/webhooks/3", Value::Null),
         effect("webhooks.eviction=false", WEBHOOKS, "/webhooks/1/name", json!("intent.guard.etcd-guard.io")),
         effect("webhooks.intent=false", WEBHOOKS, "/webhooks/2/name", json!("resources.guard.etcd-guard.io")),
-        effect(r#"webhooks.resources="""#, WEBHOOKS, "/webhooks/3", Value::Null),
+        effect(r#"webhooks.resources="""#, WEBHOOKS, "/webhooks/3/name", json!("others.guard.etcd-guard.io")),
         effect(r#"webhooks.failurePolicy="Ignore""#, WEBHOOKS, "/webhooks/2/failurePolicy", json!("Ignore")),
         effect(
             r#"optInLabel.key="example.com/etcd""#,

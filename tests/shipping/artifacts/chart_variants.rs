@@ -96,7 +96,8 @@ fn chart_renders_same_objects_without_resources() {
     let names: Vec<_> = entries.iter().map(|entry| entry["name"].as_str().unwrap()).collect();
     assert_eq!(
         names,
-        ["guard", "eviction.guard", "intent.guard"].map(|name| format!("{name}.etcd-guard.io"))
+        ["guard", "eviction.guard", "intent.guard", "others.guard", "update.guard"]
+            .map(|name| format!("{name}.etcd-guard.io"))
     );
 }
 

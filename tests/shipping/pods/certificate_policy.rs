@@ -304,7 +304,7 @@ async fn process_registers_the_service_under_its_own_policy() {
         wait_until(&format!("{name} is registered"), TIMEOUT, async || registered(name).await.is_some())
             .await;
     }
-    assert_eq!((names.len(), registered(&names[0]).await), (5, Some(4)));
+    assert_eq!((names.len(), registered(&names[0]).await), (5, Some(6)));
     kubectl.run_checked(&["delete", &names[0].kind, &names[0].name]);
     wait_until("the configuration is applied again", TIMEOUT, async || registered(&names[0]).await.is_some())
         .await;

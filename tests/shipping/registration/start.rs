@@ -32,7 +32,8 @@ async fn reports_missing_namespace_and_drops_unusable_old_ca() {
     kubectl.run_checked(&["create", "namespace", "etcd-guard"]);
     guard.wait_until_ready().await;
     let names = kubectl.run_checked(&["get", CONFIGURATION, "-o", "jsonpath={.webhooks[*].name}"]).stdout;
-    let entries = ["guard", "eviction.guard", "intent.guard", "resources.guard"];
+    let entries =
+        ["guard", "eviction.guard", "intent.guard", "resources.guard", "others.guard", "update.guard"];
     assert_eq!(names, entries.map(|entry| format!("{entry}.etcd-guard.io")).join(" "));
     // A replica of the older release may still serve a certificate of the valid CA.
     let bundles =
@@ -61,6 +62,6 @@ fn register_older_release(control_plane: &ControlPlane, cas: &str) {
     kubectl.run_checked(&["apply", "--server-side", "--field-manager=etcd-guard", "-f", &file]);
     let cas = STANDARD.encode(cas);
     let bundle = |entry| json!({"op": "add", "path": format!("/webhooks/{entry}/clientConfig/caBundle"), "value": cas});
-    let patch = Value::from((0..4).map(bundle).collect::<Vec<_>>()).to_string();
+    let patch = Value::from((0..6).map(bundle).collect::<Vec<_>>()).to_string();
     kubectl.run_checked(&["patch", CONFIGURATION, "--field-manager=etcd-guard", "--type=json", "-p", &patch]);
 }

@@ -35,7 +35,7 @@ async fn uninstall_removes_webhooks_first() {
     let nowhere = "--overrides={\"spec\":{\"nodeName\":\"nowhere\"}}";
     // A new namespace has no service account for a moment.
     wait_until("the pod is created", DELETION_TIMEOUT, async || {
-        kubectl.run(&["-n", "prod", "run", "pause", "--image=pause", nowhere]).await.success
+        kubectl.run(&["-n", "prod", "run", "pause", "--image=etcd", nowhere]).await.success
     })
     .await;
 

@@ -8,8 +8,8 @@
   annotations:
     summary: No replica of etcd-guard is ready.
     description: >-
-      Until a replica is ready, the API server rejects deletions and evictions of living pods in guarded namespaces, and
-      deletions of their StatefulSets, claims and namespaces.
+      Until a replica is ready, the API server rejects deletions of living etcd pods in guarded namespaces, evictions of
+      all pods in them, and deletions of their StatefulSets, claims and namespaces.
     {{- with $.Values.monitoring.prometheusRule.runbookBaseUrl }}
     runbook_url: {{ . }}#etcdguarddown
     {{- end }}

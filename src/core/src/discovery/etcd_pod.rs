@@ -111,6 +111,14 @@ pub fn read(pod: &Pod, annotations: &BTreeMap<String, String>) -> Option<EtcdPod
     Some(member)
 }
 
+/// Whether the data of a pod's member outlives a restart of its container. `annotations` are those of [`read`].
+#[must_use]
+pub fn outlives_restart(pod: &Pod, annotations: &BTreeMap<String, String>) -> bool {
+    member_container(pod, &recognize(pod, annotations)).is_some_and(|container| {
+        storage::outlives_container(pod, container, &MemberSettings::read(pod, container))
+    })
+}
+
 /// Returns the container that runs the member.
 fn member_container<'a>(pod: &'a Pod, recognition: &Recognition) -> Option<&'a Container> {
     let name = recognition.container.as_ref()?;

@@ -251,7 +251,7 @@ fn evidence(container: &Container) -> Evidence {
     )
 }
 
-fn declares_etcd_port(container: &Container) -> bool {
+pub(super) fn declares_etcd_port(container: &Container) -> bool {
     let is_port = |port: u16| matches!(port, DEFAULT_CLIENT_PORT | DEFAULT_PEER_PORT);
     container.ports.iter().any(|port| is_port(port.container_port))
 }

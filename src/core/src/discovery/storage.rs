@@ -46,6 +46,11 @@ pub(super) fn effect_of_script(pod: &Pod, container: &str, content: &str) -> Hoo
         .map_or(HookEffect::KeepsMember, |container| removal_hook::effect_of_script(pod, container, content))
 }
 
+/// Whether the data is on volumes, which outlive a restart of the container.
+pub(super) fn outlives_container(pod: &Pod, container: &Container, settings: &MemberSettings) -> bool {
+    volumes(pod, container, settings).all(|volume| volume.is_some())
+}
+
 /// Returns the durability that one volume provides. A claim and external storage outlive the pod. A hostPath outlives the pod if the
 /// successor runs on the same node. Other volumes, and the container's file system, are deleted with the pod.
 fn durability_of(pod: &Pod, volume: Option<&Volume>) -> Storage {

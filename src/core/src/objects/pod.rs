@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::annotations::deserialize_kept;
+use super::annotations::{MEMBER, deserialize_kept};
 pub use super::{
     affinity::Affinity,
     annotations::MIRROR as MIRROR_ANNOTATION,
@@ -63,6 +63,9 @@ pub struct Metadata {
     /// Set as soon as the deletion is accepted (RFC 3339).
     #[serde(default)]
     pub deletion_timestamp: Option<String>,
+    /// Whether the annotation [`MEMBER`] was added by [`Pod::inherit`].
+    #[serde(skip)]
+    pub inherits_member: bool,
 }
 
 /// `PodSpec`, in part.
@@ -345,6 +348,7 @@ impl Pod {
         for (name, value) in annotations.iter().filter(|(name, _)| names.contains(&name.as_str())) {
             if !self.metadata.annotations.contains_key(name) && accepts(self, name, value) {
                 self.metadata.annotations.insert(name.clone(), value.clone());
+                self.metadata.inherits_member |= name == MEMBER;
             }
         }
     }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 pub enum RequestError {
     /// The webhook configuration sends requests that the guard does not evaluate.
     #[error(
-        "etcd-guard evaluates deletions and evictions of pods, deletions and scaling of their owners, and deletions of \
+        "etcd-guard evaluates deletions, evictions and updates of pods, deletions and scaling of their owners, and deletions of \
          objects that they use, not {operation} of {resource}: correct the rules of the webhook configuration"
     )]
     UnsupportedOperation {

@@ -92,6 +92,7 @@ fn record(
         reason: verdict.reason.as_str(),
         action: match request.operation {
             Operation::Evict => "Evict",
+            Operation::Update(_) => "Update",
             Operation::Workload(
                 WorkloadOperation::ScaleDown { .. } | WorkloadOperation::ScaleOwner { .. },
             ) => "Scale",

@@ -93,7 +93,7 @@ impl EvaluationError {
 /// Returns kind and name of the object that a request deletes or scales.
 fn subject(request: &Request) -> String {
     let kind = match request.operation {
-        Operation::Delete | Operation::Evict => "pod",
+        Operation::Delete | Operation::Evict | Operation::Update(_) => "pod",
         Operation::Workload(WorkloadOperation::DeleteNamespace) => "namespace",
         Operation::Workload(WorkloadOperation::DeleteClaim) => "PersistentVolumeClaim",
         Operation::Workload(

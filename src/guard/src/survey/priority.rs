@@ -1,17 +1,17 @@
 //! Priorities of pods in guarded namespaces, compared with the priority of the guard's own pod.
 //!
-//! The scheduler deletes pods of lower priority to start a pod on a full node. The API server calls the guard for each
-//! deletion in a guarded namespace, also for a pod that runs no etcd, and rejects it while no replica of the guard answers.
-//! If the scheduler selects such a pod to start the guard, the guard never starts.
+//! The scheduler deletes pods of lower priority to start a pod on a full node. While no replica of the guard answers, the
+//! API server rejects the deletion of each pod of a guarded namespace that may run etcd. If the scheduler selects such a pod
+//! to start the guard, the guard never starts.
 
 use tokio::sync::OnceCell;
 
 use crate::deadline::Deadline;
 use etcd_guard_api::PRIORITY_WARNING;
-use etcd_guard_core::objects::pod::Pod;
+use etcd_guard_core::{discovery::fail_closed::may_run_etcd, objects::pod::Pod};
 use etcd_guard_kubernetes::{ApiReader, LookupError};
 
-/// Maximum number of names in the warning about pods without etcd, of which a namespace can contain thousands.
+/// Maximum number of names in the warning about pods that only mention etcd, of which a namespace can contain thousands.
 const MAX_NAMES: usize = 3;
 
 /// Reads the priority of the guard's own pod.
@@ -88,15 +88,15 @@ impl Priority {
         };
         let subject = match lower.len() {
             0 => return None,
-            1 => String::from("1 pod that runs no etcd"),
-            count => format!("{count} pods that run no etcd"),
+            1 => String::from("1 pod that mentions etcd"),
+            count => format!("{count} pods that mention etcd"),
         };
         Some(format!("namespace {namespace}: {subject}: {}", self.text(&format!("{names}{rest}"))))
     }
 
     fn lower<'a>(&self, pods: impl IntoIterator<Item = &'a Pod>) -> impl Iterator<Item = &'a str> {
         pods.into_iter()
-            .filter(|pod| pod.spec.priority.unwrap_or_default() < self.value)
+            .filter(|pod| pod.spec.priority.unwrap_or_default() < self.value && may_run_etcd(pod))
             .map(|pod| pod.metadata.name.as_str())
     }
 
@@ -120,6 +120,12 @@ mod tests {
     use super::*;
 
     fn pod(name: &str, spec: &Value) -> Pod {
+        with_image("etcd", name, spec)
+    }
+
+    fn with_image(image: &str, name: &str, spec: &Value) -> Pod {
+        let mut spec = spec.clone();
+        spec["containers"] = json!([{"name": "main", "image": image}]);
         serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
     }
 
@@ -151,21 +157,23 @@ mod tests {
     }
 
     #[test]
-    fn warns_of_pods_without_etcd_by_count_and_few_names() {
+    fn warns_of_pods_that_mention_etcd_by_count_and_few_names() {
         let critical = json!({"priority": 2_000_000_000, "priorityClassName": "system-cluster-critical"});
         let guard = Priority::from_pod(&pod("guard", &critical));
         assert_eq!(guard.namespace_warning("prod", &[pod("web", &critical)]), None);
+        let plain = with_image("nginx", "web", &json!({}));
+        assert_eq!(guard.namespace_warning("prod", &[plain]), None, "its deletion fails open");
         let warning = guard.namespace_warning("prod", &[pod("web", &json!({}))]).unwrap();
         assert!(
             warning.starts_with(
-                "namespace prod: 1 pod that runs no etcd: priority below the guard's (2000000000): web. "
+                "namespace prod: 1 pod that mentions etcd: priority below the guard's (2000000000): web. "
             ),
             "{warning}"
         );
         let many: Vec<Pod> = (0..5_000).rev().map(|n| pod(&format!("web-{n:04}"), &json!({}))).collect();
         let warning = guard.namespace_warning("prod", &many).unwrap();
         assert!(
-            warning.contains("5000 pods that run no etcd: priority below the guard's (2000000000): web-0000, web-0001, web-0002 and 4997 more. "),
+            warning.contains("5000 pods that mention etcd: priority below the guard's (2000000000): web-0000, web-0001, web-0002 and 4997 more. "),
             "{warning}"
         );
         assert!(warning.len() < 512, "{warning}");

@@ -2,7 +2,7 @@
 
 use super::report::{Finding, Line, State};
 use etcd_guard_api::{ClusterStatus, PRIORITY_WARNING, Survey};
-use etcd_guard_core::etcd::release::stale_read_fix;
+use etcd_guard_core::{discovery::fail_closed::OWNER_ONLY, etcd::release::stale_read_fix};
 
 /// Returns the lines about the guarded clusters. `status` is the command that shows them, `kubectl` and `selector` find the
 /// guard's pods. `runs_in_cluster` is false if the guard has no pod.
@@ -17,6 +17,14 @@ pub(super) fn lines(survey: &Survey, status: &str, kubectl: &str, runs_in_cluste
 
 fn name(cluster: &ClusterStatus) -> String {
     format!("{}/{}", cluster.namespace, cluster.name)
+}
+
+/// The problems of clusters that contain this text.
+fn problems<'a>(survey: &'a Survey, text: &'a str) -> impl Iterator<Item = String> + 'a {
+    survey.clusters.iter().flat_map(move |cluster| {
+        let problems = cluster.problems.iter().filter(move |problem| problem.contains(text));
+        problems.map(|problem| format!("{}: {problem}", name(cluster)))
+    })
 }
 
 /// The quorum of each cluster, and namespaces that the guard cannot read.
@@ -71,18 +79,17 @@ fn releases(survey: &Survey, kubectl: &str) -> Line {
     Line::from_findings("etcd-versions", "", &message, &findings, remedy)
 }
 
-/// Namespaces and pods in which a member may not be recognized.
+/// Namespaces and pods in which a member may not be recognized, and members that the API server does not recognize.
 fn recognition(survey: &Survey, status: &str) -> Line {
-    let findings: Vec<Finding> = survey.gaps.iter().map(|gap| (State::Warning, gap.text.clone())).collect();
+    let gaps = survey.gaps.iter().map(|gap| gap.text.clone());
+    let findings: Vec<Finding> =
+        gaps.chain(problems(survey, OWNER_ONLY)).map(|text| (State::Warning, text)).collect();
     Line::from_findings("recognition", "", "no unrecognized pod with a port of etcd", &findings, status)
 }
 
 /// Pods of guarded namespaces that the scheduler can try to preempt to start the guard.
 fn priority(survey: &Survey, kubectl: &str, runs_in_cluster: bool) -> Line {
-    let of_members = survey.clusters.iter().flat_map(|cluster| {
-        let problems = cluster.problems.iter().filter(|problem| problem.contains(PRIORITY_WARNING));
-        problems.map(|problem| format!("{}: {problem}", name(cluster)))
-    });
+    let of_members = problems(survey, PRIORITY_WARNING);
     let findings: Vec<Finding> =
         of_members.chain(survey.warnings.clone()).map(|text| (State::Warning, text)).collect();
     let remedy = format!(
@@ -95,8 +102,9 @@ fn priority(survey: &Survey, kubectl: &str, runs_in_cluster: bool) -> Line {
         }
         None => Line::ok("priority", "the guard runs in no pod, so the scheduler does not start it"),
         Some(own) => {
-            let message =
-                format!("all pods of guarded namespaces have at least the guard's priority ({own})");
+            let message = format!(
+                "all pods of guarded namespaces that may run etcd have at least the guard's priority ({own})"
+            );
             Line::from_findings("priority", "", &message, &findings, remedy)
         }
     }
@@ -175,5 +183,8 @@ mod tests {
     fn reports_members_that_may_not_be_recognized() {
         let gap = json!([{"namespace": "prod", "pod": "store", "text": "pod store"}]);
         assert_eq!(states(|survey| survey["gaps"] = gap.clone()), [("recognition", State::Warning)]);
+        let of_members = format!("{OWNER_ONLY}: k3s-0.");
+        let found = states(|survey| survey["clusters"][0]["problems"] = json!([of_members]));
+        assert_eq!(found, [("recognition", State::Warning)]);
     }
 }

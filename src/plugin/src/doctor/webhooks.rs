@@ -16,7 +16,7 @@ use super::{
 
 /// The entries without which deletions or evictions of pods pass unevaluated. The documentation describes how to leave out
 /// the others.
-const REQUIRED: [&str; 2] = ["guard.etcd-guard.io", EVICTION_WEBHOOK];
+const REQUIRED: [&str; 3] = ["guard.etcd-guard.io", "others.guard.etcd-guard.io", EVICTION_WEBHOOK];
 
 /// The entry to which installations add rules for custom resources that own members.
 const EXTENSIBLE: &str = "intent.guard.etcd-guard.io";
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn accepts_the_shipped_configuration_as_stored() {
         let line = line(Some(&stored()));
-        assert_eq!((line.state, line.message.as_str()), (State::Ok, "etcd-guard: 4 webhooks as shipped"));
+        assert_eq!((line.state, line.message.as_str()), (State::Ok, "etcd-guard: 6 webhooks as shipped"));
     }
 
     #[test]
@@ -362,8 +362,8 @@ mod tests {
             with(|object| drop(object["webhooks"].as_array_mut().unwrap().remove(index))).state
         };
         assert_eq!(
-            [0, 1, 2, 3].map(without),
-            [State::Failure, State::Failure, State::Warning, State::Warning]
+            [0, 1, 2, 3, 4].map(without),
+            [State::Failure, State::Failure, State::Warning, State::Warning, State::Failure]
         );
     }
 

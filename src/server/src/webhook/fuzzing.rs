@@ -64,5 +64,6 @@ fn assert_names(request: &Request) {
     let is_plain = |name: &str| !name.is_empty() && name.bytes().all(is_allowed);
     assert!(is_plain(&request.name), "{request:?}");
     assert!(is_plain(&request.namespace), "{request:?}");
-    assert!(request.pod.is_none() || request.operation == Operation::Delete, "{request:?}");
+    let has_copy = matches!(request.operation, Operation::Delete | Operation::Update(_));
+    assert!(request.pod.is_none() || has_copy, "{request:?}");
 }

@@ -73,6 +73,7 @@ fn operation_labels(operation: Operation) -> (&'static str, &'static str) {
     match operation {
         Operation::Delete => ("guard.etcd-guard.io", "DELETE"),
         Operation::Evict => ("eviction.guard.etcd-guard.io", "CREATE"),
+        Operation::Update(_) => ("update.guard.etcd-guard.io", "UPDATE"),
         Operation::Workload(WorkloadOperation::ScaleDown { .. } | WorkloadOperation::ScaleOwner { .. }) => {
             ("intent.guard.etcd-guard.io", "UPDATE")
         }

@@ -7,7 +7,7 @@ use crate::traces::continue_trace;
 use etcd_guard_core::{
     escape::{MAX_NAME_CHARS, MAX_TEXT_CHARS, to_bounded_line},
     objects::admission::AdmissionRequest,
-    request::{Operation, Request},
+    request::{Operation, PodUpdate, Request},
     spans::SPAN_TARGET,
     verdict::Verdict,
 };
@@ -45,6 +45,8 @@ pub(super) fn operation_name(operation: Operation) -> &'static str {
     match operation {
         Operation::Delete => "delete",
         Operation::Evict => "evict",
+        Operation::Update(PodUpdate::Restart) => "restart",
+        Operation::Update(PodUpdate::End) => "end",
         Operation::Workload(operation) => operation.as_str(),
     }
 }

@@ -453,3 +453,16 @@ fn tools_and_proxies_by_command_position_are_not_members() {
         assert!(is_member(command.clone(), args.clone()), "{command} {args}");
     }
 }
+
+#[test]
+fn data_on_volumes_outlives_a_restart_of_the_container() {
+    let outlives = |dir: &str| {
+        let pod = pod(&json!({
+            "name": "etcd", "image": "etcd", "args": [format!("--data-dir={dir}")],
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/tmp"}],
+        }));
+        outlives_restart(&pod, &pod.metadata.annotations)
+    };
+    assert!(outlives("/data/etcd") && outlives("/tmp/etcd"));
+    assert!(!outlives("/var/lib/etcd"), "the container's file system");
+}

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::discovery::fail_closed::may_run_etcd;
 
 /// Returns a pod with one container, without a controller.
 fn pod(container: &Value) -> Pod {
@@ -20,7 +21,10 @@ fn with_controller(container: &Value, api_version: &str, kind: &str) -> Pod {
 }
 
 fn recognize_own(pod: &Pod) -> Recognition {
-    recognize(pod, &pod.metadata.annotations)
+    let recognition = recognize(pod, &pod.metadata.annotations);
+    // The deletion of a pod that the guard recognizes fails closed.
+    assert!(recognition.container.is_none() || may_run_etcd(pod), "{pod:?}");
+    recognition
 }
 
 fn script(text: &str) -> Value {

@@ -19,7 +19,7 @@ use time::OffsetDateTime;
 use test_support::{
     guard::process::{GuardProcess, POD_NAME},
     guarded_cluster::START_TIMEOUT,
-    kubernetes::{control_plane::ControlPlane, pods::create_pod},
+    kubernetes::{control_plane::ControlPlane, pods::create_pod_with},
     layout::Layout,
     process_node::ProcessNode,
     processes::child::{run_to_end, scoped_command},
@@ -253,10 +253,11 @@ async fn doctor_is_green_until_one_part_is_broken() {
     installation.wait_until_green().await;
 
     let pods: Api<Pod> = Api::namespaced(installation.client.clone(), MEMBERS);
-    create_pod(&pods, "web").await;
+    let client = json!({"name": "app", "image": "app", "args": ["--etcd-servers=http://etcd:2379"]});
+    create_pod_with(&pods, "web", json!({"containers": [client]})).await;
     installation.wait_for("a pod has a lower priority", &[("priority", "warning")], 0).await;
     let (_, report) = installation.doctor().await;
-    assert!(report.to_string().contains("namespace prod: 1 pod that runs no etcd"), "{report:#}");
+    assert!(report.to_string().contains("namespace prod: 1 pod that mentions etcd"), "{report:#}");
 
     // Without permissions, each check that requires one is a warning.
     let token = installation.control_plane.kubectl();

@@ -110,9 +110,13 @@ async fn status_warns_of_pods_below_the_guards_priority() {
         let etcd = GuardedCluster::start_as(setup).await;
         let (code, survey) = cli::json(&etcd, "status", &[]).await;
         assert_eq!(code, Some(0), "a warning is no failure: {survey}");
-        // The pod `unrelated` runs no etcd. The API server calls the guard for its deletion as well.
+        // The pod `unrelated` does not mention etcd, so its deletion fails open.
+        assert_eq!(survey["warnings"], json!([]), "{survey}");
+        let client = json!({"name": "app", "image": "app", "args": ["--etcd-servers=http://etcd:2379"]});
+        create_pod_with(&etcd.pods, "client", json!({"containers": [client]})).await;
+        let (_, survey) = cli::json(&etcd, "status", &[]).await;
         let expected = format!(
-            "namespace {}: 1 pod that runs no etcd: priority below the guard's (2000000000): unrelated. ",
+            "namespace {}: 1 pod that mentions etcd: priority below the guard's (2000000000): client. ",
             etcd.namespace
         );
         let warning = survey["warnings"][0].as_str().unwrap_or_default();
