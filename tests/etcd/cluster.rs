@@ -303,6 +303,11 @@ impl Cluster {
         self.dir.path().join(format!("etcd-{n}"))
     }
 
+    /// Returns the folder with the data of a member.
+    pub(crate) fn data(&self, n: usize) -> PathBuf {
+        self.folder(n).join("data")
+    }
+
     pub(crate) fn peer_url(&self, n: usize) -> String {
         format!("{}://{}:2380", self.scheme(), self.members[n].address)
     }

@@ -5,3 +5,4 @@ mod external_members;
 mod late_labels;
 mod membership;
 mod names;
+mod wrong_lists;

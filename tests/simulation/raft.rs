@@ -36,6 +36,10 @@ pub(crate) struct Member {
     pub(crate) id: u64,
     pub(crate) name: String,
     pub(crate) is_learner: bool,
+    /// What the member lists say, with a defect of etcd, in the place of `is_learner`.
+    pub(crate) is_listed_as_learner: Option<bool>,
+    /// The term in which the member voted last.
+    pub(crate) voted_in: u64,
     /// Whether the member has left the cluster.
     pub(crate) is_removed: bool,
     /// Address at which the member listens for clients.
@@ -75,6 +79,8 @@ impl Cluster {
             id: 0xe7cd_0001 + u64::try_from(index).unwrap(),
             name: name.clone(),
             is_learner: index >= voters,
+            is_listed_as_learner: None,
+            voted_in: 0,
             is_removed: false,
             address: String::new(),
             is_up: false,
@@ -97,7 +103,7 @@ impl Cluster {
             cut: Vec::new(),
             pre_vote: true,
             confirms_stale_reads: false,
-            version: "3.5.17",
+            version: "3.5.35",
             changed_at: None,
             next_tick: now,
         }
@@ -284,11 +290,13 @@ impl Cluster {
         let term = self.members[candidate].term + 1;
         let wins = self.wins(candidate, at, term, is_transfer);
         (self.members[candidate].term, self.members[candidate].leader) = (term, None);
+        self.members[candidate].voted_in = term;
         let granting: Vec<usize> =
             self.voters().filter(|voter| self.grants(*voter, candidate, at, term, is_transfer)).collect();
         for voter in (0..self.members.len()).filter(|voter| *voter != candidate) {
             if granting.contains(&voter) {
                 self.members[voter].step_down(term, at);
+                self.members[voter].voted_in = term;
             } else if self.reaches(candidate, voter) && self.processes(voter, at) {
                 self.members[voter].learn_term(term, at);
             }
@@ -347,6 +355,11 @@ impl Cluster {
 // === impl Member ===
 
 impl Member {
+    /// Whether the member lists say that the member is a learner.
+    pub(crate) fn is_listed_learner(&self) -> bool {
+        self.is_listed_as_learner.unwrap_or(self.is_learner)
+    }
+
     /// Whether the process runs.
     pub(crate) fn takes_part(&self) -> bool {
         self.is_up && !self.is_paused

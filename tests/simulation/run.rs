@@ -207,11 +207,14 @@ async fn check_liveness(api: &ApiServer) {
     }
 }
 
-/// Removes the annotations with policies, and those that permit deletions: with the latter, a denial that ends after a minute would
+/// Corrects the member lists. Removes the annotations with policies, and those that permit deletions: with the latter, a denial that ends after a minute would
 /// be an approval. The deletion of the only voter requires a permission.
 fn end_policies(api: &ApiServer) {
     let mut world = api.sim.world();
     policies::remove_annotations(&mut world);
+    for member in &mut world.cluster.members {
+        member.is_listed_as_learner = None;
+    }
     if world.scenario.has_single_voter() {
         policies::permit_single_member(&mut world);
     }

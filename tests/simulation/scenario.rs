@@ -42,6 +42,9 @@ pub(crate) struct Scenario {
     /// Whether a person requests dry runs of the deletion of the namespace, of claims and of the Service. The StatefulSets then have
     /// a template, so that the guard finds the claims of pods that do not exist.
     pub(crate) has_dry_runs: bool,
+    /// Whether the member lists are wrong about the last member until the faults end: a learner is listed as a voter, or a voter
+    /// as a learner.
+    pub(crate) has_wrong_lists: bool,
     /// Whether a person changes the annotations with policies. At the end, they are removed.
     pub(crate) changes_policies: bool,
     /// Seconds with requests and faults.
@@ -69,6 +72,8 @@ impl Scenario {
         let (sets, learners) = match seed % 10 {
             4 => (vec![("etcd-a", 1), ("etcd-b", 1), ("etcd-c", 1)], 0),
             8 => (vec![("etcd-a", 1), ("etcd-b", 2), ("etcd-c", 2)], 0),
+            6 if seed % 20 == 6 => (vec![("etcd", 5)], 1),
+            6 => (vec![("etcd", 3)], 0),
             _ if seed % 20 == 19 => (vec![("etcd", 1)], 0),
             _ => (sets, learners),
         };
@@ -95,6 +100,7 @@ impl Scenario {
             deletes_nodes,
             // Seed 7 is the only one of the first ten that finds `Mistake::IgnoreForeignTerminating`, and has none.
             has_dry_runs: seed % 10 == 3 || seed % 20 == 17,
+            has_wrong_lists: seed % 10 == 6,
             changes_policies: matches!(seed % 20, 11 | 19),
             seconds: 150,
             generations: vec![0; replicas],
@@ -107,12 +113,14 @@ impl Scenario {
     }
 
     /// Whether the comparison with the model of the reservation protocol covers all operations of the run: no change of the
-    /// membership, no executed deletion of an owner or a node, one record, and no deletion of the only voter.
+    /// membership, no executed deletion of an owner or a node, one record, and no deletion of the only voter,
+    /// and true member lists.
     pub(crate) fn is_modelled(&self) -> bool {
         !self.replaces_members
             && !self.deletes_sets
             && !self.deletes_nodes
             && !self.races_for_records
+            && !self.has_wrong_lists
             && !self.has_single_voter()
     }
 
@@ -137,6 +145,7 @@ impl Scenario {
             deletes_sets: false,
             deletes_nodes: false,
             has_dry_runs: false,
+            has_wrong_lists: false,
             changes_policies: false,
             seconds: 0,
             generations: vec![0],
@@ -148,7 +157,7 @@ impl Scenario {
         format!(
             "{} replicas, sets {:?}, {} learners, transfer {}, dangling owners {}, pre-vote {}, stale reads {}, race for \
              records {}, replaced members {}, handovers {}, cascades {}, \
-             deleted nodes {}, dry runs {}, changed policies {}",
+             deleted nodes {}, dry runs {}, wrong lists {}, changed policies {}",
             self.replicas,
             self.sets,
             self.learners,
@@ -162,6 +171,7 @@ impl Scenario {
             self.deletes_sets,
             self.deletes_nodes,
             self.has_dry_runs,
+            self.has_wrong_lists,
             self.changes_policies
         )
     }
@@ -175,6 +185,12 @@ impl Scenario {
         let mut cluster = Cluster::new(&self.pod_names(), self.learners, tokio::time::Instant::now());
         cluster.pre_vote = self.pre_vote;
         cluster.confirms_stale_reads = self.confirms_stale_reads;
+        if self.has_wrong_lists {
+            cluster.version = "3.6.11";
+            if let Some(last) = cluster.members.last_mut() {
+                last.is_listed_as_learner = Some(!last.is_learner);
+            }
+        }
         cluster
     }
 

@@ -5,6 +5,7 @@
 //! succeeded at its own address. A voter without proof is not healthy; a deletion that cannot be evaluated is denied.
 
 pub mod cluster_summary;
+mod doubt;
 pub mod independent;
 mod missing_voters;
 pub mod node_deletion;
@@ -23,8 +24,14 @@ use self::{
     unproven::unproven,
 };
 use crate::{
-    etcd::member::{ClusterId, MemberId, Status},
-    membership::{Member, Membership, MembershipError, single_member::SingleMemberEvidence},
+    etcd::{
+        member::{ClusterId, MemberId, Status},
+        probe_result::ProbeResult,
+    },
+    membership::{
+        Member, Membership, MembershipError, contradiction::Contradiction,
+        single_member::SingleMemberEvidence,
+    },
     policy::{LeaderPolicy, Permission, Policy},
     reason::Reason,
     snapshot::{MemberPod, Silence, Snapshot},
@@ -48,6 +55,14 @@ pub struct Assessment {
     pub missing: Vec<MissingVoter>,
     /// Names of healthy voters that are leaving, without the target.
     pub leaving: Vec<String>,
+    /// The proof that the member list is wrong.
+    pub contradiction: Option<Contradiction>,
+    /// The leader, and why it does not answer the guard, if the other voters follow it.
+    pub silent_leader: Option<(String, String)>,
+    /// Why a wrong member list could make an approval unsafe, if nothing excludes it.
+    pub doubt: Option<String>,
+    /// Number of listed voters that respond, if they are too few for the quorum that a passed read proves.
+    pub too_few_responding: Option<usize>,
     /// Cluster ids of the replies, if they differ.
     pub clusters: Vec<ClusterId>,
     /// Whether a member reports that the cluster is out of space.
@@ -104,11 +119,18 @@ pub fn assess_members(
         tally: Some(tally.clone()),
         missing: missing_voters(membership),
         leaving: leaving.clone(),
+        contradiction: membership.contradiction(),
+        silent_leader: silent_leader(membership),
+        doubt: doubt::doubt(membership, &tally, member),
+        too_few_responding: (!membership.explains_reads()).then(|| membership.responding_voters()),
         no_space: snapshot.is_out_of_space(),
         min_voters: policy.min_voters,
         ..Assessment::new(reason)
     };
 
+    if membership.contradiction().is_some() {
+        return verdict(Reason::MemberListWrong);
+    }
     let Some(member) = member else {
         // The pod matches no listed member. It certainly is not a voter only if every voter is known to run elsewhere. If
         // the pod does not reply, a voter without a pod may be this pod's member under another name, and a pod of which
@@ -117,13 +139,14 @@ pub fn assess_members(
         let is_known = |voter: &Member<'_>| voter.pod.is_some() || (replies && voter.external.is_some());
         let all_known = membership.voters().all(is_known);
         let is_not_needed = replies || idleness == Idleness::Proven || tally.has_quorum();
-        let assessment =
-            verdict(if all_known && is_not_needed { Reason::NotAVoter } else { Reason::AmbiguousMember });
+        let has_no_vote = all_known && is_not_needed;
+        let reason = || without_listed_vote(membership, &tally, target);
+        let assessment = verdict(if has_no_vote { reason() } else { Reason::AmbiguousMember });
         let awaits_confirmation = assessment.awaits_confirmation && all_known;
         return Assessment { awaits_confirmation, ..assessment };
     };
     if member.listed.is_learner {
-        return verdict(Reason::NotAVoter);
+        return verdict(without_listed_vote(membership, &tally, target));
     }
     // Checked before the quorum: the restart of a member that serves nothing may be the repair.
     if idleness == Idleness::Proven {
@@ -160,11 +183,48 @@ pub fn assess_members(
         Some(leader) if leader.id() == member.id() => Reason::LeaderProtected,
         // The reads of all voters passed through this leader. Nothing proves that the others can reach each other.
         Some(leader) if leader.is_healthy() && leader.is_leaving() => Reason::DisruptionInProgress,
-        Some(leader) if leader.is_healthy() => Reason::SafeToDelete,
+        Some(leader) if leader.is_healthy() || leads_without_clients(leader) => Reason::SafeToDelete,
         // No leader is named, or the named one does not serve at its own address: followers name a leader that has just
         // stopped for a moment.
         _ => Reason::ElectionInProgress,
     })
+}
+
+/// Whether the leader takes part in raft, because the reads of the others pass through it, and only the guard gets no answer from
+/// its client port. It does not count as healthy: the others are a quorum without it. A leader that has just stopped is named
+/// for a moment as well.
+fn leads_without_clients(leader: &Member<'_>) -> bool {
+    let says_otherwise = |status: &Status| status.leader != Some(leader.id());
+    let may_lead = leader.outdated().is_none()
+        && !leader.reply().and_then(ProbeResult::status).is_some_and(says_otherwise);
+    let runs = leader.pod.is_some_and(MemberPod::is_running) && !leader.is_leaving();
+    runs && may_lead && !leader.is_corrupt && !leader.is_disputed
+}
+
+/// Returns the name of the leader and why it does not answer, if the other voters follow it.
+fn silent_leader(membership: &Membership<'_>) -> Option<(String, String)> {
+    let leader = membership.leadership().leader?;
+    let leader = membership.voters().find(|voter| voter.id() == leader)?;
+    match leader.reply()? {
+        ProbeResult::NoStatus { cause } => Some((leader.name(), cause.to_string())),
+        ProbeResult::Healthy { .. } | ProbeResult::StatusOnly { .. } => None,
+    }
+}
+
+/// Returns the reason for the deletion of a pod that runs no listed voter. It may still run one that raft counts.
+fn without_listed_vote(membership: &Membership<'_>, tally: &Tally, target: &MemberPod) -> Reason {
+    let is_listed = membership.member_of_pod(&target.name).is_some();
+    let leads = target.reply.status().is_some_and(|status| membership.is_named_leader(status.member_id));
+    match () {
+        // A member that was just removed leads until it has applied its removal.
+        () if leads => Reason::ElectionInProgress,
+        () if (is_listed || replies(target)) && !membership.explains_reads() => Reason::QuorumAtRisk,
+        // If the listed learner votes, the voters that leave could be too many for it.
+        () if is_listed && !membership.keeps_quorum_of_responding() => Reason::DisruptionInProgress,
+        // A voter that responds and does not serve explains the reads only in releases with true lists.
+        () if is_listed && membership.may_lose_promotions() && !tally.has_quorum() => Reason::QuorumAtRisk,
+        () => Reason::NotAVoter,
+    }
 }
 
 /// Returns the reason for the deletion of the only voter of a cluster.
@@ -312,10 +372,13 @@ pub fn transferees<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Vec<(&'a M
 // === impl Assessment ===
 
 impl Assessment {
-    /// Whether the policy, as it applies to the requester, requires a transfer of leadership before the deletion.
+    /// Whether the policy, as it applies to the requester, requires a transfer of leadership before the deletion. A leader that
+    /// does not answer moves nothing.
     #[must_use]
     pub fn wants_transfer(&self, policy: &Policy) -> bool {
-        self.reason == Reason::LeaderProtected && policy.leader == LeaderPolicy::Transfer
+        self.reason == Reason::LeaderProtected
+            && self.silent_leader.is_none()
+            && policy.leader == LeaderPolicy::Transfer
     }
 
     /// An assessment with this reason and no further facts.
@@ -326,6 +389,10 @@ impl Assessment {
             tally: None,
             missing: Vec::new(),
             leaving: Vec::new(),
+            contradiction: None,
+            silent_leader: None,
+            doubt: None,
+            too_few_responding: None,
             clusters: Vec::new(),
             no_space: false,
             min_voters: 0,

@@ -47,6 +47,19 @@ pub fn explain(
             tally.remaining, tally.voters, tally.quorum
         ));
     }
+    if assessment.reason == Reason::SafeToDelete
+        && let Some((leader, cause)) = &assessment.silent_leader
+    {
+        let cluster = &snapshot.cluster;
+        verdict.warn(&format!(
+            "the leader of etcd {cluster}, {leader}, does not answer at its client port: {cause}"
+        ));
+    }
+    if assessment.reason.allows()
+        && let Some(doubt) = &assessment.doubt
+    {
+        verdict.warn(doubt);
+    }
     if assessment.no_space {
         verdict
             .warn(&format!("etcd {} is out of space (alarm NOSPACE) and rejects writes", snapshot.cluster));
@@ -155,13 +168,22 @@ impl Explanation<'_> {
             Reason::MemberNotServing => {
                 format!("{pod} serves no requests in {cluster}, and {}{}", self.no_loss(), self.not_healthy())
             }
-            Reason::LeaderProtected => format!("{pod} leads {cluster} ({numbers})"),
+            Reason::LeaderProtected => match &self.assessment.silent_leader {
+                Some((_, cause)) => {
+                    format!(
+                        "{pod} leads {cluster} ({numbers}), and does not answer at its client port: {cause}"
+                    )
+                }
+                None => format!("{pod} leads {cluster} ({numbers})"),
+            },
             Reason::TooFewVoters => format!(
                 "{cluster} has {}, fewer than the {} that etcd-guard.io/min-voters requires ({numbers})",
                 voters(self.assessment.tally.as_ref().map_or(0, |tally| tally.voters)),
                 self.assessment.min_voters
             ),
-            Reason::QuorumAtRisk => format!("{}{}", self.remaining_voters(), self.not_healthy()),
+            Reason::QuorumAtRisk => {
+                format!("{}{}{}", self.remaining_voters(), self.not_healthy(), self.unexplained_reads())
+            }
             Reason::DisruptionInProgress if self.has_quorum() => format!(
                 "the leader of {cluster} is being deleted ({} being deleted), and no probe proves that the other voters can \
                  reach each other ({numbers})",
@@ -205,6 +227,12 @@ impl Explanation<'_> {
                 "the pods of {cluster} belong to different etcd clusters ({})",
                 list(self.assessment.clusters.iter().map(ToString::to_string))
             ),
+            Reason::MemberListWrong => match &self.assessment.contradiction {
+                Some(proof) => {
+                    format!("the member list of {cluster} is wrong: {proof} ({numbers} by the list)")
+                }
+                None => format!("the member list of {cluster} is wrong ({numbers} by the list)"),
+            },
             // The remaining reasons are determined without a snapshot and have texts of their own.
             reason => format!("{pod} of {cluster}: {reason}"),
         }
@@ -214,6 +242,10 @@ impl Explanation<'_> {
     fn remedy(&self) -> Option<String> {
         let [pod, ns] = [&self.target.name, &self.snapshot.namespace].map(|name| to_shell_word(name));
         Some(match self.assessment.reason {
+            Reason::LeaderProtected if self.assessment.silent_leader.is_some() => format!(
+                "Only the leader itself can move leadership. Check its client port and the network policies, or {}",
+                break_glass_advice(&format!("-n {ns} pod {pod}"), self.clock)
+            ),
             Reason::LeaderProtected => self.move_leadership(),
             Reason::TooFewVoters => format!(
                 "Add the missing members, then retry. List the members: {}",
@@ -245,6 +277,10 @@ impl Explanation<'_> {
             }
             Reason::AmbiguousMember => format!(
                 "Compare the pods with the member list: {}",
+                self.etcdctl(self.other_serving_pod(), "member list -w table")
+            ),
+            Reason::MemberListWrong => format!(
+                "Repair the list first, or upgrade etcd. List the members: {}",
                 self.etcdctl(self.other_serving_pod(), "member list -w table")
             ),
             Reason::SplitCluster => {
@@ -308,13 +344,27 @@ impl Explanation<'_> {
     fn inaccessible_pod(&self) -> Option<&MemberPod> {
         let Assessment { reason, missing, tally, .. } = self.assessment;
         // Missing voters do not contribute to these denials.
-        if reason.allows() || matches!(reason, Reason::LeaderProtected | Reason::SingleMember) {
+        let is_unrelated =
+            matches!(reason, Reason::LeaderProtected | Reason::SingleMember | Reason::MemberListWrong);
+        if reason.allows() || is_unrelated {
             return None;
         }
         let contributes = tally.is_none() || *reason == Reason::AmbiguousMember;
         let target = Some(self.target).filter(|target| contributes && target.may_lack_access());
         target
             .or_else(|| assess::inaccessible_pod(self.snapshot, missing, |pod| pod.name != self.target.name))
+    }
+
+    /// Names the two explanations of a read that passed with fewer voters than a quorum, or returns an empty text.
+    fn unexplained_reads(&self) -> String {
+        match (self.assessment.too_few_responding, &self.assessment.tally) {
+            (Some(responding), Some(tally)) => format!(
+                "; reads pass although only {responding} of {} voters respond: the others may vote unseen, or the member list may \
+                 be wrong",
+                tally.voters
+            ),
+            _ => String::new(),
+        }
     }
 
     fn restore_missing_voter(&self) -> String {

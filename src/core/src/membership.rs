@@ -1,5 +1,6 @@
 //! Members of one cluster, each with its evidence: the pod that runs it, and the replies of the probe round.
 
+pub mod contradiction;
 pub mod identity;
 pub mod leadership;
 pub mod scheme;
@@ -42,6 +43,8 @@ pub struct Member<'a> {
     pub is_address_denied: bool,
     /// Whether the member's data is corrupt.
     pub is_corrupt: bool,
+    /// Whether some of the member lists do not contain the member as a voter.
+    pub is_disputed: bool,
     /// The leadership of the cluster, with which a healthy member agrees.
     leadership: Leadership,
 }
@@ -73,6 +76,7 @@ impl<'a> Membership<'a> {
             external: snapshot.external_members.iter().find(|member| member.id == listed.id),
             is_address_denied: snapshot.denied_members.contains(&listed.id),
             is_corrupt: all_corrupt || corrupt.contains(&listed.id),
+            is_disputed: is_disputed(snapshot, &listed),
             leadership: Leadership::default(),
             listed,
         });
@@ -149,6 +153,18 @@ pub fn listed_members(snapshot: &Snapshot) -> Vec<ListedMember> {
     union
 }
 
+/// Whether the serving members list the voter differently: as a learner, or not at all. It counts for the quorum, and not as
+/// healthy: raft may not count its vote.
+fn is_disputed(snapshot: &Snapshot, voter: &ListedMember) -> bool {
+    let omits_voter = |reply: &ProbeResult| match reply {
+        ProbeResult::Healthy { members, .. } => {
+            !members.iter().any(|member| member.id == voter.id && !member.is_learner)
+        }
+        ProbeResult::StatusOnly { .. } | ProbeResult::NoStatus { .. } => false,
+    };
+    !voter.is_learner && !Mistake::BelieveMemberList.is_active() && snapshot.replies().any(omits_voter)
+}
+
 // === impl Member ===
 
 impl<'a> Member<'a> {
@@ -197,11 +213,11 @@ impl<'a> Member<'a> {
         status.filter(|status| !Mistake::CountStaleRead.is_active() && !self.leadership.is_current(status))
     }
 
-    /// Whether the member serves over a scheme that it advertises, agrees with the leadership of the other voters, and its
-    /// data is not corrupt.
+    /// Whether the member serves over a scheme that it advertises, agrees with the leadership of the other voters, its data is
+    /// not corrupt, and all member lists agree on it.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        !self.is_corrupt && self.is_trusted() && self.outdated().is_none()
+        !self.is_corrupt && !self.is_disputed && self.is_trusted() && self.outdated().is_none()
     }
 
     /// Whether the member's process responds, even with an error.

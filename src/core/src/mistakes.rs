@@ -27,6 +27,8 @@ pub enum Mistake {
     CountStaleRead,
     /// Approvals without a cluster id do not count.
     IgnoreWithoutClusterId,
+    /// The member list is believed, also where it contradicts what the members do.
+    BelieveMemberList,
 }
 
 #[cfg(debug_assertions)]
@@ -39,7 +41,7 @@ thread_local! {
 
 impl Mistake {
     /// All mistakes.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::ApproveFromCache,
         Self::ReadLedgerAfterProbe,
         Self::LoseLeaseUpdate,
@@ -49,6 +51,7 @@ impl Mistake {
         Self::ExpireByWallClock,
         Self::CountStaleRead,
         Self::IgnoreWithoutClusterId,
+        Self::BelieveMemberList,
     ];
 
     /// Makes this thread commit a mistake, or none.

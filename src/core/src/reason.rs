@@ -97,6 +97,8 @@ reasons! {
     AmbiguousMember => Denies,
     /// The pods belong to different clusters.
     SplitCluster => Denies,
+    /// The members contradict the member list.
+    MemberListWrong => Denies,
     /// No member could be reached.
     EtcdUnreachable => DeniesForNow,
     /// The members rejected the guard's credentials.

@@ -104,7 +104,7 @@ impl Connections {
 
     /// Creates the channel to a member. It connects at the first call. The channels of `Client::connect` also contain a
     /// balancer between several members.
-    fn channel(&self, endpoint: &Endpoint) -> Result<Channel, Error> {
+    pub(super) fn channel(&self, endpoint: &Endpoint) -> Result<Channel, Error> {
         if let Some(transport) = &self.transport {
             return Ok(transport(&endpoint.url));
         }
@@ -113,6 +113,11 @@ impl Connections {
             return Ok(unverified_channel(&endpoint.url)?);
         }
         Ok(limited(builder.connect_lazy()))
+    }
+
+    /// Whether [`Self::channel`] opens a TCP connection without TLS.
+    pub(super) fn opens_plain_tcp(&self, endpoint: &Endpoint) -> bool {
+        self.transport.is_none() && endpoint.tls.is_none()
     }
 
     /// Returns one endpoint for each URL of a member, first the one that answered last.

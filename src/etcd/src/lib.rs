@@ -18,6 +18,7 @@ mod limits;
 mod probe;
 mod response;
 mod scheme;
+mod suffrage;
 mod transfer;
 mod unverified;
 

@@ -19,6 +19,7 @@ use super::{
     connection::Connections,
     limits::MAX_CONCURRENT_PROBES,
     response::{is_refused_after_read_index, listed_members, member_error, status_of},
+    suffrage::add_suffrage,
 };
 use etcd_guard_core::{
     etcd::{endpoint::Endpoint, error::MemberError, probe_result::ProbeResult},
@@ -31,6 +32,10 @@ pub const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The part of a probe's time that is reserved for `Status`, because the read does not return without a quorum.
 const STATUS_RESERVE: Duration = Duration::from_millis(250);
+
+/// Time for the question whether raft counts the member's vote, which is asked for a few releases. It takes milliseconds, and an
+/// answer is evidence that a verdict can do without.
+const SUFFRAGE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Time after which the next address of a member is probed while the earlier ones have not answered.
 const NEXT_ADDRESS_DELAY: Duration = Duration::from_millis(150);
@@ -119,13 +124,14 @@ fn stronger_failure(a: ProbeResult, b: ProbeResult) -> ProbeResult {
 
 async fn probe_address(connections: &Connections, endpoint: &Endpoint, deadline: Instant) -> ProbeResult {
     let started = Instant::now();
-    let result = match timeout_at(deadline, probe_with_retry(connections, endpoint, deadline)).await {
+    let mut result = match timeout_at(deadline, probe_with_retry(connections, endpoint, deadline)).await {
         Ok(result) => result,
         Err(_) => ProbeResult::NoStatus { cause: MemberError::TimedOut(to_millis(started.elapsed())) },
     };
     if let ProbeResult::NoStatus { .. } = result {
         connections.remove(endpoint);
     }
+    add_suffrage(connections, endpoint, &mut result, deadline.min(Instant::now() + SUFFRAGE_TIMEOUT)).await;
     result
 }
 

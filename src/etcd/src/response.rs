@@ -59,6 +59,7 @@ pub(super) fn status_of(response: &etcd_client::StatusResponse) -> Option<Status
         version: displayed_version(response.version()),
         is_learner: response.is_learner(),
         alarms: response.errors().iter().filter_map(|text| Alarm::parse(text)).collect(),
+        suffrage: None,
         downgrade: response
             .downgrade_info()
             .filter(|info| info.enabled())

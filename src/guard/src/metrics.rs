@@ -10,7 +10,11 @@ use prometheus_client::{
 
 use etcd_guard_core::{
     cluster_state::ClusterState,
-    etcd::{error::MemberError, probe_result::ProbeResult, release::stale_read_fix},
+    etcd::{
+        error::MemberError,
+        probe_result::ProbeResult,
+        release::{stale_read_fix, wrong_list_fix},
+    },
     handover::Trigger,
 };
 
@@ -75,12 +79,13 @@ struct GapLabel {
 }
 
 /// Values of [`ReleaseLabel`].
-const RELEASES: [&str; 3] = ["stale_reads", "ok", "unknown"];
+const RELEASES: [&str; 4] = ["stale_reads", "wrong_lists", "ok", "unknown"];
 
 /// Returns the label of a member with this version, if it returned one.
 fn release_label(version: Option<&str>) -> &'static str {
     match version {
         Some(version) if stale_read_fix(version).is_some() => "stale_reads",
+        Some(version) if wrong_list_fix(version).is_some() => "wrong_lists",
         Some(_) => "ok",
         None => "unknown",
     }
@@ -155,7 +160,8 @@ impl Metrics {
         registry.register(
             "members",
             "Members of guarded etcd clusters in the last survey; stale_reads if the release can confirm a read at a deposed \
-             leader (etcd issue 20418)",
+             leader (etcd issue 20418), otherwise wrong_lists if it can list a learner as a voter or a voter as a learner (21694, \
+             19557)",
             members.clone(),
         );
         let recognition_gaps = Family::default();

@@ -32,6 +32,7 @@ impl Cluster {
         let state = &mut self.members[member];
         (state.id, state.is_removed, state.is_learner) = (id, false, true);
         (state.term, state.log, state.applied) = (0, 0, (0, 0));
+        state.voted_in = 0;
         state.address = String::new();
         self.changed_at = Some(now);
         true

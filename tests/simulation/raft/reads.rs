@@ -16,16 +16,21 @@ impl Cluster {
             // The acknowledgements of heartbeats before the pause confirm the read.
             return true;
         }
-        self.serves(member, now)
+        // A learner that is listed as a voter passes reads on to the leader.
+        let is_wrong = state.is_learner && !state.is_listed_learner();
+        self.serves(member, now) || is_wrong && self.follows(member, now)
     }
 
     /// Whether a member serves linearizable reads: the leader that it follows has a quorum, and the member has applied
     /// what the leader has committed.
     pub(crate) fn serves(&self, member: usize, now: Instant) -> bool {
+        !self.members[member].is_learner && self.follows(member, now)
+    }
+
+    /// Whether the leader that a member follows has a quorum, and the member has applied what the leader has committed.
+    fn follows(&self, member: usize, now: Instant) -> bool {
         let state = &self.members[member];
-        let Some(leader) = state.leader.filter(|_| !state.is_learner && state.takes_part()) else {
-            return false;
-        };
+        let Some(leader) = state.leader.filter(|_| state.takes_part()) else { return false };
         let lead = &self.members[leader];
         let follows = self.reach_each_other(member, leader)
             && lead.role == Role::Leader

@@ -132,7 +132,9 @@ async fn call(
     };
     let Some(member) = member else { return std::future::pending().await };
     wait_while_paused(sim, member).await;
+    let page = page(&sim.world().cluster, member, parts.uri.path());
     let reply = match parts.uri.path() {
+        _ if page.is_some() => Ok(Vec::new()),
         "/etcdserverpb.KV/Range" => read(sim, member).await,
         "/etcdserverpb.Maintenance/Status" => Ok(status(&sim.world().cluster, member)),
         "/etcdserverpb.Cluster/MemberList" => Ok(member_list(&sim.world().cluster, member)),
@@ -147,7 +149,30 @@ async fn call(
     if !sim.world().cluster.members[member].is_up {
         return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
     }
-    Ok(response(reply))
+    Ok(match page {
+        Some(text) => Response::new(Body::new(Full::from(text))),
+        None => response(reply),
+    })
+}
+
+/// Returns a page of the client port that tells whether raft counts the member's vote. The metric of a member is right as long as
+/// the member replays its log at each start.
+fn page(cluster: &Cluster, member: usize, path: &str) -> Option<String> {
+    let state = &cluster.members[member];
+    let id = state.id;
+    match path {
+        "/debug/vars" => {
+            let vote = u8::from(state.voted_in == state.term);
+            Some(format!(
+                "\"raft.status\": {{\"id\":\"{id:x}\",\"vote\":\"{vote}\",\"raftState\":\"StateFollower\"}}\n"
+            ))
+        }
+        "/metrics" => {
+            let learner = u8::from(state.is_learner);
+            Some(format!("\netcd_server_id{{server_id=\"{id:x}\"}} 1\netcd_server_is_learner {learner}\n"))
+        }
+        _ => None,
+    }
 }
 
 async fn wait_while_paused(sim: &Sim, member: usize) {
@@ -161,7 +186,7 @@ async fn wait_while_paused(sim: &Sim, member: usize) {
 }
 
 async fn read(sim: &Sim, member: usize) -> Reply {
-    if sim.world().cluster.members[member].is_learner {
+    if sim.world().cluster.members[member].is_listed_learner() {
         return Err(("14", "etcdserver: rpc not supported for learner"));
     }
     loop {
@@ -187,6 +212,9 @@ async fn move_leader(sim: &Sim, leader: usize, target: u64) -> Reply {
         let Some(transferee) = world.cluster.index_of_id(target) else {
             return Err(("9", "etcdserver: bad leader transferee"));
         };
+        if world.cluster.members[transferee].is_listed_learner() {
+            return Err(("9", "etcdserver: bad leader transferee"));
+        }
         let moved = world.cluster.transfer(leader, transferee, Instant::now());
         let name = world.cluster.members[transferee].name.clone();
         world.note(&format!("raft: transfer to {name}: {moved}"));
@@ -215,7 +243,7 @@ fn status(cluster: &Cluster, member: usize) -> Vec<u8> {
         // etcd reports the term of the last applied entry.
         raft_term: state.applied.1,
         raft_applied_index: state.applied.0,
-        is_learner: state.is_learner,
+        is_learner: state.is_listed_learner(),
     }
     .encode_to_vec()
 }
@@ -230,7 +258,7 @@ fn member_list(cluster: &Cluster, member: usize) -> Vec<u8> {
             .then(|| format!("http://{}:2379", member.address))
             .into_iter()
             .collect(),
-        is_learner: member.is_learner,
+        is_learner: member.is_listed_learner(),
     });
     MemberList { header: Some(header(cluster, member)), members: listed.collect() }.encode_to_vec()
 }

@@ -59,6 +59,9 @@ impl<'a> ClusterSummary<'a> {
             Ok(membership) => {
                 summary.tally = Some(Tally::new(&membership, |_| false));
                 summary.missing = missing_voters(&membership);
+                summary.obstacle = membership
+                    .contradiction()
+                    .map(|proof| (Reason::MemberListWrong, format!("the member list is wrong: {proof}")));
                 summary.membership = Some(membership);
             }
             Err(MembershipError::Unproven) => {

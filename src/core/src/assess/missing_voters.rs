@@ -85,6 +85,7 @@ pub fn unreached_cause(voter: &Member<'_>) -> &'static str {
 fn cause(voter: &Member<'_>) -> String {
     match voter.pod {
         _ if voter.is_corrupt => String::from("its data is corrupt"),
+        _ if voter.is_disputed => String::from("the members do not agree that it is a voter"),
         Some(pod) if voter.is_serving() && !voter.listed.advertises(pod.scheme) => {
             String::from("the member advertises no client URL with the scheme at which its pod replies")
         }

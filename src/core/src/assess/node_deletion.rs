@@ -49,6 +49,14 @@ pub fn evaluate_node_deletion(snapshot: &Snapshot, node: &str, uids: &BTreeSet<&
         );
         return denial(text, &[]);
     }
+    if let Some(proof) = membership.contradiction() {
+        let text = format!(
+            "node {node} runs pod {} of {cluster}: its member answers, and the member list of {cluster} is wrong: {proof}",
+            answering.name
+        );
+        return denial(text, &[]);
+    }
+    let has_voter = has_voter || !membership.explains_reads();
     let (remaining, voters, quorum) = (tally.remaining, tally.voters, tally.quorum);
     if !has_voter || tally.has_quorum() {
         let text =

@@ -81,6 +81,12 @@ fn evaluate_deleted_pods(
         .map(Member::id)
         .collect();
     let remains = |pod: &&MemberPod| !is_deleted(pod) && pod.reply.is_healthy() && pod.departure().is_none();
+    if let Some(proof) = membership.contradiction() {
+        let text = format!("the member list of {cluster} is wrong: {proof}");
+        let remedy =
+            format!("Check the pods: kubectl -n {} get pods -o wide", to_shell_word(&snapshot.namespace));
+        return Verdict::new(Reason::MemberListWrong, text).with_remedy(&remedy);
+    }
     let Some(first_leaving) = leaving.first() else {
         let text = format!("the pods that the scale-down deletes run no member of {cluster}");
         return Verdict::new(Reason::IntentHarmless, text);

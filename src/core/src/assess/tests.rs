@@ -1,5 +1,6 @@
 //! Each test adds faults to the healthy cluster of the fixture.
 
+mod contradictions;
 mod inspection;
 mod invariants;
 mod leadership;
@@ -63,9 +64,49 @@ fn denies_leader_that_only_followers_report() {
     assert_eq!(cluster(3).silence(0).reason(0), Reason::LeaderProtected);
 }
 
+/// The reads of the other four pass through the leader, so that raft runs, and they are a quorum without it.
 #[test]
-fn denies_all_pods_if_named_leader_does_not_serve() {
-    assert_eq!(cluster(5).silence(0).reason(1), Reason::ElectionInProgress);
+fn followers_may_go_while_the_leader_answers_nobody() {
+    let deaf = cluster(5).silence(0);
+    assert_eq!(deaf.reason(1), Reason::SafeToDelete);
+    let warning =
+        "the leader of etcd prod/etcd, etcd-0, does not answer at its client port: no answer within 750ms";
+    assert!(
+        deaf.explained(1).warnings.iter().any(|text| text == warning),
+        "{:?}",
+        deaf.explained(1).warnings
+    );
+    assert_eq!(deaf.clone().silence(2).reason(1), Reason::QuorumAtRisk, "no quorum without the leader");
+    assert_eq!(cluster(3).silence(0).reason(1), Reason::QuorumAtRisk);
+    assert_eq!(deaf.clone().change(2, |pod| pod.reserved = true).reason(1), Reason::DisruptionInProgress);
+}
+
+#[test]
+fn leader_that_answers_nobody_stays() {
+    let deaf = cluster(5).silence(0);
+    assert_eq!(deaf.reason(0), Reason::LeaderProtected);
+    let text = deaf.text(0);
+    let cause = "etcd-0 leads prod/etcd (member e7cd0000, term 7; 4 of 5 voters healthy, quorum 3), and does not answer at its \
+                 client port: no answer within 750ms.";
+    let command = "kubectl annotate --overwrite -n prod pod etcd-0 etcd-guard.io/allow-delete-until=";
+    assert!(text.contains(cause) && text.contains(command), "{text}");
+    let policy = Policy { leader: LeaderPolicy::Transfer, ..Policy::default() };
+    let assess = |snapshot: &Snapshot| assess(snapshot, &snapshot.pods[0], &policy).wants_transfer(&policy);
+    assert!(!assess(&deaf) && assess(&cluster(5)), "it would have to move leadership itself");
+}
+
+#[test]
+fn denies_all_pods_if_named_leader_has_stopped_or_leaves() {
+    let stopped = cluster(5).crash(0);
+    assert_eq!(stopped.reason(1), Reason::ElectionInProgress);
+    for change in [|pod: &mut MemberPod| pod.terminating = true, |pod: &mut MemberPod| pod.reserved = true] {
+        assert_eq!(cluster(5).silence(0).change(0, change).reason(1), Reason::ElectionInProgress);
+    }
+    let denying = cluster(5).starve(0).restate(0, |status| status.leader = None);
+    assert_eq!(denying.reason(1), Reason::ElectionInProgress);
+    let mut hidden = cluster(5);
+    hidden.pods.remove(0);
+    assert_eq!(hidden.reason(0), Reason::ElectionInProgress, "its pod may be leaving");
 }
 
 #[test]

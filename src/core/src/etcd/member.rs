@@ -34,8 +34,19 @@ pub struct Status {
     pub is_learner: bool,
     /// Alarms of all members of the cluster, in this member's view.
     pub alarms: Vec<Alarm>,
+    /// What the member's own raft says about its vote, if it was asked and knows it. The member list can differ.
+    pub suffrage: Option<Suffrage>,
     /// The version to which a downgrade of the cluster is in progress, escaped and cut. Members report it since 3.6.
     pub downgrade: Option<String>,
+}
+
+/// Whether raft counts a member's vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suffrage {
+    /// The member has voted in its current term, or leads.
+    Voter,
+    /// The member joined as a learner and was not promoted since it started.
+    Learner,
 }
 
 /// An active alarm of a member.

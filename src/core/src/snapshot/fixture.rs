@@ -52,6 +52,7 @@ pub fn status(n: usize) -> Status {
         leader: Some(id(0)),
         term: 7,
         applied_index: 100,
+        suffrage: None,
         downgrade: None,
         version: String::from("3.6.16"),
         is_learner: false,

@@ -194,12 +194,20 @@ mod tests {
             let snapshot = cluster(3).restate(1, |status| version.clone_into(&mut status.version));
             status(&snapshot).problems
         };
-        assert_eq!(problems("3.5.28"), [""; 0]);
+        assert_eq!(problems("3.5.31"), [""; 0]);
+        let wrong_list = |version: &str, fixed: &str| {
+            format!(
+                "etcd {version} (etcd-1) can list a learner as a voter, or a voter as a learner (etcd issues 21694, 19557): \
+                 upgrade to {fixed} or later"
+            )
+        };
+        assert_eq!(problems("3.5.30"), [wrong_list("3.5.30", "3.5.31")]);
         assert_eq!(
             problems("3.5.16"),
             [
                 "etcd 3.5.16 (etcd-1) can confirm a linearizable read at a deposed leader (etcd issue 20418): upgrade to 3.5.28 \
-              or later"
+              or later",
+                &wrong_list("3.5.16", "3.5.31"),
             ]
         );
     }

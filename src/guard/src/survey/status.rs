@@ -8,7 +8,7 @@ use etcd_guard_core::{
     etcd::{
         member::{ListedMember, MemberId, Status},
         probe_result::ProbeResult,
-        release::stale_read_fix,
+        release::{stale_read_fix, wrong_list_fix},
     },
     membership::Member,
     policy::PolicySetting,
@@ -63,26 +63,31 @@ fn problems(summary: &ClusterSummary<'_>) -> Vec<String> {
     let space = summary.no_space.then(|| {
         String::from("the cluster is out of space and rejects writes until space is freed (alarm NOSPACE)")
     });
-    let stale_reads = stale_reads(summary.members());
-    obstacle.chain(missing).chain(corrupt).chain(space).chain(stale_reads).collect()
+    let stale_reads = affected_releases(
+        summary.members(),
+        stale_read_fix,
+        "can confirm a linearizable read at a deposed leader (etcd issue 20418)",
+    );
+    let wrong_lists = affected_releases(
+        summary.members(),
+        wrong_list_fix,
+        "can list a learner as a voter, or a voter as a learner (etcd issues 21694, 19557)",
+    );
+    obstacle.chain(missing).chain(corrupt).chain(space).chain(stale_reads).chain(wrong_lists).collect()
 }
 
-/// Returns one sentence per release that can confirm a linearizable read at a deposed leader.
-fn stale_reads(members: &[Member<'_>]) -> Vec<String> {
+/// Returns one sentence per release with a defect that the release in `fix` corrects.
+fn affected_releases(members: &[Member<'_>], fix: fn(&str) -> Option<String>, defect: &str) -> Vec<String> {
     let mut by_release: BTreeMap<&str, (String, Vec<String>)> = BTreeMap::new();
     for member in members {
         let Some(status) = member.reply().and_then(ProbeResult::status) else { continue };
-        if let Some(fixed) = stale_read_fix(&status.version) {
+        if let Some(fixed) = fix(&status.version) {
             let (_, names) = by_release.entry(&status.version).or_insert((fixed, Vec::new()));
             names.push(member.name());
         }
     }
     let sentence = |(version, (fixed, names)): (&str, (String, Vec<String>))| {
-        format!(
-            "etcd {version} ({}) can confirm a linearizable read at a deposed leader (etcd issue 20418): upgrade to {fixed} \
-             or later",
-            names.join(", ")
-        )
+        format!("etcd {version} ({}) {defect}: upgrade to {fixed} or later", names.join(", "))
     };
     by_release.into_iter().map(sentence).collect()
 }

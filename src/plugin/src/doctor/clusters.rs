@@ -2,7 +2,10 @@
 
 use super::report::{Finding, Line, State};
 use etcd_guard_api::{ClusterStatus, PRIORITY_WARNING, Survey};
-use etcd_guard_core::{discovery::fail_closed::OWNER_ONLY, etcd::release::stale_read_fix};
+use etcd_guard_core::{
+    discovery::fail_closed::OWNER_ONLY,
+    etcd::release::{stale_read_fix, wrong_list_fix},
+};
 
 /// Returns the lines about the guarded clusters. `status` is the command that shows them, `kubectl` and `selector` find the
 /// guard's pods. `runs_in_cluster` is false if the guard has no pod.
@@ -14,6 +17,15 @@ pub(super) fn lines(survey: &Survey, status: &str, kubectl: &str, runs_in_cluste
         priority(survey, kubectl, runs_in_cluster),
     ]
 }
+
+/// A defect of etcd: the release that corrects the one of a member, and what the defect does.
+type Defect = (fn(&str) -> Option<String>, &'static str);
+
+/// The defects of etcd that affect verdicts.
+const DEFECTS: [Defect; 2] = [
+    (stale_read_fix, "confirm a read at a deposed leader (etcd issue 20418)"),
+    (wrong_list_fix, "list a learner as a voter, or a voter as a learner (etcd issues 21694, 19557)"),
+];
 
 fn name(cluster: &ClusterStatus) -> String {
     format!("{}/{}", cluster.namespace, cluster.name)
@@ -49,23 +61,25 @@ fn clusters(survey: &Survey, status: &str, kubectl: &str) -> Line {
     Line::from_findings("clusters", "", &message, &findings, status)
 }
 
-/// Releases of etcd with linearizable reads that can be stale.
+/// Releases of etcd with linearizable reads that can be stale, or with member lists that can be wrong.
 fn releases(survey: &Survey, kubectl: &str) -> Line {
     let mut findings: Vec<Finding> = Vec::new();
     let mut found: Vec<&str> = Vec::new();
     let mut remedy = String::new();
     for cluster in &survey.clusters {
-        let affected = cluster.members.iter().filter_map(|member| {
-            let version = member.version.as_deref()?;
-            Some((version, stale_read_fix(version)?))
-        });
-        if let Some((version, fixed)) = affected.min() {
-            let text = format!(
-                "{} runs etcd {version}, which can confirm a read at a deposed leader (etcd issue 20418): upgrade to {fixed} or later",
-                name(cluster)
-            );
-            findings.push((State::Warning, text));
-            remedy = format!("{kubectl} -n {} get pods -o wide", cluster.namespace);
+        for (fix, defect) in DEFECTS {
+            let affected = cluster.members.iter().filter_map(|member| {
+                let version = member.version.as_deref()?;
+                Some((version, fix(version)?))
+            });
+            if let Some((version, fixed)) = affected.min() {
+                let text = format!(
+                    "{} runs etcd {version}, which can {defect}: upgrade to {fixed} or later",
+                    name(cluster)
+                );
+                findings.push((State::Warning, text));
+                remedy = format!("{kubectl} -n {} get pods -o wide", cluster.namespace);
+            }
         }
         found.extend(cluster.members.iter().filter_map(|member| member.version.as_deref()));
     }
@@ -159,12 +173,12 @@ mod tests {
     }
 
     #[test]
-    fn reports_releases_with_stale_reads() {
-        for version in ["3.4.41", "3.5.27", "3.6.8"] {
+    fn reports_releases_with_defects() {
+        for version in ["3.4.41", "3.5.27", "3.6.8", "3.5.30", "3.6.11"] {
             let found = states(|survey| survey["clusters"][0]["members"][1]["version"] = json!(version));
             assert_eq!(found, [("etcd-versions", State::Warning)], "{version}");
         }
-        for version in ["3.4.42", "3.5.28", "3.6.9"] {
+        for version in ["3.5.31", "3.6.12", "3.7.0"] {
             assert_eq!(states(|survey| survey["clusters"][0]["members"][1]["version"] = json!(version)), []);
         }
     }

@@ -13,13 +13,14 @@ use crate::{
 };
 
 /// Denials that depend on no member to which the guard may lack access.
-const OTHER_DENIALS: [Reason; 6] = [
+const OTHER_DENIALS: [Reason; 7] = [
     Reason::TooFewVoters,
     Reason::LeaderProtected,
     Reason::SingleMember,
     Reason::LookupFailed,
     Reason::TransferFailed,
     Reason::LedgerUnavailable,
+    Reason::MemberListWrong,
 ];
 
 /// The causes by which the guard may lack access to a healthy member.
@@ -60,7 +61,7 @@ fn denials(cause: &MemberError) -> Vec<(Verdict, usize)> {
         (fail(3, &[2]).explained(1), 2),
         // A voter that is restored outside of the guard is no reason to hide one to which the guard lacks access.
         (fail(5, &[3]).crash(1).crash(2).explained(4), 3),
-        (fail(5, &[0]).explained(1), 0),
+        (fail(5, &[0]).change(0, |pod| pod.reserved = true).explained(1), 0),
         (fail(5, &[3]).change(1, ephemeral).explained(1), 3),
         (fail(5, &[3]).change(4, |pod| pod.terminating = true).explained(2), 3),
         (unlisted.explained(1), 1),

@@ -90,6 +90,7 @@ fn assess_pods(pods: &[PodView], target: u8) -> Judgement {
         leader,
         term: 1,
         applied_index: 1,
+        suffrage: None,
         downgrade: None,
         version: String::from("3.6.16"),
         is_learner: seen.is_learner,
