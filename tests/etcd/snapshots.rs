@@ -48,6 +48,7 @@ impl Cluster {
             other_containers: 0,
             storage: Storage::Persistent,
             stop_script: None,
+            revision: String::new(),
             scheme: self.endpoint(n).scheme(),
             reply,
         });

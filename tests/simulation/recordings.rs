@@ -170,6 +170,7 @@ async fn snapshot(sim: &Sim, running: &[bool]) -> Snapshot {
         other_containers: 0,
         storage: Storage::Persistent,
         stop_script: None,
+        revision: String::new(),
         scheme: endpoints[member].scheme(),
         reply,
     });

@@ -1,4 +1,4 @@
-//! Evictions that the API server would refuse because of a PodDisruptionBudget.
+//! Evictions that the API server would refuse because of a `PodDisruptionBudget`.
 
 use serde_json::{Value, json};
 

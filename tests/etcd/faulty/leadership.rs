@@ -78,7 +78,7 @@ on_every_version! {
         let connections = Connections::new();
         let snapshot = cluster.healthy_snapshot(&connections).await;
         let leader = leader_of(&snapshot).unwrap();
-        let (_, status) = transferee(&snapshot, &snapshot.pods[leader]).unwrap();
+        let (_, status) = transferee(&snapshot, &snapshot.pods[leader], None).unwrap();
         let id = status.member_id;
         move_leader(&connections, &cluster.endpoint(leader), id, Instant::now() + LONG).await.unwrap();
         wait_until("the transferee leads", START_TIMEOUT, async || {
@@ -124,7 +124,7 @@ on_every_version! {
         cluster.wait_until_serving(1).await;
         let connections = Connections::new();
         let snapshot = cluster.settled_snapshot(&connections).await;
-        assert!(transferee(&snapshot, &snapshot.pods[0]).is_none());
+        assert!(transferee(&snapshot, &snapshot.pods[0], None).is_none());
         let ProbeResult::StatusOnly { status, .. } = &snapshot.pods[1].reply else { panic!("{:?}", snapshot.pods) };
         let deadline = Instant::now() + LONG;
         let cause =

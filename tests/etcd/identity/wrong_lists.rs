@@ -73,17 +73,17 @@ async fn learner_listed_as_voter(version: &'static str, tls: bool) {
 
 #[tokio::test]
 async fn learner_listed_as_voter_on_3_6() {
-    learner_listed_as_voter(AFFECTED, false).await;
+    Box::pin(learner_listed_as_voter(AFFECTED, false)).await;
 }
 
 #[tokio::test]
 async fn learner_listed_as_voter_on_3_6_with_tls() {
-    learner_listed_as_voter(AFFECTED, true).await;
+    Box::pin(learner_listed_as_voter(AFFECTED, true)).await;
 }
 
 #[tokio::test]
 async fn learner_listed_as_voter_on_3_4() {
-    learner_listed_as_voter("3.4", false).await;
+    Box::pin(learner_listed_as_voter("3.4", false)).await;
 }
 
 /// A corrected release is not asked, and keeps the learner in its list.

@@ -147,8 +147,8 @@ mod tests {
         .unwrap()
     }
 
-    fn exhausted(healthy: i64) -> Option<BudgetRefusal<'static>> {
-        Some(BudgetRefusal::Exhausted { budget: "etcd", healthy, required: 2 })
+    fn exhausted(healthy: i64) -> BudgetRefusal<'static> {
+        BudgetRefusal::Exhausted { budget: "etcd", healthy, required: 2 }
     }
 
     #[test]
@@ -159,12 +159,12 @@ mod tests {
         };
         let text = |refusal: Option<BudgetRefusal<'_>>| refusal.map(|refusal| format!("{refusal:?}"));
         let ready = pod("Running", "True");
-        assert_eq!(refusal(json!({}), json!({}), &ready), text(exhausted(2)));
-        assert_eq!(refusal(json!({}), json!({"disruptionsAllowed": -1}), &ready), text(exhausted(2)));
+        assert_eq!(refusal(json!({}), json!({}), &ready), text(Some(exhausted(2))));
+        assert_eq!(refusal(json!({}), json!({"disruptionsAllowed": -1}), &ready), text(Some(exhausted(2))));
         assert_eq!(refusal(json!({}), json!({"disruptionsAllowed": 1}), &ready), None);
         assert_eq!(
             refusal(json!({"unhealthyPodEvictionPolicy": "AlwaysAllow"}), json!({}), &ready),
-            text(exhausted(2))
+            text(Some(exhausted(2)))
         );
 
         let outdated = json!({"observedGeneration": 1, "disruptionsAllowed": 1});
@@ -179,7 +179,7 @@ mod tests {
         let unready = pod("Running", "False");
         assert_eq!(budget_refusal(&budgets(json!({}), 2), &unready), None);
         assert_eq!(budget_refusal(&budgets(always, 1), &unready), None);
-        assert_eq!(budget_refusal(&budgets(json!({}), 1), &unready), exhausted(1));
+        assert_eq!(budget_refusal(&budgets(json!({}), 1), &unready), Some(exhausted(1)));
         let without_desired = [budget("etcd", json!({}), json!({"currentHealthy": 0, "desiredHealthy": 0}))];
         assert!(budget_refusal(&without_desired, &unready).is_some());
     }

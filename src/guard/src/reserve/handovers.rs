@@ -12,8 +12,8 @@ pub(super) const ANNOTATION: &str = "etcd-guard.io/handovers";
 /// oldest requests are dropped first, and then the oldest entries.
 const MAX_HANDOVERS: usize = 64;
 
-/// Time after which a request, or the move for a deletion, is dropped from the ledger: the guard ignores requests that are older than one minute, and
-/// the clocks of replicas differ by less than the rest.
+/// Time after which a request, or the move for a deletion, is dropped from the ledger: the guard ignores requests that are older
+/// than one minute, and the clocks of replicas differ by less than the rest.
 const REQUEST_TTL: SignedDuration = SignedDuration::from_mins(10);
 
 /// Time for which a Lease remains that contains the handover of a signal. Drains take hours; an entry that is lost
@@ -70,7 +70,12 @@ fn rollout_of(handover: &Handover) -> Option<&str> {
 
 /// Whether the handover has no signal that may persist.
 fn is_brief(handover: &Handover) -> bool {
-    handover.signal == REVIEW || handover.signal.starts_with(Trigger::Request.as_str())
+    handover.signal == REVIEW || is_request(handover)
+}
+
+/// Whether an annotation requested the move.
+fn is_request(handover: &Handover) -> bool {
+    handover.signal.starts_with(Trigger::Request.as_str())
 }
 
 /// Whether the handover has ended, however the clocks of the replicas differ. An invalid time proves nothing.

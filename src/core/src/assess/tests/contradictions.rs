@@ -38,7 +38,7 @@ fn listed_learner_stays_while_too_few_listed_voters_respond() {
             evaluate_node_deletion(&down, "worker", &[uid.as_str()].into()).reason
         };
         assert_eq!((node(2), node(1)), (Reason::IntentProtected, Reason::IntentHarmless));
-        assert_eq!(evaluate_scale_down(&down, "etcd", 2).reason, Reason::IntentProtected);
+        assert_eq!(evaluate_scale_down(&down, "etcd", 0..2).reason, Reason::IntentProtected);
     }
     let leaving = all_serve.clone().change(1, |pod| pod.terminating = true);
     assert_eq!(leaving.reason(2), Reason::DisruptionInProgress);
@@ -86,7 +86,7 @@ fn denies_all_pods_if_listed_voter_is_a_learner() {
     }
     let membership = Membership::new(&contradicted).unwrap();
     assert_eq!(membership.contradiction(), Some(Contradiction::VoterIsLearner(String::from("etcd-2"))));
-    assert_eq!(evaluate_scale_down(&contradicted, "etcd", 2).reason, Reason::MemberListWrong);
+    assert_eq!(evaluate_scale_down(&contradicted, "etcd", 0..2).reason, Reason::MemberListWrong);
     let node = evaluate_node_deletion(&contradicted, "worker", &["uid-1"].into());
     assert_eq!(node.reason, Reason::IntentProtected);
 }
