@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Denials that depend on no member to which the guard may lack access.
-const OTHER_DENIALS: [Reason; 7] = [
+const OTHER_DENIALS: [Reason; 9] = [
     Reason::TooFewVoters,
     Reason::LeaderProtected,
     Reason::SingleMember,
@@ -21,6 +21,8 @@ const OTHER_DENIALS: [Reason; 7] = [
     Reason::TransferFailed,
     Reason::LedgerUnavailable,
     Reason::MemberListWrong,
+    Reason::BudgetExhausted,
+    Reason::AmbiguousBudget,
 ];
 
 /// The causes by which the guard may lack access to a healthy member.

@@ -208,7 +208,7 @@ fn unread_script_of_a_hook_names_what_settles_it() {
     let of_image = text(script(None, None));
     assert!(of_image.contains("/scripts/stop.sh (it is in no ConfigMap that the pod mounts)"), "{of_image}");
     assert!(
-        of_image.ends_with("annotate --overwrite pod etcd-1 etcd-guard.io/ephemeral-data=allow"),
+        of_image.ends_with("annotate --overwrite pod/etcd-1 etcd-guard.io/ephemeral-data=allow"),
         "{of_image}"
     );
 }
