@@ -29,6 +29,7 @@ impl Cluster {
     /// Returns a snapshot as the guard would take it of the pods `etcd-0`, `etcd-1` and so on.
     pub(crate) async fn snapshot(&self, connections: &Connections) -> Snapshot {
         let results = etcd::probe(connections, &self.endpoints(), probe_deadline()).await;
+        let taken_at = tokio::time::Instant::now();
         let pods = self.members.iter().zip(results).enumerate().map(|(n, (member, reply))| MemberPod {
             name: format!("etcd-{n}"),
             uid: format!("uid-{n}"),
@@ -44,7 +45,7 @@ impl Cluster {
             reserved: false,
             report: PodReport::with_container(ContainerState::of_started(member.running)),
             path: Path { listener: Listener::Stated, has_answered: true },
-            silent_since: tokio::time::Instant::now().checked_sub(CONFIRMATION_TIME),
+            silent_since: taken_at.checked_sub(CONFIRMATION_TIME),
             other_containers: 0,
             storage: Storage::Persistent,
             stop_script: None,
@@ -55,7 +56,7 @@ impl Cluster {
         Snapshot {
             cluster: String::from("test/etcd"),
             namespace: String::from("test"),
-            taken_at: tokio::time::Instant::now(),
+            taken_at,
             pods: pods.collect(),
             external_members: Vec::new(),
             denied_members: Vec::new(),

@@ -118,7 +118,7 @@ pub fn resolve(
     let mut resolution =
         Resolution { sources, settings: Vec::new(), invalid: Vec::new(), below_floor: Vec::new() };
     let policy = Policy {
-        leader: resolution.choose(LEADER, defaults.leader, floor.leader),
+        leader: resolution.choose(LEADER, defaults.leader.max(floor.leader), floor.leader),
         single_member: resolution.choose(SINGLE_MEMBER, defaults.single_member, floor.single_member),
         ephemeral_data: resolution.choose(EPHEMERAL_DATA, defaults.ephemeral_data, floor.ephemeral_data),
         min_voters: resolution.choose_min_voters(defaults.min_voters, floor.min_voters),

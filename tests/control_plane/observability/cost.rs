@@ -110,7 +110,8 @@ async fn assert_few_calls(etcd: &GuardedCluster, proxy: &ApiServerProxy, review:
     let took = started.elapsed();
     assert!(allowed, "{message}");
     let calls = decision_calls(proxy);
-    let written = calls.iter().position(Call::writes_lease).expect("the Lease is written");
+    // The last one: owners are recorded in the background, in Leases of their own.
+    let written = calls.iter().rposition(Call::writes_lease).expect("the Lease is written");
     let mut pods: Vec<&str> = calls[..written]
         .iter()
         .filter(|call| call.reads_pod())

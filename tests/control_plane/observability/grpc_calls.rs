@@ -1,8 +1,9 @@
 //! The gRPC calls that members receive from the guard: only reads, and transfers of leadership.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use prost::Message;
+use tokio::time::sleep;
 
 use crate::observability::cost::{reserved_pods, send_review};
 use test_support::{
@@ -13,6 +14,9 @@ use test_support::{
     process_node::ProcessAction,
     wait::wait_until,
 };
+
+/// Deletions move leadership of a cluster at most once in 10 s.
+const PAUSE_BETWEEN_MOVES: Duration = Duration::from_secs(11);
 
 /// The port of the proxies, each at the address of its member.
 const PORT: u16 = 12379;
@@ -146,6 +150,7 @@ async fn failed_transfer_keeps_earlier_reservation() {
     let (allowed, message) = send_review(&etcd.guard, deletion_review(&pod)).await;
     assert!(allowed, "{message}");
     etcd.make_leader(&leader).await;
+    sleep(PAUSE_BETWEEN_MOVES).await;
 
     let transfer = proxy.hold(|call| call.method == MOVE);
     proxy.take_calls();

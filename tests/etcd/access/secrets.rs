@@ -98,5 +98,6 @@ async fn denial_names_the_role_that_a_move_requires() {
     );
     assert!(message.contains(&expected), "{message}");
     assert!(message.ends_with(&format!("--user=root user grant-role {GUEST} root")), "{message}");
+    cluster.log_in_as("root", PASSWORD);
     assert_eq!(cluster.leader().await, leader);
 }

@@ -14,7 +14,7 @@ fn chart_with_cert_manager_injects_every_ca_bundle() {
     assert_same(folder, "cert-manager", &flags);
     let mut objects = objects(&kustomize(folder));
     objects.retain(|object| object["kind"].as_str().unwrap().ends_with("WebhookConfiguration"));
-    assert_eq!(objects.len(), 4);
+    assert_eq!(objects.len(), 5);
     for object in objects {
         let from = &object["metadata"]["annotations"]["cert-manager.io/inject-ca-from"];
         assert_eq!(from, "etcd-guard/etcd-guard-ca", "{object}");

@@ -97,14 +97,6 @@ fn every_base_is_pinned_by_digest() {
     }
 }
 
-#[test]
-fn image_compiler_supports_required_rust_version() {
-    let number = |text: &str| -> Vec<u32> { text.split('.').map(|part| part.parse().unwrap()).collect() };
-    let base = bases("deploy/Dockerfile").remove(0);
-    let compiler = base.strip_prefix("rust:").unwrap().split('-').next().unwrap();
-    assert!(number(compiler) >= number(env!("CARGO_PKG_RUST_VERSION")), "{compiler}");
-}
-
 /// The flags of a build of this project in this folder, as the compiler gets them.
 fn release_flags(project: &Path) -> Vec<String> {
     let script = r#"set -eu; . "$1/scripts/lib/release-flags.sh"; release_flags "$2" "$2/target" -C lto"#;

@@ -179,7 +179,7 @@ async fn registering_account_applies_only_shipped_configurations() {
     setup.assert_denied("create", &url, service).await;
     let name = with(guard, "/metadata/name", json!("other"));
     setup.assert_denied("create", &name, "changes only the webhook configurations of etcd-guard").await;
-    assert_eq!(all.len(), 5);
+    assert_eq!(all.len(), 6);
     for object in &all {
         let output = setup.write("create", object).await;
         assert!(output.success, "{object:#}: {output:?}");
@@ -304,7 +304,7 @@ async fn process_registers_the_service_under_its_own_policy() {
         wait_until(&format!("{name} is registered"), TIMEOUT, async || registered(name).await.is_some())
             .await;
     }
-    assert_eq!((names.len(), registered(&names[0]).await), (5, Some(6)));
+    assert_eq!((names.len(), registered(&names[0]).await), (6, Some(6)));
     kubectl.run_checked(&["delete", &names[0].kind, &names[0].name]);
     wait_until("the configuration is applied again", TIMEOUT, async || registered(&names[0]).await.is_some())
         .await;

@@ -27,7 +27,7 @@ async fn uninstall_removes_webhooks_first() {
         let label = "app.kubernetes.io/name=etcd-guard";
         kubectl.run_checked(&["get", kinds, "-l", label, "-o", "name"]).stdout.lines().count()
     };
-    assert_eq!(left(CONFIGURATIONS), 4);
+    assert_eq!(left(CONFIGURATIONS), 5);
     // The wrong order: the guard is removed before its configuration.
     kubectl.run_checked(&["-n", "etcd-guard", "delete", "deployment,service", "etcd-guard"]);
     kubectl.run_checked(&["create", "namespace", "prod"]);
@@ -51,7 +51,7 @@ async fn uninstall_removes_webhooks_first() {
         (output.status.code(), stdout, stderr)
     };
     let (status, stdout, stderr) = unregister(&["--dry-run"]);
-    assert_eq!((status, stdout.lines().count()), (Some(0), 4), "{stdout}{stderr}");
+    assert_eq!((status, stdout.lines().count()), (Some(0), 5), "{stdout}{stderr}");
     assert!(stdout.contains("validatingwebhookconfiguration/etcd-guard deleted (dry run)\n"), "{stdout}");
     assert!(stderr.contains("/etcd-guard: deletions, evictions and scale-downs of etcd members"), "{stderr}");
     let (status, stdout, stderr) = unregister(&[]);
@@ -59,9 +59,9 @@ async fn uninstall_removes_webhooks_first() {
     assert!(stderr.contains("error: confirmation is required") && stderr.contains("--yes"), "{stderr}");
     let (status, _, stderr) = unregister(&["--yes", "--context=none"]);
     assert!(status == Some(1) && stderr.starts_with("error: "), "{stderr}");
-    assert_eq!(left(CONFIGURATIONS), 4, "nothing was deleted yet");
+    assert_eq!(left(CONFIGURATIONS), 5, "nothing was deleted yet");
     let (status, stdout, stderr) = unregister(&["--yes"]);
-    assert_eq!((status, stdout.lines().count()), (Some(0), 4), "{stdout}{stderr}");
+    assert_eq!((status, stdout.lines().count()), (Some(0), 5), "{stdout}{stderr}");
     assert_eq!(left(CONFIGURATIONS), 0);
     let (status, stdout, _) = unregister(&[]);
     assert!(status == Some(0) && stdout.starts_with("no webhook configuration of the guard"), "{stdout}");
@@ -95,7 +95,7 @@ async fn chart_hook_deletes_every_configuration() {
     fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": all}).to_string()).unwrap();
     kubectl.run_checked(&["apply", "-f", &file.to_string_lossy()]);
     let left = || kubectl.run_checked(&["get", CONFIGURATIONS, "-o", "name"]).stdout.lines().count();
-    assert_eq!(left(), 5);
+    assert_eq!(left(), 6);
 
     let account = pod["serviceAccountName"].as_str().unwrap();
     let token = kubectl.run_checked(&["-n", "etcd-guard", "create", "token", account]).stdout;

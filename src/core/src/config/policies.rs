@@ -205,7 +205,10 @@ impl Policies {
             validator.at("programs").report(message);
         }
         let mut validator = validator.at("defaults");
-        check_floor(&mut validator, "leader", defaults.leader, floor.leader);
+        // A file may set the floor alone: the floor then is the default.
+        if defaults.leader != Defaults::default().leader {
+            check_floor(&mut validator, "leader", defaults.leader, floor.leader);
+        }
         check_floor(&mut validator, "singleMember", defaults.single_member, floor.single_member);
         check_floor(&mut validator, "ephemeralData", defaults.ephemeral_data, floor.ephemeral_data);
         check_floor(&mut validator, "mode", defaults.mode, floor.mode);

@@ -120,7 +120,7 @@ async fn check_matches_drain_with_any_budget() {
     let dry_run = [&drain[..], &[follower_selector, "--dry-run=server"]].concat();
     assert_eq!(assert_check_matches(&mut etcd, &evict_follower, &dry_run).await, "allowed SafeToDelete");
 
-    // `check` returns only the verdict of the guard, not that of the budget.
+    // The guard denies what the budget would refuse, because a reservation would block the other pods.
     let no_disruptions = r#"{"spec":{"maxUnavailable":0}}"#;
     let output =
         etcd.kubectl(&["patch", "poddisruptionbudget", "etcd", "--type=merge", "-p", no_disruptions]).await;
@@ -129,10 +129,10 @@ async fn check_matches_drain_with_any_budget() {
     wait_until("the budget denies the eviction", START_TIMEOUT, async || {
         let output = etcd.kubectl(&refused).await;
         assert!(!output.success, "the budget allows nothing: {output:?}");
-        output.stderr.contains("would violate the pod's disruption budget")
+        output.stderr.contains("BudgetExhausted")
     })
     .await;
-    assert_eq!(assert_check_matches(&mut etcd, &evict_follower, &refused).await, "allowed SafeToDelete");
+    assert_eq!(assert_check_matches(&mut etcd, &evict_follower, &refused).await, "denied BudgetExhausted");
     let output = etcd.kubectl(&["delete", "poddisruptionbudget", "etcd"]).await;
     assert!(output.success, "{output:?}");
 

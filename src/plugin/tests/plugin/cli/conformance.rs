@@ -294,6 +294,7 @@ async fn detects_removed_webhooks_and_fails() {
     let unharmed = [
         "delete a pod that runs no etcd",
         "the deleted follower",
+        "delete the other follower then, dry run",
         "move leadership by an annotation",
         "kubectl etcd-guard restart",
         "rollout by the StatefulSet controller",
