@@ -225,7 +225,7 @@ async fn doctor_is_green_until_one_part_is_broken() {
 
     let webhooks = "validatingwebhookconfiguration/etcd-guard";
     installation.kubectl(&["delete", webhooks]);
-    let expected = [("certificate", "warning"), ("network", "warning"), ("webhooks", "failure")];
+    let expected = [("network", "warning"), ("webhooks", "failure")];
     installation.wait_for("the webhooks are missing", &expected, 1).await;
     installation.register(&installation.guard.ca_pem);
     installation.wait_until_green().await;
