@@ -140,7 +140,7 @@ async fn denies_malformed_reviews_by_uid() {
             changed("/request/namespace", json!("a/b")),
             "\"a/b\" is not a valid namespace",
         ),
-        ("another operation", other("UPDATE", "pods", ""), "not UPDATE of pods:"),
+        ("another operation", other("UPDATE", "pods", "status"), "not UPDATE of pods/status:"),
         ("another resource", other("DELETE", "endpoints", ""), "not DELETE of endpoints:"),
         ("another subresource", other("CREATE", "pods", "binding"), "not CREATE of pods/binding:"),
         // A group with a dot belongs to custom resources, whose objects can own pods.

@@ -144,16 +144,17 @@ async fn finds_collector_that_starts_later() {
 
 #[test]
 fn rejects_invalid_endpoint_at_start() {
-    for endpoint in ["https://collector:4317", "collector:4317", "http://collector"] {
+    for (endpoint, advice) in [
+        ("https://collector:4317", "OTEL_EXPORTER_OTLP_CERTIFICATE"),
+        ("collector:4317", "http://HOST:PORT"),
+        ("http://collector", "http://HOST:PORT"),
+    ] {
         let mut serve = test_support::processes::child::scoped_command(env!("CARGO_BIN_EXE_etcd-guard"));
         serve.args(["serve", "--self-managed-certs", &format!("--otlp-endpoint={endpoint}")]);
         let output = serve.output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success(), "{endpoint}: {stderr}");
-        assert!(
-            stderr.contains("--otlp-endpoint") && stderr.contains("http://HOST:PORT"),
-            "{endpoint}: {stderr}"
-        );
+        assert!(stderr.contains("traces: ") && stderr.contains(advice), "{endpoint}: {stderr}");
     }
 }
 

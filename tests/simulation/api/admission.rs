@@ -222,6 +222,9 @@ impl ApiServer {
             review["options"] = json!({"kind": "DeleteOptions", "propagationPolicy": policy});
         }
         let uid = review["oldObject"]["metadata"]["uid"].clone();
+        // A set that was scaled to this number before loses no further pod by this request.
+        let present = review["oldObject"]["spec"]["replicas"].as_u64();
+        let targets = if replicas.is_some() && replicas >= present { &[] } else { targets };
         if let Some(outcome) = self.admit(user, &review, targets).await {
             return outcome;
         }

@@ -248,7 +248,7 @@ async fn doctor_is_green_until_one_part_is_broken() {
     installation.register(&installation.guard.ca_pem);
     installation.wait_until_green().await;
 
-    let last = r#"[{"op": "remove", "path": "/rules/9"}]"#;
+    let last = r#"[{"op": "remove", "path": "/rules/10"}]"#;
     installation.kubectl(&["patch", "clusterrole", GUARD, "--type=json", "-p", last]);
     installation.wait_for("the role lacks a rule", &[("permissions", "failure")], 1).await;
     installation.control_plane.grant_guard_permissions();
