@@ -163,13 +163,13 @@ fn cluster_without_known_id_never_loses_its_quorum() {
 }
 
 #[test]
-#[ignore = "long"]
+#[ignore = "long; scripts/prove model runs it"]
 fn two_clusters_of_one_namespace_never_lose_their_quorum() {
     assert_holds(two_clusters());
 }
 
 #[test]
-#[ignore = "long"]
+#[ignore = "long; scripts/prove model runs it"]
 fn crashed_members_of_two_sets_never_cost_a_quorum() {
     assert_holds(two_sets());
 }
@@ -191,19 +191,19 @@ fn cluster_over_two_namespaces_never_loses_its_quorum() {
 }
 
 #[test]
-#[ignore = "long"]
+#[ignore = "long; scripts/prove model runs it"]
 fn cluster_over_two_namespaces_without_known_id_never_loses_its_quorum() {
     assert_holds(World { starts_down: true, ..two_namespaces() });
 }
 
 #[test]
-#[ignore = "long"]
+#[ignore = "long; scripts/prove model runs it"]
 fn cluster_with_joining_voter_never_loses_its_quorum() {
     assert_holds(joining());
 }
 
 #[test]
-#[ignore = "long"]
+#[ignore = "long; scripts/prove model runs it"]
 fn second_request_for_a_pod_never_costs_the_quorum() {
     assert_holds(requested_again());
 }
@@ -250,7 +250,7 @@ fn finds_limit_of_deleted_leases() {
 
 /// Two other deletions are approved, so that five voters are needed.
 #[test]
-#[ignore = "long"]
+#[ignore = "long; scripts/prove model runs it"]
 fn finds_removed_name() {
     assert_finds(
         Defect::RemovesNames,

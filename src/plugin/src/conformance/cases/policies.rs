@@ -70,7 +70,7 @@ impl Cases<'_> {
         request_deletion(self.sandbox, &leader, Deletion::DryRun).await
     }
 
-    /// Deletes the leader under `leader: transfer`, then runs a rollout, which requires that policy.
+    /// Deletes the leader under `leader: transfer`, then runs a rollout under the same policy.
     pub(super) async fn leadership_transfer(&mut self) -> anyhow::Result<()> {
         let case = Case {
             request: "delete the leader under `leader: transfer`",
