@@ -10,7 +10,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use etcd_guard_core::reason::Reason;
+use etcd_guard_core::{
+    documentation::{DEFAULT_URL, Manual},
+    reason::Reason,
+};
+use etcd_guard_plugin::outputs::doctor_sections;
 use serde_json::Value;
 use test_support::documentation::{Mark, PAGES, anchors, blocks, mentions, page, prose, root};
 
@@ -109,6 +113,33 @@ fn every_reason_has_a_section_and_denials_have_commands() {
             "docs/reasons.md#{anchor} has no command"
         );
     }
+}
+
+/// The address in a denial opens the section of its reason, and that in a line of `doctor` the section of its check: mdBook
+/// gives a heading its text in lower case as id.
+#[test]
+fn every_reason_and_every_check_leads_to_its_section() {
+    let manual = Manual::default();
+    let mut seen = BTreeSet::new();
+    for reason in Reason::ALL {
+        let url = manual.reason(*reason);
+        assert_leads_to_section(&url);
+        assert!(seen.insert(url.clone()), "{url} is the address of two reasons");
+    }
+    let sections = doctor_sections();
+    assert!(sections.len() > 15, "{sections:?}");
+    for (page, anchor) in sections {
+        assert_leads_to_section(&manual.section(page, anchor));
+    }
+}
+
+#[track_caller]
+fn assert_leads_to_section(url: &str) {
+    let path = url.strip_prefix(&format!("{DEFAULT_URL}/")).unwrap();
+    let (file, anchor) = path.split_once(".html#").unwrap();
+    let name = format!("docs/{file}.md");
+    assert!(page("docs/SUMMARY.md").contains(&format!("({file}.md)")), "{name} is not in the manual");
+    assert!(anchors(&page(&name)).iter().any(|known| known == anchor), "{url}: {name} has no such section");
 }
 
 #[test]

@@ -9,7 +9,6 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::missing_panics_doc,
-    clippy::must_use_candidate,
     reason = "values for tests: a failure is a panic"
 )]
 
@@ -19,6 +18,7 @@ use serde_json::Value;
 
 use etcd_guard_api::{ClusterStatus, MemberStatus, RecognitionGap, ReservationStatus, Role, Survey};
 use etcd_guard_core::{
+    documentation::Manual,
     escape::{MAX_TEXT_CHARS, escape_json, to_shell_word},
     etcd::member::{MemberId, displayed_name, displayed_version},
     opt_in_label::OptInLabel,
@@ -77,7 +77,7 @@ places! {
     /// The words of commands in remedies.
     Commands(text) => commands(text);
     /// The response to `/validate`.
-    VerdictResponse(text) => json_texts(&webhook_outputs::verdict_response(&verdict(text)));
+    VerdictResponse(text) => all_lines(&json_texts(&webhook_outputs::verdict_response(&verdict(text))));
     /// The response to `/mutate`.
     MutationResponse(text) => json_texts(&webhook_outputs::mutation_response(text));
     /// The response to a malformed request.
@@ -171,8 +171,10 @@ fn api_server_message(text: &str) -> String {
 }
 
 fn verdict_texts(verdict: &Verdict) -> Vec<String> {
-    let mut texts = vec![verdict.message.clone(), verdict.text()];
+    let mut texts = vec![verdict.message.clone(), verdict.line()];
+    texts.extend(verdict.lines());
     texts.extend(verdict.remedy.clone());
+    texts.extend(verdict.advice.clone());
     texts.extend(verdict.cluster.clone());
     texts.extend(verdict.warnings.clone());
     texts.extend(verdict.audit_annotations().into_iter().map(|(_, value)| value));
@@ -186,6 +188,7 @@ fn verdict(text: &str) -> Verdict {
         reason: Reason::QuorumAtRisk,
         message: text(),
         remedy: Some(text()),
+        advice: vec![text()],
         member: Some(MemberId(1)),
         warnings: vec![text()],
         tally: None,
@@ -255,6 +258,7 @@ fn event_texts(text: &str) -> Vec<String> {
         reason: "QuorumAtRisk",
         action: "Delete",
         note: text.to_owned(),
+        documentation: Some(Manual::default().reason(Reason::QuorumAtRisk)),
     };
     let note = record.event(None).note.unwrap();
     assert!(note.len() <= 1024, "the API server rejects longer notes");

@@ -7,6 +7,8 @@
 //! The rate on two threads depends on the distance of the two cores, which is measured before and after each of these rates. The
 //! target applies to cores that share a cache. A machine with more cores runs the bench on two of them: `taskset --cpu-list 0,1`.
 
+// The compiler verifies that the nested futures of the guard's background tasks are `Send`.
+#![recursion_limit = "256"]
 // A bench fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -23,8 +25,8 @@ use std::{
 };
 
 use etcd_guard_core::{
-    config::policies::Policies, objects::admission::AdmissionRequest, opt_in_label::OptInLabel,
-    request::Request, wall_clock::WallClock,
+    config::policies::Policies, documentation::Manual, objects::admission::AdmissionRequest,
+    opt_in_label::OptInLabel, request::Request, wall_clock::WallClock,
 };
 use etcd_guard_etcd::Connections;
 use etcd_guard_guard::{Deadline, Guard, Sources};
@@ -206,6 +208,7 @@ async fn approve(clusters: usize) -> u64 {
         annotations,
         config,
         events: EventRecorder::start(client.clone()),
+        manual: Manual::default(),
         api_servers: vec![String::from("192.0.2.1:6443")],
         connections: Connections::new(),
         wall_clock: WallClock::default(),

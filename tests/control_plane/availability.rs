@@ -7,4 +7,5 @@ mod match_conditions;
 mod missing_permission;
 mod shutdown;
 mod stress;
+mod tenants;
 mod testbed_cleanup;

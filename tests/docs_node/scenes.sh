@@ -1,6 +1,6 @@
 # Prepares the state that the commands of a section require: functions `before_PAGE_ANCHOR`. POD and OTHER are parameters of
 # the commands in the environment, as the recipes describe them; story.sh resets them, and a function may assign them.
-# shellcheck shell=bash source-path=SCRIPTDIR disable=SC2034 # the commands use POD and OTHER
+# shellcheck shell=bash source-path=SCRIPTDIR disable=SC2034,SC2153 # the commands use POD and OTHER
 
 GUARD_LABEL=app.kubernetes.io/name=etcd-guard
 
@@ -116,6 +116,16 @@ before_recipes_replace_a_lost_or_corrupt_member() {
   rm -rf -- "${path:?}/data"
   kill_member "$POD"
   wait_until "$POD crashes" crashes "$POD"
+  raise_corrupt_alarm "$POD"
+}
+
+# raise_corrupt_alarm POD: raises the alarm as a member does that finds another one's data to differ.
+raise_corrupt_alarm() {
+  local id
+  id=$(kubectl -n prod exec "$OTHER" -c etcd -- etcdctl member list | awk -F', ' -v pod="$1" '$3 == pod {print $1}')
+  printf '{"action": "ACTIVATE", "memberID": "%u", "alarm": "CORRUPT"}' "0x$id" |
+    kubectl create --raw "/api/v1/namespaces/prod/pods/$OTHER:2379/proxy/v3/maintenance/alarm" -f - >/dev/null
+  kubectl -n prod exec "$OTHER" -c etcd -- etcdctl alarm list | grep CORRUPT >/dev/null || fail 'no alarm was raised'
 }
 crashes() { [[ $(kubectl -n prod get pod "$1" -o 'jsonpath={.status.containerStatuses[0].restartCount}') -ge 2 ]]; }
 
@@ -127,14 +137,28 @@ before_recipes_scale_in() {
   wait_until 'three members serve' three_serve
   wait_until "$POD does not lead" lead_elsewhere "$POD"
 }
-before_recipes_scale_out() { POD=etcd-2; }
+
+# Step 1 of "Replace a lost or corrupt member".
+before_recipes_scale_out() {
+  POD=etcd-2
+  kubectl -n prod patch statefulset etcd --type=merge -p '{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null}}}' >/dev/null
+  set_initial_state existing
+}
+
+# set_initial_state new|existing
+set_initial_state() {
+  kubectl -n prod get statefulset etcd -o yaml |
+    sed "/resourceVersion/d; s/initial-cluster-state=[a-z]*/initial-cluster-state=$1/" | kubectl replace -f - >/dev/null
+}
 
 before_recipes_free_space_after_nospace() { wait_until 'three members serve' three_serve; }
 
-# A snapshot in a claim of its own; then the databases of two of three members are corrupt. With
-# `--initial-cluster-state=existing`, members without data would join again.
+# A snapshot in a claim of its own; then the databases of two of three members are corrupt.
 before_recipes_restore_all_members_from_a_backup() {
   local folder=$TESTBED_DIR/snapshots pod
+  set_initial_state new
+  kubectl -n prod patch statefulset etcd --type=merge -p '{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}' >/dev/null
+  kubectl -n prod rollout status statefulset/etcd --timeout="${READY_TIMEOUT}s" >/dev/null
   wait_until 'three members serve' three_serve
   REVISION=$(revision)
   kubectl -n prod exec etcd-0 -c etcd -- etcdctl put manual/restored before >/dev/null

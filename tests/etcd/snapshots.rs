@@ -61,6 +61,8 @@ impl Cluster {
             external_members: Vec::new(),
             denied_members: Vec::new(),
             other_namespaces: std::collections::BTreeSet::new(),
+            reserved_until: std::collections::BTreeMap::new(),
+            without_role: std::collections::BTreeSet::new(),
         }
     }
 

@@ -98,7 +98,7 @@ fn config_check_reports_each_error_with_file_and_line() {
     assert!(!bad.status.success());
     for (line, part) in [
         (3, "lxcfs.rot: unknown field"),
-        (4, "lxcfs.files[1]: unknown variant"),
+        (4, "lxcfs.files[1]: unknown value"),
         (5, "lifespan.most: "),
         (6, r"guard.a\n\u{1b}[31m: unknown field"),
     ] {

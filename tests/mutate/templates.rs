@@ -114,4 +114,13 @@ async fn config_check_creates_pods_as_dry_run() {
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("template sleeping: ") && stderr.contains("lifecycle.preStop.sleep"), "{stderr}");
     assert!(stderr.contains("1 of 2 templates failed") && !stderr.contains("template fine"), "{stderr}");
+    let mut plugin = Command::new(plugin_program());
+    plugin.args(["config", "check", "-o", "json", "--server", "-n", &cluster.namespace, "--kubeconfig"]);
+    let output = plugin.arg(&admin).arg(cluster.files.join("checked.yaml")).output().unwrap();
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &document["valid"]), (Some(1), &json!(false)), "{document}");
+    let templates = document["server"]["templates"].as_array().unwrap();
+    let names: Vec<&Value> =
+        templates.iter().filter(|item| !item["error"].is_null()).map(|item| &item["name"]).collect();
+    assert_eq!((templates.len(), names), (2, vec![&json!("sleeping")]), "{document}");
 }

@@ -1,4 +1,4 @@
-//! Clients that delete and evict pods, and the results of their requests.
+//! Clients that delete, evict and restart pods, and the results of their requests.
 
 use std::{
     collections::BTreeMap,
@@ -16,9 +16,9 @@ use k8s_openapi::{
 };
 use kube::{
     Error,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
     oracle::{Approval, Claim},
     stress::{APPROVAL_TIMEOUT, StressTest, Subject},
 };
-use test_support::wait::wait_until;
+use test_support::{protocol_trace, wait::wait_until};
 
 /// The longest pause of a client between two deletions during a slow termination, in milliseconds.
 const MAX_CALM_PAUSE: u64 = 20_000;
@@ -58,6 +58,8 @@ enum Method {
     Delete,
     Force,
     Evict,
+    /// A change of the image, after which the kubelet restarts the container.
+    Restart,
     /// With this grace period in seconds.
     Slow(u32),
 }
@@ -77,7 +79,7 @@ impl RequestStats {
 }
 
 impl Environment {
-    /// Deletes and evicts random pods as long as the condition holds.
+    /// Deletes, evicts and restarts random pods as long as the condition holds.
     pub(crate) async fn run_client(
         &self,
         test: &StressTest,
@@ -93,8 +95,10 @@ impl Environment {
                 let takes_any = present.is_empty() || rng.u8(..10) == 0;
                 let name = rng.choice(if takes_any { &self.oracle.names } else { &present }).unwrap();
                 let method = match rng.u8(..10) {
-                    0..6 => Method::Delete,
-                    6 => Method::Force,
+                    0..5 => Method::Delete,
+                    5 => Method::Force,
+                    // The model has no restarts.
+                    6 if protocol_trace::folder().is_none() => Method::Restart,
                     _ => Method::Evict,
                 };
                 if let Some(result) = self.request_deletion(name, method).await {
@@ -146,6 +150,7 @@ impl Environment {
         let result = match method {
             _ if self.subject == Subject::Pdb => self.evict_and_check(name).await,
             Method::Evict => self.evict(name, None).await,
+            Method::Restart => self.change_image(name).await,
             Method::Delete => self.pods.delete(name, &DeleteParams::default()).await.map(drop),
             Method::Slow(grace) => {
                 self.pods.delete(name, &DeleteParams::default().grace_period(grace)).await.map(drop)
@@ -161,6 +166,15 @@ impl Environment {
             }),
             Err(_) => None,
         }
+    }
+
+    /// Gives the container of etcd another image, which is the same program on the process node.
+    async fn change_image(&self, name: &str) -> Result<(), Error> {
+        let number = self.images.fetch_add(1, Ordering::Relaxed);
+        let container =
+            json!({"name": "etcd", "image": format!("quay.io/coreos/etcd:v3.6.16-restart.{number}")});
+        let patch = Patch::Strategic(json!({"spec": {"containers": [container]}}));
+        self.pods.patch(name, &PatchParams::default(), &patch).await.map(drop)
     }
 
     async fn evict(&self, name: &str, uid: Option<String>) -> Result<(), Error> {
@@ -181,8 +195,15 @@ impl Environment {
         let requested_at = Instant::now();
         self.evict(name, (!uid.is_empty()).then(|| uid.clone())).await?;
         let note = "the budget allows it";
-        let approval =
-            Approval { name, uid: &uid, is_by_name: false, requested_at, claim: Claim::Unstated, note };
+        let approval = Approval {
+            name,
+            uid: &uid,
+            is_by_name: false,
+            is_restart: false,
+            requested_at,
+            claim: Claim::Unstated,
+            note,
+        };
         self.oracle.check_completed(&approval, state_before).await;
         Ok(())
     }

@@ -50,6 +50,8 @@ pub(crate) struct Environment {
     pub(crate) subject: Subject,
     /// The objects of the cluster.
     pub(crate) objects: Vec<Value>,
+    /// Number of images that pods have been given.
+    pub(crate) images: AtomicU32,
     /// The number of completed slow terminations.
     pub(crate) slow_terminations: AtomicU32,
     /// The number of completed slow cascades.
@@ -109,6 +111,7 @@ impl Environment {
             recorder,
             subject,
             objects,
+            images: AtomicU32::new(0),
             slow_terminations: AtomicU32::new(0),
             slow_cascades: AtomicU32::new(0),
             calm_until: Mutex::new(None),
@@ -177,7 +180,13 @@ impl Environment {
     /// Registers the webhook with the current bundle.
     async fn register(&self) {
         let bundle = self.certificates.trusted();
-        webhook::register_at(&self.client, &self.namespace, self.proxy.address, &bundle, |_| {}).await;
+        // A restart without a review, while no replica answers, would be a fault that the oracle does not know.
+        let fail_closed = |entry: &mut Value| {
+            if entry["name"] == "update.guard.etcd-guard.io" {
+                entry["failurePolicy"] = json!("Fail");
+            }
+        };
+        webhook::register_at(&self.client, &self.namespace, self.proxy.address, &bundle, fail_closed).await;
     }
 
     /// Waits until the API server calls the proxy.

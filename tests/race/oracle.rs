@@ -63,7 +63,7 @@ pub(crate) struct Oracle {
 /// The faults and approvals so far.
 #[derive(Default)]
 struct State {
-    /// Pods whose deletion was approved and that have not been replaced.
+    /// Pods whose deletion or restart was approved and that have not been replaced or restarted.
     departures: BTreeMap<String, Departure>,
     /// Frozen pods with their uids.
     frozen: BTreeMap<String, String>,
@@ -84,6 +84,8 @@ pub(crate) struct Approval<'a> {
     pub(crate) uid: &'a str,
     /// Whether the request had no uid, so that it may apply to a successor.
     pub(crate) is_by_name: bool,
+    /// Whether the request restarts the container, and the pod remains.
+    pub(crate) is_restart: bool,
     pub(crate) requested_at: Instant,
     pub(crate) claim: Claim,
     /// The audit annotations or another note for the report.
@@ -99,6 +101,8 @@ struct Departure {
     requested_at: Instant,
     /// Whether its owner was deleted, so that the garbage collector deletes the pod at any later time.
     is_cascade: bool,
+    /// Whether the pod remains, and only its container restarts.
+    is_restart: bool,
 }
 
 struct Fault {
@@ -184,6 +188,7 @@ impl Oracle {
         let Approval { name, requested_at, note, .. } = *yes;
         if let Some(departures) = state.departures.get_mut(name).filter(|departures| departures.uid == uid) {
             departures.requested_at = requested_at;
+            departures.is_restart &= yes.is_restart;
             return;
         }
         // A fault after the request was received is not the guard's responsibility.
@@ -220,7 +225,8 @@ impl Oracle {
             state.violations.push(violation);
             self.has_violations.store(true, Ordering::Relaxed);
         }
-        let departure = Departure { uid: uid.to_owned(), requested_at, is_cascade: false };
+        let departure =
+            Departure { uid: uid.to_owned(), requested_at, is_cascade: false, is_restart: yes.is_restart };
         state.departures.insert(name.to_owned(), departure);
     }
 
@@ -251,7 +257,10 @@ impl Oracle {
         if state.permitted.contains(name) {
             for member in self.names.iter().filter(is_own) {
                 let Some(uid) = self.uid(member).await else { continue };
-                state.departures.insert(member.clone(), Departure { uid, requested_at, is_cascade: true });
+                state.departures.insert(
+                    member.clone(),
+                    Departure { uid, requested_at, is_cascade: true, is_restart: false },
+                );
             }
             return;
         }
@@ -302,18 +311,18 @@ impl Oracle {
         Member::at(self.node.address(&self.namespace, name))
     }
 
-    /// Returns the members that serve now, and removes replaced pods from the departures.
+    /// Returns the members that serve now, and removes replaced pods and restarted members from the departures.
     async fn serving(&self, state: &mut MutexGuard<'_, State>) -> Vec<String> {
         let frozen = &state.frozen;
         let serves = async |name: &String| {
-            let uid = self.running_uid(name)?;
+            let (uid, since) = self.node.running_since(&self.namespace, name)?;
             let is_frozen = frozen.get(name) == Some(&uid);
-            (!is_frozen && self.reads(name).await).then(|| (name.clone(), uid))
+            (!is_frozen && self.reads(name).await).then(|| (name.clone(), uid, since))
         };
-        let serving: Vec<(String, String)> =
+        let serving: Vec<(String, String, Instant)> =
             join_all(self.names.iter().map(serves)).await.into_iter().flatten().collect();
         state.departures.retain(|name, departures| {
-            !serving.iter().any(|(member, uid)| member == name && *uid != departures.uid)
+            !serving.iter().any(|(member, uid, since)| member == name && departures.is_over(uid, *since))
         });
         let old = state
             .departures
@@ -326,7 +335,7 @@ impl Oracle {
                 .departures
                 .retain(|member, departures| *member != name || !departures.is_unused(pod.as_ref()));
         }
-        serving.into_iter().map(|(name, _)| name).collect()
+        serving.into_iter().map(|(name, ..)| name).collect()
     }
 
     /// Describes a pod and its process for the report.
@@ -377,6 +386,11 @@ impl Oracle {
 }
 
 impl Departure {
+    /// Whether the member has returned: it serves in the pod with this uid, and its process started at this time.
+    fn is_over(&self, uid: &str, since: Instant) -> bool {
+        uid != self.uid || (self.is_restart && since > self.requested_at)
+    }
+
     /// Whether the pod shows that an expired approval was never used. A terminating or deleted pod counts as departed
     /// until its successor serves.
     fn is_unused(&self, pod: Option<&Pod>) -> bool {
@@ -393,8 +407,12 @@ mod tests {
 
     #[test]
     fn expired_approval_of_unchanged_pod_is_unused() {
-        let mut departures =
-            Departure { uid: String::from("a"), requested_at: Instant::now(), is_cascade: false };
+        let mut departures = Departure {
+            uid: String::from("a"),
+            requested_at: Instant::now(),
+            is_cascade: false,
+            is_restart: false,
+        };
         let pod = |uid: &str, is_terminating: bool| {
             let mut pod = Pod::default();
             pod.metadata.uid = Some(uid.to_owned());

@@ -135,8 +135,10 @@ impl Shared {
         }
         // Without a uid, the name belongs to no pod, or to a deleted one.
         let uid = uid.as_deref().unwrap_or_default();
-        let approval = Approval { name, uid, is_by_name, requested_at, claim: Claim::Unstated, note: "" };
         let request = &review["request"];
+        let is_restart = request["operation"] == "UPDATE";
+        let claim = Claim::Unstated;
+        let approval = Approval { name, uid, is_by_name, is_restart, requested_at, claim, note: "" };
         if request["resource"]["resource"] == "statefulsets" && request["operation"] == "DELETE" {
             self.record_owner(&review, &answer, requested_at).await;
             return response(StatusCode::OK, answer);
@@ -149,7 +151,8 @@ impl Shared {
         let answer: Value = serde_json::from_str(answer).unwrap_or_default();
         let allowed = answer["response"]["allowed"] == true;
         let reason = answer["response"]["auditAnnotations"]["reason"].as_str().unwrap_or("no reason");
-        self.count(&format!("{} {reason}", if allowed { "allowed" } else { "denied" }));
+        let of_restart = if approval.is_restart { " (restart)" } else { "" };
+        self.count(&format!("{} {reason}{of_restart}", if allowed { "allowed" } else { "denied" }));
         let is_dry_run = review["request"]["dryRun"] == true;
         if allowed && !is_dry_run {
             let operation = review["request"]["operation"].as_str().unwrap_or_default();

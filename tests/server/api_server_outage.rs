@@ -29,7 +29,7 @@ async fn denial_names_unreachable_api_server() {
     assert_eq!(
         message(&response),
         "LookupFailed: could not evaluate pod etcd-0: reading namespace prod failed: Connection refused (os error 111). \
-         Retry when the API server is ready: kubectl get --raw /readyz"
+         Retry when the API server is ready: kubectl get --raw '/readyz?verbose'\nSee https://etcd-guard.io/reasons.html#lookupfailed"
     );
     assert_eq!(
         (&response["status"]["code"], &response["status"]["reason"]),
@@ -121,7 +121,7 @@ async fn status_command_fails_without_api_server() {
         .await
         .unwrap();
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(1), "{out}{error}");
+    assert_eq!(output.status.code(), Some(2), "{out}{error}");
     assert!(out.contains("! ") && !out.contains("no etcd cluster found"), "{out}");
     assert!(error.contains("the status is incomplete"), "{error}");
 }

@@ -104,6 +104,7 @@ fn closed_sets() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
         ("verb", ["get", "list", "watch", "create", "update", "patch", "delete"].into()),
         // No API server answers.
         ("code", ["none"].into()),
+        ("resource", ["namespaces", "nodes", "persistentvolumeclaims", "pods", "statefulsets"].into()),
         ("operation", ["CREATE", "UPDATE", "DELETE", "unknown"].into()),
         ("verdict", ["allowed", "denied", "audited"].into()),
         ("reason", reasons),

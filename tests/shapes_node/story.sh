@@ -167,13 +167,14 @@ answer_of() {
 
 # move_leadership SHAPE: runs the command of the leader's denial until it succeeds. Prints its output.
 move_leadership() {
-  local denial leader output='' deadline=$((SECONDS + RESPONSE_TIMEOUT))
+  local denial leader command output='' deadline=$((SECONDS + RESPONSE_TIMEOUT))
   while ((SECONDS < deadline)); do
     denial=$(respond "$1" 0 'Move leadership, then retry: kubectl ')
-    [[ $denial == *'without the plugin: kubectl '* ]] || break
+    [[ $denial == *'Without the plugin: kubectl '* ]] || break
     leader=${denial##*'move-leader -n '"$1"' '}
-    leader=${leader%%;*}
-    output=$(output_of bash -c "${denial##*without the plugin: }")
+    leader=${leader%%$'\n'*}
+    command=${denial##*Without the plugin: }
+    output=$(output_of bash -c "${command%%$'\n'*}")
     [[ $output != *annotated* ]] || output=$(answer_of "$1" "$leader")
     [[ $output != *'leadership moved from'* ]] || break
     sleep 1

@@ -34,8 +34,8 @@ const MIN_SEEDS: u64 = 10;
 const MODELLED_SEEDS: u64 = 100;
 
 /// The counters of operations of persons, which are not faults.
-const OPERATIONS: [&str; 5] =
-    ["cordon", "deleted StatefulSet", "deleted node", "replaced member", "scale-down"];
+const OPERATIONS: [&str; 6] =
+    ["cordon", "deleted StatefulSet", "deleted node", "eviction by name", "replaced member", "scale-down"];
 
 /// The number of seeds after which a line shows the progress.
 const PROGRESS_SEEDS: u64 = 50;

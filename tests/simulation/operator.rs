@@ -127,7 +127,7 @@ pub(crate) async fn delete_nodes(api: ApiServer, end: Instant) {
 }
 
 /// Returns the uid of a pod that exists.
-fn uid_of(world: &World, pod: &str) -> Option<String> {
+pub(crate) fn uid_of(world: &World, pod: &str) -> Option<String> {
     world.store.get(&pod_key(NAMESPACE, pod))?["metadata"]["uid"].as_str().map(str::to_owned)
 }
 

@@ -19,6 +19,10 @@ pub(crate) struct Oracle {
     pub(crate) running: BTreeMap<usize, String>,
     /// Pods with an approved deletion, by uid, until their successors serve.
     departures: BTreeMap<String, Departure>,
+    /// The approved evictions by name that the API server has not executed, with their members and the times of the approvals.
+    pending: BTreeMap<u64, (usize, Instant)>,
+    /// The number of evictions by name so far.
+    evictions: u64,
     /// StatefulSets with an approved deletion, by uid, with the number in the uid of the object that was created last
     /// before the request.
     approved_sets: BTreeMap<String, u64>,
@@ -152,6 +156,7 @@ impl Oracle {
         };
         let is_leaving = |member: usize| {
             is_target(member)
+                || self.awaits_eviction(member, operation, requested_at)
                 || self
                     .departures
                     .iter()
@@ -249,6 +254,48 @@ impl Oracle {
             departure.requests += 1;
             departure.is_reserved |= is_reserved;
         }
+    }
+
+    /// Records the approval of an eviction by name, which can also remove a later pod of the member.
+    pub(crate) fn await_eviction(&mut self, member: usize) -> u64 {
+        self.evictions += 1;
+        self.pending.insert(self.evictions, (member, Instant::now()));
+        self.evictions
+    }
+
+    /// Whether an approved eviction by name can still remove a pod of this member. The review of a scale-down counts only
+    /// approvals from before it began.
+    fn awaits_eviction(&self, member: usize, operation: Operation, requested_at: Instant) -> bool {
+        self.pending.values().any(|(pending, approved_at)| {
+            *pending == member && (operation != Operation::ScaleDown || *approved_at < requested_at)
+        })
+    }
+
+    /// Records the end of an eviction by name. `successor` is the evicted pod, if it is not the one of the review. The departures
+    /// that were approved before the eviction must leave a quorum without the successor. Reviews after the eviction count it.
+    pub(crate) fn end_eviction(&mut self, cluster: &Cluster, eviction: u64, successor: Option<String>) {
+        let Some((member, approved_at)) = self.pending.remove(&eviction) else { return };
+        let Some(uid) = successor else { return };
+        let now = Instant::now();
+        let is_earlier = |voter: usize| {
+            let of_voter = self.departures.values().filter(|departure| departure.member == voter);
+            of_voter.into_iter().any(|departure| departure.approved_at < approved_at)
+        };
+        let remaining = cluster.voters().filter(|voter| *voter != member && !is_earlier(*voter)).count();
+        let costs_quorum = cluster.serves(member, now) && remaining < cluster.quorum();
+        if costs_quorum && cluster.voters().count() == 1 {
+            // No reservation protects an only voter: docs/limitations.md.
+            *self.unjudged.entry("known gap of an only voter's successor").or_default() += 1;
+        } else if costs_quorum {
+            let name = &cluster.members[member].name;
+            self.violations.push(format!(
+                "{SAFETY}an eviction by name removed the successor {uid} of {name}: {remaining} voters remain, and the quorum is {}",
+                cluster.quorum()
+            ));
+        }
+        let departure =
+            Departure { member, approved_at: now, requests: 1, is_reserved: true, is_executed: false };
+        self.departures.entry(uid).or_insert(departure);
     }
 
     /// Returns the violation by an approval after which these voters remain, of which `connected` reach each other.

@@ -181,6 +181,8 @@ async fn snapshot(sim: &Sim, running: &[bool]) -> Snapshot {
         pods: pods.collect(),
         external_members: Vec::new(),
         other_namespaces: std::collections::BTreeSet::new(),
+        reserved_until: std::collections::BTreeMap::new(),
+        without_role: std::collections::BTreeSet::new(),
         denied_members: Vec::new(),
     }
 }

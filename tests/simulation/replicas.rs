@@ -5,7 +5,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use etcd_guard_core::{config::policies::Policies, opt_in_label::OptInLabel, wall_clock::WallClock};
+use etcd_guard_core::{
+    config::policies::Policies, documentation::Manual, opt_in_label::OptInLabel, wall_clock::WallClock,
+};
 use etcd_guard_etcd::Connections;
 use etcd_guard_guard::{Guard, Sources};
 use etcd_guard_kubernetes::{
@@ -53,6 +55,7 @@ impl Replicas {
             annotations,
             config,
             events: EventRecorder::start(client.clone()),
+            manual: Manual::default(),
             api_servers: vec![String::from("192.0.2.1:6443")],
             connections: Connections::through(transport(sim, number)),
             wall_clock: WallClock::from_fn(move || {

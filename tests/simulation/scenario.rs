@@ -47,6 +47,9 @@ pub(crate) struct Scenario {
     pub(crate) has_wrong_lists: bool,
     /// Whether a person changes the annotations with policies. At the end, they are removed.
     pub(crate) changes_policies: bool,
+    /// Whether half of the evictions contain no uid, because the webhook that adds it is not registered. The API server
+    /// evicts whatever pod has the name after the review.
+    pub(crate) evicts_by_name: bool,
     /// Seconds with requests and faults.
     pub(crate) seconds: u64,
     /// Number of starts of each replica.
@@ -57,7 +60,7 @@ pub(crate) struct Scenario {
 
 impl Scenario {
     /// Returns the circumstances of a seed. `replaces_members`, `has_handovers`, `deletes_sets`, `deletes_nodes`, `has_dry_runs`,
-    /// `changes_policies` and, for cascades and a single voter, the sets depend on the number of the seed, so that the runs of other
+    /// `changes_policies`, `evicts_by_name` and, for cascades and a single voter, the sets depend on the number of the seed, so that the runs of other
     /// seeds do not change.
     pub(crate) fn new(rng: &mut fastrand::Rng, seed: u64) -> Self {
         let (sets, learners): (Vec<(&'static str, usize)>, usize) = match rng.u32(0..10) {
@@ -102,6 +105,7 @@ impl Scenario {
             has_dry_runs: seed % 10 == 3 || seed % 20 == 17,
             has_wrong_lists: seed % 10 == 6,
             changes_policies: matches!(seed % 20, 11 | 19),
+            evicts_by_name: matches!(seed % 10, 1 | 9),
             seconds: 150,
             generations: vec![0; replicas],
         }
@@ -113,14 +117,15 @@ impl Scenario {
     }
 
     /// Whether the comparison with the model of the reservation protocol covers all operations of the run: no change of the
-    /// membership, no executed deletion of an owner or a node, one record, and no deletion of the only voter,
-    /// and true member lists.
+    /// membership, no executed deletion of an owner or a node, one record, no deletion of the only voter,
+    /// true member lists, and no eviction by name.
     pub(crate) fn is_modelled(&self) -> bool {
         !self.replaces_members
             && !self.deletes_sets
             && !self.deletes_nodes
             && !self.races_for_records
             && !self.has_wrong_lists
+            && !self.evicts_by_name
             && !self.has_single_voter()
     }
 
@@ -147,6 +152,7 @@ impl Scenario {
             has_dry_runs: false,
             has_wrong_lists: false,
             changes_policies: false,
+            evicts_by_name: false,
             seconds: 0,
             generations: vec![0],
         }
@@ -157,7 +163,7 @@ impl Scenario {
         format!(
             "{} replicas, sets {:?}, {} learners, transfer {}, dangling owners {}, pre-vote {}, stale reads {}, race for \
              records {}, replaced members {}, handovers {}, cascades {}, \
-             deleted nodes {}, dry runs {}, wrong lists {}, changed policies {}",
+             deleted nodes {}, dry runs {}, wrong lists {}, changed policies {}, evictions by name {}",
             self.replicas,
             self.sets,
             self.learners,
@@ -172,7 +178,8 @@ impl Scenario {
             self.deletes_nodes,
             self.has_dry_runs,
             self.has_wrong_lists,
-            self.changes_policies
+            self.changes_policies,
+            self.evicts_by_name
         )
     }
 
@@ -211,7 +218,7 @@ impl Scenario {
     /// The configuration of the guard.
     pub(crate) fn config(&self) -> Policies {
         let mut config = Policies::default();
-        config.defaults.leader = if self.transfers { LeaderPolicy::Transfer } else { LeaderPolicy::Auto };
+        config.defaults.leader = self.transfers.then_some(LeaderPolicy::Transfer);
         config
     }
 

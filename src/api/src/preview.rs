@@ -40,4 +40,7 @@ pub struct Preview {
     /// The effective policy, setting by setting.
     #[serde(default)]
     pub policy: Vec<PolicySetting>,
+    /// The section of the manual that explains a denial.
+    #[serde(default)]
+    pub documentation: Option<String>,
 }

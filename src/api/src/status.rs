@@ -134,7 +134,6 @@ pub struct ReservationStatus {
 
 impl Role {
     /// Value of the role in JSON.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Leader => "leader",

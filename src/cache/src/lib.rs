@@ -59,7 +59,6 @@ where
     V: Clone + Send + Sync + 'static,
 {
     /// Creates an empty cache.
-    #[must_use]
     pub fn new(capacity: u64, lifetime: Lifetime) -> Self {
         let eviction = EvictionPolicy::lru();
         let entries = Cache::builder().max_capacity(capacity).eviction_policy(eviction).build();

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::bail;
 use clap::Args;
-use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
+use crate::printing::plain;
 use etcd_guard_core::escape::to_shell_word;
 
 /// The API server, and the identity of the caller
@@ -32,7 +33,6 @@ pub struct AccessFlags {
 
 impl AccessFlags {
     /// Returns the flags with this kubeconfig file.
-    #[must_use]
     pub fn of_file(kubeconfig: Option<PathBuf>) -> Self {
         Self { kubeconfig, ..Self::default() }
     }
@@ -54,16 +54,39 @@ impl AccessFlags {
 
     /// Reads the kubeconfig.
     pub async fn config(&self) -> anyhow::Result<kube::Config> {
-        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
-        let kubeconfig = match &self.kubeconfig {
-            Some(path) => {
-                Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display()))?
-            }
-            None => Kubeconfig::read().context("no kubeconfig; pass --kubeconfig or set KUBECONFIG")?,
+        let place = self.place();
+        let read = match &self.kubeconfig {
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
         };
-        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+        let kubeconfig = read.map_err(|error| unusable(&place, &error))?;
+        let context = self.selected_context(&kubeconfig)?.to_owned();
+        let options = KubeConfigOptions { context: Some(context), ..KubeConfigOptions::default() };
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        let mut config = config.map_err(|error| unusable(&place, &error))?;
         self.impersonate(&mut config.auth_info);
         Ok(config)
+    }
+
+    /// Names the kubeconfig in errors.
+    fn place(&self) -> String {
+        let path = self.kubeconfig.as_ref().map(|path| path.display().to_string());
+        let variable = || std::env::var("KUBECONFIG").ok().filter(|paths| !paths.is_empty());
+        format!("kubeconfig {}", path.or_else(variable).unwrap_or_else(|| String::from("~/.kube/config")))
+    }
+
+    /// Returns the context of the flag, or the current one. The error lists the contexts that exist.
+    fn selected_context<'a>(&'a self, kubeconfig: &'a Kubeconfig) -> anyhow::Result<&'a str> {
+        let place = self.place();
+        let names: Vec<&str> = kubeconfig.contexts.iter().map(|context| context.name.as_str()).collect();
+        anyhow::ensure!(!names.is_empty(), "{place} has no contexts");
+        let existing = names.join(", ");
+        let selected = self.context.as_ref().or(kubeconfig.current_context.as_ref());
+        match selected.map(String::as_str).filter(|name| !name.is_empty()) {
+            Some(name) if names.contains(&name) => Ok(name),
+            Some(name) => bail!("{place} has no context {name}; its contexts: {existing}"),
+            None => bail!("{place} has no current context; choose one with --context: {existing}"),
+        }
     }
 
     /// Replaces the values of the kubeconfig by those of the flags, as kubectl does.
@@ -81,7 +104,6 @@ impl AccessFlags {
     }
 
     /// Returns the flags that select the same cluster and the same identity, each with a space before it.
-    #[must_use]
     pub fn selection(&self) -> String {
         let kubeconfig = self.kubeconfig.as_ref().map(|path| path.display().to_string());
         let flags = [
@@ -94,6 +116,35 @@ impl AccessFlags {
         let groups = self.impersonated_groups.iter().map(|group| ("--as-group", group));
         given.chain(groups).flat_map(|(flag, value)| [format!(" {flag} "), to_shell_word(value)]).collect()
     }
+}
+
+/// The error of a kubeconfig that cannot be used, in words for users.
+fn unusable(place: &str, error: &KubeconfigError) -> anyhow::Error {
+    let cause = match error {
+        KubeconfigError::FindPath => {
+            return anyhow::anyhow!("no kubeconfig; pass --kubeconfig or set KUBECONFIG");
+        }
+        KubeconfigError::ReadConfig(cause, path) => {
+            let (path, cause) = (path.display(), plain(&cause.to_string()));
+            return anyhow::anyhow!(
+                "cannot read kubeconfig {path}: {cause}; pass --kubeconfig, or set KUBECONFIG"
+            );
+        }
+        KubeconfigError::Parse(cause) => {
+            let text = cause.to_string();
+            format!("it is not a kubeconfig: {}", text.lines().next().unwrap_or_default())
+        }
+        KubeconfigError::LoadContext(name) => format!("context {name} does not exist"),
+        KubeconfigError::LoadClusterOfContext(name) => {
+            format!("the context names cluster {name}, which does not exist")
+        }
+        KubeconfigError::MissingClusterUrl => String::from("the cluster of the context has no server"),
+        KubeconfigError::ParseClusterUrl(_) => {
+            String::from("the server of the cluster is not a URL such as https://HOST:6443")
+        }
+        other => plain(&other.to_string()),
+    };
+    anyhow::anyhow!("{place}: {cause}")
 }
 
 /// Runs a command that uses the API server to its completion.
@@ -139,6 +190,28 @@ mod tests {
         assert_eq!(identity.impersonate_groups, Some(vec![String::from("a"), String::from("b c")]));
         let selection = flags.selection();
         assert!(selection.ends_with(" --as alice --as-uid 7 --as-group a --as-group 'b c'"), "{selection}");
+    }
+
+    #[test]
+    fn unknown_context_lists_those_that_exist() {
+        let named = |name: &str| serde_json::json!({"name": name, "context": {"cluster": "c", "user": "u"}});
+        let mut kubeconfig: Kubeconfig =
+            serde_json::from_value(serde_json::json!({"contexts": [named("prod"), named("dev")]})).unwrap();
+        let of = |words: &[&str], kubeconfig: &Kubeconfig| {
+            let words = [words, &["--kubeconfig", "/k"]].concat();
+            flags(&words)
+                .unwrap()
+                .selected_context(kubeconfig)
+                .map(str::to_owned)
+                .map_err(|error| error.to_string())
+        };
+        let unknown = of(&["--context", "test"], &kubeconfig).unwrap_err();
+        assert_eq!(unknown, "kubeconfig /k has no context test; its contexts: prod, dev");
+        let none = of(&[], &kubeconfig).unwrap_err();
+        assert_eq!(none, "kubeconfig /k has no current context; choose one with --context: prod, dev");
+        kubeconfig.current_context = Some(String::from("prod"));
+        assert_eq!(of(&[], &kubeconfig), Ok(String::from("prod")));
+        assert_eq!(of(&["--context", "dev"], &kubeconfig), Ok(String::from("dev")));
     }
 
     #[test]

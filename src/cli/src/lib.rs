@@ -12,5 +12,7 @@ pub mod access;
 pub mod client;
 pub mod logging;
 pub mod printing;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod reference;
 pub mod registration;
 pub mod terminal;

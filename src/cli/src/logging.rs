@@ -21,6 +21,9 @@ pub use self::escaping::LogFormat;
 pub use self::test_buffer::TestBuffer;
 use etcd_guard_core::spans::SPAN_TARGET;
 
+/// Targets without lines: spans, and the verification of certificates, whose failure the error of the connection reports.
+const HIDDEN_TARGETS: [&str; 2] = [SPAN_TARGET, "rustls_platform_verifier"];
+
 /// Flags of every subcommand.
 #[derive(Debug, Args)]
 pub struct Logging {
@@ -47,7 +50,8 @@ pub fn lines<M>(format: LogFormat, writer: M) -> Box<dyn Layer<Registry> + Send 
 where
     M: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let lines = fmt::layer().with_writer(EscapingWriter::new(writer, format));
+    // A line that cannot be written is lost. Reporting that to the same closed output would panic.
+    let lines = fmt::layer().with_writer(EscapingWriter::new(writer, format)).log_internal_errors(false);
     match format {
         LogFormat::Text => lines.with_ansi(false).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
@@ -60,8 +64,9 @@ impl Logging {
     /// Starts logging to standard error, and passes spans to `collector`, if present.
     pub fn start(&self, collector: Option<Box<dyn Layer<Registry> + Send + Sync>>) {
         // Log lines are complete without spans. Spans are for the collector only, and are disabled without one.
-        let filter =
-            EnvFilter::new(&self.log_level).and(filter_fn(|metadata| metadata.target() != SPAN_TARGET));
+        let filter = EnvFilter::new(&self.log_level).and(filter_fn(|metadata| {
+            !HIDDEN_TARGETS.iter().any(|target| metadata.target().starts_with(target))
+        }));
         let lines = lines(self.log_format, || io::stderr().lock()).with_filter(filter).boxed();
         let layers: Vec<_> = collector.into_iter().chain([lines]).collect();
         tracing_subscriber::registry().with(layers).init();

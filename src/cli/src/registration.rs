@@ -51,7 +51,6 @@ pub struct Registration {
 }
 
 /// Returns the names of all webhook configurations of this program.
-#[must_use]
 pub fn shipped_configurations() -> Vec<ConfigurationName> {
     WebhookGroup::value_variants().iter().filter_map(|group| configuration_name(&group.shipped()?)).collect()
 }
@@ -83,7 +82,6 @@ impl std::fmt::Display for ConfigurationName {
 
 impl WebhookGroup {
     /// Whether the configuration has this name.
-    #[must_use]
     pub fn is_named(self, name: &ConfigurationName) -> bool {
         self.shipped().and_then(|object| configuration_name(&object)).as_ref() == Some(name)
     }
@@ -136,7 +134,6 @@ impl Registration {
 
     /// Returns the object to apply under this name with this `caBundle`. `version` is the resourceVersion that it
     /// replaces. `None` if the name is not to be registered.
-    #[must_use]
     pub fn object(&self, name: &ConfigurationName, bundle: &str, version: Option<&str>) -> Option<Value> {
         let mut object = self
             .all_groups()

@@ -17,7 +17,6 @@ pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 pub const EMPHASIS: Style = Style::new().bold();
 
 /// Returns `text` in this style.
-#[must_use]
 pub fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }

@@ -15,7 +15,7 @@ pub mod stray;
 mod unproven;
 
 pub use self::{
-    missing_voters::{MissingVoter, describe_missing, inaccessible_pod, unreached_cause},
+    missing_voters::{MissingVoter, describe_broken, describe_missing, inaccessible_pod, unreached_cause},
     silence::is_silence_evident,
 };
 use self::{
@@ -38,10 +38,6 @@ use crate::{
     tally::Tally,
 };
 
-/// Remedy of a denial with [`Reason::CredentialsRejected`], which a command follows.
-pub const CREDENTIALS_REMEDY: &str = "Set the annotation etcd-guard.io/client-tls-secret or \
-                                                       etcd-guard.io/auth-secret to the Secret with valid credentials";
-
 /// A reason with the facts that its text contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assessment {
@@ -60,7 +56,7 @@ pub struct Assessment {
     /// The leader, and why it does not answer the guard, if the other voters follow it.
     pub silent_leader: Option<(String, String)>,
     /// Why a wrong member list could make an approval unsafe, if nothing excludes it.
-    pub doubt: Option<String>,
+    pub doubts: Vec<String>,
     /// Number of listed voters that respond, if they are too few for the quorum that a passed read proves.
     pub too_few_responding: Option<usize>,
     /// Cluster ids of the replies, if they differ.
@@ -77,7 +73,6 @@ pub struct Assessment {
 
 /// Assesses the deletion of the pod `target` of this snapshot. For a leader whose leadership must be moved first, the
 /// deletion is assessed again with a new snapshot.
-#[must_use]
 pub fn assess(snapshot: &Snapshot, target: &MemberPod, policy: &Policy) -> Assessment {
     let membership = Membership::new(snapshot);
     assess_members(snapshot, &membership, target, policy, SingleMemberEvidence::default())
@@ -121,7 +116,7 @@ pub fn assess_members(
         leaving: leaving.clone(),
         contradiction: membership.contradiction(),
         silent_leader: silent_leader(membership),
-        doubt: doubt::doubt(membership, &tally, member),
+        doubts: doubt::doubts(membership, &tally, |member| Some(member.id()) == own),
         too_few_responding: (!membership.explains_reads()).then(|| membership.responding_voters()),
         no_space: snapshot.is_out_of_space(),
         min_voters: policy.min_voters,
@@ -336,7 +331,6 @@ fn leaving(membership: &Membership<'_>, target: Option<MemberId>) -> Vec<String>
 
 /// Returns the pod that should take over leadership from the target: the best of the healthy voters that are not leaving.
 /// `rollout` is the revision to which a rollout in progress updates the pods.
-#[must_use]
 pub fn transferee<'a>(
     snapshot: &'a Snapshot,
     target: &MemberPod,
@@ -348,7 +342,6 @@ pub fn transferee<'a>(
 /// Returns the best candidate. One that a rollout has updated comes first: the rollout will not delete it, so that leadership
 /// moves at most twice. Then the one that has applied most raft entries. Of equal ones, the one whose pod has the highest uid is
 /// chosen, because uids are random. If the guard chose by name, the leaders of all clusters would be on one node after a drain.
-#[must_use]
 pub fn best_transferee<'a>(
     candidates: Vec<(&'a MemberPod, &'a Status)>,
     rollout: Option<&str>,
@@ -358,7 +351,6 @@ pub fn best_transferee<'a>(
 }
 
 /// Returns the pods that can take over leadership from the target: those of the healthy voters that are not leaving.
-#[must_use]
 pub fn transferees<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Vec<(&'a MemberPod, &'a Status)> {
     let Ok(membership) = Membership::new(snapshot) else { return Vec::new() };
     let candidates = snapshot.pods.iter().filter(|pod| pod.name != target.name).filter_map(|pod| {
@@ -374,7 +366,6 @@ pub fn transferees<'a>(snapshot: &'a Snapshot, target: &MemberPod) -> Vec<(&'a M
 impl Assessment {
     /// Whether the policy, as it applies to the requester, requires a transfer of leadership before the deletion. A leader that
     /// does not answer moves nothing.
-    #[must_use]
     pub fn wants_transfer(&self, policy: &Policy) -> bool {
         self.reason == Reason::LeaderProtected
             && self.silent_leader.is_none()
@@ -391,7 +382,7 @@ impl Assessment {
             leaving: Vec::new(),
             contradiction: None,
             silent_leader: None,
-            doubt: None,
+            doubts: Vec::new(),
             too_few_responding: None,
             clusters: Vec::new(),
             no_space: false,

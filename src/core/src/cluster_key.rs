@@ -38,7 +38,6 @@ enum OwnerKey {
 
 impl ClusterKey {
     /// The key of the cluster that this pod belongs to.
-    #[must_use]
     pub fn from_pod(namespace: &str, pod: &Pod) -> Self {
         let owner = match pod.controller() {
             Some(owner) => OwnerKey::Controller { uid: owner.uid.clone(), name: owner.name.clone() },
@@ -52,19 +51,16 @@ impl ClusterKey {
     }
 
     /// The key of the pods that this StatefulSet controls.
-    #[must_use]
     pub fn from_stateful_set(namespace: &str, name: String, uid: String) -> Self {
         Self { namespace: namespace.to_owned(), owner: OwnerKey::Controller { uid, name } }
     }
 
     /// Whether this pod belongs to the cluster.
-    #[must_use]
     pub fn contains(&self, namespace: &str, pod: &Pod) -> bool {
         *self == Self::from_pod(namespace, pod)
     }
 
     /// The uid of the pods' controller, if they have one.
-    #[must_use]
     pub fn controller_uid(&self) -> Option<&str> {
         match &self.owner {
             OwnerKey::Controller { uid, .. } => Some(uid),
@@ -73,14 +69,12 @@ impl ClusterKey {
     }
 
     /// The namespace of the pods.
-    #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
     /// The cluster's display name: the name of the controller, or the labels, escaped and cut. The API server does not
     /// validate the name in an ownerReference.
-    #[must_use]
     pub fn name(&self) -> String {
         let name = match &self.owner {
             OwnerKey::Controller { name, .. } => name.clone(),

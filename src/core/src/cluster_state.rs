@@ -23,7 +23,6 @@ impl ClusterState {
         [Self::Spare, Self::NoSpare, Self::SingleMember, Self::NoQuorum, Self::Unknown];
 
     /// Value of the metric's label and of the log field.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Spare => "spare",

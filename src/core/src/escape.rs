@@ -22,7 +22,6 @@ const ELLIPSIS: char = '…';
 
 /// Returns `text` on one line and without characters that a terminal interprets or that are invisible. Such characters
 /// are written as Rust escape sequences.
-#[must_use]
 pub fn to_single_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -32,7 +31,6 @@ pub fn to_single_line(text: &str) -> String {
 }
 
 /// Returns `text` as [`to_single_line`] does, cut to at most `max_chars` characters. No escape sequence is cut.
-#[must_use]
 pub fn to_bounded_line(text: &str, max_chars: usize) -> String {
     into_bounded_line(Cow::Borrowed(text), max_chars)
 }
@@ -72,7 +70,6 @@ pub fn escape_texts(value: &mut Value, escape: &impl Fn(&str) -> String) {
 
 /// Returns serialized JSON in which the characters that [`to_single_line`] escapes are written as `\uXXXX`. JSON contains
 /// these characters only in texts, and parsers read the same value as before. Line breaks between values are preserved.
-#[must_use]
 pub fn escape_json(json: &str) -> Cow<'_, str> {
     let is_kept = |letter: char| letter == '\n' || is_printable(letter);
     if is_plain(json.as_bytes()) || json.chars().all(is_kept) {
@@ -94,7 +91,6 @@ pub fn escape_json(json: &str) -> Cow<'_, str> {
 
 /// Returns `text` as one word of a POSIX shell. Characters that [`to_single_line`] escapes are left out, and the word is
 /// cut to [`MAX_NAME_CHARS`] characters before it is quoted.
-#[must_use]
 pub fn to_shell_word(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._:-,@%+=".contains(letter);
     let word: String = text.chars().filter(|letter| is_printable(*letter)).take(MAX_NAME_CHARS).collect();
@@ -105,7 +101,6 @@ pub fn to_shell_word(text: &str) -> String {
 }
 
 /// Whether a text consists of printable ASCII characters.
-#[must_use]
 pub fn is_plain(text: &[u8]) -> bool {
     text.iter().all(|byte| matches!(byte, b' '..=b'~'))
 }

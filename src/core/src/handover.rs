@@ -58,7 +58,6 @@ pub const REVIEW: &str = "review";
 
 /// Returns the name of the node in the id of a node's signal (`TRIGGER/DETAIL/NODE/UID`), or `None` for other signals. The detail
 /// can contain slashes, so that the id is split from the end.
-#[must_use]
 pub fn node_of_signal(id: &str) -> Option<&str> {
     let (trigger, _) = id.split_once('/')?;
     Trigger::ALL.iter().find(|known| known.is_of_node() && known.as_str() == trigger)?;

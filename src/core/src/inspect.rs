@@ -163,7 +163,6 @@ pub struct Inspection {
 }
 
 /// Inspects a pod with the policies of this configuration.
-#[must_use]
 pub fn inspect(object: &InspectedObject, policies: &Policies, now: Timestamp) -> Inspection {
     let mut pod = object.pod.clone();
     apply_inherited(&mut pod, &object.owners);
@@ -285,7 +284,6 @@ fn is_excluded(pod: &Pod, recognition: &Recognition) -> bool {
 
 impl InspectionReason {
     /// The code.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Recognized => "Recognized",
@@ -302,7 +300,6 @@ impl InspectionReason {
 
 impl Inspection {
     /// Returns the Secrets and `ConfigMaps` that the report depends on, without duplicates. Their content can add others.
-    #[must_use]
     pub fn objects(&self) -> Vec<DataObject> {
         let mut objects: Vec<DataObject> = self.credentials.iter().map(InspectedCredential::object).collect();
         objects.sort();

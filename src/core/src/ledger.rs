@@ -94,14 +94,12 @@ impl Sightings {
     }
 
     /// Whether a handover to the pod with this uid is in progress.
-    #[must_use]
     pub fn is_transferee(&self, known: &[Handover], uid: &str, now: Instant) -> bool {
         let is_live = |handover: &Handover| !handover.ended && !self.remaining(handover, now).is_zero();
         known.iter().any(|handover| !uid.is_empty() && handover.uid == uid && is_live(handover))
     }
 
     /// Returns the state of a handover.
-    #[must_use]
     pub fn handover_state(&self, handover: &Handover, now: Instant) -> HandoverState {
         let remaining = self.remaining(handover, now);
         match handover.ended {
@@ -113,7 +111,6 @@ impl Sightings {
 
     /// Returns the rest of the lifetime of a handover, also of one that has ended. One that the replica did not read counts as
     /// new.
-    #[must_use]
     pub fn remaining(&self, handover: &Handover, now: Instant) -> Duration {
         let since = self.handovers.get(&handover_key(handover)).copied().unwrap_or(now);
         HANDOVER_TTL.saturating_sub(now.duration_since(since))
@@ -131,15 +128,18 @@ impl Sightings {
             .filter(move |known| self.first_seen.get(known).is_none_or(|since| is_live(since, known)))
     }
 
+    /// Returns when a reservation expires. One that this replica never read counts as new.
+    pub fn expires(&self, known: &Reservation, now: Instant) -> Instant {
+        self.first_seen.get(known).copied().unwrap_or(now) + known.lifetime()
+    }
+
     /// Returns the number of active reservations in the ledger that was read last.
-    #[must_use]
     pub fn active_count(&self, now: Instant) -> usize {
         self.first_seen.iter().filter(|(reservation, since)| reservation.is_live(**since, now)).count()
     }
 
     /// Returns the longest time for which a pod has been reserved without a break. A long time means that its deletion
     /// was approved repeatedly and the pod still exists.
-    #[must_use]
     pub fn longest_reservation(&self, now: Instant) -> Duration {
         let live = self.first_seen.iter().filter(|(reservation, since)| reservation.is_live(**since, now));
         let since = live.filter_map(|(reservation, _)| self.reserved.get(&reservation.uid));
@@ -154,7 +154,6 @@ impl Sightings {
 
     /// Whether the ledger can be newer than the list of the namespace's pods: it reserves a pod that is neither listed nor known
     /// to be gone.
-    #[must_use]
     pub fn may_be_newer_than(
         &self,
         ledger: &[Reservation],
@@ -169,7 +168,6 @@ impl Sightings {
 
     /// Returns the ledger with new reservations, without the earlier ones of the same pods, the expired ones, and those whose
     /// successor serves. A renewal keeps what the earlier one knew, and the longer lifetime.
-    #[must_use]
     pub fn with(
         &self,
         ledger: &[Reservation],
@@ -186,6 +184,8 @@ impl Sightings {
             let mut new = new.clone();
             for known in self.active(ledger, now).filter(|known| known.uid == new.uid) {
                 new.of_node |= known.of_node;
+                // The pod returns from the first of two requests while the second one can still arrive.
+                new.image_id = None;
                 if new.member.is_empty() {
                     new.member.clone_from(&known.member);
                 }
@@ -203,8 +203,11 @@ impl Sightings {
 impl Reservation {
     /// Whether the reservation has not expired, if the replica first read it at `since`.
     fn is_live(&self, since: Instant, now: Instant) -> bool {
-        let ttl = if self.of_node { NODE_RESERVATION_TTL } else { RESERVATION_TTL };
-        now.duration_since(since) < ttl
+        now.duration_since(since) < self.lifetime()
+    }
+
+    fn lifetime(&self) -> Duration {
+        if self.of_node { NODE_RESERVATION_TTL } else { RESERVATION_TTL }
     }
 
     /// Whether the pod belongs to the namespace and is not among its listed pods.
@@ -214,14 +217,24 @@ impl Reservation {
 
     /// Whether this pod is leaving because of the reservation: it is the reserved pod, or its successor that has not served yet.
     /// An eviction that names no uid can also remove a successor that serves.
-    #[must_use]
     pub fn takes(&self, pod: &LivePod<'_>) -> bool {
         let is_same_name = self.namespace == pod.namespace && self.pod == pod.name;
-        self.uid == pod.uid || (is_same_name && (self.by_name || !pod.serves))
+        let is_reserved = self.uid == pod.uid && !self.has_restarted(pod);
+        is_reserved || (is_same_name && (self.by_name || !pod.serves))
     }
 
-    /// Whether the reserved pod is gone and its successor serves.
+    /// Whether this pod serves again after the update that was approved. After a crash, the container restarts with the former
+    /// image, and the update is still to come. An update to an image with the same id, or of resources, ends with its lifetime.
+    fn has_restarted(&self, pod: &LivePod<'_>) -> bool {
+        let is_updated = |before: &String| !pod.image_id.is_empty() && *before != pod.image_id;
+        self.uid == pod.uid && pod.serves && self.image_id.as_ref().is_some_and(is_updated)
+    }
+
+    /// Whether the reserved pod has restarted, or is gone and its successor serves.
     fn has_returned(&self, pods: &[LivePod<'_>]) -> bool {
+        if pods.iter().any(|pod| self.has_restarted(pod)) {
+            return true;
+        }
         let is_successor =
             |pod: &LivePod<'_>| pod.serves && self.namespace == pod.namespace && self.pod == pod.name;
         !self.by_name && !pods.iter().any(|pod| pod.uid == self.uid) && pods.iter().any(is_successor)

@@ -14,7 +14,7 @@
 //! 6. [`assess`]: from a snapshot, a target and a policy to an assessment with a [`reason`].
 //! 7. [`explain`]: from an assessment to the [`verdict`] that a person reads.
 //!
-//! [`inspect`] reports what the rules read of one pod. [`escape`] makes foreign texts harmless, and [`mistakes`] are seeded
+//! [`documentation`] knows where the manual explains a reason. [`inspect`] reports what the rules read of one pod. [`escape`] makes foreign texts harmless, and [`mistakes`] are seeded
 //! faults that the simulation must find; release builds have none.
 //!
 //! This crate must not know kube, hyper, etcd-client, a runtime or a clock: times are arguments. Of tokio it uses only the type
@@ -26,6 +26,7 @@ pub mod cluster_key;
 pub mod cluster_state;
 pub mod config;
 pub mod discovery;
+pub mod documentation;
 pub mod escape;
 pub mod etcd;
 pub mod explain;

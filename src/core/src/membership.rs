@@ -90,13 +90,11 @@ impl<'a> Membership<'a> {
     }
 
     /// The leader and the term on which the serving voters agree.
-    #[must_use]
     pub fn leadership(&self) -> Leadership {
         self.leadership
     }
 
     /// All listed members, learners included.
-    #[must_use]
     pub fn members(&self) -> &[Member<'a>] {
         &self.members
     }
@@ -112,7 +110,6 @@ impl<'a> Membership<'a> {
     }
 
     /// The member that the pod with this name runs.
-    #[must_use]
     pub fn member_of_pod(&self, name: &str) -> Option<&Member<'a>> {
         let id = self.by_pod.get(name)?;
         self.members.iter().find(|member| member.id() == *id)
@@ -131,7 +128,6 @@ fn pod_of<'a>(
 
 /// Returns all members that at least one serving member lists. During a membership change the lists may differ: a member
 /// in one of them counts, and a voter in one of them is a voter. This can only raise the required quorum.
-#[must_use]
 pub fn listed_members(snapshot: &Snapshot) -> Vec<ListedMember> {
     let mut union: Vec<ListedMember> = Vec::new();
     for reply in snapshot.replies() {
@@ -169,13 +165,11 @@ fn is_disputed(snapshot: &Snapshot, voter: &ListedMember) -> bool {
 
 impl<'a> Member<'a> {
     /// Id of the member.
-    #[must_use]
     pub fn id(&self) -> MemberId {
         self.listed.id
     }
 
     /// Name of the pod, or of the member if no pod is known to run it.
-    #[must_use]
     pub fn name(&self) -> String {
         match self.pod {
             Some(pod) => pod.name.clone(),
@@ -185,7 +179,6 @@ impl<'a> Member<'a> {
     }
 
     /// The member's reply. A reply from its pod takes precedence over one from a client URL.
-    #[must_use]
     pub fn reply(&self) -> Option<&'a ProbeResult> {
         self.pod.map(|pod| &pod.reply).or_else(|| self.external.map(|member| &member.reply))
     }
@@ -207,7 +200,6 @@ impl<'a> Member<'a> {
     }
 
     /// Returns the status of a serving member that reports a former term: it follows a leader that was deposed.
-    #[must_use]
     pub fn outdated(&self) -> Option<&'a Status> {
         let status = self.reply().filter(|_| self.is_trusted())?.status();
         status.filter(|status| !Mistake::CountStaleRead.is_active() && !self.leadership.is_current(status))
@@ -215,13 +207,11 @@ impl<'a> Member<'a> {
 
     /// Whether the member serves over a scheme that it advertises, agrees with the leadership of the other voters, its data is
     /// not corrupt, and all member lists agree on it.
-    #[must_use]
     pub fn is_healthy(&self) -> bool {
         !self.is_corrupt && !self.is_disputed && self.is_trusted() && self.outdated().is_none()
     }
 
     /// Whether the member's process responds, even with an error.
-    #[must_use]
     pub fn is_responding(&self) -> bool {
         self.reply().is_some_and(|reply| {
             reply.status().is_some() || reply.cause().is_some_and(|cause| !cause.is_unanswered())
@@ -235,7 +225,6 @@ impl<'a> Member<'a> {
     }
 
     /// Whether the member's pod is leaving: a leaving voter does not count as remaining.
-    #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.departure().is_some()
     }

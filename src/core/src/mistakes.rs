@@ -29,6 +29,8 @@ pub enum Mistake {
     IgnoreWithoutClusterId,
     /// The member list is believed, also where it contradicts what the members do.
     BelieveMemberList,
+    /// The approval of an eviction without a uid reserves the pod, and not its name.
+    ReserveNoNames,
 }
 
 #[cfg(debug_assertions)]
@@ -41,7 +43,7 @@ thread_local! {
 
 impl Mistake {
     /// All mistakes.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::ApproveFromCache,
         Self::ReadLedgerAfterProbe,
         Self::LoseLeaseUpdate,
@@ -52,6 +54,7 @@ impl Mistake {
         Self::CountStaleRead,
         Self::IgnoreWithoutClusterId,
         Self::BelieveMemberList,
+        Self::ReserveNoNames,
     ];
 
     /// Makes this thread commit a mistake, or none.
@@ -62,7 +65,6 @@ impl Mistake {
 
     /// Whether this thread commits the mistake.
     #[cfg(debug_assertions)]
-    #[must_use]
     pub fn is_active(self) -> bool {
         ACTIVE.get() == Some(self)
     }

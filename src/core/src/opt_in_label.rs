@@ -48,19 +48,16 @@ pub enum OptInLabelError {
 
 impl OptInLabel {
     /// Returns the key.
-    #[must_use]
     pub fn key(&self) -> &str {
         &self.key
     }
 
     /// Returns the value.
-    #[must_use]
     pub fn value(&self) -> &str {
         &self.value
     }
 
     /// Whether an object with these labels is opted in.
-    #[must_use]
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         labels.get(&self.key).is_some_and(|value| *value == self.value)
     }

@@ -95,20 +95,17 @@ struct Resolution<'a> {
 
 impl Policy {
     /// Whether denials are enforced: neither break-glass nor audit mode overrules them.
-    #[must_use]
     pub fn enforces_denials(&self) -> bool {
         self.break_glass.is_none() && self.mode == Mode::Enforce
     }
 
     /// Returns the policy as it applies to this requester.
-    #[must_use]
     pub fn for_requester(self, requester: Requester) -> Self {
         Self { leader: self.leader.for_requester(requester), ..self }
     }
 }
 
 /// Resolves the effective policy from `sources`, the weakest first.
-#[must_use]
 pub fn resolve(
     defaults: &Defaults,
     floor: &Floor,
@@ -118,10 +115,10 @@ pub fn resolve(
     let mut resolution =
         Resolution { sources, settings: Vec::new(), invalid: Vec::new(), below_floor: Vec::new() };
     let policy = Policy {
-        leader: resolution.choose(LEADER, defaults.leader.max(floor.leader), floor.leader),
+        leader: resolution.choose(LEADER, defaults.leader(floor), floor.leader),
         single_member: resolution.choose(SINGLE_MEMBER, defaults.single_member, floor.single_member),
         ephemeral_data: resolution.choose(EPHEMERAL_DATA, defaults.ephemeral_data, floor.ephemeral_data),
-        min_voters: resolution.choose_min_voters(defaults.min_voters, floor.min_voters),
+        min_voters: resolution.choose_min_voters(defaults.min_voters(floor), floor.min_voters),
         mode: resolution.choose(MODE, defaults.mode, floor.mode),
         break_glass: resolution.choose_break_glass(floor.break_glass, now),
     };

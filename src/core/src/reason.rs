@@ -21,7 +21,6 @@ macro_rules! reasons {
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
             /// The reason's code.
-            #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
@@ -142,14 +141,12 @@ impl Refusal {
 
 impl Reason {
     /// Whether the reason approves the request.
-    #[must_use]
     pub const fn allows(self) -> bool {
         matches!(self.kind(), Kind::Allows)
     }
 
     /// Whether an approval with this reason removes a voter that serves, or one that may serve again before its deletion
     /// arrives. No other approval may count on that voter.
-    #[must_use]
     pub const fn removes_a_voter(self) -> bool {
         matches!(
             self,
@@ -160,7 +157,6 @@ impl Reason {
     /// Whether a denial with this reason depends on what the guard reads of pods: their members, addresses or credentials.
     /// Members at wrong addresses can also use up the time of an evaluation, or belong to another cluster. Such a denial can
     /// concern a pod that only mentions etcd: the evaluation did not prove that the pod runs a member.
-    #[must_use]
     pub const fn concerns_discovery(self) -> bool {
         matches!(
             self,
@@ -174,7 +170,6 @@ impl Reason {
 
     /// HTTP status of a denial. `kubectl drain` retries an eviction only after 429. A DELETE receives 403 in every case:
     /// after 429, clients would wait inside a call while a user watches.
-    #[must_use]
     pub const fn refusal(self, operation: Operation) -> Option<Refusal> {
         match (self.kind(), operation) {
             (Kind::Allows, _) => None,

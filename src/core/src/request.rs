@@ -16,6 +16,7 @@ pub use self::{
 use self::{error::parse, workload_operation::OwnerTarget};
 use crate::{
     escape::{MAX_NAME_CHARS, to_bounded_line},
+    mistakes::Mistake,
     objects::{
         admission::{AdmissionRequest, DeleteOptions, Eviction, truncated},
         pod::Pod,
@@ -140,7 +141,6 @@ impl Request {
 
 impl Request {
     /// Returns the uid of the request's object, if the request contains it.
-    #[must_use]
     pub fn object_uid(&self) -> Option<&str> {
         let of_copy = || self.pod.as_ref().map(|pod| pod.metadata.uid.as_str());
         self.uid.as_deref().or_else(of_copy).filter(|uid| !uid.is_empty())
@@ -149,13 +149,12 @@ impl Request {
     /// Whether the API server carries out the request on whatever pod has the name then: an eviction without the uid of its
     /// pod. After the review, the API server reads the pod of an eviction by its name. A deletion by name is reviewed again if
     /// the pod has changed.
-    #[must_use]
     pub fn is_by_name(&self) -> bool {
-        self.operation == Operation::Evict && self.object_uid().is_none()
+        let is_by_name = self.operation == Operation::Evict && self.object_uid().is_none();
+        is_by_name && !Mistake::ReserveNoNames.is_active()
     }
 
     /// Whether this live pod is the request's target.
-    #[must_use]
     pub fn matches(&self, pod: &Pod) -> bool {
         pod.metadata.name == self.name && self.object_uid().is_none_or(|uid| uid == pod.metadata.uid)
     }

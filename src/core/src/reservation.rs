@@ -34,6 +34,10 @@ pub struct Reservation {
     /// Whether the request names no uid: it can also delete the successor of the pod.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub by_name: bool,
+    /// Id of the image that etcd's container ran when an update of the pod was approved. The same pod returns with another image.
+    /// Absent for all other requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_id: Option<String>,
 }
 
 /// A pod that exists and may run a member.
@@ -47,12 +51,20 @@ pub struct LivePod<'a> {
     pub uid: &'a str,
     /// Whether its own container runs, and its member passed a linearizable read in this evaluation.
     pub serves: bool,
+    /// Id of the image that etcd's container runs; empty if it is unknown.
+    pub image_id: &'a str,
 }
 
-impl<'a> From<&'a Pod> for LivePod<'a> {
-    /// Whether the pod serves is not known without a probe.
-    fn from(pod: &'a Pod) -> Self {
+impl<'a> LivePod<'a> {
+    /// Describes a pod whose etcd container runs this image. Whether the pod serves is not known without a probe.
+    pub fn new(pod: &'a Pod, image_id: &'a str) -> Self {
         let metadata = &pod.metadata;
-        Self { namespace: &metadata.namespace, name: &metadata.name, uid: &metadata.uid, serves: false }
+        Self {
+            namespace: &metadata.namespace,
+            name: &metadata.name,
+            uid: &metadata.uid,
+            serves: false,
+            image_id,
+        }
     }
 }

@@ -6,7 +6,7 @@ pub mod fixture;
 pub mod silence;
 mod stop_script;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::Instant;
 
@@ -41,6 +41,10 @@ pub struct Snapshot {
     pub denied_members: Vec<MemberId>,
     /// Other namespaces in which pods of external members were found.
     pub other_namespaces: BTreeSet<String>,
+    /// When the reservation of a pod expires on this replica, by the name of the pod. For texts only.
+    pub reserved_until: BTreeMap<String, Instant>,
+    /// Names of the pods whose credentials the guard may not read, because it lacks a Role.
+    pub without_role: BTreeSet<String>,
 }
 
 /// A pod that runs a member.
@@ -149,7 +153,6 @@ impl OwnerState {
 
 impl ExternalMember {
     /// Why the member's pod is leaving, if it is. External members of terminating pods are not part of a snapshot.
-    #[must_use]
     pub fn departure(&self) -> Option<Departure> {
         self.reserved.then_some(Departure::Reserved)
     }
@@ -159,7 +162,6 @@ impl ExternalMember {
 
 impl Departure {
     /// Value of the status field.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Terminating => "terminating",
@@ -173,25 +175,21 @@ impl Departure {
 
 impl Storage {
     /// Whether the successor of the deleted pod is the same member.
-    #[must_use]
     pub fn preserves_member(self) -> bool {
         self == Self::Persistent
     }
 
     /// Whether the data remains if the container does not run: a preStop hook runs only in a running container.
-    #[must_use]
     pub fn preserves_data(self) -> bool {
         matches!(self, Self::Persistent | Self::RemovedByHook)
     }
 
     /// Whether the data is in the pod itself.
-    #[must_use]
     pub fn ends_with_pod(self) -> bool {
         self == Self::Ephemeral
     }
 
     /// Value of the status field.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Persistent => "persistent",
@@ -207,7 +205,6 @@ impl Storage {
 
 impl MemberPod {
     /// The same pod, as a pod with another owner than the target.
-    #[must_use]
     pub fn with_foreign_owner(mut self) -> Self {
         self.owner.has_target = false;
         self.terminating &= !Mistake::IgnoreForeignTerminating.is_active();
@@ -215,7 +212,6 @@ impl MemberPod {
     }
 
     /// Why the pod is leaving, if it is.
-    #[must_use]
     pub fn departure(&self) -> Option<Departure> {
         if self.terminating {
             Some(Departure::Terminating)
@@ -227,7 +223,6 @@ impl MemberPod {
     }
 
     /// Whether the guard may lack the credentials or the address of the member, although the member may be healthy.
-    #[must_use]
     pub fn may_lack_access(&self) -> bool {
         match self.reply.cause() {
             Some(
@@ -243,7 +238,6 @@ impl MemberPod {
     }
 
     /// The command that runs `etcdctl` in this pod.
-    #[must_use]
     pub fn etcdctl_command(&self, namespace: &str, arguments: &str) -> String {
         self.etcdctl.command(namespace, &self.name, &self.container, arguments)
     }
@@ -253,7 +247,6 @@ impl MemberPod {
 
 impl Snapshot {
     /// Cluster id of the pods' replies, if all are the same.
-    #[must_use]
     pub fn cluster_id(&self) -> Option<ClusterId> {
         let mut ids = self.pods.iter().filter_map(|pod| pod.reply.status()).map(|status| status.cluster_id);
         let id = ids.next()?;
@@ -288,20 +281,17 @@ impl Snapshot {
 
     /// Ids of the clusters that the replies name, in ascending order. More than one means that the pods belong to
     /// different clusters.
-    #[must_use]
     pub fn cluster_ids(&self) -> BTreeSet<ClusterId> {
         self.statuses().map(|status| status.cluster_id).collect()
     }
 
     /// Ids of the members with a CORRUPT alarm; 0 if etcd cannot determine the member.
-    #[must_use]
     pub fn corrupt_members(&self) -> Vec<MemberId> {
         let alarms = self.alarms().filter(|alarm| alarm.kind == AlarmKind::Corrupt);
         alarms.map(|alarm| alarm.member_id).collect()
     }
 
     /// Whether a member reports a NOSPACE alarm.
-    #[must_use]
     pub fn is_out_of_space(&self) -> bool {
         self.alarms().any(|alarm| alarm.kind == AlarmKind::NoSpace)
     }
@@ -311,13 +301,11 @@ impl Snapshot {
     }
 
     /// Namespace and name of a pod.
-    #[must_use]
     pub fn namespaced_name(&self, pod: &MemberPod) -> (String, String) {
         (self.namespace.clone(), pod.name.clone())
     }
 
     /// The pod with this name.
-    #[must_use]
     pub fn pod(&self, name: &str) -> Option<&MemberPod> {
         self.pods.iter().find(|pod| pod.name == name)
     }

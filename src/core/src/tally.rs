@@ -23,7 +23,6 @@ pub struct Tally {
 }
 
 /// Number of voters in a majority of `voters`.
-#[must_use]
 pub const fn quorum(voters: usize) -> usize {
     voters / 2 + 1
 }
@@ -47,27 +46,23 @@ impl Tally {
     }
 
     /// Whether the remaining voters are a quorum.
-    #[must_use]
     pub const fn has_quorum(&self) -> bool {
         self.remaining >= self.quorum
     }
 
     /// Whether the cluster could lose one voter if all its voters were healthy. A cluster of one or two voters cannot: time
     /// does not cure the denial of a deletion.
-    #[must_use]
     pub const fn can_ever_spare_one(&self) -> bool {
         self.voters > self.quorum
     }
 
     /// Whether the cluster could lose two voters if all its voters were healthy: then the recovery of another voter cures
     /// the denial of a deletion with which a member is lost.
-    #[must_use]
     pub const fn can_ever_spare_two(&self) -> bool {
         self.voters > self.quorum.saturating_add(1)
     }
 
     /// Whether the remaining voters are a quorum and one more lost voter would cost it.
-    #[must_use]
     pub const fn has_no_spare(&self) -> bool {
         self.remaining == self.quorum
     }

@@ -30,6 +30,8 @@ pub struct Verdict {
     pub message: String,
     /// The second sentence, if there is one: how to continue after the denial.
     pub remedy: Option<String>,
+    /// Other ways to continue. Each is a line of its own, because nothing may follow a command that people paste.
+    pub advice: Vec<String>,
     /// The pod's member, if it is known.
     pub member: Option<MemberId>,
     /// Warnings, which kubectl prints for approvals and denials.
@@ -57,6 +59,7 @@ impl Verdict {
             reason,
             message: into_bounded_line(message.into(), MAX_FACTS_CHARS),
             remedy: None,
+            advice: Vec::new(),
             member: None,
             warnings: Vec::new(),
             tally: None,
@@ -69,7 +72,6 @@ impl Verdict {
     }
 
     /// Adds a second sentence: how to continue after the denial.
-    #[must_use]
     pub fn with_remedy(mut self, remedy: &str) -> Self {
         let remedy = to_bounded_line(remedy, MAX_REMEDY_CHARS);
         self.message = format!("{}. {remedy}", self.message);
@@ -77,28 +79,24 @@ impl Verdict {
         self
     }
 
-    /// Adds another way to continue after the denial, behind the remedy. A semicolon ends the remedy's command in a shell.
+    /// Adds another way to continue after the denial, on a line of its own.
     pub fn add_advice(&mut self, advice: &str) {
-        match &mut self.remedy {
-            Some(remedy) => {
-                let advice = format!("; {}", to_bounded_line(advice, MAX_REMEDY_CHARS));
-                self.message.push_str(&advice);
-                remedy.push_str(&advice);
-            }
+        match self.remedy {
+            Some(_) => self.advice.push(to_bounded_line(advice, MAX_REMEDY_CHARS)),
             None => *self = self.clone().with_remedy(advice),
         }
     }
 
-    /// Adds the cause of the request to the message, and replaces the remedy.
+    /// Adds the cause of the request to the message, and replaces the remedy and all advice.
     pub fn explain_cause(&mut self, cause: &str, remedy: &str) {
         let remedy = to_bounded_line(remedy, MAX_REMEDY_CHARS);
         let facts = into_bounded_line(format!("{}; {cause}", self.summary()), MAX_FACTS_CHARS);
         self.message = format!("{facts}. {remedy}");
         self.remedy = Some(remedy);
+        self.advice.clear();
     }
 
     /// Whether the request is approved.
-    #[must_use]
     pub fn allows(&self) -> bool {
         self.reason.allows() || self.audited
     }
@@ -106,7 +104,6 @@ impl Verdict {
     /// HTTP status of a denial. A denial that time cannot cure is final, also if another cluster would recover from the
     /// same reason: a drain ends instead of retrying. Conversely, a large cluster recovers from a reason that is final in
     /// a cluster of three.
-    #[must_use]
     pub fn refusal(&self, operation: Operation) -> Option<Refusal> {
         if self.allows() {
             return None;
@@ -121,7 +118,6 @@ impl Verdict {
     }
 
     /// The outcome as logs and metrics name it.
-    #[must_use]
     pub fn outcome(&self) -> &'static str {
         match (self.reason.allows(), self.audited) {
             (true, _) => "allowed",
@@ -133,7 +129,7 @@ impl Verdict {
     /// Turns a denial into a warning.
     pub fn audit(&mut self) {
         self.audited = true;
-        let text = format!("would be denied: {}", self.text());
+        let text = format!("would be denied: {}: {}", self.reason, self.message);
         self.warn(&text);
     }
 
@@ -143,6 +139,7 @@ impl Verdict {
         let facts = format!("{}; overruled by a break-glass annotation: {cause}", self.summary());
         self.message = into_bounded_line(facts, MAX_FACTS_CHARS);
         self.remedy = None;
+        self.advice.clear();
         self.overruled = Some(std::mem::replace(&mut self.reason, Reason::BreakGlass));
     }
 
@@ -151,10 +148,20 @@ impl Verdict {
         self.warnings.push(to_bounded_line(text, MAX_WARNING_LENGTH));
     }
 
-    /// The message as the user reads it: the reason's code, the facts and the remedy.
-    #[must_use]
+    /// The message as a person reads it: the reason's code, the facts and the remedy. Each further advice is a line of its own.
     pub fn text(&self) -> String {
-        format!("{}: {}", self.reason, self.message)
+        self.lines().join("\n")
+    }
+
+    /// The lines of [`Self::text`].
+    pub fn lines(&self) -> Vec<String> {
+        let first = format!("{}: {}", self.reason, self.message);
+        std::iter::once(first).chain(self.advice.iter().cloned()).collect()
+    }
+
+    /// The message with all advice on one line, for logs and events.
+    pub fn line(&self) -> String {
+        std::iter::once(&self.message).chain(&self.advice).map(String::as_str).collect::<Vec<_>>().join("; ")
     }
 
     /// The message without the remedy.
@@ -164,7 +171,6 @@ impl Verdict {
     }
 
     /// Keys and values for the API server's audit log.
-    #[must_use]
     pub fn audit_annotations(&self) -> Vec<(&'static str, String)> {
         let mut pairs = vec![("reason", self.reason.as_str().to_owned())];
         if let Some(cluster) = &self.cluster {

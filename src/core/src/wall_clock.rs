@@ -13,13 +13,11 @@ pub struct WallClock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl WallClock {
     /// Creates a clock that calls this function, for a simulation with a clock of its own.
-    #[must_use]
     pub fn from_fn(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
 
     /// The time of day.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         (self.0)()
     }

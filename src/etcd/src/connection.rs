@@ -47,13 +47,11 @@ pub type Transport = Arc<dyn Fn(&str) -> Channel + Send + Sync>;
 
 impl Connections {
     /// Creates an empty pool.
-    #[must_use]
     pub fn new() -> Self {
         Self::with(None)
     }
 
     /// Creates an empty pool of channels that this transport creates.
-    #[must_use]
     pub fn through(transport: Transport) -> Self {
         Self::with(Some(transport))
     }
@@ -69,7 +67,6 @@ impl Connections {
 
     /// Returns a pool for surveys, which uses the open connections of this pool and stores its own ones elsewhere: a survey of many
     /// clusters does not close the connections of evaluations. A survey does not renew the idle time of a connection of an evaluation.
-    #[must_use]
     pub fn for_surveys(&self) -> Self {
         Self {
             open: ExpiringCache::new(MAX_SURVEY_CONNECTIONS, Lifetime::SinceUse(IDLE_TIMEOUT)),

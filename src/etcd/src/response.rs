@@ -68,7 +68,6 @@ pub(super) fn status_of(response: &etcd_client::StatusResponse) -> Option<Status
 }
 
 /// Classifies the failure of a call by the evidence that it provides.
-#[must_use]
 pub fn member_error(error: &Error) -> MemberError {
     let Error::GRpcStatus(status) = error else {
         return connection_error(error);

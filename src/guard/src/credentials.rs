@@ -48,6 +48,8 @@ struct ClusterCredentials {
     user: Option<User>,
     /// One message for each credential that is missing.
     problems: Vec<String>,
+    /// Whether one of them is missing because the guard may not read an object.
+    lacks_role: bool,
 }
 
 /// The objects that provide no certificate, as a bounded text.
@@ -91,6 +93,7 @@ impl CredentialReader {
                 tls.identity = found.identity;
             }
             endpoint.user = found.user;
+            pod.lacks_role = found.lacks_role;
             let problems: Vec<String> = pod.problem.take().into_iter().chain(found.problems).collect();
             let problem = to_bounded_line(&problems.join("; "), MAX_ERROR_CHARS);
             pod.problem = Some(problem).filter(|problem| !problem.is_empty());
@@ -148,10 +151,7 @@ impl CredentialReader {
             self.read_certificates(namespace, sources, &mut found).await;
         }
         if let Some(source) = &sources.user {
-            match self.read_user(namespace, source).await {
-                Ok(user) => found.user = Some(user),
-                Err(problem) => found.problems.push(problem),
-            }
+            self.read_user(namespace, source, &mut found).await;
         }
         found
     }
@@ -195,17 +195,28 @@ impl CredentialReader {
             _ => "found no client certificate",
         };
         found.problems.push(format!("{missing}: {}", failures.describe()));
+        found.lacks_role = !failures.forbidden.is_empty();
     }
 
-    async fn read_user(&self, namespace: &str, source: &UserSecret) -> Result<User, String> {
+    async fn read_user(&self, namespace: &str, source: &UserSecret, found: &mut ClusterCredentials) {
         let object = DataObject::secret(&source.secret);
-        let read = self.secrets.get(namespace, &object).await;
-        let secret: Secret = read.map_err(|error| describe_read_error(namespace, &object, &error))?;
-        match source.password(&secret) {
-            Some(password) => Ok(User { name: source.user_name(&secret), password: password.into() }),
-            None => {
-                Err(format!("{} contains no password ({})", object.describe(namespace), source.key_names()))
+        let secret: Secret = match self.secrets.get(namespace, &object).await {
+            Ok(secret) => secret,
+            Err(error) => {
+                found.lacks_role |= matches!(*error, LookupError::Forbidden { .. });
+                found.problems.push(describe_read_error(namespace, &object, &error));
+                return;
             }
+        };
+        match source.password(&secret) {
+            Some(password) => {
+                found.user = Some(User { name: source.user_name(&secret), password: password.into() });
+            }
+            None => found.problems.push(format!(
+                "{} contains no password ({})",
+                object.describe(namespace),
+                source.key_names()
+            )),
         }
     }
 }

@@ -43,7 +43,6 @@ pub struct DeadlineExceeded {
 impl Deadline {
     /// Starts a deadline now, from the `timeout` parameter of the request's URL. Of a timeout of one second or less, half
     /// is used: the API server discards a late response.
-    #[must_use]
     pub fn from_timeout(timeout: Option<Duration>) -> Self {
         let timeout = timeout.unwrap_or(DEFAULT_TIMEOUT).min(MAX_TIMEOUT);
         let limit = timeout.checked_sub(ROUNDING).filter(|rest| !rest.is_zero()).unwrap_or(timeout / 2);
@@ -51,7 +50,6 @@ impl Deadline {
     }
 
     /// Starts a deadline now, for a client other than the API server.
-    #[must_use]
     pub fn after(limit: Duration) -> Self {
         Self { at: Instant::now() + limit, limit }
     }

@@ -62,7 +62,10 @@ use etcd_guard_core::{
     },
     escape::to_shell_word,
     etcd::probe_result::ProbeResult,
-    explain::{advise_inspection, break_glass_advice, explain, explain_recent_move, explain_transferee},
+    explain::{
+        advise_inspection, break_glass_advice, explain, explain_deadline, explain_recent_move,
+        explain_transferee,
+    },
     membership::{Membership, single_member::SingleMemberEvidence},
     mistakes::Mistake,
     objects::pod::Pod,
@@ -236,7 +239,7 @@ impl<'a> Evaluation<'a> {
     /// The stages after `scope`.
     async fn evaluate_pod(&self, copy: Option<&Pod>) -> Result<Verdict, Step> {
         let (target, held) = self.target(copy).await?;
-        let verdict = match self.several_members(&target.pod) {
+        let verdict = match self.several_members_of_target(&target.pod) {
             Some(denial) => denial,
             None => Box::pin(self.decide(&target, held)).await,
         };
@@ -356,7 +359,7 @@ impl<'a> Evaluation<'a> {
             if !request.dry_run {
                 Box::pin(ledger::reserve_overruled(self, &cluster_key, &resolved.policy)).await;
             }
-            return Err(Step::Answer(Box::new(verdict)));
+            return Err(Step::Answer(verdict));
         }
         Ok((Target { pod, cluster_key, resolved, is_auto, cascade }, held))
     }
@@ -439,26 +442,9 @@ impl<'a> Evaluation<'a> {
         Ok(Some(Found { pod, approval, held: None }))
     }
 
-    /// Denies the deletion of a pod with several members: each of their clusters would have to allow it, and the guard evaluates
-    /// one member of a pod.
-    fn several_members(&self, pod: &Pod) -> Option<Verdict> {
-        let containers = recognition::several_members(pod, &pod.metadata.annotations);
-        if containers.is_empty() {
-            return None;
-        }
-        let (namespace, name) = (to_shell_word(&self.request.namespace), to_shell_word(&self.request.name));
-        let text = format!(
-            "pod {} runs several etcd members, in the containers {}, and the guard evaluates one member of a pod",
-            self.request.name,
-            containers.join(" and ")
-        );
-        let overrule =
-            break_glass_advice(&format!("-n {namespace} pod {name}"), &self.services.policies.wall_clock);
-        let remedy = format!(
-            "If only one of them matters, name its container in the annotation {MEMBER}. If every cluster can spare its \
-             member, {overrule}"
-        );
-        Some(Verdict::new(Reason::AmbiguousMember, text).with_remedy(&remedy))
+    fn several_members_of_target(&self, pod: &Pod) -> Option<Verdict> {
+        let (namespace, name) = (to_shell_word(&self.request.namespace), to_shell_word(&pod.metadata.name));
+        several_members(self, pod, &format!("-n {namespace} pod {name}"))
     }
 
     fn find<'p>(&self, pods: &'p [Pod]) -> Option<&'p Pod> {
@@ -657,6 +643,7 @@ impl<'a> Evaluation<'a> {
         if let Some(part) = part {
             observation.snapshot = part;
         }
+        inputs.ledger.add_expiries(&mut observation.snapshot);
         if request.operation == Operation::Update(PodUpdate::Restart)
             && etcd_pod::outlives_restart(&target.pod, &target.pod.metadata.annotations)
         {
@@ -781,6 +768,9 @@ impl<'a> Evaluation<'a> {
             let verdict = self.explain(&snapshot, pod, &assessment);
             services.cache.store_snapshot(cluster_key, snapshot);
             return Ok(verdict);
+        }
+        if request.operation == Operation::Update(PodUpdate::End) && removes_vote {
+            return Ok(explain_deadline(&snapshot, pod, &assessment, Instant::now(), clock));
         }
         if let Some(denial) = budget::denial(self, target, &snapshot, &assessment).await {
             services.cache.store_snapshot(cluster_key, snapshot);
@@ -953,7 +943,7 @@ impl<'a> Evaluation<'a> {
             // the next review, while those depend on a watch.
             let Request { namespace, name, .. } = self.request;
             verdict.add_advice(&format!(
-                "if pod {name} runs no etcd member, exclude it: kubectl -n {namespace} annotate --overwrite pod {name} \
+                "If pod {name} runs no etcd member, exclude it: kubectl -n {namespace} annotate --overwrite pod {name} \
                  {MEMBER}=false"
             ));
         }
@@ -1023,6 +1013,27 @@ fn select(lock: OwnedMutexGuard<()>, mut listed: Listed, cluster_key: &ClusterKe
     Some(Found { pod, approval, held })
 }
 
+/// Denies what ends a pod with several members: each of their clusters would have to allow it, and the guard evaluates one member
+/// of a pod. `object` has the arguments of `kubectl` for the object whose break-glass overrules the denial.
+fn several_members(on: &Evaluation<'_>, pod: &Pod, object: &str) -> Option<Verdict> {
+    let containers = recognition::several_members(pod, &pod.metadata.annotations);
+    if containers.is_empty() {
+        return None;
+    }
+    let text = format!(
+        "pod {} runs several etcd members, in the containers {}, and the guard evaluates one member of a pod",
+        pod.metadata.name,
+        containers.join(" and ")
+    );
+    let overrule = break_glass_advice(object, &on.services.policies.wall_clock);
+    let choose = format!(
+        "If only one of them matters, name its container: kubectl annotate --overwrite {object} {MEMBER}=CONTAINER"
+    );
+    let mut denial = Verdict::new(Reason::AmbiguousMember, text).with_remedy(&choose);
+    denial.add_advice(&format!("If every cluster can lose its member, {overrule}"));
+    Some(denial)
+}
+
 /// Returns the approval of the deletion of a pod that runs no member.
 fn runs_no_member(pod: &Pod) -> Option<Verdict> {
     (!etcd_pod::runs_member(pod, &pod.metadata.annotations)).then(|| not_etcd(&pod.metadata.name))
@@ -1051,10 +1062,13 @@ mod tests {
     use serde_json::json;
 
     use super::{
-        fixture::{FakeServer, request},
+        fixture::{FakeServer, pair, request},
         *,
     };
-    use etcd_guard_core::annotations::{ALLOW_REASON, ALLOW_UNTIL};
+    use etcd_guard_core::{
+        annotations::{ALLOW_REASON, ALLOW_UNTIL},
+        request::WorkloadOperation,
+    };
 
     /// Most evictions of a drain concern no etcd.
     #[tokio::test]
@@ -1092,30 +1106,42 @@ mod tests {
 
     #[tokio::test]
     async fn pod_with_two_members_needs_break_glass() {
-        let pair = |annotations: serde_json::Value| {
-            let etcd = |name: &str, port: u16| {
-                let listen = format!("--listen-client-urls=http://0.0.0.0:{port}");
-                json!({"name": name, "image": "quay.io/coreos/etcd:v3.6.16", "command": ["etcd", listen]})
-            };
-            json!({
-                "metadata": {"name": "pair-0", "namespace": "a", "uid": "pair", "annotations": annotations},
-                "spec": {"containers": [etcd("main", 2379), etcd("events", 4002)]},
-                "status": {"phase": "Running"},
-            })
-        };
         let until = Timestamp::now().checked_add(SignedDuration::from_hours(1)).unwrap().to_string();
         for (annotations, allows) in
             [(json!({}), false), (json!({ALLOW_UNTIL: until, ALLOW_REASON: "both can spare it"}), true)]
         {
             let server = FakeServer::default();
-            server.add_pod(pair(annotations.clone()));
+            server.add_pod(pair(&annotations));
             let services = Services::of_client(&server.client());
             services.observer.annotations.wait_until_known("a").await.unwrap();
-            let copy = serde_json::from_value(pair(annotations)).unwrap();
+            let copy = serde_json::from_value(pair(&annotations)).unwrap();
             let request = Request { pod: Some(copy), ..request(Operation::Delete, "a", "pair-0") };
             let verdict = Evaluation::new(&services, &request, Deadline::from_timeout(None)).evaluate().await;
             assert_eq!(verdict.allows(), allows, "{}", verdict.text());
             assert!(verdict.text().contains("in the containers main and events"), "{}", verdict.text());
+        }
+    }
+
+    /// The first container of the pod waits and answers nobody, which says nothing about the second.
+    #[tokio::test]
+    async fn operations_on_a_pod_with_two_members_need_break_glass() {
+        let node = WorkloadOperation::DeleteNode { has_finalizers: false };
+        let scale = WorkloadOperation::ScaleDown { first: 0, first_to_go: 0, relative: false, fewer: true };
+        let (ambiguous, protected) = (Reason::AmbiguousMember, Reason::IntentProtected);
+        for (operation, namespace, name, reason) in [
+            (node, "", "worker", ambiguous),
+            (scale, "a", "pair", ambiguous),
+            (WorkloadOperation::DeleteStatefulSet, "a", "pair", protected),
+            (WorkloadOperation::DeleteNamespace, "a", "a", protected),
+        ] {
+            let server = FakeServer::default();
+            server.add_pod(pair(&json!({})));
+            let services = Services::of_client(&server.client());
+            services.observer.annotations.wait_until_known("a").await.unwrap();
+            let request = request(Operation::Workload(operation), namespace, name);
+            let verdict = Evaluation::new(&services, &request, Deadline::from_timeout(None)).evaluate().await;
+            assert_eq!(verdict.reason, reason, "{operation:?}: {}", verdict.text());
+            assert!(verdict.text().contains("allow-delete-until"), "{}", verdict.text());
         }
     }
 }

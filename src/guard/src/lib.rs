@@ -87,7 +87,6 @@ pub struct Guard {
 impl Guard {
     /// Creates a guard that reads from `sources`, shares its reservations with other replicas through `leases`, and
     /// registers its metrics in `registry`.
-    #[must_use]
     pub fn new(sources: Sources, leases: Leases, registry: &mut Registry) -> Self {
         let (own_pod, nodes) = (sources.own_pod.clone(), sources.nodes.clone());
         let shares = own_pod.clone().map(|(_, pod)| Shares::new(&leases, pod));

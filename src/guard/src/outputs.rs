@@ -5,7 +5,6 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::missing_panics_doc,
-    clippy::must_use_candidate,
     reason = "values for tests: a failure is a panic"
 )]
 
@@ -58,7 +57,6 @@ fn snapshot(text: &str) -> Snapshot {
 }
 
 /// Returns a verdict for each reason, and one for each way to change a verdict.
-#[must_use]
 pub fn verdicts(text: &str) -> Vec<Verdict> {
     let snapshot = snapshot(text);
     let tally = Tally { voters: 3, healthy: 2, quorum: 2, remaining: 1, leader: None, term: 7 };
@@ -81,7 +79,7 @@ pub fn verdicts(text: &str) -> Vec<Verdict> {
             ],
             leaving: vec![text.to_owned(), String::from("etcd-2")],
             contradiction: Some(Contradiction::LearnerLeads(text.to_owned())),
-            doubt: Some(text.to_owned()),
+            doubts: vec![text.to_owned()],
             silent_leader: (*reason != Reason::LeaderProtected).then(|| (text.to_owned(), text.to_owned())),
             too_few_responding: Some(1),
             clusters: Vec::new(),
@@ -112,20 +110,15 @@ pub fn verdicts(text: &str) -> Vec<Verdict> {
 }
 
 /// Returns the commands in which a foreign text is an argument.
-#[must_use]
 pub fn commands(text: &str) -> Vec<String> {
     let snapshot = snapshot(text);
-    let command = |verdict: Verdict| {
-        let remedy = verdict.remedy?;
-        let start = remedy.find("kubectl ")?;
-        Some(remedy[start..].to_owned())
-    };
+    let command = |line: String| line.find("kubectl ").map(|start| line[start..].to_owned());
     let mut commands: Vec<String> = verdicts(text)
         .into_iter()
         // The remedies of other verdicts are the foreign text itself.
         .filter(|verdict| verdict.cluster.is_some())
+        .flat_map(|verdict| verdict.remedy.into_iter().chain(verdict.advice))
         .filter_map(command)
-        .flat_map(|commands| commands.split("; without the plugin: ").map(str::to_owned).collect::<Vec<_>>())
         // The shell inserts the time.
         .map(|command| command.replace("$(date -u +%FT%TZ)", "2026-01-31T12:00:00Z"))
         .collect();
@@ -146,13 +139,11 @@ fn owned_pod(text: &str) -> Pod {
 }
 
 /// Returns the display name of a cluster that has an owner of this name.
-#[must_use]
 pub fn cluster_name(text: &str) -> String {
     ClusterKey::from_pod("prod", &owned_pod(text)).name()
 }
 
 /// Returns the values and warnings of a policy from annotations with this text.
-#[must_use]
 pub fn policy_texts(text: &str) -> Vec<String> {
     let pairs = [
         (LEADER, text.to_owned()),
@@ -178,7 +169,6 @@ pub fn policy_texts(text: &str) -> Vec<String> {
 }
 
 /// Returns the request of a user with this name, as a review contains it.
-#[must_use]
 pub fn request_of_user(text: &str) -> Request {
     let review = json!({
         "uid": "1", "operation": "CREATE", "name": "etcd-0", "namespace": "prod", "subResource": "eviction",
@@ -190,7 +180,6 @@ pub fn request_of_user(text: &str) -> Request {
 }
 
 /// Returns a request with this text in each field, as if no step had escaped it.
-#[must_use]
 pub fn request(text: &str) -> Request {
     Request {
         operation: Operation::Delete,
@@ -222,7 +211,6 @@ pub fn record_metrics(registry: &mut Registry, text: &str) {
 }
 
 /// Returns the report of a pod with this text in each field, also in those that other systems cannot choose.
-#[must_use]
 pub fn inspection(text: &str) -> Inspection {
     let texts = || vec![text.to_owned()];
     let container = json!({

@@ -1,4 +1,5 @@
 //! Reservations of approved deletions: the ledger and its Lease store.
 
 mod handovers;
+pub(crate) mod ledger_error;
 pub(crate) mod store;

@@ -18,7 +18,7 @@ use crate::{
     policy::{owner_chain::OwnerReader, resolver::PolicyResolver},
     reserve::store::ReservationStore,
 };
-use etcd_guard_core::wall_clock::WallClock;
+use etcd_guard_core::{documentation::Manual, wall_clock::WallClock};
 use etcd_guard_etcd::Connections;
 use etcd_guard_kubernetes::{
     AnnotationCache, ApiReader, ClaimReader, EventRecorder, Leases, NodeReader, SecretReader,
@@ -41,6 +41,8 @@ pub(crate) struct Services {
     pub(crate) cache: Arc<ClusterCache>,
     /// Records events on the objects that verdicts concern.
     pub(crate) events: EventRecorder,
+    /// The manual that events name.
+    pub(crate) manual: Manual,
 }
 
 /// The sources of a guard, and the recorder of its events.
@@ -57,6 +59,8 @@ pub struct Sources {
     pub config: LiveConfig,
     /// Records events on the objects that verdicts concern.
     pub events: EventRecorder,
+    /// The manual that events name.
+    pub manual: Manual,
     /// `HOST:PORT` of the API server, at which no member is probed.
     pub api_servers: Vec<String>,
     /// Connections to members.
@@ -81,6 +85,7 @@ impl Services {
             annotations,
             config,
             events,
+            manual,
             api_servers,
             connections,
             wall_clock,
@@ -114,6 +119,7 @@ impl Services {
             reservations: Arc::new(reservations),
             cache: Arc::new(ClusterCache::new()),
             events,
+            manual,
         }
     }
 
@@ -135,6 +141,7 @@ impl Services {
             // The default configuration, which never changes.
             config: tokio::sync::watch::channel(Arc::default()).1,
             events: EventRecorder::start(client.clone()),
+            manual: Manual::default(),
             api_servers: Vec::new(),
             connections: Connections::new(),
             wall_clock: WallClock::default(),

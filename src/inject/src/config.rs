@@ -42,32 +42,31 @@ const KIND: &str = "Configuration";
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Config {
-    /// `etcd-guard.io/v1alpha1`. Required.
+    /// The version of this format. Required.
     #[schemars(required, extend("const" = API_VERSION))]
     pub api_version: String,
-    /// `Configuration`, which editors and linters of Kubernetes objects expect. May be omitted.
+    /// For editors and linters that expect the kind of an object. You may leave it out.
     #[schemars(extend("const" = KIND))]
     pub kind: Option<String>,
-    /// Policies for the deletion of etcd pods.
+    /// Which deletions of etcd pods are denied.
     pub guard: Policies,
-    /// Namespaces in which pods are never mutated. Takes precedence over all annotations, labels and selectors.
+    /// Namespaces whose pods are never changed, whatever annotations, labels and selectors say.
     pub skip_namespaces: Vec<String>,
-    /// The Pod Security level of namespaces without the label `pod-security.kubernetes.io/enforce`: the default of the
-    /// `PodSecurity` admission configuration of the API server.
+    /// The Pod Security level of namespaces without the label `pod-security.kubernetes.io/enforce`. Set it to the default in
+    /// your API server's `PodSecurity` configuration.
     pub pod_security_default: PodSecurityLevel,
-    /// Mounts of lxcfs files over files of /proc and /sys, so that a container sees its own limits.
+    /// Mounts of lxcfs files, so that a container sees its own limits in /proc and /sys.
     pub lxcfs: Lxcfs,
-    /// Containers, volumes and other parts that are added to pods by name or by selector.
+    /// Containers, volumes and other parts that pods get by name or by selector.
     pub sidecars: Sidecars,
-    /// Tolerations for nodes with a limited remaining lifespan, chosen by a label of the pod. Absent: no tolerations
-    /// are added.
+    /// Tolerations for nodes with a limited lifespan, by a label of the pod. Not set: none are added.
     #[schemars(extend("default" = null))]
     pub lifespan: Option<Lifespan>,
-    /// Words that the names of pods must not contain. Absent: all names are allowed.
+    /// Words that the names of pods must not contain. Not set: all names are allowed.
     #[schemars(extend("default" = null))]
     pub pod_names: Option<PodNames>,
-    /// Nodes that advertise more CPU or memory than they have. Absent: over-commit is off, and nodes that were
-    /// over-committed before get their real values back.
+    /// Nodes that offer more CPU or memory than they have. Not set: off, and over-committed nodes get their real values
+    /// back.
     #[schemars(extend("default" = null))]
     pub over_commit: Option<OverCommit>,
 }

@@ -58,19 +58,16 @@ pub(crate) fn pointer<'a>(tokens: impl IntoIterator<Item = &'a str>) -> PointerB
 
 impl PatchBuilder {
     /// Starts with an unchanged object.
-    #[must_use]
     pub(crate) fn new(object: Value) -> Self {
         Self { object, patch: Patch::default() }
     }
 
     /// The object with the changes so far.
-    #[must_use]
     pub(crate) fn object(&self) -> &Value {
         &self.object
     }
 
     /// The number of operations so far.
-    #[must_use]
     pub(crate) fn operation_count(&self) -> usize {
         self.patch.len()
     }
@@ -151,7 +148,6 @@ impl PatchBuilder {
     }
 
     /// Returns the object with all changes, and the operations that lead to it: none if nothing was changed.
-    #[must_use]
     pub(crate) fn finish(self) -> (Value, Patch) {
         (self.object, self.patch)
     }

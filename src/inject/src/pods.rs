@@ -51,7 +51,6 @@ pub struct Injection<'a> {
 }
 
 /// Whether the result for this pod can depend on the labels of its namespace.
-#[must_use]
 pub fn needs_namespace(pod: &Value, config: &Config) -> bool {
     selection::needs_namespace(PodView::new(pod), config)
 }
@@ -194,7 +193,6 @@ impl Injection<'_> {
     }
 
     /// Whether the pod is unchanged.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.patch.is_empty()
     }

@@ -72,6 +72,22 @@ pub enum WriteError {
     /// Another process wrote the Lease after it was read.
     #[error("the Lease was changed concurrently")]
     Conflict,
+    /// The API server, or another admission webhook, denied the write.
+    #[error("writing Lease {name} is forbidden: {cause}")]
+    Forbidden {
+        /// The Lease.
+        name: String,
+        /// The message of the API server.
+        cause: String,
+    },
+    /// The API server did not respond in time. Whether the write took effect is unknown.
+    #[error("writing Lease {name}: the API server did not respond within {}", humantime::format_duration(*.limit))]
+    TimedOut {
+        /// The Lease.
+        name: String,
+        /// The timeout.
+        limit: Duration,
+    },
     /// Any other reason. Whether the write took effect is unknown.
     #[error("writing Lease {name} failed: {cause}")]
     Failed {
@@ -84,7 +100,6 @@ pub enum WriteError {
 
 /// Returns the message of the API server, or the root cause of any other error, escaped and cut. A message can contain
 /// texts of objects and of other webhooks.
-#[must_use]
 pub fn error_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => to_bounded_line(&status.message, MAX_ERROR_CHARS),

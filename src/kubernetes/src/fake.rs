@@ -5,7 +5,6 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::missing_panics_doc,
-    clippy::must_use_candidate,
     reason = "values for tests: a failure is a panic"
 )]
 
@@ -17,7 +16,6 @@ use kube::{Client, client::Body};
 use serde_json::{Value, json};
 
 /// Returns a client of an API server with these responses by path; all other paths are 404.
-#[must_use]
 pub fn api_server<const N: usize>(responses: [(&str, u16, Value); N]) -> Client {
     let responses: BTreeMap<String, (u16, Value)> =
         responses.into_iter().map(|(path, status, body)| (path.to_owned(), (status, body))).collect();
@@ -48,7 +46,6 @@ pub fn api_server_with(
 }
 
 /// A failure in the format of the API server (`meta/v1` `Status`).
-#[must_use]
 pub fn status_failure(code: u16, message: &str) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code})
 }

@@ -26,13 +26,14 @@ pub use error::error_message;
 pub use error::{CallError, LookupError, WriteError};
 pub use read::{
     annotations::{AnnotationCache, MoveRequest},
-    api_reader::ApiReader,
+    api_reader::{ApiReader, PodsOfNode},
     claims::ClaimReader,
     namespace_limits::NamespaceLimitsReader,
     namespaces::{NamespaceLabels, NamespaceReader},
     nodes::{NodeEvent, NodeMetadata, NodeReader, NodeState, NodeStateEvent, Taint, watch_nodes},
     owners::{Existence, Owner, OwnerResource},
     secrets::SecretReader,
+    watching::watch_restarts,
 };
 pub use write::{
     events::{EventRecord, EventRecorder},

@@ -14,18 +14,38 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Resource,
     api::{ListParams, Patch, PatchParams, PostParams},
-    client::Body,
+    client::{AuthError, Body, UpgradeConnectionError},
     core::{ClusterResourceScope, NamespaceResourceScope},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::time::timeout;
 
+use crate::durations;
+use etcd_guard_cli::printing::plain;
 use etcd_guard_core::escape::{MAX_ERROR_CHARS, to_bounded_line, to_shell_word};
 
 /// Timeout of one call of the API server, or of the guard through a port-forward. The API server ends a request after 34 s, with
 /// the time of all its webhooks, and the guard answers within 15 s.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// What is wrong with the certificate of the server, by the error of rustls.
+const CERTIFICATE_ERRORS: [(&str, &str); 5] = [
+    (
+        "UnknownIssuer",
+        "its certificate is signed by an unknown authority; compare certificate-authority in the kubeconfig",
+    ),
+    ("NotValidForName", "its certificate is for other names; compare server in the kubeconfig"),
+    (
+        "certificate not valid for name",
+        "its certificate is for other names; compare server in the kubeconfig",
+    ),
+    (
+        "CaUsedAsEndEntity",
+        "its certificate is that of an authority; compare certificate-authority in the kubeconfig",
+    ),
+    ("Expired", "its certificate has expired, or the clock of this machine is wrong"),
+];
 
 /// A client of the API server with the identity of the user.
 #[derive(Clone)]
@@ -69,22 +89,69 @@ struct Status {
     message: String,
 }
 
-/// Awaits a call. `operation` begins the error, for instance `failed to read pod prod/etcd-1`.
-pub(crate) fn call<T>(
-    operation: impl Into<String>,
-    call: impl Future<Output = kube::Result<T>>,
-) -> impl Future<Output = Result<T, CallError>> {
-    // Boxed here, so that the future of the caller does not grow by that of the call.
-    let (operation, call) = (operation.into(), Box::pin(call));
-    async move {
-        let (cause, code) = match timeout(CALL_TIMEOUT, call).await {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(kube::Error::Api(status))) => (status.message.clone(), Some(status.code)),
-            Ok(Err(error)) => (root_cause(&error), None),
-            Err(_) => (format!("no response within {}", humantime::format_duration(CALL_TIMEOUT)), None),
-        };
-        Err(CallError { operation, cause: to_bounded_line(&cause, MAX_ERROR_CHARS), code })
+/// Returns the cause of an error in words for users, which names the server, and the HTTP status.
+fn cause_of(error: &kube::Error, url: &Uri) -> (String, Option<u16>) {
+    let server = server(url);
+    match error {
+        kube::Error::Api(status) if status.code == 401 => (unauthorized(url), Some(401)),
+        kube::Error::Api(status) if status.message.is_empty() => {
+            (format!("{server} responded with HTTP status {}", status.code), Some(status.code))
+        }
+        kube::Error::Api(status) => (attributed(&status.message, status.code, url), Some(status.code)),
+        kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(status)) => {
+            let code = status.as_u16();
+            let cause =
+                if code == 401 { unauthorized(url) } else { format!("{server} responded with {status}") };
+            (cause, Some(code))
+        }
+        kube::Error::SerdeError(_) => (format!("the response of {server} is not readable"), None),
+        error => match auth_error(error) {
+            Some(cause) => (format!("no credentials for {server}: {cause}"), None),
+            None => (format!("no connection to {server}: {}", root_cause(error)), None),
+        },
     }
+}
+
+/// Returns the URL without the slash at its end.
+fn server(url: &Uri) -> String {
+    format!("the API server at {}", url.to_string().trim_end_matches('/'))
+}
+
+/// Returns the message of an error response, with the server if the error may be that of another one than you think.
+fn attributed(message: &str, code: u16, url: &Uri) -> String {
+    match code {
+        403 | 500.. => format!("{} responded: {message}", server(url)),
+        _ => message.to_owned(),
+    }
+}
+
+fn unauthorized(url: &Uri) -> String {
+    format!("{} rejects your credentials (401): log in again, or choose another --context", server(url))
+}
+
+/// Returns the cause of an error of the credentials, for instance of the program that issues tokens.
+fn auth_error(error: &kube::Error) -> Option<String> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(current) = cause {
+        match current.downcast_ref::<AuthError>() {
+            Some(AuthError::AuthExecRun { out, .. }) => {
+                let stderr = String::from_utf8_lossy(&out.stderr);
+                let last =
+                    stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it printed no error");
+                let status = out.status.code().map(|code| format!(" with status {code}")).unwrap_or_default();
+                return Some(format!("the exec plugin of the kubeconfig failed{status}: {last}"));
+            }
+            Some(AuthError::AuthExecStart(start)) => {
+                return Some(format!(
+                    "the exec plugin of the kubeconfig did not start: {}",
+                    plain(&start.to_string())
+                ));
+            }
+            Some(other) => return Some(plain(&other.to_string())),
+            None => cause = current.source(),
+        }
+    }
+    None
 }
 
 /// Returns the last error of the chain: `refused` in `service error: client error (Connect): tcp connect error: refused`.
@@ -93,7 +160,10 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     while let Some(source) = cause.source() {
         cause = source;
     }
-    cause.to_string()
+    let text = plain(&cause.to_string());
+    // rustls names the variants of its errors.
+    let known = CERTIFICATE_ERRORS.iter().find(|(name, _)| text.contains(name));
+    known.map_or(text, |(_, words)| String::from(*words))
 }
 
 /// Whether the kubelet reports a pod as ready. A terminating pod can be ready.
@@ -114,9 +184,30 @@ impl ApiServer {
         config.read_timeout = Some(CALL_TIMEOUT);
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let url = config.cluster_url.clone();
-        let client =
-            etcd_guard_cli::client::client(config).context("failed to create a client for the API server")?;
+        let client = etcd_guard_cli::client::client(config)
+            .map_err(|error| anyhow::anyhow!(to_bounded_line(&cause_of(&error, &url).0, MAX_ERROR_CHARS)))?;
         Ok(Self { client, namespace, url, kubectl })
+    }
+
+    /// Awaits a call. `operation` begins the error, for instance `failed to read pod prod/etcd-1`.
+    pub(crate) fn call<T>(
+        &self,
+        operation: impl Into<String>,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> impl Future<Output = Result<T, CallError>> {
+        // Boxed here, so that the future of the caller does not grow by that of the call.
+        let (operation, call, url) = (operation.into(), Box::pin(call), self.url.clone());
+        async move {
+            let (cause, code) = match timeout(CALL_TIMEOUT, call).await {
+                Ok(Ok(value)) => return Ok(value),
+                Ok(Err(error)) => cause_of(&error, &url),
+                Err(_) => {
+                    let limit = durations::text(CALL_TIMEOUT);
+                    (format!("no response of {} within {limit}", server(&url)), None)
+                }
+            };
+            Err(CallError { operation, cause: to_bounded_line(&cause, MAX_ERROR_CHARS), code })
+        }
     }
 
     /// A fake API server.
@@ -128,7 +219,7 @@ impl ApiServer {
 
     /// Names the API server in notices.
     pub(crate) fn describe(&self) -> String {
-        format!("the API server at {}", self.url)
+        server(&self.url)
     }
 
     /// Returns a command of this program, with the flags that select the same cluster and the same identity.
@@ -149,8 +240,8 @@ impl ApiServer {
         Api::all(self.client.clone())
     }
 
-    /// Creates a review, which the API server answers and does not store.
-    pub(crate) async fn review<K>(&self, review: &K) -> Result<K, CallError>
+    /// Creates a review, which the API server answers and does not store. `operation` begins the error.
+    pub(crate) async fn review<K>(&self, operation: &str, review: &K) -> Result<K, CallError>
     where
         K: Resource<Scope = ClusterResourceScope, DynamicType = ()>
             + Clone
@@ -158,13 +249,13 @@ impl ApiServer {
             + DeserializeOwned
             + serde::Serialize,
     {
-        let operation = format!("failed to create a {}", K::kind(&()));
-        call(operation, self.all::<K>().create(&PostParams::default(), review)).await
+        self.call(operation, self.all::<K>().create(&PostParams::default(), review)).await
     }
 
     pub(crate) async fn stateful_set(&self, namespace: &str, name: &str) -> anyhow::Result<StatefulSet> {
         let set = self.namespaced::<StatefulSet>(namespace);
-        let set = call(format!("failed to read StatefulSet {namespace}/{name}"), set.get_opt(name)).await?;
+        let set =
+            self.call(format!("failed to read StatefulSet {namespace}/{name}"), set.get_opt(name)).await?;
         set.with_context(|| {
             format!(
                 "StatefulSet {namespace}/{name} does not exist; list them: {} -n {namespace} get statefulsets",
@@ -176,7 +267,7 @@ impl ApiServer {
     /// Returns a pod, or `None` if it does not exist.
     pub(crate) async fn pod(&self, namespace: &str, name: &str) -> Result<Option<Pod>, CallError> {
         let pods = self.namespaced::<Pod>(namespace);
-        call(format!("failed to read pod {namespace}/{name}"), pods.get_opt(name)).await
+        self.call(format!("failed to read pod {namespace}/{name}"), pods.get_opt(name)).await
     }
 
     /// Returns the pods that this StatefulSet controls.
@@ -196,19 +287,19 @@ impl ApiServer {
     pub(crate) async fn pods_in(&self, namespace: &str, selector: &str) -> Result<Vec<Pod>, CallError> {
         let (pods, parameters) = (self.namespaced::<Pod>(namespace), ListParams::default().labels(selector));
         let operation = format!("failed to list the pods of namespace {namespace}");
-        Ok(call(operation, pods.list(&parameters)).await?.items)
+        Ok(self.call(operation, pods.list(&parameters)).await?.items)
     }
 
     /// Returns the pods on a node, in all namespaces.
     pub(crate) async fn pods_on(&self, node: &str) -> Result<Vec<Pod>, CallError> {
         let (pods, parameters) =
             (self.all::<Pod>(), ListParams::default().fields(&format!("spec.nodeName={node}")));
-        Ok(call("failed to list the pods of all namespaces", pods.list(&parameters)).await?.items)
+        Ok(self.call("failed to list the pods of all namespaces", pods.list(&parameters)).await?.items)
     }
 
     pub(crate) async fn nodes(&self) -> Result<Vec<Node>, CallError> {
         let nodes = self.all::<Node>();
-        Ok(call("failed to list nodes", nodes.list(&ListParams::default())).await?.items)
+        Ok(self.call("failed to list nodes", nodes.list(&ListParams::default())).await?.items)
     }
 
     /// Applies a strategic merge patch to a StatefulSet.
@@ -221,7 +312,7 @@ impl ApiServer {
         let sets = self.namespaced::<StatefulSet>(namespace);
         let (parameters, patch) = (PatchParams::default(), Patch::Strategic(patch));
         let operation = format!("failed to change StatefulSet {namespace}/{name}");
-        call(operation, sets.patch(name, &parameters, &patch)).await
+        self.call(operation, sets.patch(name, &parameters, &patch)).await
     }
 
     /// Returns an error if the user may not evict pods of this namespace. If the API server does not answer the review, the
@@ -252,7 +343,7 @@ impl ApiServer {
             ..SelfSubjectAccessReviewSpec::default()
         };
         let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
-        let status = self.review(&review).await?.status;
+        let status = self.review("cannot find out what you may do", &review).await?.status;
         status.map(|status| status.allowed).context("the review has no status")
     }
 
@@ -265,7 +356,7 @@ impl ApiServer {
             // Without a message, the API server does not serve the resource.
             404 if !response.message.is_empty() => Ok(None),
             code => {
-                let cause = response.cause();
+                let cause = attributed(&response.cause(), code, &self.url);
                 Err(CallError { operation: operation.to_owned(), cause, code: Some(code) })
             }
         }
@@ -307,9 +398,10 @@ impl ApiServer {
                 return Ok(Response { code, message: String::new(), headers, object });
             }
             let Status { message } = serde_json::from_slice(&body).unwrap_or_default();
+            let message = if code == 401 { unauthorized(&self.url) } else { message };
             Ok(Response { code, message, headers, object: Value::Null })
         };
-        call(operation, exchange).await
+        self.call(operation, exchange).await
     }
 }
 
@@ -337,6 +429,11 @@ impl Response {
     /// Whether the API server could not call the webhook (`failed calling webhook`). The condition is temporary.
     pub(crate) fn is_webhook_failure(&self) -> bool {
         self.code >= 500 && self.message.contains("failed calling webhook")
+    }
+
+    /// Whether the API server did not come to judge the object: it rejected the credentials, is overloaded, or failed.
+    pub(crate) fn has_no_verdict(&self) -> bool {
+        matches!(self.code, 401 | 429 | 500..) && !self.is_webhook_failure()
     }
 
     /// Whether the user lacks a permission, by the message of the API server's authorizer (`authorizationErrorMessage`
@@ -384,10 +481,24 @@ mod tests {
         let error = server.pod("prod", "etcd-1").await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            "failed to read pod prod/etcd-1: pods \"etcd-1\" is forbidden: User \"alice\" cannot get"
+            "failed to read pod prod/etcd-1: the API server at http://localhost responded: pods \"etcd-1\" is forbidden: \
+             User \"alice\" cannot get"
         );
         assert_eq!(error.code, Some(403));
         assert!(server.pod("prod", "etcd-2").await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn rejected_credentials_name_the_server() {
+        let server =
+            ApiServer::fake(api_server([("/x", 401, status_failure(401, "Unauthorized"))]), "kubectl");
+        let expected = "the API server at http://localhost rejects your credentials (401): log in again, or choose \
+                        another --context";
+        assert_eq!(server.get("/x").await.unwrap().cause(), expected);
+        let pods = "/api/v1/namespaces/prod/pods/etcd-1";
+        let server =
+            ApiServer::fake(api_server([(pods, 401, status_failure(401, "Unauthorized"))]), "kubectl");
+        assert_eq!(server.pod("prod", "etcd-1").await.unwrap_err().cause, expected);
     }
 
     #[tokio::test]

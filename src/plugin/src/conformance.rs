@@ -25,7 +25,7 @@ use self::{
     progress::report_progress,
     sandbox::{OWN_LABEL, Sandbox},
 };
-use crate::{api_server::call, guard_client::GuardClient};
+use crate::guard_client::GuardClient;
 
 /// The user's choices for one run.
 #[derive(Clone, Debug)]
@@ -55,7 +55,8 @@ impl Suite {
     /// Checks that the guard responds and that the user has the required permissions, then creates the namespace.
     pub(crate) async fn start(guard: GuardClient, options: Options) -> anyhow::Result<Self> {
         let version = guard.api_server.client.apiserver_version();
-        let server = call("failed to read the version of the API server", version).await?.git_version;
+        let server =
+            guard.api_server.call("failed to read the version of the API server", version).await?.git_version;
         // The suite depends on the status of the guard. The namespace of the guard has no etcd cluster, so that this
         // request only tests the connection.
         let status = guard.status(Some(&options.guard_namespace)).await;

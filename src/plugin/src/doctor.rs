@@ -10,11 +10,13 @@ mod handshake;
 mod installation;
 mod network;
 mod permissions;
+mod pre;
 mod reader;
 mod remedies;
 mod replicas;
 mod report;
 mod reports;
+pub(crate) mod sections;
 #[cfg(test)]
 mod tests;
 mod webhooks;
@@ -37,7 +39,7 @@ use self::{
 use crate::guard_client::{GuardClient, GuardEndpoint};
 use etcd_guard_api::Survey;
 use etcd_guard_cli::registration::{Registration, WebhookGroup};
-use etcd_guard_core::{escape::to_shell_word, opt_in_label::OptInLabel};
+use etcd_guard_core::{documentation::Manual, escape::to_shell_word, opt_in_label::OptInLabel};
 
 /// The finding without the webhook that adds uids to evictions.
 const UID_ABSENT: &str =
@@ -45,6 +47,9 @@ const UID_ABSENT: &str =
 
 /// The account of the shipped manifests, if no pod has another.
 const SHIPPED_ACCOUNT: &str = "etcd-guard";
+
+/// The namespace of the shipped manifests.
+const SHIPPED_NAMESPACE: &str = "etcd-guard";
 
 /// What the user selected.
 pub(crate) struct Options {
@@ -54,6 +59,8 @@ pub(crate) struct Options {
     pub(crate) guard_selector: String,
     /// The namespace of the dry run; by default the first guarded one.
     pub(crate) namespace: Option<String>,
+    /// The manual that the lines name.
+    pub(crate) manual: Manual,
 }
 
 /// The checks, and the clients that they use.
@@ -74,11 +81,7 @@ impl Doctor {
     /// Runs all checks. The error is that the API server does not respond.
     pub(crate) async fn examine(&self) -> anyhow::Result<Report> {
         let kubectl = self.reader.kubectl();
-        let version = self.reader.version().await.map_err(|cause| {
-            anyhow::anyhow!(
-                "the API server does not respond: {cause}; check the address: {kubectl} cluster-info"
-            )
-        })?;
+        let version = self.version_line().await?;
         let Options { guard_namespace, guard_selector, .. } = &self.options;
         let survey = self.guard.status(None).await;
         let label = self.opt_in_label(&survey).await;
@@ -97,21 +100,33 @@ impl Doctor {
             deployments.as_deref().unwrap_or_default(),
             configuration,
         );
+        let mut lines = vec![version];
+        if matches!(self.guard.endpoint, GuardEndpoint::PortForward { .. }) && installation.is_absent() {
+            // All other checks would report the same, each in its own words.
+            let text = format!(
+                "the guard is not installed: namespace {guard_namespace} has no pod and no Deployment of it, and no webhook is \
+                 registered"
+            );
+            let remedy = format!(
+                "check what an installation needs, then install it: {} --pre{}",
+                self.reader.command("doctor"),
+                self.guard_flag()
+            );
+            lines.push(Line::failure("installation", text, remedy));
+            return Ok(Report::new(lines, &self.options.manual));
+        }
         let (now, reports) = Reports::read(&self.guard, &replicas, &installation).await;
         let time = now.as_ref().copied().unwrap_or_else(|_| OffsetDateTime::now_utc());
 
-        let mut lines = Vec::new();
-        lines.push(match version {
-            Ok(info) => {
-                let field = |name: &str| text(&info, name).unwrap_or_default().to_owned();
-                api_server::version(&field("/major"), &field("/minor"), kubectl)
-            }
-            Err(unread) => Line::not_checked("api-server", &unread),
-        });
+        // Without the list of pods, nobody knows whether a replica is ready.
+        let unread_pods = pods.as_ref().err();
         lines.push(match now {
-            Ok(_) => api_server::clock(&reports.clocks, &reports.unread_replicas, kubectl),
+            Ok(_) => {
+                let (clocks, unread) = (&reports.clocks, &reports.unread_replicas);
+                api_server::clock(clocks, unread, unread_pods, (kubectl, &remedies.pods()))
+            }
             Err(cause) => {
-                Line::not_checked("clock", &Unread { cause, remedy: format!("{kubectl} get --raw /version") })
+                Line::not_checked("clock", &Unread::new(cause, format!("{kubectl} get --raw /version")))
             }
         });
         lines.extend(self.webhook_lines(&installation, &remedies, &label));
@@ -121,16 +136,41 @@ impl Doctor {
             lines.push(certificate::bundles(&bundles, &reports.chains, time, &remedies.certificates()));
         }
         lines.push(if reports.chains.is_empty() {
-            unreachable_line("certificate", &reports.unread_certificates, &remedies)
+            unreachable_line("certificate", &reports.unread_certificates, unread_pods, &remedies)
         } else {
             let unread = &reports.unread_certificates;
             certificate::validity(&reports.chains, unread, time, &remedies.certificates())
         });
         lines.extend(self.permission_lines(&installation, &replicas, &remedies).await);
-        lines.push(self.network_line(configuration, guarded, &remedies, &label).await);
+        lines.push(match installation.unread_configuration(WebhookGroup::Guard) {
+            Some(unread) => Line::not_checked("network", unread),
+            None => self.network_line(configuration, guarded, &remedies, &label).await,
+        });
         lines.extend(self.replica_lines(&installation, &replicas, &reports, &remedies));
-        lines.extend(self.cluster_lines(survey, &replicas, &remedies));
-        Ok(Report::new(lines))
+        lines.extend(self.cluster_lines(survey, &installation, &replicas, &remedies));
+        Ok(Report::new(lines, &self.options.manual))
+    }
+
+    /// Returns the line about the version of the API server. The error is that it does not respond, or rejects the credentials:
+    /// all other checks would report the same.
+    async fn version_line(&self) -> anyhow::Result<Line> {
+        let kubectl = self.reader.kubectl();
+        let version = self.reader.version().await.map_err(anyhow::Error::msg)?;
+        Ok(match version {
+            Ok(info) => {
+                let field = |name: &str| text(&info, name).unwrap_or_default().to_owned();
+                api_server::version(&field("/major"), &field("/minor"), kubectl)
+            }
+            Err(unread) => Line::not_checked("api-server", &unread),
+        })
+    }
+
+    /// Returns the flag of commands that selects the same namespace of the guard, with a space before it.
+    fn guard_flag(&self) -> String {
+        match self.options.guard_namespace.as_str() {
+            SHIPPED_NAMESPACE => String::new(),
+            other => format!(" --guard-namespace {}", to_shell_word(other)),
+        }
     }
 
     /// Returns the label of guarded namespaces that the guard reports. Without a response, that of its arguments.
@@ -264,9 +304,8 @@ impl Doctor {
         remedies: &Remedies,
         opt_in_label: &OptInLabel,
     ) -> Line {
-        let not_checked = |cause: &str, remedy: String| {
-            Line::not_checked("network", &Unread { cause: cause.to_owned(), remedy })
-        };
+        let not_checked =
+            |cause: &str, remedy: String| Line::not_checked("network", &Unread::new(cause, remedy));
         let entry = configuration.and_then(|object| {
             elements(object, "/webhooks").find(|entry| text(entry, "/name") == Some(EVICTION_WEBHOOK))
         });
@@ -323,7 +362,8 @@ impl Doctor {
             }
         });
         lines.push(if reports.releases.is_empty() {
-            unreachable_line("versions", &reports.unread_replicas, remedies)
+            let unread_pods = installation.pods.as_ref().err();
+            unreachable_line("versions", &reports.unread_replicas, unread_pods, remedies)
         } else {
             let (own, unread) = (env!("CARGO_PKG_VERSION"), &reports.unread_replicas);
             replicas::releases(&reports.releases, unread, own, &remedies.pods(), &remedies.rollout())
@@ -341,6 +381,7 @@ impl Doctor {
     fn cluster_lines(
         &self,
         survey: anyhow::Result<Survey>,
+        installation: &Installation,
         replicas: &Replicas,
         remedies: &Remedies,
     ) -> Vec<Line> {
@@ -350,15 +391,29 @@ impl Doctor {
                 clusters::lines(&survey, &remedies.status(), kubectl, !replicas.pods.is_empty())
             }
             Err(error) => {
-                let unread = Unread { cause: bounded(&error), remedy: remedies.port_forward() };
+                let unread = match (&self.guard.endpoint, &installation.pods) {
+                    (GuardEndpoint::PortForward { .. }, Err(unread)) => unread.clone(),
+                    _ => Unread::new(bounded(&error), remedies.port_forward()),
+                };
                 vec![Line::not_checked("clusters", &unread)]
             }
         }
     }
 }
 
-/// The line of a check that requires a replica.
-fn unreachable_line(check: &'static str, unread: &[String], remedies: &Remedies) -> Line {
-    let cause = unread.first().cloned().unwrap_or_else(|| String::from("no replica is ready"));
-    Line::not_checked(check, &Unread { cause, remedy: remedies.port_forward() })
+/// The line of a check that requires a replica. `unread` are the causes why no replica answered, and `unread_pods` is why nobody
+/// knows which replicas there are.
+fn unreachable_line(
+    check: &'static str,
+    unread: &[String],
+    unread_pods: Option<&Unread>,
+    remedies: &Remedies,
+) -> Line {
+    match (unread.first(), unread_pods) {
+        (None, Some(unread)) => Line::not_checked(check, unread),
+        (cause, _) => {
+            let cause = cause.map_or("no replica is ready", String::as_str);
+            Line::not_checked(check, &Unread::new(cause, remedies.port_forward()))
+        }
+    }
 }

@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use self::replica::{Connection, Replica, serves};
-use crate::api_server::{ApiServer, CALL_TIMEOUT, call};
+use crate::api_server::{ApiServer, CALL_TIMEOUT};
 use etcd_guard_api::Survey;
 use etcd_guard_cli::terminal::waiting::with_notice;
 use etcd_guard_core::escape::{MAX_TEXT_CHARS, escape_texts, to_bounded_line};
@@ -152,7 +152,7 @@ impl GuardClient {
             "port-forward to pod {namespace}/{name} failed; it requires the permission to create \
              pods/portforward in that namespace"
         );
-        let mut forward = call(operation, pods.portforward(name, &[port])).await?;
+        let mut forward = self.api_server.call(operation, pods.portforward(name, &[port])).await?;
         let stream = forward.take_stream(port).context("the port-forward returned no stream")?;
         Ok(Connection { stream: Box::new(stream), _forward: Some(forward) })
     }
@@ -165,7 +165,7 @@ async fn within_limit<T>(
 ) -> anyhow::Result<T> {
     timeout(limit, call)
         .await
-        .with_context(|| format!("the guard did not respond within {}", humantime::format_duration(limit)))?
+        .with_context(|| format!("the guard did not respond within {}", crate::durations::text(limit)))?
 }
 
 /// Sends one HTTP request on a new connection and returns a successful response.

@@ -9,10 +9,14 @@
 //!
 //! This crate must not know the crates `guard` and `server`: whatever the guard knows, it says over its admin port.
 
+// A closed output would end these macros by a panic.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod api_server;
 pub mod cli;
 mod conformance;
 mod doctor;
+mod durations;
 mod guard_client;
 mod maintenance;
 #[cfg(any(test, feature = "fixtures"))]

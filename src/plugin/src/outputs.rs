@@ -5,7 +5,6 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::missing_panics_doc,
-    clippy::must_use_candidate,
     reason = "values for tests: a failure is a panic"
 )]
 
@@ -58,21 +57,18 @@ pub fn log_of(is_json: bool, log: impl FnOnce()) -> String {
 const OUTPUTS: [Output; 5] = [Output::Table, Output::Wide, Output::Name, Output::Json, Output::Yaml];
 
 /// Returns what `status` prints in each format for this response of a guard.
-#[must_use]
 pub fn status_texts(body: &[u8]) -> Vec<String> {
     let survey = read_answer(body).unwrap();
     OUTPUTS.map(|output| written(|out| status::write(&survey, output, out).unwrap())).into()
 }
 
 /// Returns what `version` prints in each format for replicas with `text` as name and release.
-#[must_use]
 pub fn version_texts(text: &str) -> Vec<String> {
     let releases = crate::cli::doctor::version::Releases::with_texts(text);
     OUTPUTS.map(|output| written(|out| releases.write(output, out).unwrap())).into()
 }
 
 /// Returns the line of an error with this text, and the notice of a call to a server with this name.
-#[must_use]
 pub fn error_and_notice(text: &str) -> [String; 2] {
     let error = anyhow::anyhow!(text.to_owned()).context("failed to read a pod");
     [written(|out| write_error(&error, out).unwrap()), written(|out| write_notice(text, out).unwrap())]
@@ -80,7 +76,6 @@ pub fn error_and_notice(text: &str) -> [String; 2] {
 
 /// Returns what `check` prints as a table, JSON and YAML for this response of a guard, and for a user, a cause and the place
 /// of a pod with `text`.
-#[must_use]
 pub fn check_texts(body: &[u8], text: &str) -> [String; 3] {
     let preview: Preview = read_answer(body).unwrap();
     let coverage = WebhookCoverage::Unknown(text.to_owned());
@@ -97,19 +92,16 @@ pub fn check_texts(body: &[u8], text: &str) -> [String; 3] {
 }
 
 /// Returns the report of `conformance` with `text` as a response of the API server.
-#[must_use]
 pub fn conformance_text(text: &str) -> String {
     written(|out| Report::with_texts(text).write_text(out).unwrap())
 }
 
 /// Returns what the maintenance commands print for a message and a line of a plan with `text`.
-#[must_use]
 pub fn maintenance_text(text: &str) -> String {
     written(|out| out.extend(maintenance::reporter::texts(text)))
 }
 
 /// Returns the report of `inspect` in each of its forms.
-#[must_use]
 pub fn inspect_texts(inspection: &Inspection) -> Vec<String> {
     let report = std::slice::from_ref(inspection);
     let texts = OUTPUTS.map(|output| written(|out| print(report, output, out).unwrap()));
@@ -117,8 +109,12 @@ pub fn inspect_texts(inspection: &Inspection) -> Vec<String> {
     texts.into_iter().chain([roles]).collect()
 }
 
+/// Returns the page and the anchor of each section that a line of `doctor` names.
+pub fn doctor_sections() -> Vec<(&'static str, &'static str)> {
+    doctor::sections::all()
+}
+
 /// Returns the table of `doctor` with `text` in each message and remedy.
-#[must_use]
 pub fn doctor_text(text: &str) -> String {
     written(|out| doctor::Report::with_texts(text).write_table(out).unwrap())
 }

@@ -8,6 +8,7 @@ use prometheus_client::{
 };
 
 use etcd_guard_cli::client::ObservedCall;
+use etcd_guard_kubernetes::watch_restarts;
 
 /// Upper bounds in seconds: from a read that the API server answers from memory to one that runs into the timeout.
 const DURATION_BUCKETS: [f64; 8] = [0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 3.0];
@@ -58,6 +59,11 @@ impl ApiServerMetrics {
             "Time until the Kubernetes API server starts to respond",
             Unit::Seconds,
             self.durations.clone(),
+        );
+        registry.register(
+            "api_server_watch_restarts",
+            "Watches that failed or whose version expired, and that started again with a new list",
+            watch_restarts(),
         );
     }
 

@@ -2,6 +2,8 @@
 
 mod certificates;
 mod kube_client;
+#[cfg(test)]
+mod reference;
 mod serve;
 
 use std::process::ExitCode;
@@ -39,7 +41,6 @@ enum ServerCommand {
 }
 
 /// Runs a command of the server. The exit status is 1 after an error and 2 after an invalid command line.
-#[must_use]
 pub fn main() -> ExitCode {
     let Arguments { logging, command } = Arguments::parse();
     match command {

@@ -18,6 +18,9 @@
 //!
 //! This crate must not know members, probes or ledgers. It never approves anything itself: whatever it cannot read, it rejects.
 
+// The compiler verifies that the nested futures of the guard's background tasks are `Send`.
+#![recursion_limit = "256"]
+
 mod admin;
 mod api_server_metrics;
 mod certificates;
@@ -57,6 +60,7 @@ use self::{
     webhook::{metrics::Metrics, state::WebhookState},
 };
 pub use self::{readiness::Readiness, webhook::mutator::Mutator};
+use etcd_guard_core::documentation::Manual;
 use etcd_guard_guard::{Guard, Surveys};
 
 /// Maximum number of HTTPS connections, including those during the TLS handshake. An API server opens one per concurrent
@@ -91,6 +95,8 @@ pub struct Options {
     pub admin_listen: SocketAddr,
     /// Background surveys of all guarded clusters; absent if disabled.
     pub surveys: Option<Surveys>,
+    /// Where denials lead their readers.
+    pub manual: Manual,
 }
 
 /// A port that cannot be bound.
@@ -126,7 +132,7 @@ impl Server {
         let readiness = Readiness::default();
         readiness.register(own);
         let health = HealthState { readiness: readiness.clone(), registry: Arc::new(registry) };
-        let state = Arc::new(WebhookState::new(Arc::clone(&guard), mutator, metrics));
+        let state = Arc::new(WebhookState::new(Arc::clone(&guard), mutator, metrics, options.manual.clone()));
         Ok(Self {
             https: bind("--listen", options.listen).await?,
             admin: bind("--admin-listen", options.admin_listen).await?,
@@ -140,7 +146,6 @@ impl Server {
     }
 
     /// Returns the readiness, which other tasks update.
-    #[must_use]
     pub fn readiness(&self) -> Readiness {
         self.readiness.clone()
     }

@@ -64,7 +64,6 @@ enum Step {
 
 impl NodeReconciler {
     /// Creates a reconciler that calls the API server through this client.
-    #[must_use]
     pub(crate) fn new(client: Client, config: LiveConfig, metrics: NodeMetrics) -> Self {
         Self { status: NodeStatus::new(client.clone()), client, config, metrics }
     }

@@ -42,7 +42,6 @@ impl Readiness {
     }
 
     /// Returns whether the process is stopping.
-    #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }

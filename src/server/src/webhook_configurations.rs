@@ -41,7 +41,6 @@ pub(crate) struct Configurations {
 
 impl Configurations {
     /// Creates a handle that calls the API server through this client.
-    #[must_use]
     pub(crate) fn new(client: Client) -> Self {
         Self { client }
     }
@@ -94,13 +93,11 @@ impl Configurations {
 
 impl Configuration {
     /// The resource version.
-    #[must_use]
     pub(crate) fn version(&self) -> Option<&str> {
         self.object.metadata.resource_version.as_deref()
     }
 
     /// The `caBundle` of every webhook, in base64; empty if it is absent.
-    #[must_use]
     pub(crate) fn ca_bundles(&self) -> Vec<&str> {
         let entries = self.object.data.get("webhooks").and_then(Value::as_array);
         let bundles = entries.into_iter().flatten().map(|entry| entry.pointer("/clientConfig/caBundle"));
@@ -108,7 +105,6 @@ impl Configuration {
     }
 
     /// Returns the configuration with this `caBundle` (base64) in every webhook.
-    #[must_use]
     pub(crate) fn with_ca_bundle(mut self, bundle: &str) -> Self {
         set_ca_bundle(&mut self.object.data, bundle);
         self
@@ -116,7 +112,6 @@ impl Configuration {
 
     /// Returns the configuration without this program's webhooks that `shipped` does not contain; `None` if there are
     /// no such webhooks.
-    #[must_use]
     pub(crate) fn without_obsolete_entries(&self, shipped: &Value) -> Option<Self> {
         let names: Vec<_> = entry_names(shipped).collect();
         let is_obsolete = |name: &str| name.ends_with(ENTRY_SUFFIX) && !names.contains(&name);

@@ -1,4 +1,4 @@
-//! Deletions by the StatefulSet controller, under a policy that does not move leadership for programs.
+//! Deletions by the StatefulSet controller.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,6 +11,30 @@ const CONTROLLER: &str = "system:serviceaccount:kube-system:statefulset-controll
 
 /// The controller waits longer after each attempt; a change of the set triggers the next attempt.
 const ROLLOUT_LIMIT: &str = "--timeout=90s";
+
+/// `maxUnavailable: 2` makes the controller delete two pods at once, which the guard lets go one after the other. An API server
+/// before 1.35 drops the field.
+#[tokio::test]
+async fn rollout_of_two_pods_at_once_replaces_one_after_the_other() {
+    let mut etcd = GuardedCluster::start().await;
+    let strategy = r#"{"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 2}}}}"#;
+    let output = etcd.kubectl(&["patch", "statefulset/etcd", "-p", strategy]).await;
+    assert!(output.success, "{output:?}");
+    let field = "jsonpath={.spec.updateStrategy.rollingUpdate.maxUnavailable}";
+    assert_eq!(etcd.kubectl(&["get", "statefulset/etcd", "-o", field]).await.stdout, "2");
+    etcd.make_leader("etcd-0").await;
+    let mut uids = Vec::new();
+    for name in GuardedCluster::names() {
+        uids.push((name, etcd.uid(name).await));
+    }
+    let output = etcd.kubectl(&["rollout", "restart", "statefulset/etcd"]).await;
+    assert!(output.success, "{output:?}");
+    for (name, uid) in uids.iter().rev() {
+        etcd.wait_until_replaced(name, uid).await;
+    }
+    let verdicts = etcd.guard.new_verdicts().await;
+    assert!(verdicts.contains(&String::from("DELETE denied DisruptionInProgress")), "{verdicts:?}");
+}
 
 #[tokio::test]
 async fn rollout_continues_after_leadership_moves() {

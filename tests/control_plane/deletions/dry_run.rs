@@ -52,6 +52,7 @@ async fn dry_run_of_eviction_reserves_nothing() {
     let dry_run =
         || Some(DeleteOptions { dry_run: Some(vec![String::from("All")]), ..DeleteOptions::default() });
 
+    etcd.wait_until_budgets_allow().await;
     etcd.evict(&leader, dry_run()).await.unwrap();
     assert_eq!(etcd.guard.new_verdicts().await, ["CREATE allowed LeaderTransferred"]);
     assert_eq!(etcd.leader().await, leader, "a dry run moves nothing");

@@ -24,8 +24,10 @@ async fn denies_leader_until_printed_command_moves_leadership() {
     );
     assert!(output.stderr.contains(&denial), "{}", output.stderr);
 
-    let plugin = format!("kubectl etcd-guard move-leader -n {ns} {leader}; without the plugin: kubectl ");
-    let (_, command) = output.stderr.split_once(&plugin).expect(&output.stderr);
+    let plugin = format!("kubectl etcd-guard move-leader -n {ns} {leader}\nWithout the plugin: kubectl ");
+    let (_, rest) = output.stderr.split_once(&plugin).expect(&output.stderr);
+    let (command, section) = rest.split_once('\n').expect(&output.stderr);
+    assert_eq!(section.trim_end(), "See https://etcd-guard.io/reasons.html#leaderprotected");
     // The shell inserts the time.
     let now = Timestamp::now().to_string();
     let command = command.trim_end().replace("$(date -u +%FT%TZ)", &now);

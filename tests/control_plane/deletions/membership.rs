@@ -18,8 +18,8 @@ async fn denies_all_members_with_unstarted_voter() {
     for name in GuardedCluster::names() {
         let denial = etcd.delete(name).await.unwrap_err();
         let text = format!(
-            "QuorumAtRisk: without {name}, {}/etcd would have 2 of 4 voters healthy, quorum 3; not healthy: member \
-             {id:x} (it has never started)",
+            "QuorumAtRisk: member {id:x} (it has never started) is not healthy: without {name}, {}/etcd would have 2 of 4 voters \
+             healthy, quorum 3",
             etcd.namespace
         );
         assert!(denial.contains(&text), "{denial}");

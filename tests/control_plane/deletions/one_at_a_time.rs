@@ -64,7 +64,7 @@ async fn denies_second_deletion_until_first_member_serves() {
 
     etcd.apply(&first, ProcessAction::Pause).await;
     let denial = etcd.delete(&second).await.unwrap_err();
-    assert!(denial.contains(&format!("not healthy: {first} (no answer within")), "{denial}");
+    assert!(denial.contains(&format!("QuorumAtRisk: {first} (no answer within")), "{denial}");
 
     etcd.apply(&first, ProcessAction::Resume).await;
     wait_until("the second deletion passes", START_TIMEOUT, async || etcd.delete(&second).await.is_ok())

@@ -81,7 +81,7 @@ async fn approves_frozen_member_with_own_owner() {
         let [frozen, healthy] = etcd.followers().await;
         etcd.apply(&frozen, ProcessAction::Pause).await;
         let denial = etcd.delete(&healthy).await.unwrap_err();
-        assert!(denial.contains(&format!("not healthy: {frozen} (")), "{topology:?}: {denial}");
+        assert!(denial.contains(&format!("QuorumAtRisk: {frozen} (")), "{topology:?}: {denial}");
         etcd.delete(&frozen).await.unwrap();
         let verdicts = etcd.guard.new_verdicts().await;
         assert_eq!(verdicts, ["DELETE allowed SafeToDelete", "DELETE denied QuorumAtRisk"], "{topology:?}");

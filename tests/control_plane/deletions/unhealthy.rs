@@ -22,12 +22,17 @@ async fn with_crashed_follower_allows_only_its_pod() {
 
     for name in [&healthy, &leader] {
         let output = etcd.kubectl(&["delete", "pod", name]).await;
-        let text = format!(
-            "(Forbidden): admission webhook \"guard.etcd-guard.io\" denied the request: QuorumAtRisk: \
-             without {name}, {}/etcd would have 1 of 3 voters healthy, quorum 2; not healthy: {dead} (",
+        let denied = format!(
+            "(Forbidden): admission webhook \"guard.etcd-guard.io\" denied the request: QuorumAtRisk: {dead} ("
+        );
+        let numbers = format!(
+            ") is not healthy: without {name}, {}/etcd would have 1 of 3 voters healthy, quorum 2. Repair {dead}, then retry: ",
             etcd.namespace
         );
-        assert!(!output.success && output.stderr.contains(&text), "{}", output.stderr);
+        assert!(!output.success, "{}", output.stderr);
+        for text in [&denied, &numbers] {
+            assert!(output.stderr.contains(text), "{}", output.stderr);
+        }
     }
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE denied QuorumAtRisk"]);
 
@@ -46,10 +51,10 @@ async fn denies_healthy_pods_with_frozen_follower() {
 
     let denial = etcd.delete(&healthy).await.unwrap_err();
     let text = format!(
-        "QuorumAtRisk: without {healthy}, {}/etcd would have 1 of 3 voters healthy, quorum 2; not healthy: {frozen} \
-         (no answer within ",
+        ") is not healthy: without {healthy}, {}/etcd would have 1 of 3 voters healthy, quorum 2. Repair {frozen}, then retry: ",
         etcd.namespace
     );
-    assert!(denial.contains(&text), "{denial}");
+    let frozen = format!("QuorumAtRisk: {frozen} (no answer within ");
+    assert!(denial.contains(&frozen) && denial.contains(&text), "{denial}");
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE denied QuorumAtRisk"]);
 }

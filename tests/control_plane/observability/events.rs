@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use etcd_guard_core::{documentation::Manual, reason::Reason};
 use serde_json::Value;
 
 use test_support::{
@@ -153,9 +154,12 @@ async fn records_timed_out_eviction_by_pod_name() {
     }
     pod_reads.release();
     let output = etcd.kubectl(&["events", "--for=pod/etcd-1"]).await;
+    let end = format!("; see {}\n", Manual::default().reason(Reason::DeadlineExceeded));
     assert!(output.stdout.contains("could not evaluate pod etcd-1 within 1s"), "{output:?}");
+    assert!(output.stdout.contains(&end), "{output:?}");
     let output = etcd.kubectl(&["describe", "statefulset/etcd"]).await;
     assert!(output.stdout.contains("could not evaluate pod etcd-1 within 1s"), "{output:?}");
+    assert!(output.stdout.contains(&end), "{output:?}");
 }
 
 #[tokio::test]

@@ -48,8 +48,10 @@ fn assert_harmless(text: &str) {
         }
     }
     let check = |text: &str| {
+        // Denials have several lines. A line that a hostile text began would start with its next letter.
         let hidden = |letter: char| letter.is_control() || HOSTILE.contains(letter) && !letter.is_ascii();
-        assert!(!text.contains(hidden), "{text:?}");
+        let is_harmless = |line: &str| !line.contains(hidden) && !line.starts_with(r"\u{2028}");
+        assert!(text.split('\n').all(is_harmless), "{text:?}");
     };
     check(text);
     if let Ok(value) = serde_json::from_str(text) {

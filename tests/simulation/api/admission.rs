@@ -12,7 +12,7 @@ use super::{
     store::{Key, key},
 };
 use crate::{
-    operator::node_key,
+    operator::{node_key, uid_of},
     oracle::{Approval, DryRun, Operation},
     replicas::Replicas,
     scenario::NAMESPACE,
@@ -72,6 +72,9 @@ pub(crate) struct ApiServer {
 impl ApiServer {
     /// Deletes or evicts a pod.
     pub(crate) async fn delete_pod(&self, user: &str, name: &str, deletion: Deletion) -> Outcome {
+        if deletion == Deletion::Evict && self.sim.world().scenario.evicts_by_name {
+            return self.evict(user, name).await;
+        }
         let object_key = pod_key(NAMESPACE, name);
         let started = Instant::now();
         let Some(mut pod) = self.sim.world().store.get(&object_key).cloned() else {
@@ -100,6 +103,61 @@ impl ApiServer {
             pod = stored.clone();
             world.oracle.abort(&uid);
         }
+    }
+
+    /// Evicts a pod. If neither the client nor the guard has added a uid to the eviction, the API server removes whatever pod has
+    /// the name after all webhooks have answered, without another review.
+    async fn evict(&self, user: &str, name: &str) -> Outcome {
+        let (started, call) = (Instant::now(), format!("{user} {name}"));
+        let (is_registered, replica) = {
+            let mut world = self.sim.world();
+            let replicas = world.scenario.replicas;
+            (world.chance(&call, 50), world.index(&call, replicas))
+        };
+        let mut uid = None;
+        if is_registered && let Some(guard) = self.replicas.get(replica) {
+            let deadline = Deadline::from_timeout(Some(WEBHOOK_TIMEOUT));
+            uid = guard.uid_for_eviction(NAMESPACE, name, deadline).await;
+        }
+        let preconditions = uid.as_ref().map(|uid| json!({"uid": uid}));
+        let review = json!({
+            "uid": "review", "resource": {"group": "", "version": "v1", "resource": "pods"}, "subResource": "eviction",
+            "name": name, "namespace": NAMESPACE, "operation": "CREATE", "userInfo": {"username": user},
+            "object": {
+                "kind": "Eviction", "metadata": {"name": name}, "deleteOptions": {"preconditions": preconditions},
+            },
+        });
+        let object_key = pod_key(NAMESPACE, name);
+        let member = self.sim.world().cluster.index_of(name).unwrap();
+        let reviewed = uid_of(&self.sim.world(), name);
+        // The pod can have been replaced since the uid was added.
+        let reviewed = reviewed.filter(|reviewed| uid.as_ref().is_none_or(|uid| uid == reviewed));
+        let targets: Vec<_> = reviewed.iter().map(|reviewed| (member, reviewed.clone())).collect();
+        if let Some(outcome) = self.admit(user, &review, &targets).await {
+            return outcome;
+        }
+        let pending = uid.is_none().then(|| self.sim.world().oracle.await_eviction(member));
+        let is_late =
+            self.wait_for_other_webhooks(&call, REQUEST_TIMEOUT.saturating_sub(started.elapsed())).await;
+        let mut world = self.sim.world();
+        world.advance();
+        let pod = world.store.get(&object_key).cloned();
+        let pod = pod
+            .filter(|pod| !is_late && uid.as_ref().is_none_or(|uid| pod["metadata"]["uid"] == uid.as_str()));
+        let evicted = pod.as_ref().and_then(|pod| pod["metadata"]["uid"].as_str()).map(str::to_owned);
+        if reviewed != evicted
+            && let Some(reviewed) = &reviewed
+        {
+            world.oracle.abort(reviewed);
+        }
+        if let Some(pending) = pending {
+            let World { oracle, cluster, .. } = &mut *world;
+            oracle.end_eviction(cluster, pending, evicted.filter(|uid| reviewed.as_ref() != Some(uid)));
+        }
+        let Some(pod) = pod else { return Outcome::Failed };
+        execute_deletion(&mut world, user, &pod, Deletion::Evict);
+        *world.faults.injected.entry("eviction by name").or_default() += u32::from(uid.is_none());
+        Outcome::Done
     }
 
     /// Lets the guard evaluate the deletion of a pod. Returns `None` after an approval.

@@ -7,7 +7,11 @@ use std::{
 };
 
 use k8s_openapi::{
-    api::{coordination::v1::Lease, core::v1::Pod, policy::v1::Eviction},
+    api::{
+        coordination::v1::Lease,
+        core::v1::Pod,
+        policy::v1::{Eviction, PodDisruptionBudget},
+    },
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta},
     jiff::{SignedDuration, Timestamp},
 };
@@ -30,7 +34,7 @@ use crate::{
         control_plane::{ControlPlane, SHARED_NODE},
         kubectl::{CommandOutput, Kubectl},
         pods::{create_pod, delete, is_ready, new_namespace, uid},
-        webhook,
+        webhook::{self, HoldingWebhook},
     },
     layout::Layout,
     process_node::{ProcessAction, ProcessNode},
@@ -229,6 +233,34 @@ impl GuardedCluster {
         listener
     }
 
+    /// Adds another webhook that can hold deletions of pods.
+    pub async fn add_holder_of_deletions(&self) -> HoldingWebhook {
+        let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
+        self.add_holder("DELETE", "pods", async || self.pods.delete(UNRELATED_POD, &dry_run).await.is_ok())
+            .await
+    }
+
+    /// Adds another webhook that can hold evictions.
+    pub async fn add_holder_of_evictions(&self) -> HoldingWebhook {
+        self.add_holder("CREATE", "pods/eviction", async || self.evict_in_dry_run(UNRELATED_POD).await).await
+    }
+
+    async fn add_holder(
+        &self,
+        operation: &str,
+        resource: &str,
+        is_approved: impl AsyncFn() -> bool,
+    ) -> HoldingWebhook {
+        let label = &self.namespace;
+        let holder = HoldingWebhook::add(&self.client, label, &self.guard, operation, resource).await;
+        wait::wait_until("the API server calls the other webhook", START_TIMEOUT, async || {
+            let before = holder.count();
+            is_approved().await && holder.count() > before
+        })
+        .await;
+        holder
+    }
+
     /// Adds another webhook that rejects all deletions of pods. Returns the name of its configuration.
     pub async fn reject_deletions(&self) -> String {
         let name = webhook::add_failing_webhook(&self.client, &self.namespace, &self.guard).await;
@@ -277,6 +309,20 @@ impl GuardedCluster {
         for name in names.await {
             self.wait_until_replaced(&name, "").await;
         }
+    }
+
+    /// Waits until each budget of the namespace allows an eviction. Its controller counts ready pods a moment later than their
+    /// kubelet reports them.
+    pub async fn wait_until_budgets_allow(&self) {
+        let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.client.clone(), &self.namespace);
+        wait::wait_until("the budgets allow an eviction", START_TIMEOUT, async || {
+            let listed = budgets.list(&ListParams::default()).await.expect("the budgets are listed");
+            listed
+                .items
+                .iter()
+                .all(|budget| budget.status.as_ref().is_some_and(|status| status.disruptions_allowed > 0))
+        })
+        .await;
     }
 
     /// Creates pods without an owner again after they were deleted and are gone.
@@ -405,6 +451,16 @@ impl GuardedCluster {
             Err(kube::Error::Api(status)) => Err(status),
             Err(error) => panic!("evicting {name}: {error}"),
         }
+    }
+
+    /// Whether an eviction would be accepted.
+    pub async fn evict_in_dry_run(&self, name: &str) -> bool {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        let eviction = Eviction { delete_options: None, metadata };
+        let parameters = PostParams { dry_run: true, ..PostParams::default() };
+        let result: Result<Value, _> =
+            self.pods.create_subresource("eviction", name, &parameters, &eviction).await;
+        result.is_ok()
     }
 
     /// Annotates an object with a break-glass that lasts ten minutes; the guard learns of it by a watch.

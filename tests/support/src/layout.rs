@@ -298,11 +298,11 @@ impl Layout {
 
     /// Returns the shipped objects with this number of members, the annotations, and the preStop hook.
     fn shipped_objects(&self, change: impl Fn(&str) -> String) -> Vec<Value> {
-        let text = change(&std::fs::read_to_string(project::path(MANIFEST)).expect(MANIFEST));
+        let text = std::fs::read_to_string(project::path(MANIFEST)).expect(MANIFEST);
         let member = |n: usize| format!("etcd-{n}=http://etcd-{n}.etcd.$(NAMESPACE).svc:2380");
         let list = |count: usize| (0..count).map(member).collect::<Vec<_>>().join(",");
         assert!(text.contains(&list(3)) && text.contains("replicas: 3"), "{MANIFEST} has changed");
-        let text = text.replace(&list(3), &list(self.members));
+        let text = change(&text).replace(&list(3), &list(self.members));
         let text = text.replace("replicas: 3", &format!("replicas: {}", self.members));
         let mut objects: Vec<Value> = text
             .split("\n---\n")

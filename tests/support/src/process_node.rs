@@ -6,7 +6,8 @@
 //! A preStop hook that sleeps delays SIGTERM. A pod with the annotation [`RESOLVES_NAMES`] keeps host names in its
 //! command and resolves them, so that its member list contains names of Services; other pods get addresses.
 //!
-//! An image with the tag [`MISSING_TAG`] cannot be pulled. An image with a tag of etcd 3.5 selects that release, every other image the release of the settings. A pod with the
+//! An image with the tag [`MISSING_TAG`] cannot be pulled. An image with a tag of etcd 3.5 selects that release, every other image the release of the settings.
+//! If the image of a running pod is changed, the process is restarted. A pod with the
 //! annotation [`MOVES`] is bound to another node while its own is cordoned. A pod with the annotation [`IS_FRUGAL`] needs
 //! less processor time.
 //!

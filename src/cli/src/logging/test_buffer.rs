@@ -5,7 +5,6 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::missing_panics_doc,
-    clippy::must_use_candidate,
     reason = "values for tests: a failure is a panic"
 )]
 
@@ -22,7 +21,6 @@ pub struct TestBuffer(Arc<Mutex<Vec<u8>>>);
 
 impl TestBuffer {
     /// Returns the written text.
-    #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }

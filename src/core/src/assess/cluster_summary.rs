@@ -79,13 +79,11 @@ impl<'a> ClusterSummary<'a> {
     }
 
     /// All listed members, with their evidence.
-    #[must_use]
     pub fn members(&self) -> &[Member<'a>] {
         self.membership.as_ref().map_or(&[], |membership| membership.members())
     }
 
     /// The member that this pod runs.
-    #[must_use]
     pub fn member_of_pod(&self, pod: &str) -> Option<&ListedMember> {
         self.membership.as_ref()?.member_of_pod(pod).map(|member| &member.listed)
     }

@@ -2,37 +2,35 @@
 //! defects of the list.
 
 use crate::{
-    etcd::{
-        member::Suffrage,
-        release::{lost_promotion_fix, wrong_list_fix},
-    },
+    etcd::{member::Suffrage, release::wrong_list_fix},
     membership::{Member, Membership},
+    snapshot::MemberPod,
     tally,
     tally::Tally,
 };
 
-/// Returns the doubt about an approval: a wrong list could make the deletion of `target` cost the quorum.
-pub(super) fn doubt(
+/// Returns the doubts about the approval of a deletion: a wrong list could make it cost the quorum.
+pub(super) fn doubts(
     membership: &Membership<'_>,
     tally: &Tally,
-    target: Option<&Member<'_>>,
-) -> Option<String> {
-    match target {
-        Some(learner) if learner.listed.is_learner => doubt_about_learner(learner, tally),
-        Some(_) => doubt_about_voters(membership, tally, target),
-        None => None,
+    is_deleted: impl Fn(&Member<'_>) -> bool,
+) -> Vec<String> {
+    let mut doubts = doubt_about_learners(membership, tally, &is_deleted);
+    // A learner costs no vote, whatever the others are.
+    if membership.voters().any(&is_deleted) {
+        doubts.extend(doubt_about_voters(membership, tally, is_deleted));
     }
+    doubts
 }
 
 /// Voters that remain may be learners, if the proven ones are no quorum without them.
 fn doubt_about_voters(
     membership: &Membership<'_>,
     tally: &Tally,
-    target: Option<&Member<'_>>,
+    is_deleted: impl Fn(&Member<'_>) -> bool,
 ) -> Option<String> {
-    let remaining = membership.voters().filter(|voter| {
-        voter.is_healthy() && !voter.is_leaving() && Some(voter.id()) != target.map(Member::id)
-    });
+    let remaining =
+        membership.voters().filter(|voter| voter.is_healthy() && !voter.is_leaving() && !is_deleted(voter));
     let unproven = |voter: &Member<'_>| {
         let status = voter.reply()?.status().filter(|status| status.suffrage != Some(Suffrage::Voter))?;
         Some((voter.name(), status.version.clone(), wrong_list_fix(&status.version)?))
@@ -49,16 +47,30 @@ fn doubt_about_voters(
     ))
 }
 
-/// A listed learner may be a voter, if the listed voters are no quorum together with it.
-fn doubt_about_learner(learner: &Member<'_>, tally: &Tally) -> Option<String> {
-    let status = learner.reply()?.status()?;
-    let fixed = lost_promotion_fix(&status.version)?;
-    let is_needed = tally.remaining < tally::quorum(tally.voters + 1);
-    is_needed.then(|| {
+/// Learners that do not remain may be voters, if the listed voters that do are no quorum of both. A learner that responds and stays
+/// makes no difference: as a voter, it adds to the votes at least what it adds to the quorum.
+fn doubt_about_learners(
+    membership: &Membership<'_>,
+    tally: &Tally,
+    is_deleted: impl Fn(&Member<'_>) -> bool,
+) -> Vec<String> {
+    let stays = |member: &Member<'_>| member.is_responding() && !member.is_leaving() && !is_deleted(member);
+    let learners = membership.members().iter().filter(|member| member.listed.is_learner);
+    let names: Vec<String> = learners.filter(|learner| !stays(learner)).map(Member::name).collect();
+    // A read passed without a member that does not run: its deletion costs nothing.
+    let mut deleted = membership.members().iter().filter(|member| is_deleted(member));
+    let costs_vote = deleted.any(|member| member.pod.is_some_and(MemberPod::is_running));
+    let costs_quorum = tally.has_quorum() && tally.remaining < tally::quorum(tally.voters + names.len());
+    let Some((version, fixed)) = membership.lost_promotions().filter(|_| costs_vote && costs_quorum) else {
+        return Vec::new();
+    };
+    vec![
         format!(
-            "etcd {} can list a voter as a learner (fixed in {fixed}): {} may be needed for the quorum",
-            status.version,
-            learner.name()
-        )
-    })
+            "{} may be a voter that the list shows as a learner: if so, the cluster loses its quorum",
+            names.join(" or ")
+        ),
+        format!(
+            "etcd {version} can list a voter as a learner (fixed in {fixed}): its log names raft's voters"
+        ),
+    ]
 }

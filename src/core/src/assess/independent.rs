@@ -10,7 +10,6 @@ use crate::{
 
 /// Returns the part of a split snapshot that shows the pod `target` alone, if each pod that replies has proved a member list
 /// in which its own member is the only voter.
-#[must_use]
 pub fn cluster_of_independent_pod(snapshot: &Snapshot, target: &str) -> Option<Snapshot> {
     let pods = || snapshot.pods.iter().filter(|pod| pod.reply.status().is_some());
     if snapshot.cluster_ids().len() < 2 || !snapshot.external_members.is_empty() || !pods().all(is_alone) {

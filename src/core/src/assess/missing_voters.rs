@@ -45,11 +45,15 @@ pub(super) fn silent_pods(snapshot: &Snapshot) -> Vec<MissingVoter> {
 
 /// Returns `; not healthy: etcd-2 (connection refused)`, or an empty text. A pod whose controller has another kind than
 /// `owner_kind` is listed with this kind: `etcd-2 of EtcdMember (connection refused)`.
-#[must_use]
 pub fn describe_missing(missing: &[MissingVoter], owner_kind: &str) -> String {
-    if missing.is_empty() {
-        return String::new();
+    match describe_broken(missing, owner_kind) {
+        Some(voters) => format!("; not healthy: {voters}"),
+        None => String::new(),
     }
+}
+
+/// Returns `etcd-2 (connection refused)`, or `None` without missing voters.
+pub fn describe_broken(missing: &[MissingVoter], owner_kind: &str) -> Option<String> {
     // A cause that several voters share, such as a missing Secret, is stated once.
     let mut groups: Vec<(Vec<String>, &str)> = Vec::new();
     for MissingVoter { name, owner_kind: kind, cause } in missing {
@@ -62,7 +66,7 @@ pub fn describe_missing(missing: &[MissingVoter], owner_kind: &str) -> String {
     }
     let groups: Vec<String> =
         groups.iter().map(|(names, cause)| format!("{} ({cause})", names.join(", "))).collect();
-    format!("; not healthy: {}", groups.join(", "))
+    (!groups.is_empty()).then(|| groups.join(", "))
 }
 
 /// Returns the first pod of a missing voter that `contributes` to a denial and may be healthy, because the guard may lack
@@ -77,7 +81,6 @@ pub fn inaccessible_pod<'a>(
 }
 
 /// Returns the cause of a voter that runs in no pod of the snapshot and did not reply at its client URLs.
-#[must_use]
 pub fn unreached_cause(voter: &Member<'_>) -> &'static str {
     if voter.is_address_denied { DENIED } else { NO_POD }
 }

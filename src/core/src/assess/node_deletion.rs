@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    assess::missing_voters::{MissingVoter, describe_missing, inaccessible_pod, missing_voters, silent_pods},
+    assess::{
+        doubt::doubts,
+        missing_voters::{MissingVoter, describe_missing, inaccessible_pod, missing_voters, silent_pods},
+    },
     membership::{Member, Membership},
     reason::Reason,
     snapshot::{MemberPod, Snapshot},
@@ -61,7 +64,11 @@ pub fn evaluate_node_deletion(snapshot: &Snapshot, node: &str, uids: &BTreeSet<&
     if !has_voter || tally.has_quorum() {
         let text =
             format!("without node {node}, {cluster} retains {remaining} of {voters} voters, quorum {quorum}");
-        return Verdict::new(Reason::IntentHarmless, text);
+        let mut verdict = Verdict::new(Reason::IntentHarmless, text);
+        for doubt in doubts(&membership, &tally, member_is_on_node) {
+            verdict.warn(&doubt);
+        }
+        return verdict;
     }
     let text = format!(
         "node {node} runs pod {} of {cluster}: without the node, {remaining} of {voters} voters would be healthy, quorum \

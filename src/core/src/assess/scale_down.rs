@@ -5,11 +5,12 @@ use std::ops::Range;
 
 use crate::{
     assess::{
-        CREDENTIALS_REMEDY,
+        doubt::doubts,
         missing_voters::{describe_missing, inaccessible_pod, missing_voters, silent_pods},
         unproven::unproven,
     },
     escape::to_shell_word,
+    explain::{role_advice, secret_advice},
     membership::{Member, Membership, MembershipError},
     reason::Reason,
     snapshot::{MemberPod, Snapshot},
@@ -18,7 +19,6 @@ use crate::{
 };
 
 /// Evaluates the deletion of the pods of `set` with ordinals outside of `kept`.
-#[must_use]
 pub fn evaluate_scale_down(snapshot: &Snapshot, set: &str, kept: Range<u32>) -> Verdict {
     let is_deleted =
         |pod: &MemberPod| ordinal(set, &pod.name).is_some_and(|ordinal| !kept.contains(&ordinal));
@@ -31,7 +31,6 @@ pub fn evaluate_scale_down(snapshot: &Snapshot, set: &str, kept: Range<u32>) -> 
 
 /// Evaluates the deletion of `count` of these pods, which belong to `owner`. The controller chooses the pods, so that
 /// healthy members are assumed to be among them.
-#[must_use]
 pub fn evaluate_any_pods(snapshot: &Snapshot, owner: &str, names: &[&str], count: usize) -> Verdict {
     let serves = |pod: &MemberPod| pod.reply.is_healthy() && pod.departure().is_none();
     let of_owner = snapshot.pods.iter().filter(|pod| names.contains(&pod.name.as_str()));
@@ -71,7 +70,8 @@ fn evaluate_deleted_pods(
             return verdict;
         }
     };
-    let tally = Tally::new(&membership, |member| member.pod.is_some_and(&is_deleted));
+    let runs_deleted = |member: &Member<'_>| member.pod.is_some_and(&is_deleted);
+    let tally = Tally::new(&membership, runs_deleted);
     let Tally { voters, quorum, remaining, .. } = tally;
     let leaving: Vec<_> = snapshot
         .pods
@@ -123,6 +123,9 @@ fn evaluate_deleted_pods(
             "member {id} remains a voter of etcd {cluster}: remove it from the member list first"
         ));
     }
+    for doubt in doubts(&membership, &tally, runs_deleted) {
+        verdict.warn(&doubt);
+    }
     verdict
 }
 
@@ -132,7 +135,11 @@ fn unproven_denial(snapshot: &Snapshot, owner: &str, owner_kind: &str) -> Verdic
     let reason = unproven(snapshot);
     let missing = silent_pods(snapshot);
     let remedy = match reason {
-        Reason::CredentialsRejected => format!("{CREDENTIALS_REMEDY}: kubectl -n {ns} get secrets"),
+        Reason::CredentialsRejected => match (snapshot.without_role.first(), snapshot.pods.first()) {
+            (Some(pod), _) => role_advice(&snapshot.namespace, pod),
+            (None, Some(pod)) => secret_advice(snapshot, pod),
+            (None, None) => format!("Create the Secret of the members: kubectl -n {ns} get secrets"),
+        },
         Reason::EtcdUnreachable => {
             format!(
                 "If the pods run, check ports, TLS and network policies: kubectl -n {ns} get pods -o wide"

@@ -40,7 +40,6 @@ pub(super) fn proof_of_silence(snapshot: &Snapshot, target: &MemberPod) -> Proof
 }
 
 /// Whether the silence of a pod is evidence that its member does not run, although nothing has confirmed it.
-#[must_use]
 pub fn is_silence_evident(snapshot: &Snapshot, pod: &MemberPod) -> bool {
     proof_of_silence(snapshot, pod) != Proof::Absent
 }

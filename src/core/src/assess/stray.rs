@@ -12,7 +12,6 @@ use crate::{
 
 /// Returns the part of a split snapshot that shows the cluster of the pod `target`, if the pod is a stray: more pods with
 /// its owner reply for another cluster, and the pod's own cluster proves its member list.
-#[must_use]
 pub fn cluster_of_stray(snapshot: &Snapshot, target: &str) -> Option<Snapshot> {
     let target = snapshot.pod(target)?;
     let own = cluster(target)?;
@@ -24,7 +23,6 @@ pub fn cluster_of_stray(snapshot: &Snapshot, target: &str) -> Option<Snapshot> {
 }
 
 /// Whether more pods with the owner of the target reply for another cluster than for the target's cluster.
-#[must_use]
 pub fn is_in_minority(snapshot: &Snapshot, target: &MemberPod) -> bool {
     let count =
         |id| snapshot.pods.iter().filter(|pod| pod.owner.has_target && cluster(pod) == Some(id)).count();

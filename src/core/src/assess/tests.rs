@@ -53,7 +53,7 @@ fn denies_leader() {
     assert_eq!(
         cluster(3).text(0),
         "LeaderProtected: etcd-0 leads prod/etcd (member e7cd0000, term 7; 3 of 3 voters healthy, quorum 2). \
-         Move leadership, then retry: kubectl etcd-guard move-leader -n prod etcd-0; without the plugin: kubectl -n prod \
+         Move leadership, then retry: kubectl etcd-guard move-leader -n prod etcd-0\nWithout the plugin: kubectl -n prod \
          annotate --overwrite statefulset/etcd etcd-guard.io/move-leader=etcd-2@$(date -u +%FT%TZ)"
     );
 }
@@ -145,8 +145,22 @@ fn rejects_second_deletion_while_first_pod_terminates() {
     assert_eq!(dying.reason(2), Reason::DisruptionInProgress);
     assert_eq!(
         dying.text(2),
-        "DisruptionInProgress: without etcd-2, prod/etcd would have 1 of 3 voters healthy, quorum 2: etcd-1 is \
-         being deleted. Wait until all pods are ready, then retry: kubectl -n prod get pods -w"
+        "DisruptionInProgress: without etcd-2, prod/etcd would have 1 of 3 voters healthy, quorum 2: etcd-1 is being \
+         deleted (it is terminating). Wait until etcd-1 is ready again, then retry: kubectl -n prod get pods -w\nIf etcd-1 \
+         stays Pending or Terminating, see why: kubectl -n prod describe pod etcd-1"
+    );
+}
+
+#[test]
+fn denial_says_how_long_a_reservation_lasts() {
+    let mut reserved = cluster(3).change(1, |pod| pod.reserved = true);
+    reserved.reserved_until.insert(String::from("etcd-1"), reserved.taken_at + Duration::from_millis(47_200));
+    let text = reserved.text(2);
+    assert!(
+        text.contains(
+            "etcd-1 is being deleted (approved a moment ago; it counts as gone until it serves again, or for another 48 s)"
+        ),
+        "{text}"
     );
 }
 
@@ -176,8 +190,16 @@ fn denies_healthy_pod_while_another_of_three_is_down() {
     assert_eq!(down.reason(1), Reason::QuorumAtRisk);
     assert_eq!(
         down.text(1),
-        "QuorumAtRisk: without etcd-1, prod/etcd would have 1 of 3 voters healthy, quorum 2; not healthy: etcd-2 \
-         (Connection refused (os error 111)). Restore etcd-2, then retry: kubectl -n prod describe pod etcd-2"
+        "QuorumAtRisk: etcd-2 (Connection refused (os error 111)) is not healthy: without etcd-1, prod/etcd would have 1 of 3 \
+         voters healthy, quorum 2. Repair etcd-2, then retry: kubectl -n prod describe pod etcd-2"
+    );
+    let frozen = cluster(3).silence(2).text(1);
+    assert!(frozen.starts_with("QuorumAtRisk: etcd-2 ("), "{frozen}");
+    assert!(frozen.ends_with("kubectl -n prod logs etcd-2 -c etcd --tail=50"), "it runs: {frozen}");
+    let two = cluster(5).crash(2).crash(4).text(1);
+    assert!(
+        two.starts_with("QuorumAtRisk: etcd-2, etcd-4 (Connection refused (os error 111)) are not healthy: "),
+        "{two}"
     );
     assert_eq!(cluster(5).crash(2).reason(1), Reason::SafeToDelete);
 }
@@ -262,11 +284,7 @@ fn never_started_voter_counts_for_quorum() {
     let unstarted = ListedMember { name: String::new(), client_urls: Vec::new(), ..listed(3) };
     let grown = cluster(3).relist(|list| list.push(unstarted.clone()));
     assert_eq!(grown.reason(1), Reason::QuorumAtRisk);
-    assert!(
-        grown
-            .text(1)
-            .contains("2 of 4 voters healthy, quorum 3; not healthy: member e7cd0003 (it has never started)")
-    );
+    assert!(grown.text(1).contains("member e7cd0003 (it has never started) is not healthy: without "));
 }
 
 #[test]
@@ -423,7 +441,8 @@ fn states_shared_cause_once() {
         "{text}"
     );
     assert!(
-        text.contains("etcd-guard.io/client-tls-secret") && text.ends_with(": kubectl -n prod get secrets"),
+        text.contains("etcd-guard.io/auth-secret")
+            && text.ends_with("etcd-guard.io/client-tls-secret=SECRET"),
         "{text}"
     );
 }
@@ -447,7 +466,9 @@ fn names_voter_without_pod_as_listed() {
     let hidden = snapshot.pods.pop().unwrap();
     snapshot.external_members = vec![ExternalMember { id: id(4), reply: hidden.reply, reserved: true }];
     let going = snapshot.clone().change(1, |pod| pod.terminating = true);
-    assert!(going.text(2).contains("etcd-1 and etcd-4 are being deleted"), "{}", going.text(2));
+    let text = going.text(2);
+    assert!(text.contains("etcd-1 is being deleted"), "{text}");
+    assert!(text.contains("etcd-4 is being deleted"), "{text}");
     let unstarted = ListedMember { name: String::new(), client_urls: Vec::new(), ..listed(5) };
     let corrupt = snapshot.relist(|list| list.push(unstarted.clone())).restate(0, |status| {
         status.alarms = vec![Alarm { member_id: MemberId(0), kind: AlarmKind::Corrupt }];

@@ -3,11 +3,12 @@
 use std::{fmt, path::Path};
 
 use json_patch::jsonptr::{Pointer, PointerBuf, Token};
+use serde::Serialize;
 
 use crate::escape::to_single_line;
 
 /// One error in a configuration file.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Diagnostic {
     /// The line, counted from one. `None` if the YAML parser reports no position.
     pub line: Option<u64>,
@@ -27,13 +28,11 @@ pub struct Validator<'a> {
 
 impl Diagnostic {
     /// Creates a diagnostic. Control characters of the file are escaped.
-    #[must_use]
     pub fn new(line: Option<u64>, path: &str, message: &str) -> Self {
         Self { line, path: to_single_line(path), message: to_single_line(message) }
     }
 
     /// Returns the diagnostic after the name of its file, in the format of compilers: `FILE:LINE: PATH: MESSAGE`.
-    #[must_use]
     pub fn in_file(&self, file: &Path) -> String {
         let Self { line, path, message } = self;
         let line = line.map(|line| format!("{line}:")).unwrap_or_default();
@@ -80,7 +79,6 @@ impl<'a> Validator<'a> {
 }
 
 /// Formats a pointer as a readable path: `a.b[0].c`. A key that contains a dot is quoted.
-#[must_use]
 pub fn display_path(pointer: &Pointer) -> String {
     let mut path = String::new();
     for token in pointer.tokens() {

@@ -19,6 +19,10 @@ use super::diagnostic::{Diagnostic, Validator, display_path};
 /// Maximum number of type errors that are reported. Bounds the work for a file that is not a configuration at all.
 const MAX_DIAGNOSTICS: usize = 100;
 
+/// The parser's error of a text with several documents, which names its functions. The line and column follow.
+const SEVERAL_DOCUMENTS: &str =
+    "multiple YAML documents detected; use from_str_multiple or from_str_multiple_with_options";
+
 /// The content of a node.
 #[derive(Clone, Debug)]
 enum Tree {
@@ -46,6 +50,9 @@ pub fn read<T: DeserializeOwned>(
     let options = serde_saphyr::options! { strict_booleans: true };
     let spanned: Spanned<Tree> =
         serde_saphyr::from_str_with_options(text, options).map_err(|error| vec![yaml_diagnostic(&error)])?;
+    if matches!(spanned.value, Tree::Scalar(Value::Null)) {
+        return Err(vec![Diagnostic::new(Some(1), "", "the document is empty, expected a map")]);
+    }
     let mut root = Node { line: 1, tree: spanned.value };
     let mut diagnostics = Vec::new();
     let value =
@@ -59,11 +66,41 @@ pub fn read<T: DeserializeOwned>(
 }
 
 fn yaml_diagnostic(error: &serde_saphyr::Error) -> Diagnostic {
-    let error = error.without_snippet();
     let line = error.location().map(|location| location.line());
-    let text = error.to_string();
+    Diagnostic::new(line, "", &yaml_error(error))
+}
+
+/// Returns the error of the YAML parser on one line, with line and column.
+pub fn yaml_error(error: &serde_saphyr::Error) -> String {
+    let text = error.without_snippet().to_string();
     let first = text.lines().next().unwrap_or_default();
-    Diagnostic::new(line, "", &format!("invalid YAML: {first}"))
+    match first.split_once(SEVERAL_DOCUMENTS) {
+        Some((_, place)) => format!("one document is expected; another one begins{place}"),
+        None => format!("invalid YAML: {first}"),
+    }
+}
+
+/// Returns the text of a serde error with the words of YAML instead of the names of Rust's types.
+pub fn in_words(error: &str) -> String {
+    let Some((found, expected)) = error.rsplit_once(", expected ") else { return error.to_owned() };
+    let kind = expected.split(' ').next().unwrap_or_default();
+    let expected = match kind {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "struct" | "map" => "a map",
+        "enum" | "internally" | "untagged" => "one of the documented forms",
+        _ => match expected {
+            "a sequence" => "a list",
+            "a boolean" => "true or false",
+            other => other,
+        },
+    };
+    let found =
+        found.replace("unit value", "nothing").replace("invalid type: sequence", "invalid type: list");
+    let found = found.replace("invalid type: null", "no value").replace("unknown variant", "unknown value");
+    let found = found.replace("floating point", "number");
+    format!("{found}, expected {expected}")
 }
 
 fn pointer_to(path: &serde_path_to_error::Path) -> PointerBuf {
@@ -89,7 +126,7 @@ impl Node {
                 Ok(value) => return Some(value),
                 Err(error) => {
                     let pointer = pointer_to(error.path());
-                    report(self, &pointer, error.inner().to_string());
+                    report(self, &pointer, in_words(&error.inner().to_string()));
                     if !self.remove_at(&pointer) {
                         break;
                     }
@@ -100,7 +137,6 @@ impl Node {
     }
 
     /// Returns the value without the removed parts.
-    #[must_use]
     pub fn value(&self) -> Value {
         match &self.tree {
             Tree::Scalar(value) => value.clone(),
@@ -127,7 +163,6 @@ impl Node {
 
     /// Translates a pointer into this node to a pointer into the original text, from which no value was removed. Also
     /// returns the line of the value, or of its nearest existing parent.
-    #[must_use]
     pub fn position_in_text(&self, pointer: &Pointer) -> (PointerBuf, u64) {
         let (mut node, mut path) = (Some(self), PointerBuf::new());
         let mut line = self.line;

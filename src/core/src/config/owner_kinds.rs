@@ -24,13 +24,13 @@ static BUILT_IN: [OwnerKind; 2] =
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct OwnerKind {
-    /// The API group, for instance `example.com`.
+    /// The API group, such as `example.com`.
     pub group: Cow<'static, str>,
-    /// A version that the API server serves, for instance `v1alpha1`. ownerReferences with other versions match as well.
+    /// A version that the API server serves, such as `v1alpha1`. Owner references with other versions match as well.
     pub version: Cow<'static, str>,
-    /// The resource: the plural name in URLs, for instance `etcdclusters`.
+    /// The plural name in URLs, such as `etcdclusters`.
     pub resource: Cow<'static, str>,
-    /// The kind in manifests and ownerReferences, for instance `EtcdCluster`.
+    /// The kind in manifests, such as `EtcdCluster`.
     pub kind: Cow<'static, str>,
 }
 
@@ -47,13 +47,11 @@ impl OwnerKind {
     }
 
     /// Whether this kind needs no entry.
-    #[must_use]
     pub fn is_built_in(&self) -> bool {
         BUILT_IN.contains(self)
     }
 
     /// The name of the resource for `kubectl`, for instance `etcdclusters.example.com`.
-    #[must_use]
     pub fn resource_name(&self) -> String {
         format!("{}.{}", self.resource, self.group)
     }

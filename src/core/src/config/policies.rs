@@ -2,7 +2,7 @@
 //! addresses of probes.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     config::{diagnostic::Validator, owner_kinds, owner_kinds::OwnerKind, probe::Probe},
@@ -10,32 +10,33 @@ use crate::{
     request::Requester,
 };
 
-/// Policies for the deletion of etcd pods.
+/// Which deletions of etcd pods are denied, unless annotations choose other policies.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Policies {
-    /// The policies of clusters without annotations. A policy without an entry has its default.
+    /// The policies of clusters without annotations.
     pub defaults: Defaults,
-    /// The least strict values that annotations may choose. A less strict annotation is replaced by the floor, with a
-    /// warning. A policy without an entry has no floor.
+    /// The weakest values that annotations may choose. A weaker annotation is raised to the floor, with a warning.
     pub floor: Floor,
-    /// The addresses at which members are probed.
+    /// Where the guard asks members.
     pub probe: Probe,
-    /// The signals on which leadership moves before a disruption. They require `--handover`.
+    /// When leadership moves off a node that is about to be disrupted. Requires the flag `--handover`.
     pub handover: HandoverSignals,
-    /// Names of users that are programs, for instance a controller that logs in by OIDC. Under `leader: auto`, leadership moves
-    /// before they delete a leader, as for all users whose names begin with `system:`.
+    /// Users that count as programs, such as a controller that logs in by OIDC: under `leader: auto`, leadership moves
+    /// before they delete a leader. So do users whose names begin with `system:`, except `system:admin` and
+    /// `system:anonymous`.
     pub programs: Vec<String>,
-    /// Kinds of custom resources that own member pods, directly or through other owners of listed kinds. Their annotations
-    /// choose policies, and their deletion can be evaluated. Deployment and `ReplicaSet` of `apps` need no entry.
+    /// Custom resources that own etcd pods, directly or through other listed kinds. Their annotations choose policies, and
+    /// their deletion can be judged. Deployment and `ReplicaSet` need no entry. Each entry needs all four keys.
     pub owner_kinds: Vec<OwnerKind>,
 }
 
-/// The signals on which leadership moves before a disruption.
+/// When leadership moves off a node that is about to be disrupted.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct HandoverSignals {
-    /// Keys of further taints that nodes get before their pods are disrupted.
+    /// Keys of further taints that announce a disruption, such as `example.com/retiring`. Those of autoscalers and clouds
+    /// are known.
     pub taints: Vec<String>,
 }
 
@@ -43,38 +44,39 @@ pub struct HandoverSignals {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Defaults {
-    /// Deletion of the leader's pod.
-    pub leader: LeaderPolicy,
-    /// Deletion of the pod of the only voter.
+    /// Deletion of the leader's pod. `auto`: denied to people; leadership moves first for drains and controllers. `deny`:
+    /// denied to everybody. `transfer`: leadership moves first for everybody. Not set: `auto`, or the floor if it is stricter.
+    pub leader: Option<LeaderPolicy>,
+    /// Deletion of the only voter's pod. `allow`: it may go if its data stays.
     pub single_member: Permission,
-    /// Deletion of a pod that loses its data, while every other voter is needed for the quorum.
+    /// Deletion of a pod that loses its data. `deny`: one more voter must be healthy. `allow`: it may go like any other.
     pub ephemeral_data: Permission,
-    /// Number of voters in the member list below which no deletion may cost a serving voter. 0 requires none.
-    pub min_voters: u32,
-    /// Whether denials are enforced.
+    /// Deny deletions while the cluster has fewer voters. Not set: the floor.
+    pub min_voters: Option<u32>,
+    /// `audit`: approve what would be denied, with a warning and a count in the metrics.
     pub mode: Mode,
 }
 
-/// The least strict values that annotations may choose.
+/// The weakest values that annotations may choose.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Floor {
-    /// `deny` excludes `auto` and `transfer`, `auto` excludes `transfer`.
+    /// `deny` rules out `auto` and `transfer`, `auto` rules out `transfer`.
     pub leader: LeaderPolicy,
-    /// `deny` excludes `allow`.
+    /// `deny` rules out `allow`.
     pub single_member: Permission,
-    /// `deny` excludes `allow`.
+    /// `deny` rules out `allow`.
     pub ephemeral_data: Permission,
-    /// Annotations cannot choose a smaller number.
+    /// The smallest number that annotations may choose.
     pub min_voters: u32,
-    /// `enforce` excludes `audit`.
+    /// `enforce` rules out `audit`.
     pub mode: Mode,
-    /// `deny` disables the break-glass annotations.
+    /// `deny` switches off the break-glass annotations.
     pub break_glass: Permission,
 }
 
 /// The policy for a deletion of the leader. Later variants are stricter.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LeaderPolicy {
     /// Move leadership to another voter first.
@@ -87,7 +89,7 @@ pub enum LeaderPolicy {
 }
 
 /// The policy for a deletion that causes an outage or a loss of data in any case. Later variants are stricter.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Permission {
     /// Approve it.
@@ -98,7 +100,7 @@ pub enum Permission {
 }
 
 /// Whether denials are enforced. Later variants are stricter.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Approve, with a warning and a count in the metrics.
@@ -114,13 +116,11 @@ pub trait PolicyValue: Copy + Ord + 'static {
     const VARIANTS: &'static [(&'static str, Self)];
 
     /// The name of this value.
-    #[must_use]
     fn as_str(self) -> &'static str {
         Self::VARIANTS.iter().find(|(_, value)| *value == self).map_or("", |(name, _)| name)
     }
 
     /// The value with this name.
-    #[must_use]
     fn parse(text: &str) -> Option<Self> {
         Self::VARIANTS.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
     }
@@ -130,7 +130,6 @@ pub trait PolicyValue: Copy + Ord + 'static {
 
 impl LeaderPolicy {
     /// Returns `deny` or `transfer`: what the policy means for this requester.
-    #[must_use]
     pub fn for_requester(self, requester: Requester) -> Self {
         match (self, requester) {
             (Self::Auto, Requester::Person) => Self::Deny,
@@ -140,7 +139,6 @@ impl LeaderPolicy {
     }
 
     /// Whether leadership moves before a disruption of the leader that no person requests.
-    #[must_use]
     pub fn transfers(self) -> bool {
         self.for_requester(Requester::Program) == Self::Transfer
     }
@@ -159,6 +157,20 @@ impl PolicyValue for Permission {
 
 impl PolicyValue for Mode {
     const VARIANTS: &'static [(&'static str, Self)] = &[("enforce", Self::Enforce), ("audit", Self::Audit)];
+}
+
+// === impl Defaults ===
+
+impl Defaults {
+    /// Returns the policy for deletions of the leader.
+    pub fn leader(&self, floor: &Floor) -> LeaderPolicy {
+        self.leader.unwrap_or_else(|| LeaderPolicy::default().max(floor.leader))
+    }
+
+    /// Returns the number of voters that a cluster must have.
+    pub fn min_voters(&self, floor: &Floor) -> u32 {
+        self.min_voters.unwrap_or(floor.min_voters)
+    }
 }
 
 // === impl Floor ===
@@ -180,13 +192,11 @@ impl Default for Floor {
 
 impl Policies {
     /// Returns the kind of owners with this group and kind, if annotations of its objects choose policies.
-    #[must_use]
     pub fn owner_kind(&self, group: &str, kind: &str) -> Option<&OwnerKind> {
         owner_kinds::find(&self.owner_kinds, |entry| entry.group == group && entry.kind == kind)
     }
 
     /// Returns the kind of owners with this group and resource, if annotations of its objects choose policies.
-    #[must_use]
     pub fn owner_kind_of_resource(&self, group: &str, resource: &str) -> Option<&OwnerKind> {
         owner_kinds::find(&self.owner_kinds, |entry| entry.group == group && entry.resource == resource)
     }
@@ -205,26 +215,25 @@ impl Policies {
             validator.at("programs").report(message);
         }
         let mut validator = validator.at("defaults");
-        // A file may set the floor alone: the floor then is the default.
-        if defaults.leader != Defaults::default().leader {
-            check_floor(&mut validator, "leader", defaults.leader, floor.leader);
-        }
+        check_floor(&mut validator, "leader", defaults.leader(floor), floor.leader);
         check_floor(&mut validator, "singleMember", defaults.single_member, floor.single_member);
         check_floor(&mut validator, "ephemeralData", defaults.ephemeral_data, floor.ephemeral_data);
         check_floor(&mut validator, "mode", defaults.mode, floor.mode);
-        if defaults.min_voters < floor.min_voters {
-            let message = format!(
-                "{} is less strict than guard.floor.minVoters, {}",
-                defaults.min_voters, floor.min_voters
-            );
-            validator.at("minVoters").report(message);
+        let min_voters = defaults.min_voters(floor);
+        if min_voters < floor.min_voters {
+            report_below(&mut validator, "minVoters", &min_voters.to_string(), &floor.min_voters.to_string());
         }
     }
 }
 
 fn check_floor<T: PolicyValue>(validator: &mut Validator<'_>, key: &'static str, value: T, floor: T) {
     if value < floor {
-        let message = format!("{} is less strict than guard.floor.{key}, {}", value.as_str(), floor.as_str());
-        validator.at(key).report(message);
+        report_below(validator, key, value.as_str(), floor.as_str());
     }
+}
+
+fn report_below(validator: &mut Validator<'_>, key: &'static str, value: &str, floor: &str) {
+    let message =
+        format!("{value} is less strict than guard.floor.{key}, {floor}: remove it here, or lower the floor");
+    validator.at(key).report(message);
 }

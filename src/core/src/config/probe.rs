@@ -28,11 +28,12 @@ const DEFAULT_DENIED: [&str; 9] = [
     "192.0.0.192/32",
 ];
 
-/// The addresses at which members are probed.
+/// Where the guard asks members.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Probe {
-    /// Networks in which no client URL of a member list is probed. Addresses of pods are always probed.
+    /// Networks where the guard never follows a client URL of a member list. Your list replaces the default. Members in
+    /// pods are always asked.
     pub denied_networks: Vec<Network>,
 }
 
@@ -54,7 +55,6 @@ impl Default for Probe {
 impl Probe {
     /// Whether no client URL at this address is probed. An unspecified address is a loopback address to Linux, and no
     /// member has a multicast address.
-    #[must_use]
     pub fn denies(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_unspecified()

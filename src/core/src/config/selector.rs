@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::config::diagnostic::Validator;
 
 /// The labels or the annotations of an object.
 pub type Labels = BTreeMap<String, String>;
 
-/// A label selector. All of its conditions must match; an empty selector selects everything.
+/// A label selector, as in Kubernetes. All conditions must match. `{}` selects everything.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Selector {
-    /// Required labels with their values.
+    /// Labels that the object must have, with their values.
     pub match_labels: Labels,
     /// Further conditions on labels.
     pub match_expressions: Vec<Expression>,
@@ -26,14 +26,14 @@ pub struct Selector {
 pub struct Expression {
     /// The label's key. Required.
     pub key: String,
-    /// The operator of the condition.
+    /// `Exists` and `DoesNotExist` look at the key only; `In` and `NotIn` compare the value.
     pub operator: Operator,
-    /// The values of `In` and `NotIn`.
+    /// The values for `In` and `NotIn`.
     pub values: Vec<String>,
 }
 
 /// The operator of a condition on a label.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 pub enum Operator {
     /// The label exists and has one of the values.
     In,
@@ -46,19 +46,19 @@ pub enum Operator {
     DoesNotExist,
 }
 
-/// A selector of pods. At least one condition is required, and all of them must match.
+/// A selector of pods. Set at least one condition. All that you set must match.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Match {
-    /// Selects by the labels of the namespace. Absent: any namespace.
+    /// The labels of the namespace. Not set: any namespace.
     #[schemars(extend("default" = null))]
     pub namespace_selector: Option<Selector>,
-    /// Selects by the labels of the pod. Absent: any pod.
+    /// The labels of the pod. Not set: any pod.
     #[schemars(extend("default" = null))]
     pub pod_selector: Option<Selector>,
-    /// Required annotations of the pod with their values. Empty: any pod.
+    /// Annotations that the pod must have, with their values. Empty: any pod.
     pub annotations: Labels,
-    /// Kinds of the controller of the pod, for instance `Job`. Empty: any pod, also without a controller.
+    /// Kinds of the pod's controller, such as `Job`. Empty: any pod, also without a controller.
     pub owner_kinds: Vec<String>,
 }
 
@@ -79,7 +79,6 @@ pub struct PodAttributes<'a> {
 
 impl Selector {
     /// Whether the selector selects an object with these labels.
-    #[must_use]
     pub fn selects(&self, labels: &Labels) -> bool {
         self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
             && self.match_expressions.iter().all(|expression| expression.matches(labels))
@@ -122,7 +121,6 @@ impl Expression {
 
 impl Match {
     /// Whether all conditions match a pod. `None` if the result depends on the labels of a namespace that are unknown.
-    #[must_use]
     pub fn matches(&self, pod: PodAttributes<'_>) -> Option<bool> {
         let is_of_kind =
             || pod.owner_kind.is_some_and(|kind| self.owner_kinds.iter().any(|owner| owner == kind));

@@ -99,7 +99,6 @@ pub fn check_toleration(toleration: &Value, known_fields_only: bool, validator: 
 }
 
 /// Whether a text is the name of a port (`IANA_SVC_NAME`).
-#[must_use]
 pub fn is_port_name(text: &str) -> bool {
     text.len() <= MAX_PORT_NAME_LENGTH
         && is_dns_label(text)
@@ -108,7 +107,6 @@ pub fn is_port_name(text: &str) -> bool {
 }
 
 /// Whether a text is a DNS subdomain.
-#[must_use]
 pub fn is_dns_subdomain(text: &str) -> bool {
     is_label_prefix(text)
 }

@@ -35,7 +35,6 @@ fn is_authority(chain: &[u8]) -> bool {
 
 impl<'a> Selection<'a> {
     /// Selects the keys of one object.
-    #[must_use]
     pub fn new(source: &'a TlsSource, content: &'a Secret) -> Self {
         let pairs = source.pairs(content);
         let is_usable = |(certificate, _): &(&str, &str)| {
@@ -50,19 +49,16 @@ impl<'a> Selection<'a> {
 
 impl CertificateSearch {
     /// Starts a search.
-    #[must_use]
     pub fn new(sources: &CredentialSources) -> Self {
         Self { has_ca: false, has_certificate: !sources.requires_certificate, is_any_read: false }
     }
 
     /// Whether the next source is read.
-    #[must_use]
     pub fn needs(&self, source: &TlsSource) -> bool {
         self.may_need(source) && (!source.is_fallback || self.is_any_read)
     }
 
     /// Whether the next source is read if an earlier one of unknown content can be read.
-    #[must_use]
     pub fn may_need(&self, source: &TlsSource) -> bool {
         let is_superfluous = source.part == UsedPart::Ca && self.has_ca;
         !self.is_complete() && !is_superfluous
@@ -76,7 +72,6 @@ impl CertificateSearch {
     }
 
     /// Whether all certificates are found.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.has_ca && self.has_certificate
     }

@@ -70,7 +70,6 @@ pub struct UserSecret {
 
 /// Returns the objects that the annotations name, or those that the pod and common conventions suggest. `may_use_tls`
 /// states whether the member listens with TLS or may do so.
-#[must_use]
 pub fn read(
     pod: &Pod,
     container: &Container,
@@ -246,7 +245,6 @@ pub fn config_text(
 
 impl UserSecret {
     /// Returns the user name in `secret`; root if the Secret does not name a user.
-    #[must_use]
     pub fn user_name(&self, secret: &Secret) -> String {
         let named =
             if self.key.is_some() { None } else { secret.text("username").or_else(|| secret.text("user")) };
@@ -254,26 +252,22 @@ impl UserSecret {
     }
 
     /// Returns the password in `secret`.
-    #[must_use]
     pub fn password(&self, secret: &Secret) -> Option<String> {
         secret.text(self.password_key(secret)?).filter(|password| !password.is_empty())
     }
 
     /// Returns the key of the password in `secret`.
-    #[must_use]
     pub fn password_key<'a>(&'a self, secret: &Secret) -> Option<&'a str> {
         let mut keys = self.key.as_deref().into_iter().chain(PASSWORD_KEYS);
         keys.find(|key| secret.text(key).is_some())
     }
 
     /// Returns the key that the pod's specification names.
-    #[must_use]
     pub fn named_keys(&self) -> Vec<String> {
         self.key.iter().cloned().collect()
     }
 
     /// Returns the keys that can hold the password, for messages.
-    #[must_use]
     pub fn key_names(&self) -> String {
         self.key.clone().unwrap_or_else(|| PASSWORD_KEYS.join(", "))
     }

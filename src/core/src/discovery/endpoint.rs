@@ -108,7 +108,6 @@ fn is_address(host: &str, ip: &str) -> bool {
 
 impl Loopback {
     /// The reason why the member cannot be reached, and the remedy.
-    #[must_use]
     pub fn explanation(self) -> &'static str {
         match self {
             Self::Configured => {

@@ -66,6 +66,8 @@ pub struct EtcdPod {
     pub credentials: CredentialSources,
     /// The reason for a missing endpoint or for missing credentials.
     pub problem: Option<String>,
+    /// Whether the guard may not read an object with credentials.
+    pub lacks_role: bool,
     /// The reason why the settings in etcd's configuration file are unknown. The port of the endpoint is then a guess.
     pub unread_settings: Option<String>,
     /// The value of `--name`.
@@ -88,14 +90,12 @@ pub struct EtcdPod {
 }
 
 /// Whether a pod runs a member, with the annotations of [`read`].
-#[must_use]
 pub fn runs_member(pod: &Pod, annotations: &BTreeMap<String, String>) -> bool {
     member_container(pod, &recognize(pod, annotations)).is_some()
 }
 
 /// Returns the member of a pod, or `None` for a pod that does not run etcd. `annotations` are the pod's own, merged with
 /// those that the pod inherits from its StatefulSet and its namespace.
-#[must_use]
 pub fn read(pod: &Pod, annotations: &BTreeMap<String, String>) -> Option<EtcdPod> {
     let recognition = recognize(pod, annotations);
     let container = member_container(pod, &recognition)?;
@@ -112,7 +112,6 @@ pub fn read(pod: &Pod, annotations: &BTreeMap<String, String>) -> Option<EtcdPod
 }
 
 /// Whether the data of a pod's member outlives a restart of its container. `annotations` are those of [`read`].
-#[must_use]
 pub fn outlives_restart(pod: &Pod, annotations: &BTreeMap<String, String>) -> bool {
     member_container(pod, &recognize(pod, annotations)).is_some_and(|container| {
         storage::outlives_container(pod, container, &MemberSettings::read(pod, container))
@@ -127,7 +126,6 @@ fn member_container<'a>(pod: &'a Pod, recognition: &Recognition) -> Option<&'a C
 
 /// Returns the member that the specification of a pod describes, without regard to an annotation that excludes the pod from
 /// the guard. The member list can still contain this member.
-#[must_use]
 pub fn read_excluded(pod: &Pod) -> Option<EtcdPod> {
     let mut annotations = pod.metadata.annotations.clone();
     annotations.insert(MEMBER.to_owned(), String::from("true"));
@@ -142,13 +140,11 @@ fn peer_urls(settings: &MemberSettings) -> Vec<String> {
 }
 
 /// Whether the pod's own annotation declares that it is not a member.
-#[must_use]
 pub fn is_excluded(pod: &Pod) -> bool {
     pod.metadata.annotations.get(MEMBER).is_some_and(|value| value == "false")
 }
 
 /// Whether the command, the environment or the image of one of the pod's containers shows that the pod runs etcd.
-#[must_use]
 pub fn is_evident_member(pod: &Pod) -> bool {
     recognition::is_evident(pod)
 }
@@ -161,7 +157,6 @@ pub fn include_evident_member(pod: &mut Pod) {
 }
 
 /// Whether a pod inherits this annotation from its namespace. A namespace also contains pods that run no etcd.
-#[must_use]
 pub fn inherits_from_namespace(pod: &Pod, name: &str, value: &str) -> bool {
     name != MEMBER || recognition::accepts_from_namespace(pod, value)
 }
@@ -205,6 +200,7 @@ impl EtcdPod {
             loopback,
             is_listener_stated,
             problem,
+            lacks_role: false,
             unread_settings: None,
             member_name: settings.get("name").map(displayed_name),
             peer_urls: peer_urls(settings),
@@ -254,7 +250,7 @@ impl EtcdPod {
                 return;
             }
         };
-        match storage::effect_of_script(pod, &script.container, &content) {
+        match storage::effect_of_script(pod, &self.container, &script.container, &content) {
             HookEffect::RemovesMember => self.stop_scripts.clear(),
             HookEffect::Unknown(nested) => drop(self.stop_scripts.splice(number..=number, nested)),
             HookEffect::KeepsMember => {
@@ -267,7 +263,6 @@ impl EtcdPod {
     }
 
     /// Returns the object and the key of the first unread script of a preStop hook.
-    #[must_use]
     pub fn unread_stop_script(&self) -> Option<&DataKey> {
         self.stop_scripts.iter().find(|script| script.is_unread())?.source.as_ref()
     }
@@ -291,19 +286,21 @@ impl EtcdPod {
 
     /// Whether the kubelet reports that etcd's container is running. If the container is unclear, any running container of
     /// the pod may run the member.
-    #[must_use]
     pub fn is_running(&self, pod: &Pod) -> bool {
         self.containers(pod).any(|name| pod.is_container_running(name))
     }
 
+    /// Returns the id of the image that etcd's container runs; empty if the image or the container is not certain.
+    pub fn image_id<'a>(&self, pod: &'a Pod) -> &'a str {
+        if self.is_container_unclear { "" } else { pod.image_id(&self.container) }
+    }
+
     /// Whether etcd's container has ever run in this pod, as far as the kubelet reports.
-    #[must_use]
     pub fn has_started(&self, pod: &Pod) -> bool {
         self.containers(pod).any(|name| pod.has_started(name))
     }
 
     /// What the API server shows of the pod and etcd's container.
-    #[must_use]
     pub fn report(&self, pod: &Pod) -> PodReport {
         let container = if self.is_running(pod) {
             ContainerState::Running
@@ -316,7 +313,6 @@ impl EtcdPod {
     }
 
     /// What the specification shows of the address at which the member listens.
-    #[must_use]
     pub fn listener(&self) -> Listener {
         match self.loopback {
             Some(_) => Listener::Loopback,
@@ -326,7 +322,6 @@ impl EtcdPod {
     }
 
     /// Returns the number of running containers that certainly do not run the member.
-    #[must_use]
     pub fn count_other_running_containers(&self, pod: &Pod) -> usize {
         if self.is_container_unclear { 0 } else { pod.count_other_running_containers(&self.container) }
     }

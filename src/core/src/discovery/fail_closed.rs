@@ -34,7 +34,6 @@ const MAX_VARIABLES_AND_PORTS: usize = 5000;
 const MAX_CHARACTERS: usize = 500_000;
 
 /// Whether a pod may run etcd, as far as the pod alone shows it. Annotations of its owners do not count.
-#[must_use]
 pub fn may_run_etcd(pod: &Pod) -> bool {
     let own = pod.metadata.annotations.get(MEMBER).filter(|_| !pod.metadata.inherits_member);
     own.is_some_and(|value| value != "false") || is_large(pod) || containers(pod).any(mentions_etcd)
@@ -42,7 +41,6 @@ pub fn may_run_etcd(pod: &Pod) -> bool {
 
 /// Returns a warning if some of these members can be deleted while no replica of the guard answers: only their StatefulSet
 /// or their namespace declares them. `pods` are recognized, and have the annotations that they inherit.
-#[must_use]
 pub fn owner_only_warning<'a>(namespace: &str, pods: impl IntoIterator<Item = &'a Pod>) -> Option<String> {
     let pods: Vec<&Pod> = pods.into_iter().filter(|pod| !may_run_etcd(pod)).collect();
     let value = pods.first()?.metadata.annotations.get(MEMBER)?;

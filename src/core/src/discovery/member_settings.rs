@@ -32,7 +32,6 @@ pub struct MemberSettings {
 
 impl MemberSettings {
     /// Reads the command, the arguments and the environment of the container that runs etcd.
-    #[must_use]
     pub fn read(pod: &Pod, container: &Container) -> Self {
         let mut remaining = MAX_EXPANDED_BYTES;
         let environment = environment(pod, container, &mut remaining);
@@ -55,26 +54,22 @@ impl MemberSettings {
     }
 
     /// Returns the path of etcd's configuration file.
-    #[must_use]
     pub fn config_file(&self) -> Option<&str> {
         self.get("config-file")
     }
 
     /// Whether the member issues its own certificate for clients, which no CA verifies. A configured certificate takes
     /// precedence.
-    #[must_use]
     pub fn issues_own_certificate(&self) -> bool {
         self.is_enabled("auto-tls") && self.get("cert-file").is_none()
     }
 
     /// Whether a setting that is true or false is true, in one of the forms of Go's `strconv.ParseBool`.
-    #[must_use]
     pub fn is_enabled(&self, flag: &str) -> bool {
         self.get(flag).is_some_and(|value| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"))
     }
 
     /// Returns the value of a setting by the name of its flag without dashes. An empty value counts as unset.
-    #[must_use]
     pub fn get(&self, flag: &str) -> Option<&str> {
         let variable = || format!("ETCD_{}", flag.replace('-', "_").to_uppercase());
         let value = self.flags.get(flag).or_else(|| self.environment.get(&variable()))?;
@@ -88,7 +83,6 @@ impl MemberSettings {
 
     /// Returns the names of the members in `--initial-cluster`, without duplicates. Returns no names if the setting is
     /// absent or has no effect, or if the pod's specification does not contain its whole value.
-    #[must_use]
     pub fn initial_members(&self) -> Vec<String> {
         // With a configuration file, etcd ignores all flags and variables.
         if ["config-file", "discovery", "discovery-srv", "discovery-endpoints"]

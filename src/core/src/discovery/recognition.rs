@@ -5,7 +5,7 @@
 
 mod evidence;
 mod images;
-mod programs;
+pub(super) mod programs;
 pub(super) mod shell;
 
 use std::collections::BTreeMap;
@@ -47,7 +47,6 @@ pub struct Recognition {
 
 /// Returns the container of a pod that runs a member. `annotations` are the pod's own, merged with those that the pod
 /// inherits from its StatefulSet and its namespace ([`accepts_from_namespace`]).
-#[must_use]
 pub fn recognize(pod: &Pod, annotations: &BTreeMap<String, String>) -> Recognition {
     match annotations.get(MEMBER).map(String::as_str) {
         None | Some(MEMBER_OVERRULED) => by_rules(pod),
@@ -66,7 +65,6 @@ pub fn recognize(pod: &Pod, annotations: &BTreeMap<String, String>) -> Recogniti
 /// Whether a pod inherits this value of the annotation [`MEMBER`] from its namespace. A namespace also contains pods that
 /// run no etcd, so `"true"` applies only to pods that declare a port of etcd, and the name of a container only to pods with
 /// this container. Neither applies to pods of Jobs. `"false"` applies to all pods.
-#[must_use]
 pub fn accepts_from_namespace(pod: &Pod, value: &str) -> bool {
     let accepts = |container: &Container| match value {
         "true" => declares_etcd_port(container) && !matches!(evidence(container), Evidence::Vetoed(_)),
@@ -77,7 +75,6 @@ pub fn accepts_from_namespace(pod: &Pod, value: &str) -> bool {
 
 /// Returns a container that declares a port of etcd, in a pod that is not recognized, unless a rule proves that the
 /// container runs no member.
-#[must_use]
 pub fn unrecognized_listener(pod: &Pod) -> Option<&str> {
     let Recognition { vetoes, .. } = by_rules(pod);
     let is_vetoed = |name: &str| vetoes.iter().any(|(vetoed, veto)| vetoed == name && veto.is_certain());
@@ -88,14 +85,12 @@ pub fn unrecognized_listener(pod: &Pod) -> Option<&str> {
 
 /// Whether the command, the environment or the image of one of the pod's containers shows that the pod runs etcd, whatever
 /// its annotations and its controller are.
-#[must_use]
 pub fn is_evident(pod: &Pod) -> bool {
     by_rules(pod).rule.is_some_and(RecognitionRule::is_evident)
 }
 
 /// Returns the names of the containers that run a member each, if there are several: their commands start etcd with different
 /// client ports. An annotation that names a container chooses its member.
-#[must_use]
 pub fn several_members<'a>(pod: &'a Pod, annotations: &BTreeMap<String, String>) -> Vec<&'a str> {
     let is_chosen = |value: &String| pod.lasting_containers().any(|container| container.name == *value);
     if annotations.get(MEMBER).is_some_and(is_chosen) {

@@ -7,7 +7,6 @@ use crate::{
 
 /// Returns the approval of a deletion that has no effect on the cluster: the pod is terminating or finished, or is the
 /// mirror of a static pod.
-#[must_use]
 pub fn verdict_of_stopped_pod(pod: &Pod) -> Option<Verdict> {
     let name = &pod.metadata.name;
     if pod.is_terminating() {
@@ -25,7 +24,6 @@ pub fn verdict_of_stopped_pod(pod: &Pod) -> Option<Verdict> {
 }
 
 /// Returns the approval for a pod that runs no etcd.
-#[must_use]
 pub fn not_etcd(pod: &str) -> Verdict {
     Verdict::new(Reason::NotEtcd, format!("pod {pod} runs no etcd"))
 }
@@ -33,7 +31,6 @@ pub fn not_etcd(pod: &str) -> Verdict {
 /// Returns the approval of a request in a namespace without the opt-in label. It warns: the API server sends such a request
 /// only if the webhook configuration selects other namespaces than the guard, so that the requester may rely on an
 /// evaluation that did not take place.
-#[must_use]
 pub fn namespace_not_guarded(request: &Request, label: &OptInLabel) -> Verdict {
     let text = format!("namespace {} is not guarded", request.namespace);
     let mut verdict = Verdict::new(Reason::NamespaceNotGuarded, text);
@@ -51,13 +48,11 @@ pub fn warn_not_guarded(verdict: &mut Verdict, namespace: &str, label: &OptInLab
 }
 
 /// Returns the command that opts a namespace in.
-#[must_use]
 pub fn label_command(namespace: &str, label: &OptInLabel) -> String {
     format!("kubectl label namespace {} {label} --overwrite", to_shell_word(namespace))
 }
 
 /// Returns the approval for a pod that does not exist.
-#[must_use]
 pub fn pod_gone(request: &Request) -> Verdict {
     Verdict::new(Reason::PodGone, format!("pod {}/{} does not exist", request.namespace, request.name))
 }

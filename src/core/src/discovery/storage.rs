@@ -39,11 +39,13 @@ pub(super) fn read(
     }
 }
 
-/// Returns the effect of a script with this content that a preStop hook of a container runs.
-pub(super) fn effect_of_script(pod: &Pod, container: &str, content: &str) -> HookEffect {
-    let container = pod.lasting_containers().find(|candidate| candidate.name == container);
-    container
-        .map_or(HookEffect::KeepsMember, |container| removal_hook::effect_of_script(pod, container, content))
+/// Returns the effect of a script with this content that a preStop hook of a container runs. `etcd` is the name of the
+/// container that runs the member.
+pub(super) fn effect_of_script(pod: &Pod, etcd: &str, container: &str, content: &str) -> HookEffect {
+    let found = pod.lasting_containers().find(|candidate| candidate.name == container);
+    found.map_or(HookEffect::KeepsMember, |found| {
+        removal_hook::effect_of_script(pod, found, container == etcd, content)
+    })
 }
 
 /// Whether the data is on volumes, which outlive a restart of the container.
@@ -113,5 +115,5 @@ fn is_below(path: &str, folder: &str) -> bool {
 
 fn is_bound_to_its_node(pod: &Pod) -> bool {
     let by_owner = pod.controller().is_some_and(|owner| matches!(owner.kind.as_str(), "DaemonSet" | "Node"));
-    by_owner || pod.spec.binds_to_one_node(false)
+    by_owner || pod.spec.only_node(false).is_some()
 }

@@ -55,7 +55,6 @@ pub struct ClientIdentity {
 impl Endpoint {
     /// Returns the endpoint of the same member with this URL only. A certificate that must name the first address must
     /// name this URL's address instead.
-    #[must_use]
     pub fn at(&self, url: &str) -> Self {
         let mut endpoint = Self { url: url.to_owned(), other_urls: Vec::new(), ..self.clone() };
         if let Some(tls) = &mut endpoint.tls
@@ -78,26 +77,22 @@ impl Endpoint {
     }
 
     /// Returns the scheme of the URL.
-    #[must_use]
     pub fn scheme(&self) -> Scheme {
         if self.tls.is_some() { Scheme::Https } else { Scheme::Http }
     }
 
     /// Whether a connection can be opened before its use: not if it requires a login, which is a raft proposal, or accepts every
     /// certificate.
-    #[must_use]
     pub fn can_connect_early(&self) -> bool {
         self.user.is_none() && !self.accepts_any_certificate()
     }
 
     /// Whether the connection accepts every certificate of the member.
-    #[must_use]
     pub fn accepts_any_certificate(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.accepts_any_certificate)
     }
 
     /// Describes the user as which the member authenticates this client, for messages.
-    #[must_use]
     pub fn identity_description(&self) -> String {
         let has_certificate = self.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
         match &self.user {
@@ -109,7 +104,6 @@ impl Endpoint {
 }
 
 /// Returns the host of a URL. An IPv6 address has no brackets, as in certificates and in the status of pods.
-#[must_use]
 pub fn url_host(uri: &http::Uri) -> Option<&str> {
     let host = uri.host()?;
     Some(host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host))

@@ -66,7 +66,6 @@ impl MemberError {
     ];
 
     /// Returns the value of a metric's label, from a closed set.
-    #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
             Self::TimedOut(_) => "timed_out",
@@ -85,14 +84,12 @@ impl MemberError {
     }
 
     /// Whether no process responded at the address. Every other failure proves that a process listens there.
-    #[must_use]
     pub fn is_unanswered(&self) -> bool {
         matches!(self, Self::TimedOut(_) | Self::Refused(_) | Self::Unreachable(_))
     }
 
     /// Whether the peer closed the connection before the TLS handshake was complete. A member completes the handshake,
     /// also with a client certificate that it rejects.
-    #[must_use]
     pub fn is_closed_in_handshake(&self) -> bool {
         matches!(self, Self::Closed(text) if text == HANDSHAKE_EOF)
     }

@@ -94,13 +94,11 @@ pub struct ListedMember {
 
 /// Returns the name of a member in the form in which names are compared and shown: a member chooses any text as its name.
 /// The form is the same for the name in a member list and in the flags of a pod, so that equal names stay equal.
-#[must_use]
 pub fn displayed_name(name: &str) -> String {
     to_bounded_line(name, MAX_NAME_CHARS)
 }
 
 /// Returns the version of a member, escaped and cut.
-#[must_use]
 pub fn displayed_version(version: &str) -> String {
     to_bounded_line(version, MAX_VERSION_CHARS)
 }
@@ -111,7 +109,6 @@ impl Alarm {
     /// Parses an entry of `Status.errors` such as `memberID:10276657743932975437 alarm:CORRUPT `, with the id in
     /// decimal. The number of blanks between the parts and at the end differs by release, and since 3.7 by build,
     /// because protobuf does not guarantee its text format. Other entries ("etcdserver: no leader") are not alarms.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split_whitespace();
         let id = parts.next()?.strip_prefix("memberID:")?;
@@ -128,7 +125,6 @@ impl Alarm {
 
 impl Scheme {
     /// The scheme as in a URL.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -141,7 +137,6 @@ impl Scheme {
 
 impl ListedMember {
     /// Whether a client URL of the member has this scheme.
-    #[must_use]
     pub fn advertises(&self, scheme: Scheme) -> bool {
         let expected = scheme.as_str();
         let mut schemes = self.client_urls.iter().filter_map(|url| url.split_once("://"));
@@ -149,7 +144,6 @@ impl ListedMember {
     }
 
     /// Whether the member has ever started. A voter counts towards the quorum before its first start.
-    #[must_use]
     pub fn has_started(&self) -> bool {
         !self.name.is_empty()
     }

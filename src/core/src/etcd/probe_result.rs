@@ -34,7 +34,6 @@ pub enum ProbeResult {
 
 impl ProbeResult {
     /// The member's status, if the member returned one.
-    #[must_use]
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Healthy { status, .. } | Self::StatusOnly { status, .. } => Some(status),
@@ -43,13 +42,11 @@ impl ProbeResult {
     }
 
     /// Whether the linearizable read passed.
-    #[must_use]
     pub fn is_healthy(&self) -> bool {
         matches!(self, Self::Healthy { .. })
     }
 
     /// Returns the cause of the failure; `None` if the member is healthy.
-    #[must_use]
     pub fn cause(&self) -> Option<&MemberError> {
         match self {
             Self::Healthy { .. } => None,

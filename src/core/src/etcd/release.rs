@@ -17,14 +17,12 @@ const FIRST_WITH_LEARNERS: [u32; 3] = [3, 4, 0];
 
 /// Returns the release to which a member must be upgraded, because its release can confirm a linearizable read at a deposed
 /// leader. Returns `None` for other releases and for versions that cannot be parsed.
-#[must_use]
 pub fn stale_read_fix(version: &str) -> Option<String> {
     fix(version, &FIRST_WITHOUT_STALE_READS)
 }
 
 /// Returns the release to which a member must be upgraded, because its release can list a learner as a voter, or a voter as a
 /// learner. Returns `None` for other releases and for versions that cannot be parsed.
-#[must_use]
 pub fn wrong_list_fix(version: &str) -> Option<String> {
     let has_learners = number(version)? >= FIRST_WITH_LEARNERS;
     fix(version, &FIRST_WITH_TRUE_LISTS).filter(|_| has_learners)
@@ -32,7 +30,6 @@ pub fn wrong_list_fix(version: &str) -> Option<String> {
 
 /// Returns the release to which a member must be upgraded, because its release can list a voter as a learner: the line 3.4 does
 /// not lose promotions.
-#[must_use]
 pub fn lost_promotion_fix(version: &str) -> Option<String> {
     let loses_promotions = number(version)? >= FIRST_WITH_LOST_PROMOTIONS;
     wrong_list_fix(version).filter(|_| loses_promotions)

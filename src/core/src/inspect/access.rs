@@ -62,7 +62,6 @@ pub enum ObjectContent {
 
 impl InspectedCredential {
     /// The name of the object with its kind.
-    #[must_use]
     pub fn object(&self) -> DataObject {
         DataObject { kind: self.kind, name: self.name.clone() }
     }

@@ -24,7 +24,6 @@ pub struct GuardAccount {
 
 impl GuardAccount {
     /// The user as which the API server authenticates the account.
-    #[must_use]
     pub fn user(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.name)
     }

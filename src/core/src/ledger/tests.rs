@@ -13,12 +13,13 @@ fn reservation(uid: &str, at: &str) -> Reservation {
         of_node: false,
         cluster: None,
         by_name: false,
+        image_id: None,
     }
 }
 
 /// Returns pods with these uids and the name that the reservations of these tests have.
 fn live_pods<const N: usize>(uids: [&str; N]) -> [LivePod<'_>; N] {
-    uids.map(|uid| LivePod { namespace: "prod", name: "etcd-0", uid, serves: false })
+    uids.map(|uid| LivePod { namespace: "prod", name: "etcd-0", uid, serves: false, image_id: "" })
 }
 
 fn is_active(known: &Sightings, ledger: &[Reservation], now: Instant) -> bool {
@@ -146,6 +147,33 @@ fn eviction_by_name_reserves_the_name() {
     let by_uid = [reservation("a", "2")];
     assert_eq!(known.with(&ledger, &by_uid, &[], now).len(), 2, "the other request can still arrive");
     assert_eq!(known.with(&ledger, &[], &[successor], now + RESERVATION_TTL), []);
+}
+
+/// The kubelet restarts the container in the same pod.
+#[test]
+fn reservation_of_an_update_ends_when_the_pod_serves_with_another_image() {
+    let now = Instant::now();
+    let known = Sightings::default();
+    let old = Some(String::from("sha256:old"));
+    let updated = [Reservation { image_id: old.clone(), ..reservation("a", "1") }];
+    let pod = |image_id: &'static str, serves: bool| {
+        let [pod] = live_pods(["a"]).map(|pod| LivePod { serves, image_id, ..pod });
+        pod
+    };
+    for waits in [pod("sha256:old", true), pod("sha256:new", false), pod("", true)] {
+        assert!(updated[0].takes(&waits), "{waits:?}");
+        assert_eq!(known.with(&updated, &[], &[waits], now), updated, "{waits:?}");
+    }
+    let restarted = pod("sha256:new", true);
+    assert!(!updated[0].takes(&restarted));
+    assert_eq!(known.with(&updated, &[], &[restarted], now), []);
+    let deleted = [reservation("a", "2")];
+    assert!(deleted[0].takes(&restarted), "a deletion names the uid");
+    // Two requests: the second one arrives when the pod has returned from the first one.
+    for (first, second) in [(&updated, &deleted), (&deleted, &updated), (&updated, &updated)] {
+        let both = known.with(first, second, &[pod("sha256:old", true)], now);
+        assert!(both.iter().all(|known| known.takes(&restarted)), "{both:?}");
+    }
 }
 
 #[test]

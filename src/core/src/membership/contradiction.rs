@@ -44,7 +44,6 @@ impl fmt::Display for Contradiction {
 
 impl Membership<'_> {
     /// Returns the first proof that the member list is wrong.
-    #[must_use]
     pub fn contradiction(&self) -> Option<Contradiction> {
         if Mistake::BelieveMemberList.is_active() {
             return None;
@@ -54,7 +53,6 @@ impl Membership<'_> {
 
     /// Whether the listed voters that respond are enough for the quorum that a passed read proves. Otherwise a voter that the
     /// guard cannot reach takes part, or the list is wrong, and a listed learner may be that voter.
-    #[must_use]
     pub fn explains_reads(&self) -> bool {
         let responding = self.responding_voters();
         Mistake::BelieveMemberList.is_active() || responding >= tally::quorum(self.voters().count())
@@ -68,19 +66,25 @@ impl Membership<'_> {
 
     /// Whether a member runs a release that can list a voter as a learner.
     pub(crate) fn may_lose_promotions(&self) -> bool {
+        self.lost_promotions().is_some()
+    }
+
+    /// Returns the release of a member that can list a voter as a learner, and the one to which it must be upgraded.
+    pub(crate) fn lost_promotions(&self) -> Option<(&str, String)> {
         let mut statuses = self.members.iter().filter_map(|member| member.reply()?.status());
-        !Mistake::BelieveMemberList.is_active()
-            && statuses.any(|status| lost_promotion_fix(&status.version).is_some())
+        let affected = statuses.find_map(|status| {
+            let fixed = lost_promotion_fix(&status.version)?;
+            Some((status.version.as_str(), fixed))
+        });
+        affected.filter(|_| !Mistake::BelieveMemberList.is_active())
     }
 
     /// Number of listed voters whose processes respond.
-    #[must_use]
     pub fn responding_voters(&self) -> usize {
         self.voters().filter(|voter| voter.is_responding()).count()
     }
 
     /// Whether a serving voter names this member as the current leader.
-    #[must_use]
     pub fn is_named_leader(&self, id: MemberId) -> bool {
         let mut votes = self.members.iter().filter_map(super::Member::vote);
         votes.any(|status| status.leader == Some(id) && self.leadership.is_current(status))

@@ -83,7 +83,6 @@ pub fn identify<'a>(
 }
 
 /// Whether the pod may run the member, judged by names, addresses and URLs.
-#[must_use]
 pub fn may_run(pod: &MemberPod, namespace: &str, member: &ListedMember) -> bool {
     has_name(pod, member) || Evidence::ALL.iter().any(|evidence| evidence.relates(pod, namespace, member))
 }
@@ -102,7 +101,6 @@ impl Evidence {
     /// Whether this source relates the pod to the member. A name or a client URL relates a pod of another owner only if
     /// the pod's command advertises no peer URL: clusters in one namespace can use the same names, and addresses of
     /// deleted pods are assigned again.
-    #[must_use]
     pub fn relates(self, pod: &MemberPod, namespace: &str, member: &ListedMember) -> bool {
         let is_unstated = || pod.owner.has_target || pod.peer_urls.is_empty();
         match self {
@@ -159,13 +157,11 @@ fn is_host_of(pod: &MemberPod, namespace: &str, host: &str) -> bool {
 }
 
 /// Whether the host of one of the member's peer URLs is a pod with this name or address.
-#[must_use]
 pub fn has_peer_at(member: &ListedMember, pod: &str, ip: &str) -> bool {
     has_peer(member, |host| is_own_host(pod, ip, host))
 }
 
 /// Whether this host is the pod's own: its name, a DNS name that begins with its name, or its address.
-#[must_use]
 pub fn is_own_host(pod: &str, ip: &str, host: &str) -> bool {
     host == pod
         || host.strip_prefix(pod).is_some_and(|rest| rest.starts_with('.'))
@@ -174,7 +170,6 @@ pub fn is_own_host(pod: &str, ip: &str, host: &str) -> bool {
 
 /// Returns the names of the pods of this namespace that the member's peer URLs name: `POD`, `POD.SERVICE` or
 /// `POD.SERVICE.NAMESPACE`.
-#[must_use]
 pub fn peer_pods(member: &ListedMember, namespace: &str) -> Vec<String> {
     let uris = member.peer_urls.iter().filter_map(|url| url.parse::<http::Uri>().ok());
     let pod = |uri: http::Uri| {

@@ -21,7 +21,6 @@ pub struct Leadership {
 impl Leadership {
     /// Determines the leadership from the statuses of the voters whose linearizable read passed. Other members do not
     /// count: a member that is cut off may name a former leader, and may report any term.
-    #[must_use]
     pub fn new(serving: &[&Status]) -> Self {
         let term = serving.iter().map(|status| status.term).max().unwrap_or(0);
         let mut named = serving.iter().filter(|status| status.term == term).map(|status| status.leader);
@@ -32,7 +31,6 @@ impl Leadership {
 
     /// Whether a member with this status follows the current leadership. Members of the highest term that name different
     /// leaders need no further check: the leader is then unknown, and no deletion is approved.
-    #[must_use]
     pub fn is_current(self, status: &Status) -> bool {
         status.term == self.term
     }

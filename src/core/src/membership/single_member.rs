@@ -18,7 +18,6 @@ pub struct SingleMemberEvidence {
 
 impl SingleMemberEvidence {
     /// Whether the pod runs the only voter of its cluster.
-    #[must_use]
     pub fn is_conclusive(self) -> bool {
         let Self { replicas, initial_members, has_peer_pod, had_more_voters } = self;
         replicas == Some(1) && initial_members == 1 && !has_peer_pod && !had_more_voters

@@ -11,7 +11,6 @@ use serde_json::value::RawValue;
 const MAX_REPEATED_BYTES: usize = 253;
 
 /// Truncates a caller's text to 253 bytes at a character boundary, for logs, messages and records.
-#[must_use]
 pub fn truncated(text: &str) -> &str {
     let mut end = text.len().min(MAX_REPEATED_BYTES);
     while !text.is_char_boundary(end) {

@@ -59,19 +59,13 @@ heap_size_of_fields! {
 // === impl Affinity ===
 
 impl Affinity {
-    /// Whether only one node can satisfy the required terms: each alternative names the same single value of this label, or
+    /// Returns the only node that can satisfy the required terms: each alternative names the same single value of this label, or
     /// the same name of a node.
-    #[must_use]
-    pub fn requires_one_node(&self, label: &str) -> bool {
-        let Some(required) = self.node_affinity.as_ref().and_then(|affinity| affinity.required.as_ref())
-        else {
-            return false;
-        };
+    pub fn only_node(&self, label: &str) -> Option<&str> {
+        let required = self.node_affinity.as_ref()?.required.as_ref()?;
         let mut nodes = required.node_selector_terms.iter().map(|term| term.node(label));
-        match nodes.next() {
-            Some(Some(first)) => nodes.all(|node| node == Some(first)),
-            Some(None) | None => false,
-        }
+        let first = nodes.next()??;
+        nodes.all(|node| node == Some(first)).then_some(first)
     }
 }
 
@@ -108,7 +102,7 @@ mod tests {
         let selector = json!({"nodeSelectorTerms": terms});
         let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}});
         let affinity: Affinity = serde_json::from_value(affinity).unwrap();
-        affinity.requires_one_node("kubernetes.io/hostname")
+        affinity.only_node("kubernetes.io/hostname").is_some()
     }
 
     fn term(key: &str, operator: &str, values: &[&str]) -> Value {
@@ -137,6 +131,6 @@ mod tests {
         }
         let preferred = json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}});
         let preferred: Affinity = serde_json::from_value(preferred).unwrap();
-        assert!(!preferred.requires_one_node(host));
+        assert_eq!(preferred.only_node(host), None);
     }
 }

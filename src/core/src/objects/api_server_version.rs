@@ -20,14 +20,12 @@ impl ApiServerVersion {
     pub const ALL_KUBELETS_HAVE_SIDECARS: Self = Self { major: 1, minor: 32 };
 
     /// Parses `v1.34.3`, the version of a kubelet.
-    #[must_use]
     pub fn parse_full(version: &str) -> Option<Self> {
         let (major, rest) = version.trim_start_matches('v').split_once('.')?;
         Self::parse(major, rest.split('.').next()?)
     }
 
     /// Parses `1` and `34`; some cloud providers report `34+`.
-    #[must_use]
     pub fn parse(major: &str, minor: &str) -> Option<Self> {
         let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok();
         Some(Self { major: number(major)?, minor: number(minor)? })
@@ -35,7 +33,6 @@ impl ApiServerVersion {
 
     /// Whether the API server with this version and all kubelets have native sidecars. `oldest` is the oldest version of all
     /// kubelets, if a node has reported one. If the kubelets are unknown, the supported version skew decides.
-    #[must_use]
     pub fn has_native_sidecars(self, oldest: Option<Option<Self>>) -> bool {
         match oldest {
             _ if self < Self::NATIVE_SIDECARS => false,

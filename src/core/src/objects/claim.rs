@@ -20,7 +20,6 @@ heap_size_of_fields! {
 
 impl Claim {
     /// Whether the claim's deletion was accepted. A finalizer preserves the claim only while a pod mounts it.
-    #[must_use]
     pub fn is_terminating(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
@@ -30,7 +29,6 @@ impl Claim {
     /// its claims right before it deletes the pod to scale down. With `whenDeleted: Delete`, the StatefulSet owns the
     /// claims, and the claims outlive a deleted pod. Source: Kubernetes
     /// `pkg/controller/statefulset/stateful_set_utils.go`.
-    #[must_use]
     pub fn is_owned_by_pod(&self, pod_uid: &str) -> bool {
         self.metadata.owner_references.iter().any(|owner| owner.kind == "Pod" && owner.uid == pod_uid)
     }

@@ -52,7 +52,6 @@ pub struct SecretName<'a> {
 
 /// Returns a text without names of Secrets: `Secret prod/etcd-tls` becomes `a Secret in namespace prod`, and
 /// `secrets "etcd-tls"`, as in messages of the API server, becomes `a Secret`.
-#[must_use]
 pub fn hide_secret_names(text: &str) -> String {
     let is_part =
         |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-./".contains(letter);
@@ -92,7 +91,6 @@ fn hide_quoted(text: &str) -> String {
 }
 
 /// Whether a text is a DNS subdomain as Kubernetes defines it for names of objects.
-#[must_use]
 pub fn is_subdomain(name: &str) -> bool {
     let is_inner =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
@@ -121,7 +119,6 @@ impl fmt::Display for SecretName<'_> {
 
 impl DataKind {
     /// The kind as manifests name it.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Secret => "Secret",
@@ -130,7 +127,6 @@ impl DataKind {
     }
 
     /// The resource as Roles name it.
-    #[must_use]
     pub const fn resource(self) -> &'static str {
         match self {
             Self::Secret => "secrets",
@@ -143,13 +139,11 @@ impl DataKind {
 
 impl DataObject {
     /// Creates the name of a Secret.
-    #[must_use]
     pub fn secret(name: &str) -> Self {
         Self { kind: DataKind::Secret, name: name.to_owned() }
     }
 
     /// Names the object in texts: `Secret NAMESPACE/NAME` or `ConfigMap NAMESPACE/NAME`.
-    #[must_use]
     pub fn describe(&self, namespace: &str) -> String {
         match self.kind {
             DataKind::Secret => SecretName { namespace, name: &self.name }.to_string(),
@@ -162,13 +156,11 @@ impl DataObject {
 
 impl Secret {
     /// Returns the value of a key; an empty value counts as absent.
-    #[must_use]
     pub fn get(&self, key: &str) -> Option<Arc<[u8]>> {
         self.data.get(key).filter(|value| !value.is_empty()).cloned()
     }
 
     /// Returns the value of a key as text, without trailing line breaks, which editors add.
-    #[must_use]
     pub fn text(&self, key: &str) -> Option<String> {
         let value = self.get(key)?;
         Some(std::str::from_utf8(&value).ok()?.trim_end_matches(['\r', '\n']).to_owned())

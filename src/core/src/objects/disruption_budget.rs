@@ -78,7 +78,6 @@ pub enum BudgetRefusal<'a> {
 
 /// Returns why the API server refuses the eviction of this pod, given all budgets of its namespace. The limit of 2000
 /// evictions that the controller has not seen yet is left out.
-#[must_use]
 pub fn budget_refusal<'a>(budgets: &'a [DisruptionBudget], pod: &Pod) -> Option<BudgetRefusal<'a>> {
     let is_exempt = matches!(pod.status.phase.as_str(), "Pending" | "Succeeded" | "Failed");
     if is_exempt || pod.metadata.deletion_timestamp.is_some() {

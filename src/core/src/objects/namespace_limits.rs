@@ -88,7 +88,6 @@ pub struct LimitRangeItem {
 
 impl NamespaceLimits {
     /// Whether the namespace has neither quotas nor limit ranges.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.quotas.is_empty() && self.ranges.is_empty()
     }

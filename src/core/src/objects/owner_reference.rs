@@ -44,25 +44,21 @@ pub struct OwnerReference {
 
 impl OwnerReference {
     /// Identifies the owner in a record. A reference with the right uid but a wrong kind or name is dangling.
-    #[must_use]
     pub fn key(&self) -> String {
         format!("{}/{}/{}", self.kind, self.name, self.uid)
     }
 
     /// Returns the owner that manages an object with these references.
-    #[must_use]
     pub fn controller_of(references: &[Self]) -> Option<&Self> {
         references.iter().find(|owner| owner.controller == Some(true))
     }
 
     /// The API group; empty for the core group.
-    #[must_use]
     pub fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
 
     /// Whether the owner is a StatefulSet of Kubernetes.
-    #[must_use]
     pub fn is_stateful_set(&self) -> bool {
         self.kind == "StatefulSet" && matches!(self.group(), "apps" | "")
     }
@@ -72,13 +68,11 @@ impl OwnerReference {
 
 impl ControllerWalk {
     /// Starts at the object with this uid and this controller.
-    #[must_use]
     pub fn new(uid: &str, controller: Option<&OwnerReference>) -> Self {
         Self { dependent: uid.to_owned(), next: controller.cloned(), level: 0 }
     }
 
     /// Starts at a pod.
-    #[must_use]
     pub fn of_pod(pod: &Pod) -> Self {
         Self::new(&pod.metadata.uid, pod.controller())
     }

@@ -295,6 +295,9 @@ pub struct ContainerStatus {
     /// Number of restarts.
     #[serde(default)]
     pub restart_count: u32,
+    /// The id of the image of the container that was started last; empty before.
+    #[serde(default, rename = "imageID")]
+    pub image_id: String,
 }
 
 /// `ContainerState`, in part.
@@ -314,13 +317,13 @@ pub struct ContainerState {
 const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 
 impl PodSpec {
-    /// Whether every pod with this specification runs on the same node. The name of a node counts only in the template of an
-    /// owner: the scheduler adds it to every pod.
-    #[must_use]
-    pub fn binds_to_one_node(&self, is_template: bool) -> bool {
-        (is_template && !self.node_name.is_empty())
-            || self.node_selector.contains_key(HOSTNAME_LABEL)
-            || self.affinity.as_ref().is_some_and(|affinity| affinity.requires_one_node(HOSTNAME_LABEL))
+    /// Returns the only node on which pods with this specification run: its name, or the value of its hostname label. The name of
+    /// a node counts only in the template of an owner: the scheduler adds it to every pod.
+    pub fn only_node(&self, is_template: bool) -> Option<&str> {
+        let by_name = Some(self.node_name.as_str()).filter(|name| is_template && !name.is_empty());
+        let by_selector = || self.node_selector.get(HOSTNAME_LABEL).map(String::as_str);
+        let by_affinity = || self.affinity.as_ref().and_then(|affinity| affinity.only_node(HOSTNAME_LABEL));
+        by_name.or_else(by_selector).or_else(by_affinity)
     }
 }
 
@@ -328,7 +331,6 @@ impl PodSpec {
 
 impl Condition {
     /// Whether the condition is observed.
-    #[must_use]
     pub fn is_true(&self) -> bool {
         self.status == "True"
     }
@@ -354,43 +356,46 @@ impl Pod {
     }
 
     /// Whether the deletion of this pod was accepted.
-    #[must_use]
     pub fn is_terminating(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
     /// Whether all containers terminated and will not restart.
-    #[must_use]
     pub fn is_finished(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
 
     /// Whether the kubelet reports that the pod is ready.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.is_true())
     }
 
     /// Whether this is the mirror of a static pod.
-    #[must_use]
     pub fn is_mirror(&self) -> bool {
         self.metadata.annotations.contains_key(MIRROR_ANNOTATION)
     }
 
     /// The revision of the StatefulSet from which this pod was created; empty without one.
-    #[must_use]
     pub fn revision(&self) -> &str {
         self.metadata.labels.get(REVISION_LABEL).map_or("", String::as_str)
     }
 
     /// The owner that manages this pod.
-    #[must_use]
     pub fn controller(&self) -> Option<&OwnerReference> {
         self.metadata.owner_references.iter().find(|owner| owner.controller == Some(true))
     }
 
+    /// Returns the pod with only what tells its identity and its cluster: names, uid, controller, and labels without a controller.
+    pub fn into_identity(self) -> Self {
+        let controller = self.controller().cloned();
+        let Metadata { name, namespace, uid, labels, .. } = self.metadata;
+        let labels = if controller.is_some() { BTreeMap::new() } else { labels };
+        let owner_references = controller.into_iter().collect();
+        let metadata = Metadata { name, namespace, uid, labels, owner_references, ..Metadata::default() };
+        Self { metadata, ..Self::default() }
+    }
+
     /// The name of the StatefulSet that manages this pod.
-    #[must_use]
     pub fn stateful_set(&self) -> Option<&str> {
         self.controller().filter(|owner| owner.kind == "StatefulSet").map(|owner| owner.name.as_str())
     }
@@ -411,7 +416,6 @@ impl Pod {
     }
 
     /// Number of containers other than `container` that the kubelet reports as running, sidecars included.
-    #[must_use]
     pub fn count_other_running_containers(&self, container: &str) -> usize {
         let statuses = self.status.container_statuses.iter().chain(&self.status.init_container_statuses);
         let running = statuses.filter(|status| status.state.running.is_some());
@@ -419,13 +423,18 @@ impl Pod {
     }
 
     /// Whether the kubelet reports that `container` is running. A container without a status has not started.
-    #[must_use]
     pub fn is_container_running(&self, container: &str) -> bool {
         self.status_of(container).any(|status| status.state.running.is_some())
     }
 
+    /// Returns the id of the image of `container`; empty if the kubelet reports none.
+    pub fn image_id(&self, container: &str) -> &str {
+        let PodStatus { container_statuses, init_container_statuses, .. } = &self.status;
+        let mut statuses = container_statuses.iter().chain(init_container_statuses);
+        statuses.find(|status| status.name == container).map_or("", |status| &status.image_id)
+    }
+
     /// Whether `container` has ever run in this pod, as far as the kubelet reports.
-    #[must_use]
     pub fn has_started(&self, container: &str) -> bool {
         self.is_container_running(container)
             || self.status_of(container).any(|status| {

@@ -36,7 +36,7 @@ heap_size_of_fields! {
     Condition { kind, status }
     PodStatus { phase, pod_ip, pod_ips, conditions, container_statuses, init_container_statuses }
     PodIp { ip }
-    ContainerStatus { name, state, last_state }
+    ContainerStatus { name, state, last_state, image_id }
     ContainerState { running, terminated }
 }
 

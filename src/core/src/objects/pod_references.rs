@@ -125,7 +125,6 @@ heap_size_of_fields! {
 
 impl PodReferences {
     /// Whether the pod uses the Secret of this name, as a volume or for environment variables.
-    #[must_use]
     pub fn uses_secret(&self, name: &str) -> bool {
         let volumes = self.spec.volumes.iter().filter_map(|volume| volume.secret.as_ref());
         let is_volume = volumes.into_iter().any(|secret| secret.secret_name == name);
@@ -136,7 +135,6 @@ impl PodReferences {
     }
 
     /// Whether the pod uses the `ConfigMap` of this name, as a volume or for environment variables.
-    #[must_use]
     pub fn uses_config_map(&self, name: &str) -> bool {
         let volumes = self.spec.volumes.iter().filter_map(|volume| volume.config_map.as_ref());
         let projected = self.projections().filter_map(|source| source.config_map.as_ref());
@@ -147,7 +145,6 @@ impl PodReferences {
     }
 
     /// Whether the pod runs with the service account of this name: without it, a successor of the pod cannot be created.
-    #[must_use]
     pub fn uses_service_account(&self, name: &str) -> bool {
         name != DEFAULT_ACCOUNT && self.spec.service_account_name == name
     }

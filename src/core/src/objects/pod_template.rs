@@ -28,13 +28,11 @@ struct PodTemplateSpec {
 
 impl PodTemplate {
     /// Returns the number of pods that the controller keeps in existence. The API server sets 1 if the field is absent.
-    #[must_use]
     pub fn replicas(&self) -> u32 {
         self.spec.replicas.unwrap_or(1)
     }
 
     /// Returns a pod as the controller would create it. The pods of a Deployment have a `ReplicaSet` as well.
-    #[must_use]
     pub fn pod(&self, namespace: &str) -> Pod {
         let mut pod = self.spec.template.clone();
         namespace.clone_into(&mut pod.metadata.namespace);

@@ -130,7 +130,6 @@ impl Volume {
 
 impl DataVolume {
     /// The key that provides the file at this path of the volume.
-    #[must_use]
     pub fn key_for_path(&self, path: &str) -> Option<String> {
         if self.items.is_empty() {
             return (!path.is_empty() && !path.contains('/')).then(|| path.to_owned());

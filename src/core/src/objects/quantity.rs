@@ -16,7 +16,6 @@ const MAX_LENGTH: usize = 64;
 
 impl Quantity {
     /// Parses `3920m`, `16Gi`, `1.5`, `1e3`. Amounts finer than a billionth are rounded up, as in Kubernetes.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() > MAX_LENGTH {
             return None;
@@ -42,31 +41,26 @@ impl Quantity {
     }
 
     /// Whole thousandths, rounded down: the unit of CPU.
-    #[must_use]
     pub fn milli(self) -> i128 {
         self.0.div_euclid(MILLI)
     }
 
     /// Whole units, rounded down: the unit of memory.
-    #[must_use]
     pub fn units(self) -> i128 {
         self.0.div_euclid(NANO)
     }
 
     /// Billionths, the finest unit.
-    #[must_use]
     pub fn nano(self) -> i128 {
         self.0
     }
 
     /// A number of thousandths.
-    #[must_use]
     pub fn from_milli(milli: i128) -> Self {
         Self(milli.saturating_mul(MILLI))
     }
 
     /// A number of units.
-    #[must_use]
     pub fn from_units(units: i128) -> Self {
         Self(units.saturating_mul(NANO))
     }

@@ -39,6 +39,8 @@ struct StatefulSetStatus {
 struct StatefulSetSpec {
     #[serde(default)]
     replicas: Option<u32>,
+    #[serde(default)]
+    ordinals: Option<Ordinals>,
     /// The headless Service of the pods.
     #[serde(default)]
     service_name: String,
@@ -49,6 +51,13 @@ struct StatefulSetSpec {
     volume_claim_templates: Vec<ClaimTemplate>,
     #[serde(default)]
     persistent_volume_claim_retention_policy: Option<RetentionPolicy>,
+}
+
+/// The numbers of the pods.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Ordinals {
+    #[serde(default)]
+    start: u32,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -76,11 +85,15 @@ heap_size_of_fields! {
 
 impl StatefulSet {
     /// Returns the first pod of this StatefulSet as the controller would create it, with the volumes of its claims.
-    #[must_use]
     pub fn template(&self, namespace: &str) -> Pod {
+        self.pod(namespace, self.first_ordinal())
+    }
+
+    /// Returns the pod with this ordinal as the controller would create it.
+    pub fn pod(&self, namespace: &str, ordinal: u32) -> Pod {
         let mut pod = self.spec.template.clone();
         namespace.clone_into(&mut pod.metadata.namespace);
-        pod.metadata.name = format!("{}-0", self.metadata.name);
+        pod.metadata.name = format!("{}-{ordinal}", self.metadata.name);
         // `initIdentity` in `pkg/controller/statefulset/stateful_set_utils.go`.
         pod.spec.hostname.clone_from(&pod.metadata.name);
         pod.spec.subdomain.clone_from(&self.spec.service_name);
@@ -93,20 +106,31 @@ impl StatefulSet {
         }];
         pod.spec.volumes.extend(self.spec.volume_claim_templates.iter().map(|template| {
             let name = template.metadata.name.clone();
-            let claim_name = format!("{name}-{}-0", self.metadata.name);
+            let claim_name = format!("{name}-{}-{ordinal}", self.metadata.name);
             Volume { name, persistent_volume_claim: Some(VolumeClaim { claim_name }), ..Volume::default() }
         }));
         pod
     }
 
     /// Returns the number of pods that the controller keeps in existence. The API server sets 1 if the field is absent.
-    #[must_use]
     pub fn replicas(&self) -> u32 {
         self.spec.replicas.unwrap_or(1)
     }
 
+    /// Returns the ordinal of the first pod.
+    pub fn first_ordinal(&self) -> u32 {
+        self.spec.ordinals.as_ref().map_or(0, |ordinals| ordinals.start)
+    }
+
+    /// Returns the ordinal in the name of a pod, if the controller would keep that pod in existence.
+    pub fn ordinal_of_pod(&self, pod: &str) -> Option<u32> {
+        let text = pod.strip_prefix(&self.metadata.name)?.strip_prefix('-')?;
+        let ordinal: u32 = text.parse().ok().filter(|ordinal: &u32| ordinal.to_string() == text)?;
+        let first = self.first_ordinal();
+        (first..first.saturating_add(self.replicas())).contains(&ordinal).then_some(ordinal)
+    }
+
     /// Returns the revision to which a rollout in progress updates the pods.
-    #[must_use]
     pub fn rollout_revision(&self) -> Option<&str> {
         let StatefulSetStatus { current_revision, update_revision } = &self.status;
         (current_revision != update_revision && !update_revision.is_empty())
@@ -115,7 +139,6 @@ impl StatefulSet {
 
     /// Returns the ordinal of the pod to which a claim of this name belongs: claims are named
     /// `TEMPLATE-STATEFULSET-ORDINAL`.
-    #[must_use]
     pub fn ordinal_of_claim(&self, claim: &str) -> Option<u32> {
         self.spec.volume_claim_templates.iter().find_map(|template| {
             let rest = claim.strip_prefix(&template.metadata.name)?.strip_prefix('-')?;
@@ -125,7 +148,6 @@ impl StatefulSet {
 
     /// Whether the deletion of this StatefulSet deletes the claim: the claim's owner is this StatefulSet, or the
     /// StatefulSet controller will make it the owner.
-    #[must_use]
     pub fn deletes_claim(&self, claim: &Claim) -> bool {
         let owners = &claim.metadata.owner_references;
         let is_owned = owners.iter().any(|owner| owner.uid == self.metadata.uid && !owner.uid.is_empty());
@@ -170,6 +192,23 @@ mod tests {
             assert!(!deleting.deletes_claim(&claim(other, "former set")), "{other}");
         }
         assert_eq!(deleting.ordinal_of_claim("data-etcd-12"), Some(12));
+    }
+
+    #[test]
+    fn pods_are_numbered_from_the_first_ordinal() {
+        let set: StatefulSet = serde_json::from_value(json!({
+            "metadata": {"name": "etcd"},
+            "spec": {"replicas": 3, "ordinals": {"start": 4}, "volumeClaimTemplates": [{"metadata": {"name": "data"}}]},
+        }))
+        .unwrap();
+        assert_eq!(set.template("prod").metadata.name, "etcd-4");
+        assert_eq!((set.ordinal_of_pod("etcd-4"), set.ordinal_of_pod("etcd-6")), (Some(4), Some(6)));
+        for other in ["etcd-3", "etcd-7", "etcd-05", "etcd-+5", "etcd-", "etcd-x-5", "web-5"] {
+            assert_eq!(set.ordinal_of_pod(other), None, "{other}");
+        }
+        let pod = set.pod("prod", 5);
+        let claim = pod.spec.volumes[0].persistent_volume_claim.as_ref().unwrap();
+        assert_eq!((pod.spec.hostname.as_str(), claim.claim_name.as_str()), ("etcd-5", "data-etcd-5"));
     }
 
     #[test]

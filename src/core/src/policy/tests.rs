@@ -52,6 +52,18 @@ fn raises_values_to_the_floor_with_a_warning() {
 }
 
 #[test]
+fn floor_raises_the_defaults_that_the_file_does_not_set() {
+    let floor = Floor { leader: LeaderPolicy::Deny, min_voters: 3, ..Floor::default() };
+    let resolved = resolve_all(&floor, &[]);
+    assert_eq!((resolved.policy.leader, resolved.policy.min_voters), (LeaderPolicy::Deny, 3));
+    assert_eq!(resolved.warnings, Vec::<String>::new());
+    let defaults = Defaults { min_voters: Some(5), ..Defaults::default() };
+    assert_eq!(resolve_with(&defaults, &floor, &[]).policy.min_voters, 5);
+    let lenient = Floor::default();
+    assert_eq!(resolve_all(&lenient, &[]).policy.leader, LeaderPolicy::Auto, "the floor is no default");
+}
+
+#[test]
 fn floor_orders_transfer_before_auto_before_deny() {
     let names = ["transfer", "auto", "deny"];
     let floors = [LeaderPolicy::Transfer, LeaderPolicy::Auto, LeaderPolicy::Deny];
@@ -104,7 +116,8 @@ fn accepts_values_that_are_stricter_than_the_floor() {
 
 #[test]
 fn annotations_replace_defaults() {
-    let defaults = Defaults { leader: LeaderPolicy::Transfer, mode: Mode::Audit, ..Defaults::default() };
+    let defaults =
+        Defaults { leader: Some(LeaderPolicy::Transfer), mode: Mode::Audit, ..Defaults::default() };
     let policy = resolve_with(&defaults, &Floor::default(), &[&[(MODE, "enforce")]]).policy;
     assert_eq!((policy.leader, policy.mode), (LeaderPolicy::Transfer, Mode::Enforce));
 }

@@ -20,7 +20,6 @@ pub enum Requester {
 
 impl Requester {
     /// Returns the requester of this request. `programs` are the further users that the configuration names.
-    #[must_use]
     pub fn of(request: &Request, programs: &[String]) -> Self {
         let user = request.user.as_str();
         if request.operation == Operation::Evict || programs.iter().any(|program| program == user) {

@@ -103,7 +103,6 @@ struct DeletedMetadata {
 
 impl ResourceKind {
     /// The kind, as in manifests.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Service => "Service",
@@ -129,13 +128,11 @@ impl ResourceKind {
 
 impl WorkloadOperation {
     /// Whether the operation deletes a StatefulSet or another owner together with its pods.
-    #[must_use]
     pub fn deletes_owner(self) -> bool {
         matches!(self, Self::DeleteStatefulSet | Self::DeleteOwner)
     }
 
     /// The StatefulSet with annotations that contribute to the policy, if the operation is on a StatefulSet.
-    #[must_use]
     pub fn stateful_set(self, name: &str) -> Option<&str> {
         match self {
             Self::DeleteStatefulSet | Self::ScaleDown { .. } => Some(name),
@@ -151,19 +148,16 @@ impl WorkloadOperation {
     }
 
     /// Whether the object of the operation is an owner that is no StatefulSet.
-    #[must_use]
     pub fn is_on_owner(self) -> bool {
         matches!(self, Self::DeleteOwner | Self::OrphanOwner | Self::ScaleOwner { .. })
     }
 
     /// Whether the object of the operation is a node, which is in no namespace.
-    #[must_use]
     pub fn is_on_node(self) -> bool {
         matches!(self, Self::DeleteNode { .. })
     }
 
     /// Whether the operation deletes no pod, so that no policy is needed.
-    #[must_use]
     pub fn is_harmless(self) -> bool {
         matches!(
             self,
@@ -230,7 +224,6 @@ impl WorkloadOperation {
     }
 
     /// Value of the log field.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::DeleteStatefulSet => "delete-statefulset",

@@ -18,7 +18,6 @@ pub struct EtcdctlFlags {
 
 impl EtcdctlFlags {
     /// The same flags for a cluster that requires this user.
-    #[must_use]
     pub fn with_user(&self, user: Option<&str>) -> Self {
         Self { user: user.filter(|_| !self.has_user).map(str::to_owned), ..self.clone() }
     }

@@ -5,7 +5,6 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::missing_panics_doc,
-    clippy::must_use_candidate,
     reason = "values for tests: a failure is a panic"
 )]
 
@@ -26,13 +25,11 @@ use crate::{
 };
 
 /// Id of the member in pod `etcd-N`.
-#[must_use]
 pub fn id(n: usize) -> MemberId {
     MemberId(0xe7cd_0000 + u64::try_from(n).unwrap())
 }
 
 /// Entry of the member list for pod `etcd-N`.
-#[must_use]
 pub fn listed(n: usize) -> ListedMember {
     ListedMember {
         id: id(n),
@@ -44,7 +41,6 @@ pub fn listed(n: usize) -> ListedMember {
 }
 
 /// Status of the member in pod `etcd-N`, with `etcd-0` as the leader.
-#[must_use]
 pub fn status(n: usize) -> Status {
     Status {
         member_id: id(n),
@@ -97,25 +93,24 @@ pub fn cluster(size: usize) -> Snapshot {
         external_members: Vec::new(),
         denied_members: Vec::new(),
         other_namespaces: std::collections::BTreeSet::new(),
+        reserved_until: std::collections::BTreeMap::new(),
+        without_role: std::collections::BTreeSet::new(),
     }
 }
 
 /// Cause of a request that times out.
-#[must_use]
 pub fn timed_out() -> MemberError {
     MemberError::TimedOut(Duration::from_millis(750))
 }
 
 impl Snapshot {
     /// No reply from this pod.
-    #[must_use]
     pub fn silence(mut self, n: usize) -> Self {
         self.pods[n].reply = ProbeResult::NoStatus { cause: timed_out() };
         self
     }
 
     /// Connections to this pod are refused.
-    #[must_use]
     pub fn refuse(mut self, n: usize) -> Self {
         self.pods[n].reply = ProbeResult::NoStatus {
             cause: MemberError::Refused(String::from("Connection refused (os error 111)")),
@@ -124,19 +119,16 @@ impl Snapshot {
     }
 
     /// This pod's container has terminated, and connections are refused. Both were so before.
-    #[must_use]
     pub fn crash(self, n: usize) -> Self {
         self.stop(n, ContainerState::Stopped).refuse(n)
     }
 
     /// This pod's container has never started, and connections are refused. Both were so before.
-    #[must_use]
     pub fn never_start(self, n: usize) -> Self {
         self.stop(n, ContainerState::NeverStarted).refuse(n)
     }
 
     /// This pod's container does not run, and did not run before.
-    #[must_use]
     pub fn stop(mut self, n: usize, container: ContainerState) -> Self {
         self.pods[n].report = PodReport::with_container(container);
         self.pods[n].silent_since = self.taken_at.checked_sub(CONFIRMATION_TIME);
@@ -144,14 +136,12 @@ impl Snapshot {
     }
 
     /// The member replies to Status, but no linearizable read succeeds.
-    #[must_use]
     pub fn starve(mut self, n: usize) -> Self {
         self.pods[n].reply = ProbeResult::StatusOnly { status: status(n), cause: timed_out() };
         self
     }
 
     /// Changes the member list of each serving member.
-    #[must_use]
     pub fn relist(mut self, change: impl Fn(&mut Vec<ListedMember>)) -> Self {
         for pod in &mut self.pods {
             if let ProbeResult::Healthy { members, .. } = &mut pod.reply {
@@ -162,7 +152,6 @@ impl Snapshot {
     }
 
     /// Changes the status of one member.
-    #[must_use]
     pub fn restate(mut self, n: usize, change: impl Fn(&mut Status)) -> Self {
         match &mut self.pods[n].reply {
             ProbeResult::Healthy { status, .. } | ProbeResult::StatusOnly { status, .. } => change(status),
@@ -172,7 +161,6 @@ impl Snapshot {
     }
 
     /// Changes one pod.
-    #[must_use]
     pub fn change(mut self, n: usize, change: impl Fn(&mut MemberPod)) -> Self {
         change(&mut self.pods[n]);
         self

@@ -79,7 +79,6 @@ pub enum Silence {
 
 impl PodReport {
     /// A pod on a node, with this state of etcd's container.
-    #[must_use]
     pub const fn with_container(container: ContainerState) -> Self {
         Self { container, is_scheduled: true, is_ready: false }
     }
@@ -89,7 +88,6 @@ impl PodReport {
 
 impl ContainerState {
     /// The state of a container that has started.
-    #[must_use]
     pub const fn of_started(is_running: bool) -> Self {
         if is_running { Self::Running } else { Self::Stopped }
     }
@@ -100,7 +98,6 @@ impl ContainerState {
 impl Path {
     /// Whether connections of this replica are known to reach the listener. `others_answer` states whether another pod of the
     /// cluster answers now.
-    #[must_use]
     pub fn is_known(self, others_answer: bool) -> bool {
         match self.listener {
             Listener::Stated => self.has_answered || others_answer,
@@ -115,19 +112,16 @@ impl Path {
 
 impl MemberPod {
     /// Whether etcd's container runs, as the kubelet has reported it.
-    #[must_use]
     pub fn is_running(&self) -> bool {
         self.report.container == ContainerState::Running
     }
 
     /// Whether etcd's container has never run in this pod, as the kubelet has reported it.
-    #[must_use]
     pub fn never_started(&self) -> bool {
         self.report.container == ContainerState::NeverStarted
     }
 
     /// Why the member does not answer; `None` if a process of it answers, also with an error.
-    #[must_use]
     pub fn silence(&self) -> Option<Silence> {
         let ProbeResult::NoStatus { cause } = &self.reply else { return None };
         Some(match cause {
@@ -141,14 +135,12 @@ impl MemberPod {
     }
 
     /// Whether the pod and the probe said the same [`CONFIRMATION_TIME`] before this instant.
-    #[must_use]
     pub fn is_silence_confirmed(&self, at: Instant) -> bool {
         self.silent_since.is_some_and(|since| at.saturating_duration_since(since) >= CONFIRMATION_TIME)
     }
 
     /// Whether this pod is silent for the same reason as in an earlier observation, with its container in the same state. A
     /// container in a crash loop may have run in between.
-    #[must_use]
     pub fn is_silent_as(&self, earlier: &Self) -> bool {
         self.uid == earlier.uid
             && self.silence().is_some()
@@ -159,7 +151,6 @@ impl MemberPod {
     /// Whether the data of the member remains, or there is none, if the pod is deleted while its container does not run. A
     /// container that never started has written nothing, but an earlier pod may have left data outside of this one: on a
     /// claim that is deleted with the pod, or on its node.
-    #[must_use]
     pub fn keeps_data_while_stopped(&self) -> bool {
         self.storage.preserves_data() || (self.never_started() && self.storage.ends_with_pod())
     }

@@ -21,7 +21,6 @@ pub struct StopScript {
 
 impl StopScript {
     /// Whether the guard can read the script, which it has not tried yet.
-    #[must_use]
     pub fn is_unread(&self) -> bool {
         self.source.is_some() && self.problem.is_none()
     }

@@ -18,7 +18,6 @@ impl Connections {
     /// Starts to open a connection to each of these members for which the pool has none. Stores each connection as soon as it is open.
     /// A failure is ignored, because the next probe opens the connection again. Only the probe opens the connections that
     /// [`Endpoint::can_connect_early`] excludes.
-    #[must_use]
     pub fn connect_early(&self, endpoints: &[Endpoint]) -> EarlyConnections {
         let mut tasks = JoinSet::new();
         if self.transport.is_some() {

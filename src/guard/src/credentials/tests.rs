@@ -102,7 +102,7 @@ async fn key_of_ca_is_no_client_certificate() {
     assert_eq!((certificate(&endpoint), ca(&endpoint)), (None, Some(&b"ca"[..])));
     let problem = "found no client certificate: Secret prod/own contains the key of a CA, which is not used as a client \
                    certificate";
-    assert_eq!(member.problem.as_deref(), Some(problem));
+    assert_eq!((member.problem.as_deref(), member.lacks_role), (Some(problem), false));
 }
 
 #[tokio::test]
@@ -111,7 +111,7 @@ async fn names_forbidden_secret_and_the_role_to_apply() {
     let member = complete(named, [(&path("own"), 403, fake::status_failure(403, "forbidden"))]).await;
     let expected = "found neither a CA nor a client certificate: the guard is not allowed to read Secret prod/own: apply the \
                     Role that kubectl etcd-guard inspect --role prints";
-    assert_eq!(member.problem.as_deref(), Some(expected));
+    assert_eq!((member.problem.as_deref(), member.lacks_role), (Some(expected), true));
     // Without a CA the handshake fails, and the missing credentials are the cause.
     let result =
         member.with_problem(ProbeResult::NoStatus { cause: MemberError::Tls(String::from("UnknownIssuer")) });

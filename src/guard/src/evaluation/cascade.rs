@@ -12,7 +12,7 @@ use crate::{
     ownership::{record::OwnershipRecord, recorder::MAX_OWNERS},
 };
 use etcd_guard_core::{
-    explain::break_glass_advice,
+    explain::{break_glass_advice, capitalized},
     mistakes::Mistake,
     objects::{
         owner_reference::OwnerReference,
@@ -38,7 +38,7 @@ pub(super) fn is_garbage_collector(user: &str) -> bool {
 /// Whether a deletion follows from another deletion.
 pub(super) enum Cascade {
     /// The deletion of the parent was accepted. Contains the approval.
-    Proven(Verdict),
+    Proven(Box<Verdict>),
     /// The garbage collector requests the deletion, and no record shows that the missing owners ever existed.
     Unproven(MissingOwners),
     /// The request has another cause.
@@ -77,7 +77,7 @@ pub(super) async fn of_pod(on: &Evaluation<'_>, pod: &Pod) -> Cascade {
     let request = on.request;
     let (name, namespace) = (&request.name, &request.namespace);
     if is_namespace_terminating(on, namespace).await {
-        return Cascade::Proven(namespace_terminating(namespace, name));
+        return Cascade::Proven(Box::new(namespace_terminating(namespace, name)));
     }
     if !is_garbage_collector(&request.user) {
         return Cascade::No;
@@ -91,7 +91,7 @@ pub(super) async fn of_operation(on: &Evaluation<'_>, operation: WorkloadOperati
     let &Evaluation { services, request, deadline } = on;
     let (name, namespace) = (&request.name, &request.namespace);
     if is_namespace_terminating(on, namespace).await {
-        return Cascade::Proven(namespace_terminating(namespace, name));
+        return Cascade::Proven(Box::new(namespace_terminating(namespace, name)));
     }
     if !is_garbage_collector(&request.user) {
         return Cascade::No;
@@ -163,7 +163,7 @@ async fn of_dependent(on: &Evaluation<'_>, kind: String, dependent: &Metadata) -
                 "{kind} {owner} was deleted, and its {} {} is deleted with it",
                 missing.kind, request.name
             );
-            Cascade::Proven(Verdict::new(Reason::OwnerDeleted, text))
+            Cascade::Proven(Box::new(Verdict::new(Reason::OwnerDeleted, text)))
         }
         None if missing.references.is_empty() => Cascade::No,
         None => Cascade::Unproven(missing),
@@ -213,15 +213,16 @@ impl MissingOwners {
         };
         let (kind, name, namespace) = (&self.kind, &request.name, &request.namespace);
         let advice = break_glass_advice(&format!("-n {namespace} {kind} {name}"), clock);
-        let remedy = match self.removal(request) {
+        let overrule = capitalized(&advice);
+        match self.removal(request) {
             Some(command) => {
-                format!(
-                    "If the ownerReference is dangling, remove it to keep the object: {command}. To {advice}"
-                )
+                let remove =
+                    format!("If the ownerReference is dangling, remove it to keep the object: {command}");
+                denial.explain_cause(&cause, &remove);
+                denial.add_advice(&overrule);
             }
-            None => format!("To {advice}"),
-        };
-        denial.explain_cause(&cause, &remedy);
+            None => denial.explain_cause(&cause, &overrule),
+        }
     }
 
     /// Returns the command that removes the dangling references. Each removal first tests the uid.

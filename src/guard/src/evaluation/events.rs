@@ -81,9 +81,9 @@ fn record(
         return;
     }
     let note = if verdict.audited {
-        format!("would be denied without audit mode: {}", verdict.text())
+        format!("would be denied without audit mode: {}: {}", verdict.reason, verdict.line())
     } else {
-        verdict.text()
+        format!("{}: {}", verdict.reason, verdict.line())
     };
     on.services.events.record(EventRecord {
         object,
@@ -99,5 +99,6 @@ fn record(
             Operation::Delete | Operation::Workload(_) => "Delete",
         },
         note,
+        documentation: is_denial.then(|| on.services.manual.reason(verdict.reason)),
     });
 }

@@ -53,7 +53,11 @@ impl FakeServer {
                 ("GET", "/api/v1/namespaces") => {
                     list(&["a", "z"].map(|name| json!({"metadata": {"name": name}})))
                 }
-                ("GET", "/api/v1/pods") => list(&["a", "z"].map(&member)),
+                ("GET", "/api/v1/pods") => {
+                    let others = pods.lock().unwrap();
+                    let on_node = others.iter().filter(|pod| pod["spec"]["nodeName"] == "worker").cloned();
+                    list(&["a", "z"].map(&member).into_iter().chain(on_node).collect::<Vec<_>>())
+                }
                 ("GET", path) if path.ends_with("/pods/etcd-0") => {
                     (200, member(path.split('/').nth(4).unwrap()))
                 }
@@ -77,6 +81,9 @@ impl FakeServer {
                 }
                 ("GET", path) if path.ends_with("/statefulsets") => {
                     list(&[json!({"metadata": {"name": "web", "uid": "web"}})])
+                }
+                ("GET", path) if path.ends_with("/statefulsets/pair") => {
+                    (200, json!({"metadata": {"name": "pair", "uid": "pair"}, "spec": {"replicas": 1}}))
                 }
                 ("GET", _) => list(&[]),
                 (_, path) if path.starts_with(LEASES) => {
@@ -134,6 +141,29 @@ fn member(namespace: &str) -> Value {
         "metadata": {"name": "etcd-0", "namespace": namespace, "uid": namespace},
         "spec": {"nodeName": "worker", "containers": [{"name": "etcd", "image": "quay.io/coreos/etcd:v3.6.16"}]},
         "status": {"phase": "Running"},
+    })
+}
+
+/// The pod `pair-0` of the StatefulSet `pair` in namespace `a`, which runs two members on the node `worker`. The container of the first
+/// waits.
+pub(crate) fn pair(annotations: &Value) -> Value {
+    let etcd = |name: &str, port: u16| {
+        let listen = format!("--listen-client-urls=http://0.0.0.0:{port}");
+        json!({"name": name, "image": "quay.io/coreos/etcd:v3.6.16", "command": ["etcd", listen]})
+    };
+    let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "pair", "uid": "pair", "controller": true});
+    json!({
+        "metadata": {
+            "name": "pair-0", "namespace": "a", "uid": "pair-0", "annotations": annotations, "ownerReferences": [owner],
+        },
+        "spec": {"nodeName": "worker", "containers": [etcd("main", 2379), etcd("events", 4002)]},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [
+                {"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff"}}},
+                {"name": "events", "state": {"running": {}}},
+            ],
+        },
     })
 }
 

@@ -9,7 +9,10 @@ use k8s_openapi::jiff::Timestamp;
 use crate::{
     evaluation::{Evaluation, Why},
     observe::{error::EvaluationError, external::voters_without_pod, namespace_pods::NamespacePods},
-    reserve::store::{Facts, LedgerName, Ledgers, ReserveError},
+    reserve::{
+        ledger_error::{LedgerError, LedgerFault},
+        store::{Facts, LedgerName, Ledgers, ReserveError},
+    },
 };
 use etcd_guard_core::{
     assess::assess,
@@ -18,15 +21,17 @@ use etcd_guard_core::{
     membership::Membership,
     objects::pod::Pod,
     policy::Policy,
-    request::{Operation, Request, WorkloadOperation},
+    request::{Operation, PodUpdate, Request, WorkloadOperation},
     reservation::{LivePod, Reservation},
     snapshot::Snapshot,
 };
-use etcd_guard_kubernetes::LookupError;
 
 /// Maximum number of attempts to write the reservations of one cluster after an accepted deletion of its owner. Each
 /// conflict means that another evaluation made progress.
 const MAX_ATTEMPTS: usize = 5;
+
+/// Maximum length of a stored image id. Runtimes report the name of a repository and a digest.
+const MAX_IMAGE_ID: usize = 512;
 
 /// The reservations that an evaluation read before its probe round. If they cannot be read, approvals are not possible,
 /// but a denial for another reason takes precedence over the error.
@@ -52,6 +57,19 @@ impl Ledger {
     /// Returns the reservations that have not expired.
     pub(super) fn active(&self) -> Vec<Reservation> {
         self.0.as_ref().map(Ledgers::active).unwrap_or_default()
+    }
+
+    /// Records for each reserved pod of a snapshot when its reservation expires.
+    pub(super) fn add_expiries(&self, snapshot: &mut Snapshot) {
+        let Ok(ledgers) = &self.0 else { return };
+        for (reservation, expires) in ledgers.expiries() {
+            if snapshot.pod(&reservation.pod).is_some_and(|pod| pod.reserved)
+                && reservation.namespace == snapshot.namespace
+            {
+                let until = snapshot.reserved_until.entry(reservation.pod).or_insert(expires);
+                *until = expires.max(*until);
+            }
+        }
     }
 
     /// Whether the ledger may be newer than these pods, which were read in parallel: it may reserve a pod that was created
@@ -101,8 +119,7 @@ impl Ledger {
         };
         if snapshot.cluster_id().is_none() && is_proven {
             // Voters in other namespaces have no common ledger.
-            let cause = String::from("the members report no common cluster ID");
-            return Ok(Err(EvaluationError::Ledger(cause)));
+            return Ok(Err(on.services.reservations.error(LedgerFault::NoClusterId).into()));
         }
         if has_read_all(on, &ledgers, cluster_key, snapshot) {
             Ok(Ok(ledgers))
@@ -180,7 +197,11 @@ pub(super) async fn reserve(
     pods: &NamespacePods,
     handover: Option<&Handover>,
 ) -> Result<Written, EvaluationError> {
-    let new = [reservation(on.request, uid, member)];
+    let mut new = reservation(on.request, uid, member);
+    if on.request.operation == Operation::Update(PodUpdate::Restart) {
+        new.image_id = image_id(pods, uid);
+    }
+    let new = [new];
     let membership = Membership::new(snapshot);
     let voters: Option<Vec<&str>> = membership.as_ref().ok().map(|known| known.pod_names().collect());
     let pods: Vec<LivePod<'_>> =
@@ -188,6 +209,14 @@ pub(super) async fn reserve(
     let facts = Facts { cluster: snapshot.cluster_id(), pods: &pods, voters: voters.as_deref(), handover };
     let reserve = on.services.reservations.reserve(ledgers, &new, &facts);
     written(on.deadline.within("writing the reservation to the API server", reserve).await?)
+}
+
+/// Returns the id of the image that etcd's container runs in the pod with this uid. It is not stored if it is unknown or very long.
+fn image_id(pods: &NamespacePods, uid: &str) -> Option<String> {
+    let pods = pods.live_pods();
+    let pod = pods.iter().find(|pod| pod.uid == uid)?;
+    let is_stored = !pod.image_id.is_empty() && pod.image_id.len() <= MAX_IMAGE_ID;
+    is_stored.then(|| pod.image_id.to_owned())
 }
 
 /// Whether the pod's own container runs, and its member passed the probe.
@@ -321,6 +350,7 @@ fn reservation(request: &Request, uid: &str, member: String) -> Reservation {
         of_node: false,
         cluster: None,
         by_name: request.is_by_name(),
+        image_id: None,
     }
 }
 
@@ -339,6 +369,7 @@ pub(super) fn member_reservation(request: &Request, pod: &Pod, snapshot: &Snapsh
         of_node: matches!(request.operation, Operation::Workload(WorkloadOperation::DeleteNode { .. })),
         cluster: snapshot.cluster_id().map(|id| id.to_string()),
         by_name: false,
+        image_id: None,
     }
 }
 
@@ -360,7 +391,7 @@ pub(super) async fn reserve_members(
             Written::Conflict => {}
         }
     }
-    Err(EvaluationError::Ledger(String::from("other evaluations changed the reservations at the same time")))
+    Err(store.error(LedgerFault::Conflict(MAX_ATTEMPTS)).into())
 }
 
 /// Returns what a write of reservations means for its evaluation.
@@ -368,17 +399,16 @@ pub(super) fn written(result: Result<(), ReserveError>) -> Result<Written, Evalu
     match result {
         Ok(()) => Ok(Written::Stored),
         Err(ReserveError::StartAgain) => Ok(Written::Conflict),
-        Err(ReserveError::Unavailable(cause)) => Err(EvaluationError::Ledger(cause)),
+        Err(ReserveError::Unavailable(error)) => Err(error.into()),
     }
 }
 
 /// Waits for a read of reservations until the deadline.
 pub(super) async fn read<T>(
     on: &Evaluation<'_>,
-    read: impl Future<Output = Result<T, LookupError>>,
+    read: impl Future<Output = Result<T, LedgerError>>,
 ) -> Result<T, EvaluationError> {
-    let read = on.deadline.within("reading the reservations from the API server", read).await?;
-    read.map_err(|error| EvaluationError::Ledger(error.to_string()))
+    Ok(on.deadline.within("reading the reservations from the API server", read).await??)
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ pub(super) async fn transfer(
             if target.is_auto && on.requester() == Requester::ServiceAccount {
                 let account = on.request.user.trim_start_matches("system:serviceaccount:");
                 verdict.warn(&format!(
-                    "service account {account} counts as a program: a person's deletion is denied"
+                    "the guard moved leadership without asking, because you use a service account: {account}"
                 ));
             }
             Ok(verdict)
@@ -254,7 +254,7 @@ impl Failure {
 
     fn into_verdict(self, snapshot: &Snapshot, leader: &MemberPod) -> Verdict {
         let text = format!(
-            "the transfer of leadership from {} of {} did not make the deletion safe: {}",
+            "the guard could not move leadership from {} of {} safely: {}",
             leader.name, snapshot.cluster, self.cause
         );
         let namespace = to_shell_word(&snapshot.namespace);

@@ -14,8 +14,8 @@ pub(super) use self::verdicts::OperationVerdict;
 pub(crate) use self::verdicts::owner_arguments;
 use self::{
     data::{
-        MemberPods, are_stopped, claims_of_set, has_absent_pod_no_vote, holds_ephemeral_data,
-        is_controlled_by, is_etcd_template,
+        MemberPods, are_stopped, claims_of_set, has_absent_pod_no_vote, has_several_members,
+        holds_ephemeral_data, is_controlled_by, is_etcd_template,
     },
     verdicts::{harmless, protected},
 };
@@ -24,7 +24,7 @@ use crate::{
         Evaluation, cascade,
         cascade::{Cascade, acceptance},
         effective_policy::operation_policy,
-        events, ledger,
+        events, ledger, several_members,
     },
     observe::error::EvaluationError,
 };
@@ -32,7 +32,7 @@ use etcd_guard_core::{
     assess::{assess, scale_down},
     cluster_key::ClusterKey,
     explain,
-    explain::advise_inspection,
+    explain::{advise_inspection, capitalized},
     objects::{claim::Claim, pod::Pod, stateful_set::StatefulSet},
     policy::{Permission, Policy},
     reason::Reason,
@@ -52,7 +52,7 @@ pub(super) async fn evaluate(on: &Evaluation<'_>, operation: WorkloadOperation) 
         _ => cascade::of_operation(on, operation).await,
     };
     if let Cascade::Proven(verdict) = cascade {
-        return record_accepted(on, operation, verdict, false).await;
+        return record_accepted(on, operation, *verdict, false).await;
     }
     // Without the annotations of its owners, a denial must not be overruled by the policy of the namespace. The evaluation of a
     // node waits itself.
@@ -124,7 +124,7 @@ async fn verdict(
         WorkloadOperation::DeleteClaim => {
             match members.with_data.iter().find(|pod| mounts_claim(pod, name)) {
                 Some(pod) => {
-                    let has_vote = !has_no_vote(on, namespace, pod, &pods).await;
+                    let has_vote = has_several_members(pod) || !has_no_vote(on, namespace, pod, &pods).await;
                     Ok(evaluate_claim(on, namespace, name, pod, has_vote))
                 }
                 None => {
@@ -134,9 +134,15 @@ async fn verdict(
             }
         }
         WorkloadOperation::ScaleDown { first, first_to_go, relative, .. } => {
-            let Some(member) = members.running.iter().find(|pod| is_controlled_by(pod, name)) else {
+            let of_set = members.running.iter().copied().filter(|pod| is_controlled_by(pod, name));
+            let of_set: Vec<&Pod> = of_set.collect();
+            let Some(member) = of_set.first() else {
                 return Ok(harmless(format!("StatefulSet {name} runs no etcd cluster")).into());
             };
+            let object = format!("-n {namespace} statefulset {name}");
+            if let Some(denial) = of_set.iter().find_map(|pod| several_members(on, pod, &object)) {
+                return Ok(denial.into());
+            }
             let cluster_key = ClusterKey::from_pod(namespace, member);
             let start = if relative { first_ordinal(on, namespace, name).await? } else { 0 };
             let snapshot = ledger::observe(on, &cluster_key, &pods).await?;
@@ -169,13 +175,16 @@ async fn evaluate_stateful_set(
     let of_set = |pods: &[&Pod]| pods.iter().filter(|pod| is_controlled_by(pod, name)).count();
     let members = MemberPods::new(pods);
     let advice = break_glass_advice(on, &format!("-n {namespace} statefulset {name}"));
-    let remedy = format!("To orphan the pods, add --cascade=orphan; to {advice}");
+    let orphan = format!(
+        "To keep the pods, orphan them: kubectl -n {namespace} delete statefulset {name} --cascade=orphan"
+    );
+    let remedies = [orphan.as_str(), advice.as_str()];
     let running = of_set(&members.running);
     if running > 0 {
         let text = format!(
             "StatefulSet {name} runs an etcd cluster ({running} pods): deleting the StatefulSet deletes all of them"
         );
-        return Ok(protected(text, &remedy).into());
+        return Ok(protected(text, &remedies).into());
     }
     let Some(set) = stateful_set(on, namespace, name).await? else {
         return Ok(harmless(format!("StatefulSet {name} does not exist")).into());
@@ -192,11 +201,10 @@ async fn evaluate_stateful_set(
             deleted.len(),
             claim.metadata.name
         );
-        let remedy = format!(
-            "To keep the data, first run: kubectl -n {namespace} patch statefulset {name} --type=merge -p \
-             '{RETAIN_PATCH}'; to {advice}"
+        let retain = format!(
+            "To keep the data, first run: kubectl -n {namespace} patch statefulset {name} --type=merge -p '{RETAIN_PATCH}'"
         );
-        return Ok(protected(text, &remedy).into());
+        return Ok(protected(text, &[&retain, &advice]).into());
     }
     let mut of_set = pods.iter().filter(|pod| is_controlled_by(pod, name));
     if policy.ephemeral_data == Permission::Deny
@@ -207,7 +215,7 @@ async fn evaluate_stateful_set(
              the StatefulSet deletes the data permanently",
             pod.metadata.name
         );
-        return Ok(protected(text, &remedy).into());
+        return Ok(protected(text, &remedies).into());
     }
     if let Some(pod) = of_set.next() {
         let snapshot = services
@@ -225,7 +233,7 @@ async fn evaluate_stateful_set(
                 "StatefulSet {name} may run an etcd cluster: its containers do not run according to the kubelet, \
                  but not every pod refuses connections"
             );
-            return Ok(protected(text, &remedy).into());
+            return Ok(protected(text, &remedies).into());
         }
     }
     let replicas = set.replicas();
@@ -234,7 +242,7 @@ async fn evaluate_stateful_set(
             "StatefulSet {name} runs no etcd member at the moment, and it starts {replicas} of them again as long as \
              it exists"
         );
-        return Ok(protected(text, &remedy).into());
+        return Ok(protected(text, &remedies).into());
     }
     let text = format!("StatefulSet {name} runs no etcd member, and the data of its members is retained");
     Ok(OperationVerdict { has_cascade: true, ..harmless(text).into() })
@@ -245,7 +253,7 @@ async fn evaluate_namespace(
     namespace: &str,
     members: &MemberPods<'_>,
 ) -> Result<OperationVerdict, EvaluationError> {
-    let remedy = format!("To {}", break_glass_advice(on, &format!("namespace {namespace}")));
+    let advice = break_glass_advice(on, &format!("namespace {namespace}"));
     if let Some(member) = members.with_data.first() {
         let text = format!(
             "namespace {namespace} contains an etcd cluster ({} pods, including {}): deleting the namespace \
@@ -253,7 +261,7 @@ async fn evaluate_namespace(
             members.with_data.len(),
             member.metadata.name
         );
-        return Ok(OperationVerdict::with_member(protected(text, &remedy), namespace, member));
+        return Ok(OperationVerdict::with_member(protected(text, &[&advice]), namespace, member));
     }
     let sets = etcd_sets(on, namespace).await?;
     let claims = if sets.is_empty() { Vec::new() } else { claims(on, namespace).await? };
@@ -266,7 +274,7 @@ async fn evaluate_namespace(
             set.metadata.name,
             of_set.len(),
         );
-        return Ok(protected(text, &remedy).into());
+        return Ok(protected(text, &[&advice]).into());
     }
     Ok(harmless(format!("namespace {namespace} contains no etcd cluster")).into())
 }
@@ -287,7 +295,8 @@ async fn evaluate_unmounted_claim(
     };
     let set_name = &set.metadata.name;
     let pod = format!("{set_name}-{ordinal}");
-    if pods.iter().any(|other| is_controlled_by(other, set_name)) {
+    let of_set: Vec<&Pod> = pods.iter().filter(|other| is_controlled_by(other, set_name)).collect();
+    if !of_set.is_empty() && !of_set.into_iter().any(has_several_members) {
         let uid = set.metadata.uid.clone();
         let cluster_key = ClusterKey::from_stateful_set(namespace, set_name.clone(), uid);
         let snapshot = services.observer.observe_listed(&cluster_key, pods, &[], deadline).await;
@@ -301,7 +310,7 @@ async fn evaluate_unmounted_claim(
          the member of pod {pod}"
     );
     let advice = break_glass_advice(on, &format!("-n {namespace} pvc {name}"));
-    Ok(protected(text, &format!("Remove the member from the cluster first; to {advice}")))
+    Ok(protected(text, &[&remove_first(namespace), &advice]))
 }
 
 /// Returns the StatefulSets of a namespace that run etcd.
@@ -368,13 +377,18 @@ fn evaluate_claim(
          permanently delete the data"
     );
     let advice = break_glass_advice(on, &format!("-n {namespace} pvc {name}"));
-    let remedy = format!("Remove the member from the cluster first; to {advice}");
-    OperationVerdict::with_member(protected(text, &remedy), namespace, pod)
+    OperationVerdict::with_member(protected(text, &[&remove_first(namespace), &advice]), namespace, pod)
+}
+
+fn remove_first(namespace: &str) -> String {
+    format!(
+        "Remove the member from the cluster first. See the members: kubectl etcd-guard status -n {namespace}"
+    )
 }
 
 /// Returns the advice to overrule a denial by annotations of this object.
 fn break_glass_advice(on: &Evaluation<'_>, object: &str) -> String {
-    explain::break_glass_advice(object, &on.services.policies.wall_clock)
+    capitalized(&explain::break_glass_advice(object, &on.services.policies.wall_clock))
 }
 
 async fn first_ordinal(on: &Evaluation<'_>, namespace: &str, name: &str) -> Result<u32, EvaluationError> {

@@ -14,7 +14,7 @@ use crate::{
         signals::signals,
     },
     observe::namespace_pods::NamespacePods,
-    reserve::store::Ledger,
+    reserve::store::{Ledger, ReserveError},
     services::Services,
 };
 use etcd_guard_core::{
@@ -30,7 +30,7 @@ use etcd_guard_core::{
     spans::SPAN_TARGET,
 };
 use etcd_guard_etcd as etcd;
-use etcd_guard_kubernetes::{LookupError, NodeReader, WriteError};
+use etcd_guard_kubernetes::{LookupError, NodeReader};
 
 /// Time limit of one handover: probe rounds of a healthy cluster take milliseconds, a transfer 100 ms and at most 2 s.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -151,6 +151,13 @@ impl Mover {
             Some(HandoverState::InProgress(rest)) => return Ok(Attempt::Done(Outcome::InProgress(rest))),
             Some(HandoverState::Expired { .. }) | None => {}
         }
+        // Whoever may annotate a StatefulSet can request moves without end, and each stops writes for a moment.
+        let now = self.services.policies.wall_clock.now();
+        if task.signal.trigger == Trigger::Request
+            && let Some(rest) = ledger.pause_between_requests(id, now)
+        {
+            return Ok(Attempt::Done(Outcome::InProgress(rest)));
+        }
         let (pods, listed, snapshot) = self.observe(task, Some(&ledger), deadline).await?;
         let nodes = nodes_of(&pods);
         let (leaves, obstacle) = (|pod: &MemberPod| (task.leaves)(&pods, &pod.name), self.obstacle(&nodes));
@@ -205,7 +212,7 @@ impl Mover {
         let add = self.services.reservations.add_handover(&mut ledger, entry.clone());
         match deadline.within("writing the handover to the API server", add).await {
             Ok(Ok(())) => {}
-            Ok(Err(WriteError::Conflict)) => return Ok(Attempt::Conflict),
+            Ok(Err(ReserveError::StartAgain)) => return Ok(Attempt::Conflict),
             Ok(Err(error)) => return Err(error.to_string()),
             Err(late) => return Err(late.to_string()),
         }
@@ -258,7 +265,7 @@ impl Mover {
         for _ in 0..MAX_ATTEMPTS {
             let add = self.services.reservations.add_handover(&mut ledger, ended.clone());
             match deadline.within("writing the end of the handover", add).await {
-                Ok(Err(WriteError::Conflict)) => {}
+                Ok(Err(ReserveError::StartAgain)) => {}
                 _ => return,
             }
             let Ok(current) = self.read_ledger(namespace, deadline).await else { return };

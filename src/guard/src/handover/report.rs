@@ -43,9 +43,9 @@ pub(super) enum Outcome {
     /// The ledger shows that a replica has handled the signal.
     Handled,
     /// The ledger shows that a replica acts, or acted until a moment ago. Contains the time after which the signal has to be
-    /// evaluated again: the replica may have ended before the transfer.
+    /// evaluated again: the replica may have ended before the transfer. Also a request soon after the move of another one.
     InProgress(Duration),
-    /// The node no longer shows the signal.
+    /// The node no longer shows the signal, or the annotation has another value.
     Withdrawn,
 }
 
@@ -244,6 +244,7 @@ fn record(subject: Subject, outcome: &Outcome, note: String) -> EventRecord {
         reason: outcome.reason(),
         action: "MoveLeader",
         note,
+        documentation: None,
     }
 }
 

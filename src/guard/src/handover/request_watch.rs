@@ -122,10 +122,14 @@ async fn carry_out(
             let mut slot = Some(slot);
             loop {
                 match mover.hand_over(&task).await {
-                    // The other replica may end before the transfer or before its answer.
+                    // The other replica may end before the transfer or before its answer. A later value replaces a request that
+                    // has waited: the waiting requests of an object do not grow.
                     Outcome::InProgress(rest) => {
                         drop(slot.take());
                         sleep(rest).await;
+                        if !mover.services.observer.annotations.move_requests().contains(&request) {
+                            break Outcome::Withdrawn;
+                        }
                         slot = Arc::clone(&slots).acquire_owned().await.ok();
                     }
                     outcome => break outcome,

@@ -6,10 +6,10 @@ use tokio::task::JoinSet;
 
 use crate::{
     handover::{mover::Mover, signals::signals},
-    reserve::store::Ledger,
+    reserve::store::{Ledger, ReserveError},
 };
 use etcd_guard_core::handover::{Trigger, node_of_signal};
-use etcd_guard_kubernetes::{LookupError, NodeReader, WriteError};
+use etcd_guard_kubernetes::{LookupError, NodeReader};
 
 /// Number of attempts of one removal. An entry that remains prevents the next handover of the same signal, and nothing else.
 const MAX_ATTEMPTS: usize = 5;
@@ -106,7 +106,7 @@ async fn remove(mover: &Mover, nodes: &NodeReader) -> Result<(), String> {
                 .remove_handovers(ledger, |id| gone.iter().any(|known| known == id));
             match removed.await {
                 Ok(()) => {}
-                Err(WriteError::Conflict) => has_conflict = true,
+                Err(ReserveError::StartAgain) => has_conflict = true,
                 Err(error) => failure = Some(error.to_string()),
             }
         }

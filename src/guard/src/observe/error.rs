@@ -1,7 +1,11 @@
 //! The reason why an evaluation ends without an assessment.
 
-use crate::deadline::DeadlineExceeded;
+use crate::{
+    deadline::DeadlineExceeded,
+    reserve::ledger_error::{LedgerError, denied_user},
+};
 use etcd_guard_core::{
+    escape::to_shell_word,
     reason::Reason,
     request::{Operation, Request, WorkloadOperation},
     verdict::Verdict,
@@ -20,7 +24,7 @@ pub(crate) enum EvaluationError {
     Lookup(LookupError),
     /// The reservations could not be read or written.
     #[error("{0}")]
-    Ledger(String),
+    Ledger(#[from] LedgerError),
     /// The deadline passed.
     #[error("{0}")]
     DeadlineExceeded(#[from] DeadlineExceeded),
@@ -37,7 +41,7 @@ pub(crate) enum EvaluationError {
 impl EvaluationError {
     /// Returns the verdict on a request after its evaluation ended with this error.
     pub(crate) fn into_verdict(self, request: &Request) -> Verdict {
-        const UNAVAILABLE: &str = "Retry when the API server is ready: kubectl get --raw /readyz";
+        const UNAVAILABLE: &str = "Retry when the API server is ready: kubectl get --raw '/readyz?verbose'";
         let subject = subject(request);
         match self {
             Self::Lookup(error @ LookupError::TooLarge { .. }) => {
@@ -54,24 +58,31 @@ impl EvaluationError {
             }
             Self::Lookup(error @ LookupError::Forbidden { .. }) => {
                 let text = format!("could not evaluate {subject}: {error}");
-                let remedy = "Grant the guard this permission: deploy/base/rbac.yaml has those that it requires, and \
-                              deploy/owners-role.yaml is an example for custom resources that own members";
-                Verdict::new(Reason::LookupFailed, text).with_remedy(remedy)
+                let user = match &error {
+                    LookupError::Forbidden { cause, .. } => denied_user(cause),
+                    _ => None,
+                };
+                let remedy = format!(
+                    "A permission of the guard is missing: apply its manifests again (for custom resources that own members, \
+                     deploy/owners-role.yaml), and check: kubectl auth can-i --list --as={}",
+                    to_shell_word(user.unwrap_or("system:serviceaccount:etcd-guard:etcd-guard"))
+                );
+                Verdict::new(Reason::LookupFailed, text).with_remedy(&remedy)
             }
             Self::Lookup(error) => {
                 let text = format!("could not evaluate {subject}: {error}");
                 Verdict::new(Reason::LookupFailed, text).with_remedy(UNAVAILABLE)
             }
-            Self::Ledger(cause) => {
-                let text = format!("could not reserve the deletion of {subject}: {cause}");
-                Verdict::new(Reason::LedgerUnavailable, text).with_remedy(UNAVAILABLE)
+            Self::Ledger(error) => {
+                let text = format!("could not reserve the deletion of {subject}: {error}");
+                Verdict::new(Reason::LedgerUnavailable, text).with_remedy(&error.remedy(&request.namespace))
             }
             Self::DeadlineExceeded(error) => {
                 let (limit, cause) = (humantime::format_duration(error.limit), error.cause());
                 let text = format!("could not evaluate {subject} within {limit}: {cause}");
                 let remedy =
-                    format!("Check the pods, then retry: kubectl -n {} get pods -o wide", request.namespace);
-                Verdict::new(Reason::DeadlineExceeded, text).with_remedy(&remedy)
+                    "Retry. If it happens again, see what is slow: kubectl get --raw '/readyz?verbose'";
+                Verdict::new(Reason::DeadlineExceeded, text).with_remedy(remedy)
             }
             Self::TooManyPods { count } => {
                 let text = format!(

@@ -46,7 +46,6 @@ pub struct ExternalProbe {
 }
 
 /// Returns the voters that have started and run in no pod of the snapshot.
-#[must_use]
 pub fn voters_without_pod(snapshot: &Snapshot) -> Vec<ListedMember> {
     // If the membership is ambiguous, the assessment is a denial, and external members cannot change it.
     let Ok(membership) = Membership::new(snapshot) else { return Vec::new() };
@@ -153,6 +152,7 @@ mod tests {
             of_node: false,
             cluster: None,
             by_name: false,
+            image_id: None,
         }
     }
 

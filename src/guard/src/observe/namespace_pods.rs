@@ -154,7 +154,7 @@ impl NamespacePods {
     /// Returns all pods that exist and may run members.
     pub(crate) fn live_pods(&self) -> Vec<LivePod<'_>> {
         let pods = self.pods.iter().chain(&self.other_pods);
-        pods.map(|(pod, _)| LivePod::from(pod)).collect()
+        pods.map(|(pod, etcd_pod)| LivePod::new(pod, etcd_pod.image_id(pod))).collect()
     }
 }
 
@@ -169,7 +169,8 @@ pub(super) fn member_pod(
     let user = user.map(|user| user.name.as_str());
     let report = etcd_pod.report(pod);
     let is_running = report.container == ContainerState::Running;
-    let live = LivePod { serves: is_running && reply.is_healthy(), ..LivePod::from(pod) };
+    let live =
+        LivePod { serves: is_running && reply.is_healthy(), ..LivePod::new(pod, etcd_pod.image_id(pod)) };
     MemberPod {
         name: pod.metadata.name.clone(),
         uid: pod.metadata.uid.clone(),

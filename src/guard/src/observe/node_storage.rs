@@ -16,10 +16,16 @@ pub(super) async fn with_template(
         return storage;
     }
     match template(reader, namespace, pod).await {
-        Some(Ok(template)) if template.spec.binds_to_one_node(true) => Storage::Persistent,
+        Some(Ok(template)) if returns_to_its_node(pod, &template) => Storage::Persistent,
         Some(Ok(_)) => Storage::OnNode,
         Some(Err(_)) | None => storage,
     }
+}
+
+/// Whether the template admits one node, and the pod runs on it: a changed template can bind the successor to another node.
+fn returns_to_its_node(pod: &Pod, template: &Pod) -> bool {
+    let own = [pod.spec.only_node(false), Some(pod.spec.node_name.as_str())];
+    template.spec.only_node(true).is_some_and(|next| own.contains(&Some(next)))
 }
 
 /// Returns the pod as its owner would create it; `None` if the owner has another kind, or is another object than that of the
@@ -81,8 +87,19 @@ mod tests {
         for template in [json!({"nodeName": "worker"}), selector.clone(), affinity.clone()] {
             assert_eq!(storage(json!({}), &template).await, Storage::Persistent, "{template}");
         }
+        let other = json!({"nodeSelector": {"kubernetes.io/hostname": "other"}});
         for pod in [json!({}), selector, affinity] {
-            assert_eq!(storage(pod, &json!({})).await, Storage::OnNode);
+            assert_eq!(storage(pod.clone(), &json!({})).await, Storage::OnNode);
+            for template in [json!({"nodeName": "other"}), other.clone()] {
+                assert_eq!(
+                    storage(pod.clone(), &template).await,
+                    Storage::OnNode,
+                    "the set moves: {template}"
+                );
+            }
         }
+        // The label of a node can differ from its name.
+        let labelled = json!({"nodeSelector": {"kubernetes.io/hostname": "worker.example.com"}});
+        assert_eq!(storage(labelled.clone(), &labelled).await, Storage::Persistent);
     }
 }

@@ -9,7 +9,13 @@
 //! Pods of a deleted owner are leaving for as long as they exist, however long ago the deletion was approved: the garbage
 //! collector may delete them at any time.
 
-use std::{borrow::Borrow, collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    borrow::Borrow,
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::{Instant, timeout_at};
 
@@ -435,6 +441,8 @@ impl ClusterObserver {
         let access = ClusterAccess::new(listed.endpoints());
         pods.extend(self.with_credentials(namespace, others, &access, &[], until).await);
         let replies = self.probe(namespace, &pods, until).await;
+        let lacks_role = pods.iter().filter(|(_, etcd_pod)| etcd_pod.lacks_role);
+        let without_role = lacks_role.map(|(pod, _)| pod.metadata.name.clone()).collect();
         let pods = pods
             .iter()
             .zip(replies)
@@ -449,6 +457,8 @@ impl ClusterObserver {
             external_members: Vec::new(),
             denied_members: Vec::new(),
             other_namespaces: BTreeSet::new(),
+            reserved_until: BTreeMap::new(),
+            without_role,
         };
         reject_unadvertised_schemes(&mut snapshot);
         add_related(&mut snapshot, others.into_iter().map(MemberPod::with_foreign_owner).collect());

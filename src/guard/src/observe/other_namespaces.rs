@@ -376,6 +376,7 @@ mod tests {
             of_node: false,
             cluster: None,
             by_name: false,
+            image_id: None,
         };
         let by_address = places.addresses.iter().map(|address| (*address, Vec::new())).collect();
         let found = FoundPods { by_address, ..FoundPods::default() };

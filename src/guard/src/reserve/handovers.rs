@@ -78,6 +78,11 @@ fn is_request(handover: &Handover) -> bool {
     handover.signal.starts_with(Trigger::Request.as_str())
 }
 
+/// Whether an annotation requested the move, and leadership was to be moved.
+pub(super) fn is_requested_move(handover: &Handover) -> bool {
+    is_request(handover) && !handover.uid.is_empty()
+}
+
 /// Whether the handover has ended, however the clocks of the replicas differ. An invalid time proves nothing.
 pub(super) fn is_outdated(handover: &Handover, now: Timestamp) -> bool {
     handover.at.parse().is_ok_and(|at| now.duration_since(at) > MAX_HANDOVER_AGE)

@@ -25,7 +25,10 @@ use prometheus_client::{
 use tokio::time::{Instant, sleep};
 
 pub(crate) use self::ledger::{Ledger, Ledgers};
-use crate::reserve::handovers;
+use crate::reserve::{
+    handovers,
+    ledger_error::{LedgerError, LedgerFault, of_write},
+};
 use etcd_guard_cache::{ExpiringCache, Lifetime};
 use etcd_guard_core::{
     cluster_key::CLUSTER_TTL,
@@ -39,7 +42,7 @@ use etcd_guard_core::{
 use etcd_guard_kubernetes::{LeaseRecord, Leases, LookupError, WriteError};
 
 /// Annotation of the Lease that contains the reservations as a JSON list.
-const RESERVATIONS_ANNOTATION: &str = "etcd-guard.io/reservations";
+pub(crate) const RESERVATIONS_ANNOTATION: &str = "etcd-guard.io/reservations";
 
 /// Maximum length of the reservations and handovers of one ledger. The API server accepts 256 KiB of annotations per object.
 const MAX_LEDGER_BYTES: usize = 200 * 1024;
@@ -76,12 +79,14 @@ pub(crate) struct Facts<'a> {
 }
 
 /// Why a reservation was not stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ReserveError {
     /// Another evaluation has approved a deletion since the ledgers were read, or a ledger was not read.
+    #[error("the Lease was changed concurrently")]
     StartAgain,
-    /// The ledgers cannot be read or written. Contains the cause and the way out.
-    Unavailable(String),
+    /// The ledgers cannot be read or written.
+    #[error("{0}")]
+    Unavailable(LedgerError),
 }
 
 /// Reads and writes the ledgers.
@@ -125,21 +130,26 @@ impl ReservationStore {
     }
 
     /// Reads these ledgers. A ledger that cannot be parsed can contain reservations: it is an error.
-    pub(crate) async fn read(&self, names: BTreeSet<LedgerName>) -> Result<Ledgers, LookupError> {
+    pub(crate) async fn read(&self, names: BTreeSet<LedgerName>) -> Result<Ledgers, LedgerError> {
         let read = async |name: LedgerName| {
-            let ledger = self.parse(self.leases.read(&name.lease()).await?)?;
-            Ok::<_, LookupError>((name, ledger))
+            let ledger = self.read_lease(&name.lease()).await?;
+            Ok::<_, LedgerError>((name, ledger))
         };
         Ok(Ledgers(try_join_all(names.into_iter().map(read)).await?.into_iter().collect()))
     }
 
     /// Reads the ledger of a namespace.
-    pub(crate) async fn read_namespace(&self, namespace: &str) -> Result<Ledgers, LookupError> {
+    pub(crate) async fn read_namespace(&self, namespace: &str) -> Result<Ledgers, LedgerError> {
         self.read([LedgerName::Namespace(namespace.to_owned())].into()).await
     }
 
+    async fn read_lease(&self, name: &str) -> Result<Ledger, LedgerError> {
+        let lease = self.leases.read(name).await;
+        self.parse(lease.map_err(|error| LedgerError::of_read(self.leases.namespace(), name, error))?)
+    }
+
     /// Lists all ledgers, for reports and handovers. One that cannot be parsed is reported, and does not hide the others.
-    pub(crate) async fn list(&self) -> Result<(Vec<Ledger>, Vec<LookupError>), LookupError> {
+    pub(crate) async fn list(&self) -> Result<(Vec<Ledger>, Vec<LedgerError>), LookupError> {
         let (mut ledgers, mut invalid) = (Vec::new(), Vec::new());
         for lease in self.leases.list().await? {
             match self.parse(lease) {
@@ -151,15 +161,18 @@ impl ReservationStore {
     }
 
     /// Lists the reservations of all ledgers that have not expired, and the errors of those that cannot be parsed.
-    pub(crate) async fn list_active(&self) -> Result<(Vec<Reservation>, Vec<LookupError>), LookupError> {
+    pub(crate) async fn list_active(&self) -> Result<(Vec<Reservation>, Vec<LedgerError>), LookupError> {
         let (ledgers, invalid) = self.list().await?;
         let active: BTreeSet<&Reservation> = ledgers.iter().flat_map(Ledger::active).collect();
         Ok((active.into_iter().cloned().collect(), invalid))
     }
 
     /// Parses a Lease that was just read, and records the read, which starts the lifetimes of new reservations.
-    fn parse(&self, lease: LeaseRecord) -> Result<Ledger, LookupError> {
-        let mut read = parse(&lease)?;
+    fn parse(&self, lease: LeaseRecord) -> Result<Ledger, LedgerError> {
+        let mut read = parse(&lease).map_err(|error| {
+            let (namespace, lease) = (self.leases.namespace().to_owned(), lease.name.clone());
+            LedgerError { namespace, lease, fault: LedgerFault::Unreadable(error.to_string()) }
+        })?;
         if Mistake::ExpireByWallClock.is_active() {
             let age = |at: Timestamp| self.wall_clock.now().as_second() - at.as_second();
             let is_live = |at: Timestamp| age(at) < RESERVATION_TTL.as_secs().cast_signed();
@@ -203,9 +216,8 @@ impl ReservationStore {
         let mut written: Vec<LedgerName> = Vec::new();
         for (name, ledger) in &mut ledgers.0 {
             let result = match self.write_new(ledger, &new, facts).await {
-                Err(WriteError::Conflict) if is_single => self.repeat(ledger, &new, facts).await,
-                Err(WriteError::Conflict) => Err(ReserveError::StartAgain),
-                written => written.map_err(ReserveError::from),
+                Err(ReserveError::StartAgain) if is_single => self.repeat(ledger, &new, facts).await,
+                written => written,
             };
             if let Err(error) = result {
                 self.withdraw_new(ledgers, &written, &new).await;
@@ -225,9 +237,7 @@ impl ReservationStore {
     ) -> Result<(), ReserveError> {
         let (evaluated, handovers) = (ledger.reservations.clone(), ledger.handovers.clone());
         for _ in 0..MAX_WRITES {
-            let current = self.leases.read(&ledger.lease.name).await;
-            let current = current.and_then(|lease| self.parse(lease));
-            *ledger = current.map_err(|error| ReserveError::Unavailable(error.to_string()))?;
+            *ledger = self.read_lease(&ledger.lease.name).await.map_err(ReserveError::Unavailable)?;
             let Some(voters) = facts.voters.filter(|_| facts.cluster.is_some()) else {
                 return Err(ReserveError::StartAgain);
             };
@@ -248,8 +258,8 @@ impl ReservationStore {
                 return Err(ReserveError::StartAgain);
             }
             match self.write_new(ledger, new, facts).await {
-                Err(WriteError::Conflict) => {}
-                written => return written.map_err(ReserveError::from),
+                Err(ReserveError::StartAgain) => {}
+                written => return written,
             }
         }
         Err(ReserveError::StartAgain)
@@ -260,7 +270,7 @@ impl ReservationStore {
         ledger: &mut Ledger,
         new: &[Reservation],
         facts: &Facts<'_>,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), ReserveError> {
         let (before, next) = {
             let (known, now) = (lock(&ledger.sightings), Instant::now());
             let before: Vec<Reservation> = known.active(&ledger.reservations, now).cloned().collect();
@@ -299,8 +309,8 @@ impl ReservationStore {
         let _ = self.write(ledger, remaining, ledger.handovers.clone()).await;
     }
 
-    /// Adds a handover. Returns [`WriteError::Conflict`] if the Lease changed since the read.
-    pub(crate) async fn add_handover(&self, ledger: &mut Ledger, new: Handover) -> Result<(), WriteError> {
+    /// Adds a handover. Returns [`ReserveError::StartAgain`] if the Lease changed since the read.
+    pub(crate) async fn add_handover(&self, ledger: &mut Ledger, new: Handover) -> Result<(), ReserveError> {
         let handovers = handovers::with(&ledger.handovers, new, self.wall_clock.now());
         self.write(ledger, ledger.reservations.clone(), handovers).await
     }
@@ -310,10 +320,20 @@ impl ReservationStore {
         &self,
         ledger: &mut Ledger,
         is_withdrawn: impl Fn(&str) -> bool,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), ReserveError> {
         let remaining = ledger.handovers.iter().filter(|known| !is_withdrawn(&known.signal));
         let remaining = remaining.cloned().collect();
         self.write(ledger, ledger.reservations.clone(), remaining).await
+    }
+
+    /// Returns an error of the reservations that concerns no single Lease.
+    pub(crate) fn error(&self, fault: LedgerFault) -> LedgerError {
+        LedgerError { namespace: self.leases.namespace().to_owned(), lease: String::new(), fault }
+    }
+
+    /// Returns what a failed write means for its evaluation.
+    fn unavailable(&self, error: WriteError) -> ReserveError {
+        of_write(self.leases.namespace(), error).map_or(ReserveError::StartAgain, ReserveError::Unavailable)
     }
 
     async fn write(
@@ -321,20 +341,23 @@ impl ReservationStore {
         ledger: &mut Ledger,
         reservations: Vec<Reservation>,
         handovers: Vec<Handover>,
-    ) -> Result<(), WriteError> {
-        let name = ledger.lease.name.clone();
-        let failed = |cause: String| WriteError::Failed { name: name.clone(), cause };
-        let text = |json: Result<String, serde_json::Error>| json.map_err(|error| failed(error.to_string()));
+    ) -> Result<(), ReserveError> {
+        let unavailable = |fault: LedgerFault| {
+            let (namespace, lease) = (self.leases.namespace().to_owned(), ledger.lease.name.clone());
+            ReserveError::Unavailable(LedgerError { namespace, lease, fault })
+        };
+        let text = |json: Result<String, serde_json::Error>| {
+            json.map_err(|error| unavailable(LedgerFault::Failed(error.to_string())))
+        };
         let reservations_text = text(serde_json::to_string(&reservations))?;
         let handovers_text = text(serde_json::to_string(&handovers))?;
         let bytes = reservations_text.len() + handovers_text.len();
         if bytes > MAX_LEDGER_BYTES {
-            return Err(failed(format!(
-                "its {} reservations take {} KiB, more than {} KiB: wait one minute, until they expire",
-                reservations.len(),
-                bytes / 1024,
-                MAX_LEDGER_BYTES / 1024,
-            )));
+            return Err(unavailable(LedgerFault::Full {
+                reservations: reservations.len(),
+                kibibytes: bytes / 1024,
+                limit: MAX_LEDGER_BYTES / 1024,
+            }));
         }
         if Mistake::LoseLeaseUpdate.is_active() {
             return Ok(());
@@ -343,7 +366,8 @@ impl ReservationStore {
             (!handovers.is_empty()).then(|| (handovers::ANNOTATION.to_owned(), handovers_text));
         let annotations =
             [(RESERVATIONS_ANNOTATION.to_owned(), reservations_text)].into_iter().chain(handovers_entry);
-        ledger.lease = self.leases.write(&ledger.lease, annotations.collect()).await?;
+        let written = self.leases.write(&ledger.lease, annotations.collect()).await;
+        ledger.lease = written.map_err(|error| self.unavailable(error))?;
         let now = Instant::now();
         let mut known = lock(&ledger.sightings);
         known.observe_handovers(&handovers, now);
@@ -389,26 +413,8 @@ fn content(lease: &LeaseRecord) -> Content {
     [RESERVATIONS_ANNOTATION, handovers::ANNOTATION].map(|name| lease.annotations.get(name).cloned())
 }
 
-fn parse(lease: &LeaseRecord) -> Result<Vec<Reservation>, LookupError> {
-    let text = lease.annotations.get(RESERVATIONS_ANNOTATION).map_or("[]", String::as_str);
-    serde_json::from_str(text).map_err(|error| LookupError::Failed {
-        subject: format!("Lease {}", lease.name),
-        cause: format!(
-            "its annotation {RESERVATIONS_ANNOTATION} cannot be parsed ({error}), so that no deletion in its namespace is \
-             approved; two minutes after the last approval, no reservation in it is in force: then set the annotation to []"
-        ),
-    })
-}
-
-// === impl ReserveError ===
-
-impl From<WriteError> for ReserveError {
-    fn from(error: WriteError) -> Self {
-        match error {
-            WriteError::Conflict => Self::StartAgain,
-            WriteError::Failed { .. } => Self::Unavailable(error.to_string()),
-        }
-    }
+fn parse(lease: &LeaseRecord) -> Result<Vec<Reservation>, serde_json::Error> {
+    serde_json::from_str(lease.annotations.get(RESERVATIONS_ANNOTATION).map_or("[]", String::as_str))
 }
 
 // === impl AllSightings ===

@@ -1,29 +1,29 @@
 //! The `lifespan` section: tolerations for nodes with a limited remaining lifespan, chosen by a label of the pod.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use etcd_guard_core::config::{diagnostic::Validator, syntax::check_key};
 
-/// Tolerations by remaining lifespan. A pod that requests a lifespan of N gets tolerations for the taint values N to
-/// `most`, and therefore runs only on nodes with at least that lifespan left.
+/// Tolerations for nodes with a limited lifespan. A pod that requests N tolerates the taint with the values N to `most`, so
+/// it runs only where at least N is left.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Lifespan {
-    /// The label of the pod with the requested lifespan N as its value.
+    /// The label of the pod. Its value is the requested lifespan.
     pub label: String,
-    /// The key of the taint of the nodes. Its value is the remaining lifespan.
+    /// The key of the node's taint. Its value is the remaining lifespan.
     pub taint: String,
-    /// The effect of the taint.
+    /// The effect of the node's taint.
     pub effect: Effect,
-    /// Minimum lifespan that a pod may request.
+    /// The shortest lifespan that a pod may request.
     pub least: u32,
-    /// Maximum lifespan that a pod may request, and the highest taint value that is tolerated.
+    /// The longest lifespan that a pod may request, and the highest value that it tolerates.
     pub most: u32,
 }
 
 /// The effect of a taint.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 pub enum Effect {
     /// Pods without a toleration are not scheduled on the node.
     #[default]
@@ -68,7 +68,6 @@ impl Lifespan {
 
 impl Effect {
     /// The name of the effect in Kubernetes.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoSchedule => "NoSchedule",

@@ -4,7 +4,7 @@ mod file;
 mod mounts;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use self::mounts::Mounts;
 pub use self::{
@@ -17,46 +17,45 @@ use etcd_guard_core::config::{
     syntax::{check_key, check_label_value},
 };
 
-/// Mounts of lxcfs files over files of /proc and /sys, so that a container sees its own limits.
+/// Mounts of lxcfs files, so that a container sees its own limits in /proc and /sys.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 #[allow(clippy::struct_excessive_bools, reason = "the keys of the file are booleans")]
 pub struct Lxcfs {
     /// The mount point of lxcfs on the nodes.
     pub root: String,
-    /// The oldest release of lxcfs on the nodes. It determines the available files.
+    /// The oldest release of lxcfs on your nodes, which decides which files exist.
     pub profile: Profile,
-    /// The files to mount. Absent: all safe files of the profile.
+    /// The files to mount. Not set: all files of the profile that are safe to mount.
     #[schemars(extend("default" = null))]
     pub files: Option<Vec<LxcfsFile>>,
-    /// Also mount files that the profile does not have or that runc rejects. Containers do not start if a file is
-    /// missing.
+    /// Also mount files that the profile does not have or that runc rejects. A container does not start without its files.
     pub force: bool,
     /// Also mount the files in ordinary init containers.
     pub init_containers: bool,
-    /// Mount the files only in containers with a CPU or memory limit, of their own or of the pod. Other containers see
-    /// the values of the node anyway.
+    /// Mount the files only in containers with a CPU or memory limit, of their own or of the pod. The others see the node's
+    /// values anyway.
     pub only_with_limits: bool,
-    /// How to treat pods with a shared process namespace. lxcfs shows the limits of the pod in all of their containers.
+    /// Pods with `shareProcessNamespace`. `skip`: they get no files, but a warning. `inject`: their containers see the limits
+    /// of the whole pod.
     pub shared_process_namespace: SharedProcessNamespace,
-    /// Also mount the files in pods with `hostUsers: false`. The kubelet id-maps the volumes of these pods, and they do
-    /// not start if the file system of lxcfs does not support that. It requires Linux 6.12 or newer and an lxcfs that
-    /// sets `FUSE_ALLOW_IDMAP`; test it on every kind of node.
+    /// Also mount the files in pods with `hostUsers: false`. They start only with Linux 6.12 or newer and an lxcfs that sets
+    /// `FUSE_ALLOW_IDMAP`: test it on every kind of node.
     pub user_namespaces: bool,
-    /// Runtime classes of pods to skip, because they cannot mount files of the host or have their own view of
-    /// resources. A trailing `*` matches any suffix.
+    /// Runtime classes whose pods get no files, because they cannot mount them or need none. A `*` at the end matches any
+    /// suffix.
     pub skip_runtime_classes: Vec<String>,
-    /// Whether pods require or prefer nodes with `nodeLabel`.
+    /// Whether pods with files require or prefer nodes with the `nodeLabel`. `off`: they run on any node.
     pub node_affinity: NodeAffinity,
-    /// The label of nodes on which lxcfs runs.
+    /// The label of nodes where lxcfs answers.
     pub node_label: NodeLabel,
-    /// Also mount the parent directory of the root, so that an agent can repair the mounts after a restart of lxcfs.
+    /// Also mount the parent directory of `root`, so that an agent can repair the mounts after a restart of lxcfs.
     pub repairable: bool,
-    /// Pods that get the files without requesting them.
+    /// Pods that get the files without asking.
     #[serde(rename = "match")]
     #[schemars(extend("default" = null))]
     pub always: Option<Match>,
-    /// Pods that get the files only if they request them themselves.
+    /// Pods that get the files only if they ask themselves.
     #[schemars(extend("default" = null))]
     pub never: Option<Match>,
     /// The volumes and mounts, which depend on the root.
@@ -65,7 +64,7 @@ pub struct Lxcfs {
 }
 
 /// How to treat pods that set `shareProcessNamespace`.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SharedProcessNamespace {
     /// Skip them, with a warning.
@@ -76,7 +75,7 @@ pub enum SharedProcessNamespace {
 }
 
 /// Whether pods require or prefer nodes with lxcfs.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum NodeAffinity {
     /// Pods run only on nodes with lxcfs.
@@ -133,7 +132,6 @@ impl Default for Lxcfs {
 
 impl Lxcfs {
     /// Returns the files for a pod that does not request specific files.
-    #[must_use]
     pub fn files(&self) -> Vec<LxcfsFile> {
         let mut files = match &self.files {
             Some(files) => files.clone(),
@@ -148,19 +146,16 @@ impl Lxcfs {
     }
 
     /// Returns the parent directory of the root.
-    #[must_use]
     pub fn parent(&self) -> &str {
         self.root.trim_end_matches('/').rsplit_once('/').map_or("", |(parent, _)| parent)
     }
 
     /// Returns the mount of a file or, without a file, of the parent directory of the root.
-    #[must_use]
     pub fn mount(&self, file: Option<LxcfsFile>) -> Option<&LxcfsMount> {
         self.mounts.get(&self.root, self.parent(), file)
     }
 
     /// Returns the reason why a file cannot be mounted.
-    #[must_use]
     pub fn obstacle(&self, file: LxcfsFile) -> Option<String> {
         if self.force {
             None

@@ -11,18 +11,17 @@ use etcd_guard_core::config::{
     syntax::check_key,
 };
 
-/// Nodes that advertise more CPU or memory than they have, and their factors.
+/// Nodes that offer more CPU or memory than they have.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct OverCommit {
-    /// The label of the node whose value, if it is a number, is the factor of its CPU. It takes precedence over
-    /// `nodes`. The kubelet cannot set labels with this prefix (admission plugin `NodeRestriction`); it can set
-    /// annotations. The shipped webhook matches only nodes with this label. If you change the label, change the
-    /// matchConditions of the webhook as well.
+    /// The label of over-committed nodes. If its value is a number, it is the factor of the CPU, instead of the one in
+    /// `nodes`. If you change the label, change the webhook's matchConditions too, and keep a prefix that kubelets cannot
+    /// set.
     pub label: String,
-    /// Maximum factor. A larger factor is reduced to it.
+    /// The largest factor. A larger one on a label is reduced to it.
     pub most: Factor,
-    /// Factors by node selector. The first entry that selects a node applies.
+    /// Factors by node. The first entry that selects a node applies.
     pub nodes: Vec<NodeFactors>,
 }
 
@@ -30,12 +29,11 @@ pub struct OverCommit {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct NodeFactors {
-    /// Selects nodes by label, among the nodes that the webhook matches. `{}` selects all of them.
+    /// The labels of the nodes, among those with the `label`.
     pub selector: Selector,
-    /// The factor of the CPU.
+    /// The factor of the CPU: a number of at least 1 with at most three decimal places.
     pub cpu: Factor,
-    /// The factor of the memory. Memory cannot be reclaimed like CPU: if the node runs out of memory, containers are
-    /// killed.
+    /// The factor of the memory. If the node runs out of memory, containers are killed.
     pub memory: Factor,
 }
 
@@ -59,7 +57,6 @@ impl Default for OverCommit {
 
 impl OverCommit {
     /// Returns the first entry that selects a node with these labels.
-    #[must_use]
     pub fn entry(&self, labels: &Labels) -> Option<&NodeFactors> {
         self.nodes.iter().find(|entry| entry.selector.selects(labels))
     }
@@ -86,7 +83,6 @@ impl Factor {
     pub const NONE: Self = Self(ONE);
 
     /// Parses a text such as `2` or `1.25`.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
         let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -98,7 +94,6 @@ impl Factor {
     }
 
     /// Returns `floor(self * amount)`.
-    #[must_use]
     pub fn times(self, amount: i128) -> i128 {
         amount.saturating_mul(i128::from(self.0)) / i128::from(ONE)
     }

@@ -6,7 +6,6 @@ use serde_json::Value;
 use crate::config::Config;
 
 /// Returns the JSON schema (draft 7) of the configuration file.
-#[must_use]
 pub fn schema() -> Value {
     let schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<Config>();
     schema.to_value()

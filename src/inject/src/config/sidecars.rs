@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::template::{Native, Template};
@@ -16,19 +16,20 @@ pub(super) const LXCFS: &str = "lxcfs";
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Sidecars {
-    /// Names of templates, and `lxcfs` for the section of that name. Pods whose annotation is `true` get them, and all
-    /// pods of namespaces with the label `sidecar-injector=enabled` or `etcd-guard.io/inject=enabled`.
+    /// Names of templates, and `lxcfs` for lxcfs files. Pods that ask with `true` get them, and all pods of namespaces with
+    /// the label `etcd-guard.io/inject=enabled` or `sidecar-injector=enabled`.
     pub default: Vec<String>,
-    /// How to treat a pod that requests an unknown template.
+    /// A pod asks for a template that does not exist. `warn`: it is created without, with a warning. `deny`: it is denied.
     pub unknown_template: UnknownTemplate,
-    /// Whether containers become native sidecars, for templates without their own setting.
+    /// Whether containers become native sidecars: init containers that run until the pod ends. `auto`: if the API server and
+    /// all kubelets know them; otherwise they are ordinary containers, and pods of Jobs do not get them.
     pub native: Native,
-    /// The templates.
+    /// What a pod can ask for.
     pub templates: Vec<Template>,
 }
 
 /// How to treat a pod that requests an unknown template.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum UnknownTemplate {
     /// Admit the pod without the template, with a warning.
@@ -51,14 +52,12 @@ impl Sidecars {
     }
 
     /// Returns the template that a pod requests as `name` or `name:version`.
-    #[must_use]
     pub fn template(&self, requested: &str) -> Option<&Template> {
         self.templates.iter().find(|template| self.is_requested(template, requested))
     }
 
     /// Whether `requested`, which is `name` or `name:version`, selects a template. A name without a version selects the
     /// template without a version, or the only template of that name.
-    #[must_use]
     pub fn is_requested(&self, template: &Template, requested: &str) -> bool {
         let (name, version) = requested.split_once(':').unwrap_or((requested, ""));
         let is_only = || self.templates.iter().filter(|other| other.name == name).count() == 1;

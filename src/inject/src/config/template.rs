@@ -17,79 +17,79 @@ use etcd_guard_core::config::{
     selector::{Labels, Match},
 };
 
-/// Parts that a pod gets together under one name. They have the fields of Kubernetes.
+/// Parts that a pod gets together under one name, written as in Kubernetes.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Template {
-    /// The name by which pods request the template. Required.
+    /// The name by which pods ask for the template. Required.
     pub name: String,
-    /// Distinguishes templates of the same name: pods request `name:version`. One of several templates of the same name
-    /// has no version and is the default.
+    /// For several templates of one name: pods ask for `name:version`. One of them has no version and is the default.
     pub version: String,
-    /// Templates are applied in ascending order, and by name if the order is equal.
+    /// Templates with a smaller number are applied first, those with the same number by name.
     pub order: i64,
-    /// Pods that get the template without requesting it.
+    /// Pods that get the template without asking.
     #[serde(rename = "match")]
     #[schemars(extend("default" = null))]
     pub always: Option<Match>,
-    /// Pods that get the template only if they request it themselves.
+    /// Pods that get the template only if they ask themselves.
     #[schemars(extend("default" = null))]
     pub never: Option<Match>,
-    /// Whether pods with `hostNetwork` are skipped.
+    /// Leave out pods with `hostNetwork`.
     pub skip_host_network: bool,
-    /// Whether `containers` become native sidecars. Absent: `sidecars.native` applies.
+    /// Whether `containers` become native sidecars. Not set: `sidecars.native` decides.
     #[schemars(extend("default" = null))]
     pub native: Option<Native>,
-    /// Where `containers` are inserted into the containers of the pod.
+    /// Whether `containers` come before or after the pod's own.
     pub position: Position,
-    /// How to resolve a conflict with a container or volume of the same name in the pod.
+    /// The pod has a container or volume of the same name. `adapt`: leave out the container, rename the volume. `skip`: leave
+    /// out the template, with a warning.
     pub on_conflict: OnConflict,
-    /// Containers to add to the pod.
+    /// Containers to add.
     #[schemars(with = "Vec<shapes::Container>")]
     pub containers: Vec<Value>,
-    /// Init containers to add to the pod. With `restartPolicy: Always` they are native sidecars.
+    /// Init containers to add. With `restartPolicy: Always` they are native sidecars.
     #[schemars(with = "Vec<shapes::Container>")]
     pub init_containers: Vec<Value>,
-    /// Volumes to add to the pod.
+    /// Volumes to add.
     #[schemars(with = "Vec<shapes::Named>")]
     pub volumes: Vec<Value>,
-    /// Names of volumes that mounts may use and that the pod itself defines.
+    /// Names of volumes that the pod itself defines and that mounts of the template may use.
     pub external_volumes: Vec<String>,
-    /// Additions to the pod's own containers.
+    /// Additions to the pod's own containers. Existing variables and mounts stay.
     pub app_containers: AppContainers,
-    /// Environment variables of the pod that are copied to the template's containers, unless they already have them.
+    /// Environment variables to copy from the pod to the template's containers that do not have them.
     pub transfer_env: Vec<TransferEnv>,
-    /// Whether the template's containers get the mounts of the pod's containers that `appContainers` selects, at the
-    /// same paths. Excluded are the token of the service account and paths below /proc and /sys.
+    /// Give the template's containers the mounts of the pod's containers that `appContainers` selects, except the service
+    /// account's token and paths below /proc and /sys.
     pub share_volumes: bool,
-    /// Settings of the template's containers that a pod may override.
+    /// What a pod may override by annotations `CONTAINER.inject.etcd-guard.io/...`.
     pub overrides: Overrides,
-    /// Secrets in the namespace of the pod for pulling images.
+    /// Secrets in the pod's namespace for pulling images.
     #[schemars(with = "Vec<shapes::Named>")]
     pub image_pull_secrets: Vec<Value>,
-    /// Annotations to add to the pod. Existing annotations are not changed.
+    /// Annotations to add. Existing ones stay.
     pub annotations: Labels,
-    /// Labels to add to the pod. Existing labels are not changed.
+    /// Labels to add. Existing ones stay.
     pub labels: Labels,
-    /// Tolerations to add to the pod.
+    /// Tolerations to add.
     #[schemars(with = "Vec<shapes::Anything>")]
     pub tolerations: Vec<Value>,
-    /// Affinity to add to the pod. At most one of `nodeSelectorTerms`, which is merged into each term of the pod.
+    /// Affinity to add. It can have one of `nodeSelectorTerms`, which is merged into each term of the pod.
     #[schemars(with = "shapes::Anything", extend("default" = null))]
     pub affinity: Option<Value>,
-    /// Minimum grace period of the pod in seconds. A shorter one is raised to it.
+    /// The shortest grace period in seconds. A shorter one of the pod is raised to it.
     #[schemars(extend("default" = null))]
     pub termination_grace_period_seconds: Option<u32>,
-    /// Name servers, search domains and options to add to those of the pod.
+    /// Name servers, search domains and options to add.
     #[schemars(with = "shapes::Anything", extend("default" = null))]
     pub dns_config: Option<Value>,
-    /// Entries for /etc/hosts. Host names that the pod already defines are not changed.
+    /// Entries for /etc/hosts. Host names that the pod defines stay.
     #[schemars(with = "Vec<shapes::Anything>")]
     pub host_aliases: Vec<Value>,
-    /// Defaults for the fields of the pod's `securityContext` that the pod does not set.
+    /// Fields of the pod's `securityContext` to set where the pod does not.
     #[schemars(with = "shapes::Anything", extend("default" = null))]
     pub security_context: Option<Value>,
-    /// Accept fields that Kubernetes 1.33 does not have.
+    /// Accept fields that are newer than Kubernetes 1.33.
     pub allow_unknown_fields: bool,
     /// A hash of the template's content.
     #[serde(skip)]
@@ -99,13 +99,13 @@ pub struct Template {
     pub pod_security: PodSecurity,
 }
 
-/// Additions to the pod's own containers. Existing variables and mounts are not changed.
+/// Additions to the pod's own containers. Existing variables and mounts stay.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct AppContainers {
-    /// Names of the containers to change. Empty: all.
+    /// The containers to change. Empty: all.
     pub only: Vec<String>,
-    /// Names of the containers to leave unchanged.
+    /// The containers not to change.
     pub except: Vec<String>,
     /// Environment variables to add.
     #[schemars(with = "Vec<shapes::Named>")]
@@ -129,7 +129,7 @@ pub enum Native {
 }
 
 /// Where containers are inserted into the containers of the pod.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Position {
     /// Before them. `kubectl exec` and `kubectl logs` still default to the pod's first container.
@@ -140,7 +140,7 @@ pub enum Position {
 }
 
 /// How to resolve a conflict of names. Parts of the pod itself are never changed.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OnConflict {
     /// Omit a container, with a warning; rename a volume.
@@ -154,7 +154,6 @@ pub enum OnConflict {
 
 impl Template {
     /// The name with the version, if there is one: `log-agent:2`.
-    #[must_use]
     pub fn full_name(&self) -> Cow<'_, str> {
         if self.version.is_empty() {
             Cow::Borrowed(&self.name)

@@ -32,7 +32,6 @@ pub struct Outcome {
 
 /// Raises the amounts in the status of `node`, which a client sends; `stored` is the stored node. Without settings
 /// nothing is raised, and previously raised amounts are restored.
-#[must_use]
 pub fn over_commit(node: Value, stored: Option<&Value>, settings: Option<&OverCommit>) -> Outcome {
     let mut builder = PatchBuilder::new(node);
     match apply(&mut builder, stored, settings) {
@@ -57,7 +56,6 @@ pub struct Correction {
 }
 
 /// Evaluates a stored node as if a client had sent it. `is_raw`: amounts without a record are those of the machine.
-#[must_use]
 pub fn correct(stored: &Value, is_raw: bool, settings: Option<&OverCommit>) -> Correction {
     let before = (!is_raw).then_some(stored);
     let Outcome { node, reason, warning, .. } = over_commit(stored.clone(), before, settings);

@@ -21,7 +21,6 @@ pub enum Reason {
 
 impl Reason {
     /// The reason code.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OverCommitted => "OverCommitted",

@@ -60,7 +60,6 @@ pub enum Unrecorded {
 
 impl TrackedNode {
     /// Creates the record of a node that appeared now.
-    #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
             history: History::Unknown,
@@ -100,13 +99,11 @@ impl TrackedNode {
     }
 
     /// The time at which the node is evaluated again; `None` if no evaluation is due.
-    #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
     /// The origin of the values in this version of the node, if it has no record.
-    #[must_use]
     pub fn unrecorded(&self, version: &str) -> Unrecorded {
         match self.history {
             History::NewlyLabelled if self.version == version => Unrecorded::Machine,

@@ -55,7 +55,6 @@ struct ContainerAmounts<'a> {
 impl Injection<'_> {
     /// Returns a warning for each quota and limit range that rejects the pod because of an added container. The injection
     /// stays: the limits may have changed since they were read, and the API server decides.
-    #[must_use]
     pub fn limit_warnings(&self, limits: &NamespaceLimits) -> Vec<Note> {
         match &self.pod {
             Some(pod) if !self.added_containers.is_empty() && !limits.is_empty() => {

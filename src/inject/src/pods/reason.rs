@@ -45,13 +45,11 @@ macro_rules! reasons {
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
             /// The reason code.
-            #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
             /// The outcome that the reason implies.
-            #[must_use]
             pub const fn outcome(self) -> Outcome {
                 match self { $(Self::$name => Outcome::$outcome,)* }
             }
@@ -139,7 +137,6 @@ impl Note {
 
 impl Outcome {
     /// The value of a metric's label.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Injected => "injected",

@@ -71,7 +71,6 @@ struct NamespaceStore {
 impl AnnotationCache {
     /// Starts the watches of the namespaces with this label. They run until the process ends and reconnect after every
     /// restart of the API server.
-    #[must_use]
     pub fn watch(client: &Client, opt_in_label: OptInLabel) -> Self {
         let (are_listed, are_namespaces_listed) = watch::channel(false);
         let (sender, guarded) = watch::channel(BTreeSet::new());
@@ -81,6 +80,7 @@ impl AnnotationCache {
             client: client.clone(),
             path: String::from("/api/v1/namespaces"),
             label: Some(opt_in_label.to_string()),
+            resource: "namespaces",
             subject: String::from("the namespaces"),
             start: Start::List,
             needs: Arc::new(|_| true),
@@ -110,25 +110,21 @@ impl AnnotationCache {
     }
 
     /// Returns the label that opts a namespace in.
-    #[must_use]
     pub fn opt_in_label(&self) -> &OptInLabel {
         &self.opt_in_label
     }
 
     /// Returns a receiver of the namespaces with the opt-in label.
-    #[must_use]
     pub fn guarded_namespaces(&self) -> watch::Receiver<BTreeSet<String>> {
         self.guarded.clone()
     }
 
     /// Whether the watch shows the opt-in label of this namespace.
-    #[must_use]
     pub fn is_guarded(&self, namespace: &str) -> bool {
         self.guarded.borrow().contains(namespace)
     }
 
     /// Whether the namespaces have been listed since the start.
-    #[must_use]
     pub fn are_namespaces_listed(&self) -> bool {
         *self.are_namespaces_listed.borrow()
     }
@@ -196,20 +192,17 @@ impl AnnotationCache {
 
     /// Whether the annotations in a namespace are known, or the namespace is not guarded. Before the first list of namespaces, the
     /// result is false.
-    #[must_use]
     pub fn is_known(&self, namespace: &str) -> bool {
         self.are_namespaces_listed()
             && (self.stateful_sets.is_listed(namespace) || !self.guarded.borrow().contains(namespace))
     }
 
     /// Returns the annotations of a namespace; empty if the namespace is not guarded.
-    #[must_use]
     pub fn namespace_annotations(&self, name: &str) -> BTreeMap<String, String> {
         self.namespace(name).map(|namespace| namespace.annotations.clone()).unwrap_or_default()
     }
 
     /// Whether a namespace, or a StatefulSet in it, has an annotation with one of these names.
-    #[must_use]
     pub fn has_any(&self, namespace: &str, stateful_set: Option<&str>, names: &[&str]) -> bool {
         let has_any = |metadata: Arc<WatchedMetadata>| {
             names.iter().any(|name| metadata.annotations.contains_key(*name))
@@ -219,13 +212,11 @@ impl AnnotationCache {
     }
 
     /// Whether the deletion of a guarded namespace was accepted, which is irrevocable.
-    #[must_use]
     pub fn is_namespace_terminating(&self, name: &str) -> bool {
         self.namespace(name).is_some_and(|namespace| namespace.deletion_timestamp.is_some())
     }
 
     /// Returns whether the StatefulSet with this uid is terminating, or `None` if a working watch does not show it.
-    #[must_use]
     pub fn stateful_set_state(&self, namespace: &str, name: &str, uid: &str) -> Option<Existence> {
         let set = self.stateful_sets.get_current(namespace, name).filter(|set| set.uid == uid)?;
         Some(match set.deletion_timestamp {
@@ -235,25 +226,21 @@ impl AnnotationCache {
     }
 
     /// Returns the uids of the StatefulSets that the watch showed last.
-    #[must_use]
     pub fn stateful_set_uids(&self, namespace: &str) -> BTreeSet<String> {
         self.stateful_sets.last_known(namespace).into_iter().map(|set| set.uid.clone()).collect()
     }
 
     /// Whether the StatefulSet of this name has a controller, for instance a custom resource.
-    #[must_use]
     pub fn has_controller(&self, namespace: &str, name: &str) -> bool {
         self.stateful_sets.get(namespace, name).is_some_and(|set| !set.owner_references.is_empty())
     }
 
     /// Returns the annotations of a StatefulSet; empty if the StatefulSet is unknown.
-    #[must_use]
     pub fn stateful_set_annotations(&self, namespace: &str, name: &str) -> BTreeMap<String, String> {
         self.stateful_sets.get(namespace, name).map(|set| set.annotations.clone()).unwrap_or_default()
     }
 
     /// Returns name, uid, annotations, controller and deletion of a StatefulSet, or `None` if the StatefulSet is unknown.
-    #[must_use]
     pub fn stateful_set(&self, namespace: &str, name: &str) -> Option<Metadata> {
         let set = self.stateful_sets.get(namespace, name)?;
         Some(Metadata {
@@ -270,14 +257,12 @@ impl AnnotationCache {
     /// Returns a number for each of these namespaces that changes whenever a StatefulSet in it changes. The controller
     /// updates the status of a StatefulSet whenever it creates or deletes a pod. Namespaces that have not been listed are
     /// missing.
-    #[must_use]
     pub fn stateful_set_versions(&self, namespaces: &BTreeSet<String>) -> BTreeMap<String, u64> {
         let version = |namespace: &String| Some((namespace.clone(), self.stateful_sets.version(namespace)?));
         namespaces.iter().filter_map(version).collect()
     }
 
     /// Returns the requests to move leadership in guarded namespaces.
-    #[must_use]
     pub fn move_requests(&self) -> Vec<MoveRequest> {
         let guarded = self.guarded.borrow().clone();
         let requests = |watches: &NamespaceWatches, namespace: &str, is_pod: bool| {
@@ -300,7 +285,6 @@ impl AnnotationCache {
 
     /// Returns the name and the uid of the StatefulSet that the name of a pod implies. Only the owner reference of the
     /// pod proves that the pod belongs to this StatefulSet.
-    #[must_use]
     pub fn stateful_set_by_pod_name(&self, namespace: &str, pod: &str) -> Option<(String, String)> {
         let (name, ordinal) = pod.rsplit_once('-')?;
         let is_ordinal = !ordinal.is_empty() && ordinal.bytes().all(|byte| byte.is_ascii_digit());
@@ -309,7 +293,6 @@ impl AnnotationCache {
     }
 
     /// Whether the name of a pod implies a StatefulSet of this guarded namespace, or the StatefulSets of the namespace are not known.
-    #[must_use]
     pub fn may_have_stateful_set_of_pod(&self, namespace: &str, pod: &str) -> bool {
         !self.is_known(namespace) || self.stateful_set_by_pod_name(namespace, pod).is_some()
     }

@@ -1,6 +1,11 @@
 //! Live reads. Verdicts require the current pods, therefore no read of this module is served from a cache.
 
-use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::header::{HeaderValue, USER_AGENT};
@@ -40,6 +45,9 @@ const READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// User agent of requests that belong to no review.
 const BACKGROUND_USER_AGENT: &str = concat!("etcd-guard/", env!("CARGO_PKG_VERSION"), " background");
 
+/// Maximum memory of the pods of one namespace on one node, of which only names, labels and owners are kept: thousands of pods.
+const MAX_IDENTITY_BYTES: usize = 4 << 20;
+
 /// Reads pods and the state of their owners from the API server.
 #[derive(Clone)]
 pub struct ApiReader {
@@ -61,6 +69,15 @@ struct ReplicaOwner {
     target: ScaleTarget,
 }
 
+/// The pods of a node, without their specification and status.
+#[derive(Debug, Default)]
+pub struct PodsOfNode {
+    /// The pods that were kept.
+    pub pods: Vec<Pod>,
+    /// The namespaces with further pods on the node.
+    pub incomplete: BTreeSet<String>,
+}
+
 /// A list of few objects, which is read in one page.
 #[derive(Deserialize)]
 struct Selected<T> {
@@ -71,13 +88,11 @@ struct Selected<T> {
 
 impl ApiReader {
     /// Creates a reader that calls the API server through this client.
-    #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client, user_agent: None }
     }
 
     /// Returns a reader whose requests the audit log of the API server shows as background work, by their user agent.
-    #[must_use]
     pub fn for_background_tasks(&self) -> Self {
         Self {
             client: self.client.clone(),
@@ -121,6 +136,33 @@ impl ApiReader {
             Ok(Some(pod).filter(|pod| namespaces.contains(&pod.metadata.namespace)))
         };
         self.list(&subject, "/api/v1/pods", selection, parse).await
+    }
+
+    /// Returns the stored pods of a node in these namespaces, each without what a list of its namespace contains as well. The pods of
+    /// one namespace must not prevent that those of another one are found: their memory has a limit per namespace.
+    pub async fn identify_pods_of_node(
+        &self,
+        node: &str,
+        namespaces: &BTreeSet<String>,
+    ) -> Result<PodsOfNode, LookupError> {
+        let subject = format!("the pods of node {node}");
+        let selection = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let used: Mutex<BTreeMap<String, usize>> = Mutex::default();
+        let parse = |json: &[u8]| {
+            let pod: Pod = serde_json::from_slice(json)?;
+            if !namespaces.contains(&pod.metadata.namespace) {
+                return Ok(None);
+            }
+            let pod = pod.into_identity();
+            let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
+            let used = used.entry(pod.metadata.namespace.clone()).or_default();
+            *used += size_of::<Pod>() + pod.heap_size();
+            Ok((*used <= MAX_IDENTITY_BYTES).then_some(pod))
+        };
+        let pods = self.list(&subject, "/api/v1/pods", selection, parse).await?;
+        let used = used.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let exceeding = used.into_iter().filter(|(_, used)| *used > MAX_IDENTITY_BYTES);
+        Ok(PodsOfNode { pods, incomplete: exceeding.map(|(namespace, _)| namespace).collect() })
     }
 
     /// Returns all stored pods with this address, of all namespaces. Pods with `hostNetwork` share the address of their node.

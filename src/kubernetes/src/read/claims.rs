@@ -32,7 +32,6 @@ pub struct ClaimReader {
 
 impl ClaimReader {
     /// Watches the claims of the namespaces in `guarded` until the sender of `guarded` is dropped.
-    #[must_use]
     pub fn watch(client: &Client, guarded: watch::Receiver<BTreeSet<String>>) -> Self {
         let resource = Resource {
             group: "/api/v1",
@@ -48,20 +47,17 @@ impl ClaimReader {
     }
 
     /// Creates a reader that reads every claim live.
-    #[must_use]
     pub fn without_watches(reader: ApiReader) -> Self {
         Self { reader, watches: NamespaceWatches::default() }
     }
 
     /// Returns the claim from the watch of its namespace, or `None` without a current watch. The claim is as old as the
     /// delay of watch events. It has no annotations.
-    #[must_use]
     pub fn cached(&self, namespace: &str, name: &str) -> Option<Claim> {
         self.watches.get_current(namespace, name).map(|claim| to_claim(namespace, &claim))
     }
 
     /// Returns the claims that the watch of the namespace showed last. They have no annotations.
-    #[must_use]
     pub fn last_known(&self, namespace: &str) -> Vec<Claim> {
         self.watches.last_known(namespace).iter().map(|claim| to_claim(namespace, claim)).collect()
     }

@@ -52,7 +52,6 @@ struct Items<T> {
 
 impl NamespaceLimitsReader {
     /// Creates a reader that calls the API server through `reader`.
-    #[must_use]
     pub fn new(reader: ApiReader) -> Self {
         let limits = ExpiringCache::new(MAX_NAMESPACES, Lifetime::SinceInsertion(LIMITS_TTL));
         Self { reader, limits, is_failing: Arc::default() }

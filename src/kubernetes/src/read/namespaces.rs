@@ -71,7 +71,6 @@ struct VersionInfo {
 
 impl NamespaceReader {
     /// Creates a reader that calls the API server through `reader`.
-    #[must_use]
     pub fn new(reader: ApiReader) -> Self {
         let labels = ExpiringCache::new(MAX_NAMESPACES, Lifetime::SinceInsertion(LABELS_TTL));
         Self { reader, labels }

@@ -12,7 +12,7 @@ use kube::{
 };
 use serde::Deserialize;
 
-use super::api_reader::read_body;
+use super::{api_reader::read_body, watching::restarts_of};
 use crate::error::LookupError;
 use etcd_guard_core::objects::pod::{Condition, null_as_default};
 
@@ -21,6 +21,9 @@ const WATCH_SECONDS: u32 = 30;
 
 /// Number of nodes in one page of a list. A page is buffered, and a kubelet can write annotations of 256 KiB.
 const PAGE_SIZE: u32 = 50;
+
+/// The plural name of the resource, for the metric.
+const NODES: &str = "nodes";
 
 /// The metadata of a node.
 #[derive(Clone, Debug, Default)]
@@ -113,7 +116,6 @@ struct NodeStatus {
 
 impl NodeReader {
     /// Creates a reader that calls the API server through this client.
-    #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client }
     }
@@ -123,8 +125,8 @@ impl NodeReader {
         let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE_SIZE);
         let resource = ApiResource::erase::<Node>(&());
         let api: Api<PartialNode> = Api::all_with(self.client.clone(), &resource);
-        let events = watcher(api, config).default_backoff();
-        events.filter_map(|event| {
+        let (events, restarts) = (watcher(api, config).default_backoff(), restarts_of(NODES));
+        events.filter_map(move |event| {
             ready(match event {
                 Ok(watcher::Event::Init) => Some(NodeStateEvent::Listing),
                 Ok(watcher::Event::InitDone) => Some(NodeStateEvent::Listed),
@@ -135,6 +137,7 @@ impl NodeReader {
                     Some(NodeStateEvent::Deleted(node.metadata.name.unwrap_or_default()))
                 }
                 Err(error) => {
+                    restarts.inc();
                     tracing::warn!(%error, "the watch of nodes for handovers failed; it is restarted");
                     None
                 }
@@ -171,8 +174,8 @@ impl From<PartialNode> for NodeState {
 pub fn watch_nodes(client: Client) -> impl Stream<Item = NodeEvent> + Send {
     let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE_SIZE);
     let api: Api<PartialObjectMeta<Node>> = Api::all(client);
-    let events = watcher(api, config).default_backoff();
-    events.filter_map(|event| {
+    let (events, restarts) = (watcher(api, config).default_backoff(), restarts_of(NODES));
+    events.filter_map(move |event| {
         ready(match event {
             Ok(watcher::Event::Init) => Some(NodeEvent::Listing),
             Ok(watcher::Event::InitDone) => None,
@@ -181,6 +184,7 @@ pub fn watch_nodes(client: Client) -> impl Stream<Item = NodeEvent> + Send {
             }
             Ok(watcher::Event::Delete(node)) => Some(NodeEvent::Deleted(NodeMetadata::from(node).name)),
             Err(error) => {
+                restarts.inc();
                 tracing::warn!(%error, "the watch of nodes failed; it is restarted");
                 None
             }

@@ -54,7 +54,6 @@ struct StoredConfigMap {
 
 impl SecretReader {
     /// Creates a reader that calls the API server through this client.
-    #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client, cache: ExpiringCache::new(MAX_OBJECTS, Lifetime::SinceInsertion(SECRET_TTL)) }
     }

@@ -3,7 +3,11 @@
 
 mod event_lines;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use http::{HeaderValue, header::ACCEPT_ENCODING};
 use http_body_util::BodyExt;
@@ -14,6 +18,10 @@ use kube::{
         Request, WatchEvent,
         params::{ListParams, WatchParams},
     },
+};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
 };
 use serde::Deserialize;
 use tokio::{
@@ -71,6 +79,15 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limits of the calls that run at the same time, for all watches of the process.
 pub(super) static CALL_LIMITS: CallLimits = CallLimits::new();
 
+/// The restarts of all watches of the process.
+static RESTARTS: LazyLock<Family<WatchedResource, Counter>> = LazyLock::new(Family::default);
+
+/// The plural name of a watched resource.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct WatchedResource {
+    resource: &'static str,
+}
+
 /// Limits of the calls that run at the same time.
 pub(super) struct CallLimits {
     /// Lists. Each buffers one object, and after an outage of the API server all watches start again.
@@ -116,6 +133,8 @@ pub(super) struct Watch {
     /// The label of the objects, `KEY=VALUE`; all objects without it. The API server selects the objects, so that it sends
     /// no others, and reports an object that loses the label as deleted.
     pub(super) label: Option<String>,
+    /// The plural name of the resource, for the metric.
+    pub(super) resource: &'static str,
     /// The objects, for log lines.
     pub(super) subject: String,
     pub(super) start: Start,
@@ -171,12 +190,23 @@ enum EventError {
     TooLong(LineTooLong),
 }
 
+/// Returns the restarts of all watches of the process. A clone shares the values.
+pub fn watch_restarts() -> Family<WatchedResource, Counter> {
+    RESTARTS.clone()
+}
+
+/// Returns the counter of watches that failed and start again with a new list. The end of a call after [`WATCH_SECONDS`] is no
+/// restart. The counter is shown from now on: a metric that appears with its first increase has no rate.
+pub(super) fn restarts_of(resource: &'static str) -> Counter {
+    RESTARTS.get_or_create(&WatchedResource { resource }).clone()
+}
+
 // === impl Watch ===
 
 impl Watch {
     /// Starts and watches the objects until the future is dropped. After a failure, it starts again.
     pub(super) async fn follow(self, mut on_change: impl FnMut(Change)) {
-        let mut pause = MIN_PAUSE;
+        let (restarts, mut pause) = (restarts_of(self.resource), MIN_PAUSE);
         loop {
             let started = Instant::now();
             let failure = match self.start().await {
@@ -192,6 +222,7 @@ impl Watch {
             if let Some(error) = &failure {
                 tracing::warn!(%error, "a watch failed; it is restarted");
             }
+            restarts.inc();
             on_change(Change::Failed(failure));
             if started.elapsed() > MAX_PAUSE {
                 pause = MIN_PAUSE;

@@ -52,6 +52,8 @@ pub struct EventRecord {
     pub action: &'static str,
     /// The text.
     pub note: String,
+    /// The address of the section that explains the reason, which ends the note if it fits.
+    pub documentation: Option<String>,
 }
 
 /// Queues Events and writes them in the background. Clones share the queue.
@@ -75,13 +77,11 @@ type ObjectKey = [Option<String>; 4];
 
 impl EventRecord {
     /// Returns a reference to a pod.
-    #[must_use]
     pub fn pod(namespace: &str, pod: &Pod) -> ObjectReference {
         Self::object(("v1", "Pod"), Some(namespace), &pod.metadata.name, Some(&pod.metadata.uid))
     }
 
     /// Returns a reference to the pod's StatefulSet, if the pod has one.
-    #[must_use]
     pub fn stateful_set(namespace: &str, pod: &Pod) -> Option<ObjectReference> {
         let owner = pod.controller().filter(|owner| owner.kind == "StatefulSet")?;
         Some(Self::object(("apps/v1", "StatefulSet"), Some(namespace), &owner.name, Some(&owner.uid)))
@@ -92,7 +92,6 @@ impl EventRecord {
     /// Event on a namespace inside that namespace.
     ///
     /// Source: `pkg/apis/core/validation/events.go`.
-    #[must_use]
     pub fn object(
         (api_version, kind): (&str, &str),
         namespace: Option<&str>,
@@ -110,12 +109,16 @@ impl EventRecord {
     }
 
     /// Returns the Event, with the note escaped and cut to `MAX_NOTE_BYTES`.
-    #[must_use]
     pub fn event(&self, secondary: Option<ObjectReference>) -> Event {
+        let mut note = truncated(&to_bounded_line(&self.note, MAX_NOTE_BYTES)).to_owned();
+        let end = self.documentation.as_ref().map(|url| format!("; see {url}")).unwrap_or_default();
+        if note.len() + end.len() <= MAX_NOTE_BYTES {
+            note.push_str(&end);
+        }
         Event {
             type_: if self.is_warning { EventType::Warning } else { EventType::Normal },
             reason: self.reason.to_owned(),
-            note: Some(truncated(&to_bounded_line(&self.note, MAX_NOTE_BYTES)).to_owned()),
+            note: Some(note),
             action: self.action.to_owned(),
             secondary,
         }
@@ -126,7 +129,6 @@ impl EventRecord {
 
 impl EventRecorder {
     /// Starts the background task, which writes with this client's identity until the process ends.
-    #[must_use]
     pub fn start(client: Client) -> Self {
         let (queue, queued) = mpsc::channel(MAX_QUEUED);
         tokio::spawn(write_events(client, queued));
@@ -204,7 +206,8 @@ mod tests {
         let (object, stateful_set) =
             (EventRecord::pod("prod", &pod), EventRecord::stateful_set("prod", &pod));
         let note = String::from("pod etcd-1 is the leader");
-        EventRecord { object, stateful_set, is_warning: true, reason, action: "Delete", note }
+        let documentation = Some(String::from("https://example.com/#leader"));
+        EventRecord { object, stateful_set, is_warning: true, reason, action: "Delete", note, documentation }
     }
 
     /// A recorder and the written Events, as `METHOD KIND REASON`.
@@ -251,6 +254,18 @@ mod tests {
                 "POST StatefulSet QuorumAtRisk",
             ]
         );
+    }
+
+    #[test]
+    fn note_ends_with_the_address_if_it_fits() {
+        let note = |length: usize| {
+            let record = EventRecord { note: "x".repeat(length), ..record("u1", "LeaderProtected") };
+            record.event(None).note.unwrap()
+        };
+        let end = "; see https://example.com/#leader";
+        let longest = MAX_NOTE_BYTES - end.len();
+        assert_eq!(note(longest), format!("{}{end}", "x".repeat(longest)));
+        assert_eq!(note(longest + 1), "x".repeat(longest + 1), "half an address helps nobody");
     }
 
     #[test]

@@ -79,19 +79,21 @@ heap_size_of_fields! {
 
 impl Leases {
     /// Creates a handle for the Leases with reservations in this namespace.
-    #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
         Self { client, namespace: namespace.to_owned(), label: RESERVATIONS_LABEL }
     }
 
+    /// The namespace of the Leases.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// Returns a handle for the Leases with owners in the same namespace.
-    #[must_use]
     pub fn of_owners(&self) -> Self {
         Self { label: OWNERS_LABEL, ..self.clone() }
     }
 
     /// Returns a handle for the Lease of the surveys in the same namespace.
-    #[must_use]
     pub fn of_surveys(&self) -> Self {
         Self { label: SURVEYS_LABEL, ..self.clone() }
     }
@@ -105,7 +107,15 @@ impl Leases {
         let subject = || format!("Lease {name}");
         match tokio::time::timeout(CALL_TIMEOUT, self.api().get_opt(name)).await {
             Err(_) => Err(LookupError::TimedOut { subject: subject(), limit: CALL_TIMEOUT }),
-            Ok(Err(error)) => Err(LookupError::Failed { subject: subject(), cause: error_message(&error) }),
+            Ok(Err(error)) => {
+                let (subject, cause) = (subject(), error_message(&error));
+                Err(match error {
+                    kube::Error::Api(status) if status.code == 403 => {
+                        LookupError::Forbidden { subject, cause }
+                    }
+                    _ => LookupError::Failed { subject, cause },
+                })
+            }
             Ok(Ok(None)) => Ok(LeaseRecord { name: name.to_owned(), ..LeaseRecord::default() }),
             Ok(Ok(Some(lease))) => Ok(LeaseRecord::from(lease)),
         }
@@ -136,15 +146,14 @@ impl Leases {
                 None => self.api().create(&parameters, &lease).await,
             }
         };
-        let failed = |cause| WriteError::Failed { name: record.name.clone(), cause };
         match tokio::time::timeout(CALL_TIMEOUT, call).await {
             // The write may have taken effect: the next read shows it.
-            Err(_) => Err(failed(format!("no answer within {}", humantime::format_duration(CALL_TIMEOUT)))),
+            Err(_) => Err(WriteError::TimedOut { name: record.name.clone(), limit: CALL_TIMEOUT }),
             // The Lease was changed or deleted since it was read.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                 Err(WriteError::Conflict)
             }
-            Ok(Err(error)) => Err(failed(error_message(&error))),
+            Ok(Err(error)) => Err(failed(&record.name, &error)),
             Ok(Ok(lease)) => Ok(LeaseRecord::from(lease)),
         }
     }
@@ -171,18 +180,21 @@ impl Leases {
         let parameters = DeleteParams::default()
             .preconditions(Preconditions { resource_version: record.version.clone(), uid: None });
         match tokio::time::timeout(CALL_TIMEOUT, self.api().delete(&record.name, &parameters)).await {
-            Err(_) => Err(WriteError::Failed {
-                name: record.name.clone(),
-                cause: String::from("no answer in time"),
-            }),
+            Err(_) => Err(WriteError::TimedOut { name: record.name.clone(), limit: CALL_TIMEOUT }),
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                 Err(WriteError::Conflict)
             }
-            Ok(Err(error)) => {
-                Err(WriteError::Failed { name: record.name.clone(), cause: error_message(&error) })
-            }
+            Ok(Err(error)) => Err(failed(&record.name, &error)),
             Ok(Ok(_)) => Ok(()),
         }
+    }
+}
+
+fn failed(name: &str, error: &kube::Error) -> WriteError {
+    let (name, cause) = (name.to_owned(), error_message(error));
+    match error {
+        kube::Error::Api(status) if status.code == 403 => WriteError::Forbidden { name, cause },
+        _ => WriteError::Failed { name, cause },
     }
 }
 

@@ -45,19 +45,16 @@ pub struct SecretContent {
 
 impl ManagedSecret {
     /// Creates a handle for the Secret of this name and namespace.
-    #[must_use]
     pub fn new(client: Client, namespace: &str, name: &str) -> Self {
         Self { client, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
     /// The name of the Secret.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns a reference to the Secret for an Event.
-    #[must_use]
     pub fn reference(&self, content: &SecretContent) -> ObjectReference {
         EventRecord::object(("v1", "Secret"), Some(&self.namespace), &self.name, content.uid.as_deref())
     }
@@ -116,13 +113,11 @@ impl SecretContent {
     }
 
     /// Whether the Secret exists.
-    #[must_use]
     pub fn exists(&self) -> bool {
         self.version.is_some()
     }
 
     /// Whether the API server rejects every write of the Secret.
-    #[must_use]
     pub fn is_immutable(&self) -> bool {
         self.is_immutable
     }

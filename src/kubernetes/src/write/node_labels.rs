@@ -18,7 +18,6 @@ pub struct NodeLabels {
 
 impl NodeLabels {
     /// Creates a writer that calls the API server through this client.
-    #[must_use]
     pub fn new(client: Client) -> Self {
         Self { api: Api::all(client) }
     }

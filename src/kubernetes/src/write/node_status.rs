@@ -22,7 +22,6 @@ pub struct NodeStatus {
 
 impl NodeStatus {
     /// Creates a handle that calls the API server through this client.
-    #[must_use]
     pub fn new(client: Client) -> Self {
         let kind = ApiResource::erase::<k8s_openapi::api::core::v1::Node>(&());
         Self { api: Api::all_with(client, &kind) }

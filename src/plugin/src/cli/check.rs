@@ -11,7 +11,7 @@ mod targets;
 use std::io::Write;
 
 use anyhow::bail;
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use serde_json::json;
 
 use self::{
@@ -19,27 +19,46 @@ use self::{
     review::{Cascade, Operation, PreviewRequest, Target, current_user},
     targets::{Targets, nodes},
 };
-use super::guard_flags::GuardFlags;
+use super::guard_flags::{GuardFlags, parse_selector};
 use crate::guard_client::{GuardClient, webhook_coverage::WebhookCoverage};
 use etcd_guard_api::Preview;
 use etcd_guard_cli::{
     access::run,
-    printing::{Output, print_error},
+    printing::{Output, print_error, stdout},
     terminal::waiting::with_notice,
 };
 
 /// Preview the verdict on the deletion of pods, with the reason
 ///
-/// Each object is evaluated as if it were the only one. For node/NAME, the order in which a drain evicts the etcd members of
-/// the node is printed, and the members that cannot leave. Exit status: 0 if all requests would be allowed (for a node: if every
-/// member can leave), 1 if one would be denied, 2 if a preview failed.
+/// The guard evaluates the same request as a dry run, so the text is the one that you would get. Several objects are
+/// checked independently, not as one batch. For node/NAME, the order in which a drain evicts the etcd members of the node is
+/// printed, and the members that cannot leave. Status 1 means that a request would be denied.
+///
+/// No preview can know what only happens for real: a move of leadership that fails, a Lease that cannot be written, your own
+/// rights, other webhooks.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  # May this pod be deleted? May these?
+  kubectl etcd-guard check etcd-1 -n prod
+  kubectl etcd-guard check -n prod -l app=etcd
+
+  # What would a drain of this node meet?
+  kubectl etcd-guard check node/worker-1
+
+  # An eviction, a scale-down, a PVC, a namespace
+  kubectl etcd-guard check etcd-1 --evict
+  kubectl etcd-guard check statefulset/etcd --replicas=3
+  kubectl etcd-guard check pvc/data-etcd-1
+  kubectl etcd-guard check namespace/prod
+
+  # As a controller
+  kubectl etcd-guard check etcd-1 --requester system:serviceaccount:kube-system:statefulset-controller")]
 pub(super) struct Check {
     /// Pods, TYPE/NAME, or TYPE and names, where TYPE is pod, statefulset, namespace, pvc or node
     #[arg(value_name = "TARGET", required_unless_present = "selector")]
     targets: Vec<String>,
     /// Label selector: all objects of TYPE with these labels, by default pods
-    #[arg(short = 'l', long)]
+    #[arg(short = 'l', long, value_parser = parse_selector)]
     selector: Option<String>,
     #[command(flatten)]
     guard: GuardFlags,
@@ -47,19 +66,19 @@ pub(super) struct Check {
     #[arg(long)]
     evict: bool,
     /// Grace period of the deletion, in seconds; by default the grace period of the pod
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_grace_period)]
     grace_period: Option<i64>,
     /// Preview a deletion with --force --grace-period=0
     #[arg(long, conflicts_with = "grace_period")]
     force: bool,
-    /// How the deletion of a StatefulSet propagates to its pods, as in kubectl delete --cascade
-    #[arg(long, value_enum, default_value = "background")]
-    cascade: Cascade,
+    /// How the deletion of a StatefulSet propagates to its pods, as in kubectl delete --cascade (default: `background`)
+    #[arg(long, value_enum)]
+    cascade: Option<Cascade>,
     /// Preview scaling a StatefulSet to this number of replicas
-    #[arg(long, conflicts_with_all = ["evict", "grace_period", "force"])]
+    #[arg(long, value_parser = parse_replicas, conflicts_with_all = ["evict", "grace_period", "force", "cascade"])]
     replicas: Option<u32>,
     /// The user of the previewed request, such as system:serviceaccount:kube-system:statefulset-controller; by default your own user
-    #[arg(long, value_name = "USER")]
+    #[arg(long, value_name = "USER", value_parser = NonEmptyStringValueParser::new())]
     requester: Option<String>,
     /// Output format
     #[arg(short, long, value_enum, default_value = "table")]
@@ -78,6 +97,15 @@ struct Answer {
     request: PreviewRequest,
     coverage: WebhookCoverage,
     preview: Preview,
+}
+
+fn parse_replicas(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| String::from("expected a number, 0 or more"))
+}
+
+fn parse_grace_period(text: &str) -> Result<i64, String> {
+    let seconds = text.parse().ok().filter(|seconds| *seconds >= 0);
+    seconds.ok_or_else(|| String::from("expected a number of seconds, 0 or more"))
 }
 
 // === impl Check ===
@@ -102,12 +130,16 @@ impl Check {
             output,
         } = self;
         if let Some(nodes) = nodes(&targets, selector.as_deref())? {
-            let is_single =
-                evict || grace_period.is_some() || force || replicas.is_some() || requester.is_some();
-            anyhow::ensure!(!is_single, "the preview of a drain accepts no flags of single requests");
+            let is_changed = evict || grace_period.is_some() || force || cascade.is_some();
+            anyhow::ensure!(
+                !is_changed && replicas.is_none() && requester.is_none(),
+                "--evict, --grace-period, --force, --cascade, --replicas and --requester do not apply to node/NAME"
+            );
             return Box::pin(node::check(guard, &nodes, output)).await;
         }
         let targets = Targets::parse(&targets, selector)?;
+        let operation = Operation { evict, grace_period, force, cascade, replicas };
+        targets.kinds().try_for_each(|kind| operation.require(kind))?;
         // A list, even of one object, is printed as a list.
         let is_list = !matches!(&targets, Targets::Named(targets) if targets.len() == 1);
         let client = guard.connect().await?;
@@ -117,8 +149,6 @@ impl Check {
             Some(user) => user,
             None => with_notice(&api_server, current_user(&client.api_server)).await?,
         };
-        let grace_period = if force { Some(0) } else { grace_period };
-        let operation = Operation { evict, grace_period, cascade, replicas };
         let question = Question { client, operation, user };
         let (mut answers, mut errors) = (Vec::new(), Vec::new());
         for target in &targets {
@@ -173,7 +203,7 @@ impl Question {
             (target, report.with_break_glass(&target.annotate_arguments(namespace)))
         });
         let reports: Vec<_> = reports.collect();
-        let mut out = anstream::stdout().lock();
+        let mut out = stdout();
         match output {
             Output::Table | Output::Wide => {
                 for (number, (_, report)) in reports.iter().enumerate() {

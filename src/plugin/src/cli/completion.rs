@@ -7,6 +7,8 @@ use std::io::Write;
 use clap::{Args, Command};
 use clap_complete::{Shell, generate};
 
+use etcd_guard_cli::printing::stdout;
+
 /// The program's name on the command line.
 const NAME: &str = "kubectl-etcd_guard";
 
@@ -17,8 +19,13 @@ const WRONG_NAME: &str = "kubectl__subcmd__etcd_guard";
 /// Name of the program in the other half.
 const CORRECT_NAME: &str = "kubectl__etcd_guard";
 
-/// Print the completion script of a shell for kubectl-etcd_guard: source <(kubectl-etcd_guard completion bash)
+/// Print the completion script of a shell for kubectl-etcd_guard
+///
+/// kubectl completes the plugin through a second program, `kubectl_complete-etcd_guard`, which is part of the release archive.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  # For this bash
+  source <(kubectl-etcd_guard completion bash)")]
 pub(super) struct Completion {
     /// The shell
     shell: Shell,
@@ -27,10 +34,11 @@ pub(super) struct Completion {
 // === impl Completion ===
 
 impl Completion {
-    pub(super) fn run(self, mut command: Command) -> anyhow::Result<()> {
+    pub(super) fn run(self, mut command: Command) -> anyhow::Result<bool> {
         let mut script = Vec::new();
         generate(self.shell, &mut command, NAME, &mut script);
         let script = String::from_utf8(script)?.replace(WRONG_NAME, CORRECT_NAME);
-        Ok(std::io::stdout().write_all(script.as_bytes())?)
+        stdout().write_all(script.as_bytes())?;
+        Ok(true)
     }
 }

@@ -6,23 +6,29 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::guard_flags::GuardFlags;
+use super::guard_flags::{GuardFlags, parse_name};
 use crate::{
     conformance::{Options, Outcome, Report, Suite},
+    durations,
     guard_client::GuardClient,
 };
 use etcd_guard_cli::{
     access::run,
-    printing::{Output, confirm, print_error},
+    printing::{Output, causes, confirm, print_error, stdout},
     terminal::{EMPHASIS, paint},
 };
 
 /// Test the guarantees of the guard in a test cluster
 ///
 /// Creates a namespace, starts etcd clusters in it, requests deletions of their pods, and deletes the namespace. Uses
-/// every kind of deletion that affects no object outside the namespace. Exit status: 0 if all responses were as
-/// expected, 1 if a response was not, 2 if the suite could not run.
+/// every kind of deletion that affects no object outside the namespace. Status 1 means that a response was not the expected one.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  # Run the suite in a test cluster, after a confirmation
+  kubectl etcd-guard conformance
+
+  # In a pipeline, with the result as JSON
+  kubectl etcd-guard conformance --yes -o json")]
 pub(super) struct Conformance {
     #[command(flatten)]
     guard: GuardFlags,
@@ -33,10 +39,10 @@ pub(super) struct Conformance {
     #[arg(long)]
     image: Option<String>,
     /// The storage class of the members' volumes; by default the default class of the cluster
-    #[arg(long)]
+    #[arg(long, value_parser = parse_name)]
     storage_class: Option<String>,
     /// Maximum time for members to start or to recover
-    #[arg(long, default_value = "5m", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "5m", value_parser = durations::parse)]
     wait: Duration,
     /// Output format
     #[arg(short, long, value_enum, default_value = "table")]
@@ -82,7 +88,8 @@ impl Conformance {
             result = suite.clean_up() => result,
             () = signals.next_interrupt() => Err(anyhow!("stopped")),
         };
-        let cleaned_up = cleaned_up.map_err(|error| anyhow!("{error:#}; {}", suite.manual_clean_up()));
+        let cleaned_up =
+            cleaned_up.map_err(|error| anyhow!("{}; {}", causes(&error), suite.manual_clean_up()));
         let mut errors = [run, printed, cleaned_up].into_iter().filter_map(Result::err);
         // A failed case decides the exit status, also if an error followed.
         if suite.report().count(Outcome::Failed) > 0 {
@@ -108,7 +115,7 @@ fn question(client: &GuardClient, namespace: Option<&str>) -> String {
 }
 
 fn print(report: &Report, output: Output) -> anyhow::Result<()> {
-    let mut out = anstream::stdout().lock();
+    let mut out = stdout();
     match output {
         Output::Table | Output::Wide if report.rows.is_empty() => {}
         // The table has all facts.

@@ -8,21 +8,42 @@ use clap::Args;
 
 use super::guard_flags::GuardFlags;
 use crate::doctor::{self, Options};
-use etcd_guard_cli::{access::run, printing::Output};
+use etcd_guard_cli::{
+    access::run,
+    printing::{Output, stdout},
+};
+use etcd_guard_core::documentation::{DEFAULT_URL, Manual};
 
 /// Check the installation of the guard: API server, webhooks, certificates, permissions, network, replicas and clusters
 ///
-/// Each line is ok, a warning or a failure, with a remedy. Uses your permissions; a check that requires a missing permission
-/// is a warning. The network check requests one eviction as a dry run, of a pod that does not exist, in the namespace of
-/// --namespace or in the first guarded one. Exit status: 0 if no check failed, 1 if a check failed, 2 if the checks could not
-/// run or nothing of the guard could be read.
+/// Each line is ok, a warning or a failure, with a remedy. Use the plugin of the guard's version: it compares with its own
+/// manifests. Uses your permissions; a check that requires a missing permission is a warning. The network check requests one eviction as a dry run, of a pod that does not exist, in the namespace of
+/// --namespace or in the first guarded one. Status 1 means that a check failed; warnings do not count.
+///
+/// With --pre, you need no guard: version, permissions, quotas, certificates, other webhooks, and the etcd that it would guard. It
+/// requests the creation of the webhook configurations and of a pod as dry runs.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  # Check the installation
+  kubectl etcd-guard doctor
+
+  # Before the installation: what stops it, and what would surprise you afterwards
+  kubectl etcd-guard doctor --pre
+
+  # The checks that failed, as JSON
+  kubectl etcd-guard doctor -o json | jq '.checks[] | select(.state == \"failure\")'")]
 pub(super) struct Doctor {
     #[command(flatten)]
     guard: GuardFlags,
+    /// Check a cluster before the installation: what stops it, and what would surprise you afterwards
+    #[arg(long)]
+    pre: bool,
     /// Output format
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
+    /// URL of the manual, which the lines name; set it if you publish a copy of your own
+    #[arg(long, env = "ETCD_GUARD_DOCS_URL", value_name = "URL", default_value = DEFAULT_URL)]
+    docs_url: Manual,
 }
 
 // === impl Doctor ===
@@ -34,14 +55,16 @@ impl Doctor {
     }
 
     async fn examine(self) -> anyhow::Result<bool> {
-        let Self { guard, output } = self;
+        let Self { guard, pre, output, docs_url: manual } = self;
         let options = Options {
             guard_namespace: guard.guard_namespace().to_owned(),
             guard_selector: guard.guard_selector().to_owned(),
             namespace: guard.namespace_flag().map(str::to_owned),
+            manual,
         };
-        let report = doctor::Doctor::new(guard.connect().await?, options).examine().await?;
-        let mut out = anstream::stdout().lock();
+        let doctor = doctor::Doctor::new(guard.connect().await?, options);
+        let report = if pre { doctor.examine_before().await? } else { doctor.examine().await? };
+        let mut out = stdout();
         match output {
             // The table has all facts.
             Output::Table | Output::Wide => report.write_table(&mut out)?,
@@ -54,7 +77,7 @@ impl Doctor {
         drop(out);
         anyhow::ensure!(
             report.has_result(),
-            "no property of the guard could be read; the remedies above name the missing permissions"
+            "no property of the guard could be read; each line above says why"
         );
         Ok(report.is_passed())
     }

@@ -1,13 +1,17 @@
 //! `kubectl etcd-guard inject`: shows the mutation of a pod without a cluster.
 
-use std::path::PathBuf;
+use std::{io::Write, path::PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
+use super::guard_flags::parse_namespace;
+use etcd_guard_cli::printing::{print_error, print_warning, stdout};
 use etcd_guard_core::{
-    config::selector::Labels, escape::escape_json, objects::api_server_version::ApiServerVersion,
+    config::{document::yaml_error, selector::Labels},
+    escape::escape_json,
+    objects::api_server_version::ApiServerVersion,
 };
 use etcd_guard_inject::{
     pod_names::check_pod_name,
@@ -15,7 +19,15 @@ use etcd_guard_inject::{
 };
 
 /// Print a pod with all injections applied; requires no cluster
+///
+/// Status 1 means that the guard would deny the pod.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  # What becomes of this pod?
+  kubectl etcd-guard inject -f pod.yaml --config config.yaml
+
+  # The JSON patch of the webhook
+  kubectl etcd-guard inject -f pod.yaml --config config.yaml -o patch")]
 pub(super) struct Inject {
     /// The pod in YAML or JSON, or - for standard input
     #[arg(short, long)]
@@ -27,7 +39,7 @@ pub(super) struct Inject {
     #[arg(short, long, value_enum, default_value = "yaml")]
     output: Output,
     /// The pod's namespace; by default the namespace in the file, otherwise `default`
-    #[arg(short, long)]
+    #[arg(short, long, value_parser = parse_namespace)]
     namespace: Option<String>,
     /// A label of the namespace, such as sidecar-injector=enabled; can be repeated
     #[arg(long = "namespace-label", value_parser = parse_label)]
@@ -59,8 +71,11 @@ fn parse_version(text: &str) -> Result<ApiServerVersion, String> {
     ApiServerVersion::parse(major, minor).ok_or_else(|| format!("{text:?} is not a version such as 1.34"))
 }
 
-/// Prefix of the reason of a denial.
-const DENIED: &str = "the pod would be denied";
+/// Prints why the guard denies the pod. Returns that it does.
+fn denied(denial: impl std::error::Error + Send + Sync + 'static) -> bool {
+    print_error(&anyhow::Error::new(denial).context("the pod would be denied"));
+    false
+}
 
 /// Rejects labels and annotations that are not strings. The API server rejects such a pod before it calls any webhook.
 fn check_strings(pod: &Value) -> anyhow::Result<()> {
@@ -79,15 +94,20 @@ fn check_strings(pod: &Value) -> anyhow::Result<()> {
 // === impl Inject ===
 
 impl Inject {
-    pub(super) fn run(self) -> anyhow::Result<()> {
+    /// Returns whether the guard would admit the pod.
+    pub(super) fn run(self) -> anyhow::Result<bool> {
         let Self { file, config, output, namespace, namespace_labels, kubernetes_version } = self;
         let (config, _) = super::config::read_or_default(config.as_deref())?;
         let text = super::config::read_text(&file)?;
-        let pod: Value = serde_saphyr::from_str(&text).with_context(|| file.display().to_string())?;
+        let pod: Value = serde_saphyr::from_str(&text)
+            .map_err(|error| anyhow!("{}: {}", file.display(), yaml_error(&error)))?;
         if pod.get("kind").is_none_or(|kind| kind != "Pod") {
             bail!("{}: expected one object of kind Pod", file.display());
         }
-        check_strings(&pod).with_context(|| file.display().to_string())?;
+        if let Err(error) = check_strings(&pod).with_context(|| file.display().to_string()) {
+            print_error(&error);
+            return Ok(false);
+        }
         let pod_namespace = pod.pointer("/metadata/namespace").and_then(Value::as_str).map(str::to_owned);
         let namespace = namespace.or(pod_namespace).unwrap_or_else(|| String::from("default"));
         let labels: Labels = namespace_labels.into_iter().collect();
@@ -96,20 +116,29 @@ impl Inject {
             namespace_labels: Ok(&labels),
             native_sidecars: kubernetes_version >= ApiServerVersion::NATIVE_SIDECARS,
         };
-        let injection = inject(pod.clone(), &context, &config).context(DENIED)?;
+        let injection = match inject(pod.clone(), &context, &config) {
+            Ok(injection) => injection,
+            Err(denial) => return Ok(denied(denial)),
+        };
         if let Some(rule) = &config.pod_names {
             let text = |place| pod.pointer(place).and_then(Value::as_str).unwrap_or_default();
-            check_pod_name(text("/metadata/name"), text("/metadata/generateName"), rule).context(DENIED)?;
+            if let Err(denial) = check_pod_name(text("/metadata/name"), text("/metadata/generateName"), rule)
+            {
+                return Ok(denied(denial));
+            }
         }
         for warning in injection.notes.iter().filter_map(|note| note.warning.as_ref()) {
-            eprintln!("Warning: {warning}");
+            print_warning(warning);
         }
+        let mut out = stdout();
         let pod = injection.pod.unwrap_or(pod);
         match output {
-            Output::Yaml => print!("{}", serde_saphyr::to_string(&pod)?),
-            Output::Json => println!("{}", escape_json(&serde_json::to_string_pretty(&pod)?)),
-            Output::Patch => println!("{}", escape_json(&serde_json::to_string_pretty(&injection.patch)?)),
+            Output::Yaml => write!(out, "{}", serde_saphyr::to_string(&pod)?)?,
+            Output::Json => writeln!(out, "{}", escape_json(&serde_json::to_string_pretty(&pod)?))?,
+            Output::Patch => {
+                writeln!(out, "{}", escape_json(&serde_json::to_string_pretty(&injection.patch)?))?;
+            }
         }
-        Ok(())
+        Ok(true)
     }
 }

@@ -20,8 +20,11 @@ use self::{
     manifest::{InspectionTarget, Manifest},
     report::{print, print_roles},
 };
-use super::guard_flags::ClusterFlags;
-use etcd_guard_cli::{access::run, printing::Output};
+use super::guard_flags::{ClusterFlags, parse_name, parse_namespace};
+use etcd_guard_cli::{
+    access::run,
+    printing::{Output, stdout},
+};
 use etcd_guard_core::{
     escape::to_shell_word,
     inspect::{Inspection, inspect, role::GuardAccount},
@@ -34,9 +37,18 @@ const DEFAULT_NAMESPACE: &str = "default";
 
 /// Show what the guard reads of a pod: recognition, endpoint, storage, credentials, policy, and the Role to apply
 ///
-/// Without --file, the object is read from the API server with the rights of the user. Exit status: 0 if the guard
-/// recognizes an etcd member, 1 if it does not, 2 if the object could not be read.
+/// Without --file, the object is read from the API server with your rights; no running guard is needed. The content of a
+/// Secret is never printed. Status 1 means that the guard recognizes no etcd member.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  # What does the guard see of this pod?
+  kubectl etcd-guard inspect etcd-1 -n prod
+
+  # Let the guard read the certificates of these members
+  kubectl etcd-guard inspect statefulset/etcd -n prod --role | kubectl apply -f -
+
+  # Before you install anything: a pod of a StatefulSet in a file
+  kubectl etcd-guard inspect -f etcd.yaml etcd-1")]
 pub(super) struct Inspect {
     /// A pod, or TYPE/NAME, where TYPE is pod, statefulset, deployment, replicaset, daemonset, job, cronjob or
     /// replicationcontroller; with --file, selects one object of the file
@@ -57,10 +69,10 @@ pub(super) struct Inspect {
     #[arg(long, env = "ETCD_GUARD_CONFIG")]
     config: Option<PathBuf>,
     /// The namespace of the guard
-    #[arg(long, default_value = "etcd-guard", env = "ETCD_GUARD_NAMESPACE")]
+    #[arg(long, default_value = "etcd-guard", env = "ETCD_GUARD_NAMESPACE", value_parser = parse_namespace)]
     guard_namespace: String,
     /// The service account of the guard
-    #[arg(long, default_value = "etcd-guard")]
+    #[arg(long, default_value = "etcd-guard", value_parser = parse_name)]
     service_account: String,
     /// The label of guarded namespaces, as in the guard's arguments
     #[arg(
@@ -82,7 +94,7 @@ impl Inspect {
             Some(file) => self.inspect_file(&file)?,
             None => vec![run(self.inspect_live())?],
         };
-        let mut out = anstream::stdout().lock();
+        let mut out = stdout();
         if is_role {
             print_roles(&inspections, &mut out)?;
         } else {
@@ -123,7 +135,13 @@ impl Inspect {
         let objects = manifest.objects(self.target.as_ref(), namespace, DEFAULT_NAMESPACE);
         let objects = objects.with_context(|| file.display().to_string())?;
         if objects.is_empty() {
-            bail!("{}: found no pod and no object with a pod template", file.display());
+            let (file, targets) = (file.display(), manifest.targets());
+            match &self.target {
+                Some(target) if !targets.is_empty() => {
+                    bail!("{file} has no {target}; it has: {}", targets.join(", "))
+                }
+                _ => bail!("{file} has no pod and no object with a pod template"),
+            }
         }
         let account = self.account();
         let inspected = objects.iter().map(|object| {

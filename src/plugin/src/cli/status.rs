@@ -13,23 +13,36 @@ use clap::Args;
 use tokio::time::sleep;
 
 use self::table::write_text;
-use super::guard_flags::GuardFlags;
-use crate::guard_client::GuardClient;
+use super::guard_flags::{GuardFlags, parse_namespace};
+use crate::{durations, guard_client::GuardClient};
 use etcd_guard_api::{ClusterStatus, Survey};
 use etcd_guard_cli::{
     access::run,
-    printing::{Output, print_error},
+    printing::{Output, print_error, stdout},
 };
-use etcd_guard_core::escape::{escape_json, to_shell_word};
+use etcd_guard_core::{
+    escape::{escape_json, to_shell_word},
+    objects::data_object::is_subdomain,
+};
 
 /// Clears the terminal and moves the cursor to its top.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 
 /// Show the guarded etcd clusters: members, quorum, spare voters, reservations and the effective policy
 ///
-/// Exit status: 0 if the status was read, 1 if it is incomplete or, with --exit-code, if a cluster has lost its quorum or its
-/// state is unknown, 2 if the status could not be read or the cluster does not exist.
+/// LAG is the number of raft entries behind the furthest member, DATA what a deletion does to the data of the member. Lines with
+/// `!` are problems, lines with `?` are pods that look like etcd and are not recognized. Exits 2 if any part could not be read.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  # All clusters of a namespace, or one of them
+  kubectl etcd-guard status -n prod
+  kubectl etcd-guard status -n prod etcd
+
+  # Watch all guarded namespaces
+  kubectl etcd-guard status -A -w
+
+  # In a script: fail unless every cluster has its quorum
+  kubectl etcd-guard status -A --exit-code")]
 pub(super) struct Status {
     /// One cluster, by the name of its StatefulSet or other owner; by default all clusters of the namespace
     #[arg(value_name = "[NAMESPACE/]NAME", conflicts_with = "all_namespaces")]
@@ -37,16 +50,16 @@ pub(super) struct Status {
     #[command(flatten)]
     guard: GuardFlags,
     /// Show all guarded namespaces
-    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    #[arg(short = 'A', long)]
     all_namespaces: bool,
-    /// Exit with status 1 if a cluster has lost its quorum or its state is unknown
+    /// Exit with status 1 if a cluster has lost its quorum, or if its state is unknown
     #[arg(long, conflicts_with = "watch")]
     exit_code: bool,
     /// Repeat until interrupted, also after failed refreshes
     #[arg(short, long)]
     watch: bool,
     /// Interval of --watch
-    #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "2s", value_parser = durations::parse)]
     interval: Duration,
     /// Output format; with --watch, JSON is printed as one line per status and YAML as one document per status
     #[arg(short, long, value_enum, default_value = "table")]
@@ -80,15 +93,17 @@ impl Status {
     async fn show(self) -> anyhow::Result<bool> {
         let Self { cluster, guard, all_namespaces, exit_code, watch, interval, output } = self;
         let selected = guard.namespace_flag().map(str::to_owned);
-        let client = guard.connect().await?;
         let (in_name, cluster) = cluster.map_or((None, None), |name| (name.namespace, Some(name.name)));
-        let namespace = match (in_name, selected) {
-            (Some(in_name), Some(selected)) if in_name != selected => {
-                bail!("namespace {in_name} of the cluster differs from --namespace {selected}");
-            }
-            (Some(in_name), _) => Some(in_name),
-            (None, _) if all_namespaces => None,
-            (None, _) => Some(client.api_server.namespace.clone()),
+        if let (Some(in_name), Some(selected)) = (&in_name, selected)
+            && *in_name != selected
+        {
+            bail!("namespace {in_name} of the cluster differs from --namespace {selected}");
+        }
+        let client = guard.connect().await?;
+        let namespace = match in_name {
+            Some(in_name) => Some(in_name),
+            None if all_namespaces => None,
+            None => Some(client.api_server.namespace.clone()),
         };
         let query = Query { client, namespace, cluster };
         // A failure of the first read is final: flags or permissions can be wrong.
@@ -97,10 +112,7 @@ impl Status {
             return query.watch(survey, output, interval).await;
         }
         print(&survey, output)?;
-        let mut is_passed = survey.problems.is_empty();
-        if !is_passed {
-            print_error(&anyhow!("the status is incomplete"));
-        }
+        let mut is_passed = true;
         if exit_code {
             for cluster in survey.clusters.iter().filter(|cluster| !has_quorum(cluster)) {
                 let state =
@@ -109,6 +121,8 @@ impl Status {
                 is_passed = false;
             }
         }
+        // A cluster without quorum is an answer, also if another cluster could not be read.
+        anyhow::ensure!(survey.problems.is_empty() || !is_passed, "the status is incomplete");
         Ok(is_passed)
     }
 }
@@ -119,14 +133,14 @@ fn has_quorum(cluster: &ClusterStatus) -> bool {
 
 /// Prints a status once.
 fn print(survey: &Survey, output: Output) -> anyhow::Result<()> {
-    let mut out = anstream::stdout().lock();
+    let mut out = stdout();
     write(survey, output, &mut out)?;
     Ok(out.flush()?)
 }
 
 /// Prints one status of many.
 fn print_again(survey: &Survey, output: Output) -> anyhow::Result<()> {
-    let mut out = anstream::stdout().lock();
+    let mut out = stdout();
     match output {
         Output::Json => writeln!(out, "{}", escape_json(&serde_json::to_string(survey)?))?,
         Output::Yaml => {
@@ -218,7 +232,9 @@ impl FromStr for ClusterName {
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once('/').filter(|(namespace, _)| !namespace.contains(['.', '=']));
         let (namespace, name) = parts.map_or((None, text), |(namespace, name)| (Some(namespace), name));
-        if name.is_empty() || namespace == Some("") {
+        // The name of a cluster without an owner consists of labels.
+        let is_name = is_subdomain(name) || name.contains('=') && !name.contains(char::is_whitespace);
+        if !is_name || namespace.is_some_and(|namespace| parse_namespace(namespace).is_err()) {
             return Err(String::from("expected NAME or NAMESPACE/NAME"));
         }
         Ok(Self { namespace: namespace.map(str::to_owned), name: name.to_owned() })

@@ -82,7 +82,7 @@ impl Report {
 
     /// Writes a table of all rows, followed by the complete messages of the failed ones.
     pub(crate) fn write_text(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        let mut table = TabWriter::new(Vec::new()).padding(2);
+        let mut table = TabWriter::new(Vec::new()).padding(3);
         writeln!(table, "RESULT\tREQUEST\tEXPECTED\tANSWERED\tWHY")?;
         for row in &self.rows {
             let Row { request, expected, why, answered, result, .. } = row;

@@ -1,6 +1,9 @@
 //! Release and clock of the API server.
 
-use super::report::{Line, State};
+use super::{
+    reader::Unread,
+    report::{Line, State},
+};
 use etcd_guard_core::objects::api_server_version::ApiServerVersion;
 
 /// The oldest supported release, as in the chart's `kubeVersion`.
@@ -43,8 +46,14 @@ pub(super) fn version(major: &str, minor: &str, kubectl: &str) -> Line {
     }
 }
 
-/// Compares clocks with the clock of the API server. `unread` are the causes why the clock of a replica is unknown.
-pub(super) fn clock(offsets: &[ClockOffset], unread: &[String], kubectl: &str) -> Line {
+/// Compares clocks with the clock of the API server. `unread` are the causes why the clock of a replica is unknown, and `pods` is
+/// the command that lists the replicas. `unread_pods` is why nobody knows which replicas there are.
+pub(super) fn clock(
+    offsets: &[ClockOffset],
+    unread: &[String],
+    unread_pods: Option<&Unread>,
+    (kubectl, pods): (&str, &str),
+) -> Line {
     let state = |offset: &ClockOffset| match offset.seconds.abs() {
         ..=MAX_OFFSET => State::Ok,
         seconds if offset.is_replica && seconds > MAX_TOLERABLE_OFFSET => State::Failure,
@@ -60,13 +69,19 @@ pub(super) fn clock(offsets: &[ClockOffset], unread: &[String], kubectl: &str) -
             (state(offset), text)
         })
         .collect();
+    let is_any_wrong = !findings.is_empty();
     findings.extend(unread.iter().map(|cause| (State::Warning, format!("unknown: {cause}"))));
-    if unread.is_empty() && !offsets.iter().any(|offset| offset.is_replica) {
-        findings.push((State::Warning, String::from("the clock of no replica could be read")));
+    if findings.is_empty() && !offsets.iter().any(|offset| offset.is_replica) {
+        let none_ready = Unread::new("no replica is ready", pods);
+        return Line::not_checked("clock", unread_pods.unwrap_or(&none_ready));
     }
     let subjects: Vec<&str> = offsets.iter().map(|offset| offset.subject.as_str()).collect();
     let message = format!("at most {MAX_OFFSET} s between the API server and {}", subjects.join(", "));
-    let remedy = format!("synchronize the clocks of these machines by NTP: {kubectl} get nodes -o wide");
+    let remedy = if is_any_wrong {
+        format!("synchronize the clocks of these machines by NTP: {kubectl} get nodes -o wide")
+    } else {
+        pods.to_owned()
+    };
     Line::from_findings("clock", "", &message, &findings, remedy)
 }
 
@@ -96,15 +111,22 @@ mod tests {
             is_replica,
             seconds,
         };
-        let state = |offsets: &[ClockOffset]| clock(offsets, &[], "kubectl").state;
+        let state = |offsets: &[ClockOffset]| clock(offsets, &[], None, ("kubectl", "pods")).state;
         assert_eq!(state(&[offset(false, 5), offset(true, -5)]), State::Ok);
         assert_eq!(state(&[offset(true, 6)]), State::Warning);
         assert_eq!(state(&[offset(true, -301)]), State::Failure);
         assert_eq!(state(&[offset(false, 86_400), offset(true, 0)]), State::Warning);
-        assert_eq!(state(&[offset(false, 0)]), State::Warning, "no replica");
+        let none = clock(&[offset(false, 0)], &[], None, ("kubectl", "pods"));
+        assert_eq!(
+            (none.message.as_str(), none.remedy.as_deref()),
+            ("not checked: no replica is ready", Some("pods"))
+        );
         let unread = [String::from("replica b: refused")];
-        assert_eq!(clock(&[offset(true, 0)], &unread, "kubectl").state, State::Warning);
-        let line = clock(&[offset(false, 0), offset(true, -301)], &[], "kubectl");
+        assert_eq!(
+            clock(&[offset(true, 0)], &unread, None, ("kubectl", "pods")).remedy.as_deref(),
+            Some("pods")
+        );
+        let line = clock(&[offset(false, 0), offset(true, -301)], &[], None, ("kubectl", "pods"));
         assert_eq!(line.message, "the clock of replica a is 301 s behind the API server's");
     }
 }

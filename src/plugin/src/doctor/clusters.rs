@@ -1,6 +1,9 @@
 //! The guarded clusters, as the running guard surveys them.
 
-use super::report::{Finding, Line, State};
+use super::{
+    report::{Finding, Line, State},
+    sections::LABEL,
+};
 use etcd_guard_api::{ClusterStatus, PRIORITY_WARNING, Survey};
 use etcd_guard_core::{
     discovery::fail_closed::OWNER_ONLY,
@@ -48,11 +51,8 @@ fn clusters(survey: &Survey, status: &str, kubectl: &str) -> Line {
         let text = format!(
             "the guard protects no etcd cluster: no namespace with the label {label} contains a member"
         );
-        return Line::warning(
-            "clusters",
-            text,
-            format!("{kubectl} label namespace NAME {label} --overwrite"),
-        );
+        let remedy = format!("{kubectl} label namespace NAME {label} --overwrite");
+        return Line::warning("clusters", text, remedy).about(LABEL);
     }
     let without_quorum = survey.clusters.iter().filter(|cluster| cluster.spare.is_none_or(|spare| spare < 0));
     findings

@@ -40,9 +40,7 @@ pub(super) async fn read_chain(
     let handshake = TlsConnector::from(Arc::new(config)).connect(name, stream);
     let connection = timeout(HANDSHAKE_TIMEOUT, handshake)
         .await
-        .with_context(|| {
-            format!("no TLS handshake within {}", humantime::format_duration(HANDSHAKE_TIMEOUT))
-        })?
+        .with_context(|| format!("no TLS handshake within {}", crate::durations::text(HANDSHAKE_TIMEOUT)))?
         .context("the TLS handshake failed")?;
     let (_, session) = connection.get_ref();
     let chain = session.peer_certificates().context("the server sent no certificate")?;

@@ -95,6 +95,21 @@ impl Installation {
         read.as_ref().ok()?.as_ref()
     }
 
+    /// Returns why the configuration of a group could not be read.
+    pub(super) fn unread_configuration(&self, group: WebhookGroup) -> Option<&Unread> {
+        let (_, read) = self.configurations.iter().find(|(name, _)| group.is_named(name))?;
+        read.as_ref().err()
+    }
+
+    /// Whether the guard is certainly not installed: everything could be read, and nothing exists.
+    pub(super) fn is_absent(&self) -> bool {
+        let is_empty = |read: &Result<Vec<Value>, Unread>| read.as_ref().is_ok_and(Vec::is_empty);
+        let mut configurations = self.configurations.iter();
+        is_empty(&self.pods)
+            && is_empty(&self.deployments)
+            && configurations.all(|(_, read)| matches!(read, Ok(None)))
+    }
+
     /// Returns the name of the `ConfigMap` that the servers mount with their configuration file.
     pub(super) fn config_map(&self) -> Option<&str> {
         let deployments = self.deployments.as_deref().unwrap_or_default();

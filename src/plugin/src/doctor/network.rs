@@ -30,10 +30,7 @@ pub(super) async fn check(reader: &Reader, namespace: &str, configuration: &Valu
         "deleteOptions": {"dryRun": ["All"]},
     });
     match reader.post(&path, &eviction).await {
-        Err(cause) => Line::not_checked(
-            "network",
-            &Unread { cause, remedy: format!("{} get --raw /readyz", reader.kubectl()) },
-        ),
+        Err(cause) => reader.unanswered("network", cause),
         Ok(response) => {
             let right = Right { verb: "create", resource: "pods/eviction", namespace: Some(namespace) };
             let unread = reader.unread(&response, right);
@@ -83,7 +80,7 @@ mod tests {
     fn evaluates_each_kind_of_response() {
         let state = |code, message: &str, fails_closed| {
             let response = Response { code, message: message.to_owned(), ..Response::default() };
-            let unread = Unread { cause: String::new(), remedy: String::from("kubectl auth can-i") };
+            let unread = Unread::new("", "kubectl auth can-i");
             evaluate(&response, "prod", fails_closed, &unread, "kubectl get pods").state
         };
         let absent = format!("pods \"{ABSENT_POD}\" not found");

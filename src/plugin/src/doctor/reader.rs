@@ -4,9 +4,16 @@ use std::fmt::Display;
 
 use serde_json::Value;
 
+use super::{permissions::Permission, report::Line};
 use crate::api_server::{ApiServer, Response};
-use etcd_guard_cli::terminal::waiting::with_notice;
+use etcd_guard_cli::{printing::causes, terminal::waiting::with_notice};
 use etcd_guard_core::escape::to_shell_word;
+
+/// The HTTP status of rejected credentials.
+const UNAUTHORIZED: u16 = 401;
+
+/// The HTTP status of a missing permission.
+const FORBIDDEN: u16 = 403;
 
 /// Calls the API server with the permissions of the user.
 pub(super) struct Reader {
@@ -27,6 +34,17 @@ pub(super) struct Right<'a> {
 pub(super) struct Unread {
     pub(super) cause: String,
     pub(super) remedy: String,
+    /// Whether the user lacks the permission.
+    pub(super) is_forbidden: bool,
+}
+
+// === impl Unread ===
+
+impl Unread {
+    /// A read that failed for another reason than a missing permission.
+    pub(super) fn new(cause: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { cause: cause.into(), remedy: remedy.into(), is_forbidden: false }
+    }
 }
 
 // === impl Reader ===
@@ -40,11 +58,26 @@ impl Reader {
         &self.api_server.kubectl
     }
 
+    /// Returns a command of this program, with the flags that select the same cluster and the same identity.
+    pub(super) fn command(&self, name: &str) -> String {
+        self.api_server.command(name)
+    }
+
+    /// Whether the user has a permission.
+    pub(super) async fn is_permitted(&self, permission: &Permission) -> Result<bool, String> {
+        let review = self.api_server.is_permitted(permission.attributes());
+        with_notice(&self.api_server.describe(), review).await.map_err(|error| causes(&error))
+    }
+
+    /// The line of a check whose call had no response.
+    pub(super) fn unanswered(&self, check: &'static str, cause: String) -> Line {
+        Line::not_checked(check, &Unread::new(cause, format!("{} get --raw /readyz", self.kubectl())))
+    }
+
     /// Returns the object at this path, or `None` if it does not exist.
     pub(super) async fn get(&self, path: &str, right: Right<'_>) -> Result<Option<Value>, Unread> {
-        let response = self.noticed(path, self.api_server.get(path)).await.map_err(|cause| Unread {
-            cause,
-            remedy: format!("{} get --raw {}", self.kubectl(), to_shell_word(path)),
+        let response = self.noticed(path, self.api_server.get(path)).await.map_err(|cause| {
+            Unread::new(cause, format!("{} get --raw {}", self.kubectl(), to_shell_word(path)))
         })?;
         match response.code {
             200..300 => Ok(Some(response.object)),
@@ -53,14 +86,24 @@ impl Reader {
         }
     }
 
-    /// Returns the version of the API server. The outer error is that it does not respond.
+    /// Returns the version of the API server. The outer error is that it does not respond, or rejects the credentials.
     pub(super) async fn version(&self) -> Result<Result<Value, Unread>, String> {
-        let response = self.noticed("/version", self.api_server.get("/version")).await?;
+        let path = "/version";
+        let response = self.noticed(path, self.api_server.get(path)).await.map_err(|cause| {
+            format!(
+                "the API server does not respond: {cause}; check the address: {} cluster-info",
+                self.kubectl()
+            )
+        })?;
+        if response.code == UNAUTHORIZED {
+            return Err(response.cause());
+        }
         if response.is_success() {
             return Ok(Ok(response.object));
         }
         let remedy = format!("{} get --raw /version", self.kubectl());
-        Ok(Err(Unread { cause: response.cause(), remedy }))
+        let cause = format!("{} responded: {}", self.api_server.describe(), response.cause());
+        Ok(Err(Unread::new(cause, remedy)))
     }
 
     /// Returns the items of the list at this path.
@@ -81,10 +124,15 @@ impl Reader {
         let kubectl = self.kubectl();
         let place = namespace.map_or_else(String::new, |name| format!(" -n {}", to_shell_word(name)));
         Unread {
+            is_forbidden: response.is_forbidden(),
             cause: response.cause(),
-            remedy: format!(
-                "repeat with an account that has this permission: {kubectl} auth can-i {verb} {resource}{place}"
-            ),
+            remedy: match response.code {
+                UNAUTHORIZED => format!("log in again: {kubectl} auth whoami"),
+                FORBIDDEN => format!(
+                    "repeat with an account that has this permission: {kubectl} auth can-i {verb} {resource}{place}"
+                ),
+                _ => format!("{kubectl} get --raw /readyz"),
+            },
         }
     }
 

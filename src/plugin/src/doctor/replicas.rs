@@ -37,7 +37,7 @@ impl Replicas {
         let deployments: Vec<Deployment> = parse(deployments);
         let owns = |deployment: &Deployment| {
             let spec = deployment.spec.as_ref();
-            spec.is_some_and(|spec| pods.iter().any(|pod| selects(&spec.selector, pod)))
+            spec.is_some_and(|spec| pods.iter().any(|pod| selects(&spec.selector, labels(pod))))
         };
         let is_shipped = |deployment: &Deployment| deployment.metadata.name.as_deref() == Some("etcd-guard");
         let index = deployments.iter().position(owns).or_else(|| deployments.iter().position(is_shipped));
@@ -103,7 +103,7 @@ impl Replicas {
         let budgets: Vec<PodDisruptionBudget> = parse(budgets);
         let budget = budgets.iter().find(|budget| {
             let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-            selector.is_some_and(|selector| self.pods.iter().any(|pod| selects(selector, pod)))
+            selector.is_some_and(|selector| self.pods.iter().any(|pod| selects(selector, labels(pod))))
         });
         let Some(budget) = budget else {
             let text = "no PodDisruptionBudget selects the replicas: a drain can evict all of them";
@@ -138,13 +138,18 @@ pub(super) fn image_line(pods: &[Value], set_image: &str) -> Option<Line> {
 }
 
 /// Parses objects of a list. Objects that cannot be parsed are left out.
-fn parse<T: serde::de::DeserializeOwned>(objects: Vec<Value>) -> Vec<T> {
+pub(super) fn parse<T: serde::de::DeserializeOwned>(objects: Vec<Value>) -> Vec<T> {
     objects.into_iter().filter_map(|object| serde_json::from_value(object).ok()).collect()
 }
 
-fn selects(selector: &LabelSelector, pod: &Pod) -> bool {
-    let labels = pod.metadata.labels.clone().unwrap_or_default();
-    Selector::try_from(selector.clone()).is_ok_and(|selector| selector.matches(&labels))
+/// Whether a selector selects an object with these labels.
+pub(super) fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    Selector::try_from(selector.clone()).is_ok_and(|selector| selector.matches(labels))
+}
+
+fn labels(pod: &Pod) -> &BTreeMap<String, String> {
+    static NONE: BTreeMap<String, String> = BTreeMap::new();
+    pod.metadata.labels.as_ref().unwrap_or(&NONE)
 }
 
 /// Compares the releases of the replicas with each other and with this program. `unread` are the causes why the release of a

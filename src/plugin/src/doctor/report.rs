@@ -4,9 +4,15 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::reader::Unread;
+use super::{
+    reader::Unread,
+    sections::{PERMISSIONS_OF_USERS, Section, section_of},
+};
 use etcd_guard_cli::terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, paint};
-use etcd_guard_core::escape::{MAX_TEXT_CHARS, to_bounded_line};
+use etcd_guard_core::{
+    documentation::Manual,
+    escape::{MAX_TEXT_CHARS, to_bounded_line},
+};
 
 /// The result of all checks. The fields are those of the JSON output.
 #[derive(Debug, Default, Serialize)]
@@ -25,6 +31,10 @@ pub(crate) struct Line {
     pub(super) message: String,
     /// How to correct the state, with a command after the last colon; `None` if the state is `ok`.
     pub(super) remedy: Option<String>,
+    /// The section of the manual about the finding; `None` if the state is `ok`.
+    documentation: Option<String>,
+    #[serde(skip)]
+    section: Section,
     /// Whether a read failed that the check requires.
     #[serde(skip)]
     is_unread: bool,
@@ -51,7 +61,11 @@ pub(super) type Finding = (State, String);
 // === impl Report ===
 
 impl Report {
-    pub(super) fn new(checks: Vec<Line>) -> Self {
+    pub(super) fn new(mut checks: Vec<Line>, manual: &Manual) -> Self {
+        for line in checks.iter_mut().filter(|line| line.state > State::Ok) {
+            let (page, anchor) = line.section;
+            line.documentation = Some(manual.section(page, anchor));
+        }
         let count = |state| checks.iter().filter(|line| line.state == state).count();
         Self { failures: count(State::Failure), warnings: count(State::Warning), checks }
     }
@@ -67,16 +81,21 @@ impl Report {
         self.checks.iter().any(|line| !line.is_unread && !UNRELATED.contains(&line.check))
     }
 
-    /// Writes a line for each check, and the remedy below it.
+    /// Writes a line for each check, and below it the remedy and the address of its section.
     pub(crate) fn write_table(&self, out: &mut impl Write) -> io::Result<()> {
         let width = self.checks.iter().map(|line| line.check.len()).max().unwrap_or_default();
-        for Line { check, state, message, remedy, .. } in &self.checks {
+        let indent = State::WIDTH;
+        writeln!(out, "{:indent$}   {:width$}   MESSAGE", "STATE", "CHECK")?;
+        for Line { check, state, message, remedy, documentation, .. } in &self.checks {
             // Computed here, because a format width would count the color codes.
             let pad = State::WIDTH - state.as_str().len();
             let state = state.painted();
-            writeln!(out, "{state}{:pad$}  {check:width$}  {message}", "")?;
+            writeln!(out, "{state}{:pad$}   {check:width$}   {message}", "")?;
             if let Some(remedy) = remedy {
-                writeln!(out, "{:indent$}  {} {remedy}", "", paint(EMPHASIS, "->"), indent = State::WIDTH)?;
+                writeln!(out, "{:indent$}   {} {remedy}", "", paint(EMPHASIS, "->"))?;
+            }
+            if let Some(documentation) = documentation {
+                writeln!(out, "{:indent$}   See {documentation}", "")?;
             }
         }
         let Self { failures, warnings, checks } = self;
@@ -92,12 +111,13 @@ impl Report {
     /// Returns a report with this text in every field that contains texts of other systems.
     #[cfg(any(test, feature = "fixtures"))]
     pub(crate) fn with_texts(text: &str) -> Self {
-        let unread = Unread { cause: text.to_owned(), remedy: text.to_owned() };
-        Self::new(vec![
+        let unread = Unread::new(text, text);
+        let lines = vec![
             Line::ok("clusters", text),
             Line::failure("network", text, text),
             Line::not_checked("webhooks", &unread),
-        ])
+        ];
+        Self::new(lines, &Manual::default())
     }
 }
 
@@ -105,7 +125,7 @@ impl Report {
 
 impl Line {
     pub(super) fn ok(check: &'static str, message: impl AsRef<str>) -> Self {
-        Self { check, state: State::Ok, message: escaped(message.as_ref()), remedy: None, is_unread: false }
+        Self::new(check, State::Ok, message.as_ref(), None)
     }
 
     pub(super) fn warning(check: &'static str, message: impl AsRef<str>, remedy: impl AsRef<str>) -> Self {
@@ -119,7 +139,8 @@ impl Line {
     /// A check without a result, because a read failed or is not permitted.
     pub(super) fn not_checked(check: &'static str, unread: &Unread) -> Self {
         let line = Self::warning(check, format!("not checked: {}", unread.cause), &unread.remedy);
-        Self { is_unread: true, ..line }
+        let section = if unread.is_forbidden { PERMISSIONS_OF_USERS } else { line.section };
+        Self { is_unread: true, section, ..line }
     }
 
     /// The line for these deviations: `ok` with `message` if there are none, otherwise the worst state with all
@@ -139,7 +160,17 @@ impl Line {
     }
 
     fn with_remedy(check: &'static str, state: State, message: &str, remedy: &str) -> Self {
-        Self { check, state, message: escaped(message), remedy: Some(escaped(remedy)), is_unread: false }
+        Self::new(check, state, message, Some(escaped(remedy)))
+    }
+
+    fn new(check: &'static str, state: State, message: &str, remedy: Option<String>) -> Self {
+        let (message, section) = (escaped(message), section_of(check));
+        Self { check, state, message, remedy, documentation: None, section, is_unread: false }
+    }
+
+    /// Replaces the section of the check by that of the finding.
+    pub(super) fn about(self, section: Section) -> Self {
+        Self { section, ..self }
     }
 }
 
@@ -184,18 +215,27 @@ mod tests {
 
     #[test]
     fn prints_line_per_check_and_remedies() {
-        let report = Report::new(vec![
+        let forbidden = Unread { is_forbidden: true, ..Unread::new("forbidden", "kubectl auth can-i") };
+        let lines = vec![
             Line::ok("api-server", "Kubernetes 1.34"),
             Line::warning("replicas", "1 of 2 replicas is ready", "kubectl get pods"),
             Line::failure("network", "no route", "kubectl get svc"),
-        ]);
+            Line::not_checked("webhooks", &forbidden),
+        ];
+        let report = Report::new(lines, &Manual::new("https://docs.example.com/guard"));
         let expected = "\
-ok       api-server  Kubernetes 1.34
-warning  replicas    1 of 2 replicas is ready
-         -> kubectl get pods
-failure  network     no route
-         -> kubectl get svc
-ok: 1, warnings: 1, failures: 1
+STATE     CHECK        MESSAGE
+ok        api-server   Kubernetes 1.34
+warning   replicas     1 of 2 replicas is ready
+          -> kubectl get pods
+          See https://docs.example.com/guard/alerts.html#etcdguarddown
+failure   network      no route
+          -> kubectl get svc
+          See https://docs.example.com/guard/alerts.html#etcdguardwebhookfailing
+warning   webhooks     not checked: forbidden
+          -> kubectl auth can-i
+          See https://docs.example.com/guard/permissions.html#permissions-of-users
+ok: 1, warnings: 2, failures: 1
 ";
         assert_eq!(table(&report), expected);
         assert!(!report.is_passed());
@@ -203,23 +243,23 @@ ok: 1, warnings: 1, failures: 1
 
     #[test]
     fn warnings_and_unread_checks_are_no_failures() {
-        let unread = Unread { cause: String::from("forbidden"), remedy: String::from("kubectl auth can-i") };
-        let report = Report::new(vec![Line::not_checked("webhooks", &unread)]);
+        let unread = Unread::new("forbidden", "kubectl auth can-i");
+        let report = Report::new(vec![Line::not_checked("webhooks", &unread)], &Manual::default());
         assert!(report.is_passed());
         assert_eq!(report.warnings, 1);
     }
 
     #[test]
     fn report_without_any_read_property_has_no_result() {
-        let unread = Unread { cause: String::from("forbidden"), remedy: String::from("kubectl auth can-i") };
+        let unread = Unread::new("forbidden", "kubectl auth can-i");
         let mut lines = vec![
             Line::ok("api-server", "1.34"),
             Line::ok("clock", "5 s"),
             Line::not_checked("webhooks", &unread),
         ];
-        assert!(!Report::new(lines.clone()).has_result());
+        assert!(!Report::new(lines.clone(), &Manual::default()).has_result());
         lines.push(Line::warning("replicas", "1 of 2 replicas are ready", "kubectl get pods"));
-        assert!(Report::new(lines).has_result());
+        assert!(Report::new(lines, &Manual::default()).has_result());
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::{
         replica::{MAX_REPLICAS, Replica, release},
     },
 };
-use etcd_guard_cli::terminal::waiting::with_notice;
+use etcd_guard_cli::{printing::causes, terminal::waiting::with_notice};
 use etcd_guard_core::escape::{MAX_ERROR_CHARS, to_bounded_line};
 
 /// What the replicas report about themselves.
@@ -157,5 +157,5 @@ fn seconds_between(start: OffsetDateTime, end: OffsetDateTime) -> i64 {
 
 /// Returns the causes of an error on one line.
 pub(super) fn bounded(error: &anyhow::Error) -> String {
-    to_bounded_line(&format!("{error:#}"), MAX_ERROR_CHARS)
+    to_bounded_line(&causes(error), MAX_ERROR_CHARS)
 }

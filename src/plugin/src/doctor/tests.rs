@@ -17,7 +17,7 @@ use crate::{
     guard_client::{GuardClient, GuardEndpoint},
 };
 use etcd_guard_cli::registration::{Registration, WebhookGroup, shipped_configurations};
-use etcd_guard_core::opt_in_label::OptInLabel;
+use etcd_guard_core::{documentation::Manual, opt_in_label::OptInLabel};
 use etcd_guard_kubernetes::fake::status_failure;
 
 const CONFIGURATION: &str =
@@ -394,17 +394,25 @@ impl Installation {
     /// Returns the lines of `doctor` as in its JSON output.
     async fn examine(&self) -> Vec<Value> {
         let address = self.serve_guard().await;
-        let guard = GuardClient {
-            api_server: ApiServer::fake(self.client(), "kubectl --context dev"),
-            endpoint: GuardEndpoint::Url(format!("http://{address}").parse().unwrap()),
-        };
+        self.examine_at(GuardEndpoint::Url(format!("http://{address}").parse().unwrap())).await
+    }
+
+    async fn examine_at(&self, endpoint: GuardEndpoint) -> Vec<Value> {
+        let guard =
+            GuardClient { api_server: ApiServer::fake(self.client(), "kubectl --context dev"), endpoint };
         let options = Options {
             guard_namespace: String::from("ops"),
             guard_selector: String::from("app=etcd-guard"),
             namespace: self.namespace.map(str::to_owned),
+            manual: Manual::default(),
         };
         let report = Doctor::new(guard, options).examine().await.unwrap();
-        serde_json::to_value(&report).unwrap()["checks"].as_array().unwrap().clone()
+        let lines = serde_json::to_value(&report).unwrap()["checks"].as_array().unwrap().clone();
+        for line in &lines {
+            assert_eq!(line["documentation"].is_null(), line["state"] == "ok", "{line}");
+            assert_ne!(line["documentation"], "https://etcd-guard.io/cli.html#doctor", "no section: {line}");
+        }
+        lines
     }
 }
 
@@ -431,6 +439,33 @@ async fn reports_each_defect_of_an_installation() {
         }
     }
     assert!(missed.is_empty(), "{} of {}: {}", missed.len(), DEFECTS.len(), missed.join("\n"));
+}
+
+#[tokio::test]
+async fn missing_installation_is_one_failure() {
+    let endpoint = || GuardEndpoint::PortForward {
+        namespace: String::from("ops"),
+        selector: String::from("app=etcd-guard"),
+    };
+    let mut installation = Installation::correct();
+    installation.objects.retain(|path, _| path == "/version" || path == "/api/v1/namespaces");
+    let lines = installation.examine_at(endpoint()).await;
+    let found: Vec<_> = lines.iter().map(|line| (line["check"].as_str(), line["state"].as_str())).collect();
+    assert_eq!(
+        found,
+        [(Some("api-server"), Some("ok")), (Some("installation"), Some("failure"))],
+        "{lines:#?}"
+    );
+    let remedy = lines[1]["remedy"].as_str().unwrap();
+    assert!(
+        remedy.ends_with(": kubectl etcd-guard doctor --context dev --pre --guard-namespace ops"),
+        "{remedy}"
+    );
+    // What is left of an installation is checked as an installation.
+    let mut installation = Installation::correct();
+    installation.objects.retain(|path, _| path == "/version" || path == CONFIGURATION);
+    let lines = installation.examine_at(endpoint()).await;
+    assert!(lines.len() > 5 && lines.iter().all(|line| line["check"] != "installation"), "{lines:#?}");
 }
 
 #[tokio::test]

@@ -207,7 +207,7 @@ fn compare_conditions(
 }
 
 /// Returns each combination of operation, group, version, resource and scope.
-fn rules(entry: &Value) -> BTreeSet<String> {
+pub(super) fn rules(entry: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for rule in elements(entry, "/rules") {
         let values = |name: &str| -> Vec<String> {
@@ -228,7 +228,7 @@ fn rules(entry: &Value) -> BTreeSet<String> {
 }
 
 /// Whether a rule with wildcards covers a rule without them.
-fn covers(rule: &str, wanted: &str) -> bool {
+pub(super) fn covers(rule: &str, wanted: &str) -> bool {
     let parts = |text: &str| -> Vec<String> { text.splitn(4, ['/', ' ']).map(str::to_owned).collect() };
     let resource_and_scope = |text: &str| text.rsplit_once(' ').map(|(a, b)| (a.to_owned(), b.to_owned()));
     let (rule, wanted) = (parts(rule), parts(wanted));
@@ -239,14 +239,25 @@ fn covers(rule: &str, wanted: &str) -> bool {
         }
         match (resource_and_scope(rule), resource_and_scope(wanted)) {
             (Some((resource, scope)), Some((wanted_resource, wanted_scope))) => {
-                (resource == "*/*"
-                    || resource == wanted_resource
-                    || resource == "*" && !wanted_resource.contains('/'))
-                    && is_covered(&scope, &wanted_scope)
+                covers_resource(&resource, &wanted_resource) && is_covered(&scope, &wanted_scope)
             }
             _ => false,
         }
     })
+}
+
+/// Whether a resource with wildcards covers a resource. `*` covers no subresource, `*/*` everything.
+fn covers_resource(rule: &str, wanted: &str) -> bool {
+    let is_covered = |rule: &str, wanted: &str| rule == "*" || rule == wanted;
+    match (rule.split_once('/'), wanted.split_once('/')) {
+        (Some(("*", "*")), _) => true,
+        (Some((resource, "*")), None) => resource == wanted,
+        (Some((resource, sub)), Some((wanted, wanted_sub))) => {
+            is_covered(resource, wanted) && is_covered(sub, wanted_sub)
+        }
+        (None, None) => is_covered(rule, wanted),
+        _ => false,
+    }
 }
 
 /// Returns the name of each condition with its expression, without differences in white space.
@@ -379,6 +390,23 @@ mod tests {
             object["webhooks"][2]["rules"].as_array_mut().unwrap().push(rule);
         });
         assert_eq!(owners.state, State::Ok, "{owners:?}");
+    }
+
+    #[test]
+    fn wildcards_cover_resources_as_the_api_server_does() {
+        let covered = |resource: &str| {
+            ["pods", "pods/eviction"].map(|wanted| {
+                covers(&format!("* */*/{resource} *"), &format!("CREATE /v1/{wanted} Namespaced"))
+            })
+        };
+        assert_eq!(
+            ["*", "*/*", "pods", "pods/*"].map(covered),
+            [[true, false], [true, true], [true, false], [true, true]]
+        );
+        assert_eq!(
+            ["pods/eviction", "*/eviction", "services"].map(covered),
+            [[false, true], [false, true], [false, false]]
+        );
     }
 
     #[test]

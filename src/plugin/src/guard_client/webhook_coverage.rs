@@ -12,7 +12,7 @@ use kube::{
     core::{Selector, SelectorExt},
 };
 
-use crate::api_server::{ApiServer, call};
+use crate::api_server::ApiServer;
 
 /// Whether a webhook of the guard covers a namespace.
 pub(crate) enum WebhookCoverage {
@@ -33,8 +33,8 @@ impl WebhookCoverage {
         let namespaces = api_server.all::<Namespace>();
         let parameters = ListParams::default();
         let (configurations, namespace_object) = tokio::join!(
-            call("failed to list webhook configurations", configurations.list(&parameters)),
-            call(format!("failed to read namespace {namespace}"), namespaces.get(namespace))
+            api_server.call("failed to list webhook configurations", configurations.list(&parameters)),
+            api_server.call(format!("failed to read namespace {namespace}"), namespaces.get(namespace))
         );
         let configurations = match configurations {
             Ok(configurations) => configurations.items,

@@ -9,7 +9,7 @@ use k8s_openapi::{
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use crate::{api_server::call, guard_client::GuardClient};
+use crate::guard_client::GuardClient;
 use etcd_guard_api::Preview;
 
 /// Pause between two attempts. `kubectl drain` waits 5 s.
@@ -42,7 +42,7 @@ pub(crate) async fn evict(guard: &GuardClient, namespace: &str, pod: &str, uid: 
     let pods = guard.api_server.namespaced::<Pod>(namespace);
     let parameters = PostParams::default();
     let request = pods.create_subresource::<_, Value>("eviction", pod, &parameters, &eviction);
-    match call(format!("failed to evict pod {namespace}/{pod}"), request).await {
+    match guard.api_server.call(format!("failed to evict pod {namespace}/{pod}"), request).await {
         Ok(_) => EvictionResult::Accepted,
         Err(error) if matches!(error.code, Some(404 | 409)) => EvictionResult::Gone,
         Err(error) => EvictionResult::Denied(error.cause),

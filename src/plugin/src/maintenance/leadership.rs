@@ -14,10 +14,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::now;
-use crate::{
-    api_server::{CallError, call},
-    guard_client::GuardClient,
-};
+use crate::{api_server::CallError, guard_client::GuardClient};
 use etcd_guard_api::{ClusterStatus, Role};
 use etcd_guard_core::escape::{MAX_TEXT_CHARS, to_bounded_line};
 
@@ -117,7 +114,7 @@ pub(crate) async fn move_leader(
                 "the guard did not answer the annotation {MOVE_LEADER}={value} of {} {namespace}/{name} within \
                  {}{cause}; check the guard, and the clock of this machine: kubectl etcd-guard doctor",
                 kind.as_str(),
-                humantime::format_duration(timeout)
+                crate::durations::text(timeout)
             );
         }
         sleep(POLL_INTERVAL).await;
@@ -132,11 +129,11 @@ async fn annotate(guard: &GuardClient, subject: &Subject, value: &str) -> anyhow
     match kind {
         SubjectKind::StatefulSet => {
             let sets = guard.api_server.namespaced::<StatefulSet>(namespace);
-            call(operation, sets.patch(name, &parameters, &patch)).await?;
+            guard.api_server.call(operation, sets.patch(name, &parameters, &patch)).await?;
         }
         SubjectKind::Pod => {
             let pods = guard.api_server.namespaced::<Pod>(namespace);
-            call(operation, pods.patch(name, &parameters, &patch)).await?;
+            guard.api_server.call(operation, pods.patch(name, &parameters, &patch)).await?;
         }
     }
     Ok(())
@@ -148,7 +145,7 @@ async fn answer(guard: &GuardClient, subject: &Subject, value: &str) -> Result<O
     let fields = format!("involvedObject.kind={},involvedObject.name={name}", kind.as_str());
     let events = guard.api_server.namespaced::<Event>(namespace);
     let parameters = ListParams::default().fields(&fields);
-    let events = call("failed to list Events", events.list(&parameters)).await?;
+    let events = guard.api_server.call("failed to list Events", events.list(&parameters)).await?;
     let answers: Vec<Answer> =
         events.items.iter().filter_map(|event| Answer::from_event(event, value)).collect();
     // Another replica may have failed before it recorded the request. Its answer can precede that of the replica that moved

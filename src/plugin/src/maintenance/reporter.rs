@@ -7,7 +7,10 @@ use std::{
 
 use serde::Serialize;
 
-use etcd_guard_cli::terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, paint};
+use etcd_guard_cli::{
+    printing::stdout,
+    terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, paint},
+};
 use etcd_guard_core::escape::{MAX_TEXT_CHARS, escape_json, to_bounded_line};
 
 /// Interval in which the same cause of a wait is printed again, so that a long wait is visible.
@@ -89,7 +92,7 @@ impl Reporter {
 
     /// Prints a plan as text, or as one line of JSON.
     pub(crate) fn plan(&self, text: &str, json: &impl Serialize) -> anyhow::Result<()> {
-        let mut out = anstream::stdout().lock();
+        let mut out = stdout();
         match self.destination {
             Destination::Text => write_plan(&mut out, text)?,
             Destination::Json => write_json(&mut out, json)?,

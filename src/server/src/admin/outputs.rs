@@ -5,7 +5,6 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::missing_panics_doc,
-    clippy::must_use_candidate,
     reason = "values for tests: a failure is a panic"
 )]
 
@@ -27,13 +26,11 @@ pub async fn body<T: Serialize + DeserializeOwned>(facts: &T) -> Vec<u8> {
 }
 
 /// Returns the preview of a verdict, as if no step had escaped it.
-#[must_use]
 pub fn preview(verdict: &Verdict) -> Preview {
     from_verdict(verdict.clone(), Some(403))
 }
 
 /// Returns the page of `GET /metrics`.
-#[must_use]
 pub fn metrics(registry: &Registry) -> String {
     let mut page = String::new();
     encode(&mut page, registry).unwrap();

@@ -26,7 +26,8 @@ pub(super) async fn preview(
         state.guard.effective_policy(&request, deadline)
     );
     let code = verdict.refusal(request.operation).map(|refusal| refusal.code);
-    answer(&Preview { policy, ..from_verdict(verdict, code) })
+    let documentation = (!verdict.allows()).then(|| state.manual.reason(verdict.reason));
+    answer(&Preview { policy, documentation, ..from_verdict(verdict, code) })
 }
 
 /// Returns the preview of a verdict. `code` is the HTTP status of a denial.
@@ -44,8 +45,11 @@ pub(crate) fn from_verdict(verdict: Verdict, code: Option<u16>) -> Preview {
         member: verdict.member.map(|id| id.to_string()),
         role: role(&verdict),
         policy: Vec::new(),
-        message: verdict.message,
-        next: verdict.remedy,
+        documentation: None,
+        message: verdict.line(),
+        next: verdict
+            .remedy
+            .map(|remedy| std::iter::once(remedy).chain(verdict.advice).collect::<Vec<_>>().join("; ")),
         warnings: verdict.warnings,
         cluster: verdict.cluster,
     }

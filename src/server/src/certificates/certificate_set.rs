@@ -124,7 +124,6 @@ impl CertificateSet {
 
     /// Whether less than a third of the lifetime is left. The lifetime of this set counts, not the configured one:
     /// replicas with different settings would otherwise renew each other's certificates endlessly.
-    #[must_use]
     pub(crate) fn is_renewal_due(&self, now: OffsetDateTime) -> bool {
         let end = self.pair.expiry();
         let start = self.pair.start().saturating_add(BACKDATE_SECONDS);
@@ -132,7 +131,6 @@ impl CertificateSet {
     }
 
     /// The DNS names and IP addresses of the leaf.
-    #[must_use]
     pub(crate) fn names(&self) -> Vec<String> {
         let Ok(leaf) = CertificateDer::from_pem_slice(self.certificate.as_bytes()) else { return Vec::new() };
         let Ok((_, leaf)) = parse_x509_certificate(&leaf) else { return Vec::new() };
@@ -141,13 +139,11 @@ impl CertificateSet {
     }
 
     /// The CA certificate as PEM.
-    #[must_use]
     pub(crate) fn ca(&self) -> &str {
         &self.ca
     }
 
     /// The leaf certificate as PEM.
-    #[must_use]
     pub(crate) fn certificate(&self) -> &str {
         &self.certificate
     }
@@ -158,7 +154,6 @@ impl CertificateSet {
     }
 
     /// The certificate and key that a TLS server uses.
-    #[must_use]
     pub(crate) fn pair(&self) -> &CertificatePair {
         &self.pair
     }

@@ -85,7 +85,6 @@ pub(crate) enum Step {
 }
 
 /// Returns the next step.
-#[must_use]
 pub(crate) fn next_step(state: &State) -> Step {
     let Some(Stored { current, next }) = state.stored else {
         return if state.served == Served::Valid { Step::Restore } else { Step::Create };

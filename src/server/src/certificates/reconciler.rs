@@ -104,7 +104,6 @@ enum StepError {
 
 impl CertificateReconciler {
     /// Creates a reconciler for servers that mount the Secret. Requires a runtime, for the task that writes Events.
-    #[must_use]
     pub(crate) fn new(client: &Client, settings: CertificateSettings, provider: Arc<CryptoProvider>) -> Self {
         let registration = settings.registration.as_ref();
         let registers_guard =
@@ -124,7 +123,6 @@ impl CertificateReconciler {
     }
 
     /// Passes certificates to the server of this process, and reports to `readiness` whether they are trusted.
-    #[must_use]
     pub(crate) fn with_server(self, server: ServedCertificate, readiness: Readiness) -> Self {
         Self { server: Some(server), readiness, ..self }
     }

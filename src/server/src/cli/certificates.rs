@@ -47,7 +47,13 @@ pub(super) struct Certificates {
 #[derive(Debug, Args)]
 pub(super) struct IssuingFlags {
     /// Lifetime of self-managed certificates; they are renewed when a third of it is left
-    #[arg(long, default_value = "90d", env = "ETCD_GUARD_CERTIFICATE_LIFE", value_parser = parse_lifetime)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "90d",
+        env = "ETCD_GUARD_CERTIFICATE_LIFE",
+        value_parser = parse_lifetime
+    )]
     certificate_life: Duration,
     /// Apply webhook configurations at the start and after their deletion: those of the guard, or the listed parts
     #[arg(
@@ -60,10 +66,10 @@ pub(super) struct IssuingFlags {
         default_missing_value = "guard"
     )]
     register: Option<Vec<WebhookGroup>>,
-    /// URL https://HOST:PORT by which the API server reaches the server without a Service
-    #[arg(long, env = "ETCD_GUARD_REGISTER_URL", requires = "register", value_parser = parse_url)]
+    /// `https://HOST:PORT` by which the API server reaches a server without a Service; requires `--register`
+    #[arg(long, value_name = "URL", env = "ETCD_GUARD_REGISTER_URL", requires = "register", value_parser = parse_url)]
     register_url: Option<String>,
-    /// The label of guarded namespaces, with its value. The webhook configuration has to select the same namespaces
+    /// The label of guarded namespaces; the webhook configurations must select the same namespaces
     #[arg(
         long,
         env = "ETCD_GUARD_OPT_IN_LABEL",

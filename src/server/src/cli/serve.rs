@@ -27,7 +27,10 @@ use crate::{
     traces::Collector,
 };
 use etcd_guard_cli::{access::install_provider, logging::Logging};
-use etcd_guard_core::wall_clock::WallClock;
+use etcd_guard_core::{
+    documentation::{DEFAULT_URL, Manual},
+    wall_clock::WallClock,
+};
 use etcd_guard_etcd::Connections;
 use etcd_guard_guard::{Guard, Sources, Surveys};
 use etcd_guard_kubernetes::{
@@ -52,10 +55,10 @@ const MAX_NAMED_CLUSTERS: u64 = 5_000;
 #[derive(Debug, Args)]
 pub(super) struct Serve {
     /// Address of the HTTPS port that the API server calls
-    #[arg(long, default_value = "0.0.0.0:8443", env = "ETCD_GUARD_LISTEN")]
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443", env = "ETCD_GUARD_LISTEN")]
     listen: SocketAddr,
     /// Address of the plain HTTP port with /livez, /readyz and /metrics
-    #[arg(long, default_value = "0.0.0.0:8080", env = "ETCD_GUARD_ADMIN_LISTEN")]
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080", env = "ETCD_GUARD_ADMIN_LISTEN")]
     admin_listen: SocketAddr,
     #[command(flatten)]
     tls: CertificateFlags,
@@ -69,24 +72,29 @@ pub(super) struct Serve {
     #[arg(long, env = "HOSTNAME", hide_env_values = true)]
     pod_name: Option<String>,
     /// The configuration file; it is reloaded when it changes
-    #[arg(long, env = "ETCD_GUARD_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "ETCD_GUARD_CONFIG")]
     config: Option<PathBuf>,
-    /// Time for which the server still serves requests after SIGTERM while /readyz fails, so that callers move to another
-    /// replica
-    #[arg(long, default_value = "5s", env = "ETCD_GUARD_LINGER", value_parser = humantime::parse_duration)]
+    /// How long to go on serving after SIGTERM, while /readyz fails and callers move to another replica
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "5s",
+        env = "ETCD_GUARD_LINGER",
+        value_parser = humantime::parse_duration
+    )]
     linger: Duration,
-    /// Interval of background surveys of all guarded clusters, for `etcd_guard_clusters` and its alerts; by default
-    /// disabled
+    /// How often to check all guarded clusters, for `etcd_guard_clusters` and its alerts; by default never
     // The last value wins, so that an overlay can append the flag again.
     #[arg(
         long,
+        value_name = "DURATION",
         env = "ETCD_GUARD_SURVEY_INTERVAL",
         overrides_with = "survey_interval",
         value_parser = humantime::parse_duration
     )]
     survey_interval: Option<Duration>,
-    /// Export the state of each surveyed cluster as `etcd_guard_cluster_*` with the labels `namespace` and `cluster`, for at
-    /// most MAX clusters (500 if no number is given); by default, metrics contain no names
+    /// Export the state of each cluster as `etcd_guard_cluster_*` with its namespace and name, for at most MAX clusters (500
+    /// without a number); requires `--survey-interval`; by default, metrics contain no names
     #[arg(
         long,
         env = "ETCD_GUARD_CLUSTER_METRICS",
@@ -111,6 +119,9 @@ pub(super) struct Serve {
     /// `$OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `$OTEL_EXPORTER_OTLP_ENDPOINT`, and disabled without them
     #[arg(long, env = "ETCD_GUARD_OTLP_ENDPOINT", value_name = "URL")]
     otlp_endpoint: Option<http::Uri>,
+    /// URL of the manual to which denials and events lead; set it if you publish a copy of your own
+    #[arg(long, env = "ETCD_GUARD_DOCS_URL", value_name = "URL", default_value = DEFAULT_URL)]
+    docs_url: Manual,
 }
 
 // === impl Serve ===
@@ -149,6 +160,7 @@ impl Serve {
             write_node_status,
             handover,
             otlp_endpoint: _,
+            docs_url: manual,
         } = self;
         let opt_in_label = tls.opt_in_label().clone();
         let (tls, source) = tls.prepare(provider)?;
@@ -173,7 +185,7 @@ impl Serve {
         tokio::spawn(mutator.follow_version(sender));
         let surveys =
             survey_interval.map(|interval| Surveys { interval, max_named_clusters: cluster_metrics });
-        let options = Options { listen, admin_listen, surveys };
+        let options = Options { listen, admin_listen, surveys, manual: manual.clone() };
         let node_writes = NodeMetrics::default();
         let new_guard = |registry: &mut _| {
             node_writes.register(registry);
@@ -185,6 +197,7 @@ impl Serve {
                 annotations: annotations.clone(),
                 config: policies.clone(),
                 events: events.clone(),
+                manual: manual.clone(),
                 api_servers: api_servers.clone(),
                 nodes: handover.then(|| NodeReader::new(client.clone())),
                 connections: Connections::new(),

@@ -80,7 +80,6 @@ pub struct Random(u64);
 
 impl Random {
     /// Creates a generator with this seed.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -106,7 +105,6 @@ impl Random {
 }
 
 /// Changes one to four parts of a JSON text. Returns `None` if the text is not valid JSON.
-#[must_use]
 pub fn json(text: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     let mut value: Value = serde_json::from_slice(text).ok()?;
     for _ in 0..=random.below(4) {
@@ -120,7 +118,6 @@ pub fn json(text: &[u8], random: &mut Random) -> Option<Vec<u8>> {
 }
 
 /// Changes one to four lines of a text.
-#[must_use]
 pub fn lines(text: &str, random: &mut Random) -> String {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     for _ in 0..=random.below(4) {
@@ -143,7 +140,6 @@ pub fn lines(text: &str, random: &mut Random) -> String {
 }
 
 /// Changes one to four bytes of a text.
-#[must_use]
 pub fn bytes(text: &[u8], random: &mut Random) -> Vec<u8> {
     let mut text = text.to_vec();
     for _ in 0..=random.below(4) {

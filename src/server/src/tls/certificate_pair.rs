@@ -58,13 +58,11 @@ impl CertificatePair {
     }
 
     /// Start of the validity period, in seconds since 1970.
-    #[must_use]
     pub fn start(&self) -> i64 {
         self.start
     }
 
     /// End of the validity period, in seconds since 1970.
-    #[must_use]
     pub fn expiry(&self) -> i64 {
         self.expiry
     }

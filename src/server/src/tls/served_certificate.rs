@@ -41,7 +41,6 @@ impl ServedCertificate {
     }
 
     /// Returns whether a certificate is served that is valid at this time, in seconds since 1970.
-    #[must_use]
     pub fn is_valid(&self, now: i64) -> bool {
         self.pair.load().as_ref().is_some_and(|pair| (pair.start()..=pair.expiry()).contains(&now))
     }

@@ -115,7 +115,6 @@ impl Collector {
     }
 
     /// Returns a subscriber layer that exports the spans with the target [`SPAN_TARGET`].
-    #[must_use]
     pub(crate) fn layer(&self) -> Box<dyn Layer<Registry> + Send + Sync> {
         tracing_opentelemetry::layer()
             .with_tracer(self.provider.tracer("etcd-guard"))

@@ -70,7 +70,6 @@ pub(super) struct Mutation {
 
 impl Mutator {
     /// Creates a mutator with this configuration, which may change over time, and this client of the API server.
-    #[must_use]
     pub fn new(config: LiveConfig, reader: &ApiReader, reloads: ReloadMetrics) -> Self {
         Self {
             config,

@@ -5,7 +5,6 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::missing_panics_doc,
-    clippy::must_use_candidate,
     reason = "values for tests: a failure is a panic"
 )]
 
@@ -39,6 +38,7 @@ use super::{
     validate::log_verdict,
 };
 use etcd_guard_core::{
+    documentation::Manual,
     objects::admission::AdmissionRequest,
     request::{Operation, Request},
     verdict::Verdict,
@@ -56,13 +56,11 @@ fn respond(respond: impl FnOnce(&Review<'_>) -> String) -> String {
 }
 
 /// Returns the response with a verdict.
-#[must_use]
 pub fn verdict_response(verdict: &Verdict) -> String {
-    respond(|review| json(&review.verdict_response(verdict, Operation::Delete)))
+    respond(|review| json(&review.verdict_response(verdict, Operation::Delete, &Manual::default())))
 }
 
 /// Returns the response with a mutation whose denial and warning are this text.
-#[must_use]
 pub fn mutation_response(text: &str) -> String {
     let mut mutation = Mutation::denied(WebhookEntry::Inject, "UnknownTemplate", text.to_owned());
     mutation.warnings.push(text.to_owned());
@@ -70,13 +68,11 @@ pub fn mutation_response(text: &str) -> String {
 }
 
 /// Returns the response to a malformed request.
-#[must_use]
 pub fn bad_request_response(text: &str) -> String {
     respond(|review| json(&review.bad_request_response(text.to_owned())))
 }
 
 /// Returns the response to a body of another kind and version.
-#[must_use]
 pub fn invalid_review_response(text: &str) -> String {
     let body = serde_json::json!({"apiVersion": text, "kind": text, "request": {"uid": "1"}}).to_string();
     json(&Review::read(body.as_bytes()).unwrap_err().to_response().unwrap())
@@ -117,7 +113,6 @@ impl<S: Subscriber> Layer<S> for Attributes {
 }
 
 /// Returns the attributes of the spans of a verdict and of a mutation, whose request contains this text everywhere.
-#[must_use]
 pub fn span_attributes(request: &Request, verdict: &Verdict, text: &str) -> Vec<String> {
     let attributes = Attributes::default();
     let subscriber = tracing_subscriber::registry().with(attributes.clone());

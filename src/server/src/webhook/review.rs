@@ -15,6 +15,7 @@ use super::{
     review_response::{KIND, ReviewResponse, Status, V1},
 };
 use etcd_guard_core::{
+    documentation::Manual,
     objects::admission::{AdmissionRequest, truncated},
     request::Operation,
     verdict::Verdict,
@@ -149,10 +150,10 @@ impl<'a> Review<'a> {
         &'b self,
         verdict: &'b Verdict,
         operation: Operation,
+        manual: &Manual,
     ) -> ReviewResponse<'b> {
-        let status = verdict
-            .refusal(operation)
-            .map(|refusal| Status::failure(verdict.text(), refusal.reason, refusal.code));
+        let refusal = verdict.refusal(operation);
+        let status = refusal.map(|refusal| Status::denial(verdict, refusal, manual));
         self.response(status, &verdict.warnings, verdict.audit_annotations().into_iter().collect())
     }
 

@@ -8,7 +8,12 @@ use std::{collections::BTreeMap, mem};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serialize;
 
-use etcd_guard_core::escape::{MAX_TEXT_CHARS, into_bounded_line, to_bounded_line};
+use etcd_guard_core::{
+    documentation::Manual,
+    escape::{MAX_TEXT_CHARS, into_bounded_line, to_bounded_line},
+    reason::Refusal,
+    verdict::Verdict,
+};
 
 /// The `kind` of a review.
 pub(super) const KIND: &str = "AdmissionReview";
@@ -99,6 +104,14 @@ impl Status {
     pub(super) fn failure(message: String, reason: &'static str, code: u16) -> Self {
         let message = into_bounded_line(message, MAX_TEXT_CHARS);
         Self { outcome: "Failure", message, reason, code }
+    }
+
+    /// Creates the status of a denial of the guard. Its last line is the section of the manual for its reason.
+    pub(super) fn denial(verdict: &Verdict, refusal: Refusal, manual: &Manual) -> Self {
+        let section = format!("See {}", manual.reason(verdict.reason));
+        let lines = verdict.lines().into_iter().chain([section]);
+        let lines: Vec<String> = lines.map(|line| into_bounded_line(line, MAX_TEXT_CHARS)).collect();
+        Self { outcome: "Failure", message: lines.join("\n"), reason: refusal.reason, code: refusal.code }
     }
 
     /// Creates the status of a denial for a malformed request.

@@ -73,7 +73,7 @@ pub(super) fn record_verdict(uid: &str, request: &Request, verdict: &Verdict) {
             span.record(name, i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
-    span.record("message", to_bounded_line(&verdict.message, MAX_TEXT_CHARS));
+    span.record("message", to_bounded_line(&verdict.line(), MAX_TEXT_CHARS));
 }
 
 /// Records a result that does not depend on an etcd cluster in the current span.

@@ -12,6 +12,7 @@ use super::{
     mutator::Mutator,
     review::ReviewError,
 };
+use etcd_guard_core::documentation::Manual;
 use etcd_guard_guard::Guard;
 
 /// The state of the webhook handlers, and of the preview on the admin port.
@@ -20,13 +21,15 @@ pub(crate) struct WebhookState {
     pub(crate) body_reader: BodyReader,
     pub(super) mutator: Mutator,
     pub(super) metrics: Metrics,
+    /// Where denials lead their readers.
+    pub(crate) manual: Manual,
 }
 
 // === impl WebhookState ===
 
 impl WebhookState {
-    pub(crate) fn new(guard: Arc<Guard>, mutator: Mutator, metrics: Metrics) -> Self {
-        Self { guard, body_reader: BodyReader::new(), mutator, metrics }
+    pub(crate) fn new(guard: Arc<Guard>, mutator: Mutator, metrics: Metrics, manual: Manual) -> Self {
+        Self { guard, body_reader: BodyReader::new(), mutator, metrics, manual }
     }
 
     /// Counts and logs a body that is not an AdmissionReview, and returns the response: a denial of its uid, or an HTTP

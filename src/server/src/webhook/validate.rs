@@ -81,7 +81,7 @@ async fn evaluate(
         && memmem::find(&body.bytes, b"etcd").is_none();
     log_verdict(review.uid(), &request, &verdict, is_unrelated, started.elapsed());
     spans::record_verdict(review.uid(), &request, &verdict);
-    Ok(json_response(&review.verdict_response(&verdict, request.operation)))
+    Ok(json_response(&review.verdict_response(&verdict, request.operation, &state.manual)))
 }
 
 /// Logs one line per verdict. Deletions of unrelated pods, which do not mention etcd, have the level `debug`: they are the
@@ -111,7 +111,7 @@ pub(super) fn log_verdict(
                 voters = tally.map(|tally| tally.voters),
                 healthy = tally.map(|tally| tally.healthy),
                 quorum = tally.map(|tally| tally.quorum),
-                message = verdict.message,
+                message = verdict.line(),
                 elapsed_ms = elapsed.as_secs_f64() * 1000.0,
             )
         };

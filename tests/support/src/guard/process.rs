@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::{
     http_client,
-    processes::child::scoped_command,
+    processes::child::prioritized_command,
     project,
     wait::{wait_for, wait_until},
 };
@@ -174,6 +174,13 @@ impl GuardProcess {
         number.unwrap_or_default()
     }
 
+    /// Returns the sum of all series of the metrics page whose name and labels begin with this text.
+    pub async fn sum(&self, beginning: &str) -> u64 {
+        let page = http_client::get(self.http, "/metrics").await.expect("metrics");
+        let series = page.body.lines().filter(|line| line.starts_with(beginning));
+        series.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
+    }
+
     /// Returns the path of the configuration file that the guard was started with.
     pub fn config_file(&self) -> PathBuf {
         self.files.join(CONFIG)
@@ -300,7 +307,7 @@ fn spawn(
     http: SocketAddr,
     lines: &Log,
 ) -> (Child, SocketAddr, SocketAddr) {
-    let mut command = scoped_command(program());
+    let mut command = prioritized_command(program());
     command.args(["serve", "--namespace=etcd-guard", "--log-format=json", "--linger", LINGER]);
     command.arg("--tls-reload-interval=100ms");
     command.args(["--listen", &https.to_string(), "--admin-listen", &http.to_string()]);

@@ -24,7 +24,7 @@ use crate::{
     kubernetes::{api_client, kubectl::Kubectl},
     process_node::{Addresses, NodeIdentity, ProcessNode, Settings},
     processes::{
-        child::scoped_command,
+        child::prioritized_command,
         freeze::freeze,
         testbed::{self, Testbed},
     },
@@ -260,7 +260,7 @@ impl ControlPlane {
 /// Restarts a program whenever it ends, as long as its files exist.
 fn restart_forever(run: &Path) {
     while run.exists() {
-        let mut command = scoped_command(run);
+        let mut command = prioritized_command(run);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut program = command.spawn().expect("setpriv starts");
         program.wait().expect("the child is waited for");

@@ -1,6 +1,10 @@
 //! The shipped webhook configuration with the address of a test's guard.
 
-use std::net::SocketAddr;
+use std::{
+    mem,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard},
+};
 
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
@@ -10,7 +14,10 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
 
 use crate::{guard::process::GuardProcess, project};
 
@@ -26,6 +33,9 @@ pub const TEST_LABEL: &str = "test.etcd-guard.io/test";
 
 /// The user of the garbage collector.
 pub const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+
+/// The longest timeout of a webhook, in seconds.
+const MAX_TIMEOUT: u32 = 30;
 
 const SHIPPED: &str = "deploy/base/webhooks.yaml";
 
@@ -108,22 +118,71 @@ pub async fn add_slow_webhook(client: &Client, label: &str, guard: &GuardProcess
     silent
 }
 
-/// Adds a second webhook for evictions that holds each of them for this time, and then approves it. It works as long as the
-/// listener exists.
-pub async fn add_holding_webhook(
-    client: &Client,
-    label: &str,
-    guard: &GuardProcess,
-    seconds: u64,
-) -> TcpListener {
-    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("https://{}", silent.local_addr().expect("an address"));
-    let settings = json!({
-        "url": url, "failurePolicy": "Ignore", "operation": "CREATE", "resource": "pods/eviction",
-        "timeoutSeconds": seconds,
-    });
-    add(client, &format!("holding-{label}"), label, guard, settings).await;
-    silent
+/// A second webhook that approves all requests, and can hold one of them before. It works as long as this exists.
+///
+/// It never responds and is ignored: the API server continues when the connection closes, at the latest after 30 s.
+pub struct HoldingWebhook {
+    connections: Arc<Mutex<Connections>>,
+    _task: JoinSet<()>,
+}
+
+/// The connections of the API server to a [`HoldingWebhook`].
+#[derive(Default)]
+struct Connections {
+    holds_next: bool,
+    held: Option<TcpStream>,
+    count: usize,
+}
+
+impl HoldingWebhook {
+    /// Adds the webhook for this operation on this resource. It holds nothing yet.
+    pub async fn add(
+        client: &Client,
+        label: &str,
+        guard: &GuardProcess,
+        operation: &str,
+        resource: &str,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("https://{}", listener.local_addr().expect("an address"));
+        let settings = json!({
+            "url": url, "failurePolicy": "Ignore", "operation": operation, "resource": resource,
+            "timeoutSeconds": MAX_TIMEOUT,
+        });
+        add(client, &format!("holding-{label}"), label, guard, settings).await;
+        let connections = Arc::<Mutex<Connections>>::default();
+        let accepted = Arc::clone(&connections);
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                let mut connections = lock(&accepted);
+                connections.count += 1;
+                if mem::take(&mut connections.holds_next) {
+                    connections.held = Some(connection);
+                }
+            }
+        });
+        Self { connections, _task: task }
+    }
+
+    /// Returns the number of requests so far.
+    pub fn count(&self) -> usize {
+        lock(&self.connections).count
+    }
+
+    /// Holds the next request. Later ones are approved at once.
+    pub fn hold_next(&self) {
+        lock(&self.connections).holds_next = true;
+    }
+
+    /// Approves the request that is held.
+    pub fn release(&self) {
+        lock(&self.connections).held = None;
+    }
+}
+
+fn lock(connections: &Mutex<Connections>) -> MutexGuard<'_, Connections> {
+    connections.lock().expect("the lock is not poisoned")
 }
 
 /// Adds a second webhook for deletions of pods that fails, so that the API server rejects them all. Returns the name of

@@ -13,7 +13,7 @@ use nix::{
 use tokio::process::{Child, Command};
 
 use super::{hosts::HostsFiles, readiness::Probe, translation::CommandLine};
-use crate::processes::{child::scoped_command, freeze::freeze};
+use crate::processes::{child::prioritized_command, freeze::freeze};
 
 /// The program of a container and its readiness probe.
 pub(super) struct Program {
@@ -38,7 +38,7 @@ impl Program {
             Some(hosts) => hosts.wrap(&self.path),
             None => (self.path.clone(), Vec::new()),
         };
-        let mut command = scoped_command(program);
+        let mut command = prioritized_command(program);
         command.args(wrapper).args(&self.words.arguments).stdin(Stdio::null());
         command.env_clear().envs(self.words.environment.iter().cloned()).env("PATH", "/usr/bin:/bin");
         command.stdout(log.try_clone().expect("the log")).stderr(log);

@@ -57,6 +57,9 @@ const SHORT_RUN: Duration = Duration::from_secs(2);
 /// The pause between attempts, for example while a claim is not bound or after a failed call.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
+/// The longest time in which a process stops before its restart with another image.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// The grace period of pods that do not specify one, in seconds.
 const DEFAULT_GRACE: i64 = 30;
 
@@ -102,6 +105,8 @@ enum Event {
     },
     /// The pod's deletion was accepted, with this grace period between SIGTERM and SIGKILL.
     Deleted(Duration),
+    /// Another image of etcd is specified.
+    Updated(Box<Pod>),
     /// The pod no longer exists in the API.
     Gone,
 }
@@ -123,7 +128,7 @@ impl Sandbox {
         if self.lacks_image() {
             self.report(&State::ImagePull).await;
         }
-        let program = loop {
+        let mut program = loop {
             if let Some(program) = self.prepare().await {
                 break program;
             }
@@ -146,6 +151,14 @@ impl Sandbox {
                     return None;
                 }
                 Event::Deleted(grace) => return self.terminate(process, grace).await,
+                Event::Updated(pod) => {
+                    stop(process).await;
+                    self.shared.forget(&self.pod);
+                    self.pod = *pod;
+                    self.facts.restarts += 1;
+                    program = self.prepare().await.unwrap_or(program);
+                    continue;
+                }
                 Event::Ended { exit_code } => exit_code,
             };
             self.shared.forget(&self.pod);
@@ -221,7 +234,7 @@ impl Sandbox {
         loop {
             tokio::select! {
                 exit_code = exit_code_of(process.as_deref_mut()) => return Event::Ended { exit_code },
-                next_event = next_event(&mut self.updates), if !self.is_isolated => return next_event,
+                next_event = next_event(&mut self.updates, Some(&self.pod)), if !self.is_isolated => return next_event,
                 Ok(()) = is_ready.changed() => {
                     let ready = *is_ready.borrow_and_update();
                     self.report(&State::Running { since, ready }).await;
@@ -271,7 +284,7 @@ impl Sandbox {
                 }
                 () = sleep_until(deadline) => return Some(kill(Some(process)).await),
                 Some(ordered) = self.actions.recv() => self.handle_action(ordered, Some(&process)).await,
-                next_event = next_event(&mut self.updates) => if let Event::Gone = next_event {
+                next_event = next_event(&mut self.updates, None) => if let Event::Gone = next_event {
                     kill(Some(process)).await;
                     return None;
                 },
@@ -280,7 +293,7 @@ impl Sandbox {
     }
 
     async fn pause(&mut self, time: Duration) -> Option<Event> {
-        timeout(time, next_event(&mut self.updates)).await.ok()
+        timeout(time, next_event(&mut self.updates, None)).await.ok()
     }
 
     async fn report(&self, state: &State) {
@@ -323,14 +336,18 @@ impl Sandbox {
     }
 }
 
-/// Waits until the pod is terminating or no longer exists.
-async fn next_event(updates: &mut watch::Receiver<Option<Pod>>) -> Event {
+/// Waits until the pod is terminating or no longer exists, or specifies another image of etcd than that of the process.
+async fn next_event(updates: &mut watch::Receiver<Option<Pod>>, running: Option<&Pod>) -> Event {
+    let image = |pod: &Pod| etcd_container(pod).and_then(|container| container.image.clone());
     while updates.changed().await.is_ok() {
         match &*updates.borrow_and_update() {
             None => return Event::Gone,
             Some(pod) if pod.metadata.deletion_timestamp.is_some() => {
                 let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
                 return Event::Deleted(Duration::from_secs(grace.try_into().unwrap_or(0)));
+            }
+            Some(pod) if running.is_some_and(|running| image(running) != image(pod)) => {
+                return Event::Updated(Box::new(pod.clone()));
             }
             Some(_) => {}
         }
@@ -342,6 +359,15 @@ async fn next_event(updates: &mut watch::Receiver<Option<Pod>>) -> Event {
 fn is_gone(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else { return false };
     status.code == 404 || (status.code == 409 && status.message.contains("UID"))
+}
+
+/// Stops a process and waits for its end.
+async fn stop(process: Option<Process>) {
+    let Some(mut process) = process else { return };
+    process.signal(Signal::SIGTERM);
+    if timeout(RESTART_TIMEOUT, process.end()).await.is_err() {
+        kill(Some(process)).await;
+    }
 }
 
 /// Kills a process and waits for its end, so that a successor can use its address.

@@ -1,4 +1,4 @@
-//! The status of a pod as a kubelet reports it.
+//! The status of a pod as a kubelet reports it. The id of an image is its name.
 
 use std::{net::Ipv4Addr, time::SystemTime};
 
@@ -49,7 +49,7 @@ pub(super) fn patch(pod: &Pod, facts: &Facts, state: &State) -> Value {
         json!({
             "name": container.name,
             "image": container.image,
-            "imageID": "",
+            "imageID": if *state == State::ImagePull { None } else { container.image.as_deref() }.unwrap_or_default(),
             "ready": ready,
             "started": matches!(state, State::Running { .. }),
             "restartCount": facts.restarts,

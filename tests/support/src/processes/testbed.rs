@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use crate::{processes::child::scoped_command, project};
+use crate::{
+    processes::child::{prioritized_command, scoped_command},
+    project,
+};
 
 /// The longest time to build missing programs; the largest takes some minutes and reports progress on stderr.
 pub const BUILD_TIMEOUT: Duration = Duration::from_secs(1800);
@@ -45,7 +48,7 @@ pub fn program(name: &str) -> PathBuf {
 pub fn control_plane(arguments: &[String]) -> Testbed {
     let (sender, receiver) = mpsc::channel();
     let (hold, over) = mpsc::channel();
-    let mut command = scoped_command(script());
+    let mut command = prioritized_command(script());
     command.arg("control-plane").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
     // The testbed ends with the thread that spawns it, and the thread of the first test ends with that test.
     let supervise = move || {

@@ -59,9 +59,9 @@ fn scale_down_without_credentials_states_the_cause() {
     assert_eq!(
         denial.text(),
         "CredentialsRejected: scaling etcd down requires a quorum, but no member of prod/etcd proves a quorum; not healthy: \
-         etcd-0, etcd-1, etcd-2 (credentials rejected: not allowed to read Secret prod/tls). Set the annotation \
-         etcd-guard.io/client-tls-secret or etcd-guard.io/auth-secret to the Secret with valid credentials: kubectl -n prod \
-         get secrets"
+         etcd-0, etcd-1, etcd-2 (credentials rejected: not allowed to read Secret prod/tls). Name a Secret with \
+         valid credentials (of a user with a password: etcd-guard.io/auth-secret): kubectl -n prod annotate --overwrite \
+         statefulset/etcd etcd-guard.io/client-tls-secret=SECRET"
     );
     assert_eq!(denial.inaccessible_pod, Some((String::from("prod"), String::from("etcd-0"))));
     assert_eq!(reason(&cluster(3).crash(0).crash(1).crash(2), 2), Reason::EtcdUnreachable);

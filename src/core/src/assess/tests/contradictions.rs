@@ -29,8 +29,7 @@ fn listed_learner_stays_while_too_few_listed_voters_respond() {
         assert_eq!(down.reason(0), Reason::QuorumAtRisk);
         assert_eq!(down.reason(1), Reason::QuorumAtRisk, "it may be the learner that is none");
         let text = down.text(2);
-        let numbers =
-            "without etcd-2, prod/etcd would have 1 of 2 voters healthy, quorum 2; not healthy: etcd-1 (";
+        let numbers = "is not healthy: without etcd-2, prod/etcd would have 1 of 2 voters healthy, quorum 2; reads pass";
         let cause = "; reads pass although only 1 of 2 voters respond: the others may vote unseen, or the member list may be wrong.";
         assert!(text.contains(numbers) && text.contains(cause), "{text}");
         let node = |n: usize| {
@@ -132,16 +131,21 @@ fn warnings(snapshot: &Snapshot, n: usize) -> String {
     snapshot.explained(n).warnings.join("\n")
 }
 
+/// All members that reply run this release.
+fn on_release(mut snapshot: Snapshot, version: &str) -> Snapshot {
+    for n in 0..snapshot.pods.len() {
+        snapshot = snapshot.restate(n, |status| version.clone_into(&mut status.version));
+    }
+    snapshot
+}
+
+fn votes(snapshot: Snapshot, n: usize) -> Snapshot {
+    snapshot.restate(n, |status| status.suffrage = Some(Suffrage::Voter))
+}
+
 #[test]
 fn approval_names_voters_that_may_be_learners() {
-    let old = |mut snapshot: Snapshot| {
-        for n in 0..snapshot.pods.len() {
-            snapshot = snapshot.restate(n, |status| "3.6.11".clone_into(&mut status.version));
-        }
-        snapshot
-    };
-    let votes =
-        |snapshot: Snapshot, n: usize| snapshot.restate(n, |status| status.suffrage = Some(Suffrage::Voter));
+    let old = |snapshot| on_release(snapshot, "3.6.11");
     let unknown = old(cluster(3));
     let text = warnings(&unknown, 1);
     let expected = "etcd 3.6.11 can list a learner as a voter (fixed in 3.6.12): nothing proves that etcd-0 or etcd-2 votes";
@@ -161,8 +165,8 @@ fn approval_of_a_learner_warns_if_it_could_be_a_needed_voter() {
     let degraded = old(with_listed_learner(4).starve(1), 3);
     assert_eq!(degraded.reason(3), Reason::NotAVoter);
     let text = warnings(&degraded, 3);
-    let expected =
-        "etcd 3.5.19 can list a voter as a learner (fixed in 3.5.31): etcd-3 may be needed for the quorum";
+    let expected = "etcd-3 may be a voter that the list shows as a learner: if so, the cluster loses its quorum\n\
+                    etcd 3.5.19 can list a voter as a learner (fixed in 3.5.31): its log names raft's voters";
     assert!(text.contains(expected), "{text}");
     assert_eq!(warnings(&old(with_listed_learner(4), 3), 3), "");
     let two_serve_of_three = old(with_listed_learner(3).starve(1), 2);
@@ -172,4 +176,55 @@ fn approval_of_a_learner_warns_if_it_could_be_a_needed_voter() {
         "the voter that does not serve proves nothing"
     );
     assert_eq!(warnings(&with_listed_learner(4).starve(1), 3), "", "a corrected release");
+}
+
+/// Raft counts members whose promotions the list lost (etcd issue 19557), and which are down.
+#[test]
+fn approval_names_learners_that_may_be_voters() {
+    let listed_learners = |size: usize, version| {
+        let lost =
+            cluster(size).relist(|list| list.iter_mut().skip(3).for_each(|member| member.is_learner = true));
+        (0..3).fold(on_release((3..size).fold(lost, Snapshot::silence), version), votes)
+    };
+    let may_vote = |names: &str| {
+        format!(
+            "{names} may be a voter that the list shows as a learner: if so, the cluster loses its quorum"
+        )
+    };
+    let four = listed_learners(4, "3.6.11");
+    assert_eq!(four.reason(1), Reason::SafeToDelete);
+    let text = warnings(&four, 1);
+    assert!(text.contains(&may_vote("etcd-3")), "{text}");
+    let check = "etcd 3.6.11 can list a voter as a learner (fixed in 3.6.12): its log names raft's voters";
+    assert!(text.contains(check) && !text.contains("a learner as a voter"), "{text}");
+    let five = listed_learners(5, "3.6.11");
+    assert!(warnings(&five, 1).contains(&may_vote("etcd-3 or etcd-4")), "{}", warnings(&five, 1));
+    let scale_down = evaluate_scale_down(&four, "etcd", 0..2);
+    assert_eq!(scale_down.reason, Reason::IntentHarmless);
+    assert!(scale_down.warnings.contains(&may_vote("etcd-3")), "{:?}", scale_down.warnings);
+    let node = evaluate_node_deletion(&four, "worker", &["uid-1"].into());
+    assert_eq!(node.reason, Reason::IntentHarmless);
+    assert!(node.warnings.contains(&may_vote("etcd-3")), "{:?}", node.warnings);
+
+    for version in ["3.4.21", "3.6.16"] {
+        let text = warnings(&listed_learners(4, version), 1);
+        assert!(!text.contains("may be a voter"), "{version} does not lose promotions: {text}");
+    }
+    let crashed = four.crash(1);
+    assert_eq!(crashed.reason(1), Reason::MemberNotServing);
+    assert!(!warnings(&crashed, 1).contains("may be a voter"), "the quorum does not include it");
+}
+
+#[test]
+fn learner_that_responds_and_stays_needs_no_warning() {
+    let old = |snapshot| (0..3).fold(on_release(snapshot, "3.6.11"), votes);
+    let responds = old(with_listed_learner(4));
+    assert_eq!(responds.reason(1), Reason::SafeToDelete);
+    assert!(!warnings(&responds, 1).contains("may be a voter"), "{}", warnings(&responds, 1));
+    let leaves = responds.change(3, |pod| pod.terminating = true);
+    assert!(warnings(&leaves, 1).contains("etcd-3 may be a voter"), "{}", warnings(&leaves, 1));
+    // If only the silent one votes, two of four voters remain.
+    let one_of_two = old(with_listed_learner(5).relist(|list| list[3].is_learner = true).silence(3));
+    assert_eq!(one_of_two.reason(1), Reason::SafeToDelete);
+    assert!(warnings(&one_of_two, 1).contains("etcd-3 may be a voter"), "{}", warnings(&one_of_two, 1));
 }

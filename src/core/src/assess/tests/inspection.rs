@@ -99,13 +99,30 @@ fn denials_for_lack_of_access_end_with_inspection() {
         let mut denial = Verdict::new(*reason, "facts").with_remedy("Remedy: command");
         advise_inspection(&mut denial, Some((String::from("prod"), String::from("etcd-0"))));
         let text = denial.text();
-        assert!(text.ends_with("; to see what the guard reads of the pod, and the Role that it needs: kubectl etcd-guard inspect -n prod etcd-0"), "{text}");
+        assert!(text.ends_with("\nSee what the guard reads of the pod, and the Role that it needs: kubectl etcd-guard inspect -n prod etcd-0"), "{text}");
         found.insert(reason.as_str());
     }
     let is_covered = |reason: &&Reason| found.contains(reason.as_str()) != OTHER_DENIALS.contains(reason);
     let uncovered: Vec<_> =
         Reason::ALL.iter().filter(|reason| !reason.allows()).filter(|reason| !is_covered(reason)).collect();
     assert!(uncovered.is_empty(), "{uncovered:?}");
+}
+
+#[test]
+fn a_missing_role_comes_first() {
+    let rejected = MemberError::CredentialsRejected(String::from("cause"));
+    let role = "kubectl etcd-guard inspect -n prod etcd-2 --role | kubectl apply -f -";
+    let all = (0..3).fold(cluster(3), |cluster, n| cluster.fail(n, &rejected));
+    for (mut snapshot, target) in [(cluster(3).fail(2, &rejected), 1), (all, 1)] {
+        snapshot.without_role.insert(String::from("etcd-2"));
+        let mut denial = snapshot.explained(target);
+        advise_inspection(&mut denial, None);
+        assert!(denial.remedy.as_ref().is_some_and(|remedy| remedy.ends_with(role)), "{}", denial.text());
+        assert_eq!(denial.text().matches("inspect").count(), 1, "{}", denial.text());
+    }
+    let mut refused = cluster(3).crash(2);
+    refused.without_role.insert(String::from("etcd-2"));
+    assert!(!refused.text(1).contains("--role"), "the Role is not the cause");
 }
 
 #[test]

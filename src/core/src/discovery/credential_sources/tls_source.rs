@@ -80,7 +80,6 @@ impl TlsSource {
     }
 
     /// Returns the keys that the flags of the member or the annotation name.
-    #[must_use]
     pub fn named_keys(&self) -> Vec<String> {
         let pair = self.pair.iter().flat_map(|(certificate, key)| [certificate, key]);
         pair.filter(|_| self.part != UsedPart::Ca).chain(&self.ca).cloned().collect()
@@ -88,7 +87,6 @@ impl TlsSource {
 
     /// Returns the keys of possible client certificates and of their private keys in `secret`, best first. Keys for
     /// clients take precedence over the keys of the server. The key of a CA is never among them.
-    #[must_use]
     pub fn pairs<'a>(&'a self, secret: &'a Secret) -> Vec<(&'a str, &'a str)> {
         if self.part == UsedPart::Ca {
             return Vec::new();
@@ -107,7 +105,6 @@ impl TlsSource {
     }
 
     /// Returns the key of the CA in `secret`.
-    #[must_use]
     pub fn ca<'a>(&'a self, secret: &'a Secret) -> Option<&'a str> {
         let usual = CA_KEYS.into_iter().filter(|_| self.keys != Keys::Listed);
         let mut keys = self.ca.as_deref().into_iter().chain(usual).filter_map(|key| self.resolve(key));

@@ -188,7 +188,6 @@ impl Evidence {
     }
 
     /// Whether the container can run a member, depending on its pod.
-    #[must_use]
     pub fn may_be_member(self) -> bool {
         matches!(self, Self::Doubtful(_) | Self::Member(_))
     }
@@ -210,7 +209,6 @@ impl Commands {
 
 impl RecognitionRule {
     /// Whether the container itself shows that it runs etcd, whatever the annotations and the controller of the pod are.
-    #[must_use]
     pub fn is_evident(self) -> bool {
         matches!(self, Self::Command | Self::Image | Self::Flag(_) | Self::Variable(_))
     }
@@ -247,7 +245,6 @@ impl fmt::Display for RecognitionRule {
 
 impl Veto {
     /// Whether the commands of the container show that it runs no member.
-    #[must_use]
     pub fn is_certain(self) -> bool {
         matches!(self, Self::Tool(_) | Self::Proxy(_) | Self::Prints | Self::Sleeps | Self::OtherCommands)
     }

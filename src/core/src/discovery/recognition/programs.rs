@@ -336,7 +336,7 @@ fn is_etcd(name: &str) -> bool {
 }
 
 /// Returns a command without the keywords, the assignments and the programs that start the next word.
-fn without_prefix<'a, 'w>(mut words: &'w [&'a str]) -> &'w [&'a str] {
+pub(crate) fn without_prefix<'a, 'w>(mut words: &'w [&'a str]) -> &'w [&'a str] {
     while let [first, rest @ ..] = words {
         let name = basename(first);
         if HEADERS.contains(first) {
@@ -367,6 +367,11 @@ fn skip_options<'a, 'w>(mut words: &'w [&'a str], with_value: &str) -> &'w [&'a 
         words = if is_separate { rest.get(1..).unwrap_or_default() } else { rest };
     }
     words
+}
+
+/// Whether a program neither is etcd nor starts a program that its command does not name.
+pub(crate) fn is_tool(name: &str) -> bool {
+    TOOLS.contains(&name) || SLEEPERS.contains(&name) || OTHER_PROGRAMS.contains(&name)
 }
 
 /// Whether a word assigns a variable: `NAME=value` or `NAME+=value`.

@@ -99,9 +99,10 @@ impl Parser {
             }
             '(' => {
                 if chars.peek() == Some(&')') {
-                    // The words are the name of a function.
-                    self.level.word = None;
-                    self.level.words.clear();
+                    // `name()` is `function name`.
+                    self.end_word();
+                    let name = self.level.words.len().saturating_sub(1);
+                    self.level.words.insert(name, String::from("function"));
                 }
                 self.end_command();
                 self.open(Closer::Parenthesis);
@@ -262,7 +263,7 @@ mod tests {
             ("a > out 2>&1 < in >> log &> both b", &["a b"]),
             ("x=(a b)", &["x=", "a b"]),
             ("case $1 in\nstart) a;;\n*) b;;\nesac", &["case $1 in", "a", "b", "esac"]),
-            ("run() { a; }; run", &["{ a", "}", "run"]),
+            ("run() { a; }; run", &["function run", "{ a", "}", "run"]),
             ("a ${B:-c d} e", &["a ${B:-c d} e"]),
             ("diff <(a) <(b)", &["diff", "a", "b"]),
         ] {

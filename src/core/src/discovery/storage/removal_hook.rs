@@ -1,10 +1,17 @@
 //! Hooks before the end of a container that remove the member from the member list.
 //!
 //! A hook removes the member with `etcdctl member remove`, or with the script of older Bitnami charts. A script that is not
-//! part of the specification is a doubt, until its content is read.
+//! part of the specification is a doubt, until its content is read, and so is a program of etcd's container that is not
+//! known. A request is no doubt, neither of `curl` nor of an HTTP hook: etcd removes no member by GET.
+
+use std::collections::BTreeSet;
 
 use crate::{
-    discovery::{credential_sources::key_for_file, member_settings::MemberSettings, recognition::shell},
+    discovery::{
+        credential_sources::key_for_file,
+        member_settings::MemberSettings,
+        recognition::{programs, shell},
+    },
     objects::pod::{Container, Pod},
     snapshot::StopScript,
 };
@@ -12,24 +19,20 @@ use crate::{
 /// The commands that open and close the branches of a shell script.
 const CLOSING: [&str; 3] = ["fi", "else", "elif"];
 
-/// Programs that read a script from the file that their first operand names.
-const INTERPRETERS: [&str; 10] =
-    ["sh", "bash", "dash", "ash", "ksh", "zsh", "python", "python3", "perl", "ruby"];
+/// Shells, which read code after `-c`.
+const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "ksh", "zsh"];
 
-/// Words before the program of a command.
-const PREFIXES: [&str; 17] = [
-    "if", "then", "else", "elif", "while", "until", "do", "!", "{", "exec", "command", "nohup", "time",
-    "timeout", "env", "sudo", "busybox",
-];
+/// Other programs that read a script from the file that their first operand names. Their languages are not parsed.
+const INTERPRETERS: [&str; 4] = ["python", "python3", "perl", "ruby"];
 
 /// Names of scripts end with these texts.
 const SCRIPT_SUFFIXES: [&str; 5] = [".sh", ".bash", ".py", ".pl", ".rb"];
 
-/// Programs that remove no member except by arguments that say so. In another container than that of etcd, every program
-/// that is no script counts as one of them: it belongs to another product.
+/// Programs that remove no member, in addition to [`programs::is_tool`]. In another container than that of etcd, every
+/// program that is no script counts as one of them: it belongs to another product.
 const HARMLESS_PROGRAMS: [&str; 18] = [
-    "sleep", "true", "echo", "printf", "kill", "pkill", "killall", "etcdctl", "etcdutl", "curl", "wget",
-    "test", "sync", "date", "touch", "cat", "ls", "etcd",
+    "declare", "egrep", "expr", "fgrep", "hash", "let", "logger", "pgrep", "pidof", "pkill", "killall",
+    "printenv", "stat", "type", "typeset", "uname", "uniq", "which",
 ];
 
 /// Effect of hooks on the pod's member.
@@ -43,6 +46,17 @@ pub(crate) enum HookEffect {
     Unknown(Vec<StopScript>),
 }
 
+/// Finds the scripts that commands run, and the programs whose effect is unknown.
+struct Search<'a> {
+    pod: &'a Pod,
+    container: &'a Container,
+    /// Whether the container runs etcd.
+    is_of_etcd: bool,
+    /// The names of the functions that a script defines.
+    functions: BTreeSet<String>,
+    found: BTreeSet<String>,
+}
+
 /// Returns the effect of the preStop hooks of all containers. `etcd` is the container that runs the member. A hook that
 /// removes only members beyond the initial size of the cluster does not remove the others: the hook runs at every
 /// deletion, and such a member returns with its data.
@@ -52,20 +66,13 @@ pub(super) fn effect_of_hooks(pod: &Pod, etcd: &Container) -> HookEffect {
         let hook =
             container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref()?.exec.as_ref());
         let Some(hook) = hook else { continue };
-        if removes_member(&hook.command, pod, container) {
+        let command: Vec<String> = hook.command.iter().map(|word| executed(word, pod, container)).collect();
+        if is_removal(&command) {
             return HookEffect::RemovesMember;
         }
-        let mut files = Vec::new();
-        add_scripts(&hook.command, pod, container, &mut files);
-        if let Some(program) = without_prefixes(&hook.command).first()
-            && files.is_empty()
-            && container.name == etcd.name
-            && !INTERPRETERS.contains(&base_name(program))
-            && !HARMLESS_PROGRAMS.contains(&base_name(program))
-        {
-            files.push(program.clone());
-        }
-        scripts.extend(files.into_iter().map(|path| StopScript {
+        let mut search = Search::new(pod, container, container.name == etcd.name);
+        search.read(&command);
+        scripts.extend(search.found.into_iter().map(|path| StopScript {
             container: container.name.clone(),
             source: key_for_file(pod, container, &path),
             path,
@@ -77,15 +84,19 @@ pub(super) fn effect_of_hooks(pod: &Pod, etcd: &Container) -> HookEffect {
 
 /// Returns the effect of a script with this content that a hook of this container runs. The scripts that it runs in turn
 /// are not read.
-pub(super) fn effect_of_script(pod: &Pod, container: &Container, content: &str) -> HookEffect {
-    if has_removal(content) && !keeps_member(content, pod, container) {
+pub(super) fn effect_of_script(
+    pod: &Pod,
+    container: &Container,
+    is_of_etcd: bool,
+    content: &str,
+) -> HookEffect {
+    let content = executed(content, pod, container);
+    if has_removal(&content) {
         return HookEffect::RemovesMember;
     }
-    let mut files = Vec::new();
-    for command in shell::commands(content) {
-        add_scripts(&command, pod, container, &mut files);
-    }
-    let nested = files.into_iter().map(|path| StopScript {
+    let mut search = Search::new(pod, container, is_of_etcd);
+    search.read_script(&content);
+    let nested = search.found.into_iter().map(|path| StopScript {
         container: container.name.clone(),
         path,
         source: None,
@@ -95,45 +106,91 @@ pub(super) fn effect_of_script(pod: &Pod, container: &Container, content: &str) 
     if nested.is_empty() { HookEffect::KeepsMember } else { HookEffect::Unknown(nested) }
 }
 
-/// Adds the scripts that a command runs.
-fn add_scripts(command: &[String], pod: &Pod, container: &Container, scripts: &mut Vec<String>) {
-    let Some((program, operands)) = without_prefixes(command).split_first() else { return };
-    let file = match base_name(program) {
-        "." | "source" => operands.first(),
-        name if INTERPRETERS.contains(&name) => {
-            let Some((operand, is_code)) = interpreted(name, operands) else { return };
-            if is_code {
-                for inner in shell::commands(operand) {
-                    add_scripts(&inner, pod, container, scripts);
-                }
-                return;
-            }
-            Some(operand)
+// === impl Search ===
+
+impl<'a> Search<'a> {
+    fn new(pod: &'a Pod, container: &'a Container, is_of_etcd: bool) -> Self {
+        Self { pod, container, is_of_etcd, functions: BTreeSet::new(), found: BTreeSet::new() }
+    }
+
+    fn read_script(&mut self, script: &str) {
+        let commands = commands(script);
+        let pairs = commands.iter().flat_map(|command| command.windows(2));
+        let names = pairs.filter_map(|pair| match pair {
+            [function, name] if function == "function" => Some(name.clone()),
+            _ => None,
+        });
+        self.functions.extend(names);
+        for command in &commands {
+            self.read(command);
         }
-        _ => Some(program).filter(|program| is_script(program, pod, container)),
-    };
-    if let Some(file) = file.filter(|file| !scripts.contains(file)) {
-        scripts.push(file.clone());
+    }
+
+    fn read(&mut self, command: &[String]) {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let mut command = words.as_slice();
+        while let ["function", _, body @ ..] = command {
+            command = body;
+        }
+        // The end of a condition such as `[[ a && b ]]`.
+        if command.last() == Some(&"]]") {
+            return;
+        }
+        let [program, operands @ ..] = programs::without_prefix(command) else { return };
+        let found = match base_name(program) {
+            "." | "source" => operands.first(),
+            "trap" => return operands.first().into_iter().for_each(|code| self.read_script(code)),
+            name if SHELLS.contains(&name) || INTERPRETERS.contains(&name) => {
+                match interpreted(name, operands) {
+                    Some((code, true)) if SHELLS.contains(&name) => return self.read_script(code),
+                    Some((file, false)) => Some(file),
+                    // The code of another language, or the script that another program writes.
+                    _ => Some(program),
+                }
+            }
+            name => Some(program).filter(|_| name == "eval" || self.is_doubt(program)),
+        };
+        self.found.extend(found.map(|found| String::from(*found)));
+    }
+
+    /// Whether a program can remove the member: it is a script by its name, because a Secret or a `ConfigMap` provides it,
+    /// or because it is not where programs are; or it is an unknown program in etcd's container.
+    fn is_doubt(&self, program: &str) -> bool {
+        let name = base_name(program);
+        // `kubectl exec` runs any program.
+        let is_harmless = programs::is_tool(name) && name != "kubectl"
+            || HARMLESS_PROGRAMS.contains(&name)
+            || self.functions.contains(program);
+        let folder = program.rsplit_once('/').map(|(folder, _)| folder);
+        let is_elsewhere = folder.is_some_and(|folder| !matches!(base_name(folder), "bin" | "sbin"));
+        SCRIPT_SUFFIXES.iter().any(|suffix| program.ends_with(suffix))
+            || key_for_file(self.pod, self.container, program).is_some()
+            || !is_harmless && (self.is_of_etcd || is_elsewhere)
     }
 }
 
-/// Returns the command without keywords, assignments and programs that run another program.
-fn without_prefixes(command: &[String]) -> &[String] {
-    let is_assignment = |word: &str| {
-        word.split_once('=').is_some_and(|(name, _)| variable_name(&format!("${name}")).is_some())
-    };
-    // The options and durations are those of `timeout` and `env`.
-    let is_prefix = |word: &String| {
-        PREFIXES.contains(&base_name(word))
-            || is_assignment(word)
-            || word.starts_with(|first: char| first == '-' || first.is_ascii_digit())
-    };
-    let first = command.iter().position(|word| !is_prefix(word)).unwrap_or(command.len());
-    command.get(first..).unwrap_or_default()
+/// Returns the words of the simple commands of a script.
+fn commands(script: &str) -> Vec<Vec<String>> {
+    shell::commands(&without_arithmetic(script))
+}
+
+/// Replaces arithmetic, which contains no programs, with a number.
+fn without_arithmetic(script: &str) -> String {
+    let mut parts = script.split("((");
+    let mut text = String::from(parts.next().unwrap_or_default());
+    for part in parts {
+        match part.split_once("))") {
+            Some((inner, rest)) if !inner.contains(['(', ')', '"', '\'', '\n']) => {
+                text.extend(["true ", rest]);
+            }
+            _ => text.extend(["((", part]),
+        }
+    }
+    text
 }
 
 /// Returns the script that an interpreter runs, and whether it is code instead of the name of a file.
-fn interpreted<'a>(interpreter: &str, operands: &'a [String]) -> Option<(&'a String, bool)> {
+fn interpreted<'a, 'w>(interpreter: &str, operands: &'a [&'w str]) -> Option<(&'a &'w str, bool)> {
     let code = if matches!(interpreter, "perl" | "ruby") { 'e' } else { 'c' };
     let (mut operands, mut is_code) = (operands.iter(), false);
     while let Some(word) = operands.next() {
@@ -151,60 +208,56 @@ fn interpreted<'a>(interpreter: &str, operands: &'a [String]) -> Option<(&'a Str
     None
 }
 
-/// Whether a program is a script: by its name, because a Secret or a `ConfigMap` provides it, or because it is not where
-/// programs are.
-fn is_script(program: &str, pod: &Pod, container: &Container) -> bool {
-    let folder = program.rsplit_once('/').map(|(folder, _)| folder);
-    SCRIPT_SUFFIXES.iter().any(|suffix| program.ends_with(suffix))
-        || key_for_file(pod, container, program).is_some()
-        || folder.is_some_and(|folder| !matches!(base_name(folder), "bin" | "sbin"))
-            && !HARMLESS_PROGRAMS.contains(&base_name(program))
-}
-
 fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Whether the command of a hook removes the pod's member, as far as its words show it.
-fn removes_member(command: &[String], pod: &Pod, container: &Container) -> bool {
-    let mut scripts = command.iter().filter(|part| has_removal(part)).peekable();
-    // The words of the command can be separate arguments, and are then no script.
-    let has_script = scripts.peek().is_some();
-    has_removal(&command.join(" "))
-        && !(has_script && scripts.all(|script| keeps_member(script, pod, container)))
+/// Whether a command removes the pod's member, as far as its words show it. They can be scripts.
+fn is_removal(words: &[String]) -> bool {
+    let deletes = words.iter().any(|word| word.ends_with("DELETE"));
+    words.iter().skip_while(|word| word.rsplit('=').next() != Some("member")).any(|word| word == "remove")
+        || words.iter().any(|word| {
+            word.ends_with("/etcd/prestop.sh")
+                // The paths in etcd's gateway for JSON, and in the API of version 2.
+                || word.contains("cluster/member/remove")
+                || deletes && word.contains("v2/members/")
+                || has_removal(word)
+        })
 }
 
-fn has_removal(text: &str) -> bool {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    words.windows(2).any(|pair| matches!(pair, ["member", "remove"]))
-        || words.iter().any(|word| word.ends_with("/etcd/prestop.sh"))
-        // The path in etcd's gateway for JSON.
-        || text.contains("cluster/member/remove")
+fn has_removal(script: &str) -> bool {
+    // A word without quotes is its only command.
+    commands(script).iter().any(|words| words.as_slice() != [script] && is_removal(words))
 }
 
-/// Whether each removal in a shell script is in a branch that is not executed for this pod: its ordinal is below the
-/// value with which the branch compares it. Every doubt is a removal.
-fn keeps_member(script: &str, pod: &Pod, container: &Container) -> bool {
+/// Returns a script without the branches that are not executed for this pod: its ordinal is below the value with which
+/// the branch compares it. In doubt, the whole script is executed.
+fn executed(script: &str, pod: &Pod, container: &Container) -> String {
+    let script = script.replace("\\\r\n", " ").replace("\\\n", " ");
     // Whether each open branch is skipped for this pod.
     let mut branches: Vec<bool> = Vec::new();
+    let mut executed = String::new();
     let lines = script.lines().flat_map(|line| line.split(';')).map(str::trim);
+    let mut is_skipped = false;
     for line in lines {
         let first = line.split_whitespace().next().unwrap_or_default();
         if first == "if" {
-            branches.push(is_false(line, script, pod, container));
+            branches.push(is_false(line, &script, pod, container));
         } else if CLOSING.contains(&first) {
             if branches.pop().is_none() {
-                return false;
+                return script;
             }
             if first != "fi" {
                 branches.push(false);
             }
         }
-        if has_removal(line) && !branches.contains(&true) {
-            return false;
+        if branches.contains(&true) {
+            is_skipped = true;
+        } else {
+            executed.extend([line, " \n"]);
         }
     }
-    branches.is_empty()
+    if is_skipped && branches.is_empty() { executed } else { script }
 }
 
 /// Whether the condition is `if [ "${VARIABLE}" -ge ${SIZE} ]`, where the script assigns the pod's ordinal to VARIABLE, and
@@ -251,6 +304,14 @@ mod tests {
 
     /// After the conventions of the former `incubator/etcd` chart.
     const BEYOND_SIZE: &str = r#"
+        EPS=""
+        for i in $(seq 0 $((${INITIAL_CLUSTER_SIZE} - 1))); do
+            EPS="${EPS}${EPS:+,}http://${SET_NAME}-${i}.${SET_NAME}:2379"
+        done
+        HOSTNAME=$(hostname)
+        member_hash() {
+            etcdctl member list | grep http://${HOSTNAME}.${SET_NAME}:2380 | cut -d':' -f1 | cut -d'[' -f1
+        }
         SET_ID=${HOSTNAME##*[^0-9]}
         if [ "${SET_ID}" -ge ${INITIAL_CLUSTER_SIZE} ]; then
             echo "Removing ${HOSTNAME}"
@@ -280,12 +341,20 @@ mod tests {
             assert_eq!(removes(pod, "3", BEYOND_SIZE), removed, "{pod}");
         }
         assert!(removes("etcd-0", "$(REPLICAS)", BEYOND_SIZE), "the size is unknown");
+        let continued = BEYOND_SIZE.replace("member remove", "member \\\n remove");
+        assert!(!removes("etcd-0", "3", &continued) && removes("etcd-3", "3", &continued));
     }
 
     #[test]
     fn doubtful_hook_removes_the_member() {
         for script in [
             "etcdctl member remove $ID",
+            "etcdctl member \\\n  remove $ID",
+            "etcdctl member --endpoints $EPS 'remove' $ID",
+            "curl -X DELETE http://127.0.0.1:2379/v2/members/$ID",
+            "COMMAND='member remove'; etcdctl $COMMAND $ID",
+            "su etcd -c \"etcdctl member remove $ID\"",
+            &BEYOND_SIZE.replace("member remove", "member \\\n remove").replace("-ge", "-le"),
             &BEYOND_SIZE.replace("-ge", "-le"),
             &BEYOND_SIZE.replace("${HOSTNAME##*[^0-9]}", "9"),
             &BEYOND_SIZE.replace("SET_ID=", "SET_ID=7\n SET_ID="),
@@ -337,9 +406,22 @@ mod tests {
                 "/scripts/stop",
                 Some("stop"),
             ),
-            (json!(["sh", "-c", ". /opt/lib.sh && leave"]), "/opt/lib.sh", None),
+            (json!(["sh", "-c", ". /opt/lib.sh && sleep 5"]), "/opt/lib.sh", None),
             (json!(["timeout", "10s", "/opt/leave"]), "/opt/leave", None),
             (json!(["/usr/local/bin/prestop"]), "/usr/local/bin/prestop", None),
+            (json!(["/bin/sh", "-c", "/usr/local/bin/prestop"]), "/usr/local/bin/prestop", None),
+            (json!(["sh", "-c", "sleep 5 && leave-cluster"]), "leave-cluster", None),
+            (json!(["sh", "-c", "tini -- /x.sh"]), "/x.sh", None),
+            (json!(["sh", "-c", "cat /scripts/x | sh"]), "sh", None),
+            (json!(["sh", "-c", "bash -s < /scripts/x"]), "bash", None),
+            (json!(["sh", "-c", "eval \"$(cat /scripts/x)\""]), "eval", None),
+            (json!(["sh", "-c", "$(cat /scripts/x)"]), "$()", None),
+            (json!(["sh", "-c", "echo '(('; leave-cluster; echo '))'"]), "leave-cluster", None),
+            (json!(["sh", "-c", "trap leave-cluster EXIT"]), "leave-cluster", None),
+            (json!(["sh", "-c", "echo 1 | xargs -n 1 leave-cluster"]), "leave-cluster", None),
+            (json!(["bash", "-c", "function stop { leave-cluster; }; stop"]), "leave-cluster", None),
+            (json!(["sh", "-c", "stop() { leave-cluster; }\nstop"]), "leave-cluster", None),
+            (json!(["python3", "-c", "import leave"]), "python3", None),
         ] {
             let HookEffect::Unknown(scripts) = effect("etcd", &command) else { panic!("{command}") };
             let found: Vec<_> = scripts
@@ -372,6 +454,11 @@ mod tests {
             json!(["kill", "-TERM", "1"]),
             json!(["timeout", "5", "etcdctl", "move-leader", "8e9e05c52164694d"]),
             json!(["/bin/bash", "-o", "pipefail", "-ec", "sleep 5"]),
+            json!(["sh", "-c", "leave() { sleep 5; }; leave"]),
+            json!(["bash", "-c", "function leave {\nsleep 5\n}\nif [[ -n $A && $B == c ]]; then leave; fi"]),
+            json!(["bash", "-c", "i=0; while ((i < 5)); do sleep 1; i=$((i + 1)); done"]),
+            json!(["sh", "-c", "case $(hostname) in\n*-0) sleep 9;;\n*) exit 0;;\nesac"]),
+            json!(["tini", "--", "sleep", "5"]),
             json!([]),
         ] {
             assert_eq!(effect("etcd", &command), HookEffect::KeepsMember, "{command}");
@@ -390,7 +477,7 @@ mod tests {
             "spec": {"containers": [{"name": "etcd", "env": [{"name": "INITIAL_CLUSTER_SIZE", "value": "3"}]}]},
         }))
         .unwrap();
-        let effect = |content: &str| effect_of_script(&pod, &pod.spec.containers[0], content);
+        let effect = |content: &str| effect_of_script(&pod, &pod.spec.containers[0], true, content);
         assert_eq!(effect("#!/bin/sh\nsleep 5\netcdctl move-leader $ID\n"), HookEffect::KeepsMember);
         assert_eq!(effect(BEYOND_SIZE), HookEffect::KeepsMember);
         assert_eq!(effect("#!/bin/bash\netcdctl member remove $ID\n"), HookEffect::RemovesMember);

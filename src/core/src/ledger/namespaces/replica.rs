@@ -122,7 +122,7 @@ fn with_live_pods<T>(pods: &[(Pod, bool)], f: impl FnOnce(&[LivePod<'_>]) -> T) 
     let live: Vec<LivePod<'_>> = texts
         .iter()
         .zip(pods)
-        .map(|([name, uid], (_, serves))| LivePod { namespace: "", name, uid, serves: *serves })
+        .map(|([name, uid], (_, serves))| LivePod { namespace: "", name, uid, serves: *serves, image_id: "" })
         .collect();
     f(&live)
 }
@@ -164,6 +164,7 @@ impl Reserved {
             of_node: false,
             cluster: self.id.map(|id| id.to_string()),
             by_name: self.by_name,
+            image_id: None,
         }
     }
 

@@ -140,6 +140,8 @@ fn assess_pods(pods: &[PodView], target: u8) -> Judgement {
         external_members: Vec::new(),
         denied_members: Vec::new(),
         other_namespaces: std::collections::BTreeSet::new(),
+        reserved_until: std::collections::BTreeMap::new(),
+        without_role: std::collections::BTreeSet::new(),
     };
     let target = &snapshot.pods[usize::from(target)];
     let reason = assess(&snapshot, target, &Policy::default()).reason;

@@ -49,7 +49,7 @@ fn with_live_pods<T>(listed: &[Pod], f: impl FnOnce(&[LivePod<'_>]) -> T) -> T {
     let texts: Vec<(String, String, bool)> = listed.iter().zip(0..).map(text).collect();
     let live_pods: Vec<LivePod<'_>> = texts
         .iter()
-        .map(|(name, uid, serves)| LivePod { namespace: NAMESPACE, name, uid, serves: *serves })
+        .map(|(name, uid, serves)| LivePod { namespace: NAMESPACE, name, uid, serves: *serves, image_id: "" })
         .collect();
     f(&live_pods)
 }
@@ -87,6 +87,7 @@ impl Reserved {
             of_node: false,
             cluster: None,
             by_name: false,
+            image_id: None,
         }
     }
 

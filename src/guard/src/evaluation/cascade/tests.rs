@@ -115,19 +115,19 @@ async fn absence_of_owner_alone_proves_nothing() {
     let command = "kubectl -n prod patch pod etcd-0 --type=json -p '[{\"op\":\"test\",\
                    \"path\":\"/metadata/ownerReferences/0/uid\",\"value\":\"set\"},\
                    {\"op\":\"remove\",\"path\":\"/metadata/ownerReferences/0\"}]'";
-    assert!(denial.message.starts_with("etcd-0 leads; the garbage collector requests"), "{}", denial.message);
+    assert!(denial.message.starts_with("etcd-0 leads; the garbage collector requests"), "{}", denial.line());
     assert!(
-        denial.message.contains("its owner StatefulSet etcd (uid set) does not exist"),
+        denial.line().contains("its owner StatefulSet etcd (uid set) does not exist"),
         "{}",
-        denial.message
+        denial.line()
     );
-    assert!(denial.message.contains(command), "{}", denial.message);
+    assert!(denial.line().contains(command), "{}", denial.line());
     assert!(
-        denial.message.contains("-n prod pod etcd-0 etcd-guard.io/allow-delete-until="),
+        denial.line().contains("-n prod pod etcd-0 etcd-guard.io/allow-delete-until="),
         "{}",
-        denial.message
+        denial.line()
     );
-    assert!(!denial.message.contains("Move leadership"), "{}", denial.message);
+    assert!(!denial.line().contains("Move leadership"), "{}", denial.line());
 }
 
 /// The collector retries a denied deletion after up to 1,000 s. The record contains no time, so that only a change of
@@ -192,14 +192,14 @@ async fn unreadable_owner_proves_nothing_and_is_named() {
     let mut denial = Verdict::new(Reason::QuorumAtRisk, "too few voters");
     missing.explain(&request(COLLECTOR), &WallClock::default(), &mut denial);
     assert!(
-        denial.message.contains(
+        denial.line().contains(
             "its owner Etcd? main (uid custom) is absent, and the guard cannot confirm this: reading"
         ),
         "{}",
-        denial.message
+        denial.line()
     );
-    assert!(denial.message.contains("is forbidden"), "{}", denial.message);
-    assert!(denial.message.contains("kubectl -n prod patch pod etcd-0 "), "{}", denial.message);
+    assert!(denial.line().contains("is forbidden"), "{}", denial.line());
+    assert!(denial.line().contains("kubectl -n prod patch pod etcd-0 "), "{}", denial.line());
 }
 
 /// Returns what the collector's request for the claim `data-etcd-0` follows from.
@@ -222,7 +222,7 @@ async fn denial_for_a_claim_names_its_break_glass() {
     let (request, Cascade::Unproven(missing)) = claim_cascade(&services).await else { panic!("believed") };
     let mut denial = Verdict::new(Reason::IntentProtected, "the claim holds data").with_remedy("Keep it");
     missing.explain(&request, &WallClock::default(), &mut denial);
-    let message = denial.message;
+    let message = denial.line();
     for text in [
         "the claim holds data; the garbage collector requests",
         "kubectl -n prod patch persistentvolumeclaim data-etcd-0 --type=json -p ",

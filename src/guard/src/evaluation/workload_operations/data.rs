@@ -2,7 +2,7 @@
 
 use etcd_guard_core::{
     assess::is_silence_evident,
-    discovery::etcd_pod,
+    discovery::{etcd_pod, recognition},
     membership::{Membership, identity::has_peer_at},
     objects::{claim::Claim, pod::Pod, stateful_set::StatefulSet},
     snapshot::{Silence, Snapshot, Storage},
@@ -31,11 +31,17 @@ pub(super) fn is_controlled_by(pod: &Pod, stateful_set: &str) -> bool {
     pod.stateful_set() == Some(stateful_set)
 }
 
-/// Returns whether etcd runs in this pod and the pod is not terminating.
+/// Returns whether etcd runs in this pod and the pod is not terminating. A pod with several members counts: the state of one says
+/// nothing about the others.
 pub(super) fn runs_member(pod: &Pod) -> bool {
     !pod.is_terminating()
         && !pod.is_finished()
-        && etcd_pod::read(pod, &pod.metadata.annotations).is_some_and(|member| member.is_running(pod))
+        && etcd_pod::read(pod, &pod.metadata.annotations)
+            .is_some_and(|member| member.is_running(pod) || has_several_members(pod))
+}
+
+pub(super) fn has_several_members(pod: &Pod) -> bool {
+    !recognition::several_members(pod, &pod.metadata.annotations).is_empty()
 }
 
 /// Returns whether etcd runs or may start in this pod: it is neither terminating nor finished.

@@ -8,6 +8,7 @@ use crate::{
     evaluation::{
         Evaluation, ledger,
         ledger::{Written, member_reservation},
+        several_members,
         workload_operations::{
             break_glass_advice,
             data::{may_run_member, runs_member},
@@ -21,6 +22,7 @@ use etcd_guard_core::{
     assess::node_deletion::evaluate_node_deletion, cluster_key::ClusterKey, objects::pod::Pod,
     policy::ResolvedPolicy, reservation::Reservation,
 };
+use etcd_guard_kubernetes::{LookupError, PodsOfNode};
 
 /// Users that delete a Node after its machine no longer exists. The first is the cloud node lifecycle controller, which
 /// has this user in the controller manager and in cloud controller managers with `--use-service-account-credentials`;
@@ -38,6 +40,8 @@ const LIFECYCLE_CONTROLLERS: [&str; 4] = [
 #[derive(Default)]
 struct Attempt {
     denials: Vec<(OperationVerdict, ResolvedPolicy)>,
+    /// The doubts about clusters that do not need the node.
+    warnings: Vec<String>,
     /// The reservations that precede an approval.
     new: Vec<NewReservations>,
     /// Whether a cluster needs a ledger that was not read.
@@ -82,7 +86,7 @@ async fn try_evaluate(on: &Evaluation<'_>) -> Result<OperationVerdict, Evaluatio
     }
     let mut stored: BTreeSet<String> = BTreeSet::new();
     loop {
-        let Attempt { denials, new, lacks_ledgers, mut failure } = attempt(on).await?;
+        let Attempt { denials, warnings, new, lacks_ledgers, mut failure } = attempt(on).await?;
         let denial = first_enforced(denials);
         let is_denied = denial.as_ref().is_some_and(|(_, policy)| policy.policy.enforces_denials());
         if !request.dry_run && !is_denied {
@@ -106,7 +110,13 @@ async fn try_evaluate(on: &Evaluation<'_>) -> Result<OperationVerdict, Evaluatio
         }
         return Ok(match denial {
             Some((verdict, policy)) => verdict.with_policy(policy),
-            None => harmless(format!("no guarded etcd cluster needs a member on node {node}")).into(),
+            None => {
+                let mut verdict = harmless(format!("no guarded etcd cluster needs a member on node {node}"));
+                for warning in warnings {
+                    verdict.warn(&warning);
+                }
+                verdict.into()
+            }
         });
     }
 }
@@ -118,9 +128,9 @@ async fn attempt(on: &Evaluation<'_>) -> Result<Attempt, EvaluationError> {
     // Before the first list of namespaces, the guard knows no guarded namespace, and would find no member on the node.
     services.observer.wait_for_annotations(&request.namespace, deadline).await?;
     let guarded = services.observer.annotations.guarded_namespaces().borrow().clone();
-    let list = services.observer.pods.list_pods_of_node(node, &guarded);
+    let list = services.observer.pods.identify_pods_of_node(node, &guarded);
     let on_node = deadline.within("listing the pods of the node from the API server", list).await?;
-    let on_node = on_node.map_err(EvaluationError::Lookup)?;
+    let PodsOfNode { pods: on_node, incomplete } = on_node.map_err(EvaluationError::Lookup)?;
     let uids = uids_by_namespace(&on_node);
     // Each namespace in parallel and with its own ledgers: a tenant whose API objects or members are slow, or whose ledger is
     // invalid or full, must not affect the others.
@@ -130,9 +140,10 @@ async fn attempt(on: &Evaluation<'_>) -> Result<Attempt, EvaluationError> {
         attempt.failure = attempt.failure.or(evaluated.err());
         attempt
     });
-    let mut all = Attempt::default();
+    let mut all = Attempt { failure: incomplete.first().map(too_many), ..Attempt::default() };
     for attempt in join_all(namespaces).await {
         all.denials.extend(attempt.denials);
+        all.warnings.extend(attempt.warnings);
         all.new.extend(attempt.new);
         all.lacks_ledgers |= attempt.lacks_ledgers;
         all.failure = all.failure.or(attempt.failure);
@@ -183,13 +194,26 @@ async fn evaluate_namespace(
             Some(NewReservations { ledgers: None, .. }) => {}
             Some(_) | None => attempt.lacks_ledgers = true,
         }
-        let verdict = evaluate_node_deletion(&snapshot, node, uids);
-        // A denial names a pod whose member runs according to the kubelet, if there is one.
-        let member = members.iter().find(|pod| runs_member(pod)).or(members.first());
-        let Some(member) = member.filter(|_| !verdict.reason.allows()) else { continue };
-        let advice = break_glass_advice(on, &owner_arguments(namespace, member));
-        let drain = format!("kubectl drain {node} --ignore-daemonsets --delete-emptydir-data");
-        let verdict = verdict.with_remedy(&format!("Drain the node first: {drain}; to {advice}"));
+        let ambiguous = members.iter().find_map(|pod| {
+            let denial = several_members(on, pod, &owner_arguments(namespace, pod))?;
+            Some((denial, *pod))
+        });
+        let (verdict, member) = if let Some(ambiguous) = ambiguous {
+            ambiguous
+        } else {
+            let verdict = evaluate_node_deletion(&snapshot, node, uids);
+            // A denial names a pod whose member runs according to the kubelet, if there is one.
+            let member = members.iter().find(|pod| runs_member(pod)).or(members.first());
+            let Some(member) = member.filter(|_| !verdict.reason.allows()) else {
+                attempt.warnings.extend(verdict.warnings);
+                continue;
+            };
+            let advice = break_glass_advice(on, &owner_arguments(namespace, member));
+            let drain = format!("kubectl drain {node} --ignore-daemonsets --delete-emptydir-data");
+            let mut verdict = verdict.with_remedy(&format!("Drain the node first: {drain}"));
+            verdict.add_advice(&advice);
+            (verdict, *member)
+        };
         let policy = services.policies.resolve_for_pod(namespace, member, deadline).await;
         attempt.denials.push((OperationVerdict::with_member(verdict, namespace, member), policy));
     }
@@ -213,6 +237,12 @@ async fn reserve_members(
         stored.extend(reservations.into_iter().map(|new| new.uid));
     }
     Ok(written)
+}
+
+/// The error of a namespace of which not all pods on the node are known.
+fn too_many(namespace: &String) -> EvaluationError {
+    let subject = format!("the pods of namespace {namespace} on the node");
+    EvaluationError::Lookup(LookupError::TooLarge { subject, cause: String::from("they are too many") })
 }
 
 /// Whether this user deletes Nodes after their machines no longer exist.
@@ -287,6 +317,27 @@ mod tests {
             let is_list = |path: &String| path.ends_with("/leases");
             assert!(!server.reads().iter().any(is_list), "{:?}", server.reads());
         }
+    }
+
+    /// The pods of a tenant that take too much memory must not prevent the reservations of the others.
+    // Virtual time: a busy machine takes seconds for so many arguments.
+    #[tokio::test(start_paused = true)]
+    async fn pods_of_one_namespace_do_not_affect_the_others() {
+        let server = FakeServer::default();
+        for n in 0..6 {
+            // 300,000 empty arguments have less than a megabyte of JSON.
+            let container = json!({"name": "etcd", "image": "etcd", "args": vec![""; 300_000]});
+            server.add_pod(json!({
+                "metadata": {"name": format!("large-{n}"), "namespace": "a", "uid": format!("large-{n}")},
+                "spec": {"nodeName": "worker", "containers": [container]},
+            }));
+        }
+        let services = Services::of_client(&server.client());
+        let OperationVerdict { verdict, .. } = delete_node(&services).await;
+        assert!(verdict.text().contains("could not be evaluated"), "{}", verdict.text());
+        let is_about_tenant = |warning: &String| warning.contains("pods of namespace a");
+        assert!(verdict.warnings.iter().any(is_about_tenant), "{:?}", verdict.warnings);
+        assert_eq!(server.reservations("z").len(), 1);
     }
 
     #[test]

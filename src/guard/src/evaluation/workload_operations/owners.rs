@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     evaluation::{
-        Evaluation, ledger,
+        Evaluation, ledger, several_members,
         workload_operations::{
             break_glass_advice, claims,
             data::{MemberPods, are_stopped, holds_ephemeral_data, is_etcd_template},
@@ -74,9 +74,11 @@ async fn evaluate_deletion(
     let request = on.request;
     let (object, namespace) = (&owned.object, &request.namespace);
     let advice = break_glass_advice(on, &owned.arguments);
-    let remedy = format!("To orphan the dependents, add --cascade=orphan; to {advice}");
+    let orphan =
+        format!("To keep its pods, orphan them: kubectl delete {} --cascade=orphan", owned.arguments);
+    let remedies = [orphan.as_str(), advice.as_str()];
     let protect =
-        |text: String, pod: &Pod| OperationVerdict::with_member(protected(text, &remedy), namespace, pod);
+        |text: String, pod: &Pod| OperationVerdict::with_member(protected(text, &remedies), namespace, pod);
     let running = MemberPods::new(pods).running;
     let is_running = |pod: &&Pod| running.iter().any(|running| running.metadata.uid == pod.metadata.uid);
     let running: Vec<&Pod> = owned.pods.iter().copied().filter(is_running).collect();
@@ -93,7 +95,7 @@ async fn evaluate_deletion(
             "{object} owns the data of etcd members, including PersistentVolumeClaim {claim}: deleting the object \
              deletes the data permanently"
         );
-        return Ok(protected(text, &remedy).into());
+        return Ok(protected(text, &remedies).into());
     }
     let Some(first) = owned.pods.first() else {
         // A pod of a member can be absent for a moment, and the object creates its successor.
@@ -103,7 +105,7 @@ async fn evaluate_deletion(
                     "{object} runs no etcd member at the moment, and it starts {count} of them again as long as it \
                      exists"
                 );
-                protected(text, &remedy).into()
+                protected(text, &remedies).into()
             }
             Some(_) => {
                 let text = format!("{object} runs no etcd member, and the data of its members is retained");
@@ -153,6 +155,9 @@ async fn evaluate_scale(
     let Some(first) = members.first().filter(|_| count > 0) else {
         return Ok(harmless(format!("scaling {object} down deletes no etcd member")).into());
     };
+    if let Some(denial) = members.iter().find_map(|pod| several_members(on, pod, &owned.arguments)) {
+        return Ok(OperationVerdict::with_member(denial, namespace, first));
+    }
     let cluster_key = ClusterKey::from_pod(namespace, first);
     let snapshot = ledger::observe(on, &cluster_key, pods).await?;
     let names: Vec<&str> = members.iter().map(|pod| pod.metadata.name.as_str()).collect();
@@ -296,7 +301,7 @@ fn unlisted(request: &Request) -> Verdict {
         "could not evaluate {} {}: guard.ownerKinds of the configuration does not list {} of {}",
         owner.kind, request.name, owner.resource, owner.group
     );
-    let remedy =
-        "List this kind (docs/policies.md), or remove its rule from the webhook configuration etcd-guard";
+    let remedy = "List this kind there, or remove its rule from the webhook configuration: kubectl edit \
+                  validatingwebhookconfiguration etcd-guard";
     Verdict::new(Reason::LookupFailed, text).with_remedy(remedy)
 }

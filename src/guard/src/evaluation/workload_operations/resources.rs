@@ -65,8 +65,9 @@ pub(super) async fn evaluate(
         return Ok(harmless(text).into());
     };
     let advice = break_glass_advice(on, &owner_arguments(namespace, pod));
-    let remedy = format!("Delete the members first; to {advice}");
-    let verdict = protected(describe(request, kind, &users), &remedy);
+    let first =
+        format!("Delete the members first. They are among these: kubectl -n {namespace} get pods -o wide");
+    let verdict = protected(describe(request, kind, &users), &[&first, &advice]);
     Ok(OperationVerdict::with_member(verdict, namespace, pod).with_policy(policy))
 }
 

@@ -46,8 +46,13 @@ pub(super) fn harmless(text: String) -> Verdict {
     Verdict::new(Reason::IntentHarmless, text)
 }
 
-pub(super) fn protected(text: String, remedy: &str) -> Verdict {
-    Verdict::new(Reason::IntentProtected, text).with_remedy(remedy)
+/// Returns a denial with the ways to continue, each of which ends with a command.
+pub(super) fn protected(text: String, remedies: &[&str]) -> Verdict {
+    let mut denial = Verdict::new(Reason::IntentProtected, text);
+    for remedy in remedies {
+        denial.add_advice(remedy);
+    }
+    denial
 }
 
 /// Returns the arguments of `kubectl` for the object whose break-glass applies to this pod: its StatefulSet, or else its

@@ -26,7 +26,6 @@ pub struct ClusterAccess {
 
 impl ClusterAccess {
     /// Returns the access of the cluster that has these endpoints.
-    #[must_use]
     pub fn new<'a>(endpoints: impl IntoIterator<Item = &'a Endpoint>) -> Self {
         let mut access = Self::default();
         for Endpoint { tls, user, .. } in endpoints {

@@ -42,14 +42,12 @@ struct Known {
 
 impl ApiServers {
     /// Creates a reader of the addresses. `configured` are the addresses of the client's connections, as `HOST:PORT`.
-    #[must_use]
     pub fn new(reader: &ApiReader, configured: Vec<String>) -> Self {
         let reader = Some(reader.for_background_tasks());
         Self { reader, configured: configured.into(), known: Arc::default(), reading: Arc::default() }
     }
 
     /// Creates a list of addresses, each as `HOST:PORT`, that does not change.
-    #[must_use]
     pub fn fixed(addresses: Vec<String>) -> Self {
         let known = Known { addresses: Some(Vec::new()), next_read: None };
         Self {

@@ -80,7 +80,6 @@ struct Candidate {
 
 impl ProbeGate {
     /// Creates a gate that follows `guard.probe` of this configuration.
-    #[must_use]
     pub fn new(config: LiveConfig, api_servers: ApiServers) -> Self {
         Self { config, api_servers, resolutions: Resolutions::new() }
     }

@@ -58,6 +58,19 @@ impl Ledger {
         Some(lock(&self.sightings).handover_state(handover, Instant::now()))
     }
 
+    /// Returns the time until leadership of this cluster may move for another request, if it moved for one recently. `time` is
+    /// the time of the wall clock: a replica that has restarted starts another lifetime.
+    pub(crate) fn pause_between_requests(&self, cluster: ClusterId, time: Timestamp) -> Option<Duration> {
+        let (cluster, now) = (cluster.to_string(), Instant::now());
+        let known = lock(&self.sightings);
+        let moves = self.handovers.iter().filter(|known| {
+            known.cluster == cluster
+                && handovers::is_requested_move(known)
+                && !handovers::is_outdated(known, time)
+        });
+        moves.map(|last| known.remaining(last, now)).max().filter(|rest| !rest.is_zero())
+    }
+
     fn handover(&self, cluster: ClusterId, signal: &str) -> Option<&Handover> {
         let cluster = cluster.to_string();
         self.handovers.iter().find(|known| known.signal == signal && known.cluster == cluster)
@@ -81,6 +94,16 @@ impl Ledgers {
     pub(crate) fn active(&self) -> Vec<Reservation> {
         let all: BTreeSet<&Reservation> = self.0.values().flat_map(Ledger::active).collect();
         all.into_iter().cloned().collect()
+    }
+
+    /// Returns the reservations that had not expired at the read, each with the time at which it expires on this replica.
+    pub(crate) fn expiries(&self) -> Vec<(Reservation, Instant)> {
+        let now = Instant::now();
+        let of_ledger = |ledger: &Ledger| -> Vec<(Reservation, Instant)> {
+            let known = lock(&ledger.sightings);
+            ledger.active.iter().map(|entry| (entry.clone(), known.expires(entry, now))).collect()
+        };
+        self.0.values().flat_map(of_ledger).collect()
     }
 
     /// Whether a ledger may be newer than the list of a namespace's pods that was read in parallel: see

@@ -4,7 +4,7 @@
 //! `libcontainer/rootfs_linux.go` (`checkProcMount`) for the paths below /proc that a container runtime accepts.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A file or directory of lxcfs.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +39,7 @@ pub enum LxcfsFile {
 }
 
 /// A release of lxcfs. It determines the available files.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Profile {
     /// 3.0
     #[serde(rename = "lxcfs-3.0")]
@@ -80,7 +80,6 @@ impl LxcfsFile {
     ];
 
     /// The name in configurations and annotations.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpuinfo => "cpuinfo",
@@ -100,13 +99,11 @@ impl LxcfsFile {
     }
 
     /// The file with this name.
-    #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|file| file.name() == name)
     }
 
     /// The path in a container, and below the root of lxcfs.
-    #[must_use]
     pub fn path(self) -> &'static str {
         match self {
             Self::Cpuinfo => "/proc/cpuinfo",
@@ -126,7 +123,6 @@ impl LxcfsFile {
     }
 
     /// Whether this is a directory.
-    #[must_use]
     pub(crate) fn is_directory(self) -> bool {
         self == Self::Cpu
     }

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::fields::{Check, Rule, check_fields};
@@ -12,7 +12,7 @@ use crate::config::pod_parts::items;
 use etcd_guard_core::config::diagnostic::{Diagnostic, Validator, display_path};
 
 /// A level of the Pod Security Standards.
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PodSecurityLevel {
     /// Admits every pod.
@@ -132,7 +132,6 @@ const RESTRICTED_VOLUME: &[Rule] = &[(
 
 impl PodSecurityLevel {
     /// The level of a label's value. Like the API server, reads an unknown value as the strictest level.
-    #[must_use]
     pub(crate) fn from_label(value: &str) -> Self {
         match value {
             "privileged" => Self::Privileged,
@@ -142,7 +141,6 @@ impl PodSecurityLevel {
     }
 
     /// The name of the level in Kubernetes.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Privileged => "privileged",
@@ -181,7 +179,6 @@ impl PodSecurity {
 
     /// Returns the part of the template that a level rejects. `pod_field` returns whether a field of the pod's security
     /// context is set, including the template's default.
-    #[must_use]
     pub fn violation(
         &self,
         level: PodSecurityLevel,

@@ -5,26 +5,23 @@ use serde::{Deserialize, Serialize};
 
 use etcd_guard_core::config::diagnostic::Validator;
 
-/// Environment variables of the pod that are copied to the template's containers.
+/// Environment variables to copy from the pod to the template's containers.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct TransferEnv {
-    /// The container of the pod to copy from. Empty: the first container that has the variable.
+    /// The pod's container to copy from. Empty: the first that has the variable.
     pub container: String,
     /// The names of the variables. Required.
     pub names: Vec<String>,
-    /// Names of the template's containers to copy to. Empty: all.
+    /// The template's containers to copy to. Empty: all.
     pub into: Vec<String>,
 }
 
-/// Settings of the template's containers that a pod may override by annotations `CONTAINER.inject.etcd-guard.io/...`.
-///
-/// Off by default: the creator of a pod could otherwise run an arbitrary image with access to the secrets of the
-/// template.
+/// What a pod may override by annotations `CONTAINER.inject.etcd-guard.io/...`.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Overrides {
-    /// Allow `.../image`.
+    /// Allow `.../image`. Whoever creates a pod can then run any image with the secrets of the template.
     pub image: bool,
     /// Allow `.../cpu-request`, `.../cpu-limit`, `.../memory-request` and `.../memory-limit`.
     pub resources: bool,

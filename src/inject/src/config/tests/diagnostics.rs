@@ -111,8 +111,8 @@ sidecars:
 ",
         &[
             (3, "lxcfs.rot: unknown field `rot`"),
-            (4, "lxcfs.profile: unknown variant `lxcfs-9`"),
-            (5, "lxcfs.files[1]: unknown variant `memory`"),
+            (4, "lxcfs.profile: unknown value `lxcfs-9`"),
+            (5, "lxcfs.files[1]: unknown value `memory`"),
             // The unknown item is removed before validation; the index of the next one does not change.
             (5, "lxcfs.files[2]: pressure-cpu requires a newer lxcfs than the profile"),
             (6, "lxcfs.onlyWithLimits: invalid type"),
@@ -232,7 +232,7 @@ fn distinguishes_versions_of_a_template() {
         &[
             (3, "sidecars.default[1]: unknown template \"a:3\""),
             (3, "sidecars.default[2]: unknown template \"b\""),
-            (4, "unknown variant `ignore`"),
+            (4, "unknown value `ignore`"),
             (8, "template name a:1 is used more than once"),
             (9, "\"x,y\" is not a version"),
             (10, "one of the templates named b must have no version"),
@@ -290,22 +290,45 @@ fn rejects_unknown_policies_and_defaults_below_floor() {
     ephemeral: deny
 ",
         &[
-            (4, "guard.defaults.leader: transfer is less strict than guard.floor.leader, deny"),
-            (5, "guard.defaults.singleMember: unknown variant `no`, expected `allow` or `deny`"),
-            (6, "guard.defaults.mode: audit is less strict than guard.floor.mode, enforce"),
+            (
+                4,
+                "guard.defaults.leader: transfer is less strict than guard.floor.leader, deny: remove it here, or lower the floor",
+            ),
+            (5, "guard.defaults.singleMember: unknown value `no`, expected `allow` or `deny`"),
+            (
+                6,
+                "guard.defaults.mode: audit is less strict than guard.floor.mode, enforce: remove it here, or lower the floor",
+            ),
             (10, "guard.floor.ephemeral: unknown field"),
         ],
     );
     assert_diagnostics("guard: {defaults: {leader: auto}, floor: {leader: auto}, programs: [argocd]}", &[]);
+    assert_diagnostics("guard: {floor: {leader: deny, minVoters: 3}}", &[]);
+    assert_diagnostics(
+        "guard: {defaults: {leader: auto, minVoters: 1}, floor: {leader: deny, minVoters: 3}}",
+        &[
+            (
+                2,
+                "guard.defaults.leader: auto is less strict than guard.floor.leader, deny: remove it here, or lower the floor",
+            ),
+            (
+                2,
+                "guard.defaults.minVoters: 1 is less strict than guard.floor.minVoters, 3: remove it here, or lower the floor",
+            ),
+        ],
+    );
     assert_diagnostics(
         "guard: {defaults: {leader: transfer}, floor: {leader: auto}, programs: [\"\"]}",
         &[
-            (2, "guard.defaults.leader: transfer is less strict than guard.floor.leader, auto"),
+            (
+                2,
+                "guard.defaults.leader: transfer is less strict than guard.floor.leader, auto: remove it here, or lower the floor",
+            ),
             (2, "guard.programs: \"\" is not the name of a user, with 1 to 253 characters"),
         ],
     );
     assert_diagnostics(
         "guard: {floor: {leader: allow}}",
-        &[(2, "guard.floor.leader: unknown variant `allow`, expected one of `transfer`, `auto`, `deny`")],
+        &[(2, "guard.floor.leader: unknown value `allow`, expected one of `transfer`, `auto`, `deny`")],
     );
 }

@@ -13,13 +13,17 @@ use futures::{StreamExt, stream};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Bytes, Frame};
 use kube::client::Body;
+use prometheus_client::{encoding::text::encode, registry::Registry};
 use serde_json::{Value, json};
 use tokio::{
     sync::broadcast,
     time::{Instant, sleep, timeout_at},
 };
 
-use super::{super::watching::CallLimits, *};
+use super::{
+    super::watching::{CallLimits, watch_restarts},
+    *,
+};
 
 /// A fake API server: each namespace has a StatefulSet `etcd` of version 10, and lists have the version 20.
 struct Server {
@@ -77,6 +81,14 @@ impl Server {
 
     /// Starts the watches of this number of namespaces. The sender changes the guarded namespaces.
     fn watch(self: &Arc<Self>, namespaces: usize) -> (NamespaceWatches, watch::Sender<BTreeSet<String>>) {
+        self.watch_resource("statefulsets", namespaces)
+    }
+
+    fn watch_resource(
+        self: &Arc<Self>,
+        name: &'static str,
+        namespaces: usize,
+    ) -> (NamespaceWatches, watch::Sender<BTreeSet<String>>) {
         let server = Arc::clone(self);
         let service = tower::service_fn(move |request| {
             let server = Arc::clone(&server);
@@ -84,7 +96,7 @@ impl Server {
         });
         let resource = Resource {
             group: "/apis/apps/v1",
-            name: "statefulsets",
+            name,
             kind: "StatefulSets",
             reduce: Some,
             // Tests must not wait for each other.
@@ -249,6 +261,31 @@ async fn failed_shared_watch_lists_every_namespace_again() {
     sleep(Duration::from_secs(5)).await;
     assert_eq!(version(&watches, "namespace-1").as_deref(), Some("10"));
     assert!(names(40).iter().all(|name| server.lists_of(name) == 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn restarts_of_a_watch_are_counted() {
+    let restarts = || {
+        let mut text = String::new();
+        let mut registry = Registry::default();
+        registry.register("restarts", "", watch_restarts());
+        encode(&mut text, &registry).unwrap();
+        let count =
+            text.lines().find_map(|line| line.strip_prefix("restarts_total{resource=\"restarting\"} "));
+        count.map(str::to_owned)
+    };
+    let server = Server::new(Duration::ZERO, Duration::ZERO);
+    let (_watches, _guarded) = server.watch_resource("restarting", 1);
+    // Several calls, which end by their own timeout.
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(restarts().as_deref(), Some("0"));
+    let status = json!({"kind": "Status", "status": "Failure", "message": "too old", "reason": "Expired", "code": 410});
+    server.events.send(json!({"type": "ERROR", "object": status})).unwrap();
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(restarts().as_deref(), Some("1"));
+    server.fails.store(true, Ordering::Relaxed);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(restarts().as_deref(), Some("2"), "the list failed");
 }
 
 #[tokio::test(start_paused = true)]

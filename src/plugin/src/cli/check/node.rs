@@ -3,7 +3,7 @@
 //! `kubectl drain` evicts all pods at once and retries. The guard lets the members of a cluster go one after the other, and the
 //! order below is that in which it approves.
 
-use std::io::Write;
+use std::{collections::BTreeSet, fmt::Write as _, io::Write};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Serialize;
@@ -16,7 +16,7 @@ use crate::{
 };
 use etcd_guard_api::{ClusterStatus, MemberStatus, Preview, Role, Survey};
 use etcd_guard_cli::{
-    printing::Output,
+    printing::{NONE, Output, stdout},
     terminal::{WARNING, paint},
 };
 use etcd_guard_core::{
@@ -55,6 +55,8 @@ struct Entry {
     reason: String,
     /// What happens before the eviction, or why it is denied.
     note: Option<String>,
+    /// The section of the manual that explains a denial.
+    documentation: Option<String>,
     #[serde(skip)]
     is_serving: bool,
 }
@@ -66,7 +68,7 @@ pub(super) async fn check(guard: GuardFlags, nodes: &[String], output: Output) -
     for node in nodes {
         reports.push(NodeReport::read(&guard, node).await?);
     }
-    let mut out = anstream::stdout().lock();
+    let mut out = stdout();
     match output {
         Output::Table | Output::Wide => {
             for (number, report) in reports.iter().enumerate() {
@@ -190,9 +192,15 @@ impl NodeReport {
             }
         }
         for row in &rows {
-            let cells = row.iter().zip(widths).map(|(cell, width)| format!("  {cell:width$}"));
+            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}   "));
+            text.push_str("  ");
             text.push_str(cells.collect::<String>().trim_end());
             text.push('\n');
+        }
+        let sections: BTreeSet<&String> =
+            self.members.iter().filter_map(|entry| entry.documentation.as_ref()).collect();
+        for section in sections {
+            let _ = writeln!(text, "See {section}");
         }
         text
     }
@@ -223,6 +231,7 @@ impl Entry {
             is_denied,
             reason: preview.reason,
             note,
+            documentation: preview.documentation,
             is_serving: member.serving || member.role == Role::Learner,
         }
     }
@@ -234,7 +243,7 @@ impl Entry {
             format!("{}/{}", self.namespace, self.pod),
             self.role.as_str().to_owned(),
             format!("{verdict} {}", self.reason),
-            self.note.clone().unwrap_or_default(),
+            self.note.clone().unwrap_or_else(|| String::from(NONE)),
         ]
     }
 }
@@ -254,6 +263,7 @@ mod tests {
             is_denied: false,
             reason: reason.to_owned(),
             note: None,
+            documentation: None,
             is_serving: true,
         }
     }
@@ -273,7 +283,20 @@ mod tests {
     fn text_has_order_verdict_and_note() {
         let leader =
             Entry { note: Some(String::from("leadership moves first")), ..entry("a", "a-0", Role::Leader) };
-        let entries = vec![leader, entry("b", "b-0", Role::Follower), entry("b", "b-1", Role::Follower)];
+        let denied = |pod| Entry {
+            is_denied: true,
+            reason: String::from("QuorumLost"),
+            note: Some(String::from("no quorum")),
+            documentation: Some(String::from("https://etcd-guard.io/reasons.html#quorumlost")),
+            ..entry("c", pod, Role::Follower)
+        };
+        let entries = vec![
+            leader,
+            entry("b", "b-0", Role::Follower),
+            entry("b", "b-1", Role::Follower),
+            denied("c-0"),
+            denied("c-1"),
+        ];
         let report = |members| NodeReport {
             node: String::from("worker"),
             completes: true,
@@ -282,10 +305,13 @@ mod tests {
         };
         let expected = "\
 Drain of node worker
-  ORDER  POD       ROLE      VERDICT                    NOTE
-  1      prod/b-0  follower  ALLOWED SafeToDelete
-  2      prod/b-1  follower  ALLOWED SafeToDelete       after the successor of b-0 serves
-  3      prod/a-0  leader    ALLOWED LeaderTransferred  leadership moves first
+  ORDER   POD        ROLE       VERDICT                     NOTE
+  1       prod/b-0   follower   ALLOWED SafeToDelete        <none>
+  2       prod/b-1   follower   ALLOWED SafeToDelete        after the successor of b-0 serves
+  3       prod/a-0   leader     ALLOWED LeaderTransferred   leadership moves first
+  4       prod/c-0   follower   DENIED QuorumLost           no quorum
+  5       prod/c-1   follower   DENIED QuorumLost           no quorum
+See https://etcd-guard.io/reasons.html#quorumlost
 ";
         assert_eq!(report(ordered(entries)).text(), expected);
         assert!(report(Vec::new()).text().ends_with("  no etcd member runs on the node\n"));

@@ -114,7 +114,7 @@ impl<'a> CheckReport<'a> {
             let pad = width - title.len();
             let title = if title.is_empty() { String::new() } else { paint(EMPHASIS, title) };
             // Parts of the text come from users of the cluster. Control characters must not reach the terminal.
-            writeln!(out, "  {title}{:pad$}  {}", "", to_single_line(&value))?;
+            writeln!(out, "  {title}{:pad$}   {}", "", to_single_line(&value))?;
         }
         out.flush()
     }
@@ -122,12 +122,13 @@ impl<'a> CheckReport<'a> {
 
 /// Returns a row for each known fact. WHY and NEXT together are the message of the verdict.
 fn rows(preview: &Preview, placement: &Placement) -> Vec<Row> {
-    let Preview { message, next, cluster, member, role, leader, .. } = preview;
+    let Preview { message, next, cluster, member, role, leader, documentation, .. } = preview;
     let why = next.as_ref().and_then(|next| message.strip_suffix(next.as_str())?.strip_suffix(". "));
     let number = |number: Option<usize>| number.map(|number| number.to_string());
     let facts = [
         ("WHY", Some(why.unwrap_or(message).to_owned())),
         ("NEXT", next.clone().filter(|_| why.is_some())),
+        ("SEE", documentation.clone()),
         ("CLUSTER", cluster.clone()),
         ("ADDRESS", placement.address.clone()),
         ("NODE", placement.node.clone()),
@@ -171,6 +172,7 @@ mod tests {
             "next": "Move leadership, then retry: etcdctl move-leader 2",
             "cluster": "prod/etcd", "member": "1", "role": "leader", "leader": "1",
             "voters": 3, "healthy": 3, "quorum": 2, "remaining": 2,
+            "documentation": "https://etcd-guard.io/reasons.html#leaderprotected",
             "policy": [
                 {"name": "etcd-guard.io/leader", "value": "deny", "from": "configuration"},
                 {"name": "etcd-guard.io/mode", "value": "enforce", "from": "namespace prod"},
@@ -178,18 +180,19 @@ mod tests {
         });
         let table = "\
 DENIED LeaderProtected: delete pod prod/etcd-1, by alice
-  WHY        etcd-1 leads prod/etcd
-  NEXT       Move leadership, then retry: etcdctl move-leader 2
-  CLUSTER    prod/etcd
-  MEMBER     1
-  ROLE       leader
-  LEADER     1
-  VOTERS     3
-  HEALTHY    3
-  QUORUM     2
-  REMAINING  2
-  POLICY     leader: deny (configuration)
-             mode: enforce (namespace prod)
+  WHY         etcd-1 leads prod/etcd
+  NEXT        Move leadership, then retry: etcdctl move-leader 2
+  SEE         https://etcd-guard.io/reasons.html#leaderprotected
+  CLUSTER     prod/etcd
+  MEMBER      1
+  ROLE        leader
+  LEADER      1
+  VOTERS      3
+  HEALTHY     3
+  QUORUM      2
+  REMAINING   2
+  POLICY      leader: deny (configuration)
+              mode: enforce (namespace prod)
 ";
         assert_eq!(print(&denial), table);
     }
@@ -205,7 +208,7 @@ DENIED LeaderProtected: delete pod prod/etcd-1, by alice
         let mut out = anstream::StripStream::new(Vec::new());
         report.with_placement(&placement).write(&mut out).unwrap();
         let text = String::from_utf8(out.into_inner()).unwrap();
-        assert!(text.contains("  ADDRESS  10.0.0.7\n  NODE     n\\u{1b}1\n"), "{text}");
+        assert!(text.contains("  ADDRESS   10.0.0.7\n  NODE      n\\u{1b}1\n"), "{text}");
     }
 
     #[test]
@@ -222,12 +225,12 @@ DENIED LeaderProtected: delete pod prod/etcd-1, by alice
         };
         assert_eq!(
             last_line("denied", "2 of 3 voters are healthy"),
-            "  OVERRULE  kubectl annotate --overwrite -n prod pod/etcd-1 etcd-guard.io/allow-delete-until=\"$(date -u -d '+1 hour' \
+            "  OVERRULE   kubectl annotate --overwrite -n prod pod/etcd-1 etcd-guard.io/allow-delete-until=\"$(date -u -d '+1 hour' \
              +%Y-%m-%dT%H:%M:%SZ)\" etcd-guard.io/allow-delete-reason='REASON'"
         );
-        assert_eq!(last_line("allowed", "safe"), "  WHY  safe");
+        assert_eq!(last_line("allowed", "safe"), "  WHY   safe");
         let with_command = "overrule: kubectl annotate etcd-guard.io/allow-delete-until=1";
-        assert_eq!(last_line("denied", with_command), format!("  WHY  {with_command}"));
+        assert_eq!(last_line("denied", with_command), format!("  WHY   {with_command}"));
     }
 
     #[test]
@@ -237,7 +240,7 @@ DENIED LeaderProtected: delete pod prod/etcd-1, by alice
         });
         let table = "\
 ALLOWED NotEtcd: delete pod prod/etcd-1, by alice
-  WHY  pod etcd-1 runs no etcd. So it is
+  WHY   pod etcd-1 runs no etcd. So it is
 ";
         assert_eq!(print(&approval), table);
     }

@@ -8,7 +8,10 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use serde_json::{Value, json};
 
 use crate::api_server::ApiServer;
-use etcd_guard_core::escape::{MAX_NAME_CHARS, to_bounded_line};
+use etcd_guard_core::{
+    escape::{MAX_NAME_CHARS, to_bounded_line},
+    objects::data_object::is_subdomain,
+};
 
 /// The object of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +41,10 @@ pub(super) enum Cascade {
 pub(super) struct Operation {
     pub(super) evict: bool,
     pub(super) grace_period: Option<i64>,
-    pub(super) cascade: Cascade,
+    /// The deletion is forced: its grace period is 0.
+    pub(super) force: bool,
+    /// `None` is the default of kubectl.
+    pub(super) cascade: Option<Cascade>,
     pub(super) replicas: Option<u32>,
 }
 
@@ -61,9 +67,36 @@ pub(crate) struct Placement {
     pub(crate) node: Option<String>,
 }
 
+// === impl Operation ===
+
+impl Operation {
+    /// Returns an error if the operation does not exist for this kind.
+    pub(super) fn require(&self, kind: TargetKind) -> anyhow::Result<()> {
+        anyhow::ensure!(!self.evict || kind == TargetKind::Pod, "--evict requires a pod");
+        let is_scalable = kind == TargetKind::StatefulSet;
+        anyhow::ensure!(self.replicas.is_none() || is_scalable, "--replicas requires a StatefulSet");
+        anyhow::ensure!(self.cascade.is_none() || is_scalable, "--cascade requires a StatefulSet");
+        let is_pod = kind == TargetKind::Pod;
+        anyhow::ensure!(self.grace_period.is_none() || is_pod, "--grace-period requires a pod");
+        anyhow::ensure!(!self.force || is_pod, "--force requires a pod");
+        Ok(())
+    }
+}
+
 // === impl Target ===
 
 impl Target {
+    /// The object of this name. The name is a part of paths.
+    pub(super) fn new(kind: TargetKind, name: &str) -> Result<Self, String> {
+        if name.is_empty() {
+            return Err(String::from("the name is missing"));
+        }
+        if !is_subdomain(name) {
+            return Err(format!("{name:?} is not the name of a {kind}"));
+        }
+        Ok(Self { kind, name: name.to_owned() })
+    }
+
     /// Returns `TYPE/NAME`, as kubectl prints it with `-o name`.
     pub(super) fn printed_name(&self) -> String {
         format!("{}/{}", self.kind.name_type(), to_bounded_line(&self.name, MAX_NAME_CHARS))
@@ -94,10 +127,7 @@ impl FromStr for Target {
         let Some(kind) = TargetKind::from_word(kind) else {
             return Err(format!("unknown type {kind:?}; use pod, statefulset, namespace, pvc or node"));
         };
-        if name.is_empty() {
-            return Err(String::from("the name is missing"));
-        }
-        Ok(Self { kind, name: name.to_owned() })
+        Self::new(kind, name)
     }
 }
 
@@ -204,12 +234,6 @@ impl PreviewRequest {
             TargetKind::Namespace => format!("{kind} {name}"),
             _ => format!("{kind} {namespace}/{name}"),
         };
-        if operation.evict && *kind != TargetKind::Pod {
-            bail!("--evict requires a pod");
-        }
-        if operation.replicas.is_some() && *kind != TargetKind::StatefulSet {
-            bail!("--replicas requires a StatefulSet");
-        }
         let failure = format!("failed to read {description}");
         let Some(object) = api_server.object(&failure, &kind.path(namespace, name)).await? else {
             bail!("{description} does not exist");
@@ -226,10 +250,11 @@ impl PreviewRequest {
         });
         let Some(fields) = request.as_object_mut() else { bail!("the request is not a JSON object") };
         let mut put = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
+        let grace_period = if operation.force { Some(0) } else { operation.grace_period };
         let (webhook, verb) = if operation.evict {
             put("operation", json!("CREATE"));
             put("subResource", json!("eviction"));
-            let options = json!({"gracePeriodSeconds": operation.grace_period});
+            let options = json!({"gracePeriodSeconds": grace_period});
             put(
                 "object",
                 json!({"metadata": {"name": name, "namespace": namespace}, "deleteOptions": options}),
@@ -250,8 +275,8 @@ impl PreviewRequest {
             put(
                 "options",
                 json!({
-                    "gracePeriodSeconds": operation.grace_period.or(default),
-                    "propagationPolicy": operation.cascade.policy(),
+                    "gracePeriodSeconds": grace_period.or(default),
+                    "propagationPolicy": operation.cascade.unwrap_or(Cascade::Background).policy(),
                 }),
             );
             put("oldObject", object);
@@ -271,10 +296,13 @@ impl PreviewRequest {
 
 /// Returns the user name by which the API server authenticates the caller.
 pub(super) async fn current_user(api_server: &ApiServer) -> anyhow::Result<String> {
-    let review = api_server.review(&SelfSubjectReview::default()).await;
-    let review = review.context(
-        "failed to determine the user name; this requires Kubernetes 1.28, otherwise pass --requester",
-    )?;
+    let review = match api_server.review("cannot find out who you are", &SelfSubjectReview::default()).await {
+        Ok(review) => review,
+        Err(error) if error.code == Some(404) => {
+            bail!("the API server does not tell your user name before Kubernetes 1.28; pass --requester")
+        }
+        Err(error) => return Err(error.into()),
+    };
     let user = review.status.and_then(|status| status.user_info).and_then(|info| info.username);
     user.context("the API server returned no user name; pass --requester")
 }

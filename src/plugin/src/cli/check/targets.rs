@@ -7,7 +7,8 @@ use kube::{
 };
 
 use super::review::{Target, TargetKind};
-use crate::api_server::{ApiServer, call};
+use crate::api_server::ApiServer;
+use etcd_guard_core::objects::data_object::is_subdomain;
 
 /// The objects that the user selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +36,11 @@ pub(super) fn nodes(words: &[String], selector: Option<&str>) -> anyhow::Result<
         _ => return Ok(None),
     };
     anyhow::ensure!(selector.is_none(), "--selector cannot be combined with nodes; name them: node/NAME");
-    let is_name = |name: &String| !name.is_empty() && !name.contains('/');
-    anyhow::ensure!(!names.is_empty() && names.iter().all(is_name), "the name is missing; pass node/NAME");
+    let is_missing = names.is_empty() || names.iter().any(String::is_empty);
+    anyhow::ensure!(!is_missing, "the name is missing; pass node/NAME");
+    if let Some(name) = names.iter().find(|name| !is_subdomain(name)) {
+        bail!("{name:?} is not the name of a node");
+    }
     Ok(Some(names))
 }
 
@@ -64,13 +68,23 @@ impl Targets {
                 if let Some(name) = names.iter().find(|name| name.contains('/')) {
                     bail!("{name}: a type before all names cannot be combined with TYPE/NAME");
                 }
-                Ok(Self::Named(names.iter().map(|name| Target { kind, name: name.clone() }).collect()))
+                let targets = names.iter().map(|name| Target::new(kind, name).map_err(anyhow::Error::msg));
+                Ok(Self::Named(targets.collect::<Result<_, _>>()?))
             }
             (None, None) => {
                 let targets = words.iter().map(|word| word.parse::<Target>().map_err(anyhow::Error::msg));
                 Ok(Self::Named(targets.collect::<Result<_, _>>()?))
             }
         }
+    }
+
+    /// Returns the kinds of the objects.
+    pub(super) fn kinds(&self) -> impl Iterator<Item = TargetKind> {
+        let (named, selected) = match self {
+            Self::Named(targets) => (targets.as_slice(), None),
+            Self::Selected { kind, .. } => (&[][..], Some(*kind)),
+        };
+        named.iter().map(|target| target.kind).chain(selected)
     }
 
     /// Returns the objects. Lists them if a selector selects them.
@@ -98,7 +112,7 @@ impl Targets {
         };
         let operation = format!("failed to list {}{place}", kind.plural());
         let parameters = ListParams::default().labels(&selector);
-        let listed = call(operation, api.list_metadata(&parameters)).await?;
+        let listed = api_server.call(operation, api.list_metadata(&parameters)).await?;
         let names = listed.items.into_iter().filter_map(|object| object.metadata.name);
         let targets: Vec<Target> = names.map(|name| Target { kind, name }).collect();
         if targets.is_empty() {

@@ -12,6 +12,7 @@ use clap::Args;
 use clap_complete::engine::{CompletionCandidate, complete};
 
 use super::NAME;
+use etcd_guard_cli::printing::stdout;
 use etcd_guard_core::escape::{MAX_TEXT_CHARS, to_bounded_line};
 
 /// The shell adds no space after the candidate.
@@ -31,13 +32,14 @@ pub(crate) struct Complete {
 // === impl Complete ===
 
 impl Complete {
-    pub(crate) fn run(self, mut command: clap::Command) -> anyhow::Result<()> {
+    pub(crate) fn run(self, mut command: clap::Command) -> anyhow::Result<bool> {
         let words: Vec<OsString> = std::iter::once(OsString::from(NAME)).chain(self.words).collect();
         // Without any word, the first one is completed.
         let index = words.len().saturating_sub(1).max(1);
         let folder = env::current_dir().ok();
         let candidates = complete(&mut command, words, index, folder.as_deref())?;
-        Ok(write_candidates(&candidates, &mut io::stdout().lock())?)
+        write_candidates(&candidates, &mut stdout())?;
+        Ok(true)
     }
 }
 

@@ -2,9 +2,11 @@
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Namespace;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::api_server::{ApiServer, call};
+use crate::api_server::ApiServer;
+use etcd_guard_cli::printing::print_warning;
 use etcd_guard_core::{config::selector::Labels, objects::api_server_version::ApiServerVersion};
 use etcd_guard_inject::{
     config::{Config, Template},
@@ -12,6 +14,7 @@ use etcd_guard_inject::{
 };
 
 /// The result for one template.
+#[derive(Debug, Serialize)]
 pub(super) struct TemplateResult {
     /// The name of the template, with its version.
     pub(super) name: String,
@@ -30,9 +33,9 @@ pub(super) async fn check_templates(
             "namespace {namespace} is in skipNamespaces, where no pod gets a template; select another one with --namespace"
         );
     }
+    let read = api_server.all::<Namespace>();
     let object =
-        call(format!("failed to read namespace {namespace}"), api_server.all::<Namespace>().get(namespace))
-            .await?;
+        api_server.call(format!("failed to read namespace {namespace}"), read.get(namespace)).await?;
     let labels: Labels = object.metadata.labels.unwrap_or_default().into_iter().collect();
     let native_sidecars = has_native_sidecars(api_server).await?;
     let context = InjectionContext { namespace, namespace_labels: Ok(&labels), native_sidecars };
@@ -52,7 +55,7 @@ pub(super) async fn check_templates(
 /// Whether the API server and all kubelets have native sidecars, as the guard determines it.
 async fn has_native_sidecars(api_server: &ApiServer) -> anyhow::Result<bool> {
     let operation = "failed to read the version of the API server";
-    let version = call(operation, api_server.client.apiserver_version()).await?;
+    let version = api_server.call(operation, api_server.client.apiserver_version()).await?;
     let version = ApiServerVersion::parse(&version.major, &version.minor)
         .with_context(|| format!("{operation}: {}.{}", version.major, version.minor))?;
     let nodes = api_server.nodes().await;
@@ -61,9 +64,9 @@ async fn has_native_sidecars(api_server: &ApiServer) -> anyhow::Result<bool> {
         infos.filter_map(|info| ApiServerVersion::parse_full(&info.kubelet_version)).min()
     });
     if let Err(error) = &oldest {
-        eprintln!(
+        print_warning(&format!(
             "the versions of the kubelets follow from that of the API server, because they are unknown: {error}"
-        );
+        ));
     }
     Ok(version.has_native_sidecars(oldest.as_ref().ok().copied()))
 }

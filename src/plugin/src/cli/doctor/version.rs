@@ -10,14 +10,20 @@ use super::super::guard_flags::GuardFlags;
 use crate::guard_client::replica::{MAX_REPLICAS, release};
 use etcd_guard_cli::{
     access::run,
-    printing::{Output, print_error},
+    printing::{Output, causes, print_error, stdout},
 };
 use etcd_guard_core::escape::{MAX_NAME_CHARS, to_bounded_line};
 
 /// Show the releases of this program and of each replica of the guard
 ///
-/// Exit status: 1 if the release of a replica could not be read.
+/// Status 2 means that the release of a replica could not be read.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  # This program and every replica of the guard
+  kubectl etcd-guard version
+
+  # Only this program, without a cluster
+  kubectl etcd-guard version --client")]
 pub(crate) struct Version {
     #[command(flatten)]
     guard: GuardFlags,
@@ -48,7 +54,7 @@ struct ServerRelease {
 // === impl Version ===
 
 impl Version {
-    pub(crate) fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(self) -> anyhow::Result<bool> {
         let Self { guard, client, output } = self;
         let mut releases = Releases { client_version: env!("CARGO_PKG_VERSION"), servers: Vec::new() };
         let errors = if client {
@@ -57,13 +63,13 @@ impl Version {
             // Without a server, the release of this program is still printed.
             run(async { Ok(releases.read(guard).await) })?
         };
-        let mut out = anstream::stdout().lock();
+        let mut out = stdout();
         releases.write(output, &mut out)?;
         out.flush()?;
         drop(out);
-        let Some((last, others)) = errors.split_last() else { return Ok(()) };
+        let Some((last, others)) = errors.split_last() else { return Ok(true) };
         others.iter().for_each(print_error);
-        bail!("{last:#}");
+        bail!("{}", causes(last));
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::manifest::{InspectionTarget, ReadObject, annotated, inspected_object, metadata};
 use crate::{
-    api_server::{ApiServer, CallError, call},
+    api_server::{ApiServer, CallError},
     cli::guard_flags::ClusterFlags,
 };
 use etcd_guard_core::{
@@ -58,14 +58,10 @@ impl LiveReader {
         let InspectionTarget { workload, name } = target;
         let namespace = &self.api_server.namespace;
         let subject = format!("{} {namespace}/{name}", workload.kind);
-        // The names are parts of a path.
-        if !is_subdomain(name) || !is_subdomain(namespace) {
-            bail!("{subject}: the name is not valid");
-        }
         let operation = format!("failed to read {subject}");
         let object = self.api_server.object(&operation, &target.path(namespace)).await?;
         let object = object.with_context(|| format!("{subject} does not exist"))?;
-        inspected_object(workload, &object, namespace).context(subject)
+        inspected_object(workload, &object, namespace, None).context(subject)
     }
 
     /// Adds the namespace and the owners of the pod, as far as they can be read. Returns whether the namespace has this
@@ -191,7 +187,6 @@ impl LiveReader {
             }
             inspection.record(&states);
         }
-        problems.dedup();
         inspection.warnings.extend(problems);
     }
 
@@ -237,12 +232,12 @@ impl LiveReader {
         Ok(match kind {
             DataKind::Secret => {
                 let secrets = self.api_server.namespaced::<StoredSecret>(namespace);
-                let secret = call(operation, secrets.get_opt(name)).await?;
+                let secret = self.api_server.call(operation, secrets.get_opt(name)).await?;
                 secret.map(|secret| secret.data.into_iter().flatten().map(bytes).collect::<BTreeMap<_, _>>())
             }
             DataKind::ConfigMap => {
                 let maps = self.api_server.namespaced::<ConfigMap>(namespace);
-                let map = call(operation, maps.get_opt(name)).await?;
+                let map = self.api_server.call(operation, maps.get_opt(name)).await?;
                 map.map(|map| {
                     let texts = map.data.into_iter().flatten();
                     let texts = texts.map(|(key, value)| (key, value.into_bytes().into()));
@@ -265,7 +260,7 @@ impl LiveReader {
             },
             ..SubjectAccessReview::default()
         };
-        let review = self.api_server.review(&review).await?;
+        let review = self.api_server.review("cannot find out what the guard may do", &review).await?;
         review.status.map(|status| status.allowed).context("the review has no status")
     }
 

@@ -1,25 +1,29 @@
 //! Objects in files: pods, objects with a pod template, and the objects that describe them.
 
-use std::{collections::BTreeMap, str::FromStr};
+use std::{collections::BTreeMap, fmt, str::FromStr};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use k8s_openapi::ByteString;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use etcd_guard_core::{
+    config::document::{in_words, yaml_error},
     inspect::{
         AnnotatedObject, InspectedObject, Relation,
         access::{ObjectContent, ObjectState},
     },
     objects::{
-        data_object::{DataKind, DataObject, Secret},
+        data_object::{DataKind, DataObject, Secret, is_subdomain},
         owner_reference::OwnerReference,
         pod::{Metadata, Pod},
         stateful_set::StatefulSet,
     },
     opt_in_label::OptInLabel,
 };
+
+/// The most pods of one StatefulSet that are searched for a name.
+const MAX_PODS: usize = 1_000;
 
 /// End of the name of a pod that is not known before the pod exists.
 const UNKNOWN_SUFFIX: &str = "xxxxx";
@@ -125,7 +129,17 @@ pub(super) struct Manifest {
 
 // === impl InspectionTarget ===
 
+impl fmt::Display for InspectionTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.workload.kind.to_lowercase(), self.name)
+    }
+}
+
 impl InspectionTarget {
+    fn is_pod(&self) -> bool {
+        self.workload.kind == "Pod"
+    }
+
     /// Returns the path of the object at the API server.
     pub(super) fn path(&self, namespace: &str) -> String {
         let Workload { root, plural, .. } = self.workload;
@@ -150,6 +164,10 @@ impl FromStr for InspectionTarget {
         if name.is_empty() {
             return Err(String::from("the name is missing"));
         }
+        // The name is a part of a path.
+        if !is_subdomain(name) {
+            return Err(format!("{name:?} is not the name of a {}", workload.kind));
+        }
         Ok(Self { workload, name: name.to_owned() })
     }
 }
@@ -159,7 +177,8 @@ impl FromStr for InspectionTarget {
 impl Manifest {
     /// Parses the documents of a file. A `List`, as `kubectl get -o yaml` prints it, stands for its items.
     pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
-        let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
+        let documents: Vec<Value> =
+            serde_saphyr::from_multiple(text).map_err(|error| anyhow!(yaml_error(&error)))?;
         let mut objects = Vec::new();
         for document in documents {
             match document {
@@ -186,13 +205,19 @@ impl Manifest {
         for object in &self.objects {
             let Some(workload) = workload_of(object) else { continue };
             let name = text(object, "/metadata/name");
-            if target.is_some_and(|target| target.workload != workload || target.name != name) {
-                continue;
-            }
+            let pod = match target {
+                Some(target) if target.workload == workload && target.name == name => None,
+                // A pod of a StatefulSet, which the file describes as well.
+                Some(target) if target.is_pod() && pod_names(workload, object).contains(&target.name) => {
+                    Some(target.name.as_str())
+                }
+                Some(_) => continue,
+                None => None,
+            };
             let own = Some(text(object, "/metadata/namespace")).filter(|namespace| !namespace.is_empty());
             let namespace = namespace.or(own).unwrap_or(default);
-            let mut read = inspected_object(workload, object, namespace)
-                .with_context(|| format!("{} {name}", workload.kind))?;
+            let mut read = inspected_object(workload, object, namespace, pod)
+                .with_context(|| format!("{} {name}", workload.kind).trim_end().to_owned())?;
             if let Some(metadata) = self.namespace(namespace) {
                 let owners = &mut read.inspected.owners;
                 owners.insert(0, annotated("namespace", Relation::Namespace, metadata));
@@ -200,6 +225,21 @@ impl Manifest {
             found.push(read);
         }
         Ok(found)
+    }
+
+    /// Returns the arguments that select an object of the file.
+    pub(super) fn targets(&self) -> Vec<String> {
+        let workloads = self.objects.iter().filter_map(|object| Some((workload_of(object)?, object)));
+        let target = |(workload, object): (&Workload, &Value)| {
+            let pods = pod_names(workload, object);
+            let pods = match pods.as_slice() {
+                [] => String::new(),
+                [pod] => format!(" ({pod})"),
+                [first, .., last] => format!(" ({first} to {last})"),
+            };
+            format!("{}/{}{pods}", workload.kind.to_lowercase(), text(object, "/metadata/name"))
+        };
+        workloads.map(target).collect()
     }
 
     /// Whether the file labels this namespace for the guard; `None` if the file does not contain the namespace.
@@ -235,11 +275,22 @@ impl Manifest {
     }
 }
 
-/// Returns the pod of an object, and its own annotations if the pod inherits them.
+/// Returns the names of the pods that an object of a file describes, as far as they are known before the pods exist.
+fn pod_names(workload: &Workload, object: &Value) -> Vec<String> {
+    if workload.kind != "StatefulSet" {
+        return Vec::new();
+    }
+    let Ok(set) = parse::<StatefulSet>(object) else { return Vec::new() };
+    let ordinals = (set.first_ordinal()..).take(usize::try_from(set.replicas()).unwrap_or_default());
+    ordinals.take(MAX_PODS).map(|ordinal| format!("{}-{ordinal}", set.metadata.name)).collect()
+}
+
+/// Returns the pod of an object, and its own annotations if the pod inherits them. `pod` selects one pod of a StatefulSet.
 pub(super) fn inspected_object(
     workload: &Workload,
     object: &Value,
     namespace: &str,
+    pod_name: Option<&str>,
 ) -> anyhow::Result<ReadObject> {
     let metadata = metadata(object)?;
     let controller = OwnerReference::controller_of(&metadata.owner_references).cloned();
@@ -252,7 +303,8 @@ pub(super) fn inspected_object(
         }
         "StatefulSet" => {
             let set: StatefulSet = parse(object)?;
-            let pod = set.template(namespace);
+            let ordinal = pod_name.and_then(|name| set.ordinal_of_pod(name));
+            let pod = ordinal.map_or_else(|| set.template(namespace), |ordinal| set.pod(namespace, ordinal));
             owners.push(annotated("StatefulSet", Relation::StatefulSet, metadata.clone()));
             pod
         }
@@ -274,11 +326,12 @@ pub(super) fn inspected_object(
             pod
         }
     };
+    let name = pod_name.unwrap_or(&metadata.name);
     let (kind, target) = match workload.kind {
-        "Pod" => ("pod", metadata.name.clone()),
-        kind => (kind, format!("{}/{}", kind.to_lowercase(), metadata.name)),
+        kind if kind != "Pod" && pod_name.is_none() => (kind, format!("{}/{name}", kind.to_lowercase())),
+        _ => ("pod", name.to_owned()),
     };
-    let inspected = InspectedObject { object: format!("{kind} {namespace}/{}", metadata.name), pod, owners };
+    let inspected = InspectedObject { object: format!("{kind} {namespace}/{name}"), pod, owners };
     Ok(ReadObject { inspected, controller, target })
 }
 
@@ -320,7 +373,7 @@ fn text<'a>(object: &'a Value, place: &str) -> &'a str {
 /// Deserializes a part of an object. The error has the path of the invalid field.
 fn parse<T: DeserializeOwned>(value: &Value) -> anyhow::Result<T> {
     serde_path_to_error::deserialize(value)
-        .map_err(|error| anyhow::anyhow!("{}: {}", error.path(), error.inner()))
+        .map_err(|error| anyhow::anyhow!("{}: {}", error.path(), in_words(&error.inner().to_string())))
 }
 
 #[cfg(test)]
@@ -368,6 +421,12 @@ mod tests {
             (manifest.is_guarded("prod", &label), manifest.is_guarded("default", &label)),
             (Some(true), None)
         );
+        let target: InspectionTarget = "etcd-0".parse().unwrap();
+        let pod = manifest.objects(Some(&target), None, "default").unwrap();
+        assert_eq!((pod[0].inspected.object.as_str(), pod[0].target.as_str()), ("pod prod/etcd-0", "etcd-0"));
+        let absent: InspectionTarget = "etcd-1".parse().unwrap();
+        assert!(manifest.objects(Some(&absent), None, "default").unwrap().is_empty(), "it has one replica");
+        assert_eq!(manifest.targets(), ["statefulset/etcd (etcd-0)", "cronjob/defrag"]);
         let target = "cronjob/defrag".parse().unwrap();
         let one = manifest.objects(Some(&target), Some("other"), "default").unwrap();
         assert_eq!(one[0].inspected.object, "CronJob other/defrag");
@@ -398,6 +457,11 @@ mod tests {
         };
         let invalid = "kind: Pod\nmetadata: {name: etcd-0}\nspec: {containers: [{name: etcd, image: 7}]}";
         assert!(error(invalid).starts_with("Pod etcd-0: spec.containers[0].image: "), "{}", error(invalid));
+        let negative = "kind: StatefulSet\nmetadata: {name: etcd}\nspec: {replicas: -1}";
+        assert_eq!(
+            error(negative),
+            "StatefulSet etcd: spec.replicas: invalid value: integer `-1`, expected a whole number, 0 or more"
+        );
         assert_eq!(error("kind: Job\nmetadata: {name: x}"), "Job x: the pod template is missing");
         assert_eq!(error("text"), "a document is not an object");
     }

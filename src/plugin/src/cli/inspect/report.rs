@@ -75,7 +75,12 @@ fn write_table(inspection: &Inspection, out: &mut impl Write) -> anyhow::Result<
     let escaped = |text: &str| to_bounded_line(text, MAX_TEXT_CHARS);
     let (style, title) =
         if inspection.recognized { (SUCCESS, "RECOGNIZED") } else { (WARNING, "NOT RECOGNIZED") };
-    let title = format!("{} {}", paint(style, title), paint(EMPHASIS, inspection.reason.as_str()));
+    let reason = if inspection.recognized {
+        String::new()
+    } else {
+        format!(" {}", paint(EMPHASIS, inspection.reason.as_str()))
+    };
+    let title = format!("{}{reason}", paint(style, title));
     writeln!(out, "{title}: {}", escaped(&inspection.object))?;
     let rows = rows(inspection);
     let width = rows.iter().map(|(title, _)| title.len()).max().unwrap_or_default();
@@ -83,7 +88,7 @@ fn write_table(inspection: &Inspection, out: &mut impl Write) -> anyhow::Result<
         // Computed here, because a format width would count the color codes.
         let pad = width - title.len();
         let title = if title.is_empty() { String::new() } else { paint(EMPHASIS, title) };
-        writeln!(out, "  {title}{:pad$}  {}", "", escaped(&value))?;
+        writeln!(out, "  {title}{:pad$}   {}", "", escaped(&value))?;
     }
     Ok(())
 }
@@ -92,8 +97,14 @@ fn write_table(inspection: &Inspection, out: &mut impl Write) -> anyhow::Result<
 fn rows(inspection: &Inspection) -> Vec<Row> {
     let mut rows = vec![("WHY", inspection.message.clone())];
     let mut add = |title: &'static str, values: Vec<String>| {
+        let mut unique: Vec<String> = Vec::with_capacity(values.len());
+        for value in values {
+            if !unique.contains(&value) {
+                unique.push(value);
+            }
+        }
         let titles = std::iter::once(title).chain(std::iter::repeat(""));
-        rows.extend(titles.zip(values));
+        rows.extend(titles.zip(unique));
     };
     add("RULE", inspection.rule.iter().cloned().collect());
     add("VETOES", inspection.vetoes.clone());
@@ -103,7 +114,6 @@ fn rows(inspection: &Inspection) -> Vec<Row> {
         format!("{} {text}", inspection.namespace)
     });
     add("NAMESPACE", guarded.into_iter().collect());
-    add("CONTAINER", inspection.container.iter().cloned().collect());
     let is_probed = inspection.scheme == Some("probed");
     let endpoints = inspection.endpoint.iter().chain(&inspection.other_endpoints).map(|url| {
         let note = if is_probed { ", or https: a probe determines the scheme" } else { "" };

@@ -7,7 +7,8 @@ use clap::Args;
 
 use super::EventFormat;
 use crate::{
-    cli::guard_flags::GuardFlags,
+    cli::guard_flags::{GuardFlags, parse_name},
+    durations,
     guard_client::GuardClient,
     maintenance::{
         health::PodState,
@@ -16,23 +17,34 @@ use crate::{
     },
 };
 use etcd_guard_api::Role;
-use etcd_guard_cli::access::run;
+use etcd_guard_cli::{
+    access::run,
+    printing::{causes, print_warning},
+};
 
 /// Move leadership of a cluster to another member
 ///
-/// The command annotates the StatefulSet, and the guard moves leadership with its own credentials for etcd. Exit status: 0 if
-/// leadership is where you want it, 1 if the guard could not move it, 2 if the request failed.
+/// The command writes an annotation; one replica of the guard acts with its own credentials for etcd, and answers with an Event.
+/// You need no access to etcd. Your clock and the guard's must agree within 60 s. Status 1 means that the guard could
+/// not move leadership.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  # Away from etcd-2
+  kubectl etcd-guard move-leader etcd-2 -n prod
+
+  # To the best other voter, or to etcd-0
+  kubectl etcd-guard move-leader statefulset/etcd -n prod
+  kubectl etcd-guard move-leader statefulset/etcd -n prod --to etcd-0")]
 pub(crate) struct MoveLeader {
     /// A pod that leadership shall leave, or statefulset/NAME
     target: Target,
     /// The pod that shall lead; by default the guard selects the best voter
-    #[arg(long, value_name = "POD")]
+    #[arg(long, value_name = "POD", value_parser = parse_name)]
     to: Option<String>,
     #[command(flatten)]
     guard: GuardFlags,
     /// Time for the answer of the guard
-    #[arg(long, default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "30s", value_parser = durations::parse)]
     timeout: Duration,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
@@ -50,11 +62,11 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once('/') {
-            None if !text.is_empty() => Ok(Self::Pod(text.to_owned())),
-            Some(("pod" | "pods" | "po", name)) if !name.is_empty() => Ok(Self::Pod(name.to_owned())),
-            Some(("statefulset" | "statefulsets" | "sts" | "statefulset.apps", name)) if !name.is_empty() => {
-                Ok(Self::StatefulSet(name.to_owned()))
+        let (kind, name) = text.split_once('/').unwrap_or(("pod", text));
+        match (kind, parse_name(name)) {
+            ("pod" | "pods" | "po", Ok(name)) => Ok(Self::Pod(name)),
+            ("statefulset" | "statefulsets" | "sts" | "statefulset.apps", Ok(name)) => {
+                Ok(Self::StatefulSet(name))
             }
             _ => Err(String::from("expected POD or statefulset/NAME")),
         }
@@ -71,6 +83,11 @@ impl MoveLeader {
 
     async fn request(self) -> anyhow::Result<bool> {
         let Self { target, to, guard, timeout, output } = self;
+        if let (Target::Pod(pod), Some(to)) = (&target, &to)
+            && pod == to
+        {
+            bail!("leadership cannot leave pod {pod} and move to it; name another pod with --to");
+        }
         let guard = guard.connect().await?;
         let namespace = guard.api_server.namespace.clone();
         let mut reporter = Reporter::new(output == EventFormat::Json);
@@ -99,9 +116,6 @@ async fn away_from(
     to: Option<String>,
     reporter: &mut Reporter,
 ) -> anyhow::Result<Option<(Subject, Option<String>)>> {
-    if to.as_deref() == Some(name) {
-        bail!("leadership cannot leave pod {name} and move to it; name another pod with --to");
-    }
     let Some(pod) = guard.api_server.pod(namespace, name).await? else {
         bail!(
             "pod {namespace}/{name} does not exist; list them: {} -n {namespace} get pods",
@@ -112,7 +126,7 @@ async fn away_from(
     let survey = match guard.status(Some(namespace)).await {
         Ok(survey) => survey,
         Err(error) => {
-            reporter.warn(&format!("the leader is unknown: {error:#}"));
+            print_warning(&format!("the leader is unknown: {}", causes(&error)));
             let to = match to {
                 Some(to) => Some(to),
                 None => sibling(guard, namespace, name, &subject).await?,

@@ -6,23 +6,36 @@ use clap::Args;
 
 use super::{EventFormat, interrupted};
 use crate::{
-    cli::guard_flags::GuardFlags,
+    cli::guard_flags::{GuardFlags, parse_container, parse_name},
+    durations,
     maintenance::{
         reporter::Reporter,
         restart::{
             plan::Selection,
             run::{Options, Restart as Run, end_interrupted, report_interruption},
         },
+        upgrade::Release,
     },
 };
 use etcd_guard_cli::access::run;
 
 /// Restart the members of a StatefulSet one after the other, the leader last
 ///
-/// Each member is evicted when all voters are healthy and caught up. During the restart the StatefulSet has the update strategy
-/// `OnDelete`; the strategy is restored at the end. An interrupted restart continues when the command runs again.
-/// Exit status: 0 if all members were restarted, 1 if the restart was aborted, 2 if it was refused or failed.
+/// Each member is evicted when all voters are healthy and at most 1,000 entries behind. During the restart the StatefulSet has the
+/// update strategy `OnDelete`; the strategy is restored at the end. An annotation keeps the state: an interrupted restart continues
+/// when the command runs again. With --image, the command checks etcd's preconditions of an upgrade first. Status 1 means that the
+/// restart was aborted.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  # Show the plan, then restart the members
+  kubectl etcd-guard restart statefulset/etcd -n prod --dry-run
+  kubectl etcd-guard restart statefulset/etcd -n prod
+
+  # Upgrade etcd
+  kubectl etcd-guard restart statefulset/etcd -n prod --image quay.io/coreos/etcd:v3.6.16
+
+  # End an interrupted restart
+  kubectl etcd-guard restart statefulset/etcd -n prod --abort")]
 pub(crate) struct Restart {
     /// statefulset/NAME
     #[arg(value_parser = stateful_set)]
@@ -30,16 +43,16 @@ pub(crate) struct Restart {
     #[command(flatten)]
     guard: GuardFlags,
     /// Print the plan and change nothing
-    #[arg(long)]
+    #[arg(long, conflicts_with = "abort")]
     dry_run: bool,
     /// Upgrade to this image, by at most one minor version of etcd
-    #[arg(long, conflicts_with = "abort")]
+    #[arg(long, conflicts_with = "abort", value_parser = parse_image)]
     image: Option<String>,
     /// The container that gets the image; by default `etcd`, or the only container
-    #[arg(long, requires = "image")]
+    #[arg(long, requires = "image", value_parser = parse_container)]
     container: Option<String>,
     /// Time for each member, from the first attempt of its eviction to its return
-    #[arg(long, default_value = "10m", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "10m", value_parser = durations::parse)]
     timeout: Duration,
     /// Restart a StatefulSet although an operator or a GitOps controller manages it
     #[arg(long)]
@@ -55,9 +68,17 @@ pub(crate) struct Restart {
 fn stateful_set(text: &str) -> Result<String, String> {
     let (kind, name) = text.split_once('/').unwrap_or_default();
     let is_set = matches!(kind, "statefulset" | "statefulsets" | "sts" | "statefulset.apps");
-    (is_set && !name.is_empty())
-        .then(|| name.to_owned())
-        .ok_or_else(|| String::from("expected statefulset/NAME"))
+    parse_name(name).ok().filter(|_| is_set).ok_or_else(|| String::from("expected statefulset/NAME"))
+}
+
+/// Checks that the tag of an image tells the release of etcd, on which the preconditions of an upgrade depend.
+fn parse_image(text: &str) -> Result<String, String> {
+    let is_readable = !text.contains(char::is_whitespace) && Release::of_image(text).is_some();
+    is_readable.then(|| text.to_owned()).ok_or_else(|| {
+        String::from(
+            "expected an image with a release of etcd as its tag, such as quay.io/coreos/etcd:v3.6.16",
+        )
+    })
 }
 
 // === impl Restart ===

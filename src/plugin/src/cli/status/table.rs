@@ -5,7 +5,10 @@ use std::io::Write;
 use tabwriter::TabWriter;
 
 use etcd_guard_api::{ClusterStatus, MemberStatus, RecognitionGap, Role, Survey};
-use etcd_guard_cli::terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, paint};
+use etcd_guard_cli::{
+    printing::NONE,
+    terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, paint},
+};
 
 /// Writes the status as text, with the addresses of members if `is_wide`. The client has escaped every text in it.
 pub(crate) fn write_text(survey: &Survey, is_wide: bool, out: &mut impl Write) -> anyhow::Result<()> {
@@ -61,17 +64,17 @@ fn write_cluster(cluster: &ClusterStatus, is_wide: bool, out: &mut impl Write) -
 
 /// Returns a header and a row per member. Without colors, whose codes would count for the width of columns.
 fn table(members: &[MemberStatus], is_wide: bool) -> anyhow::Result<String> {
-    let mut table = TabWriter::new(Vec::new()).padding(2);
+    let mut table = TabWriter::new(Vec::new()).padding(3);
     let address_title = if is_wide { "\tADDRESS" } else { "" };
     writeln!(table, "  POD\tMEMBER\tROLE\tSTATE\tVERSION\tLAG\tDATA{address_title}")?;
     for member in members {
         let MemberStatus { pod, id, name, version, storage, lag, .. } = member;
-        let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| String::from("-"));
+        let cell = |text: &Option<String>| text.clone().unwrap_or_else(|| String::from(NONE));
         let label = pod.clone().or_else(|| name.as_ref().map(|name| format!("({name})")));
-        let lag = lag.map_or_else(|| String::from("-"), |lag| lag.to_string());
-        let (id, role, state) = (dash(id), member.role.as_str(), state(member));
-        let (label, version, storage) = (dash(&label), dash(version), dash(storage));
-        let address = if is_wide { format!("\t{}", dash(&member.address)) } else { String::new() };
+        let lag = lag.map_or_else(|| String::from(NONE), |lag| lag.to_string());
+        let (id, role, state) = (cell(id), member.role.as_str(), state(member));
+        let (label, version, storage) = (cell(&label), cell(version), cell(storage));
+        let address = if is_wide { format!("\t{}", cell(&member.address)) } else { String::new() };
         writeln!(table, "  {label}\t{id}\t{role}\t{state}\t{version}\t{lag}\t{storage}{address}")?;
     }
     Ok(String::from_utf8(table.into_inner()?)?)
@@ -105,4 +108,30 @@ fn state(member: &MemberStatus) -> String {
         "silent"
     };
     member.leaving.as_ref().map_or_else(|| state.to_owned(), |leaving| format!("{state}, {leaving}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_have_three_blanks_and_unknown_cells_none() {
+        let leader = MemberStatus {
+            pod: Some(String::from("etcd-0")),
+            id: Some(String::from("8e9e05c52164694d")),
+            role: Role::Leader,
+            serving: true,
+            version: Some(String::from("3.6.16")),
+            lag: Some(0),
+            storage: Some(String::from("persistent")),
+            ..MemberStatus::default()
+        };
+        let silent = MemberStatus { pod: Some(String::from("etcd-10")), ..MemberStatus::default() };
+        let expected = [
+            "  POD       MEMBER             ROLE      STATE     VERSION   LAG      DATA         ADDRESS",
+            "  etcd-0    8e9e05c52164694d   leader    serving   3.6.16    0        persistent   <none>",
+            "  etcd-10   <none>             unknown   silent    <none>    <none>   <none>       <none>",
+        ];
+        assert_eq!(table(&[leader, silent], true).unwrap().lines().collect::<Vec<_>>(), expected);
+    }
 }

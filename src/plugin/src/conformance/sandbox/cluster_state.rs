@@ -54,7 +54,7 @@ impl Sandbox {
                 Err(error) => format!("{error:#}"),
             };
             if Instant::now() > end {
-                let timeout = humantime::format_duration(self.timeout);
+                let timeout = crate::durations::text(self.timeout);
                 bail!("etcd cluster in namespace {} not healthy after {timeout}: {obstacle}", self.namespace);
             }
             sleep(POLL_INTERVAL).await;

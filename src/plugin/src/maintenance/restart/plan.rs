@@ -14,6 +14,7 @@ use super::{
     record::{ImageChange, Record},
 };
 use etcd_guard_api::{ClusterStatus, Role};
+use etcd_guard_cli::printing::NONE;
 
 /// A member in the order of the restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -205,16 +206,17 @@ pub(crate) fn table(title: &str, steps: &[Step]) -> String {
     let mut text = format!("{title}\n");
     let width = steps.iter().map(|step| step.pod.len()).max().unwrap_or_default().max("POD".len());
     // Writing to a String does not fail.
-    let _ = writeln!(text, "  STEP  {:width$}  ROLE       VERSION   STATE", "POD");
+    let _ = writeln!(text, "  STEP   {:width$}   ROLE        VERSION    STATE", "POD");
     for (index, step) in steps.iter().enumerate() {
         let state = match step.state {
             StepState::Restarted => "restarted",
             StepState::Pending if step.role == Role::Leader => "pending; leadership is moved first",
             StepState::Pending => "pending",
         };
-        let version = step.version.as_deref().unwrap_or("-");
+        let version = step.version.as_deref().unwrap_or(NONE);
         let role = step.role.as_str();
-        let _ = writeln!(text, "  {:<4}  {:width$}  {role:<9}  {version:<8}  {state}", index + 1, step.pod);
+        let _ =
+            writeln!(text, "  {:<4}   {:width$}   {role:<9}   {version:<8}   {state}", index + 1, step.pod);
     }
     text
 }

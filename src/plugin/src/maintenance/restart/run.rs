@@ -20,6 +20,7 @@ use super::{
 };
 use crate::guard_client::GuardClient;
 use etcd_guard_api::Role;
+use etcd_guard_cli::printing::causes;
 use etcd_guard_core::escape::to_shell_word;
 
 /// Number of attempts to write the record while the controller writes the status.
@@ -146,7 +147,7 @@ impl<'a> Restart<'a> {
                 self.reporter.waiting(obstacle);
             }
             if Instant::now() >= progress.deadline {
-                let limit = humantime::format_duration(timeout);
+                let limit = crate::durations::text(timeout);
                 let obstacle = obstacle.unwrap_or_else(|| String::from("no member was restarted"));
                 return self.abort(record, &format!("{obstacle}; the timeout of {limit} expired")).await;
             }
@@ -286,14 +287,18 @@ impl<'a> Restart<'a> {
 
     /// Reads the state before the restart, and finds out whether the guard answers.
     async fn first_view(&mut self) -> anyhow::Result<View> {
-        match self.guard.status(Some(&self.options.namespace)).await {
+        let Options { namespace, name, .. } = self.options;
+        // Before a long warning about a guard that does not answer.
+        self.guard.api_server.stateful_set(namespace, name).await?;
+        match self.guard.status(Some(namespace)).await {
             // One possible problem: the namespace is not guarded.
             Ok(survey) => survey.problems.iter().for_each(|problem| self.reporter.warn(problem)),
             Err(error) => {
                 self.uses_guard = false;
                 self.reporter.warn(&format!(
-                    "the guard does not answer: {error:#}. The restart evicts the next member when all pods are ready; the \
-                     leader is unknown, and leadership is not moved. Check the guard: kubectl etcd-guard doctor"
+                    "the guard does not answer: {}. The restart evicts the next member when all pods are ready; the \
+                     leader is unknown, and leadership is not moved. Check the guard: kubectl etcd-guard doctor",
+                    causes(&error)
                 ));
             }
         }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use etcd_guard_core::{documentation::Manual, reason::Reason};
+use serde_json::{Value, json};
 
 use test_support::{
     guard::cli,
@@ -37,6 +38,9 @@ fn expected(answer: &Value) -> BTreeMap<String, Vec<String>> {
         if !value.is_null() {
             rows.insert(title.to_owned(), vec![text(value)]);
         }
+    }
+    if !answer["documentation"].is_null() {
+        rows.insert(String::from("SEE"), vec![text(&answer["documentation"])]);
     }
     let policy = answer["policy"].as_array().unwrap().iter().map(|entry| {
         let name = text(&entry["name"]);
@@ -111,6 +115,8 @@ async fn table_has_message_state_and_policy() {
         assert!(value("POLICY").contains("leader: auto (configuration)"), "{answer}");
         let is_denied = reason == "LeaderProtected";
         assert_eq!(answer["next"].is_null(), !is_denied, "only a denial has a next step: {answer}");
+        let section = is_denied.then(|| Manual::default().reason(Reason::LeaderProtected));
+        assert_eq!(answer["documentation"], json!(section), "{answer}");
     }
 
     // The table has the text of the webhook.
@@ -120,7 +126,9 @@ async fn table_has_message_state_and_policy() {
         assert!(!output.success, "{output:?}");
         let next = rows.get("NEXT").map(|lines| lines.concat()).unwrap_or_default();
         let text = format!("{}: {}", answer["reason"].as_str().unwrap(), answer["message"].as_str().unwrap());
-        answer["reason"] == "LeaderProtected" && text.contains(&next) && output.stderr.contains(&text)
+        // kubectl prints each advice on a line of its own.
+        let printed = output.stderr.replace('\n', "; ");
+        answer["reason"] == "LeaderProtected" && text.contains(&next) && printed.contains(&text)
     })
     .await;
 }

@@ -291,3 +291,100 @@ async fn doctor_is_green_until_one_part_is_broken() {
     std::fs::write(&user, serde_json::to_string(&kubeconfig).unwrap()).unwrap();
     assert_eq!(installation.run(&user, &[]).await, (Some(2), String::new()));
 }
+
+/// Runs `doctor` with the admin's kubeconfig. Returns the lines that are not `ok`, the exit status, and the report.
+async fn doctor_of(control_plane: &ControlPlane, arguments: &[&str]) -> (Result, Value) {
+    let mut program = scoped_command(project::plugin_program());
+    program.args(["doctor", "-o", "json"]).args(arguments).stdin(Stdio::null());
+    program.arg("--kubeconfig").arg(control_plane.admin_kubeconfig());
+    let output = run_to_end(program).await;
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    ((deviations(&report), output.status.code()), report)
+}
+
+#[track_caller]
+fn assert_deviations((found, report): (Result, Value), expected: &[(&str, &str)], exit: i32) -> Value {
+    let expected = expected.iter().map(|(check, state)| ((*check).to_owned(), (*state).to_owned()));
+    assert_eq!(found, (expected.collect(), Some(exit)), "{report:#}");
+    report
+}
+
+#[tokio::test]
+async fn cluster_is_checked_before_and_after_an_installation() {
+    let control_plane = ControlPlane::start_with(&[], &["--controllers", "resourcequota-controller"]);
+    let kubectl = control_plane.kubectl();
+    let missing = doctor_of(&control_plane, &[]).await;
+    let report = assert_deviations(missing, &[("installation", "failure")], 1);
+    assert!(report.to_string().contains("kubectl etcd-guard doctor --kubeconfig "), "{report:#}");
+    assert!(report.to_string().contains(" --pre"), "{report:#}");
+
+    let before = doctor_of(&control_plane, &["--pre"]).await;
+    assert_deviations(before, &[("etcd", "warning")], 0);
+    kubectl.run_checked(&["create", "namespace", MEMBERS]);
+    Layout::default().apply(&kubectl, MEMBERS, &control_plane.dir);
+    let before = doctor_of(&control_plane, &["--pre"]).await;
+    let report = assert_deviations(before, &[], 0);
+    assert!(report.to_string().contains("recognized as etcd: prod/etcd; "), "{report:#}");
+    let webhooks = kubectl.run_checked(&["get", "validatingwebhookconfigurations", "-o", "name"]);
+    assert_eq!(webhooks.stdout, "", "a dry run creates nothing");
+
+    // What would stop the installation, or surprise afterwards.
+    let webhook = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "other"},
+        "webhooks": [{
+            "name": "other.example.com", "clientConfig": {"url": "https://127.0.0.1:1"}, "failurePolicy": "Ignore",
+            "rules": [{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["DELETE"]}],
+            "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 1,
+        }],
+    });
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team", "namespace": GUARD},
+        "spec": {"hard": {"limits.cpu": "10"}},
+    });
+    kubectl.run_checked(&["create", "namespace", GUARD]);
+    for object in [&webhook, &quota] {
+        let file = control_plane.dir.join("object.json");
+        std::fs::write(&file, object.to_string()).unwrap();
+        kubectl.run_checked(&["apply", "-f", &file.to_string_lossy()]);
+    }
+    kubectl.run_checked(&["delete", "-n", MEMBERS, "poddisruptionbudgets", "--all"]);
+    wait_until("the quota is counted", START_TIMEOUT, async || {
+        doctor_of(&control_plane, &["--pre"]).await.1.to_string().contains("must specify limits.cpu")
+    })
+    .await;
+    let found = doctor_of(&control_plane, &["--pre"]).await;
+    let expected = [("pods", "failure"), ("other-webhooks", "warning"), ("etcd-budgets", "warning")];
+    let report = assert_deviations(found, &expected, 1);
+    assert!(
+        report.to_string().contains("ValidatingWebhookConfiguration other (other.example.com)"),
+        "{report:#}"
+    );
+    kubectl.run_checked(&["delete", "-n", GUARD, "resourcequota/team"]);
+    kubectl.run_checked(&["delete", "validatingwebhookconfiguration/other"]);
+    Layout::default().apply(&kubectl, MEMBERS, &control_plane.dir);
+
+    // A user without rights.
+    let found = doctor_of(&control_plane, &["--pre", "--as", "alice"]).await;
+    let ((found, status), report) = found;
+    assert_eq!(status, Some(1), "{report:#}");
+    assert_eq!(found["permissions"], "failure", "{report:#}");
+    for check in ["installation", "admission", "pods", "other-webhooks", "etcd"] {
+        assert_eq!(found[check], "warning", "{check}: {report:#}");
+    }
+    assert!(report.to_string().contains("permissions.html#permissions-of-users"), "{report:#}");
+
+    kubectl.run_checked(&["apply", "-k", &project::path("deploy/overlays/self-managed").to_string_lossy()]);
+    let mut last = Value::Null;
+    wait_until("the installation is all that is reported", START_TIMEOUT, async || {
+        let (found, report) = doctor_of(&control_plane, &["--pre"]).await;
+        let expected = BTreeMap::from([(String::from("installation"), String::from("warning"))]);
+        if report != last {
+            eprintln!("{report:#}");
+        }
+        last = report;
+        found == (expected, Some(0))
+    })
+    .await;
+}

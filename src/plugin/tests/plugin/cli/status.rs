@@ -247,7 +247,8 @@ async fn status_has_lag_of_each_responding_member() {
         let reported = lags(&cluster);
         let printed = cli::run(&etcd, "status", &[]).await;
         let printed = printed_lags(&printed.stdout);
-        let text = |lag: Option<u64>| lag.map_or_else(|| String::from("-"), |entries| entries.to_string());
+        let text =
+            |lag: Option<u64>| lag.map_or_else(|| String::from("<none>"), |entries| entries.to_string());
         reported == members.iter().map(|pod| (*pod, expected(pod))).collect::<Vec<_>>()
             && printed.iter().map(|(pod, lag)| (*pod, (*lag).to_owned())).collect::<Vec<_>>()
                 == members.iter().map(|pod| (*pod, text(expected(pod)))).collect::<Vec<_>>()

@@ -21,7 +21,7 @@ async fn version_has_client_and_each_server() {
 
     etcd.guard.kill();
     let without_server = cli::run(&etcd, "version", &[]).await;
-    assert_eq!(without_server.status, Some(1), "{without_server:?}");
+    assert_eq!(without_server.status, Some(2), "{without_server:?}");
     assert_eq!(without_server.stdout, format!("Client Version: {RELEASE}\n"));
     assert!(without_server.stderr.starts_with("error: the replica at http"), "{without_server:?}");
     let client = cli::run(&etcd, "version", &["--client"]).await;

@@ -3,7 +3,11 @@
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::{Api, api::PostParams};
 use serde_json::json;
-use test_support::{guard::cli, guarded_cluster::GuardedCluster};
+use test_support::{
+    guard::cli,
+    guarded_cluster::{GuardedCluster, START_TIMEOUT},
+    wait::{wait_for, wait_until},
+};
 
 use super::{restored, strategy, uids};
 
@@ -74,16 +78,25 @@ async fn restart_without_a_permission_changes_nothing() {
         let user = format!("restarter-{position}");
         grant_all_except(&etcd, &user, Some(permission)).await;
         let arguments = ["statefulset/etcd", "--timeout", "10s", "--as", &user];
-        let output = cli::run(&etcd, "restart", &arguments).await;
-        assert_eq!(output.status, Some(2), "{output:?}");
-        assert!(output.stderr.contains(permission.error), "{output:?}");
+        // The API server applies a new Role a moment later.
+        let output = wait_for(permission.error, START_TIMEOUT, async || {
+            let output = cli::run(&etcd, "restart", &arguments).await;
+            assert_eq!(output.status, Some(2), "{output:?}");
+            output.stderr.contains(permission.error).then_some(output)
+        })
+        .await;
         assert_eq!(output.stderr.matches("error: ").count(), 1, "{output:?}");
         assert_eq!((uids(&etcd).await, strategy(&etcd).await), (before.clone(), restored()), "{output:?}");
     }
 
     grant_all_except(&etcd, "restarter", None).await;
-    let output = cli::run(&etcd, "restart", &["statefulset/etcd", "--as", "restarter"]).await;
-    assert_eq!(output.status, Some(0), "{output:?}");
+    wait_until("the Role applies and all members restart", START_TIMEOUT, async || {
+        let output = cli::run(&etcd, "restart", &["statefulset/etcd", "--as", "restarter"]).await;
+        let is_complete = output.status == Some(0);
+        assert!(is_complete || output.stderr.contains(" is forbidden: "), "{output:?}");
+        is_complete
+    })
+    .await;
     assert!(uids(&etcd).await.iter().zip(&before).all(|(after, before)| after != before));
     assert_eq!(strategy(&etcd).await, restored());
 }

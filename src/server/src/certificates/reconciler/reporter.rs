@@ -88,6 +88,7 @@ impl Reporter {
                 reason: IMMUTABLE,
                 action: "Renew",
                 note: note.clone(),
+                documentation: None,
             });
             self.immutability = Some(note);
         }

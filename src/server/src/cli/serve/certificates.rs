@@ -23,23 +23,29 @@ pub(super) struct CertificateFlags {
     /// served
     #[arg(
         long,
+        value_name = "FILE",
         env = "ETCD_GUARD_TLS_CERT",
         requires = "tls_key",
         required_unless_present = "self_managed_certs"
     )]
     tls_cert: Vec<PathBuf>,
     /// The private key in PEM, one for each certificate
-    #[arg(long, env = "ETCD_GUARD_TLS_KEY", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE", env = "ETCD_GUARD_TLS_KEY", requires = "tls_cert")]
     tls_key: Vec<PathBuf>,
-    /// Interval between reads of the two files
-    #[arg(long, default_value = "10s", env = "ETCD_GUARD_TLS_RELOAD_INTERVAL", value_parser = humantime::parse_duration)]
+    /// How often to read both files
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "10s",
+        env = "ETCD_GUARD_TLS_RELOAD_INTERVAL",
+        value_parser = humantime::parse_duration
+    )]
     tls_reload_interval: Duration,
-    /// Accept only clients with a certificate that chains to a CA of this file, such as the API server's identity
-    #[arg(long, env = "ETCD_GUARD_CLIENT_CA")]
+    /// Accept only callers with a certificate of a CA in this file, such as that of the API server
+    #[arg(long, value_name = "FILE", env = "ETCD_GUARD_CLIENT_CA")]
     client_ca: Option<PathBuf>,
-    /// Create and renew certificates in this process, share them in a Secret, and update the caBundle of the webhooks.
-    /// For development and servers outside of the cluster: in a cluster, `etcd-guard certificates` has an account of its
-    /// own
+    /// Create and renew certificates in this process, share them in a Secret, and update the caBundle of the webhooks; for
+    /// development and servers outside of the cluster: in a cluster, the command `certificates` has an account of its own
     #[arg(long, env = "ETCD_GUARD_SELF_MANAGED_CERTS", conflicts_with_all = ["tls_cert", "tls_key"])]
     self_managed_certs: bool,
     #[command(flatten)]

@@ -40,11 +40,11 @@ pub(crate) struct LxcfsLabel {
     /// The name of the node
     #[arg(long)]
     node: String,
-    /// The mount point of lxcfs, as lxcfs.root in the configuration file
+    /// The mount point of lxcfs, as `lxcfs.root` in the configuration file
     #[arg(long, default_value = "/var/lib/lxcfs")]
     root: PathBuf,
-    /// The label, as lxcfs.nodeLabel in the configuration file
-    #[arg(long, default_value = "node-restriction.kubernetes.io/lxcfs-ready=true", value_parser = parse_label)]
+    /// The label, as `lxcfs.nodeLabel` in the configuration file
+    #[arg(long, value_name = "KEY=VALUE", default_value = "node-restriction.kubernetes.io/lxcfs-ready=true", value_parser = parse_label)]
     label: NodeLabel,
     /// The kubeconfig file; by default $KUBECONFIG, then the service account of the pod
     #[arg(long, env = "ETCD_GUARD_KUBECONFIG")]

@@ -30,7 +30,7 @@ async fn handover_protects_transferee_and_reserves_nothing() {
     let mut outdated = first(&two).await;
     one.add_handover(&mut ledger, handover("cordon/n")).await.unwrap();
     let late = two.add_handover(&mut outdated, handover("cordon/n")).await;
-    assert!(matches!(late, Err(WriteError::Conflict)), "one replica acts");
+    assert!(matches!(late, Err(ReserveError::StartAgain)), "one replica acts");
 
     let ledger = first(&two).await;
     assert!(ledger.has_signal(OURS, "cordon/n") && ledger.active().is_empty());
@@ -128,4 +128,26 @@ async fn move_for_a_deletion_delays_the_next_one_of_its_cluster() {
     tokio::time::advance(HANDOVER_TTL / 2).await;
     assert_eq!(pause(&two, OURS, 10).await, None);
     assert_eq!(pause(&api_server.replica(), OURS, 65).await, None, "a new replica");
+}
+
+/// Annotations can request moves without end: leadership moves for one of them in ten seconds.
+#[tokio::test(start_paused = true)]
+async fn requested_move_delays_the_next_request_of_its_cluster() {
+    let api_server = ApiServer::default();
+    let (one, two) = (api_server.replica(), api_server.replica());
+    let pause = async |replica: &ReservationStore, cluster: ClusterId, seconds| {
+        let time = Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_secs(seconds);
+        first(replica).await.pause_between_requests(cluster, time)
+    };
+    for other in [handover("cordon/n"), Handover { uid: String::new(), ..handover("request/answered") }] {
+        let mut ledger = first(&one).await;
+        one.add_handover(&mut ledger, other).await.unwrap();
+    }
+    assert_eq!(pause(&two, OURS, 0).await, None, "no requested move");
+    let mut ledger = first(&one).await;
+    one.add_handover(&mut ledger, Handover { ended: true, ..handover("request/a") }).await.unwrap();
+    assert_eq!(pause(&two, OURS, 0).await, Some(HANDOVER_TTL));
+    assert_eq!(pause(&two, OTHER, 0).await, None);
+    tokio::time::advance(HANDOVER_TTL).await;
+    assert_eq!(pause(&two, OURS, 10).await, None);
 }

@@ -192,10 +192,10 @@ fn table_shows_order_and_roles() {
     let steps = steps(&record, &[restarted("etcd-2")], "a", Some(&cluster()));
     let expected = "\
 Restart of prod/etcd
-  STEP  POD     ROLE       VERSION   STATE
-  1     etcd-2  follower   3.5.35    restarted
-  2     etcd-1  follower   3.5.35    pending
-  3     etcd-0  leader     3.5.35    pending; leadership is moved first
+  STEP   POD      ROLE        VERSION    STATE
+  1      etcd-2   follower    3.5.35     restarted
+  2      etcd-1   follower    3.5.35     pending
+  3      etcd-0   leader      3.5.35     pending; leadership is moved first
 ";
     assert_eq!(table("Restart of prod/etcd", &steps), expected);
 }
