@@ -194,7 +194,7 @@ fn the_installed_guard_conforms() {
     assert_eq!(reported("conformance-left"), "");
 }
 
-/// With one command, from the packed chart and the image archive.
+/// With one command, which pulls the chart from a registry, from which the node pulls the image.
 #[test]
 fn denies_within_five_minutes_of_helm_install() {
     assert_leader_protected("stranger-denied", 3);
@@ -203,8 +203,9 @@ fn denies_within_five_minutes_of_helm_install() {
         seconds <= FIRST_DENIAL_SECONDS,
         "{seconds} s from the start of helm install to the first denial"
     );
-    let image = concat!("registry.example.com/tools/etcd-guard:", env!("CARGO_PKG_VERSION"));
+    let image = concat!("127.0.0.1:5000/example/etcd-guard:", env!("CARGO_PKG_VERSION"));
     assert_eq!(reported("stranger-image"), format!("{image} {image}"));
+    assert_reported("stranger-chart", &["127.0.0.1:5000/example/charts/etcd-guard@sha256:"]);
 }
 
 #[test]

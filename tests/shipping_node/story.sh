@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Installs the shipped artifacts on a real node. CMD of `scripts/testbed node`: story.sh PART REPORT, with the programs in PLUGIN, HELM and
-# CERT_MANAGER, PROMETHEUS and PROMETHEUS_CRDS. PART is
+# Installs the shipped artifacts on a real node. CMD of `scripts/testbed node`: story.sh PART REPORT, with the variables of `run` or, for
+# the release, of scripts/release. PART is
 #   installing    manifests, chart and scripts/minikube; upgrade, drain, killed replicas, uninstallation
 #   cert-manager  certificates of cert-manager, and every example of etcd-manifests/
-#   stranger      a packed chart and an image archive: first denial, doctor, alert, uninstallation
+#   stranger      a chart and an image in a registry: first denial, doctor, alert, uninstallation
+#   release       two rehearsed releases in a registry: their files, first denial, upgrade, uninstallation
 # Writes lines `NAME<tab>VALUE`; which tests/shipping_node/main.rs asserts.
 set -euo pipefail
 
@@ -15,6 +16,10 @@ source "$PROJECT/tests/shipping_node/calls.sh"
 source "$PROJECT/tests/shipping_node/examples.sh"
 # shellcheck source=tests/shipping_node/cert_manager.sh
 source "$PROJECT/tests/shipping_node/cert_manager.sh"
+# shellcheck source=tests/shipping_node/registry.sh
+source "$PROJECT/tests/shipping_node/registry.sh"
+# shellcheck source=tests/shipping_node/release.sh
+source "$PROJECT/tests/shipping_node/release.sh"
 # shellcheck source=tests/shipping_node/stranger.sh
 source "$PROJECT/tests/shipping_node/stranger.sh"
 
@@ -282,6 +287,7 @@ cert-manager)
   test_cert_manager
   ;;
 stranger) stranger_story ;;
+release) release_story ;;
 *) fail "unknown part: $PART" ;;
 esac
 

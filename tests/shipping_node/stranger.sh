@@ -1,9 +1,6 @@
-# The first minutes of a new user: a packed chart and an image archive on a clean node, the first denial, `doctor`, an alert
-# that names the cluster, and the uninstallation. Requires the functions of story.sh, and the variables of `run`.
+# The first minutes of a new user: chart and image in a registry, a clean node, the first denial, `doctor`, an alert that names the
+# cluster, and the uninstallation. Requires the functions of story.sh and registry.sh, and the variables of `run`.
 # shellcheck shell=bash
-
-# The registry of scripts/release; the image is imported under its name, and nothing is pulled from it.
-REGISTRY=registry.example.com/tools
 
 PROMETHEUS_URL=http://127.0.0.1:9090
 
@@ -52,21 +49,20 @@ signal_member() {
 
 stranger_story() {
   local kind denial started status=0 output leader pod
-  mkdir -p -- "$TESTBED_DIR/bin"
-  ln -sf -- "$HELM" "$TESTBED_DIR/bin/helm"
   # The cluster of this user has the Prometheus operator.
   for kind in podmonitors servicemonitors prometheusrules; do
     kubectl create -f "$PROMETHEUS_CRDS/monitoring.coreos.com_$kind.yaml" >/dev/null
   done
-  PATH=$TESTBED_DIR/bin:$PATH "$PROJECT/scripts/release" chart "$REGISTRY" "$TESTBED_DIR" >/dev/null
+  start_registry
+  push_image "etcd-guard:$VERSION" "$ARCHIVE"
+  PATH=$(path_with_helm) "$PROJECT/scripts/release" chart "$REGISTRY" "$TESTBED_DIR" >/dev/null
+  output=$(push_chart "$PROJECT" "$TESTBED_DIR")
+  report stranger-chart "$output"
 
   log 'helm install'
   started=$SECONDS
-  (
-    cd -- "$TESTBED_DIR"
-    "$HELM" install etcd-guard etcd-guard-*.tgz -n etcd-guard --create-namespace --wait --kubeconfig "$KUBECONFIG" \
-      --set monitoring.enabled=true,monitoring.clusterMetrics=500,monitoring.surveyInterval=5s >/dev/null
-  ) || fail "$(kubectl -n etcd-guard describe pods)"
+  helm_published install "$VERSION" --create-namespace --wait \
+    --set monitoring.enabled=true,monitoring.clusterMetrics=500,monitoring.surveyInterval=5s
   denial=$(wait_until 'the leader is protected' leader_denial prod etcd 3)
   report stranger-seconds "$((SECONDS - started))"
   log "first denial $((SECONDS - started)) s after the start of helm install"

@@ -40,6 +40,9 @@ pub(crate) struct Options {
     /// User that runs the image: `UID` or `UID:GID`; default root.
     #[arg(long)]
     user: Option<String>,
+    /// Architecture of the files, as Go names it: amd64 or arm64; default that of this machine.
+    #[arg(long, default_value = machine_architecture())]
+    architecture: String,
     /// May be repeated: NAME=VALUE.
     #[arg(long = "label", value_name = "NAME=VALUE")]
     labels: Vec<String>,
@@ -89,7 +92,7 @@ impl Options {
         let description = json!([
             FORMAT,
             self.name,
-            env::consts::ARCH,
+            self.architecture,
             self.user,
             destinations,
             digests,
@@ -128,11 +131,6 @@ impl Options {
     /// Writes the OCI files around the layer, and the manifest of `docker load`: Docker's own image store, the default
     /// of minikube, reads no other.
     fn write_manifests(&self, stage: &Path) -> Result<()> {
-        let architecture = match env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        };
         let labels = self.labels.iter().map(|label| {
             let (name, value) = label.split_once('=').unwrap_or((label, ""));
             (name.to_owned(), Value::from(value))
@@ -148,7 +146,7 @@ impl Options {
         let configuration = Blob::of_json(
             stage,
             &json!({
-                "architecture": architecture,
+                "architecture": self.architecture,
                 "os": "linux",
                 "config": settings,
                 "rootfs": {"type": "layers", "diff_ids": [layer.digest()]},
@@ -169,7 +167,7 @@ impl Options {
             "mediaType": manifest_type,
             "digest": manifest.digest(),
             "size": manifest.size,
-            "platform": {"architecture": architecture, "os": "linux"},
+            "platform": {"architecture": self.architecture, "os": "linux"},
             "annotations": {
                 "org.opencontainers.image.ref.name": tag,
                 "io.containerd.image.name": reference(&self.name),
@@ -183,6 +181,15 @@ impl Options {
             &json!([{"Config": configuration.path(), "RepoTags": [self.name], "Layers": [layer.path()]}]),
         )?;
         Ok(())
+    }
+}
+
+/// Go's name of the architecture of this machine.
+fn machine_architecture() -> &'static str {
+    match env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
     }
 }
 
@@ -274,6 +281,7 @@ mod tests {
             name: String::from("test/image:1"),
             files: vec![format!("{}=/bin/program", file.display())],
             user: Some(String::from("65532:65532")),
+            architecture: String::from("arm64"),
             labels: vec![String::from("title=a \"quoted\" title")],
             entrypoint: vec![String::from("/bin/program"), String::from("-P")],
         }
@@ -303,6 +311,8 @@ mod tests {
         let manifest = read(&digest);
         let configuration =
             read(&manifest["config"]["digest"].as_str().unwrap().replace("sha256:", "blobs/sha256/"));
+        assert_eq!(configuration["architecture"], "arm64");
+        assert_eq!(index["manifests"][0]["platform"]["architecture"], "arm64");
         assert_eq!(configuration["config"]["User"], "65532:65532");
         assert_eq!(configuration["config"]["Labels"]["title"], "a \"quoted\" title");
         assert_eq!(configuration["config"]["Entrypoint"], json!(["/bin/program", "-P"]));

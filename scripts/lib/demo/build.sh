@@ -14,10 +14,13 @@ CARGO_AUDITABLE_VERSION=0.7.5
 # script.
 target_directory() { realpath -m -- "${CARGO_TARGET_DIR:-$PROJECT/target}"; }
 
+# The Linux target of the functions below; empty: this machine.
+GUARD_TARGET=''
+
 # guard_cargo NAME PROFILE COMMAND WORD...: runs Cargo for a package of this workspace, and logs progress under NAME. A
-# development build uses the artifacts of the tests. Other builds are static throughout: with --target the flags apply
-# to everything except build scripts, which cannot be static. They contain the list of their dependencies, and no path of
-# this machine.
+# development build for this machine uses the artifacts of the tests. Other builds are static throughout: with --target the flags
+# apply to everything except build scripts, which cannot be static. Except in development, they contain the list of their
+# dependencies. They contain no path of this machine.
 guard_cargo() {
   local name=$1 profile=$2 command=$3 flags=() cargo=(cargo)
   shift 3
@@ -34,27 +37,35 @@ guard_cargo() {
     # and all crates that depend on them, would be built again.
     # shellcheck disable=SC2086 # names have no blanks
     unset ${!CARGO_PKG_*} ${!CARGO_MANIFEST_*}
-    if [[ $profile != dev ]]; then
+    if ! uses_artifacts_of_tests "$profile"; then
       # shellcheck disable=SC2086 # words of flags
       CARGO_ENCODED_RUSTFLAGS=$(release_flags "$PROJECT" "$CARGO_TARGET_DIR" ${RUSTFLAGS-} "${STATIC[@]}")
       # Tools that record a time record this one.
       SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-0}
       export CARGO_ENCODED_RUSTFLAGS SOURCE_DATE_EPOCH
-      flags=(--profile "$profile" --target "$(host_target)")
+      flags=(--profile "$profile" --target "${GUARD_TARGET:-$(host_target)}")
+      # Debian's cross compiler.
+      [[ $GUARD_TARGET != aarch64-* ]] || export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
     fi
     cd "$PROJECT" &&
       xtask progress --message "building $name" -- "${cargo[@]}" "$command" --locked "${flags[@]}" "$@" >&2
   ) || fail "$name could not be built"
 }
 
+# uses_artifacts_of_tests PROFILE: whether a build of this profile shares its artifacts with the tests.
+uses_artifacts_of_tests() { [[ $1 == dev && -z $GUARD_TARGET ]]; }
+
 host_target() { rustc -vV | sed -n 's/^host: //p'; }
 
 # program_directory PROFILE: prints the directory of the programs that are built with this profile.
 program_directory() {
-  if [[ $1 == dev ]]; then
-    printf '%s/debug' "$(target_directory)"
+  local folder=$1
+  # Cargo's name of the folder of this profile.
+  [[ $1 != dev ]] || folder=debug
+  if uses_artifacts_of_tests "$1"; then
+    printf '%s/%s' "$(target_directory)" "$folder"
   else
-    printf '%s/%s/%s' "$(target_directory)" "$(host_target)" "$1"
+    printf '%s/%s/%s' "$(target_directory)" "${GUARD_TARGET:-$(host_target)}" "$folder"
   fi
 }
 
@@ -63,7 +74,7 @@ program_directory() {
 build_guard() {
   local directory guard
   directory=$(program_directory "$1")
-  if [[ $1 == dev ]]; then
+  if uses_artifacts_of_tests "$1"; then
     # Static by its linker flags, and under another name: the program of the tests has shared libraries.
     guard=$directory/static-guard
     announce "$guard" "etcd-guard, profile $1"
@@ -80,7 +91,7 @@ build_guard() {
 # runs on this machine only.
 build_plugin() {
   local plugin packages=(--package etcd-guard-plugin)
-  [[ $1 != dev ]] || packages=("${TESTED[@]}")
+  ! uses_artifacts_of_tests "$1" || packages=("${TESTED[@]}")
   plugin=$(program_directory "$1")/kubectl-etcd_guard
   announce "$plugin" "kubectl-etcd_guard, profile $1"
   guard_cargo kubectl-etcd_guard "$1" build "${packages[@]}" --bin kubectl-etcd_guard
@@ -126,14 +137,15 @@ check_image_size() {
   ((bytes <= limit)) || fail "the image has $bytes bytes, the limit is $limit: $1"
 }
 
-# guard_image GUARD NAME:TAG: prints the path of an image archive with the guard, the licences and the labels of
-# deploy/Dockerfile.
+# guard_image GUARD NAME:TAG [ARCH]: prints the path of an image archive with the guard, the licences and the labels of
+# deploy/Dockerfile. ARCH is amd64 or arm64.
 guard_image() {
-  local labels=() licences
-  licences=$(target_directory)/licences/THIRD-PARTY.txt
-  third_party "$licences"
+  local labels=() licences architecture=()
+  licences=$(target_directory)/licences/THIRD-PARTY${GUARD_TARGET:+-$GUARD_TARGET}.txt
+  third_party "$licences" "$GUARD_TARGET"
+  [[ -z ${3-} ]] || architecture=(--architecture "$3")
   mapfile -t labels < <(sed -nE 's/^(LABEL| +) (org\.opencontainers\.[a-z.]+)="([^"]*)".*/--label\n\2=\3/p' "$PROJECT/deploy/Dockerfile")
-  xtask image "$2" --file "$1=/usr/local/bin/etcd-guard" --user 65532:65532 \
+  xtask image "$2" "${architecture[@]}" --file "$1=/usr/local/bin/etcd-guard" --user 65532:65532 \
     --file "$PROJECT/LICENSE=/licenses/LICENSE" --file "$licences=/licenses/THIRD-PARTY.txt" \
     "${labels[@]//\$VERSION/${2##*:}}" --entrypoint /usr/local/bin/etcd-guard
 }

@@ -94,7 +94,7 @@ run_scenario() {
   denial=$(<"$STEPS_DIR/delete-leader.output")
   # The denial ends with this command; a shell inserts the time:
   # kubectl -n prod annotate --overwrite statefulset/etcd etcd-guard.io/move-leader=POD@$(date ...)
-  if [[ $denial =~ without\ the\ plugin:\ (kubectl\ .*move-leader=[a-z0-9-]+@) ]]; then
+  if [[ $denial =~ [Ww]ithout\ the\ plugin:\ (kubectl\ .*move-leader=[a-z0-9-]+@) ]]; then
     read -ra words <<<"${BASH_REMATCH[1]}$(date -u +%FT%TZ)"
     step move-leader "move leadership away from $leader" allowed '*annotated*' "${words[@]}"
     wait_until_led_elsewhere "$leader"

@@ -103,7 +103,7 @@ fn chart_renders_same_objects_without_resources() {
 
 #[test]
 fn chart_renders_same_objects_as_trial_overlays() {
-    assert_same("deploy/overlays/audit-only", "self-managed", &["--set=webhooks.failurePolicy=Ignore"]);
+    assert_same("deploy/overlays/fail-open", "self-managed", &["--set=webhooks.failurePolicy=Ignore"]);
     assert_same(
         "deploy/overlays/minikube",
         "self-managed",

@@ -64,6 +64,8 @@ fn version_command_changes_every_copy() {
     assert_eq!(release(folder.path(), &["check", "v7.8.9"]), Ok(String::new()));
     let notes = release(folder.path(), &["notes", "7.8.9"]).unwrap();
     assert!(notes.starts_with("### Added"), "{notes}");
+    let changelog = fs::read_to_string(folder.path().join("CHANGELOG.md")).unwrap();
+    assert!(!changelog.contains("Nothing has been released"), "{changelog}");
     let chart = chart(&fs::read_to_string(folder.path().join(CHART)).unwrap());
     let annotation = |chart: &Value, name: &str| chart["annotations"][name].as_str().unwrap().to_owned();
     assert_eq!(annotation(&chart, "artifacthub.io/prerelease"), "false");
@@ -181,15 +183,24 @@ fn packed_chart_names_images_of_registry() {
     assert!(links.as_array().unwrap().iter().all(|link| link["url"].as_str().unwrap().starts_with(url)));
 }
 
+/// `release.yml` and the rehearsal call this command; a file that is in the folder already, as the SBOM, has a checksum as well.
 #[test]
-fn rehearsal_writes_every_file_of_a_release() {
+fn files_of_a_release_have_checksums_and_one_address() {
     let folder = tempfile::tempdir().unwrap();
-    let plugin = folder.path().join("kubectl-etcd_guard");
-    fs::write(&plugin, "a program").unwrap();
-    // Beside the program, so that the list of licences is not made.
-    fs::write(folder.path().join("THIRD-PARTY.txt"), "licences").unwrap();
+    let programs = folder.path().join("programs");
+    for platform in ["darwin-amd64", "darwin-arm64", "linux-amd64", "linux-arm64"] {
+        let plugin = programs.join(format!("plugin-{platform}"));
+        fs::create_dir_all(&plugin).unwrap();
+        fs::write(plugin.join("kubectl-etcd_guard"), "a program").unwrap();
+        // Beside the program, so that the list of licences is not made.
+        fs::write(plugin.join("THIRD-PARTY.txt"), "licences").unwrap();
+    }
     let dist = folder.path().join("dist");
-    let arguments = ["rehearse", plugin.to_str().unwrap(), dist.to_str().unwrap()];
+    fs::create_dir(&dist).unwrap();
+    fs::write(dist.join("etcd-guard.spdx.json"), "{}").unwrap();
+    let url = "https://forge.example/team/etcd-guard";
+    let arguments =
+        ["files", "registry.example/team", url, programs.to_str().unwrap(), dist.to_str().unwrap()];
     assert_eq!(release(&project_path(""), &arguments), Ok(String::new()));
 
     let sums = fs::read_to_string(dist.join("SHA256SUMS")).unwrap();
@@ -200,12 +211,18 @@ fn rehearsal_writes_every_file_of_a_release() {
         .to_vec();
     expected.extend([
         format!("etcd-guard-{version}.tgz"),
+        String::from("etcd-guard.spdx.json"),
         String::from("etcd-guard.yaml"),
         String::from("install.yaml"),
     ]);
     assert_eq!(files, expected);
     let manifest: Value =
         serde_saphyr::from_str(&fs::read_to_string(dist.join("etcd-guard.yaml")).unwrap()).unwrap();
-    assert_eq!(manifest["spec"]["homepage"], "https://github.com/example/etcd-guard");
-    assert_eq!(manifest["spec"]["platforms"].as_array().map(Vec::len), Some(4));
+    assert_eq!(manifest["spec"]["homepage"], url);
+    let platforms = manifest["spec"]["platforms"].as_array().unwrap();
+    assert_eq!(platforms.len(), 4);
+    let archives = format!("{url}/releases/download/v{version}/etcd-guard-{version}-");
+    for platform in platforms {
+        assert!(platform["uri"].as_str().unwrap().starts_with(&archives), "{platform}");
+    }
 }

@@ -17,12 +17,13 @@ use test_support::{
     processes::{child::scoped_command, testbed::program},
 };
 
-const CONFIGURATIONS: [&str; 5] = [
+const CONFIGURATIONS: [&str; 6] = [
     "validatingwebhookconfiguration/etcd-guard",
     "mutatingwebhookconfiguration/etcd-guard",
     "mutatingwebhookconfiguration/etcd-guard-inject",
     "mutatingwebhookconfiguration/etcd-guard-nodes",
     "validatingwebhookconfiguration/etcd-guard-rules",
+    "validatingwebhookconfiguration/etcd-guard-node-deletions",
 ];
 
 /// The environment of a script, with a kubectl on its PATH that records its calls.
@@ -128,6 +129,7 @@ fn certificate_renewal_overlaps_old_and_new_trust() {
     let control_plane = ControlPlane::start(&[]);
     let (kubectl, terminal) = (control_plane.kubectl(), Terminal::start(&control_plane));
     let mut objects = crate::objects(&kustomize("deploy/overlays/mutating"));
+    objects.extend(crate::objects(&kustomize("deploy/components/node-deletions")));
     objects.retain(|object| object["kind"].as_str().unwrap().ends_with("WebhookConfiguration"));
     let file = control_plane.dir.join("configurations.json");
     fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()).unwrap();

@@ -56,7 +56,7 @@ fn network_policy_allows_only_two_ports() {
 #[test]
 fn certificate_manager_has_no_listener() {
     const NAME: &str = "etcd-guard-certificates";
-    for overlay in ["self-managed", "register", "lxcfs", "nodes", "audit-only", "minikube"] {
+    for overlay in ["self-managed", "register", "lxcfs", "nodes", "fail-open", "minikube"] {
         let all = objects(&kustomize(&format!("deploy/overlays/{overlay}")));
         let named = |kind: &str, name: &str| {
             let matches = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;

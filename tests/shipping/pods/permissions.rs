@@ -29,7 +29,7 @@ const INSTALLATIONS: [(&str, &[&str]); 12] = [
     ("deploy/overlays/cert-manager", &["base"]),
     ("deploy/overlays/self-managed", &["base", "self-managed"]),
     ("deploy/overlays/minikube", &["base", "self-managed"]),
-    ("deploy/overlays/audit-only", &["base", "self-managed"]),
+    ("deploy/overlays/fail-open", &["base", "self-managed"]),
     ("deploy/overlays/nodes", &["base", "self-managed", "nodes"]),
     ("tests/data/kustomizations/with-handover", &["base", "self-managed", "handover"]),
     ("deploy/overlays/register", &["base", "self-managed", "register"]),

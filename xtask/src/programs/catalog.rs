@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 /// Programs of a call without names.
-pub(super) const DEFAULT_NAMES: [&str; 35] = [
+pub(super) const DEFAULT_NAMES: [&str; 36] = [
     "etcd-3.6",
     "etcdctl-3.6",
     "etcdutl-3.6",
@@ -26,6 +26,7 @@ pub(super) const DEFAULT_NAMES: [&str; 35] = [
     "kube-proxy",
     "coredns",
     "helm",
+    "crane",
     "actionlint",
     "cert-manager",
     "containerd",
@@ -144,6 +145,8 @@ pub(super) fn program(name: &str) -> Result<Program> {
         "etcdutl-3.6" => ("etcdutl", go_module("etcd-3.6", ETCDUTL, "")),
         "coredns" => ("coredns", go_module("coredns", "github.com/coredns/coredns", "")),
         "helm" => ("helm", go_module("helm", "helm.sh/helm/v3", "/cmd/helm")),
+        // A registry on loopback, and the client that pushes images to it.
+        "crane" => ("crane", go_module("crane", "github.com/google/go-containerregistry", "/cmd/crane")),
         "actionlint" => {
             ("actionlint", go_module("actionlint", "github.com/rhysd/actionlint", "/cmd/actionlint"))
         }
