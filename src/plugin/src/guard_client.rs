@@ -149,8 +149,8 @@ impl GuardClient {
     async fn forward(&self, namespace: &str, name: &str, port: u16) -> anyhow::Result<Connection> {
         let pods = self.api_server.namespaced::<Pod>(namespace);
         let operation = format!(
-            "port-forward to pod {namespace}/{name} failed; it requires the permission to create \
-             pods/portforward in that namespace"
+            "port-forward to pod {namespace}/{name} failed; it requires the permissions to get and \
+             create pods/portforward in that namespace, for instance by the Role etcd-guard-users"
         );
         let mut forward = self.api_server.call(operation, pods.portforward(name, &[port])).await?;
         let stream = forward.take_stream(port).context("the port-forward returned no stream")?;

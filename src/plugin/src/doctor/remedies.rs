@@ -168,8 +168,8 @@ impl Remedies {
     pub(super) fn port_forward(&self) -> String {
         let Self { kubectl, namespace, .. } = self;
         format!(
-            "requires a ready replica and this permission: {kubectl} auth can-i create pods --subresource=portforward -n \
-             {namespace}"
+            "requires a ready replica, and the permissions to get and create pods/portforward in {namespace}, for instance by the \
+             Role etcd-guard-users: {kubectl} auth can-i get pods --subresource=portforward -n {namespace}"
         )
     }
 

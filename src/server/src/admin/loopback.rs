@@ -1,7 +1,7 @@
 //! Access control of `/check` and `/status`: only clients on the pod's own loopback.
 //!
-//! `kubectl port-forward` connects from there, so that the permission to create `pods/portforward` in the namespace of
-//! the guard is required. A client can read nothing here that the pods of the etcd clusters would not reveal, and can
+//! `kubectl port-forward` connects from there, so that the permissions to get and create `pods/portforward` in the
+//! namespace of the guard are required. A client can read nothing here that the pods of the etcd clusters would not reveal, and can
 //! change nothing.
 
 use std::time::Duration;
