@@ -214,6 +214,8 @@ fn survey(text: &str) -> Survey {
         cause: Some(text()),
         version: Some(text()),
         lag: Some(1),
+        database_bytes: Some(1),
+        free_bytes: Some(1),
         storage: Some(text()),
         downgrade: Some(text()),
         leaving: Some(text()),

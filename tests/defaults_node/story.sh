@@ -111,6 +111,8 @@ preemption_waits_for_quorum() {
   report preemption-writes "$(take_writes)"
 }
 
+two_plain_pods() { [[ $(plain_pods | wc -w) -eq 2 ]]; }
+
 # evict_again_and_again: evicts the leader's pod and a random one in turn, whatever the answer is.
 evict_again_and_again() {
   local pod word round=0 moves=0 end=$((SECONDS + EVICTION_TIME)) limit=$((SECONDS + EVICTION_TIME + READY_TIMEOUT))
@@ -177,6 +179,8 @@ guard_returns_on_full_nodes() {
   report full-nodes "$(plain_pods)"
   plain_pod default urgent "$NODE" 100 urgent
   wait_until 'an urgent pod runs instead of a plain pod' runs default urgent
+  # The kubelet starts it when the containers of the other pod have ended, before that pod is gone.
+  wait_until 'a plain pod is gone' two_plain_pods
   report after-preemption "$(plain_pods)"
   plain_pod prod "fills-$NODE" "$NODE" "$(free_cpu "$NODE")"
   wait_until "$NODE is full again" runs prod "fills-$NODE"

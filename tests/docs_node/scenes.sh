@@ -78,7 +78,7 @@ before_alerts_etcdguardnosparevoter() { wait_until 'a survey is in the log' logg
 
 before_alerts_etcdguardbreakglassused() {
   POD=$(leader)
-  kubectl -n prod annotate pod "$POD" "etcd-guard.io/allow-delete-until=$(TZ=UTC-1 date +%FT%TZ)" \
+  kubectl -n prod annotate --overwrite pod "$POD" "etcd-guard.io/allow-delete-until=$(TZ=UTC-1 date +%FT%TZ)" \
     etcd-guard.io/allow-delete-reason='a test of the manual' >/dev/null
   wait_until 'the break-glass is in the log' break_glass_is_logged
   kubectl -n prod annotate pod "$POD" etcd-guard.io/allow-delete-until- etcd-guard.io/allow-delete-reason- >/dev/null
@@ -130,6 +130,7 @@ raise_corrupt_alarm() {
 crashes() { [[ $(kubectl -n prod get pod "$1" -o 'jsonpath={.status.containerStatuses[0].restartCount}') -ge 2 ]]; }
 
 before_recipes_scale_in() {
+  wait_until 'the command and the Job have defragmented' defragmented 2
   # The recipe before has restored it: otherwise no later rollout would replace a pod.
   [[ $(kubectl -n prod get statefulset etcd -o 'jsonpath={.spec.updateStrategy.type}') == RollingUpdate ]] ||
     fail 'the update strategy was not restored'
@@ -151,7 +152,20 @@ set_initial_state() {
     sed "/resourceVersion/d; s/initial-cluster-state=[a-z]*/initial-cluster-state=$1/" | kubectl replace -f - >/dev/null
 }
 
-before_recipes_free_space_after_nospace() { wait_until 'three members serve' three_serve; }
+# Versions of one key, which the recipe compacts.
+before_recipes_free_space_after_nospace() {
+  local version
+  wait_until 'three members serve' three_serve
+  for version in 1 2 3 4; do
+    head -c 750000 /dev/urandom | base64 -w 0 | kubectl -n prod exec -i etcd-0 -c etcd -- etcdctl put "manual/$version" >/dev/null
+    kubectl -n prod exec etcd-0 -c etcd -- etcdctl del "manual/$version" >/dev/null
+  done
+}
+
+# defragmented NUMBER: whether the guard has completed this many requests.
+defragmented() {
+  [[ $(kubectl -n prod get events --field-selector=reason=DefragmentationCompleted -o name | wc -l) -eq $1 ]]
+}
 
 # A snapshot in a claim of its own; then the databases of two of three members are corrupt.
 before_recipes_restore_all_members_from_a_backup() {

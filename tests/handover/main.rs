@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod cluster;
+mod defragmentation;
 mod drains;
 mod interrupted;
 mod nodes;

@@ -93,6 +93,10 @@ pub struct MemberStatus {
     pub version: Option<String>,
     /// Number of raft entries that it has applied fewer than the most advanced member.
     pub lag: Option<u64>,
+    /// Size of its database in bytes.
+    pub database_bytes: Option<u64>,
+    /// Bytes of its database that defragmentation frees.
+    pub free_bytes: Option<u64>,
     /// Effect of the pod's deletion on the data.
     pub storage: Option<String>,
     /// The version to which etcd is being downgraded, if a downgrade is in progress.

@@ -56,6 +56,10 @@ impl Trigger {
 /// The signal of a move before an approved deletion. An entry with it limits the rate of such moves, and announces nothing.
 pub const REVIEW: &str = "review";
 
+/// The beginning of the signal of a request to defragment. An entry with it says that a replica acts, or that the request is answered.
+/// It announces no transferee.
+pub const DEFRAGMENTATION: &str = "defragment";
+
 /// Returns the name of the node in the id of a node's signal (`TRIGGER/DETAIL/NODE/UID`), or `None` for other signals. The detail
 /// can contain slashes, so that the id is split from the end.
 pub fn node_of_signal(id: &str) -> Option<&str> {

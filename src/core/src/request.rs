@@ -43,6 +43,8 @@ pub enum PodUpdate {
     Restart,
     /// It ends the pod, because of `activeDeadlineSeconds`.
     End,
+    /// Nothing: the member answers nothing for a while, because the guard defragments it. No review has this value.
+    Pause,
 }
 
 /// One operation to evaluate.

@@ -262,6 +262,13 @@ impl Snapshot {
         }
     }
 
+    /// Records that neither the data nor the member of this pod ends: it only answers nothing for a while.
+    pub fn keep_member(&mut self, pod: &str) {
+        for pod in self.pods.iter_mut().filter(|known| known.name == pod) {
+            pod.storage = Storage::Persistent;
+        }
+    }
+
     /// Marks the deletion of this pod as approved.
     pub fn mark_reserved(&mut self, uid: &str) {
         for pod in self.pods.iter_mut().filter(|pod| pod.uid == uid) {
@@ -294,6 +301,12 @@ impl Snapshot {
     /// Whether a member reports a NOSPACE alarm.
     pub fn is_out_of_space(&self) -> bool {
         self.alarms().any(|alarm| alarm.kind == AlarmKind::NoSpace)
+    }
+
+    /// Ids of the members with a NOSPACE alarm.
+    pub fn members_without_space(&self) -> BTreeSet<MemberId> {
+        let alarms = self.alarms().filter(|alarm| alarm.kind == AlarmKind::NoSpace);
+        alarms.map(|alarm| alarm.member_id).collect()
     }
 
     fn alarms(&self) -> impl Iterator<Item = &Alarm> {

@@ -4,8 +4,8 @@
 //! one process at one address, or the reason why there is none.
 //!
 //! - [`probe`]: a linearizable read, the status and the member list of one member, as a `ProbeResult` of the crate `core`.
-//! - [`move_leader`]: the only change. This crate never writes keys, and reads alarms from `Status.errors`, because
-//!   `Maintenance.Alarm` is a raft proposal.
+//! - [`move_leader`], [`defragment`] and [`disarm_no_space`]: the only changes. This crate never writes keys, and reads alarms from
+//!   `Status.errors`, because `Maintenance.Alarm` is a raft proposal.
 //! - [`detect_schemes`]: whether a member speaks TLS, where its settings do not say so.
 //! - [`Connections`]: open connections by address and credentials. [`Transport`] opens them: TCP, or the network of a simulation.
 //! - `limits` and `response`: a member is not trusted. Sizes are bounded, and errors become text that is safe to print.
@@ -14,6 +14,7 @@
 
 mod any_certificate;
 mod connection;
+mod defragmentation;
 mod limits;
 mod probe;
 mod response;
@@ -23,6 +24,7 @@ mod transfer;
 mod unverified;
 
 pub use connection::{Connections, Transport, early::EarlyConnections};
+pub use defragmentation::{defragment, disarm_no_space};
 pub use limits::{MAX_LISTED_MEMBERS, MAX_LISTED_URLS};
 pub use probe::{PROBE_TIMEOUT, probe};
 pub use response::member_error;

@@ -7,7 +7,9 @@ use etcd_guard_core::{
     escape::{MAX_ERROR_CHARS, to_bounded_line},
     etcd::{
         error::MemberError,
-        member::{Alarm, ClusterId, ListedMember, MemberId, Status, displayed_name, displayed_version},
+        member::{
+            Alarm, ClusterId, DatabaseSize, ListedMember, MemberId, Status, displayed_name, displayed_version,
+        },
     },
 };
 
@@ -56,6 +58,11 @@ pub(super) fn status_of(response: &etcd_client::StatusResponse) -> Option<Status
         leader: Some(response.leader()).filter(|leader| *leader != 0).map(MemberId),
         term: response.raft_term(),
         applied_index: response.raft_applied_index(),
+        database: DatabaseSize {
+            bytes: response.db_size().try_into().unwrap_or_default(),
+            // The crate's name for `dbSizeInUse`.
+            in_use: response.raft_used_db_size().try_into().unwrap_or_default(),
+        },
         version: displayed_version(response.version()),
         is_learner: response.is_learner(),
         alarms: response.errors().iter().filter_map(|text| Alarm::parse(text)).collect(),

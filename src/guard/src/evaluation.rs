@@ -650,6 +650,10 @@ impl<'a> Evaluation<'a> {
             observation.snapshot.keep_data(&request.name);
             observation.claim_error = None;
         }
+        if request.operation == Operation::Update(PodUpdate::Pause) {
+            observation.snapshot.keep_member(&request.name);
+            observation.claim_error = None;
+        }
         Ok(observation)
     }
 

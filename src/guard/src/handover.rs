@@ -1,4 +1,5 @@
-//! Handovers: leadership moves before a disruption, off nodes that are about to be disrupted, and on request.
+//! Handovers: leadership moves before a disruption, off nodes that are about to be disrupted, and on request. Another request
+//! defragments the members.
 //!
 //! Each replica sees the signals. Only the replica that first writes an entry to the ledger acts. The entry
 //! names the signal, so that each signal causes at most one move. It also names the transferee, whose deletion the guard
@@ -6,6 +7,7 @@
 //! reservation.
 
 mod choice;
+mod defragmentation;
 mod doomed_nodes;
 mod mover;
 mod node_watch;

@@ -25,7 +25,7 @@ pub use call::api_server_time;
 pub use error::error_message;
 pub use error::{CallError, LookupError, WriteError};
 pub use read::{
-    annotations::{AnnotationCache, MoveRequest},
+    annotations::{Action, ActionRequest, AnnotationCache},
     api_reader::{ApiReader, PodsOfNode},
     claims::ClaimReader,
     namespace_limits::NamespaceLimitsReader,

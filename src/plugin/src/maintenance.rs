@@ -1,4 +1,4 @@
-//! Maintenance of guarded clusters by commands: moves of leadership and rolling restarts.
+//! Maintenance of guarded clusters by commands: moves of leadership, rolling restarts and defragmentation.
 //!
 //! Plans are pure functions of the data that was read ([`health`], [`restart::plan`]); the other files read, write and wait. All calls use the permissions of the user, and every deletion is an eviction, which
 //! the API server sends to the guard.
@@ -7,6 +7,7 @@ pub(crate) mod eviction;
 pub(crate) mod health;
 pub(crate) mod leadership;
 pub(crate) mod reporter;
+pub(crate) mod requests;
 pub(crate) mod restart;
 pub(crate) mod upgrade;
 

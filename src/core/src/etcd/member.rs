@@ -28,6 +28,8 @@ pub struct Status {
     pub term: u64,
     /// The last applied raft index (zero before 3.4).
     pub applied_index: u64,
+    /// Size of the database.
+    pub database: DatabaseSize,
     /// The release, for instance `3.6.16`; escaped and cut.
     pub version: String,
     /// Whether the member is a learner, which has no vote.
@@ -38,6 +40,15 @@ pub struct Status {
     pub suffrage: Option<Suffrage>,
     /// The version to which a downgrade of the cluster is in progress, escaped and cut. Members report it since 3.6.
     pub downgrade: Option<String>,
+}
+
+/// Size of a member's database.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatabaseSize {
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Bytes of the file that contain data. Defragmentation frees the rest.
+    pub in_use: u64,
 }
 
 /// Whether raft counts a member's vote.
@@ -121,6 +132,29 @@ impl Alarm {
     }
 }
 
+// === impl DatabaseSize ===
+
+impl DatabaseSize {
+    /// Free bytes from which on defragmentation is worth the pause of a member.
+    pub const MIN_FREE: u64 = 1 << 20;
+
+    /// Bytes that defragmentation frees.
+    pub const fn free(self) -> u64 {
+        self.bytes.saturating_sub(self.in_use)
+    }
+
+    /// Whether the free share is at least this percentage, and at least [`Self::MIN_FREE`].
+    pub fn is_fragmented(self, percent: u8) -> bool {
+        self.free() >= (self.bytes.saturating_mul(percent.into()) / 100).max(Self::MIN_FREE)
+    }
+}
+
+/// Returns a number of bytes as text, such as `12.3 MiB`.
+pub fn mebibytes(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10) >> 20;
+    format!("{}.{} MiB", tenths / 10, tenths % 10)
+}
+
 // === impl Scheme ===
 
 impl Scheme {
@@ -177,7 +211,7 @@ impl fmt::Debug for ClusterId {
 
 #[cfg(test)]
 mod tests {
-    use super::{Alarm, AlarmKind, MemberId};
+    use super::{Alarm, AlarmKind, DatabaseSize, MemberId, mebibytes};
 
     #[test]
     fn parses_alarms_of_status_errors() {
@@ -195,5 +229,17 @@ mod tests {
         assert_eq!(Alarm::parse("etcdserver: no leader"), None);
         assert_eq!(Alarm::parse("memberID:x alarm:CORRUPT"), None);
         assert_eq!(Alarm::parse("memberID:7 alarm:SOMETHING_NEW"), None);
+    }
+
+    #[test]
+    fn small_gain_is_no_fragmentation() {
+        const MIB: u64 = 1 << 20;
+        let database = |free: u64| DatabaseSize { bytes: 100 * MIB, in_use: 100 * MIB - free };
+        assert!(database(MIB).is_fragmented(0) && !database(MIB - 1).is_fragmented(0));
+        assert!(database(30 * MIB).is_fragmented(30) && !database(30 * MIB - 1).is_fragmented(30));
+        assert_eq!(
+            (mebibytes(0), mebibytes(MIB + MIB / 4)),
+            (String::from("0.0 MiB"), String::from("1.2 MiB"))
+        );
     }
 }

@@ -12,6 +12,9 @@ const FIRST_WITH_TRUE_LISTS: [[u32; 3]; 2] = [[3, 5, 31], [3, 6, 12]];
 /// The first release whose list can lose the promotion of a learner.
 const FIRST_WITH_LOST_PROMOTIONS: [u32; 3] = [3, 5, 1];
 
+/// The releases in which a crash during a defragmentation makes the data inconsistent (etcd issue 14685).
+const UNSAFE_DEFRAGMENTATION: std::ops::Range<[u32; 3]> = [3, 5, 0]..[3, 5, 6];
+
 /// The first release with learners.
 const FIRST_WITH_LEARNERS: [u32; 3] = [3, 4, 0];
 
@@ -33,6 +36,11 @@ pub fn wrong_list_fix(version: &str) -> Option<String> {
 pub fn lost_promotion_fix(version: &str) -> Option<String> {
     let loses_promotions = number(version)? >= FIRST_WITH_LOST_PROMOTIONS;
     wrong_list_fix(version).filter(|_| loses_promotions)
+}
+
+/// Whether a crash during a defragmentation can make the data of this release inconsistent.
+pub fn is_unsafe_to_defragment(version: &str) -> bool {
+    number(version).is_some_and(|release| UNSAFE_DEFRAGMENTATION.contains(&release))
 }
 
 /// Returns the first corrected release of the line of this version, or of the next line that has one.
@@ -89,5 +97,13 @@ mod tests {
         }
         let lost = ["3.4.21", "3.5.0", "3.5.1", "3.6.11", "3.6.12"].map(lost_promotion_fix);
         assert_eq!(lost.each_ref().map(Option::as_deref), [None, None, Some("3.5.31"), Some("3.6.12"), None]);
+    }
+
+    #[test]
+    fn early_3_5_is_unsafe_to_defragment() {
+        assert!(is_unsafe_to_defragment("3.5.0") && is_unsafe_to_defragment("3.5.5"));
+        assert!(
+            ["3.4.41", "3.5.6", "3.6.0", "unknown"].iter().all(|version| !is_unsafe_to_defragment(version))
+        );
     }
 }

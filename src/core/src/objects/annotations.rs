@@ -52,8 +52,12 @@ pub const MIN_VOTERS: &str = "etcd-guard.io/min-voters";
 /// from a StatefulSet, or from a pod without a StatefulSet.
 pub const MOVE_LEADER: &str = "etcd-guard.io/move-leader";
 
+/// Request to defragment the members of a cluster, as `@TIME` or `PERCENT%@TIME`: the free share from which on a member is
+/// defragmented, and the time of the request. It is read from the same objects as [`MOVE_LEADER`].
+pub const DEFRAGMENT: &str = "etcd-guard.io/defragment";
+
 /// The names of all annotations that are kept. Their number limits the entries of an object.
-pub const KEPT: [&str; 14] = [
+pub const KEPT: [&str; 15] = [
     MIRROR,
     LEADER,
     SINGLE_MEMBER,
@@ -68,6 +72,7 @@ pub const KEPT: [&str; 14] = [
     AUTH_SECRET,
     MIN_VOTERS,
     MOVE_LEADER,
+    DEFRAGMENT,
 ];
 
 /// Maximum length of a value in bytes. The longest valid value is a reason of a few sentences.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::{
     etcd::{
         error::MemberError,
-        member::{ClusterId, ListedMember, MemberId, Scheme, Status},
+        member::{ClusterId, DatabaseSize, ListedMember, MemberId, Scheme, Status},
         probe_result::ProbeResult,
     },
     snapshot::{
@@ -48,6 +48,7 @@ pub fn status(n: usize) -> Status {
         leader: Some(id(0)),
         term: 7,
         applied_index: 100,
+        database: DatabaseSize::default(),
         suffrage: None,
         downgrade: None,
         version: String::from("3.6.16"),

@@ -17,7 +17,7 @@ the distribution creates it, with its Secrets. The distributions themselves were
 | - | plain HTTP, no users |
 | Role | credentials: apply what `kubectl etcd-guard inspect --role` prints. The row names the Secrets |
 | annotation | the annotation in the row, and the Role if the members use TLS |
-| no | the guard cannot ask the members. A recognized pod is denied, any other is not protected |
+| no | the guard cannot ask the members. It refuses to delete a recognized pod, and does not protect any other |
 
 Bitnami's versioned images moved to `bitnamilegacy` in August and September 2025 and get no updates since then. Charts that contain Bitnami's
 etcd (APISIX, Milvus and others) need another image. The guard does not depend on the name.

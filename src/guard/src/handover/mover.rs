@@ -131,7 +131,7 @@ impl Mover {
         let id = match *known {
             Some(id) => id,
             None => {
-                let (pods, _, snapshot) = self.observe(task, None, deadline).await?;
+                let (pods, _, snapshot) = self.observe(task.cluster_key, None, deadline).await?;
                 if let Some(outcome) = Self::early_outcome(task, &pods, &snapshot) {
                     return Ok(Attempt::Done(outcome));
                 }
@@ -158,7 +158,7 @@ impl Mover {
         {
             return Ok(Attempt::Done(Outcome::InProgress(rest)));
         }
-        let (pods, listed, snapshot) = self.observe(task, Some(&ledger), deadline).await?;
+        let (pods, listed, snapshot) = self.observe(task.cluster_key, Some(&ledger), deadline).await?;
         let nodes = nodes_of(&pods);
         let (leaves, obstacle) = (|pod: &MemberPod| (task.leaves)(&pods, &pod.name), self.obstacle(&nodes));
         let rollout = match task.transferee {
@@ -290,21 +290,22 @@ impl Mover {
         }
     }
 
-    async fn observe(
+    /// Lists the pods of the namespace, and probes the members of the cluster.
+    pub(super) async fn observe(
         &self,
-        task: &Task<'_>,
+        cluster_key: &ClusterKey,
         ledger: Option<&Ledger>,
         deadline: Deadline,
     ) -> Result<(Vec<Pod>, NamespacePods, Snapshot), String> {
-        let pods = self.services.observer.list_pods(task.cluster_key.namespace(), deadline).await;
+        let pods = self.services.observer.list_pods(cluster_key.namespace(), deadline).await;
         let pods = pods.map_err(|error| error.to_string())?;
         let reserved = ledger.map(Ledger::active).unwrap_or_default();
-        let observe = self.services.observer.observe_cluster(task.cluster_key, &pods, reserved, deadline);
+        let observe = self.services.observer.observe_cluster(cluster_key, &pods, reserved, deadline);
         let (listed, snapshot) = observe.await;
         Ok((pods, listed, snapshot))
     }
 
-    async fn read_ledger(&self, namespace: &str, deadline: Deadline) -> Result<Ledger, String> {
+    pub(super) async fn read_ledger(&self, namespace: &str, deadline: Deadline) -> Result<Ledger, String> {
         let read = self.services.reservations.read_namespace(namespace);
         let read = deadline.within("reading the reservations from the API server", read).await;
         let ledgers = read.map_err(|late| late.to_string())?.map_err(|error| error.to_string())?;

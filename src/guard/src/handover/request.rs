@@ -1,36 +1,57 @@
-//! Requests to move leadership: the value of the annotation.
+//! Requests to act on a cluster: the value of the annotation.
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use etcd_guard_core::annotations::TOO_LONG;
+use etcd_guard_kubernetes::Action;
 
 /// Maximum difference between the time of a request and the clock of a replica. A restored backup contains an older
 /// request.
 const MAX_REQUEST_AGE: SignedDuration = SignedDuration::from_secs(60);
 
-/// A request in the form `POD@TIME`.
+/// The value of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Requested {
-    /// The pod that becomes the leader; `None` for the best voter.
-    pub(super) transferee: Option<String>,
+    pub(super) order: Order,
     time: Timestamp,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// `POD@TIME` or `@TIME`: to move leadership to this pod, or to the best voter.
+    Move(Option<String>),
+    /// `PERCENT%@TIME` or `@TIME`: to defragment the members whose file has this free share.
+    Defragment(u8),
 }
 
 // === impl Requested ===
 
 impl Requested {
     /// Parses the value of the annotation. Returns `None` if the value has another form.
-    pub(super) fn parse(value: &str) -> Option<Self> {
+    pub(super) fn parse(action: Action, value: &str) -> Option<Self> {
         if value == TOO_LONG {
             return None;
         }
-        let (pod, time) = value.rsplit_once('@')?;
-        let is_name = pod
-            .bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte));
+        let (detail, time) = value.rsplit_once('@')?;
         let time = time.parse().ok()?;
-        let transferee = Some(pod.to_owned()).filter(|pod| !pod.is_empty());
-        is_name.then_some(Self { transferee, time })
+        let order = match action {
+            Action::MoveLeader => {
+                let is_name = detail
+                    .bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte));
+                let pod = Some(detail.to_owned()).filter(|pod| !pod.is_empty());
+                is_name.then_some(Order::Move(pod))?
+            }
+            Action::Defragment if detail.is_empty() => Order::Defragment(0),
+            Action::Defragment => {
+                let digits = detail.strip_suffix('%')?;
+                let is_number = digits.len() <= 3 && digits.bytes().all(|byte| byte.is_ascii_digit());
+                let percent = digits.parse().ok().filter(|percent| is_number && *percent <= 100);
+                Order::Defragment(percent?)
+            }
+        };
+        Some(Self { order, time })
     }
 
     /// Whether the request was made a moment ago.
@@ -45,8 +66,26 @@ mod tests {
 
     /// Returns the pod of a valid request.
     fn parse(value: &str) -> Option<String> {
-        let transferee = Requested::parse(value)?.transferee;
+        let Order::Move(transferee) = Requested::parse(Action::MoveLeader, value)?.order else {
+            panic!("another order")
+        };
         Some(transferee.unwrap_or_else(|| String::from("any voter")))
+    }
+
+    #[test]
+    fn reads_the_free_share() {
+        let parse = |value: &str| Requested::parse(Action::Defragment, value).map(|request| request.order);
+        assert_eq!(parse("@2026-11-24T10:00:00Z"), Some(Order::Defragment(0)));
+        assert_eq!(parse("30%@2026-11-24T10:00:00Z"), Some(Order::Defragment(30)));
+        for invalid in [
+            "30%",
+            "30@2026-11-24T10:00:00Z",
+            "101%@2026-11-24T10:00:00Z",
+            "+1%@2026-11-24T10:00:00Z",
+            "0030%@2026-11-24T10:00:00Z",
+        ] {
+            assert_eq!(parse(invalid), None, "{invalid}");
+        }
     }
 
     #[test]
@@ -63,7 +102,7 @@ mod tests {
 
     #[test]
     fn ignores_requests_of_another_time() {
-        let requested = Requested::parse("@2026-11-24T10:00:00Z").unwrap();
+        let requested = Requested::parse(Action::MoveLeader, "@2026-11-24T10:00:00Z").unwrap();
         let is_current = |time: &str| requested.is_current(time.parse().unwrap());
         assert!(is_current("2026-11-24T10:01:00Z") && is_current("2026-11-24T09:59:00Z"));
         assert!(!is_current("2026-11-24T10:01:01Z"), "a restored backup");

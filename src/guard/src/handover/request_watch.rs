@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
@@ -11,25 +12,29 @@ use tokio::{
 use crate::{
     deadline::Deadline,
     handover::{
+        defragmentation::{DEFRAGMENTATION_FAILED, Defragmentation},
         mover::{Mover, Task},
         report::{Outcome, Subject},
-        request::Requested,
+        request::{Order, Requested},
     },
 };
 use etcd_guard_core::{
     cluster_key::ClusterKey,
     discovery::etcd_pod,
     escape::{MAX_NAME_CHARS, to_bounded_line},
-    handover::{Signal, Trigger},
+    handover::{DEFRAGMENTATION, Signal, Trigger},
     objects::pod::Pod,
 };
-use etcd_guard_kubernetes::{EventRecord, MoveRequest};
+use etcd_guard_kubernetes::{Action, ActionRequest, EventRecord};
 
 /// Interval between comparisons of the watches with the known requests. A comparison calls no API.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Maximum number of requests that are carried out at the same time: users write them, and each probes a cluster.
-const MAX_CONCURRENT: usize = 8;
+/// Maximum number of moves of leadership that are carried out at the same time: users request them, and each probes a cluster.
+const MAX_MOVES: usize = 8;
+
+/// Maximum number of members that are defragmented at the same time, each of another cluster.
+const MAX_DEFRAGMENTATIONS: usize = 4;
 
 /// Time limit for finding the pods of a request.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,39 +57,50 @@ impl RequestWatch {
         while !annotations.wait_until_synced().await {
             sleep(CHECK_INTERVAL).await;
         }
-        let mut known: BTreeSet<MoveRequest> = BTreeSet::new();
+        let mut known: BTreeSet<ActionRequest> = BTreeSet::new();
         let mut tasks = JoinSet::new();
-        let slots = Arc::new(Semaphore::new(MAX_CONCURRENT));
+        let for_moves = Arc::new(Semaphore::new(MAX_MOVES));
+        let for_defragmentations = Arc::new(Semaphore::new(MAX_DEFRAGMENTATIONS));
         // At its start, a replica ignores invalid values, because they may be old.
         let mut is_first = true;
         loop {
             while tasks.try_join_next().is_some() {}
-            let requests = annotations.move_requests();
-            let current: BTreeSet<&MoveRequest> = requests.iter().collect();
+            let requests = annotations.requests();
+            let current: BTreeSet<&ActionRequest> = requests.iter().collect();
             known.retain(|request| current.contains(request));
             for request in requests {
-                let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { break };
-                if !known.insert(request.clone()) {
+                if known.contains(&request) {
                     continue;
                 }
-                match Requested::parse(&request.value) {
+                let slot = match request.action {
+                    Action::MoveLeader => Arc::clone(&for_moves).try_acquire_owned().ok(),
+                    Action::Defragment => None,
+                };
+                if request.action == Action::MoveLeader && slot.is_none() {
+                    continue;
+                }
+                known.insert(request.clone());
+                match Requested::parse(request.action, &request.value) {
                     Some(requested)
                         if requested.is_current(self.mover.services.policies.wall_clock.now()) =>
                     {
-                        tasks.spawn(carry_out(
-                            Arc::clone(&self.mover),
-                            Arc::clone(&slots),
-                            slot,
-                            request,
-                            requested,
-                        ));
+                        let mover = Arc::clone(&self.mover);
+                        match requested.order {
+                            Order::Move(to) => {
+                                tasks.spawn(move_leadership(mover, Arc::clone(&for_moves), slot, request, to))
+                            }
+                            Order::Defragment(percent) => {
+                                let slots = Arc::clone(&for_defragmentations);
+                                tasks.spawn(defragment(mover, slots, request, percent))
+                            }
+                        };
                     }
                     Some(_) => {
                         tracing::info!(
                             namespace = request.namespace,
                             object = request.name,
-                            "ignored a request to move leadership: its time differs from the clock of this \
-                             replica by more than a minute"
+                            value = to_bounded_line(&request.value, MAX_NAME_CHARS),
+                            "ignored a request: its time differs from the clock of this replica by more than a minute"
                         );
                     }
                     None if is_first => {}
@@ -97,13 +113,32 @@ impl RequestWatch {
     }
 }
 
-/// Carries out a request. While another replica acts, the request has no slot.
-async fn carry_out(
+/// Defragments the members of the annotated object's cluster.
+async fn defragment(mover: Arc<Mover>, slots: Arc<Semaphore>, request: ActionRequest, percent: u8) {
+    let report = |is_warning, reason, text: &str| event(&mover, &request, is_warning, reason, text);
+    match find_pod(&mover, &request).await {
+        Ok(pod) => {
+            let defragmentation = Defragmentation {
+                mover: &mover,
+                cluster_key: &ClusterKey::from_pod(&request.namespace, &pod),
+                request: &request,
+                min_free_percent: percent,
+                slots: &slots,
+                report: &report,
+            };
+            Box::pin(defragmentation.run()).await;
+        }
+        Err(cause) => report(true, DEFRAGMENTATION_FAILED, &cause),
+    }
+}
+
+/// Moves leadership. While another replica acts, the request has no slot.
+async fn move_leadership(
     mover: Arc<Mover>,
     slots: Arc<Semaphore>,
-    slot: OwnedSemaphorePermit,
-    request: MoveRequest,
-    requested: Requested,
+    mut slot: Option<OwnedSemaphorePermit>,
+    request: ActionRequest,
+    transferee: Option<String>,
 ) {
     let started = Instant::now();
     let signal = signal(&request);
@@ -111,15 +146,14 @@ async fn carry_out(
         Ok(pod) => {
             let cluster_key = ClusterKey::from_pod(&request.namespace, &pod);
             // Leadership leaves the annotated pod, or moves to the pod that the request names.
-            let leaving = (request.is_pod && requested.transferee.is_none()).then_some(request.name.as_str());
+            let leaving = (request.is_pod && transferee.is_none()).then_some(request.name.as_str());
             let task = Task {
                 cluster_key: &cluster_key,
                 signal: &signal,
-                transferee: requested.transferee.as_deref(),
+                transferee: transferee.as_deref(),
                 leaves: &|_, leader| leaving.is_none_or(|name| name == leader),
                 node: None,
             };
-            let mut slot = Some(slot);
             loop {
                 match mover.hand_over(&task).await {
                     // The other replica may end before the transfer or before its answer. A later value replaces a request that
@@ -127,7 +161,7 @@ async fn carry_out(
                     Outcome::InProgress(rest) => {
                         drop(slot.take());
                         sleep(rest).await;
-                        if !mover.services.observer.annotations.move_requests().contains(&request) {
+                        if !mover.services.observer.annotations.requests().contains(&request) {
                             break Outcome::Withdrawn;
                         }
                         slot = Arc::clone(&slots).acquire_owned().await.ok();
@@ -141,31 +175,53 @@ async fn carry_out(
     answer(&mover, &request, &signal, &outcome, started.elapsed());
 }
 
-fn reject(mover: &Mover, request: &MoveRequest) {
+fn reject(mover: &Mover, request: &ActionRequest) {
+    if request.action == Action::Defragment {
+        let cause =
+            "the annotation does not have the form @TIME or PERCENT%@TIME, such as 30%@2026-01-31T12:00:00Z";
+        return event(mover, request, true, DEFRAGMENTATION_FAILED, cause);
+    }
     let cause =
         String::from("the annotation does not have the form POD@TIME, such as etcd-1@2026-01-31T12:00:00Z");
     answer(mover, request, &signal(request), &Outcome::Rejected(cause), Duration::ZERO);
 }
 
-fn answer(mover: &Mover, request: &MoveRequest, signal: &Signal, outcome: &Outcome, elapsed: Duration) {
-    let MoveRequest { namespace, name, uid, value, is_pod } = request;
-    let kind = if *is_pod { ("v1", "Pod") } else { ("apps/v1", "StatefulSet") };
-    let object = EventRecord::object(kind, Some(namespace), name, Some(uid));
-    let subject = Subject { object, stateful_set: None };
+fn answer(mover: &Mover, request: &ActionRequest, signal: &Signal, outcome: &Outcome, elapsed: Duration) {
+    let ActionRequest { namespace, name, value, .. } = request;
+    let subject = Subject { object: object(request), stateful_set: None };
     let cluster = format!("{namespace}/{name}");
     let value = to_bounded_line(value, MAX_NAME_CHARS);
     mover.reporter.answer(&cluster, (signal, &value), outcome, elapsed, (namespace, subject));
 }
 
-fn signal(request: &MoveRequest) -> Signal {
+/// Records an event about a defragmentation. Its note begins with the name and the value of the annotation.
+fn event(mover: &Mover, request: &ActionRequest, is_warning: bool, reason: &'static str, text: &str) {
+    let value = to_bounded_line(&request.value, MAX_NAME_CHARS);
+    mover.services.events.answer(EventRecord {
+        object: object(request),
+        stateful_set: None,
+        is_warning,
+        reason,
+        action: "Defragment",
+        note: format!("{DEFRAGMENTATION} {value}: {text}"),
+        documentation: None,
+    });
+}
+
+fn object(request: &ActionRequest) -> ObjectReference {
+    let kind = if request.is_pod { ("v1", "Pod") } else { ("apps/v1", "StatefulSet") };
+    EventRecord::object(kind, Some(&request.namespace), &request.name, Some(&request.uid))
+}
+
+fn signal(request: &ActionRequest) -> Signal {
     let trigger = Trigger::Request;
     let value = to_bounded_line(&request.value, MAX_NAME_CHARS);
     Signal { trigger, id: format!("{}/{}/{value}", trigger.as_str(), request.uid), text: value }
 }
 
 /// Returns a pod of the annotated object that runs a member.
-async fn find_pod(mover: &Mover, request: &MoveRequest) -> Result<Pod, String> {
-    let MoveRequest { namespace, name, uid, is_pod, .. } = request;
+async fn find_pod(mover: &Mover, request: &ActionRequest) -> Result<Pod, String> {
+    let ActionRequest { namespace, name, uid, is_pod, .. } = request;
     let deadline = Deadline::from_timeout(Some(LOOKUP_TIMEOUT));
     let pods =
         mover.services.observer.list_pods(namespace, deadline).await.map_err(|error| error.to_string())?;

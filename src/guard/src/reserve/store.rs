@@ -309,6 +309,23 @@ impl ReservationStore {
         let _ = self.write(ledger, remaining, ledger.handovers.clone()).await;
     }
 
+    /// Removes exactly this reservation, adds another one, and writes a handover, unless the Lease changed since the read. Reservations
+    /// of other requests for the same pod remain.
+    pub(crate) async fn replace(
+        &self,
+        ledger: &mut Ledger,
+        former: Option<&Reservation>,
+        new: Option<Reservation>,
+        handover: Handover,
+    ) -> Result<(), ReserveError> {
+        let mut reservations = ledger.reservations.clone();
+        reservations.retain(|known| Some(known) != former);
+        reservations.extend(new);
+        reservations.sort_by(|one, other| one.uid.cmp(&other.uid));
+        let handovers = handovers::with(&ledger.handovers, handover, self.wall_clock.now());
+        self.write(ledger, reservations, handovers).await
+    }
+
     /// Adds a handover. Returns [`ReserveError::StartAgain`] if the Lease changed since the read.
     pub(crate) async fn add_handover(&self, ledger: &mut Ledger, new: Handover) -> Result<(), ReserveError> {
         let handovers = handovers::with(&ledger.handovers, new, self.wall_clock.now());

@@ -150,6 +150,8 @@ fn member_status(reply: &ProbeResult, max_applied: Option<u64>) -> MemberStatus 
         cause: reply.cause().map(ToString::to_string),
         version: status.map(|status| status.version.clone()),
         lag: status.and_then(lag),
+        database_bytes: status.map(|status| status.database.bytes),
+        free_bytes: status.map(|status| status.database.free()),
         downgrade: status.and_then(|status| status.downgrade.clone()),
         ..MemberStatus::default()
     }

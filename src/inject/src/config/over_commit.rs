@@ -16,8 +16,8 @@ use etcd_guard_core::config::{
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct OverCommit {
     /// The label of over-committed nodes. If its value is a number, it is the factor of the CPU, instead of the one in
-    /// `nodes`. If you change the label, change the webhook's matchConditions too, and keep a prefix that kubelets cannot
-    /// set.
+    /// `nodes`. If you change the label, change the matchConditions of the webhook and of `over-commit-policy` too, and
+    /// keep a prefix that kubelets cannot set.
     pub label: String,
     /// The largest factor. A larger one on a label is reduced to it.
     pub most: Factor,

@@ -18,7 +18,7 @@ use super::{
 use crate::error::LookupError;
 use etcd_guard_core::{
     objects::{
-        annotations::MOVE_LEADER,
+        annotations::{DEFRAGMENT, MOVE_LEADER},
         heap_size::HeapSize,
         pod::{Metadata, OwnerReference, Pod},
     },
@@ -39,14 +39,25 @@ pub struct AnnotationCache {
     namespaces: Arc<RwLock<BTreeMap<String, Arc<WatchedMetadata>>>>,
     are_namespaces_listed: watch::Receiver<bool>,
     stateful_sets: NamespaceWatches,
-    /// Pods without a StatefulSet that request a move of leadership.
+    /// Pods without a StatefulSet that request an action.
     requesting_pods: NamespaceWatches,
     guarded: watch::Receiver<BTreeSet<String>>,
 }
 
-/// A request to move leadership, as an annotation.
+/// What an annotation requests of the guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// To move leadership.
+    MoveLeader,
+    /// To defragment the members.
+    Defragment,
+}
+
+/// A request to act on a cluster, as an annotation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MoveRequest {
+pub struct ActionRequest {
+    /// What is requested.
+    pub action: Action,
     /// Namespace of the annotated object.
     pub namespace: String,
     /// Name of the annotated object.
@@ -262,19 +273,23 @@ impl AnnotationCache {
         namespaces.iter().filter_map(version).collect()
     }
 
-    /// Returns the requests to move leadership in guarded namespaces.
-    pub fn move_requests(&self) -> Vec<MoveRequest> {
+    /// Returns the requests in guarded namespaces.
+    pub fn requests(&self) -> Vec<ActionRequest> {
         let guarded = self.guarded.borrow().clone();
         let requests = |watches: &NamespaceWatches, namespace: &str, is_pod: bool| {
-            let objects = watches.select(namespace, |object| object.annotations.contains_key(MOVE_LEADER));
-            let request = |object: Arc<WatchedMetadata>| MoveRequest {
-                namespace: namespace.to_owned(),
-                name: object.name.clone(),
-                uid: object.uid.clone(),
-                value: object.annotations.get(MOVE_LEADER).cloned().unwrap_or_default(),
-                is_pod,
+            let objects = watches.select(namespace, |object| actions_of(object).next().is_some());
+            let of_object = |object: Arc<WatchedMetadata>| {
+                let request = |(action, value): (Action, &String)| ActionRequest {
+                    action,
+                    namespace: namespace.to_owned(),
+                    name: object.name.clone(),
+                    uid: object.uid.clone(),
+                    value: value.clone(),
+                    is_pod,
+                };
+                actions_of(&object).map(request).collect::<Vec<_>>()
             };
-            objects.into_iter().map(request).collect::<Vec<_>>()
+            objects.into_iter().flat_map(of_object).collect::<Vec<_>>()
         };
         let in_namespace = |namespace: &String| {
             let of_sets = requests(&self.stateful_sets, namespace, false);
@@ -364,13 +379,19 @@ fn without_owners(metadata: WatchedMetadata) -> WatchedMetadata {
     WatchedMetadata { owner_references: Vec::new(), ..metadata }
 }
 
-/// Returns the metadata of a pod without a StatefulSet that requests a move of leadership.
+/// Returns the actions that an object requests, each with its value.
+fn actions_of(object: &WatchedMetadata) -> impl Iterator<Item = (Action, &String)> {
+    let names = [(Action::MoveLeader, MOVE_LEADER), (Action::Defragment, DEFRAGMENT)];
+    names.into_iter().filter_map(|(action, name)| Some((action, object.annotations.get(name)?)))
+}
+
+/// Returns the metadata of a pod without a StatefulSet that requests an action.
 fn requesting_pod(metadata: WatchedMetadata) -> Option<WatchedMetadata> {
     let is_in_set = metadata
         .owner_references
         .iter()
         .any(|owner| owner.controller == Some(true) && owner.kind == "StatefulSet");
-    let requests = metadata.annotations.contains_key(MOVE_LEADER) && !is_in_set;
+    let requests = actions_of(&metadata).next().is_some() && !is_in_set;
     requests.then(|| without_owners(metadata))
 }
 

@@ -58,7 +58,7 @@ enum Command {
         /// With --server, the namespace of these pods; by default the namespace of the kubeconfig
         #[arg(short, long, value_parser = parse_namespace)]
         namespace: Option<String>,
-        /// With --server, the kubeconfig file; by default $KUBECONFIG, then the service account of the pod
+        /// With --server, the kubeconfig file; by default $KUBECONFIG, then ~/.kube/config, then the service account of the pod
         #[arg(long, env = "ETCD_GUARD_KUBECONFIG")]
         kubeconfig: Option<PathBuf>,
     },

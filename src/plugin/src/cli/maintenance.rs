@@ -1,12 +1,15 @@
-//! The commands that act on guarded clusters: `restart` and `move-leader`.
+//! The commands that act on guarded clusters: `defrag`, `move-leader` and `restart`.
 
+pub(crate) mod defrag;
 pub(crate) mod move_leader;
 pub(crate) mod restart;
 
-use std::future::pending;
+use std::{fmt, future::pending, str::FromStr};
 
 use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
+
+use super::guard_flags::parse_name;
 
 /// Output format of commands that report events
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -29,5 +32,51 @@ async fn interrupted() {
         () = wait(SignalKind::terminate()) => {}
         // The terminal was closed.
         () = wait(SignalKind::hangup()) => {}
+    }
+}
+
+/// The object of the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Target {
+    Pod(String),
+    StatefulSet(String),
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, name) = text.split_once('/').unwrap_or(("pod", text));
+        match (kind, parse_name(name)) {
+            ("pod" | "pods" | "po", Ok(name)) => Ok(Self::Pod(name)),
+            ("statefulset" | "statefulsets" | "sts" | "statefulset.apps", Ok(name)) => {
+                Ok(Self::StatefulSet(name))
+            }
+            _ => Err(String::from("expected POD or statefulset/NAME")),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(name) => write!(f, "pod {name}"),
+            Self::StatefulSet(name) => write!(f, "StatefulSet {name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn target_without_type_is_a_pod() {
+        assert_eq!("etcd-1".parse(), Ok(Target::Pod(String::from("etcd-1"))));
+        assert_eq!("pod/etcd-1".parse(), Ok(Target::Pod(String::from("etcd-1"))));
+        assert_eq!("sts/etcd".parse(), Ok(Target::StatefulSet(String::from("etcd"))));
+        for text in ["", "sts/", "deployment/etcd"] {
+            assert_eq!(text.parse::<Target>().unwrap_err(), "expected POD or statefulset/NAME");
+        }
     }
 }

@@ -21,7 +21,7 @@ There is no `drain`: `kubectl drain` does it.
 
 const CONNECTION: &str = "\
 The commands that ask the guard open a port-forward to one replica, so you need `pods/portforward` in its namespace
-([Role](security.md#restrict-access)). These are `status`, `check`, `move-leader`, `conformance`, and parts of `doctor`, `restart` and
+([Role](security.md#restrict-access)). These are `status`, `check`, `move-leader`, `defrag`, `conformance`, and parts of `doctor`, `restart` and
 `version`. `--guard-namespace` finds a guard elsewhere, `--guard` uses a connection that is open already.
 
 ";
@@ -31,11 +31,11 @@ const END: &str = "\
 
 <!-- not run: it deletes the webhook configurations; tests/shipping/registration/uninstall.rs runs it as the chart's Job does -->
 The image contains the program `etcd-guard` with `serve`, `certificates`, `lxcfs-label` and `unregister`. You never run them by hand, except
-`etcd-guard unregister`, which deletes the guard's webhook configurations, like the first command of [uninstall](uninstall.md).
+`etcd-guard unregister`, which deletes the guard's webhook configurations, as [uninstall](uninstall.md) does with kubectl.
 ";
 
 /// What the commands print, after the examples: the commands in these blocks are run by the tests of the documentation.
-const OUTPUTS: [(&str, &str); 7] = [
+const OUTPUTS: [(&str, &str); 8] = [
     (
         "status",
         r"```console
@@ -55,7 +55,7 @@ prod/etcd  cluster id cdf818194e3a8c32  3 voters, 3 healthy, quorum 2, 1 to spar
 ```console
 $ kubectl etcd-guard check etcd-1 -n prod
 DENIED LeaderProtected: delete pod prod/etcd-1, by alice
-  WHY         etcd-1 leads prod/etcd (member 8e9e05c52164694d, term 7; 3 of 3 voters healthy, quorum 2)
+  WHY         etcd-1 leads prod/etcd (member 91bc3c398fb3c146, term 7; 3 of 3 voters healthy, quorum 2)
   NEXT        Move leadership, then retry: kubectl etcd-guard move-leader -n prod etcd-1
   SEE         https://etcd-guard.io/reasons.html#leaderprotected
   CLUSTER     prod/etcd
@@ -98,6 +98,24 @@ Restart of StatefulSet prod/etcd
   3      etcd-2   leader      3.6.16     pending; leadership is moved first
 [######----] 2/3 leadership moved from etcd-2 to etcd-0 (term 7 to 8) in 23 ms
 [##########] 3/3 complete: all members of prod/etcd were restarted; the update strategy is RollingUpdate again
+```
+",
+    ),
+    (
+        "defrag",
+        r"<!-- not run: src/plugin/tests/plugin/maintenance/defrag.rs runs the command -->
+```console
+$ kubectl etcd-guard defrag statefulset/etcd -n prod --if-fragmented 30%
+prod/etcd
+  1. etcd-0: 1402.5 MiB of 1741.0 MiB free
+  2. etcd-1: 1402.1 MiB of 1740.7 MiB free, leader: leadership moves first
+  -  etcd-2: 0.4 MiB of 338.9 MiB free, left alone
+[----------] 0/2 etcd-0: 1402.5 MiB of 1741.0 MiB free
+[#####-----] 1/2 etcd-0 shrank from 1741.0 MiB to 338.8 MiB in 2913 ms
+[#####-----] 1/2 leadership moved from etcd-1 to etcd-2
+[#####-----] 1/2 etcd-1: 1402.1 MiB of 1740.7 MiB free
+[##########] 2/2 etcd-1 shrank from 1740.7 MiB to 338.9 MiB in 2864 ms
+[##########] 2/2 complete: 2 members of prod/etcd, 2804.0 MiB freed
 ```
 ",
     ),

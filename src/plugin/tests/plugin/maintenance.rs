@@ -1,6 +1,7 @@
-//! The commands `restart`, `move-leader` and `check node/NAME`.
+//! The commands `restart`, `move-leader`, `defrag` and `check node/NAME`.
 
 mod check_node;
+mod defrag;
 mod interruption;
 mod move_leader;
 mod permissions;

@@ -47,6 +47,7 @@ pub(super) fn operation_name(operation: Operation) -> &'static str {
         Operation::Evict => "evict",
         Operation::Update(PodUpdate::Restart) => "restart",
         Operation::Update(PodUpdate::End) => "end",
+        Operation::Update(PodUpdate::Pause) => "pause",
         Operation::Workload(operation) => operation.as_str(),
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     assess::{assess, transferee},
     etcd::{
         error::MemberError,
-        member::{ClusterId, ListedMember, MemberId, Scheme, Status},
+        member::{ClusterId, DatabaseSize, ListedMember, MemberId, Scheme, Status},
         probe_result::ProbeResult,
     },
     ledger::protocol::{Defect, Pod, PodState, Reserved, State, Uid, World},
@@ -90,6 +90,7 @@ fn assess_pods(pods: &[PodView], target: u8) -> Judgement {
         leader,
         term: 1,
         applied_index: 1,
+        database: DatabaseSize::default(),
         suffrage: None,
         downgrade: None,
         version: String::from("3.6.16"),

@@ -71,6 +71,11 @@ impl Ledger {
         moves.map(|last| known.remaining(last, now)).max().filter(|rest| !rest.is_zero())
     }
 
+    /// Whether the ledger contains exactly this handover.
+    pub(crate) fn contains(&self, handover: Option<&Handover>) -> bool {
+        handover.is_some_and(|handover| self.handovers.contains(handover))
+    }
+
     fn handover(&self, cluster: ClusterId, signal: &str) -> Option<&Handover> {
         let cluster = cluster.to_string();
         self.handovers.iter().find(|known| known.signal == signal && known.cluster == cluster)

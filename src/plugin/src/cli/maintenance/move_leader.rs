@@ -1,20 +1,16 @@
 //! `kubectl etcd-guard move-leader`: the guard moves leadership, at the request of the user.
 
-use std::{str::FromStr, time::Duration};
+use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
 
-use super::EventFormat;
+use super::{EventFormat, Target};
 use crate::{
     cli::guard_flags::{GuardFlags, parse_name},
     durations,
     guard_client::GuardClient,
-    maintenance::{
-        health::PodState,
-        leadership::{Subject, move_leader},
-        reporter::Reporter,
-    },
+    maintenance::{health::PodState, leadership::move_leader, reporter::Reporter, requests::Subject},
 };
 use etcd_guard_api::Role;
 use etcd_guard_cli::{
@@ -51,28 +47,6 @@ pub(crate) struct MoveLeader {
     output: EventFormat,
 }
 
-/// The object of the request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Target {
-    Pod(String),
-    StatefulSet(String),
-}
-
-impl FromStr for Target {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (kind, name) = text.split_once('/').unwrap_or(("pod", text));
-        match (kind, parse_name(name)) {
-            ("pod" | "pods" | "po", Ok(name)) => Ok(Self::Pod(name)),
-            ("statefulset" | "statefulsets" | "sts" | "statefulset.apps", Ok(name)) => {
-                Ok(Self::StatefulSet(name))
-            }
-            _ => Err(String::from("expected POD or statefulset/NAME")),
-        }
-    }
-}
-
 // === impl MoveLeader ===
 
 impl MoveLeader {
@@ -99,12 +73,12 @@ impl MoveLeader {
             },
         };
         let answer = move_leader(&guard, &subject, to.as_deref(), timeout).await?;
-        if answer.is_moved {
+        if answer.is_moved() {
             reporter.complete(&answer.text);
         } else {
             reporter.aborted(&format!("{}: {}", answer.reason, answer.text));
         }
-        Ok(answer.is_moved)
+        Ok(answer.is_moved())
     }
 }
 
@@ -167,20 +141,5 @@ async fn sibling(
     match sibling {
         Some(sibling) => Ok(Some(sibling.name)),
         None => bail!("no other pod of StatefulSet {namespace}/{} is ready", subject.name),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn target_without_type_is_a_pod() {
-        assert_eq!("etcd-1".parse(), Ok(Target::Pod(String::from("etcd-1"))));
-        assert_eq!("pod/etcd-1".parse(), Ok(Target::Pod(String::from("etcd-1"))));
-        assert_eq!("sts/etcd".parse(), Ok(Target::StatefulSet(String::from("etcd"))));
-        for text in ["", "sts/", "deployment/etcd"] {
-            assert_eq!(text.parse::<Target>().unwrap_err(), "expected POD or statefulset/NAME");
-        }
     }
 }

@@ -11,8 +11,9 @@ use super::{
     super::{
         eviction::{EvictionResult, RETRY_INTERVAL, evict},
         health::{PodState, cluster_of, unready_text},
-        leadership::{HANDOVER_INTERVAL, HANDOVER_TIMEOUT, Subject, move_leader, transferee},
+        leadership::{HANDOVER_INTERVAL, HANDOVER_TIMEOUT, move_leader, transferee},
         reporter::Reporter,
+        requests::Subject,
     },
     plan::{self, Beginning, Selection, Step, StepState},
     record::{Record, Restoration},
@@ -219,7 +220,7 @@ impl<'a> Restart<'a> {
         self.reporter.progress(&format!("leadership moves from {leader} to {to}"));
         let subject = Subject::stateful_set(namespace, name);
         let failure = match move_leader(self.guard, &subject, Some(to), HANDOVER_TIMEOUT).await {
-            Ok(answer) if answer.is_moved => {
+            Ok(answer) if answer.is_moved() => {
                 self.reporter.progress(&answer.text);
                 return true;
             }

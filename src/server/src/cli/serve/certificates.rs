@@ -45,7 +45,8 @@ pub(super) struct CertificateFlags {
     #[arg(long, value_name = "FILE", env = "ETCD_GUARD_CLIENT_CA")]
     client_ca: Option<PathBuf>,
     /// Create and renew certificates in this process, share them in a Secret, and update the caBundle of the webhooks; for
-    /// development and servers outside of the cluster: in a cluster, the command `certificates` has an account of its own
+    /// development and servers outside of the cluster. In a cluster run the command `certificates` instead, under an account of
+    /// its own
     #[arg(long, env = "ETCD_GUARD_SELF_MANAGED_CERTS", conflicts_with_all = ["tls_cert", "tls_key"])]
     self_managed_certs: bool,
     #[command(flatten)]

@@ -1,0 +1,630 @@
+//! Defragmentation on request: one member after another, the leader last, after leadership has moved.
+//!
+//! A member answers nothing while it defragments, so that it counts as leaving. The guard evaluates this pause like a deletion, and
+//! writes a reservation to the ledger that was read before the probe round. Until the member serves again, the reservation is renewed:
+//! other deletions count the member as gone. A handover without a transferee says which replica acts. If it ends, another one that saw
+//! the request continues when that entry and the reservation have expired. Learners are left alone: etcd defragments voters only.
+
+use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
+
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    deadline::Deadline,
+    evaluation::Evaluation,
+    handover::{
+        mover::{Mover, Task},
+        report::Outcome,
+    },
+    observe::namespace_pods::NamespacePods,
+    reserve::store::{Ledger, ReserveError},
+};
+use etcd_guard_core::{
+    cluster_key::ClusterKey,
+    etcd::{
+        endpoint::Endpoint,
+        error::MemberError,
+        member::{ClusterId, DatabaseSize, Status, mebibytes},
+        release::is_unsafe_to_defragment,
+    },
+    handover::{DEFRAGMENTATION, Handover, HandoverState, Signal, Trigger},
+    membership::Membership,
+    objects::pod::Pod,
+    reason::Reason,
+    request::{Operation, PodUpdate, Request},
+    reservation::Reservation,
+    snapshot::{MemberPod, Snapshot},
+};
+use etcd_guard_etcd as etcd;
+use etcd_guard_kubernetes::ActionRequest;
+
+/// Time limit for reading the ledger and for one probe round with its evaluation.
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time limit for one member. etcd copies about 100 MB per second.
+const MEMBER_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Time for which a cluster that must not lose a member is waited for.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Time after which a defragmented member must serve again.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Interval between renewals: a fraction of the lifetime of a handover.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(4);
+
+/// Pause before the cluster is probed again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Maximum number of attempts to write to a ledger that others change.
+const MAX_WRITES: usize = 10;
+
+/// The requester of the reservations.
+const REQUESTER: &str = "etcd-guard (defragmentation)";
+
+/// Reasons of the events about a member before and after its pause, about the end, and about an early end.
+const DEFRAGMENTING: &str = "Defragmenting";
+const DEFRAGMENTED: &str = "Defragmented";
+const COMPLETED: &str = "DefragmentationCompleted";
+pub(super) const DEFRAGMENTATION_FAILED: &str = "DefragmentationFailed";
+
+/// A request to defragment the members of a cluster.
+pub(super) struct Defragmentation<'a> {
+    pub(super) mover: &'a Mover,
+    pub(super) cluster_key: &'a ClusterKey,
+    pub(super) request: &'a ActionRequest,
+    /// The free share of the file, in percent, from which on a member is defragmented.
+    pub(super) min_free_percent: u8,
+    /// Limits the number of members that are probed or defragmented at the same time, for all requests.
+    pub(super) slots: &'a Semaphore,
+    /// Records an event: whether it is a warning, its reason, its text.
+    pub(super) report: &'a (dyn Fn(bool, &'static str, &str) + Send + Sync),
+}
+
+/// What this replica has done.
+#[derive(Default)]
+struct Work {
+    /// Uids of the pods whose members are defragmented.
+    done: BTreeSet<String>,
+    freed: u64,
+    /// The entry that this replica wrote last.
+    claim: Option<Handover>,
+    /// Whether another replica was seen at work.
+    is_another_active: bool,
+    /// The cluster, once a member has reported it.
+    cluster: Option<ClusterId>,
+}
+
+/// Result of one step.
+enum Step {
+    /// The next step follows at once.
+    Next,
+    /// Another replica acts, or leadership moved a moment ago. Contains the time after which the next step follows.
+    Busy(Duration),
+    /// No step is possible at the moment. Contains the cause.
+    Wait(String),
+    /// No step will be possible. Contains the cause.
+    Refuse(String),
+    /// Nothing is left to do.
+    Ended,
+}
+
+/// What the state of a cluster demands.
+#[derive(Debug)]
+enum Demand<'a> {
+    /// To defragment the member of this pod.
+    Member(&'a MemberPod),
+    /// To move leadership away from this pod: the other members are done.
+    Move(&'a MemberPod),
+    /// To wait. Contains the cause.
+    Wait(String),
+    /// To give up. Contains the cause.
+    Refuse(String),
+    Nothing,
+}
+
+// === impl Defragmentation ===
+
+impl Defragmentation<'_> {
+    /// Defragments the members that need it, and reports each of them and the end.
+    pub(super) async fn run(&self) {
+        let mut work = Work::default();
+        let mut waiting_since: Option<Instant> = None;
+        while self.is_requested() {
+            let step = match self.slots.acquire().await {
+                Ok(_slot) => self.step(&mut work).await,
+                Err(_) => return,
+            };
+            let cause = match step {
+                Ok(Step::Next) => {
+                    waiting_since = None;
+                    continue;
+                }
+                Ok(Step::Busy(rest)) => {
+                    waiting_since = None;
+                    sleep(rest.max(PAUSE)).await;
+                    continue;
+                }
+                Ok(Step::Ended) => return,
+                Ok(Step::Refuse(cause)) => return self.fail(&work, &cause).await,
+                Ok(Step::Wait(cause)) | Err(cause) => cause,
+            };
+            if waiting_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
+                self.fail(&work, &cause).await;
+                return;
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Whether the annotation still has the value of this request.
+    fn is_requested(&self) -> bool {
+        self.mover.services.observer.annotations.requests().contains(self.request)
+    }
+
+    async fn step(&self, work: &mut Work) -> Result<Step, String> {
+        let deadline = Deadline::from_timeout(Some(STEP_TIMEOUT));
+        let ledger = self.mover.read_ledger(self.cluster_key.namespace(), deadline).await?;
+        let (pods, listed, snapshot) = self.mover.observe(self.cluster_key, Some(&ledger), deadline).await?;
+        let is_of_pods = |held: &&Reservation| pods.iter().any(|pod| pod.metadata.uid == held.uid);
+        work.is_another_active |= ledger.active().iter().filter(is_of_pods).any(|held| held.by == REQUESTER);
+        let Some(id) = snapshot.cluster_id() else {
+            return Ok(Step::Wait(format!("no member of {} reports the cluster ID", snapshot.cluster)));
+        };
+        work.cluster = Some(id);
+        match ledger.handover_state(id, &self.signal()) {
+            Some(HandoverState::Ended) => return Ok(Step::Ended),
+            Some(HandoverState::InProgress(rest)) if !ledger.contains(work.claim.as_ref()) => {
+                return Ok(Step::Busy(rest));
+            }
+            _ => {}
+        }
+        let is_own = |pod: &MemberPod| listed.endpoint(&pod.name).is_some();
+        match demand(&snapshot, self.min_free_percent, &work.done, &is_own) {
+            Demand::Wait(cause) => Ok(Step::Wait(cause)),
+            Demand::Refuse(cause) => Ok(Step::Refuse(cause)),
+            Demand::Nothing => self.complete(work, id, &listed, &snapshot).await,
+            Demand::Move(leader) => Ok(self.move_leadership(&leader.name).await),
+            Demand::Member(pod) => {
+                let live = pods.iter().find(|live| live.metadata.uid == pod.uid);
+                let (Some(live), Some(endpoint)) = (live, listed.endpoint(&pod.name)) else {
+                    return Ok(Step::Busy(PAUSE));
+                };
+                self.defragment(work, (ledger, id), (pod, live, endpoint), deadline).await
+            }
+        }
+    }
+
+    /// Moves leadership away from this pod, at most once in ten seconds like any requested move.
+    async fn move_leadership(&self, leader: &str) -> Step {
+        let value = format!("{DEFRAGMENTATION} {} {}", self.request.value, self.now());
+        let id = format!("{}/{}/{value}", Trigger::Request.as_str(), self.request.uid);
+        let signal = Signal { trigger: Trigger::Request, id, text: value };
+        let task = Task {
+            cluster_key: self.cluster_key,
+            signal: &signal,
+            transferee: None,
+            leaves: &|_, name| name == leader,
+            node: None,
+        };
+        let outcome = self.mover.hand_over(&task).await;
+        match &outcome {
+            Outcome::Moved(moved) => {
+                (self.report)(
+                    false,
+                    "LeaderMoved",
+                    &format!("leadership moved from {} to {}", moved.from, moved.to),
+                );
+                Step::Next
+            }
+            Outcome::InProgress(rest) => Step::Busy(*rest),
+            Outcome::NotNeeded(_) | Outcome::Handled | Outcome::Withdrawn => Step::Next,
+            Outcome::NoTransferee { cause, .. }
+            | Outcome::Rejected(cause)
+            | Outcome::Failed { cause, .. } => {
+                Step::Wait(format!("leadership must leave {leader} first: {cause}"))
+            }
+        }
+    }
+
+    /// Reserves a member, defragments it, and waits until it serves.
+    async fn defragment(
+        &self,
+        work: &mut Work,
+        (mut ledger, id): (Ledger, ClusterId),
+        (pod, live, endpoint): (&MemberPod, &Pod, &Endpoint),
+        deadline: Deadline,
+    ) -> Result<Step, String> {
+        let services = &self.mover.services;
+        // A dry run, because this task writes the reservation, and ends it.
+        let request = Request {
+            operation: Operation::Update(PodUpdate::Pause),
+            namespace: self.request.namespace.clone(),
+            name: pod.name.clone(),
+            pod: Some(live.clone()),
+            uid: None,
+            dry_run: true,
+            grace_period_seconds: None,
+            user: REQUESTER.to_owned(),
+            selector: std::collections::BTreeMap::new(),
+            owner: None,
+        };
+        let verdict = Box::pin(Evaluation::new(services, &request, deadline).evaluate()).await;
+        // A denial that the policy overrules is one here.
+        if verdict.reason != Reason::SafeToDelete {
+            return Ok(Step::Wait(format!("{} must not stop now: {}", pod.name, verdict.text())));
+        }
+        let mut held = Reservation {
+            uid: pod.uid.clone(),
+            namespace: self.request.namespace.clone(),
+            pod: pod.name.clone(),
+            member: verdict.member.map(|member| member.to_string()).unwrap_or_default(),
+            at: self.now(),
+            by: REQUESTER.to_owned(),
+            of_node: false,
+            cluster: Some(id.to_string()),
+            by_name: false,
+            image_id: None,
+        };
+        let claim = work.claim.insert(self.entry(id, false)).clone();
+        match services.reservations.replace(&mut ledger, None, Some(held.clone()), claim).await {
+            Ok(()) => {}
+            Err(ReserveError::StartAgain) => return Ok(Step::Busy(PAUSE)),
+            Err(error) => return Err(error.to_string()),
+        }
+        let before = pod.reply.status().map(|status| status.database).unwrap_or_default();
+        let text = format!("{}: {} of {} free", pod.name, mebibytes(before.free()), mebibytes(before.bytes));
+        (self.report)(false, DEFRAGMENTING, &text);
+        let started = Instant::now();
+        let result = {
+            let member = self.defragment_member(pod, endpoint);
+            tokio::pin!(member);
+            loop {
+                tokio::select! {
+                    result = &mut member => break result,
+                    () = sleep(RENEWAL_INTERVAL) => self.renew(work, id, &mut held).await,
+                }
+            }
+        };
+        let after = match result {
+            Ok(after) => after,
+            Err((is_at_work, cause)) => {
+                // A member that may still be at work keeps its reservation until it expires.
+                if !is_at_work {
+                    self.replace(work, id, &held, None).await;
+                }
+                self.fail(work, &format!("the defragmentation of {} failed: {cause}", pod.name)).await;
+                return Ok(Step::Ended);
+            }
+        };
+        self.replace(work, id, &held, None).await;
+        work.done.insert(pod.uid.clone());
+        work.freed += before.bytes.saturating_sub(after.bytes);
+        let text = format!(
+            "{} shrank from {} to {} in {} ms",
+            pod.name,
+            mebibytes(before.bytes),
+            mebibytes(after.bytes),
+            started.elapsed().as_millis()
+        );
+        tracing::info!(namespace = self.request.namespace, pod = pod.name, text, "defragmented a member");
+        (self.report)(false, DEFRAGMENTED, &text);
+        Ok(Step::Next)
+    }
+
+    /// Defragments a member. Returns the size of its database once the member serves, or whether it may still be at work, and the
+    /// cause.
+    async fn defragment_member(
+        &self,
+        pod: &MemberPod,
+        endpoint: &Endpoint,
+    ) -> Result<DatabaseSize, (bool, String)> {
+        let connections = &self.mover.services.observer.connections;
+        etcd::defragment(connections, endpoint, MEMBER_TIMEOUT).await.map_err(|error| {
+            let never_began = matches!(
+                error,
+                MemberError::Refused(_) | MemberError::Unreachable(_) | MemberError::CredentialsRejected(_)
+            );
+            (!never_began, error.to_string())
+        })?;
+        let until = Instant::now() + RETURN_TIMEOUT;
+        let mut cause = String::from("it did not serve in time");
+        while Instant::now() < until {
+            let deadline = Deadline::from_timeout(Some(STEP_TIMEOUT));
+            match self.mover.observe(self.cluster_key, None, deadline).await {
+                Ok((_, _, snapshot)) => match snapshot.pod(&pod.name) {
+                    Some(now) if now.reply.is_healthy() => {
+                        return Ok(now.reply.status().map(|status| status.database).unwrap_or_default());
+                    }
+                    Some(now) => cause = now.reply.cause().map(ToString::to_string).unwrap_or(cause),
+                    None => return Err((false, String::from("the pod is gone"))),
+                },
+                Err(error) => cause = error,
+            }
+            sleep(PAUSE).await;
+        }
+        Err((false, cause))
+    }
+
+    /// Renews the reservation, unless another request has replaced it.
+    async fn renew(&self, work: &mut Work, id: ClusterId, held: &mut Reservation) {
+        let renewed = Reservation { at: self.now(), ..held.clone() };
+        if self.replace(work, id, held, Some(renewed.clone())).await {
+            *held = renewed;
+        }
+    }
+
+    /// Replaces this reservation by another one or by none, unless another request has replaced it. What cannot be ended expires.
+    async fn replace(
+        &self,
+        work: &mut Work,
+        id: ClusterId,
+        held: &Reservation,
+        new: Option<Reservation>,
+    ) -> bool {
+        let deadline = Deadline::from_timeout(Some(RENEWAL_INTERVAL));
+        for _ in 0..MAX_WRITES {
+            let Ok(mut ledger) = self.mover.read_ledger(self.cluster_key.namespace(), deadline).await else {
+                return false;
+            };
+            let of_pod = |known: &&Reservation| known.uid == held.uid;
+            let known = ledger.active().iter().find(of_pod).cloned();
+            if known.as_ref().is_some_and(|known| known.by != REQUESTER) {
+                return false;
+            }
+            let claim = work.claim.insert(self.entry(id, false)).clone();
+            let reservations = &self.mover.services.reservations;
+            let write = reservations.replace(&mut ledger, known.as_ref(), new.clone(), claim);
+            match deadline.within("writing the reservation to the API server", write).await {
+                Ok(Err(ReserveError::StartAgain)) => {}
+                Ok(written) => return written.is_ok(),
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    /// Ends the NOSPACE alarms if space was freed, and reports the end, unless another replica has.
+    async fn complete(
+        &self,
+        work: &Work,
+        id: ClusterId,
+        listed: &NamespacePods,
+        snapshot: &Snapshot,
+    ) -> Result<Step, String> {
+        let mut text = match work.done.len() {
+            0 => format!("no member of {} has at least {} free", snapshot.cluster, self.threshold()),
+            1 => format!("1 member of {}, {} freed", snapshot.cluster, mebibytes(work.freed)),
+            members => format!("{members} members of {}, {} freed", snapshot.cluster, mebibytes(work.freed)),
+        };
+        let alarmed: Vec<_> = snapshot.members_without_space().into_iter().collect();
+        let has_alarm =
+            |pod: &&MemberPod| pod.reply.status().is_some_and(|status| alarmed.contains(&status.member_id));
+        let is_left = |pod: &&MemberPod| {
+            !work.done.contains(&pod.uid)
+                && pod.reply.status().is_some_and(|status| status.database.is_fragmented(0))
+        };
+        // etcd raises the alarm again if the file is still too large.
+        let left = snapshot.pods.iter().filter(has_alarm).find(is_left);
+        if let Some(pod) = left {
+            let _ = write!(
+                text,
+                "; the alarm NOSPACE remains: {} was left alone, repeat without a share",
+                pod.name
+            );
+        } else if !alarmed.is_empty() {
+            let mut healthy = snapshot.pods.iter().filter(|pod| pod.reply.is_healthy());
+            let endpoint = healthy.find_map(|pod| listed.endpoint(&pod.name));
+            let endpoint = endpoint.ok_or("no member answers")?;
+            let connections = &self.mover.services.observer.connections;
+            let disarm = etcd::disarm_no_space(connections, endpoint, &alarmed, STEP_TIMEOUT);
+            disarm.await.map_err(|error| format!("the alarm NOSPACE could not be disarmed: {error}"))?;
+            text.push_str("; alarm NOSPACE disarmed (if it returns, compact the history and repeat)");
+        }
+        if self.end(id).await? {
+            tracing::info!(cluster = snapshot.cluster, text, "defragmentation completed");
+            (self.report)(false, COMPLETED, &text);
+        }
+        Ok(Step::Ended)
+    }
+
+    fn threshold(&self) -> String {
+        match self.min_free_percent {
+            0 => mebibytes(DatabaseSize::MIN_FREE),
+            percent => format!("{percent} % and {}", mebibytes(DatabaseSize::MIN_FREE)),
+        }
+    }
+
+    async fn fail(&self, work: &Work, cause: &str) {
+        let is_answered = match work.cluster {
+            Some(id) => matches!(self.end(id).await, Ok(false)),
+            // This replica reached no member. Another one acts.
+            None => work.is_another_active,
+        };
+        if is_answered {
+            return;
+        }
+        tracing::warn!(
+            namespace = self.request.namespace,
+            object = self.request.name,
+            cause,
+            "defragmentation failed"
+        );
+        (self.report)(true, DEFRAGMENTATION_FAILED, cause);
+    }
+
+    /// Records the end. Returns whether no other replica had.
+    async fn end(&self, id: ClusterId) -> Result<bool, String> {
+        let deadline = Deadline::from_timeout(Some(STEP_TIMEOUT));
+        for _ in 0..MAX_WRITES {
+            let mut ledger = self.mover.read_ledger(self.cluster_key.namespace(), deadline).await?;
+            if ledger.handover_state(id, &self.signal()) == Some(HandoverState::Ended) {
+                return Ok(false);
+            }
+            let add = self.mover.services.reservations.add_handover(&mut ledger, self.entry(id, true));
+            match deadline.within("writing the end to the API server", add).await {
+                Ok(Err(ReserveError::StartAgain)) => {}
+                Ok(written) => return written.map(|()| true).map_err(|error| error.to_string()),
+                Err(late) => return Err(late.to_string()),
+            }
+        }
+        Err(String::from("other replicas changed the ledger during each attempt"))
+    }
+
+    /// The entry that says that this replica acts, or that the request is answered: no pod and no term, because leadership does not move.
+    fn entry(&self, id: ClusterId, ended: bool) -> Handover {
+        Handover {
+            signal: self.signal(),
+            cluster: id.to_string(),
+            uid: String::new(),
+            pod: String::new(),
+            term: 0,
+            ended,
+            at: self.now(),
+        }
+    }
+
+    fn signal(&self) -> String {
+        format!("{DEFRAGMENTATION}/{}/{}", self.request.uid, self.request.value)
+    }
+
+    fn now(&self) -> String {
+        self.mover.services.policies.wall_clock.now().to_string()
+    }
+}
+
+/// Returns what the cluster demands: all voters must be healthy and visible, because each step stops one of them. `is_own` selects
+/// the pods of the annotated object.
+fn demand<'a>(
+    snapshot: &'a Snapshot,
+    min_free_percent: u8,
+    done: &BTreeSet<String>,
+    is_own: &dyn Fn(&MemberPod) -> bool,
+) -> Demand<'a> {
+    let Ok(membership) = Membership::new(snapshot) else {
+        return Demand::Wait(format!("the members of {} are not known", snapshot.cluster));
+    };
+    let count = membership.voters().count();
+    if count < 3 {
+        return Demand::Refuse(format!(
+            "{} has {count} voters and cannot spare one: use etcdctl while nobody needs it",
+            snapshot.cluster
+        ));
+    }
+    let is_unsafe = |status: &&Status| is_unsafe_to_defragment(&status.version);
+    if let Some(status) = snapshot.statuses().find(is_unsafe) {
+        return Demand::Refuse(format!(
+            "etcd {} can corrupt its data if it crashes while it defragments: upgrade to 3.5.6 or later",
+            status.version
+        ));
+    }
+    for voter in membership.voters() {
+        let name = voter.name();
+        let cause = match (voter.pod, voter.departure()) {
+            (None, _) => Some(format!("{name} runs in no pod of namespace {}", snapshot.namespace)),
+            (Some(_), Some(departure)) => Some(format!("{name} is leaving ({})", departure.as_str())),
+            (Some(_), None) if !voter.is_healthy() => Some(format!("{name} is not healthy")),
+            (Some(_), None) => None,
+        };
+        if let Some(cause) = cause {
+            return Demand::Wait(cause);
+        }
+    }
+    let leader = membership.leadership().leader;
+    let fragmented = membership.voters().filter_map(|member| {
+        let pod = member.pod.filter(|pod| is_own(pod) && !done.contains(&pod.uid))?;
+        let database = pod.reply.status()?.database;
+        database.is_fragmented(min_free_percent).then_some((leader == Some(member.id()), &pod.name, pod))
+    });
+    match fragmented.min_by_key(|(leads, name, _)| (*leads, *name)) {
+        Some((true, _, pod)) => Demand::Move(pod),
+        Some((false, _, pod)) => Demand::Member(pod),
+        None => Demand::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use etcd_guard_core::{etcd::probe_result::ProbeResult, snapshot::fixture::cluster};
+
+    const MIB: u64 = 1 << 20;
+
+    /// Returns a cluster of three, in which each member has a file of 100 MiB with this much free space.
+    fn fragmented(free: [u64; 3]) -> Snapshot {
+        let mut snapshot = cluster(3);
+        for (pod, free) in snapshot.pods.iter_mut().zip(free) {
+            let ProbeResult::Healthy { status, .. } = &mut pod.reply else { panic!("healthy") };
+            status.database = DatabaseSize { bytes: 100 * MIB, in_use: 100 * MIB - free };
+        }
+        snapshot
+    }
+
+    fn demanded(snapshot: &Snapshot, percent: u8, done: &[&str]) -> String {
+        let uid = |name: &&str| snapshot.pod(name).unwrap().uid.clone();
+        match demand(snapshot, percent, &done.iter().map(uid).collect(), &|_| true) {
+            Demand::Member(pod) => format!("defragment {}", pod.name),
+            Demand::Move(pod) => format!("move from {}", pod.name),
+            Demand::Wait(cause) | Demand::Refuse(cause) => cause,
+            Demand::Nothing => String::from("nothing"),
+        }
+    }
+
+    #[test]
+    fn leader_is_last() {
+        let snapshot = fragmented([50 * MIB; 3]);
+        let leader = snapshot
+            .pods
+            .iter()
+            .find(|pod| pod.reply.status().is_some_and(|status| status.leader == Some(status.member_id)));
+        let leader = leader.unwrap().name.clone();
+        let others: Vec<&str> =
+            snapshot.pods.iter().map(|pod| pod.name.as_str()).filter(|name| *name != leader).collect();
+        assert_eq!(demanded(&snapshot, 0, &[]), format!("defragment {}", others[0]));
+        assert_eq!(demanded(&snapshot, 0, &others[..1]), format!("defragment {}", others[1]));
+        assert_eq!(demanded(&snapshot, 0, &others), format!("move from {leader}"));
+        assert_eq!(demanded(&snapshot, 51, &[]), "nothing");
+        assert_eq!(demanded(&snapshot, 50, &others), format!("move from {leader}"));
+    }
+
+    #[test]
+    fn small_gain_is_no_reason() {
+        assert_eq!(demanded(&fragmented([MIB - 1; 3]), 0, &[]), "nothing");
+        assert!(demanded(&fragmented([MIB; 3]), 0, &[]).starts_with("defragment "));
+    }
+
+    #[test]
+    fn waits_for_all_voters() {
+        let mut snapshot = fragmented([50 * MIB; 3]);
+        let [first, second, third] = snapshot.pods.as_mut_slice() else { panic!("three pods") };
+        let leads = |pod: &MemberPod| {
+            pod.reply.status().is_some_and(|status| status.leader == Some(status.member_id))
+        };
+        let pod = [first, second, third].into_iter().find(|pod| !leads(pod)).unwrap();
+        pod.reserved = true;
+        let name = pod.name.clone();
+        assert_eq!(demanded(&snapshot, 0, &[]), format!("{name} is leaving (reserved)"));
+        snapshot.pods.retain(|pod| pod.name != name);
+        assert!(
+            demanded(&snapshot, 0, &[]).contains("runs in no pod of namespace"),
+            "{}",
+            demanded(&snapshot, 0, &[])
+        );
+    }
+
+    #[test]
+    fn refuses_small_clusters_and_unsafe_releases() {
+        let mut snapshot = fragmented([50 * MIB; 3]);
+        let ProbeResult::Healthy { status, .. } = &mut snapshot.pods[2].reply else { panic!("healthy") };
+        status.version = String::from("3.5.4");
+        assert!(demanded(&snapshot, 0, &[]).starts_with("etcd 3.5.4 can corrupt its data"));
+        let two = demanded(&cluster(2), 0, &[]);
+        assert!(
+            two.ends_with("has 2 voters and cannot spare one: use etcdctl while nobody needs it"),
+            "{two}"
+        );
+    }
+}
