@@ -42,17 +42,18 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(20 * 60);
 /// Defragment the members of etcd clusters, one after another, the leader last
 ///
 /// The command writes an annotation; one replica of the guard acts with its own credentials for etcd, and answers with Events, also if
-/// you end the command. To stop it, remove the annotation. A member does not answer while etcd copies its data, about 10 s per GB:
-/// its livenessProbe must allow that, and other deletions count it as gone. All voters must be healthy. Clusters of one or two voters,
-/// and learners, are left alone. Compact the history first: only free pages are returned. At the end, a NOSPACE alarm is disarmed.
-/// Status 1 means that a cluster was not defragmented.
+/// you end the command. To stop after the member at work, remove the annotation `etcd-guard.io/defragment`. A member does not answer
+/// while etcd copies its data, about 10 s per GB: its livenessProbe must allow that, and other deletions count it as gone. All voters
+/// must be healthy. Learners are left alone. Clusters of one or two voters, and of etcd 3.5.0 to 3.5.5, are refused. Compact the
+/// history first: only free pages are returned. At the end, a NOSPACE alarm is disarmed, unless a member with it was left alone. Status
+/// 1 means that a cluster was not defragmented, or that a member did not answer.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   # Show what each member would free, then defragment
   kubectl etcd-guard defrag statefulset/etcd -n prod --dry-run
   kubectl etcd-guard defrag statefulset/etcd -n prod
 
-  # All guarded clusters, but only members whose file is free by a third
+  # All guarded clusters, but only members whose file is at least a third free
   kubectl etcd-guard defrag -A --if-fragmented 33%")]
 pub(crate) struct Defrag {
     /// A pod of the cluster, or statefulset/NAME
@@ -63,7 +64,7 @@ pub(crate) struct Defrag {
     /// Defragment all guarded clusters, one after another
     #[arg(short = 'A', long)]
     all_namespaces: bool,
-    /// Leave members alone whose file has a smaller free share, and in any case less than 1 MiB
+    /// Leave members alone whose file has a smaller free share, or less than 1 MiB free
     #[arg(long, value_name = "PERCENT%", default_value = "0%", value_parser = parse_percent)]
     if_fragmented: u8,
     /// Print the plan and change nothing
