@@ -85,7 +85,7 @@ fn with(object: &Value, pointer: &str, value: Value) -> Value {
     let (parent, key) = pointer.rsplit_once('/').unwrap();
     match changed.pointer_mut(parent).unwrap() {
         Value::Array(list) => list[key.parse::<usize>().unwrap()] = value,
-        parent => parent[key] = value,
+        parent => parent[key.replace("~1", "/")] = value,
     }
     changed
 }
@@ -136,6 +136,8 @@ async fn certificate_account_changes_only_the_ca_bundle() {
         ("/webhooks", json!([])),
         ("/metadata/annotations", json!({"cert-manager.io/inject-ca-from": "other/ca"})),
         ("/metadata/ownerReferences", json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}])),
+        ("/metadata/labels", json!({})),
+        ("/metadata/labels/app.kubernetes.io~1instance", json!("other")),
     ] {
         setup.assert_denied("replace", &with(&stored, pointer, value), "changes only the caBundle").await;
     }
@@ -191,6 +193,7 @@ async fn registering_account_applies_only_shipped_configurations() {
     let changes = [
         ("/kind", json!("MutatingWebhookConfiguration")),
         ("/metadata/annotations", json!({"cert-manager.io/inject-ca-from": "other/ca"})),
+        ("/metadata/labels", json!({"app.kubernetes.io/instance": "other"})),
         ("/webhooks", json!([])),
         ("/webhooks/0/name", json!("other.etcd-guard.io")),
         ("/webhooks/0/rules/0/resources", json!(["pods", "secrets"])),
