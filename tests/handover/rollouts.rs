@@ -29,6 +29,19 @@ async fn leadership_leaves_the_last_member_of_a_rollout() {
         "the rollout of StatefulSet etcd has updated all other members: leadership moved from etcd-1 to ";
     wait_for_note(&etcd, "StatefulSet/etcd", "LeaderMoved", start).await;
     assert_ne!(etcd.leader().await, "etcd-1");
+
+    // Since Kubernetes 1.37 the controller completes the rollout in the status under `OnDelete`, too.
+    let uid = etcd.uid("etcd-1").await;
+    wait_until("the deletion is approved", START_TIMEOUT, async || etcd.delete("etcd-1").await.is_ok()).await;
+    etcd.wait_until_replaced("etcd-1", &uid).await;
+    let revisions = "jsonpath={.status.currentRevision} {.status.updateRevision}";
+    if etcd.kubernetes_minor().await >= 37 {
+        wait_until("the rollout is complete", START_TIMEOUT, async || {
+            let output = etcd.kubectl(&["get", "statefulset/etcd", "-o", revisions]).await;
+            output.stdout.split_once(' ').is_some_and(|(current, update)| current == update)
+        })
+        .await;
+    }
     annotate(&etcd, "statefulset/etcd", "etcd-guard.io/leader=deny").await;
 }
 

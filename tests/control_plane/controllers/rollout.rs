@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use serde_json::Value;
 use test_support::{
     guarded_cluster::{GuardedCluster, LEADER_DENY, START_TIMEOUT, Setup},
     wait::wait_until,
@@ -24,9 +23,7 @@ async fn rollout_of_two_pods_at_once_replaces_one_after_the_other() {
     let field = "jsonpath={.spec.updateStrategy.rollingUpdate.maxUnavailable}";
     let kept = etcd.kubectl(&["get", "statefulset/etcd", "-o", field]).await.stdout;
     if kept.is_empty() {
-        let version = etcd.kubectl_everywhere().run(&["get", "--raw", "/version"]).await.stdout;
-        let version: Value = serde_json::from_str(&version).unwrap();
-        let minor: u32 = version["minor"].as_str().unwrap().parse().unwrap();
+        let minor = etcd.kubernetes_minor().await;
         assert!(minor < 37, "Kubernetes 1.{minor} drops maxUnavailable");
         println!("Kubernetes 1.{minor} drops maxUnavailable: nothing to test");
         return;

@@ -428,6 +428,13 @@ impl GuardedCluster {
         self.node.apply(&self.namespace, name, action).await;
     }
 
+    /// Returns the minor version of Kubernetes.
+    pub async fn kubernetes_minor(&self) -> u32 {
+        let version = self.kubectl_everywhere().run(&["get", "--raw", "/version"]).await.stdout;
+        let version: serde_json::Value = serde_json::from_str(&version).unwrap();
+        version["minor"].as_str().unwrap().parse().unwrap()
+    }
+
     /// Runs `kubectl` in this namespace.
     pub async fn kubectl(&self, arguments: &[&str]) -> CommandOutput {
         let namespace = ["-n", &self.namespace];
