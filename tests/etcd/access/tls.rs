@@ -1,11 +1,6 @@
 //! Clusters that require TLS and client certificates.
 
-use etcd_guard_core::{
-    assess::assess,
-    etcd::{error::MemberError, probe_result::ProbeResult},
-    policy::Policy,
-    reason::Reason,
-};
+use etcd_guard_core::etcd::{error::MemberError, probe_result::ProbeResult};
 use etcd_guard_etcd as etcd;
 use etcd_guard_etcd::Connections;
 
@@ -14,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     cluster::{Cluster, Layout, START_TIMEOUT},
     guarded_cluster::{GuardedPods, pod, secret},
-    snapshots::{followers_in, leader_of, probe_deadline, probe_until_settled},
+    snapshots::{probe_deadline, probe_until_settled},
 };
 use test_support::{deadline::within_deadline, wait::wait_until};
 
@@ -23,15 +18,6 @@ async fn three_members(version: &'static str) -> Cluster {
 }
 
 on_every_version! {
-    async fn assesses_with_client_certificate(version) {
-        let cluster = three_members(version).await;
-        let snapshot = cluster.settled_snapshot(&Connections::new()).await;
-        let leader = leader_of(&snapshot).unwrap();
-        assert_eq!(assess(&snapshot, &snapshot.pods[leader], &Policy::default()).reason, Reason::LeaderProtected);
-        let follower = followers_in(&snapshot)[0];
-        assert_eq!(assess(&snapshot, &snapshot.pods[follower], &Policy::default()).reason, Reason::SafeToDelete);
-    }
-
     async fn names_missing_client_certificate(version) {
         let cluster = three_members(version).await;
         let mut endpoints = cluster.endpoints();

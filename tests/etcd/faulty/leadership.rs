@@ -5,18 +5,17 @@ use std::time::Duration;
 use etcd_client::MemberAddOptions;
 use etcd_guard_core::{
     assess::{assess, transferee},
-    config::policies::LeaderPolicy,
-    etcd::{endpoint::Endpoint, error::MemberError, probe_result::ProbeResult},
+    etcd::{error::MemberError, probe_result::ProbeResult},
     policy::Policy,
     reason::Reason,
     snapshot::Snapshot,
 };
-use etcd_guard_etcd::{Connections, move_leader, probe};
+use etcd_guard_etcd::{Connections, move_leader};
 use tokio::time::{Instant, timeout};
 
 use crate::{
     cluster::{Cluster, Layout, START_TIMEOUT},
-    snapshots::{followers_in, leader_of, probe_deadline},
+    snapshots::{followers_in, leader_of},
 };
 use test_support::wait::wait_until;
 
@@ -24,21 +23,6 @@ use test_support::wait::wait_until;
 const LONG: Duration = Duration::from_secs(20);
 
 on_every_version! {
-    /// Under each leader policy.
-    async fn leader_policies_determine_reason(version) {
-        let cluster = Cluster::three_members(version).await;
-        let snapshot = cluster.healthy_snapshot(&Connections::new()).await;
-        let leader = leader_of(&snapshot).unwrap();
-        let policies = [
-            (LeaderPolicy::Deny, Reason::LeaderProtected),
-            (LeaderPolicy::Transfer, Reason::LeaderProtected),
-        ];
-        for (policy, reason) in policies {
-            let policy = Policy { leader: policy, ..Policy::default() };
-            assert_eq!(assess(&snapshot, &snapshot.pods[leader], &policy).reason, reason);
-        }
-    }
-
     /// The leader was paused after it confirmed a read, and the answer arrives after the next election.
     async fn answer_of_deposed_leader_does_not_count(version) {
         let cluster = Cluster::three_members(version).await;
@@ -131,27 +115,4 @@ on_every_version! {
             move_leader(&connections, &cluster.endpoint(0), status.member_id, deadline).await.unwrap_err();
         assert!(cause.to_string().contains("bad leader transferee"), "{cause}");
     }
-}
-
-/// A leader whose client port the guard does not reach, for example because it listens at another address.
-#[tokio::test]
-async fn followers_may_go_while_the_leader_answers_nobody() {
-    let mut cluster = Cluster::start(Layout { version: "3.6", members: 5, spare: 0, tls: false }).await;
-    let connections = Connections::new();
-    let mut snapshot = cluster.healthy_snapshot(&connections).await;
-    let leader = leader_of(&snapshot).unwrap();
-    let endpoint = cluster.endpoint(leader);
-    let closed = Endpoint { url: endpoint.url.replace(":2379", ":2399"), ..endpoint };
-    let reply = probe(&connections, &[closed], probe_deadline()).await.remove(0);
-    assert!(matches!(reply, ProbeResult::NoStatus { cause: MemberError::Refused(_) }), "{reply:?}");
-    snapshot.pods[leader].reply = reply;
-    let reason = |n: usize| assess(&snapshot, &snapshot.pods[n], &Policy::default()).reason;
-    for n in 0..5 {
-        let expected = if n == leader { Reason::LeaderProtected } else { Reason::SafeToDelete };
-        assert_eq!(reason(n), expected, "etcd-{n}");
-    }
-    let follower = (leader + 1) % 5;
-    cluster.kill(follower);
-    let other = (leader + 2) % 5;
-    cluster.client(other).await.put("key", "value", None).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Members that terminate, catch up, or would be lost permanently.
+//! Members that catch up, and voters that never started.
 
 use etcd_client::{Client, Error};
 use etcd_guard_core::{
@@ -11,10 +11,7 @@ use etcd_guard_core::{
 use etcd_guard_etcd::Connections;
 use futures::future::try_join_all;
 
-use crate::{
-    cluster::{Cluster, Layout, START_TIMEOUT},
-    snapshots::followers_in,
-};
+use crate::cluster::{Cluster, Layout, START_TIMEOUT};
 use test_support::wait::wait_until;
 
 /// The number of writes that a frozen member misses; it needs a moment to apply them.
@@ -43,19 +40,6 @@ async fn write(client: &Client) -> Result<(), Error> {
 }
 
 on_every_version! {
-    async fn terminating_member_does_not_count(version) {
-        let cluster = Cluster::three_members(version).await;
-        let mut snapshot = cluster.healthy_snapshot(&Connections::new()).await;
-        let followers = followers_in(&snapshot);
-        assert_eq!(review(&snapshot, followers[1]).reason, Reason::SafeToDelete);
-        snapshot.pods[followers[0]].terminating = true;
-        let assessment = review(&snapshot, followers[1]);
-        assert_eq!(assessment.reason, Reason::DisruptionInProgress);
-        assert_eq!(assessment.leaving, [format!("etcd-{}", followers[0])]);
-        let tally = assessment.tally.unwrap();
-        assert_eq!((tally.healthy, tally.remaining), (3, 1), "the member serves, and does not count for the quorum");
-    }
-
     /// A resumed member serves only after it has applied every entry that was committed at the time of the
     /// read.
     async fn member_counts_only_after_catching_up(version) {
@@ -106,32 +90,4 @@ on_every_version! {
             .await;
     }
 
-    /// A permanent loss of a member requires one more voter than a restart.
-    async fn permanent_loss_requires_spare_voter(version) {
-        let mut cluster = Cluster::start(Layout { version, members: 5, spare: 0, tls: false }).await;
-        let connections = Connections::new();
-        let losses = [Storage::Ephemeral, Storage::OnNode, Storage::ClaimTerminating, Storage::RemovedByHook];
-        let mut snapshot = cluster.healthy_snapshot(&connections).await;
-        let [killed, target, ..] = followers_in(&snapshot)[..] else { panic!("four followers") };
-        for storage in losses {
-            snapshot.pods[target].storage = storage;
-            assert_eq!(review(&snapshot, target).reason, Reason::SafeToDelete, "{storage:?}: 4 would remain");
-        }
-        cluster.kill(killed);
-        wait_until("the other four serve", START_TIMEOUT, async || {
-                let mut snapshot = cluster.snapshot(&connections).await;
-                let Some(target) = followers_in(&snapshot).into_iter().find(|n| *n != killed) else { return false };
-                let tally = review(&snapshot, target).tally;
-                if tally.is_none_or(|tally| tally.healthy != 4) {
-                    return false;
-                }
-                assert_eq!(review(&snapshot, target).reason, Reason::SafeToDelete, "3 of 5 would remain");
-                for storage in losses {
-                    snapshot.pods[target].storage = storage;
-                    assert_eq!(review(&snapshot, target).reason, Reason::PermanentLoss, "{storage:?}");
-                }
-                true
-            })
-            .await;
-    }
 }

@@ -1,9 +1,6 @@
-//! The relation between pods and members: ambiguous names, several clusters, and clusters with one or two members.
+//! The relation between pods and members with ambiguous names.
 
-use etcd_guard_core::{
-    assess::assess, config::policies::Permission, etcd::member::MemberId, policy::Policy, reason::Reason,
-    snapshot::Snapshot,
-};
+use etcd_guard_core::{assess::assess, etcd::member::MemberId, policy::Policy, snapshot::Snapshot};
 use etcd_guard_etcd::Connections;
 
 use crate::cluster::{Cluster, Layout, START_TIMEOUT};
@@ -51,34 +48,4 @@ on_every_version! {
         assert_eq!(known, expected);
     }
 
-    async fn denies_if_selector_matches_two_clusters(version) {
-        let (one, other) = (Cluster::three_members(version).await, Cluster::single_member(version).await);
-        let connections = Connections::new();
-        let mut snapshot = one.healthy_snapshot(&connections).await;
-        let mut stranger = other.healthy_snapshot(&connections).await.pods.remove(0);
-        stranger.name = String::from("etcd-3");
-        snapshot.pods.push(stranger);
-        for pod in &snapshot.pods {
-            let assessment = assess(&snapshot, pod, &Policy::default());
-            assert_eq!(assessment.reason, Reason::SplitCluster, "{}", pod.name);
-            assert_eq!(assessment.clusters.len(), 2);
-        }
-    }
-
-    async fn denies_members_of_clusters_with_one_or_two_members(version) {
-        let single = Cluster::single_member(version).await;
-        let snapshot = single.healthy_snapshot(&Connections::new()).await;
-        assert_eq!(assess(&snapshot, &snapshot.pods[0], &Policy::default()).reason, Reason::SingleMember);
-        let allowed = Policy { single_member: Permission::Allow, ..Policy::default() };
-        assert_eq!(assess(&snapshot, &snapshot.pods[0], &allowed).reason, Reason::SingleMemberAllowed);
-
-        let two = Cluster::start(Layout { version, members: 2, spare: 0, tls: false }).await;
-        let snapshot = two.healthy_snapshot(&Connections::new()).await;
-        for pod in &snapshot.pods {
-            let assessment = assess(&snapshot, pod, &allowed);
-            assert_eq!(assessment.reason, Reason::QuorumAtRisk, "{}", pod.name);
-            let tally = assessment.tally.unwrap();
-            assert_eq!((tally.voters, tally.quorum, tally.remaining), (2, 2, 1));
-        }
-    }
 }
