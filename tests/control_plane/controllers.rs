@@ -5,7 +5,6 @@ mod drain;
 mod eviction;
 mod guard_priority;
 mod held_eviction;
-mod kubelet;
 mod node_deletion;
 mod owner_kinds;
 mod ownership;

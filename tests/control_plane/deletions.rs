@@ -11,7 +11,7 @@ mod leader;
 mod local_data;
 mod membership;
 mod native_sidecars;
-mod never_served;
+pub(crate) mod never_served;
 mod one_at_a_time;
 mod policies;
 mod replicas;

@@ -11,7 +11,7 @@ use test_support::{
     http_client::Connection,
     kubernetes::{api_proxy::ApiServerProxy, pods::create_failed_pod},
     process_node::ProcessAction,
-    wait::{wait_for, wait_until},
+    wait::wait_until,
 };
 use tokio::time::timeout;
 
@@ -52,26 +52,6 @@ async fn without_guard_only_ended_pods_can_be_deleted() {
     })
     .await;
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed SafeToDelete"]);
-}
-
-#[tokio::test]
-async fn new_guard_counts_approval_of_earlier_guard() {
-    let mut etcd = GuardedCluster::start().await;
-    let [leaving, staying] = etcd.followers().await;
-    // The pod is terminating and its process continues, so only the API has this information.
-    etcd.apply(&leaving, ProcessAction::Isolate).await;
-    etcd.delete(&leaving).await.unwrap();
-    etcd.guard.kill();
-    etcd.guard.restart().await;
-    assert!(etcd.member(&leaving).serves().await);
-
-    let denial = wait_for("the API server reaches the new guard", START_TIMEOUT, async || {
-        let denial = etcd.delete(&staying).await.expect_err("a second deletion is denied");
-        Some(denial).filter(|denial| !denial.contains("failed calling webhook"))
-    })
-    .await;
-    assert!(denial.contains(&format!("{leaving} is being deleted")), "{denial}");
-    assert_eq!(etcd.guard.new_verdicts().await, ["DELETE denied DisruptionInProgress"]);
 }
 
 /// A guard that restarts at the same address can receive reviews before it is ready. The annotations in the namespace

@@ -34,8 +34,9 @@ use test_support::{
     wait::wait_until,
 };
 
-/// Number of generated pods for each group.
-const PODS_PER_RULE: usize = 300;
+/// Number of generated pods for each group: of the sample, and of the test of `scripts/prove tests`.
+const SAMPLE: usize = 30;
+const ALL: usize = 300;
 
 /// Rules of recognition, and no rule for pods that the conditions select nevertheless, and for all others.
 const GROUPS: usize = 11;
@@ -50,6 +51,16 @@ const NOWHERE: &str = "127.0.0.1:1";
 
 #[tokio::test]
 async fn conditions_select_every_pod_that_may_run_etcd() {
+    check_conditions(SAMPLE).await;
+}
+
+#[tokio::test]
+#[ignore = "thousands of pods; scripts/prove tests runs it"]
+async fn conditions_select_each_of_many_pods_that_may_run_etcd() {
+    check_conditions(ALL).await;
+}
+
+async fn check_conditions(pods_per_group: usize) {
     let control_plane = ControlPlane::shared();
     let client = control_plane.client().await;
     let namespace = new_namespace(&client, true).await;
@@ -63,7 +74,7 @@ async fn conditions_select_every_pod_that_may_run_etcd() {
     })
     .await;
 
-    let all = [corpus(), generated(), large()].concat();
+    let all = [corpus(), generated(pods_per_group), large()].concat();
     let (mut fail_closed, mut recognized) = (0, 0);
     let mut results = stream::iter(all.iter().enumerate())
         .map(async |(number, (pod, is_recognized))| {
@@ -80,7 +91,7 @@ async fn conditions_select_every_pod_that_may_run_etcd() {
         recognized += usize::from(is_recognized);
     }
     eprintln!("{} pods, {recognized} recognized, {fail_closed} selected", all.len());
-    assert!(recognized > (GROUPS - 2) * PODS_PER_RULE && fail_closed + PODS_PER_RULE < all.len());
+    assert!(recognized > (GROUPS - 2) * pods_per_group && fail_closed + pods_per_group < all.len());
 }
 
 /// Creates a pod, and returns whether its deletion goes to the webhook that fails closed.
@@ -173,7 +184,7 @@ fn reduced(pod: &Value) -> Value {
 }
 
 /// Random pods: as many for each group.
-fn generated() -> Vec<(Value, bool)> {
+fn generated(pods_per_group: usize) -> Vec<(Value, bool)> {
     let mut random = fastrand::Rng::with_seed(1);
     let mut groups = BTreeMap::new();
     let mut pods = Vec::new();
@@ -183,11 +194,11 @@ fn generated() -> Vec<(Value, bool)> {
         let may_run = may_run_etcd(&serde_json::from_value(pod.clone()).unwrap());
         let rule = rule.map(|rule| format!("{:?}", discriminant(&rule)));
         let count = groups.entry((rule, may_run)).or_insert(0_usize);
-        if *count < PODS_PER_RULE {
+        if *count < pods_per_group {
             *count += 1;
             pods.push((reduced(&pod), container.is_some()));
         }
-        if pods.len() == GROUPS * PODS_PER_RULE {
+        if pods.len() == GROUPS * pods_per_group {
             return pods;
         }
     }

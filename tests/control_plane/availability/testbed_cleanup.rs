@@ -34,15 +34,6 @@ async fn killed_testbed_leaves_nothing_behind() {
     own.assert_nothing_left().await;
 }
 
-#[tokio::test]
-async fn ended_testbed_leaves_nothing_behind() {
-    let mut own = TestTestbed::start().await;
-    drop(own.process.stdin.take());
-    let status = own.end().await;
-    assert!(status.success(), "{status}");
-    own.assert_nothing_left().await;
-}
-
 /// A testbed with a folder of its own.
 struct TestTestbed {
     process: Child,

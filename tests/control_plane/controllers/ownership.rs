@@ -5,6 +5,7 @@
 use serde_json::{Value, json};
 
 use super::workload_data::crash_all;
+use crate::deletions::never_served::replace;
 use test_support::{
     guard::process::GuardProcess,
     guarded_cluster::{GuardedCluster, LEADER_DENY, START_TIMEOUT, Setup},
@@ -31,7 +32,11 @@ pub(super) fn leave_out_intent(webhook: &mut Value) {
 
 /// Starts a cluster whose owners are recorded.
 async fn start(with_intent: bool) -> GuardedCluster {
-    let mut etcd = GuardedCluster::start().await;
+    start_as(Setup::default(), with_intent).await
+}
+
+async fn start_as(setup: Setup<'_>, with_intent: bool) -> GuardedCluster {
+    let mut etcd = GuardedCluster::start_as(setup).await;
     if !with_intent {
         etcd.register_webhook(leave_out_intent).await;
     }
@@ -118,11 +123,13 @@ async fn background_cascade_passes_after_restart() {
 }
 
 #[tokio::test]
+#[ignore = "another order of the same events; scripts/prove tests runs it"]
 async fn foreground_cascade_passes_after_restart() {
     collects_members_after_restart("--cascade=foreground", true).await;
 }
 
 #[tokio::test]
+#[ignore = "another order of the same events; scripts/prove tests runs it"]
 async fn background_cascade_passes_without_intent() {
     collects_members_after_restart("--cascade=background", false).await;
 }
@@ -132,42 +139,60 @@ async fn foreground_cascade_passes_without_intent() {
     collects_members_after_restart("--cascade=foreground", false).await;
 }
 
+async fn check_orphans_remain_guarded_after_restart(with_intent: bool) {
+    let mut etcd = start(with_intent).await;
+    let leader = etcd.leader().await;
+    let output = etcd.kubectl(&["delete", "statefulset", "etcd", "--cascade=orphan", "--wait=false"]).await;
+    assert!(output.success, "{output:?}");
+    etcd.guard.kill();
+    etcd.guard.restart().await;
+    wait_until("the pods have no owner", START_TIMEOUT, async || {
+        etcd.pods.get(&leader).await.unwrap().metadata.owner_references.is_none()
+    })
+    .await;
+    let denial = etcd.delete(&leader).await.unwrap_err();
+    assert!(denial.contains("LeaderProtected: "), "{denial}");
+    etcd.wait_until_healthy().await;
+}
+
 #[tokio::test]
 async fn orphans_remain_guarded_after_restart() {
-    for with_intent in [true, false] {
-        let mut etcd = start(with_intent).await;
-        let leader = etcd.leader().await;
-        let output =
-            etcd.kubectl(&["delete", "statefulset", "etcd", "--cascade=orphan", "--wait=false"]).await;
-        assert!(output.success, "{output:?}");
-        etcd.guard.kill();
-        etcd.guard.restart().await;
-        wait_until("the pods have no owner", START_TIMEOUT, async || {
-            etcd.pods.get(&leader).await.unwrap().metadata.owner_references.is_none()
-        })
-        .await;
-        let denial = etcd.delete(&leader).await.unwrap_err();
-        assert!(denial.contains("LeaderProtected: "), "{denial}");
-        etcd.wait_until_healthy().await;
-    }
+    check_orphans_remain_guarded_after_restart(true).await;
+}
+
+#[tokio::test]
+#[ignore = "without the webhook for owners; scripts/prove tests runs it"]
+async fn orphans_remain_guarded_after_restart_without_intent() {
+    check_orphans_remain_guarded_after_restart(false).await;
 }
 
 /// No member reports the id of the cluster, neither before nor after the restart.
+async fn check_cascade_of_dead_cluster_passes_after_restart(with_intent: bool) {
+    // A frozen process ends only with its grace period.
+    let change_manifest =
+        |text: &str| replace(text, "terminationGracePeriodSeconds: 30", "terminationGracePeriodSeconds: 3");
+    let mut etcd = start_as(Setup { change_manifest, ..Setup::default() }, with_intent).await;
+    let mut other = start_other_replica(&etcd).await;
+    for name in GuardedCluster::names() {
+        etcd.apply(name, ProcessAction::Pause).await;
+    }
+    let rejecting = etcd.reject_deletions().await;
+    delete_stateful_set(&etcd, "--cascade=background", with_intent).await;
+    kill_all(&mut etcd, &mut other);
+    restart_all(&mut etcd, &mut other).await;
+    remove_webhook(&etcd, &rejecting).await;
+    wait_until_members_are_deleted(&etcd).await;
+}
+
 #[tokio::test]
 async fn cascade_of_dead_cluster_passes_after_restart() {
-    for with_intent in [true, false] {
-        let mut etcd = start(with_intent).await;
-        let mut other = start_other_replica(&etcd).await;
-        for name in GuardedCluster::names() {
-            etcd.apply(name, ProcessAction::Pause).await;
-        }
-        let rejecting = etcd.reject_deletions().await;
-        delete_stateful_set(&etcd, "--cascade=background", with_intent).await;
-        kill_all(&mut etcd, &mut other);
-        restart_all(&mut etcd, &mut other).await;
-        remove_webhook(&etcd, &rejecting).await;
-        wait_until_members_are_deleted(&etcd).await;
-    }
+    check_cascade_of_dead_cluster_passes_after_restart(true).await;
+}
+
+#[tokio::test]
+#[ignore = "without the webhook for owners; scripts/prove tests runs it"]
+async fn cascade_of_dead_cluster_passes_after_restart_without_intent() {
+    check_cascade_of_dead_cluster_passes_after_restart(false).await;
 }
 
 /// Creates a custom resource of this group that owns the StatefulSet, and returns its uid.
@@ -230,24 +255,33 @@ async fn delete_owner(etcd: &GuardedCluster, group: &str) {
     assert!(output.success, "{output:?}");
 }
 
+async fn check_cascade_of_custom_resource_passes_after_restart(with_intent: bool) {
+    const GROUP: &str = "operator.etcd.io";
+    let mut etcd = start(with_intent).await;
+    let mut other = start_other_replica(&etcd).await;
+    let uid = create_owner(&etcd, GROUP).await;
+    wait_until_record_contains(&etcd, &[uid]).await;
+    // While the guard is down, the collector cannot delete any pod, or the StatefulSet if the webhook concerns it.
+    kill_all(&mut etcd, &mut other);
+    delete_owner(&etcd, GROUP).await;
+    restart_all(&mut etcd, &mut other).await;
+    wait_until_members_are_deleted(&etcd).await;
+}
+
 #[tokio::test]
 async fn cascade_of_custom_resource_passes_after_restart() {
-    const GROUP: &str = "operator.etcd.io";
-    for with_intent in [true, false] {
-        let mut etcd = start(with_intent).await;
-        let mut other = start_other_replica(&etcd).await;
-        let uid = create_owner(&etcd, GROUP).await;
-        wait_until_record_contains(&etcd, &[uid]).await;
-        // While the guard is down, the collector cannot delete any pod, or the StatefulSet if the webhook concerns it.
-        kill_all(&mut etcd, &mut other);
-        delete_owner(&etcd, GROUP).await;
-        restart_all(&mut etcd, &mut other).await;
-        wait_until_members_are_deleted(&etcd).await;
-    }
+    check_cascade_of_custom_resource_passes_after_restart(true).await;
+}
+
+#[tokio::test]
+#[ignore = "without the webhook for owners; scripts/prove tests runs it"]
+async fn cascade_of_custom_resource_passes_after_restart_without_intent() {
+    check_cascade_of_custom_resource_passes_after_restart(false).await;
 }
 
 /// Its claims are deleted with the StatefulSet, which the guard denies unless the record proves the cascade.
 #[tokio::test]
+#[ignore = "waits for more than two minutes; scripts/prove tests runs it"]
 async fn cascade_of_stateful_set_without_pods_passes() {
     const GROUP: &str = "operator.etcd.io";
     let etcd = start(true).await;
@@ -401,35 +435,33 @@ async fn uninstall_release(etcd: &GuardedCluster, break_glass: &str) {
     .await;
 }
 
-#[tokio::test]
-async fn helm_uninstall_under_break_glass_deletes_everything() {
-    for with_intent in [true, false] {
-        let etcd = start(with_intent).await;
-        install_release(&etcd).await;
-        uninstall_release(&etcd, &format!("namespace/{}", etcd.namespace)).await;
-        wait_until_members_are_deleted(&etcd).await;
-    }
-}
-
 /// Two replicas; both restart after the StatefulSet was deleted, and before the collector deletes its pods. The
 /// break-glass belongs to the StatefulSet, so that it no longer exists when the pods are deleted.
+async fn check_helm_uninstall_passes_after_all_replicas_restarted(with_intent: bool) {
+    let mut etcd = start(with_intent).await;
+    let files = etcd.control_plane.dir.join(format!("{}-second", etcd.namespace));
+    let mut second = GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &files).await;
+    install_release(&etcd).await;
+    let rejecting = etcd.reject_deletions().await;
+    uninstall_release(&etcd, "statefulset/etcd").await;
+    for name in GuardedCluster::names() {
+        assert!(etcd.pods.get(name).await.is_ok(), "the pods still exist");
+    }
+    etcd.guard.kill();
+    second.kill();
+    second.restart().await;
+    etcd.guard.restart().await;
+    remove_webhook(&etcd, &rejecting).await;
+    wait_until_members_are_deleted(&etcd).await;
+}
+
 #[tokio::test]
 async fn helm_uninstall_passes_after_all_replicas_restarted() {
-    for with_intent in [true, false] {
-        let mut etcd = start(with_intent).await;
-        let files = etcd.control_plane.dir.join(format!("{}-second", etcd.namespace));
-        let mut second = GuardProcess::start(&etcd.control_plane.guard_kubeconfig(), &files).await;
-        install_release(&etcd).await;
-        let rejecting = etcd.reject_deletions().await;
-        uninstall_release(&etcd, "statefulset/etcd").await;
-        for name in GuardedCluster::names() {
-            assert!(etcd.pods.get(name).await.is_ok(), "the pods still exist");
-        }
-        etcd.guard.kill();
-        second.kill();
-        second.restart().await;
-        etcd.guard.restart().await;
-        remove_webhook(&etcd, &rejecting).await;
-        wait_until_members_are_deleted(&etcd).await;
-    }
+    check_helm_uninstall_passes_after_all_replicas_restarted(true).await;
+}
+
+#[tokio::test]
+#[ignore = "without the webhook for owners; scripts/prove tests runs it"]
+async fn helm_uninstall_passes_after_all_replicas_restarted_without_intent() {
+    check_helm_uninstall_passes_after_all_replicas_restarted(false).await;
 }

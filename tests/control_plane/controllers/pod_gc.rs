@@ -11,6 +11,7 @@ const COLLECTOR: &str = "system:serviceaccount:kube-system:pod-garbage-collector
 const SET: &str = "system:serviceaccount:kube-system:statefulset-controller";
 
 #[tokio::test]
+#[ignore = "the controller waits for a minute; scripts/prove tests runs it"]
 async fn allows_pod_gc_of_deleted_node() {
     // The member with ordinal 1 runs on this node.
     let mut etcd = GuardedCluster::start_on(&[SHARED_NODE, VANISHING_NODE]).await;

@@ -144,34 +144,43 @@ async fn delete_owner(etcd: &GuardedCluster, kind: &str, name: &str, with_intent
 }
 
 /// The collector deletes the pod later than a reservation expires.
+async fn check_member_of_deleted_set_leaves_until_collected(with_intent: bool) {
+    let layout = Layout::new(Topology::SetPerMember);
+    let mut etcd = GuardedCluster::start_as(Setup { layout, ..Setup::default() }).await;
+    if !with_intent {
+        etcd.register_webhook(leave_out_intent).await;
+    }
+    let [deleted, other] = etcd.followers().await;
+    let set = deleted.trim_end_matches("-0");
+    let uid = ["get", "statefulset", set, "-o", "jsonpath={.metadata.uid}"];
+    let uids = [etcd.kubectl(&uid).await.stdout, etcd.uid(&deleted).await];
+    wait_until_record_contains(&etcd, &uids).await;
+    etcd.hold_collector().await;
+    delete_owner(&etcd, "statefulset", set, with_intent).await;
+    if with_intent {
+        etcd.expire_reservations().await;
+    }
+    assert_leaving(&etcd, &other).await;
+    etcd.guard.kill();
+    etcd.guard.restart().await;
+    assert_leaving(&etcd, &other).await;
+    assert!(etcd.member(&deleted).serves().await, "the collector was held back");
+}
+
 #[tokio::test]
 async fn member_of_deleted_set_leaves_until_collected() {
-    for with_intent in [true, false] {
-        let layout = Layout::new(Topology::SetPerMember);
-        let mut etcd = GuardedCluster::start_as(Setup { layout, ..Setup::default() }).await;
-        if !with_intent {
-            etcd.register_webhook(leave_out_intent).await;
-        }
-        let [deleted, other] = etcd.followers().await;
-        let set = deleted.trim_end_matches("-0");
-        let uid = ["get", "statefulset", set, "-o", "jsonpath={.metadata.uid}"];
-        let uids = [etcd.kubectl(&uid).await.stdout, etcd.uid(&deleted).await];
-        wait_until_record_contains(&etcd, &uids).await;
-        etcd.hold_collector().await;
-        delete_owner(&etcd, "statefulset", set, with_intent).await;
-        if with_intent {
-            etcd.expire_reservations().await;
-        }
-        assert_leaving(&etcd, &other).await;
-        etcd.guard.kill();
-        etcd.guard.restart().await;
-        assert_leaving(&etcd, &other).await;
-        assert!(etcd.member(&deleted).serves().await, "the collector was held back");
-    }
+    check_member_of_deleted_set_leaves_until_collected(true).await;
+}
+
+#[tokio::test]
+#[ignore = "without the webhook for owners; scripts/prove tests runs it"]
+async fn member_of_deleted_set_leaves_until_collected_without_intent() {
+    check_member_of_deleted_set_leaves_until_collected(false).await;
 }
 
 /// No watch shows the deletion of a Deployment.
 #[tokio::test]
+#[ignore = "waits for 40 s; scripts/prove tests runs it"]
 async fn member_of_deleted_deployment_leaves_until_collected() {
     let layout = Layout::new(Topology::DeploymentPerMember);
     let mut etcd = GuardedCluster::start_as(Setup { layout, ..Setup::default() }).await;

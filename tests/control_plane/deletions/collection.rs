@@ -3,11 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams};
 
-use test_support::{
-    guarded_cluster::{GuardedCluster, UNRELATED_POD},
-    kubernetes::pods::uid,
-    process_node::ProcessAction,
-};
+use test_support::{guarded_cluster::GuardedCluster, kubernetes::pods::uid, process_node::ProcessAction};
 
 #[tokio::test]
 async fn collection_deletion_removes_at_most_one_member() {
@@ -26,29 +22,6 @@ async fn collection_deletion_removes_at_most_one_member() {
     assert_eq!(terminating(&etcd, &before).await, ["etcd-0"]);
     let verdicts = etcd.guard.new_verdicts().await;
     assert_eq!(verdicts, ["DELETE allowed SafeToDelete", "DELETE denied DisruptionInProgress"]);
-}
-
-#[tokio::test]
-async fn delete_all_removes_one_follower_and_other_pods() {
-    let mut etcd = GuardedCluster::start().await;
-    let leader = etcd.leader().await;
-    disconnect_kubelets(&etcd).await;
-    let before = members(&etcd).await;
-
-    let output = etcd.kubectl(&["delete", "pods", "--all", "--wait=false"]).await;
-    assert!(!output.success, "{output:?}");
-    let deleted = terminating(&etcd, &before).await;
-    assert_eq!(deleted.len(), 1, "{output:?}");
-    assert_ne!(deleted[0], leader);
-    for name in GuardedCluster::names() {
-        let denied = output.stderr.contains(&format!("denied the request: LeaderProtected: {name} "))
-            || output.stderr.contains(&format!("denied the request: DisruptionInProgress: without {name}, "));
-        assert_eq!(denied, name != deleted[0], "{name}: {}", output.stderr);
-    }
-    assert!(output.stdout.contains(&format!("pod \"{UNRELATED_POD}\" deleted")), "{}", output.stdout);
-    let verdicts = etcd.guard.new_verdicts().await;
-    assert!(verdicts.contains(&String::from("DELETE allowed NotEtcd")), "{verdicts:?}");
-    assert!(verdicts.contains(&String::from("DELETE allowed SafeToDelete")), "{verdicts:?}");
 }
 
 /// Disconnects the kubelet, so that a deleted pod keeps terminating during the following requests.

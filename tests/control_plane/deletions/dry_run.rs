@@ -27,20 +27,6 @@ async fn dry_run_of_deletion_reserves_nothing() {
     assert_eq!(etcd.uid(&one).await, uid);
 }
 
-#[tokio::test]
-async fn forced_dry_run_reserves_nothing() {
-    let mut etcd = GuardedCluster::start().await;
-    let [one, other] = etcd.followers().await;
-
-    let output =
-        etcd.kubectl(&["delete", "pod", &one, "--dry-run=server", "--force", "--grace-period=0"]).await;
-    assert!(output.success, "{}", output.stderr);
-    assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed SafeToDelete"]);
-    let output = etcd.kubectl(&["delete", "pod", &other, "--wait=false"]).await;
-    assert!(output.success, "the dry run reserved {one}: {}", output.stderr);
-    assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed SafeToDelete"]);
-}
-
 /// Only the `deleteOptions` of such an eviction contain the dry run; the review itself has `dryRun:
 /// false`.
 #[tokio::test]

@@ -11,10 +11,7 @@ use test_support::{
 /// A reservation expires after a minute; the rest is for a slow machine.
 const EXPIRY_TIMEOUT: Duration = Duration::from_secs(150);
 
-/// Time between two attempts of `kubectl drain` to evict a pod.
-const DRAIN_INTERVAL: Duration = Duration::from_secs(5);
-
-/// A drain repeats the eviction every five seconds.
+/// A drain repeats the eviction again and again.
 #[tokio::test]
 async fn eviction_that_a_budget_refuses_blocks_no_other_pod() {
     let mut etcd = GuardedCluster::start().await;
@@ -35,7 +32,6 @@ async fn eviction_that_a_budget_refuses_blocks_no_other_pod() {
     for _ in 0..3 {
         etcd.evict(&one, None).await.unwrap_err();
         assert_eq!(etcd.guard.new_verdicts().await, ["CREATE denied BudgetExhausted"]);
-        tokio::time::sleep(DRAIN_INTERVAL).await;
     }
     etcd.delete(&other).await.unwrap();
     assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed SafeToDelete"]);
@@ -44,6 +40,7 @@ async fn eviction_that_a_budget_refuses_blocks_no_other_pod() {
 }
 
 #[tokio::test]
+#[ignore = "waits for more than a minute; scripts/prove tests runs it"]
 async fn denial_of_other_webhook_blocks_others_until_reservation_expires() {
     let etcd = GuardedCluster::start().await;
     let [one, other] = etcd.followers().await;

@@ -25,14 +25,14 @@ fn with_unknown_flag(manifest: &str) -> String {
     replace(manifest, "--initial-cluster-state=new", "--initial-cluster-state=new\n        - --unknown-flag")
 }
 
-pub(super) fn on_empty_dir(manifest: &str) -> String {
+pub(crate) fn on_empty_dir(manifest: &str) -> String {
     let (set, claims) = manifest.split_once("  volumeClaimTemplates:").expect("claims");
     assert!(claims.contains("storage: 1Gi"));
     let volumes = "      volumes: [{name: data, emptyDir: {}}]\n  # The default";
     replace(set, "  # The default", volumes)
 }
 
-pub(super) fn replace(text: &str, old: &str, new: &str) -> String {
+pub(crate) fn replace(text: &str, old: &str, new: &str) -> String {
     assert!(text.contains(old), "{old}");
     text.replace(old, new)
 }
@@ -94,24 +94,16 @@ const SET_SCHEDULER: [&str; 4] = [
 
 #[tokio::test]
 async fn set_with_wrong_image_is_repaired() {
-    let on_empty_dir = |manifest: &str| on_empty_dir(&with_wrong_image(manifest));
-    let changes: [fn(&str) -> String; 2] = [with_wrong_image, on_empty_dir];
-    for change in changes {
-        let mut etcd = start(change).await;
-        wait_for_status(&etcd, "ImagePullBackOff").await;
-        repair(&mut etcd, &SET_IMAGE).await;
-    }
+    let mut etcd = start(|manifest| on_empty_dir(&with_wrong_image(manifest))).await;
+    wait_for_status(&etcd, "ImagePullBackOff").await;
+    repair(&mut etcd, &SET_IMAGE).await;
 }
 
 #[tokio::test]
 async fn set_without_nodes_is_repaired() {
-    let on_empty_dir = |manifest: &str| on_empty_dir(&without_node(manifest));
-    let changes: [fn(&str) -> String; 2] = [without_node, on_empty_dir];
-    for change in changes {
-        let mut etcd = start(change).await;
-        wait_for_status(&etcd, "Pending").await;
-        repair(&mut etcd, &SET_SCHEDULER).await;
-    }
+    let mut etcd = start(without_node).await;
+    wait_for_status(&etcd, "Pending").await;
+    repair(&mut etcd, &SET_SCHEDULER).await;
 }
 
 #[tokio::test]

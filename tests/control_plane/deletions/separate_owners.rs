@@ -51,6 +51,7 @@ async fn counts_terminating_pod_of_another_set() {
 
 /// The successor of the terminating pod exists, and waits for the data.
 #[tokio::test]
+#[ignore = "another kind of owner; scripts/prove tests runs it"]
 async fn counts_terminating_pod_of_another_deployment() {
     denies_second_deletion(&mut start(Topology::DeploymentPerMember, SLOW).await).await;
 }
@@ -61,6 +62,7 @@ async fn counts_terminating_pod_without_owner() {
 }
 
 #[tokio::test]
+#[ignore = "another kind of owner; scripts/prove tests runs it"]
 async fn counts_terminating_pod_of_second_set() {
     denies_second_deletion(&mut start(Topology::TwoSets, SLOW).await).await;
 }
@@ -74,64 +76,92 @@ async fn counts_terminating_pod_that_was_released() {
     denies_second_deletion(&mut etcd).await;
 }
 
+async fn check_approves_frozen_member_with_own_owner(topology: Topology) {
+    let mut etcd = start(topology, Duration::ZERO).await;
+    let [frozen, healthy] = etcd.followers().await;
+    etcd.apply(&frozen, ProcessAction::Pause).await;
+    let denial = etcd.delete(&healthy).await.unwrap_err();
+    assert!(denial.contains(&format!("QuorumAtRisk: {frozen} (")), "{topology:?}: {denial}");
+    etcd.delete(&frozen).await.unwrap();
+    let verdicts = etcd.guard.new_verdicts().await;
+    assert_eq!(verdicts, ["DELETE allowed SafeToDelete", "DELETE denied QuorumAtRisk"], "{topology:?}");
+}
+
 #[tokio::test]
 async fn approves_frozen_member_with_own_owner() {
-    for topology in [Topology::SetPerMember, Topology::DeploymentPerMember, Topology::BarePods] {
-        let mut etcd = start(topology, Duration::ZERO).await;
-        let [frozen, healthy] = etcd.followers().await;
-        etcd.apply(&frozen, ProcessAction::Pause).await;
-        let denial = etcd.delete(&healthy).await.unwrap_err();
-        assert!(denial.contains(&format!("QuorumAtRisk: {frozen} (")), "{topology:?}: {denial}");
-        etcd.delete(&frozen).await.unwrap();
-        let verdicts = etcd.guard.new_verdicts().await;
-        assert_eq!(verdicts, ["DELETE allowed SafeToDelete", "DELETE denied QuorumAtRisk"], "{topology:?}");
+    check_approves_frozen_member_with_own_owner(Topology::SetPerMember).await;
+}
+
+#[tokio::test]
+#[ignore = "other kinds of owners; scripts/prove tests runs it"]
+async fn approves_frozen_member_with_own_owner_of_other_kinds() {
+    for topology in [Topology::DeploymentPerMember, Topology::BarePods] {
+        check_approves_frozen_member_with_own_owner(topology).await;
     }
 }
 
 /// Deletions pass one after the other, and each one waits until the member of the previous one serves again.
+async fn check_replaces_members_with_own_owners_one_by_one(topology: Topology) {
+    let etcd = start(topology, Duration::ZERO).await;
+    for name in etcd.followers().await {
+        wait_until(&format!("the deletion of {name} passes"), START_TIMEOUT, async || {
+            etcd.delete(&name).await.is_ok()
+        })
+        .await;
+        wait_until(&format!("{name} is gone"), START_TIMEOUT, async || {
+            etcd.pods
+                .get_opt(&name)
+                .await
+                .is_ok_and(|pod| pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_none()))
+        })
+        .await;
+        if topology == Topology::BarePods {
+            etcd.recreate_pods();
+        }
+    }
+    etcd.wait_until_healthy().await;
+}
+
 #[tokio::test]
 async fn replaces_members_with_own_owners_one_by_one() {
-    for topology in [Topology::SetPerMember, Topology::DeploymentPerMember, Topology::BarePods] {
-        let etcd = start(topology, Duration::ZERO).await;
-        for name in etcd.followers().await {
-            wait_until(&format!("the deletion of {name} passes"), START_TIMEOUT, async || {
-                etcd.delete(&name).await.is_ok()
-            })
-            .await;
-            wait_until(&format!("{name} is gone"), START_TIMEOUT, async || {
-                etcd.pods
-                    .get_opt(&name)
-                    .await
-                    .is_ok_and(|pod| pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_none()))
-            })
-            .await;
-            if topology == Topology::BarePods {
-                etcd.recreate_pods();
-            }
-        }
-        etcd.wait_until_healthy().await;
+    check_replaces_members_with_own_owners_one_by_one(Topology::SetPerMember).await;
+}
+
+#[tokio::test]
+#[ignore = "other kinds of owners; scripts/prove tests runs it"]
+async fn replaces_members_with_own_owners_one_by_one_of_other_kinds() {
+    for topology in [Topology::DeploymentPerMember, Topology::BarePods] {
+        check_replaces_members_with_own_owners_one_by_one(topology).await;
     }
 }
 
 /// The replica has never read the cluster id, and the Lease was written by an approval for another owner.
+async fn check_reserves_crashed_member_while_no_member_answers(topology: Topology) {
+    let mut etcd = start(topology, Duration::ZERO).await;
+    let [crashed, other] = etcd.followers().await;
+    assert_eq!(send_review(&etcd.guard, &etcd, &other).await, (true, String::new()), "{topology:?}");
+    for name in [etcd.leader().await, other] {
+        etcd.apply(&name, ProcessAction::Pause).await;
+    }
+    etcd.apply(&crashed, ProcessAction::CrashLoop).await;
+    etcd.guard.kill();
+    etcd.guard.restart().await;
+    wait_until("the deletion of the crashed member is approved", START_TIMEOUT, async || {
+        send_review(&etcd.guard, &etcd, &crashed).await.0
+    })
+    .await;
+    assert!(is_reserved(&etcd, &crashed).await, "{topology:?}");
+}
+
 #[tokio::test]
 async fn reserves_crashed_member_while_no_member_answers() {
-    for topology in [Topology::SetPerMember, Topology::BarePods] {
-        let mut etcd = start(topology, Duration::ZERO).await;
-        let [crashed, other] = etcd.followers().await;
-        assert_eq!(send_review(&etcd.guard, &etcd, &other).await, (true, String::new()), "{topology:?}");
-        for name in [etcd.leader().await, other] {
-            etcd.apply(&name, ProcessAction::Pause).await;
-        }
-        etcd.apply(&crashed, ProcessAction::CrashLoop).await;
-        etcd.guard.kill();
-        etcd.guard.restart().await;
-        wait_until("the deletion of the crashed member is approved", START_TIMEOUT, async || {
-            send_review(&etcd.guard, &etcd, &crashed).await.0
-        })
-        .await;
-        assert!(is_reserved(&etcd, &crashed).await, "{topology:?}");
-    }
+    check_reserves_crashed_member_while_no_member_answers(Topology::SetPerMember).await;
+}
+
+#[tokio::test]
+#[ignore = "other kinds of owners; scripts/prove tests runs it"]
+async fn reserves_crashed_member_while_no_member_answers_of_other_kinds() {
+    check_reserves_crashed_member_while_no_member_answers(Topology::BarePods).await;
 }
 
 /// Whether a Lease contains a reservation of this pod.
@@ -176,22 +206,28 @@ async fn reserves_silent_members_that_are_deleted_with_their_node_or_owner() {
 }
 
 /// The API server has not executed the approved deletion yet.
+async fn check_scale_down_counts_reserved_member(topology: Topology, kind: &str) {
+    let etcd = start(topology, Duration::ZERO).await;
+    let [reserved, scaled] = etcd.followers().await;
+    let owner = etcd.pods.get(&scaled).await.unwrap().metadata.labels.unwrap()["member"].clone();
+    assert_eq!(send_review(&etcd.guard, &etcd, &reserved).await, (true, String::new()), "{topology:?}");
+    let output = etcd.kubectl(&["scale", kind, &owner, "--replicas=0"]).await;
+    assert!(!output.success && output.stderr.contains("denied the request"), "{topology:?}: {output:?}");
+    assert!(etcd.member(&scaled).serves().await);
+    etcd.expire_reservations().await;
+    wait_until("the scale-down is approved", START_TIMEOUT, async || {
+        etcd.kubectl(&["scale", kind, &owner, "--replicas=0"]).await.success
+    })
+    .await;
+}
+
 #[tokio::test]
-async fn scale_down_counts_reserved_member_of_another_owner() {
-    for (topology, kind) in
-        [(Topology::SetPerMember, "statefulset"), (Topology::DeploymentPerMember, "deployment")]
-    {
-        let etcd = start(topology, Duration::ZERO).await;
-        let [reserved, scaled] = etcd.followers().await;
-        let owner = etcd.pods.get(&scaled).await.unwrap().metadata.labels.unwrap()["member"].clone();
-        assert_eq!(send_review(&etcd.guard, &etcd, &reserved).await, (true, String::new()), "{topology:?}");
-        let output = etcd.kubectl(&["scale", kind, &owner, "--replicas=0"]).await;
-        assert!(!output.success && output.stderr.contains("denied the request"), "{topology:?}: {output:?}");
-        assert!(etcd.member(&scaled).serves().await);
-        etcd.expire_reservations().await;
-        wait_until("the scale-down is approved", START_TIMEOUT, async || {
-            etcd.kubectl(&["scale", kind, &owner, "--replicas=0"]).await.success
-        })
-        .await;
-    }
+async fn scale_down_counts_reserved_member_of_another_set() {
+    check_scale_down_counts_reserved_member(Topology::SetPerMember, "statefulset").await;
+}
+
+#[tokio::test]
+#[ignore = "another kind of owner; scripts/prove tests runs it"]
+async fn scale_down_counts_reserved_member_of_another_deployment() {
+    check_scale_down_counts_reserved_member(Topology::DeploymentPerMember, "deployment").await;
 }

@@ -19,14 +19,6 @@ use test_support::{
 const MEMBER: &str = "etcd-guard.io/member=true";
 
 #[tokio::test]
-async fn allows_pod_without_etcd() {
-    let mut etcd = GuardedCluster::start().await;
-    let output = etcd.kubectl(&["delete", "pod", UNRELATED_POD]).await;
-    assert!(output.success, "{}", output.stderr);
-    assert_eq!(etcd.guard.new_verdicts().await, ["DELETE allowed NotEtcd"]);
-}
-
-#[tokio::test]
 async fn is_not_called_for_unlabelled_namespace() {
     let mut etcd = GuardedCluster::start().await;
     let calls_before = etcd.guard.request_count().await;

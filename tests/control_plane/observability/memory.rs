@@ -18,9 +18,9 @@ use test_support::{
     wait::wait_until,
 };
 
-/// The number of StatefulSets. They have no replicas, so that they cost their owner nothing. `LARGE_STATEFUL_SETS` selects
-/// another number.
-const SETS: usize = 600;
+/// The number of StatefulSets, of which 40 MB exceed the limit. They have no replicas, so that they cost their owner nothing.
+/// `LARGE_STATEFUL_SETS` selects another number.
+const SETS: usize = 160;
 
 /// The bytes of annotations of each object: the API server accepts 256 KiB.
 const ANNOTATION_BYTES: usize = 250_000;
@@ -111,13 +111,14 @@ async fn large_annotations_do_not_enlarge_the_guard() {
 
 /// With more than 32 guarded namespaces, the guard receives the events of all namespaces.
 #[tokio::test]
+#[ignore = "a control plane of its own with large objects; scripts/prove tests runs it"]
 async fn large_annotations_do_not_enlarge_shared_watches() {
     test_large_annotations(33).await;
 }
 
 /// Tests with this number of other guarded namespaces.
 async fn test_large_annotations(others: usize) {
-    // 190 MB of objects can delay the watches of tests that share a control plane.
+    // So many bytes of objects can delay the watches of tests that share a control plane.
     let control_plane = ControlPlane::start(&[]);
     control_plane.grant_guard_permissions();
     let client = control_plane.client().await;
