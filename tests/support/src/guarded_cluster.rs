@@ -3,7 +3,7 @@
 use std::{
     net::Ipv4Addr,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use k8s_openapi::{
@@ -22,7 +22,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{net::TcpListener, time::timeout};
+use tokio::time::timeout;
 
 use crate::{
     etcd::member::Member,
@@ -218,19 +218,6 @@ impl GuardedCluster {
         let arguments = [&["label", "--overwrite", "namespace", self.namespace.as_str()], labels].concat();
         let output = self.kubectl_everywhere().run(&arguments).await;
         assert!(output.success, "{output:?}");
-    }
-
-    /// Delays every approved deletion by two seconds, as long as the listener exists.
-    pub async fn delay_deletions(&self) -> TcpListener {
-        let listener = webhook::add_slow_webhook(&self.client, &self.namespace, &self.guard).await;
-        let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
-        wait::wait_until("the API server calls the slow webhook", START_TIMEOUT, async || {
-            let started = Instant::now();
-            self.pods.delete(UNRELATED_POD, &dry_run).await.is_ok()
-                && started.elapsed() > Duration::from_secs(1)
-        })
-        .await;
-        listener
     }
 
     /// Adds another webhook that can hold deletions of pods.

@@ -10,6 +10,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Time that a poll has beyond the limit of its wait. A poll that never ends fails its test, which would otherwise never end.
 const LAST_POLL: Duration = Duration::from_secs(60);
 
+/// The longest pause after a poll that took time itself. A poll that starts a program would otherwise occupy a core.
+const LONGEST_PAUSE: Duration = Duration::from_millis(300);
+
 /// Polls until the condition holds.
 pub async fn wait_until(condition: &str, limit: Duration, mut is_so: impl AsyncFnMut() -> bool) {
     wait_for(condition, limit, async || is_so().await.then_some(())).await;
@@ -19,6 +22,7 @@ pub async fn wait_until(condition: &str, limit: Duration, mut is_so: impl AsyncF
 pub async fn wait_for<T>(condition: &str, limit: Duration, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     let end = Instant::now() + limit;
     loop {
+        let started = Instant::now();
         let polled = timeout_at(end + LAST_POLL, Box::pin(poll())).await;
         let value = polled.unwrap_or_else(|_| {
             panic!("a poll did not end {LAST_POLL:?} after the limit {limit:?}: {condition}")
@@ -27,6 +31,6 @@ pub async fn wait_for<T>(condition: &str, limit: Duration, mut poll: impl AsyncF
             return value;
         }
         assert!(Instant::now() < end, "not within {limit:?}: {condition}");
-        sleep(PAUSE).await;
+        sleep(started.elapsed().clamp(PAUSE, LONGEST_PAUSE)).await;
     }
 }

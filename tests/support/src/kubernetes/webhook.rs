@@ -108,16 +108,6 @@ pub async fn register_node_deletions(client: &Client, label: &str, guard: &Guard
     apply(client, &name, configuration).await;
 }
 
-/// Adds a second webhook for deletions of pods that never responds and is ignored, so that each approved deletion
-/// happens two seconds later. It works as long as the listener exists.
-pub async fn add_slow_webhook(client: &Client, label: &str, guard: &GuardProcess) -> TcpListener {
-    // The kernel accepts connections, so the API server waits for a response until its timeout.
-    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("https://{}", silent.local_addr().expect("an address"));
-    add(client, &format!("slow-{label}"), label, guard, json!({"url": url, "failurePolicy": "Ignore"})).await;
-    silent
-}
-
 /// A second webhook that approves all requests, and can hold one of them before. It works as long as this exists.
 ///
 /// It never responds and is ignored: the API server continues when the connection closes, at the latest after 30 s.

@@ -30,7 +30,7 @@ use super::{
 use crate::kubernetes::api_client;
 
 /// The polling interval. A watch would cause less load, but needs more code.
-const POLL: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(200);
 
 /// The longest time for one poll before the next one starts.
 const POLL_TIMEOUT: Duration = Duration::from_secs(30);

@@ -5,7 +5,7 @@ use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::Stdio,
-    sync::mpsc,
+    sync::{Mutex, mpsc},
     time::Duration,
 };
 
@@ -30,8 +30,19 @@ pub struct Testbed {
     _hold: mpsc::Sender<()>,
 }
 
-/// Returns the path of a program, which is built or installed first if necessary.
+/// Returns the path of a program, which is built or installed first if necessary. Remembers it: a call of the script takes a
+/// tenth of a second of processor time.
 pub fn program(name: &str) -> PathBuf {
+    static FOUND: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    if let Some(path) = FOUND.lock().expect("the lock is not poisoned").get(name) {
+        return path.clone();
+    }
+    let path = find_program(name);
+    FOUND.lock().expect("the lock is not poisoned").insert(name.to_owned(), path.clone());
+    path
+}
+
+fn find_program(name: &str) -> PathBuf {
     let output = scoped_command(script())
         .args(["programs", name])
         .stdin(Stdio::null())
