@@ -5,5 +5,4 @@ mod differing_replicas;
 mod expired_files;
 mod immutable_secret;
 mod lost_key;
-mod no_listener;
 pub(crate) mod self_managed;

@@ -21,6 +21,7 @@ use self::{callers::ReusedConnection, setup::bundle};
 use test_support::{
     guard::self_managed::{Clock, SelfManagedGuard},
     kubernetes::{control_plane::ControlPlane, kubectl::Kubectl},
+    processes::sockets::listening_addresses,
     wait::{wait_for, wait_until},
 };
 
@@ -64,9 +65,30 @@ async fn certificates_rotate_under_load_during_restarts() {
     eprintln!("{} certificates, {restarts} restarts in {:?}", served.len(), start.elapsed());
 }
 
+/// The account that can change webhook configurations is that of a process without a listener.
+fn assert_listeners(setup: &Setup) {
+    // The servers listen at two ports each: the webhook, and health with metrics.
+    for replica in &setup.replicas {
+        assert_eq!(listening_addresses(replica.id()).len(), 2);
+    }
+    assert_eq!(listening_addresses(setup.manager.id()), [""; 0]);
+}
+
+async fn assert_api_server_calls_guard(setup: &Setup) {
+    let kubectl = setup.control_plane.kubectl();
+    make_etcd_pod(&kubectl).await;
+    wait_until("the guard denies", RECOVERY_TIMEOUT, async || {
+        let output = kubectl.run(&["-n", "prod", "delete", "pod", "etcd-0", "--dry-run=server"]).await;
+        output.stderr.contains("admission webhook \"guard.etcd-guard.io\" denied the request")
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn restores_lost_secret_and_configuration() {
+async fn serves_with_own_certificate_and_restores_lost_objects() {
     let setup = Setup::start(Duration::from_secs(3600)).await;
+    assert_listeners(&setup);
+    assert_api_server_calls_guard(&setup).await;
     let callers = Callers::start(&setup).await;
     let before = setup.secret("tls.crt").await.unwrap();
 
@@ -140,18 +162,6 @@ async fn replica_with_old_clock_recovers() {
     let mut connection =
         ReusedConnection::open(Some(&second.https()), bundle(&client).await.unwrap()).await.unwrap();
     connection.send().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn api_server_calls_self_registered_guard() {
-    let setup = Setup::start(Duration::from_secs(3600)).await;
-    let kubectl = setup.control_plane.kubectl();
-    make_etcd_pod(&kubectl).await;
-    wait_until("the guard denies", RECOVERY_TIMEOUT, async || {
-        let output = kubectl.run(&["-n", "prod", "delete", "pod", "etcd-0", "--dry-run=server"]).await;
-        output.stderr.contains("admission webhook \"guard.etcd-guard.io\" denied the request")
-    })
-    .await;
 }
 
 /// Creates the pod `etcd-0` in the guarded namespace `prod`: running, with an address without a listener. Its deletion

@@ -1,6 +1,6 @@
 //! The label of nodes with a working lxcfs, and the shipped permissions for it.
 
-use std::{fs, path::PathBuf, process::Command, time::Duration};
+use std::{fs, path::PathBuf, process::Command, sync::LazyLock, time::Duration};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -36,6 +36,12 @@ struct Setup {
 }
 
 impl Setup {
+    /// Returns the setup that the tests share: they change nothing but the label, and one of them only as a dry run.
+    fn shared() -> &'static Self {
+        static SHARED: LazyLock<Setup> = LazyLock::new(Setup::start);
+        &SHARED
+    }
+
     fn start() -> Self {
         let control_plane = ControlPlane::start(&[]);
         let kubectl = control_plane.kubectl();
@@ -75,7 +81,7 @@ impl Setup {
 
 #[tokio::test]
 async fn node_labels_follow_lxcfs_availability() {
-    let (setup, root) = (Setup::start(), tempfile::tempdir().unwrap());
+    let (setup, root) = (Setup::shared(), tempfile::tempdir().unwrap());
     fs::create_dir(root.path().join("proc")).unwrap();
     let (file, aside) = (root.path().join("proc/meminfo"), root.path().join("aside"));
     fs::write(&file, "MemTotal:         262144 kB\n").unwrap();
@@ -104,7 +110,7 @@ async fn node_labels_follow_lxcfs_availability() {
 
 #[tokio::test]
 async fn lxcfs_token_changes_only_its_own_node_label() {
-    let setup = Setup::start();
+    let setup = Setup::shared();
     let nodes = setup.nodes().await;
     let patch_node = async |node: &str, patch: Value| {
         let params = PatchParams { dry_run: true, ..PatchParams::default() };

@@ -15,8 +15,13 @@ const DELETION_TIMEOUT: Duration = Duration::from_secs(60);
 const CONFIGURATIONS: &str = "validatingwebhookconfigurations,mutatingwebhookconfigurations";
 
 #[tokio::test]
-async fn uninstall_removes_webhooks_first() {
+async fn uninstallations_leave_nothing_behind() {
     let control_plane = ControlPlane::start(&[]);
+    uninstall_removes_webhooks_first(&control_plane).await;
+    chart_hook_deletes_every_configuration(&control_plane).await;
+}
+
+async fn uninstall_removes_webhooks_first(control_plane: &ControlPlane) {
     let kubectl = control_plane.kubectl();
     let file = control_plane.dir.join("deploy.yaml");
     // With every component that has a configuration of its own.
@@ -80,9 +85,7 @@ async fn uninstall_removes_webhooks_first() {
 }
 
 /// The Job of the chart, with its arguments and its permissions, for every webhook configuration.
-#[tokio::test]
-async fn chart_hook_deletes_every_configuration() {
-    let control_plane = ControlPlane::start(&[]);
+async fn chart_hook_deletes_every_configuration(control_plane: &ControlPlane) {
     let kubectl = control_plane.kubectl();
     kubectl.run_checked(&["create", "namespace", "etcd-guard"]);
     let parts = "--set=parts.inject=true,parts.nodes=true,parts.rules=true,parts.nodeDeletions=true";
@@ -99,7 +102,7 @@ async fn chart_hook_deletes_every_configuration() {
 
     let account = pod["serviceAccountName"].as_str().unwrap();
     let token = kubectl.run_checked(&["-n", "etcd-guard", "create", "token", account]).stdout;
-    let kubeconfig = kubeconfig_with(&control_plane, account, token.trim());
+    let kubeconfig = kubeconfig_with(control_plane, account, token.trim());
     let arguments: Vec<_> =
         pod["containers"][0]["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
     wait_until("the hook succeeds, once the authorizer knows its role", DELETION_TIMEOUT, async || {
