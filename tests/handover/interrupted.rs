@@ -26,7 +26,7 @@ use crate::cluster::{
 const RETRY_TIME: Duration = Duration::from_secs(30);
 
 /// Writes the entry of a replica that was about to move leadership to this pod.
-async fn write_entry(etcd: &GuardedCluster, signal: &str, transferee: &str, term: u64) {
+pub(crate) async fn write_entry(etcd: &GuardedCluster, signal: &str, transferee: &str, term: u64) {
     let leader = etcd.leader().await;
     let status = etcd.member(&leader).status().await.expect("the leader answers");
     let cluster = format!("{:x}", status.header().expect("a header").cluster_id());

@@ -8,6 +8,7 @@ use test_support::{
 use crate::cluster::{Turn, annotate, start, term, wait_for_note};
 
 #[tokio::test]
+#[ignore = "another way of the same move; scripts/prove tests runs it"]
 async fn leadership_leaves_the_last_member_of_a_rollout() {
     let _turn = Turn::start().await;
     let etcd = start(true).await;

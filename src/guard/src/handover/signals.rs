@@ -116,7 +116,10 @@ mod tests {
             let condition = Condition { kind: kind.to_owned(), status: status.to_owned() };
             NodeState { conditions: vec![condition], ..node(&[]) }
         };
-        assert_eq!(triggers(&condition("DrainInProgress", "True")), ["condition"]);
+        for kind in ["DrainInProgress", "Drained", "MaintenanceInProgress", "GracefulNodeShutdownInProgress"]
+        {
+            assert_eq!(triggers(&condition(kind, "True")), ["condition"], "{kind}");
+        }
         for (kind, status) in [
             ("DrainInProgress", "False"),
             ("DrainInProgress", "Unknown"),
