@@ -223,6 +223,7 @@ fn print_times(what: &str, mut times: Vec<Duration>) {
 /// The times are printed, and not asserted: docs/injection.md contains them. In both cases the kubelet has written the
 /// machine's values while the API server could not call the guard.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "measures; scripts/prove tests runs it"]
 async fn prints_time_until_nodes_are_raised() {
     let repetitions = std::env::var(REPETITIONS).map_or(2, |text| text.parse().unwrap());
     let setup = Setup::start(&[]).await;

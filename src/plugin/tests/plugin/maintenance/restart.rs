@@ -86,6 +86,7 @@ async fn restart_evicts_leader_last_and_keeps_quorum() {
 
 /// The webhook stays registered, so that the guard evaluates each eviction. Only the command does not reach the guard.
 #[tokio::test]
+#[ignore = "another way of the same restart; scripts/prove tests runs it"]
 async fn restart_without_guard_follows_readiness() {
     let etcd = GuardedCluster::start().await;
     permit_transfers(&etcd).await;
