@@ -101,8 +101,7 @@ async fn respond(State(objects): State<Objects>, request: Request) -> Response {
     while parts.method == http::Method::GET && objects.reads_wait.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let reads_namespace = parts.uri.query().is_some_and(|query| query.contains("fieldSelector"));
-    let hides_label = objects.hides_label_from_watch.load(Ordering::SeqCst) && !reads_namespace;
+    let hides_label = objects.hides_label_from_watch.load(Ordering::SeqCst);
     let known = if path == NAMESPACES && !hides_label {
         let known = objects.known.lock().unwrap().get(NAMESPACES).cloned();
         Some(known.unwrap_or_else(|| (200, guarded_namespaces(&["prod"]))))
@@ -194,6 +193,7 @@ impl GuardedPods {
     pub(crate) async fn start_before_watch_shows_label(pods: &[Value]) -> Self {
         let objects = Objects::default();
         objects.hides_label_from_watch.store(true, Ordering::SeqCst);
+        objects.put(&format!("{NAMESPACES}/prod"), 200, guarded_namespaces(&["prod"])["items"][0].clone());
         Self::start_with_objects(objects, pods, ALL_NETWORKS).await
     }
 

@@ -399,15 +399,16 @@ impl<'a> Evaluation<'a> {
         found.map_err(|error| Box::new(self.answer_from_copy(copy, &resolved, error)))
     }
 
-    /// Finds the pod of which the review contains only the name: the watch of StatefulSets maps the name to a cluster. All
-    /// other pods are read individually, because most of them run no etcd, and a list may contain thousands of pods. So is the
-    /// pod while another evaluation holds the cluster lock: inputs that are read before the lock is acquired would be outdated
-    /// when it is acquired, and the last probe result may deny the request without a list.
+    /// Finds the pod of which the review contains only the name: the watch of StatefulSets maps the name to a known cluster. All
+    /// other pods are read individually, because most of them run no etcd, and a list may contain thousands of pods and wait for
+    /// the API server's cache. So is the pod while another evaluation holds the cluster lock: inputs that are read before the lock
+    /// is acquired would be outdated when it is acquired, and the last probe result may deny the request without a list.
     async fn find_by_name(&self) -> Result<Option<Found>, Box<Verdict>> {
         let &Self { services, request, .. } = self;
         let namespace = &request.namespace;
         let set = services.observer.annotations.stateful_set_by_pod_name(namespace, &request.name);
         let key = set.map(|(set, uid)| ClusterKey::from_stateful_set(namespace, set, uid));
+        let key = key.filter(|key| services.cache.member_pods.get(key).is_some());
         let lock = key.and_then(|key| Some((services.cache.lock(&key).try_lock_owned().ok()?, key)));
         let found = match lock {
             None => self.read_pod().await,

@@ -63,7 +63,7 @@ async fn new_guard_evaluates_after_the_list_of_namespaces() {
     let files = tempfile::tempdir_in(&etcd.control_plane.dir).unwrap();
     let identity = etcd.control_plane.guard_kubeconfig();
     let proxy = ApiServerProxy::start(&identity, files.path().join("proxy.kubeconfig")).await;
-    let list = proxy.hold(|call| call.path == "/api/v1/namespaces" && !call.query.contains("fieldSelector"));
+    let list = proxy.hold(|call| call.path == "/api/v1/namespaces");
     let guard = GuardProcess::launch(&proxy.kubeconfig, &files.path().join("guard"));
     let [follower, _] = etcd.followers().await;
     let send = async |path: &str, review: String| {

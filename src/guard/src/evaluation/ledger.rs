@@ -280,14 +280,10 @@ async fn try_reserve_overruled(
 ) -> Result<Option<Written>, EvaluationError> {
     let &Evaluation { services, request, deadline } = on;
     let mut ledgers = read(on, services.reservations.read(names(on, [cluster_key]))).await?;
-    let pods = services.observer.list_pods(&request.namespace, deadline).await?;
-    if on.ended(pods.iter().find(|pod| request.matches(pod))).is_some() {
-        return Ok(None);
-    }
-    let pods = NamespacePods::new(cluster_key, pods);
+    let live = services.observer.live_pod(request, deadline).await?;
     // The uid is read from the API server, because the request may contain another one.
-    let Some(uid) = pods.uid(&request.name) else { return Ok(None) };
-    let new = [reservation(request, uid, member)];
+    let Some(pod) = live.filter(|pod| on.ended(Some(pod)).is_none()) else { return Ok(None) };
+    let new = [reservation(request, &pod.metadata.uid, member)];
     let reserve = services.reservations.reserve(&mut ledgers, &new, facts);
     written(deadline.within("writing the reservation to the API server", reserve).await?).map(Some)
 }
@@ -303,13 +299,12 @@ pub(super) async fn reserve_ended(
     let facts = Facts { cluster, ..Facts::default() };
     loop {
         let mut ledgers = read(on, services.reservations.read(names(on, [cluster_key]))).await?;
-        let pods = services.observer.list_pods(&request.namespace, deadline).await?;
-        let live = pods.iter().find(|pod| request.matches(pod));
-        if on.ended(live).is_none() {
+        let live = services.observer.live_pod(request, deadline).await?;
+        if on.ended(live.as_ref()).is_none() {
             return Ok(false);
         }
         // While no pod has the name, the name stands for its uid.
-        let uid = live.map_or(&request.name, |pod| &pod.metadata.uid);
+        let uid = live.as_ref().map_or(&request.name, |pod| &pod.metadata.uid);
         let new = [reservation(request, uid, String::new())];
         let reserve = services.reservations.reserve(&mut ledgers, &new, &facts);
         match written(deadline.within("writing the reservation to the API server", reserve).await?)? {

@@ -114,10 +114,17 @@ async fn verdict(
         _ => {}
     }
     let (name, namespace) = (&request.name, &request.namespace);
-    let pods = services.observer.list_pods(namespace, deadline).await?;
+    let list = services.observer.list_pods(namespace, deadline);
+    // Each list waits for a cache of the API server, for up to 0.1 s.
+    let needs_sets = matches!(operation, WorkloadOperation::DeleteNamespace | WorkloadOperation::DeleteClaim);
+    let (pods, sets) = if needs_sets {
+        tokio::try_join!(list, etcd_sets(on, namespace))?
+    } else {
+        (list.await?, Vec::new())
+    };
     let members = MemberPods::new(&pods);
     match operation {
-        WorkloadOperation::DeleteNamespace => evaluate_namespace(on, namespace, &members).await,
+        WorkloadOperation::DeleteNamespace => evaluate_namespace(on, namespace, &members, &sets).await,
         WorkloadOperation::DeleteStatefulSet => {
             evaluate_stateful_set(on, policy, is_unproven_cascade, &pods).await
         }
@@ -127,10 +134,7 @@ async fn verdict(
                     let has_vote = has_several_members(pod) || !has_no_vote(on, namespace, pod, &pods).await;
                     Ok(evaluate_claim(on, namespace, name, pod, has_vote))
                 }
-                None => {
-                    let verdict = evaluate_unmounted_claim(on, namespace, name, &pods).await?;
-                    Ok(verdict.into())
-                }
+                None => Ok(evaluate_unmounted_claim(on, namespace, name, &pods, &sets).await.into()),
             }
         }
         WorkloadOperation::ScaleDown { first, first_to_go, relative, .. } => {
@@ -252,6 +256,7 @@ async fn evaluate_namespace(
     on: &Evaluation<'_>,
     namespace: &str,
     members: &MemberPods<'_>,
+    sets: &[StatefulSet],
 ) -> Result<OperationVerdict, EvaluationError> {
     let advice = break_glass_advice(on, &format!("namespace {namespace}"));
     if let Some(member) = members.with_data.first() {
@@ -263,9 +268,8 @@ async fn evaluate_namespace(
         );
         return Ok(OperationVerdict::with_member(protected(text, &[&advice]), namespace, member));
     }
-    let sets = etcd_sets(on, namespace).await?;
     let claims = if sets.is_empty() { Vec::new() } else { claims(on, namespace).await? };
-    for set in &sets {
+    for set in sets {
         let of_set = claims_of_set(set, &claims);
         let Some(claim) = of_set.first() else { continue };
         let text = format!(
@@ -286,12 +290,12 @@ async fn evaluate_unmounted_claim(
     namespace: &str,
     name: &str,
     pods: &[Pod],
-) -> Result<Verdict, EvaluationError> {
+    sets: &[StatefulSet],
+) -> Verdict {
     let &Evaluation { services, deadline, .. } = on;
-    let sets = etcd_sets(on, namespace).await?;
     let owner = sets.iter().find_map(|set| Some((set, set.ordinal_of_claim(name)?)));
     let Some((set, ordinal)) = owner else {
-        return Ok(harmless(format!("no etcd member uses claim {name}")));
+        return harmless(format!("no etcd member uses claim {name}"));
     };
     let set_name = &set.metadata.name;
     let pod = format!("{set_name}-{ordinal}");
@@ -302,7 +306,7 @@ async fn evaluate_unmounted_claim(
         let snapshot = services.observer.observe_listed(&cluster_key, pods, &[], deadline).await;
         if has_absent_pod_no_vote(&snapshot, &pod) {
             let text = format!("claim {name} belongs to pod {pod}, whose member has no vote");
-            return Ok(harmless(text));
+            return harmless(text);
         }
     }
     let text = format!(
@@ -310,7 +314,7 @@ async fn evaluate_unmounted_claim(
          the member of pod {pod}"
     );
     let advice = break_glass_advice(on, &format!("-n {namespace} pvc {name}"));
-    Ok(protected(text, &[&remove_first(namespace), &advice]))
+    protected(text, &[&remove_first(namespace), &advice])
 }
 
 /// Returns the StatefulSets of a namespace that run etcd.

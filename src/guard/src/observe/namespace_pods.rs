@@ -104,12 +104,6 @@ impl NamespacePods {
         [&self.pods, &self.other_pods, &self.excluded].into_iter().flatten().map(|(pod, _)| pod)
     }
 
-    /// Returns the uid of the pod with this name.
-    pub(crate) fn uid(&self, name: &str) -> Option<&str> {
-        let mut metadata = self.pods.iter().map(|(pod, _)| &pod.metadata);
-        metadata.find(|metadata| metadata.name == name).map(|metadata| metadata.uid.as_str())
-    }
-
     /// Returns the controller of the pod with this name.
     pub(crate) fn controller(&self, name: &str) -> Option<&OwnerReference> {
         self.pods.iter().find(|(pod, _)| pod.metadata.name == name)?.0.controller()

@@ -184,7 +184,8 @@ impl ApiReader {
         self.list(&subject, &path, ListParams::default(), parse_object).await
     }
 
-    /// Returns all stored `PodDisruptionBudgets` of a namespace.
+    /// Returns the `PodDisruptionBudgets` of a namespace from the API server's cache, which may lag behind. A list of what is stored
+    /// would wait for that cache, for up to 0.1 s.
     pub async fn list_disruption_budgets(
         &self,
         namespace: &str,
@@ -192,7 +193,7 @@ impl ApiReader {
         let subject = format!("the PodDisruptionBudgets of namespace {namespace}");
         let request = Request::new(format!("/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"));
         let list: Selected<DisruptionBudget> =
-            self.read(subject, request.list(&ListParams::default())).await?;
+            self.read(subject, request.list(&ListParams::default().match_any())).await?;
         Ok(list.items)
     }
 
@@ -262,15 +263,14 @@ impl ApiReader {
         Ok(namespace.is_some_and(|metadata| label.matches(&metadata.labels)))
     }
 
-    /// Returns the metadata of a namespace, or `None` if the namespace does not exist. The read is a list, because the
-    /// guard's role permits `list` of namespaces, but not `get`.
+    /// Returns the metadata of a namespace, or `None` if the namespace does not exist.
     async fn namespace(&self, name: &str) -> Result<Option<Metadata>, LookupError> {
-        let subject = format!("namespace {name}");
-        let selection = ListParams::default().fields(&format!("metadata.name={name}"));
-        let list: Selected<Object> =
-            self.read(subject, Request::new("/api/v1/namespaces").list(&selection)).await?;
-        let mut namespaces = list.items.into_iter().map(|object| object.metadata);
-        Ok(namespaces.find(|metadata| metadata.name == name))
+        let request = Request::new("/api/v1/namespaces").get(name, &GetParams::default());
+        match self.read::<Object>(format!("namespace {name}"), request).await {
+            Ok(namespace) => Ok(Some(namespace.metadata)),
+            Err(LookupError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns an error if the API server does not serve this client. This is the first call of a new process.
@@ -360,5 +360,22 @@ mod tests {
         let pods = reader.list_pods_of_node("worker", &guarded).await.unwrap();
         let namespaces: Vec<_> = pods.iter().map(|pod| pod.metadata.namespace.as_str()).collect();
         assert_eq!(namespaces, ["prod"]);
+    }
+
+    #[tokio::test]
+    async fn namespace_without_label_or_object_is_not_guarded() {
+        let reader = ApiReader::new(fake::api_server_with(|call, _| match call.uri.path() {
+            "/api/v1/namespaces/prod" => {
+                (200, json!({"metadata": {"name": "prod", "labels": {"etcd-guard.io/guard": "enabled"}}}))
+            }
+            "/api/v1/namespaces/other" => (200, json!({"metadata": {"name": "other"}})),
+            _ => (404, json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404})),
+        }));
+        let label = OptInLabel::default();
+        let mut guarded = Vec::new();
+        for name in ["prod", "other", "gone"] {
+            guarded.push(reader.is_namespace_guarded(name, &label).await.unwrap());
+        }
+        assert_eq!(guarded, [true, false, false]);
     }
 }
