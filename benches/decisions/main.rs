@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod approvals;
+mod cascades;
 mod concurrent_deletions;
 mod deletions;
 mod frozen_member;
@@ -26,7 +27,7 @@ use test_support::{bench_table, guarded_cluster::GuardedCluster};
 
 /// The variable that selects parts; they run in the order of `ALL`.
 const PARTS: &str = "BENCH_PARTS";
-const ALL_PARTS: &str = "allow deletions frozen storm reviews";
+const ALL_PARTS: &str = "allow cascades deletions frozen storm reviews";
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
@@ -36,6 +37,9 @@ async fn main() {
     if is_selected("allow") {
         approvals::plain(&guarded).await;
         Box::pin(approvals::mtls(&guarded)).await;
+    }
+    if is_selected("cascades") {
+        bench_table::append(&cascades::compare(&guarded).await);
     }
     if is_selected("deletions") || is_selected("storm") {
         let unguarded = GuardedCluster::start().await;
