@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     environment::Environment,
     oracle::{Approval, Claim},
-    stress::{APPROVAL_TIMEOUT, StressTest, Subject},
+    stress::{APPROVAL_TIMEOUT, Requests, StressTest, Subject},
 };
 use test_support::{protocol_trace, wait::wait_until};
 
@@ -95,10 +95,13 @@ impl Environment {
                 let takes_any = present.is_empty() || rng.u8(..10) == 0;
                 let name = rng.choice(if takes_any { &self.oracle.names } else { &present }).unwrap();
                 let method = match rng.u8(..10) {
+                    _ if test.requests == Requests::Evictions => Method::Evict,
                     0..5 => Method::Delete,
                     5 => Method::Force,
                     // The model has no restarts.
-                    6 if protocol_trace::folder().is_none() => Method::Restart,
+                    6 if test.requests == Requests::All && protocol_trace::folder().is_none() => {
+                        Method::Restart
+                    }
                     _ => Method::Evict,
                 };
                 if let Some(result) = self.request_deletion(name, method).await {

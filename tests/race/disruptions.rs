@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::{
     environment::{Environment, HEALTHY_TIMEOUT},
-    stress::Subject,
+    stress::{Requests, StressTest, Subject},
 };
 use test_support::{process_node::ProcessAction, wait::wait_until};
 
@@ -47,15 +47,18 @@ impl Disruption {
         Self::DangleOwner,
     ];
 
-    /// Returns the disruptions that apply to this subject.
-    pub(crate) fn for_subject(subject: Subject) -> Vec<Self> {
+    /// Returns the disruptions of a test: those that apply to its subject.
+    pub(crate) fn of(test: &StressTest) -> Vec<Self> {
+        if test.requests == Requests::Evictions {
+            return Vec::new();
+        }
         let concerns_guard = |kind: &Self| {
             matches!(
                 kind,
                 Self::KillReplica | Self::RestartReplica | Self::RotateCertificates | Self::DangleOwner
             )
         };
-        Self::ALL.into_iter().filter(|kind| subject == Subject::Guard || !concerns_guard(kind)).collect()
+        Self::ALL.into_iter().filter(|kind| test.subject == Subject::Guard || !concerns_guard(kind)).collect()
     }
 
     /// Returns the relative frequency; long disruptions are rare.
@@ -87,11 +90,12 @@ impl Environment {
     /// disruption is never cancelled, so that each effect is reverted.
     pub(crate) async fn run_disruptions(
         &self,
+        test: &StressTest,
         mut rng: Rng,
         completed: &mut DisruptionCounts,
         is_running: impl Fn(&DisruptionCounts) -> bool,
     ) {
-        let kinds = Disruption::for_subject(self.subject);
+        let kinds = Disruption::of(test);
         let mut deck = Vec::new();
         while is_running(completed) {
             if deck.is_empty() {

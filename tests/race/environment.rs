@@ -21,6 +21,8 @@ use crate::{
     recorder::Recorder,
     review_proxy::{Responder, ReviewProxy},
     stress::{StressTest, Subject},
+    x_pdb,
+    x_pdb::XPdb,
 };
 use test_support::{
     guard::process::GuardProcess,
@@ -62,6 +64,7 @@ pub(crate) struct Environment {
     pub(crate) namespace: String,
     pub(crate) control_plane: &'static ControlPlane,
     certificates: Arc<Certificates>,
+    _x_pdb: XPdb,
     /// Removed last, after all writers have ended.
     _files: TempDir,
 }
@@ -76,6 +79,11 @@ impl Environment {
         wait_for_service_account(&client, &namespace).await;
         let files = tempfile::tempdir_in(&control_plane.dir).unwrap();
         let recorder = Arc::new(Recorder::start(&control_plane.store_url, &namespace).await);
+        let mut x_pdb = XPdb::default();
+        if test.subject == Subject::XPdb {
+            x_pdb::install(&control_plane.kubectl());
+            x_pdb = XPdb::start(control_plane, test.replicas, &files.path().join("x-pdb")).await;
+        }
         let objects = test.objects();
         let file = files.path().join("etcd.json");
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
@@ -93,10 +101,12 @@ impl Environment {
                 folders.push(folder);
             }
         }
-        let bundle: String = replicas.iter().map(|replica| replica.ca_pem.as_str()).collect();
+        let bundle: String =
+            replicas.iter().map(|replica| replica.ca_pem.as_str()).chain([x_pdb.ca_pem.as_str()]).collect();
         let certificates = Arc::new(Certificates::new(files.path().join("front"), folders, &bundle));
         let responder = match test.subject {
             Subject::Guard => Responder::Replicas(replicas.iter().map(GuardProcess::https).collect()),
+            Subject::XPdb => Responder::XPdb(x_pdb.addresses.clone()),
             Subject::LeaderOnly => Responder::LeaderOnly,
             Subject::Pdb | Subject::Nothing => Responder::AllowAll,
         };
@@ -119,6 +129,7 @@ impl Environment {
             namespace,
             control_plane,
             certificates,
+            _x_pdb: x_pdb,
             _files: files,
         };
         wait_until("all members serve", HEALTHY_TIMEOUT, async || environment.oracle.is_healthy().await)

@@ -20,12 +20,13 @@ mod report;
 mod review_proxy;
 mod stress;
 mod topology;
+mod x_pdb;
 
 use std::{fmt::Debug, str::FromStr, time::Duration};
 
 use disruptions::Disruption;
 use report::Report;
-use stress::{StressTest, Subject};
+use stress::{Requests, StressTest, Subject};
 use test_support::layout::Topology;
 use tokio::sync::{Mutex, Semaphore};
 use topology::Owners;
@@ -52,6 +53,7 @@ const SHORT: StressTest = StressTest {
     slow: Duration::from_secs(5),
     limit: Duration::MAX,
     stops_at_violation: false,
+    requests: Requests::All,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -98,6 +100,7 @@ async fn stress_test_by_environment() {
         slow: Duration::from_secs(from_environment("STORM_SLOW").unwrap_or(75)),
         limit: from_environment("STORM_MINUTES").map_or(Duration::MAX, |n: u64| Duration::from_secs(60 * n)),
         stops_at_violation: false,
+        requests: from_environment("STORM_REQUESTS").unwrap_or(SHORT.requests),
     })
     .await;
     assert!(report.violations.is_empty(), "the safety invariant was violated");
@@ -116,11 +119,7 @@ async fn check(test: &StressTest) {
     assert!(report.approved > 0, "{report}");
     assert!(report.longest_wait <= MAX_HARMLESS_WAIT, "{report}");
     assert_eq!(report.slow_terminations > 0, test.slow_grace().is_some(), "{report}");
-    assert_eq!(
-        report.completed.len(),
-        Disruption::for_subject(test.subject).len(),
-        "every disruption happened: {report}"
-    );
+    assert_eq!(report.completed.len(), Disruption::of(test).len(), "every disruption happened: {report}");
 }
 
 fn from_environment<T: FromStr<Err: Debug>>(name: &str) -> Option<T> {

@@ -6,7 +6,7 @@ use crate::{
     clients::{RequestResult, RequestStats},
     disruptions::DisruptionCounts,
     environment::Environment,
-    stress::{StressTest, Subject},
+    stress::{Requests, StressTest, Subject},
 };
 
 /// The results of a stress test.
@@ -70,16 +70,22 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StressTest { members, replicas, seed, subject, owners, .. } = self.test;
+        let StressTest { members, replicas, seed, subject, owners, requests, .. } = self.test;
+        let requested = match requests {
+            Requests::All => "",
+            Requests::Deletions => ", no restarts",
+            Requests::Evictions => ", only evictions, no faults",
+        };
         let subject = match subject {
             Subject::Guard => "guard",
             Subject::LeaderOnly => "leader-only",
             Subject::Pdb => "pdb",
+            Subject::XPdb => "x-pdb",
             Subject::Nothing => "nothing",
         };
         writeln!(
             f,
-            "stress test: {members} members, {owners}, {replicas} replicas, seed {seed}, {:.0} s",
+            "stress test: {members} members, {owners}, {replicas} replicas, seed {seed}, {:.0} s{requested}",
             self.took.as_secs_f64()
         )?;
         writeln!(

@@ -26,6 +26,7 @@ use crate::{
     naive_guards,
     oracle::{Approval, Claim, Oracle},
     recorder::Recorder,
+    x_pdb,
 };
 use test_support::http_client::Connection;
 
@@ -37,6 +38,8 @@ const REASONS_WITHOUT_QUORUM: [&str; 4] =
 pub(crate) enum Responder {
     /// The guards at these addresses, in turn.
     Replicas(Vec<SocketAddr>),
+    /// Replicas of x-pdb at these addresses, in turn. What its own registration does not select is allowed.
+    XPdb(Vec<SocketAddr>),
     /// The test double that only protects the leader.
     LeaderOnly,
     /// The test double that allows every request.
@@ -116,15 +119,14 @@ impl Shared {
             None => self.oracle.uid(name).await,
         };
         let answer = match &self.responder {
-            Responder::Replicas(replicas) => {
-                let number = self.next.fetch_add(1, Ordering::Relaxed) % replicas.len();
-                let ca_pem = self.certificates.trusted();
-                post(replicas[number], &ca_pem, &path, String::from_utf8_lossy(&body).into_owned()).await
+            Responder::Replicas(replicas) => self.forward(replicas, &path, &body).await,
+            Responder::XPdb(replicas) if x_pdb::selects(&review) && !path.starts_with("/mutate") => {
+                self.forward(replicas, &path, &body).await
             }
             Responder::LeaderOnly => {
                 Some(naive_guards::leader_only(&review, &self.oracle.member(name)).await)
             }
-            Responder::AllowAll => Some(naive_guards::allow(&review)),
+            Responder::XPdb(_) | Responder::AllowAll => Some(naive_guards::allow(&review)),
         };
         let Some(answer) = answer else {
             self.count("no response");
@@ -147,10 +149,18 @@ impl Shared {
         response(StatusCode::OK, answer)
     }
 
+    /// Sends a review to the next replica.
+    async fn forward(&self, replicas: &[SocketAddr], path: &str, body: &[u8]) -> Option<String> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed) % replicas.len();
+        let ca_pem = self.certificates.trusted();
+        post(replicas[number], &ca_pem, path, String::from_utf8_lossy(body).into_owned()).await
+    }
+
     async fn record(&self, review: &Value, answer: &str, approval: Approval<'_>) {
         let answer: Value = serde_json::from_str(answer).unwrap_or_default();
         let allowed = answer["response"]["allowed"] == true;
-        let reason = answer["response"]["auditAnnotations"]["reason"].as_str().unwrap_or("no reason");
+        let message = answer["response"]["status"]["message"].as_str().unwrap_or("no reason");
+        let reason = answer["response"]["auditAnnotations"]["reason"].as_str().unwrap_or(message);
         let of_restart = if approval.is_restart { " (restart)" } else { "" };
         self.count(&format!("{} {reason}{of_restart}", if allowed { "allowed" } else { "denied" }));
         let is_dry_run = review["request"]["dryRun"] == true;
@@ -160,7 +170,7 @@ impl Shared {
             let claim = match self.responder {
                 Responder::Replicas(_) if REASONS_WITHOUT_QUORUM.contains(&reason) => Claim::ServesNothing,
                 Responder::Replicas(_) => Claim::Quorum,
-                Responder::LeaderOnly | Responder::AllowAll => Claim::Unstated,
+                Responder::XPdb(_) | Responder::LeaderOnly | Responder::AllowAll => Claim::Unstated,
             };
             self.recorder.approve(approval.uid);
             self.oracle.check(&Approval { claim, note: &note, ..approval }).await;

@@ -55,7 +55,20 @@ pub(crate) enum Subject {
     LeaderOnly,
     /// A `PodDisruptionBudget` alone, which applies to evictions and not to deletions.
     Pdb,
+    /// x-pdb with one budget for all members.
+    XPdb,
     Nothing,
+}
+
+/// The requests of the clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Requests {
+    /// Deletions, evictions and restarts.
+    All,
+    /// Deletions and evictions.
+    Deletions,
+    /// Evictions, while nothing is disrupted.
+    Evictions,
 }
 
 /// The parameters of a stress test.
@@ -78,6 +91,8 @@ pub(crate) struct StressTest {
     pub(crate) limit: Duration,
     /// Whether the test ends with the first violation.
     pub(crate) stops_at_violation: bool,
+    /// The requests of the clients.
+    pub(crate) requests: Requests,
 }
 
 impl StressTest {
@@ -143,8 +158,7 @@ impl StressTest {
         completed: &mut DisruptionCounts,
     ) {
         // Against a guard, every kind of disruption happens at least once, independent of the number of deletions.
-        let kinds =
-            if self.subject == Subject::Guard { Disruption::for_subject(self.subject).len() } else { 0 };
+        let kinds = if self.subject == Subject::Guard { Disruption::of(self).len() } else { 0 };
         let has_all = AtomicBool::new(false);
         let is_running = || {
             let is_below_limit = requests.count() < limit && !self.is_finished(environment);
@@ -162,7 +176,7 @@ impl StressTest {
         }
         let clients =
             join_all((0..CLIENTS).map(|_| environment.run_client(self, rng.fork(), requests, &is_running)));
-        let disrupt = environment.run_disruptions(rng.fork(), completed, |completed| {
+        let disrupt = environment.run_disruptions(self, rng.fork(), completed, |completed| {
             has_all.store(completed.len() >= kinds, Ordering::Relaxed);
             is_running()
         });
@@ -223,8 +237,22 @@ impl FromStr for Subject {
             "guard" => Ok(Self::Guard),
             "leader-only" => Ok(Self::LeaderOnly),
             "pdb" => Ok(Self::Pdb),
+            "x-pdb" => Ok(Self::XPdb),
             "nothing" => Ok(Self::Nothing),
-            other => Err(format!("unknown subject {other}: use guard, pdb, leader-only or nothing")),
+            other => Err(format!("unknown subject {other}: use guard, pdb, x-pdb, leader-only or nothing")),
+        }
+    }
+}
+
+impl FromStr for Requests {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            "deletions" => Ok(Self::Deletions),
+            "evictions" => Ok(Self::Evictions),
+            other => Err(format!("unknown requests {other}: use all, deletions or evictions")),
         }
     }
 }

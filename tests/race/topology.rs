@@ -19,6 +19,7 @@ use tokio::time::sleep;
 use crate::{
     environment::{Environment, HEALTHY_TIMEOUT},
     stress::{StressTest, Subject},
+    x_pdb,
 };
 use test_support::{
     layout::{Layout, Topology},
@@ -97,8 +98,12 @@ impl StressTest {
         let mut objects = self.layout().objects();
         // Denials of the budget after an approval leave unused reservations, which
         // control_plane/deletions/later_refusal.rs tests.
-        objects.retain(|object| object["kind"] != "PodDisruptionBudget" || self.subject == Subject::Pdb);
+        let has_budget = matches!(self.subject, Subject::Pdb | Subject::XPdb);
+        objects.retain(|object| object["kind"] != "PodDisruptionBudget" || has_budget);
         for object in &mut objects {
+            if object["kind"] == "PodDisruptionBudget" && self.subject == Subject::XPdb {
+                *object = x_pdb::budget(object);
+            }
             let spec = match object["kind"].as_str() {
                 Some("StatefulSet") => &mut object["spec"]["template"]["spec"],
                 Some("Pod") => {
