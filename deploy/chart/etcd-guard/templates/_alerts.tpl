@@ -8,8 +8,8 @@
   annotations:
     summary: No replica of etcd-guard is ready.
     description: >-
-      Until a replica is ready, the API server rejects deletions of living etcd pods in guarded namespaces, evictions of
-      all pods in them, and deletions of their StatefulSets, claims and namespaces.
+      Until a replica is ready, the API server rejects in guarded namespaces: deletions of living etcd pods, evictions of all
+      pods, scale-downs, and deletions of workloads, claims and the namespaces themselves.
     {{- with $.Values.monitoring.prometheusRule.runbookBaseUrl }}
     runbook_url: {{ . }}#etcdguarddown
     {{- end }}
@@ -52,8 +52,8 @@
   annotations:
     summary: The API server admits requests without the webhook {{`{{ $labels.name }}`}} because its calls fail.
     description: >-
-      Until the calls succeed, the API server admits these requests without the guard: pods without injections, nodes without
-      over-commit, and deletions of nodes and of objects that members use without an evaluation.
+      Until the calls succeed, the API server admits what this webhook checks without the guard: deletions of nodes, of
+      objects that members use or of pods that only an annotation declares, restarts of etcd by an update, and mutation.
     {{- with $.Values.monitoring.prometheusRule.runbookBaseUrl }}
     runbook_url: {{ . }}#etcdguardwebhookfailopen
     {{- end }}
