@@ -52,8 +52,8 @@
   annotations:
     summary: The API server admits requests without the webhook {{`{{ $labels.name }}`}} because its calls fail.
     description: >-
-      Until the calls succeed, the API server admits what this webhook checks without the guard: deletions of nodes, of
-      objects that members use or of pods that only an annotation declares, restarts of etcd by an update, and mutation.
+      Until the calls succeed, the API server skips this webhook: checks of deletions (of nodes, of objects that members use,
+      of pods that only an annotation declares), of updates that restart etcd, or mutation.
     {{- with $.Values.monitoring.prometheusRule.runbookBaseUrl }}
     runbook_url: {{ . }}#etcdguardwebhookfailopen
     {{- end }}
