@@ -5,6 +5,7 @@ mod chart_platforms;
 mod chart_readme;
 mod chart_values;
 mod chart_variants;
+mod helm;
 mod image;
 mod manifests;
 mod monitoring;

@@ -48,13 +48,13 @@ impl Options {
             names.iter().map(|name| catalog::program(name)).collect::<Result<_>>()?;
         let search = Search { modules: self.modules, own_build: self.own_build };
         install_missing(&search, &programs)?;
-        for program in programs {
+        for (name, program) in names.iter().zip(programs) {
             let found = provide(&search, &program)?;
             if self.path {
                 println!("{}", found.path.display());
             } else if !self.quiet {
                 log::info(format_args!("{}: {} (from {})", program.name, found.path.display(), found.origin));
-                println!("{}={}", program.name, found.path.display());
+                println!("{name}={}", found.path.display());
             }
         }
         Ok(())

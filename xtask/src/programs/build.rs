@@ -113,6 +113,7 @@ fn linker_flags(module: &Module, version: &str) -> String {
     let stamped = match module.path {
         "k8s.io/kubernetes" => Some("k8s.io/component-base/version.gitVersion"),
         "helm.sh/helm/v3" => Some("helm.sh/helm/v3/internal/version.version"),
+        "helm.sh/helm/v4" => Some("helm.sh/helm/v4/internal/version.version"),
         _ => None,
     };
     stamped.map_or_else(|| String::from("-s -w"), |variable| format!("-s -w -X {variable}={version}"))

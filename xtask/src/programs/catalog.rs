@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 /// Programs of a call without names.
-pub(super) const DEFAULT_NAMES: [&str; 36] = [
+pub(super) const DEFAULT_NAMES: [&str; 37] = [
     "etcd-3.6",
     "etcdctl-3.6",
     "etcdutl-3.6",
@@ -25,7 +25,8 @@ pub(super) const DEFAULT_NAMES: [&str; 36] = [
     "kubelet",
     "kube-proxy",
     "coredns",
-    "helm",
+    "helm-3",
+    "helm-4",
     "crane",
     "actionlint",
     "cert-manager",
@@ -122,6 +123,18 @@ const fn debian(packages: &'static [&'static str]) -> Source {
     Source::Debian { packages }
 }
 
+/// Variable that selects the major release of Helm; by default 3.
+const HELM_VARIABLE: &str = "HELM_MAJOR";
+
+/// Returns the name of the program that the variable `HELM_MAJOR` selects.
+fn selected_helm() -> Result<&'static str> {
+    match env::var(HELM_VARIABLE).as_deref() {
+        Err(_) | Ok("" | "3") => Ok("helm-3"),
+        Ok("4") => Ok("helm-4"),
+        Ok(other) => bail!("{HELM_VARIABLE}={other} is unknown (known: 3 4)"),
+    }
+}
+
 /// Returns the program of a name.
 pub(super) fn program(name: &str) -> Result<Program> {
     let (executable, source) = match name {
@@ -144,9 +157,13 @@ pub(super) fn program(name: &str) -> Result<Program> {
         "etcdctl-3.7" => ("etcdctl", go_module("etcd-3.7", ETCDCTL, "")),
         "etcdutl-3.6" => ("etcdutl", go_module("etcd-3.6", ETCDUTL, "")),
         "coredns" => ("coredns", go_module("coredns", "github.com/coredns/coredns", "")),
-        "helm" => ("helm", go_module("helm", "helm.sh/helm/v3", "/cmd/helm")),
+        "helm" => return program(selected_helm()?),
+        "helm-3" => ("helm", go_module("helm-3", "helm.sh/helm/v3", "/cmd/helm")),
+        "helm-4" => ("helm", go_module("helm-4", "helm.sh/helm/v4", "/cmd/helm")),
         // A registry on loopback, and the client that pushes images to it.
         "crane" => ("crane", go_module("crane", "github.com/google/go-containerregistry", "/cmd/crane")),
+        // Signs and verifies a rehearsed release.
+        "cosign" => ("cosign", go_module("cosign", "github.com/sigstore/cosign/v3", "/cmd/cosign")),
         "actionlint" => {
             ("actionlint", go_module("actionlint", "github.com/rhysd/actionlint", "/cmd/actionlint"))
         }
@@ -155,6 +172,8 @@ pub(super) fn program(name: &str) -> Result<Program> {
             let path = "github.com/cert-manager/cert-manager";
             ("cert-manager", Source::Go(Module { directory: "cert-manager", path, package: None }))
         }
+        // Runs programs for arm64 on other machines.
+        "qemu-aarch64-static" => ("qemu-aarch64-static", debian(&["qemu-user-static"])),
         // Subjects of scripts/compare.
         "kyverno" => ("kyverno", go_module("kyverno", "github.com/kyverno/kyverno", "/cmd/kyverno")),
         "gatekeeper" => {

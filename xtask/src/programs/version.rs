@@ -47,7 +47,7 @@ fn required_by<'text>(go_mod: &'text str, module: &str) -> Option<&'text str> {
 pub(super) fn reported(program: &Path, name: &str) -> Option<String> {
     let arguments: &[&str] = match name {
         "kubectl" => &["version", "--client"],
-        "helm" => &["version", "--short"],
+        "helm-3" | "helm-4" => &["version", "--short"],
         "coredns" => &["-version"],
         _ if name.starts_with("etcdctl-") => &["version"],
         _ => &["--version"],
@@ -85,10 +85,9 @@ pub(super) fn fits(name: &str, version: &str, kubernetes: &str) -> bool {
         "kubectl" => minor_number(version)
             .zip(minor_number(kubernetes))
             .is_some_and(|(kubectl, server)| kubectl.abs_diff(server) <= 1),
-        "helm" => is_minor("3"),
         _ if name.starts_with("kube") => is_minor(kubernetes),
         _ => match name.split_once('-') {
-            Some(("etcd" | "etcdctl", minor)) => is_minor(minor),
+            Some(("etcd" | "etcdctl" | "helm", minor)) => is_minor(minor),
             _ => true,
         },
     }
@@ -127,7 +126,7 @@ mod tests {
         assert!(fits("etcd-3.6.11", "3.6.11") && !fits("etcd-3.6.11", "3.6.12"));
         assert!(fits("kubectl", "1.36.0") && fits("kubectl", "1.38.2") && !fits("kubectl", "1.35.9"));
         assert!(fits("kubelet", "1.37.0") && !fits("kube-apiserver", "1.36.3"));
-        assert!(fits("helm", "3.1.0") && !fits("helm", "4.0.0"));
+        assert!(fits("helm-3", "3.1.0") && !fits("helm-3", "4.0.0") && fits("helm-4", "4.3.2"));
         assert!(fits("coredns", "1.9.0"));
     }
 }

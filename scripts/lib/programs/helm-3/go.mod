@@ -1,4 +1,4 @@
-module etcd-guard.io/testbed/helm
+module etcd-guard.io/testbed/helm-3
 
 go 1.26.0
 
