@@ -96,7 +96,8 @@ async fn tls_with_identity(
                 .map_err(RequestError::because)?
         }
     };
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    // A server that also has HTTP/2 must not choose it.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let stream = connect(address).await?;
     let name = ServerName::from(address.ip());
     in_time(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
