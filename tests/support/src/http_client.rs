@@ -62,7 +62,7 @@ async fn connect(address: SocketAddr) -> Result<TcpStream, RequestError> {
 /// Connects by TLS to a server whose certificate is signed by one of these CAs, as the API server does with a
 /// `caBundle`. The client prefers HTTP/2.
 pub async fn tls(address: SocketAddr, ca_pem: &str) -> Result<TlsStream<TcpStream>, RequestError> {
-    tls_with_identity(None, address, ca_pem).await
+    tls_with_identity(None, address, ca_pem, &[b"h2", HTTP_1_1]).await
 }
 
 /// The client certificate of a caller and its key.
@@ -74,11 +74,15 @@ pub struct Identity<'a> {
     pub key: &'a str,
 }
 
-/// Connects like [`tls`], with an optional client certificate.
+/// The protocol of [`Connection`]: a server that also has HTTP/2 must not choose it.
+const HTTP_1_1: &[u8] = b"http/1.1";
+
+/// Connects like [`tls`], with an optional client certificate and these protocols.
 async fn tls_with_identity(
     identity: Option<Identity<'_>>,
     address: SocketAddr,
     ca_pem: &str,
+    protocols: &[&[u8]],
 ) -> Result<TlsStream<TcpStream>, RequestError> {
     let mut roots = RootCertStore::empty();
     for ca in CertificateDer::pem_slice_iter(ca_pem.as_bytes()) {
@@ -96,8 +100,7 @@ async fn tls_with_identity(
                 .map_err(RequestError::because)?
         }
     };
-    // A server that also has HTTP/2 must not choose it.
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     let stream = connect(address).await?;
     let name = ServerName::from(address.ip());
     in_time(TlsConnector::from(Arc::new(config)).connect(name, stream)).await
@@ -121,7 +124,7 @@ impl Connection {
 
     /// Connects with TLS, as [`tls`].
     pub async fn tls(address: SocketAddr, ca_pem: &str) -> Result<Self, RequestError> {
-        Self::over(tls(address, ca_pem).await?).await
+        Self::over(tls_with_identity(None, address, ca_pem, &[HTTP_1_1]).await?).await
     }
 
     /// Connects with TLS and a client certificate.
@@ -130,7 +133,7 @@ impl Connection {
         address: SocketAddr,
         ca_pem: &str,
     ) -> Result<Self, RequestError> {
-        Self::over(tls_with_identity(Some(identity), address, ca_pem).await?).await
+        Self::over(tls_with_identity(Some(identity), address, ca_pem, &[HTTP_1_1]).await?).await
     }
 
     async fn over(
