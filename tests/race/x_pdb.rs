@@ -103,8 +103,7 @@ pub(crate) fn selects(review: &Value) -> bool {
 
 fn variable(name: &str) -> PathBuf {
     std::env::var_os(name)
-        .map(PathBuf::from)
-        .unwrap_or_else(|| panic!("{name} is not set: use scripts/storm --x-pdb"))
+        .map_or_else(|| panic!("{name} is not set: use scripts/storm --x-pdb"), PathBuf::from)
 }
 
 fn free_port() -> u16 {
