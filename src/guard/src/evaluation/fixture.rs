@@ -61,6 +61,7 @@ impl FakeServer {
                 ("GET", path) if path.ends_with("/pods/etcd-0") => {
                     (200, member(path.split('/').nth(4).unwrap()))
                 }
+                ("GET", path) if path.ends_with("/pods/web-0") => (200, web(path.split('/').nth(4).unwrap())),
                 ("GET", path) if path.contains("/pods/") => (404, missing()),
                 ("GET", path) if path.starts_with(LEASES) => {
                     reads.lock().unwrap().push(path.to_owned());

@@ -265,7 +265,7 @@ mod tests {
         let inject = ShippedRoles::Inject.permissions("ops");
         let optional: Vec<_> =
             inject.iter().filter(|permission| permission.severity() == State::Warning).collect();
-        assert_eq!((inject.len(), optional.len()), (4, 2), "quotas and LimitRanges concern only warnings");
+        assert_eq!((inject.len(), optional.len()), (3, 2), "quotas and LimitRanges concern only warnings");
     }
 
     /// Checks the permissions of the servers if these verbs are not granted.
