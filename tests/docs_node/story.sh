@@ -9,7 +9,7 @@ PROJECT=$(realpath -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
 # Programs on the PATH of a reader, and the variables that the recipes require.
 ln -sf -- "$2" "$TESTBED_DIR/bin/kubectl-etcd_guard"
 ln -sf -- "$3" "$TESTBED_DIR/bin/helm"
-export NS=prod SET=etcd SELECTOR=app=etcd CONTAINER=etcd CLAIM=data SCHEME=http ETCDCTL=etcdctl
+export NS=prod SET=etcd SELECTOR=app=etcd CONTAINER=etcd CLAIM=data HOST=etcd.prod.svc SCHEME=http ETCDCTL=etcdctl
 export POD=etcd-1 OTHER=etcd-0 NODE=node IMAGE=$4
 
 # On an idle machine every section takes less than a minute, except the upgrade of etcd.
