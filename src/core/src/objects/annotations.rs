@@ -56,8 +56,12 @@ pub const MOVE_LEADER: &str = "etcd-guard.io/move-leader";
 /// defragmented, and the time of the request. It is read from the same objects as [`MOVE_LEADER`].
 pub const DEFRAGMENT: &str = "etcd-guard.io/defragment";
 
+/// Request for one step of the replacement of a member, as `STEP POD MEMBER@TIME`: `remove`, `add` or `promote`, the pod, the id of
+/// the member that is replaced, and the time of the request. It is read from a StatefulSet.
+pub const REPLACE: &str = "etcd-guard.io/replace";
+
 /// The names of all annotations that are kept. Their number limits the entries of an object.
-pub const KEPT: [&str; 15] = [
+pub const KEPT: [&str; 16] = [
     MIRROR,
     LEADER,
     SINGLE_MEMBER,
@@ -73,6 +77,7 @@ pub const KEPT: [&str; 15] = [
     MIN_VOTERS,
     MOVE_LEADER,
     DEFRAGMENT,
+    REPLACE,
 ];
 
 /// Maximum length of a value in bytes. The longest valid value is a reason of a few sentences.

@@ -1,7 +1,8 @@
-//! The commands that act on guarded clusters: `defrag`, `move-leader` and `restart`.
+//! The commands that act on guarded clusters: `defrag`, `move-leader`, `replace` and `restart`.
 
 pub(crate) mod defrag;
 pub(crate) mod move_leader;
+pub(crate) mod replace;
 pub(crate) mod restart;
 
 use std::{fmt, future::pending, str::FromStr};

@@ -1,10 +1,11 @@
-//! The commands `restart`, `move-leader`, `defrag` and `check node/NAME`.
+//! The commands `restart`, `move-leader`, `defrag`, `replace` and `check node/NAME`.
 
 mod check_node;
 mod defrag;
 mod interruption;
 mod move_leader;
 mod permissions;
+mod replace;
 mod restart;
 mod upgrade;
 
