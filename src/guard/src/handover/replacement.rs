@@ -548,7 +548,7 @@ mod tests {
         let mut silent = without_last(3);
         silent.pods[2].peer_urls.clear();
         assert!(demanded(&silent, Phase::Add, 2).contains("does not show --initial-advertise-peer-urls"));
-        let weak = without_last(3).crash(1);
+        let weak = without_last(3).change(1, |pod| pod.reserved = true);
         assert!(demanded(&weak, Phase::Add, 2).contains("1 of 2 voters are healthy"), "{weak:?}");
     }
 
