@@ -5,20 +5,17 @@
 #[cfg(any(test, feature = "fixtures"))]
 pub(crate) mod authority_check;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use tokio::time::{Instant, timeout_at};
 
 use etcd_guard_core::{
     discovery::{
-        credential_selection::{CertificateSearch, Selection},
-        credential_sources::{
-            CredentialSources, DataKey, SELF_SIGNED, TlsSource, UsedPart, UserSecret, config_text,
-        },
+        credential_selection::{CertificateSearch, Credentials, Selection},
+        credential_sources::{CredentialSources, DataKey, SELF_SIGNED, UserSecret, config_text},
         etcd_pod::EtcdPod,
     },
     escape::{MAX_ERROR_CHARS, to_bounded_line},
-    etcd::endpoint::{ClientIdentity, User},
     objects::{
         data_object::{DataObject, Secret},
         pod::Pod,
@@ -36,16 +33,10 @@ pub(crate) struct CredentialReader {
     secrets: SecretReader,
 }
 
-/// The credentials of one cluster.
+/// The credentials of one cluster, and what is missing.
 #[derive(Clone, Default)]
 struct ClusterCredentials {
-    ca: Option<Arc<[u8]>>,
-    /// Whether every certificate of a member is accepted.
-    accepts_any_certificate: bool,
-    /// Whether an object gave the CA that is used for its CA only. The CA beside a client certificate does not replace it.
-    has_designated_ca: bool,
-    identity: Option<ClientIdentity>,
-    user: Option<User>,
+    credentials: Credentials,
     /// One message for each credential that is missing.
     problems: Vec<String>,
     /// Whether one of them is missing because the guard may not read an object.
@@ -87,12 +78,7 @@ impl CredentialReader {
                     found
                 }
             };
-            if let Some(tls) = &mut endpoint.tls {
-                tls.ca = found.ca;
-                tls.accepts_any_certificate = found.accepts_any_certificate;
-                tls.identity = found.identity;
-            }
-            endpoint.user = found.user;
+            found.credentials.apply_to(endpoint);
             pod.lacks_role = found.lacks_role;
             let problems: Vec<String> = pod.problem.take().into_iter().chain(found.problems).collect();
             let problem = to_bounded_line(&problems.join("; "), MAX_ERROR_CHARS);
@@ -144,7 +130,7 @@ impl CredentialReader {
     async fn read(&self, namespace: &str, sources: &CredentialSources) -> ClusterCredentials {
         let mut found = ClusterCredentials::default();
         if sources.accepts_self_signed {
-            found.accepts_any_certificate = true;
+            found.credentials.accepts_any_certificate = true;
         } else if sources.is_self_signed {
             found.problems.push(String::from(SELF_SIGNED));
         } else if !sources.tls.is_empty() {
@@ -183,18 +169,14 @@ impl CredentialReader {
             };
             let selection = Selection::new(source, &content);
             search.add(&selection);
-            let failure = found.add(&source.object.describe(namespace), source, &content, &selection);
+            let failure =
+                found.credentials.add(&source.object.describe(namespace), source, &content, &selection);
             failures.others.extend(failure);
         }
         if search.is_complete() {
             return;
         }
-        let missing = match (&found.ca, &found.identity) {
-            (None, None) => "found neither a CA nor a client certificate",
-            (None, Some(_)) => "found no CA",
-            _ => "found no client certificate",
-        };
-        found.problems.push(format!("{missing}: {}", failures.describe()));
+        found.problems.push(format!("{}: {}", found.credentials.missing(), failures.describe()));
         found.lacks_role = !failures.forbidden.is_empty();
     }
 
@@ -208,16 +190,8 @@ impl CredentialReader {
                 return;
             }
         };
-        match source.password(&secret) {
-            Some(password) => {
-                found.user = Some(User { name: source.user_name(&secret), password: password.into() });
-            }
-            None => found.problems.push(format!(
-                "{} contains no password ({})",
-                object.describe(namespace),
-                source.key_names()
-            )),
-        }
+        let problem = found.credentials.add_user(&object.describe(namespace), source, &secret);
+        found.problems.extend(problem);
     }
 }
 
@@ -238,47 +212,6 @@ impl ReadFailures {
     fn describe(&self) -> String {
         let forbidden = (!self.forbidden.is_empty()).then(|| describe_forbidden(&self.forbidden.join(", ")));
         forbidden.iter().chain(&self.others).map(String::as_str).collect::<Vec<_>>().join(", ")
-    }
-}
-
-// === impl ClusterCredentials ===
-
-impl ClusterCredentials {
-    /// Adds the certificate and the CA in one object. Returns the reason why the object provides less than expected.
-    fn add(
-        &mut self,
-        name: &str,
-        source: &TlsSource,
-        content: &Secret,
-        selection: &Selection<'_>,
-    ) -> Option<String> {
-        let identity = selection.pair.and_then(|(certificate, key)| {
-            Some(ClientIdentity { certificate: content.get(certificate)?, key: content.get(key)? })
-        });
-        let ca = selection.ca.and_then(|key| content.get(key));
-        // A CA in the same Secret as the certificate takes precedence.
-        let uses_identity = self.identity.is_none() && identity.is_some();
-        if ca.is_some() && (self.ca.is_none() || (uses_identity && !self.has_designated_ca)) {
-            self.ca.clone_from(&ca);
-            self.has_designated_ca = source.part == UsedPart::Ca;
-        }
-        if uses_identity {
-            self.identity.clone_from(&identity);
-        }
-        let missing = source.missing_keys(content);
-        if !missing.is_empty() {
-            return Some(format!("{name} contains no {}", missing.join(" and no ")));
-        }
-        match (identity, ca, source.part) {
-            (None, _, UsedPart::CertificateAndCa) if selection.has_only_authorities => {
-                Some(format!("{name} contains the key of a CA, which is not used as a client certificate"))
-            }
-            (None, None, UsedPart::CertificateAndCa) => {
-                Some(format!("{name} contains neither a certificate nor a CA"))
-            }
-            (None, None, UsedPart::Ca) => Some(format!("{name} contains no CA")),
-            _ => None,
-        }
     }
 }
 

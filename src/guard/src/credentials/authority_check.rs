@@ -4,9 +4,11 @@
 
 use std::sync::OnceLock;
 
-use super::ClusterCredentials;
 use etcd_guard_core::{
-    discovery::{credential_selection::Selection, etcd_pod::EtcdPod},
+    discovery::{
+        credential_selection::{Credentials, Selection},
+        etcd_pod::EtcdPod,
+    },
     objects::data_object::Secret,
 };
 
@@ -28,7 +30,7 @@ pub(crate) fn assert_no_authority_key(member: &EtcdPod) {
                 [certificate, key].into_iter().flat_map(|key| source.shown_files(key).chain(Some(key)));
             assert!(!names.any(has_word), "{source:?} chooses {certificate} and {key}");
         }
-        let mut found = ClusterCredentials::default();
+        let mut found = Credentials::default();
         found.add("Secret prod/etcd", source, &content, &Selection::new(source, &content));
         assert!(found.identity.is_none(), "{source:?} uses the key of a CA");
     }
