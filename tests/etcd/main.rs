@@ -30,6 +30,7 @@ macro_rules! on_every_version {
 }
 
 mod access;
+mod backup;
 mod cluster;
 mod faulty;
 mod guarded_cluster;

@@ -81,15 +81,8 @@ impl Connections {
         if let Some(client) = shared.or_else(|| self.open.get(endpoint)) {
             return Ok((client, true));
         }
-        let channel = self.channel(endpoint)?;
-        // Every caller sets a timeout for this call. A client with a user logs in.
-        let connect = |options| Box::pin(Client::from_channel(channel.clone(), Some(options)));
-        let client = match connect(connect_options(endpoint)).await {
-            Err(error) if endpoint.user.is_some() && is_authentication_disabled(&error) => {
-                connect(connect_options(&Endpoint { user: None, ..endpoint.clone() })).await?
-            }
-            connected => connected?,
-        };
+        // Every caller sets a timeout for this call.
+        let client = log_in(self.channel(endpoint)?, endpoint).await?;
         self.store(endpoint, &client);
         Ok((client, false))
     }
@@ -151,6 +144,17 @@ impl Default for Connections {
     }
 }
 
+/// Returns a client of the member behind a channel. A client with a user logs in.
+pub(super) async fn log_in(channel: Channel, endpoint: &Endpoint) -> Result<Client, Error> {
+    let connect = |options| Box::pin(Client::from_channel(channel.clone(), Some(options)));
+    match connect(connect_options(endpoint)).await {
+        Err(error) if endpoint.user.is_some() && is_authentication_disabled(&error) => {
+            connect(connect_options(&Endpoint { user: None, ..endpoint.clone() })).await
+        }
+        connected => connected,
+    }
+}
+
 /// Whether the cluster has authentication disabled. A login then fails, and is not required.
 fn is_authentication_disabled(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.message().contains("authentication is not enabled"))
@@ -158,7 +162,7 @@ fn is_authentication_disabled(error: &Error) -> bool {
 
 /// Returns the settings of a connection to the first URL, whose scheme must be that of the TLS settings. A connection that
 /// accepts every certificate has other settings.
-fn channel_builder(endpoint: &Endpoint) -> Result<transport::Endpoint, Error> {
+pub(super) fn channel_builder(endpoint: &Endpoint) -> Result<transport::Endpoint, Error> {
     let url: Uri = endpoint.url.parse()?;
     // tonic would send the password of a user over a connection without TLS.
     if url.scheme_str() != Some(endpoint.scheme().as_str()) {

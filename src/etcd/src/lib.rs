@@ -6,6 +6,7 @@
 //! - [`probe`]: a linearizable read, the status and the member list of one member, as a `ProbeResult` of the crate `core`.
 //! - [`move_leader`], [`defragment`] and [`disarm_no_space`]: the only changes. This crate never writes keys, and reads alarms from
 //!   `Status.errors`, because `Maintenance.Alarm` is a raft proposal.
+//! - [`BackupSource`]: the database of a member as a stream, for the kubectl plugin, over a connection of its own.
 //! - [`detect_schemes`]: whether a member speaks TLS, where its settings do not say so.
 //! - [`Connections`]: open connections by address and credentials. [`Transport`] opens them: TCP, or the network of a simulation.
 //! - `limits` and `response`: a member is not trusted. Sizes are bounded, and errors become text that is safe to print.
@@ -13,6 +14,7 @@
 //! This crate must not know Kubernetes: callers pass addresses and credentials, and judge the answers.
 
 mod any_certificate;
+mod backup;
 mod connection;
 mod defragmentation;
 mod limits;
@@ -23,6 +25,7 @@ mod suffrage;
 mod transfer;
 mod unverified;
 
+pub use backup::{BackupSource, Database, Dial, MemberStream, Piece, detect_scheme};
 pub use connection::{Connections, Transport, early::EarlyConnections};
 pub use defragmentation::{defragment, disarm_no_space};
 pub use limits::{MAX_LISTED_MEMBERS, MAX_LISTED_URLS};

@@ -3,12 +3,17 @@
 //! The probe carries no credentials and proves nothing about the member. It only selects the scheme of the probe that
 //! follows, and that one requires a certificate of a known CA over TLS.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::future::join_all;
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     time::{Instant, timeout_at},
 };
@@ -51,38 +56,50 @@ async fn detect_at_any_address(
 ) -> Option<Scheme> {
     for url in [&endpoint.url].into_iter().chain(&endpoint.other_urls) {
         let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address);
-        if let Ok(Some(scheme)) = timeout_at(deadline, detect_scheme(address, connector)).await {
+        if let Ok(Some(scheme)) =
+            timeout_at(deadline, detect_scheme(|| TcpStream::connect(address), connector)).await
+        {
             return Some(scheme);
         }
     }
     None
 }
 
-async fn detect_scheme(address: &str, connector: &TlsConnector) -> Option<Scheme> {
-    match speaks_plain_http(address).await {
-        Ok(true) => Some(Scheme::Http),
-        Ok(false) => speaks_tls(address, connector).await.then_some(Scheme::Https),
-        Err(_) => None,
-    }
+/// Returns the scheme at which the process listens to which this function connects.
+pub(super) async fn detect_through<S, F>(open: impl Fn() -> F, deadline: Instant) -> Option<Scheme>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    F: Future<Output = io::Result<S>>,
+{
+    timeout_at(deadline, detect_scheme(open, &connector()?)).await.ok().flatten()
 }
 
-/// Whether the process at the address replies to the preface of HTTP/2. The error is that of the connection.
-async fn speaks_plain_http(address: &str) -> io::Result<bool> {
-    let mut stream = TcpStream::connect(address).await?;
+async fn detect_scheme<S, F>(open: impl Fn() -> F, connector: &TlsConnector) -> Option<Scheme>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    F: Future<Output = io::Result<S>>,
+{
+    if speaks_plain_http(open().await.ok()?).await {
+        return Some(Scheme::Http);
+    }
+    speaks_tls(open().await.ok()?, connector).await.then_some(Scheme::Https)
+}
+
+/// Whether the process replies to the preface of HTTP/2.
+async fn speaks_plain_http(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> bool {
     let mut header = [0; FRAME_HEADER_BYTES];
     // The peer may close the connection at any byte.
     let exchange = async {
         stream.write_all(PREFACE).await?;
         stream.read_exact(&mut header).await
     };
-    Ok(exchange.await.is_ok() && header.get(FRAME_TYPE) == Some(&SETTINGS))
+    exchange.await.is_ok() && header.get(FRAME_TYPE) == Some(&SETTINGS)
 }
 
-/// Whether the process at the address replies to a TLS handshake. The handshake fails, because no CA is trusted.
-async fn speaks_tls(address: &str, connector: &TlsConnector) -> bool {
-    let Ok(stream) = TcpStream::connect(address).await else { return false };
-    let Ok(peer) = stream.peer_addr() else { return false };
-    match connector.connect(ServerName::from(peer.ip()), stream).await {
+/// Whether the process replies to a TLS handshake. The handshake fails, because no CA is trusted.
+async fn speaks_tls(stream: impl AsyncRead + AsyncWrite + Unpin, connector: &TlsConnector) -> bool {
+    // With an address, the handshake contains no name.
+    match connector.connect(ServerName::from(IpAddr::V4(Ipv4Addr::LOCALHOST)), stream).await {
         Ok(_) => true,
         Err(error) => {
             let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());

@@ -3,13 +3,16 @@
 //! No CA signs these certificates, they name the address on which etcd listens, and their keys are on the curve P-521, which
 //! the TLS provider cannot verify. Such a connection is encrypted, and proves as much as one over plain HTTP.
 
-use std::{io, sync::Arc};
+use std::{io, net::IpAddr, sync::Arc};
 
 use etcd_client::Channel;
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, crypto::ring::default_provider, pki_types::ServerName};
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::transport::{Endpoint, Error};
 
@@ -20,10 +23,14 @@ const HTTP2: &[u8] = b"h2";
 
 /// Creates the channel to the member at a URL with the scheme `https`. It accepts every certificate.
 pub(super) fn unverified_channel(url: &str) -> Result<Channel, Error> {
-    // tonic has no TLS settings that accept such a certificate: for tonic, this is a connection of plain HTTP.
-    let endpoint = Endpoint::from_shared(url.replacen("https://", "http://", 1))?;
     let connect = tower::service_fn(|url: Uri| async move { open(&url).await.map(TokioIo::new) });
-    Ok(limited(endpoint.connect_with_connector_lazy(connect)))
+    Ok(limited(unverified_builder(url)?.connect_with_connector_lazy(connect)))
+}
+
+/// Returns the settings of such a connection. tonic has no TLS settings that accept such a certificate: for tonic, it is a connection of
+/// plain HTTP.
+pub(super) fn unverified_builder(url: &str) -> Result<Endpoint, Error> {
+    Endpoint::from_shared(url.replacen("https://", "http://", 1))
 }
 
 /// Opens a connection. Every caller sets a timeout.
@@ -35,6 +42,14 @@ async fn open(url: &Uri) -> io::Result<TlsStream<TcpStream>> {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::warn!(member = %authority, %error, "setting TCP_NODELAY failed");
     }
+    handshake(stream.peer_addr()?.ip(), stream).await
+}
+
+/// Starts TLS over a connection to the member at this address. Every caller sets a timeout.
+pub(super) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
+    address: IpAddr,
+    stream: S,
+) -> io::Result<TlsStream<S>> {
     let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
@@ -42,6 +57,5 @@ async fn open(url: &Uri) -> io::Result<TlsStream<TcpStream>> {
         .with_custom_certificate_verifier(Arc::new(AnyCertificate))
         .with_no_client_auth();
     config.alpn_protocols = vec![HTTP2.to_vec()];
-    let address = stream.peer_addr()?.ip();
     TlsConnector::from(Arc::new(config)).connect(ServerName::from(address), stream).await
 }
