@@ -16,7 +16,9 @@ use etcd_client::Error;
 use proptest::prelude::*;
 use serde_json::Value;
 
-use etcd_guard_api::{ClusterStatus, MemberStatus, RecognitionGap, ReservationStatus, Role, Survey};
+use etcd_guard_api::{
+    BackupStatus, ClusterStatus, MemberStatus, RecognitionGap, ReservationStatus, Role, Survey,
+};
 use etcd_guard_core::{
     documentation::Manual,
     escape::{MAX_TEXT_CHARS, escape_json, to_shell_word},
@@ -233,6 +235,7 @@ fn survey(text: &str) -> Survey {
         reservations: vec![ReservationStatus { pod: text(), at: text(), by: text() }],
         policy: vec![PolicySetting { name: text(), value: text(), from: text() }],
         problems: vec![text()],
+        last_backup: Some(BackupStatus { at: text(), revision: 1 }),
     };
     let gap = RecognitionGap { namespace: text(), pod: Some(text()), text: text() };
     Survey {

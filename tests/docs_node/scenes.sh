@@ -176,10 +176,10 @@ before_recipes_restore_all_members_from_a_backup() {
   wait_until 'three members serve' three_serve
   REVISION=$(revision)
   kubectl -n prod exec etcd-0 -c etcd -- etcdctl put manual/restored before >/dev/null
-  kubectl -n prod exec etcd-0 -c etcd -- etcdctl snapshot save /var/lib/etcd/snapshot.db >/dev/null
-  kubectl -n prod exec etcd-0 -c etcd -- etcdctl put manual/restored after >/dev/null
   mkdir -p "$folder"
-  install -m 644 "$(volume_path etcd-0)/snapshot.db" "$folder/snapshot.db"
+  kubectl etcd-guard backup -n prod statefulset/etcd "$folder/snapshot.db" >&2
+  kubectl -n prod exec etcd-0 -c etcd -- etcdctl put manual/restored after >/dev/null
+  chmod 644 "$folder/snapshot.db"
   kubectl apply -f - >/dev/null <<END
 {"apiVersion": "v1", "kind": "List", "items": [
  {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "snapshots"}, "spec": {
@@ -222,6 +222,10 @@ query_with_tls() {
   kubectl -n secure rollout status statefulset/etcd --timeout="${READY_TIMEOUT}s" >&2
   # shellcheck disable=SC2086 # the words are separate arguments, as in the recipes
   kubectl -n secure exec etcd-0 -c etcd -- $command endpoint health --cluster -w table >&2 || fail 'etcdctl with TLS failed'
+  log '== a backup with TLS'
+  kubectl label namespace secure etcd-guard.io/guard=enabled >&2
+  kubectl etcd-guard inspect -n secure statefulset/etcd --role | kubectl apply -f - >&2
+  wait_until 'a backup is saved' kubectl etcd-guard backup -n secure statefulset/etcd "$TESTBED_DIR/secure.db" >&2
 }
 
 before_uninstall_helm() {

@@ -11,6 +11,7 @@ mod status;
 pub use self::{
     preview::Preview,
     status::{
-        ClusterStatus, MemberStatus, PRIORITY_WARNING, RecognitionGap, ReservationStatus, Role, Survey,
+        BackupStatus, ClusterStatus, MemberStatus, PRIORITY_WARNING, RecognitionGap, ReservationStatus, Role,
+        Survey,
     },
 };

@@ -67,6 +67,18 @@ pub struct ClusterStatus {
     pub policy: Vec<PolicySetting>,
     /// Problems, one sentence each.
     pub problems: Vec<String>,
+    /// The last backup that `kubectl etcd-guard backup` recorded.
+    pub last_backup: Option<BackupStatus>,
+}
+
+/// A recorded backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackupStatus {
+    /// Time of the backup (RFC 3339), by the clock of its command.
+    pub at: String,
+    /// The revision up to which it has all changes.
+    pub revision: u64,
 }
 
 /// A member, or a pod that should run one.

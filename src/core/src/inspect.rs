@@ -30,7 +30,7 @@ use crate::{
         stopped_pod::verdict_of_stopped_pod,
     },
     objects::{
-        data_object::DataObject,
+        data_object::{DataObject, Secret},
         pod::{Pod, PodIp},
     },
     policy::{PolicySetting, PolicySource, resolve},
@@ -316,6 +316,13 @@ impl Inspection {
         }
         self.apply_stop_scripts(states);
         self.suggest();
+    }
+
+    /// Records the content of one object, or that it does not exist, as [`Self::record`] does.
+    pub fn record_content(&mut self, object: &DataObject, content: Option<Secret>) {
+        let content = Some(content.map_or(ObjectContent::Missing, ObjectContent::Found));
+        let state = ObjectState { content, ..ObjectState::default() };
+        self.record(&BTreeMap::from([(object.clone(), state)]));
     }
 
     /// Adds the Role and the `RoleBinding` for the needed objects.

@@ -27,8 +27,9 @@ use crate::{
         status::cluster_status,
     },
 };
-use etcd_guard_api::{ClusterStatus, RecognitionGap, Survey};
+use etcd_guard_api::{BackupStatus, ClusterStatus, RecognitionGap, Survey};
 use etcd_guard_core::{
+    annotations::LAST_BACKUP,
     assess::cluster_summary::ClusterSummary,
     cluster_key::ClusterKey,
     discovery::{etcd_pod, fail_closed::owner_only_warning, stopped_pod::label_command},
@@ -200,18 +201,37 @@ impl Surveyor {
             if is_guarded {
                 warnings.extend(owner_only_warning(namespace, members.clone()));
             }
+            let last_backup = self.last_backup(namespace, members.clone());
             warnings.extend(own.and_then(|own| own.warning(members)));
             let status = cluster_status(&snapshot, &summary, reserved, settings, warnings);
+            let status = ClusterStatus { last_backup, ..status };
             // If each member has a StatefulSet of its own, several keys identify the same cluster.
             let is_same = |known: &&mut ClusterStatus| known.id.is_some() && known.id == status.id;
             match clusters.iter_mut().find(is_same) {
-                Some(known) => known.name = format!("{},{}", known.name, status.name),
+                Some(known) => {
+                    known.name = format!("{},{}", known.name, status.name);
+                    let backups = [known.last_backup.take(), status.last_backup].into_iter().flatten();
+                    known.last_backup = backups.max_by(|one, other| one.at.cmp(&other.at));
+                }
                 None => clusters.push(status),
             }
         }
         let label = self.services.observer.annotations.opt_in_label();
         let gaps = if is_guarded { gaps::find(namespace, &pods, label) } else { Vec::new() };
         Ok((clusters, warning, gaps))
+    }
+
+    /// Returns the last backup that an annotation of these pods or of their StatefulSets records.
+    fn last_backup<'a>(&self, namespace: &str, pods: impl Iterator<Item = &'a Pod>) -> Option<BackupStatus> {
+        let recorded = |pod: &Pod| match pod.stateful_set() {
+            Some(set) => {
+                let annotations = self.services.observer.annotations.stateful_set_annotations(namespace, set);
+                read_backup(annotations.get(LAST_BACKUP)?)
+            }
+            None => read_backup(pod.metadata.annotations.get(LAST_BACKUP)?),
+        };
+        // All times have one format.
+        pods.filter_map(recorded).max_by(|one, other| one.at.cmp(&other.at))
     }
 }
 
@@ -249,6 +269,12 @@ fn spread_out<F: Future>(
 fn pause(namespaces: usize, spread: Duration) -> Duration {
     let count = u32::try_from(namespaces).unwrap_or(u32::MAX).max(1);
     MAX_PAUSE.min(spread / count)
+}
+
+/// Reads the value of the annotation: `REVISION@TIME`.
+fn read_backup(value: &str) -> Option<BackupStatus> {
+    let (revision, at) = value.split_once('@')?;
+    Some(BackupStatus { at: at.to_owned(), revision: revision.parse().ok()? })
 }
 
 /// Whether the API server evaluates the deletion of this pod although it belongs to none of these clusters. It does so for

@@ -45,7 +45,7 @@ Flags may also precede the command: kubectl etcd-guard -n prod status";
 /// The commands in the help, by what you want to do.
 const GROUPS: [(&str, &[&str]); 3] = [
     ("Inspect", &["status", "check", "inspect"]),
-    ("Maintain", &["move-leader", "restart", "defrag"]),
+    ("Maintain", &["move-leader", "restart", "defrag", "backup"]),
     ("Install", &["doctor", "conformance", "config", "inject", "version", "completion"]),
 ];
 
@@ -85,6 +85,7 @@ enum PluginCommand {
     Restart(Box<maintenance::restart::Restart>),
     MoveLeader(Box<maintenance::move_leader::MoveLeader>),
     Defrag(Box<maintenance::defrag::Defrag>),
+    Backup(Box<maintenance::backup::Backup>),
     Inject(inject::Inject),
     Inspect(Box<inspect::Inspect>),
     Config(config::ConfigCommand),
@@ -165,6 +166,7 @@ impl PluginCommand {
             Self::Restart(restart) => restart.run(),
             Self::MoveLeader(request) => request.run(),
             Self::Defrag(request) => request.run(),
+            Self::Backup(backup) => backup.run(),
             Self::Inspect(inspect) => inspect.run(),
             Self::Inject(inject) => inject.run(),
             Self::Config(config) => config.run(),

@@ -1,8 +1,9 @@
-//! Maintenance of guarded clusters by commands: moves of leadership, rolling restarts and defragmentation.
+//! Maintenance of guarded clusters by commands: moves of leadership, rolling restarts, defragmentation and backups.
 //!
-//! Plans are pure functions of the data that was read ([`health`], [`restart::plan`]); the other files read, write and wait. All calls use the permissions of the user, and every deletion is an eviction, which
-//! the API server sends to the guard.
+//! Plans are pure functions of the data that was read ([`health`], [`restart::plan`]); the other files read, write and wait. All calls
+//! use the permissions of the user, and every deletion is an eviction, which the API server sends to the guard.
 
+pub(crate) mod backup;
 pub(crate) mod eviction;
 pub(crate) mod health;
 pub(crate) mod leadership;

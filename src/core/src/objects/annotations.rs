@@ -56,8 +56,11 @@ pub const MOVE_LEADER: &str = "etcd-guard.io/move-leader";
 /// defragmented, and the time of the request. It is read from the same objects as [`MOVE_LEADER`].
 pub const DEFRAGMENT: &str = "etcd-guard.io/defragment";
 
+/// The last backup, as `REVISION@TIME`. `kubectl etcd-guard backup` writes it to the same objects.
+pub const LAST_BACKUP: &str = "etcd-guard.io/last-backup";
+
 /// The names of all annotations that are kept. Their number limits the entries of an object.
-pub const KEPT: [&str; 15] = [
+pub const KEPT: [&str; 16] = [
     MIRROR,
     LEADER,
     SINGLE_MEMBER,
@@ -73,6 +76,7 @@ pub const KEPT: [&str; 15] = [
     MIN_VOTERS,
     MOVE_LEADER,
     DEFRAGMENT,
+    LAST_BACKUP,
 ];
 
 /// Maximum length of a value in bytes. The longest valid value is a reason of a few sentences.

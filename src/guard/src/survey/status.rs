@@ -50,6 +50,7 @@ pub(crate) fn cluster_status(
         reservations: reservations.collect(),
         policy,
         problems: problems(summary).into_iter().chain(warnings).collect(),
+        last_backup: None,
     }
 }
 

@@ -108,7 +108,12 @@ impl ClusterFlags {
     /// Creates a client of the API server.
     pub(super) async fn connect(self) -> anyhow::Result<ApiServer> {
         let kubectl = format!("kubectl{}", self.selection());
-        ApiServer::new(self.access.config().await?, self.namespace, kubectl)
+        // In a pod, as kubectl does.
+        let config = match std::env::var_os("KUBERNETES_SERVICE_HOST") {
+            Some(_) => self.access.config_or_in_cluster().await?,
+            None => self.access.config().await?,
+        };
+        ApiServer::new(config, self.namespace, kubectl)
     }
 
     /// Returns the value of --namespace.

@@ -15,12 +15,14 @@ use anyhow::{Context, bail};
 use clap::Args;
 use k8s_openapi::jiff::Timestamp;
 
+pub(crate) use self::live::LiveReader;
 use self::{
-    live::{BUILT_IN, LiveReader},
+    live::BUILT_IN,
     manifest::{InspectionTarget, Manifest},
     report::{print, print_roles},
 };
 use super::guard_flags::{ClusterFlags, parse_name, parse_namespace};
+use crate::api_server::ApiServer;
 use etcd_guard_cli::{
     access::run,
     printing::{Output, stdout},
@@ -82,6 +84,19 @@ pub(super) struct Inspect {
         default_value_t = OptInLabel::default()
     )]
     opt_in_label: OptInLabel,
+}
+
+/// Inspects a pod for another command, which reads the credentials itself.
+pub(crate) async fn inspect_member(
+    api_server: &ApiServer,
+    pod: &str,
+) -> anyhow::Result<(Inspection, LiveReader)> {
+    let reader = LiveReader::new(api_server.clone());
+    let target: InspectionTarget = pod.parse().map_err(anyhow::Error::msg)?;
+    let mut object = reader.read(&target).await?;
+    let config = Config::default();
+    reader.add_owners(&mut object, &config, &OptInLabel::default()).await;
+    Ok((inspect(&object.inspected, &config.guard, Timestamp::now()), reader))
 }
 
 // === impl Inspect ===
@@ -160,7 +175,7 @@ impl Inspect {
         let account = self.account();
         let config = self.read_config()?;
         let target = self.target.clone().context("the name is missing")?;
-        let reader = LiveReader::connect(self.cluster.clone()).await?;
+        let reader = LiveReader::new(self.cluster.clone().connect().await?);
         let mut object = reader.read(&target).await?;
         let (config, configuration) = match config {
             Some(config) => config,

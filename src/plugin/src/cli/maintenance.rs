@@ -1,5 +1,6 @@
-//! The commands that act on guarded clusters: `defrag`, `move-leader` and `restart`.
+//! The commands that act on guarded clusters: `backup`, `defrag`, `move-leader` and `restart`.
 
+pub(crate) mod backup;
 pub(crate) mod defrag;
 pub(crate) mod move_leader;
 pub(crate) mod restart;
@@ -10,6 +11,7 @@ use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::guard_flags::parse_name;
+use etcd_guard_api::{ClusterStatus, MemberStatus};
 
 /// Output format of commands that report events
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -53,6 +55,20 @@ impl FromStr for Target {
                 Ok(Self::StatefulSet(name))
             }
             _ => Err(String::from("expected POD or statefulset/NAME")),
+        }
+    }
+}
+
+impl Target {
+    /// Whether the target is this cluster or one of its pods.
+    fn is_of(&self, cluster: &ClusterStatus) -> bool {
+        match self {
+            Self::Pod(pod) => cluster.members.iter().any(|member| member.pod.as_ref() == Some(pod)),
+            Self::StatefulSet(set) => {
+                let is_of_set = |member: &MemberStatus| member.owner_kind.as_deref() == Some("StatefulSet");
+                // A cluster of several owners has all their names.
+                cluster.name.split(',').any(|name| name == set) && cluster.members.iter().any(is_of_set)
+            }
         }
     }
 }

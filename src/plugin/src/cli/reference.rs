@@ -21,8 +21,8 @@ There is no `drain`: `kubectl drain` does it.
 
 const CONNECTION: &str = "\
 The commands that ask the guard open a port-forward to one replica, so you need `pods/portforward` in its namespace
-([Role](security.md#restrict-access)). These are `status`, `check`, `move-leader`, `defrag`, `conformance`, and parts of `doctor`, `restart` and
-`version`. `--guard-namespace` finds a guard elsewhere, `--guard` uses a connection that is open already.
+([Role](security.md#restrict-access)). These are `status`, `check`, `move-leader`, `defrag`, `backup`, `conformance`, and parts of `doctor`,
+`restart` and `version`. `--guard-namespace` finds a guard elsewhere, `--guard` uses a connection that is open already.
 
 ";
 
@@ -35,7 +35,7 @@ The image contains the program `etcd-guard` with `serve`, `certificates`, `lxcfs
 ";
 
 /// What the commands print, after the examples: the commands in these blocks are run by the tests of the documentation.
-const OUTPUTS: [(&str, &str); 8] = [
+const OUTPUTS: [(&str, &str); 9] = [
     (
         "status",
         r"```console
@@ -116,6 +116,18 @@ prod/etcd
 [#####-----] 1/2 etcd-1: 1402.1 MiB of 1740.7 MiB free
 [##########] 2/2 etcd-1 shrank from 1740.7 MiB to 338.9 MiB in 2864 ms
 [##########] 2/2 complete: 2 members of prod/etcd, 2804.0 MiB freed
+```
+",
+    ),
+    (
+        "backup",
+        r"<!-- not run: src/plugin/tests/plugin/maintenance/backup.rs runs the command -->
+```console
+$ kubectl etcd-guard backup statefulset/etcd /backup/ -n prod
+prod/etcd
+  from etcd-2: follower, 0 entries behind, etcd 3.6.16, revision 91340, 338.9 MiB
+  to   /backup/prod_etcd_91340_20261201T021500Z.db
+complete: prod/etcd at revision 91340 from etcd-2 in /backup/prod_etcd_91340_20261201T021500Z.db (338.9 MiB, 3.1 s, sha256 c0ffee...)
 ```
 ",
     ),

@@ -144,6 +144,7 @@ pub(crate) mod tests {
             reservations: Vec::new(),
             policy: Vec::new(),
             problems: Vec::new(),
+            last_backup: None,
         }
     }
 

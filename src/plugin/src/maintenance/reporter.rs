@@ -114,6 +114,15 @@ impl Reporter {
         self.print(State::Complete, message);
     }
 
+    /// Prints the result of a command as text, or as one line of JSON.
+    pub(crate) fn complete_with(&mut self, message: &str, json: &impl Serialize) -> anyhow::Result<()> {
+        if self.destination != Destination::Json {
+            self.complete(message);
+            return Ok(());
+        }
+        Ok(write_json(&mut stdout(), json)?)
+    }
+
     pub(crate) fn aborted(&mut self, message: &str) {
         self.print(State::Aborted, message);
     }

@@ -11,7 +11,10 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use super::now;
-use crate::{api_server::CallError, guard_client::GuardClient};
+use crate::{
+    api_server::{ApiServer, CallError},
+    guard_client::GuardClient,
+};
 use etcd_guard_core::escape::{MAX_TEXT_CHARS, to_bounded_line};
 
 /// Prefix of the annotations.
@@ -76,6 +79,29 @@ impl Subject {
             None => Self { kind: SubjectKind::Pod, namespace: namespace.to_owned(), name: name.to_owned() },
         }
     }
+
+    /// Sets an annotation of the object.
+    pub(crate) async fn annotate(
+        &self,
+        api_server: &ApiServer,
+        annotation: &str,
+        value: &str,
+    ) -> Result<(), CallError> {
+        let Self { kind, namespace, name } = self;
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {annotation: value}}}));
+        let parameters = PatchParams::default();
+        let operation = format!("failed to annotate {} {namespace}/{name}", kind.as_str());
+        match kind {
+            SubjectKind::StatefulSet => {
+                let sets = api_server.namespaced::<StatefulSet>(namespace);
+                api_server.call(operation, sets.patch(name, &parameters, &patch)).await.map(drop)
+            }
+            SubjectKind::Pod => {
+                let pods = api_server.namespaced::<Pod>(namespace);
+                api_server.call(operation, pods.patch(name, &parameters, &patch)).await.map(drop)
+            }
+        }
+    }
 }
 
 // === impl Requested ===
@@ -89,20 +115,7 @@ impl<'a> Requested<'a> {
         detail: &str,
     ) -> Result<Self, CallError> {
         let value = format!("{detail}@{}", now());
-        let Subject { kind, namespace, name } = subject;
-        let patch = Patch::Merge(json!({"metadata": {"annotations": {format!("{PREFIX}/{action}"): value}}}));
-        let parameters = PatchParams::default();
-        let operation = format!("failed to annotate {} {namespace}/{name}", kind.as_str());
-        match kind {
-            SubjectKind::StatefulSet => {
-                let sets = guard.api_server.namespaced::<StatefulSet>(namespace);
-                guard.api_server.call(operation, sets.patch(name, &parameters, &patch)).await?;
-            }
-            SubjectKind::Pod => {
-                let pods = guard.api_server.namespaced::<Pod>(namespace);
-                guard.api_server.call(operation, pods.patch(name, &parameters, &patch)).await?;
-            }
-        }
+        subject.annotate(&guard.api_server, &format!("{PREFIX}/{action}"), &value).await?;
         Ok(Self { subject, action, value })
     }
 

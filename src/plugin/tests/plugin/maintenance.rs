@@ -1,5 +1,6 @@
-//! The commands `restart`, `move-leader`, `defrag` and `check node/NAME`.
+//! The commands `restart`, `move-leader`, `defrag`, `backup` and `check node/NAME`.
 
+mod backup;
 mod check_node;
 mod defrag;
 mod interruption;

@@ -14,10 +14,7 @@ use k8s_openapi::{
 use serde_json::Value;
 
 use super::manifest::{InspectionTarget, ReadObject, annotated, inspected_object, metadata};
-use crate::{
-    api_server::{ApiServer, CallError},
-    cli::guard_flags::ClusterFlags,
-};
+use crate::api_server::{ApiServer, CallError};
 use etcd_guard_core::{
     config::owner_kinds::OwnerKind,
     escape::{MAX_ERROR_CHARS, MAX_NAME_CHARS, to_bounded_line},
@@ -42,15 +39,15 @@ pub(super) const BUILT_IN: &str = "built-in defaults";
 const CONFIG_MAP: (&str, &str) = ("etcd-guard-config", "config.yaml");
 
 /// Reads from the API server with the rights of the user.
-pub(super) struct LiveReader {
+pub(crate) struct LiveReader {
     api_server: ApiServer,
 }
 
 // === impl LiveReader ===
 
 impl LiveReader {
-    pub(super) async fn connect(flags: ClusterFlags) -> anyhow::Result<Self> {
-        Ok(Self { api_server: flags.connect().await? })
+    pub(super) fn new(api_server: ApiServer) -> Self {
+        Self { api_server }
     }
 
     /// Reads an object and returns its pod.
@@ -220,7 +217,7 @@ impl LiveReader {
     }
 
     /// Returns the data of an object, or `None` if it does not exist.
-    async fn content(&self, object: &DataObject) -> Result<Option<Secret>, CallError> {
+    pub(crate) async fn content(&self, object: &DataObject) -> Result<Option<Secret>, CallError> {
         let (DataObject { kind, name }, namespace) = (object, &self.api_server.namespace);
         // The name is a part of the path. No object has such a name.
         if !is_subdomain(name) {

@@ -118,7 +118,7 @@ impl Defrag {
         let survey = guard.status((!all_namespaces).then_some(namespace.as_str())).await?;
         let clusters: Vec<&ClusterStatus> = match &target {
             None => survey.clusters.iter().collect(),
-            Some(target) => survey.clusters.iter().filter(|cluster| has_target(cluster, target)).collect(),
+            Some(target) => survey.clusters.iter().filter(|cluster| target.is_of(cluster)).collect(),
         };
         if let (Some(target), true) = (&target, clusters.is_empty()) {
             bail!(
@@ -156,18 +156,6 @@ impl Defrag {
 /// Whether a member reports the alarm NOSPACE.
 fn is_out_of_space(cluster: &ClusterStatus) -> bool {
     cluster.problems.iter().any(|problem| problem.contains("NOSPACE"))
-}
-
-/// Whether the cluster is the target.
-fn has_target(cluster: &ClusterStatus, target: &Target) -> bool {
-    match target {
-        Target::Pod(pod) => cluster.members.iter().any(|member| member.pod.as_ref() == Some(pod)),
-        Target::StatefulSet(set) => {
-            let is_of_set = |member: &MemberStatus| member.owner_kind.as_deref() == Some("StatefulSet");
-            // A cluster of several owners has all their names.
-            cluster.name.split(',').any(|name| name == set) && cluster.members.iter().any(is_of_set)
-        }
-    }
 }
 
 /// Requests the defragmentation of one cluster at each owner of its pods, and prints the answers of the guard. Returns whether all were

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use tabwriter::TabWriter;
 
-use etcd_guard_api::{ClusterStatus, MemberStatus, RecognitionGap, Role, Survey};
+use crate::durations::ago;
+use etcd_guard_api::{BackupStatus, ClusterStatus, MemberStatus, RecognitionGap, Role, Survey};
 use etcd_guard_cli::{
     printing::NONE,
     terminal::{EMPHASIS, FAILURE, SUCCESS, WARNING, paint},
@@ -32,7 +33,8 @@ pub(crate) fn write_text(survey: &Survey, is_wide: bool, out: &mut impl Write) -
 }
 
 fn write_cluster(cluster: &ClusterStatus, is_wide: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let ClusterStatus { namespace, name, id, members, reservations, policy, problems, .. } = cluster;
+    let ClusterStatus { namespace, name, id, members, reservations, policy, problems, last_backup, .. } =
+        cluster;
     let id = id.as_deref().unwrap_or("unknown");
     let title = paint(EMPHASIS, &format!("{namespace}/{name}"));
     writeln!(out, "{title}  cluster id {id}  {}", quorum_summary(cluster))?;
@@ -51,6 +53,9 @@ fn write_cluster(cluster: &ClusterStatus, is_wide: bool, out: &mut impl Write) -
     for setting in policy {
         let name = setting.name.trim_start_matches("etcd-guard.io/");
         writeln!(out, "  policy {name}: {} ({})", setting.value, setting.from)?;
+    }
+    if let Some(BackupStatus { at, revision }) = last_backup {
+        writeln!(out, "  last backup {}, revision {revision}", ago(at))?;
     }
     for reservation in reservations {
         let title = paint(WARNING, "reserved");
