@@ -165,7 +165,7 @@ upgrade_replaces_the_image() {
   before=$(uids)
   take_writes >/dev/null
   watch_members
-  run upgrade "$PLUGIN" restart statefulset/etcd -n prod --image "$NEXT_IMAGE"
+  run upgrade "$PLUGIN" restart statefulset/etcd -n prod --no-backup --image "$NEXT_IMAGE"
   report upgrade-lowest "$(lowest_members)"
   wait_until 'the upgraded cluster is complete' is_complete "$before"
   report upgrade-versions "$(versions | tr -d '\n')"

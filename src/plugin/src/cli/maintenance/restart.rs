@@ -23,8 +23,8 @@ use etcd_guard_cli::access::run;
 ///
 /// Each member is evicted when all voters are healthy and at most 1,000 entries behind. During the restart the StatefulSet has the
 /// update strategy `OnDelete`; the strategy is restored at the end. An annotation keeps the state: an interrupted restart continues
-/// when the command runs again. With --image, the command checks etcd's preconditions of an upgrade first. Status 1 means that the
-/// restart was aborted.
+/// when the command runs again. With --image, the command first checks etcd's preconditions of an upgrade, and that `backup` saved one
+/// within the last hour. Status 1 means that the restart was aborted.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   # Show the plan, then restart the members
@@ -36,6 +36,7 @@ use etcd_guard_cli::access::run;
 
   # End an interrupted restart
   kubectl etcd-guard restart statefulset/etcd -n prod --abort")]
+#[allow(clippy::struct_excessive_bools, reason = "the flags are independent")]
 pub(crate) struct Restart {
     /// statefulset/NAME
     #[arg(value_parser = stateful_set)]
@@ -51,6 +52,9 @@ pub(crate) struct Restart {
     /// The container that gets the image; by default `etcd`, or the only container
     #[arg(long, requires = "image", value_parser = parse_container)]
     container: Option<String>,
+    /// Upgrade although no backup of the last hour is recorded
+    #[arg(long, requires = "image")]
+    no_backup: bool,
     /// Time for each member, from the first attempt of its eviction to its return
     #[arg(long, default_value = "10m", value_parser = durations::parse)]
     timeout: Duration,
@@ -90,10 +94,11 @@ impl Restart {
     }
 
     async fn restart(self) -> anyhow::Result<bool> {
-        let Self { target, guard, dry_run, image, container, timeout, force, abort, output } = self;
+        let Self { target, guard, dry_run, image, container, no_backup, timeout, force, abort, output } =
+            self;
         let guard = guard.connect().await?;
         let namespace = guard.api_server.namespace.clone();
-        let selection = Selection { image, container, is_forced: force };
+        let selection = Selection { image, container, is_forced: force, is_without_backup: no_backup };
         let options = Options { namespace, name: target, selection, timeout, is_dry_run: dry_run };
         let is_json = output == EventFormat::Json;
         if abort {

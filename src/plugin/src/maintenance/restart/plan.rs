@@ -1,6 +1,6 @@
 //! The order of a restart, and the conditions under which it starts or is resumed.
 
-use std::fmt::Write;
+use std::{fmt::Write, time::Duration};
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use serde::Serialize;
@@ -13,6 +13,7 @@ use super::{
     ownership::{Manager, managers},
     record::{ImageChange, Record},
 };
+use crate::durations;
 use etcd_guard_api::{ClusterStatus, Role};
 use etcd_guard_cli::printing::NONE;
 
@@ -43,7 +44,12 @@ pub(crate) struct Selection {
     pub(crate) container: Option<String>,
     /// Whether to restart a StatefulSet that another controller manages.
     pub(crate) is_forced: bool,
+    /// Whether an upgrade needs no backup.
+    pub(crate) is_without_backup: bool,
 }
+
+/// The age of the backup that an upgrade requires. Only a restore returns to the former minor version without etcd's downgrade.
+const MAX_BACKUP_AGE: Duration = Duration::from_secs(3_600);
 
 /// How a restart begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +103,7 @@ pub(crate) fn begin(
     selection: &Selection,
 ) -> anyhow::Result<Beginning> {
     let name = set.metadata.name.as_deref().unwrap_or_default();
-    let mut warnings = manager_warnings(set, selection.is_forced)?;
+    let warnings = manager_warnings(set, selection.is_forced)?;
     let existing = Record::read(set)?;
     let image = selection.image.as_deref().map(|image| image_change(set, image, selection)).transpose()?;
     if let Some(record) = existing {
@@ -111,7 +117,7 @@ pub(crate) fn begin(
                 record.started_at
             );
         }
-        check_upgrade(record.image.as_ref(), cluster, &mut warnings)?;
+        check_upgrade(record.image.as_ref(), cluster)?;
         return Ok(Beginning { record, is_resumed: true, warnings });
     }
     let spec = set.spec.as_ref();
@@ -126,12 +132,15 @@ pub(crate) fn begin(
              set the partition to 0 first"
         );
     }
-    check_upgrade(image.as_ref(), cluster, &mut warnings)?;
+    check_upgrade(image.as_ref(), cluster)?;
     // A pod that is replaced for another cause would start with the new image.
     if let Some(obstacle) = image.as_ref().and(cluster).and_then(cluster_obstacle) {
         anyhow::bail!(
             "an upgrade requires a healthy cluster: {obstacle}; inspect it: kubectl etcd-guard status"
         );
+    }
+    if let Some(cluster) = image.as_ref().and(cluster).filter(|_| !selection.is_without_backup) {
+        require_backup(cluster)?;
     }
     Ok(Beginning { record: Record::new(set, pods, image)?, is_resumed: false, warnings })
 }
@@ -179,12 +188,23 @@ fn image_change(set: &StatefulSet, to: &str, selection: &Selection) -> anyhow::R
     })
 }
 
+/// Returns an error if the last recorded backup is old.
+fn require_backup(cluster: &ClusterStatus) -> anyhow::Result<()> {
+    let ClusterStatus { namespace, name, last_backup, .. } = cluster;
+    let is_recent = |at: &str| durations::since(at).is_some_and(|age| age <= MAX_BACKUP_AGE);
+    let last = match last_backup {
+        Some(backup) if is_recent(&backup.at) => return Ok(()),
+        Some(backup) => format!("was {}", durations::ago(&backup.at)),
+        None => String::from("is unknown"),
+    };
+    anyhow::bail!(
+        "an upgrade requires a backup of the last hour, and the last one of {namespace}/{name} {last}; save one: kubectl etcd-guard \
+         backup, or pass --no-backup"
+    );
+}
+
 /// Checks the preconditions of an upgrade.
-fn check_upgrade(
-    image: Option<&ImageChange>,
-    cluster: Option<&ClusterStatus>,
-    warnings: &mut Vec<String>,
-) -> anyhow::Result<()> {
+fn check_upgrade(image: Option<&ImageChange>, cluster: Option<&ClusterStatus>) -> anyhow::Result<()> {
     let Some(image) = image else { return Ok(()) };
     let Some(target) = Release::of_image(&image.to) else {
         anyhow::bail!("the tag of image {} contains no release of etcd, such as v3.6.16", image.to);
@@ -197,7 +217,6 @@ fn check_upgrade(
     };
     let objections = upgrade::objections(cluster, target);
     anyhow::ensure!(objections.is_empty(), "the upgrade to {target} is refused: {}", objections.join("; "));
-    warnings.push(String::from("save a snapshot before an upgrade: etcdctl snapshot save"));
     Ok(())
 }
 

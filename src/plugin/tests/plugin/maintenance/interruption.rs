@@ -126,7 +126,8 @@ async fn aborted_restart_restores_strategy_unless_it_starts_the_controller() {
 
     // With a new image, the controller would replace etcd-1 while etcd-2 is missing.
     cordon(&etcd, "cordon").await;
-    let arguments = ["statefulset/etcd", "--timeout", "8s", "--image", "quay.io/coreos/etcd:v3.6.17"];
+    let arguments =
+        ["statefulset/etcd", "--timeout", "8s", "--no-backup", "--image", "quay.io/coreos/etcd:v3.6.17"];
     let output = cli::run(&etcd, "restart", &arguments).await;
     assert_eq!(output.status, Some(1), "{output:?}");
     assert!(output.stdout.contains("the update strategy remains OnDelete"), "{}", output.stdout);

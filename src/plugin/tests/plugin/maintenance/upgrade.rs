@@ -2,7 +2,8 @@
 
 use test_support::{
     guard::cli,
-    guarded_cluster::{GuardedCluster, Setup},
+    guarded_cluster::{GuardedCluster, START_TIMEOUT, Setup},
+    wait::wait_for,
 };
 
 use super::{assert_followers_evicted, restored, strategy};
@@ -41,7 +42,17 @@ async fn restart_upgrades_by_one_minor_version() {
     assert!(refused.stderr.contains("upgrade by one minor version at a time"), "{refused:?}");
     assert_eq!(strategy(&etcd).await, restored());
 
-    let output = cli::run(&etcd, "restart", &["statefulset/etcd", "--image", SHIPPED]).await;
+    let upgrade = ["statefulset/etcd", "--image", SHIPPED];
+    let refused = cli::run(&etcd, "restart", &upgrade).await;
+    assert!(refused.stderr.contains("an upgrade requires a backup of the last hour"), "{refused:?}");
+    let folder = format!("{}/", etcd.dir().display());
+    let saved = cli::run(&etcd, "backup", &["statefulset/etcd", &folder, "--direct"]).await;
+    assert_eq!(saved.status, Some(0), "{saved:?}");
+    let output = wait_for("the guard knows the backup", START_TIMEOUT, async || {
+        let output = cli::run(&etcd, "restart", &upgrade).await;
+        (!output.stderr.contains("requires a backup")).then_some(output)
+    })
+    .await;
     assert_eq!(output.status, Some(0), "{output:?}");
     assert_followers_evicted(&output.stdout);
     assert_eq!(versions(&etcd).await, ["3.6"; 3]);

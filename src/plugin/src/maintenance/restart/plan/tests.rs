@@ -1,5 +1,6 @@
 //! Tests of the order, the refusals and the states in which a restart is resumed.
 
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::*;
@@ -7,6 +8,7 @@ use crate::maintenance::{
     health::tests::{cluster, pod},
     restart::record::RESTART,
 };
+use etcd_guard_api::BackupStatus;
 
 fn set_with(change: impl Fn(&mut Value)) -> StatefulSet {
     let mut set = json!({
@@ -35,7 +37,7 @@ fn restarted(name: &str) -> PodState {
 }
 
 fn selection(image: &str) -> Selection {
-    Selection { image: Some(image.to_owned()), ..Selection::default() }
+    Selection { image: Some(image.to_owned()), is_without_backup: true, ..Selection::default() }
 }
 
 fn refusal(set: &StatefulSet, selection: &Selection) -> String {
@@ -126,6 +128,20 @@ fn upgrade_requires_known_releases() {
     assert!(refusal(&set(), &selection("etcd:latest")).contains("contains no release of etcd"));
     let error = begin(&set(), &pods(), None, &selection("etcd:v3.6.16")).unwrap_err().to_string();
     assert!(error.contains("unknown without the guard"), "{error}");
+}
+
+#[test]
+fn upgrade_requires_a_backup_of_the_last_hour() {
+    let upgrade = Selection { is_without_backup: false, ..selection("etcd:v3.6.16") };
+    let begun = |minutes| {
+        let at = (Timestamp::now() - SignedDuration::from_mins(minutes)).to_string();
+        let last_backup = Some(BackupStatus { at, revision: 7 });
+        begin(&set(), &pods(), Some(&ClusterStatus { last_backup, ..cluster() }), &upgrade).map(drop)
+    };
+    assert!(begun(59).is_ok());
+    let text = "an upgrade requires a backup of the last hour, and the last one of prod/etcd";
+    assert!(begun(200).unwrap_err().to_string().starts_with(&format!("{text} was 3 h ago; ")));
+    assert!(refusal(&set(), &upgrade).starts_with(&format!("{text} is unknown; ")));
 }
 
 #[test]
