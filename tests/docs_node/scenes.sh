@@ -167,28 +167,19 @@ defragmented() {
   [[ $(kubectl -n prod get events --field-selector=reason=DefragmentationCompleted -o name | wc -l) -eq $1 ]]
 }
 
-# A snapshot in a claim of its own; then the databases of two of three members are corrupt.
+# A backup; then the databases of two of three members are corrupt.
 before_recipes_restore_all_members_from_a_backup() {
-  local folder=$TESTBED_DIR/snapshots pod
+  local pod
   set_initial_state new
   kubectl -n prod patch statefulset etcd --type=merge -p '{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}' >/dev/null
   kubectl -n prod rollout status statefulset/etcd --timeout="${READY_TIMEOUT}s" >/dev/null
   wait_until 'three members serve' three_serve
   REVISION=$(revision)
   kubectl -n prod exec etcd-0 -c etcd -- etcdctl put manual/restored before >/dev/null
-  mkdir -p "$folder"
-  kubectl etcd-guard backup -n prod statefulset/etcd "$folder/snapshot.db" >&2
+  export BACKUP=$TESTBED_DIR/snapshots
+  mkdir -p "$BACKUP"
+  kubectl etcd-guard backup -n prod statefulset/etcd "$BACKUP" >&2
   kubectl -n prod exec etcd-0 -c etcd -- etcdctl put manual/restored after >/dev/null
-  chmod 644 "$folder/snapshot.db"
-  kubectl apply -f - >/dev/null <<END
-{"apiVersion": "v1", "kind": "List", "items": [
- {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "snapshots"}, "spec": {
-  "capacity": {"storage": "1Gi"}, "accessModes": ["ReadOnlyMany"], "storageClassName": "snapshots",
-  "hostPath": {"path": "$folder"}}},
- {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "snapshots", "namespace": "prod"}, "spec": {
-  "accessModes": ["ReadOnlyMany"], "storageClassName": "snapshots", "volumeName": "snapshots",
-  "resources": {"requests": {"storage": "1Gi"}}}}]}
-END
   for pod in etcd-1 etcd-2; do
     printf 'corrupt' >"$(volume_path "$pod")/data/member/snap/db"
     kill_member "$pod"
@@ -212,7 +203,7 @@ before_break_glass_one_pod() {
 
 # query_with_tls: the value of ETCDCTL that the recipes name for a cluster with TLS.
 query_with_tls() {
-  local command
+  local command line
   log '== etcdctl with TLS'
   command=$(sed -n "s/^\$ export ETCDCTL='\(etcdctl --.*\)'$/\1/p" "$PROJECT/docs/recipes.md")
   [[ -n $command ]] || fail 'the recipes have no ETCDCTL for TLS'
@@ -226,6 +217,33 @@ query_with_tls() {
   kubectl label namespace secure etcd-guard.io/guard=enabled >&2
   kubectl etcd-guard inspect -n secure statefulset/etcd --role | kubectl apply -f - >&2
   wait_until 'a backup is saved' kubectl etcd-guard backup -n secure statefulset/etcd "$TESTBED_DIR/secure.db" >&2
+  log '== a restoration with TLS, killed after each step'
+  # shellcheck disable=SC2086 # as above
+  kubectl -n secure exec etcd-0 -c etcd -- $command put manual/after-the-backup value >&2
+  for line in 'all members are stopped' 'volume of etcd-0 has' 'volume of etcd-1 has' 'volume of etcd-2 has' 'the members start'; do
+    restore_until "$line"
+  done
+  restore_secure >&2 || fail 'the restoration does not continue'
+  # shellcheck disable=SC2086 # as above
+  kubectl -n secure exec etcd-0 -c etcd -- $command endpoint health --cluster -w table >&2 || fail 'the restored cluster is not healthy'
+  # shellcheck disable=SC2086 # as above
+  [[ -z $(kubectl -n secure exec etcd-0 -c etcd -- $command get manual/after-the-backup) ]] || fail 'the backup was not restored'
+}
+
+# restore_secure: restores the backup of the cluster with TLS, which has its quorum.
+restore_secure() {
+  kubectl etcd-guard restore -n secure statefulset/etcd "$TESTBED_DIR/secure.db" --force --confirm secure/etcd
+}
+
+# restore_until LINE: kills the command when it has printed this line.
+restore_until() {
+  local process log=$TESTBED_DIR/restore.log
+  : >"$log"
+  restore_secure >"$log" 2>&1 &
+  process=$!
+  wait_until "the command prints: $1" grep -e "$1" "$log" >/dev/null
+  pkill -KILL -f 'etcd-guard restore -n secure|etcd_guard restore -n secure' || true
+  wait "$process" || true
 }
 
 before_uninstall_helm() {

@@ -1,4 +1,5 @@
-//! Maintenance of guarded clusters by commands: moves of leadership, rolling restarts, defragmentation and backups.
+//! Maintenance of guarded clusters by commands: moves of leadership, rolling restarts, defragmentation, backups and
+//! restorations.
 //!
 //! Plans are pure functions of the data that was read ([`health`], [`restart::plan`]); the other files read, write and wait. All calls
 //! use the permissions of the user, and every deletion is an eviction, which the API server sends to the guard.
@@ -10,6 +11,7 @@ pub(crate) mod leadership;
 pub(crate) mod reporter;
 pub(crate) mod requests;
 pub(crate) mod restart;
+pub(crate) mod restore;
 pub(crate) mod upgrade;
 
 use k8s_openapi::jiff::Timestamp;

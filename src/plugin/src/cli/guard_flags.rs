@@ -59,6 +59,13 @@ pub(super) fn parse_name(text: &str) -> Result<String, String> {
         .ok_or_else(|| String::from("expected a name: lowercase letters, digits, hyphens and dots"))
 }
 
+/// Returns the name in `statefulset/NAME`.
+pub(super) fn stateful_set(text: &str) -> Result<String, String> {
+    let (kind, name) = text.split_once('/').unwrap_or_default();
+    let is_set = matches!(kind, "statefulset" | "statefulsets" | "sts" | "statefulset.apps");
+    parse_name(name).ok().filter(|_| is_set).ok_or_else(|| String::from("expected statefulset/NAME"))
+}
+
 /// Checks the name of a container.
 pub(super) fn parse_container(text: &str) -> Result<String, String> {
     parse_namespace(text)

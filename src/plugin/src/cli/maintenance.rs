@@ -1,9 +1,10 @@
-//! The commands that act on guarded clusters: `backup`, `defrag`, `move-leader` and `restart`.
+//! The commands that act on guarded clusters: `backup`, `defrag`, `move-leader`, `restart` and `restore`.
 
 pub(crate) mod backup;
 pub(crate) mod defrag;
 pub(crate) mod move_leader;
 pub(crate) mod restart;
+pub(crate) mod restore;
 
 use std::{fmt, future::pending, str::FromStr};
 

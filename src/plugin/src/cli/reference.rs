@@ -22,7 +22,7 @@ There is no `drain`: `kubectl drain` does it.
 const CONNECTION: &str = "\
 The commands that ask the guard open a port-forward to one replica, so you need `pods/portforward` in its namespace
 ([Role](security.md#restrict-access)). These are `status`, `check`, `move-leader`, `defrag`, `backup`, `conformance`, and parts of `doctor`,
-`restart` and `version`. `--guard-namespace` finds a guard elsewhere, `--guard` uses a connection that is open already.
+`restart`, `restore` and `version`. `--guard-namespace` finds a guard elsewhere, `--guard` uses a connection that is open already.
 
 ";
 
@@ -35,7 +35,7 @@ The image contains the program `etcd-guard` with `serve`, `certificates`, `lxcfs
 ";
 
 /// What the commands print, after the examples: the commands in these blocks are run by the tests of the documentation.
-const OUTPUTS: [(&str, &str); 9] = [
+const OUTPUTS: [(&str, &str); 10] = [
     (
         "status",
         r"```console
@@ -128,6 +128,28 @@ prod/etcd
   from etcd-2: follower, 0 entries behind, etcd 3.6.16, revision 91340, 338.9 MiB
   to   /backup/prod_etcd_91340_20261201T021500Z.db
 complete: prod/etcd at revision 91340 from etcd-2 in /backup/prod_etcd_91340_20261201T021500Z.db (338.9 MiB, 3.1 s, sha256 c0ffee...)
+```
+",
+    ),
+    (
+        "restore",
+        r"<!-- not run: tests/docs_node runs the command on a node -->
+```console
+$ kubectl etcd-guard restore statefulset/etcd /backup/ -n prod
+prod/etcd: restore all 3 members
+  from   /backup/prod_etcd_91340_20261201T021500Z.db (338.9 MiB, sha256 c0ffee...)
+  lost   everything written after revision 91340, 20261201T021500Z
+  volume data-etcd-0 of etcd-0; its data moves to /var/lib/etcd/data/member.before-20261201T100000Z
+  volume data-etcd-1 of etcd-1; its data moves to /var/lib/etcd/data/member.before-20261201T100000Z
+  volume data-etcd-2 of etcd-2; its data moves to /var/lib/etcd/data/member.before-20261201T100000Z
+  guard  overruled for 2 h: all members stop
+To stop all members and replace their data, type prod/etcd: prod/etcd
+all members are stopped
+[###-------] 1/3 the volume of etcd-0 has the backup
+[######----] 2/3 the volume of etcd-1 has the backup
+[##########] 3/3 the volume of etcd-2 has the backup
+[##########] 3/3 the members start
+[##########] 3/3 complete: prod/etcd has the data of revision 91340, at revision 1000091340 and later; ...
 ```
 ",
     ),

@@ -52,7 +52,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) struct Backup {
     /// A pod of the cluster, or statefulset/NAME
     target: Target,
-    /// A file, a directory, or s3://BUCKET/PREFIX
+    /// A file, a directory, or `s3://BUCKET/PREFIX`
     #[arg(value_name = "TO")]
     to: Choice,
     #[command(flatten)]
@@ -111,15 +111,39 @@ struct Saved<'a> {
     to: &'a str,
 }
 
+/// Saves the member of a pod to a file in the current directory. Returns the name of the file.
+pub(super) async fn save_member(
+    guard: &GuardFlags,
+    pod: &str,
+    limit: Duration,
+    output: EventFormat,
+) -> anyhow::Result<String> {
+    let backup = Backup {
+        target: Target::Pod(pod.to_owned()),
+        to: Choice::Path(String::from("./")),
+        guard: guard.clone(),
+        from: Some(pod.to_owned()),
+        direct: false,
+        force: false,
+        keep: None,
+        dry_run: false,
+        timeout: limit,
+        output,
+    };
+    let (_, place) = backup.save().await?;
+    Ok(place)
+}
+
 // === impl Backup ===
 
 impl Backup {
     /// Returns whether the backup was saved, or in a dry run can be.
     pub(crate) fn run(self) -> anyhow::Result<bool> {
-        run(self.save())
+        Ok(run(self.save())?.0)
     }
 
-    async fn save(self) -> anyhow::Result<bool> {
+    /// Returns whether everything was done, and the place of the backup.
+    async fn save(self) -> anyhow::Result<(bool, String)> {
         let Self { target, to, guard, from, direct, force, keep, dry_run, timeout: limit, output } = self;
         let guard = guard.connect().await?;
         let api_server = &guard.api_server;
@@ -158,7 +182,7 @@ impl Backup {
         }
         destination.check(plan.database_bytes, force)?;
         if dry_run {
-            return Ok(true);
+            return Ok((true, plan.to));
         }
         let started = Instant::now();
         let verified = transfer(&mut member, &destination, &plan, limit, &mut reporter).await?;
@@ -188,7 +212,7 @@ impl Backup {
             }
         }
         reporter.complete_with(&saved.to_string(), &saved)?;
-        Ok(is_complete)
+        Ok((is_complete, plan.to))
     }
 }
 

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{EventFormat, interrupted};
 use crate::{
-    cli::guard_flags::{GuardFlags, parse_container, parse_name},
+    cli::guard_flags::{GuardFlags, parse_container, stateful_set},
     durations,
     maintenance::{
         reporter::Reporter,
@@ -67,12 +67,6 @@ pub(crate) struct Restart {
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: EventFormat,
-}
-
-fn stateful_set(text: &str) -> Result<String, String> {
-    let (kind, name) = text.split_once('/').unwrap_or_default();
-    let is_set = matches!(kind, "statefulset" | "statefulsets" | "sts" | "statefulset.apps");
-    parse_name(name).ok().filter(|_| is_set).ok_or_else(|| String::from("expected statefulset/NAME"))
 }
 
 /// Checks that the tag of an image tells the release of etcd, on which the preconditions of an upgrade depend.

@@ -57,6 +57,11 @@ impl Checksum {
         self.bytes
     }
 
+    /// Returns the SHA-256 of all bytes.
+    pub(crate) fn sha256(self) -> String {
+        hexadecimal(self.file.finish().as_ref())
+    }
+
     /// Verifies the hash at the end.
     pub(crate) fn verify(self) -> anyhow::Result<Verified> {
         let Self { database, file, tail, bytes } = self;

@@ -49,7 +49,7 @@ const ABORT_LIMIT: Duration = Duration::from_secs(10);
 const SEPARATOR: char = '_';
 
 /// End of the names of backups.
-const SUFFIX: &str = ".db";
+pub(crate) const SUFFIX: &str = ".db";
 
 /// What the user chose.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,12 +81,12 @@ fn part_of(path: &Path) -> PathBuf {
 }
 
 /// Describes an error of the store on one line.
-fn described(operation: &str, error: &object_store::Error) -> anyhow::Error {
+pub(crate) fn described(operation: &str, error: &object_store::Error) -> anyhow::Error {
     anyhow::anyhow!("{operation}: {}", to_bounded_line(&plain(&error.to_string()), MAX_ERROR_CHARS))
 }
 
 /// Returns the client of a bucket, with the credentials of the usual variables and of the pod.
-fn bucket_client(bucket: &str) -> anyhow::Result<Arc<dyn ObjectStore>> {
+pub(crate) fn bucket_client(bucket: &str) -> anyhow::Result<Arc<dyn ObjectStore>> {
     let is_plain = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]
         .iter()
         .find_map(|name| std::env::var(name).ok())
@@ -149,20 +149,31 @@ impl Stem {
         Self(format!("{namespace}{SEPARATOR}{cluster}{SEPARATOR}"))
     }
 
+    /// Returns the time and the revision of a backup of this cluster, from its name.
+    pub(crate) fn parse(&self, name: &str) -> Option<(String, u64)> {
+        let rest = name.strip_prefix(&self.0)?.strip_suffix(SUFFIX)?;
+        let (revision, time) = rest.split_once(SEPARATOR)?;
+        let is_time = time.len() == "20261201T030000Z".len() && time.starts_with('2');
+        is_time.then(|| Some((time.to_owned(), revision.parse().ok()?)))?
+    }
+
+    /// Returns the names of backups of this cluster, the newest first.
+    pub(crate) fn newest_first(&self, names: impl IntoIterator<Item = String>) -> Vec<String> {
+        let mut backups: Vec<_> =
+            names.into_iter().filter_map(|name| Some((self.parse(&name)?, name))).collect();
+        backups.sort_unstable();
+        backups.into_iter().rev().map(|(_, name)| name).collect()
+    }
+
     /// Returns those of these names that are older backups of the same cluster than the newest `keep`.
     fn outdated(&self, names: impl IntoIterator<Item = String>, keep: usize) -> Vec<String> {
-        let time = |name: &str| {
-            let rest = name.strip_prefix(&self.0)?.strip_suffix(SUFFIX)?;
-            let (revision, time) = rest.split_once(SEPARATOR)?;
-            revision.parse::<u64>().ok()?;
-            let is_time = time.len() == "20261201T030000Z".len() && time.starts_with('2');
-            is_time.then(|| time.to_owned())
-        };
-        let mut backups: Vec<(String, String)> =
-            names.into_iter().filter_map(|name| Some((time(&name)?, name))).collect();
-        backups.sort_unstable();
-        backups.reverse();
-        backups.into_iter().skip(keep).map(|(_, name)| name).collect()
+        self.newest_first(names).into_iter().skip(keep).collect()
+    }
+}
+
+impl fmt::Display for Stem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

@@ -1,4 +1,4 @@
-//! `kubectl etcd-guard backup`, from real members. The process node has no kubelet that forwards ports: tests/docs_node uses one.
+//! `kubectl etcd-guard backup`, from real members. The process node has no kubelet that forwards ports: `tests/docs_node` uses one.
 
 use std::{net::Ipv4Addr, path::Path, process::Command};
 
