@@ -87,7 +87,14 @@ break_glass_is_logged() { timeout 60 kubectl -n prod delete pod "$POD" --dry-run
 
 before_recipes_move_leadership() { wait_until 'three members serve' three_serve; }
 
-before_recipes_back_up() { wait_until 'three members serve' three_serve; }
+# The claim of the CronJob for backups.
+before_recipes_back_up() {
+  kubectl -n prod apply -f - >/dev/null <<'END'
+{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "etcd-backups"},
+ "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
+END
+  wait_until 'three members serve' three_serve
+}
 
 before_recipes_restart_all_members() { wait_until 'three members serve' three_serve; }
 
