@@ -3,6 +3,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
+use super::restart::record::RESTART;
 use crate::api_server::is_ready;
 use etcd_guard_api::{ClusterStatus, Role};
 use etcd_guard_core::escape::{MAX_ERROR_CHARS, to_bounded_line};
@@ -22,6 +23,8 @@ pub(crate) struct PodState {
     pub(crate) revision: String,
     /// The message of the scheduler, if no node can run the pod.
     pub(crate) unschedulable: Option<String>,
+    /// The record of a restart that evicts this pod.
+    pub(crate) record: Option<String>,
 }
 
 // === impl PodState ===
@@ -37,6 +40,7 @@ impl From<&Pod> for PodState {
             is_terminating: metadata.deletion_timestamp.is_some(),
             revision: revision.cloned().unwrap_or_default(),
             unschedulable: unschedulable(pod).map(|message| to_bounded_line(message, MAX_ERROR_CHARS)),
+            record: metadata.annotations.as_ref().and_then(|annotations| annotations.get(RESTART)).cloned(),
         }
     }
 }
@@ -156,6 +160,7 @@ pub(crate) mod tests {
             is_terminating: false,
             revision: String::from("a"),
             unschedulable: None,
+            record: None,
         }
     }
 

@@ -69,6 +69,10 @@ impl Subject {
         Self { kind: SubjectKind::StatefulSet, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
+    pub(crate) fn pod(namespace: &str, name: &str) -> Self {
+        Self { kind: SubjectKind::Pod, namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
     /// Returns the StatefulSet that controls the pod, or the pod.
     pub(crate) fn of_pod(namespace: &str, name: &str, pod: &Pod) -> Self {
         let mut owners = pod.metadata.owner_references.iter().flatten();
@@ -76,16 +80,16 @@ impl Subject {
             .find(|owner| owner.kind == SubjectKind::StatefulSet.as_str() && owner.controller == Some(true));
         match set {
             Some(set) => Self::stateful_set(namespace, &set.name),
-            None => Self { kind: SubjectKind::Pod, namespace: namespace.to_owned(), name: name.to_owned() },
+            None => Self::pod(namespace, name),
         }
     }
 
-    /// Sets an annotation of the object.
+    /// Sets an annotation of the object, or removes it.
     pub(crate) async fn annotate(
         &self,
         api_server: &ApiServer,
         annotation: &str,
-        value: &str,
+        value: Option<&str>,
     ) -> Result<(), CallError> {
         let Self { kind, namespace, name } = self;
         let patch = Patch::Merge(json!({"metadata": {"annotations": {annotation: value}}}));
@@ -115,7 +119,7 @@ impl<'a> Requested<'a> {
         detail: &str,
     ) -> Result<Self, CallError> {
         let value = format!("{detail}@{}", now());
-        subject.annotate(&guard.api_server, &format!("{PREFIX}/{action}"), &value).await?;
+        subject.annotate(&guard.api_server, &format!("{PREFIX}/{action}"), Some(&value)).await?;
         Ok(Self { subject, action, value })
     }
 

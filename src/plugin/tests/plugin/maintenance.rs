@@ -5,6 +5,7 @@ mod check_node;
 mod defrag;
 mod interruption;
 mod move_leader;
+mod owned;
 mod permissions;
 mod restart;
 mod upgrade;

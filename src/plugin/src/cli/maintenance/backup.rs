@@ -285,7 +285,7 @@ async fn record(
         None => Subject::stateful_set(namespace, &cluster.name),
     };
     let value = format!("{}@{}", plan.revision, crate::maintenance::now());
-    Ok(subject.annotate(&guard.api_server, LAST_BACKUP, &value).await?)
+    Ok(subject.annotate(&guard.api_server, LAST_BACKUP, Some(&value)).await?)
 }
 
 // === impl Plan ===

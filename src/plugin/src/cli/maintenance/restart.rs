@@ -21,10 +21,12 @@ use etcd_guard_cli::access::run;
 
 /// Restart the members of a StatefulSet one after the other, the leader last
 ///
-/// Each member is evicted when all voters are healthy and at most 1,000 entries behind. During the restart the StatefulSet has the
-/// update strategy `OnDelete`; the strategy is restored at the end. An annotation keeps the state: an interrupted restart continues
-/// when the command runs again. With --image, the command first checks etcd's preconditions of an upgrade, and that `backup` saved one
-/// within the last hour. Status 1 means that the restart was aborted.
+/// Each member is evicted when all voters are healthy and at most 1,000 entries behind, also if nothing has changed: so it loads
+/// renewed certificates. During the restart the StatefulSet has the update strategy `OnDelete`; the strategy is restored at the end.
+/// An annotation keeps the state: an interrupted restart continues when the command runs again. If an operator or a GitOps controller
+/// manages the StatefulSet, it only evicts the pods, which carry the annotation then, and refuses while a changed template rolls out.
+/// With --image, the command first checks etcd's preconditions of an upgrade, and that `backup` saved one within the last hour.
+/// Status 1 means that the restart was aborted.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   # Show the plan, then restart the members
@@ -58,7 +60,7 @@ pub(crate) struct Restart {
     /// Time for each member, from the first attempt of its eviction to its return
     #[arg(long, default_value = "10m", value_parser = durations::parse)]
     timeout: Duration,
-    /// Restart a StatefulSet although an operator or a GitOps controller manages it
+    /// Change the StatefulSet although an operator or a GitOps controller, which you have paused, manages it
     #[arg(long)]
     force: bool,
     /// End an interrupted restart, and restore the update strategy

@@ -12,6 +12,7 @@ use super::{
     },
     ownership::{Manager, managers},
     record::{ImageChange, Record},
+    view::{ON_DELETE, is_observed, partition, rollout, strategy_type, update_revision},
 };
 use crate::durations;
 use etcd_guard_api::{ClusterStatus, Role};
@@ -42,7 +43,7 @@ pub(crate) struct Selection {
     pub(crate) image: Option<String>,
     /// The container that gets the image.
     pub(crate) container: Option<String>,
-    /// Whether to restart a StatefulSet that another controller manages.
+    /// Whether to change a StatefulSet although another controller manages it.
     pub(crate) is_forced: bool,
     /// Whether an upgrade needs no backup.
     pub(crate) is_without_backup: bool,
@@ -57,6 +58,8 @@ pub(crate) struct Beginning {
     pub(crate) record: Record,
     /// Whether the record exists already.
     pub(crate) is_resumed: bool,
+    /// The manager because of which the restart only evicts pods.
+    pub(crate) manager: Option<Manager>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -91,7 +94,7 @@ pub(crate) fn steps(
     steps
 }
 
-fn ordinal(pod: &str) -> u64 {
+pub(super) fn ordinal(pod: &str) -> u64 {
     pod.rsplit('-').next().and_then(|ordinal| ordinal.parse().ok()).unwrap_or_default()
 }
 
@@ -103,8 +106,23 @@ pub(crate) fn begin(
     selection: &Selection,
 ) -> anyhow::Result<Beginning> {
     let name = set.metadata.name.as_deref().unwrap_or_default();
-    let warnings = manager_warnings(set, selection.is_forced)?;
-    let existing = Record::read(set)?;
+    let managers = managers(set);
+    let controller = managers.iter().find(|manager| !matches!(manager, Manager::Tool(_)));
+    let controller = controller.filter(|_| !selection.is_forced);
+    if let Some(manager) = controller.filter(|_| selection.image.is_some()) {
+        let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
+        anyhow::bail!(
+            "{manager} manages StatefulSet {name} and would reverse a new image; {}",
+            manager.image_advice(namespace)
+        );
+    }
+    let existing = Record::find(set, pods)?;
+    let only_evicts = existing.as_ref().map_or(controller.is_some(), Record::only_evicts);
+    let manager = controller.filter(|_| only_evicts).cloned();
+    let warnings = if only_evicts { Vec::new() } else { warnings(name, &managers) };
+    if let Some(rollout) = rollout(set, pods).filter(|_| only_evicts) {
+        anyhow::bail!(rollout);
+    }
     let image = selection.image.as_deref().map(|image| image_change(set, image, selection)).transpose()?;
     if let Some(record) = existing {
         let differs =
@@ -118,12 +136,14 @@ pub(crate) fn begin(
             );
         }
         check_upgrade(record.image.as_ref(), cluster)?;
-        return Ok(Beginning { record, is_resumed: true, warnings });
+        return Ok(Beginning { record, is_resumed: true, manager, warnings });
     }
-    let spec = set.spec.as_ref();
-    let strategy = spec.and_then(|spec| spec.update_strategy.as_ref());
-    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
-    let partition = rolling.and_then(|rolling| rolling.partition).unwrap_or_default();
+    if let Some(manager) = &manager {
+        refuse_rollout_of(manager, set, pods)?;
+        let record = Record::of_evictions(pods);
+        return Ok(Beginning { record, is_resumed: false, manager: Some(manager.clone()), warnings });
+    }
+    let partition = partition(set);
     let status = set.status.as_ref();
     let is_staged = status.is_some_and(|status| status.current_revision != status.update_revision);
     if partition > 0 && (is_staged || image.is_some()) {
@@ -142,30 +162,36 @@ pub(crate) fn begin(
     if let Some(cluster) = image.as_ref().and(cluster).filter(|_| !selection.is_without_backup) {
         require_backup(cluster)?;
     }
-    Ok(Beginning { record: Record::new(set, pods, image)?, is_resumed: false, warnings })
+    Ok(Beginning { record: Record::new(set, pods, image)?, is_resumed: false, manager, warnings })
 }
 
-/// Returns the warnings about other managers of the StatefulSet, or the refusal.
-fn manager_warnings(set: &StatefulSet, is_forced: bool) -> anyhow::Result<Vec<String>> {
+/// Returns an error if the manager of a set with the strategy `OnDelete` seems to replace its pods itself.
+fn refuse_rollout_of(manager: &Manager, set: &StatefulSet, pods: &[PodState]) -> anyhow::Result<()> {
     let name = set.metadata.name.as_deref().unwrap_or_default();
-    let mut warnings = Vec::new();
-    for manager in managers(set) {
-        match manager {
-            Manager::Controller(manager) if !is_forced => anyhow::bail!(
-                "{manager} manages StatefulSet {name} and would reverse the change of its update strategy; restart the \
-                 cluster with this manager, or pass --force"
-            ),
-            Manager::Controller(manager) => {
-                warnings.push(format!(
-                    "{manager} manages StatefulSet {name} and may reverse the change of its update strategy"
-                ));
-            }
-            Manager::Tool(tool) => {
-                warnings.push(format!("{tool} manages StatefulSet {name}; do not run it during the restart"));
-            }
+    let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
+    let revision = update_revision(set);
+    let updated = pods.iter().filter(|pod| pod.revision == revision).count();
+    let is_mixed = strategy_type(set) == ON_DELETE && is_observed(set) && (1..pods.len()).contains(&updated);
+    anyhow::ensure!(
+        !is_mixed,
+        "{updated} of {} pods of StatefulSet {name} have its new template: {manager} seems to replace them itself. If it does \
+         not, replace the others: kubectl etcd-guard restart -n {namespace} statefulset/{name} --force",
+        pods.len()
+    );
+    Ok(())
+}
+
+/// Returns the warnings about other managers of a StatefulSet that is changed.
+fn warnings(name: &str, managers: &[Manager]) -> Vec<String> {
+    let warning = |manager: &Manager| match manager {
+        Manager::Owner { .. } | Manager::GitOps(_) => {
+            format!("{manager} manages StatefulSet {name} and may reverse the change of its update strategy")
         }
-    }
-    Ok(warnings)
+        Manager::Tool(tool) => {
+            format!("{tool} manages StatefulSet {name}; do not run it during the restart")
+        }
+    };
+    managers.iter().map(warning).collect()
 }
 
 /// Returns the change of the image of the container that runs etcd.

@@ -21,8 +21,10 @@ pub(crate) const DEFAULT_STRATEGY: &str = "RollingUpdate";
 pub(crate) struct Record {
     /// The start of the restart (RFC 3339), by the clock of the user.
     pub(crate) started_at: String,
-    /// The update strategy of the StatefulSet before the restart.
-    pub(crate) strategy: Value,
+    /// The update strategy of the StatefulSet before the restart. `None` if the restart only evicts pods, because another
+    /// controller manages the StatefulSet: the pods then carry the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) strategy: Option<Value>,
     /// The uids of the pods before the restart. A pod with another uid has been restarted.
     pub(crate) pods: BTreeMap<String, String>,
     /// The change of the image, if the restart is an upgrade.
@@ -46,26 +48,47 @@ pub(crate) enum Restoration {
     /// The original strategy and the original image apply again: no pod had been restarted.
     StrategyAndImage,
     /// The strategy remains `OnDelete`: under `RollingUpdate` the StatefulSet controller would replace the remaining pods,
-    /// from the highest ordinal down, although a member is missing.
+    /// from the highest ordinal down, although a member is missing. A restart that only evicts pods has nothing to restore,
+    /// and can be continued.
     Remains,
 }
 
 // === impl Record ===
 
 impl Record {
-    /// Returns the record of a new restart.
+    /// Returns the record of a new restart that only evicts pods.
+    pub(crate) fn of_evictions(pods: &[PodState]) -> Self {
+        let pods = pods.iter().map(|pod| (pod.name.clone(), pod.uid.clone())).collect();
+        Self { started_at: now(), strategy: None, pods, image: None }
+    }
+
+    /// Returns the record of a new restart that changes the StatefulSet.
     pub(crate) fn new(
         set: &StatefulSet,
         pods: &[PodState],
         image: Option<ImageChange>,
     ) -> anyhow::Result<Self> {
         let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.clone()).unwrap_or_default();
-        Ok(Self {
-            started_at: now(),
-            strategy: serde_json::to_value(strategy)?,
-            pods: pods.iter().map(|pod| (pod.name.clone(), pod.uid.clone())).collect(),
-            image,
-        })
+        Ok(Self { strategy: Some(serde_json::to_value(strategy)?), image, ..Self::of_evictions(pods) })
+    }
+
+    /// Reads the record that the StatefulSet carries, or else one of its pods.
+    pub(crate) fn find(set: &StatefulSet, pods: &[PodState]) -> anyhow::Result<Option<Self>> {
+        let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
+        let of_pod = |pod: &PodState| {
+            let record = serde_json::from_str(pod.record.as_ref()?).with_context(|| {
+                let name = &pod.name;
+                format!(
+                    "the annotation {RESTART} of pod {name} is invalid; remove it: kubectl -n {namespace} annotate pod {name} \
+                     {RESTART}-"
+                )
+            });
+            Some(record)
+        };
+        match Self::read(set)? {
+            Some(record) => Ok(Some(record)),
+            None => pods.iter().find_map(of_pod).transpose(),
+        }
     }
 
     /// Reads the record of a StatefulSet.
@@ -84,14 +107,22 @@ impl Record {
         })
     }
 
-    /// Returns the type of the original strategy.
-    pub(crate) fn strategy_type(&self) -> &str {
-        self.strategy.get("type").and_then(Value::as_str).unwrap_or(DEFAULT_STRATEGY)
+    /// Whether the restart leaves the StatefulSet as it is.
+    pub(crate) const fn only_evicts(&self) -> bool {
+        self.strategy.is_none()
     }
 
-    /// Whether the pod was created after the start of the restart, from the current template.
+    /// Returns the type of the original strategy.
+    pub(crate) fn strategy_type(&self) -> &str {
+        let kind = self.strategy.as_ref().and_then(|strategy| strategy.get("type"));
+        kind.and_then(Value::as_str).unwrap_or(DEFAULT_STRATEGY)
+    }
+
+    /// Whether the pod was created after the start of the restart, from the current template. Below a partition, the controller
+    /// creates pods from an earlier template.
     pub(crate) fn is_restarted(&self, pod: &PodState, update_revision: &str) -> bool {
-        self.pods.get(&pod.name) != Some(&pod.uid) && pod.revision == update_revision
+        let is_current = self.only_evicts() || pod.revision == update_revision;
+        self.pods.get(&pod.name) != Some(&pod.uid) && is_current
     }
 
     /// Returns the patch that begins or resumes the restart. It fails if the StatefulSet has changed since it was read.
@@ -129,6 +160,9 @@ impl Record {
         let is_untouched = |(name, uid): (&String, &String)| {
             pods.iter().any(|pod| pod.name == *name && pod.uid == *uid && !pod.is_terminating)
         };
+        if self.only_evicts() {
+            return Restoration::Remains;
+        }
         let starts_controller = self.strategy_type() != "OnDelete";
         if self.pods.iter().all(is_untouched) {
             Restoration::StrategyAndImage
@@ -230,7 +264,7 @@ mod tests {
         assert_eq!(record.restoration(&[replaced], "b"), Restoration::Strategy);
         // Without a change of the template, all pods have the current revision.
         assert_eq!(record.restoration(&[pod("etcd-0")], "a"), Restoration::Strategy);
-        let on_delete = Record { strategy: json!({"type": "OnDelete"}), ..record };
+        let on_delete = Record { strategy: Some(json!({"type": "OnDelete"})), ..record };
         assert_eq!(on_delete.restoration(&[pod("etcd-0")], "b"), Restoration::Strategy);
     }
 }

@@ -16,13 +16,13 @@ use super::{
         requests::Subject,
     },
     plan::{self, Beginning, Selection, Step, StepState},
-    record::{Record, Restoration},
+    record::{RESTART, Record, Restoration},
     view::{View, is_observed, update_revision},
 };
-use crate::guard_client::GuardClient;
-use etcd_guard_api::Role;
+use crate::{durations, guard_client::GuardClient};
+use etcd_guard_api::{ClusterStatus, Role};
 use etcd_guard_cli::printing::causes;
-use etcd_guard_core::escape::to_shell_word;
+use etcd_guard_core::{escape::to_shell_word, objects::annotations::LEADER};
 
 /// Number of attempts to write the record while the controller writes the status.
 const MAX_ATTEMPTS: usize = 5;
@@ -73,12 +73,20 @@ impl<'a> Restart<'a> {
     /// Restarts the members. Returns whether all members were restarted.
     pub(crate) async fn run(&mut self) -> anyhow::Result<bool> {
         let view = self.first_view().await?;
-        let Beginning { record, is_resumed, warnings } =
+        let Beginning { record, is_resumed, manager, warnings } =
             plan::begin(&view.set, &view.pods, view.cluster.as_ref(), &self.options.selection)?;
         let steps = view.steps(&record);
         let verb = if is_resumed { "Resumed restart" } else { "Restart" };
         let Options { namespace, name, is_dry_run, .. } = self.options;
-        let title = format!("{verb} of StatefulSet {namespace}/{name}{}", image_text(&record));
+        let since = if is_resumed {
+            format!(", begun {}", durations::ago(&record.started_at))
+        } else {
+            String::new()
+        };
+        let managed = manager.map(|manager| format!("; only evicts pods, because {manager} manages it"));
+        let managed = managed.unwrap_or_default();
+        let title =
+            format!("{verb} of StatefulSet {namespace}/{name}{}{since}{managed}", image_text(&record));
         let json = json!({"title": title, "steps": steps, "warnings": warnings});
         self.reporter.plan(&plan::table(&title, &steps), &json)?;
         for warning in &warnings {
@@ -92,8 +100,22 @@ impl<'a> Restart<'a> {
         }
         // Without the permission, the strategy would be `OnDelete` until the timeout expires.
         self.guard.api_server.require_evictions(namespace).await?;
-        self.begin(&record, view.set).await?;
+        if record.only_evicts() {
+            let unmarked = view.pods.iter().filter(|pod| pod.record.is_none());
+            for pod in unmarked.filter(|pod| record.pods.get(&pod.name) == Some(&pod.uid)) {
+                self.mark(&record, &pod.name).await?;
+            }
+        } else {
+            self.begin(&record, view.set).await?;
+        }
         self.restart_members(&record).await
+    }
+
+    /// Writes the record to a pod.
+    async fn mark(&self, record: &Record, pod: &str) -> anyhow::Result<()> {
+        let value = serde_json::to_string(record)?;
+        let pod = Subject::pod(&self.options.namespace, pod);
+        Ok(pod.annotate(&self.guard.api_server, RESTART, Some(&value)).await?)
     }
 
     /// Writes the record, unless the StatefulSet has changed since it was read. A change of its status alone repeats the write.
@@ -127,7 +149,7 @@ impl<'a> Restart<'a> {
             let obstacle = match self.view().await {
                 Err(error) => Some(format!("{error:#}")),
                 Ok(view) => {
-                    if let Some(interference) = view.interference() {
+                    if let Some(interference) = view.interference(record) {
                         self.reporter.aborted(&interference.text(&commands_text(self.guard, self.options)));
                         return Ok(false);
                     }
@@ -148,7 +170,7 @@ impl<'a> Restart<'a> {
                 self.reporter.waiting(obstacle);
             }
             if Instant::now() >= progress.deadline {
-                let limit = crate::durations::text(timeout);
+                let limit = durations::text(timeout);
                 let obstacle = obstacle.unwrap_or_else(|| String::from("no member was restarted"));
                 return self.abort(record, &format!("{obstacle}; the timeout of {limit} expired")).await;
             }
@@ -179,13 +201,17 @@ impl<'a> Restart<'a> {
             return Ok(true);
         };
         let may_move = progress.last_handover.is_none_or(|at| at.elapsed() > HANDOVER_INTERVAL);
-        if step.role == Role::Leader && may_move {
-            let cluster = view.cluster.as_ref();
-            if let Some(to) = cluster.and_then(|cluster| transferee(cluster, is_restarted)) {
-                progress.last_handover = Some(Instant::now());
-                if self.hand_over(&step.pod, to).await {
-                    return Ok(false);
-                }
+        let cluster = view.cluster.as_ref();
+        // A request is an annotation of the StatefulSet, which operators may refuse. Otherwise the eviction moves leadership.
+        let must_move = !record.only_evicts() || cluster.is_some_and(denies_leader);
+        if step.role == Role::Leader
+            && may_move
+            && must_move
+            && let Some(to) = cluster.and_then(|cluster| transferee(cluster, is_restarted))
+        {
+            progress.last_handover = Some(Instant::now());
+            if self.hand_over(&step.pod, to).await {
+                return Ok(false);
             }
         }
         let uid = record.pods.get(&step.pod);
@@ -195,6 +221,14 @@ impl<'a> Restart<'a> {
                 "{} was created again from an earlier template, and is restarted again",
                 pod.name
             ));
+        }
+        // The record outlives its last pod, so that a repetition finds the restart complete.
+        let mut others = view.pods.iter().filter(|other| other.name != pod.name);
+        if record.only_evicts()
+            && others.clone().all(|other| other.record.is_none())
+            && let Some(heir) = others.next()
+        {
+            self.mark(record, &heir.name).await?;
         }
         match evict(self.guard, &self.options.namespace, &pod.name, &pod.uid).await {
             EvictionResult::Accepted => {
@@ -235,12 +269,16 @@ impl<'a> Restart<'a> {
 
     async fn complete(&mut self, record: &Record) -> anyhow::Result<bool> {
         let Options { namespace, name, .. } = self.options;
-        if let Some(patch) = record.end(&Restoration::Strategy) {
+        if record.only_evicts() {
+            unmark(self.guard, self.options)
+                .await
+                .context("all members were restarted, but their annotation remains")?;
+        } else if let Some(patch) = record.end(&Restoration::Strategy) {
             let restored = self.guard.api_server.patch_set(namespace, name, patch).await;
             restored.with_context(|| {
                 format!(
                     "all members were restarted, but the update strategy could not be restored; {}",
-                    remaining_text(self.guard, self.options)
+                    remaining_text(self.guard, self.options, record)
                 )
             })?;
         }
@@ -253,7 +291,10 @@ impl<'a> Restart<'a> {
     async fn abort(&mut self, record: &Record, cause: &str) -> anyhow::Result<bool> {
         let ended = self.try_abort(record, cause).await;
         ended.with_context(|| {
-            format!("{cause}. The restart could not be ended; {}", remaining_text(self.guard, self.options))
+            format!(
+                "{cause}. The restart could not be ended; {}",
+                remaining_text(self.guard, self.options, record)
+            )
         })?;
         Ok(false)
     }
@@ -281,7 +322,7 @@ impl<'a> Restart<'a> {
             self.guard.api_server.patch_set(namespace, name, patch).await?;
             self.reporter.progress(&format!("the restart is ended{}", strategy_text(record)));
         } else {
-            self.reporter.warn(&remaining_text(self.guard, self.options));
+            self.reporter.warn(&remaining_text(self.guard, self.options, record));
         }
         Ok(())
     }
@@ -338,13 +379,13 @@ pub(crate) async fn end_interrupted(
     let Options { namespace, name, .. } = options;
     let mut reporter = Reporter::new(is_json);
     let set = guard.api_server.stateful_set(namespace, name).await?;
-    let Some(record) = Record::read(&set)? else {
-        anyhow::bail!("no restart of StatefulSet {namespace}/{name} is in progress");
-    };
     let pods: Vec<PodState> =
         guard.api_server.pods_of(namespace, &set).await?.iter().map(PodState::from).collect();
+    let Some(record) = Record::find(&set, &pods)? else {
+        anyhow::bail!("no restart of StatefulSet {namespace}/{name} is in progress");
+    };
     let restoration = match record.restoration(&pods, &update_revision(&set)) {
-        Restoration::Remains => {
+        Restoration::Remains if !record.only_evicts() => {
             reporter.warn(
                 "the StatefulSet controller now replaces the remaining pods, from the highest ordinal down",
             );
@@ -356,34 +397,65 @@ pub(crate) async fn end_interrupted(
         reporter.progress(&format!("the restart would be ended{}", strategy_text(&record)));
         return Ok(true);
     }
-    if let Some(patch) = record.end(&restoration) {
+    if record.only_evicts() {
+        unmark(guard, options).await?;
+    } else if let Some(patch) = record.end(&restoration) {
         guard.api_server.patch_set(namespace, name, patch).await?;
     }
     reporter.complete(&format!("the restart of {namespace}/{name} is ended{}", strategy_text(&record)));
     Ok(true)
 }
 
+/// Removes the record from the pods that carry it.
+async fn unmark(guard: &GuardClient, options: &Options) -> anyhow::Result<()> {
+    let Options { namespace, name, .. } = options;
+    let set = guard.api_server.stateful_set(namespace, name).await?;
+    let pods = guard.api_server.pods_of(namespace, &set).await?;
+    for pod in pods.iter().map(PodState::from).filter(|pod| pod.record.is_some()) {
+        Subject::pod(namespace, &pod.name).annotate(&guard.api_server, RESTART, None).await?;
+    }
+    Ok(())
+}
+
+/// Reads the record of a restart in progress.
+async fn find_record(guard: &GuardClient, options: &Options) -> anyhow::Result<Option<Record>> {
+    let set = guard.api_server.stateful_set(&options.namespace, &options.name).await?;
+    let pods = guard.api_server.pods_of(&options.namespace, &set).await?;
+    Record::find(&set, &pods.iter().map(PodState::from).collect::<Vec<_>>())
+}
+
 /// Prints how to continue after the user interrupted the command.
 pub(crate) async fn report_interruption(guard: &GuardClient, options: &Options, is_json: bool) {
-    let set = guard.api_server.stateful_set(&options.namespace, &options.name).await;
-    let mut reporter = Reporter::new(is_json);
-    if set.is_ok_and(|set| Record::read(&set).is_ok_and(|record| record.is_none())) {
-        reporter.aborted("interrupted; nothing was changed");
-    } else {
-        reporter.aborted(&format!("interrupted; {}", remaining_text(guard, options)));
-    }
+    let text = match find_record(guard, options).await {
+        Ok(None) => String::from("nothing was changed"),
+        Ok(Some(record)) => remaining_text(guard, options, &record),
+        Err(_) => commands_text(guard, options),
+    };
+    Reporter::new(is_json).aborted(&format!("interrupted; {text}"));
+}
+
+/// Whether the policy of the cluster denies the eviction of its leader.
+fn denies_leader(cluster: &ClusterStatus) -> bool {
+    cluster.policy.iter().any(|setting| setting.name == LEADER && setting.value == "deny")
 }
 
 fn image_text(record: &Record) -> String {
     record.image.as_ref().map(|image| format!(" with image {}", image.to)).unwrap_or_default()
 }
 
+/// Returns that the update strategy applies again, if the restart changed it.
 fn strategy_text(record: &Record) -> String {
+    if record.only_evicts() {
+        return String::new();
+    }
     format!("; the update strategy is {} again", record.strategy_type())
 }
 
-fn remaining_text(guard: &GuardClient, options: &Options) -> String {
+fn remaining_text(guard: &GuardClient, options: &Options, record: &Record) -> String {
     let commands = commands_text(guard, options);
+    if record.only_evicts() {
+        return format!("the remaining members were not restarted. {commands}");
+    }
     format!(
         "the update strategy remains OnDelete, so that the StatefulSet controller replaces no pod. {commands}"
     )

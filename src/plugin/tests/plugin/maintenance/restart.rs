@@ -159,18 +159,24 @@ async fn restart_waits_while_evictions_are_denied() {
 }
 
 #[tokio::test]
-async fn restart_refuses_managed_sets() {
+async fn restart_of_a_set_under_gitops_is_announced() {
     let etcd = GuardedCluster::start().await;
     let before = uids(&etcd).await;
     let label = ["label", "statefulset/etcd", "kustomize.toolkit.fluxcd.io/name=etcd"];
     assert!(etcd.kubectl(&label).await.success);
-    let output = cli::run(&etcd, "restart", &["statefulset/etcd"]).await;
-    assert_eq!(output.status, Some(2), "{output:?}");
-    assert!(output.stderr.contains("Flux (kustomize.toolkit.fluxcd.io/name) manages"), "{output:?}");
-    assert_eq!((uids(&etcd).await, strategy(&etcd).await), (before, restored()));
-    let output = cli::run(&etcd, "restart", &["statefulset/etcd", "--force", "--dry-run"]).await;
-    assert_eq!(output.status, Some(0), "{output:?}");
-    assert!(output.stdout.contains("warning: Flux"), "{}", output.stdout);
+    let run = async |arguments: &[&str]| {
+        let output = cli::run(&etcd, "restart", &[&["statefulset/etcd"], arguments].concat()).await;
+        assert_eq!((uids(&etcd).await, strategy(&etcd).await), (before.clone(), restored()));
+        output
+    };
+    let upgrade = run(&["--image", "quay.io/coreos/etcd:v3.6.17"]).await;
+    assert_eq!(upgrade.status, Some(2), "{upgrade:?}");
+    assert!(upgrade.stderr.contains("change the image in the source of Flux"), "{upgrade:?}");
+    let plan = run(&["--dry-run"]).await;
+    let cause = "; only evicts pods, because Flux (kustomize.toolkit.fluxcd.io/name) manages it";
+    assert!(plan.status == Some(0) && plan.stdout.contains(cause), "{plan:?}");
+    let forced = run(&["--force", "--dry-run"]).await;
+    assert!(forced.status == Some(0) && forced.stdout.contains("warning: Flux"), "{forced:?}");
     let output = cli::run(&etcd, "restart", &["statefulset/absent"]).await;
     assert!(output.stderr.contains("does not exist"), "{output:?}");
 }

@@ -90,20 +90,64 @@ fn order_without_the_guard_is_that_of_the_controller() {
     assert_eq!(names, ["etcd-2", "etcd-1", "etcd-0"]);
 }
 
-#[test]
-fn managed_sets_are_refused_without_force() {
+/// Returns a StatefulSet of an operator.
+fn owned_set(change: impl Fn(&mut Value)) -> StatefulSet {
     let owner =
-        json!({"apiVersion": "operator.etcd.io/v1alpha1", "kind": "EtcdCluster", "name": "etcd", "uid": "1"});
-    let managed = set_with(|set| set["metadata"]["ownerReferences"] = json!([owner]));
-    assert!(
-        refusal(&managed, &Selection::default()).starts_with("EtcdCluster etcd manages StatefulSet etcd")
+        json!({"apiVersion": "operator.etcd.io/v1alpha1", "kind": "EtcdCluster", "name": "main", "uid": "1"});
+    set_with(|set| {
+        set["metadata"]["namespace"] = json!("prod");
+        set["metadata"]["ownerReferences"] = json!([owner]);
+        change(set);
+    })
+}
+
+#[test]
+fn owned_sets_are_not_changed() {
+    let owned = owned_set(|_| {});
+    let begun = begin(&owned, &pods(), Some(&cluster()), &Selection::default()).unwrap();
+    assert_eq!((begun.record.only_evicts(), begun.warnings.len()), (true, 0));
+    assert_eq!(begun.manager.unwrap().to_string(), "EtcdCluster main");
+    assert_eq!(
+        refusal(&owned, &selection("etcd:v3.6.16")),
+        "EtcdCluster main manages StatefulSet etcd and would reverse a new image; change spec.version in EtcdCluster main: \
+         kubectl -n prod edit etcdcluster.operator.etcd.io/main"
     );
     let forced = Selection { is_forced: true, ..Selection::default() };
-    let beginning = begin(&managed, &pods(), Some(&cluster()), &forced).unwrap();
-    assert!(beginning.warnings[0].starts_with("EtcdCluster etcd manages"), "{:?}", beginning.warnings);
+    let begun = begin(&owned, &pods(), Some(&cluster()), &forced).unwrap();
+    assert!(!begun.record.only_evicts() && begun.manager.is_none());
+    assert!(begun.warnings[0].starts_with("EtcdCluster main manages"), "{:?}", begun.warnings);
     let helm = set_with(|set| set["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "Helm"}));
-    let beginning = begin(&helm, &pods(), Some(&cluster()), &Selection::default()).unwrap();
-    assert!(beginning.warnings[0].starts_with("Helm manages StatefulSet etcd"));
+    let begun = begin(&helm, &pods(), Some(&cluster()), &Selection::default()).unwrap();
+    assert!(!begun.record.only_evicts() && begun.warnings[0].starts_with("Helm manages StatefulSet etcd"));
+}
+
+#[test]
+fn rollouts_of_owned_sets_are_left_to_their_managers() {
+    let rolling = owned_set(|set| set["status"]["updateRevision"] = json!("b"));
+    let text = refusal(&rolling, &Selection::default());
+    assert!(text.ends_with("kubectl -n prod rollout status statefulset/etcd"), "{text}");
+
+    let on_delete = owned_set(|set| {
+        set["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
+        set["status"]["updateRevision"] = json!("b");
+    });
+    let begin = |pods: &[PodState]| begin(&on_delete, pods, Some(&cluster()), &Selection::default());
+    assert!(begin(&pods()).unwrap().record.only_evicts(), "nobody has begun");
+    let mut mixed = pods();
+    mixed[2] = PodState { revision: String::from("b"), ..restarted("etcd-2") };
+    let text = begin(&mixed).unwrap_err().to_string();
+    assert!(
+        text.starts_with("1 of 3 pods of StatefulSet etcd have its new template: EtcdCluster main "),
+        "{text}"
+    );
+    assert!(text.ends_with("kubectl etcd-guard restart -n prod statefulset/etcd --force"), "{text}");
+
+    // The same state in the course of an own restart.
+    mixed[0].record = Some(serde_json::to_string(&Record::of_evictions(&pods())).unwrap());
+    let resumed = begin(&mixed).unwrap();
+    assert!(resumed.is_resumed && resumed.record.only_evicts());
+    let states = steps(&resumed.record, &mixed, "b", Some(&cluster()));
+    assert_eq!((states[0].pod.as_str(), states[0].state), ("etcd-2", StepState::Restarted));
 }
 
 #[test]
@@ -188,7 +232,7 @@ fn resumes_with_the_record_of_the_start() {
     let now = [pod("etcd-0"), pod("etcd-1"), restarted("etcd-2")];
     let beginning = begin(&set, &now, Some(&cluster()), &Selection::default()).unwrap();
     assert_eq!((&beginning.record, beginning.is_resumed), (&record, true));
-    assert_eq!(beginning.record.strategy["type"], "RollingUpdate");
+    assert_eq!(beginning.record.strategy_type(), "RollingUpdate");
 }
 
 #[test]
