@@ -218,6 +218,7 @@ fn survey(text: &str) -> Survey {
         lag: Some(1),
         database_bytes: Some(1),
         free_bytes: Some(1),
+        quota_bytes: Some(1),
         storage: Some(text()),
         downgrade: Some(text()),
         leaving: Some(text()),
@@ -235,6 +236,7 @@ fn survey(text: &str) -> Survey {
         reservations: vec![ReservationStatus { pod: text(), at: text(), by: text() }],
         policy: vec![PolicySetting { name: text(), value: text(), from: text() }],
         problems: vec![text()],
+        traps: vec![text()],
         last_backup: Some(BackupStatus { at: text(), revision: 1 }),
     };
     let gap = RecognitionGap { namespace: text(), pod: Some(text()), text: text() };

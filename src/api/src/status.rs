@@ -67,6 +67,8 @@ pub struct ClusterStatus {
     pub policy: Vec<PolicySetting>,
     /// Problems, one sentence each.
     pub problems: Vec<String>,
+    /// States that do not end by themselves, one sentence each, with the next command at its end.
+    pub traps: Vec<String>,
     /// The last backup that `kubectl etcd-guard backup` recorded.
     pub last_backup: Option<BackupStatus>,
 }
@@ -109,6 +111,8 @@ pub struct MemberStatus {
     pub database_bytes: Option<u64>,
     /// Bytes of its database that defragmentation frees.
     pub free_bytes: Option<u64>,
+    /// Bytes of the database at which it rejects writes, if it reports them.
+    pub quota_bytes: Option<u64>,
     /// Effect of the pod's deletion on the data.
     pub storage: Option<String>,
     /// The version to which etcd is being downgraded, if a downgrade is in progress.

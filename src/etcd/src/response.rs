@@ -62,6 +62,7 @@ pub(super) fn status_of(response: &etcd_client::StatusResponse) -> Option<Status
             bytes: response.db_size().try_into().unwrap_or_default(),
             // The crate's name for `dbSizeInUse`.
             in_use: response.raft_used_db_size().try_into().unwrap_or_default(),
+            quota: response.db_size_quota().try_into().unwrap_or_default(),
         },
         version: displayed_version(response.version()),
         is_learner: response.is_learner(),

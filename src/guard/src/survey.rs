@@ -8,10 +8,12 @@ pub(crate) mod shares;
 pub(crate) mod status;
 #[cfg(test)]
 mod tests;
+mod traps;
 
-use std::{pin::pin, time::Duration};
+use std::{collections::BTreeSet, pin::pin, time::Duration};
 
 use futures::{Stream, StreamExt, stream};
+use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::{Mutex, MutexGuard},
     time::{Instant, sleep_until},
@@ -25,6 +27,7 @@ use crate::{
         priority::{OwnPriority, Priority},
         shares::{Share, Shares},
         status::cluster_status,
+        traps::{Evidence, unready_minutes},
     },
 };
 use etcd_guard_api::{BackupStatus, ClusterStatus, RecognitionGap, Survey};
@@ -33,7 +36,7 @@ use etcd_guard_core::{
     assess::cluster_summary::ClusterSummary,
     cluster_key::ClusterKey,
     discovery::{etcd_pod, fail_closed::owner_only_warning, stopped_pod::label_command},
-    objects::pod::Pod,
+    objects::{pod::Pod, stateful_set::StatefulSet},
     policy::ResolvedPolicy,
     reservation::Reservation,
 };
@@ -202,9 +205,14 @@ impl Surveyor {
                 warnings.extend(owner_only_warning(namespace, members.clone()));
             }
             let last_backup = self.last_backup(namespace, members.clone());
-            warnings.extend(own.and_then(|own| own.warning(members)));
+            warnings.extend(own.and_then(|own| own.warning(members.clone())));
             let status = cluster_status(&snapshot, &summary, reserved, settings, warnings);
-            let status = ClusterStatus { last_backup, ..status };
+            let mut status = ClusterStatus { last_backup, ..status };
+            let members: Vec<&Pod> = members.collect();
+            let now = self.services.policies.wall_clock.now();
+            let sets = self.stateful_sets_of_unready(namespace, &members, now, deadline).await;
+            let without_space = &snapshot.members_without_space();
+            status.traps = Evidence { pods: &members, sets: &sets, without_space, now }.traps(&status);
             // If each member has a StatefulSet of its own, several keys identify the same cluster.
             let is_same = |known: &&mut ClusterStatus| known.id.is_some() && known.id == status.id;
             match clusters.iter_mut().find(is_same) {
@@ -212,6 +220,9 @@ impl Surveyor {
                     known.name = format!("{},{}", known.name, status.name);
                     let backups = [known.last_backup.take(), status.last_backup].into_iter().flatten();
                     known.last_backup = backups.max_by(|one, other| one.at.cmp(&other.at));
+                    let new = status.traps.into_iter().filter(|trap| !known.traps.contains(trap));
+                    let new: Vec<String> = new.collect();
+                    known.traps.extend(new);
                 }
                 None => clusters.push(status),
             }
@@ -219,6 +230,25 @@ impl Surveyor {
         let label = self.services.observer.annotations.opt_in_label();
         let gaps = if is_guarded { gaps::find(namespace, &pods, label) } else { Vec::new() };
         Ok((clusters, warning, gaps))
+    }
+
+    /// Returns the StatefulSets of pods that have been unready for a long time, as far as they can be read.
+    async fn stateful_sets_of_unready(
+        &self,
+        namespace: &str,
+        pods: &[&Pod],
+        now: Timestamp,
+        deadline: Deadline,
+    ) -> Vec<StatefulSet> {
+        let unready = pods.iter().filter(|pod| unready_minutes(pod, now).is_some());
+        let names: BTreeSet<&str> = unready.filter_map(|pod| pod.stateful_set()).collect();
+        let mut sets = Vec::new();
+        for name in names {
+            let read = self.services.observer.pods.get_stateful_set(namespace, name);
+            let read = deadline.within("reading the StatefulSet from the API server", read).await;
+            sets.extend(read.ok().and_then(Result::ok));
+        }
+        sets
     }
 
     /// Returns the last backup that an annotation of these pods or of their StatefulSets records.

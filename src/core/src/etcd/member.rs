@@ -49,6 +49,8 @@ pub struct DatabaseSize {
     pub bytes: u64,
     /// Bytes of the file that contain data. Defragmentation frees the rest.
     pub in_use: u64,
+    /// Bytes at which the member rejects writes; 0 if it does not report them, as before 3.6.
+    pub quota: u64,
 }
 
 /// Whether raft counts a member's vote.
@@ -234,7 +236,7 @@ mod tests {
     #[test]
     fn small_gain_is_no_fragmentation() {
         const MIB: u64 = 1 << 20;
-        let database = |free: u64| DatabaseSize { bytes: 100 * MIB, in_use: 100 * MIB - free };
+        let database = |free: u64| DatabaseSize { bytes: 100 * MIB, in_use: 100 * MIB - free, quota: 0 };
         assert!(database(MIB).is_fragmented(0) && !database(MIB - 1).is_fragmented(0));
         assert!(database(30 * MIB).is_fragmented(30) && !database(30 * MIB - 1).is_fragmented(30));
         assert_eq!(

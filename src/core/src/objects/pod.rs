@@ -269,6 +269,9 @@ pub struct Condition {
     /// `True`, `False` or `Unknown`.
     #[serde(default)]
     pub status: String,
+    /// The last change of the status (RFC 3339).
+    #[serde(default, rename = "lastTransitionTime", deserialize_with = "null_as_default")]
+    pub last_transition_time: String,
 }
 
 /// `PodIP`.
@@ -367,7 +370,12 @@ impl Pod {
 
     /// Whether the kubelet reports that the pod is ready.
     pub fn is_ready(&self) -> bool {
-        self.status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.is_true())
+        self.ready_condition().is_some_and(Condition::is_true)
+    }
+
+    /// The kubelet's report whether the pod is ready.
+    pub fn ready_condition(&self) -> Option<&Condition> {
+        self.status.conditions.iter().find(|condition| condition.kind == "Ready")
     }
 
     /// Whether this is the mirror of a static pod.

@@ -33,7 +33,7 @@ heap_size_of_fields! {
     KeyToPath { key, path }
     ProjectedVolume { sources }
     Projection { secret, config_map }
-    Condition { kind, status }
+    Condition { kind, status, last_transition_time }
     PodStatus { phase, pod_ip, pod_ips, conditions, container_statuses, init_container_statuses }
     PodIp { ip }
     ContainerStatus { name, state, last_state, image_id }

@@ -51,6 +51,24 @@ struct StatefulSetSpec {
     volume_claim_templates: Vec<ClaimTemplate>,
     #[serde(default)]
     persistent_volume_claim_retention_policy: Option<RetentionPolicy>,
+    #[serde(default)]
+    update_strategy: UpdateStrategy,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct UpdateStrategy {
+    #[serde(default, rename = "type")]
+    kind: String,
+    #[serde(default)]
+    rolling_update: Option<RollingUpdate>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+struct RollingUpdate {
+    /// The ordinal below which pods keep their template.
+    #[serde(default)]
+    partition: u32,
 }
 
 /// The numbers of the pods.
@@ -76,7 +94,8 @@ struct RetentionPolicy {
 heap_size_of_fields! {
     StatefulSet { metadata, spec, status }
     StatefulSetStatus { current_revision, update_revision }
-    StatefulSetSpec { service_name, template, volume_claim_templates, persistent_volume_claim_retention_policy }
+    StatefulSetSpec { service_name, template, volume_claim_templates, persistent_volume_claim_retention_policy, update_strategy }
+    UpdateStrategy { kind }
     ClaimTemplate { metadata }
     RetentionPolicy { when_deleted }
 }
@@ -135,6 +154,17 @@ impl StatefulSet {
         let StatefulSetStatus { current_revision, update_revision } = &self.status;
         (current_revision != update_revision && !update_revision.is_empty())
             .then_some(update_revision.as_str())
+    }
+
+    /// Whether the controller wants to replace the pod by one of a new template.
+    pub fn replaces(&self, pod: &Pod) -> bool {
+        let UpdateStrategy { kind, rolling_update } = &self.spec.update_strategy;
+        let partition = rolling_update.unwrap_or_default().partition;
+        let revision = &self.status.update_revision;
+        kind != "OnDelete"
+            && !revision.is_empty()
+            && pod.revision() != revision
+            && self.ordinal_of_pod(&pod.metadata.name).is_some_and(|ordinal| ordinal >= partition)
     }
 
     /// Returns the ordinal of the pod to which a claim of this name belongs: claims are named

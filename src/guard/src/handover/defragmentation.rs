@@ -558,7 +558,7 @@ mod tests {
         let mut snapshot = cluster(3);
         for (pod, free) in snapshot.pods.iter_mut().zip(free) {
             let ProbeResult::Healthy { status, .. } = &mut pod.reply else { panic!("healthy") };
-            status.database = DatabaseSize { bytes: 100 * MIB, in_use: 100 * MIB - free };
+            status.database = DatabaseSize { bytes: 100 * MIB, in_use: 100 * MIB - free, quota: 0 };
         }
         snapshot
     }

@@ -113,7 +113,8 @@ mod tests {
         let cordoned = NodeState { is_unschedulable: true, ..node(&[]) };
         assert_eq!(triggers(&cordoned), ["cordon"]);
         let condition = |kind: &str, status: &str| {
-            let condition = Condition { kind: kind.to_owned(), status: status.to_owned() };
+            let condition =
+                Condition { kind: kind.to_owned(), status: status.to_owned(), ..Condition::default() };
             NodeState { conditions: vec![condition], ..node(&[]) }
         };
         for kind in ["DrainInProgress", "Drained", "MaintenanceInProgress", "GracefulNodeShutdownInProgress"]

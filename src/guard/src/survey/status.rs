@@ -50,6 +50,7 @@ pub(crate) fn cluster_status(
         reservations: reservations.collect(),
         policy,
         problems: problems(summary).into_iter().chain(warnings).collect(),
+        traps: Vec::new(),
         last_backup: None,
     }
 }
@@ -61,9 +62,6 @@ fn problems(summary: &ClusterSummary<'_>) -> Vec<String> {
         0 => String::from("data is corrupt at a member that etcd cannot determine (alarm CORRUPT)"),
         _ => format!("member {id}: its data is corrupt (alarm CORRUPT)"),
     });
-    let space = summary.no_space.then(|| {
-        String::from("the cluster is out of space and rejects writes until space is freed (alarm NOSPACE)")
-    });
     let stale_reads = affected_releases(
         summary.members(),
         stale_read_fix,
@@ -74,7 +72,7 @@ fn problems(summary: &ClusterSummary<'_>) -> Vec<String> {
         wrong_list_fix,
         "can list a learner as a voter, or a voter as a learner (etcd issues 21694, 19557)",
     );
-    obstacle.chain(missing).chain(corrupt).chain(space).chain(stale_reads).chain(wrong_lists).collect()
+    obstacle.chain(missing).chain(corrupt).chain(stale_reads).chain(wrong_lists).collect()
 }
 
 /// Returns one sentence per release with a defect that the release in `fix` corrects.
@@ -153,6 +151,7 @@ fn member_status(reply: &ProbeResult, max_applied: Option<u64>) -> MemberStatus 
         lag: status.and_then(lag),
         database_bytes: status.map(|status| status.database.bytes),
         free_bytes: status.map(|status| status.database.free()),
+        quota_bytes: status.map(|status| status.database.quota).filter(|quota| *quota > 0),
         downgrade: status.and_then(|status| status.downgrade.clone()),
         ..MemberStatus::default()
     }

@@ -263,7 +263,7 @@ mod tests {
         let cluster = |spare: Option<i64>| {
             let status = serde_json::json!({
                 "namespace": "prod", "name": "etcd", "id": null, "voters": null, "healthy": null, "quorum": null,
-                "spare": spare, "term": null, "members": [], "reservations": [], "policy": [], "problems": [],
+                "spare": spare, "term": null, "members": [], "reservations": [], "policy": [], "problems": [], "traps": [],
             });
             serde_json::from_value::<ClusterStatus>(status).unwrap()
         };

@@ -15,6 +15,7 @@ use etcd_guard_core::{
 pub(super) fn lines(survey: &Survey, status: &str, kubectl: &str, runs_in_cluster: bool) -> Vec<Line> {
     vec![
         clusters(survey, status, kubectl),
+        traps(survey, status),
         releases(survey, kubectl),
         recognition(survey, status),
         priority(survey, kubectl, runs_in_cluster),
@@ -59,6 +60,17 @@ fn clusters(survey: &Survey, status: &str, kubectl: &str) -> Line {
         .extend(without_quorum.map(|cluster| (State::Warning, format!("{} has no quorum", name(cluster)))));
     let message = format!("guarded clusters, all with a quorum: {}", survey.clusters.len());
     Line::from_findings("clusters", "", &message, &findings, status)
+}
+
+/// States of clusters that do not end by themselves.
+fn traps(survey: &Survey, status: &str) -> Line {
+    let of_cluster = |cluster: &ClusterStatus| {
+        let name = name(cluster);
+        cluster.traps.iter().map(move |trap| (State::Warning, format!("{name}: {trap}"))).collect::<Vec<_>>()
+    };
+    let findings: Vec<Finding> = survey.clusters.iter().flat_map(of_cluster).collect();
+    let message = "no stuck rollout, late learner, full database or old backup";
+    Line::from_findings("traps", "", message, &findings, status)
 }
 
 /// Releases of etcd with linearizable reads that can be stale, or with member lists that can be wrong.
@@ -138,7 +150,7 @@ mod tests {
                     {"pod": "etcd-0", "role": "leader", "serving": true, "version": "3.6.16"},
                     {"pod": "etcd-1", "role": "follower", "serving": true, "version": "3.6.16"},
                 ],
-                "reservations": [], "policy": [], "problems": [],
+                "reservations": [], "policy": [], "problems": [], "traps": [],
             }],
             "problems": [], "warnings": [], "gaps": [], "guardPriority": 2_000_000_000,
         });
@@ -169,6 +181,16 @@ mod tests {
         assert_eq!(
             states(|survey| survey["problems"] = json!(["namespace a"])),
             [("clusters", State::Warning)]
+        );
+    }
+
+    #[test]
+    fn reports_traps_with_their_command() {
+        let trapped = survey(|survey| survey["clusters"][0]["traps"] = json!(["old. Save one: kubectl x"]));
+        let line = traps(&trapped, "kubectl etcd-guard status -A");
+        assert_eq!(
+            (line.state, line.message.as_str()),
+            (State::Warning, "prod/etcd: old. Save one: kubectl x")
         );
     }
 

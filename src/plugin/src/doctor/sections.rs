@@ -16,7 +16,7 @@ pub(super) const PREREQUISITES: Section = ("install", "install");
 const OTHER: Section = ("cli", "doctor");
 
 /// The section of each check.
-const SECTIONS: [(&str, Section); 22] = [
+const SECTIONS: [(&str, Section); 23] = [
     ("api-server", ("support", "kubernetes")),
     ("installation", ("install", "2-the-guard")),
     ("clock", ("limitations", "what-it-blocks")),
@@ -30,6 +30,7 @@ const SECTIONS: [(&str, Section); 22] = [
     ("versions", ("support", "versions-of-the-guard")),
     ("disruption-budget", ("install", "before-production")),
     ("clusters", ("alerts", "etcdguardclusterunreachable")),
+    ("traps", ("reasons", "traps")),
     ("etcd-versions", ("support", "etcd")),
     ("recognition", ("policies", "which-pods-are-members")),
     ("priority", ("recipes", "the-guard-stays-pending")),

@@ -334,7 +334,7 @@ impl Installation {
             "clusters": [{
                 "namespace": "prod", "name": "etcd", "id": "1", "voters": 3, "healthy": 3, "quorum": 2, "spare": 1, "term": 2,
                 "members": [{"pod": "etcd-0", "role": "leader", "serving": true, "version": "3.6.16"}],
-                "reservations": [], "policy": [], "problems": [],
+                "reservations": [], "policy": [], "problems": [], "traps": [],
             }],
             "problems": [], "warnings": [], "gaps": [], "guardPriority": 2_000_000_000,
         });

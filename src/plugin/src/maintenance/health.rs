@@ -148,6 +148,7 @@ pub(crate) mod tests {
             reservations: Vec::new(),
             policy: Vec::new(),
             problems: Vec::new(),
+            traps: Vec::new(),
             last_backup: None,
         }
     }

@@ -10,4 +10,5 @@ mod inspect;
 mod status;
 mod status_of_cluster;
 mod terminal;
+mod traps;
 mod version;

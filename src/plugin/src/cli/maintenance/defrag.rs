@@ -155,7 +155,7 @@ impl Defrag {
 
 /// Whether a member reports the alarm NOSPACE.
 fn is_out_of_space(cluster: &ClusterStatus) -> bool {
-    cluster.problems.iter().any(|problem| problem.contains("NOSPACE"))
+    cluster.traps.iter().any(|trap| trap.contains("NOSPACE"))
 }
 
 /// Requests the defragmentation of one cluster at each owner of its pods, and prints the answers of the guard. Returns whether all were
@@ -242,7 +242,11 @@ impl Plan {
     fn new(cluster: &ClusterStatus, percent: u8) -> Self {
         let member = |member: &MemberStatus| {
             let (bytes, free) = (member.database_bytes, member.free_bytes);
-            let size = |(bytes, free): (u64, u64)| DatabaseSize { bytes, in_use: bytes.saturating_sub(free) };
+            let size = |(bytes, free): (u64, u64)| DatabaseSize {
+                bytes,
+                in_use: bytes.saturating_sub(free),
+                quota: 0,
+            };
             Some(PlannedMember {
                 pod: member.pod.clone()?,
                 role: member.role,

@@ -33,8 +33,18 @@ pub(crate) fn write_text(survey: &Survey, is_wide: bool, out: &mut impl Write) -
 }
 
 fn write_cluster(cluster: &ClusterStatus, is_wide: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let ClusterStatus { namespace, name, id, members, reservations, policy, problems, last_backup, .. } =
-        cluster;
+    let ClusterStatus {
+        namespace,
+        name,
+        id,
+        members,
+        reservations,
+        policy,
+        problems,
+        traps,
+        last_backup,
+        ..
+    } = cluster;
     let id = id.as_deref().unwrap_or("unknown");
     let title = paint(EMPHASIS, &format!("{namespace}/{name}"));
     writeln!(out, "{title}  cluster id {id}  {}", quorum_summary(cluster))?;
@@ -63,6 +73,9 @@ fn write_cluster(cluster: &ClusterStatus, is_wide: bool, out: &mut impl Write) -
     }
     for problem in problems {
         writeln!(out, "  {} {problem}", paint(FAILURE, "!"))?;
+    }
+    for trap in traps {
+        writeln!(out, "  {} {trap}", paint(WARNING, "!"))?;
     }
     Ok(())
 }

@@ -207,6 +207,7 @@ async fn doctor_is_green_until_one_part_is_broken() {
         "versions",
         "disruption-budget",
         "clusters",
+        "traps",
         "etcd-versions",
         "recognition",
         "priority",
@@ -214,7 +215,7 @@ async fn doctor_is_green_until_one_part_is_broken() {
     assert_eq!(checks, all);
     let admin = installation.control_plane.admin_kubeconfig();
     let (status, table) = installation.run(&admin, &[]).await;
-    assert!(status == Some(0) && table.ends_with("ok: 15, warnings: 0, failures: 0\n"), "{table}");
+    assert!(status == Some(0) && table.ends_with("ok: 16, warnings: 0, failures: 0\n"), "{table}");
     eprintln!("{table}");
 
     // The dry run of the network check reached the guard.
