@@ -239,7 +239,7 @@ query_with_tls() {
 
 # restore_secure: restores the backup of the cluster with TLS, which has its quorum.
 restore_secure() {
-  kubectl etcd-guard restore -n secure statefulset/etcd "$TESTBED_DIR/secure.db" --force --confirm secure/etcd
+  kubectl etcd-guard restore -n secure statefulset/etcd "$TESTBED_DIR/secure.db" --despite-quorum --confirm secure/etcd
 }
 
 # restore_until LINE: kills the command when it has printed this line.

@@ -138,11 +138,11 @@ complete: prod/etcd at revision 91340 from etcd-2 in /backup/prod_etcd_91340_202
 $ kubectl etcd-guard restore statefulset/etcd /backup/ -n prod
 prod/etcd: restore all 3 members
   from   /backup/prod_etcd_91340_20261201T021500Z.db (338.9 MiB, sha256 c0ffee...)
-  lost   everything written after revision 91340, 20261201T021500Z
+  lost   all writes since revision 91340 (20261201T021500Z)
   volume data-etcd-0 of etcd-0; its data moves to /var/lib/etcd/data/member.before-20261201T100000Z
   volume data-etcd-1 of etcd-1; its data moves to /var/lib/etcd/data/member.before-20261201T100000Z
   volume data-etcd-2 of etcd-2; its data moves to /var/lib/etcd/data/member.before-20261201T100000Z
-  guard  overruled for 2 h: all members stop
+  stops  all members; the guard protects nothing of this cluster for up to 2 h
 To stop all members and replace their data, type prod/etcd: prod/etcd
 all members are stopped
 [###-------] 1/3 the volume of etcd-0 has the backup

@@ -11,6 +11,12 @@ use anyhow::Context;
 
 use etcd_guard_api::{ClusterStatus, MemberStatus, Role};
 
+/// Whether an alarm says that the data of this member differs.
+pub(crate) fn is_corrupt(cluster: &ClusterStatus, member: &MemberStatus) -> bool {
+    let prefix = format!("member {}: ", member.id.as_deref().unwrap_or_default());
+    cluster.problems.iter().any(|problem| problem.starts_with(&prefix) && problem.contains("CORRUPT"))
+}
+
 /// Returns the member to read: this pod, or the most advanced follower that serves; the leader only if no follower serves.
 pub(crate) fn choose<'a>(cluster: &'a ClusterStatus, from: Option<&str>) -> anyhow::Result<&'a MemberStatus> {
     let ClusterStatus { namespace, name, members, problems, .. } = cluster;
@@ -22,10 +28,6 @@ pub(crate) fn choose<'a>(cluster: &'a ClusterStatus, from: Option<&str>) -> anyh
             format!("pod {from} runs no member of {namespace}/{name}; its pods: {}", pods.join(", "))
         });
     }
-    let is_corrupt = |member: &MemberStatus| {
-        let prefix = format!("member {}: ", member.id.as_deref().unwrap_or_default());
-        problems.iter().any(|problem| problem.starts_with(&prefix) && problem.contains("CORRUPT"))
-    };
     let rank = |member: &&MemberStatus| {
         (member.role == Role::Leader, member.lag.unwrap_or(u64::MAX), member.pod.clone())
     };
@@ -48,7 +50,7 @@ pub(crate) fn choose<'a>(cluster: &'a ClusterStatus, from: Option<&str>) -> anyh
     })?;
     let is_usable = |member: &&MemberStatus| {
         let votes = matches!(member.role, Role::Leader | Role::Follower);
-        votes && member.serving && member.leaving.is_none() && !is_corrupt(member)
+        votes && member.serving && member.leaving.is_none() && !is_corrupt(cluster, member)
     };
     in_pods().filter(is_usable).min_by_key(rank).with_context(|| {
         format!(

@@ -34,7 +34,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 ///
 /// The backup comes from the most advanced follower, through a port-forward and with your rights; the guard only tells which member that
 /// is. It has all changes up to the printed revision. It appears under its name after its SHA-256 was verified, and contains every value
-/// unencrypted. In a directory or a bucket, its name is `NAMESPACE_CLUSTER_REVISION_TIME.db`. For S3, set the usual variables
+/// unencrypted. In a directory or a bucket, its name is `NAMESPACE_CLUSTER_REVISION_TIME.db`: use one per Kubernetes cluster. For S3, set the usual variables
 /// (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`) or give the Job a role. If etcd has users, the user of
 /// the guard's Secret needs the role `root`. For `status`, the time is recorded in the annotation `etcd-guard.io/last-backup`, if you may
 /// patch the StatefulSet. Without a quorum, the command refuses, unless you choose the member.

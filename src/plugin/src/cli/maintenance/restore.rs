@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use futures::future::join_all;
-use k8s_openapi::{api::apps::v1::StatefulSet, jiff::Timestamp};
+use k8s_openapi::api::apps::v1::StatefulSet;
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -22,7 +22,7 @@ use crate::{
     maintenance::{
         backup::{
             destination::{Choice, Stem},
-            source as member_source,
+            is_corrupt, source as member_source,
         },
         reporter::Reporter,
         restart::ownership::{Manager, managers},
@@ -30,7 +30,7 @@ use crate::{
             layout::{Layout, Member, Overrides},
             pod::{BUMP, Means, former},
             record::{Phase, RESTORE, Record},
-            run::{OVERRULED, Run},
+            run::{OVERRULED, Run, id, replicas},
             source::{self, Backup},
         },
     },
@@ -44,12 +44,12 @@ const REVISION_LIMIT: Duration = Duration::from_secs(10);
 
 /// Restore all members of a StatefulSet from one backup, after the quorum is lost for good
 ///
-/// Everything written after the backup is lost. The command shows how much that is, and asks for the name of the cluster. Then it
-/// overrules the guard for two hours, stops all members, sends the backup to a pod at each volume, restores it there with `etcdutl`
-/// (3.5.10 or later), raises the revision by 1,000,000,000 so that no client sees it go back, and starts the members. The old data stays
-/// in `member.before-TIME` in each data directory: each volume needs room for the old data and twice the backup. Your template does not
+/// All writes since the backup are lost. The command shows how many these are, and asks for the name of the cluster. Then it overrules
+/// the guard for two hours, stops all members, sends the backup to a pod at each volume, restores it there with `etcdutl` (3.5.10 or
+/// later), raises the revision by 1,000,000,000 so that no client sees it go back, and starts the members. The old data stays in
+/// `member.before-TIME` in each data directory: each volume needs room for the old data and twice the backup. The template does not
 /// change. An annotation keeps the state: after an interruption, run the command again with the same backup. Without FROM, it first saves
-/// a backup of the running member with the highest revision to the current directory. Status 1 means that you did not confirm.
+/// a backup of the running member with the highest revision to the current directory. Exit status 1: not confirmed, nothing changed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   # Show what would be lost, then restore the newest backup in a directory
@@ -64,6 +64,7 @@ const REVISION_LIMIT: Duration = Duration::from_secs(10);
 
   # No member runs: a database copied from the volume of one
   kubectl etcd-guard restore statefulset/etcd ./db --skip-hash-check -n prod")]
+#[allow(clippy::struct_excessive_bools, reason = "the flags are independent")]
 pub(crate) struct Restore {
     /// statefulset/NAME
     #[arg(value_parser = stateful_set)]
@@ -79,9 +80,12 @@ pub(crate) struct Restore {
     /// Confirm without a terminal
     #[arg(long, value_name = "NAMESPACE/NAME")]
     confirm: Option<String>,
-    /// Also restore a cluster that has its quorum, or that an operator or a GitOps controller manages and would start meanwhile
+    /// You have paused the operator or the GitOps controller that manages the StatefulSet
     #[arg(long)]
-    force: bool,
+    paused: bool,
+    /// Restore although the cluster has its quorum, and lose what was written since the backup
+    #[arg(long)]
+    despite_quorum: bool,
     /// The backup is a database copied from a volume (`member/snap/db`), which has no hash
     #[arg(long, requires = "from")]
     skip_hash_check: bool,
@@ -100,6 +104,9 @@ pub(crate) struct Restore {
     /// The value of etcd's flag; by default that in the template
     #[arg(long, value_name = "DIRECTORY")]
     data_dir: Option<String>,
+    /// The user of the members' image, if the template forbids root and names no user
+    #[arg(long, value_name = "UID")]
+    run_as_user: Option<i64>,
     /// Time for each wait
     #[arg(long, default_value = "30m", value_parser = durations::parse)]
     timeout: Duration,
@@ -155,6 +162,7 @@ impl Restore {
             data_dir: self.data_dir.clone(),
             initial_cluster: self.initial_cluster.clone(),
             token: self.initial_cluster_token.clone(),
+            user: self.run_as_user,
         };
         let guard = self.guard.clone().connect().await?;
         let api_server = &guard.api_server;
@@ -162,48 +170,40 @@ impl Restore {
         let mut reporter = Reporter::new(self.output == EventFormat::Json);
         let set = api_server.stateful_set(namespace, name).await?;
         let former_record = Record::read(&set)?;
-        let replicas = match &former_record {
-            Some(record) => record.replicas,
-            None => set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
-        };
-        let layout = Layout::read(&set, replicas, &overrides)?;
-        self.check_managers(&set, &mut reporter)?;
-        if former_record.is_none() {
-            self.check_quorum(&guard, &mut reporter).await?;
-        }
+        let replicas = former_record.as_ref().map_or_else(|| replicas(&set), |record| record.replicas);
+        let layout = Layout::read(&set, Some(replicas).filter(|replicas| *replicas > 0), &overrides)?;
         let running = revisions(api_server, &layout.members).await;
+        self.check_managers(&set, &mut reporter)?;
+        let cluster = self.check_quorum(&guard, &layout, &running, &mut reporter).await?;
+        let again = |file: &str| {
+            format!(
+                "{} -n {namespace} statefulset/{name} {}",
+                api_server.command("restore"),
+                to_shell_word(file)
+            )
+        };
+        let from = match (&self.from, &former_record) {
+            (Some(from), _) => from.clone(),
+            (None, Some(record)) => {
+                bail!("a restoration has begun; continue it with its backup: {}", again(&record.backup))
+            }
+            (None, None) => self.save(&running, cluster.as_ref(), &mut reporter).await?,
+        };
         let stem = Stem::new(namespace, name);
-        let from = match &self.from {
-            Some(from) => from.clone(),
-            None if former_record.is_some() => {
-                bail!(
-                    "a restoration has begun; continue it with its backup: kubectl etcd-guard restore statefulset/{name} FILE"
-                )
-            }
-            None => self.save(&running, &mut reporter).await?,
-        };
         let backup = source::find(&from, &stem, self.skip_hash_check, &mut reporter).await?;
-        let record = match former_record {
-            Some(record) if record.sha256 == backup.sha256 => record,
-            Some(record) if record.phase == Phase::Filling => {
-                reporter.warn("a restoration of another backup has begun, and is replaced by this one");
-                Record { id: id(), sha256: backup.sha256.clone(), ..record }
-            }
-            Some(_) => bail!(
-                "the members start from another backup. To let them: kubectl -n {namespace} annotate statefulset {name} {RESTORE}- ; then, \
-                 to restore this backup, run the command again"
+        let is_starting = former_record.as_ref().is_some_and(|record| record.phase == Phase::Starting);
+        let mut record = match former_record {
+            Some(record) if is_starting && record.sha256 != backup.sha256 => bail!(
+                "a restoration of another backup (sha256 {}) is starting the members. To finish it: {}. Only then restore this one",
+                record.sha256,
+                again(&record.backup)
             ),
-            None => Record::new(&set, id(), &backup.sha256)?,
+            Some(record) => record,
+            None => Record::new(&set, i32::try_from(layout.members.len())?, id()),
         };
+        record.sha256.clone_from(&backup.sha256);
+        record.backup = backup.path.display().to_string();
         let plan = plan(&layout, &backup, running, &record);
-        reporter.plan(&plan.to_string(), &plan)?;
-        if self.dry_run {
-            return Ok(true);
-        }
-        if !self.is_confirmed(&plan)? {
-            reporter.aborted("not confirmed; nothing was changed");
-            return Ok(false);
-        }
         let means = Means {
             shell_image: &self.shell_image,
             backup_bytes: backup.bytes,
@@ -211,23 +211,32 @@ impl Restore {
         };
         let annotations = set.metadata.annotations.as_ref();
         let written = annotations.and_then(|annotations| annotations.get(RESTORE)).cloned();
-        let mut run = Run {
-            api_server,
-            layout: &layout,
-            backup: &backup,
-            record,
-            written,
-            means,
-            limit: self.timeout,
-            reporter,
-        };
-        let again =
-            format!("continue with the same command, from {}", to_shell_word(&backup.path.to_string_lossy()));
+        reporter.plan(&plan.to_string(), &plan)?;
+        let (api_server, layout, backup, limit) = (&guard.api_server, &layout, &backup, self.timeout);
+        let mut run = Run { api_server, layout, backup, record, written, means, limit, reporter };
+        if !is_starting {
+            run.try_pods().await?;
+        }
+        if self.dry_run {
+            return Ok(true);
+        }
+        if !self.is_confirmed(&plan)? {
+            run.reporter.aborted("not confirmed; nothing was changed");
+            return Ok(false);
+        }
         let ended = tokio::select! {
             ended = Box::pin(run.run()) => ended,
             () = interrupted() => Err(anyhow::anyhow!("it was interrupted")),
         };
-        ended.with_context(|| format!("{} is not restored; {again}", plan.cluster))?;
+        let continues = again(&run.record.backup);
+        ended.with_context(|| format!("{} is not restored; to continue: {continues}", plan.cluster))?;
+        if is_starting {
+            run.reporter.complete(&format!(
+                "the restoration of {} that began at {} is complete; to restore again, run the command again",
+                plan.cluster, run.record.id
+            ));
+            return Ok(true);
+        }
         let lost = match plan.revision {
             Some(revision) => format!(
                 "the data of revision {revision}, at revision {} and later",
@@ -247,12 +256,12 @@ impl Restore {
     fn check_managers(&self, set: &StatefulSet, reporter: &mut Reporter) -> anyhow::Result<()> {
         let name = &self.target;
         for manager in managers(set) {
-            match manager {
-                Manager::Controller(manager) if !self.force => bail!(
+            match &manager {
+                Manager::Owner { .. } | Manager::GitOps(_) if !self.paused => bail!(
                     "{manager} manages StatefulSet {name}, and would start the members while their volumes change: pause it, then pass \
-                     --force"
+                     --paused"
                 ),
-                Manager::Controller(manager) => {
+                Manager::Owner { .. } | Manager::GitOps(_) => {
                     reporter.warn(&format!("{manager} manages StatefulSet {name}: it must be paused"));
                 }
                 Manager::Tool(tool) => {
@@ -263,37 +272,60 @@ impl Restore {
         Ok(())
     }
 
-    /// Returns an error if the cluster has its quorum.
-    async fn check_quorum(&self, guard: &GuardClient, reporter: &mut Reporter) -> anyhow::Result<()> {
+    /// Returns an error if the cluster has its quorum, or may have it. Returns what the guard says of the cluster.
+    async fn check_quorum(
+        &self,
+        guard: &GuardClient,
+        layout: &Layout,
+        running: &[Running],
+        reporter: &mut Reporter,
+    ) -> anyhow::Result<Option<ClusterStatus>> {
         let namespace = &guard.api_server.namespace;
-        let survey = match guard.status(Some(namespace)).await {
-            Ok(survey) => survey,
+        let is_here = |cluster: &ClusterStatus| cluster.name.split(',').any(|name| *name == self.target);
+        let cluster = match guard.status(Some(namespace)).await {
+            Ok(survey) => survey.clusters.into_iter().find(is_here),
             Err(error) => {
                 reporter
                     .warn(&format!("the guard does not tell whether the quorum is lost: {}", causes(&error)));
-                return Ok(());
+                None
             }
         };
-        let is_here = |cluster: &&ClusterStatus| cluster.name.split(',').any(|name| *name == self.target);
-        let cluster = survey.clusters.iter().find(is_here);
-        match cluster.map(|cluster| (cluster.voters, cluster.healthy, cluster.quorum)) {
-            Some((Some(voters), Some(healthy), Some(quorum))) if healthy >= quorum && !self.force => bail!(
-                "{namespace}/{} has its quorum: {healthy} of {voters} voters are healthy. To replace one member, see `replace` and the \
-                 manual. To lose what was written since the backup: --force",
+        let counts =
+            cluster.as_ref().and_then(|cluster| Some((cluster.voters?, cluster.healthy?, cluster.quorum?)));
+        let (answering, total) = (running.len(), layout.members.len());
+        let evidence = match counts {
+            Some((voters, healthy, quorum)) => {
+                (healthy >= quorum).then(|| format!("{healthy} of {voters} voters are healthy"))
+            }
+            None => (2 * answering > total).then(|| format!("{answering} of {total} members answer")),
+        };
+        if let Some(evidence) = evidence.filter(|_| !self.despite_quorum) {
+            bail!(
+                "{namespace}/{} may have its quorum: {evidence}. A restoration loses all writes since the backup. To do it nevertheless: \
+                 --despite-quorum",
                 self.target
-            ),
-            Some(_) => {}
-            None => reporter.warn(&format!("the guard does not know {namespace}/{}", self.target)),
+            );
         }
-        Ok(())
+        Ok(cluster)
     }
 
     /// Saves a backup of the running member with the highest revision.
-    async fn save(&self, running: &[Running], reporter: &mut Reporter) -> anyhow::Result<Choice> {
-        let best = running.iter().max_by_key(|member| member.revision).with_context(|| {
+    async fn save(
+        &self,
+        running: &[Running],
+        cluster: Option<&ClusterStatus>,
+        reporter: &mut Reporter,
+    ) -> anyhow::Result<Choice> {
+        let is_intact = |member: &&Running| {
+            let members =
+                cluster.iter().flat_map(|cluster| cluster.members.iter().map(move |found| (cluster, found)));
+            let mut found = members.filter(|(_, found)| found.pod.as_ref() == Some(&member.pod));
+            !found.any(|(cluster, found)| is_corrupt(cluster, found))
+        };
+        let best = running.iter().filter(is_intact).max_by_key(|member| member.revision).with_context(|| {
             format!(
-                "no member of StatefulSet {} answers: name a backup, or copy member/snap/db from the volume of a member and pass \
-                 --skip-hash-check",
+                "no intact member of StatefulSet {} answers (with a password, none does without a quorum): name a backup, or copy \
+                 member/snap/db from the volume of a member and pass --skip-hash-check",
                 self.target
             )
         })?;
@@ -329,11 +361,6 @@ impl Restore {
         };
         Ok(answer == plan.cluster)
     }
-}
-
-/// Returns the time as in the names of backups.
-fn id() -> String {
-    Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string()
 }
 
 /// Returns the revisions of the members that answer.
@@ -378,9 +405,9 @@ impl fmt::Display for Plan {
         writeln!(f, "  from   {backup} ({}, sha256 {sha256})", mebibytes(*bytes))?;
         match (revision, time) {
             (Some(revision), Some(time)) => {
-                writeln!(f, "  lost   everything written after revision {revision}, {time}")?;
+                writeln!(f, "  lost   all writes since revision {revision} ({time})")?;
             }
-            _ => writeln!(f, "  lost   everything written after the backup")?,
+            _ => writeln!(f, "  lost   all writes since the backup")?,
         }
         for Running { pod, revision: other } in running {
             let newer = revision.map(|revision| other.saturating_sub(revision)).filter(|newer| *newer > 0);
@@ -394,7 +421,11 @@ impl fmt::Display for Plan {
         }
         match phase {
             Phase::Filling => {
-                write!(f, "  guard  overruled for {} h: all members stop", OVERRULED.as_hours())
+                write!(
+                    f,
+                    "  stops  all members; the guard protects nothing of this cluster for up to {} h",
+                    OVERRULED.as_hours()
+                )
             }
             Phase::Starting => write!(f, "  phase  all volumes have the backup: the members start"),
         }

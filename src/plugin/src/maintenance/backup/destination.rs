@@ -39,6 +39,9 @@ const CONCURRENT_PARTS: usize = 2;
 /// Time for one request to S3: a part at 1 Mbit/s.
 const REQUEST_LIMIT: &str = "70s";
 
+/// Time for a download, which has no pause longer than [`REQUEST_LIMIT`].
+pub(crate) const DOWNLOAD_LIMIT: &str = "6h";
+
 /// Time until a written backup is on the disk, or the store has combined the parts.
 const FINISH_LIMIT: Duration = Duration::from_secs(300);
 
@@ -47,6 +50,12 @@ const ABORT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Between the parts of a name. Names of namespaces and StatefulSets do not contain it.
 const SEPARATOR: char = '_';
+
+/// End of the name of a file that is being written.
+const PART: &str = ".part";
+
+/// Age of a file of a killed run, which `--keep` deletes.
+const PART_AGE: Duration = Duration::from_hours(24);
 
 /// End of the names of backups.
 pub(crate) const SUFFIX: &str = ".db";
@@ -76,7 +85,7 @@ pub(crate) enum Writer {
 /// Returns the name of the file while it is written.
 fn part_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".part");
+    name.push(PART);
     PathBuf::from(name)
 }
 
@@ -85,14 +94,17 @@ pub(crate) fn described(operation: &str, error: &object_store::Error) -> anyhow:
     anyhow::anyhow!("{operation}: {}", to_bounded_line(&plain(&error.to_string()), MAX_ERROR_CHARS))
 }
 
-/// Returns the client of a bucket, with the credentials of the usual variables and of the pod.
-pub(crate) fn bucket_client(bucket: &str) -> anyhow::Result<Arc<dyn ObjectStore>> {
+/// Returns the client of a bucket, with the credentials of the usual variables and of the pod, and this time for a request.
+pub(crate) fn bucket_client(bucket: &str, request_limit: &str) -> anyhow::Result<Arc<dyn ObjectStore>> {
     let is_plain = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]
         .iter()
         .find_map(|name| std::env::var(name).ok())
         .is_some_and(|url| url.starts_with("http://"));
-    let limit = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
-    let builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_config(limit, REQUEST_LIMIT);
+    let limit = AmazonS3ConfigKey::Client;
+    let builder = AmazonS3Builder::from_env()
+        .with_bucket_name(bucket)
+        .with_config(limit(ClientConfigKey::Timeout), request_limit)
+        .with_config(limit(ClientConfigKey::ReadTimeout), REQUEST_LIMIT);
     let store = if is_plain { builder.with_allow_http(true) } else { builder }.build();
     Ok(Arc::new(store.map_err(|error| described(&format!("bucket {bucket} cannot be used"), &error))?))
 }
@@ -132,7 +144,11 @@ impl Choice {
             Self::S3 { bucket, prefix } => {
                 let key = Key::parse(format!("{prefix}/{name}").trim_start_matches('/'));
                 let key = key.with_context(|| format!("{prefix} is no prefix of keys"))?;
-                Ok(Destination::Object { store: bucket_client(bucket)?, bucket: bucket.clone(), key })
+                Ok(Destination::Object {
+                    store: bucket_client(bucket, REQUEST_LIMIT)?,
+                    bucket: bucket.clone(),
+                    key,
+                })
             }
         }
     }
@@ -240,7 +256,20 @@ impl Destination {
                 while let Some(entry) = entries.next_entry().await.with_context(failed)? {
                     names.extend(entry.file_name().into_string());
                 }
-                let outdated = stem.outdated(names, keep);
+                let is_of_killed_run = |name: &String| {
+                    let path = folder.join(name);
+                    let age = path
+                        .metadata()
+                        .and_then(|file| file.modified())
+                        .ok()
+                        .and_then(|time| time.elapsed().ok());
+                    let complete = name.strip_suffix(PART);
+                    complete.is_some_and(|name| stem.parse(name).is_some())
+                        && age.is_some_and(|age| age > PART_AGE)
+                };
+                let mut outdated: Vec<String> =
+                    names.iter().filter(|name| is_of_killed_run(name)).cloned().collect();
+                outdated.extend(stem.outdated(names, keep));
                 for name in &outdated {
                     fs::remove_file(folder.join(name)).await.with_context(failed)?;
                 }

@@ -25,6 +25,8 @@ pub(crate) struct Overrides {
     pub(crate) data_dir: Option<String>,
     pub(crate) initial_cluster: Option<String>,
     pub(crate) token: Option<String>,
+    /// The user of the members' image.
+    pub(crate) user: Option<i64>,
 }
 
 /// The members of a StatefulSet.
@@ -129,14 +131,21 @@ fn first_label(url: &str) -> &str {
 // === impl Layout ===
 
 impl Layout {
-    /// Reads the template. The error names the flag that supplies what the template does not show.
-    pub(crate) fn read(set: &StatefulSet, replicas: i32, overrides: &Overrides) -> anyhow::Result<Self> {
+    /// Reads the template of a StatefulSet with this number of members, or with as many as `--initial-cluster` names. The error names the
+    /// flag that supplies what the template does not show.
+    pub(crate) fn read(
+        set: &StatefulSet,
+        replicas: Option<i32>,
+        overrides: &Overrides,
+    ) -> anyhow::Result<Self> {
         let name = set.metadata.name.clone().unwrap_or_default();
         let namespace = set.metadata.namespace.clone().unwrap_or_default();
         let spec = set.spec.as_ref().context("the StatefulSet has no specification")?;
         let first = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0);
         let (mut members, mut found) = (Vec::new(), None);
-        for ordinal in first..first.saturating_add(replicas) {
+        let mut replicas = replicas.unwrap_or_default();
+        let mut ordinal = first;
+        while members.is_empty() || ordinal < first.saturating_add(replicas) {
             let pod = pod(set, &format!("{name}-{ordinal}"))?;
             let etcd = etcd_pod::read(&pod, &pod.metadata.annotations);
             let etcd = etcd.with_context(|| {
@@ -161,14 +170,18 @@ impl Layout {
             let entries = entries.with_context(|| {
                 format!(
                     "the template of StatefulSet {name} does not show its members: pass --initial-cluster=NAME=PEER_URL,... with one \
-                     entry per pod, and --data-dir and --initial-cluster-token if etcd's configuration file sets them"
+                     entry per pod. If etcd has a configuration file, pass also its data-dir and initial-cluster-token; with a wal-dir \
+                     in it, this command would damage the members: {BY_HAND}"
                 )
             })?;
+            let listed = i32::try_from(entries.len())?;
+            if replicas == 0 {
+                replicas = listed;
+            }
             ensure!(
-                entries.len() == count(replicas),
-                "--initial-cluster names {} members, but StatefulSet {name} has {replicas} pods: pass --initial-cluster with one entry \
-                 per pod",
-                entries.len()
+                listed == replicas,
+                "--initial-cluster names {listed} members, but StatefulSet {name} has {replicas} pods: pass --initial-cluster with one \
+                 entry per pod. A cluster with members outside of this StatefulSet cannot be restored by this command"
             );
             let token =
                 overrides.token.clone().or_else(|| settings.get("initial-cluster-token").and_then(known));
@@ -189,11 +202,11 @@ impl Layout {
                 "--initial-cluster or --initial-cluster-token differs between the pods: pass both"
             );
             found = Some(of_pod);
+            ordinal += 1;
         }
-        let (container, image, token, initial_cluster) =
-            found.with_context(|| format!("StatefulSet {name} has no replicas"))?;
+        let (container, image, token, initial_cluster) = found.context("the StatefulSet has no members")?;
         let image = overrides.image.clone().unwrap_or(image);
-        let spec = spec.template.spec.clone().context("the template of the StatefulSet has no pod")?;
+        let mut spec = spec.template.spec.clone().context("the template of the StatefulSet has no pod")?;
         let mounts = spec.containers.iter().flat_map(|container| container.volume_mounts.iter().flatten());
         let has_expression = |path: &str| {
             mounts.clone().any(|mount| mount.mount_path == path && mount.sub_path_expr.is_some())
@@ -202,6 +215,22 @@ impl Layout {
             !members.iter().any(|member: &Member| has_expression(&member.mount_path)),
             "the volume of the data is mounted with subPathExpr, which this command does not support: {BY_HAND}"
         );
+        let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        let etcd = containers.into_iter().find(|other| other.name == container);
+        let (mut of_pod, of_etcd) = (
+            spec.security_context.clone().unwrap_or_default(),
+            etcd.and_then(|etcd| etcd.security_context.clone()),
+        );
+        let is_user_known =
+            of_pod.run_as_user.or(of_etcd.as_ref().and_then(|context| context.run_as_user)).is_some();
+        let needs_user = of_pod.run_as_non_root == Some(true)
+            || of_etcd.as_ref().is_some_and(|context| context.run_as_non_root == Some(true));
+        ensure!(
+            is_user_known || !needs_user || overrides.user.is_some(),
+            "the template of StatefulSet {name} forbids root and names no user: pass the user of the image, --run-as-user UID"
+        );
+        of_pod.run_as_user = overrides.user.or(of_pod.run_as_user);
+        spec.security_context = Some(of_pod);
         Ok(Self { namespace, set: name, spec, container, image, token, initial_cluster, members })
     }
 
@@ -216,10 +245,6 @@ impl Layout {
         claim.status = None;
         Some(claim)
     }
-}
-
-fn count(replicas: i32) -> usize {
-    usize::try_from(replicas).unwrap_or_default()
 }
 
 fn is_bitnami(container: &Container) -> bool {
@@ -298,7 +323,7 @@ pub(super) mod tests {
     }
 
     fn layout(change: impl Fn(&mut Value), overrides: &Overrides) -> anyhow::Result<Layout> {
-        Layout::read(&set(change), 2, overrides)
+        Layout::read(&set(change), Some(2), overrides)
     }
 
     fn failure(change: impl Fn(&mut Value)) -> String {
@@ -338,6 +363,24 @@ pub(super) mod tests {
             layout.members.iter().map(|member| (member.pod.as_str(), member.name.as_str())).collect();
         assert_eq!(members, [("etcd-5", "a"), ("etcd-6", "b")]);
         assert_eq!(layout.members[1].peer_urls, "http://etcd-6.etcd:2380,http://etcd-6.other:2380");
+    }
+
+    #[test]
+    fn stopped_sets_have_the_members_of_the_initial_cluster() {
+        let layout =
+            Layout::read(&set(|set| set["spec"]["replicas"] = json!(0)), None, &Overrides::default())
+                .unwrap();
+        assert_eq!(layout.members.len(), 2);
+    }
+
+    #[test]
+    fn user_of_the_image_is_required_where_root_is_forbidden() {
+        let without = |set: &mut Value| {
+            set["spec"]["template"]["spec"]["securityContext"] = json!({"runAsNonRoot": true});
+        };
+        assert!(failure(without).ends_with("--run-as-user UID"));
+        let layout = layout(without, &Overrides { user: Some(7), ..Overrides::default() }).unwrap();
+        assert_eq!(layout.spec.security_context.unwrap().run_as_user, Some(7));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use serde_json::{Value, json};
 
 use super::{
+    super::backup::checksum::Checksum,
     layout::{Layout, Member},
     record::{RESTORE, Record},
 };
@@ -14,6 +15,12 @@ pub(crate) const LABEL: &str = "app.kubernetes.io/name=etcd-restore";
 
 /// The container that receives the backup on its standard input.
 pub(crate) const RECEIVE: &str = "receive";
+
+/// The container that restores the backup beside the old data.
+const RESTORE_STEP: &str = "restore";
+
+/// The container that exchanges the data.
+const PLACE: &str = "place";
 
 /// The raise of the revision, so that no client observes one that decreases.
 pub(crate) const BUMP: u64 = 1_000_000_000;
@@ -70,14 +77,16 @@ pub(crate) fn name_of(member: &Member) -> String {
     format!("{}-restore", member.pod)
 }
 
-/// Returns the pod that restores the volume of a member, with the user, the resources and the nodes of the member's pod.
+/// Returns the pod that restores the volume of a member. Its annotation identifies its work: what it does, in which claim, and since
+/// when the members are stopped. It has the user, the resources and the nodes of the member's pod.
 pub(crate) fn pod(
     layout: &Layout,
     member: &Member,
     record: &Record,
     means: &Means<'_>,
+    claim_uid: &str,
 ) -> anyhow::Result<Pod> {
-    let Layout { namespace, set, spec, container, image, token, initial_cluster, .. } = layout;
+    let Layout { namespace, spec, container, image, token, initial_cluster, .. } = layout;
     let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let etcd: &Container =
         containers.find(|other| other.name == *container).context("the template has no etcd")?;
@@ -122,20 +131,23 @@ pub(crate) fn pod(
     let receive = step(RECEIVE, means.shell_image, shell(RECEIVE_SCRIPT, &received), true);
     let (key, value) = LABEL.split_once('=').unwrap_or_default();
     let labels = json!({key: value});
-    let beside = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}});
+    let apart = |weight: u8, topology: &str| {
+        let term = json!({"topologyKey": topology, "labelSelector": {"matchLabels": labels}});
+        json!({"weight": weight, "podAffinityTerm": term})
+    };
     let affinity = json!({
         "nodeAffinity": spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref()),
-        // A new volume is created where its pod runs, and the members may have to run on different nodes.
-        "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": beside}]},
+        // A new volume is created where its pod runs, and the members may have to run on different nodes, in different zones.
+        "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+            apart(100, "kubernetes.io/hostname"), apart(50, "topology.kubernetes.io/zone")]},
     });
-    let pod = json!({
+    let mut pod: Pod = serde_json::from_value(without_nulls(json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "name": name_of(member),
             "namespace": namespace,
             "labels": labels,
-            "annotations": {RESTORE: format!("{set} {}", record.id)},
         },
         "spec": {
             "restartPolicy": "Never",
@@ -149,12 +161,16 @@ pub(crate) fn pod(
             "tolerations": spec.tolerations,
             "securityContext": spec.security_context,
             "affinity": affinity,
-            "initContainers": [receive, step("restore", image, restore, false)],
-            "containers": [step("place", means.shell_image, shell(PLACE_SCRIPT, &[data_dir.clone(), former(record)]), false)],
+            "initContainers": [receive, step(RESTORE_STEP, image, restore, false)],
+            "containers": [step(PLACE, means.shell_image, shell(PLACE_SCRIPT, &[data_dir.clone(), former(record)]), false)],
             "volumes": [{"name": volume, "persistentVolumeClaim": {"claimName": claim}}],
         },
-    });
-    Ok(serde_json::from_value(without_nulls(pod))?)
+    })))?;
+    let mut work = Checksum::new();
+    work.add(serde_json::to_string(&pod.spec)?.as_bytes());
+    work.add(format!("{claim_uid} {}", record.generation.unwrap_or_default()).as_bytes());
+    pod.metadata.annotations = Some([(RESTORE.to_owned(), work.sha256())].into());
+    Ok(pod)
 }
 
 fn without_nulls(value: Value) -> Value {
@@ -169,27 +185,28 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// Whether a pod belongs to this restoration of this StatefulSet.
-pub(crate) fn is_of(pod: &Pod, layout: &Layout, record: &Record) -> bool {
-    let annotation = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(RESTORE));
-    annotation.is_some_and(|value| *value == format!("{} {}", layout.set, record.id))
+/// Whether a pod has the work of another one.
+pub(crate) fn has_same_work(pod: &Pod, other: &Pod) -> bool {
+    let work = |pod: &Pod| pod.metadata.annotations.as_ref()?.get(RESTORE).cloned();
+    work(pod).is_some_and(|of_pod| Some(of_pod) == work(other))
 }
 
-/// Returns what a pod does.
+/// Returns what a pod does. A cluster may add containers to it, which do not matter.
 pub(crate) fn progress(pod: &Pod) -> Progress {
     let Some(status) = &pod.status else { return Progress::Waits(String::from("it has no status")) };
     let containers =
         || status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
-    match status.phase.as_deref() {
-        Some("Succeeded") => return Progress::Done,
-        Some("Failed") => {
-            let cause = containers()
-                .find_map(failure)
-                .or_else(|| status.message.clone())
-                .or_else(|| status.reason.clone());
-            return Progress::Failed(cause.unwrap_or_else(|| String::from("its cause is not known")));
-        }
-        _ => {}
+    let has_ended = |container: &ContainerStatus| {
+        let ended = container.state.as_ref().and_then(|state| state.terminated.as_ref());
+        ended.is_some_and(|ended| ended.exit_code == 0)
+    };
+    if containers().any(|container| container.name == PLACE && has_ended(container)) {
+        return Progress::Done;
+    }
+    let cause = containers().find_map(failure);
+    if cause.is_some() || status.phase.as_deref() == Some("Failed") {
+        let cause = cause.or_else(|| status.message.clone()).or_else(|| status.reason.clone());
+        return Progress::Failed(cause.unwrap_or_else(|| String::from("its cause is not known")));
     }
     let state = |container: &ContainerStatus| container.state.clone().unwrap_or_default();
     if containers().any(|container| container.name == RECEIVE && state(container).running.is_some()) {
@@ -206,11 +223,18 @@ pub(crate) fn progress(pod: &Pod) -> Progress {
             .then(|| condition.message.clone())?
     });
     let running = running.map(|container| format!("{} runs", container.name));
-    Progress::Waits(waiting.or(unscheduled).or(running).unwrap_or_else(|| String::from("it starts")))
+    Progress::Waits(waiting.or(unscheduled).or(running).unwrap_or_else(|| {
+        let (name, namespace) = (pod.metadata.name.as_deref(), pod.metadata.namespace.as_deref());
+        let (name, namespace) = (name.unwrap_or_default(), namespace.unwrap_or_default());
+        format!("it starts; if that takes long: kubectl -n {namespace} describe pod {name}")
+    }))
 }
 
 /// Returns the error of a container that failed.
 fn failure(container: &ContainerStatus) -> Option<String> {
+    if ![RECEIVE, RESTORE_STEP, PLACE].contains(&container.name.as_str()) {
+        return None;
+    }
     let ended = container.state.as_ref()?.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
     let text = ended.message.as_deref().or(ended.reason.as_deref()).unwrap_or_default().trim();
     // The log ends with the cause.
@@ -232,6 +256,8 @@ mod tests {
 
     fn record() -> Record {
         Record {
+            backup: String::new(),
+            generation: Some(3),
             id: String::from("20261201T030000Z"),
             sha256: String::from("ab"),
             replicas: 2,
@@ -243,9 +269,10 @@ mod tests {
 
     #[test]
     fn pod_has_the_user_the_volume_and_the_member() {
-        let layout = Layout::read(&set(|_| {}), 2, &Overrides::default()).unwrap();
+        let layout = Layout::read(&set(|_| {}), None, &Overrides::default()).unwrap();
         let means = Means { shell_image: "busybox", backup_bytes: 7, skips_hash: false };
-        let pod = serde_json::to_value(pod(&layout, &layout.members[1], &record(), &means).unwrap()).unwrap();
+        let made = pod(&layout, &layout.members[1], &record(), &means, "uid").unwrap();
+        let pod = serde_json::to_value(&made).unwrap();
         assert_eq!(pod["metadata"]["name"], "etcd-1-restore");
         assert_eq!(pod["spec"]["securityContext"]["runAsUser"], 65532);
         assert_eq!(pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"], "data-etcd-1");
@@ -263,6 +290,26 @@ mod tests {
         // Names in the value that etcdutl receives must be those of the members, not variables.
         assert!(words.iter().all(|word| !word.contains("$(")), "{words:?}");
         assert!(!words.contains(&"--skip-hash-check"));
+    }
+
+    /// A volume counts as restored only by a pod with the same work: otherwise members with different data would start together.
+    #[test]
+    fn other_claims_backups_and_stops_are_other_work() {
+        let layout = Layout::read(&set(|_| {}), None, &Overrides::default()).unwrap();
+        let means = Means { shell_image: "busybox", backup_bytes: 7, skips_hash: false };
+        let made = |layout: &Layout, record: &Record, uid: &str| {
+            pod(layout, &layout.members[0], record, &means, uid).unwrap()
+        };
+        let first = made(&layout, &record(), "a");
+        assert!(has_same_work(&first, &made(&layout, &record(), "a")));
+        let token = Overrides { token: Some(String::from("other")), ..Overrides::default() };
+        let others = [
+            made(&layout, &record(), "b"),
+            made(&layout, &Record { sha256: String::from("cd"), ..record() }, "a"),
+            made(&layout, &Record { generation: Some(4), ..record() }, "a"),
+            made(&Layout::read(&set(|_| {}), None, &token).unwrap(), &record(), "a"),
+        ];
+        assert!(others.iter().all(|other| !has_same_work(&first, other)));
     }
 
     /// The commands that the pod runs in the volume, with each interruption between them.
@@ -322,7 +369,10 @@ mod tests {
         let receives = json!({"phase": "Pending", "initContainerStatuses": [
             {"name": "receive", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": {"running": {}}}]});
         assert_eq!(progress(&pod(receives)), Progress::Receives);
-        assert_eq!(progress(&pod(json!({"phase": "Succeeded"}))), Progress::Done);
+        let done = json!({"phase": "Running", "containerStatuses": [
+            {"name": "place", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 0}}},
+            {"name": "sidecar", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}}}]});
+        assert_eq!(progress(&pod(done)), Progress::Done);
         let failed = json!({"phase": "Failed", "initContainerStatuses": [
             {"name": "restore", "image": "", "imageID": "", "ready": false, "restartCount": 0,
              "state": {"terminated": {"exitCode": 1, "message": "first\nno space left\n"}}}]});

@@ -15,12 +15,17 @@ pub(crate) struct Record {
     pub(crate) id: String,
     /// The SHA-256 of the backup: members with data of different backups would contradict each other.
     pub(crate) sha256: String,
+    /// The file of the backup on the machine where the command runs.
+    pub(crate) backup: String,
     /// The number of members.
     pub(crate) replicas: i32,
     /// Whether the StatefulSet deleted its claims when it was scaled in.
     #[serde(default)]
     pub(crate) deletes_claims: bool,
     pub(crate) phase: Phase,
+    /// The generation of the StatefulSet after it was scaled to 0. With another one, members may have run since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) generation: Option<i64>,
     /// The run of the command that acts. Another run takes over by writing its own: the former one then ends.
     pub(crate) run: String,
 }
@@ -37,26 +42,21 @@ pub(crate) enum Phase {
 // === impl Record ===
 
 impl Record {
-    /// Returns the record of a new restoration of this StatefulSet.
-    pub(crate) fn new(set: &StatefulSet, id: String, sha256: &str) -> anyhow::Result<Self> {
-        let name = set.metadata.name.as_deref().unwrap_or_default();
-        let spec = set.spec.as_ref().context("the StatefulSet has no specification")?;
-        let replicas = spec.replicas.unwrap_or(1);
-        anyhow::ensure!(
-            replicas > 0,
-            "StatefulSet {name} has no replicas; scale it to the number of its members first: kubectl scale statefulset {name} \
-             --replicas=3"
-        );
-        let retention = spec.persistent_volume_claim_retention_policy.as_ref();
+    /// Returns the record of a new restoration of a StatefulSet with this number of members.
+    pub(crate) fn new(set: &StatefulSet, replicas: i32, id: String) -> Self {
+        let spec = set.spec.as_ref();
+        let retention = spec.and_then(|spec| spec.persistent_volume_claim_retention_policy.as_ref());
         let deletes_claims = retention.and_then(|policy| policy.when_scaled.as_deref()) == Some("Delete");
-        Ok(Self {
+        Self {
             id,
-            sha256: sha256.to_owned(),
+            sha256: String::new(),
+            backup: String::new(),
             replicas,
             deletes_claims,
             phase: Phase::Filling,
+            generation: None,
             run: String::new(),
-        })
+        }
     }
 
     /// Reads the record of a StatefulSet.
@@ -66,13 +66,14 @@ impl Record {
             return Ok(None);
         };
         let name = set.metadata.name.as_deref().unwrap_or_default();
+        let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
         let record: Option<Self> = serde_json::from_str(text).ok();
         let is_id = |id: &str| id.len() <= 32 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
         let record = record.filter(|record| is_id(&record.id) && record.replicas > 0);
         record.map(Some).with_context(|| {
             format!(
-                "the annotation {RESTORE} is invalid. Scale the StatefulSet to the number of its members, then remove the annotation \
-                 to start again: kubectl annotate statefulset {name} {RESTORE}-"
+                "the annotation {RESTORE} is invalid. Do not scale the StatefulSet up: some volumes may have the backup, and others not. \
+                 Remove the annotation, then repeat the command: kubectl -n {namespace} annotate statefulset {name} {RESTORE}-"
             )
         })
     }
@@ -95,13 +96,12 @@ mod tests {
 
     #[test]
     fn record_is_read_as_written() {
-        let policy = json!({"replicas": 5, "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}});
-        let record = Record::new(&set(&policy, None), String::from("20261201T030000Z"), "ab").unwrap();
-        assert!(record.replicas == 5 && record.deletes_claims, "{record:?}");
+        let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}});
+        let record = Record::new(&set(&policy, None), 5, String::from("20261201T030000Z"));
+        assert!(record.deletes_claims, "{record:?}");
         let text = serde_json::to_string(&record).unwrap();
         assert_eq!(Record::read(&set(&json!({}), Some(&text))).unwrap(), Some(record));
         assert_eq!(Record::read(&set(&json!({}), None)).unwrap(), None);
-        assert!(Record::new(&set(&json!({"replicas": 0}), None), String::new(), "").is_err());
         // It becomes a part of a path.
         for invalid in ["{", &text.replace("20261201T030000Z", "../x"), &text.replace(":5", ":0")] {
             assert!(Record::read(&set(&json!({}), Some(invalid))).is_err(), "{invalid}");

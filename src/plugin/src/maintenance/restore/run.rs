@@ -43,6 +43,9 @@ const WRITE_ATTEMPTS: usize = 10;
 /// Pause between two lines about the progress of a transfer.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Time after the end of its grace period in which a pod should be gone.
+const LATE: SignedDuration = SignedDuration::from_secs(20);
+
 /// Time for which the guard is overruled.
 pub(crate) const OVERRULED: SignedDuration = SignedDuration::from_hours(2);
 
@@ -70,11 +73,36 @@ impl Run<'_> {
         if self.record.phase == Phase::Filling {
             self.stop().await?;
             self.fill().await?;
+            for member in &self.layout.members {
+                let restored = self.restored(member).await?;
+                anyhow::ensure!(
+                    restored,
+                    "claim {} or its pod has changed; repeat the command",
+                    member.claim
+                );
+            }
             self.require_stopped().await?;
             self.record.phase = Phase::Starting;
             self.write_record().await?;
         }
         self.start().await
+    }
+
+    /// Asks the API server whether it would create the pods, while the members still run.
+    pub(crate) async fn try_pods(&self) -> anyhow::Result<()> {
+        let namespace = &self.layout.namespace;
+        let pods = self.api_server.namespaced::<Pod>(namespace);
+        for member in &self.layout.members {
+            let pod = pod::pod(self.layout, member, &self.record, &self.means, "")?;
+            let operation = format!("pod {namespace}/{} could not be created", pod::name_of(member));
+            let parameters = PostParams { dry_run: true, ..PostParams::default() };
+            match self.api_server.call(operation, pods.create(&parameters, &pod)).await {
+                // It exists already.
+                Err(error) if error.code != Some(409) => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Writes the record, and overrules the guard for the stop of the members.
@@ -99,31 +127,71 @@ impl Run<'_> {
         Ok(set)
     }
 
-    /// Returns an error if the members may run: then nothing may touch their volumes.
+    /// Returns an error if a member may have run since all were stopped: then nothing may touch their volumes.
     async fn require_stopped(&self) -> anyhow::Result<()> {
-        let replicas = self.set().await?.spec.and_then(|spec| spec.replicas);
+        let set = self.set().await?;
+        let is_same = set.metadata.generation == self.record.generation;
+        let left = self.first_left().await?.and_then(|pod| pod.metadata.name);
         anyhow::ensure!(
-            replicas == Some(0),
-            "another client has scaled the StatefulSet to {} replicas; repeat the command to stop the members again",
-            replicas.unwrap_or(1)
+            is_same && replicas(&set) == 0 && left.is_none(),
+            "another client has scaled or changed the StatefulSet{}; repeat the command to stop the members again",
+            left.map(|pod| format!(", and {pod} exists")).unwrap_or_default()
         );
         Ok(())
     }
 
+    /// Returns the first pod of a member that exists.
+    async fn first_left(&self) -> anyhow::Result<Option<Pod>> {
+        for member in &self.layout.members {
+            let pod = self.api_server.pod(&self.layout.namespace, &member.pod).await?;
+            if pod.is_some() {
+                return Ok(pod);
+            }
+        }
+        Ok(None)
+    }
+
     /// Stops all members.
     async fn stop(&mut self) -> anyhow::Result<()> {
+        let set = self.set().await?;
+        let ran = replicas(&set) != 0 || set.metadata.generation != self.record.generation;
+        if self.record.generation.is_some() && ran {
+            // Members may have run with restored data. A new name keeps what they wrote.
+            self.record.id = id();
+        }
         self.change(json!({}), self.scaled(0, "Retain")).await?;
         let deadline = self.deadline();
         loop {
-            let mut left = Vec::new();
-            for member in &self.layout.members {
-                left.extend(self.api_server.pod(&self.layout.namespace, &member.pod).await?);
-            }
-            let Some(pod) = left.first() else { break };
-            self.wait(deadline, &leaving(pod)).await?;
+            let set = self.set().await?;
+            let is_observed = ready_replicas(&set).is_some();
+            let Some(pod) = self.first_left().await? else {
+                self.record.generation = set.metadata.generation;
+                break;
+            };
+            let refusal = if is_observed { self.delete_members().await? } else { None };
+            self.wait(deadline, &refusal.unwrap_or_else(|| leaving(&pod))).await?;
         }
+        self.write_record().await?;
         self.reporter.progress("all members are stopped");
         Ok(())
+    }
+
+    /// Deletes pods that the controller leaves: under `OrderedReady`, it waits until a broken member is ready. Returns a refusal.
+    async fn delete_members(&self) -> anyhow::Result<Option<String>> {
+        let pods = self.api_server.namespaced::<Pod>(&self.layout.namespace);
+        for member in &self.layout.members {
+            let pod = self.api_server.pod(&self.layout.namespace, &member.pod).await?;
+            if pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some()) {
+                continue;
+            }
+            let operation = format!("pod {} was not deleted", member.pod);
+            let parameters = DeleteParams::default();
+            match self.api_server.call(operation, pods.delete(&member.pod, &parameters)).await {
+                Err(error) if error.code != Some(404) => return Ok(Some(error.to_string())),
+                _ => {}
+            }
+        }
+        Ok(None)
     }
 
     /// Gives each volume the data of the backup.
@@ -131,31 +199,30 @@ impl Run<'_> {
         let members = self.layout.members.clone();
         for member in &members {
             self.require_stopped().await?;
-            self.create_claim(member).await?;
             self.create_pod(member).await?;
         }
         self.reporter.set_progress(0, members.len());
         for (number, member) in members.iter().enumerate() {
-            let deadline = self.deadline();
+            let mut deadline = self.deadline();
             let mut is_sent = false;
+            let name = pod::name_of(member);
             loop {
+                self.require_stopped().await?;
                 match self.progress(member).await? {
                     Progress::Done => break,
                     Progress::Failed(cause) => bail!(
-                        "the volume of {} was not restored: {cause}. Its data is unchanged. Repair the cause, then repeat the command",
-                        member.pod
+                        "the volume of {} was not restored: {cause}. Its old data is in `member` or in `{}` of the data directory. Repair \
+                         the cause, then repeat the command",
+                        member.pod,
+                        pod::former(&self.record)
                     ),
                     Progress::Receives if !is_sent => {
-                        self.require_stopped().await?;
                         self.send(member).await?;
                         is_sent = true;
+                        deadline = self.deadline();
                     }
-                    Progress::Receives => {
-                        self.wait(deadline, &format!("{} stores the backup", pod::name_of(member))).await?;
-                    }
-                    Progress::Waits(cause) => {
-                        self.wait(deadline, &format!("{}: {cause}", pod::name_of(member))).await?;
-                    }
+                    Progress::Receives => self.wait(deadline, &format!("{name} stores the backup")).await?,
+                    Progress::Waits(cause) => self.wait(deadline, &format!("{name}: {cause}")).await?,
                 }
             }
             self.reporter.set_progress(number + 1, members.len());
@@ -179,48 +246,69 @@ impl Run<'_> {
                 break;
             }
             let ready = ready.unwrap_or_default();
-            self.wait(deadline, &format!("{ready} of {} members are ready", self.record.replicas)).await?;
+            let total = self.record.replicas;
+            let cause = format!(
+                "{ready} of {total} members are ready; if this lasts, the backup may have an alarm: etcdctl alarm list"
+            );
+            self.wait(deadline, &cause).await?;
         }
         self.change(json!({RESTORE: null, ALLOW_UNTIL: null, ALLOW_REASON: null}), json!({})).await?;
         Ok(())
     }
 
-    /// Creates the claim of a member unless it exists. A claim that is being deleted belongs to a lost volume.
-    async fn create_claim(&mut self, member: &Member) -> anyhow::Result<()> {
+    /// Returns the claim of a member, unless it is being deleted.
+    async fn claim(&self, member: &Member) -> anyhow::Result<Option<PersistentVolumeClaim>> {
         let namespace = &self.layout.namespace;
         let claims = self.api_server.namespaced::<PersistentVolumeClaim>(namespace);
+        let operation = format!("failed to read claim {namespace}/{}", member.claim);
+        Ok(self.api_server.call(operation, claims.get_opt(&member.claim)).await?)
+    }
+
+    /// Creates the claim of a member unless it exists, and returns its uid. A claim that is being deleted belongs to a lost volume.
+    async fn create_claim(&mut self, member: &Member) -> anyhow::Result<String> {
         let deadline = self.deadline();
         loop {
-            let operation = format!("failed to read claim {namespace}/{}", member.claim);
-            let claim = self.api_server.call(operation, claims.get_opt(&member.claim)).await?;
-            match claim {
+            match self.claim(member).await? {
                 None => break,
-                Some(claim) if claim.metadata.deletion_timestamp.is_none() => return Ok(()),
-                Some(_) => self.wait(deadline, &format!("claim {} is being deleted", member.claim)).await?,
+                Some(claim) if claim.metadata.deletion_timestamp.is_none() => {
+                    return Ok(claim.metadata.uid.unwrap_or_default());
+                }
+                Some(_) => {
+                    // The pod of a former run may use it.
+                    self.delete_pod(member).await?;
+                    self.wait(deadline, &format!("claim {} is being deleted", member.claim)).await?;
+                }
             }
         }
+        let namespace = &self.layout.namespace;
+        let claims = self.api_server.namespaced::<PersistentVolumeClaim>(namespace);
         let claim = Layout::new_claim(&self.set().await?, member);
         let claim = claim.with_context(|| format!("claim {namespace}/{} does not exist", member.claim))?;
         let operation = format!("failed to create claim {namespace}/{}", member.claim);
-        self.api_server.call(operation, claims.create(&PostParams::default(), &claim)).await?;
+        let claim = self.api_server.call(operation, claims.create(&PostParams::default(), &claim)).await?;
         self.reporter.progress(&format!("claim {} is created", member.claim));
-        Ok(())
+        Ok(claim.metadata.uid.unwrap_or_default())
     }
 
-    /// Creates the pod of a volume, unless it has already done its work. A pod that waits for a former run of this command is replaced:
+    /// Whether the claim of a member has the data of the backup.
+    async fn restored(&self, member: &Member) -> anyhow::Result<bool> {
+        let claim = self.claim(member).await?.filter(|claim| claim.metadata.deletion_timestamp.is_none());
+        let Some(uid) = claim.and_then(|claim| claim.metadata.uid) else { return Ok(false) };
+        let wanted = pod::pod(self.layout, member, &self.record, &self.means, &uid)?;
+        let pod = self.api_server.pod(&self.layout.namespace, &pod::name_of(member)).await?;
+        Ok(pod.is_some_and(|pod| pod::has_same_work(&pod, &wanted) && pod::progress(&pod) == Progress::Done))
+    }
+
+    /// Creates the pod of a volume, unless one has already done its work. A pod that waits for a former run of this command is replaced:
     /// its standard input is closed.
     async fn create_pod(&mut self, member: &Member) -> anyhow::Result<()> {
-        let namespace = &self.layout.namespace;
-        let existing = self.api_server.pod(namespace, &pod::name_of(member)).await?;
-        let is_done =
-            |pod: &Pod| pod::is_of(pod, self.layout, &self.record) && pod::progress(pod) == Progress::Done;
-        if existing.as_ref().is_some_and(is_done) {
+        let uid = self.create_claim(member).await?;
+        if self.restored(member).await? {
             return Ok(());
         }
-        if existing.is_some() {
-            self.delete_pod(member).await?;
-        }
-        let pod = pod::pod(self.layout, member, &self.record, &self.means)?;
+        self.delete_pod(member).await?;
+        let namespace = &self.layout.namespace;
+        let pod = pod::pod(self.layout, member, &self.record, &self.means, &uid)?;
         let pods = self.api_server.namespaced::<Pod>(namespace);
         let operation = format!("failed to create pod {namespace}/{}", pod::name_of(member));
         self.api_server.call(operation, pods.create(&PostParams::default(), &pod)).await?;
@@ -248,7 +336,7 @@ impl Run<'_> {
                     _ => {}
                 }
             }
-            self.wait(deadline, &leaving(&pod)).await?;
+            self.wait(deadline, &format!("{name} is being deleted")).await?;
         }
         Ok(())
     }
@@ -353,6 +441,15 @@ impl Run<'_> {
     }
 }
 
+/// Returns the time as in the names of backups.
+pub(crate) fn id() -> String {
+    Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string()
+}
+
+pub(crate) fn replicas(set: &StatefulSet) -> i32 {
+    set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
 /// Returns the number of ready pods, if the status belongs to the current specification.
 fn ready_replicas(set: &StatefulSet) -> Option<i32> {
     let status = set.status.as_ref()?;
@@ -362,12 +459,14 @@ fn ready_replicas(set: &StatefulSet) -> Option<i32> {
 /// Says that a pod is leaving, and what to do if it should be gone: then its node may be dead.
 fn leaving(pod: &Pod) -> String {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
-    let is_late = pod.metadata.deletion_timestamp.as_ref().is_some_and(|time| time.0 < Timestamp::now());
+    let is_late =
+        pod.metadata.deletion_timestamp.as_ref().is_some_and(|time| time.0 + LATE < Timestamp::now());
     match pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) {
         Some(node) if is_late => format!(
             "{name} is terminating on node {node}; if that node is dead, power it off, then: kubectl taint nodes {node} \
              node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
         ),
-        _ => format!("{name} is terminating"),
+        _ if pod.metadata.deletion_timestamp.is_some() => format!("{name} is terminating"),
+        _ => format!("{name} is not deleted yet"),
     }
 }

@@ -13,7 +13,7 @@ use tokio::{fs::File, io::AsyncReadExt as _};
 use super::super::{
     backup::{
         checksum::Checksum,
-        destination::{Choice, Destination, SUFFIX, Stem, bucket_client, described},
+        destination::{Choice, DOWNLOAD_LIMIT, Destination, SUFFIX, Stem, bucket_client, described},
     },
     reporter::Reporter,
 };
@@ -48,7 +48,7 @@ pub(crate) async fn find(
     };
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let origin = stem.parse(name);
-    let (bytes, sha256) = verify(&path, skips_hash).await?;
+    let (bytes, sha256) = verify(&path, origin.is_some(), skips_hash).await?;
     Ok(Backup { path, bytes, sha256, origin })
 }
 
@@ -67,7 +67,7 @@ async fn download(
     stem: &Stem,
     reporter: &mut Reporter,
 ) -> anyhow::Result<PathBuf> {
-    let store = bucket_client(bucket)?;
+    let store = bucket_client(bucket, DOWNLOAD_LIMIT)?;
     let place = format!("s3://{bucket}/{prefix}");
     let chosen = Key::parse(prefix).with_context(|| format!("{prefix} is no prefix of keys"))?;
     let key = if prefix.ends_with(SUFFIX) {
@@ -87,7 +87,9 @@ async fn download(
         |error: &object_store::Error| described(&format!("failed to read s3://{bucket}/{key}"), error);
     let size = store.head(&key).await.map_err(|error| failed(&error))?.size;
     let path = PathBuf::from(key.filename().unwrap_or_default());
-    if path.metadata().is_ok_and(|file| file.len() == size) {
+    // A name with a time is that of one backup.
+    let is_unique = stem.parse(key.filename().unwrap_or_default()).is_some();
+    if is_unique && path.metadata().is_ok_and(|file| file.len() == size) {
         return Ok(path);
     }
     let destination = Destination::File(path.clone());
@@ -111,7 +113,7 @@ async fn download(
 }
 
 /// Returns the size and the SHA-256 of a backup.
-async fn verify(path: &Path, skips_hash: bool) -> anyhow::Result<(u64, String)> {
+async fn verify(path: &Path, is_named: bool, skips_hash: bool) -> anyhow::Result<(u64, String)> {
     let failed = || format!("failed to read {}", path.display());
     let mut file = File::open(path).await.with_context(failed)?;
     let (mut checksum, mut piece) = (Checksum::new(), vec![0; PIECE_BYTES]);
@@ -129,6 +131,9 @@ async fn verify(path: &Path, skips_hash: bool) -> anyhow::Result<(u64, String)> 
     }
     match checksum.verify() {
         Ok(verified) => Ok((verified.bytes, verified.sha256)),
+        Err(_) if is_named => {
+            bail!("{} is damaged: the SHA-256 at its end does not match. Use an older backup", path.display())
+        }
         Err(_) => bail!(
             "{} is no whole backup: the SHA-256 at its end does not match. A database copied from a volume (member/snap/db) has none: \
              --skip-hash-check",
