@@ -146,18 +146,7 @@ before_recipes_scale_in() {
   wait_until "$POD does not lead" lead_elsewhere "$POD"
 }
 
-# Step 1 of "Replace a lost or corrupt member".
-before_recipes_scale_out() {
-  POD=etcd-2
-  kubectl -n prod patch statefulset etcd --type=merge -p '{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null}}}' >/dev/null
-  set_initial_state existing
-}
-
-# set_initial_state new|existing
-set_initial_state() {
-  kubectl -n prod get statefulset etcd -o yaml |
-    sed "/resourceVersion/d; s/initial-cluster-state=[a-z]*/initial-cluster-state=$1/" | kubectl replace -f - >/dev/null
-}
+before_recipes_scale_out() { POD=etcd-2; }
 
 # Versions of one key, which the recipe compacts.
 before_recipes_free_space_after_nospace() {
@@ -177,9 +166,9 @@ defragmented() {
 # A backup; then the databases of two of three members are corrupt.
 before_recipes_restore_all_members_from_a_backup() {
   local pod
-  set_initial_state new
-  kubectl -n prod patch statefulset etcd --type=merge -p '{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}' >/dev/null
-  kubectl -n prod rollout status statefulset/etcd --timeout="${READY_TIMEOUT}s" >/dev/null
+  # The recipe before has restored it.
+  [[ $(kubectl -n prod get statefulset etcd -o yaml) != *initial-cluster-state=existing* ]] ||
+    fail 'the flag was not set back'
   wait_until 'three members serve' three_serve
   REVISION=$(revision)
   kubectl -n prod exec etcd-0 -c etcd -- etcdctl put manual/restored before >/dev/null
@@ -208,8 +197,8 @@ before_break_glass_one_pod() {
   (($(revision) > REVISION + 1000000000)) || fail "the revision $(revision) was not raised above $REVISION"
 }
 
-# query_with_tls: the value of ETCDCTL that the recipes name for a cluster with TLS.
-query_with_tls() {
+# A cluster with TLS, while the guard runs: the value of ETCDCTL that the recipes name, a backup, and a restoration.
+before_uninstall_kustomize() {
   local command line
   log '== etcdctl with TLS'
   command=$(sed -n "s/^\$ export ETCDCTL='\(etcdctl --.*\)'$/\1/p" "$PROJECT/docs/recipes.md")

@@ -42,5 +42,3 @@ run_section() {
 while IFS=$'\t' read -r -u 3 section script; do
   run_section "$section" "$script"
 done 3<"$FOLDER/plan"
-
-query_with_tls

@@ -11,6 +11,7 @@ mod defragmentation;
 mod drains;
 mod interrupted;
 mod nodes;
+mod replacement;
 mod requests;
 mod rollouts;
 mod voters;

@@ -60,6 +60,9 @@ pub const REVIEW: &str = "review";
 /// It announces no transferee.
 pub const DEFRAGMENTATION: &str = "defragment";
 
+/// The beginning of the signal of a step of a replacement. An entry with it has the meaning of one with [`DEFRAGMENTATION`].
+pub const REPLACEMENT: &str = "replace";
+
 /// Returns the name of the node in the id of a node's signal (`TRIGGER/DETAIL/NODE/UID`), or `None` for other signals. The detail
 /// can contain slashes, so that the id is split from the end.
 pub fn node_of_signal(id: &str) -> Option<&str> {

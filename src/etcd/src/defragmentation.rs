@@ -1,4 +1,4 @@
-//! Defragmentation of a member, and the end of the alarm that rejects writes until space is free.
+//! Defragmentation of a member, and the end of alarms.
 
 use std::time::Duration;
 
@@ -6,7 +6,11 @@ use etcd_client::{AlarmAction, AlarmOptions, AlarmType, Client};
 use tokio::time::{Instant, timeout_at};
 
 use super::{connection::Connections, response::member_error};
-use etcd_guard_core::etcd::{endpoint::Endpoint, error::MemberError, member::MemberId};
+use etcd_guard_core::etcd::{
+    endpoint::Endpoint,
+    error::MemberError,
+    member::{AlarmKind, MemberId},
+};
 
 /// Defragments the database of the member at this endpoint, within the time limit. The member answers no other request meanwhile:
 /// etcd copies what is in use to a new file. A call that ends early does not end the work of the member.
@@ -25,19 +29,24 @@ pub async fn defragment(
     }
 }
 
-/// Ends the NOSPACE alarms of these members, by a proposal of the member at this endpoint.
-pub async fn disarm_no_space(
+/// Ends the alarms of this kind of these members, by a proposal of the member at this endpoint.
+pub async fn disarm(
     connections: &Connections,
     member: &Endpoint,
+    kind: AlarmKind,
     alarmed: &[MemberId],
     limit: Duration,
 ) -> Result<(), MemberError> {
+    let kind = match kind {
+        AlarmKind::Corrupt => AlarmType::Corrupt,
+        AlarmKind::NoSpace => AlarmType::Nospace,
+    };
     let calls = async {
         let mut client = client(connections, member).await?;
         for id in alarmed {
             let mut options = AlarmOptions::new();
             options.with_member(id.0);
-            let disarm = client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(options));
+            let disarm = client.alarm(AlarmAction::Deactivate, kind, Some(options));
             disarm.await.map_err(|error| member_error(&error))?;
         }
         Ok(())
@@ -49,7 +58,7 @@ pub async fn disarm_no_space(
 }
 
 /// Returns a client of the member at the address that answered last.
-async fn client(connections: &Connections, member: &Endpoint) -> Result<Client, MemberError> {
+pub(super) async fn client(connections: &Connections, member: &Endpoint) -> Result<Client, MemberError> {
     let address = connections.addresses(member).into_iter().next();
     let address =
         address.ok_or_else(|| MemberError::Unreachable(String::from("the member has no address")))?;

@@ -4,7 +4,7 @@
 //! one process at one address, or the reason why there is none.
 //!
 //! - [`probe`]: a linearizable read, the status and the member list of one member, as a `ProbeResult` of the crate `core`.
-//! - [`move_leader`], [`defragment`] and [`disarm_no_space`]: the only changes. This crate never writes keys, and reads alarms from
+//! - [`move_leader`], [`defragment`], [`disarm`] and [`change_members`]: the only changes. This crate never writes keys, and reads alarms from
 //!   `Status.errors`, because `Maintenance.Alarm` is a raft proposal.
 //! - [`BackupSource`]: the database of a member as a stream, for the kubectl plugin, over a connection of its own.
 //! - [`detect_schemes`]: whether a member speaks TLS, where its settings do not say so.
@@ -18,6 +18,7 @@ mod backup;
 mod connection;
 mod defragmentation;
 mod limits;
+mod member_change;
 mod probe;
 mod response;
 mod scheme;
@@ -27,8 +28,9 @@ mod unverified;
 
 pub use backup::{BackupSource, Database, Dial, MemberStream, Piece, detect_scheme};
 pub use connection::{Connections, Transport, early::EarlyConnections};
-pub use defragmentation::{defragment, disarm_no_space};
+pub use defragmentation::{defragment, disarm};
 pub use limits::{MAX_LISTED_MEMBERS, MAX_LISTED_URLS};
+pub use member_change::{MemberChange, change_members};
 pub use probe::{PROBE_TIMEOUT, probe};
 pub use response::member_error;
 pub use scheme::{SCHEME_TIMEOUT, detect_schemes};

@@ -1,5 +1,5 @@
-//! Handovers: leadership moves before a disruption, off nodes that are about to be disrupted, and on request. Another request
-//! defragments the members.
+//! Handovers: leadership moves before a disruption, off nodes that are about to be disrupted, and on request. Other requests
+//! defragment the members, or replace one.
 //!
 //! Each replica sees the signals. Only the replica that first writes an entry to the ledger acts. The entry
 //! names the signal, so that each signal causes at most one move. It also names the transferee, whose deletion the guard
@@ -9,8 +9,10 @@
 mod choice;
 mod defragmentation;
 mod doomed_nodes;
+mod errand;
 mod mover;
 mod node_watch;
+mod replacement;
 mod report;
 mod request;
 mod request_watch;

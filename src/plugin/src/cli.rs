@@ -45,7 +45,7 @@ Flags may also precede the command: kubectl etcd-guard -n prod status";
 /// The commands in the help, by what you want to do.
 const GROUPS: [(&str, &[&str]); 3] = [
     ("Inspect", &["status", "check", "inspect"]),
-    ("Maintain", &["move-leader", "restart", "defrag", "backup", "restore"]),
+    ("Maintain", &["move-leader", "restart", "defrag", "replace", "backup", "restore"]),
     ("Install", &["doctor", "conformance", "config", "inject", "version", "completion"]),
 ];
 
@@ -86,6 +86,7 @@ enum PluginCommand {
     MoveLeader(Box<maintenance::move_leader::MoveLeader>),
     Defrag(Box<maintenance::defrag::Defrag>),
     Backup(Box<maintenance::backup::Backup>),
+    Replace(Box<maintenance::replace::Replace>),
     Restore(Box<maintenance::restore::Restore>),
     Inject(inject::Inject),
     Inspect(Box<inspect::Inspect>),
@@ -168,6 +169,7 @@ impl PluginCommand {
             Self::MoveLeader(request) => request.run(),
             Self::Defrag(request) => request.run(),
             Self::Backup(backup) => backup.run(),
+            Self::Replace(request) => request.run(),
             Self::Restore(restore) => restore.run(),
             Self::Inspect(inspect) => inspect.run(),
             Self::Inject(inject) => inject.run(),

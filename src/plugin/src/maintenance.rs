@@ -1,13 +1,14 @@
-//! Maintenance of guarded clusters by commands: moves of leadership, rolling restarts, defragmentation, backups and
+//! Maintenance of guarded clusters by commands: moves of leadership, rolling restarts, replacements, defragmentation, backups and
 //! restorations.
 //!
-//! Plans are pure functions of the data that was read ([`health`], [`restart::plan`]); the other files read, write and wait. All calls
-//! use the permissions of the user, and every deletion is an eviction, which the API server sends to the guard.
+//! Plans are pure functions of the data that was read ([`health`], [`restart::plan`], [`replace::plan`]); the other files read, write and
+//! wait. All calls use the permissions of the user, and the API server sends every eviction and deletion to the guard.
 
 pub(crate) mod backup;
 pub(crate) mod eviction;
 pub(crate) mod health;
 pub(crate) mod leadership;
+pub(crate) mod replace;
 pub(crate) mod reporter;
 pub(crate) mod requests;
 pub(crate) mod restart;

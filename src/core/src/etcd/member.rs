@@ -187,6 +187,14 @@ impl ListedMember {
 
 // === impl MemberId, ClusterId ===
 
+impl MemberId {
+    /// Parses the id in hexadecimal, as it is displayed.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let is_hex = !text.starts_with('+');
+        u64::from_str_radix(text, 16).ok().filter(|_| is_hex).map(Self)
+    }
+}
+
 impl fmt::Display for MemberId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:x}", self.0)

@@ -12,6 +12,9 @@ const FIRST_WITH_TRUE_LISTS: [[u32; 3]; 2] = [[3, 5, 31], [3, 6, 12]];
 /// The first release whose list can lose the promotion of a learner.
 const FIRST_WITH_LOST_PROMOTIONS: [u32; 3] = [3, 5, 1];
 
+/// The first release of each line that adds a learner while a voter is down.
+const FIRST_WITH_FREE_ADDITIONS: [[u32; 3]; 2] = [[3, 5, 30], [3, 6, 11]];
+
 /// The releases in which a crash during a defragmentation makes the data inconsistent (etcd issue 14685).
 const UNSAFE_DEFRAGMENTATION: std::ops::Range<[u32; 3]> = [3, 5, 0]..[3, 5, 6];
 
@@ -36,6 +39,12 @@ pub fn wrong_list_fix(version: &str) -> Option<String> {
 pub fn lost_promotion_fix(version: &str) -> Option<String> {
     let loses_promotions = number(version)? >= FIRST_WITH_LOST_PROMOTIONS;
     wrong_list_fix(version).filter(|_| loses_promotions)
+}
+
+/// Returns the release to which a leader must be upgraded, because its release adds no member, not even a learner, while a voter is down.
+/// Returns `None` for other releases and for versions that cannot be parsed.
+pub fn addition_fix(version: &str) -> Option<String> {
+    fix(version, &FIRST_WITH_FREE_ADDITIONS)
 }
 
 /// Whether a crash during a defragmentation can make the data of this release inconsistent.
@@ -97,6 +106,13 @@ mod tests {
         }
         let lost = ["3.4.21", "3.5.0", "3.5.1", "3.6.11", "3.6.12"].map(lost_promotion_fix);
         assert_eq!(lost.each_ref().map(Option::as_deref), [None, None, Some("3.5.31"), Some("3.6.12"), None]);
+    }
+
+    #[test]
+    fn names_the_first_release_that_adds_members_freely() {
+        let fixes = ["3.4.45", "3.5.29", "3.5.30", "3.6.10", "3.6.11", "3.7.0", "unknown"].map(addition_fix);
+        let expected = [Some("3.5.30"), Some("3.5.30"), None, Some("3.6.11"), None, None, None];
+        assert_eq!(fixes.each_ref().map(Option::as_deref), expected);
     }
 
     #[test]

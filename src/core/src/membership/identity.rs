@@ -149,11 +149,25 @@ fn has_name(pod: &MemberPod, member: &ListedMember) -> bool {
 
 /// Whether this host is the pod's own. A host of the form `POD.SERVICE.NAMESPACE.svc` with another namespace is not.
 fn is_host_of(pod: &MemberPod, namespace: &str, host: &str) -> bool {
-    let mut labels = host.split('.').skip(2);
-    let is_elsewhere = labels.next().is_some_and(|label| label != namespace) && labels.next() == Some("svc");
-    !is_elsewhere
+    !is_elsewhere(namespace, host)
         && (is_own_host(&pod.name, &pod.ip, host)
             || (!pod.hostname.is_empty() && is_own_host(&pod.hostname, "", host)))
+}
+
+/// Whether the host has the form `POD.SERVICE.NAMESPACE.svc` with another namespace.
+fn is_elsewhere(namespace: &str, host: &str) -> bool {
+    let mut labels = host.split('.').skip(2);
+    labels.next().is_some_and(|label| label != namespace) && labels.next() == Some("svc")
+}
+
+/// Whether the member is that of a pod with this name that does not exist, judged by its peer URLs or, if they name no pod, by its
+/// name.
+pub fn is_of_absent_pod(member: &ListedMember, pod: &str, namespace: &str) -> bool {
+    if has_peer_at(member, pod, "") {
+        has_peer(member, |host| !is_elsewhere(namespace, host) && is_own_host(pod, "", host))
+    } else {
+        member.name == pod
+    }
 }
 
 /// Whether the host of one of the member's peer URLs is a pod with this name or address.

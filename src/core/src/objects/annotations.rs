@@ -59,8 +59,12 @@ pub const DEFRAGMENT: &str = "etcd-guard.io/defragment";
 /// The last backup, as `REVISION@TIME`. `kubectl etcd-guard backup` writes it to the same objects.
 pub const LAST_BACKUP: &str = "etcd-guard.io/last-backup";
 
+/// Request for one step of the replacement of a member, as `STEP POD MEMBER@TIME`: `remove`, `add` or `promote`, the pod, the id of
+/// the member that is replaced, and the time of the request. It is read from a StatefulSet.
+pub const REPLACE: &str = "etcd-guard.io/replace";
+
 /// The names of all annotations that are kept. Their number limits the entries of an object.
-pub const KEPT: [&str; 16] = [
+pub const KEPT: [&str; 17] = [
     MIRROR,
     LEADER,
     SINGLE_MEMBER,
@@ -77,6 +81,7 @@ pub const KEPT: [&str; 16] = [
     MOVE_LEADER,
     DEFRAGMENT,
     LAST_BACKUP,
+    REPLACE,
 ];
 
 /// Maximum length of a value in bytes. The longest valid value is a reason of a few sentences.

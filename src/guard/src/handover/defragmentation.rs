@@ -16,6 +16,7 @@ use crate::{
     deadline::Deadline,
     evaluation::Evaluation,
     handover::{
+        errand::Errand,
         mover::{Mover, Task},
         report::Outcome,
     },
@@ -27,7 +28,7 @@ use etcd_guard_core::{
     etcd::{
         endpoint::Endpoint,
         error::MemberError,
-        member::{ClusterId, DatabaseSize, Status, mebibytes},
+        member::{AlarmKind, ClusterId, DatabaseSize, Status, mebibytes},
         release::is_unsafe_to_defragment,
     },
     handover::{DEFRAGMENTATION, Handover, HandoverState, Signal, Trigger},
@@ -133,7 +134,7 @@ impl Defragmentation<'_> {
     pub(super) async fn run(&self) {
         let mut work = Work::default();
         let mut waiting_since: Option<Instant> = None;
-        while self.is_requested() {
+        while self.errand().is_requested() {
             let step = match self.slots.acquire().await {
                 Ok(_slot) => self.step(&mut work).await,
                 Err(_) => return,
@@ -160,11 +161,6 @@ impl Defragmentation<'_> {
         }
     }
 
-    /// Whether the annotation still has the value of this request.
-    fn is_requested(&self) -> bool {
-        self.mover.services.observer.annotations.requests().contains(self.request)
-    }
-
     async fn step(&self, work: &mut Work) -> Result<Step, String> {
         let deadline = Deadline::from_timeout(Some(STEP_TIMEOUT));
         let ledger = self.mover.read_ledger(self.cluster_key.namespace(), deadline).await?;
@@ -175,7 +171,7 @@ impl Defragmentation<'_> {
             return Ok(Step::Wait(format!("no member of {} reports the cluster ID", snapshot.cluster)));
         };
         work.cluster = Some(id);
-        match ledger.handover_state(id, &self.signal()) {
+        match ledger.handover_state(id, &self.errand().signal()) {
             Some(HandoverState::Ended) => return Ok(Step::Ended),
             Some(HandoverState::InProgress(rest)) if !ledger.contains(work.claim.as_ref()) => {
                 return Ok(Step::Busy(rest));
@@ -200,7 +196,7 @@ impl Defragmentation<'_> {
 
     /// Moves leadership away from this pod, at most once in ten seconds like any requested move.
     async fn move_leadership(&self, leader: &str) -> Step {
-        let value = format!("{DEFRAGMENTATION} {} {}", self.request.value, self.now());
+        let value = format!("{DEFRAGMENTATION} {} {}", self.request.value, self.errand().now());
         let id = format!("{}/{}/{value}", Trigger::Request.as_str(), self.request.uid);
         let signal = Signal { trigger: Trigger::Request, id, text: value };
         let task = Task {
@@ -262,14 +258,14 @@ impl Defragmentation<'_> {
             namespace: self.request.namespace.clone(),
             pod: pod.name.clone(),
             member: verdict.member.map(|member| member.to_string()).unwrap_or_default(),
-            at: self.now(),
+            at: self.errand().now(),
             by: REQUESTER.to_owned(),
             of_node: false,
             cluster: Some(id.to_string()),
             by_name: false,
             image_id: None,
         };
-        let claim = work.claim.insert(self.entry(id, false)).clone();
+        let claim = work.claim.insert(self.errand().entry(id, false)).clone();
         match services.reservations.replace(&mut ledger, None, Some(held.clone()), claim).await {
             Ok(()) => {}
             Err(ReserveError::StartAgain) => return Ok(Step::Busy(PAUSE)),
@@ -351,7 +347,7 @@ impl Defragmentation<'_> {
 
     /// Renews the reservation, unless another request has replaced it.
     async fn renew(&self, work: &mut Work, id: ClusterId, held: &mut Reservation) {
-        let renewed = Reservation { at: self.now(), ..held.clone() };
+        let renewed = Reservation { at: self.errand().now(), ..held.clone() };
         if self.replace(work, id, held, Some(renewed.clone())).await {
             *held = renewed;
         }
@@ -375,7 +371,7 @@ impl Defragmentation<'_> {
             if known.as_ref().is_some_and(|known| known.by != REQUESTER) {
                 return false;
             }
-            let claim = work.claim.insert(self.entry(id, false)).clone();
+            let claim = work.claim.insert(self.errand().entry(id, false)).clone();
             let reservations = &self.mover.services.reservations;
             let write = reservations.replace(&mut ledger, known.as_ref(), new.clone(), claim);
             match deadline.within("writing the reservation to the API server", write).await {
@@ -420,11 +416,11 @@ impl Defragmentation<'_> {
             let endpoint = healthy.find_map(|pod| listed.endpoint(&pod.name));
             let endpoint = endpoint.ok_or("no member answers")?;
             let connections = &self.mover.services.observer.connections;
-            let disarm = etcd::disarm_no_space(connections, endpoint, &alarmed, STEP_TIMEOUT);
+            let disarm = etcd::disarm(connections, endpoint, AlarmKind::NoSpace, &alarmed, STEP_TIMEOUT);
             disarm.await.map_err(|error| format!("the alarm NOSPACE could not be disarmed: {error}"))?;
             text.push_str("; alarm NOSPACE disarmed (if it returns, compact the history and repeat)");
         }
-        if self.end(id).await? {
+        if self.errand().end(id, None).await? {
             tracing::info!(cluster = snapshot.cluster, text, "defragmentation completed");
             (self.report)(false, COMPLETED, &text);
         }
@@ -440,7 +436,7 @@ impl Defragmentation<'_> {
 
     async fn fail(&self, work: &Work, cause: &str) {
         let is_answered = match work.cluster {
-            Some(id) => matches!(self.end(id).await, Ok(false)),
+            Some(id) => matches!(self.errand().end(id, None).await, Ok(false)),
             // This replica reached no member. Another one acts.
             None => work.is_another_active,
         };
@@ -456,43 +452,9 @@ impl Defragmentation<'_> {
         (self.report)(true, DEFRAGMENTATION_FAILED, cause);
     }
 
-    /// Records the end. Returns whether no other replica had.
-    async fn end(&self, id: ClusterId) -> Result<bool, String> {
-        let deadline = Deadline::from_timeout(Some(STEP_TIMEOUT));
-        for _ in 0..MAX_WRITES {
-            let mut ledger = self.mover.read_ledger(self.cluster_key.namespace(), deadline).await?;
-            if ledger.handover_state(id, &self.signal()) == Some(HandoverState::Ended) {
-                return Ok(false);
-            }
-            let add = self.mover.services.reservations.add_handover(&mut ledger, self.entry(id, true));
-            match deadline.within("writing the end to the API server", add).await {
-                Ok(Err(ReserveError::StartAgain)) => {}
-                Ok(written) => return written.map(|()| true).map_err(|error| error.to_string()),
-                Err(late) => return Err(late.to_string()),
-            }
-        }
-        Err(String::from("other replicas changed the ledger during each attempt"))
-    }
-
-    /// The entry that says that this replica acts, or that the request is answered: no pod and no term, because leadership does not move.
-    fn entry(&self, id: ClusterId, ended: bool) -> Handover {
-        Handover {
-            signal: self.signal(),
-            cluster: id.to_string(),
-            uid: String::new(),
-            pod: String::new(),
-            term: 0,
-            ended,
-            at: self.now(),
-        }
-    }
-
-    fn signal(&self) -> String {
-        format!("{DEFRAGMENTATION}/{}/{}", self.request.uid, self.request.value)
-    }
-
-    fn now(&self) -> String {
-        self.mover.services.policies.wall_clock.now().to_string()
+    fn errand(&self) -> Errand<'_> {
+        let Self { mover, cluster_key, request, .. } = *self;
+        Errand { mover, cluster_key, request, kind: DEFRAGMENTATION, requester: REQUESTER }
     }
 }
 

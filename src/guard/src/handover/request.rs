@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use etcd_guard_core::annotations::TOO_LONG;
+use etcd_guard_core::{annotations::TOO_LONG, etcd::member::MemberId};
 use etcd_guard_kubernetes::Action;
 
 /// Maximum difference between the time of a request and the clock of a replica. A restored backup contains an older
@@ -23,6 +23,29 @@ pub(super) enum Order {
     Move(Option<String>),
     /// `PERCENT%@TIME` or `@TIME`: to defragment the members whose file has this free share.
     Defragment(u8),
+    /// `STEP POD MEMBER@TIME`: one step of the replacement of a member.
+    Replace(Replace),
+}
+
+/// One step of the replacement of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Replace {
+    pub(super) phase: Phase,
+    /// The pod of the member.
+    pub(super) pod: String,
+    /// The id of the member that is replaced. A successor has another one.
+    pub(super) old: MemberId,
+}
+
+/// The steps that only etcd can carry out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// To remove the member from the list.
+    Remove,
+    /// To add its successor as a learner.
+    Add,
+    /// To make the successor a voter.
+    Promote,
 }
 
 // === impl Requested ===
@@ -37,11 +60,8 @@ impl Requested {
         let time = time.parse().ok()?;
         let order = match action {
             Action::MoveLeader => {
-                let is_name = detail
-                    .bytes()
-                    .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte));
                 let pod = Some(detail.to_owned()).filter(|pod| !pod.is_empty());
-                is_name.then_some(Order::Move(pod))?
+                is_name(detail).then_some(Order::Move(pod))?
             }
             Action::Defragment if detail.is_empty() => Order::Defragment(0),
             Action::Defragment => {
@@ -50,6 +70,7 @@ impl Requested {
                 let percent = digits.parse().ok().filter(|percent| is_number && *percent <= 100);
                 Order::Defragment(percent?)
             }
+            Action::Replace => Order::Replace(Replace::parse(detail)?),
         };
         Some(Self { order, time })
     }
@@ -58,6 +79,28 @@ impl Requested {
     pub(super) fn is_current(&self, now: Timestamp) -> bool {
         now.duration_since(self.time).abs() <= MAX_REQUEST_AGE
     }
+}
+
+// === impl Replace ===
+
+impl Replace {
+    fn parse(detail: &str) -> Option<Self> {
+        let mut words = detail.split(' ');
+        let phase = match words.next()? {
+            "remove" => Phase::Remove,
+            "add" => Phase::Add,
+            "promote" => Phase::Promote,
+            _ => return None,
+        };
+        let pod = words.next().filter(|pod| !pod.is_empty() && is_name(pod))?.to_owned();
+        let old = MemberId::from_hex(words.next()?)?;
+        words.next().is_none().then_some(Self { phase, pod, old })
+    }
+}
+
+/// Whether all characters are those of the name of a pod.
+fn is_name(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte))
 }
 
 #[cfg(test)]
@@ -85,6 +128,27 @@ mod tests {
             "0030%@2026-11-24T10:00:00Z",
         ] {
             assert_eq!(parse(invalid), None, "{invalid}");
+        }
+    }
+
+    #[test]
+    fn reads_the_step_of_a_replacement() {
+        let parse = |value: &str| Requested::parse(Action::Replace, value).map(|request| request.order);
+        let replace = |phase| Replace { phase, pod: String::from("etcd-1"), old: MemberId(0xa1) };
+        for (word, phase) in [("remove", Phase::Remove), ("add", Phase::Add), ("promote", Phase::Promote)] {
+            let value = format!("{word} etcd-1 a1@2026-11-24T10:00:00Z");
+            assert_eq!(parse(&value), Some(Order::Replace(replace(phase))), "{value}");
+        }
+        for invalid in [
+            "etcd-1 a1",
+            "remove etcd-1",
+            "remove  a1",
+            "remove etcd-1 x1",
+            "remove etcd-1 +1",
+            "remove etcd-1 a1 b2",
+            "delete etcd-1 a1",
+        ] {
+            assert_eq!(parse(&format!("{invalid}@2026-11-24T10:00:00Z")), None, "{invalid}");
         }
     }
 

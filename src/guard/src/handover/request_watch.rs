@@ -14,15 +14,16 @@ use crate::{
     handover::{
         defragmentation::{DEFRAGMENTATION_FAILED, Defragmentation},
         mover::{Mover, Task},
+        replacement::{REPLACEMENT_FAILED, Replacement},
         report::{Outcome, Subject},
-        request::{Order, Requested},
+        request::{Order, Replace, Requested},
     },
 };
 use etcd_guard_core::{
     cluster_key::ClusterKey,
     discovery::etcd_pod,
     escape::{MAX_NAME_CHARS, to_bounded_line},
-    handover::{DEFRAGMENTATION, Signal, Trigger},
+    handover::{DEFRAGMENTATION, REPLACEMENT, Signal, Trigger},
     objects::pod::Pod,
 };
 use etcd_guard_kubernetes::{Action, ActionRequest, EventRecord};
@@ -35,6 +36,9 @@ const MAX_MOVES: usize = 8;
 
 /// Maximum number of members that are defragmented at the same time, each of another cluster.
 const MAX_DEFRAGMENTATIONS: usize = 4;
+
+/// Maximum number of clusters that are probed at the same time for steps of replacements.
+const MAX_REPLACEMENTS: usize = 4;
 
 /// Time limit for finding the pods of a request.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,6 +65,7 @@ impl RequestWatch {
         let mut tasks = JoinSet::new();
         let for_moves = Arc::new(Semaphore::new(MAX_MOVES));
         let for_defragmentations = Arc::new(Semaphore::new(MAX_DEFRAGMENTATIONS));
+        let for_replacements = Arc::new(Semaphore::new(MAX_REPLACEMENTS));
         // At its start, a replica ignores invalid values, because they may be old.
         let mut is_first = true;
         loop {
@@ -74,7 +79,7 @@ impl RequestWatch {
                 }
                 let slot = match request.action {
                     Action::MoveLeader => Arc::clone(&for_moves).try_acquire_owned().ok(),
-                    Action::Defragment => None,
+                    Action::Defragment | Action::Replace => None,
                 };
                 if request.action == Action::MoveLeader && slot.is_none() {
                     continue;
@@ -92,6 +97,10 @@ impl RequestWatch {
                             Order::Defragment(percent) => {
                                 let slots = Arc::clone(&for_defragmentations);
                                 tasks.spawn(defragment(mover, slots, request, percent))
+                            }
+                            Order::Replace(step) => {
+                                let slots = Arc::clone(&for_replacements);
+                                tasks.spawn(replace(mover, slots, request, step))
                             }
                         };
                     }
@@ -129,6 +138,29 @@ async fn defragment(mover: Arc<Mover>, slots: Arc<Semaphore>, request: ActionReq
             Box::pin(defragmentation.run()).await;
         }
         Err(cause) => report(true, DEFRAGMENTATION_FAILED, &cause),
+    }
+}
+
+/// Carries out one step of a replacement.
+async fn replace(mover: Arc<Mover>, slots: Arc<Semaphore>, request: ActionRequest, step: Replace) {
+    let report = |is_warning, reason, text: &str| event(&mover, &request, is_warning, reason, text);
+    if request.is_pod {
+        let cause = "nothing creates the pod again: annotate a StatefulSet, or replace the member by hand";
+        return report(true, REPLACEMENT_FAILED, cause);
+    }
+    match find_pod(&mover, &request).await {
+        Ok(pod) => {
+            let replacement = Replacement {
+                mover: &mover,
+                cluster_key: &ClusterKey::from_pod(&request.namespace, &pod),
+                request: &request,
+                replace: &step,
+                slots: &slots,
+                report: &report,
+            };
+            Box::pin(replacement.run()).await;
+        }
+        Err(cause) => report(true, REPLACEMENT_FAILED, &cause),
     }
 }
 
@@ -176,14 +208,21 @@ async fn move_leadership(
 }
 
 fn reject(mover: &Mover, request: &ActionRequest) {
-    if request.action == Action::Defragment {
-        let cause =
-            "the annotation does not have the form @TIME or PERCENT%@TIME, such as 30%@2026-01-31T12:00:00Z";
-        return event(mover, request, true, DEFRAGMENTATION_FAILED, cause);
+    let form = "the annotation does not have the form";
+    match request.action {
+        Action::MoveLeader => {
+            let cause = format!("{form} POD@TIME, such as etcd-1@2026-01-31T12:00:00Z");
+            answer(mover, request, &signal(request), &Outcome::Rejected(cause), Duration::ZERO);
+        }
+        Action::Defragment => {
+            let cause = format!("{form} @TIME or PERCENT%@TIME, such as 30%@2026-01-31T12:00:00Z");
+            event(mover, request, true, DEFRAGMENTATION_FAILED, &cause);
+        }
+        Action::Replace => {
+            let cause = format!("{form} STEP POD MEMBER@TIME: use kubectl etcd-guard replace");
+            event(mover, request, true, REPLACEMENT_FAILED, &cause);
+        }
     }
-    let cause =
-        String::from("the annotation does not have the form POD@TIME, such as etcd-1@2026-01-31T12:00:00Z");
-    answer(mover, request, &signal(request), &Outcome::Rejected(cause), Duration::ZERO);
 }
 
 fn answer(mover: &Mover, request: &ActionRequest, signal: &Signal, outcome: &Outcome, elapsed: Duration) {
@@ -194,16 +233,20 @@ fn answer(mover: &Mover, request: &ActionRequest, signal: &Signal, outcome: &Out
     mover.reporter.answer(&cluster, (signal, &value), outcome, elapsed, (namespace, subject));
 }
 
-/// Records an event about a defragmentation. Its note begins with the name and the value of the annotation.
+/// Records an event about a defragmentation or a replacement. Its note begins with the name and the value of the annotation.
 fn event(mover: &Mover, request: &ActionRequest, is_warning: bool, reason: &'static str, text: &str) {
     let value = to_bounded_line(&request.value, MAX_NAME_CHARS);
+    let (action, name) = match request.action {
+        Action::Replace => ("Replace", REPLACEMENT),
+        Action::MoveLeader | Action::Defragment => ("Defragment", DEFRAGMENTATION),
+    };
     mover.services.events.answer(EventRecord {
         object: object(request),
         stateful_set: None,
         is_warning,
         reason,
-        action: "Defragment",
-        note: format!("{DEFRAGMENTATION} {value}: {text}"),
+        action,
+        note: format!("{name} {value}: {text}"),
         documentation: None,
     });
 }

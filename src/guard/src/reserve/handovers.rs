@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use etcd_guard_core::handover::{DEFRAGMENTATION, Handover, REVIEW, Trigger};
+use etcd_guard_core::handover::{DEFRAGMENTATION, Handover, REPLACEMENT, REVIEW, Trigger};
 use etcd_guard_kubernetes::LeaseRecord;
 
 /// Annotation of the Lease that contains the handovers as a JSON list.
@@ -73,9 +73,10 @@ fn is_brief(handover: &Handover) -> bool {
     handover.signal == REVIEW || is_request(handover)
 }
 
-/// Whether an annotation requested the move, or a defragmentation.
+/// Whether an annotation requested the move, a defragmentation, or a step of a replacement.
 fn is_request(handover: &Handover) -> bool {
-    [Trigger::Request.as_str(), DEFRAGMENTATION].iter().any(|kind| handover.signal.starts_with(kind))
+    let kinds = [Trigger::Request.as_str(), DEFRAGMENTATION, REPLACEMENT];
+    kinds.iter().any(|kind| handover.signal.starts_with(kind))
 }
 
 /// Whether an annotation requested the move, and leadership was to be moved.

@@ -18,7 +18,7 @@ use super::{
 use crate::error::LookupError;
 use etcd_guard_core::{
     objects::{
-        annotations::{DEFRAGMENT, MOVE_LEADER},
+        annotations::{DEFRAGMENT, MOVE_LEADER, REPLACE},
         heap_size::HeapSize,
         pod::{Metadata, OwnerReference, Pod},
     },
@@ -51,6 +51,8 @@ pub enum Action {
     MoveLeader,
     /// To defragment the members.
     Defragment,
+    /// To carry out one step of the replacement of a member.
+    Replace,
 }
 
 /// A request to act on a cluster, as an annotation.
@@ -381,7 +383,8 @@ fn without_owners(metadata: WatchedMetadata) -> WatchedMetadata {
 
 /// Returns the actions that an object requests, each with its value.
 fn actions_of(object: &WatchedMetadata) -> impl Iterator<Item = (Action, &String)> {
-    let names = [(Action::MoveLeader, MOVE_LEADER), (Action::Defragment, DEFRAGMENT)];
+    let names =
+        [(Action::MoveLeader, MOVE_LEADER), (Action::Defragment, DEFRAGMENT), (Action::Replace, REPLACE)];
     names.into_iter().filter_map(|(action, name)| Some((action, object.annotations.get(name)?)))
 }
 

@@ -1,8 +1,9 @@
-//! The commands that act on guarded clusters: `backup`, `defrag`, `move-leader`, `restart` and `restore`.
+//! The commands that act on guarded clusters: `backup`, `defrag`, `move-leader`, `replace`, `restart` and `restore`.
 
 pub(crate) mod backup;
 pub(crate) mod defrag;
 pub(crate) mod move_leader;
+pub(crate) mod replace;
 pub(crate) mod restart;
 pub(crate) mod restore;
 

@@ -21,8 +21,8 @@ There is no `drain`: `kubectl drain` does it.
 
 const CONNECTION: &str = "\
 The commands that ask the guard open a port-forward to one replica, so you need `pods/portforward` in its namespace
-([Role](security.md#restrict-access)). These are `status`, `check`, `move-leader`, `defrag`, `backup`, `conformance`, and parts of `doctor`,
-`restart`, `restore` and `version`. `--guard-namespace` finds a guard elsewhere, `--guard` uses a connection that is open already.
+([Role](security.md#restrict-access)). These are `status`, `check`, `move-leader`, `defrag`, `replace`, `backup`, `conformance`, and parts of
+`doctor`, `restart`, `restore` and `version`. `--guard-namespace` finds a guard elsewhere, `--guard` uses a connection that is open already.
 
 ";
 
@@ -35,7 +35,7 @@ The image contains the program `etcd-guard` with `serve`, `certificates`, `lxcfs
 ";
 
 /// What the commands print, after the examples: the commands in these blocks are run by the tests of the documentation.
-const OUTPUTS: [(&str, &str); 10] = [
+const OUTPUTS: [(&str, &str); 11] = [
     (
         "status",
         r"```console
@@ -128,6 +128,29 @@ prod/etcd
   from etcd-2: follower, 0 entries behind, etcd 3.6.16, revision 91340, 338.9 MiB
   to   /backup/prod_etcd_91340_20261201T021500Z.db
 complete: prod/etcd at revision 91340 from etcd-2 in /backup/prod_etcd_91340_20261201T021500Z.db (338.9 MiB, 3.1 s, sha256 c0ffee...)
+```
+",
+    ),
+    (
+        "replace",
+        r"<!-- not run: docs/recipes.md runs the command -->
+```console
+$ kubectl etcd-guard replace etcd-1 -n prod
+Replacement of etcd-1 of prod/etcd (etcd-1 (connection refused); without it 2 of 3 voters are healthy)
+  1. member 8e9e05c52164694d is removed; until the end, the cluster has one voter less
+  2. PVC data-etcd-1 and pod etcd-1 are deleted, with all data in them
+  3. etcd-1 is added as a learner, and starts with an empty PVC
+  4. once it has caught up, it becomes a voter
+[#---------] 1/6 member 8e9e05c52164694d of etcd-1 is removed; the cluster has 2 voters
+[#---------] 1/6 PVC data-etcd-1 is deleted
+[#---------] 1/6 pod etcd-1 is deleted
+[#---------] 1/6 waiting: pod etcd-1 is terminating
+[###-------] 2/6 pod etcd-1 is created, and waits for the learner
+[######----] 4/6 etcd-1 is listed as learner 91bc3c398fb3c146
+[######----] 4/6 etcd-1 starts with an empty PVC
+[######----] 4/6 waiting: learner etcd-1 has not joined yet
+[##########] 6/6 etcd-1 is voter 91bc3c398fb3c146; the cluster has 3 voters
+[##########] 6/6 complete: etcd-1 was replaced; the cluster has 3 voters
 ```
 ",
     ),

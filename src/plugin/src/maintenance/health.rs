@@ -1,16 +1,22 @@
 //! Decides whether the next member of a cluster may be restarted: pure functions of the reports of the guard and the API
 //! server.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{
+    api::core::v1::Pod,
+    jiff::{SignedDuration, Timestamp},
+};
 
 use super::restart::record::RESTART;
-use crate::api_server::is_ready;
+use crate::{api_server::is_ready, durations};
 use etcd_guard_api::{ClusterStatus, Role};
 use etcd_guard_core::escape::{MAX_ERROR_CHARS, to_bounded_line};
 
 /// Maximum number of raft entries that a voter may be behind the most advanced member. The linearizable read of the probe
 /// proves that the voter had applied all entries that were committed before; a lag consists of the writes since then.
 const MAX_LAG: u64 = 1_000;
+
+/// The age of the backup that an upgrade or a replacement requires.
+const MAX_BACKUP_AGE: SignedDuration = SignedDuration::from_hours(1);
 
 /// The state of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,6 +105,23 @@ pub(crate) fn cluster_obstacle(cluster: &ClusterStatus) -> Option<String> {
         Some(_) => None,
         None => Some(format!("{} does not report the entries that it has applied", label(member))),
     })
+}
+
+/// Returns an error if the last recorded backup is old. Its time is one of another clock, which may be ahead.
+pub(crate) fn require_backup(cluster: &ClusterStatus, purpose: &str) -> anyhow::Result<()> {
+    let ClusterStatus { namespace, name, last_backup, .. } = cluster;
+    let is_recent = |at: &str| {
+        at.parse().is_ok_and(|at: Timestamp| Timestamp::now().duration_since(at).abs() <= MAX_BACKUP_AGE)
+    };
+    let last = match last_backup {
+        Some(backup) if is_recent(&backup.at) => return Ok(()),
+        Some(backup) => format!("was {}", durations::ago(&backup.at)),
+        None => String::from("is unknown"),
+    };
+    anyhow::bail!(
+        "{purpose} requires a backup of the last hour, and the last one of {namespace}/{name} {last}; save one: kubectl etcd-guard \
+         backup, or pass --no-backup"
+    );
 }
 
 /// Returns the condition to wait for, by the states of the pods alone.

@@ -27,7 +27,7 @@ pub(crate) async fn move_leader(
     to: Option<&str>,
     timeout: Duration,
 ) -> anyhow::Result<Answer> {
-    let request = Requested::annotate(guard, subject, "move-leader", to.unwrap_or_default()).await?;
+    let request = Requested::annotate(guard, subject, "move-leader", to.unwrap_or_default(), None).await?;
     let deadline = Instant::now() + timeout;
     loop {
         let failure = match request.answers(guard).await {

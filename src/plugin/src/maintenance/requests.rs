@@ -8,7 +8,7 @@ use k8s_openapi::api::{
     core::v1::{Event, Pod},
 };
 use kube::api::{ListParams, Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::now;
 use crate::{
@@ -84,15 +84,16 @@ impl Subject {
         }
     }
 
-    /// Sets an annotation of the object, or removes it.
+    /// Sets an annotation of the object, or removes it, if the object still has this version.
     pub(crate) async fn annotate(
         &self,
         api_server: &ApiServer,
         annotation: &str,
         value: Option<&str>,
+        version: Option<&str>,
     ) -> Result<(), CallError> {
         let Self { kind, namespace, name } = self;
-        let patch = Patch::Merge(json!({"metadata": {"annotations": {annotation: value}}}));
+        let patch = Patch::Merge(patch(annotation, value, version));
         let parameters = PatchParams::default();
         let operation = format!("failed to annotate {} {namespace}/{name}", kind.as_str());
         match kind {
@@ -108,19 +109,32 @@ impl Subject {
     }
 }
 
+fn patch(annotation: &str, value: Option<&str>, version: Option<&str>) -> Value {
+    let metadata = match version {
+        Some(version) => json!({"annotations": {annotation: value}, "resourceVersion": version}),
+        None => json!({"annotations": {annotation: value}}),
+    };
+    json!({"metadata": metadata})
+}
+
 // === impl Requested ===
 
 impl<'a> Requested<'a> {
-    /// Requests an action by the annotation `etcd-guard.io/ACTION`.
+    /// Requests an action by the annotation `etcd-guard.io/ACTION`, if the object still has this version.
     pub(crate) async fn annotate(
         guard: &GuardClient,
         subject: &'a Subject,
         action: &'static str,
         detail: &str,
+        version: Option<&str>,
     ) -> Result<Self, CallError> {
         let value = format!("{detail}@{}", now());
-        subject.annotate(&guard.api_server, &format!("{PREFIX}/{action}"), Some(&value)).await?;
+        subject.annotate(&guard.api_server, &format!("{PREFIX}/{action}"), Some(&value), version).await?;
         Ok(Self { subject, action, value })
+    }
+
+    pub(crate) fn value(&self) -> &str {
+        &self.value
     }
 
     /// Returns the answers that exist, the oldest first. Reads core Events, which the role `view` permits.
@@ -171,6 +185,14 @@ mod tests {
         assert_eq!((answer.reason.as_str(), answer.text.as_str()), ("LeaderMoved", "etcd-1 leads prod/etcd"));
         assert_eq!(Answer::from_event(&event, "move-leader", "@2026-11-24T06:00:00Z"), None);
         assert_eq!(Answer::from_event(&event, "defragment", value), None);
+    }
+
+    #[test]
+    fn a_request_may_require_a_version() {
+        let metadata = |version| patch("etcd-guard.io/replace", Some("a@b"), version)["metadata"].clone();
+        let annotations = json!({"etcd-guard.io/replace": "a@b"});
+        assert_eq!(metadata(Some("7")), json!({"annotations": annotations, "resourceVersion": "7"}));
+        assert_eq!(metadata(None), json!({"annotations": annotations}));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The commands `restart`, `move-leader`, `defrag`, `backup` and `check node/NAME`.
+//! The commands `restart`, `move-leader`, `defrag`, `replace`, `backup` and `check node/NAME`.
 
 mod backup;
 mod check_node;
@@ -7,6 +7,7 @@ mod interruption;
 mod move_leader;
 mod owned;
 mod permissions;
+mod replace;
 mod restart;
 mod upgrade;
 

@@ -49,6 +49,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
   # From a Job in the cluster: etcd-manifests/backup/cronjob.yaml
   kubectl etcd-guard backup statefulset/etcd /backup/ -n prod --direct")]
+#[allow(clippy::doc_markdown, reason = "the help shows the texts as they are")]
 pub(crate) struct Backup {
     /// A pod of the cluster, or statefulset/NAME
     target: Target,
@@ -285,7 +286,7 @@ async fn record(
         None => Subject::stateful_set(namespace, &cluster.name),
     };
     let value = format!("{}@{}", plan.revision, crate::maintenance::now());
-    Ok(subject.annotate(&guard.api_server, LAST_BACKUP, Some(&value)).await?)
+    Ok(subject.annotate(&guard.api_server, LAST_BACKUP, Some(&value), None).await?)
 }
 
 // === impl Plan ===

@@ -181,7 +181,7 @@ async fn defragment(
     let detail = if percent == 0 { String::new() } else { format!("{percent}%") };
     let (mut done, mut is_complete) = (0, true);
     for owner in &owners {
-        let request = Requested::annotate(guard, owner, "defragment", &detail).await?;
+        let request = Requested::annotate(guard, owner, "defragment", &detail, None).await?;
         is_complete &= answers(guard, &request, (plan.steps(), &mut done), timeout, reporter).await?;
     }
     Ok(is_complete)

@@ -1,20 +1,20 @@
 //! The order of a restart, and the conditions under which it starts or is resumed.
 
-use std::{fmt::Write, time::Duration};
+use std::fmt::Write;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use serde::Serialize;
 
 use super::{
     super::{
-        health::{PodState, cluster_obstacle},
+        health::{PodState, cluster_obstacle, require_backup},
+        replace::REPLACE,
         upgrade::{self, Release},
     },
     ownership::{Manager, managers},
     record::{ImageChange, Record},
     view::{ON_DELETE, is_observed, partition, rollout, strategy_type, update_revision},
 };
-use crate::durations;
 use etcd_guard_api::{ClusterStatus, Role};
 use etcd_guard_cli::printing::NONE;
 
@@ -48,9 +48,6 @@ pub(crate) struct Selection {
     /// Whether an upgrade needs no backup.
     pub(crate) is_without_backup: bool,
 }
-
-/// The age of the backup that an upgrade requires. Only a restore returns to the former minor version without etcd's downgrade.
-const MAX_BACKUP_AGE: Duration = Duration::from_secs(3_600);
 
 /// How a restart begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,6 +135,10 @@ pub(crate) fn begin(
         check_upgrade(record.image.as_ref(), cluster)?;
         return Ok(Beginning { record, is_resumed: true, manager, warnings });
     }
+    let annotations = set.metadata.annotations.as_ref();
+    if annotations.is_some_and(|annotations| annotations.contains_key(REPLACE)) {
+        anyhow::bail!("a member of {name} is being replaced (annotation {REPLACE}): finish that first");
+    }
     if let Some(manager) = &manager {
         refuse_rollout_of(manager, set, pods)?;
         let record = Record::of_evictions(pods);
@@ -160,7 +161,8 @@ pub(crate) fn begin(
         );
     }
     if let Some(cluster) = image.as_ref().and(cluster).filter(|_| !selection.is_without_backup) {
-        require_backup(cluster)?;
+        // Only a restore returns to the former minor version without etcd's downgrade.
+        require_backup(cluster, "an upgrade")?;
     }
     Ok(Beginning { record: Record::new(set, pods, image)?, is_resumed: false, manager, warnings })
 }
@@ -212,21 +214,6 @@ fn image_change(set: &StatefulSet, to: &str, selection: &Selection) -> anyhow::R
         from: container.image.clone().unwrap_or_default(),
         to: to.to_owned(),
     })
-}
-
-/// Returns an error if the last recorded backup is old.
-fn require_backup(cluster: &ClusterStatus) -> anyhow::Result<()> {
-    let ClusterStatus { namespace, name, last_backup, .. } = cluster;
-    let is_recent = |at: &str| durations::since(at).is_some_and(|age| age <= MAX_BACKUP_AGE);
-    let last = match last_backup {
-        Some(backup) if is_recent(&backup.at) => return Ok(()),
-        Some(backup) => format!("was {}", durations::ago(&backup.at)),
-        None => String::from("is unknown"),
-    };
-    anyhow::bail!(
-        "an upgrade requires a backup of the last hour, and the last one of {namespace}/{name} {last}; save one: kubectl etcd-guard \
-         backup, or pass --no-backup"
-    );
 }
 
 /// Checks the preconditions of an upgrade.

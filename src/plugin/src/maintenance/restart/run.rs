@@ -115,7 +115,7 @@ impl<'a> Restart<'a> {
     async fn mark(&self, record: &Record, pod: &str) -> anyhow::Result<()> {
         let value = serde_json::to_string(record)?;
         let pod = Subject::pod(&self.options.namespace, pod);
-        Ok(pod.annotate(&self.guard.api_server, RESTART, Some(&value)).await?)
+        Ok(pod.annotate(&self.guard.api_server, RESTART, Some(&value), None).await?)
     }
 
     /// Writes the record, unless the StatefulSet has changed since it was read. A change of its status alone repeats the write.
@@ -412,7 +412,7 @@ async fn unmark(guard: &GuardClient, options: &Options) -> anyhow::Result<()> {
     let set = guard.api_server.stateful_set(namespace, name).await?;
     let pods = guard.api_server.pods_of(namespace, &set).await?;
     for pod in pods.iter().map(PodState::from).filter(|pod| pod.record.is_some()) {
-        Subject::pod(namespace, &pod.name).annotate(&guard.api_server, RESTART, None).await?;
+        Subject::pod(namespace, &pod.name).annotate(&guard.api_server, RESTART, None, None).await?;
     }
     Ok(())
 }

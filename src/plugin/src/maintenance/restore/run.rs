@@ -163,6 +163,11 @@ impl Run<'_> {
         let deadline = self.deadline();
         loop {
             let set = self.set().await?;
+            anyhow::ensure!(
+                replicas(&set) == 0,
+                "another client has scaled the StatefulSet to {} replicas; repeat the command to stop the members again",
+                replicas(&set)
+            );
             let is_observed = ready_replicas(&set).is_some();
             let Some(pod) = self.first_left().await? else {
                 self.record.generation = set.metadata.generation;

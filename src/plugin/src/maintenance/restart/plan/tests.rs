@@ -183,9 +183,19 @@ fn upgrade_requires_a_backup_of_the_last_hour() {
         begin(&set(), &pods(), Some(&ClusterStatus { last_backup, ..cluster() }), &upgrade).map(drop)
     };
     assert!(begun(59).is_ok());
+    assert!(begun(-5).is_ok(), "another clock may be ahead");
     let text = "an upgrade requires a backup of the last hour, and the last one of prod/etcd";
     assert!(begun(200).unwrap_err().to_string().starts_with(&format!("{text} was 3 h ago; ")));
     assert!(refusal(&set(), &upgrade).starts_with(&format!("{text} is unknown; ")));
+}
+
+#[test]
+fn waits_for_the_end_of_a_replacement() {
+    let set = set_with(|set| {
+        set["metadata"]["annotations"] = json!({REPLACE: "add etcd-1 a1@2026-11-24T10:00:00Z"});
+    });
+    let text = "a member of etcd is being replaced (annotation etcd-guard.io/replace): finish that first";
+    assert_eq!(refusal(&set, &Selection::default()), text);
 }
 
 #[test]

@@ -1,0 +1,637 @@
+//! The steps of the replacement of a member that only etcd can carry out: to remove the member, to add its successor as a learner, and to
+//! promote the learner.
+//!
+//! Each step is a request of its own, and the plugin does what is between them. A step rests on a probe round that began after the
+//! ledger was read, and the write of its entry to that ledger precedes the call: an approval that was given meanwhile starts the step
+//! again, and the removed member counts as leaving for other replicas until the list shows the removal. A step whose result is there
+//! already is complete, so that each can be repeated.
+
+use std::{fmt::Write as _, time::Duration};
+
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    deadline::Deadline,
+    handover::{
+        errand::Errand,
+        mover::Mover,
+        request::{Phase, Replace},
+    },
+    observe::namespace_pods::NamespacePods,
+    reserve::store::ReserveError,
+};
+use etcd_guard_core::{
+    cluster_key::ClusterKey,
+    etcd::{
+        endpoint::Endpoint,
+        member::{AlarmKind, ClusterId, ListedMember, MemberId},
+    },
+    handover::{Handover, HandoverState, REPLACEMENT},
+    membership::{Member, Membership, identity::is_of_absent_pod},
+    reservation::Reservation,
+    snapshot::{MemberPod, Snapshot},
+    tally::quorum,
+};
+use etcd_guard_etcd::{self as etcd, MemberChange};
+use etcd_guard_kubernetes::ActionRequest;
+
+/// Time limit for reading the ledger and for one probe round.
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time limit for a change of the member list. The entry in the ledger that names the acting replica lives longer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time for which a cluster that does not allow the step is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Time for which a learner may lag behind. The plugin then asks again.
+const PATIENCE_WITH_LEARNER: Duration = Duration::from_secs(120);
+
+/// Pause before the cluster is probed again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The requester of the reservations.
+const REQUESTER: &str = "etcd-guard (replacement)";
+
+/// Reasons of the events about a completed step, and about one that was not possible.
+const REMOVED: &str = "MemberRemoved";
+const ADDED: &str = "LearnerAdded";
+const PROMOTED: &str = "LearnerPromoted";
+pub(super) const REPLACEMENT_FAILED: &str = "ReplacementFailed";
+
+/// A request to carry out one step.
+pub(super) struct Replacement<'a> {
+    pub(super) mover: &'a Mover,
+    pub(super) cluster_key: &'a ClusterKey,
+    pub(super) request: &'a ActionRequest,
+    pub(super) replace: &'a Replace,
+    /// Limits the number of clusters that are probed at the same time.
+    pub(super) slots: &'a Semaphore,
+    /// Records an event: whether it is a warning, its reason, its text.
+    pub(super) report: &'a (dyn Fn(bool, &'static str, &str) + Send + Sync),
+}
+
+/// What this replica has done.
+#[derive(Default)]
+struct Work {
+    /// The entry that this replica wrote last.
+    claim: Option<Handover>,
+    /// The cluster, once a member has reported it.
+    cluster: Option<ClusterId>,
+}
+
+/// Result of one attempt.
+enum Step {
+    /// The next attempt follows at once.
+    Next,
+    /// Another replica acts. Contains the time after which the next attempt follows.
+    Busy(Duration),
+    /// The step is not possible at the moment. Contains the cause.
+    Wait(String),
+    /// The step will not be possible. Contains the cause.
+    Refuse(String),
+    /// Nothing is left to do.
+    Ended,
+}
+
+/// What the state of a cluster demands.
+#[derive(Debug, PartialEq, Eq)]
+enum Demand {
+    /// To change the member list.
+    Change(MemberChange),
+    /// The step is complete. Contains the text of the event.
+    Complete(String),
+    /// To wait. Contains the cause.
+    Wait(String),
+    /// To give up. Contains the cause.
+    Refuse(String),
+}
+
+// === impl Replacement ===
+
+impl Replacement<'_> {
+    /// Carries out the step, and reports its end.
+    pub(super) async fn run(&self) {
+        let mut work = Work::default();
+        let mut waiting_since: Option<Instant> = None;
+        let patience = match self.replace.phase {
+            Phase::Remove | Phase::Add => PATIENCE,
+            Phase::Promote => PATIENCE_WITH_LEARNER,
+        };
+        while self.errand().is_requested() {
+            let step = match self.slots.acquire().await {
+                Ok(_slot) => self.attempt(&mut work).await,
+                Err(_) => return,
+            };
+            let cause = match step {
+                Ok(Step::Next) => continue,
+                Ok(Step::Busy(rest)) => {
+                    sleep(rest.max(PAUSE)).await;
+                    continue;
+                }
+                Ok(Step::Ended) => return,
+                Ok(Step::Refuse(cause)) => return self.fail(&work, &cause).await,
+                Ok(Step::Wait(cause)) | Err(cause) => cause,
+            };
+            if waiting_since.get_or_insert_with(Instant::now).elapsed() >= patience {
+                return self.fail(&work, &cause).await;
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn attempt(&self, work: &mut Work) -> Result<Step, String> {
+        let deadline = Deadline::from_timeout(Some(STEP_TIMEOUT));
+        let services = &self.mover.services;
+        let mut ledger = self.mover.read_ledger(self.cluster_key.namespace(), deadline).await?;
+        let (_, listed, snapshot) = self.mover.observe(self.cluster_key, Some(&ledger), deadline).await?;
+        let Some(id) = snapshot.cluster_id() else {
+            return Ok(Step::Wait(format!(
+                "the members of {} report no common cluster ID",
+                snapshot.cluster
+            )));
+        };
+        work.cluster = Some(id);
+        let errand = self.errand();
+        match ledger.handover_state(id, &errand.signal()) {
+            Some(HandoverState::Ended) => return Ok(Step::Ended),
+            Some(HandoverState::InProgress(rest)) if !ledger.contains(work.claim.as_ref()) => {
+                return Ok(Step::Busy(rest));
+            }
+            _ => {}
+        }
+        if !is_pod_of(&self.request.name, &self.replace.pod) {
+            let (pod, set) = (&self.replace.pod, &self.request.name);
+            return Ok(Step::Refuse(format!("{pod} is no pod of StatefulSet {set}")));
+        }
+        let change = match demand(&snapshot, self.replace) {
+            Demand::Wait(cause) => return Ok(Step::Wait(cause)),
+            Demand::Refuse(cause) => return Ok(Step::Refuse(cause)),
+            Demand::Complete(text) => return self.complete(id, &listed, &snapshot, text).await,
+            Demand::Change(change) => change,
+        };
+        let Some(endpoint) = self.endpoint(&listed, &snapshot) else {
+            return Ok(Step::Refuse(format!(
+                "no other healthy member of {} runs in a pod of StatefulSet {}: use etcdctl",
+                snapshot.cluster, self.request.name
+            )));
+        };
+        // The member leaves the list: until all lists show that, no other deletion may count on it.
+        let pod = snapshot.pod(&self.replace.pod).filter(|_| matches!(change, MemberChange::Remove(_)));
+        let former = pod.and_then(|pod| errand.reservation(&ledger, &pod.name)).cloned();
+        let reservation = pod.map(|pod| self.reservation(pod, id));
+        let claim = work.claim.insert(errand.entry(id, false)).clone();
+        match services.reservations.replace(&mut ledger, former.as_ref(), reservation, claim).await {
+            Ok(()) => {}
+            Err(ReserveError::StartAgain) => return Ok(Step::Busy(PAUSE)),
+            Err(error) => return Err(error.to_string()),
+        }
+        let connections = &services.observer.connections;
+        match etcd::change_members(connections, endpoint, &change, CALL_TIMEOUT).await {
+            // The next probe round shows the result.
+            Ok(()) => Ok(Step::Next),
+            Err(error) => Ok(Step::Wait(format!("etcd refused: {error}"))),
+        }
+    }
+
+    /// Returns the address of the leader or, if the leader has another owner, of another healthy voter that stays.
+    fn endpoint<'l>(&self, listed: &'l NamespacePods, snapshot: &Snapshot) -> Option<&'l Endpoint> {
+        let membership = Membership::new(snapshot).ok()?;
+        let leader = membership.leadership().leader;
+        let mut voters: Vec<&Member<'_>> = membership.voters().filter(|voter| stays(voter)).collect();
+        voters.retain(|voter| voter.id() != self.replace.old);
+        voters.sort_by_key(|voter| leader != Some(voter.id()));
+        voters.into_iter().find_map(|voter| listed.endpoint(&voter.pod?.name))
+    }
+
+    fn reservation(&self, pod: &MemberPod, id: ClusterId) -> Reservation {
+        Reservation {
+            uid: pod.uid.clone(),
+            namespace: self.request.namespace.clone(),
+            pod: pod.name.clone(),
+            member: self.replace.old.to_string(),
+            at: self.errand().now(),
+            by: REQUESTER.to_owned(),
+            of_node: false,
+            cluster: Some(id.to_string()),
+            by_name: false,
+            image_id: None,
+        }
+    }
+
+    /// Ends the alarms of a removed member, and reports the end, unless another replica has.
+    async fn complete(
+        &self,
+        id: ClusterId,
+        listed: &NamespacePods,
+        snapshot: &Snapshot,
+        mut text: String,
+    ) -> Result<Step, String> {
+        let old = self.replace.old;
+        let reason = match self.replace.phase {
+            Phase::Remove => REMOVED,
+            Phase::Add => ADDED,
+            Phase::Promote => PROMOTED,
+        };
+        // Also after a later step: the removed member may have raised one, or the first attempt may have failed.
+        if old != MemberId(0) {
+            // Otherwise etcd rejects writes although the member is gone. The id 0 stands for a member that etcd cannot determine.
+            let alarms = [
+                ("CORRUPT", AlarmKind::Corrupt, snapshot.corrupt_members().contains(&old)),
+                ("NOSPACE", AlarmKind::NoSpace, snapshot.members_without_space().contains(&old)),
+            ];
+            for (name, kind, _) in alarms.into_iter().filter(|(_, _, is_active)| *is_active) {
+                let endpoint = self.endpoint(listed, snapshot).ok_or("no member answers")?;
+                let connections = &self.mover.services.observer.connections;
+                let removed = [old];
+                let disarm = etcd::disarm(connections, endpoint, kind, &removed, CALL_TIMEOUT);
+                disarm.await.map_err(|error| {
+                    format!("the alarm {name} of member {old} could not be disarmed: {error}")
+                })?;
+                let _ = write!(text, "; its alarm {name} is disarmed");
+            }
+        }
+        if self.errand().end(id, Some(&self.replace.pod)).await? {
+            tracing::info!(cluster = snapshot.cluster, text, "completed a step of a replacement");
+            (self.report)(false, reason, &text);
+        }
+        Ok(Step::Ended)
+    }
+
+    async fn fail(&self, work: &Work, cause: &str) {
+        // A removal that etcd may still carry out keeps its reservation until it expires.
+        if let Some(id) = work.cluster
+            && matches!(self.errand().end(id, None).await, Ok(false))
+        {
+            return;
+        }
+        let (namespace, object) = (&self.request.namespace, &self.request.name);
+        tracing::warn!(namespace, object, cause, "a step of a replacement failed");
+        (self.report)(true, REPLACEMENT_FAILED, cause);
+    }
+
+    fn errand(&self) -> Errand<'_> {
+        let Self { mover, cluster_key, request, .. } = *self;
+        Errand { mover, cluster_key, request, kind: REPLACEMENT, requester: REQUESTER }
+    }
+}
+
+/// Whether a StatefulSet of this name has pods with this name.
+fn is_pod_of(set: &str, pod: &str) -> bool {
+    let ordinal = pod.strip_prefix(set).and_then(|rest| rest.strip_prefix('-'));
+    ordinal.is_some_and(|ordinal| !ordinal.is_empty() && ordinal.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Whether a voter is healthy, stays, and runs in a pod whose deletion needs the ledger of this namespace.
+fn stays(voter: &Member<'_>) -> bool {
+    voter.pod.is_some() && voter.is_healthy() && !voter.is_leaving()
+}
+
+/// Returns what the cluster demands.
+fn demand(snapshot: &Snapshot, replace: &Replace) -> Demand {
+    let Ok(membership) = Membership::new(snapshot) else {
+        return Demand::Wait(format!("the members of {} are not known", snapshot.cluster));
+    };
+    if snapshot.cluster_ids().len() > 1 {
+        return Demand::Refuse(format!("the pods of {} belong to several clusters", snapshot.cluster));
+    }
+    if let Some(proof) = membership.contradiction() {
+        return Demand::Refuse(format!("the member list is wrong: {proof}"));
+    }
+    let leader = membership.leadership().leader;
+    let leads = |voter: &&Member<'_>| leader == Some(voter.id());
+    match membership.voters().find(leads) {
+        None => return Demand::Wait(String::from("no leader is known")),
+        Some(voter) if voter.id() == replace.old && replace.phase == Phase::Remove => {
+            return Demand::Refuse(format!("{} leads: move leadership first", voter.name()));
+        }
+        Some(voter) if !stays(voter) => {
+            return Demand::Wait(format!("the leader {} does not stay", voter.name()));
+        }
+        Some(_) => {}
+    }
+    let old = membership.members().iter().find(|member| member.id() == replace.old);
+    match (replace.phase, old) {
+        (Phase::Remove, None) => {
+            let (MemberId(id), pod, voters) = (replace.old, &replace.pod, membership.voters().count());
+            let member = if id == 0 { String::from("the member") } else { format!("member {id:x}") };
+            Demand::Complete(format!("{member} of {pod} is removed; the cluster has {voters} voters"))
+        }
+        (Phase::Remove, Some(member)) => remove(snapshot, &membership, member, replace),
+        (Phase::Add | Phase::Promote, Some(member)) => {
+            Demand::Refuse(format!("member {} of {} is still listed", member.id(), replace.pod))
+        }
+        (Phase::Add, None) => add(snapshot, &membership, replace),
+        (Phase::Promote, None) => promote(snapshot, &membership, replace),
+    }
+}
+
+/// The other voters must have a quorum of the list as it is, and thereby also of the shorter one.
+fn remove(
+    snapshot: &Snapshot,
+    membership: &Membership<'_>,
+    member: &Member<'_>,
+    replace: &Replace,
+) -> Demand {
+    let is_of_pod = match (member.pod, member.is_responding()) {
+        (Some(pod), _) => pod.name == replace.pod,
+        (None, false) => is_of_absent_pod(&member.listed, &replace.pod, &snapshot.namespace),
+        // It runs elsewhere.
+        (None, true) => false,
+    };
+    if !is_of_pod {
+        let (id, pod, name) = (member.id(), &replace.pod, member.name());
+        return Demand::Refuse(format!("member {id} ({name}) is not that of {pod}"));
+    }
+    let needed = quorum(membership.voters().count());
+    match too_few(membership, Some(member.id()), needed) {
+        Some(cause) => Demand::Wait(cause),
+        None => Demand::Change(MemberChange::Remove(member.id())),
+    }
+}
+
+/// A learner has no vote. It must be the only one: etcd adds no second one, and the next steps must not promote another.
+fn add(snapshot: &Snapshot, membership: &Membership<'_>, replace: &Replace) -> Demand {
+    let pod = match prepared_pod(snapshot, replace) {
+        Ok(pod) => pod,
+        Err(cause) => return Demand::Wait(cause),
+    };
+    if let Some(member) = membership.members().iter().find(|member| is_successor(member, pod)) {
+        let role = if member.listed.is_learner { "learner" } else { "voter" };
+        return Demand::Complete(format!("{} is listed as {role} {}", pod.name, member.id()));
+    }
+    if let Some(learner) = membership.members().iter().find(|member| member.listed.is_learner) {
+        return Demand::Refuse(format!("the cluster has the learner {} already", learner.name()));
+    }
+    let needed = quorum(membership.voters().count());
+    match too_few(membership, None, needed) {
+        Some(cause) => Demand::Wait(cause),
+        None => Demand::Change(MemberChange::AddLearner(pod.peer_urls.clone())),
+    }
+}
+
+/// The voters without the learner must have a quorum of the longer list: the learner may fail as soon as it has a vote.
+fn promote(snapshot: &Snapshot, membership: &Membership<'_>, replace: &Replace) -> Demand {
+    let pod = match prepared_pod(snapshot, replace) {
+        Ok(pod) => pod,
+        Err(cause) => return Demand::Wait(cause),
+    };
+    let voters = membership.voters().count();
+    let Some(member) = membership.members().iter().find(|member| is_successor(member, pod)) else {
+        return Demand::Refuse(format!(
+            "the list has no member with the peer URL of {}: add it first",
+            pod.name
+        ));
+    };
+    if !member.listed.is_learner {
+        let text = format!("{} is voter {}; the cluster has {voters} voters", pod.name, member.id());
+        return Demand::Complete(text);
+    }
+    if member.is_corrupt {
+        return Demand::Refuse(format!("the data of learner {} is corrupt", member.id()));
+    }
+    let is_started = pod.reply.status().is_some_and(|status| status.member_id == member.id());
+    if !is_started {
+        return Demand::Wait(format!("learner {} in {} does not answer", member.id(), pod.name));
+    }
+    if pod.departure().is_some() {
+        return Demand::Wait(format!("{} is leaving", pod.name));
+    }
+    match too_few(membership, None, quorum(voters.saturating_add(1))) {
+        Some(cause) => Demand::Wait(cause),
+        None => Demand::Change(MemberChange::Promote(member.id())),
+    }
+}
+
+/// Returns the pod of the successor, which must advertise its peer URLs.
+fn prepared_pod<'s>(snapshot: &'s Snapshot, replace: &Replace) -> Result<&'s MemberPod, String> {
+    let pod = snapshot.pod(&replace.pod).filter(|pod| !pod.terminating);
+    let pod = pod.ok_or_else(|| format!("pod {} does not exist", replace.pod))?;
+    if pod.peer_urls.is_empty() {
+        return Err(format!("the command of pod {} does not show --initial-advertise-peer-urls", pod.name));
+    }
+    Ok(pod)
+}
+
+/// Whether the member has a peer URL of the pod.
+fn is_successor(member: &Member<'_>, pod: &MemberPod) -> bool {
+    let ListedMember { peer_urls, .. } = &member.listed;
+    pod.peer_urls.iter().any(|url| peer_urls.contains(url))
+}
+
+/// Returns why fewer voters than needed are healthy and stay, without this one.
+fn too_few(membership: &Membership<'_>, without: Option<MemberId>, needed: usize) -> Option<String> {
+    let others = || membership.voters().filter(|voter| Some(voter.id()) != without);
+    let healthy = others().filter(|voter| stays(voter)).count();
+    if healthy >= needed {
+        return None;
+    }
+    let missing = others().filter(|voter| !stays(voter)).map(|voter| match voter.departure() {
+        Some(departure) => format!("{} is leaving ({})", voter.name(), departure.as_str()),
+        None if voter.pod.is_none() => format!("{} runs in no pod of this namespace", voter.name()),
+        None => format!("{} is not healthy", voter.name()),
+    });
+    let missing: Vec<String> = missing.collect();
+    let name = without.map(|id| membership.members().iter().find(|member| member.id() == id));
+    let without = name.flatten().map(|member| format!("without {}, ", member.name())).unwrap_or_default();
+    let (voters, missing) = (membership.voters().count(), missing.join(", "));
+    let missing = if missing.is_empty() { missing } else { format!(": {missing}") };
+    Some(format!(
+        "{without}{healthy} of {voters} voters are healthy and stay, and {needed} are needed{missing}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use etcd_guard_core::{
+        etcd::{
+            error::MemberError,
+            member::{Alarm, Status, Suffrage},
+            probe_result::ProbeResult,
+        },
+        snapshot::{
+            ExternalMember,
+            fixture::{cluster, id, listed, status},
+        },
+    };
+
+    fn replace(phase: Phase, n: usize) -> Replace {
+        Replace { phase, pod: format!("etcd-{n}"), old: id(n) }
+    }
+
+    /// Returns what a step for pod `etcd-N` demands, in words.
+    fn demanded(snapshot: &Snapshot, phase: Phase, n: usize) -> String {
+        match demand(snapshot, &replace(phase, n)) {
+            Demand::Change(change) => format!("{change:?}"),
+            Demand::Complete(text) => format!("complete: {text}"),
+            Demand::Wait(cause) => format!("wait: {cause}"),
+            Demand::Refuse(cause) => format!("refuse: {cause}"),
+        }
+    }
+
+    fn set_list(snapshot: &mut Snapshot, list: &[ListedMember]) {
+        for pod in &mut snapshot.pods {
+            if let ProbeResult::Healthy { members, .. } = &mut pod.reply {
+                *members = list.to_vec();
+            }
+        }
+    }
+
+    fn advertise(snapshot: &mut Snapshot, n: usize) {
+        snapshot.pods[n].peer_urls = vec![format!("http://etcd-{n}.etcd.prod.svc:2380")];
+    }
+
+    /// A cluster of `size` pods, in which the member of the last one was removed.
+    fn without_last(size: usize) -> Snapshot {
+        let mut snapshot = cluster(size).never_start(size - 1);
+        set_list(&mut snapshot, &(0..size - 1).map(listed).collect::<Vec<_>>());
+        advertise(&mut snapshot, size - 1);
+        snapshot
+    }
+
+    /// The same cluster with the successor as a learner, which answers.
+    fn with_learner(size: usize) -> Snapshot {
+        let (position, new) = (size - 1, MemberId(0xbeef));
+        let mut snapshot = without_last(size);
+        let mut list: Vec<ListedMember> = (0..position).map(listed).collect();
+        list.push(ListedMember { id: new, is_learner: true, ..listed(position) });
+        set_list(&mut snapshot, &list);
+        let status = Status { member_id: new, is_learner: true, ..status(position) };
+        snapshot.pods[position].reply = ProbeResult::StatusOnly { status, cause: MemberError::Learner };
+        snapshot
+    }
+
+    #[test]
+    fn removes_only_if_the_others_have_a_quorum() {
+        let remove = |snapshot: &Snapshot, n| demanded(snapshot, Phase::Remove, n);
+        let removal = |n| format!("{:?}", MemberChange::Remove(id(n)));
+        assert_eq!(remove(&cluster(3), 2), removal(2));
+        assert_eq!(remove(&cluster(3).crash(2), 2), removal(2), "a lost member");
+        assert_eq!(
+            remove(&cluster(3).crash(1), 2),
+            "wait: without etcd-2, 1 of 3 voters are healthy and stay, and 2 are needed: etcd-1 is not healthy"
+        );
+        let leaving = cluster(3).change(1, |pod| pod.reserved = true);
+        assert!(remove(&leaving, 2).ends_with("etcd-1 is leaving (reserved)"), "{}", remove(&leaving, 2));
+        assert!(remove(&cluster(2), 1).starts_with("wait: without etcd-1, 1 of 2 voters"));
+        assert_eq!(remove(&cluster(5).crash(3), 4), removal(4));
+        assert!(
+            remove(&cluster(5).crash(2).crash(3), 4)
+                .contains("2 of 5 voters are healthy and stay, and 3 are")
+        );
+        // Of four voters, three are needed before the removal, although two are enough afterwards.
+        assert!(
+            remove(&cluster(4).crash(2), 3).contains("2 of 4 voters are healthy and stay, and 3 are needed")
+        );
+    }
+
+    #[test]
+    fn removes_neither_the_leader_nor_the_member_of_another_pod() {
+        assert_eq!(demanded(&cluster(3), Phase::Remove, 0), "refuse: etcd-0 leads: move leadership first");
+        let other = Replace { pod: String::from("etcd-1"), ..replace(Phase::Remove, 2) };
+        assert!(
+            matches!(demand(&cluster(3), &other), Demand::Refuse(cause) if cause.contains("(etcd-2) is not that of"))
+        );
+        // A member of another namespace with the same name of its pod, and one of this namespace whose pod is gone.
+        let without_pod = |url: &str, name: &str| {
+            let mut snapshot = cluster(3);
+            let mut list: Vec<ListedMember> = (0..3).map(listed).collect();
+            (list[2].peer_urls, list[2].name) = (vec![url.to_owned()], name.to_owned());
+            set_list(&mut snapshot, &list);
+            snapshot.pods.pop();
+            demanded(&snapshot, Phase::Remove, 2)
+        };
+        let removal = format!("{:?}", MemberChange::Remove(id(2)));
+        assert_eq!(without_pod("http://etcd-2.etcd.prod.svc:2380", "any"), removal);
+        assert_eq!(without_pod("http://10.0.0.9:2380", "etcd-2"), removal);
+        for (url, name) in [("http://etcd-2.etcd.test.svc:2380", "etcd-2"), ("http://10.0.0.9:2380", "other")]
+        {
+            let refusal = format!("refuse: member {} ({name}) is not that of etcd-2", id(2));
+            assert_eq!(without_pod(url, name), refusal);
+        }
+        let mut outside = cluster(3);
+        let MemberPod { reply, .. } = outside.pods.pop().unwrap();
+        let external = ExternalMember { id: id(2), reply, reserved: false };
+        outside.external_members.push(external);
+        assert!(
+            demanded(&outside, Phase::Remove, 2).ends_with("is not that of etcd-2"),
+            "it answers elsewhere"
+        );
+        let leaving = cluster(3).change(0, |pod| pod.terminating = true);
+        assert_eq!(demanded(&leaving, Phase::Remove, 2), "wait: the leader etcd-0 does not stay");
+        assert!(demanded(&without_last(3), Phase::Remove, 2).starts_with("complete: member "));
+        let mut split = cluster(3);
+        let ProbeResult::Healthy { status, .. } = &mut split.pods[2].reply else { panic!("healthy") };
+        status.cluster_id = ClusterId(2);
+        assert!(demanded(&split, Phase::Remove, 1).contains("several clusters"), "{split:?}");
+    }
+
+    #[test]
+    fn adds_one_learner_with_the_peer_url_of_the_pod() {
+        let snapshot = without_last(3);
+        let url = vec![String::from("http://etcd-2.etcd.prod.svc:2380")];
+        assert_eq!(demanded(&snapshot, Phase::Add, 2), format!("{:?}", MemberChange::AddLearner(url)));
+        let present = demanded(&with_learner(3), Phase::Add, 2);
+        assert_eq!(present, "complete: etcd-2 is listed as learner beef");
+        assert!(demanded(&cluster(3), Phase::Add, 2).contains("is still listed"));
+        let mut other = without_last(3);
+        let learner = ListedMember { id: MemberId(7), is_learner: true, ..listed(5) };
+        set_list(&mut other, &[listed(0), listed(1), learner]);
+        assert_eq!(demanded(&other, Phase::Add, 2), "refuse: the cluster has the learner etcd-5 already");
+        let mut silent = without_last(3);
+        silent.pods[2].peer_urls.clear();
+        assert!(demanded(&silent, Phase::Add, 2).contains("does not show --initial-advertise-peer-urls"));
+        let weak = without_last(3).change(1, |pod| pod.reserved = true);
+        assert!(demanded(&weak, Phase::Add, 2).contains("1 of 2 voters are healthy"), "{weak:?}");
+    }
+
+    #[test]
+    fn promotes_only_a_learner_that_the_cluster_can_lose_again() {
+        let snapshot = with_learner(3);
+        let promotion = format!("{:?}", MemberChange::Promote(MemberId(0xbeef)));
+        assert_eq!(demanded(&snapshot, Phase::Promote, 2), promotion);
+        assert!(demanded(&without_last(3), Phase::Promote, 2).ends_with("add it first"));
+        let alarm = Alarm { member_id: MemberId(0xbeef), kind: AlarmKind::Corrupt };
+        let corrupt = with_learner(3).restate(0, |status| status.alarms = vec![alarm]);
+        assert_eq!(demanded(&corrupt, Phase::Promote, 2), "refuse: the data of learner beef is corrupt");
+        let raft_voter = with_learner(3).restate(2, |status| status.suffrage = Some(Suffrage::Voter));
+        let wrong = "refuse: the member list is wrong: etcd-2 is listed as a learner and votes";
+        assert_eq!(demanded(&raft_voter, Phase::Promote, 2), wrong);
+        let silent = with_learner(3).refuse(2);
+        assert_eq!(demanded(&silent, Phase::Promote, 2), "wait: learner beef in etcd-2 does not answer");
+        let leaving = with_learner(3).change(2, |pod| pod.reserved = true);
+        assert_eq!(demanded(&leaving, Phase::Promote, 2), "wait: etcd-2 is leaving");
+        // Three voters have a quorum of two. With a fourth one, three are needed.
+        assert!(
+            demanded(&with_learner(4).crash(2), Phase::Promote, 3)
+                .contains("2 of 3 voters are healthy and stay, and 3")
+        );
+        assert_eq!(demanded(&with_learner(5).crash(3), Phase::Promote, 4), promotion);
+        let mut voter = with_learner(3);
+        let list = [listed(0), listed(1), ListedMember { id: MemberId(0xbeef), ..listed(2) }];
+        set_list(&mut voter, &list);
+        let complete = demanded(&voter, Phase::Promote, 2);
+        assert_eq!(complete, "complete: etcd-2 is voter beef; the cluster has 3 voters");
+    }
+
+    #[test]
+    fn corrupt_members_do_not_count() {
+        let mut snapshot = cluster(3);
+        for pod in &mut snapshot.pods {
+            let ProbeResult::Healthy { status, .. } = &mut pod.reply else { panic!("healthy") };
+            status.alarms = vec![Alarm { member_id: id(2), kind: AlarmKind::Corrupt }];
+        }
+        assert_eq!(demanded(&snapshot, Phase::Remove, 2), format!("{:?}", MemberChange::Remove(id(2))));
+        assert!(demanded(&snapshot, Phase::Remove, 1).contains("1 of 3 voters"));
+    }
+
+    #[test]
+    fn pods_of_a_set_have_ordinals() {
+        assert!(is_pod_of("etcd", "etcd-1") && is_pod_of("etcd-a", "etcd-a-10"));
+        assert!(["etcd", "etcd-", "etcd-a-1", "etcd1", "web-1"].iter().all(|pod| !is_pod_of("etcd", pod)));
+    }
+}

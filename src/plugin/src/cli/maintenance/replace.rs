@@ -1,0 +1,79 @@
+//! `kubectl etcd-guard replace`: the replacement of a member that lost its data.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{EventFormat, interrupted};
+use crate::{
+    cli::guard_flags::{GuardFlags, parse_name},
+    durations,
+    maintenance::{
+        replace::{Options, Replacement},
+        reporter::Reporter,
+    },
+};
+use etcd_guard_cli::access::run;
+
+/// Replace a member whose data is lost or corrupt, or whose PVC must go
+///
+/// The guard removes the member from the list, with its own credentials for etcd; you delete its PVC and pod; the guard adds a learner
+/// with the same peer URL; you start it with an empty PVC; and once it has caught up, the guard makes it a voter. The other voters need a
+/// quorum without it, leadership moves away first, and `backup` must have saved one within the last hour. Your StatefulSet stays as it
+/// is. The state is in the annotation `etcd-guard.io/replace`: an interrupted replacement continues when the command runs again, and to
+/// start over, remove the annotation. There is nothing to abort: before the removal nothing has changed, and afterwards the cluster
+/// works with one voter less until the command has run to its end. To end by hand, remove the annotation, the finalizer
+/// `etcd-guard.io/replaces` of the PVC, and the pod. Members of an operator, of Bitnami's chart, in several PVCs or without one
+/// (emptyDir) are refused. Status 1 means that the replacement is not complete.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  # Show the plan, then replace the member
+  kubectl etcd-guard replace etcd-1 -n prod --dry-run
+  kubectl etcd-guard replace etcd-1 -n prod
+
+  # Start over
+  kubectl -n prod annotate statefulset etcd etcd-guard.io/replace-")]
+pub(crate) struct Replace {
+    /// The pod of the member
+    #[arg(value_parser = parse_name)]
+    pod: String,
+    #[command(flatten)]
+    guard: GuardFlags,
+    /// Replace the member although no backup of the last hour is recorded
+    #[arg(long)]
+    no_backup: bool,
+    /// Print the plan and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Time for the replacement; a large database takes minutes to copy
+    #[arg(long, default_value = "1h", value_parser = durations::parse)]
+    timeout: Duration,
+    /// Output format
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: EventFormat,
+}
+
+// === impl Replace ===
+
+impl Replace {
+    /// Returns whether the member was replaced.
+    pub(crate) fn run(self) -> anyhow::Result<bool> {
+        run(self.replace())
+    }
+
+    async fn replace(self) -> anyhow::Result<bool> {
+        let Self { pod, guard, no_backup, dry_run, timeout, output } = self;
+        let guard = guard.connect().await?;
+        let options = Options { pod, needs_backup: !no_backup, is_dry_run: dry_run, timeout };
+        let reporter = Reporter::new(output == EventFormat::Json);
+        let mut replacement = Replacement::new(&guard, &options, reporter).await?;
+        let is_complete = tokio::select! {
+            result = Box::pin(replacement.run()) => Some(result?),
+            () = interrupted() => None,
+        };
+        if is_complete.is_none() {
+            replacement.interrupted();
+        }
+        Ok(is_complete == Some(true))
+    }
+}
