@@ -59,7 +59,7 @@ async fn compact(etcd: &GuardedCluster, revision: i64) {
     panic!("the pages are in use: {:?}", sizes(etcd).await);
 }
 
-async fn fragment(etcd: &GuardedCluster, mebibytes: u8) {
+pub(crate) async fn fragment(etcd: &GuardedCluster, mebibytes: u8) {
     let (revision, _) = fill(etcd, mebibytes).await;
     compact(etcd, revision).await;
 }

@@ -9,6 +9,7 @@
 mod cluster;
 mod defragmentation;
 mod drains;
+mod faults;
 mod interrupted;
 mod nodes;
 mod replacement;

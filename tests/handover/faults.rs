@@ -1,0 +1,239 @@
+//! Replacements and defragmentations under faults: the command, a replica of the guard, a member or the API server fails at any moment.
+//! The command is repeated until it is complete, and a client writes all the time.
+
+use std::{
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use etcd_client::{Client, Error, GetOptions, SortOrder, SortTarget};
+use fastrand::Rng;
+use test_support::{
+    guard::cli,
+    guarded_cluster::{GuardedCluster, Setup},
+    layout::Layout,
+    process_node::{ProcessAction, RESOLVES_NAMES},
+};
+use tokio::{
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    cluster::{Turn, start_replica},
+    defragmentation::fragment,
+};
+
+/// Number of rounds of a replacement and a defragmentation; `scripts/prove maintenance` sets it.
+const ROUNDS: &str = "MAINTENANCE_ROUNDS";
+
+/// Rounds in `scripts/test`: one with each of the first faults.
+const SAMPLE: usize = 2;
+
+/// The latest moment of a fault after the start of the command. A replacement takes about that long.
+const MAX_DELAY: Duration = Duration::from_secs(8);
+
+/// Time in which the API server or a replica does not respond.
+const OUTAGE: Duration = Duration::from_secs(5);
+
+/// Attempts of a command. Each fault can end one.
+const ATTEMPTS: usize = 5;
+
+const PAUSE_BETWEEN_WRITES: Duration = Duration::from_millis(40);
+
+const WRITE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Keys that are read at a time.
+const PAGE: i64 = 5_000;
+
+/// What fails while a command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// The command is killed.
+    Command,
+    /// Another member than the replaced one is killed, and starts again.
+    Member,
+    /// A replica of the guard is killed, and starts again later. The other one stays.
+    Guard,
+    /// The API server does not respond for a while.
+    ApiServer,
+}
+
+const FAULTS: [Fault; 4] = [Fault::Command, Fault::Member, Fault::Guard, Fault::ApiServer];
+
+/// A client that writes one key after the other.
+struct Writer {
+    ends: Arc<AtomicBool>,
+    task: JoinHandle<Written>,
+}
+
+#[derive(Default)]
+struct Written {
+    /// The numbers of acknowledged keys, in ascending order.
+    acknowledged: Vec<u64>,
+    /// The longest time without an acknowledgement.
+    gap: Duration,
+}
+
+fn key(number: u64) -> String {
+    format!("acknowledged/{number:08}")
+}
+
+impl Writer {
+    fn start(etcd: &GuardedCluster) -> Self {
+        let members: Vec<_> = GuardedCluster::names().iter().map(|name| etcd.member(name)).collect();
+        let ends = Arc::new(AtomicBool::new(false));
+        let has_ended = Arc::clone(&ends);
+        let task = tokio::spawn(async move {
+            let (mut written, mut last) = (Written::default(), Instant::now());
+            let mut client: Option<Client> = None;
+            for number in 0.. {
+                if has_ended.load(Ordering::Relaxed) {
+                    break;
+                }
+                if client.is_none() {
+                    let index = usize::try_from(number).unwrap() % members.len();
+                    client = members[index].client().await.ok();
+                }
+                let Some(connected) = &mut client else {
+                    sleep(PAUSE_BETWEEN_WRITES).await;
+                    continue;
+                };
+                let put = connected.put(key(number), number.to_string(), None);
+                if let Ok(Ok(_)) = timeout(WRITE_LIMIT, put).await {
+                    written.gap = written.gap.max(last.elapsed());
+                    last = Instant::now();
+                    written.acknowledged.push(number);
+                } else {
+                    client = None;
+                }
+                sleep(PAUSE_BETWEEN_WRITES).await;
+            }
+            written
+        });
+        Self { ends, task }
+    }
+
+    async fn end(self) -> Written {
+        self.ends.store(true, Ordering::Relaxed);
+        self.task.await.unwrap()
+    }
+}
+
+/// Returns the numbers of all keys of the writer, by linearizable reads. Panics if a value is not the written one.
+async fn stored(etcd: &GuardedCluster) -> Result<Vec<u64>, Error> {
+    let mut client = etcd.member(&etcd.leader().await).client().await?;
+    let mut numbers = Vec::new();
+    loop {
+        let options = GetOptions::new().with_range(key(99_999_999)).with_limit(PAGE);
+        let options = options.with_sort(SortTarget::Key, SortOrder::Ascend);
+        let next = numbers.last().map_or(0, |last: &u64| last + 1);
+        let page = client.get(key(next), Some(options)).await?;
+        for pair in page.kvs() {
+            let number: u64 = pair.value_str()?.parse().unwrap();
+            assert_eq!(pair.key_str()?, key(number));
+            numbers.push(number);
+        }
+        if !page.more() {
+            return Ok(numbers);
+        }
+    }
+}
+
+/// Runs a command until it is complete. The fault takes place once, at a random moment of the first attempt.
+async fn run_under(
+    fault: Fault,
+    etcd: &mut GuardedCluster,
+    rng: &mut Rng,
+    command: &str,
+    arguments: &[&str],
+    other: &str,
+) {
+    let delay = MAX_DELAY.mul_f64(rng.f64());
+    let mut outputs = Vec::new();
+    for attempt in 0..ATTEMPTS {
+        let mut program = tokio::process::Command::from(cli::program(etcd, command, arguments));
+        program.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let child = program.spawn().unwrap();
+        let output = tokio::spawn(child.wait_with_output());
+        if attempt == 0 {
+            sleep(delay).await;
+            match fault {
+                Fault::Command => output.abort(),
+                Fault::Member => etcd.apply(other, ProcessAction::Kill).await,
+                Fault::Guard => {
+                    etcd.guard.kill();
+                    sleep(OUTAGE).await;
+                    etcd.guard.restart().await;
+                }
+                Fault::ApiServer => {
+                    etcd.control_plane.freeze("kube-apiserver").await;
+                    sleep(OUTAGE).await;
+                    etcd.control_plane.thaw("kube-apiserver");
+                }
+            }
+        }
+        match output.await {
+            Ok(output) => {
+                let output = output.unwrap();
+                if output.status.success() {
+                    return;
+                }
+                outputs.push(format!("{output:?}"));
+                sleep(Duration::from_secs(2)).await;
+            }
+            Err(_) => outputs.push(String::from("killed")),
+        }
+    }
+    panic!(
+        "{command} is not complete after {ATTEMPTS} attempts and the fault {fault:?} after {delay:?}: {outputs:#?}"
+    );
+}
+
+#[tokio::test]
+async fn maintenance_under_faults_loses_no_acknowledged_write() {
+    let _turn = Turn::start().await;
+    let rounds = std::env::var(ROUNDS).map_or(SAMPLE, |rounds| rounds.parse().expect("a number of rounds"));
+    let mut rng = Rng::with_seed(1);
+    let layout = Layout { annotations: vec![(RESOLVES_NAMES, "true")], ..Layout::default() };
+    let mut etcd = GuardedCluster::start_as(Setup { layout, handover: true, ..Setup::default() }).await;
+    let replica = start_replica(&etcd, 1, true).await;
+    for round in 0..rounds {
+        let fault = FAULTS[round % FAULTS.len()];
+        let started = Instant::now();
+        let writer = Writer::start(&etcd);
+        let [replaced, other] = etcd.followers().await;
+        let old = etcd.member(&replaced).id().await;
+        let arguments = [replaced.as_str(), "--no-backup", "--timeout", "3m"];
+        run_under(fault, &mut etcd, &mut rng, "replace", &arguments, &other).await;
+        etcd.wait_until_healthy().await;
+        assert_ne!(etcd.member(&replaced).id().await, old, "round {round}: {replaced} has a new member");
+        let of_replacement = started.elapsed();
+        fragment(&etcd, 4).await;
+        run_under(fault, &mut etcd, &mut rng, "defrag", &["statefulset/etcd", "--timeout", "3m"], &other)
+            .await;
+        etcd.wait_until_healthy().await;
+        let written = writer.end().await;
+        let stored = stored(&etcd).await.unwrap();
+        let lost: Vec<_> =
+            written.acknowledged.iter().filter(|number| stored.binary_search(number).is_err()).collect();
+        assert!(lost.is_empty(), "round {round}, {fault:?}: lost {lost:?}");
+        println!(
+            "round {round} {fault:?} {replaced}: {} acknowledged, 0 lost, longest gap {} ms, replacement {} s, round {} s",
+            written.acknowledged.len(),
+            written.gap.as_millis(),
+            of_replacement.as_secs(),
+            started.elapsed().as_secs(),
+        );
+        let mut client = etcd.member(&etcd.leader().await).client().await.unwrap();
+        client
+            .delete(key(0), Some(etcd_client::DeleteOptions::new().with_range(key(99_999_999))))
+            .await
+            .unwrap();
+    }
+    drop(replica);
+}
