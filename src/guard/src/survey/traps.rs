@@ -57,7 +57,7 @@ impl Evidence<'_> {
         set.replaces(pod).then(|| {
             let (name, set) = (&pod.metadata.name, &set.metadata.name);
             format!(
-                "{name} is not ready for {minutes} min, and has an earlier template than StatefulSet {set}, which can wait for it \
+                "{name} is not ready for {minutes} min, and still has the old template of StatefulSet {set}, whose rollout can wait for it \
                  forever (Kubernetes issue 67250). Delete it: kubectl -n {namespace} delete pod {name}"
             )
         })
@@ -104,7 +104,7 @@ impl Evidence<'_> {
         };
         let target = self.target()?;
         Some(format!(
-            "{state}. Compact the history, then free its space: kubectl etcd-guard defrag -n {namespace} {target}"
+            "{state}. First compact the history (etcdctl compact), then: kubectl etcd-guard defrag -n {namespace} {target}"
         ))
     }
 
@@ -204,7 +204,7 @@ mod tests {
         let found = |pod: &Pod, strategy: &Value| traps(&[pod], &[set(strategy)], &[], &cluster(|_| {}));
         let broken = pod("etcd-2", "b", false, "2026-12-01T11:48:00Z");
         let text = found(&broken, &rolling).pop().unwrap();
-        assert!(text.starts_with("etcd-2 is not ready for 12 min, and has an earlier template"), "{text}");
+        assert!(text.starts_with("etcd-2 is not ready for 12 min, and still has the old template"), "{text}");
         assert!(text.ends_with(" Delete it: kubectl -n prod delete pod etcd-2"), "{text}");
         assert!(
             found(&pod("etcd-2", "b", false, "2026-12-01T11:51:00Z"), &rolling).is_empty(),
@@ -244,8 +244,7 @@ mod tests {
             let cluster = cluster(|cluster| cluster["members"][1]["databaseBytes"] = json!(size));
             traps(&[&pod], &[], without_space, &cluster).pop()
         };
-        let command =
-            ". Compact the history, then free its space: kubectl etcd-guard defrag -n prod statefulset/etcd";
+        let command = ". First compact the history (etcdctl compact), then: kubectl etcd-guard defrag -n prod statefulset/etcd";
         assert_eq!(
             found(&[1, 3], 950).unwrap(),
             format!(

@@ -119,8 +119,8 @@ pub(crate) fn require_backup(cluster: &ClusterStatus, purpose: &str) -> anyhow::
         None => String::from("is unknown"),
     };
     anyhow::bail!(
-        "{purpose} requires a backup of the last hour, and the last one of {namespace}/{name} {last}; save one: kubectl etcd-guard \
-         backup, or pass --no-backup"
+        "{purpose} requires a backup of the last hour, and the last one of {namespace}/{name} {last}. Pass --no-backup, or save one: \
+         kubectl etcd-guard backup -n {namespace} statefulset/{name} ./"
     );
 }
 

@@ -227,8 +227,8 @@ impl<'a> Replacement<'a> {
         let (kubectl, command) = (&self.guard.api_server.kubectl, self.guard.api_server.command("replace"));
         let (namespace, pod, set) = (&self.namespace, &self.options.pod, &self.subject.name);
         format!(
-            "the other voters keep their quorum. Start over: {kubectl} -n {namespace} annotate statefulset {set} {REPLACE}-. Continue: \
-             {command} -n {namespace} {pod}"
+            "the replacement is not complete. Continue: {command} -n {namespace} {pod}. To start over, first: {kubectl} -n {namespace} \
+             annotate statefulset {set} {REPLACE}-"
         )
     }
 

@@ -34,7 +34,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 ///
 /// The backup comes from the most advanced follower, through a port-forward and with your rights; the guard only tells which member that
 /// is. It has all changes up to the printed revision. It appears under its name after its SHA-256 was verified, and contains every value
-/// unencrypted. In a directory or a bucket, its name is `NAMESPACE_CLUSTER_REVISION_TIME.db`: use one per Kubernetes cluster. For S3, set the usual variables
+/// unencrypted. In a directory or a bucket, its name is `NAMESPACE_CLUSTER_REVISION_TIME.db`: use one directory or prefix per Kubernetes cluster. For S3, set the usual variables
 /// (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`) or give the Job a role. If etcd has users, the user of
 /// the guard's Secret needs the role `root`. For `status`, the time is recorded in the annotation `etcd-guard.io/last-backup`, if you may
 /// patch the StatefulSet. Without a quorum, the command refuses, unless you choose the member.
@@ -67,7 +67,7 @@ pub(crate) struct Backup {
     /// Overwrite the file
     #[arg(long)]
     force: bool,
-    /// Afterwards delete older backups of the same cluster in the directory or under the prefix, except this number
+    /// Keep only the newest backups of this cluster in the directory or under the prefix, this number with the new one
     #[arg(long, value_name = "NUMBER")]
     keep: Option<NonZeroUsize>,
     /// Print the plan, check the access, and write nothing
@@ -200,7 +200,10 @@ impl Backup {
             to: &plan.to,
         };
         if let Err(error) = record(&guard, namespace, &plan, cluster).await {
-            reporter.warn(&format!("`status` will not show this backup: {}", causes(&error)));
+            reporter.warn(&format!(
+                "`status`, `replace` and `restart --image` will not know of this backup: {}",
+                causes(&error)
+            ));
         }
         let mut is_complete = true;
         if let Some(keep) = keep {

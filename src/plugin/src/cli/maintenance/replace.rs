@@ -19,11 +19,10 @@ use etcd_guard_cli::access::run;
 ///
 /// The guard removes the member from the list, with its own credentials for etcd; you delete its PVC and pod; the guard adds a learner
 /// with the same peer URL; you start it with an empty PVC; and once it has caught up, the guard makes it a voter. The other voters need a
-/// quorum without it, leadership moves away first, and `backup` must have saved one within the last hour. Your StatefulSet stays as it
-/// is. The state is in the annotation `etcd-guard.io/replace`: an interrupted replacement continues when the command runs again, and to
+/// quorum without it, leadership moves away first, and a `backup` of the last hour must exist. Your StatefulSet stays as it is. The state is in the annotation `etcd-guard.io/replace`: an interrupted replacement continues when the command runs again, and to
 /// start over, remove the annotation. There is nothing to abort: before the removal nothing has changed, and afterwards the cluster
 /// works with one voter less until the command has run to its end. To end by hand, remove the annotation, the finalizer
-/// `etcd-guard.io/replaces` of the PVC, and the pod. Members of an operator, of Bitnami's chart, in several PVCs or without one
+/// `etcd-guard.io/replaces` of the PVC, and the pod: the new pod does not join until you run `replace` again. Members of an operator, of Bitnami's chart, in several PVCs or without one
 /// (emptyDir) are refused. Status 1 means that the replacement is not complete.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:

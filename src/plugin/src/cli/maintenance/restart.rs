@@ -21,10 +21,10 @@ use etcd_guard_cli::access::run;
 
 /// Restart the members of a StatefulSet one after the other, the leader last
 ///
-/// Each member is evicted when all voters are healthy and at most 1,000 entries behind, also if nothing has changed: so it loads
+/// Each member is evicted when all voters are healthy and at most 1,000 entries behind, even if nothing has changed, which loads
 /// renewed certificates. During the restart the StatefulSet has the update strategy `OnDelete`; the strategy is restored at the end.
 /// An annotation keeps the state: an interrupted restart continues when the command runs again. If an operator or a GitOps controller
-/// manages the StatefulSet, it only evicts the pods, which carry the annotation then, and refuses while a changed template rolls out.
+/// manages the StatefulSet, the command only evicts the pods, keeps its state in their annotations, and refuses while a changed template rolls out.
 /// With --image, the command first checks etcd's preconditions of an upgrade, and that `backup` saved one within the last hour.
 /// Status 1 means that the restart was aborted.
 #[derive(Debug, Args)]

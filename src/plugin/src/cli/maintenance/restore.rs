@@ -44,12 +44,12 @@ const REVISION_LIMIT: Duration = Duration::from_secs(10);
 
 /// Restore all members of a StatefulSet from one backup, after the quorum is lost for good
 ///
-/// All writes since the backup are lost. The command shows how many these are, and asks for the name of the cluster. Then it overrules
-/// the guard for two hours, stops all members, sends the backup to a pod at each volume, restores it there with `etcdutl` (3.5.10 or
+/// All writes since the backup are lost. The command shows the revision of the backup and those of running members, and asks for the name
+/// of the cluster. Then it overrules the guard, for two hours or until the end, stops all members, sends the backup to a pod at each volume, restores it there with `etcdutl` (3.5.10 or
 /// later), raises the revision by 1,000,000,000 so that no client sees it go back, and starts the members. The old data stays in
 /// `member.before-TIME` in each data directory: each volume needs room for the old data and twice the backup. The template does not
 /// change. An annotation keeps the state: after an interruption, run the command again with the same backup. Without FROM, it first saves
-/// a backup of the running member with the highest revision to the current directory. Exit status 1: not confirmed, nothing changed.
+/// a backup of the running member with the highest revision to the current directory. Exit status 1: not confirmed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   # Show what would be lost, then restore the newest backup in a directory
@@ -174,7 +174,13 @@ impl Restore {
         let layout = Layout::read(&set, Some(replicas).filter(|replicas| *replicas > 0), &overrides)?;
         let running = revisions(api_server, &layout.members).await;
         self.check_managers(&set, &mut reporter)?;
-        let cluster = self.check_quorum(&guard, &layout, &running, &mut reporter).await?;
+        let is_starting = former_record.as_ref().is_some_and(|record| record.phase == Phase::Starting);
+        // Members that start from the backup have a quorum before all are ready.
+        let cluster = if is_starting {
+            None
+        } else {
+            self.check_quorum(&guard, &layout, &running, &mut reporter).await?
+        };
         let again = |file: &str| {
             format!(
                 "{} -n {namespace} statefulset/{name} {}",
@@ -191,7 +197,6 @@ impl Restore {
         };
         let stem = Stem::new(namespace, name);
         let backup = source::find(&from, &stem, self.skip_hash_check, &mut reporter).await?;
-        let is_starting = former_record.as_ref().is_some_and(|record| record.phase == Phase::Starting);
         let mut record = match former_record {
             Some(record) if is_starting && record.sha256 != backup.sha256 => bail!(
                 "a restoration of another backup (sha256 {}) is starting the members. To finish it: {}. Only then restore this one",
@@ -221,7 +226,7 @@ impl Restore {
             return Ok(true);
         }
         if !self.is_confirmed(&plan)? {
-            run.reporter.aborted("not confirmed; nothing was changed");
+            run.reporter.aborted("not confirmed; this run changed nothing");
             return Ok(false);
         }
         let ended = tokio::select! {
@@ -229,26 +234,17 @@ impl Restore {
             () = interrupted() => Err(anyhow::anyhow!("it was interrupted")),
         };
         let continues = again(&run.record.backup);
-        ended.with_context(|| format!("{} is not restored; to continue: {continues}", plan.cluster))?;
+        ended.with_context(|| {
+            format!("{} is not restored; to continue, with the same flags: {continues}", plan.cluster)
+        })?;
         if is_starting {
             run.reporter.complete(&format!(
-                "the restoration of {} that began at {} is complete; to restore again, run the command again",
+                "the restoration of {} that began at {} is complete; no other one was started",
                 plan.cluster, run.record.id
             ));
             return Ok(true);
         }
-        let lost = match plan.revision {
-            Some(revision) => format!(
-                "the data of revision {revision}, at revision {} and later",
-                revision.saturating_add(BUMP)
-            ),
-            None => String::from("the data of the backup"),
-        };
-        run.reporter.complete(&format!(
-            "{} has {lost}; the old data is in {} of each data directory: remove it when you no longer need it",
-            plan.cluster,
-            former(&run.record)
-        ));
+        run.reporter.complete(&plan.completion(&run.record));
         Ok(true)
     }
 
@@ -352,7 +348,11 @@ impl Restore {
                     plan.cluster
                 );
                 let mut out = std::io::stderr();
-                write!(out, "To stop all members and replace their data, type {}: ", plan.cluster)?;
+                let effect = match plan.phase {
+                    Phase::Filling => "stop all members and replace their data",
+                    Phase::Starting => "start the members",
+                };
+                write!(out, "To {effect}, type {}: ", plan.cluster)?;
                 out.flush()?;
                 let mut line = String::new();
                 std::io::stdin().read_line(&mut line)?;
@@ -397,6 +397,26 @@ fn plan(layout: &Layout, backup: &Backup, running: Vec<Running>, record: &Record
 }
 
 // === impl Plan ===
+
+impl Plan {
+    /// Returns the last line of the output.
+    fn completion(&self, record: &Record) -> String {
+        let data = match self.revision {
+            Some(revision) => {
+                format!(
+                    "the data of revision {revision}, at revision {} and later",
+                    revision.saturating_add(BUMP)
+                )
+            }
+            None => String::from("the data of the backup"),
+        };
+        format!(
+            "{} has {data}; the old data is in {} of each data directory: remove it when you no longer need it",
+            self.cluster,
+            former(record)
+        )
+    }
+}
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -47,8 +47,8 @@ impl Plan {
         // Until it is replaced, nothing else tells the new member of a pod that does not exist from another one.
         if let Some(other) = listed.iter().find(|member| member.pod.is_none()) {
             return Err(format!(
-                "{} runs in no known pod of namespace {namespace}, and may be the member of {pod}; if it is gone for good, remove it: \
-                 etcdctl member remove {}",
+                "{} runs in no known pod of namespace {namespace}, and may be the member of {pod}. Only if that member is gone for \
+                 good, in a healthy member's pod: etcdctl member remove {}",
                 label(other),
                 other.id.as_deref().unwrap_or_default()
             ));
@@ -69,7 +69,7 @@ impl Plan {
             let missing =
                 if missing.is_empty() { String::new() } else { format!(": {}", missing.join(", ")) };
             return Err(format!(
-                "without {pod}, {} of {voters} voters are healthy and stay, and {needed} are needed{missing}",
+                "without {pod}, only {} of {voters} voters are healthy and stay, and {needed} are needed{missing}",
                 staying.len()
             ));
         }
@@ -231,7 +231,7 @@ mod tests {
         cluster.members[down].cause = Some(String::from("connection refused"));
         assert_eq!(
             plan(&cluster, "etcd-2").unwrap_err(),
-            "without etcd-2, 1 of 3 voters are healthy and stay, and 2 are needed: etcd-1 (connection refused)"
+            "without etcd-2, only 1 of 3 voters are healthy and stay, and 2 are needed: etcd-1 (connection refused)"
         );
         cluster.members[down].serving = true;
         cluster.members[down].leaving = Some(String::from("reserved"));

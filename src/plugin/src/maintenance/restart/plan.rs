@@ -177,7 +177,7 @@ fn refuse_rollout_of(manager: &Manager, set: &StatefulSet, pods: &[PodState]) ->
     anyhow::ensure!(
         !is_mixed,
         "{updated} of {} pods of StatefulSet {name} have its new template: {manager} seems to replace them itself. If it does \
-         not, replace the others: kubectl etcd-guard restart -n {namespace} statefulset/{name} --force",
+         not, pause it, then restart all: kubectl etcd-guard restart -n {namespace} statefulset/{name} --force",
         pods.len()
     );
     Ok(())

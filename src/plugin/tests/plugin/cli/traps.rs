@@ -148,7 +148,7 @@ async fn status_and_doctor_name_full_databases_and_old_backups() {
         let is_full = put.is_err_and(|error| error.to_string().contains("database space exceeded"));
         let trap = traps(&etcd).await.pop().unwrap_or_default();
         let command = format!(
-            ". Compact the history, then free its space: kubectl etcd-guard defrag -n {} statefulset/etcd",
+            ". First compact the history (etcdctl compact), then: kubectl etcd-guard defrag -n {} statefulset/etcd",
             etcd.namespace
         );
         are_found[0] |=

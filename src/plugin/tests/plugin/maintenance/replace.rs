@@ -217,7 +217,7 @@ async fn replace_refuses_without_a_quorum_of_the_others() {
     let output = cli::run(&etcd, "replace", &[&first, "--no-backup"]).await;
     assert_eq!(output.status, Some(2), "{output:?}");
     let numbers =
-        format!("without {first}, 1 of 3 voters are healthy and stay, and 2 are needed: {second} (");
+        format!("without {first}, only 1 of 3 voters are healthy and stay, and 2 are needed: {second} (");
     assert!(output.stderr.contains(&numbers), "{output:?}");
     assert!(!has_record(&etcd).await);
     assert_eq!(voters(&listed(&etcd, &leader).await), 3);
