@@ -53,6 +53,9 @@ struct StatefulSetSpec {
     persistent_volume_claim_retention_policy: Option<RetentionPolicy>,
     #[serde(default)]
     update_strategy: UpdateStrategy,
+    /// The API server sets `OrderedReady` if the field is absent.
+    #[serde(default)]
+    pod_management_policy: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -154,6 +157,11 @@ impl StatefulSet {
         let StatefulSetStatus { current_revision, update_revision } = &self.status;
         (current_revision != update_revision && !update_revision.is_empty())
             .then_some(update_revision.as_str())
+    }
+
+    /// Whether the controller waits until a pod is ready before it continues with the next one.
+    pub fn starts_in_order(&self) -> bool {
+        self.spec.pod_management_policy != "Parallel"
     }
 
     /// Whether the controller wants to replace the pod by one of a new template.

@@ -41,6 +41,9 @@ use etcd_guard_kubernetes::ActionRequest;
 /// Time limit for reading the ledger and for one probe round.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Age of a probe round at which a step no longer relies on it. Reservations live for 60 s.
+const MAX_STEP_AGE: Duration = Duration::from_secs(20);
+
 /// Time limit for a change of the member list. The entry in the ledger that names the acting replica lives longer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -144,6 +147,7 @@ impl Replacement<'_> {
     }
 
     async fn attempt(&self, work: &mut Work) -> Result<Step, String> {
+        let started = Instant::now();
         let deadline = Deadline::from_timeout(Some(STEP_TIMEOUT));
         let services = &self.mover.services;
         let mut ledger = self.mover.read_ledger(self.cluster_key.namespace(), deadline).await?;
@@ -188,6 +192,10 @@ impl Replacement<'_> {
             Ok(()) => {}
             Err(ReserveError::StartAgain) => return Ok(Step::Busy(PAUSE)),
             Err(error) => return Err(error.to_string()),
+        }
+        // A replica that stood still meanwhile must not act: its reservation has expired, and others may have approved a deletion.
+        if started.elapsed() > MAX_STEP_AGE {
+            return Ok(Step::Next);
         }
         let connections = &services.observer.connections;
         match etcd::change_members(connections, endpoint, &change, CALL_TIMEOUT).await {
@@ -346,9 +354,10 @@ fn remove(
         let (id, pod, name) = (member.id(), &replace.pod, member.name());
         return Demand::Refuse(format!("member {id} ({name}) is not that of {pod}"));
     }
-    let needed = quorum(membership.voters().count());
-    match too_few(membership, Some(member.id()), needed) {
+    let voters = membership.voters().count();
+    match too_few(membership, Some(member.id()), quorum(voters)) {
         Some(cause) => Demand::Wait(cause),
+        None if is_even(voters) => Demand::Refuse(even_voters(voters)),
         None => Demand::Change(MemberChange::Remove(member.id())),
     }
 }
@@ -397,12 +406,26 @@ fn promote(snapshot: &Snapshot, membership: &Membership<'_>, replace: &Replace) 
     if !is_started {
         return Demand::Wait(format!("learner {} in {} does not answer", member.id(), pod.name));
     }
-    // The others must have the new quorum alone. So the successor may be leaving; and for a minute it seems to be, because the deletion of
-    // the old PVC reserves its name.
+    // The others must have the new quorum alone, which is the present one. So the successor may be leaving; and for a minute it seems to
+    // be, because the deletion of the old PVC reserves its name.
     match too_few(membership, None, quorum(voters.saturating_add(1))) {
         Some(cause) => Demand::Wait(cause),
+        None if is_even(voters.saturating_add(1)) => Demand::Refuse(even_voters(voters.saturating_add(1))),
         None => Demand::Change(MemberChange::Promote(member.id())),
     }
+}
+
+/// Whether a promotion to this number of voters raises the quorum. A deletion that another replica approves in the same moment counts the
+/// former quorum, and could then be one too many.
+fn is_even(voters: usize) -> bool {
+    voters.is_multiple_of(2)
+}
+
+fn even_voters(voters: usize) -> String {
+    format!(
+        "{voters} voters tolerate no more failures than {}: first scale in or out by one",
+        voters.saturating_sub(1)
+    )
 }
 
 /// Returns the pod of the successor, which must advertise its peer URLs.
@@ -610,6 +633,9 @@ mod tests {
                 .contains("2 of 3 voters are healthy and stay, and 3")
         );
         assert_eq!(demanded(&with_learner(5).crash(3), Phase::Promote, 4), promotion);
+        let even = demanded(&with_learner(4), Phase::Promote, 3);
+        assert_eq!(even, "refuse: 4 voters tolerate no more failures than 3: first scale in or out by one");
+        assert_eq!(demanded(&cluster(4), Phase::Remove, 3), even);
         let mut voter = with_learner(3);
         let list = [listed(0), listed(1), ListedMember { id: MemberId(0xbeef), ..listed(2) }];
         set_list(&mut voter, &list);

@@ -49,12 +49,13 @@ impl Evidence<'_> {
             .collect()
     }
 
-    /// The StatefulSet controller can wait for a pod before it replaces the pod.
+    /// Under `OrderedReady`, the StatefulSet controller can wait for a pod before it replaces the pod.
     fn stuck_rollout(&self, namespace: &str, pod: &Pod) -> Option<String> {
         let minutes = unready_minutes(pod, self.now)?;
         let owner = pod.controller()?;
         let set = self.sets.iter().find(|set| set.metadata.uid == owner.uid)?;
-        set.replaces(pod).then(|| {
+        let waits = set.starts_in_order() && pod.metadata.deletion_timestamp.is_none();
+        (waits && set.replaces(pod)).then(|| {
             let (name, set) = (&pod.metadata.name, &set.metadata.name);
             format!(
                 "{name} is not ready for {minutes} min, and still has the old template of StatefulSet {set}, whose rollout can wait for it \

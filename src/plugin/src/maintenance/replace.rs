@@ -476,7 +476,8 @@ impl<'a> Replacement<'a> {
     /// Ends the replacement if the removal failed: nothing has happened. etcd may have carried it out later than it answered.
     async fn failed(&mut self, step: &str, old: &str, cause: &str) -> anyhow::Result<Option<String>> {
         let cluster = self.cluster().await?;
-        if step == "remove" && cluster.voters.is_some() && is_in_list(&cluster, old) {
+        let nothing_happened = old == NO_MEMBER || (cluster.voters.is_some() && is_in_list(&cluster, old));
+        if step == "remove" && nothing_happened {
             self.forget().await?;
             self.has_begun = false;
             return Err(Stopped(format!("the member was not removed: {cause}")).into());
@@ -646,7 +647,9 @@ fn demand(state: &State, old: &str, name: &str) -> Demand {
             _ => Demand::Wait(format!("{name} is a voter and does not serve yet")),
         };
     }
-    let is_prepared = pod.as_ref().is_some_and(|pod| replaces(pod) == Some(old)) && !is_terminating;
+    // A pod that has started without a listed successor has the data of a removed member.
+    let is_usable = |pod: &Pod| replaces(pod) == Some(old) && (is_gated(pod) || successor.is_some());
+    let is_prepared = pod.as_ref().is_some_and(is_usable) && !is_terminating;
     if !is_prepared {
         // While its pod does not exist, the successor may be listed without one.
         let is_stray =

@@ -23,7 +23,7 @@ use etcd_guard_cli::access::run;
 /// start over, remove the annotation. There is nothing to abort: before the removal nothing has changed, and afterwards the cluster
 /// works with one voter less until the command has run to its end. To end by hand, remove the annotation, the finalizer
 /// `etcd-guard.io/replaces` of the PVC, and the pod: the new pod does not join until you run `replace` again. Members of an operator, of Bitnami's chart, in several PVCs or without one
-/// (emptyDir) are refused. Status 1 means that the replacement is not complete.
+/// (emptyDir), and of an even number of voters are refused. Status 1 means that the replacement is not complete.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   # Show the plan, then replace the member

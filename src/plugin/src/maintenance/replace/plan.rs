@@ -63,7 +63,15 @@ impl Plan {
         let others = listed.iter().copied().filter(|member| is_voter(member) && !is_own(member));
         let (staying, missing): (Vec<&MemberStatus>, Vec<&MemberStatus>) =
             others.partition(|member| stays(member));
-        let needed = quorum(voters);
+        // With the successor. Its promotion needs the new quorum without it.
+        let after = if own_listed.is_some_and(is_voter) { voters } else { voters.saturating_add(1) };
+        if after.is_multiple_of(2) {
+            return Err(format!(
+                "{after} voters tolerate no more failures than {}: first scale in or out by one ({BY_HAND})",
+                after.saturating_sub(1)
+            ));
+        }
+        let needed = quorum(after.max(voters));
         if staying.len() < needed {
             let missing: Vec<String> = missing.into_iter().map(describe).collect();
             let missing =
@@ -226,6 +234,13 @@ mod tests {
     #[test]
     fn refuses_without_a_quorum_of_the_others() {
         let mut cluster = listed();
+        let mut even = cluster.clone();
+        even.voters = Some(2);
+        let error = plan(&even, "etcd-2").unwrap_err();
+        assert!(
+            error.starts_with("2 voters tolerate no more failures than 1: first scale in or out by one"),
+            "{error}"
+        );
         let down = index(&cluster, "etcd-1");
         cluster.members[down].serving = false;
         cluster.members[down].cause = Some(String::from("connection refused"));

@@ -103,6 +103,10 @@ pub(crate) fn begin(
     selection: &Selection,
 ) -> anyhow::Result<Beginning> {
     let name = set.metadata.name.as_deref().unwrap_or_default();
+    let annotations = set.metadata.annotations.as_ref();
+    if annotations.is_some_and(|annotations| annotations.contains_key(REPLACE)) {
+        anyhow::bail!("a member of {name} is being replaced (annotation {REPLACE}): finish that first");
+    }
     let managers = managers(set);
     let controller = managers.iter().find(|manager| !matches!(manager, Manager::Tool(_)));
     let controller = controller.filter(|_| !selection.is_forced);
@@ -134,10 +138,6 @@ pub(crate) fn begin(
         }
         check_upgrade(record.image.as_ref(), cluster)?;
         return Ok(Beginning { record, is_resumed: true, manager, warnings });
-    }
-    let annotations = set.metadata.annotations.as_ref();
-    if annotations.is_some_and(|annotations| annotations.contains_key(REPLACE)) {
-        anyhow::bail!("a member of {name} is being replaced (annotation {REPLACE}): finish that first");
     }
     if let Some(manager) = &manager {
         refuse_rollout_of(manager, set, pods)?;

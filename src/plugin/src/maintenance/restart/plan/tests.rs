@@ -186,7 +186,7 @@ fn upgrade_requires_a_backup_of_the_last_hour() {
     assert!(begun(-5).is_ok(), "another clock may be ahead");
     let text = "an upgrade requires a backup of the last hour, and the last one of prod/etcd";
     assert!(begun(200).unwrap_err().to_string().starts_with(&format!("{text} was 3 h ago. ")));
-    assert!(refusal(&set(), &upgrade).starts_with(&format!("{text} is unknown; ")));
+    assert!(refusal(&set(), &upgrade).starts_with(&format!("{text} is unknown. ")));
 }
 
 #[test]
