@@ -55,6 +55,9 @@ const NEARLY_FULL: usize = 195 * 1024;
 /// Interval between two deletions of pending pods.
 const PENDING_INTERVAL: Duration = Duration::from_secs(2);
 
+/// Retries of a deletion while the API server does not respond in time.
+const RETRIES: usize = 10;
+
 /// The member outside of Kubernetes.
 const OUTSIDE: &str = "outside-0";
 
@@ -104,6 +107,15 @@ async fn delete_pending_pod(pods: &Api<Pod>, name: &str) -> Result<(), String> {
     });
     let pod = serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap();
     pods.create(&PostParams::default(), &pod).await.unwrap();
+    // While many tests start, the API server can be too late. The denial then says to retry.
+    for _ in 0..RETRIES {
+        match delete(pods, name).await {
+            Err(denial) if denial.contains("LookupFailed: ") && denial.contains("did not respond within") => {
+                sleep(PENDING_INTERVAL).await;
+            }
+            answer => return answer,
+        }
+    }
     delete(pods, name).await
 }
 

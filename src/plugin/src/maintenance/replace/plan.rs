@@ -65,12 +65,6 @@ impl Plan {
             others.partition(|member| stays(member));
         // With the successor. Its promotion needs the new quorum without it.
         let after = if own_listed.is_some_and(is_voter) { voters } else { voters.saturating_add(1) };
-        if after.is_multiple_of(2) {
-            return Err(format!(
-                "{after} voters tolerate no more failures than {}: first scale in or out by one ({BY_HAND})",
-                after.saturating_sub(1)
-            ));
-        }
         let needed = quorum(after.max(voters));
         if staying.len() < needed {
             let missing: Vec<String> = missing.into_iter().map(describe).collect();
@@ -79,6 +73,12 @@ impl Plan {
             return Err(format!(
                 "without {pod}, only {} of {voters} voters are healthy and stay, and {needed} are needed{missing}",
                 staying.len()
+            ));
+        }
+        if after.is_multiple_of(2) {
+            return Err(format!(
+                "{after} voters tolerate no more failures than {}: first scale in or out by one ({BY_HAND})",
+                after.saturating_sub(1)
             ));
         }
         let expected = listed.len().saturating_add(usize::from(own_listed.is_none()));

@@ -82,7 +82,8 @@ async fn status_names_the_pod_for_which_a_rollout_waits() {
     assert!(etcd.kubectl(&["rollout", "undo", "statefulset/etcd"]).await.success);
     let trap = wait_for_trap(&etcd).await;
     assert!(
-        trap.starts_with("etcd-2 is not ready for ") && trap.contains(" than StatefulSet etcd, "),
+        trap.starts_with("etcd-2 is not ready for ")
+            && trap.contains(" the old template of StatefulSet etcd, "),
         "{trap}"
     );
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
