@@ -290,7 +290,7 @@ fn member(pod: &Pod, container: &Container, entries: &[Entry], data_dir: String)
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::maintenance::restore) fn set(change: impl Fn(&mut Value)) -> StatefulSet {
+    pub(crate) fn set(change: impl Fn(&mut Value)) -> StatefulSet {
         let cluster = "etcd-0=https://etcd-0.etcd.$(NAMESPACE).svc:2380,etcd-1=https://etcd-1.etcd.$(NAMESPACE).svc:2380";
         let mut set = json!({
             "metadata": {"name": "etcd", "namespace": "prod"},
