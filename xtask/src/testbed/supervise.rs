@@ -46,6 +46,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time that the supervisor waits for the reaper; its attempts take 20 s.
 const REAPER_TIMEOUT: Duration = Duration::from_secs(25);
 
+/// Time that a process may have an empty command line; kernel threads always have one.
+const EXEC_TIMEOUT: Duration = Duration::from_millis(200);
+
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Runs a command in a testbed's directory and removes the rest of the testbed.
@@ -287,10 +290,17 @@ fn all_processes() -> Vec<Pid> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).map(Pid::from_raw).collect()
 }
 
-/// Whether the command line of a process contains a text.
+/// Whether the command line of a process contains a text. While a process starts another program, its command line is
+/// empty for a moment; then this reads again.
 fn names(pid: Pid, text: &str) -> bool {
-    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    String::from_utf8_lossy(&words).contains(text)
+    let deadline = Instant::now() + EXEC_TIMEOUT;
+    loop {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if !words.is_empty() || !process::is_alive(pid) || Instant::now() >= deadline {
+            return String::from_utf8_lossy(&words).contains(text);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Sends SIGTERM to all processes, and SIGKILL to those that run after [`STOP_TIMEOUT`].
@@ -323,5 +333,25 @@ fn signal(processes: &[Pid], signal: Signal) {
     for pid in processes.iter().filter(|pid| process::is_alive(**pid)) {
         // It may have ended since.
         let _ = kill(*pid, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn process_that_starts_another_program_is_recognized() {
+        let directory = tempfile::tempdir().unwrap();
+        let script = directory.path().join("again.sh");
+        fs::write(&script, "exec sh \"$0\"\n").unwrap();
+        let mut child = Command::new("sh").arg(&script).spawn().unwrap();
+        let pid = pid_of(&child).unwrap();
+        let missed = (0..5000).filter(|_| !names(pid, script.to_str().unwrap())).count();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(missed, 0);
     }
 }
