@@ -31,6 +31,9 @@ use crate::{
 /// Number of rounds of a replacement and a defragmentation; `scripts/prove maintenance` sets it.
 const ROUNDS: &str = "MAINTENANCE_ROUNDS";
 
+/// Seed of the moments at which the faults take place; 1 without it.
+const SEED: &str = "MAINTENANCE_SEED";
+
 /// Rounds in `scripts/test`: one with each of the first faults.
 const SAMPLE: usize = 2;
 
@@ -198,7 +201,7 @@ async fn run_under(
 async fn maintenance_under_faults_loses_no_acknowledged_write() {
     let _turn = Turn::start().await;
     let rounds = std::env::var(ROUNDS).map_or(SAMPLE, |rounds| rounds.parse().expect("a number of rounds"));
-    let mut rng = Rng::with_seed(1);
+    let mut rng = Rng::with_seed(std::env::var(SEED).map_or(1, |seed| seed.parse().expect("a seed")));
     let layout = Layout { annotations: vec![(RESOLVES_NAMES, "true")], ..Layout::default() };
     let mut etcd = GuardedCluster::start_as(Setup { layout, handover: true, ..Setup::default() }).await;
     let replica = start_replica(&etcd, 1, true).await;
