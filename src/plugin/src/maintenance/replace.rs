@@ -19,13 +19,14 @@ use k8s_openapi::api::{
     authorization::v1::ResourceAttributes,
     core::v1::{PersistentVolumeClaim, Pod},
 };
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use self::{
     plan::{NO_MEMBER, Plan, has_started, is_listed, label},
-    successor::{REPLACES, Successor, is_gated, ordinal, replaces, rollout_obstacle},
+    successor::{REPLACES, Successor, is_gated, operator, ordinal, replaces, rollout_obstacle},
 };
 use super::{
     health::require_backup,
@@ -44,6 +45,9 @@ use etcd_guard_cli::printing::causes;
 
 /// The annotation that keeps the state.
 pub(crate) const REPLACE: &str = "etcd-guard.io/replace";
+
+/// The annotation of the pod that reminds the StatefulSet controller of the PVC.
+const REMINDER: &str = "etcd-guard.io/waits-for-pvc-since";
 
 /// The reason of the Event about a step that was not possible.
 const FAILED: &str = "ReplacementFailed";
@@ -74,6 +78,8 @@ struct Record {
 pub(crate) struct Options {
     pub(crate) pod: String,
     pub(crate) needs_backup: bool,
+    /// Whether the user has paused the operator that owns the StatefulSet.
+    pub(crate) is_paused: bool,
     pub(crate) is_dry_run: bool,
     /// Time for the whole replacement.
     pub(crate) timeout: Duration,
@@ -113,6 +119,9 @@ enum Demand {
     Prepare,
     /// To let the controller create the PVC, without the finalizer of the old one.
     ReleaseClaim,
+    /// To remind the StatefulSet controller of the PVC. While the old one was being deleted, each of its attempts failed, and the pause
+    /// after the last one can take a quarter of an hour. Only a change of the pod or the StatefulSet ends the pause.
+    RemindController,
     /// To let the pod start.
     Start,
     /// To wait for this.
@@ -226,9 +235,10 @@ impl<'a> Replacement<'a> {
         }
         let (kubectl, command) = (&self.guard.api_server.kubectl, self.guard.api_server.command("replace"));
         let (namespace, pod, set) = (&self.namespace, &self.options.pod, &self.subject.name);
+        let paused = if self.options.is_paused { " --paused" } else { "" };
         format!(
-            "the replacement is not complete. Continue: {command} -n {namespace} {pod}. To start over, first: {kubectl} -n {namespace} \
-             annotate statefulset {set} {REPLACE}-"
+            "the replacement is not complete. Continue: {command} -n {namespace} {pod}{paused}. To start over, first: {kubectl} -n \
+             {namespace} annotate statefulset {set} {REPLACE}-"
         )
     }
 
@@ -274,6 +284,12 @@ impl<'a> Replacement<'a> {
         }
         if let Some(obstacle) = rollout_obstacle(&self.set) {
             return Err(self.refusal(&obstacle));
+        }
+        if let Some(operator) = operator(&self.set).filter(|_| !self.options.is_paused) {
+            return Err(self.refusal(&format!(
+                "{operator} owns StatefulSet {}, and its operator may change the members meanwhile. If that operator does not replace                  the member itself: pause it, then pass --paused",
+                self.subject.name
+            )));
         }
         let cluster = self.cluster().await?;
         // The successor has the id of the old member only as a mark.
@@ -352,9 +368,14 @@ impl<'a> Replacement<'a> {
                     self.set_finalizer(claim, false).await?;
                 }
             }
+            Demand::RemindController => {
+                let reminder = json!({REMINDER: Timestamp::now().to_string()});
+                self.patch_pod(state.pod.as_ref(), reminder, json!({})).await?;
+                return Ok(Some(format!("the StatefulSet controller creates the PVC of {pod}")));
+            }
             Demand::Start => {
                 self.set_progress(4);
-                self.ungate(&pod, state.pod.as_ref()).await?;
+                self.ungate(state.pod.as_ref()).await?;
                 self.reporter.progress(&format!("{pod} starts with an empty PVC"));
             }
         }
@@ -551,21 +572,26 @@ impl<'a> Replacement<'a> {
     }
 
     /// Removes our scheduling gate from the pod.
-    async fn ungate(&self, name: &str, pod: Option<&Pod>) -> anyhow::Result<()> {
+    async fn ungate(&self, pod: Option<&Pod>) -> anyhow::Result<()> {
         let gates = pod.and_then(|pod| pod.spec.as_ref()).and_then(|spec| spec.scheduling_gates.clone());
         let gates: Vec<_> = gates.into_iter().flatten().filter(|gate| gate.name != REPLACES).collect();
-        let metadata = pod.map(|pod| &pod.metadata);
+        self.patch_pod(pod, json!({}), json!({"schedulingGates": gates})).await
+    }
+
+    /// Changes annotations and specification of the pod as it was read.
+    async fn patch_pod(&self, pod: Option<&Pod>, annotations: Value, spec: Value) -> anyhow::Result<()> {
+        let (name, metadata) = (&self.options.pod, pod.map(|pod| &pod.metadata));
         let patch = json!({
             "metadata": {
                 "uid": metadata.and_then(|metadata| metadata.uid.as_ref()),
                 "resourceVersion": metadata.and_then(|metadata| metadata.resource_version.as_ref()),
+                "annotations": annotations,
             },
-            "spec": {"schedulingGates": gates},
+            "spec": spec,
         });
         let pods = self.guard.api_server.namespaced::<Pod>(&self.namespace);
         let operation = format!("failed to change pod {}/{name}", self.namespace);
-        let parameters = PatchParams::default();
-        let patch = Patch::Merge(&patch);
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
         self.guard.api_server.call(operation, pods.patch(name, &parameters, &patch)).await?;
         Ok(())
     }
@@ -671,9 +697,7 @@ fn demand(state: &State, old: &str, name: &str) -> Demand {
         Some(claim) if claim.metadata.deletion_timestamp.is_some() => {
             return Demand::Wait(format!("the old PVC of {name} is being deleted"));
         }
-        None => {
-            return Demand::Wait(format!("the StatefulSet controller creates the PVC of {name}"));
-        }
+        None => return Demand::RemindController,
         Some(_) => {}
     }
     match (successor, pod) {
@@ -795,8 +819,7 @@ mod tests {
         held.claim.as_mut().unwrap().metadata.finalizers = None;
         assert_eq!(demand(&held, OLD, "etcd-1"), wait("the old PVC of etcd-1 is being deleted"));
         held.claim = None;
-        let absent = wait("the StatefulSet controller creates the PVC of etcd-1");
-        assert_eq!(demand(&held, OLD, "etcd-1"), absent);
+        assert_eq!(demand(&held, OLD, "etcd-1"), Demand::RemindController);
     }
 
     #[test]

@@ -22,8 +22,8 @@ use etcd_guard_cli::access::run;
 /// quorum without it, leadership moves away first, and a `backup` of the last hour must exist. Your StatefulSet stays as it is. The state is in the annotation `etcd-guard.io/replace`: an interrupted replacement continues when the command runs again, and to
 /// start over, remove the annotation. There is nothing to abort: before the removal nothing has changed, and afterwards the cluster
 /// works with one voter less until the command has run to its end. To end by hand, remove the annotation, the finalizer
-/// `etcd-guard.io/replaces` of the PVC, and the pod: the new pod does not join until you run `replace` again. Members of an operator, of Bitnami's chart, in several PVCs or without one
-/// (emptyDir), and of an even number of voters are refused. Status 1 means that the replacement is not complete.
+/// `etcd-guard.io/replaces` of the PVC, and the pod: the new pod does not join until you run `replace` again. Members of Bitnami's chart, in several PVCs or without one
+/// (emptyDir), and of an even number of voters are refused; those of an operator, unless you have paused it. Status 1 means that the replacement is not complete.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   # Show the plan, then replace the member
@@ -41,6 +41,9 @@ pub(crate) struct Replace {
     /// Replace the member although no backup of the last hour is recorded
     #[arg(long)]
     no_backup: bool,
+    /// You have paused the operator that owns the StatefulSet, until the replacement is complete
+    #[arg(long)]
+    paused: bool,
     /// Print the plan and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -61,9 +64,10 @@ impl Replace {
     }
 
     async fn replace(self) -> anyhow::Result<bool> {
-        let Self { pod, guard, no_backup, dry_run, timeout, output } = self;
+        let Self { pod, guard, no_backup, paused, dry_run, timeout, output } = self;
         let guard = guard.connect().await?;
-        let options = Options { pod, needs_backup: !no_backup, is_dry_run: dry_run, timeout };
+        let options =
+            Options { pod, needs_backup: !no_backup, is_paused: paused, is_dry_run: dry_run, timeout };
         let reporter = Reporter::new(output == EventFormat::Json);
         let mut replacement = Replacement::new(&guard, &options, reporter).await?;
         let is_complete = tokio::select! {

@@ -1,4 +1,4 @@
-//! Restarts of StatefulSets that an operator owns.
+//! Restarts of StatefulSets that an operator owns, and when a member is replaced.
 
 use std::{collections::BTreeMap, process::Stdio};
 
@@ -247,4 +247,20 @@ async fn restart_of_an_owned_set_is_ended_on_request() {
     assert_eq!((marked(&etcd).await, uids(&etcd).await), (0, before));
     let again = cli::run(&etcd, "restart", &["statefulset/etcd", "--abort"]).await;
     assert!(again.stderr.contains("no restart of StatefulSet "), "{again:?}");
+}
+
+#[tokio::test]
+async fn member_is_replaced_while_its_operator_is_paused() {
+    let etcd = start_owned("OnDelete").await;
+    let arguments = ["etcd-1", "--no-backup", "--dry-run"];
+    let refused = cli::run(&etcd, "replace", &arguments).await;
+    assert_eq!(refused.status, Some(2), "{refused:?}");
+    assert!(
+        refused.stderr.contains("EtcdCluster main owns StatefulSet etcd, and its operator"),
+        "{refused:?}"
+    );
+    assert!(refused.stderr.trim_end().ends_with("pause it, then pass --paused"), "{refused:?}");
+    let plan = cli::run(&etcd, "replace", &[&arguments[..], &["--paused"]].concat()).await;
+    assert_eq!(plan.status, Some(0), "{plan:?}");
+    assert!(plan.stdout.contains("Replacement of etcd-1 of "), "{plan:?}");
 }

@@ -9,9 +9,13 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::PersistentVolumeClaim};
 use k8s_openapi::jiff::Timestamp;
-use kube::Api;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
 use test_support::{
     etcd::member::Member,
     guard::cli,
@@ -115,6 +119,38 @@ async fn assert_replaced(etcd: &GuardedCluster, pod: &str, old: &str, count: usi
     assert!(claim.metadata.deletion_timestamp.is_none());
     let template = etcd.kubectl(&["get", "statefulset", "etcd", "-o", "yaml"]).await.stdout;
     assert!(template.contains("--initial-cluster-state=new") && !template.contains("existing"), "{template}");
+}
+
+/// Three members with data. `lost` is to be replaced, and the others are watched.
+struct Scene {
+    etcd: GuardedCluster,
+    leader: String,
+    lost: String,
+    second: String,
+    /// The id of the replaced member.
+    old: String,
+    watchdog: Watchdog,
+}
+
+impl Scene {
+    async fn start() -> Self {
+        let etcd = start(3).await;
+        put(&etcd).await;
+        let leader = etcd.leader().await;
+        let [lost, second] = etcd.followers().await;
+        let old = etcd.member(&lost).id().await;
+        let watchdog = Watchdog::start(&etcd, &[&leader, &second]);
+        Self { etcd, leader, lost, second, old, watchdog }
+    }
+
+    /// Runs the command to its end, and asserts that the member was replaced.
+    async fn complete(self, arguments: &[&str]) {
+        let Self { etcd, lost, old, watchdog, .. } = self;
+        let output = cli::run(&etcd, "replace", &[&[lost.as_str()], arguments].concat()).await;
+        assert_eq!(output.status, Some(0), "{output:?}");
+        watchdog.assert_kept().await;
+        assert_replaced(&etcd, &lost, &old, 3).await;
+    }
 }
 
 async fn put(etcd: &GuardedCluster) {
@@ -231,31 +267,27 @@ fn spawn(etcd: &GuardedCluster, pod: &str) -> Child {
 /// The process is killed as soon as a step shows its effect. The next one continues.
 #[tokio::test]
 async fn replace_continues_after_each_step() {
-    let etcd = start(3).await;
-    put(&etcd).await;
-    let leader = etcd.leader().await;
-    let [lost, second] = etcd.followers().await;
-    let old = etcd.member(&lost).id().await;
-    let before = etcd.uid(&lost).await;
-    let watchdog = Watchdog::start(&etcd, &[&leader, &second]);
+    let scene = Scene::start().await;
+    let Scene { etcd, leader, lost, .. } = &scene;
+    let before = etcd.uid(lost).await;
     let is_new = async || {
-        let pod = etcd.pods.get_opt(&lost).await.unwrap()?;
+        let pod = etcd.pods.get_opt(lost).await.unwrap()?;
         (pod.metadata.uid.as_ref() != Some(&before)).then_some(pod)
     };
     let is_done = async |step: &str| match step {
-        "removed" => listed(&etcd, &leader).await.len() == 2,
+        "removed" => listed(etcd, leader).await.len() == 2,
         "PVC deleted" => {
-            claim(&etcd, &lost).await.is_none_or(|claim| claim.metadata.deletion_timestamp.is_some())
+            claim(etcd, lost).await.is_none_or(|claim| claim.metadata.deletion_timestamp.is_some())
         }
         "pod created" => is_new().await.is_some(),
         "PVC created" => {
-            claim(&etcd, &lost).await.is_some_and(|claim| claim.metadata.deletion_timestamp.is_none())
+            claim(etcd, lost).await.is_some_and(|claim| claim.metadata.deletion_timestamp.is_none())
         }
-        "learner added" => listed(&etcd, &leader).await.len() == 3,
+        "learner added" => listed(etcd, leader).await.len() == 3,
         "learner started" => is_new().await.is_some_and(|pod| {
             pod.spec.is_some_and(|spec| spec.scheduling_gates.is_none_or(|gates| gates.is_empty()))
         }),
-        _ => voters(&listed(&etcd, &leader).await) == 3,
+        _ => voters(&listed(etcd, leader).await) == 3,
     };
     for step in [
         "removed",
@@ -266,80 +298,99 @@ async fn replace_continues_after_each_step() {
         "learner started",
         "promoted",
     ] {
-        let mut child = spawn(&etcd, &lost);
+        let mut child = spawn(etcd, lost);
         wait_until(step, START_TIMEOUT, async || is_done(step).await).await;
         child.kill().await.unwrap();
-        assert!(etcd.member(&leader).serves().await, "after {step}");
+        assert!(etcd.member(leader).serves().await, "after {step}");
     }
-    let output = cli::run(&etcd, "replace", &[&lost]).await;
-    assert_eq!(output.status, Some(0), "{output:?}");
-    watchdog.assert_kept().await;
-    assert_replaced(&etcd, &lost, &old, 3).await;
+    scene.complete(&[]).await;
 }
 
 /// The pod of the successor is deleted before the learner has run. The controller creates it from the template, and its etcd starts
 /// under the id of the removed member.
 #[tokio::test]
 async fn replace_continues_after_the_controller_created_the_pod() {
-    let etcd = start(3).await;
-    put(&etcd).await;
-    let leader = etcd.leader().await;
-    let [lost, second] = etcd.followers().await;
-    let old = etcd.member(&lost).id().await;
-    let before = etcd.uid(&lost).await;
-    let watchdog = Watchdog::start(&etcd, &[&leader, &second]);
-    let mut child = spawn(&etcd, &lost);
+    let scene = Scene::start().await;
+    let Scene { etcd, leader, lost, .. } = &scene;
+    let before = etcd.uid(lost).await;
+    let mut child = spawn(etcd, lost);
     wait_until("the learner is listed", START_TIMEOUT, async || {
-        let members = listed(&etcd, &leader).await;
+        let members = listed(etcd, leader).await;
         members.len() == 3 && voters(&members) == 2
     })
     .await;
     child.kill().await.unwrap();
-    let prepared = etcd.uid(&lost).await;
+    let prepared = etcd.uid(lost).await;
     assert_ne!(prepared, before);
-    etcd.delete(&lost).await.unwrap();
+    etcd.delete(lost).await.unwrap();
     wait_until("the controller's pod runs", START_TIMEOUT, async || {
-        let Ok(Some(pod)) = etcd.pods.get_opt(&lost).await else { return false };
+        let Ok(Some(pod)) = etcd.pods.get_opt(lost).await else { return false };
         let is_running = pod.status.and_then(|status| status.phase).as_deref() == Some("Running");
         is_running && pod.metadata.uid.as_ref() != Some(&prepared)
     })
     .await;
-    assert!(!etcd.kubectl(&["get", "pod", &lost, "-o", "yaml"]).await.stdout.contains(REPLACES));
-    let output = cli::run(&etcd, "replace", &[&lost]).await;
-    assert_eq!(output.status, Some(0), "{output:?}");
-    watchdog.assert_kept().await;
-    assert_replaced(&etcd, &lost, &old, 3).await;
+    assert!(!etcd.kubectl(&["get", "pod", lost, "-o", "yaml"]).await.stdout.contains(REPLACES));
+    scene.complete(&[]).await;
 }
 
 /// After the removal, somebody begins another replacement by hand. The command does not overwrite it.
 #[tokio::test]
 async fn replace_stops_for_another_one_and_starts_over() {
-    let etcd = start(3).await;
-    put(&etcd).await;
-    let leader = etcd.leader().await;
-    let [lost, second] = etcd.followers().await;
-    let old = etcd.member(&lost).id().await;
-    let watchdog = Watchdog::start(&etcd, &[&leader, &second]);
-    let first = tokio::spawn(run_to_end(cli::program(&etcd, "replace", &[&lost, "--no-backup"])));
-    wait_until("the member is removed", START_TIMEOUT, async || listed(&etcd, &leader).await.len() == 2)
-        .await;
-    let other = format!("{REPLACE}=remove {second} {}@2026-01-01T00:00:00Z", etcd.member(&second).id().await);
-    annotate(&etcd, &other).await;
+    let scene = Scene::start().await;
+    let Scene { etcd, leader, lost, second, .. } = &scene;
+    let first = tokio::spawn(run_to_end(cli::program(etcd, "replace", &[lost, "--no-backup"])));
+    wait_until("the member is removed", START_TIMEOUT, async || listed(etcd, leader).await.len() == 2).await;
+    let other = format!("{REPLACE}=remove {second} {}@2026-01-01T00:00:00Z", etcd.member(second).id().await);
+    annotate(etcd, &other).await;
     let output = first.await.unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains(&format!("another command replaces {second}; ")), "{errors}");
-    assert_eq!(listed(&etcd, &leader).await.len(), 2);
-    let output = cli::run(&etcd, "replace", &[&lost]).await;
+    assert_eq!(listed(etcd, leader).await.len(), 2);
+    let output = cli::run(etcd, "replace", &[lost]).await;
     assert!(output.stderr.contains(&format!("the replacement of {second} has begun")), "{output:?}");
     // Two voters are left: none of them can be replaced.
-    let output = cli::run(&etcd, "replace", &[&second, "--no-backup"]).await;
+    let output = cli::run(etcd, "replace", &[second, "--no-backup"]).await;
     assert!(output.stderr.contains("and 2 are needed"), "{output:?}");
 
-    annotate(&etcd, &format!("{REPLACE}-")).await;
-    let output = cli::run(&etcd, "replace", &[&lost, "--no-backup"]).await;
-    assert_eq!(output.status, Some(0), "{output:?}");
-    assert!(output.stdout.contains("not listed: only a successor is added"), "{output:?}");
-    watchdog.assert_kept().await;
-    assert_replaced(&etcd, &lost, &old, 3).await;
+    annotate(etcd, &format!("{REPLACE}-")).await;
+    let plan = cli::run(etcd, "replace", &[lost, "--no-backup", "--dry-run"]).await;
+    assert!(plan.stdout.contains("not listed: only a successor is added"), "{plan:?}");
+    scene.complete(&["--no-backup"]).await;
+}
+
+/// While the old PVC is being deleted, each attempt of the StatefulSet controller to create the new one fails, and its pause doubles. The
+/// command does not wait for the end of that pause.
+#[tokio::test]
+async fn replace_does_not_wait_for_a_controller_that_pauses() {
+    const HOLDS: &str = "test.example.com/holds";
+    let scene = Scene::start().await;
+    let Scene { etcd, leader, lost, .. } = &scene;
+    let name = format!("data-{lost}");
+    let change = json!({"metadata": {"finalizers": ["kubernetes.io/pvc-protection", HOLDS]}});
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(etcd.client.clone(), &etcd.namespace);
+    claims.patch(&name, &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+    let mut child = spawn(etcd, lost);
+    wait_until("the member is removed", START_TIMEOUT, async || listed(etcd, leader).await.len() == 2).await;
+    // Each change of the StatefulSet lets the controller fail once more: in the end, its pause takes a quarter of an hour.
+    let sets: Api<StatefulSet> = Api::namespaced(etcd.client.clone(), &etcd.namespace);
+    let change = async |number: usize| {
+        let change = json!({"metadata": {"annotations": {"test": number.to_string()}}});
+        sets.patch("etcd", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+        sleep(Duration::from_millis(10)).await;
+    };
+    let mut changes = 0..;
+    wait_until("the learner's pod exists", START_TIMEOUT, async || {
+        change(changes.next().unwrap()).await;
+        let pod = etcd.pods.get_opt(lost).await.unwrap();
+        pod.is_some_and(|pod| pod.metadata.annotations.is_some_and(|all| all.contains_key(REPLACES)))
+    })
+    .await;
+    for number in changes.take(150) {
+        change(number).await;
+    }
+    child.kill().await.unwrap();
+    let release = json!({"metadata": {"finalizers": null}});
+    claims.patch(&name, &PatchParams::default(), &Patch::Merge(release)).await.unwrap();
+    scene.complete(&["--timeout", "1m"]).await;
 }
