@@ -17,7 +17,8 @@ use std::{
 
 use test_support::documentation::{Block, Mark, PAGES, blocks};
 
-const STORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/docs_node/run");
+const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/docs_node/run");
+const STORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/docs_node/story.sh");
 
 /// A section of a page with its executed blocks.
 struct Section {
@@ -89,7 +90,7 @@ fn run_script() -> Outcome {
         writeln!(plan, "{}\t{}", section.name, file.display()).unwrap();
     }
     fs::write(folder.path().join("plan"), plan).unwrap();
-    let status = Command::new(STORY).arg(folder.path()).status().unwrap();
+    let status = Command::new(RUN).arg(STORY).arg(folder.path()).status().unwrap();
     let report = fs::read_to_string(folder.path().join("report")).unwrap_or_default();
     let counted = |line: &str| {
         let (name, count) = line.split_once('\t')?;

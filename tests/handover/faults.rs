@@ -240,3 +240,79 @@ async fn maintenance_under_faults_loses_no_acknowledged_write() {
     }
     drop(replica);
 }
+
+/// Mebibytes of keys in the measurement, which a defragmentation copies.
+const DATABASE: u8 = 200;
+
+/// A put of a member waits until its defragmentation has ended.
+const DEFRAGMENTATION_LIMIT: Duration = Duration::from_secs(60);
+
+/// The longest times without an acknowledged write: of the clients of one member, and of all clients together.
+#[derive(Debug)]
+struct Gaps {
+    one_member: Duration,
+    cluster: Duration,
+}
+
+/// Writes by a client of each member while the work is done.
+async fn gaps_during(etcd: &GuardedCluster, work: impl Future<Output = ()>) -> Gaps {
+    let ends = Arc::new(AtomicBool::new(false));
+    let mut writers = Vec::new();
+    for (index, name) in GuardedCluster::names().iter().enumerate() {
+        let (mut client, has_ended) = (etcd.member(name).client().await.unwrap(), Arc::clone(&ends));
+        writers.push(tokio::spawn(async move {
+            let mut acknowledged = vec![Instant::now()];
+            while !has_ended.load(Ordering::Relaxed) {
+                let put = client.put(format!("gap/{index}"), "", None);
+                // A write fails while leadership moves.
+                if let Ok(Ok(_)) = timeout(DEFRAGMENTATION_LIMIT, put).await {
+                    acknowledged.push(Instant::now());
+                }
+                sleep(Duration::from_millis(10)).await;
+            }
+            acknowledged.push(Instant::now());
+            acknowledged
+        }));
+    }
+    work.await;
+    ends.store(true, Ordering::Relaxed);
+    let longest = |times: &[Instant]| {
+        times.windows(2).map(|pair| pair[1].duration_since(pair[0])).max().unwrap_or_default()
+    };
+    let (mut one_member, mut all) = (Duration::ZERO, Vec::new());
+    for writer in writers {
+        let acknowledged = writer.await.unwrap();
+        one_member = one_member.max(longest(&acknowledged));
+        all.extend(acknowledged);
+    }
+    all.sort_unstable();
+    Gaps { one_member, cluster: longest(&all) }
+}
+
+/// `etcdctl defrag --cluster` and `kubectl etcd-guard defrag`, in turn, on the same database.
+#[tokio::test]
+#[ignore = "a measurement, in scripts/prove maintenance"]
+async fn gaps_of_defragmentations_by_hand_and_by_the_guard() {
+    let _turn = Turn::start().await;
+    let etcd = GuardedCluster::start().await;
+    let mut client = etcd.member(&etcd.leader().await).client().await.unwrap();
+    for number in 0..DATABASE {
+        client.put(format!("data/{number}"), vec![number; 1 << 20], None).await.unwrap();
+    }
+    for pair in 0..5 {
+        fragment(&etcd, 8).await;
+        let by_hand = gaps_during(&etcd, async {
+            for name in GuardedCluster::names() {
+                etcd.member(name).client().await.unwrap().defragment().await.unwrap();
+            }
+        })
+        .await;
+        fragment(&etcd, 8).await;
+        let by_the_guard = gaps_during(&etcd, async {
+            let output = cli::run(&etcd, "defrag", &["statefulset/etcd"]).await;
+            assert_eq!(output.status, Some(0), "{output:?}");
+        })
+        .await;
+        println!("pair {pair}, {DATABASE} MiB: by hand {by_hand:?}, by the guard {by_the_guard:?}");
+    }
+}
