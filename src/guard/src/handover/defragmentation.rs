@@ -7,31 +7,27 @@
 
 use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     deadline::Deadline,
     evaluation::Evaluation,
     handover::{
-        errand::Errand,
-        mover::{Mover, Task},
+        errand::{Claim, Errand, MAX_WRITES, PAUSE, STEP_TIMEOUT, Step},
+        mover::Task,
         report::Outcome,
     },
     observe::namespace_pods::NamespacePods,
-    reserve::store::{Ledger, ReserveError},
+    reserve::store::Ledger,
 };
 use etcd_guard_core::{
-    cluster_key::ClusterKey,
     etcd::{
         endpoint::Endpoint,
         error::MemberError,
         member::{AlarmKind, ClusterId, DatabaseSize, Status, mebibytes},
         release::is_unsafe_to_defragment,
     },
-    handover::{DEFRAGMENTATION, Handover, HandoverState, Signal, Trigger},
+    handover::{DEFRAGMENTATION, Signal, Trigger},
     membership::Membership,
     objects::pod::Pod,
     reason::Reason,
@@ -40,10 +36,6 @@ use etcd_guard_core::{
     snapshot::{MemberPod, Snapshot},
 };
 use etcd_guard_etcd as etcd;
-use etcd_guard_kubernetes::ActionRequest;
-
-/// Time limit for reading the ledger and for one probe round with its evaluation.
-const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time limit for one member. etcd copies about 100 MB per second.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(600);
@@ -57,14 +49,8 @@ const RETURN_TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval between renewals: a fraction of the lifetime of a handover.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(4);
 
-/// Pause before the cluster is probed again.
-const PAUSE: Duration = Duration::from_secs(1);
-
-/// Maximum number of attempts to write to a ledger that others change.
-const MAX_WRITES: usize = 10;
-
 /// The requester of the reservations.
-const REQUESTER: &str = "etcd-guard (defragmentation)";
+pub(super) const REQUESTER: &str = "etcd-guard (defragmentation)";
 
 /// Reasons of the events about a member before and after its pause, about the end, and about an early end.
 const DEFRAGMENTING: &str = "Defragmenting";
@@ -74,15 +60,9 @@ pub(super) const DEFRAGMENTATION_FAILED: &str = "DefragmentationFailed";
 
 /// A request to defragment the members of a cluster.
 pub(super) struct Defragmentation<'a> {
-    pub(super) mover: &'a Mover,
-    pub(super) cluster_key: &'a ClusterKey,
-    pub(super) request: &'a ActionRequest,
+    pub(super) errand: Errand<'a>,
     /// The free share of the file, in percent, from which on a member is defragmented.
     pub(super) min_free_percent: u8,
-    /// Limits the number of members that are probed or defragmented at the same time, for all requests.
-    pub(super) slots: &'a Semaphore,
-    /// Records an event: whether it is a warning, its reason, its text.
-    pub(super) report: &'a (dyn Fn(bool, &'static str, &str) + Send + Sync),
 }
 
 /// What this replica has done.
@@ -91,26 +71,9 @@ struct Work {
     /// Uids of the pods whose members are defragmented.
     done: BTreeSet<String>,
     freed: u64,
-    /// The entry that this replica wrote last.
-    claim: Option<Handover>,
     /// Whether another replica was seen at work.
     is_another_active: bool,
-    /// The cluster, once a member has reported it.
-    cluster: Option<ClusterId>,
-}
-
-/// Result of one step.
-enum Step {
-    /// The next step follows at once.
-    Next,
-    /// Another replica acts, or leadership moved a moment ago. Contains the time after which the next step follows.
-    Busy(Duration),
-    /// No step is possible at the moment. Contains the cause.
-    Wait(String),
-    /// No step will be possible. Contains the cause.
-    Refuse(String),
-    /// Nothing is left to do.
-    Ended,
+    claim: Claim,
 }
 
 /// What the state of a cluster demands.
@@ -134,9 +97,9 @@ impl Defragmentation<'_> {
     pub(super) async fn run(&self) {
         let mut work = Work::default();
         let mut waiting_since: Option<Instant> = None;
-        while self.errand().is_requested() {
-            let step = match self.slots.acquire().await {
-                Ok(_slot) => self.step(&mut work).await,
+        while self.errand.is_requested() {
+            let step = match self.errand.slots.acquire().await {
+                Ok(_slot) => Box::pin(self.step(&mut work)).await,
                 Err(_) => return,
             };
             let cause = match step {
@@ -154,8 +117,7 @@ impl Defragmentation<'_> {
                 Ok(Step::Wait(cause)) | Err(cause) => cause,
             };
             if waiting_since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
-                self.fail(&work, &cause).await;
-                return;
+                return self.fail(&work, &cause).await;
             }
             sleep(PAUSE).await;
         }
@@ -163,20 +125,17 @@ impl Defragmentation<'_> {
 
     async fn step(&self, work: &mut Work) -> Result<Step, String> {
         let deadline = Deadline::from_timeout(Some(STEP_TIMEOUT));
-        let ledger = self.mover.read_ledger(self.cluster_key.namespace(), deadline).await?;
-        let (pods, listed, snapshot) = self.mover.observe(self.cluster_key, Some(&ledger), deadline).await?;
+        let Errand { mover, cluster_key, .. } = self.errand;
+        let ledger = mover.read_ledger(cluster_key.namespace(), deadline).await?;
+        let (pods, listed, snapshot) = mover.observe(cluster_key, Some(&ledger), deadline).await?;
         let is_of_pods = |held: &&Reservation| pods.iter().any(|pod| pod.metadata.uid == held.uid);
         work.is_another_active |= ledger.active().iter().filter(is_of_pods).any(|held| held.by == REQUESTER);
         let Some(id) = snapshot.cluster_id() else {
             return Ok(Step::Wait(format!("no member of {} reports the cluster ID", snapshot.cluster)));
         };
-        work.cluster = Some(id);
-        match ledger.handover_state(id, &self.errand().signal()) {
-            Some(HandoverState::Ended) => return Ok(Step::Ended),
-            Some(HandoverState::InProgress(rest)) if !ledger.contains(work.claim.as_ref()) => {
-                return Ok(Step::Busy(rest));
-            }
-            _ => {}
+        work.claim.cluster = Some(id);
+        if let Some(step) = self.errand.yields(&work.claim, id, &ledger) {
+            return Ok(step);
         }
         let is_own = |pod: &MemberPod| listed.endpoint(&pod.name).is_some();
         match demand(&snapshot, self.min_free_percent, &work.done, &is_own) {
@@ -196,20 +155,21 @@ impl Defragmentation<'_> {
 
     /// Moves leadership away from this pod, at most once in ten seconds like any requested move.
     async fn move_leadership(&self, leader: &str) -> Step {
-        let value = format!("{DEFRAGMENTATION} {} {}", self.request.value, self.errand().now());
-        let id = format!("{}/{}/{value}", Trigger::Request.as_str(), self.request.uid);
+        let Errand { mover, cluster_key, request, .. } = self.errand;
+        let value = format!("{DEFRAGMENTATION} {} {}", request.value, self.errand.now());
+        let id = format!("{}/{}/{value}", Trigger::Request.as_str(), request.uid);
         let signal = Signal { trigger: Trigger::Request, id, text: value };
         let task = Task {
-            cluster_key: self.cluster_key,
+            cluster_key,
             signal: &signal,
             transferee: None,
             leaves: &|_, name| name == leader,
             node: None,
         };
-        let outcome = self.mover.hand_over(&task).await;
+        let outcome = mover.hand_over(&task).await;
         match &outcome {
             Outcome::Moved(moved) => {
-                (self.report)(
+                (self.errand.report)(
                     false,
                     "LeaderMoved",
                     &format!("leadership moved from {} to {}", moved.from, moved.to),
@@ -234,11 +194,12 @@ impl Defragmentation<'_> {
         (pod, live, endpoint): (&MemberPod, &Pod, &Endpoint),
         deadline: Deadline,
     ) -> Result<Step, String> {
-        let services = &self.mover.services;
+        let errand = &self.errand;
+        let services = &errand.mover.services;
         // A dry run, because this task writes the reservation, and ends it.
         let request = Request {
             operation: Operation::Update(PodUpdate::Pause),
-            namespace: self.request.namespace.clone(),
+            namespace: errand.request.namespace.clone(),
             name: pod.name.clone(),
             pod: Some(live.clone()),
             uid: None,
@@ -253,27 +214,14 @@ impl Defragmentation<'_> {
         if verdict.reason != Reason::SafeToDelete {
             return Ok(Step::Wait(format!("{} must not stop now: {}", pod.name, verdict.text())));
         }
-        let mut held = Reservation {
-            uid: pod.uid.clone(),
-            namespace: self.request.namespace.clone(),
-            pod: pod.name.clone(),
-            member: verdict.member.map(|member| member.to_string()).unwrap_or_default(),
-            at: self.errand().now(),
-            by: REQUESTER.to_owned(),
-            of_node: false,
-            cluster: Some(id.to_string()),
-            by_name: false,
-            image_id: None,
-        };
-        let claim = work.claim.insert(self.errand().entry(id, false)).clone();
-        match services.reservations.replace(&mut ledger, None, Some(held.clone()), claim).await {
-            Ok(()) => {}
-            Err(ReserveError::StartAgain) => return Ok(Step::Busy(PAUSE)),
-            Err(error) => return Err(error.to_string()),
+        let member = verdict.member.map(|member| member.to_string()).unwrap_or_default();
+        let mut held = errand.new_reservation(pod, id, member);
+        if let Some(step) = errand.claim(&mut work.claim, id, &mut ledger, None, Some(held.clone())).await? {
+            return Ok(step);
         }
         let before = pod.reply.status().map(|status| status.database).unwrap_or_default();
         let text = format!("{}: {} of {} free", pod.name, mebibytes(before.free()), mebibytes(before.bytes));
-        (self.report)(false, DEFRAGMENTING, &text);
+        (errand.report)(false, DEFRAGMENTING, &text);
         let started = Instant::now();
         let result = {
             let member = self.defragment_member(pod, endpoint);
@@ -306,8 +254,8 @@ impl Defragmentation<'_> {
             mebibytes(after.bytes),
             started.elapsed().as_millis()
         );
-        tracing::info!(namespace = self.request.namespace, pod = pod.name, text, "defragmented a member");
-        (self.report)(false, DEFRAGMENTED, &text);
+        tracing::info!(namespace = errand.request.namespace, pod = pod.name, text, "defragmented a member");
+        (errand.report)(false, DEFRAGMENTED, &text);
         Ok(Step::Next)
     }
 
@@ -318,19 +266,23 @@ impl Defragmentation<'_> {
         pod: &MemberPod,
         endpoint: &Endpoint,
     ) -> Result<DatabaseSize, (bool, String)> {
-        let connections = &self.mover.services.observer.connections;
-        etcd::defragment(connections, endpoint, MEMBER_TIMEOUT).await.map_err(|error| {
-            let never_began = matches!(
-                error,
-                MemberError::Refused(_) | MemberError::Unreachable(_) | MemberError::CredentialsRejected(_)
-            );
-            (!never_began, error.to_string())
-        })?;
+        let Errand { mover, cluster_key, .. } = self.errand;
+        etcd::defragment(&mover.services.observer.connections, endpoint, MEMBER_TIMEOUT).await.map_err(
+            |error| {
+                let never_began = matches!(
+                    error,
+                    MemberError::Refused(_)
+                        | MemberError::Unreachable(_)
+                        | MemberError::CredentialsRejected(_)
+                );
+                (!never_began, error.to_string())
+            },
+        )?;
         let until = Instant::now() + RETURN_TIMEOUT;
         let mut cause = String::from("it did not serve in time");
         while Instant::now() < until {
             let deadline = Deadline::from_timeout(Some(STEP_TIMEOUT));
-            match self.mover.observe(self.cluster_key, None, deadline).await {
+            match mover.observe(cluster_key, None, deadline).await {
                 Ok((_, _, snapshot)) => match snapshot.pod(&pod.name) {
                     Some(now) if now.reply.is_healthy() => {
                         return Ok(now.reply.status().map(|status| status.database).unwrap_or_default());
@@ -347,7 +299,7 @@ impl Defragmentation<'_> {
 
     /// Renews the reservation, unless another request has replaced it.
     async fn renew(&self, work: &mut Work, id: ClusterId, held: &mut Reservation) {
-        let renewed = Reservation { at: self.errand().now(), ..held.clone() };
+        let renewed = Reservation { at: self.errand.now(), ..held.clone() };
         if self.replace(work, id, held, Some(renewed.clone())).await {
             *held = renewed;
         }
@@ -361,9 +313,10 @@ impl Defragmentation<'_> {
         held: &Reservation,
         new: Option<Reservation>,
     ) -> bool {
+        let Errand { mover, cluster_key, .. } = self.errand;
         let deadline = Deadline::from_timeout(Some(RENEWAL_INTERVAL));
         for _ in 0..MAX_WRITES {
-            let Ok(mut ledger) = self.mover.read_ledger(self.cluster_key.namespace(), deadline).await else {
+            let Ok(mut ledger) = mover.read_ledger(cluster_key.namespace(), deadline).await else {
                 return false;
             };
             let of_pod = |known: &&Reservation| known.uid == held.uid;
@@ -371,13 +324,10 @@ impl Defragmentation<'_> {
             if known.as_ref().is_some_and(|known| known.by != REQUESTER) {
                 return false;
             }
-            let claim = work.claim.insert(self.errand().entry(id, false)).clone();
-            let reservations = &self.mover.services.reservations;
-            let write = reservations.replace(&mut ledger, known.as_ref(), new.clone(), claim);
-            match deadline.within("writing the reservation to the API server", write).await {
-                Ok(Err(ReserveError::StartAgain)) => {}
-                Ok(written) => return written.is_ok(),
-                Err(_) => return false,
+            let claim = self.errand.claim(&mut work.claim, id, &mut ledger, known.as_ref(), new.clone());
+            match deadline.within("writing the reservation to the API server", claim).await {
+                Ok(Ok(Some(_conflict))) => {}
+                written => return matches!(written, Ok(Ok(None))),
             }
         }
         false
@@ -415,14 +365,14 @@ impl Defragmentation<'_> {
             let mut healthy = snapshot.pods.iter().filter(|pod| pod.reply.is_healthy());
             let endpoint = healthy.find_map(|pod| listed.endpoint(&pod.name));
             let endpoint = endpoint.ok_or("no member answers")?;
-            let connections = &self.mover.services.observer.connections;
+            let connections = &self.errand.mover.services.observer.connections;
             let disarm = etcd::disarm(connections, endpoint, AlarmKind::NoSpace, &alarmed, STEP_TIMEOUT);
             disarm.await.map_err(|error| format!("the alarm NOSPACE could not be disarmed: {error}"))?;
             text.push_str("; alarm NOSPACE disarmed (if it returns, compact the history and repeat)");
         }
-        if self.errand().end(id, None).await? {
+        if self.errand.end(id, None).await? {
             tracing::info!(cluster = snapshot.cluster, text, "defragmentation completed");
-            (self.report)(false, COMPLETED, &text);
+            (self.errand.report)(false, COMPLETED, &text);
         }
         Ok(Step::Ended)
     }
@@ -435,26 +385,17 @@ impl Defragmentation<'_> {
     }
 
     async fn fail(&self, work: &Work, cause: &str) {
-        let is_answered = match work.cluster {
-            Some(id) => matches!(self.errand().end(id, None).await, Ok(false)),
+        let is_answered = match work.claim.cluster {
+            Some(id) => matches!(self.errand.end(id, None).await, Ok(false)),
             // This replica reached no member. Another one acts.
             None => work.is_another_active,
         };
         if is_answered {
             return;
         }
-        tracing::warn!(
-            namespace = self.request.namespace,
-            object = self.request.name,
-            cause,
-            "defragmentation failed"
-        );
-        (self.report)(true, DEFRAGMENTATION_FAILED, cause);
-    }
-
-    fn errand(&self) -> Errand<'_> {
-        let Self { mover, cluster_key, request, .. } = *self;
-        Errand { mover, cluster_key, request, kind: DEFRAGMENTATION, requester: REQUESTER }
+        let (namespace, object) = (&self.errand.request.namespace, &self.errand.request.name);
+        tracing::warn!(namespace, object, cause, "defragmentation failed");
+        (self.errand.report)(true, DEFRAGMENTATION_FAILED, cause);
     }
 }
 

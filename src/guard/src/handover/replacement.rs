@@ -8,38 +8,27 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     deadline::Deadline,
     handover::{
-        errand::Errand,
-        mover::Mover,
+        errand::{Claim, Errand, PAUSE, STEP_TIMEOUT, Step},
         request::{Phase, Replace},
     },
     observe::namespace_pods::NamespacePods,
-    reserve::store::ReserveError,
+    reserve::store::Ledger,
 };
 use etcd_guard_core::{
-    cluster_key::ClusterKey,
     etcd::{
         endpoint::Endpoint,
         member::{AlarmKind, ClusterId, ListedMember, MemberId},
     },
-    handover::{Handover, HandoverState, REPLACEMENT},
     membership::{Member, Membership, identity::is_of_absent_pod},
-    reservation::Reservation,
     snapshot::{MemberPod, Snapshot},
     tally::quorum,
 };
 use etcd_guard_etcd::{self as etcd, MemberChange};
-use etcd_guard_kubernetes::ActionRequest;
-
-/// Time limit for reading the ledger and for one probe round.
-const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Age of a probe round at which a step no longer relies on it. Reservations live for 60 s.
 const MAX_STEP_AGE: Duration = Duration::from_secs(20);
@@ -53,11 +42,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Time for which a learner may lag behind. The plugin then asks again.
 const PATIENCE_WITH_LEARNER: Duration = Duration::from_secs(120);
 
-/// Pause before the cluster is probed again.
-const PAUSE: Duration = Duration::from_secs(1);
-
 /// The requester of the reservations.
-const REQUESTER: &str = "etcd-guard (replacement)";
+pub(super) const REQUESTER: &str = "etcd-guard (replacement)";
 
 /// Reasons of the events about a completed step, and about one that was not possible.
 const REMOVED: &str = "MemberRemoved";
@@ -67,37 +53,8 @@ pub(super) const REPLACEMENT_FAILED: &str = "ReplacementFailed";
 
 /// A request to carry out one step.
 pub(super) struct Replacement<'a> {
-    pub(super) mover: &'a Mover,
-    pub(super) cluster_key: &'a ClusterKey,
-    pub(super) request: &'a ActionRequest,
+    pub(super) errand: Errand<'a>,
     pub(super) replace: &'a Replace,
-    /// Limits the number of clusters that are probed at the same time.
-    pub(super) slots: &'a Semaphore,
-    /// Records an event: whether it is a warning, its reason, its text.
-    pub(super) report: &'a (dyn Fn(bool, &'static str, &str) + Send + Sync),
-}
-
-/// What this replica has done.
-#[derive(Default)]
-struct Work {
-    /// The entry that this replica wrote last.
-    claim: Option<Handover>,
-    /// The cluster, once a member has reported it.
-    cluster: Option<ClusterId>,
-}
-
-/// Result of one attempt.
-enum Step {
-    /// The next attempt follows at once.
-    Next,
-    /// Another replica acts. Contains the time after which the next attempt follows.
-    Busy(Duration),
-    /// The step is not possible at the moment. Contains the cause.
-    Wait(String),
-    /// The step will not be possible. Contains the cause.
-    Refuse(String),
-    /// Nothing is left to do.
-    Ended,
 }
 
 /// What the state of a cluster demands.
@@ -118,15 +75,15 @@ enum Demand {
 impl Replacement<'_> {
     /// Carries out the step, and reports its end.
     pub(super) async fn run(&self) {
-        let mut work = Work::default();
+        let mut claim = Claim::default();
         let mut waiting_since: Option<Instant> = None;
         let patience = match self.replace.phase {
             Phase::Remove | Phase::Add => PATIENCE,
             Phase::Promote => PATIENCE_WITH_LEARNER,
         };
-        while self.errand().is_requested() {
-            let step = match self.slots.acquire().await {
-                Ok(_slot) => self.attempt(&mut work).await,
+        while self.errand.is_requested() {
+            let step = match self.errand.slots.acquire().await {
+                Ok(_slot) => self.attempt(&mut claim).await,
                 Err(_) => return,
             };
             let cause = match step {
@@ -136,39 +93,34 @@ impl Replacement<'_> {
                     continue;
                 }
                 Ok(Step::Ended) => return,
-                Ok(Step::Refuse(cause)) => return self.fail(&work, &cause).await,
+                Ok(Step::Refuse(cause)) => return self.fail(&claim, &cause).await,
                 Ok(Step::Wait(cause)) | Err(cause) => cause,
             };
             if waiting_since.get_or_insert_with(Instant::now).elapsed() >= patience {
-                return self.fail(&work, &cause).await;
+                return self.fail(&claim, &cause).await;
             }
             sleep(PAUSE).await;
         }
     }
 
-    async fn attempt(&self, work: &mut Work) -> Result<Step, String> {
+    async fn attempt(&self, claim: &mut Claim) -> Result<Step, String> {
         let started = Instant::now();
         let deadline = Deadline::from_timeout(Some(STEP_TIMEOUT));
-        let services = &self.mover.services;
-        let mut ledger = self.mover.read_ledger(self.cluster_key.namespace(), deadline).await?;
-        let (_, listed, snapshot) = self.mover.observe(self.cluster_key, Some(&ledger), deadline).await?;
+        let Errand { mover, cluster_key, request, .. } = self.errand;
+        let ledger = mover.read_ledger(cluster_key.namespace(), deadline).await?;
+        let (_, listed, snapshot) = mover.observe(cluster_key, Some(&ledger), deadline).await?;
         let Some(id) = snapshot.cluster_id() else {
             return Ok(Step::Wait(format!(
                 "the members of {} report no common cluster ID",
                 snapshot.cluster
             )));
         };
-        work.cluster = Some(id);
-        let errand = self.errand();
-        match ledger.handover_state(id, &errand.signal()) {
-            Some(HandoverState::Ended) => return Ok(Step::Ended),
-            Some(HandoverState::InProgress(rest)) if !ledger.contains(work.claim.as_ref()) => {
-                return Ok(Step::Busy(rest));
-            }
-            _ => {}
+        claim.cluster = Some(id);
+        if let Some(step) = self.errand.yields(claim, id, &ledger) {
+            return Ok(step);
         }
-        if !is_pod_of(&self.request.name, &self.replace.pod) {
-            let (pod, set) = (&self.replace.pod, &self.request.name);
+        if !is_pod_of(&request.name, &self.replace.pod) {
+            let (pod, set) = (&self.replace.pod, &request.name);
             return Ok(Step::Refuse(format!("{pod} is no pod of StatefulSet {set}")));
         }
         let change = match demand(&snapshot, self.replace) {
@@ -180,25 +132,34 @@ impl Replacement<'_> {
         let Some(endpoint) = self.endpoint(&listed, &snapshot) else {
             return Ok(Step::Refuse(format!(
                 "no other healthy member of {} runs in a pod of StatefulSet {}: use etcdctl",
-                snapshot.cluster, self.request.name
+                snapshot.cluster, request.name
             )));
         };
         // The member leaves the list: until all lists show that, no other deletion may count on it.
-        let pod = snapshot.pod(&self.replace.pod).filter(|_| matches!(change, MemberChange::Remove(_)));
-        let former = pod.and_then(|pod| errand.reservation(&ledger, &pod.name)).cloned();
-        let reservation = pod.map(|pod| self.reservation(pod, id));
-        let claim = work.claim.insert(errand.entry(id, false)).clone();
-        match services.reservations.replace(&mut ledger, former.as_ref(), reservation, claim).await {
-            Ok(()) => {}
-            Err(ReserveError::StartAgain) => return Ok(Step::Busy(PAUSE)),
-            Err(error) => return Err(error.to_string()),
+        let leaving = snapshot.pod(&self.replace.pod).filter(|_| matches!(change, MemberChange::Remove(_)));
+        self.act((claim, id), (ledger, started), leaving, (endpoint, &change)).await
+    }
+
+    /// Announces the change in the ledger that was read at the start of the attempt, and calls etcd.
+    async fn act(
+        &self,
+        (claim, id): (&mut Claim, ClusterId),
+        (mut ledger, started): (Ledger, Instant),
+        leaving: Option<&MemberPod>,
+        (endpoint, change): (&Endpoint, &MemberChange),
+    ) -> Result<Step, String> {
+        let errand = &self.errand;
+        let former = leaving.and_then(|pod| errand.reservation(&ledger, &pod.name)).cloned();
+        let new = leaving.map(|pod| errand.new_reservation(pod, id, self.replace.old.to_string()));
+        if let Some(step) = errand.claim(claim, id, &mut ledger, former.as_ref(), new).await? {
+            return Ok(step);
         }
         // A replica that stood still meanwhile must not act: its reservation has expired, and others may have approved a deletion.
         if started.elapsed() > MAX_STEP_AGE {
             return Ok(Step::Next);
         }
-        let connections = &services.observer.connections;
-        match etcd::change_members(connections, endpoint, &change, CALL_TIMEOUT).await {
+        let connections = &errand.mover.services.observer.connections;
+        match etcd::change_members(connections, endpoint, change, CALL_TIMEOUT).await {
             // The next probe round shows the result.
             Ok(()) => Ok(Step::Next),
             Err(error) => Ok(Step::Wait(format!("etcd refused: {error}"))),
@@ -213,21 +174,6 @@ impl Replacement<'_> {
         voters.retain(|voter| voter.id() != self.replace.old);
         voters.sort_by_key(|voter| leader != Some(voter.id()));
         voters.into_iter().find_map(|voter| listed.endpoint(&voter.pod?.name))
-    }
-
-    fn reservation(&self, pod: &MemberPod, id: ClusterId) -> Reservation {
-        Reservation {
-            uid: pod.uid.clone(),
-            namespace: self.request.namespace.clone(),
-            pod: pod.name.clone(),
-            member: self.replace.old.to_string(),
-            at: self.errand().now(),
-            by: REQUESTER.to_owned(),
-            of_node: false,
-            cluster: Some(id.to_string()),
-            by_name: false,
-            image_id: None,
-        }
     }
 
     /// Ends the alarms of a removed member, and reports the end, unless another replica has.
@@ -253,7 +199,7 @@ impl Replacement<'_> {
             ];
             for (name, kind, _) in alarms.into_iter().filter(|(_, _, is_active)| *is_active) {
                 let endpoint = self.endpoint(listed, snapshot).ok_or("no member answers")?;
-                let connections = &self.mover.services.observer.connections;
+                let connections = &self.errand.mover.services.observer.connections;
                 let removed = [old];
                 let disarm = etcd::disarm(connections, endpoint, kind, &removed, CALL_TIMEOUT);
                 disarm.await.map_err(|error| {
@@ -262,28 +208,23 @@ impl Replacement<'_> {
                 let _ = write!(text, "; its alarm {name} is disarmed");
             }
         }
-        if self.errand().end(id, Some(&self.replace.pod)).await? {
+        if self.errand.end(id, Some(&self.replace.pod)).await? {
             tracing::info!(cluster = snapshot.cluster, text, "completed a step of a replacement");
-            (self.report)(false, reason, &text);
+            (self.errand.report)(false, reason, &text);
         }
         Ok(Step::Ended)
     }
 
-    async fn fail(&self, work: &Work, cause: &str) {
+    async fn fail(&self, claim: &Claim, cause: &str) {
         // A removal that etcd may still carry out keeps its reservation until it expires.
-        if let Some(id) = work.cluster
-            && matches!(self.errand().end(id, None).await, Ok(false))
+        if let Some(id) = claim.cluster
+            && matches!(self.errand.end(id, None).await, Ok(false))
         {
             return;
         }
-        let (namespace, object) = (&self.request.namespace, &self.request.name);
+        let (namespace, object) = (&self.errand.request.namespace, &self.errand.request.name);
         tracing::warn!(namespace, object, cause, "a step of a replacement failed");
-        (self.report)(true, REPLACEMENT_FAILED, cause);
-    }
-
-    fn errand(&self) -> Errand<'_> {
-        let Self { mover, cluster_key, request, .. } = *self;
-        Errand { mover, cluster_key, request, kind: REPLACEMENT, requester: REQUESTER }
+        (self.errand.report)(true, REPLACEMENT_FAILED, cause);
     }
 }
 

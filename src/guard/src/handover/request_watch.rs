@@ -12,9 +12,10 @@ use tokio::{
 use crate::{
     deadline::Deadline,
     handover::{
-        defragmentation::{DEFRAGMENTATION_FAILED, Defragmentation},
+        defragmentation::{self, DEFRAGMENTATION_FAILED, Defragmentation},
+        errand::Errand,
         mover::{Mover, Task},
-        replacement::{REPLACEMENT_FAILED, Replacement},
+        replacement::{self, REPLACEMENT_FAILED, Replacement},
         report::{Outcome, Subject},
         request::{Order, Replace, Requested},
     },
@@ -124,43 +125,33 @@ impl RequestWatch {
 
 /// Defragments the members of the annotated object's cluster.
 async fn defragment(mover: Arc<Mover>, slots: Arc<Semaphore>, request: ActionRequest, percent: u8) {
-    let report = |is_warning, reason, text: &str| event(&mover, &request, is_warning, reason, text);
-    match find_pod(&mover, &request).await {
-        Ok(pod) => {
-            let defragmentation = Defragmentation {
-                mover: &mover,
-                cluster_key: &ClusterKey::from_pod(&request.namespace, &pod),
-                request: &request,
-                min_free_percent: percent,
-                slots: &slots,
-                report: &report,
-            };
-            Box::pin(defragmentation.run()).await;
+    let (mover, request, slots) = (&*mover, &request, &*slots);
+    let report = &|is_warning, reason, text: &str| event(mover, request, is_warning, reason, text);
+    match &find_cluster(mover, request).await {
+        Ok(cluster_key) => {
+            let (kind, requester) = (DEFRAGMENTATION, defragmentation::REQUESTER);
+            let errand = Errand { mover, cluster_key, request, kind, requester, slots, report };
+            Box::pin(Defragmentation { errand, min_free_percent: percent }.run()).await;
         }
-        Err(cause) => report(true, DEFRAGMENTATION_FAILED, &cause),
+        Err(cause) => report(true, DEFRAGMENTATION_FAILED, cause),
     }
 }
 
 /// Carries out one step of a replacement.
 async fn replace(mover: Arc<Mover>, slots: Arc<Semaphore>, request: ActionRequest, step: Replace) {
-    let report = |is_warning, reason, text: &str| event(&mover, &request, is_warning, reason, text);
+    let (mover, request, slots) = (&*mover, &request, &*slots);
+    let report = &|is_warning, reason, text: &str| event(mover, request, is_warning, reason, text);
     if request.is_pod {
         let cause = "nothing creates the pod again: annotate a StatefulSet, or replace the member by hand";
         return report(true, REPLACEMENT_FAILED, cause);
     }
-    match find_pod(&mover, &request).await {
-        Ok(pod) => {
-            let replacement = Replacement {
-                mover: &mover,
-                cluster_key: &ClusterKey::from_pod(&request.namespace, &pod),
-                request: &request,
-                replace: &step,
-                slots: &slots,
-                report: &report,
-            };
-            Box::pin(replacement.run()).await;
+    match &find_cluster(mover, request).await {
+        Ok(cluster_key) => {
+            let (kind, requester) = (REPLACEMENT, replacement::REQUESTER);
+            let errand = Errand { mover, cluster_key, request, kind, requester, slots, report };
+            Box::pin(Replacement { errand, replace: &step }.run()).await;
         }
-        Err(cause) => report(true, REPLACEMENT_FAILED, &cause),
+        Err(cause) => report(true, REPLACEMENT_FAILED, cause),
     }
 }
 
@@ -174,9 +165,8 @@ async fn move_leadership(
 ) {
     let started = Instant::now();
     let signal = signal(&request);
-    let outcome = match find_pod(&mover, &request).await {
-        Ok(pod) => {
-            let cluster_key = ClusterKey::from_pod(&request.namespace, &pod);
+    let outcome = match find_cluster(&mover, &request).await {
+        Ok(cluster_key) => {
             // Leadership leaves the annotated pod, or moves to the pod that the request names.
             let leaving = (request.is_pod && transferee.is_none()).then_some(request.name.as_str());
             let task = Task {
@@ -262,8 +252,8 @@ fn signal(request: &ActionRequest) -> Signal {
     Signal { trigger, id: format!("{}/{}/{value}", trigger.as_str(), request.uid), text: value }
 }
 
-/// Returns a pod of the annotated object that runs a member.
-async fn find_pod(mover: &Mover, request: &ActionRequest) -> Result<Pod, String> {
+/// Returns the cluster of the annotated object: that of one of its pods which runs a member.
+async fn find_cluster(mover: &Mover, request: &ActionRequest) -> Result<ClusterKey, String> {
     let ActionRequest { namespace, name, uid, is_pod, .. } = request;
     let deadline = Deadline::from_timeout(Some(LOOKUP_TIMEOUT));
     let pods =
@@ -275,5 +265,6 @@ async fn find_pod(mover: &Mover, request: &ActionRequest) -> Result<Pod, String>
     let runs_member = |pod: &&Pod| etcd_pod::read(pod, &pod.metadata.annotations).is_some();
     let found = pods.iter().filter(is_of_object).find(runs_member);
     let kind = if *is_pod { "pod" } else { "StatefulSet" };
-    found.cloned().ok_or_else(|| format!("{kind} {name} runs no etcd member"))
+    let key = found.map(|pod| ClusterKey::from_pod(namespace, pod));
+    key.ok_or_else(|| format!("{kind} {name} runs no etcd member"))
 }
