@@ -409,18 +409,33 @@ fn too_few(membership: &Membership<'_>, without: Option<MemberId>, needed: usize
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    use serde_json::json;
+    use tokio::{net::TcpListener, sync::Semaphore};
+
     use super::*;
+    use crate::{
+        handover::{doomed_nodes::DoomedNodes, mover::Mover, report::Reporter},
+        services::Services,
+    };
     use etcd_guard_core::{
+        cluster_key::ClusterKey,
         etcd::{
             error::MemberError,
             member::{Alarm, Status, Suffrage},
             probe_result::ProbeResult,
         },
+        handover::REPLACEMENT,
         snapshot::{
             ExternalMember,
             fixture::{cluster, id, listed, status},
         },
     };
+    use etcd_guard_kubernetes::{Action, ActionRequest, fake};
 
     fn replace(phase: Phase, n: usize) -> Replace {
         Replace { phase, pod: format!("etcd-{n}"), old: id(n) }
@@ -593,6 +608,74 @@ mod tests {
         }
         assert_eq!(demanded(&snapshot, Phase::Remove, 2), format!("{:?}", MemberChange::Remove(id(2))));
         assert!(demanded(&snapshot, Phase::Remove, 1).contains("1 of 3 voters"));
+    }
+
+    /// Carries out a step with a ledger that was read, and to which another replica has written since if `is_late`. Returns the result,
+    /// or `None` if the step calls etcd.
+    async fn act(change: &MemberChange, is_late: bool) -> Option<Result<Step, String>> {
+        let stored = Arc::new(AtomicU32::new(1));
+        let version = Arc::clone(&stored);
+        let client = fake::api_server_with(move |call, body| {
+            let lease = |version: u32| json!({"metadata": {"name": "etcd-guard.ns.prod", "uid": "lease", "resourceVersion": version.to_string()}});
+            let current = version.load(Ordering::Relaxed);
+            match call.method.as_str() {
+                "PUT" if body["metadata"]["resourceVersion"].as_str() == Some(&*current.to_string()) => {
+                    (200, lease(version.fetch_add(1, Ordering::Relaxed) + 1))
+                }
+                "PUT" => (409, fake::status_failure(409, "the object has been modified")),
+                _ => (200, lease(current)),
+            }
+        });
+        let services = Services::of_client(&client);
+        let mover = Mover {
+            reporter: Reporter::new(services.events.clone(), services.observer.metrics.clone()),
+            services: Arc::new(services),
+            doomed: DoomedNodes::default(),
+            nodes: None,
+        };
+        let text = String::from;
+        let request = ActionRequest {
+            action: Action::Replace,
+            namespace: text("prod"),
+            name: text("etcd"),
+            uid: text("set"),
+            value: text("any"),
+            is_pod: false,
+        };
+        let errand = Errand {
+            mover: &mover,
+            cluster_key: &ClusterKey::from_stateful_set("prod", text("etcd"), text("set")),
+            request: &request,
+            kind: REPLACEMENT,
+            requester: REQUESTER,
+            slots: &Semaphore::new(1),
+            report: &|_, _, _| {},
+        };
+        let replacement = Replacement { errand, replace: &replace(Phase::Remove, 2) };
+        let ledger = mover.read_ledger("prod", Deadline::from_timeout(None)).await.unwrap();
+        if is_late {
+            stored.fetch_add(1, Ordering::Relaxed);
+        }
+        let member = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", member.local_addr().unwrap());
+        let endpoint = Endpoint { url, other_urls: Vec::new(), tls: None, user: None };
+        let (mut claim, snapshot) = (Claim::default(), cluster(3));
+        let leaving = snapshot.pod("etcd-2").filter(|_| matches!(change, MemberChange::Remove(_)));
+        let (of_cluster, read) = ((&mut claim, ClusterId(1)), (ledger, Instant::now()));
+        tokio::select! {
+            step = replacement.act(of_cluster, read, leaving, (&endpoint, change)) => Some(step),
+            _ = member.accept() => None,
+        }
+    }
+
+    /// Another replica may have approved a deletion, for which the step does not leave a quorum.
+    #[tokio::test]
+    async fn changes_no_member_if_another_replica_has_written_the_ledger() {
+        let learner = MemberChange::AddLearner(vec![String::from("http://etcd-2.etcd.prod.svc:2380")]);
+        for change in [MemberChange::Remove(id(2)), learner, MemberChange::Promote(id(2))] {
+            assert_eq!(act(&change, true).await, Some(Ok(Step::Busy(PAUSE))), "{change:?}");
+            assert_eq!(act(&change, false).await, None, "{change:?}");
+        }
     }
 
     #[test]
