@@ -60,6 +60,19 @@ async fn split_into_two_owners(etcd: &GuardedCluster) -> [String; 2] {
     [moved, other]
 }
 
+/// Starts a cluster whose members have an owner each, and returns the names of two followers.
+async fn start_with_owners(topology: Topology) -> (GuardedCluster, [String; 2]) {
+    let etcd = GuardedCluster::start_as(Setup { layout: Layout::new(topology), ..Setup::default() }).await;
+    let followers = etcd.followers().await;
+    (etcd, followers)
+}
+
+/// Waits until the record contains this pod and its owner.
+async fn wait_until_recorded(etcd: &GuardedCluster, owner: &str, pod: &str) {
+    let uid = ["get", owner, "-o", "jsonpath={.metadata.uid}"];
+    wait_until_record_contains(etcd, &[etcd.kubectl(&uid).await.stdout, etcd.uid(pod).await]).await;
+}
+
 async fn pod(etcd: &GuardedCluster, name: &str) -> Pod {
     etcd.pods.get(name).await.unwrap()
 }
@@ -82,9 +95,7 @@ async fn accepted_deletion_reserves_members_of_the_set() {
 /// API server executes the deletion.
 #[tokio::test]
 async fn harmless_deletion_reserves_stopped_members() {
-    let layout = Layout::new(Topology::SetPerMember);
-    let etcd = GuardedCluster::start_as(Setup { layout, ..Setup::default() }).await;
-    let [deleted, other] = etcd.followers().await;
+    let (etcd, [deleted, other]) = start_with_owners(Topology::SetPerMember).await;
     etcd.apply(&deleted, ProcessAction::CrashLoop).await;
     let set = deleted.trim_end_matches("-0");
     wait_until("the deletion of the StatefulSet is harmless", START_TIMEOUT, async || {
@@ -106,9 +117,7 @@ async fn collected_pod_is_reserved_until_it_terminates() {
     let mut etcd = GuardedCluster::start().await;
     etcd.register_webhook(leave_out_intent).await;
     let [moved, other] = split_into_two_owners(&etcd).await;
-    let set = ["get", "statefulset", "etcd", "-o", "jsonpath={.metadata.uid}"];
-    let uids = [etcd.kubectl(&set).await.stdout, etcd.uid(&moved).await];
-    wait_until_record_contains(&etcd, &uids).await;
+    wait_until_recorded(&etcd, "statefulset/etcd", &moved).await;
     etcd.reject_deletions().await;
     let output = etcd.kubectl(&["delete", "statefulset", "etcd", "--wait=false"]).await;
     assert!(output.success, "{output:?}");
@@ -129,74 +138,62 @@ async fn assert_leaving(etcd: &GuardedCluster, other: &str) {
 }
 
 /// Deletes the owner of a member, whose pod the collector cannot delete yet.
-async fn delete_owner(etcd: &GuardedCluster, kind: &str, name: &str, with_intent: bool) {
-    let object = format!("{kind}/{name}");
-    if with_intent {
-        etcd.break_glass(&object).await;
-    }
-    let delete = ["delete", &object, "--wait=false"];
+async fn delete_owner(etcd: &GuardedCluster, owner: &str) {
+    let delete = ["delete", owner, "--wait=false"];
     wait_until("the deletion is accepted", START_TIMEOUT, async || etcd.kubectl(&delete).await.success).await;
     wait_until("the owner is gone", START_TIMEOUT, async || {
-        let output = etcd.kubectl(&["get", &object]).await;
+        let output = etcd.kubectl(&["get", owner]).await;
         !output.success && output.stderr.contains("NotFound")
     })
     .await;
 }
 
-/// The collector deletes the pod later than a reservation expires.
-async fn check_member_of_deleted_set_leaves_until_collected(with_intent: bool) {
-    let layout = Layout::new(Topology::SetPerMember);
-    let mut etcd = GuardedCluster::start_as(Setup { layout, ..Setup::default() }).await;
-    if !with_intent {
-        etcd.register_webhook(leave_out_intent).await;
-    }
-    let [deleted, other] = etcd.followers().await;
-    let set = deleted.trim_end_matches("-0");
-    let uid = ["get", "statefulset", set, "-o", "jsonpath={.metadata.uid}"];
-    let uids = [etcd.kubectl(&uid).await.stdout, etcd.uid(&deleted).await];
-    wait_until_record_contains(&etcd, &uids).await;
-    etcd.hold_collector().await;
-    delete_owner(&etcd, "statefulset", set, with_intent).await;
-    if with_intent {
-        etcd.expire_reservations().await;
-    }
-    assert_leaving(&etcd, &other).await;
+/// Asserts that a member leaves while the collector is held back, also after a restart of the guard.
+async fn assert_leaving_until_collected(etcd: &mut GuardedCluster, deleted: &str, other: &str) {
+    assert_leaving(etcd, other).await;
     etcd.guard.kill();
     etcd.guard.restart().await;
-    assert_leaving(&etcd, &other).await;
-    assert!(etcd.member(&deleted).serves().await, "the collector was held back");
+    assert_leaving(etcd, other).await;
+    assert!(etcd.member(deleted).serves().await, "the collector was held back");
 }
 
+/// The collector deletes the pod later than a reservation expires.
 #[tokio::test]
 async fn member_of_deleted_set_leaves_until_collected() {
-    check_member_of_deleted_set_leaves_until_collected(true).await;
+    let (mut etcd, [deleted, other]) = start_with_owners(Topology::SetPerMember).await;
+    let set = format!("statefulset/{}", deleted.trim_end_matches("-0"));
+    wait_until_recorded(&etcd, &set, &deleted).await;
+    etcd.hold_collector().await;
+    etcd.break_glass(&set).await;
+    delete_owner(&etcd, &set).await;
+    etcd.expire_reservations().await;
+    assert_leaving_until_collected(&mut etcd, &deleted, &other).await;
 }
 
 #[tokio::test]
 #[ignore = "without the webhook for owners; scripts/prove tests runs it"]
 async fn member_of_deleted_set_leaves_until_collected_without_intent() {
-    check_member_of_deleted_set_leaves_until_collected(false).await;
+    let (mut etcd, [deleted, other]) = start_with_owners(Topology::SetPerMember).await;
+    etcd.register_webhook(leave_out_intent).await;
+    let set = format!("statefulset/{}", deleted.trim_end_matches("-0"));
+    wait_until_recorded(&etcd, &set, &deleted).await;
+    etcd.hold_collector().await;
+    delete_owner(&etcd, &set).await;
+    assert_leaving_until_collected(&mut etcd, &deleted, &other).await;
 }
 
 /// No watch shows the deletion of a Deployment.
 #[tokio::test]
 #[ignore = "waits for 40 s; scripts/prove tests runs it"]
 async fn member_of_deleted_deployment_leaves_until_collected() {
-    let layout = Layout::new(Topology::DeploymentPerMember);
-    let mut etcd = GuardedCluster::start_as(Setup { layout, ..Setup::default() }).await;
-    let [deleted, other] = etcd.followers().await;
-    let name = pod(&etcd, &deleted).await.metadata.labels.unwrap()["member"].clone();
-    let uid = ["get", "deployment", &name, "-o", "jsonpath={.metadata.uid}"];
-    let uids = [etcd.kubectl(&uid).await.stdout, etcd.uid(&deleted).await];
-    wait_until_record_contains(&etcd, &uids).await;
+    let (mut etcd, [deleted, other]) = start_with_owners(Topology::DeploymentPerMember).await;
+    let deployment = format!("deployment/{}", pod(&etcd, &deleted).await.metadata.labels.unwrap()["member"]);
+    wait_until_recorded(&etcd, &deployment, &deleted).await;
     etcd.hold_collector().await;
-    delete_owner(&etcd, "deployment", &name, true).await;
+    etcd.break_glass(&deployment).await;
+    delete_owner(&etcd, &deployment).await;
     // The guard reads the owners every 15 s, and the reservation lasts for 60 s.
     sleep(Duration::from_secs(40)).await;
     etcd.expire_reservations().await;
-    assert_leaving(&etcd, &other).await;
-    etcd.guard.kill();
-    etcd.guard.restart().await;
-    assert_leaving(&etcd, &other).await;
-    assert!(etcd.member(&deleted).serves().await, "the collector was held back");
+    assert_leaving_until_collected(&mut etcd, &deleted, &other).await;
 }
