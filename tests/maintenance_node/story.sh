@@ -29,11 +29,11 @@ wait_until() {
   done
 }
 
-# ctl CLUSTER POD WORD...: runs etcdctl in the pod.
+# ctl CLUSTER POD WORD...: runs etcdctl in the pod, with the input if INPUT is set.
 ctl() {
   local tls=() pki=/etc/etcd/tls/server
   [[ $1 != secure ]] || tls=(--cacert=$pki/ca.crt --cert=$pki/tls.crt --key=$pki/tls.key)
-  timeout 60 kubectl -n "$1" exec "$2" -c etcd -- etcdctl "${tls[@]}" "${@:3}"
+  timeout 60 kubectl -n "$1" exec ${INPUT:+-i} "$2" -c etcd -- etcdctl "${tls[@]}" "${@:3}"
 }
 
 serves() {
@@ -67,7 +67,7 @@ steps() {
 }
 
 # new_step LOG SEEN: prints the first step that is not in SEEN.
-new_step() { steps "$1" | awk 'NR == FNR {seen[$0]; next} !($0 in seen) {print; exit}' "$2" -; }
+new_step() { steps "$1" | grep -vxFf "$2" | head -n 1 || true; }
 
 # killed_at_each_step NAME COMMAND...: kills the command when it prints a line that no run has printed before, and repeats it until it is
 # complete.
@@ -188,12 +188,25 @@ prove() {
   assert_value "$1" after
   [[ -z $(comm -12 <(printf '%s\n' "$before") <(uids "$1")) ]] || fail "a pod of $1 was not restarted"
 
+  fragment "$1"
   killed_at_each_step "$1-defrag" kubectl etcd-guard defrag -n "$1" statefulset/etcd
   assert_value "$1" after
 
   killed_at_each_step "$1-restore" kubectl etcd-guard restore -n "$1" statefulset/etcd "$FOLDER/$1" --despite-quorum --confirm "$1/etcd" "${paused[@]}"
   assert_value "$1" before
   log "$cluster: done after $SECONDS s"
+}
+
+# fragment CLUSTER: leaves some mebibytes of free pages in each database. The pages are free with the writes after the compaction.
+fragment() {
+  local number status
+  for number in {1..8}; do
+    head -c 750000 /dev/urandom | base64 -w 0 | INPUT=yes ctl "$1" etcd-0 put filler >/dev/null
+  done
+  status=$(ctl "$1" etcd-0 endpoint status -w json)
+  [[ $status =~ \"revision\":([0-9]+) ]]
+  ctl "$1" etcd-0 compact --physical "${BASH_REMATCH[1]}" >/dev/null
+  for number in {1..5}; do ctl "$1" etcd-0 del "none/$number" >/dev/null; done
 }
 
 # sees CLUSTER: whether the guard reaches all members.
