@@ -75,7 +75,7 @@ async fn sizes(etcd: &GuardedCluster) -> Vec<(usize, usize)> {
     sizes
 }
 
-async fn assert_defragmented(etcd: &GuardedCluster) {
+pub(crate) async fn assert_defragmented(etcd: &GuardedCluster) {
     let sizes = sizes(etcd).await;
     assert!(sizes.iter().all(|(_, free)| *free < MIB), "{sizes:?}");
 }
@@ -139,6 +139,12 @@ async fn free_space_ends_the_alarm() {
         alarms.iter().any(|alarm| alarm.contains("NOSPACE"))
     };
     wait_until("the alarm", START_TIMEOUT, has_alarm).await;
+
+    // Nothing is compacted yet.
+    let value = defragment(&etcd, "").await;
+    let note = wait_for_completion(&etcd, &value).await;
+    assert!(note.contains("; the alarm NOSPACE remains: etcd-") && note.contains(" is full, "), "{note}");
+    assert!(has_alarm().await);
 
     // A share that no member has: the alarm stays.
     compact(&etcd, revision).await;

@@ -25,7 +25,7 @@ use tokio::{
 
 use crate::{
     cluster::{Turn, start_replica},
-    defragmentation::fragment,
+    defragmentation::{assert_defragmented, fragment},
 };
 
 /// Number of rounds of a replacement and a defragmentation; `scripts/prove maintenance` sets it.
@@ -37,8 +37,12 @@ const SEED: &str = "MAINTENANCE_SEED";
 /// Rounds in `scripts/test`: one with each of the first faults.
 const SAMPLE: usize = 2;
 
-/// The latest moment of a fault after the start of the command. A replacement takes about that long.
+/// The latest moments of a fault after the start of a replacement and of a defragmentation, which take longer than that.
 const MAX_DELAY: Duration = Duration::from_secs(8);
+const MAX_DELAY_OF_DEFRAGMENTATION: Duration = Duration::from_secs(1);
+
+/// The longest time without an acknowledged write: a put that times out, an election, and a new connection.
+const MAX_GAP: Duration = Duration::from_secs(15);
 
 /// Time in which the API server or a replica does not respond.
 const OUTAGE: Duration = Duration::from_secs(5);
@@ -116,6 +120,7 @@ impl Writer {
                 }
                 sleep(PAUSE_BETWEEN_WRITES).await;
             }
+            written.gap = written.gap.max(last.elapsed());
             written
         });
         Self { ends, task }
@@ -147,7 +152,8 @@ async fn stored(etcd: &GuardedCluster) -> Result<Vec<u64>, Error> {
     }
 }
 
-/// Runs a command until it is complete. The fault takes place once, at a random moment of the first attempt.
+/// Runs a command until it is complete. The fault takes place once, at a random moment of the first attempt. Returns whether the command
+/// ran at that moment.
 async fn run_under(
     fault: Fault,
     etcd: &mut GuardedCluster,
@@ -155,9 +161,10 @@ async fn run_under(
     command: &str,
     arguments: &[&str],
     other: &str,
-) {
-    let delay = MAX_DELAY.mul_f64(rng.f64());
-    let mut outputs = Vec::new();
+) -> bool {
+    let max_delay = if command == "defrag" { MAX_DELAY_OF_DEFRAGMENTATION } else { MAX_DELAY };
+    let delay = max_delay.mul_f64(rng.f64());
+    let (mut outputs, mut is_hit) = (Vec::new(), false);
     for attempt in 0..ATTEMPTS {
         let mut program = tokio::process::Command::from(cli::program(etcd, command, arguments));
         program.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -165,6 +172,7 @@ async fn run_under(
         let output = tokio::spawn(child.wait_with_output());
         if attempt == 0 {
             sleep(delay).await;
+            is_hit = !output.is_finished();
             match fault {
                 Fault::Command => output.abort(),
                 Fault::Member => etcd.apply(other, ProcessAction::Kill).await,
@@ -184,7 +192,7 @@ async fn run_under(
             Ok(output) => {
                 let output = output.unwrap();
                 if output.status.success() {
-                    return;
+                    return is_hit;
                 }
                 outputs.push(format!("{output:?}"));
                 sleep(Duration::from_secs(2)).await;
@@ -212,21 +220,25 @@ async fn maintenance_under_faults_loses_no_acknowledged_write() {
         let [replaced, other] = etcd.followers().await;
         let old = etcd.member(&replaced).id().await;
         let arguments = [replaced.as_str(), "--no-backup", "--timeout", "3m"];
-        run_under(fault, &mut etcd, &mut rng, "replace", &arguments, &other).await;
+        let hits_replacement = run_under(fault, &mut etcd, &mut rng, "replace", &arguments, &other).await;
         etcd.wait_until_healthy().await;
         assert_ne!(etcd.member(&replaced).id().await, old, "round {round}: {replaced} has a new member");
         let of_replacement = started.elapsed();
         fragment(&etcd, 4).await;
-        run_under(fault, &mut etcd, &mut rng, "defrag", &["statefulset/etcd", "--timeout", "3m"], &other)
-            .await;
+        let arguments = ["statefulset/etcd", "--timeout", "3m"];
+        let hits_defragmentation = run_under(fault, &mut etcd, &mut rng, "defrag", &arguments, &other).await;
         etcd.wait_until_healthy().await;
         let written = writer.end().await;
+        assert_defragmented(&etcd).await;
+        assert!(written.gap < MAX_GAP, "round {round}, {fault:?}: no write for {:?}", written.gap);
+        assert!(written.acknowledged.len() > 50, "round {round}: {} writes", written.acknowledged.len());
         let stored = stored(&etcd).await.unwrap();
         let lost: Vec<_> =
             written.acknowledged.iter().filter(|number| stored.binary_search(number).is_err()).collect();
         assert!(lost.is_empty(), "round {round}, {fault:?}: lost {lost:?}");
         println!(
-            "round {round} {fault:?} {replaced}: {} acknowledged, 0 lost, longest gap {} ms, replacement {} s, round {} s",
+            "round {round} {fault:?} {replaced}: hit {hits_replacement} and {hits_defragmentation}, {} acknowledged, 0 lost, longest gap {} ms, \
+             replacement {} s, round {} s",
             written.acknowledged.len(),
             written.gap.as_millis(),
             of_replacement.as_secs(),
@@ -248,7 +260,6 @@ const DATABASE: u8 = 200;
 const DEFRAGMENTATION_LIMIT: Duration = Duration::from_secs(60);
 
 /// The longest times without an acknowledged write: of the clients of one member, and of all clients together.
-#[derive(Debug)]
 struct Gaps {
     one_member: Duration,
     cluster: Duration,
@@ -313,6 +324,12 @@ async fn gaps_of_defragmentations_by_hand_and_by_the_guard() {
             assert_eq!(output.status, Some(0), "{output:?}");
         })
         .await;
-        println!("pair {pair}, {DATABASE} MiB: by hand {by_hand:?}, by the guard {by_the_guard:?}");
+        let text =
+            |gaps: Gaps| format!("{} ms ({} ms)", gaps.cluster.as_millis(), gaps.one_member.as_millis());
+        println!(
+            "pair {pair}: longest gap of all clients (of one member's) by hand {}, by the guard {}",
+            text(by_hand),
+            text(by_the_guard)
+        );
     }
 }

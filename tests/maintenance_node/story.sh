@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs each command for maintenance on three clusters at the same time, and kills it at each line that it prints. It is repeated until it
-# is complete. CMD of `scripts/testbed node`: story.sh FOLDER PLUGIN. Writes lines `CLUSTER-COMMAND<tab>KILLS` to FOLDER/report.
+# is complete. CMD of `scripts/testbed node`: story.sh FOLDER PLUGIN. Writes lines `CLUSTER-COMMAND<tab>KILLS<tab>FAILURES` to FOLDER/report.
 set -euo pipefail
 
 FOLDER=$1
@@ -15,8 +15,8 @@ CLUSTERS=(plain secure owned)
 READY_TIMEOUT=300
 # Time for one command with all repetitions.
 COMMAND_TIMEOUT=600
-# Repetitions that may fail by themselves: a killed command leaves the cluster between two states.
-MAX_FAILURES=10
+# Repetitions of one command that may fail by themselves: a killed command leaves the cluster between two states.
+MAX_FAILURES=2
 GROUP=operator.etcd.io
 
 # wait_until SUBJECT COMMAND...: retries until the command succeeds.
@@ -95,9 +95,9 @@ killed_at_each_step() {
     status=0
     wait "$process" 2>/dev/null || status=$?
     cat "$log" >>"$output"
-    steps "$log" >>"$seen"
     if ((status == 0)); then break; fi
     if ((status == 137)); then
+      printf '%s\n' "$step" >>"$seen"
       printf 'killed at: %s\n' "$step" >>"$output"
       kills=$((kills + 1))
     else
@@ -108,7 +108,7 @@ killed_at_each_step() {
     fi
   done
   log "$name: complete after $kills kills and $failures failed repetitions, $((SECONDS - started)) s"
-  printf '%s\t%s\n' "$name" "$kills" >>"$FOLDER/report"
+  printf '%s\t%s\t%s\n' "$name" "$kills" "$failures" >>"$FOLDER/report"
 }
 
 # value CLUSTER POD: prints the value of the key.
@@ -166,7 +166,7 @@ create_owner() {
 
 # prove CLUSTER: runs all commands.
 prove() {
-  local cluster=$1 paused=() pod before
+  local cluster=$1 paused=() pod before after generation size
   [[ $1 != owned ]] || paused=(--paused)
   wait_until "three members of $1 serve" serves "$1"
   if [[ $1 == secure ]]; then kubectl etcd-guard inspect -n secure statefulset/etcd --role | kubectl apply -f - >/dev/null; fi
@@ -184,13 +184,21 @@ prove() {
   [[ -n $before && $(id "$1" "$pod") != "$before" ]] || fail "the member of $1/$pod was not replaced"
 
   before=$(uids "$1")
+  generation=$(generation "$1")
   killed_at_each_step "$1-restart" kubectl etcd-guard restart -n "$1" statefulset/etcd
   assert_value "$1" after
-  [[ -z $(comm -12 <(printf '%s\n' "$before") <(uids "$1")) ]] || fail "a pod of $1 was not restarted"
+  after=$(uids "$1")
+  [[ $(wc -l <<<"$after") -eq 3 && -z $(comm -12 <(printf '%s\n' "$before") <(printf '%s\n' "$after")) ]] || fail "a pod of $1 was not restarted"
+  # Only evictions: an operator would reverse a change of its StatefulSet.
+  [[ $1 != owned || $(generation "$1") == "$generation" ]] || fail "the StatefulSet of $1 was changed"
 
   fragment "$1"
+  size=$(bytes "$1" etcd-2)
   killed_at_each_step "$1-defrag" kubectl etcd-guard defrag -n "$1" statefulset/etcd
   assert_value "$1" after
+  for pod in etcd-0 etcd-1 etcd-2; do
+    (($(bytes "$1" "$pod") < size / 2)) || fail "$1/$pod has $(bytes "$1" "$pod") of $size bytes"
+  done
 
   killed_at_each_step "$1-restore" kubectl etcd-guard restore -n "$1" statefulset/etcd "$FOLDER/$1" --despite-quorum --confirm "$1/etcd" "${paused[@]}"
   assert_value "$1" before
@@ -208,6 +216,15 @@ fragment() {
   ctl "$1" etcd-0 compact --physical "${BASH_REMATCH[1]}" >/dev/null
   for number in {1..5}; do ctl "$1" etcd-0 del "none/$number" >/dev/null; done
 }
+
+# bytes CLUSTER POD: prints the size of the member's file.
+bytes() {
+  local status
+  status=$(ctl "$1" "$2" endpoint status -w json)
+  [[ $status =~ \"dbSize\":([0-9]+) ]] && printf '%s' "${BASH_REMATCH[1]}"
+}
+
+generation() { kubectl -n "$1" get statefulset etcd -o 'jsonpath={.metadata.generation}'; }
 
 # sees CLUSTER: whether the guard reaches all members.
 sees() { kubectl etcd-guard status -n "$1" 2>/dev/null | grep '3 voters, 3 healthy' >/dev/null; }

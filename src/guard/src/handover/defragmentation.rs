@@ -124,7 +124,7 @@ impl Defragmentation<'_> {
     }
 
     async fn step(&self, work: &mut Work) -> Result<Step, String> {
-        let deadline = Deadline::from_timeout(Some(STEP_TIMEOUT));
+        let (started, deadline) = (Instant::now(), Deadline::from_timeout(Some(STEP_TIMEOUT)));
         let Errand { mover, cluster_key, .. } = self.errand;
         let ledger = mover.read_ledger(cluster_key.namespace(), deadline).await?;
         let (pods, listed, snapshot) = mover.observe(cluster_key, Some(&ledger), deadline).await?;
@@ -148,7 +148,7 @@ impl Defragmentation<'_> {
                 let (Some(live), Some(endpoint)) = (live, listed.endpoint(&pod.name)) else {
                     return Ok(Step::Busy(PAUSE));
                 };
-                self.defragment(work, (ledger, id), (pod, live, endpoint), deadline).await
+                self.defragment(work, (ledger, id, started), (pod, live, endpoint), deadline).await
             }
         }
     }
@@ -190,7 +190,7 @@ impl Defragmentation<'_> {
     async fn defragment(
         &self,
         work: &mut Work,
-        (mut ledger, id): (Ledger, ClusterId),
+        (mut ledger, id, started): (Ledger, ClusterId, Instant),
         (pod, live, endpoint): (&MemberPod, &Pod, &Endpoint),
         deadline: Deadline,
     ) -> Result<Step, String> {
@@ -216,7 +216,8 @@ impl Defragmentation<'_> {
         }
         let member = verdict.member.map(|member| member.to_string()).unwrap_or_default();
         let mut held = errand.new_reservation(pod, id, member);
-        if let Some(step) = errand.claim(&mut work.claim, id, &mut ledger, None, Some(held.clone())).await? {
+        let (claim, new) = ((&mut work.claim, id), Some(held.clone()));
+        if let Some(step) = errand.begin(claim, (&mut ledger, started), None, new).await? {
             return Ok(step);
         }
         let before = pod.reply.status().map(|status| status.database).unwrap_or_default();
@@ -333,7 +334,7 @@ impl Defragmentation<'_> {
         false
     }
 
-    /// Ends the NOSPACE alarms if space was freed, and reports the end, unless another replica has.
+    /// Ends the NOSPACE alarms if no file is full any more, and reports the end, unless another replica has.
     async fn complete(
         &self,
         work: &Work,
@@ -353,9 +354,20 @@ impl Defragmentation<'_> {
             !work.done.contains(&pod.uid)
                 && pod.reply.status().is_some_and(|status| status.database.is_fragmented(0))
         };
-        // etcd raises the alarm again if the file is still too large.
+        // A member that does not report its quota raises the alarm again if its file is still full.
+        let is_full = |pod: &&MemberPod| {
+            let database = pod.reply.status().map(|status| status.database).unwrap_or_default();
+            database.quota > 0 && database.bytes >= database.quota
+        };
         let left = snapshot.pods.iter().filter(has_alarm).find(is_left);
-        if let Some(pod) = left {
+        let full = snapshot.pods.iter().filter(has_alarm).find(is_full);
+        if let (None, Some(pod)) = (left, full) {
+            let _ = write!(
+                text,
+                "; the alarm NOSPACE remains: {} is full, compact the history and repeat",
+                pod.name
+            );
+        } else if let Some(pod) = left {
             let _ = write!(
                 text,
                 "; the alarm NOSPACE remains: {} was left alone, repeat without a share",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
     deadline::Deadline,
@@ -26,6 +26,9 @@ pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 /// Time limit for recording the end.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Age of a probe round at which a step no longer relies on it. Reservations live for 60 s.
+const MAX_STEP_AGE: Duration = Duration::from_secs(20);
 
 /// Maximum number of attempts to write to a ledger that others change.
 pub(super) const MAX_WRITES: usize = 10;
@@ -86,6 +89,19 @@ impl Errand<'_> {
             }
             _ => None,
         }
+    }
+
+    /// Claims the step that rests on this ledger, which was read after `started`. Returns what this replica does instead of the step if the
+    /// ledger has changed, or if this replica stood still: its reservation may have expired, and others may have approved a deletion.
+    pub(super) async fn begin(
+        &self,
+        (claim, id): (&mut Claim, ClusterId),
+        (ledger, started): (&mut Ledger, Instant),
+        former: Option<&Reservation>,
+        new: Option<Reservation>,
+    ) -> Result<Option<Step>, String> {
+        let instead = self.claim(claim, id, ledger, former, new).await?;
+        Ok(instead.or_else(|| (started.elapsed() > MAX_STEP_AGE).then_some(Step::Next)))
     }
 
     /// Writes the entry of this replica to the ledger on which a step rests, with a reservation in the place of a former one. Returns what

@@ -30,9 +30,6 @@ use etcd_guard_core::{
 };
 use etcd_guard_etcd::{self as etcd, MemberChange};
 
-/// Age of a probe round at which a step no longer relies on it. Reservations live for 60 s.
-const MAX_STEP_AGE: Duration = Duration::from_secs(20);
-
 /// Time limit for a change of the member list. The entry in the ledger that names the acting replica lives longer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -151,12 +148,8 @@ impl Replacement<'_> {
         let errand = &self.errand;
         let former = leaving.and_then(|pod| errand.reservation(&ledger, &pod.name)).cloned();
         let new = leaving.map(|pod| errand.new_reservation(pod, id, self.replace.old.to_string()));
-        if let Some(step) = errand.claim(claim, id, &mut ledger, former.as_ref(), new).await? {
+        if let Some(step) = errand.begin((claim, id), (&mut ledger, started), former.as_ref(), new).await? {
             return Ok(step);
-        }
-        // A replica that stood still meanwhile must not act: its reservation has expired, and others may have approved a deletion.
-        if started.elapsed() > MAX_STEP_AGE {
-            return Ok(Step::Next);
         }
         let connections = &errand.mover.services.observer.connections;
         match etcd::change_members(connections, endpoint, change, CALL_TIMEOUT).await {
@@ -610,9 +603,9 @@ mod tests {
         assert!(demanded(&snapshot, Phase::Remove, 1).contains("1 of 3 voters"));
     }
 
-    /// Carries out a step with a ledger that was read, and to which another replica has written since if `is_late`. Returns the result,
-    /// or `None` if the step calls etcd.
-    async fn act(change: &MemberChange, is_late: bool) -> Option<Result<Step, String>> {
+    /// Carries out a step with a ledger that was read so many seconds ago, and to which another replica has written since if `is_late`.
+    /// Returns the result, or `None` if the step calls etcd.
+    async fn act(change: &MemberChange, is_late: bool, seconds: u64) -> Option<Result<Step, String>> {
         let stored = Arc::new(AtomicU32::new(1));
         let version = Arc::clone(&stored);
         let client = fake::api_server_with(move |call, body| {
@@ -661,7 +654,8 @@ mod tests {
         let endpoint = Endpoint { url, other_urls: Vec::new(), tls: None, user: None };
         let (mut claim, snapshot) = (Claim::default(), cluster(3));
         let leaving = snapshot.pod("etcd-2").filter(|_| matches!(change, MemberChange::Remove(_)));
-        let (of_cluster, read) = ((&mut claim, ClusterId(1)), (ledger, Instant::now()));
+        let (of_cluster, read) =
+            ((&mut claim, ClusterId(1)), (ledger, Instant::now() - Duration::from_secs(seconds)));
         tokio::select! {
             step = replacement.act(of_cluster, read, leaving, (&endpoint, change)) => Some(step),
             _ = member.accept() => None,
@@ -670,11 +664,12 @@ mod tests {
 
     /// Another replica may have approved a deletion, for which the step does not leave a quorum.
     #[tokio::test]
-    async fn changes_no_member_if_another_replica_has_written_the_ledger() {
+    async fn changes_no_member_with_a_ledger_that_is_old_or_was_written_since() {
         let learner = MemberChange::AddLearner(vec![String::from("http://etcd-2.etcd.prod.svc:2380")]);
         for change in [MemberChange::Remove(id(2)), learner, MemberChange::Promote(id(2))] {
-            assert_eq!(act(&change, true).await, Some(Ok(Step::Busy(PAUSE))), "{change:?}");
-            assert_eq!(act(&change, false).await, None, "{change:?}");
+            assert_eq!(act(&change, true, 0).await, Some(Ok(Step::Busy(PAUSE))), "{change:?}");
+            assert_eq!(act(&change, false, 21).await, Some(Ok(Step::Next)), "{change:?}");
+            assert_eq!(act(&change, false, 19).await, None, "{change:?}");
         }
     }
 

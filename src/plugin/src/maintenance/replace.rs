@@ -26,7 +26,9 @@ use tokio::time::{Instant, sleep};
 
 use self::{
     plan::{NO_MEMBER, Plan, has_started, is_listed, label},
-    successor::{REPLACES, Successor, is_gated, operator, ordinal, replaces, rollout_obstacle},
+    successor::{
+        REPLACES, Successor, is_gated, operator, ordinal, replaces, rollout_obstacle, smaller_claim,
+    },
 };
 use super::{
     health::require_backup,
@@ -34,6 +36,7 @@ use super::{
     reporter::Reporter,
     requests::{Requested, Subject},
     restart::record::RESTART,
+    restore::record::RESTORE,
 };
 use crate::{
     api_server::{ApiServer, CallError},
@@ -93,6 +96,8 @@ pub(crate) struct Replacement<'a> {
     /// The StatefulSet: a typed one would lose fields that this program does not know.
     set: Value,
     subject: Subject,
+    /// The revision of the pod, if it exists.
+    revision: Option<String>,
     reporter: Reporter,
     /// What the annotation records, as this command has read or written it.
     record: Option<Record>,
@@ -139,7 +144,10 @@ impl<'a> Replacement<'a> {
     ) -> anyhow::Result<Self> {
         let api = &guard.api_server;
         let (namespace, pod) = (api.namespace.clone(), &options.pod);
-        let name = match api.pod(&namespace, pod).await? {
+        let live = api.pod(&namespace, pod).await?;
+        let labels = live.as_ref().and_then(|live| live.metadata.labels.as_ref());
+        let revision = labels.and_then(|labels| labels.get("controller-revision-hash")).cloned();
+        let name = match live {
             Some(live) => {
                 let mut owners = live.metadata.owner_references.iter().flatten();
                 let set = owners.find(|owner| owner.kind == "StatefulSet" && owner.controller == Some(true));
@@ -158,7 +166,17 @@ impl<'a> Replacement<'a> {
         ensure!(ordinal(&name, pod).is_some(), "{pod} is no pod of StatefulSet {name}");
         let set = read_set(api, &namespace, &name).await?;
         let subject = Subject::stateful_set(&namespace, &name);
-        Ok(Self { guard, options, namespace, set, subject, reporter, record: None, has_begun: false })
+        Ok(Self {
+            guard,
+            options,
+            namespace,
+            set,
+            subject,
+            revision,
+            reporter,
+            record: None,
+            has_begun: false,
+        })
     }
 
     /// Returns whether the member was replaced.
@@ -172,6 +190,13 @@ impl<'a> Replacement<'a> {
                 "the replacement of {other} has begun: finish it first: {command} -n {} {other}",
                 self.namespace
             );
+        }
+        if let Some(operator) = operator(&self.set).filter(|_| !self.options.is_paused) {
+            return Err(self.refusal(&format!(
+                "{operator} owns StatefulSet {}, and its operator may change the members meanwhile. If that operator does not replace \
+                 the member itself: pause it, then pass --paused",
+                self.subject.name
+            )));
         }
         let (old, claim) = match self.removed(started).await? {
             Some(old) => {
@@ -199,6 +224,7 @@ impl<'a> Replacement<'a> {
                     return Ok(true);
                 }
                 self.require_permissions().await?;
+                self.try_pod(&plan.member).await?;
                 (plan.member, plan.claim)
             }
         };
@@ -279,22 +305,22 @@ impl<'a> Replacement<'a> {
 
     async fn plan(&self) -> anyhow::Result<(Plan, ClusterStatus)> {
         let pod = &self.options.pod;
-        if annotation(&self.set, RESTART).is_some() {
-            return Err(self.refusal("a restart of its StatefulSet has not ended: finish it first"));
-        }
-        if let Some(obstacle) = rollout_obstacle(&self.set) {
+        if let Some(obstacle) = other_work(&self.set) {
             return Err(self.refusal(&obstacle));
         }
-        if let Some(operator) = operator(&self.set).filter(|_| !self.options.is_paused) {
-            return Err(self.refusal(&format!(
-                "{operator} owns StatefulSet {}, and its operator may change the members meanwhile. If that operator does not replace                  the member itself: pause it, then pass --paused",
-                self.subject.name
-            )));
+        if let Some(obstacle) = rollout_obstacle(&self.set, self.revision.as_deref()) {
+            return Err(self.refusal(&obstacle));
         }
         let cluster = self.cluster().await?;
         // The successor has the id of the old member only as a mark.
         let successor = Successor::new(&self.set, pod, NO_MEMBER).map_err(|cause| self.refusal(&cause))?;
         let plan = Plan::new(&cluster, pod, &successor).map_err(|cause| self.refusal(&cause))?;
+        let claims = self.guard.api_server.namespaced::<PersistentVolumeClaim>(&self.namespace);
+        let operation = format!("failed to read PVC {}/{}", self.namespace, plan.claim);
+        let claim = self.guard.api_server.call(operation, claims.get_opt(&plan.claim)).await?;
+        if let Some(obstacle) = claim.and_then(|claim| smaller_claim(&self.set, pod, &claim)) {
+            return Err(self.refusal(&obstacle));
+        }
         Ok((plan, cluster))
     }
 
@@ -344,6 +370,19 @@ impl<'a> Replacement<'a> {
         Ok(())
     }
 
+    /// Asks the API server whether it would create the pod, before anything is removed.
+    async fn try_pod(&self, old: &str) -> anyhow::Result<()> {
+        let successor =
+            Successor::new(&self.set, &self.options.pod, old).map_err(|cause| self.refusal(&cause))?;
+        let path = format!("/api/v1/namespaces/{}/pods?dryRun=All", self.namespace);
+        let created = self.guard.api_server.post(&path, &successor.pod).await?;
+        // 409: all admission is passed, and the pod exists.
+        if created.is_success() || created.code == 409 {
+            return Ok(());
+        }
+        Err(self.refusal(&format!("its pod could not be created: {}", created.cause())))
+    }
+
     /// Does what the state demands. Returns why the next attempt follows, or `None` at the end.
     async fn attempt(&mut self, old: &str, claim: &str) -> anyhow::Result<Option<String>> {
         let state = self.state(old, claim).await?;
@@ -365,7 +404,7 @@ impl<'a> Replacement<'a> {
             Demand::Prepare => return self.prepare(&state, old).await,
             Demand::ReleaseClaim => {
                 if let Some(claim) = &state.claim {
-                    self.set_finalizer(claim, false).await?;
+                    set_finalizer(&self.guard.api_server, &self.namespace, claim, false).await?;
                 }
             }
             Demand::RemindController => {
@@ -399,6 +438,17 @@ impl<'a> Replacement<'a> {
         read_set(&self.guard.api_server, &self.namespace, &self.subject.name).await
     }
 
+    /// Returns an error if another command acts on this StatefulSet, and otherwise the record of this replacement.
+    fn stop_for_others(&self, set: &Value, old: &str) -> anyhow::Result<Record> {
+        let own = Record { pod: self.options.pod.clone(), old: old.to_owned() };
+        let known = self.recorded(set)?;
+        let other = other_work(set).filter(|_| !self.has_begun || annotation(set, RESTORE).is_some());
+        match interference(self.record.as_ref(), known.as_ref(), &own, other) {
+            Some(text) => Err(Stopped(text).into()),
+            None => Ok(own),
+        }
+    }
+
     /// Requests a step by the annotation, unless another command has changed it since this one has read it.
     async fn request<'s>(
         &mut self,
@@ -407,12 +457,7 @@ impl<'a> Replacement<'a> {
         old: &str,
     ) -> anyhow::Result<Requested<'s>> {
         let set = self.read_set().await?;
-        let (known, own) =
-            (self.recorded(&set)?, Record { pod: self.options.pod.clone(), old: old.to_owned() });
-        let is_restarting = !self.has_begun && annotation(&set, RESTART).is_some();
-        if let Some(text) = interference(self.record.as_ref(), known.as_ref(), &own, is_restarting) {
-            return Err(Stopped(text).into());
-        }
+        let own = self.stop_for_others(&set, old)?;
         let detail = format!("{step} {} {old}", self.options.pod);
         let version = set.pointer("/metadata/resourceVersion").and_then(Value::as_str);
         let request = Requested::annotate(self.guard, subject, "replace", &detail, version).await?;
@@ -511,9 +556,12 @@ impl<'a> Replacement<'a> {
         let api = &self.guard.api_server;
         let name = self.options.pod.clone();
         self.reporter.set_progress(1, STEPS);
+        // The template may have changed since the beginning.
+        self.set = self.read_set().await?;
+        self.stop_for_others(&self.set, old)?;
         if let Some(claim) = state.claim.as_ref().filter(|claim| claim.metadata.deletion_timestamp.is_none())
         {
-            self.set_finalizer(claim, true).await?;
+            set_finalizer(api, &self.namespace, claim, true).await?;
             let claim_name = claim.metadata.name.as_deref().unwrap_or_default();
             let claims = api.namespaced::<PersistentVolumeClaim>(&self.namespace);
             let parameters = delete_only(claim.metadata.uid.as_ref());
@@ -532,8 +580,6 @@ impl<'a> Replacement<'a> {
             self.reporter.progress(&format!("pod {name} is deleted"));
             return Ok(Some(String::new()));
         }
-        // Its template may have changed since the beginning.
-        self.set = self.read_set().await?;
         let successor = Successor::new(&self.set, &name, old).map_err(|cause| self.refusal(&cause))?;
         let path = format!("/api/v1/namespaces/{}/pods", self.namespace);
         let created = api.post(&path, &successor.pod).await?;
@@ -545,30 +591,6 @@ impl<'a> Replacement<'a> {
         }
         // With 409, the StatefulSet controller was faster. Its pod is deleted again: etcd rejects the member that it starts.
         Ok(Some(String::new()))
-    }
-
-    /// Adds our finalizer to a claim, or removes it.
-    async fn set_finalizer(&self, claim: &PersistentVolumeClaim, is_set: bool) -> anyhow::Result<()> {
-        let metadata = &claim.metadata;
-        let known = metadata.finalizers.clone().unwrap_or_default();
-        if known.iter().any(|finalizer| finalizer == REPLACES) == is_set {
-            return Ok(());
-        }
-        let mut finalizers: Vec<String> =
-            known.into_iter().filter(|finalizer| finalizer != REPLACES).collect();
-        if is_set {
-            finalizers.push(REPLACES.to_owned());
-        }
-        let patch = json!({"metadata": {
-            "uid": metadata.uid, "resourceVersion": metadata.resource_version, "finalizers": finalizers,
-        }});
-        let name = metadata.name.as_deref().unwrap_or_default();
-        let claims = self.guard.api_server.namespaced::<PersistentVolumeClaim>(&self.namespace);
-        let operation = format!("failed to change PVC {}/{name}", self.namespace);
-        let parameters = PatchParams::default();
-        let patch = Patch::Merge(&patch);
-        self.guard.api_server.call(operation, claims.patch(name, &parameters, &patch)).await?;
-        Ok(())
     }
 
     /// Removes our scheduling gate from the pod.
@@ -609,21 +631,54 @@ impl Record {
     }
 }
 
+/// Returns the command that has not ended on this StatefulSet.
+fn other_work(set: &Value) -> Option<String> {
+    let commands = [("restart", RESTART), ("restoration", RESTORE)];
+    let (command, _) = commands.iter().find(|(_, name)| annotation(set, name).is_some())?;
+    Some(format!("a {command} of its StatefulSet has not ended: finish it first"))
+}
+
 /// Returns who else acts, if the annotation records neither what this command has read or written last, nor the same replacement.
 fn interference(
     last: Option<&Record>,
     known: Option<&Record>,
     own: &Record,
-    is_restarting: bool,
+    other: Option<String>,
 ) -> Option<String> {
     match known {
-        _ if is_restarting => {
-            Some(String::from("a restart of its StatefulSet has not ended: finish it first"))
-        }
+        _ if other.is_some() => other,
         _ if known == last || known == Some(own) => None,
         Some(Record { pod, .. }) => Some(format!("another command replaces {pod}")),
         None => Some(format!("somebody has removed the annotation {REPLACE}")),
     }
+}
+
+/// Adds our finalizer to a claim, or removes it.
+pub(crate) async fn set_finalizer(
+    api: &ApiServer,
+    namespace: &str,
+    claim: &PersistentVolumeClaim,
+    is_set: bool,
+) -> anyhow::Result<()> {
+    let metadata = &claim.metadata;
+    let known = metadata.finalizers.clone().unwrap_or_default();
+    if known.iter().any(|finalizer| finalizer == REPLACES) == is_set {
+        return Ok(());
+    }
+    let mut finalizers: Vec<String> = known.into_iter().filter(|finalizer| finalizer != REPLACES).collect();
+    if is_set {
+        finalizers.push(REPLACES.to_owned());
+    }
+    let patch = json!({"metadata": {
+        "uid": metadata.uid, "resourceVersion": metadata.resource_version, "finalizers": finalizers,
+    }});
+    let name = metadata.name.as_deref().unwrap_or_default();
+    let claims = api.namespaced::<PersistentVolumeClaim>(namespace);
+    let operation = format!("failed to change PVC {namespace}/{name}");
+    let parameters = PatchParams::default();
+    let patch = Patch::Merge(&patch);
+    api.call(operation, claims.patch(name, &parameters, &patch)).await?;
+    Ok(())
 }
 
 async fn read_set(api: &ApiServer, namespace: &str, name: &str) -> anyhow::Result<Value> {
@@ -826,7 +881,10 @@ mod tests {
     fn stops_for_other_commands() {
         let record = |pod: &str| Record { pod: pod.to_owned(), old: String::from("a1") };
         let (own, other) = (record("etcd-1"), record("etcd-2"));
-        let text = |last, known, is_restarting| interference(last, known, &own, is_restarting);
+        let text = |last, known, is_restarting: bool| {
+            let set = json!({"metadata": {"annotations": {RESTART: "{}"}}});
+            interference(last, known, &own, is_restarting.then(|| other_work(&set)).flatten())
+        };
         assert_eq!(text(None, None, false), None);
         assert_eq!(text(Some(&own), Some(&own), false), None);
         assert_eq!(text(None, Some(&own), false), None, "a write whose answer was lost");

@@ -34,10 +34,11 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 ///
 /// The backup comes from the most advanced follower, through a port-forward and with your rights; the guard only tells which member that
 /// is. It has all changes up to the printed revision. It appears under its name after its SHA-256 was verified, and contains every value
-/// unencrypted. In a directory or a bucket, its name is `NAMESPACE_CLUSTER_REVISION_TIME.db`: use one directory or prefix per Kubernetes cluster. For S3, set the usual variables
+/// unencrypted. In a directory or a bucket, its name is `NAMESPACE_CLUSTER_REVISION_TIME.db`: use one directory or prefix per
+/// Kubernetes cluster. For S3, set the usual variables
 /// (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`) or give the Job a role. If etcd has users, the user of
-/// the guard's Secret needs the role `root`. For `status`, the time is recorded in the annotation `etcd-guard.io/last-backup`, if you may
-/// patch the StatefulSet. Without a quorum, the command refuses, unless you choose the member.
+/// the guard's Secret needs the role `root`. The time is recorded in the annotation `etcd-guard.io/last-backup`, if you may patch the
+/// StatefulSet: `status`, `replace` and `restart --image` read it. Without a quorum, the command refuses, unless you choose the member.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   # Show which member would be read, and check the access; then save
@@ -67,7 +68,7 @@ pub(crate) struct Backup {
     /// Overwrite the file
     #[arg(long)]
     force: bool,
-    /// Keep only the newest backups of this cluster in the directory or under the prefix, this number with the new one
+    /// Keep only this number of backups of this cluster in the directory or under the prefix, with the new one
     #[arg(long, value_name = "NUMBER")]
     keep: Option<NonZeroUsize>,
     /// Print the plan, check the access, and write nothing

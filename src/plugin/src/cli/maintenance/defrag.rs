@@ -41,11 +41,11 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// Defragment the members of etcd clusters, one after another, the leader last
 ///
-/// The command writes an annotation; one replica of the guard acts with its own credentials for etcd, and answers with Events, also if
-/// you end the command. To stop after the member at work, remove the annotation `etcd-guard.io/defragment`. A member does not answer
-/// while etcd copies its data, about 10 s per GB: its livenessProbe must allow that, and other deletions count it as gone. All voters
-/// must be healthy. Learners are left alone. Clusters of one or two voters, and of etcd 3.5.0 to 3.5.5, are refused. Compact the
-/// history first: only free pages are returned. At the end, a NOSPACE alarm is disarmed, unless a member with it was left alone. Status
+/// The command writes an annotation; one replica of the guard acts with its own credentials for etcd, and answers with Events. Ctrl-C
+/// does not stop it: to stop after the member at work, remove the annotation `etcd-guard.io/defragment`. A member does not answer while
+/// etcd copies its data, about 10 s per GB: its livenessProbe must allow that, and for other deletions the guard counts it as gone. All
+/// voters must be healthy. Learners are left alone. Clusters of one or two voters, and of etcd 3.5.0 to 3.5.5, are refused. Compact the
+/// history first: only free pages are returned. At the end, a NOSPACE alarm is disarmed, unless a member with it is still full or was left alone. Status
 /// 1 means that a cluster was not defragmented, or that a member did not answer.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:

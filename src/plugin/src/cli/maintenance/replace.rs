@@ -17,13 +17,21 @@ use etcd_guard_cli::access::run;
 
 /// Replace a member whose data is lost or corrupt, or whose PVC must go
 ///
-/// The guard removes the member from the list, with its own credentials for etcd; you delete its PVC and pod; the guard adds a learner
-/// with the same peer URL; you start it with an empty PVC; and once it has caught up, the guard makes it a voter. The other voters need a
-/// quorum without it, leadership moves away first, and a `backup` of the last hour must exist. Your StatefulSet stays as it is. The state is in the annotation `etcd-guard.io/replace`: an interrupted replacement continues when the command runs again, and to
-/// start over, remove the annotation. There is nothing to abort: before the removal nothing has changed, and afterwards the cluster
-/// works with one voter less until the command has run to its end. To end by hand, remove the annotation, the finalizer
-/// `etcd-guard.io/replaces` of the PVC, and the pod: the new pod does not join until you run `replace` again. Members of Bitnami's chart, in several PVCs or without one
-/// (emptyDir), and of an even number of voters are refused; those of an operator, unless you have paused it. Status 1 means that the replacement is not complete.
+/// With its own credentials, the guard removes the member from etcd's list. The command, with your rights, deletes PVC and pod, and
+/// creates the pod again. The guard adds it as a learner with the same peer URL; it starts with an empty PVC; once it has caught up,
+/// the guard makes it a voter. If the member leads, leadership moves first. The spec of the StatefulSet does not change.
+///
+/// The other voters must be a quorum, and a `backup` of the last hour recorded. Refused are Bitnami's chart, members with several
+/// PVCs or none (emptyDir), an even number of voters, and, unless you have paused it, an operator's StatefulSet.
+///
+/// After an interruption, run the command again: it continues from the annotation `etcd-guard.io/replace`. To start over, first
+/// remove that. There is nothing to abort: before the removal nothing has changed; after it, the cluster has one voter less until the
+/// command completes.
+///
+/// To end by hand, remove the annotation, the finalizer `etcd-guard.io/replaces` of the PVC, and the pod: the next pod does not join
+/// until you run `replace` again.
+///
+/// Status 1: the replacement is not complete.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   # Show the plan, then replace the member
@@ -41,7 +49,7 @@ pub(crate) struct Replace {
     /// Replace the member although no backup of the last hour is recorded
     #[arg(long)]
     no_backup: bool,
-    /// You have paused the operator that owns the StatefulSet, until the replacement is complete
+    /// The operator that owns the StatefulSet is paused, and stays so until the end
     #[arg(long)]
     paused: bool,
     /// Print the plan and change nothing

@@ -21,12 +21,12 @@ use etcd_guard_cli::access::run;
 
 /// Restart the members of a StatefulSet one after the other, the leader last
 ///
-/// Each member is evicted when all voters are healthy and at most 1,000 entries behind, even if nothing has changed, which loads
-/// renewed certificates. During the restart the StatefulSet has the update strategy `OnDelete`; the strategy is restored at the end.
+/// Each member is evicted, even if nothing has changed (this loads renewed certificates), once all voters are healthy and at most
+/// 1,000 entries behind. During the restart the StatefulSet has the update strategy `OnDelete`; the strategy is restored at the end.
 /// An annotation keeps the state: an interrupted restart continues when the command runs again. If an operator or a GitOps controller
 /// manages the StatefulSet, the command only evicts the pods, keeps its state in their annotations, and refuses while a changed template rolls out.
 /// With --image, the command first checks etcd's preconditions of an upgrade, and that `backup` saved one within the last hour.
-/// Status 1 means that the restart was aborted.
+/// Status 1: not all members were restarted.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   # Show the plan, then restart the members
@@ -60,11 +60,11 @@ pub(crate) struct Restart {
     /// Time for each member, from the first attempt of its eviction to its return
     #[arg(long, default_value = "10m", value_parser = durations::parse)]
     timeout: Duration,
-    /// Change the StatefulSet although an operator or a GitOps controller, which you have paused, manages it
+    /// The operator or the GitOps controller that manages the StatefulSet is paused, and stays so until the end: change the StatefulSet
     #[arg(long)]
-    force: bool,
+    paused: bool,
     /// End an interrupted restart, and restore the update strategy
-    #[arg(long, conflicts_with = "force")]
+    #[arg(long, conflicts_with = "paused")]
     abort: bool,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
@@ -90,11 +90,11 @@ impl Restart {
     }
 
     async fn restart(self) -> anyhow::Result<bool> {
-        let Self { target, guard, dry_run, image, container, no_backup, timeout, force, abort, output } =
+        let Self { target, guard, dry_run, image, container, no_backup, timeout, paused, abort, output } =
             self;
         let guard = guard.connect().await?;
         let namespace = guard.api_server.namespace.clone();
-        let selection = Selection { image, container, is_forced: force, is_without_backup: no_backup };
+        let selection = Selection { image, container, is_paused: paused, is_without_backup: no_backup };
         let options = Options { namespace, name: target, selection, timeout, is_dry_run: dry_run };
         let is_json = output == EventFormat::Json;
         if abort {

@@ -45,8 +45,9 @@ const REVISION_LIMIT: Duration = Duration::from_secs(10);
 /// Restore all members of a StatefulSet from one backup, after the quorum is lost for good
 ///
 /// All writes since the backup are lost. The command shows the revision of the backup and those of running members, and asks for the name
-/// of the cluster. Then it overrules the guard, for two hours or until the end, stops all members, sends the backup to a pod at each volume, restores it there with `etcdutl` (3.5.10 or
-/// later), raises the revision by 1,000,000,000 so that no client sees it go back, and starts the members. The old data stays in
+/// of the cluster. Then it overrules the guard (at most two hours after each phase begins), stops all members, and sends the backup to
+/// a pod at each volume. There, `etcdutl` (3.5.10 or later) restores it, and raises the revision by 1,000,000,000 so that no client sees
+/// it go back. Then the members start. The old data stays in
 /// `member.before-TIME` in each data directory: each volume needs room for the old data and twice the backup. The template does not
 /// change. An annotation keeps the state: after an interruption, run the command again with the same backup. Without FROM, it first saves
 /// a backup of the running member with the highest revision to the current directory. Exit status 1: not confirmed.
@@ -80,7 +81,7 @@ pub(crate) struct Restore {
     /// Confirm without a terminal
     #[arg(long, value_name = "NAMESPACE/NAME")]
     confirm: Option<String>,
-    /// You have paused the operator or the GitOps controller that manages the StatefulSet
+    /// The operator or the GitOps controller that manages the StatefulSet is paused, and stays so until the end
     #[arg(long)]
     paused: bool,
     /// Restore although the cluster has its quorum, and lose what was written since the backup

@@ -84,7 +84,7 @@ impl Plan {
         let expected = listed.len().saturating_add(usize::from(own_listed.is_none()));
         if *template_members != expected {
             return Err(format!(
-                "--initial-cluster has {template_members} members, and the cluster {expected}: a new member would not start"
+                "--initial-cluster has {template_members} members, and the cluster {expected}: a new member would not start ({BY_HAND})"
             ));
         }
         let leader = listed.iter().find(|member| member.role == Role::Leader);

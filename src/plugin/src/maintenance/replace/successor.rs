@@ -4,7 +4,7 @@
 //! etcd reads `--initial-cluster-state` only without data. The template has `new`, with which an empty member would form a cluster of its
 //! own, under the id of the removed member. Once the successor has data, the template fits again: later pods are those of the controller.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use serde_json::{Map, Value, json};
 
 use etcd_guard_core::{
@@ -13,7 +13,7 @@ use etcd_guard_core::{
         member_settings::MemberSettings,
         recognition::{RecognitionRule, recognize},
     },
-    objects::pod::Pod as MemberPod,
+    objects::{pod::Pod as MemberPod, quantity::Quantity},
     snapshot::Storage,
 };
 
@@ -103,12 +103,37 @@ pub(crate) fn operator(set: &Value) -> Option<String> {
     Some(format!("{} {}", text(owner, "/kind"), text(owner, "/name")))
 }
 
-/// Returns why a replacement must not begin during a rollout. One that has begun goes on: the rollout may wait for the pod.
-pub(crate) fn rollout_obstacle(set: &Value) -> Option<String> {
+/// Returns why a replacement must not begin during a rollout. One that has begun goes on, and so does one that waits for this pod, which
+/// has the new revision already. With `OnDelete`, `currentRevision` of older releases never advances (kubernetes 73492).
+pub(crate) fn rollout_obstacle(set: &Value, revision: Option<&str>) -> Option<String> {
     let (current, update) = (text(set, "/status/currentRevision"), text(set, "/status/updateRevision"));
-    (current != update).then(|| {
+    let is_on_delete = text(set, "/spec/updateStrategy/type") == "OnDelete";
+    (current != update && !is_on_delete && revision != Some(update)).then(|| {
         format!("StatefulSet {} is being rolled out: finish that first", text(set, "/metadata/name"))
     })
+}
+
+/// Returns why the new claim would be smaller than the old one, or of another class: the template of a StatefulSet cannot change, so that
+/// an expanded claim differs from it.
+pub(crate) fn smaller_claim(set: &Value, pod: &str, claim: &PersistentVolumeClaim) -> Option<String> {
+    let name = claim.metadata.name.as_deref().unwrap_or_default();
+    let templates = set.pointer("/spec/volumeClaimTemplates").and_then(Value::as_array);
+    let is_of_claim = |template: &&Value| format!("{}-{pod}", text(template, "/metadata/name")) == name;
+    let template = templates.into_iter().flatten().find(is_of_claim)?;
+    let spec = claim.spec.as_ref()?;
+    let new = text(template, "/spec/resources/requests/storage");
+    let requests = spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    let old = requests.and_then(|requests| requests.get("storage")).map_or("", |old| old.0.as_str());
+    let set_name = text(set, "/metadata/name");
+    if Quantity::parse(new)? < Quantity::parse(old)? {
+        return Some(format!(
+            "PVC {name} requests {old}, and the new one of StatefulSet {set_name} would request {new}: first create the StatefulSet again \
+             (--cascade=orphan) with {old}"
+        ));
+    }
+    let class = template.pointer("/spec/storageClassName").and_then(Value::as_str)?;
+    let old = spec.storage_class_name.as_deref().unwrap_or_default();
+    (class != old).then(|| format!("PVC {name} has the class {old:?}, and the new one would have {class:?}"))
 }
 
 /// Returns the pod that the StatefulSet controller would create, behind a scheduling gate.
@@ -462,10 +487,33 @@ mod tests {
         });
         assert!(fixed.contains("does not show --initial-cluster-state"), "{fixed}");
         let mut rollout = set();
-        assert_eq!(rollout_obstacle(&rollout), None);
+        assert_eq!(rollout_obstacle(&rollout, None), None);
         rollout["status"]["updateRevision"] = json!("etcd-2f");
         let text = "StatefulSet etcd is being rolled out: finish that first";
-        assert_eq!(rollout_obstacle(&rollout).as_deref(), Some(text));
+        assert_eq!(rollout_obstacle(&rollout, Some("etcd-1a")).as_deref(), Some(text));
+        assert_eq!(rollout_obstacle(&rollout, Some("etcd-2f")), None, "the rollout waits for this pod");
         assert!(successor(&rollout).is_ok(), "one that has begun goes on");
+        rollout["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
+        assert_eq!(rollout_obstacle(&rollout, Some("etcd-1a")), None);
+    }
+
+    #[test]
+    fn new_claim_is_not_smaller_than_an_expanded_one() {
+        let mut set = set();
+        set["spec"]["volumeClaimTemplates"] = json!([{
+            "metadata": {"name": "data"}, "spec": {"resources": {"requests": {"storage": "2Gi"}}},
+        }]);
+        let obstacle = |set: &Value, storage: &str, class: Option<&str>| {
+            let claim = json!({
+                "metadata": {"name": "data-etcd-1"},
+                "spec": {"resources": {"requests": {"storage": storage}}, "storageClassName": class},
+            });
+            smaller_claim(set, "etcd-1", &serde_json::from_value(claim).unwrap()).unwrap_or_default()
+        };
+        assert_eq!(obstacle(&set, "2048Mi", Some("fast")), "");
+        assert!(obstacle(&set, "10Gi", None).starts_with("PVC data-etcd-1 requests 10Gi, and the new one"));
+        set["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] = json!("fast");
+        assert_eq!(obstacle(&set, "1Gi", Some("fast")), "");
+        assert!(obstacle(&set, "2Gi", Some("slow")).starts_with("PVC data-etcd-1 has the class \"slow\""));
     }
 }

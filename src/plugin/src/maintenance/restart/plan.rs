@@ -44,7 +44,7 @@ pub(crate) struct Selection {
     /// The container that gets the image.
     pub(crate) container: Option<String>,
     /// Whether to change a StatefulSet although another controller manages it.
-    pub(crate) is_forced: bool,
+    pub(crate) is_paused: bool,
     /// Whether an upgrade needs no backup.
     pub(crate) is_without_backup: bool,
 }
@@ -109,7 +109,7 @@ pub(crate) fn begin(
     }
     let managers = managers(set);
     let controller = managers.iter().find(|manager| !matches!(manager, Manager::Tool(_)));
-    let controller = controller.filter(|_| !selection.is_forced);
+    let controller = controller.filter(|_| !selection.is_paused);
     if let Some(manager) = controller.filter(|_| selection.image.is_some()) {
         let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
         anyhow::bail!(
@@ -177,7 +177,7 @@ fn refuse_rollout_of(manager: &Manager, set: &StatefulSet, pods: &[PodState]) ->
     anyhow::ensure!(
         !is_mixed,
         "{updated} of {} pods of StatefulSet {name} have its new template: {manager} seems to replace them itself. If it does \
-         not, pause it, then restart all: kubectl etcd-guard restart -n {namespace} statefulset/{name} --force",
+         not, pause it, then restart all: kubectl etcd-guard restart -n {namespace} statefulset/{name} --paused",
         pods.len()
     );
     Ok(())

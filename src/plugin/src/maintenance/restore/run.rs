@@ -19,7 +19,11 @@ use tokio::{
 };
 
 use super::{
-    super::{now, reporter::Reporter},
+    super::{
+        now,
+        replace::{REPLACE, set_finalizer},
+        reporter::Reporter,
+    },
     layout::{Layout, Member},
     pod::{self, LABEL, Means, Progress, RECEIVE},
     record::{Phase, RESTORE, Record},
@@ -110,7 +114,8 @@ impl Run<'_> {
         let record = serde_json::to_string(&self.record)?;
         let until = (Timestamp::now() + OVERRULED).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let reason = "kubectl etcd-guard restore";
-        self.change(json!({RESTORE: record, ALLOW_UNTIL: until, ALLOW_REASON: reason}), json!({})).await?;
+        let annotations = json!({RESTORE: record, ALLOW_UNTIL: until, ALLOW_REASON: reason, REPLACE: null});
+        self.change(annotations, json!({})).await?;
         self.written = Some(record);
         Ok(())
     }
@@ -278,9 +283,10 @@ impl Run<'_> {
                 Some(claim) if claim.metadata.deletion_timestamp.is_none() => {
                     return Ok(claim.metadata.uid.unwrap_or_default());
                 }
-                Some(_) => {
-                    // The pod of a former run may use it.
+                Some(claim) => {
+                    // The pod of a former run may use it, or an interrupted replacement may hold it.
                     self.delete_pod(member).await?;
+                    set_finalizer(self.api_server, &self.layout.namespace, &claim, false).await?;
                     self.wait(deadline, &format!("claim {} is being deleted", member.claim)).await?;
                 }
             }

@@ -10,7 +10,7 @@ use test_support::{
     guarded_cluster::{GuardedCluster, START_TIMEOUT},
     process_node::ProcessAction,
     processes::testbed,
-    wait::wait_until,
+    wait::{wait_for, wait_until},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -42,7 +42,11 @@ struct Proxy(JoinSet<()>);
 
 impl Proxy {
     async fn start(address: Ipv4Addr, fault: Fault) -> Self {
-        let listener = TcpListener::bind((address, PROXY_PORT)).await.unwrap();
+        // A connection of the proxy before may still end.
+        let listener = wait_for("the port of the proxy is free", START_TIMEOUT, async || {
+            TcpListener::bind((address, PROXY_PORT)).await.ok()
+        })
+        .await;
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut connections = JoinSet::new();

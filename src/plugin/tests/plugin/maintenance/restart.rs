@@ -175,8 +175,8 @@ async fn restart_of_a_set_under_gitops_is_announced() {
     let plan = run(&["--dry-run"]).await;
     let cause = "; only evicts pods, because Flux (kustomize.toolkit.fluxcd.io/name) manages it";
     assert!(plan.status == Some(0) && plan.stdout.contains(cause), "{plan:?}");
-    let forced = run(&["--force", "--dry-run"]).await;
-    assert!(forced.status == Some(0) && forced.stdout.contains("warning: Flux"), "{forced:?}");
+    let paused = run(&["--paused", "--dry-run"]).await;
+    assert!(paused.status == Some(0) && paused.stdout.contains("warning: Flux"), "{paused:?}");
     let output = cli::run(&etcd, "restart", &["statefulset/absent"]).await;
     assert!(output.stderr.contains("does not exist"), "{output:?}");
 }

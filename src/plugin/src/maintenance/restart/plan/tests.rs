@@ -112,8 +112,8 @@ fn owned_sets_are_not_changed() {
         "EtcdCluster main manages StatefulSet etcd and would reverse a new image; change spec.version in EtcdCluster main: \
          kubectl -n prod edit etcdcluster.operator.etcd.io/main"
     );
-    let forced = Selection { is_forced: true, ..Selection::default() };
-    let begun = begin(&owned, &pods(), Some(&cluster()), &forced).unwrap();
+    let paused = Selection { is_paused: true, ..Selection::default() };
+    let begun = begin(&owned, &pods(), Some(&cluster()), &paused).unwrap();
     assert!(!begun.record.only_evicts() && begun.manager.is_none());
     assert!(begun.warnings[0].starts_with("EtcdCluster main manages"), "{:?}", begun.warnings);
     let helm = set_with(|set| set["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "Helm"}));
@@ -140,7 +140,7 @@ fn rollouts_of_owned_sets_are_left_to_their_managers() {
         text.starts_with("1 of 3 pods of StatefulSet etcd have its new template: EtcdCluster main "),
         "{text}"
     );
-    assert!(text.ends_with("kubectl etcd-guard restart -n prod statefulset/etcd --force"), "{text}");
+    assert!(text.ends_with("kubectl etcd-guard restart -n prod statefulset/etcd --paused"), "{text}");
 
     // The same state in the course of an own restart.
     mixed[0].record = Some(serde_json::to_string(&Record::of_evictions(&pods())).unwrap());
