@@ -376,11 +376,12 @@ impl<'a> Replacement<'a> {
             Successor::new(&self.set, &self.options.pod, old).map_err(|cause| self.refusal(&cause))?;
         let path = format!("/api/v1/namespaces/{}/pods?dryRun=All", self.namespace);
         let created = self.guard.api_server.post(&path, &successor.pod).await?;
-        // 409: all admission is passed, and the pod exists.
-        if created.is_success() || created.code == 409 {
+        // 409: all admission is passed, and the pod exists. Its deletion will make room in a quota.
+        let cause = created.cause();
+        if created.is_success() || created.code == 409 || cause.contains("exceeded quota") {
             return Ok(());
         }
-        Err(self.refusal(&format!("its pod could not be created: {}", created.cause())))
+        Err(self.refusal(&format!("its pod could not be created: {cause}")))
     }
 
     /// Does what the state demands. Returns why the next attempt follows, or `None` at the end.

@@ -22,7 +22,8 @@ use etcd_guard_cli::access::run;
 /// the guard makes it a voter. If the member leads, leadership moves first. The spec of the StatefulSet does not change.
 ///
 /// The other voters must be a quorum, and a `backup` of the last hour recorded. Refused are Bitnami's chart, members with several
-/// PVCs or none (emptyDir), an even number of voters, and, unless you have paused it, an operator's StatefulSet.
+/// PVCs or none (emptyDir), a PVC that is larger than its template, an even number of voters, and, unless you have paused it, an
+/// operator's StatefulSet.
 ///
 /// After an interruption, run the command again: it continues from the annotation `etcd-guard.io/replace`. To start over, first
 /// remove that. There is nothing to abort: before the removal nothing has changed; after it, the cluster has one voter less until the

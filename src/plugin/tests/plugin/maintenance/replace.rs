@@ -9,11 +9,14 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::{apps::v1::StatefulSet, core::v1::PersistentVolumeClaim};
+use k8s_openapi::api::{
+    apps::v1::StatefulSet,
+    core::v1::{LimitRange, PersistentVolumeClaim},
+};
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api,
-    api::{Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use test_support::{
@@ -185,6 +188,27 @@ async fn replace_plans_and_replaces_a_follower_and_the_leader() {
     let output = cli::run(&etcd, "replace", &[&first, "--no-backup"]).await;
     assert!(output.stderr.contains("a restart of its StatefulSet has not ended"), "{output:?}");
     annotate(&etcd, "etcd-guard.io/restart-").await;
+    // The namespace has become stricter since the pods were created.
+    let limits: Api<LimitRange> = Api::namespaced(etcd.client.clone(), &etcd.namespace);
+    let strict = json!({
+        "metadata": {"name": "strict"}, "spec": {"limits": [{"type": "Container", "max": {"memory": "1Mi"}}]},
+    });
+    limits.create(&PostParams::default(), &serde_json::from_value(strict).unwrap()).await.unwrap();
+    wait_until("the limit applies", START_TIMEOUT, async || {
+        let container =
+            json!({"name": "large", "image": "large", "resources": {"limits": {"memory": "2Mi"}}});
+        let pod = json!({"metadata": {"name": "large"}, "spec": {"containers": [container]}});
+        let parameters = PostParams { dry_run: true, ..PostParams::default() };
+        etcd.pods.create(&parameters, &serde_json::from_value(pod).unwrap()).await.is_err()
+    })
+    .await;
+    let output = cli::run(&etcd, "replace", &[&first, "--no-backup"]).await;
+    assert!(
+        output.stderr.contains("its pod could not be created: ") && !has_record(&etcd).await,
+        "{output:?}"
+    );
+    limits.delete("strict", &DeleteParams::default()).await.unwrap();
+
     let plan = cli::run(&etcd, "replace", &[&first, "--dry-run"]).await;
     assert_eq!(plan.status, Some(0), "{plan:?}");
     assert!(plan.stdout.contains(&format!("1. member {old} is removed")), "{plan:?}");
