@@ -224,7 +224,7 @@ async fn maintenance_under_faults_loses_no_acknowledged_write() {
         etcd.wait_until_healthy().await;
         assert_ne!(etcd.member(&replaced).id().await, old, "round {round}: {replaced} has a new member");
         let of_replacement = started.elapsed();
-        fragment(&etcd, 4).await;
+        fragment(&etcd, 4, 2).await;
         let arguments = ["statefulset/etcd", "--timeout", "3m"];
         let hits_defragmentation = run_under(fault, &mut etcd, &mut rng, "defrag", &arguments, &other).await;
         etcd.wait_until_healthy().await;
@@ -311,14 +311,14 @@ async fn gaps_of_defragmentations_by_hand_and_by_the_guard() {
         client.put(format!("data/{number}"), vec![number; 1 << 20], None).await.unwrap();
     }
     for pair in 0..5 {
-        fragment(&etcd, 8).await;
+        fragment(&etcd, 8, 100).await;
         let by_hand = gaps_during(&etcd, async {
             for name in GuardedCluster::names() {
                 etcd.member(name).client().await.unwrap().defragment().await.unwrap();
             }
         })
         .await;
-        fragment(&etcd, 8).await;
+        fragment(&etcd, 8, 100).await;
         let by_the_guard = gaps_during(&etcd, async {
             let output = cli::run(&etcd, "defrag", &["statefulset/etcd"]).await;
             assert_eq!(output.status, Some(0), "{output:?}");
