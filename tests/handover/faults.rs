@@ -312,17 +312,17 @@ async fn gaps_of_defragmentations_by_hand_and_by_the_guard() {
     }
     for pair in 0..5 {
         fragment(&etcd, 8, 100).await;
-        let by_hand = gaps_during(&etcd, async {
+        let by_hand = Box::pin(gaps_during(&etcd, async {
             for name in GuardedCluster::names() {
                 etcd.member(name).client().await.unwrap().defragment().await.unwrap();
             }
-        })
+        }))
         .await;
         fragment(&etcd, 8, 100).await;
-        let by_the_guard = gaps_during(&etcd, async {
+        let by_the_guard = Box::pin(gaps_during(&etcd, async {
             let output = cli::run(&etcd, "defrag", &["statefulset/etcd"]).await;
             assert_eq!(output.status, Some(0), "{output:?}");
-        })
+        }))
         .await;
         let text =
             |gaps: Gaps| format!("{} ms ({} ms)", gaps.cluster.as_millis(), gaps.one_member.as_millis());
