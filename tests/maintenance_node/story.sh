@@ -32,7 +32,7 @@ wait_until() {
 # ctl CLUSTER POD WORD...: runs etcdctl in the pod, with the input if INPUT is set.
 ctl() {
   local tls=() pki=/etc/etcd/tls/server
-  [[ $1 != secure ]] || tls=(--cacert=$pki/ca.crt --cert=$pki/tls.crt --key=$pki/tls.key)
+  [[ $1 != secure ]] || tls=("--cacert=$pki/ca.crt" "--cert=$pki/tls.crt" "--key=$pki/tls.key")
   timeout 60 kubectl -n "$1" exec ${INPUT:+-i} "$2" -c etcd -- etcdctl "${tls[@]}" "${@:3}"
 }
 
