@@ -13,7 +13,7 @@ use std::{
 use etcd_client::{Client, Error, GetOptions, SortOrder, SortTarget};
 use fastrand::Rng;
 use test_support::{
-    guard::cli,
+    guard::{cli, process::GuardProcess},
     guarded_cluster::{GuardedCluster, Setup},
     layout::Layout,
     process_node::{ProcessAction, RESOLVES_NAMES},
@@ -62,9 +62,9 @@ const PAGE: i64 = 5_000;
 enum Fault {
     /// The command is killed.
     Command,
-    /// Another member than the replaced one is killed, and starts again.
+    /// The leader or the other follower is killed, and starts again.
     Member,
-    /// A replica of the guard is killed, and starts again later. The other one stays.
+    /// One of two replicas of the guard is killed, and starts again later.
     Guard,
     /// The API server does not respond for a while.
     ApiServer,
@@ -160,7 +160,7 @@ async fn run_under(
     rng: &mut Rng,
     command: &str,
     arguments: &[&str],
-    other: &str,
+    (replica, others): (&mut GuardProcess, &[String; 2]),
 ) -> bool {
     let max_delay = if command == "defrag" { MAX_DELAY_OF_DEFRAGMENTATION } else { MAX_DELAY };
     let delay = max_delay.mul_f64(rng.f64());
@@ -175,11 +175,12 @@ async fn run_under(
             is_hit = !output.is_finished();
             match fault {
                 Fault::Command => output.abort(),
-                Fault::Member => etcd.apply(other, ProcessAction::Kill).await,
+                Fault::Member => etcd.apply(&others[usize::from(rng.bool())], ProcessAction::Kill).await,
                 Fault::Guard => {
-                    etcd.guard.kill();
+                    let guard = if rng.bool() { &mut etcd.guard } else { &mut *replica };
+                    guard.kill();
                     sleep(OUTAGE).await;
-                    etcd.guard.restart().await;
+                    guard.restart().await;
                 }
                 Fault::ApiServer => {
                     etcd.control_plane.freeze("kube-apiserver").await;
@@ -212,21 +213,26 @@ async fn maintenance_under_faults_loses_no_acknowledged_write() {
     let mut rng = Rng::with_seed(std::env::var(SEED).map_or(1, |seed| seed.parse().expect("a seed")));
     let layout = Layout { annotations: vec![(RESOLVES_NAMES, "true")], ..Layout::default() };
     let mut etcd = GuardedCluster::start_as(Setup { layout, handover: true, ..Setup::default() }).await;
-    let replica = start_replica(&etcd, 1, true).await;
+    let mut replica = start_replica(&etcd, 1, true).await;
+    let mut hits = 0;
     for round in 0..rounds {
         let fault = FAULTS[round % FAULTS.len()];
         let started = Instant::now();
         let writer = Writer::start(&etcd);
         let [replaced, other] = etcd.followers().await;
+        let others = [other, etcd.leader().await];
         let old = etcd.member(&replaced).id().await;
         let arguments = [replaced.as_str(), "--no-backup", "--timeout", "3m"];
-        let hits_replacement = run_under(fault, &mut etcd, &mut rng, "replace", &arguments, &other).await;
+        let hits_replacement =
+            run_under(fault, &mut etcd, &mut rng, "replace", &arguments, (&mut replica, &others)).await;
         etcd.wait_until_healthy().await;
         assert_ne!(etcd.member(&replaced).id().await, old, "round {round}: {replaced} has a new member");
         let of_replacement = started.elapsed();
         fragment(&etcd, 4, 2).await;
         let arguments = ["statefulset/etcd", "--timeout", "3m"];
-        let hits_defragmentation = run_under(fault, &mut etcd, &mut rng, "defrag", &arguments, &other).await;
+        let hits_defragmentation =
+            run_under(fault, &mut etcd, &mut rng, "defrag", &arguments, (&mut replica, &others)).await;
+        hits += usize::from(hits_replacement) + usize::from(hits_defragmentation);
         etcd.wait_until_healthy().await;
         let written = writer.end().await;
         assert_defragmented(&etcd).await;
@@ -251,6 +257,7 @@ async fn maintenance_under_faults_loses_no_acknowledged_write() {
             .unwrap();
     }
     drop(replica);
+    assert!(hits * 4 >= rounds * 2 * 3, "{hits} faults came while the command ran, of {}", rounds * 2);
 }
 
 /// Mebibytes of keys in the measurement, which a defragmentation copies.

@@ -24,7 +24,7 @@ use etcd_guard_core::{
     etcd::{
         endpoint::Endpoint,
         error::MemberError,
-        member::{AlarmKind, ClusterId, DatabaseSize, Status, mebibytes},
+        member::{AlarmKind, ClusterId, DatabaseSize, MemberId, Status, mebibytes},
         release::is_unsafe_to_defragment,
     },
     handover::{DEFRAGMENTATION, Signal, Trigger},
@@ -348,31 +348,8 @@ impl Defragmentation<'_> {
             members => format!("{members} members of {}, {} freed", snapshot.cluster, mebibytes(work.freed)),
         };
         let alarmed: Vec<_> = snapshot.members_without_space().into_iter().collect();
-        let has_alarm =
-            |pod: &&MemberPod| pod.reply.status().is_some_and(|status| alarmed.contains(&status.member_id));
-        let is_left = |pod: &&MemberPod| {
-            !work.done.contains(&pod.uid)
-                && pod.reply.status().is_some_and(|status| status.database.is_fragmented(0))
-        };
-        // A member that does not report its quota raises the alarm again if its file is still full.
-        let is_full = |pod: &&MemberPod| {
-            let database = pod.reply.status().map(|status| status.database).unwrap_or_default();
-            database.quota > 0 && database.bytes >= database.quota
-        };
-        let left = snapshot.pods.iter().filter(has_alarm).find(is_left);
-        let full = snapshot.pods.iter().filter(has_alarm).find(is_full);
-        if let (None, Some(pod)) = (left, full) {
-            let _ = write!(
-                text,
-                "; the alarm NOSPACE remains: {} is full, compact the history and repeat",
-                pod.name
-            );
-        } else if let Some(pod) = left {
-            let _ = write!(
-                text,
-                "; the alarm NOSPACE remains: {} was left alone, repeat without a share",
-                pod.name
-            );
+        if let Some(cause) = full(snapshot, &alarmed, &work.done) {
+            let _ = write!(text, "; the alarm NOSPACE remains: {cause}");
         } else if !alarmed.is_empty() {
             let mut healthy = snapshot.pods.iter().filter(|pod| pod.reply.is_healthy());
             let endpoint = healthy.find_map(|pod| listed.endpoint(&pod.name));
@@ -461,6 +438,22 @@ fn demand<'a>(
     }
 }
 
+/// Returns why the alarm of these members must stay: a file is full, or was left alone.
+fn full(snapshot: &Snapshot, alarmed: &[MemberId], done: &BTreeSet<String>) -> Option<String> {
+    let mut with_alarm = snapshot.pods.iter().filter_map(|pod| {
+        let status = pod.reply.status().filter(|status| alarmed.contains(&status.member_id))?;
+        Some((pod, status.database))
+    });
+    with_alarm.find_map(|(pod, database)| {
+        if !done.contains(&pod.uid) && database.is_fragmented(0) {
+            return Some(format!("{} was left alone, repeat without a share", pod.name));
+        }
+        // A member that does not report its quota raises the alarm again if its file is still full.
+        let is_full = database.quota > 0 && database.bytes >= database.quota;
+        is_full.then(|| format!("{} is full, compact the history and repeat", pod.name))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -503,6 +496,27 @@ mod tests {
         assert_eq!(demanded(&snapshot, 0, &others), format!("move from {leader}"));
         assert_eq!(demanded(&snapshot, 51, &[]), "nothing");
         assert_eq!(demanded(&snapshot, 50, &others), format!("move from {leader}"));
+    }
+
+    #[test]
+    fn alarm_stays_while_a_file_is_full() {
+        let with_quota = |quota: u64, free: u64| {
+            let mut snapshot = fragmented([free; 3]);
+            for pod in &mut snapshot.pods {
+                let ProbeResult::Healthy { status, .. } = &mut pod.reply else { panic!("healthy") };
+                status.database.quota = quota;
+            }
+            snapshot
+        };
+        let alarmed = |snapshot: &Snapshot| vec![snapshot.pods[1].reply.status().unwrap().member_id];
+        let cause = |snapshot: &Snapshot| full(snapshot, &alarmed(snapshot), &BTreeSet::new());
+        let is_full = "etcd-1 is full, compact the history and repeat";
+        assert_eq!(cause(&with_quota(100 * MIB, 0)).as_deref(), Some(is_full));
+        assert_eq!(cause(&with_quota(101 * MIB, 0)), None);
+        assert_eq!(cause(&with_quota(0, 0)), None, "no quota is known");
+        assert_eq!(full(&with_quota(MIB, 0), &[], &BTreeSet::new()), None, "no alarm");
+        let is_left = "etcd-1 was left alone, repeat without a share";
+        assert_eq!(cause(&with_quota(0, 50 * MIB)).as_deref(), Some(is_left));
     }
 
     #[test]

@@ -262,9 +262,10 @@ impl<'a> Replacement<'a> {
         let (kubectl, command) = (&self.guard.api_server.kubectl, self.guard.api_server.command("replace"));
         let (namespace, pod, set) = (&self.namespace, &self.options.pod, &self.subject.name);
         let paused = if self.options.is_paused { " --paused" } else { "" };
+        let backup = if self.options.needs_backup { "" } else { " --no-backup" };
         format!(
-            "the replacement is not complete. Continue: {command} -n {namespace} {pod}{paused}. To start over, first: {kubectl} -n \
-             {namespace} annotate statefulset {set} {REPLACE}-"
+            "the replacement is not complete. Continue: {command} -n {namespace} {pod}{paused}{backup}. To start over, first: {kubectl} \
+             -n {namespace} annotate statefulset {set} {REPLACE}-"
         )
     }
 
@@ -308,7 +309,7 @@ impl<'a> Replacement<'a> {
         if let Some(obstacle) = other_work(&self.set) {
             return Err(self.refusal(&obstacle));
         }
-        if let Some(obstacle) = rollout_obstacle(&self.set, self.revision.as_deref()) {
+        if let Some(obstacle) = rollout_obstacle(&self.set, pod, self.revision.as_deref()) {
             return Err(self.refusal(&obstacle));
         }
         let cluster = self.cluster().await?;

@@ -103,14 +103,19 @@ pub(crate) fn operator(set: &Value) -> Option<String> {
     Some(format!("{} {}", text(owner, "/kind"), text(owner, "/name")))
 }
 
-/// Returns why a replacement must not begin during a rollout. One that has begun goes on, and so does one that waits for this pod, which
-/// has the new revision already. With `OnDelete`, `currentRevision` of older releases never advances (kubernetes 73492).
-pub(crate) fn rollout_obstacle(set: &Value, revision: Option<&str>) -> Option<String> {
+/// Returns why a replacement must not begin during a rollout: the successor has the new template. One that has begun goes on, and so does
+/// one that waits for this pod, which has the new revision already. With `OnDelete`, `currentRevision` of older releases never advances
+/// (kubernetes 73492).
+pub(crate) fn rollout_obstacle(set: &Value, pod: &str, revision: Option<&str>) -> Option<String> {
     let (current, update) = (text(set, "/status/currentRevision"), text(set, "/status/updateRevision"));
-    let is_on_delete = text(set, "/spec/updateStrategy/type") == "OnDelete";
-    (current != update && !is_on_delete && revision != Some(update)).then(|| {
-        format!("StatefulSet {} is being rolled out: finish that first", text(set, "/metadata/name"))
-    })
+    let name = text(set, "/metadata/name");
+    if current == update || revision == Some(update) {
+        return None;
+    }
+    if text(set, "/spec/updateStrategy/type") != "OnDelete" {
+        return Some(format!("StatefulSet {name} is being rolled out: finish that first"));
+    }
+    revision.map(|_| format!("pod {pod} has an older template than StatefulSet {name}: delete the pod first"))
 }
 
 /// Returns why the new claim would be smaller than the old one, or of another class: the template of a StatefulSet cannot change, so that
@@ -487,14 +492,17 @@ mod tests {
         });
         assert!(fixed.contains("does not show --initial-cluster-state"), "{fixed}");
         let mut rollout = set();
-        assert_eq!(rollout_obstacle(&rollout, None), None);
+        let obstacle = |set: &Value, revision| rollout_obstacle(set, "etcd-1", revision);
+        assert_eq!(obstacle(&rollout, None), None);
         rollout["status"]["updateRevision"] = json!("etcd-2f");
         let text = "StatefulSet etcd is being rolled out: finish that first";
-        assert_eq!(rollout_obstacle(&rollout, Some("etcd-1a")).as_deref(), Some(text));
-        assert_eq!(rollout_obstacle(&rollout, Some("etcd-2f")), None, "the rollout waits for this pod");
+        assert_eq!(obstacle(&rollout, Some("etcd-1a")).as_deref(), Some(text));
+        assert_eq!(obstacle(&rollout, Some("etcd-2f")), None, "the rollout waits for this pod");
         assert!(successor(&rollout).is_ok(), "one that has begun goes on");
         rollout["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
-        assert_eq!(rollout_obstacle(&rollout, Some("etcd-1a")), None);
+        let text = "pod etcd-1 has an older template than StatefulSet etcd: delete the pod first";
+        assert_eq!(obstacle(&rollout, Some("etcd-1a")).as_deref(), Some(text));
+        assert_eq!(obstacle(&rollout, None), None);
     }
 
     #[test]

@@ -30,6 +30,7 @@ use super::{
     source::{Backup, PIECE_BYTES},
 };
 use crate::{api_server::ApiServer, durations};
+use etcd_guard_cli::printing::causes;
 use etcd_guard_core::{
     annotations::{ALLOW_REASON, ALLOW_UNTIL},
     etcd::member::mebibytes,
@@ -286,8 +287,12 @@ impl Run<'_> {
                 Some(claim) => {
                     // The pod of a former run may use it, or an interrupted replacement may hold it.
                     self.delete_pod(member).await?;
-                    set_finalizer(self.api_server, &self.layout.namespace, &claim, false).await?;
-                    self.wait(deadline, &format!("claim {} is being deleted", member.claim)).await?;
+                    let released =
+                        set_finalizer(self.api_server, &self.layout.namespace, &claim, false).await;
+                    // The claim may have changed since it was read.
+                    let cause =
+                        released.err().map(|error| format!(": {}", causes(&error))).unwrap_or_default();
+                    self.wait(deadline, &format!("claim {} is being deleted{cause}", member.claim)).await?;
                 }
             }
         }
