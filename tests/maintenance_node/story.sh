@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs each command for maintenance on three clusters at the same time, and kills it at each line that it prints. It is repeated until it
+# Runs each command for maintenance on three clusters at the same time, and kills it at each step that it prints. It is repeated until it
 # is complete. CMD of `scripts/testbed node`: story.sh FOLDER PLUGIN. Writes lines `CLUSTER-COMMAND<tab>KILLS<tab>FAILURES` to FOLDER/report.
 set -euo pipefail
 
@@ -8,6 +8,8 @@ PROJECT=$(realpath -- "$(dirname -- "${BASH_SOURCE[0]}")/../..")
 LOG_PREFIX=maintenance-node
 # shellcheck source=scripts/lib/log.sh
 source "$PROJECT/scripts/lib/log.sh"
+# shellcheck source=scripts/lib/wait.sh
+source "$PROJECT/scripts/lib/wait.sh"
 ln -sf -- "$2" "$TESTBED_DIR/bin/kubectl-etcd_guard"
 
 # Namespaces, each with the StatefulSet `etcd`.
@@ -18,16 +20,6 @@ COMMAND_TIMEOUT=600
 # Repetitions of one command that may fail by themselves: a killed command leaves the cluster between two states.
 MAX_FAILURES=2
 GROUP=operator.etcd.io
-
-# wait_until SUBJECT COMMAND...: retries until the command succeeds.
-wait_until() {
-  local subject=$1 deadline=$((SECONDS + READY_TIMEOUT))
-  shift
-  until "$@"; do
-    ((SECONDS < deadline)) || fail "not within $READY_TIMEOUT s: $subject"
-    sleep 0.5
-  done
-}
 
 # ctl CLUSTER POD WORD...: runs etcdctl in the pod, with the input if INPUT is set.
 ctl() {

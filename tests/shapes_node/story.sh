@@ -9,6 +9,8 @@ LOG_PREFIX=shapes-node
 LIB=$HERE/../../scripts/lib
 # shellcheck source=scripts/lib/log.sh
 source "$LIB/log.sh"
+# shellcheck source=scripts/lib/wait.sh
+source "$LIB/wait.sh"
 # shellcheck source=scripts/lib/certificates.sh
 source "$LIB/certificates.sh"
 
@@ -25,16 +27,6 @@ PKI=$TESTBED_DIR/pki
 
 # report NAME VALUE: writes one line of the report.
 report() { printf '%s\t%s\n' "$1" "${2//[$'\t\n']/ }" >>"$REPORT"; }
-
-# wait_until SUBJECT COMMAND...: retries until the command succeeds. Its output is the output of the command.
-wait_until() {
-  local subject=$1 deadline=$((SECONDS + READY_TIMEOUT))
-  shift
-  until "$@"; do
-    ((SECONDS < deadline)) || fail "not within $READY_TIMEOUT s: $subject"
-    sleep 0.5
-  done
-}
 
 # output_of COMMAND...: prints the output, with any exit status.
 output_of() { timeout 60 "$@" 2>&1 || true; }

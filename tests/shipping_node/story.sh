@@ -22,6 +22,8 @@ source "$PROJECT/tests/shipping_node/registry.sh"
 source "$PROJECT/tests/shipping_node/release.sh"
 # shellcheck source=tests/shipping_node/stranger.sh
 source "$PROJECT/tests/shipping_node/stranger.sh"
+# shellcheck source=scripts/lib/wait.sh
+source "$PROJECT/scripts/lib/wait.sh"
 
 # Each wait takes seconds on an idle machine. The timeout only ends a failed run.
 READY_TIMEOUT=300
@@ -31,16 +33,6 @@ log() { printf 'shipping-node, %s: %s\n' "$PART" "$1" >&2; }
 # report NAME VALUE: writes one line of the report.
 report() { printf '%s\t%s\n' "$1" "${2//[$'\t\n']/ }" >>"$REPORT"; }
 fail() { log "$1"; exit 1; }
-
-# wait_until SUBJECT COMMAND...: retries until the command succeeds. Its output is the output of the command.
-wait_until() {
-  local subject=$1 deadline=$((SECONDS + READY_TIMEOUT))
-  shift
-  until "$@"; do
-    ((SECONDS < deadline)) || fail "not within $READY_TIMEOUT s: $subject"
-    sleep 0.5
-  done
-}
 
 # rolled_out NAMESPACE WORKLOAD
 rolled_out() {
