@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep};
 use self::{
     plan::{NO_MEMBER, Plan, has_started, is_listed, label},
     successor::{
-        REPLACES, Successor, is_gated, operator, ordinal, replaces, rollout_obstacle, smaller_claim,
+        REPLACES, Successor, claim_obstacle, is_gated, operator, ordinal, replaces, rollout_obstacle,
     },
 };
 use super::{
@@ -50,7 +50,7 @@ use etcd_guard_cli::printing::causes;
 pub(crate) const REPLACE: &str = "etcd-guard.io/replace";
 
 /// The annotation of the pod that reminds the StatefulSet controller of the PVC.
-const REMINDER: &str = "etcd-guard.io/waits-for-pvc-since";
+const REMINDER: &str = "etcd-guard.io/reminded-at";
 
 /// The reason of the Event about a step that was not possible.
 const FAILED: &str = "ReplacementFailed";
@@ -319,7 +319,7 @@ impl<'a> Replacement<'a> {
         let claims = self.guard.api_server.namespaced::<PersistentVolumeClaim>(&self.namespace);
         let operation = format!("failed to read PVC {}/{}", self.namespace, plan.claim);
         let claim = self.guard.api_server.call(operation, claims.get_opt(&plan.claim)).await?;
-        if let Some(obstacle) = claim.and_then(|claim| smaller_claim(&self.set, pod, &claim)) {
+        if let Some(obstacle) = claim.and_then(|claim| claim_obstacle(&self.set, pod, &claim)) {
             return Err(self.refusal(&obstacle));
         }
         Ok((plan, cluster))

@@ -120,7 +120,7 @@ pub(crate) fn rollout_obstacle(set: &Value, pod: &str, revision: Option<&str>) -
 
 /// Returns why the new claim would be smaller than the old one, or of another class: the template of a StatefulSet cannot change, so that
 /// an expanded claim differs from it.
-pub(crate) fn smaller_claim(set: &Value, pod: &str, claim: &PersistentVolumeClaim) -> Option<String> {
+pub(crate) fn claim_obstacle(set: &Value, pod: &str, claim: &PersistentVolumeClaim) -> Option<String> {
     let name = claim.metadata.name.as_deref().unwrap_or_default();
     let templates = set.pointer("/spec/volumeClaimTemplates").and_then(Value::as_array);
     let is_of_claim = |template: &&Value| format!("{}-{pod}", text(template, "/metadata/name")) == name;
@@ -516,7 +516,7 @@ mod tests {
                 "metadata": {"name": "data-etcd-1"},
                 "spec": {"resources": {"requests": {"storage": storage}}, "storageClassName": class},
             });
-            smaller_claim(set, "etcd-1", &serde_json::from_value(claim).unwrap()).unwrap_or_default()
+            claim_obstacle(set, "etcd-1", &serde_json::from_value(claim).unwrap()).unwrap_or_default()
         };
         assert_eq!(obstacle(&set, "2048Mi", Some("fast")), "");
         assert!(obstacle(&set, "10Gi", None).starts_with("PVC data-etcd-1 requests 10Gi, and the new one"));

@@ -250,7 +250,7 @@ async fn restart_of_an_owned_set_is_ended_on_request() {
 }
 
 #[tokio::test]
-async fn member_is_replaced_while_its_operator_is_paused() {
+async fn replacement_of_a_member_is_planned_only_while_its_operator_is_paused() {
     let etcd = start_owned("OnDelete").await;
     let arguments = ["etcd-1", "--no-backup", "--dry-run"];
     let refused = cli::run(&etcd, "replace", &arguments).await;
